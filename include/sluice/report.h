@@ -12,7 +12,23 @@ SL_API_BEGIN
 
 /* ---- Records ---------------------------------------------------------------------------- */
 
-/* The device of a pipeline rank, and its memory now and at its peak. */
+/* What the time of a step goes to. */
+typedef enum sl_time_kind {
+    SL_TIME_FORWARD,
+    SL_TIME_BACKWARD,
+    SL_TIME_RECOMPUTE,
+    SL_TIME_WAITING,  /* in the pipe, without an action: mostly for a tensor of another rank */
+    SL_TIME_REDUCING, /* sl_step_info.reduce_seconds; the same of a replica's ranks in one process,
+                         as what follows */
+    SL_TIME_OPTIMIZER,
+    SL_TIME_DATA,
+    SL_TIME_CHECKPOINT, /* copies of the run's state, between steps */
+    SL_TIME_KINDS
+} sl_time_kind;
+
+const char *sl_time_kind_name(sl_time_kind kind); /* "forward" */
+
+/* The device of a pipeline rank, its memory now and at its peak, and what its steps took. */
 typedef struct sl_stage_memory {
     int rank, stage; /* the run's rank; the device's lowest stage */
     char host[64];
@@ -20,6 +36,10 @@ typedef struct sl_stage_memory {
     char isa[24];    /* the instruction set of its kernels */
     int threads;
     sl_memory_stats stats;
+    int64_t steps; /* since this process began */
+    /* Of all these steps. Of a step with several runs of the pipe's table (accumulation steps,
+     * shards) the timeline is that of the last: its proportions stand for all. */
+    double seconds[SL_TIME_KINDS];
 } sl_stage_memory;
 
 /* One stage of a replica's pipeline. */
@@ -53,10 +73,11 @@ typedef struct sl_run_info {
     int stage_count;
     const sl_stage_memory *memory; /* [memory_count], by replica and pipeline rank: of the whole
                                       run. Entries of this process's ranks are updated at each
-                                      `step`, all others at each `evaluated` */
+                                      `step`, all others at each `evaluated`, before `finished`
+                                      and after SL_TRAIN_REFRESH */
     int memory_count;
-    const sl_stage_memory *slowest;   /* in `memory`, whose rank has computed longest; NULL before
-                                         `finished` */
+    const sl_stage_memory *slowest;   /* in `memory`, whose rank has computed longest, by when all
+                                         were updated; NULL: there was no step */
     const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: there is one */
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
 } sl_run_info;
@@ -157,6 +178,8 @@ typedef struct sl_reporter {
     sl_status (*pipeline)(void *context, const sl_pipeline_info *info);
     sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
+    /* After SL_TRAIN_REFRESH: `memory` of all ranks is up to date. */
+    sl_status (*refreshed)(void *context, const sl_run_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
     int rank; /* the run's rank that calls it, the first of its replica; the others call none */
     /* Rank 0 calls it alone; SKIPPED, RESUMED and LEFT_OUT come before `started`. */
@@ -206,35 +229,6 @@ sl_status sl_run_tensorboard_create(const char *directory, sl_reporter_failed *f
 
 void sl_run_file_destroy(sl_run_file **file);
 sl_reporter sl_run_file_reporter(const sl_run_file *file);
-
-/* ---- Where the time of steps went --------------------------------------------------------- */
-
-typedef enum sl_time_kind {
-    SL_TIME_FORWARD,
-    SL_TIME_BACKWARD,
-    SL_TIME_RECOMPUTE,
-    SL_TIME_WAITING,  /* in the pipe, without an action: mostly for a tensor of another rank */
-    SL_TIME_REDUCING, /* sl_step_info.reduce_seconds; the same of all ranks, as what follows */
-    SL_TIME_OPTIMIZER,
-    SL_TIME_DATA,
-    SL_TIME_CHECKPOINT, /* copies of the run's state, between steps */
-    SL_TIME_KINDS
-} sl_time_kind;
-
-const char *sl_time_kind_name(sl_time_kind kind); /* "forward" */
-
-/* A reporter that adds up the steps of its replica. The figures may be asked for at any time, on
- * the replica's thread. */
-typedef struct sl_step_times sl_step_times;
-sl_status sl_step_times_create(sl_step_times **out);
-void sl_step_times_destroy(sl_step_times **times);
-sl_reporter sl_step_times_reporter(sl_step_times *times);
-
-int sl_step_times_ranks(const sl_step_times *times); /* at most 64; 0: no step has ended */
-/* Mean seconds of a step, for a pipeline rank of sl_step_times_ranks. */
-double sl_step_times_mean(const sl_step_times *times, int rank, sl_time_kind kind);
-/* The rank that computes longest. */
-int sl_step_times_slowest(const sl_step_times *times);
 
 /* ---- What a run log says ---------------------------------------------------------------- */
 

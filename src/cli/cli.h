@@ -212,9 +212,6 @@ sl_status cli_signals_handle(bool saves, bool speaks);
 /* What they have asked for since the last call; a run's `request`. */
 sl_train_request cli_signals_request(void *context);
 
-/* Whether SIGUSR2 has come since the last call. */
-bool cli_signals_times_asked(void);
-
 /* Whether the terminal or the output's reader is gone: output that cannot be written is then no
  * error. */
 bool cli_signals_output_lost(void);

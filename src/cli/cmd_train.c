@@ -150,8 +150,7 @@ static sl_status handle_signals(settings *from, const sl_launch_info *launch)
 {
     sl_save_options *checkpoints = &from->run.checkpoints;
     bool saves = checkpoints->directory || from->run.save;
-    if (saves)
-        checkpoints->request = cli_signals_request;
+    checkpoints->request = cli_signals_request;
     checkpoints->saving = report_saving;
     return cli_signals_handle(saves, launch->rank == 0);
 }

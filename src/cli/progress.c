@@ -30,7 +30,6 @@ struct cli_progress {
     int replicas, reporter_count;
     display *displays;      /* [count] */
     sl_reporter *reporters; /* [reporter_count]: one a display, and the log's */
-    sl_step_times *times;   /* of the first display's replica */
     cli_outputs outputs;
     pthread_mutex_t screen; /* held while a line is printed or drawn */
     bool live_shown;        /* the progress line; guarded by `screen` */
@@ -288,47 +287,37 @@ static void print_interval(display *on, const sl_step_info *step)
     on->interval_tokens = on->interval_batches = 0;
 }
 
-/* Whether the rank is of this process. */
-static bool is_timed(const sl_step_times *times, int rank)
+/* Milliseconds of a step for each pipeline rank of each replica; of very many the first. */
+static sl_status print_times(void *context, const sl_run_info *info)
 {
-    return sl_step_times_mean(times, rank, SL_TIME_FORWARD) > 0;
-}
-
-/* Milliseconds of a step for each pipeline rank of the replica in this process. */
-static void print_times(const display *on)
-{
+    const display *on = context;
     enum { COLUMN = 11 };
-    const sl_step_times *times = on->of->times;
-    char columns[SL_TIME_KINDS * (COLUMN + 24) + 1], slowest[40] = "";
-    int ranks = sl_step_times_ranks(times), rows = 0;
-    for (int rank = 0; rank < ranks; rank++)
-        rows += is_timed(times, rank);
-    if (rows > 1)
-        snprintf(slowest, sizeof slowest, " (slowest: rank %d)", sl_step_times_slowest(times));
-    print_line(on, "Time of a step in ms, by what it went to%s:", slowest);
-    for (int rank = -1; rank < ranks; rank++) { /* -1: the heading */
+    char columns[SL_TIME_KINDS * (COLUMN + 24) + 1];
+    print_line(on, "Time of a step in ms, by what it went to:");
+    for (int i = -1; i < info->memory_count && i < MOST_DEVICES; i++) { /* -1: the heading */
+        const sl_stage_memory *of = i < 0 ? NULL : &info->memory[i];
         int used = 0;
-        if (rank >= 0 && !is_timed(times, rank))
-            continue;
         for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
-            double ms = 1e3 * sl_step_times_mean(times, rank, (sl_time_kind)kind);
-            used += snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,
-                             rank < 0 ? sl_time_kind_name((sl_time_kind)kind)
-                                      : cli_real_text(ms, 2).text);
+            double ms = of && of->steps > 0 ? 1e3 * of->seconds[kind] / (double)of->steps : 0;
+            used +=
+                snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,
+                         of ? cli_real_text(ms, 2).text : sl_time_kind_name((sl_time_kind)kind));
         }
-        if (rank < 0)
-            print_line(on, "%-5s%s", "rank", columns);
+        if (of)
+            print_line(on, "%-5d %-5d%s", of->rank, of->stage, columns);
         else
-            print_line(on, "%-5d%s", rank, columns);
+            print_line(on, "%-5s %-5s%s", "rank", "stage", columns);
     }
+    if (info->slowest && info->memory_count > 1)
+        print_line(on, "Slowest of all: rank %d on %s, %s, from stage %d on", info->slowest->rank,
+                   info->slowest->host, info->slowest->device, info->slowest->stage);
+    return SL_OK;
 }
 
 static sl_status print_step(void *context, const sl_step_info *step)
 {
     display *on = context;
     const cli_progress_options *options = &on->of->options;
-    if (on == on->of->displays && cli_signals_times_asked())
-        print_times(on);
     if (on->rank == 0)
         sl_launch_link_steps(cli_launcher, step->step);
     if (options->quiet)
@@ -443,11 +432,7 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
     print_result(on, info, result);
     if (!on->of->options.quiet) {
         print_memory(on, info);
-        print_times(on);
-        if (info->slowest && info->memory_count > 1)
-            print_line(on, "Slowest of all: rank %d on %s, %s, from stage %d on",
-                       info->slowest->rank, info->slowest->host, info->slowest->device,
-                       info->slowest->stage);
+        (void)print_times(on, info);
     }
     if (result->saved && !on->of->options.quiet)
         print_line(on, "The best weights are in %s", info->options->save);
@@ -520,7 +505,6 @@ void cli_progress_destroy(cli_progress **progress)
         return;
     clear_live(*progress); /* the replicas have ended */
     cli_outputs_clear(&(*progress)->outputs);
-    sl_step_times_destroy(&(*progress)->times);
     pthread_mutex_destroy(&(*progress)->screen);
     free((*progress)->reporters);
     free((*progress)->displays);
@@ -546,19 +530,16 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
                                          .pipeline = options->quiet ? NULL : print_pipeline,
                                          .evaluating = shows ? draw_evaluating : NULL,
                                          .evaluated = shows ? print_evaluated : NULL,
+                                         .refreshed = is_first ? print_times : NULL,
                                          .finished = is_first ? print_finished : NULL,
                                          .rank = first + i,
                                          .checkpoint = print_checkpoint};
     }
     *out = to;
-    sl_status status = sl_step_times_create(&to->times);
-    if (status == SL_OK) {
-        to->reporters[count] = sl_step_times_reporter(to->times);
-        to->reporters[to->reporter_count++].rank = first;
-        if (first == 0)
-            status = cli_outputs_create(options, count, warn_of_output, &to->displays[0],
-                                        &to->outputs, to->reporters, &to->reporter_count);
-    }
+    sl_status status = SL_OK;
+    if (first == 0)
+        status = cli_outputs_create(options, count, warn_of_output, &to->displays[0], &to->outputs,
+                                    to->reporters, &to->reporter_count);
     if (status != SL_OK)
         cli_progress_destroy(out);
     return status;

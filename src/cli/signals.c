@@ -94,15 +94,12 @@ sl_train_request cli_signals_request(void *context)
     (void)context;
     if (atomic_load(&stop_asked))
         return SL_TRAIN_STOP;
-    return atomic_exchange(&save_asked, false) ? SL_TRAIN_SAVE : SL_TRAIN_GO_ON;
+    if (atomic_exchange(&save_asked, false))
+        return SL_TRAIN_SAVE;
+    return atomic_exchange(&times_asked, false) ? SL_TRAIN_REFRESH : SL_TRAIN_GO_ON;
 }
 
 bool cli_signals_output_lost(void)
 {
     return atomic_load(&output_lost);
-}
-
-bool cli_signals_times_asked(void)
-{
-    return atomic_exchange(&times_asked, false);
 }

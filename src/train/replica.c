@@ -146,9 +146,9 @@ sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
 static void describe_device(const sli_replica *replica, const sl_device *device, int stage,
                             sl_stage_memory *out)
 {
-    *out = (sl_stage_memory){.rank = replica->run_rank,
-                             .stage = stage,
-                             .threads = sl_device_thread_count(device)};
+    out->rank = replica->run_rank;
+    out->stage = stage;
+    out->threads = sl_device_thread_count(device);
     sli_host_name(out->host);
     snprintf(out->device, sizeof out->device, "%s", sl_device_name(device));
     snprintf(out->isa, sizeof out->isa, "%s", sl_device_isa(device));
@@ -184,6 +184,15 @@ void sli_replica_update_memory(const sli_replica *replica)
     }
 }
 
+void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds)
+{
+    int ranks = sl_pipe_ranks(replica->pipe);
+    sl_stage_memory *of_replica = &replica->memory[replica->rank * ranks];
+    for (int r = 0; r < ranks; r++)
+        if (of_replica[r].rank == replica->run_rank)
+            of_replica[r].seconds[SL_TIME_CHECKPOINT] += seconds;
+}
+
 sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_utilization *own,
                                        sl_timeline_entry **out)
 {
@@ -199,31 +208,6 @@ sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_util
                         replica->count);
     return sl_group_all_gather(replica->group, own->measured, *out,
                                count * (int64_t)(sizeof **out / sizeof(int64_t)), SL_I64, NULL);
-}
-
-sl_status sli_replica_find_slowest(const sli_replica *replica, const double *busy,
-                                   const sl_stage_memory **out)
-{
-    int ranks = sl_pipe_ranks(replica->pipe), all = replica->all ? sl_group_size(replica->all) : 1;
-    double own[2] = {0, 0}, longest = 0; /* seconds, and the row of `memory` */
-    for (int rank = 0; rank < ranks; rank++)
-        if (busy[rank] > own[0]) {
-            own[0] = busy[rank];
-            own[1] = replica->rank * ranks + rank;
-        }
-    double *found = calloc(2 * (size_t)all, sizeof *found);
-    if (!found)
-        return sl_error(SL_ERR_MEMORY, "no memory for the times of %d ranks", all);
-    memcpy(found, own, sizeof own);
-    sl_status status =
-        replica->all ? sl_group_all_gather(replica->all, own, found, 2, SL_F64, NULL) : SL_OK;
-    for (int r = 0; r < all && status == SL_OK; r++)
-        if (found[2 * r] > longest) {
-            longest = found[2 * r];
-            *out = &replica->memory[(int)found[2 * r + 1]];
-        }
-    free(found);
-    return status;
 }
 
 /* ---- Rows of a batch ---------------------------------------------------------------------- */

@@ -107,10 +107,8 @@ sl_status sli_replica_gather_memory(const sli_replica *replica);
 sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_utilization *own,
                                        sl_timeline_entry **out);
 
-/* The row of `memory` of the rank that has computed longest, of all replicas. `busy`: the seconds
- * of each pipeline rank that is here. */
-sl_status sli_replica_find_slowest(const sli_replica *replica, const double *busy,
-                                   const sl_stage_memory **out);
+/* Adds to the times of this rank's rows of `memory`. */
+void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds);
 
 /* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
  * task's; SL_ERR_INVALID where it gives another number of rows. */
@@ -155,6 +153,15 @@ typedef sl_status sli_evaluation_stop(void *context, bool *stop);
 sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
                        int64_t batches, const sl_evaluate_options *options,
                        sli_evaluation_stop *stop, sl_evaluation *out);
+
+/* ---- Times (rank_times.c) ------------------------------------------------------------------- */
+
+/* Adds a step to the times of a replica's pipeline ranks [count], those of this process. */
+void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step,
+                        sl_stage_memory *ranks, int count);
+
+/* The one that has computed longest; NULL: none has taken a step. */
+const sl_stage_memory *sli_rank_times_find_slowest(const sl_stage_memory *ranks, int count);
 
 /* ---- The run -------------------------------------------------------------------------------- */
 
@@ -218,7 +225,6 @@ typedef struct sli_run {
     sl_pipe_optimizer *optimizer;
     sli_position at;
     sl_stage_info stages[SL_MAX_STAGES];
-    double busy[SL_MAX_STAGES]; /* seconds that this process's pipeline ranks have computed */
     /* Of the epoch's last whole step; ranks == 0: no step was measured. */
     sl_utilization utilization;
     sl_run_info info;
@@ -250,6 +256,9 @@ sl_status sli_train_profile(const sl_train_options *options, const sl_train_task
 /* The training loop of one rank (trainer.c) of `group` (NULL: there is one rank, and one shard), on
  * the process's devices from number `first` on. */
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result);
+
+/* Brings info.memory up to date on all ranks, and tells the reporters. */
+sl_status sli_run_refresh(sli_run *run);
 
 /* Calls each of the rank's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);

@@ -309,6 +309,7 @@ static sl_status train_shards(sli_run *run, sl_step_info *step)
 
 static sl_status train_batch(sli_run *run)
 {
+    int ranks = sl_pipe_ranks(run->replica.pipe);
     double start = sli_clock_seconds();
     sl_step_info step = {
         .epoch = run->at.epoch + 1,
@@ -332,9 +333,6 @@ static sl_status train_batch(sli_run *run)
     SL_TRY(status);
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
-    for (int i = 0; i < step.timeline_count; i++)
-        run->busy[run->stages[step.timeline[i].action.stage].rank] +=
-            step.timeline[i].end - step.timeline[i].start;
     run->at.steps++;
     run->at.batch++;
     sli_last_step_write(run->last_step, run->at.steps);
@@ -342,6 +340,7 @@ static sl_status train_batch(sli_run *run)
     step.seconds = sli_clock_seconds() - start;
     step.peak_share =
         run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
+    sli_rank_times_add(run->stages, &step, &run->replica.memory[run->replica.rank * ranks], ranks);
     CALL_REPORTERS(run, step, &step)
     return SL_OK;
 }
@@ -419,9 +418,23 @@ static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval
     return SL_OK;
 }
 
-static sl_status report_evaluated(sli_run *run, const sl_eval_info *eval)
+static sl_status gather_memory(sli_run *run)
 {
     SL_TRY(sli_replica_gather_memory(&run->replica));
+    run->info.slowest = sli_rank_times_find_slowest(run->replica.memory, run->info.memory_count);
+    return SL_OK;
+}
+
+sl_status sli_run_refresh(sli_run *run)
+{
+    SL_TRY(gather_memory(run));
+    CALL_REPORTERS(run, refreshed, &run->info)
+    return SL_OK;
+}
+
+static sl_status report_evaluated(sli_run *run, const sl_eval_info *eval)
+{
+    SL_TRY(gather_memory(run));
     CALL_REPORTERS(run, evaluated, eval)
     return SL_OK;
 }
@@ -537,7 +550,7 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
     if (run->stopped) {
         result->seconds = sli_clock_seconds() - run->started;
     } else {
-        SL_TRY(sli_replica_find_slowest(&run->replica, run->busy, &run->info.slowest));
+        SL_TRY(gather_memory(run));
         CALL_REPORTERS(run, finished, &run->info, result)
     }
     SL_TRY(sli_error_restore(&unsaved));

@@ -91,8 +91,11 @@ for ((rank = 0; rank < 4; rank++)); do
         fail "the layout lacks rank $rank"
 done
 if grep -q '^\[RANK [13]\]' "$scratch/out"; then fail "a rank that is not its replica's first prints"; fi
-grep -q '^\[RANK 0\]: Time of a step in ms, by what it went to:$' "$scratch/out" ||
-    fail "one of two stages is the slowest"
+for ((rank = 0; rank < 4; rank++)); do
+    sed '1,/Time of a step in ms, by what it went to:$/d' "$scratch/out" |
+        grep -Eq "^\[RANK 0\]: $rank +$((rank % 2)) +[0-9.]*[1-9]" || fail "the table of times lacks rank $rank"
+done
+grep -Eq '^\[RANK 0\]: Slowest of all: rank [0-3] on ' "$scratch/out" || fail "no rank of four is the slowest"
 for command in "eval --data $scratch/text --bptt 8 --eval-batch-size 8" "generate --tokens 12"; do
     # shellcheck disable=SC2086 # words
     "$program" $command --init "$scratch/one.safetensors" >"$scratch/alone" 2>"$scratch/err"

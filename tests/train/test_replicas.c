@@ -85,6 +85,42 @@ static void replicas_report_the_same_numbers(void **state)
     }
 }
 
+/* ---- Times of all ranks ------------------------------------------------------------------- */
+
+typedef struct refresh {
+    atomic_int asked; /* by every replica */
+    int rows;         /* that have one step each */
+} refresh;
+
+static sl_train_request ask_after_first_step(void *context)
+{
+    refresh *of = context;
+    return atomic_fetch_add(&of->asked, 1) == 1 ? SL_TRAIN_REFRESH : SL_TRAIN_GO_ON;
+}
+
+static sl_status count_rows(void *context, const sl_run_info *info)
+{
+    refresh *of = context;
+    for (int i = 0; i < info->memory_count; i++)
+        of->rows += info->memory[i].steps == 1 && info->memory[i].seconds[SL_TIME_FORWARD] > 0 &&
+                    info->memory[i].seconds[SL_TIME_BACKWARD] > 0;
+    assert_non_null(info->slowest);
+    return SL_OK;
+}
+
+static void replica_that_asks_gets_the_times_of_all(void **state)
+{
+    sl_run_result result;
+    refresh of = {0};
+    const sl_reporter reporter = {.context = &of, .refreshed = count_rows};
+    sl_train_options options = small_options(*state);
+    options.replicas = options.pipeline_ranks = options.max_batches = 2;
+    options.checkpoints.request = ask_after_first_step;
+    options.checkpoints.context = &of;
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    assert_int_equal(of.rows, 4);
+}
+
 static void batches_are_as_many_as_one_shard_has(void **state)
 {
     sl_train_options options = small_options(*state);
@@ -392,6 +428,7 @@ int replicas_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(one_replica_is_a_run_of_its_own),
         WITH_CORPUS(replicas_report_the_same_numbers),
+        WITH_CORPUS(replica_that_asks_gets_the_times_of_all),
         WITH_CORPUS(batches_are_as_many_as_one_shard_has),
         WITH_CORPUS(replicas_with_dropout_equal_one_with_all_their_rows),
         WITH_CORPUS(evaluation_has_the_bits_of_one_replicas),

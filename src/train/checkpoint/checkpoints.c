@@ -20,7 +20,7 @@ enum {
 };
 
 struct sli_checkpoints {
-    const sli_run *run;
+    sli_run *run;
     const sl_save_options *options; /* the run's */
     sli_worker *worker; /* of a rank that writes or sends its tensors to the one that does */
     sl_group *first;    /* of the first replica's ranks; NULL: it is one rank's */
@@ -104,6 +104,7 @@ static sl_status copy_state(sli_checkpoints *to)
         SL_TRY(copy_tensors(to, &to->optimizer));
     }
     to->copy_seconds = sli_clock_seconds() - start;
+    sli_replica_add_checkpoint_time(&to->run->replica, to->copy_seconds);
     return SL_OK;
 }
 
@@ -401,7 +402,7 @@ static sl_status prepare_saves(sli_checkpoints *checkpoints)
                : SL_OK;
 }
 
-sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out)
+sl_status sli_checkpoints_create(sli_run *run, sli_checkpoints **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
@@ -488,7 +489,7 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
 
 /* ---- When ------------------------------------------------------------------------------- */
 
-/* The strongest stop or save request of any replica, the same on all of them. */
+/* The strongest request of any replica, the same on all of them. */
 static sl_status ask_for_request(const sli_checkpoints *checkpoints, sl_train_request *out)
 {
     const sl_save_options *options = checkpoints->options;
@@ -511,7 +512,9 @@ static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
     SL_TRY(report_ended(checkpoints, false));
     SL_TRY(save_targets(checkpoints, targets));
     SL_TRY(ask_for_request(checkpoints, &request));
-    if (request != SL_TRAIN_GO_ON && !(targets & STEP) && !checkpoints->end_saved)
+    if (request == SL_TRAIN_REFRESH)
+        SL_TRY(sli_run_refresh(checkpoints->run));
+    if (request >= SL_TRAIN_SAVE && !(targets & STEP) && !checkpoints->end_saved)
         SL_TRY(save_targets(checkpoints, STEP));
     *stop = request == SL_TRAIN_STOP;
     if (!*stop)

@@ -34,7 +34,7 @@
  *
  * Finds out that nothing could be written before hours have gone into the run, which is borrowed.
  */
-sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out);
+sl_status sli_checkpoints_create(sli_run *run, sli_checkpoints **out);
 void sli_checkpoints_destroy(sli_checkpoints **checkpoints); /* NULL is allowed */
 
 /* After a step, and after a validation: saves what is due and

@@ -1,0 +1,68 @@
+/* What the time of a rank's steps goes to. */
+#include "train/run.h"
+
+const char *sl_time_kind_name(sl_time_kind kind)
+{
+    static const char *const names[SL_TIME_KINDS] = {"forward", "backward",  "recompute",
+                                                     "waiting", "reducing",  "optimizer",
+                                                     "data",    "checkpoint"};
+    return (unsigned)kind < SL_TIME_KINDS ? names[kind] : "?";
+}
+
+static sl_time_kind kind_of(sl_action_kind kind)
+{
+    return kind == SL_ACTION_FORWARD     ? SL_TIME_FORWARD
+           : kind == SL_ACTION_RECOMPUTE ? SL_TIME_RECOMPUTE
+                                         : SL_TIME_BACKWARD;
+}
+
+/* The time in the pipe is divided as the timeline is: into actions, and waiting for the rest. */
+static void add_actions(const sl_stage_info *stages, const sl_step_info *step, double in_pipe,
+                        double *busy, sl_stage_memory *ranks)
+{
+    double end = 0;
+    for (int i = 0; i < step->timeline_count; i++)
+        end = step->timeline[i].end > end ? step->timeline[i].end : end;
+    for (int i = 0; i < step->timeline_count && end > 0; i++) {
+        sl_timeline_entry entry = step->timeline[i];
+        int rank = stages[entry.action.stage].rank;
+        double seconds = (entry.end - entry.start) / end * in_pipe;
+        ranks[rank].seconds[kind_of(entry.action.kind)] += seconds;
+        busy[rank] += seconds;
+    }
+}
+
+void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step,
+                        sl_stage_memory *ranks, int count)
+{
+    double busy[SL_MAX_STAGES] = {0};
+    double outside = step->reduce_seconds + step->optimizer_seconds + step->data_seconds;
+    double in_pipe = step->seconds > outside ? step->seconds - outside : 0;
+    add_actions(stages, step, in_pipe, busy, ranks);
+    for (int rank = 0; rank < count; rank++) {
+        double *seconds = ranks[rank].seconds;
+        if (busy[rank] == 0) /* it is another process's */
+            continue;
+        ranks[rank].steps++;
+        seconds[SL_TIME_WAITING] += in_pipe > busy[rank] ? in_pipe - busy[rank] : 0;
+        seconds[SL_TIME_REDUCING] += step->reduce_seconds;
+        seconds[SL_TIME_OPTIMIZER] += step->optimizer_seconds;
+        seconds[SL_TIME_DATA] += step->data_seconds;
+    }
+}
+
+static double computing_seconds(const sl_stage_memory *of)
+{
+    return of->seconds[SL_TIME_FORWARD] + of->seconds[SL_TIME_BACKWARD] +
+           of->seconds[SL_TIME_RECOMPUTE];
+}
+
+const sl_stage_memory *sli_rank_times_find_slowest(const sl_stage_memory *ranks, int count)
+{
+    const sl_stage_memory *slowest = NULL;
+    for (int i = 0; i < count; i++)
+        if (ranks[i].steps > 0 &&
+            (!slowest || computing_seconds(&ranks[i]) > computing_seconds(slowest)))
+            slowest = &ranks[i];
+    return slowest;
+}
