@@ -256,14 +256,25 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
                            sl_module_profile *profiles, int *balance);
 
+/* What the hosts of a run have: the most of its processes that one has (0: all), and the bytes of
+ * memory of the smallest one (0: they are not checked). */
+typedef struct sl_train_hosts {
+    int processes;
+    uint64_t bytes;
+} sl_train_hosts;
+
 /* Changes the layout that `options` ask for to one with at most `processes` ranks, each a pipeline
- * rank: options->replicas, pipeline_ranks, and zero where one replica is left. Of those with at
- * most as many replicas, and at least as many pipeline ranks where there are so many processes (a
- * model without a pipeline gets none), it is the one with the shortest step, simulated with the
- * modules' operations as times; of equal ones the one with the most ranks. The same arguments
- * give the same layout. `model` has these options. Where nothing fits, nothing is changed. Errors:
- * SL_ERR_MEMORY, as sl_plan_create and sl_partition_by_time. */
-sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes);
+ * rank: options->replicas, pipeline_ranks, and zero where one replica is left. Of those whose plan
+ * fits the hosts' memory (NULL: all do), with at most as many replicas, and at least as many
+ * pipeline ranks where there are so many processes (a model without a pipeline gets none), it is
+ * the one with the shortest step, simulated with the modules' operations as times; of equal ones
+ * the one with the most ranks. A balance and a placement hold for their number of stages: where no
+ * such layout fits, balance_kind becomes SL_BALANCE_AUTO and placement NULL. Devices and a table
+ * stay. `model` has these options. Where nothing fits, nothing is changed, and the run will say
+ * why. Errors: SL_ERR_MEMORY also where only the memory is too little; as sl_plan_create and
+ * sl_partition_by_time. */
+sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes,
+                              const sl_train_hosts *hosts);
 
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
  * group limits it. What other processes hold is not subtracted. */

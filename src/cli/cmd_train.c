@@ -176,6 +176,45 @@ static sl_status count_types(sl_train_options *options)
     return SL_OK;
 }
 
+/* Rank 0 finds the layout for all: its plan counts what its process holds. */
+static sl_status fit_layout(sl_train_options *options, const sl_module *model,
+                            const sl_launch_info *launch, sl_group *group)
+{
+    int64_t bytes = (int64_t)sl_usable_memory();
+    int32_t processes = launch->local_world_size;
+    if (group) {
+        SL_TRY(sl_group_all_reduce(group, &bytes, 1, SL_I64, SL_REDUCE_MIN, NULL));
+        SL_TRY(sl_group_all_reduce(group, &processes, 1, SL_I32, SL_REDUCE_MAX, NULL));
+    }
+    const sl_train_hosts hosts = {processes, (uint64_t)bytes};
+    if (launch->rank == 0)
+        SL_TRY(sl_train_fit_layout(options, model, launch->world_size, &hosts));
+    int32_t found[] = {options->replicas, options->pipeline_ranks, options->zero,
+                       (int32_t)options->balance_kind, options->placement != NULL};
+    if (group)
+        SL_TRY(sl_group_broadcast(group, found, 5, SL_I32, 0, NULL));
+    options->replicas = found[0];
+    options->pipeline_ranks = found[1];
+    options->zero = found[2];
+    options->balance_kind = (sl_balance_kind)found[3];
+    if (!found[4])
+        options->placement = NULL;
+    return SL_OK;
+}
+
+static sl_status fit_layout_together(sl_train_options *options, const sl_module *model,
+                                     const sl_launch_info *launch)
+{
+    sl_group *group = NULL;
+    if (launch->world_size > 1)
+        SL_TRY(cli_group_create(launch, &group));
+    sl_status status = fit_layout(options, model, launch, group);
+    if (status != SL_OK && group)
+        sl_group_abort(group, status, sl_error_text());
+    sl_group_destroy(&group);
+    return status;
+}
+
 /* Where a job has fewer processes than at its first attempt, finds the layout for them. One that
  * needs fewer still ends this attempt: the launcher starts as many. */
 static sl_status fit_fewer_processes(sl_train_options *options, const sl_launch_info *launch,
@@ -183,12 +222,20 @@ static sl_status fit_fewer_processes(sl_train_options *options, const sl_launch_
 {
     sl_module *model;
     int64_t ntokens = options->model.ntokens;
+    sl_balance_kind balance = options->balance_kind;
+    bool is_placed = options->placement;
     SL_TRY(sl_train_options_check(options));
     SL_TRY(count_types(options));
     SL_TRY(sl_transformer_lm_create(&options->model, &model));
     options->model.ntokens = ntokens;
-    sl_status status = sl_train_fit_layout(options, model, launch->world_size);
+    sl_status status = fit_layout_together(options, model, launch);
     sl_module_destroy(&model);
+    if (status == SL_OK && launch->rank == 0 && options->balance_kind != balance)
+        cli_complain("warning: --balance fits no layout of %d processes: auto instead",
+                     launch->world_size);
+    if (status == SL_OK && launch->rank == 0 && is_placed && !options->placement)
+        cli_complain("warning: --placement fits no layout of %d processes: the schedule's instead",
+                     launch->world_size);
     int fitting = options->replicas * options->pipeline_ranks;
     *ends = status == SL_OK && fitting > 0 && fitting < launch->world_size && cli_launcher;
     if (*ends && launch->rank == 0)

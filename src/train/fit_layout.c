@@ -1,11 +1,9 @@
 /* Another layout of a run that has lost processes: of those that fit, the one whose step is planned
- * to be the shortest. The plan counts operations; it times nothing, so every process finds the same
- * layout by itself. */
+ * to be the shortest. The plan counts operations; it times nothing. */
 #include "train/run.h"
 
 #include "core/error.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* Each module's operations for one micro-batch, as times. */
@@ -65,37 +63,127 @@ static sl_status plan_step(const sl_train_options *options, const sl_module *mod
     return status;
 }
 
-sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes)
+/* ---- The search --------------------------------------------------------------------------- */
+
+typedef struct layout_search {
+    const sl_module *model;
+    int processes;
+    const sl_train_hosts *hosts;
+    sl_train_options best; /* of those found so far that fit; ranks == 0: none */
+    double length;
+    sl_train_options smallest; /* of those that only do not fit the memory */
+    int64_t smallest_bytes;    /* that a host needs for it; 0: there is none */
+} layout_search;
+
+/* The most that a host needs: each has consecutive ranks. */
+static sl_status plan_hosts(const sl_train_options *trial, const sl_module *model, int64_t *bytes)
+{
+    *bytes = 0;
+    for (int first = 0; first < trial->ranks; first += trial->local_ranks) {
+        sl_train_options of_host = *trial;
+        sl_host_plan plan;
+        if (first + of_host.local_ranks > trial->ranks)
+            of_host.local_ranks = trial->ranks - first;
+        SL_TRY(sl_plan_host(&of_host, model, first, &plan));
+        *bytes = plan.total_bytes > *bytes ? plan.total_bytes : *bytes;
+    }
+    return SL_OK;
+}
+
+static sl_status check_memory(layout_search *search, const sl_train_options *trial, bool *fits)
+{
+    int64_t bytes;
+    *fits = true;
+    if (search->hosts->bytes == 0 || trial->force)
+        return SL_OK;
+    SL_TRY(plan_hosts(trial, search->model, &bytes));
+    *fits = (uint64_t)bytes <= search->hosts->bytes;
+    if (!*fits && (search->smallest_bytes == 0 || bytes < search->smallest_bytes)) {
+        search->smallest = *trial;
+        search->smallest_bytes = bytes;
+    }
+    return SL_OK;
+}
+
+static sl_status try_layout(layout_search *search, const sl_train_options *trial)
+{
+    bool fits;
+    double length = 0;
+    if (sli_layout_check(trial) != SL_OK)
+        return SL_OK; /* there are fewer layers, or a table, a list … of another size */
+    SL_TRY(check_memory(search, trial, &fits));
+    if (!fits)
+        return SL_OK;
+    SL_TRY(plan_step(trial, search->model, &length));
+    bool has_more = trial->ranks > search->best.ranks;
+    if (search->best.ranks == 0 || length < search->length ||
+        (length == search->length && has_more)) {
+        search->length = length;
+        search->best = *trial;
+    }
+    return SL_OK;
+}
+
+/* Tries all layouts of at most so many replicas, and, with a pipeline, any longer one. */
+static sl_status try_layouts(layout_search *search, const sl_train_options *asked)
+{
+    int ranks = sli_layout_pipeline_ranks(asked), processes = search->processes;
+    int least = ranks < processes ? ranks : processes, most = ranks > 1 ? processes : 1;
+    int of_host = search->hosts->processes;
+    for (int replicas = 1; replicas <= asked->replicas; replicas++)
+        for (int count = least; count <= most && replicas * count <= processes; count++) {
+            sl_train_options trial = *asked;
+            trial.replicas = replicas;
+            trial.pipeline_ranks = count;
+            trial.ranks = replicas * count;
+            trial.local_ranks = of_host > 0 && of_host < trial.ranks ? of_host : trial.ranks;
+            trial.zero &= replicas > 1;
+            SL_TRY(try_layout(search, &trial));
+        }
+    return SL_OK;
+}
+
+static sl_status refuse_all(const layout_search *search)
+{
+    const sl_train_options *smallest = &search->smallest;
+    return sl_error(SL_ERR_MEMORY,
+                    "no layout of at most %d process%s fits the memory: the smallest has %d "
+                    "replica%s of %d pipeline rank%s and needs %.1f MB of a host that has %.1f MB",
+                    search->processes, search->processes == 1 ? "" : "es", smallest->replicas,
+                    smallest->replicas == 1 ? "" : "s", smallest->pipeline_ranks,
+                    smallest->pipeline_ranks == 1 ? "" : "s", 1e-6 * (double)search->smallest_bytes,
+                    1e-6 * (double)search->hosts->bytes);
+}
+
+sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes,
+                              const sl_train_hosts *hosts)
 {
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(model);
+    static const sl_train_hosts unknown;
+    layout_search search = {.model = model,
+                            .processes = processes,
+                            .hosts = hosts ? hosts : &unknown,
+                            .best = {.ranks = 0}};
     sl_train_options asked = *options;
+    bool is_fixed = options->balance_kind == SL_BALANCE_EXPLICIT || options->placement;
+    asked.pipeline_ranks = sli_layout_pipeline_ranks(options);
     asked.replicas = sl_train_options_replicas(options);
     asked.shards = sli_layout_shards(options);
     asked.chunks = sl_train_options_chunks(options);
-    int ranks = sli_layout_pipeline_ranks(options);
-    int least = ranks < processes ? ranks : processes, most = ranks > 1 ? processes : 1;
-    int used = 0; /* ranks of the best one */
-    double best = INFINITY;
-    for (int replicas = 1; replicas <= asked.replicas; replicas++)
-        for (int count = least; count <= most && replicas * count <= processes; count++) {
-            sl_train_options trial = asked;
-            double length = 0;
-            trial.replicas = replicas;
-            trial.pipeline_ranks = count;
-            trial.ranks = trial.local_ranks = replicas * count;
-            trial.zero &= replicas > 1;
-            if (sli_layout_check(&trial) != SL_OK)
-                continue; /* there are fewer layers, or a table, a list … of another size */
-            SL_TRY(plan_step(&trial, model, &length));
-            bool has_more = replicas * count > used;
-            if (length < best || (length == best && has_more)) {
-                best = length;
-                used = replicas * count;
-                options->replicas = replicas;
-                options->pipeline_ranks = count;
-                options->zero = trial.zero;
-            }
-        }
+    SL_TRY(try_layouts(&search, &asked));
+    if (search.best.ranks == 0 && is_fixed) {
+        asked.placement = NULL;
+        if (asked.balance_kind == SL_BALANCE_EXPLICIT)
+            asked.balance_kind = SL_BALANCE_AUTO;
+        SL_TRY(try_layouts(&search, &asked));
+    }
+    if (search.best.ranks == 0)
+        return search.smallest_bytes > 0 ? refuse_all(&search) : SL_OK;
+    options->replicas = search.best.replicas;
+    options->pipeline_ranks = search.best.pipeline_ranks;
+    options->zero = search.best.zero;
+    options->balance_kind = search.best.balance_kind;
+    options->placement = search.best.placement;
     return SL_OK;
 }

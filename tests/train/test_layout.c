@@ -263,7 +263,7 @@ static void fewer_processes_get_the_layout_with_the_shortest_step(void **state)
         options.batch_size = 16;
         options.schedule = cases[i].schedule;
         check_ok(sl_transformer_lm_create(&options.model, &model));
-        check_ok(sl_train_fit_layout(&options, model, cases[i].processes));
+        check_ok(sl_train_fit_layout(&options, model, cases[i].processes, NULL));
         sl_module_destroy(&model);
         if (options.replicas != cases[i].expected_replicas ||
             options.pipeline_ranks != cases[i].expected_ranks)
@@ -273,9 +273,85 @@ static void fewer_processes_get_the_layout_with_the_shortest_step(void **state)
     sl_module *model;
     options.model.ntokens = 50;
     check_ok(sl_transformer_lm_create(&options.model, &model));
-    check_ok(sl_train_fit_layout(&options, model, 3)); /* no layout has these devices */
+    check_ok(sl_train_fit_layout(&options, model, 3, NULL)); /* no layout has these devices */
     assert_int_equal(options.replicas, 2);
     assert_int_equal(options.pipeline_ranks, 2);
+    sl_module_destroy(&model);
+}
+
+/* Bytes that one host needs for a layout whose ranks are all on it. */
+static int64_t bytes_of_layout(sl_train_options options, const sl_module *model, int replicas,
+                               int ranks)
+{
+    sl_host_plan plan;
+    options.replicas = replicas;
+    options.pipeline_ranks = ranks;
+    options.ranks = options.local_ranks = replicas * ranks;
+    check_ok(sl_plan_host(&options, model, 0, &plan));
+    return plan.total_bytes;
+}
+
+/* Two replicas are faster than one, but one host may not have the memory for both. */
+static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
+{
+    (void)state;
+    sl_train_options options = layout_of(2, 1, NULL);
+    sl_module *model;
+    options.model =
+        (sl_model_options){.ntokens = 50, .emsize = 256, .nhid = 1024, .nhead = 2, .nlayers = 6};
+    options.batch_size = 16;
+    options.shards = 2;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    int64_t one = bytes_of_layout(options, model, 1, 1),
+            two = bytes_of_layout(options, model, 2, 1);
+    int64_t slack = one / 10; /* a process's own memory is not the same every time */
+    sl_train_hosts hosts = {.bytes = (uint64_t)(two + slack)};
+    for (int fits_two = 1; fits_two >= 0; fits_two--) {
+        sl_train_options tried = options;
+        hosts.bytes = (uint64_t)(fits_two ? two + slack : one + slack);
+        check_ok(sl_train_fit_layout(&tried, model, 2, &hosts));
+        assert_int_equal(tried.replicas, 1 + fits_two);
+    }
+    hosts.processes = 1; /* on each of two hosts */
+    sl_train_options spread = options;
+    check_ok(sl_train_fit_layout(&spread, model, 2, &hosts));
+    assert_int_equal(spread.replicas, 2);
+    hosts.bytes = (uint64_t)(one / 2);
+    check_error(
+        sl_train_fit_layout(&spread, model, 2, &hosts), SL_ERR_MEMORY,
+        "no layout of at most 2 processes fits the memory: the smallest has 2 replicas of 1 "
+        "pipeline rank and needs");
+    spread.force = true;
+    check_ok(sl_train_fit_layout(&spread, model, 2, &hosts));
+    sl_module_destroy(&model);
+}
+
+/* One replica less has as many stages; one process less than it needs has not. */
+static void balance_and_placement_hold_for_their_number_of_stages(void **state)
+{
+    (void)state;
+    sl_train_options asked = layout_of(2, 2, NULL);
+    sl_module *model;
+    asked.model =
+        (sl_model_options){.ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = 6};
+    asked.batch_size = 16;
+    asked.virtual_stages = 2;
+    asked.schedule = "interleaved";
+    asked.placement = "0,1,0,1";
+    asked.balance_kind = SL_BALANCE_EXPLICIT;
+    asked.balance_count = 4;
+    for (int s = 0; s < 4; s++)
+        asked.balance[s] = 2;
+    check_ok(sl_transformer_lm_create(&asked.model, &model));
+    for (int processes = 1; processes <= 3; processes++) {
+        sl_train_options options = asked;
+        check_ok(sl_train_fit_layout(&options, model, processes, NULL));
+        bool keeps = processes > 1;
+        assert_int_equal(options.replicas, 1);
+        assert_int_equal(options.pipeline_ranks, keeps ? 2 : 1);
+        assert_int_equal(options.balance_kind, keeps ? SL_BALANCE_EXPLICIT : SL_BALANCE_AUTO);
+        assert_int_equal(options.placement != NULL, keeps);
+    }
     sl_module_destroy(&model);
 }
 
@@ -292,6 +368,8 @@ int layout_tests(void)
         cmocka_unit_test(chunks_are_four_for_each_rank_as_far_as_the_batch_allows),
         cmocka_unit_test(chunks_are_those_of_a_table),
         cmocka_unit_test(fewer_processes_get_the_layout_with_the_shortest_step),
+        cmocka_unit_test(layout_that_does_not_fit_the_memory_is_not_chosen),
+        cmocka_unit_test(balance_and_placement_hold_for_their_number_of_stages),
         cmocka_unit_test(profile_gives_the_times_that_decide_and_their_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
