@@ -232,7 +232,8 @@ static void fill_positions(const sl_module *module, float *values, int64_t count
     for (int64_t column = 0; column < width; column += 2) {
         double frequency = pow(10000.0, -(double)column / (double)width);
         for (int64_t i = column; i < count; i += width) {
-            double angle = (double)(i / width) * frequency;
+            int64_t position = i / width;
+            double angle = (double)position * frequency;
             values[i] = (float)sin(angle);
             values[i + 1] = (float)cos(angle);
         }
