@@ -572,6 +572,7 @@ static sl_status train_all(sli_run *run, sl_run_result *result)
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result)
 {
     sl_device *devices[SL_MAX_STAGES] = {NULL};
+    sli_error_copy error;
     sli_run run = *process;
     int rank = group ? sl_group_rank(group) : 0;
     sli_layout own = sli_layout_of_rank(&run.options, rank);
@@ -586,6 +587,7 @@ sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_r
         status = train_all(&run, result);
     if (status != SL_OK)
         status = sli_replica_abort(&run.replica, status);
+    sli_error_save(&error, status); /* leaving broken groups leaves their errors */
     clean_up(&run);
-    return status;
+    return sli_error_restore(&error);
 }
