@@ -51,6 +51,10 @@ typedef struct sl_ddp_options {
      * is rounded again, which halves the bytes that ranks exchange. The same on all ranks; a hook
      * replaces it. */
     sl_precision comm_precision;
+    /* Exchange gradients and parameters between CUDA devices by NCCL (sl_group_create_nccl), not
+     * through the host's memory: the same bits. Every rank's device is a card of its own. Hooks and
+     * divide_by_active still get the host's memory. */
+    bool nccl;
 } sl_ddp_options;
 
 /* Copies rank 0's parameters and buffers to all ranks. Called by all ranks. Errors: SL_ERR_INVALID

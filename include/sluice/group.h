@@ -1,14 +1,15 @@
 /* Process groups: collective operations and messages between ranks.
  *
  * Counterpart of torch.distributed. A group is a set of ranks that call the same operations in the
- * same order, each through its own handle. There are two backends. In `local`, ranks are threads of
- * one process, and collectives make no intermediate copies. In `mpi`, ranks are processes, on one
- * host or several. With both, every rank gets the same bits, in whatever order the ranks arrive.
+ * same order, each through its own handle. There are three backends. In `local`, ranks are threads
+ * of one process, and collectives make no intermediate copies. In `mpi`, ranks are processes, on
+ * one host or several. In `nccl`, which is made over a group of another backend, data lie on CUDA
+ * devices. With each, every rank gets the same bits, in whatever order the ranks arrive.
  *
- * Every operation works on host memory of `count` elements of one data type, and either blocks
- * (work == NULL) or returns at once with a handle to wait on; its buffers then belong to the group
- * until the wait. Operations of one handle run in the order in which they were called. A handle is
- * used by one thread at a time.
+ * Every operation works on memory of `count` elements of one data type, the host's but with `nccl`,
+ * and either blocks (work == NULL) or returns at once with a handle to wait on; its buffers then
+ * belong to the group until the wait. Operations of one handle run in the order in which they were
+ * called. A handle is used by one thread at a time.
  *
  * Each operation has the group's time limit. When it passes, or a rank leaves or dies, every other
  * rank's call ends with an error that names the operation, its sequence number and the ranks that
@@ -55,6 +56,20 @@ sl_status sl_group_create_local(int size, const sl_group_options *options, sl_gr
  * Different threads may use different groups at the same time. Errors: SL_ERR_UNSUPPORTED where
  * sluice was built without MPI, or none is installed; SL_ERR_IO where rank 0 cannot be reached. */
 sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
+
+/* A group of the same ranks whose operations work on memory of `device`, a CUDA device that no
+ * other rank of the group has, and whose data NCCL moves from card to card. Results are
+ * bit-identical to those of `below`: sluice's own kernels add, in the order of the tree. Messages
+ * (send, recv) go by the host's memory. An operation comes after what is queued on the device when
+ * it begins.
+ *
+ * `below` is borrowed: it must outlive the group, no operation of it may be under way beside one of
+ * the group's, and what breaks one breaks both. It gives the time limit and the checks. Pipes and
+ * sl_ddp need a group of another backend. Called by every rank of `below`.
+ *
+ * Errors, on every rank: SL_ERR_UNSUPPORTED where a device is not CUDA's, or NCCL 2.18 or later
+ * (libnccl.so.2) is missing; SL_ERR_IO for what NCCL reports, as two ranks on one card. */
+sl_status sl_group_create_nccl(sl_group *below, sl_device *device, sl_group **out);
 
 /* Leaves the group; work handles must be waited for before. Operations that are still under way on
  * this handle end first or fail. Other ranks' later calls that need this rank fail. NULL is

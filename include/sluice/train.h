@@ -141,6 +141,8 @@ typedef struct sl_train_options {
     sl_precision comm_precision; /* of gradients that replicas exchange (sl_ddp_options); with more
                                     shards than replicas, sums of shards' gradients stay f32 */
 
+    bool nccl; /* replicas' CUDA devices exchange by NCCL (sl_ddp_options) */
+
     int epochs;
     sl_optimizer_options optimizer;
     sl_lr_schedule lr; /* total_steps comes from the data; lr may be SL_LR_DEFAULT */

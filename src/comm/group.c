@@ -48,6 +48,23 @@ sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out)
     return sli_mpi_create(&filled, out);
 }
 
+sl_status sli_group_check_host(const sl_group *group, const char *who)
+{
+    if (!group->device)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: needs a group that exchanges the host's memory, not %s's (the backend "
+                    "nccl)",
+                    who, sl_device_name(group->device));
+}
+
+sl_status sl_group_create_nccl(sl_group *below, sl_device *device, sl_group **out)
+{
+    *out = NULL;
+    SL_TRY(sli_group_check_host(below, "sl_group_create_nccl"));
+    return sli_nccl_create(below, device, out);
+}
+
 void sl_group_destroy(sl_group **group)
 {
     if (!group || !*group)

@@ -37,6 +37,7 @@ typedef struct sli_operation {
     const void *const *nodes; /* this rank's nodes of it, in order; NULL: `in` is the only one */
     int root;
     uint64_t sequence; /* from 1, the same on every rank */
+    bool only_meets;   /* the ranks meet as for the operation, and no data move */
 } sli_operation;
 
 /* "all_reduce", … */
@@ -150,6 +151,12 @@ sl_status sli_local_create(int size, const sl_group_options *options, sl_group *
 /* The backend `mpi` (mpi/mpi.c): this process's handle of a new group of all processes. */
 sl_status sli_mpi_create(const sl_group_options *options, sl_group **out);
 
+/* The backend `nccl` (nccl.c): arguments are sl_group_create_nccl's. */
+sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out);
+
+/* SL_ERR_INVALID for a group that works on a device's memory. */
+sl_status sli_group_check_host(const sl_group *group, const char *who);
+
 /* ---- Handles ------------------------------------------------------------------------------ */
 
 typedef struct sli_comm_thread sli_comm_thread;
@@ -162,6 +169,7 @@ struct sl_group {
     sl_group_options options; /* with the default time limit filled in */
     uint64_t sequence;        /* of the newest collective operation */
     sli_comm_thread *thread;  /* NULL until an operation is started without waiting for it */
+    sl_device *device;        /* in whose memory the data are; NULL: the host's */
     void *state;              /* the backend's */
 };
 

@@ -5,6 +5,7 @@
 
 #include "core/usable_memory.h"
 #include "device/device.h"
+#include "device/nccl.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -70,6 +71,9 @@ typedef struct sli_device_ops {
     sl_status (*norm_terms)(sl_device *device, const sli_norm_terms *arguments);
     sl_status (*initialize)(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
                             int64_t count, float *to);
+
+    /* (optional: no groups of the backend `nccl`) */
+    const sli_nccl_ops *nccl;
 } sli_device_ops;
 
 /* An implementation embeds this as its first member. All but the last three fields are set when

@@ -1,6 +1,7 @@
 /* A replica under DistributedDataParallel: its creation, the exchange of one step, the log. */
 #include "parallel/ddp.h"
 
+#include "comm/group.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -20,6 +21,7 @@ static sl_status check_options(const sl_ddp_options *options)
 {
     if (!options->group)
         return sl_error(SL_ERR_INVALID, "sl_ddp_create: there is no group");
+    SL_TRY(sli_group_check_host(options->group, "sl_ddp_create"));
     bool has_module = options->module && options->parameters;
     if (!options->pipe == !has_module)
         return sl_error(SL_ERR_INVALID, "sl_ddp_create: expected either a pipe, or a module and "
@@ -89,9 +91,11 @@ static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *of_module)
     ddp->stages = calloc(stages, sizeof *ddp->stages);
     ddp->sets = calloc(stages, sizeof *ddp->sets);
     ddp->groups = calloc(stages, sizeof *ddp->groups);
+    ddp->device_groups = calloc(stages, sizeof *ddp->device_groups);
     ddp->reducers = calloc(stages, sizeof *ddp->reducers);
     ddp->observers = calloc(stages, sizeof *ddp->observers);
-    if (!ddp->stages || !ddp->sets || !ddp->groups || !ddp->reducers || !ddp->observers)
+    if (!ddp->stages || !ddp->sets || !ddp->groups || !ddp->device_groups || !ddp->reducers ||
+        !ddp->observers)
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d stages", all);
     for (int stage = 0; stage < all; stage++) {
         sl_parameter_set *set = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : of_module;
@@ -114,13 +118,16 @@ static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *of_module)
 /* Verifies that all ranks have the same replica, and gives all of them rank 0's values. */
 static sl_status connect_ranks(sl_ddp *ddp)
 {
-    int64_t options = (int64_t)ddp->comm_precision << 2 | ddp->find_unused_parameters << 1 |
-                      ddp->broadcasts_buffers;
+    int64_t options = (int64_t)ddp->nccl << 8 | (int64_t)ddp->comm_precision << 2 |
+                      ddp->find_unused_parameters << 1 | ddp->broadcasts_buffers;
     SL_TRY(sli_ddp_verify(ddp, options));
     for (int s = 0; s < ddp->stage_count; s++) {
         SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[s]));
-        SL_TRY(sli_reducer_create(ddp->sets[s], ddp->groups[s], ddp->stages[s], ddp->comm_precision,
-                                  &ddp->reducers[s]));
+        if (ddp->nccl)
+            SL_TRY(sl_group_create_nccl(ddp->groups[s], sl_parameter_set_device(ddp->sets[s]),
+                                        &ddp->device_groups[s]));
+        SL_TRY(sli_reducer_create(ddp->sets[s], ddp->groups[s], ddp->device_groups[s],
+                                  ddp->stages[s], ddp->comm_precision, &ddp->reducers[s]));
         ddp->observers[ddp->stages[s]] = sli_reducer_observer(ddp->reducers[s]);
     }
     return sli_ddp_broadcast(ddp, 0, false);
@@ -141,6 +148,7 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
     ddp->broadcasts_buffers = !options->no_buffer_broadcast;
     ddp->find_unused_parameters = options->find_unused_parameters;
     ddp->comm_precision = options->comm_precision;
+    ddp->nccl = options->nccl;
     ddp->syncs = true;
     sl_status status = list_stages(ddp, options->parameters);
     if (status == SL_OK && !ddp->pipe)
@@ -162,12 +170,15 @@ void sl_ddp_destroy(sl_ddp **ddp)
     for (int s = 0; s < dead->stage_count; s++) {
         if (dead->reducers)
             sli_reducer_destroy(&dead->reducers[s]);
+        if (dead->device_groups)
+            sl_group_destroy(&dead->device_groups[s]);
         if (dead->groups)
             sl_group_destroy(&dead->groups[s]);
     }
     free(dead->stages);
     free(dead->sets);
     free(dead->groups);
+    free(dead->device_groups);
     free(dead->reducers);
     free(dead->observers);
     free(dead->bucket_logs);
@@ -217,9 +228,14 @@ sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status)
 
 /* ---- Values ----------------------------------------------------------------------------- */
 
-static sl_status broadcast_tensor(sl_group *group, sl_tensor *tensor, int root)
+/* Over the group of the host's memory or, unless it is NULL, over that of the device's. */
+static sl_status broadcast_tensor(sl_group *group, sl_group *device_group, sl_tensor *tensor,
+                                  int root)
 {
     sli_host_array host;
+    if (device_group)
+        return sl_group_broadcast(device_group, sl_tensor_data(tensor), sl_tensor_count(tensor),
+                                  sl_tensor_dtype(tensor), root, NULL);
     SL_TRY(sli_tensor_open_host(tensor, true, &host));
     sl_status status = sl_group_broadcast(group, host.host, sl_tensor_count(tensor),
                                           sl_tensor_dtype(tensor), root, NULL);
@@ -231,14 +247,15 @@ sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
 {
     for (int s = 0; s < ddp->stage_count; s++) {
         sl_parameter_set *set = ddp->sets[s];
-        sl_group *group = ddp->groups[s];
+        sl_group *group = ddp->groups[s], *on_device = ddp->device_groups[s];
         for (int b = 0; b < sl_parameter_set_bucket_count(set) && !only_buffers; b++)
-            SL_TRY(broadcast_tensor(group, sl_parameter_set_bucket_values(set, b), root));
+            SL_TRY(
+                broadcast_tensor(group, on_device, sl_parameter_set_bucket_values(set, b), root));
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             const sl_parameter *parameter = sl_parameter_set_get(set, i);
             if (parameter->kind == SL_PARAMETER_BUFFER ||
                 (parameter->kind == SL_PARAMETER_FROZEN && !only_buffers))
-                SL_TRY(broadcast_tensor(group, parameter->value, root));
+                SL_TRY(broadcast_tensor(group, on_device, parameter->value, root));
         }
     }
     return SL_OK;

@@ -17,11 +17,13 @@ struct sl_ddp {
     bool broadcasts_buffers; /* false also where there are none */
     bool find_unused_parameters;
     sl_precision comm_precision;
+    bool nccl;
 
     int stage_count;                     /* of those in this process; 1 for a module */
     int *stages;                         /* [stage_count] their indexes, ascending */
     sl_parameter_set **sets;             /* [stage_count] borrowed */
     sl_group **groups;                   /* [stage_count] the same stage of all replicas */
+    sl_group **device_groups;            /* [stage_count] over them, by NCCL; NULL: none */
     sli_reducer **reducers;              /* [stage_count] */
     const sli_pass_observer **observers; /* [stages of the pipe] the reducers'; NULL: no such */
 

@@ -328,6 +328,7 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
 /* Joins the other ranks, where `status` is what this one has found out by itself. */
 static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
 {
+    SL_TRY(sli_group_check_host(group, "sl_pipe_create"));
     SL_TRY(sli_pipe_group_agree(group, status));
     int *ranks = malloc((size_t)pipe->stage_count * sizeof *ranks);
     if (!ranks) {

@@ -61,7 +61,7 @@ typedef struct tracked_bucket {
 
 struct sli_reducer {
     sl_parameter_set *set;
-    sl_group *group;
+    sl_group *group, *device_group; /* the latter over the former, by NCCL; NULL: there is none */
     sl_precision comm_precision;
     sli_worker *thread;
     sli_pass_observer observer;
@@ -211,11 +211,66 @@ static sl_status exchange_on_host(const sli_reducer *reducer, tracked_bucket *fu
     return reduce_bucket(reducer, bucket, SL_REDUCE_AVERAGE);
 }
 
-/* Groups exchange host memory. */
+/* With NCCL: the bucket stays on the device. */
+static sl_status reduce_bf16_on_device(const sli_reducer *reducer, const sl_ddp_bucket *bucket)
+{
+    sl_device *device = sl_parameter_set_device(reducer->set);
+    size_t bytes = (size_t)bucket->count * sizeof(uint16_t);
+    void *narrow;
+    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &narrow));
+    sli_convert in = {.count = bucket->count, .to_bf16 = true, .from = bucket->grads, .to = narrow};
+    sli_convert out = {.count = bucket->count,
+                       .from_bf16 = true,
+                       .from = narrow,
+                       .to = bucket->grads};
+    sl_status status = sli_device_convert(device, &in);
+    if (status == SL_OK)
+        status = sl_group_all_reduce(reducer->device_group, narrow, bucket->count, SL_BF16,
+                                     SL_REDUCE_AVERAGE, NULL);
+    if (status == SL_OK)
+        status = sli_device_convert(device, &out);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, narrow, bytes);
+    return status;
+}
+
+/* As exchange_nodes. */
+static sl_status exchange_nodes_on_device(const sli_reducer *reducer, const tracked_bucket *full)
+{
+    const sl_ddp_bucket *last = &full->exchange;
+    sl_device *device = sl_parameter_set_device(reducer->set);
+    sli_convert rounding = {.count = last->count, .from = last->grads, .to = last->grads};
+    const void *nodes[SLI_SUM_TREE_MOST_NODES];
+    int count = reducer->nodes;
+    if (exchanges_bf16(reducer))
+        SL_TRY(sli_device_convert(device, &rounding));
+    for (; count > 0 && completes_node(reducer, count - 1, reducer->end_term); count--)
+        SL_TRY(sli_device_add(device, last->count, last->grads, sum_of(reducer, count - 1, full)));
+    for (int n = 0; n < count; n++)
+        nodes[n] = sum_of(reducer, n, full);
+    nodes[count] = last->grads;
+    SL_TRY(sli_group_all_reduce_nodes(reducer->device_group, nodes, reducer->terms, last->grads,
+                                      last->count, SL_F32, SL_REDUCE_AVERAGE));
+    return exchanges_bf16(reducer) ? sli_device_convert(device, &rounding) : SL_OK;
+}
+
+static sl_status exchange_on_device(const sli_reducer *reducer, const tracked_bucket *full)
+{
+    const sl_ddp_bucket *bucket = &full->exchange;
+    if (reducer->terms > sl_group_size(reducer->group))
+        return exchange_nodes_on_device(reducer, full);
+    if (exchanges_bf16(reducer))
+        return reduce_bf16_on_device(reducer, bucket);
+    return sl_group_all_reduce(reducer->device_group, bucket->grads, bucket->count, SL_F32,
+                               SL_REDUCE_AVERAGE, NULL);
+}
+
+/* Without NCCL, and for hooks, groups exchange host memory. */
 static sl_status exchange_bucket(const sli_reducer *reducer, tracked_bucket *full)
 {
     sl_ddp_bucket *bucket = &full->exchange;
     sli_host_array grads;
+    if (reducer->device_group && !reducer->reduction.hook && reducer->reduction.divisor == 0)
+        return exchange_on_device(reducer, full);
     SL_TRY(sli_host_array_open(sl_parameter_set_device(reducer->set), bucket->grads,
                                (size_t)bucket->count * sizeof(float), true, &grads));
     bucket->grads = grads.host;
@@ -510,8 +565,8 @@ static void list_buckets(sli_reducer *reducer, int stage)
     }
 }
 
-sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage,
-                             sl_precision comm_precision, sli_reducer **out)
+sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, sl_group *device_group,
+                             int stage, sl_precision comm_precision, sli_reducer **out)
 {
     size_t parameters = (size_t)sl_parameter_set_count(set) + 1;
     size_t buckets = (size_t)sl_parameter_set_bucket_count(set) + 1;
@@ -521,6 +576,7 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage,
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for a reducer");
     reducer->set = set;
     reducer->group = group;
+    reducer->device_group = device_group;
     reducer->comm_precision = comm_precision;
     reducer->bucket_count = sl_parameter_set_bucket_count(set);
     reducer->terms = sl_group_size(group);

@@ -16,9 +16,10 @@ typedef struct sli_reduction {
     double start; /* times in the log count from here, on sli_clock_seconds' clock */
 } sli_reduction;
 
-/* Borrows the set and the group, which the reducer uses alone during a step. */
-sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage,
-                             sl_precision comm_precision, sli_reducer **out);
+/* Borrows the set and the groups, which the reducer uses alone during a step. `device_group` is
+ * over `group`, for the set's device; NULL: buckets go through the host's memory. */
+sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, sl_group *device_group,
+                             int stage, sl_precision comm_precision, sli_reducer **out);
 void sli_reducer_destroy(sli_reducer **reducer);
 
 /* Sets the number of terms over all ranks; this rank's are those that sli_sum_tree_first gives.

@@ -88,7 +88,8 @@ sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options
     SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = replica->group,
                                            .pipe = replica->pipe,
                                            .no_buffer_broadcast = true,
-                                           .comm_precision = options->comm_precision},
+                                           .comm_precision = options->comm_precision,
+                                           .nccl = options->nccl},
                          &replica->ddp));
     return sli_ddp_set_shards(replica->ddp, options->shards);
 }

@@ -48,6 +48,22 @@ static sl_status bits(sl_group *group)
     return expect(own == local[sl_group_rank(group)], "the bits of local ranks");
 }
 
+/* On a CUDA device for each rank. */
+static sl_status nccl(sl_group *below)
+{
+    char name[32];
+    sl_device_list *devices;
+    sl_group *group = NULL;
+    snprintf(name, sizeof name, "cuda:0/%d", sl_group_rank(below));
+    SL_TRY(sl_device_list_create(name, &devices, NULL));
+    sl_status status = sl_group_create_nccl(below, sl_device_list_get(devices, 0), &group);
+    if (status == SL_OK)
+        status = bits(group);
+    sl_group_destroy(&group);
+    sl_device_list_destroy(&devices);
+    return status;
+}
+
 static sl_status again(sl_group *group)
 {
     (void)group;
@@ -345,6 +361,7 @@ static const struct {
     double limit_seconds;
 } cases[] = {{"contract", contract, 60},
              {"bits", bits, 60},
+             {"nccl", nccl, 60},
              {"pipes", pipes, 60},
              {"again", again, 60},
              {"late", late, 0.3},

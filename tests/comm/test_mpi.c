@@ -226,6 +226,16 @@ static void operations_give_the_bits_of_local_ranks(void **state)
     }
 }
 
+/* On the fake CUDA runtime and the fake NCCL of tests/device/cuda. */
+static void nccl_between_processes_gives_the_bits_of_local_ranks(void **state)
+{
+    (void)state;
+    if (!getenv("FAKE_CUDA_ANY_MEMORY"))
+        skip();
+    run("nccl", 2);
+    check_nobody_complains();
+}
+
 static void pipes_over_processes_give_the_bits_of_one_stage(void **state)
 {
     (void)state;
@@ -562,6 +572,7 @@ int mpi_tests(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(every_case_of_the_contract_holds_over_processes, end_job),
+        cmocka_unit_test_teardown(nccl_between_processes_gives_the_bits_of_local_ranks, end_job),
         cmocka_unit_test_teardown(operations_give_the_bits_of_local_ranks, end_job),
         cmocka_unit_test_teardown(pipes_over_processes_give_the_bits_of_one_stage, end_job),
         cmocka_unit_test_teardown(group_can_be_created_more_than_once, end_job),

@@ -77,6 +77,14 @@ for devices in cpu:0,cpu:1 cuda:0/0,cuda:0/1; do
     near resumed whole
 done
 
+# By NCCL (fake_nccl.c), gradients stay on the cards: the same bits.
+run nccl --dp 2 --nccl --devices cuda:0/0,cuda:1 --optimizer adamw --lr 0.001
+diff "$scratch/cuda_replicas" "$scratch/nccl" || fail "NCCL gives other bits than the host"
+shards=(--dp 2 --shards 3 --comm-precision bf16 --devices "cuda:0,cuda:1")
+run host_shards "${shards[@]}"
+run nccl_shards "${shards[@]}" --nccl
+diff "$scratch/host_shards" "$scratch/nccl_shards" || fail "NCCL gives shards other bits than the host"
+
 # Memory that is not there, and machines without a driver or a card, are sentences.
 refused() { # TEXT VARIABLE OPTION...
     ! LD_LIBRARY_PATH=$fake env "$2" "${train[@]}" "${@:3}" >"$scratch/out" 2>&1 || fail "${*:2}: trains"
@@ -92,3 +100,6 @@ refused 'cpu:0 has no products in tf32: use f32 or bf16, or GPUs for all stages'
     --devices cuda:0,cpu:0 --precision tf32
 refused 'is tied to 0.encoder.weight of stage 0 on cuda:0/0: both stages must be on one device' A=0 \
     --devices cuda:0/0,cuda:0/1 --tie
+refused 'cpu:[01] is not a CUDA device, and NCCL works on no other' A=0 --dp 2 --devices cpu:0,cpu:1 --nccl
+refused 'need libnccl.so.2 of NCCL 2.18 or later: this one is 2.10.3' FAKE_NCCL_VERSION=21003 \
+    --dp 2 --devices cuda:0,cuda:1 --nccl

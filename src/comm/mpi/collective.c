@@ -185,6 +185,8 @@ sl_status sli_mpi_run(sli_call *call)
     const sli_operation *mine = call->operation;
     if (call->group->options.check_collectives)
         SL_TRY(check_operations(call));
+    if (mine->only_meets)
+        return run_barrier(call);
     switch (mine->kind) {
     case SLI_OP_ALL_REDUCE:
     case SLI_OP_REDUCE:

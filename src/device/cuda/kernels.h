@@ -16,6 +16,7 @@
 #define SLI_DEVICE_CUDA_KERNELS_H
 
 #include "device/device.h"
+#include "device/nccl.h"
 
 #include <cuda_runtime_api.h>
 
@@ -59,6 +60,9 @@ cudaError_t sli_launch_adamw(const sli_adamw *arguments, cudaStream_t stream);
 size_t sli_scratch_norm_terms(const sli_norm_terms *arguments);
 cudaError_t sli_launch_norm_terms(const sli_norm_terms *arguments, void *scratch,
                                   cudaStream_t stream);
+
+/* For groups (device/nccl.h). */
+cudaError_t sli_launch_combine(const sli_combine *arguments, cudaStream_t stream);
 
 cudaError_t sli_launch_initialize(const sli_init *init, uint64_t seed, uint32_t site, int64_t count,
                                   float *to, cudaStream_t stream);

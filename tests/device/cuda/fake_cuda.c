@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -19,18 +20,14 @@ struct CUevent_st {
     int references;
 };
 
-typedef struct task {
-    struct task *next;
+typedef struct fake_task {
+    struct fake_task *next;
     cudaError_t (*work)(void *argument); /* NULL: it is about the event */
     cudaEvent_t event;
     uint64_t count; /* of the event's records: waits for so many, or is this one */
     bool waits;
     _Alignas(16) char argument[];
 } task;
-
-struct CUstream_st {
-    task *first, *last;
-};
 
 typedef struct block {
     struct block *next;
@@ -48,7 +45,7 @@ static struct {
     pthread_mutex_t lock; /* guards all below */
     struct CUstream_st *streams[MOST_STREAMS];
     cudaError_t error; /* of queued work; it stays, as on a card */
-    bool is_closed;
+    bool is_closed, any_memory;
     char *memory; /* [RESERVED_BYTES] if closed, without access but while work is done */
     size_t used, limit, live[CARDS];
     block *blocks;
@@ -87,6 +84,7 @@ static void begin(void)
     all.limit = limit ? strtoull(limit, NULL, 10) : (size_t)1 << 30;
     all.random = seed ? strtoull(seed, NULL, 10) : all.random;
     all.is_closed = getenv("FAKE_CUDA_CLOSED") != NULL;
+    all.any_memory = getenv("FAKE_CUDA_ANY_MEMORY") != NULL;
     all.memory = mmap(NULL, RESERVED_BYTES, all.is_closed ? PROT_NONE : PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert(all.memory != MAP_FAILED);
@@ -248,32 +246,51 @@ static bool step_stream(cudaStream_t stream)
     task *next = stream->first;
     if (!next || (next->waits && next->event->done < next->count))
         return false;
-    stream->first = next->next;
-    if (!stream->first)
-        stream->last = NULL;
     if (next->work) {
         cudaError_t code = next->work(next->argument);
+        if (code == cudaErrorNotReady)
+            return false;
         all.error = all.error == cudaSuccess ? code : all.error;
     } else if (!next->waits) {
         next->event->done = next->count;
     }
+    stream->first = next->next;
+    if (!stream->first)
+        stream->last = NULL;
     drop_event(next->event);
     free(next);
     return true;
 }
 
-/* Does all of a stream's tasks, and of others' what they wait for: records come before waits, so
- * this ends. */
-static void finish_stream(cudaStream_t stream)
+/* Does one of a stream's tasks, or of others' that it waits for: records come before waits, so this
+ * ends. False: it waits for another rank. */
+static bool advance_stream(cudaStream_t stream)
+{
+    while (stream->first && !step_stream(stream)) {
+        if (stream->first->work)
+            return false;
+        stream = stream->first->event->stream;
+    }
+    return true;
+}
+
+/* Does all of a stream's tasks, as far as they wait for no other rank. */
+static void run_stream(cudaStream_t stream)
 {
     open_memory(true);
-    while (stream->first)
-        if (!step_stream(stream)) {
-            cudaStream_t other = stream;
-            while (other->first && !step_stream(other))
-                other = other->first->event->stream;
-        }
+    while (stream->first && advance_stream(stream))
+        ;
     open_memory(false);
+}
+
+/* With the lock held: does all of them. */
+static void finish_stream(cudaStream_t stream)
+{
+    for (run_stream(stream); stream->first; run_stream(stream)) {
+        pthread_mutex_unlock(&all.lock);
+        sched_yield();
+        pthread_mutex_lock(&all.lock);
+    }
 }
 
 static void step_at_random(void)
@@ -320,6 +337,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     (void)flags;
     *out = calloc(1, sizeof **out);
     assert(*out);
+    (*out)->enqueue = fake_enqueue;
     begin();
     int slot = 0;
     while (all.streams[slot])
@@ -336,6 +354,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     all.state.waits++;
     finish_stream(stream);
     cudaError_t code = all.error;
+    end();
+    return code == cudaSuccess ? code : fail(code);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    begin();
+    run_stream(stream);
+    cudaError_t code = all.error;
+    if (code == cudaSuccess && stream->first)
+        code = cudaErrorNotReady;
     end();
     return code == cudaSuccess ? code : fail(code);
 }
@@ -426,8 +455,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
                             cudaStream_t stream)
 {
     transfer copy = {.to = to, .from = from, .bytes = bytes};
-    assert(fake_is_device_memory(to) == (kind != cudaMemcpyDeviceToHost) &&
-           fake_is_device_memory(from) == (kind != cudaMemcpyHostToDevice));
+    assert(all.any_memory || (fake_is_device_memory(to) == (kind != cudaMemcpyDeviceToHost) &&
+                              fake_is_device_memory(from) == (kind != cudaMemcpyHostToDevice)));
     if (kind != cudaMemcpyHostToDevice)
         return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
     transfer *whole = malloc(sizeof copy + bytes);
@@ -436,6 +465,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     memcpy(whole + 1, from, bytes);
     cudaError_t code = fake_enqueue(stream, copy_own_bytes, whole, sizeof copy + bytes);
     free(whole);
+    if (code == cudaSuccess && !fake_is_device_memory(to))
+        return cudaStreamSynchronize(stream); /* the host reads it without asking */
     return code;
 }
 

@@ -1,6 +1,7 @@
 /* A CUDA runtime without a card: what sluice_cuda.so calls, on the CPU, so that tests run the code
  * of cuda/plugin/ as it is. Two cards, whose memory is the host's; with FAKE_CUDA_CLOSED set in the
- * environment it is closed to it, so that a direct access ends the process.
+ * environment it is closed to it, so that a direct access ends the process. With
+ * FAKE_CUDA_ANY_MEMORY all memory of the process counts as the cards', too.
  *
  * Work is queued, as on a card, and done as late or as early as the rules allow, in an order drawn
  * from a seed: a queue goes on when the host waits for it, when another queue waits for an event
@@ -16,8 +17,15 @@
 
 bool fake_is_device_memory(const void *memory);
 
-/* Queues work(argument) on a stream; the argument's bytes are copied. */
-cudaError_t fake_enqueue(cudaStream_t stream, cudaError_t (*work)(void *argument),
-                         const void *argument, size_t bytes);
+/* Queues work(argument) on a stream; the argument's bytes are copied. Work that returns
+ * cudaErrorNotReady waits for another rank, and is called again. */
+typedef cudaError_t fake_enqueue_function(cudaStream_t stream, cudaError_t (*work)(void *argument),
+                                          const void *argument, size_t bytes);
+fake_enqueue_function fake_enqueue;
+
+struct CUstream_st {
+    fake_enqueue_function *enqueue; /* for the fake NCCL, which is another shared object */
+    struct fake_task *first, *last;
+};
 
 #endif

@@ -64,6 +64,7 @@ LAUNCH(cross_entropy, sli_cross_entropy)
 LAUNCH(convert, sli_convert)
 LAUNCH(sgd, sli_sgd)
 LAUNCH(adamw, sli_adamw)
+LAUNCH(combine, sli_combine)
 
 struct add_call {
     int64_t count;

@@ -18,6 +18,7 @@
 #define sli_launch_sgd                fake_launch_sgd
 #define sli_launch_adamw              fake_launch_adamw
 #define sli_launch_norm_terms         fake_launch_norm_terms
+#define sli_launch_combine            fake_launch_combine
 #define sli_launch_initialize         fake_launch_initialize
 
 #endif

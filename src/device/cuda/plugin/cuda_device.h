@@ -51,11 +51,18 @@ sl_status sli_cuda_read(sl_device *device, void *host, const void *from, size_t 
 
 /* ---- Between devices (deliver.c) -------------------------------------------------------- */
 
+/* Makes `waiting` wait for what is queued on `stream`; both are of the current card's. */
+cudaError_t sli_cuda_wait_for_stream(cudaStream_t waiting, cudaStream_t stream);
+
 void *sli_cuda_mark(sl_device *device);
 void sli_cuda_drop_mark(sl_device *device, void *mark);
 sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
                            void *memory, size_t bytes);
 void sli_cuda_release_delivered(sl_device *device, void *memory, size_t bytes);
+
+/* ---- Between ranks (nccl.c) ------------------------------------------------------------- */
+
+extern const sli_nccl_ops sli_cuda_nccl;
 
 /* ---- Products (products.c) -------------------------------------------------------------- */
 

@@ -11,8 +11,7 @@
  * has come by: its stream never waits. A device that is not CUDA's gets the bytes from the host. */
 #include "device/cuda/plugin/cuda_device.h"
 
-/* Makes `waiting` wait for what is queued on `stream`; both are of the current card's. */
-static cudaError_t wait_for_stream(cudaStream_t waiting, cudaStream_t stream)
+cudaError_t sli_cuda_wait_for_stream(cudaStream_t waiting, cudaStream_t stream)
 {
     cudaEvent_t event;
     cudaError_t code = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
@@ -63,7 +62,7 @@ static cudaError_t copy_to_card(sli_cuda_device *self, cudaEvent_t mark, const v
     cudaError_t code = mark ? cudaStreamWaitEvent(to->stream, mark, 0) : cudaSuccess;
     if (code == cudaSuccess)
         code = cudaMemcpyPeerAsync(memory, to->card, from, self->card, bytes, to->stream);
-    return code == cudaSuccess ? wait_for_stream(self->copies, to->stream) : code;
+    return code == cudaSuccess ? sli_cuda_wait_for_stream(self->copies, to->stream) : code;
 }
 
 sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
@@ -82,6 +81,6 @@ void sli_cuda_release_delivered(sl_device *device, void *memory, size_t bytes)
     sli_cuda_device *self = sli_cuda(device);
     (void)bytes;
     if (sli_cuda_enter(device) == SL_OK &&
-        wait_for_stream(self->copies, self->stream) == cudaSuccess)
+        sli_cuda_wait_for_stream(self->copies, self->stream) == cudaSuccess)
         (void)cudaFreeAsync(memory, self->copies);
 }

@@ -90,6 +90,7 @@ static const sli_device_ops ops = {
     .adamw = sli_cuda_adamw,
     .norm_terms = sli_cuda_norm_terms,
     .initialize = sli_cuda_initialize,
+    .nccl = &sli_cuda_nccl,
 };
 
 /* ---- Devices ---------------------------------------------------------------------------- */

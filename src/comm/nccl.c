@@ -1,0 +1,589 @@
+/* The backend `nccl`: ranks with CUDA devices, whose data NCCL moves from card to card.
+ *
+ * NCCL moves and never adds: its sums depend on the ring or tree that it chooses, on the number of
+ * ranks and on their places, and so would the bits of a run. Here each rank owns a range of the
+ * elements, NCCL brings it all ranks' nodes for that range, a kernel adds them in the order of the
+ * tree (core/sum_tree.h), and NCCL sends the sums round. That is as many bytes as NCCL's own
+ * all-reduce moves, and gives the bits of the backends `local` and `mpi`:
+ *
+ *     rank 0   a0 b0 c0  ──┐         ┌─ Σa ───┐          ┌─ Σa Σb Σc
+ *     rank 1   a1 b1 c1  ──┤ move to ├─ Σb ───┤ move to  ├─ Σa Σb Σc
+ *     rank 2   a2 b2 c2  ──┘ owners  └─ Σc ───┘ everyone └─ Σa Σb Σc
+ *
+ * The group below (`local` or `mpi`) is where ranks meet before each collective: NCCL is called
+ * only when all have come with the same operation, so a rank that is late, leaves or calls
+ * something else is named as in that group, and NCCL's own order of calls is the same everywhere.
+ * While data move, the group below is asked whether all ranks live; when one does not, the
+ * communicator is aborted. A call waits for its result, on the communication thread where the
+ * caller does not: meanwhile the device goes on.
+ *
+ * Messages go by the host's memory over the group below. A send must not wait for its receiver, and
+ * a receive chooses by tag or takes any rank's; a send of NCCL waits and has no tag. */
+#include "comm/group.h"
+#include "core/clock.h"
+#include "core/sum_tree.h"
+#include "core/threads.h"
+#include "device/device_base.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Received data of a reduction, at most: longer ranges go in blocks. */
+static const size_t scratch_limit = (size_t)64 << 20;
+/* How long leaving may take when others may not leave. */
+static const double leave_seconds = 5;
+enum { CHECK_EVERY = 64 }; /* polls */
+
+typedef struct nccl_group {
+    sl_group *below;
+    bool owns_below;
+    const sli_nccl_ops *ops;
+    sli_nccl *comm; /* NULL: aborted */
+    void *scratch;  /* memory of the device */
+    size_t scratch_bytes;
+} nccl_group;
+
+/* One operation, or the creation of the group (`mine` is NULL). */
+typedef struct call {
+    sl_group *group;
+    nccl_group *state;
+    const sli_operation *mine;
+    size_t bytes; /* of mine->count elements */
+    sli_running_clock waited;
+} call;
+
+/* ---- Waiting ------------------------------------------------------------------------------ */
+
+static const char *call_text(const call *c, char text[SLI_OPERATION_TEXT_BYTES])
+{
+    return c->mine ? sli_operation_text(c->mine, text) : "sl_group_create_nccl";
+}
+
+/* Fails when a rank has died, when the group is broken and when the time limit is over. */
+static sl_status check_others(call *c)
+{
+    char text[SLI_OPERATION_TEXT_BYTES], rank[SLI_RANK_BYTES];
+    sl_group *below = c->state->below;
+    SL_TRY(below->ops->status(below));
+    for (int r = 0; r < below->size; r++) {
+        bool has_left = false; /* it has all that it needs */
+        const char *absence = below->ops->absence(below, r, &has_left);
+        if (absence && !has_left)
+            return sli_group_set_error_rank(below, r,
+                                            sl_error(SL_ERR_CANCELLED, "%s: %s %s",
+                                                     call_text(c, text),
+                                                     sli_rank_text(below, r, rank), absence));
+    }
+    double limit = c->group->options.timeout_seconds;
+    if (sli_running_clock_read(&c->waited, 1) <= limit)
+        return SL_OK;
+    return sl_error(SL_ERR_CANCELLED, "%s: NCCL has not finished within %g s", call_text(c, text),
+                    limit);
+}
+
+static sl_status wait_until(call *c, sl_status (*condition)(sli_nccl *comm, bool *out))
+{
+    for (int polls = 1;; polls++) {
+        bool holds;
+        SL_TRY(condition(c->state->comm, &holds));
+        if (holds)
+            return SL_OK;
+        if (polls % CHECK_EVERY == 0 || polls > SLI_EAGER_POLLS)
+            SL_TRY(check_others(c));
+        sli_pause_polling(polls, true);
+    }
+}
+
+/* `queued` is the status of a function that moves data. */
+static sl_status wait_queued(call *c, sl_status queued)
+{
+    SL_TRY(queued);
+    return wait_until(c, c->state->ops->is_queued);
+}
+
+/* Ends what is under way here and on the other ranks; returns the error that broke the group. */
+static sl_status break_group(const call *c, sl_status error)
+{
+    sl_group *below = c->state->below;
+    sli_error_copy own;
+    sli_error_save(&own, error);
+    below->ops->abort(below, &own);
+    c->state->ops->destroy(&c->state->comm, true);
+    sl_status first = below->ops->status(below);
+    return first == SL_OK ? sli_error_restore(&own) : first;
+}
+
+/* ---- Reductions --------------------------------------------------------------------------- */
+
+typedef struct reduction {
+    call *c;
+    const sli_operation *mine;
+    int rank, size;
+    size_t element_bytes;
+    int64_t block;    /* elements */
+    const int *first; /* [size + 1] each rank's first node */
+    sli_combine sum;
+    sli_nccl_move *moves; /* [room for those of a block] */
+} reduction;
+
+/* As in the other backends; reduce_scatter's ranges are the caller's. */
+static int64_t range_start(const reduction *run, int owner)
+{
+    if (run->mine->kind == SLI_OP_REDUCE_SCATTER)
+        return owner * run->mine->count;
+    return sli_rank_range_start(run->mine->count, owner, run->size);
+}
+
+/* 0 where the owner's range has no block that starts `at` elements behind its start. */
+static int64_t block_count(const reduction *run, int owner, int64_t at)
+{
+    int64_t left = range_start(run, owner + 1) - range_start(run, owner) - at;
+    return left < 0 ? 0 : left < run->block ? left : run->block;
+}
+
+static char *in_array(const reduction *run, const void *array, int owner, int64_t at)
+{
+    return (char *)array + (size_t)(range_start(run, owner) + at) * run->element_bytes;
+}
+
+static char *received_node(const reduction *run, int node)
+{
+    return (char *)run->c->state->scratch + (size_t)(node * run->block) * run->element_bytes;
+}
+
+static bool wants_results(const reduction *run, int rank)
+{
+    return run->mine->kind == SLI_OP_ALL_REDUCE ||
+           (run->mine->kind == SLI_OP_REDUCE && rank == run->mine->root);
+}
+
+/* Where this rank puts an owner's block of the result; its own nodes need no scratch memory. */
+static char *result_of(const reduction *run, int owner, int64_t at)
+{
+    if (run->mine->kind == SLI_OP_REDUCE_SCATTER)
+        return (char *)run->mine->out + (size_t)at * run->element_bytes;
+    if (!wants_results(run, run->rank))
+        return received_node(run, run->first[run->rank]);
+    return in_array(run, run->mine->out, owner, at);
+}
+
+static void add_move(const reduction *run, int *count, void *data, int64_t elements, int peer,
+                     bool receives)
+{
+    if (elements > 0)
+        run->moves[(*count)++] =
+            (sli_nccl_move){data, (size_t)elements * run->element_bytes, peer, receives};
+}
+
+static sl_status queue_moves(const reduction *run, int count)
+{
+    return count == 0 ? SL_OK
+                      : wait_queued(run->c, run->c->state->ops->move(run->c->state->comm,
+                                                                     run->moves, count));
+}
+
+static sl_status move_to_owners(const reduction *run, int64_t at)
+{
+    int count = 0, own = run->first[run->rank];
+    for (int i = 1; i < run->size; i++) {
+        int from = (run->rank + run->size - i) % run->size, to = (run->rank + i) % run->size;
+        for (int n = run->first[from]; n < run->first[from + 1]; n++)
+            add_move(run, &count, received_node(run, n), block_count(run, run->rank, at), from,
+                     true);
+        for (int n = own; n < run->first[run->rank + 1]; n++)
+            add_move(run, &count, in_array(run, sli_operation_node(run->mine, n - own), to, at),
+                     block_count(run, to, at), to, false);
+    }
+    return queue_moves(run, count);
+}
+
+static sl_status combine_block(reduction *run, int64_t at)
+{
+    int own = run->first[run->rank], end = run->first[run->rank + 1];
+    run->sum.count = block_count(run, run->rank, at);
+    run->sum.out = result_of(run, run->rank, at);
+    if (run->sum.count == 0)
+        return SL_OK;
+    for (int n = 0; n < run->sum.node_count; n++)
+        run->sum.nodes[n] =
+            n < own || n >= end
+                ? received_node(run, n)
+                : in_array(run, sli_operation_node(run->mine, n - own), run->rank, at);
+    return run->c->state->ops->combine(run->c->state->comm, &run->sum);
+}
+
+static sl_status move_results(const reduction *run, int64_t at)
+{
+    int count = 0;
+    for (int i = 1; i < run->size; i++) {
+        int owner = (run->rank + run->size - i) % run->size, to = (run->rank + i) % run->size;
+        if (wants_results(run, run->rank))
+            add_move(run, &count, result_of(run, owner, at), block_count(run, owner, at), owner,
+                     true);
+        if (wants_results(run, to))
+            add_move(run, &count, result_of(run, run->rank, at), block_count(run, run->rank, at),
+                     to, false);
+    }
+    return queue_moves(run, count);
+}
+
+/* How often the kernel adds after each node: core/sum_tree.h's stack. */
+static void plan_sums(const int *ends, int terms, sli_combine *sum)
+{
+    int first[SLI_SUM_TREE_DEPTH + 1], top = 0;
+    for (int n = 0; n < sum->node_count; n++) {
+        first[top++] = n > 0 ? ends[n - 1] : 0;
+        for (; top > 1 && sli_sum_tree_has_node(first[top - 2], ends[n], terms); top--)
+            sum->sums[n]++;
+    }
+}
+
+static sl_status run_blocks(reduction *run)
+{
+    int64_t longest = 0;
+    for (int r = 0; r < run->size; r++) {
+        int64_t count = range_start(run, r + 1) - range_start(run, r);
+        longest = count > longest ? count : longest;
+    }
+    for (int64_t at = 0; at < longest; at += run->block) {
+        SL_TRY(move_to_owners(run, at));
+        SL_TRY(combine_block(run, at));
+        SL_TRY(move_results(run, at));
+    }
+    return SL_OK;
+}
+
+/* Scratch memory comes in the order of the device's queue, so before `begin`. */
+static sl_status reserve_scratch(const call *c, size_t bytes)
+{
+    nccl_group *state = c->state;
+    sl_device *device = c->group->device;
+    if (bytes <= state->scratch_bytes)
+        return SL_OK;
+    sli_device_release(device, SL_MEMORY_WORKSPACE, state->scratch, state->scratch_bytes);
+    state->scratch_bytes = 0;
+    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &state->scratch));
+    state->scratch_bytes = bytes;
+    return SL_OK;
+}
+
+static sl_status reduce(call *c)
+{
+    const sli_operation *mine = c->mine;
+    int size = c->group->size, ends[mine->terms], first[size + 1];
+    sli_nodes_list(mine->terms, size, ends, first);
+    if (first[size] > SLI_NCCL_MOST_NODES)
+        return sl_error(SL_ERR_UNSUPPORTED, "the backend nccl adds at most %d terms, got %d",
+                        SLI_NCCL_MOST_NODES, first[size]);
+    reduction run = {.c = c,
+                     .mine = mine,
+                     .rank = c->group->rank,
+                     .size = size,
+                     .element_bytes = sl_dtype_bytes(mine->dtype),
+                     .first = first,
+                     .sum = {.dtype = mine->dtype,
+                             .op = mine->reduce,
+                             .terms = mine->terms,
+                             .node_count = first[size]}};
+    size_t node_bytes = scratch_limit / (size_t)first[size];
+    size_t range_bytes = (size_t)(range_start(&run, size) - range_start(&run, size - 1)) *
+                         run.element_bytes; /* the last one is as long as the others, or nearly */
+    node_bytes = node_bytes < range_bytes ? node_bytes : range_bytes;
+    run.block = (int64_t)(node_bytes / run.element_bytes);
+    plan_sums(ends, mine->terms, &run.sum);
+    run.moves = calloc((size_t)(first[size] + size * (first[run.rank + 1] - first[run.rank] + 1)),
+                       sizeof *run.moves);
+    sl_status status =
+        run.moves ? SL_OK : sl_error(SL_ERR_MEMORY, "sl_group: no memory for a list of moves");
+    if (status == SL_OK)
+        status = reserve_scratch(c, (size_t)first[size] * node_bytes);
+    if (status == SL_OK)
+        status = c->state->ops->begin(c->state->comm);
+    if (status == SL_OK)
+        status = run_blocks(&run);
+    free(run.moves);
+    return status;
+}
+
+/* ---- Moving data -------------------------------------------------------------------------- */
+
+static sl_status copy_own(const call *c, void *to, const void *from)
+{
+    return to == from ? SL_OK : c->state->ops->copy(c->state->comm, to, from, c->bytes);
+}
+
+/* The root receives from all, or sends to all, the range of each in `all`. */
+static sl_status move_with_root(call *c, void *all, void *own, bool root_receives)
+{
+    int size = c->group->size, rank = c->group->rank, root = c->mine->root, count = 0;
+    sli_nccl_move moves[size];
+    if (rank != root)
+        moves[count++] = (sli_nccl_move){own, c->bytes, root, !root_receives};
+    for (int r = 0; r < size && rank == root; r++)
+        if (r != root)
+            moves[count++] =
+                (sli_nccl_move){(char *)all + (size_t)r * c->bytes, c->bytes, r, root_receives};
+    return count == 0 ? SL_OK : wait_queued(c, c->state->ops->move(c->state->comm, moves, count));
+}
+
+static sl_status gather(call *c)
+{
+    char *out = c->mine->out;
+    SL_TRY(c->state->ops->begin(c->state->comm));
+    if (c->group->rank == c->mine->root)
+        SL_TRY(copy_own(c, out + (size_t)c->group->rank * c->bytes, c->mine->in));
+    return move_with_root(c, out, (void *)c->mine->in, true);
+}
+
+static sl_status scatter(call *c)
+{
+    const char *in = c->mine->in;
+    SL_TRY(c->state->ops->begin(c->state->comm));
+    if (c->group->rank == c->mine->root)
+        SL_TRY(copy_own(c, c->mine->out, in + (size_t)c->group->rank * c->bytes));
+    return move_with_root(c, (void *)in, c->mine->out, false);
+}
+
+static sl_status broadcast(call *c)
+{
+    SL_TRY(c->state->ops->begin(c->state->comm));
+    return wait_queued(c, c->state->ops->broadcast(c->state->comm, c->mine->out, c->bytes,
+                                                   c->mine->root));
+}
+
+static sl_status all_gather(call *c)
+{
+    SL_TRY(c->state->ops->begin(c->state->comm));
+    return wait_queued(c, c->state->ops->all_gather(c->state->comm, c->mine->in, c->mine->out,
+                                                    c->bytes));
+}
+
+static sl_status run_operation(call *c)
+{
+    switch (c->mine->kind) {
+    case SLI_OP_ALL_REDUCE:
+    case SLI_OP_REDUCE:
+    case SLI_OP_REDUCE_SCATTER:
+        return reduce(c);
+    case SLI_OP_BROADCAST:
+        return broadcast(c);
+    case SLI_OP_ALL_GATHER:
+        return all_gather(c);
+    case SLI_OP_GATHER:
+        return gather(c);
+    case SLI_OP_SCATTER:
+        return scatter(c);
+    case SLI_OP_BARRIER:
+    case SLI_OP_SPLIT:
+        break;
+    }
+    return SL_OK;
+}
+
+/* Waits until all ranks call the same operation. */
+static sl_status meet(const nccl_group *state, const sli_operation *operation)
+{
+    sli_operation meeting = *operation;
+    meeting.only_meets = true;
+    meeting.sequence = ++state->below->sequence;
+    return state->below->ops->collective(state->below, &meeting);
+}
+
+static sl_status nccl_collective(sl_group *group, const sli_operation *operation)
+{
+    nccl_group *state = group->state;
+    call c = {.group = group,
+              .state = state,
+              .mine = operation,
+              .bytes = (size_t)operation->count * sl_dtype_bytes(operation->dtype)};
+    SL_TRY(meet(state, operation));
+    if (operation->count == 0)
+        return SL_OK;
+    sl_status status = run_operation(&c);
+    if (status == SL_OK)
+        status = wait_until(&c, state->ops->is_finished);
+    return status == SL_OK ? SL_OK : break_group(&c, status);
+}
+
+/* ---- Messages ----------------------------------------------------------------------------- */
+
+static sl_status open_message(const sl_group *group, const sli_message *message, bool reads,
+                              sli_message *on_host, sli_host_array *array)
+{
+    size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
+    SL_TRY(sli_host_array_open(group->device, message->data, bytes, reads, array));
+    *on_host = *message;
+    on_host->data = array->host;
+    return SL_OK;
+}
+
+static sl_status nccl_send(sl_group *group, const sli_message *message)
+{
+    sl_group *below = ((nccl_group *)group->state)->below;
+    sli_host_array array;
+    sli_message on_host;
+    SL_TRY(open_message(group, message, true, &on_host, &array));
+    sl_status status = below->ops->send(below, &on_host);
+    (void)sli_host_array_close(&array, false);
+    return status;
+}
+
+static sl_status nccl_receive(sl_group *group, const sli_message *message)
+{
+    sl_group *below = ((nccl_group *)group->state)->below;
+    sli_host_array array;
+    sli_message on_host;
+    SL_TRY(open_message(group, message, false, &on_host, &array));
+    sl_status status = below->ops->receive(below, &on_host);
+    sl_status written = sli_host_array_close(&array, status == SL_OK);
+    return status == SL_OK ? written : status;
+}
+
+/* No pipe is made over such a group: sli_group_check_host refuses it. */
+static sl_status nccl_start(sl_group *group, const sli_message *message, bool receives,
+                            sli_transfer *out)
+{
+    (void)message;
+    (void)receives;
+    *out = (sli_transfer){0};
+    return sli_group_check_host(group, "a transfer");
+}
+
+static sl_status nccl_progress(sl_group *group, sli_transfer *transfer)
+{
+    (void)transfer;
+    return sli_group_check_host(group, "a transfer");
+}
+
+static bool nccl_cancel(sl_group *group, sli_transfer *transfer)
+{
+    (void)group;
+    *transfer = (sli_transfer){0};
+    return true;
+}
+
+/* ---- The group below ---------------------------------------------------------------------- */
+
+static const char *nccl_absence(sl_group *group, int rank, bool *has_left)
+{
+    sl_group *below = ((nccl_group *)group->state)->below;
+    return below->ops->absence(below, rank, has_left);
+}
+
+static sl_status nccl_status(sl_group *group)
+{
+    sl_group *below = ((nccl_group *)group->state)->below;
+    return below->ops->status(below);
+}
+
+static void nccl_abort(sl_group *group, const sli_error_copy *error)
+{
+    sl_group *below = ((nccl_group *)group->state)->below;
+    below->ops->abort(below, error);
+}
+
+/* Leaves the communicator with the others, or alone where that takes too long. */
+static bool leave_with_others(sl_group *group)
+{
+    nccl_group *state = group->state;
+    call c = {.group = group, .state = state};
+    if (group->options.timeout_seconds > leave_seconds)
+        group->options.timeout_seconds = leave_seconds;
+    return state->below->ops->status(state->below) == SL_OK &&
+           wait_queued(&c, state->ops->finalize(state->comm)) == SL_OK;
+}
+
+static void nccl_leave(sl_group *group)
+{
+    nccl_group *state = group->state;
+    if (state->comm)
+        state->ops->destroy(&state->comm, !leave_with_others(group));
+    sli_device_release(group->device, SL_MEMORY_WORKSPACE, state->scratch, state->scratch_bytes);
+    if (state->owns_below)
+        sl_group_destroy(&state->below);
+    free(state);
+}
+
+static sl_status nccl_split(sl_group *group, int color, uint64_t sequence, sl_group **out);
+
+static const sli_group_ops nccl_ops = {.collective = nccl_collective,
+                                       .send = nccl_send,
+                                       .receive = nccl_receive,
+                                       .start = nccl_start,
+                                       .progress = nccl_progress,
+                                       .cancel = nccl_cancel,
+                                       .absence = nccl_absence,
+                                       .status = nccl_status,
+                                       .split = nccl_split,
+                                       .abort = nccl_abort,
+                                       .leave = nccl_leave};
+
+/* ---- Making ------------------------------------------------------------------------------- */
+
+/* Rank 0 names the communicator. What fails on one rank breaks the group below. */
+static sl_status join_communicator(call *c, sl_device *device)
+{
+    sl_group *below = c->state->below;
+    char id[SLI_NCCL_ID_BYTES] = "";
+    if (!device->ops->nccl)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "sl_group_create_nccl: %s is not a CUDA device, and NCCL works on no other",
+                        device->name);
+    c->state->ops = device->ops->nccl;
+    if (below->rank == 0)
+        SL_TRY(c->state->ops->name(device, id));
+    SL_TRY(sl_group_broadcast(below, id, SLI_NCCL_ID_BYTES / sizeof(int32_t), SL_I32, 0, NULL));
+    SL_TRY(c->state->ops->create(device, id, below->rank, below->size, &c->state->comm));
+    SL_TRY(wait_until(c, c->state->ops->is_queued));
+    return sl_group_barrier(below, NULL);
+}
+
+sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
+{
+    sl_group *group = *out = calloc(1, sizeof *group);
+    nccl_group *state = group ? calloc(1, sizeof *state) : NULL;
+    sl_status status = SL_OK;
+    if (!state) {
+        status = sl_error(SL_ERR_MEMORY, "sl_group_create_nccl: no memory for a group");
+        free(group);
+        *out = NULL;
+        return sli_group_break(below, status);
+    }
+    state->below = below;
+    *group = (sl_group){.ops = &nccl_ops,
+                        .rank = below->rank,
+                        .size = below->size,
+                        .job_ranks = below->job_ranks,
+                        .options = below->options,
+                        .device = device,
+                        .state = state};
+    call c = {.group = group, .state = state};
+    status = join_communicator(&c, device);
+    if (status == SL_OK)
+        return SL_OK;
+    sli_error_copy own;
+    sli_error_save(&own, status);
+    below->ops->abort(below, &own);
+    if (state->comm)
+        state->ops->destroy(&state->comm, true);
+    sl_group_destroy(out);
+    return sli_error_restore(&own);
+}
+
+static sl_status nccl_split(sl_group *group, int color, uint64_t sequence, sl_group **out)
+{
+    nccl_group *state = group->state;
+    sl_group *below;
+    (void)sequence;
+    *out = NULL;
+    SL_TRY(sl_group_split(state->below, color, &below));
+    if (!below)
+        return SL_OK;
+    sl_status status = sli_nccl_create(below, group->device, out);
+    if (status == SL_OK)
+        ((nccl_group *)(*out)->state)->owns_below = true;
+    else
+        sl_group_destroy(&below);
+    return status;
+}
