@@ -69,8 +69,11 @@ void sl_group_destroy(sl_group **group)
 {
     if (!group || !*group)
         return;
+    sli_error_copy own;
+    sli_error_save(&own, SL_ERR_INTERNAL); /* leaving a broken group leaves its error */
     sli_comm_thread_destroy(&(*group)->thread);
     (*group)->ops->leave(*group);
+    (void)sli_error_restore(&own);
     free(*group);
     *group = NULL;
 }
