@@ -292,8 +292,8 @@ static sl_status reduce(call *c)
     node_bytes = node_bytes < range_bytes ? node_bytes : range_bytes;
     run.block = (int64_t)(node_bytes / run.element_bytes);
     plan_sums(ends, mine->terms, &run.sum);
-    run.moves = calloc((size_t)(first[size] + size * (first[run.rank + 1] - first[run.rank] + 1)),
-                       sizeof *run.moves);
+    size_t own_nodes = (size_t)(first[run.rank + 1] - first[run.rank]);
+    run.moves = calloc((size_t)first[size] + (size_t)size * (own_nodes + 1), sizeof *run.moves);
     sl_status status =
         run.moves ? SL_OK : sl_error(SL_ERR_MEMORY, "sl_group: no memory for a list of moves");
     if (status == SL_OK)
