@@ -258,17 +258,41 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
     return c.status == SL_OK ? device->ops->add_norm_backward(device, a) : c.status;
 }
 
+/* The default of cross_entropy_bias. */
+static sl_status sum_gradients(sl_device *device, const sli_cross_entropy *a)
+{
+    sli_epilogue_backward sums = {
+        .rows = a->rows,
+        .columns = a->classes,
+        .grad = a->logits,
+        .beta = a->beta,
+        .grad_bias = a->grad_bias,
+    };
+    SL_TRY(device->ops->cross_entropy(device, a));
+    return device->ops->epilogue_backward(device, &sums);
+}
+
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a)
 {
     call c = {device, "cross_entropy", SL_OK};
     check_at_least(&c, "rows", 0, a->rows);
     check_at_least(&c, "classes", 1, a->classes);
-    if (c.status != SL_OK || a->rows == 0)
+    if (c.status != SL_OK)
         return c.status;
+    bool has_sums = a->grad_bias && a->grad_scale != 0;
+    if (a->rows == 0 && has_sums && a->beta == 0)
+        return sli_device_zero(device, a->grad_bias, (size_t)a->classes * sizeof(float));
+    if (a->rows == 0)
+        return SL_OK;
     check_given(&c, "logits", a->logits);
     check_given(&c, "targets", a->targets);
     check_given(&c, "loss", a->loss);
-    return c.status == SL_OK ? device->ops->cross_entropy(device, a) : c.status;
+    if (c.status != SL_OK)
+        return c.status;
+    if (!has_sums)
+        return device->ops->cross_entropy(device, a);
+    return device->ops->cross_entropy_bias ? device->ops->cross_entropy_bias(device, a)
+                                           : sum_gradients(device, a);
 }
 
 /* ---- Attention -------------------------------------------------------------------------- */

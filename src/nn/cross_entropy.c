@@ -4,8 +4,9 @@
  *
  *   for each panel of rows of `in` [rows, D]
  *       logits  = in W^T + b                      [panel, V], the only such matrix
- *       loss, and dlogits in place of logits      (kernel; for bf16 products then rounded)
- *       db += column sums,  dW += dlogits^T in,  grad_in's panel = dlogits W
+ *       loss, and dlogits in place of logits, db += its column sums
+ *                                                 (kernel; for bf16 products then rounded)
+ *       dW += dlogits^T in,  grad_in's panel = dlogits W
  *
  * Where backward_weight runs later, the gradient of all logits is deferred to it.
  *
@@ -100,9 +101,9 @@ static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
 /* ---- The loss of some rows -------------------------------------------------------------- */
 
 /* Losses of rows first … of the call from their logits [rows, classes]; with `gradient`, their
- * gradient in place of the logits. */
+ * gradient in place of the logits, and added to that of `bias`, which may be NULL. */
 static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_tensor *logits,
-                            bool gradient)
+                            bool gradient, sl_parameter *bias)
 {
     sli_cross_entropy arguments = {
         .rows = sl_tensor_rows(logits),
@@ -113,22 +114,27 @@ static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_te
         .grad_scale = gradient ? (float)call->scale : 0.0f,
         .loss = call->row_losses + first,
     };
+    if (gradient && bias && sli_parameter_is_trained(bias))
+        SL_TRY(sli_parameter_gradient(bias, &arguments.beta, &arguments.grad_bias));
     SL_TRY(sli_device_cross_entropy(call->device, &arguments));
+    if (!gradient || arguments.grad_scale != 0.0f)
+        return SL_OK;
     /* To the kernel, a scale of 0 means no gradient. */
-    if (gradient && arguments.grad_scale == 0.0f)
-        return sli_device_zero(call->device, arguments.logits, sl_tensor_bytes(logits));
-    return SL_OK;
+    if (arguments.grad_bias && arguments.beta == 0)
+        SL_TRY(sli_device_zero(call->device, arguments.grad_bias,
+                               (size_t)arguments.classes * sizeof(float)));
+    return sli_device_zero(call->device, arguments.logits, sl_tensor_bytes(logits));
 }
 
 static sl_status apply_to_logits(const sl_loss_call *call)
 {
     if (!call->grad_in)
-        return run_kernel(call, 0, call->in, false);
+        return run_kernel(call, 0, call->in, false, NULL);
     SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(call->in),
                             call->grad_in));
     sl_status status = sl_tensor_copy(*call->grad_in, call->in);
     if (status == SL_OK)
-        status = run_kernel(call, 0, *call->grad_in, true);
+        status = run_kernel(call, 0, *call->grad_in, true, NULL);
     if (status != SL_OK)
         sl_tensor_destroy(call->grad_in);
     return status;
@@ -188,7 +194,6 @@ static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last
                                 const panel_room *panel, const sl_tensor *in)
 {
     sl_tensor *grad_in, *dlogits = panel->rounded ? panel->rounded : panel->logits;
-    SL_TRY(sli_linear_backward_epilogue(last, NULL, NULL, panel->logits));
     if (panel->rounded)
         SL_TRY(sli_tensor_convert(panel->logits, panel->rounded));
     if (!call->pass)
@@ -207,7 +212,7 @@ static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last
     SL_TRY(view_rows(call->in, first, sl_tensor_rows(panel->logits), &in));
     sl_status status = sli_linear_forward(last, in, NULL, panel->logits);
     if (status == SL_OK)
-        status = run_kernel(call, first, panel->logits, call->grad_in != NULL);
+        status = run_kernel(call, first, panel->logits, call->grad_in != NULL, last->bias);
     if (status == SL_OK && call->grad_in)
         status = panel_backward(call, last, first, panel, in);
     sl_tensor_destroy(&in);

@@ -270,6 +270,9 @@ static inline void reference_add_norm_backward(const op_case *c, double *const *
 static inline void reference_cross_entropy(const op_case *c, double *const *to)
 {
     const sli_cross_entropy *e = &c->arguments.cross_entropy;
+    double *sums = e->grad_scale != 0 ? to[ENTROPY_GRAD_BIAS] : NULL;
+    for (int64_t j = 0; sums && e->beta == 0 && j < e->classes; j++)
+        sums[j] = 0;
     for (int64_t i = 0; i < e->rows; i++) {
         const float *x = e->logits + i * e->classes;
         double max = -INFINITY, sum = 0;
@@ -281,7 +284,10 @@ static inline void reference_cross_entropy(const op_case *c, double *const *to)
         to[ENTROPY_LOSS][i] = ignored ? 0 : log(sum) + max - x[e->targets[i]];
         for (int64_t j = 0; j < e->classes && e->grad_scale != 0; j++) {
             double softmax = exp(x[j] - max) / sum - (j == e->targets[i]);
-            to[ENTROPY_LOGITS][i * e->classes + j] = ignored ? 0 : (double)e->grad_scale * softmax;
+            double grad = ignored ? 0 : (double)e->grad_scale * softmax;
+            to[ENTROPY_LOGITS][i * e->classes + j] = grad;
+            if (sums)
+                sums[j] += grad;
         }
     }
 }

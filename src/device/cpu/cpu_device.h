@@ -59,7 +59,7 @@ typedef struct sli_cpu_device {
     float *scratch;
 } sli_cpu_device;
 
-enum { SLI_SCRATCH_FLOATS = 256 * 1024 };
+enum { SLI_SCRATCH_FLOATS = 1024 * 1024 };
 
 static inline sli_cpu_device *sli_cpu(sl_device *device)
 {
@@ -81,6 +81,7 @@ sl_status sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backwa
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments);
 sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_backward *arguments);
 sl_status sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
+sl_status sli_cpu_cross_entropy_bias(sl_device *device, const sli_cross_entropy *arguments);
 sl_status sli_cpu_convert(sl_device *device, const sli_convert *arguments);
 sl_status sli_cpu_add(sl_device *device, int64_t count, float *to, const float *from);
 sl_status sli_cpu_sgd(sl_device *device, const sli_sgd *arguments);

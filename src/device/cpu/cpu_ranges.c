@@ -44,7 +44,6 @@ RANGE_TASK(embedding)
 RANGE_TASK(embedding_backward)
 RANGE_TASK(add_dropout)
 RANGE_TASK(add_norm)
-RANGE_TASK(cross_entropy)
 RANGE_TASK(convert)
 RANGE_TASK(sgd)
 RANGE_TASK(adamw)
@@ -75,6 +74,14 @@ sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments)
 {
     return run_job(device, sli_ranges_of_rows(arguments->rows, arguments->width), arguments,
                    add_norm_range);
+}
+
+static void cross_entropy_range(void *argument, int64_t index, int thread)
+{
+    (void)thread;
+    const range_job *job = argument;
+    sli_range rows = sli_range_at(&job->ranges, index);
+    job->kernels->cross_entropy(job->arguments, rows.first, rows.count, NULL);
 }
 
 sl_status sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *arguments)
@@ -353,4 +360,24 @@ sl_status sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backwa
                    .results = {arguments->grad_bias},
                    .beta = arguments->beta};
     return run_sums(device, &job, epilogue_backward_block);
+}
+
+static void cross_entropy_block(void *argument, int64_t block, int thread)
+{
+    (void)thread;
+    const sum_job *job = argument;
+    zero_block_sums(job, block);
+    sli_range rows = sli_range_at(&job->blocks, block);
+    job->kernels->cross_entropy(job->arguments, rows.first, rows.count, block_sums(job, block, 0));
+}
+
+sl_status sli_cpu_cross_entropy_bias(sl_device *device, const sli_cross_entropy *arguments)
+{
+    sum_job job = {.arguments = arguments,
+                   .blocks = blocks_of_rows(arguments->rows, arguments->classes, 1),
+                   .count = 1,
+                   .width = arguments->classes,
+                   .results = {arguments->grad_bias},
+                   .beta = arguments->beta};
+    return run_sums(device, &job, cross_entropy_block);
 }

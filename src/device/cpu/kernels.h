@@ -80,7 +80,9 @@ typedef struct sli_cpu_kernels {
     /* to [columns, rows] = the transpose of from [rows, columns] with row distance ld. */
     void (*transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld, float *to);
 
-    void (*cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row, int64_t rows);
+    /* Adds the gradient's column sums to `sums` [classes], which may be NULL. */
+    void (*cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row, int64_t rows,
+                          float *sums);
 
     void (*convert)(const sli_convert *arguments, int64_t first, int64_t count);
     void (*add)(int64_t count, float *to, const float *from);

@@ -169,7 +169,7 @@ void SLI_OF_ISA(sli_small_product)(const sli_small_product *p);
 void SLI_OF_ISA(sli_transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld,
                                float *to);
 void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row,
-                                   int64_t rows);
+                                   int64_t rows, float *sums);
 void SLI_OF_ISA(sli_convert)(const sli_convert *arguments, int64_t first, int64_t count);
 void SLI_OF_ISA(sli_add)(int64_t count, float *to, const float *from);
 void SLI_OF_ISA(sli_sgd)(const sli_sgd *arguments, int64_t first, int64_t count);

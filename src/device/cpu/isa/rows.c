@@ -267,11 +267,25 @@ static double sum_exponentials(int64_t count, float *x, float shift, bool keep)
     return sum;
 }
 
-static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t target)
+/* x *= scale; the products are added to `sums`, which may be NULL. */
+static void scale_block(int64_t count, float *restrict x, float scale, float *restrict sums)
+{
+    if (sums)
+        for (int64_t i = 0; i < count; i++) {
+            x[i] *= scale;
+            sums[i] += x[i];
+        }
+    else
+        for (int64_t i = 0; i < count; i++)
+            x[i] *= scale;
+}
+
+static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t target, float *sums)
 {
     int64_t classes = arguments->classes, block = block_size(classes);
     float shifts[MAX_BLOCKS], max = -INFINITY, shift = 0, target_logit = x[target];
     double sum = 0;
+    float target_sum = sums ? sums[target] : 0;
     bool keep = arguments->grad_scale != 0;
     int blocks = 0;
     for (int64_t start = 0; start < classes; start += block) {
@@ -285,25 +299,25 @@ static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t tar
         sum += sum_exponentials(count, x + start, shift, keep);
     }
     for (int b = 0; keep && b < blocks; b++) {
-        float *in_block = x + b * block;
-        int64_t count = sli_smaller(classes - b * block, block);
+        int64_t start = b * block, count = sli_smaller(classes - start, block);
         float scale = (float)(arguments->grad_scale * exp((double)shifts[b] - shift) / sum);
-        for (int64_t i = 0; i < count; i++)
-            in_block[i] *= scale;
+        scale_block(count, x + start, scale, sums ? sums + start : NULL);
     }
     if (keep)
         x[target] -= arguments->grad_scale;
+    if (sums)
+        sums[target] = target_sum + x[target];
     return log(sum) + shift - target_logit;
 }
 
 void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row,
-                                   int64_t rows)
+                                   int64_t rows, float *sums)
 {
     for (int64_t row = first_row; row < first_row + rows; row++) {
         float *x = arguments->logits + row * arguments->classes;
         int32_t target = arguments->targets[row];
         if (target != arguments->ignore) {
-            arguments->loss[row] = row_loss(arguments, x, target);
+            arguments->loss[row] = row_loss(arguments, x, target, sums);
             continue;
         }
         arguments->loss[row] = 0;
