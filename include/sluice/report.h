@@ -28,19 +28,20 @@ typedef enum sl_time_kind {
 
 const char *sl_time_kind_name(sl_time_kind kind); /* "forward" */
 
-/* The device of a pipeline rank, its memory now and at its peak, and what its steps took. */
-typedef struct sl_stage_memory {
-    int rank, stage; /* the run's rank; the device's lowest stage */
+/* One pipeline rank: its device, memory and step times. */
+typedef struct sl_rank_stats {
+    int rank;  /* of the run */
+    int stage; /* the lowest on this device */
     char host[64];
     char device[32]; /* its name */
     char isa[24];    /* the instruction set of its kernels */
     int threads;
     sl_memory_stats stats;
-    int64_t steps; /* since this process began */
-    /* Of all these steps. Of a step with several runs of the pipe's table (accumulation steps,
+    int64_t steps; /* since this process started */
+    /* Sums over these steps. Of a step with several runs of the pipe's table (accumulation steps,
      * shards) the timeline is that of the last: its proportions stand for all. */
     double seconds[SL_TIME_KINDS];
-} sl_stage_memory;
+} sl_rank_stats;
 
 /* One stage of a replica's pipeline. */
 typedef struct sl_stage_info {
@@ -71,13 +72,13 @@ typedef struct sl_run_info {
     bool oversubscribed;     /* several devices use the same cores */
     const sl_stage_info *stages; /* [stage_count] of this replica */
     int stage_count;
-    const sl_stage_memory *memory; /* [memory_count], by replica and pipeline rank: of the whole
-                                      run. Entries of this process's ranks are updated at each
-                                      `step`, all others at each `evaluated`, before `finished`
-                                      and after SL_TRAIN_REFRESH */
-    int memory_count;
-    const sl_stage_memory *slowest;   /* in `memory`, whose rank has computed longest, by when all
-                                         were updated; NULL: there was no step */
+    const sl_rank_stats *ranks; /* [rank_count], by replica and pipeline rank: of the whole run.
+                                   Entries of this process's ranks are updated at each `step`, all
+                                   others at each `evaluated`, before `finished` and after
+                                   SL_TRAIN_REFRESH */
+    int rank_count;
+    const sl_rank_stats *slowest; /* of `ranks`, the one that has computed longest, by when all were
+                                     updated; NULL: there was no step */
     const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: there is one */
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
 } sl_run_info;
@@ -97,7 +98,8 @@ typedef struct sl_step_info {
     double flops;             /* floating-point operations that the model needs for the tokens:
                                  matrix products, forward and twice that backward, without
                                  recomputation */
-    double peak_share; /* flops / seconds / sl_run_info.peak_flops_per_s; NaN: not measured */
+    double mfu; /* model FLOPs utilization: flops / seconds / sl_run_info.peak_flops_per_s; NaN:
+                   not measured */
     /* When each action of this replica's stages in this process ran, in the last accumulation step:
      * sl_pipe_timeline. Lives as long as the call. */
     const sl_timeline_entry *timeline;
@@ -178,7 +180,7 @@ typedef struct sl_reporter {
     sl_status (*pipeline)(void *context, const sl_pipeline_info *info);
     sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
-    /* After SL_TRAIN_REFRESH: `memory` of all ranks is up to date. */
+    /* After SL_TRAIN_REFRESH: `ranks` is up to date. */
     sl_status (*refreshed)(void *context, const sl_run_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
     int rank; /* the run's rank that calls it, the first of its replica; the others call none */

@@ -32,7 +32,7 @@ typedef enum sl_balance_kind {
 /* What the caller asks of a run under way. */
 typedef enum sl_train_request {
     SL_TRAIN_GO_ON,
-    SL_TRAIN_REFRESH, /* bring sl_run_info.memory of all ranks up to date on each of them */
+    SL_TRAIN_REFRESH, /* bring sl_run_info.ranks up to date on every rank */
     SL_TRAIN_SAVE,    /* save a checkpoint and go on */
     SL_TRAIN_STOP     /* save a checkpoint, or without a directory for them the weights, and end */
 } sl_train_request;

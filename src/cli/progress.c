@@ -213,10 +213,10 @@ enum { MOST_DEVICES = 64 }; /* that are listed */
 static void print_layout(const display *on, const sl_run_info *info)
 {
     char stages[256];
-    int count = info->memory_count, ranks = count / info->replicas;
+    int count = info->rank_count, ranks = count / info->replicas;
     print_line(on, "%-5s %-16s %-10s %-12s %s", "rank", "host", "device", "cores", "stages");
     for (int i = 0; i < count && i < MOST_DEVICES; i++) {
-        const sl_stage_memory *at = &info->memory[i];
+        const sl_rank_stats *at = &info->ranks[i];
         char cores[48];
         snprintf(cores, sizeof cores, "%d (%s)", at->threads, at->isa);
         write_stages(info, i % ranks, stages, sizeof stages);
@@ -230,11 +230,11 @@ static void print_layout(const display *on, const sl_run_info *info)
 static void tell_stages(const sl_run_info *info)
 {
     char stages[200], text[210];
-    int count = info->memory_count, ranks = count / info->replicas;
-    for (int i = 0; i < count && info->memory[0].rank != info->memory[ranks - 1].rank; i++) {
+    int count = info->rank_count, ranks = count / info->replicas;
+    for (int i = 0; i < count && info->ranks[0].rank != info->ranks[ranks - 1].rank; i++) {
         write_stages(info, i % ranks, stages, sizeof stages);
         snprintf(text, sizeof text, "stage %s", stages);
-        sl_launch_link_role(cli_launcher, info->memory[i].rank, text);
+        sl_launch_link_role(cli_launcher, info->ranks[i].rank, text);
     }
 }
 
@@ -294,8 +294,8 @@ static sl_status print_times(void *context, const sl_run_info *info)
     enum { COLUMN = 11 };
     char columns[SL_TIME_KINDS * (COLUMN + 24) + 1];
     print_line(on, "Time of a step in ms, by what it went to:");
-    for (int i = -1; i < info->memory_count && i < MOST_DEVICES; i++) { /* -1: the heading */
-        const sl_stage_memory *of = i < 0 ? NULL : &info->memory[i];
+    for (int i = -1; i < info->rank_count && i < MOST_DEVICES; i++) { /* -1: the heading */
+        const sl_rank_stats *of = i < 0 ? NULL : &info->ranks[i];
         int used = 0;
         for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
             double ms = of && of->steps > 0 ? 1e3 * of->seconds[kind] / (double)of->steps : 0;
@@ -308,7 +308,7 @@ static sl_status print_times(void *context, const sl_run_info *info)
         else
             print_line(on, "%-5s %-5s%s", "rank", "stage", columns);
     }
-    if (info->slowest && info->memory_count > 1)
+    if (info->slowest && info->rank_count > 1)
         print_line(on, "Slowest of all: rank %d on %s, %s, from stage %d on", info->slowest->rank,
                    info->slowest->host, info->slowest->device, info->slowest->stage);
     return SL_OK;
@@ -407,20 +407,20 @@ static void print_memory(const display *on, const sl_run_info *info)
 {
     enum { COLUMN = 13 };
     char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
-    int count = info->memory_count;
+    int count = info->rank_count;
     print_line(on, "Peak memory of each device, in all and by what it is for:");
     for (int i = -1; i < count && i < MOST_DEVICES; i++) {
-        const sl_stage_memory *memory = i < 0 ? NULL : &info->memory[i]; /* NULL: the heading */
+        const sl_rank_stats *of = i < 0 ? NULL : &info->ranks[i]; /* NULL: the heading */
         int used = 0;
         for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
             used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
-                             memory ? cli_bytes_text((int64_t)memory->stats.peak_bytes[c]).text
-                                    : sl_memory_category_name(c));
-        if (!memory)
+                             of ? cli_bytes_text((int64_t)of->stats.peak_bytes[c]).text
+                                : sl_memory_category_name(c));
+        if (!of)
             print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
         else
-            print_line(on, "%-5d %-5d %-10s %12s%s", memory->rank, memory->stage, memory->device,
-                       cli_bytes_text((int64_t)memory->stats.peak_total_bytes).text, columns);
+            print_line(on, "%-5d %-5d %-10s %12s%s", of->rank, of->stage, of->device,
+                       cli_bytes_text((int64_t)of->stats.peak_total_bytes).text, columns);
     }
     if (count > MOST_DEVICES)
         print_line(on, "and %d more: --log-json has all", count - MOST_DEVICES);

@@ -16,7 +16,7 @@ typedef enum sli_step_field {
     SLI_STEP_MS,
     SLI_STEP_TOKENS_PER_S,
     SLI_STEP_FLOPS_PER_S,
-    SLI_STEP_PEAK_SHARE,
+    SLI_STEP_MFU,
     SLI_STEP_DATA_MS,
     SLI_STEP_OPTIMIZER_MS,
     SLI_STEP_REDUCE_MS,

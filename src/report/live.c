@@ -40,7 +40,7 @@ typedef struct last_step {
     sl_timeline_entry *timeline; /* [count] */
     int count;
     size_t room;
-    sl_stage_memory memory[MOST_RANKS]; /* [ranks] */
+    sl_rank_stats rank_stats[MOST_RANKS]; /* [ranks] */
 } last_step;
 
 struct sl_live_page {
@@ -68,7 +68,7 @@ static sl_status keep_info(void *context, const sl_run_info *info)
     to->info = info;
     to->replica = info->replica;
     to->stages = info->stage_count;
-    to->ranks = info->memory_count / info->replicas;
+    to->ranks = info->rank_count / info->replicas;
     for (int s = 0; s < to->stages; s++)
         to->placement[s] = info->stages[s].rank;
     pthread_mutex_unlock(&to->lock);
@@ -87,8 +87,8 @@ static sl_status copy_step(void *context, const sl_step_info *step)
         to->count = step->timeline_count;
         memcpy(to->timeline, step->timeline, (size_t)to->count * sizeof *to->timeline);
     }
-    memcpy(to->memory, to->info->memory + (size_t)to->replica * (size_t)to->ranks,
-           (size_t)to->ranks * sizeof *to->memory);
+    memcpy(to->rank_stats, to->info->ranks + (size_t)to->replica * (size_t)to->ranks,
+           (size_t)to->ranks * sizeof *to->rank_stats);
     to->epoch = step->epoch;
     to->step = step->step;
     to->is_new = true;
@@ -149,7 +149,7 @@ static void use_timeline(sl_run_history *history, const last_step *from)
 static void use_memory(sl_run_history *history, const last_step *from)
 {
     for (int rank = 0; rank < from->ranks; rank++) {
-        const sl_stage_memory *of = &from->memory[rank];
+        const sl_rank_stats *of = &from->rank_stats[rank];
         sli_history_memory memory = {.rank = of->rank,
                                      .stage = of->stage,
                                      .peak_total_bytes = (double)of->stats.peak_total_bytes};

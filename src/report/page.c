@@ -85,7 +85,7 @@ static double median_flops(const sl_run_history *run)
 
 static double median_peak_percent(const sl_run_history *run)
 {
-    return 100 * sli_history_median(run, SLI_STEP_PEAK_SHARE);
+    return 100 * sli_history_median(run, SLI_STEP_MFU);
 }
 
 /* In percent of the time of all steps. */

@@ -269,8 +269,8 @@ static sl_status log_step(void *context, const sl_step_info *step)
                                 sli_json_number(step->grad_norm), "lr", sli_json_number(step->lr),
                                 "ms", sli_json_number(1e3 * step->seconds), "tokens_per_s",
                                 sli_json_number((double)step->tokens / step->seconds),
-                                "flops_per_s", sli_json_number(step->flops / step->seconds),
-                                "peak_share", sli_json_number(step->peak_share), "data_ms",
+                                "flops_per_s", sli_json_number(step->flops / step->seconds), "mfu",
+                                sli_json_number(step->mfu), "data_ms",
                                 sli_json_number(1e3 * step->data_seconds), "optimizer_ms",
                                 sli_json_number(1e3 * step->optimizer_seconds), "reduce_ms",
                                 sli_json_number(1e3 * step->reduce_seconds), "loss_z", loss_z,
@@ -355,12 +355,12 @@ static json_t *by_category(const uint64_t *bytes)
 
 static sl_status log_memory(sl_run_log *log)
 {
-    for (int i = 0; i < log->info->memory_count; i++) {
-        const sl_stage_memory *memory = &log->info->memory[i];
-        const sl_memory_stats *stats = &memory->stats;
+    for (int i = 0; i < log->info->rank_count; i++) {
+        const sl_rank_stats *of = &log->info->ranks[i];
+        const sl_memory_stats *stats = &of->stats;
         SL_TRY(log_record(log, json_pack("{ss si si so ss so so sI sI}", "record", "memory", "rank",
-                                         memory->rank, "stage", memory->stage, "host",
-                                         sli_json_text(memory->host), "device", memory->device,
+                                         of->rank, "stage", of->stage, "host",
+                                         sli_json_text(of->host), "device", of->device,
                                          "current_bytes", by_category(stats->current_bytes),
                                          "peak_bytes", by_category(stats->peak_bytes),
                                          "peak_total_bytes", (json_int_t)stats->peak_total_bytes,

@@ -164,8 +164,8 @@ static sl_status write_step(void *context, const sl_step_info *step)
                                           {"speed/tokens_per_s",
                                            (double)step->tokens / step->seconds},
                                           {"speed/flops_per_s", step->flops / step->seconds},
-                                          {"speed/peak_share", step->peak_share}},
-                         isnan(step->peak_share) ? 6 : 7);
+                                          {"speed/mfu", step->mfu}},
+                         isnan(step->mfu) ? 6 : 7);
 }
 
 static sl_status write_pipeline(void *context, const sl_pipeline_info *info)

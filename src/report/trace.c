@@ -37,7 +37,7 @@ static void name_process(FILE *to, int process, const char *name, int ranks)
 static sl_status start_trace(void *context, const sl_run_info *info)
 {
     sl_run_file *file = context;
-    int ranks = info->memory_count / info->replicas;
+    int ranks = info->rank_count / info->replicas;
     SL_TRY(sli_run_file_open(file, file->path));
     if (fseek(file->file, 0, SEEK_CUR) != 0)
         return sl_error(SL_ERR_INVALID,

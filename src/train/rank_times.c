@@ -18,7 +18,7 @@ static sl_time_kind kind_of(sl_action_kind kind)
 
 /* The time in the pipe is divided as the timeline is: into actions, and waiting for the rest. */
 static void add_actions(const sl_stage_info *stages, const sl_step_info *step, double in_pipe,
-                        double *busy, sl_stage_memory *ranks)
+                        double *busy, sl_rank_stats *ranks)
 {
     double end = 0;
     for (int i = 0; i < step->timeline_count; i++)
@@ -32,8 +32,8 @@ static void add_actions(const sl_stage_info *stages, const sl_step_info *step, d
     }
 }
 
-void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step,
-                        sl_stage_memory *ranks, int count)
+void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step, sl_rank_stats *ranks,
+                        int count)
 {
     double busy[SL_MAX_STAGES] = {0};
     double outside = step->reduce_seconds + step->optimizer_seconds + step->data_seconds;
@@ -51,15 +51,15 @@ void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step,
     }
 }
 
-static double computing_seconds(const sl_stage_memory *of)
+static double computing_seconds(const sl_rank_stats *of)
 {
     return of->seconds[SL_TIME_FORWARD] + of->seconds[SL_TIME_BACKWARD] +
            of->seconds[SL_TIME_RECOMPUTE];
 }
 
-const sl_stage_memory *sli_rank_times_find_slowest(const sl_stage_memory *ranks, int count)
+const sl_rank_stats *sli_rank_times_find_slowest(const sl_rank_stats *ranks, int count)
 {
-    const sl_stage_memory *slowest = NULL;
+    const sl_rank_stats *slowest = NULL;
     for (int i = 0; i < count; i++)
         if (ranks[i].steps > 0 &&
             (!slowest || computing_seconds(&ranks[i]) > computing_seconds(slowest)))

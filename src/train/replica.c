@@ -74,8 +74,8 @@ sl_status sli_replica_create(const sl_train_options *options, const sl_train_tas
     if (init)
         SL_TRY(sl_weights_load(out->pipe, init));
     size_t ranks = (size_t)sl_pipe_ranks(out->pipe);
-    out->memory = calloc((size_t)out->count * ranks, sizeof *out->memory);
-    if (!out->memory)
+    out->rank_stats = calloc((size_t)out->count * ranks, sizeof *out->rank_stats);
+    if (!out->rank_stats)
         return sl_error(SL_ERR_MEMORY, "no memory for the memory use of %d replicas", out->count);
     return SL_OK;
 }
@@ -103,29 +103,29 @@ void sli_replica_clear(sli_replica *replica)
     if (replica->group != replica->all)
         sl_group_destroy(&replica->group);
     sl_group_destroy(&replica->pipe_group);
-    free(replica->memory);
-    replica->memory = NULL;
+    free(replica->rank_stats);
+    replica->rank_stats = NULL;
 }
 
-/* Adds to an error about a rank where that rank is, once `memory` is gathered. */
+/* Adds to an error about a rank where that rank is, once `rank_stats` is gathered. */
 static sl_status name_rank(const sli_replica *replica, sl_status status)
 {
     int rank = 0, stage_ranks[SL_MAX_STAGES];
     char stages[96];
-    if (sli_error_rank() == SLI_NO_RANK || !replica->all || !replica->memory)
+    if (sli_error_rank() == SLI_NO_RANK || !replica->all || !replica->rank_stats)
         return status;
     int size = sl_group_size(replica->all), pipeline_ranks = sl_pipe_ranks(replica->pipe);
     while (rank < size && replica->all->job_ranks[rank] != sli_error_rank())
         rank++;
     int row = replica->count * pipeline_ranks / size * rank;
-    if (rank == size || !*replica->memory[row].host)
+    if (rank == size || !*replica->rank_stats[row].host)
         return status;
-    const sl_stage_memory *of_replica = &replica->memory[row / pipeline_ranks * pipeline_ranks];
+    const sl_rank_stats *of_replica = &replica->rank_stats[row / pipeline_ranks * pipeline_ranks];
     for (int s = 0; s < sl_pipe_stages(replica->pipe); s++)
         stage_ranks[s] = of_replica[sl_pipe_rank(replica->pipe, s)].rank;
     sli_stages_text(stage_ranks, sl_pipe_stages(replica->pipe), rank, stages, sizeof stages);
     return sl_error(status, "%s (rank %d on %s, %s)", sl_error_text(), rank,
-                    replica->memory[row].host, stages);
+                    replica->rank_stats[row].host, stages);
 }
 
 sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
@@ -145,7 +145,7 @@ sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
 }
 
 static void describe_device(const sli_replica *replica, const sl_device *device, int stage,
-                            sl_stage_memory *out)
+                            sl_rank_stats *out)
 {
     out->rank = replica->run_rank;
     out->stage = stage;
@@ -156,14 +156,14 @@ static void describe_device(const sli_replica *replica, const sl_device *device,
     sl_device_memory(device, &out->stats);
 }
 
-sl_status sli_replica_gather_memory(const sli_replica *replica)
+sl_status sli_replica_gather_rank_stats(const sli_replica *replica)
 {
-    _Static_assert(sizeof(sl_stage_memory) % sizeof(int64_t) == 0, "records are words");
+    _Static_assert(sizeof(sl_rank_stats) % sizeof(int64_t) == 0, "records are words");
     const sl_pipe *pipe = replica->pipe;
     int all = sl_pipe_ranks(pipe) * replica->count,
         count = all / (replica->all ? sl_group_size(replica->all) : 1);
-    sl_stage_memory *of_replica = replica->memory + replica->rank * sl_pipe_ranks(pipe);
-    sl_stage_memory *own = replica->memory + replica->run_rank * count;
+    sl_rank_stats *of_replica = replica->rank_stats + replica->rank * sl_pipe_ranks(pipe);
+    sl_rank_stats *own = replica->rank_stats + replica->run_rank * count;
     for (int s = sl_pipe_stages(pipe) - 1; s >= 0; s--) { /* a rank's lowest comes last */
         const sl_device *device = sl_pipe_device(pipe, s);
         if (device)
@@ -171,7 +171,7 @@ sl_status sli_replica_gather_memory(const sli_replica *replica)
     }
     if (!replica->all)
         return SL_OK;
-    return sl_group_all_gather(replica->all, own, replica->memory,
+    return sl_group_all_gather(replica->all, own, replica->rank_stats,
                                count * (int64_t)(sizeof *own / sizeof(int64_t)), SL_I64, NULL);
 }
 
@@ -181,14 +181,14 @@ void sli_replica_update_memory(const sli_replica *replica)
     for (int s = 0; s < sl_pipe_stages(pipe); s++) {
         int row = replica->rank * sl_pipe_ranks(pipe) + sl_pipe_rank(pipe, s);
         if (sl_pipe_device(pipe, s))
-            sl_device_memory(sl_pipe_device(pipe, s), &replica->memory[row].stats);
+            sl_device_memory(sl_pipe_device(pipe, s), &replica->rank_stats[row].stats);
     }
 }
 
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds)
 {
     int ranks = sl_pipe_ranks(replica->pipe);
-    sl_stage_memory *of_replica = &replica->memory[replica->rank * ranks];
+    sl_rank_stats *of_replica = &replica->rank_stats[replica->rank * ranks];
     for (int r = 0; r < ranks; r++)
         if (of_replica[r].rank == replica->run_rank)
             of_replica[r].seconds[SL_TIME_CHECKPOINT] += seconds;

@@ -67,15 +67,15 @@ typedef struct sli_replica {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_group *all;           /* borrowed; NULL: there is one rank, and one shard */
-    sl_group *pipe_group;    /* NULL: the replica is this rank's alone */
-    sl_group *group;         /* one rank a replica; where each has one rank it is `all`; NULL: one
-                                replica, and one shard */
-    sl_ddp *ddp;             /* since sli_replica_join; NULL: there is no group */
-    int rank, count;         /* of the replicas */
-    int run_rank;            /* of `all` */
-    bool follows;            /* not the first rank of its replica, which reports */
-    sl_stage_memory *memory; /* [count * pipeline ranks], by replica and pipeline rank */
+    sl_group *all;             /* borrowed; NULL: there is one rank, and one shard */
+    sl_group *pipe_group;      /* NULL: the replica is this rank's alone */
+    sl_group *group;           /* one rank a replica; where each has one rank it is `all`; NULL: one
+                                  replica, and one shard */
+    sl_ddp *ddp;               /* since sli_replica_join; NULL: there is no group */
+    int rank, count;           /* of the replicas */
+    int run_rank;              /* of `all` */
+    bool follows;              /* not the first rank of its replica, which reports */
+    sl_rank_stats *rank_stats; /* [count * pipeline ranks], by replica and pipeline rank */
 } sli_replica;
 
 /* Makes the task's model and loss, and the pipe. `options` are checked. `devices` [pipeline ranks],
@@ -96,18 +96,18 @@ sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options
  * destroyed. */
 sl_status sli_replica_abort(const sli_replica *replica, sl_status error);
 
-/* Fills in what the devices of this rank hold, in its rows of `memory`. */
+/* Fills in what the devices of this rank hold, in its rows of `rank_stats`. */
 void sli_replica_update_memory(const sli_replica *replica);
 
-/* Fills `memory` with what the devices of all ranks hold. */
-sl_status sli_replica_gather_memory(const sli_replica *replica);
+/* Gathers `rank_stats` of all ranks. */
+sl_status sli_replica_gather_rank_stats(const sli_replica *replica);
 
 /* What each replica measured of the same actions, [replicas][own->action_count], to be freed also
  * after an error; NULL where there is one replica, or more actions than the reporters want. */
 sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_utilization *own,
                                        sl_timeline_entry **out);
 
-/* Adds to the times of this rank's rows of `memory`. */
+/* Adds to the times of this rank's rows of `rank_stats`. */
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds);
 
 /* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
@@ -157,11 +157,11 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl
 /* ---- Times (rank_times.c) ------------------------------------------------------------------- */
 
 /* Adds a step to the times of a replica's pipeline ranks [count], those of this process. */
-void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step,
-                        sl_stage_memory *ranks, int count);
+void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step, sl_rank_stats *ranks,
+                        int count);
 
 /* The one that has computed longest; NULL: none has taken a step. */
-const sl_stage_memory *sli_rank_times_find_slowest(const sl_stage_memory *ranks, int count);
+const sl_rank_stats *sli_rank_times_find_slowest(const sl_rank_stats *ranks, int count);
 
 /* ---- The run -------------------------------------------------------------------------------- */
 
@@ -257,7 +257,7 @@ sl_status sli_train_profile(const sl_train_options *options, const sl_train_task
  * the process's devices from number `first` on. */
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result);
 
-/* Brings info.memory up to date on all ranks, and tells the reporters. */
+/* Brings info.ranks up to date on all ranks, and tells the reporters. */
 sl_status sli_run_refresh(sli_run *run);
 
 /* Calls each of the rank's reporters. Stops at the first one's error, and returns it. */

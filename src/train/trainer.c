@@ -100,8 +100,8 @@ static void describe_run(sli_run *run)
         .oversubscribed = run->oversubscribed,
         .stages = run->stages,
         .stage_count = sl_pipe_stages(pipe),
-        .memory = run->replica.memory,
-        .memory_count = run->replica.count * sl_pipe_ranks(pipe),
+        .ranks = run->replica.rank_stats,
+        .rank_count = run->replica.count * sl_pipe_ranks(pipe),
         .ddp_log = run->replica.ddp ? sl_ddp_get_log(run->replica.ddp) : NULL,
         .pipe = pipe,
     };
@@ -114,8 +114,8 @@ static void describe_run(sli_run *run)
     for (int s = 0; s < run->info.stage_count; s++) {
         sl_stage_info *stage = &run->stages[s];
         stage->rank = sl_pipe_rank(pipe, s);
-        const sl_stage_memory *device =
-            &run->replica.memory[run->replica.rank * sl_pipe_ranks(pipe) + stage->rank];
+        const sl_rank_stats *device =
+            &run->replica.rank_stats[run->replica.rank * sl_pipe_ranks(pipe) + stage->rank];
         snprintf(stage->device, sizeof stage->device, "%s", device->device);
         sl_pipe_stage_modules(pipe, s, &stage->first, &stage->count);
         stage->threads = device->threads;
@@ -142,7 +142,7 @@ static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
     run->replica.all = all; /* for an error before there is a replica */
     SL_TRY(measure_peak(run, all, devices));
     SL_TRY(create_replica(run, all, devices));
-    SL_TRY(sli_replica_gather_memory(&run->replica));
+    SL_TRY(sli_replica_gather_rank_stats(&run->replica));
     describe_run(run);
     run->at.best_loss = INFINITY;
     if (options->resume)
@@ -338,9 +338,9 @@ static sl_status train_batch(sli_run *run)
     sli_last_step_write(run->last_step, run->at.steps);
     sli_replica_update_memory(&run->replica);
     step.seconds = sli_clock_seconds() - start;
-    step.peak_share =
-        run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
-    sli_rank_times_add(run->stages, &step, &run->replica.memory[run->replica.rank * ranks], ranks);
+    step.mfu = run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
+    sli_rank_times_add(run->stages, &step, &run->replica.rank_stats[run->replica.rank * ranks],
+                       ranks);
     CALL_REPORTERS(run, step, &step)
     return SL_OK;
 }
@@ -418,23 +418,23 @@ static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval
     return SL_OK;
 }
 
-static sl_status gather_memory(sli_run *run)
+static sl_status gather_rank_stats(sli_run *run)
 {
-    SL_TRY(sli_replica_gather_memory(&run->replica));
-    run->info.slowest = sli_rank_times_find_slowest(run->replica.memory, run->info.memory_count);
+    SL_TRY(sli_replica_gather_rank_stats(&run->replica));
+    run->info.slowest = sli_rank_times_find_slowest(run->replica.rank_stats, run->info.rank_count);
     return SL_OK;
 }
 
 sl_status sli_run_refresh(sli_run *run)
 {
-    SL_TRY(gather_memory(run));
+    SL_TRY(gather_rank_stats(run));
     CALL_REPORTERS(run, refreshed, &run->info)
     return SL_OK;
 }
 
 static sl_status report_evaluated(sli_run *run, const sl_eval_info *eval)
 {
-    SL_TRY(gather_memory(run));
+    SL_TRY(gather_rank_stats(run));
     CALL_REPORTERS(run, evaluated, eval)
     return SL_OK;
 }
@@ -550,7 +550,7 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
     if (run->stopped) {
         result->seconds = sli_clock_seconds() - run->started;
     } else {
-        SL_TRY(gather_memory(run));
+        SL_TRY(gather_rank_stats(run));
         CALL_REPORTERS(run, finished, &run->info, result)
     }
     SL_TRY(sli_error_restore(&unsaved));

@@ -44,7 +44,7 @@ for ranks in 2 3; do
             fail "$ranks processes and threads differ: '$options'"
         grep -q '"record":"run".*"peak_flops_per_s":[1-9]' "$scratch/processes" ||
             fail "the log of $ranks processes has no measured peak"
-        grep '"record":"step"' "$scratch/processes" | grep -v '"peak_share":[0-9]' &&
+        grep '"record":"step"' "$scratch/processes" | grep -v '"mfu":[0-9]' &&
             fail "a step of $ranks processes has no share of the peak"
         memories() { grep -o '"record":"memory","rank":[0-9]*,"stage":[0-9]*' "$1"; }
         diff <(memories "$scratch/threads") <(memories "$scratch/processes") ||

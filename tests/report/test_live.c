@@ -169,15 +169,15 @@ static void steps_show_their_timeline_and_memory(void **state)
                                                  {{.stage = 0, .kind = SL_ACTION_BACKWARD}, 3, 4},
                                                  {{.stage = 1, .kind = SL_ACTION_FORWARD}, 1, 2},
                                                  {{.stage = 1, .kind = SL_ACTION_BACKWARD}, 2, 3}};
-    const sl_stage_memory memory[4] = {
+    const sl_rank_stats ranks[4] = {
         [2] = {.rank = 1, .device = "cpu:2", .stats = {{0}, {1 << 20}, 0, 1 << 20, 0}},
         [3] = {.rank = 1, .stage = 1, .device = "cpu:3", .stats = {{0}, {3 << 20}, 0, 3 << 20, 0}}};
     const sl_run_info info = {.stages = stages,
                               .stage_count = 2,
                               .replica = 1,
                               .replicas = 2,
-                              .memory = memory,
-                              .memory_count = 4};
+                              .ranks = ranks,
+                              .rank_count = 4};
     const sl_step_info step = {.epoch = 1, .step = 2, .timeline = timeline, .timeline_count = 4};
     sl_live_page *page = serve_log(*state, log_lines);
     sl_reporter reporter = sl_live_page_reporter(page, 1);

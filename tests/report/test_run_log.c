@@ -105,7 +105,7 @@ static void run_is_logged_with_all_that_decided_it(void **state)
         assert_true(real_of(step, "ms") > 0 && real_of(step, "tokens_per_s") > 0);
         double seconds = real_of(step, "ms") / 1e3, flops = real_of(step, "flops_per_s") * seconds;
         assert_float_equal(flops, record.steps[i].flops, 1e-6 * flops);
-        assert_float_equal(real_of(step, "peak_share") * peak * seconds, flops, 1e-6 * flops);
+        assert_float_equal(real_of(step, "mfu") * peak * seconds, flops, 1e-6 * flops);
         assert_true(real_of(step, "data_ms") > 0 && real_of(step, "optimizer_ms") > 0);
         assert_true(real_of(step, "reduce_ms") == 0);
         assert_true(real_of(step, "data_ms") + real_of(step, "optimizer_ms") < real_of(step, "ms"));

@@ -24,7 +24,7 @@ static void time_in_the_pipe_is_divided_as_its_timeline(void **state)
                                .reduce_seconds = 5,
                                .timeline = timeline,
                                .timeline_count = 5};
-    sl_stage_memory ranks[RANKS] = {0};
+    sl_rank_stats ranks[RANKS] = {0};
     assert_null(sli_rank_times_find_slowest(ranks, RANKS));
     for (int i = 0; i < 2; i++)
         sli_rank_times_add(stages, &step, ranks, RANKS);

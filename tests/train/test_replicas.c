@@ -101,9 +101,9 @@ static sl_train_request ask_after_first_step(void *context)
 static sl_status count_rows(void *context, const sl_run_info *info)
 {
     refresh *of = context;
-    for (int i = 0; i < info->memory_count; i++)
-        of->rows += info->memory[i].steps == 1 && info->memory[i].seconds[SL_TIME_FORWARD] > 0 &&
-                    info->memory[i].seconds[SL_TIME_BACKWARD] > 0;
+    for (int i = 0; i < info->rank_count; i++)
+        of->rows += info->ranks[i].steps == 1 && info->ranks[i].seconds[SL_TIME_FORWARD] > 0 &&
+                    info->ranks[i].seconds[SL_TIME_BACKWARD] > 0;
     assert_non_null(info->slowest);
     return SL_OK;
 }
