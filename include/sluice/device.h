@@ -1,7 +1,7 @@
 /* Devices: where tensors live and kernels run.
  *
  * A CPU device is a set of cores. Its kernels run on those cores only, one thread for each core. A
- * CUDA device is a GPU; its operations are queued, and docs/cuda.md says what is not proven of it.
+ * CUDA device is a GPU; its operations are queued, and docs/cuda.md says what of it is untested.
  * A device owns its memory and counts every byte by what the byte is for. */
 #ifndef SLUICE_DEVICE_H
 #define SLUICE_DEVICE_H

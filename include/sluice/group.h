@@ -57,18 +57,19 @@ sl_status sl_group_create_local(int size, const sl_group_options *options, sl_gr
  * sluice was built without MPI, or none is installed; SL_ERR_IO where rank 0 cannot be reached. */
 sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
 
-/* A group of the same ranks whose operations work on memory of `device`, a CUDA device that no
- * other rank of the group has, and whose data NCCL moves from card to card. Results are
- * bit-identical to those of `below`: sluice's own kernels add, in the order of the tree. Messages
- * (send, recv) go by the host's memory. An operation comes after what is queued on the device when
- * it begins.
+/* A group of the same ranks whose operations work on memory of `device`, a CUDA device on a GPU
+ * that no other rank of the group uses. NCCL moves data between the GPUs. Results are bit-identical
+ * to those of `below`: sluice's own kernels add, in the order of the tree. Messages (send, recv) go
+ * through host memory. An operation waits for the work that is queued on the device when the
+ * operation starts.
  *
- * `below` is borrowed: it must outlive the group, no operation of it may be under way beside one of
- * the group's, and what breaks one breaks both. It gives the time limit and the checks. Pipes and
- * sl_ddp need a group of another backend. Called by every rank of `below`.
+ * `below` is borrowed and must outlive the group. Do not run an operation of `below` while one of
+ * this group runs. Breaking either breaks both; a failed creation breaks `below`. `below` provides
+ * the time limit and the checks of sl_group_options. sl_pipe and sl_ddp take a group of another
+ * backend. Called by every rank of `below`.
  *
- * Errors, on every rank: SL_ERR_UNSUPPORTED where a device is not CUDA's, or NCCL 2.18 or later
- * (libnccl.so.2) is missing; SL_ERR_IO for what NCCL reports, as two ranks on one card. */
+ * Errors, on every rank: SL_ERR_UNSUPPORTED where a device is not a CUDA device or NCCL 2.18 or
+ * later (libnccl.so.2) is missing; SL_ERR_IO for an error of NCCL, e.g. two ranks on one GPU. */
 sl_status sl_group_create_nccl(sl_group *below, sl_device *device, sl_group **out);
 
 /* Leaves the group; work handles must be waited for before. Operations that are still under way on

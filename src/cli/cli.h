@@ -196,7 +196,7 @@ const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *cou
 void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source);
 
 /* Warns if products in this precision have no hardware on one of the pipe's devices, and of kinds
- * of devices that are unproven. */
+ * of devices that are not yet validated. */
 void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision);
 
 /* Of a run that begins. */

@@ -32,7 +32,8 @@ void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision)
         cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
     if (is_cuda)
         cli_complain(
-            "warning: CUDA devices are not proven on a GPU: docs/cuda.md says what is not shown");
+            "warning: CUDA devices are not yet validated on a GPU: see docs/cuda.md for what "
+            "is untested");
 }
 
 void cli_warn_of_run(const sl_run_info *info)

@@ -44,7 +44,7 @@ typedef enum sli_activation {
 
 /* c = epilogue(op(a) op(b) + beta c), [m, n]; op(a) is [m, k], op(b) is [k, n]. k may be 0 (a and b
  * NULL): then c = epilogue(beta c). a and b are both f32, or both bf16 with sums in f32. With
- * `tf32`, the product's numbers are f32's first 11 bits.
+ * `tf32`, the elements of a and b are rounded to TF32 (11 significant bits); sums are f32.
  * The epilogue, in this order, each step optional: add `bias` [n] to every row; store the sum to
  * `preactivation` [m, n] with row distance ldc; apply `activation`; apply `dropout` (columns n). */
 typedef struct sli_gemm {

@@ -312,8 +312,8 @@ uint64_t sl_usable_memory(void)
     return sli_usable_memory("");
 }
 
-/* A card's memory is not the host's. NULL: a device without a name, which is a CPU. */
-static bool is_card(const char *device)
+/* Its memory is not the host's. NULL: a device without a name, which is a CPU. */
+static bool is_cuda_device(const char *device)
 {
     return device && strncmp(device, "cuda:", 5) == 0;
 }
@@ -365,8 +365,8 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
         sli_layout of = sli_layout_of_rank(options, rank);
         bool keeps_best = options->ranks > 0 || rank == first_rank; /* one copy a process */
         for (int i = 0; i < of.count; i++, device = device ? strtok_r(NULL, ", ", &rest) : NULL)
-            add_rank(options, &plan, of.first + i, !is_card(device), of.replica == 0, keeps_best,
-                     out);
+            add_rank(options, &plan, of.first + i, !is_cuda_device(device), of.replica == 0,
+                     keeps_best, out);
     }
     free(devices);
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +

@@ -1,5 +1,5 @@
 #!/bin/bash
-# `sluice train` on CUDA devices without a card: tests/cuda/sluice_cuda.so runs the device's own code
+# `sluice train` on CUDA devices without a GPU: tests/cuda/sluice_cuda.so runs the device's own code
 # on a runtime that queues work (tests/device/cuda/fake_cuda.h). Its memory is closed to the host.
 set -euo pipefail
 
@@ -33,14 +33,14 @@ near() { # NAME NAME [BOUND]
 run cpu --devices cpu:0 --chunks 2
 run cuda --devices cuda:0 --chunks 2
 near cpu cuda
-grep -q 'CUDA devices are not proven on a GPU' "$scratch/out" || fail "the warning is missing"
+grep -q 'CUDA devices are not yet validated on a GPU' "$scratch/out" || fail "the warning is missing"
 
 # The same bits, however the model is cut, and whatever order the queues run in.
 export SLUICE_TEST_SEED=7
 run virtual --devices cuda:0/0,cuda:0/1 --chunks 2
-run cards --devices cuda:0,cuda:1 --chunks 2 --schedule zb-h1
+run gpus --devices cuda:0,cuda:1 --chunks 2 --schedule zb-h1
 diff "$scratch/cuda" "$scratch/virtual" || fail "two stages on virtual devices give other bits than one"
-diff "$scratch/cuda" "$scratch/cards" || fail "two stages on two cards give other bits than one"
+diff "$scratch/cuda" "$scratch/gpus" || fail "two stages on two GPUs give other bits than one"
 
 run mixed --devices cuda:1,cpu:0 --chunks 2 --checkpoint always
 near cpu mixed
@@ -77,7 +77,7 @@ for devices in cpu:0,cpu:1 cuda:0/0,cuda:0/1; do
     near resumed whole
 done
 
-# By NCCL (fake_nccl.c), gradients stay on the cards: the same bits.
+# By NCCL (fake_nccl.c), gradients stay on the GPUs: the same bits.
 run nccl --dp 2 --nccl --devices cuda:0/0,cuda:1 --optimizer adamw --lr 0.001
 diff "$scratch/cuda_replicas" "$scratch/nccl" || fail "NCCL gives other bits than the host"
 shards=(--dp 2 --shards 3 --comm-precision bf16 --devices "cuda:0,cuda:1")
@@ -85,15 +85,15 @@ run host_shards "${shards[@]}"
 run nccl_shards "${shards[@]}" --nccl
 diff "$scratch/host_shards" "$scratch/nccl_shards" || fail "NCCL gives shards other bits than the host"
 
-# Memory that is not there, and machines without a driver or a card, are sentences.
+# Memory that is not there, and machines without a driver or a GPU, are sentences.
 refused() { # TEXT VARIABLE OPTION...
     ! LD_LIBRARY_PATH=$fake env "$2" "${train[@]}" "${@:3}" >"$scratch/out" 2>&1 || fail "${*:2}: trains"
     grep -qE "$1" "$scratch/out" || fail "${*:2}: another error"
 }
 refused 'cuda:0: no memory for [0-9]+ bytes of [a-z]+; it holds these bytes: parameters [0-9]+, ' \
     FAKE_CUDA_BYTES=100000 --devices cuda:0
-refused 'CUDA finds no card: there is no driver' FAKE_CUDA_NO_DRIVER=1 --devices cuda:0
-refused 'cuda:2: the machine has no card 2 \(it has 2\)' A=0 --devices cuda:2
+refused 'CUDA finds no GPU: there is no driver' FAKE_CUDA_NO_DRIVER=1 --devices cuda:0
+refused 'cuda:2: the machine has no GPU 2 \(it has 2\)' A=0 --devices cuda:2
 refused 'cuda:0: attention: heads of at most 256 columns, got 320: use more heads or a CPU' A=0 \
     --devices cuda:0 --emsize 320 --nhead 1
 refused 'cpu:0 has no products in tf32: use f32 or bf16, or GPUs for all stages' A=0 \

@@ -1,4 +1,4 @@
-/* A pipe over two CUDA devices of a runtime that needs no card (cuda/fake_cuda.h): what its host
+/* A pipe over two CUDA devices of a runtime that needs no GPU (cuda/fake_cuda.h): what its host
  * waits for, what it launches, and what it does without memory. */
 #include "device/cuda/fake_cuda_state.h"
 #include "sluice/layers.h"

@@ -1,8 +1,8 @@
 /* CUDA devices in a list:
  *
- *     cuda:0      the first card
- *     cuda:0/1    a virtual device of the first card: streams and memory of its own, so that a
- *                 pipeline of several stages runs on one card
+ *     cuda:0      the first GPU
+ *     cuda:0/1    a virtual device of the first GPU: streams and memory of its own, so that a
+ *                 pipeline of several stages runs on one GPU
  */
 #include "core/knobs.h"
 #include "core/plugin.h"
@@ -10,12 +10,12 @@
 
 #include <string.h>
 
-enum { CARD, VIRTUAL }; /* the forms; first: the card, last: the virtual device's number */
+enum { GPU, VIRTUAL }; /* the forms; first: the GPU, last: the virtual device's number */
 
 static bool parse_name(sli_device_name *name)
 {
     const char *rest = name->text + strlen("cuda");
-    name->form = CARD;
+    name->form = GPU;
     name->last = 0;
     if (*rest++ != ':' || !sli_device_number_parse(&rest, &name->first))
         return false;
@@ -74,7 +74,7 @@ static sl_status create_devices(const sli_device_request *request, sl_device **o
     return status;
 }
 
-static sl_status count_cards(int *out)
+static sl_status count_gpus(int *out)
 {
     const sli_cuda_plugin *plugin;
     *out = 0;
@@ -88,5 +88,5 @@ const sli_device_kind sli_cuda_kind = {
     .parse = parse_name,
     .check = check_names,
     .create = create_devices,
-    .count = count_cards,
+    .count = count_gpus,
 };

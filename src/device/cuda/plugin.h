@@ -15,11 +15,11 @@ typedef struct sli_cuda_host {
 } sli_cuda_host;
 
 typedef struct sli_cuda_plugin {
-    /* How many cards there are. */
+    /* How many GPUs there are. */
     sl_status (*count)(int *out);
-    /* A device on a card, with streams and memory of its own. With `fill`, memory is filled with
-     * NaN when it is handed out. Errors: SL_ERR_NOT_FOUND for a card that the machine lacks. */
-    sl_status (*create)(const char *name, int card, bool fill, sl_device **out);
+    /* A device on a GPU, with streams and memory of its own. With `fill`, memory is filled with
+     * NaN when it is handed out. Errors: SL_ERR_NOT_FOUND for a GPU that the machine lacks. */
+    sl_status (*create)(const char *name, int gpu, bool fill, sl_device **out);
 } sli_cuda_plugin;
 
 /* NULL: the library is of another version. `host` is kept. */

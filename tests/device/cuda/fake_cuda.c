@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { CARDS = 2, MOST_STREAMS = 64, ALIGNMENT = 256 };
+enum { GPUS = 2, MOST_STREAMS = 64, ALIGNMENT = 256 };
 #define RESERVED_BYTES ((size_t)1 << 32)
 
 /* An event lives as long as its handle or a task that knows it. */
@@ -33,27 +33,27 @@ typedef struct block {
     struct block *next;
     char *memory;
     size_t bytes;
-    int card;
+    int gpu;
     bool is_free;
 } block;
 
 struct CUmemPoolHandle_st {
-    int card;
+    int gpu;
 };
 
 static struct {
     pthread_mutex_t lock; /* guards all below */
     struct CUstream_st *streams[MOST_STREAMS];
-    cudaError_t error; /* of queued work; it stays, as on a card */
+    cudaError_t error; /* of queued work; it stays, as on a GPU */
     bool is_closed, any_memory;
     char *memory; /* [RESERVED_BYTES] if closed, without access but while work is done */
-    size_t used, limit, live[CARDS];
+    size_t used, limit, live[GPUS];
     block *blocks;
     uint64_t random;
     fake_cuda_state state;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 20240229};
 
-static _Thread_local int current_card;
+static _Thread_local int current_gpu;
 static _Thread_local cudaError_t last_error;
 
 fake_cuda_state *fake_cuda(void)
@@ -106,10 +106,10 @@ bool fake_is_device_memory(const void *memory)
     return (uintptr_t)memory - (uintptr_t)all.memory < RESERVED_BYTES;
 }
 
-static block *find_free(size_t bytes, int card)
+static block *find_free(size_t bytes, int gpu)
 {
     for (block *b = all.blocks; b; b = b->next)
-        if (b->is_free && b->bytes == bytes && b->card == card)
+        if (b->is_free && b->bytes == bytes && b->gpu == gpu)
             return b;
     return NULL;
 }
@@ -119,15 +119,15 @@ static block *block_of(const void *memory)
     for (block *b = all.blocks; b; b = b->next)
         if (b->memory == memory && !b->is_free)
             return b;
-    fprintf(stderr, "fake CUDA: %p is freed, but is no memory of a card\n", memory);
+    fprintf(stderr, "fake CUDA: %p is freed, but is no memory of a GPU\n", memory);
     abort();
 }
 
-static block *make_block(size_t bytes, int card)
+static block *make_block(size_t bytes, int gpu)
 {
     block *made = calloc(1, sizeof *made);
     assert(made && all.used + bytes <= RESERVED_BYTES);
-    *made = (block){all.blocks, all.memory + all.used, bytes, card, true};
+    *made = (block){all.blocks, all.memory + all.used, bytes, gpu, true};
     all.blocks = made;
     all.used += bytes;
     return made;
@@ -136,7 +136,7 @@ static block *make_block(size_t bytes, int card)
 cudaError_t cudaMallocFromPoolAsync(void **out, size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream)
 {
-    (void)stream; /* what gave it back is done: no queue of this card uses it */
+    (void)stream; /* what gave it back is done: no queue of this GPU uses it */
     size_t rounded = ALIGNMENT;
     while (rounded < bytes)
         rounded *= 2;
@@ -145,14 +145,14 @@ cudaError_t cudaMallocFromPoolAsync(void **out, size_t bytes, cudaMemPool_t pool
     begin();
     cudaError_t code = cudaSuccess;
     bool fails = ++all.state.allocations >= all.state.failing && all.state.failing > 0;
-    if (fails || all.live[pool->card] + bytes > all.limit) {
+    if (fails || all.live[pool->gpu] + bytes > all.limit) {
         code = cudaErrorMemoryAllocation;
     } else {
-        block *taken = find_free(bytes, pool->card);
+        block *taken = find_free(bytes, pool->gpu);
         if (!taken)
-            taken = make_block(bytes, pool->card);
+            taken = make_block(bytes, pool->gpu);
         taken->is_free = false;
-        all.live[pool->card] += bytes;
+        all.live[pool->gpu] += bytes;
         open_memory(true);
         memset(taken->memory, 0xFF, bytes);
         open_memory(false);
@@ -167,7 +167,7 @@ static cudaError_t give_back(void *argument)
     block *given = block_of(*(void **)argument);
     memset(given->memory, 0xFF, given->bytes);
     given->is_free = true;
-    all.live[given->card] -= given->bytes;
+    all.live[given->gpu] -= given->bytes;
     return cudaSuccess;
 }
 
@@ -180,7 +180,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const struct cudaMemPoolProps 
 {
     *out = malloc(sizeof **out);
     assert(*out);
-    (*out)->card = properties->location.id;
+    (*out)->gpu = properties->location.id;
     return cudaSuccess;
 }
 
@@ -202,7 +202,7 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr att
 {
     (void)attribute;
     begin();
-    *(uint64_t *)value = all.live[pool->card];
+    *(uint64_t *)value = all.live[pool->gpu];
     end();
     return cudaSuccess;
 }
@@ -217,7 +217,7 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes)
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     begin();
-    *free_bytes = all.limit - all.live[current_card];
+    *free_bytes = all.limit - all.live[current_gpu];
     *total_bytes = all.limit;
     end();
     return cudaSuccess;
@@ -470,12 +470,12 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return code;
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *to, int to_card, const void *from, int from_card,
-                                size_t bytes, cudaStream_t stream)
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_gpu, const void *from, int from_gpu, size_t bytes,
+                                cudaStream_t stream)
 {
     transfer copy = {.to = to, .from = from, .bytes = bytes};
-    (void)to_card;
-    (void)from_card;
+    (void)to_gpu;
+    (void)from_gpu;
     assert(fake_is_device_memory(to) && fake_is_device_memory(from));
     all.state.peer_copies++;
     return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
@@ -502,23 +502,23 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return cudaMemset2DAsync(to, bytes, value, bytes, 1, stream);
 }
 
-/* ---- Cards ------------------------------------------------------------------------------ */
+/* ---- GPUs ------------------------------------------------------------------------------- */
 
 cudaError_t cudaGetDeviceCount(int *out)
 {
-    *out = getenv("FAKE_CUDA_NO_DRIVER") ? 0 : CARDS;
+    *out = getenv("FAKE_CUDA_NO_DRIVER") ? 0 : GPUS;
     return *out ? cudaSuccess : fail(cudaErrorInsufficientDriver);
 }
 
-cudaError_t cudaSetDevice(int card)
+cudaError_t cudaSetDevice(int gpu)
 {
-    current_card = card;
+    current_gpu = gpu;
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr attribute, int card)
+cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr attribute, int gpu)
 {
-    (void)card;
+    (void)gpu;
     *out = attribute == cudaDevAttrComputeCapabilityMajor   ? 9
            : attribute == cudaDevAttrComputeCapabilityMinor ? 0
                                                             : 1;

@@ -1,4 +1,4 @@
-/* What tests see and set of the CUDA runtime that needs no card (fake_cuda.h). They find the
+/* What tests see and set of the CUDA runtime that needs no GPU (fake_cuda.h). They find the
  * function in sluice_cuda.so. */
 #ifndef TESTS_DEVICE_CUDA_FAKE_CUDA_STATE_H
 #define TESTS_DEVICE_CUDA_FAKE_CUDA_STATE_H

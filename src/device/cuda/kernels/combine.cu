@@ -6,12 +6,12 @@
 
 enum { COMBINE_THREADS = 256 };
 
-/* The type in which elements are combined. bf16 is combined as f32; integers wrap. */
+/* a op b. bf16 elements come as f32; integers wrap. NaN if either is. */
 template <class T> static inline __device__ T combined(sl_reduce_op op, T a, T b)
 {
     if (op == SL_REDUCE_PRODUCT)
         return a * b;
-    if (op == SL_REDUCE_MIN) /* values that cannot be ordered: NaN */
+    if (op == SL_REDUCE_MIN) /* a + b is NaN if either is */
         return a <= b ? a : b < a ? b : a + b;
     if (op == SL_REDUCE_MAX)
         return a >= b ? a : b > a ? b : a + b;

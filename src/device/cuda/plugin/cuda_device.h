@@ -1,4 +1,4 @@
-/* A CUDA device: two streams and a memory pool on one card. Operations are queued on `stream`; the
+/* A CUDA device: two streams and a memory pool on one GPU. Operations are queued on `stream`; the
  * host waits only where it gets a result. */
 #ifndef SLI_DEVICE_CUDA_PLUGIN_CUDA_DEVICE_H
 #define SLI_DEVICE_CUDA_PLUGIN_CUDA_DEVICE_H
@@ -12,7 +12,7 @@ typedef struct sli_products sli_products;
 typedef struct sli_cuda_device {
     sl_device base;
     char isa[16];
-    int card;
+    int gpu;
     bool fill;
     cudaStream_t stream; /* of operations */
     cudaStream_t copies; /* what other devices take, and when its memory is free */
@@ -30,12 +30,12 @@ sl_status sli_cuda_check(const sl_device *device, const char *what, cudaError_t 
 
 #define SLI_CUDA_TRY(device, what, call) SL_TRY(sli_cuda_check(device, what, call))
 
-/* Every function that calls CUDA begins with this: the card is the calling thread's. */
+/* Every function that calls CUDA begins with this: the GPU is the calling thread's. */
 sl_status sli_cuda_enter(sl_device *device);
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------ */
 
-/* The device's own pool. Errors: SL_ERR_UNSUPPORTED for a card without memory pools. */
+/* The device's own pool. Errors: SL_ERR_UNSUPPORTED for a GPU without memory pools. */
 sl_status sli_cuda_pool_create(sli_cuda_device *device);
 
 /* Memory for one operation, which goes back in the order of the stream. */
@@ -51,7 +51,7 @@ sl_status sli_cuda_read(sl_device *device, void *host, const void *from, size_t 
 
 /* ---- Between devices (deliver.c) -------------------------------------------------------- */
 
-/* Makes `waiting` wait for what is queued on `stream`; both are of the current card's. */
+/* Makes `waiting` wait for what is queued on `stream`; both are of the current GPU's. */
 cudaError_t sli_cuda_wait_for_stream(cudaStream_t waiting, cudaStream_t stream);
 
 void *sli_cuda_mark(sl_device *device);

@@ -55,13 +55,13 @@ static cudaError_t copy_to_host(sli_cuda_device *self, cudaEvent_t mark, const v
     return code == cudaSuccess ? cudaStreamSynchronize(self->copies) : code;
 }
 
-/* On the receiver's card, which is the current one. */
-static cudaError_t copy_to_card(sli_cuda_device *self, cudaEvent_t mark, const void *from,
-                                sli_cuda_device *to, void *memory, size_t bytes)
+/* On the receiver's GPU, which is the current one. */
+static cudaError_t copy_to_gpu(sli_cuda_device *self, cudaEvent_t mark, const void *from,
+                               sli_cuda_device *to, void *memory, size_t bytes)
 {
     cudaError_t code = mark ? cudaStreamWaitEvent(to->stream, mark, 0) : cudaSuccess;
     if (code == cudaSuccess)
-        code = cudaMemcpyPeerAsync(memory, to->card, from, self->card, bytes, to->stream);
+        code = cudaMemcpyPeerAsync(memory, to->gpu, from, self->gpu, bytes, to->stream);
     return code == cudaSuccess ? sli_cuda_wait_for_stream(self->copies, to->stream) : code;
 }
 
@@ -72,7 +72,7 @@ sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_d
     bool is_cuda = to->ops == device->ops;
     SL_TRY(sli_cuda_enter(is_cuda ? to : device));
     return sli_cuda_check(device, "copy to another device",
-                          is_cuda ? copy_to_card(self, mark, from, sli_cuda(to), memory, bytes)
+                          is_cuda ? copy_to_gpu(self, mark, from, sli_cuda(to), memory, bytes)
                                   : copy_to_host(self, mark, from, memory, bytes));
 }
 

@@ -9,19 +9,19 @@ sl_status sli_cuda_pool_create(sli_cuda_device *device)
     uint64_t keep = UINT64_MAX; /* what was released stays for the next step */
     struct cudaMemPoolProps properties = {
         .allocType = cudaMemAllocationTypePinned,
-        .location = {.type = cudaMemLocationTypeDevice, .id = device->card},
+        .location = {.type = cudaMemLocationTypeDevice, .id = device->gpu},
     };
     SLI_CUDA_TRY(base, "its attributes",
-                 cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device->card));
+                 cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device->gpu));
     if (!supported)
-        return sl_error(SL_ERR_UNSUPPORTED, "%s: the card has no memory pools", base->name);
+        return sl_error(SL_ERR_UNSUPPORTED, "%s: the GPU has no memory pools", base->name);
     SLI_CUDA_TRY(base, "create a memory pool", cudaMemPoolCreate(&device->pool, &properties));
     SLI_CUDA_TRY(base, "create a memory pool",
                  cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep));
     return SL_OK;
 }
 
-/* The bytes that the pool has of the card. A failure to read them is no failure of what asked. */
+/* The bytes that the pool has of the GPU. A failure to read them is no failure of what asked. */
 static void count_reserved(sli_cuda_device *device)
 {
     uint64_t bytes;
@@ -30,7 +30,7 @@ static void count_reserved(sli_cuda_device *device)
         atomic_store(&device->base.reserved_bytes, bytes);
 }
 
-/* Once more after what is free has gone back to the card: in other sizes it may be enough. */
+/* Once more after what is free has gone back to the GPU: in other sizes it may be enough. */
 static cudaError_t allocate_again(sli_cuda_device *device, size_t bytes, void **out)
 {
     (void)cudaGetLastError(); /* it was this call's */

@@ -1,4 +1,4 @@
-/* What sluice_cuda.so exports: how many cards there are, and devices on them. */
+/* What sluice_cuda.so exports: how many GPUs there are, and devices on them. */
 #include "device/cuda/plugin/cuda_device.h"
 
 #include <stdarg.h>
@@ -36,7 +36,7 @@ sl_status sli_cuda_check(const sl_device *device, const char *what, cudaError_t 
 
 sl_status sli_cuda_enter(sl_device *device)
 {
-    return sli_cuda_check(device, "choose the card", cudaSetDevice(sli_cuda(device)->card));
+    return sli_cuda_check(device, "choose the GPU", cudaSetDevice(sli_cuda(device)->gpu));
 }
 
 /* ---- The table -------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ static const sli_device_ops ops = {
 
 /* ---- Devices ---------------------------------------------------------------------------- */
 
-static sl_status count_cards(int *out)
+static sl_status count_gpus(int *out)
 {
     *out = 0;
     cudaError_t code = cudaGetDeviceCount(out);
@@ -103,19 +103,19 @@ static sl_status count_cards(int *out)
         return SL_OK;
     (void)cudaGetLastError();
     *out = 0;
-    return sl_error(SL_ERR_UNSUPPORTED, "CUDA finds no card: %s", cudaGetErrorString(code));
+    return sl_error(SL_ERR_UNSUPPORTED, "CUDA finds no GPU: %s", cudaGetErrorString(code));
 }
 
 /* Kernels are compiled for 8.0 and 9.0. */
-static sl_status describe_card(sli_cuda_device *device)
+static sl_status describe_gpu(sli_cuda_device *device)
 {
     sl_device *base = &device->base;
     int major, minor;
     size_t free_bytes, total_bytes;
     SLI_CUDA_TRY(base, "its attributes",
-                 cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->card));
+                 cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device->gpu));
     SLI_CUDA_TRY(base, "its attributes",
-                 cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device->card));
+                 cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device->gpu));
     SLI_CUDA_TRY(base, "its memory", cudaMemGetInfo(&free_bytes, &total_bytes));
     snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
     base->isa = device->isa;
@@ -123,16 +123,16 @@ static sl_status describe_card(sli_cuda_device *device)
     base->has_bf16 = base->has_tf32 = true;
     base->usable_bytes = total_bytes;
     if (major < 8)
-        return sl_error(SL_ERR_UNSUPPORTED, "%s: the kernels need a card of sm_80 or later, got %s",
+        return sl_error(SL_ERR_UNSUPPORTED, "%s: the kernels need a GPU of sm_80 or later, got %s",
                         base->name, device->isa);
     return SL_OK;
 }
 
-static sl_status open_card(sli_cuda_device *device)
+static sl_status open_gpu(sli_cuda_device *device)
 {
     sl_device *base = &device->base;
     SL_TRY(sli_cuda_enter(base));
-    SL_TRY(describe_card(device));
+    SL_TRY(describe_gpu(device));
     SLI_CUDA_TRY(base, "create a stream",
                  cudaStreamCreateWithFlags(&device->stream, cudaStreamNonBlocking));
     SLI_CUDA_TRY(base, "create a stream",
@@ -141,21 +141,21 @@ static sl_status open_card(sli_cuda_device *device)
     return sli_products_create(base, &device->products);
 }
 
-static sl_status create_device(const char *name, int card, bool fill, sl_device **out)
+static sl_status create_device(const char *name, int gpu, bool fill, sl_device **out)
 {
-    int cards;
+    int gpus;
     *out = NULL;
-    SL_TRY(count_cards(&cards));
-    if (card >= cards)
-        return sl_error(SL_ERR_NOT_FOUND, "%s: the machine has no card %d (it has %d)", name, card,
-                        cards);
+    SL_TRY(count_gpus(&gpus));
+    if (gpu >= gpus)
+        return sl_error(SL_ERR_NOT_FOUND, "%s: the machine has no GPU %d (it has %d)", name, gpu,
+                        gpus);
     sli_cuda_device *device = calloc(1, sizeof *device);
     if (!device)
         return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s", name);
     host->init_device(&device->base, &ops, name);
-    device->card = card;
+    device->gpu = gpu;
     device->fill = fill;
-    sl_status status = open_card(device);
+    sl_status status = open_gpu(device);
     if (status == SL_OK)
         *out = &device->base;
     else
@@ -172,7 +172,7 @@ sli_cuda_open(const sli_cuda_host *library);
 
 const sli_cuda_plugin *sli_cuda_open(const sli_cuda_host *library)
 {
-    static const sli_cuda_plugin plugin = {count_cards, create_device};
+    static const sli_cuda_plugin plugin = {count_gpus, create_device};
     host = library;
     return strcmp(library->version(), SLUICE_VERSION) == 0 ? &plugin : NULL;
 }
