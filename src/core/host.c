@@ -13,30 +13,30 @@ void sli_host_name(char name[SLI_HOST_NAME_BYTES])
         snprintf(name, SLI_HOST_NAME_BYTES, "unknown");
 }
 
-enum { DIGEST_BYTES = (SLI_HOST_BYTES - 1) / 2 };
+enum { DIGEST_BYTES = (SLI_HOST_ID_BYTES - 1) / 2 };
 
 /* The kernel draws a number at its start, which containers of one host see as well; network
  * namespaces have numbers. The host's name stands in where /proc is missing. */
 static void digest_host(unsigned char digest[DIGEST_BYTES])
 {
-    char kernel[SLI_HOST_NAME_BYTES] = "", network[64] = "", text[128];
+    char boot_id[SLI_HOST_NAME_BYTES] = "", network[64] = "", text[128];
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    bool known = file && fgets(kernel, sizeof kernel, file);
+    bool known = file && fgets(boot_id, sizeof boot_id, file);
     if (file)
         fclose(file);
     if (!known)
-        sli_host_name(kernel);
+        sli_host_name(boot_id);
     if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0)
         network[0] = '\0';
-    snprintf(text, sizeof text, "%s%s", kernel, network);
+    snprintf(text, sizeof text, "%s%s", boot_id, network);
     crypto_generichash(digest, DIGEST_BYTES, (const unsigned char *)text, strlen(text), NULL, 0);
 }
 
-void sli_host_id(char id[SLI_HOST_BYTES])
+void sli_host_id(char id[SLI_HOST_ID_BYTES])
 {
     unsigned char digest[DIGEST_BYTES];
     digest_host(digest);
-    sodium_bin2hex(id, SLI_HOST_BYTES, digest, sizeof digest);
+    sodium_bin2hex(id, SLI_HOST_ID_BYTES, digest, sizeof digest);
 }
 
 int64_t sli_host_number(void)

@@ -5,13 +5,13 @@
 
 #include <stdint.h>
 
-enum { SLI_HOST_BYTES = 33 /* of a host's id */, SLI_HOST_NAME_BYTES = 64 };
+enum { SLI_HOST_ID_BYTES = 33, SLI_HOST_NAME_BYTES = 64 };
 
-/* For people: "node1"; "unknown" where the system does not say. The bytes after it are 0. */
+/* The host's name for messages, "node1", padded with zeros; "unknown" if the system has none. */
 void sli_host_name(char name[SLI_HOST_NAME_BYTES]);
 
 /* 32 hexadecimal digits, the same for processes on one host alone. */
-void sli_host_id(char id[SLI_HOST_BYTES]);
+void sli_host_id(char id[SLI_HOST_ID_BYTES]);
 
 /* 63 bits of the id. */
 int64_t sli_host_number(void);

@@ -361,7 +361,7 @@ static bool try_address(const sli_wire_address *to, int index, const sli_wire_ca
 sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options *options,
                         sli_wire_connection *out)
 {
-    char host[SLI_HOST_BYTES], why[REASON_BYTES] = "none of its addresses leads there from here";
+    char host[SLI_HOST_ID_BYTES], why[REASON_BYTES] = "none of its addresses leads there from here";
     time_limit left = {.until = 0};
     bool again = true;
     out->fd = -1;

@@ -34,7 +34,7 @@ typedef union sli_wire_socket_address {
 
 typedef struct sli_wire_address {
     unsigned char key[SLI_WIRE_KEY_BYTES]; /* secret: known to the job's processes alone */
-    char host[SLI_HOST_BYTES];             /* the listener's sli_host_id */
+    char host[SLI_HOST_ID_BYTES];          /* the listener's sli_host_id */
     int count;
     sli_wire_socket_address at[SLI_WIRE_MAX_ADDRESSES]; /* with the port, all the same */
 } sli_wire_address;

@@ -191,10 +191,10 @@ static bool read_all(char *words, sli_wire_address *out)
     int port;
     const char *host;
     if (!read_key(next_word(&words), out->key) || !(host = next_word(&words)) ||
-        strspn(host, "0123456789abcdef") != SLI_HOST_BYTES - 1 ||
-        host[SLI_HOST_BYTES - 1] != '\0' || !read_port(next_word(&words), &port))
+        strspn(host, "0123456789abcdef") != SLI_HOST_ID_BYTES - 1 ||
+        host[SLI_HOST_ID_BYTES - 1] != '\0' || !read_port(next_word(&words), &port))
         return false;
-    memcpy(out->host, host, SLI_HOST_BYTES);
+    memcpy(out->host, host, SLI_HOST_ID_BYTES);
     for (const char *word; (word = next_word(&words));) {
         if (out->count == SLI_WIRE_MAX_ADDRESSES ||
             !read_number_address(word, &out->at[out->count]))

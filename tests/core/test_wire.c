@@ -268,7 +268,7 @@ static void text_that_is_no_address_is_refused(void **state)
 static void loopback_leads_to_its_own_host_alone(void **state)
 {
     (void)state;
-    char host[SLI_HOST_BYTES];
+    char host[SLI_HOST_ID_BYTES];
     sli_wire_address read;
     sli_host_id(host);
     check_ok(sli_wire_address_parse(KEY "," HOST ",1,127.0.0.1,::1,10.0.0.1", &read));
