@@ -153,10 +153,10 @@ void sl_launch_link_steps(sl_launch_link *link, int64_t steps);
  * several calls for a rank all count. NULL: does nothing. */
 void sl_launch_link_role(sl_launch_link *link, int rank, const char *role);
 
-/* Asks for an attempt with fewer processes, after this one, which all ranks must end with success:
- * a failure counts instead. One rank asks, before any has failed; a number that is not fewer is
- * ignored. The job fails where they are fewer than least_processes, or that is 0. NULL: does
- * nothing. */
+/* Asks the launcher for another attempt with `processes` processes, fewer than this one has. All
+ * ranks must then end with success; if one fails, the request is dropped. Call it on one rank,
+ * before any has failed; a number that is not smaller is ignored. The job fails if the number is
+ * below least_processes, or if least_processes is 0. link may be NULL. */
 void sl_launch_link_processes(sl_launch_link *link, int processes);
 
 /* Tells the launcher the error that this program ends with; the launcher reports it. False if it

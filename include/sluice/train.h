@@ -258,23 +258,23 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
                            sl_module_profile *profiles, int *balance);
 
-/* What the hosts of a run have: the most of its processes that one has (0: all), and the bytes of
- * memory of the smallest one (0: they are not checked). */
+/* The hosts of a run. */
 typedef struct sl_train_hosts {
-    int processes;
-    uint64_t bytes;
+    int processes;  /* the most that one host runs; 0: one host runs all */
+    uint64_t bytes; /* memory of the smallest host; 0: not checked */
 } sl_train_hosts;
 
-/* Changes the layout that `options` ask for to one with at most `processes` ranks, each a pipeline
- * rank: options->replicas, pipeline_ranks, and zero where one replica is left. Of those whose plan
- * fits the hosts' memory (NULL: all do), with at most as many replicas, and at least as many
- * pipeline ranks where there are so many processes (a model without a pipeline gets none), it is
- * the one with the shortest step, simulated with the modules' operations as times; of equal ones
- * the one with the most ranks. A balance and a placement hold for their number of stages: where no
- * such layout fits, balance_kind becomes SL_BALANCE_AUTO and placement NULL. Devices and a table
- * stay. `model` has these options. Where nothing fits, nothing is changed, and the run will say
- * why. Errors: SL_ERR_MEMORY also where only the memory is too little; as sl_plan_create and
- * sl_partition_by_time. */
+/* Chooses a layout for at most `processes` ranks, one pipeline rank each, and writes it to
+ * options->replicas and pipeline_ranks; clears zero if one replica is left. Candidates have at most
+ * as many replicas as `options` ask for and at least as many pipeline ranks (all processes, if
+ * there are fewer; one, if they ask for no pipeline), and fit the hosts' memory (NULL: not
+ * checked). The one with the shortest step wins, simulated with the modules' operations as times;
+ * of equals, the one with the most ranks.
+ *
+ * An explicit balance and a placement are kept if a candidate has their number of stages; otherwise
+ * balance_kind becomes SL_BALANCE_AUTO and placement NULL. Devices and a table stay. `model` has
+ * these options. If no layout is valid, options stay as they are and SL_OK is returned. Errors:
+ * SL_ERR_MEMORY if only memory is too small; as sl_plan_create and sl_partition_by_time. */
 sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes,
                               const sl_train_hosts *hosts);
 

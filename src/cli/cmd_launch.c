@@ -27,8 +27,8 @@ static const sl_option options[] = {
      RANGE(1, SL_LAUNCH_MAX_PROCESSES), .optional = true,
      .help = "Number of processes to start"},
     {.name = "hosts", .value = "FILE", FIELD(TEXT, launch.hosts),
-     .help = "File of hosts, one on each line, with \" slots=N\" for the number of processes (with "
-             "--elastic, 1 where it is missing); by default this machine alone"},
+     .help = "File with one host a line, as for mpirun: NAME slots=N. Without slots=, the host's "
+             "cores count, with --elastic 1. By default this machine alone"},
     {.name = "max-restarts", .value = "K", FIELD(INT, launch.max_restarts), RANGE(0, MAX_RESTARTS),
      .help = "Restart a job that fails, up to K times"},
     {.name = "elastic", .value = "MIN:MAX", FIELD(TEXT, elastic), .needs = "max-restarts",

@@ -231,10 +231,10 @@ static sl_status fit_fewer_processes(sl_train_options *options, const sl_launch_
     sl_status status = fit_layout_together(options, model, launch);
     sl_module_destroy(&model);
     if (status == SL_OK && launch->rank == 0 && options->balance_kind != balance)
-        cli_complain("warning: --balance fits no layout of %d processes: auto instead",
+        cli_complain("warning: --balance fits no layout of %d processes: using --balance auto",
                      launch->world_size);
     if (status == SL_OK && launch->rank == 0 && is_placed && !options->placement)
-        cli_complain("warning: --placement fits no layout of %d processes: the schedule's instead",
+        cli_complain("warning: --placement fits no layout of %d processes: using the schedule's",
                      launch->world_size);
     int fitting = options->replicas * options->pipeline_ranks;
     *ends = status == SL_OK && fitting > 0 && fitting < launch->world_size && cli_launcher;

@@ -24,8 +24,9 @@ static const double answer_seconds = 5, pause_seconds = 5;
 typedef struct host {
     char *line, *name;
     int slots;
-    bool answers, answered; /* in the last probe; before it, at first true */
-    pid_t probe;            /* the process that asks it; 0: none */
+    bool answers;  /* in the newest probe of it; true before the first */
+    bool answered; /* in the probe before that */
+    pid_t probe;   /* the process that asks it; 0: none */
 } host;
 
 struct sli_hosts {
@@ -48,8 +49,11 @@ static bool read_slots(const char *words, long *slots)
         words += strspn(words, " \t");
         if (*words == '\0' || *words == '#')
             return false;
+        if (strncmp(words, name, sizeof name - 1) != 0)
+            continue;
         const char *end = words + sizeof name - 1;
-        if (strncmp(words, name, sizeof name - 1) != 0 || *(end += strspn(end, " \t")) != '=')
+        end += strspn(end, " \t");
+        if (*end != '=')
             continue;
         *slots = strtol(end + 1, NULL, 10);
         return true;
@@ -198,7 +202,8 @@ static sl_status begin_probe(sli_hosts *self, bool lost_ones)
         if (one->probe == 0)
             probe_host(self, one->name, parent);
         if (one->probe < 0)
-            status = sl_error(SL_ERR_IO, "the hosts cannot be asked: %s", strerror(errno));
+            status = sl_error(SL_ERR_IO, "cannot start a process to probe host %s: %s", one->name,
+                              strerror(errno));
     }
     return status;
 }

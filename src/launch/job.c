@@ -245,7 +245,8 @@ static void ask_for_fewer(attempt *self, int rank, int processes)
         return;
     if (least == 0 || processes < least) {
         self->end->is_final = true;
-        record_failure(self, RANK_FAILED, 1, "rank %d needs %d process%s, and the least is %d",
+        record_failure(self, RANK_FAILED, 1,
+                       "rank %d asked to restart with %d process%s, but the job needs at least %d",
                        rank, processes, processes == 1 ? "" : "es", least ? least : self->count);
         return;
     }

@@ -121,7 +121,7 @@ for form in whole sharded; do
         "${train[@]}" $zero --resume "$form" --log-json "$form$zero.jsonl" >"$scratch/out" 2>"$scratch/err" || fail "$form: no resume"
         paste <(losses log.jsonl) <(losses "$form$zero.jsonl") | tr ':' '\t' >pairs
         ! grep -q 'gradients of micro-batches' "$scratch/err" || fail "$form $zero: one chunk has no order"
-        grep -q 'its run added replicas in the order of ranks' "$scratch/err" ||
+        grep -q 'its sums depend on the number of replicas' "$scratch/err" ||
             fail "$form $zero: no warning of the other sums"
         awk '{ off = $2 / $4 - 1; if ($1 != $3 || off > 1e-5 || off < -1e-5) bad = 1 }
              END { exit bad || NR != 6 }' pairs || { cat pairs; fail "$form $zero: other losses"; }

@@ -237,7 +237,9 @@ static void request_below_the_least_fails_the_job(void **state)
     write_file(path, script, sizeof script - 1);
     program_start(&run, "launch -n 2 --max-restarts 1 --elastic 2:2 sh %s", path);
     assert_int_equal(run.status, 1);
-    check_line(run.err, "^sluice: attempt 1 of 2: rank [01] needs 1 process, and the least is 2$");
+    check_line(run.err,
+               "^sluice: attempt 1 of 2: rank [01] asked to restart with 1 process, but the job "
+               "needs at least 2$");
     program_start(&run, "launch -n 2 sh %s", path);
     assert_int_equal(run.status, 1);
 }

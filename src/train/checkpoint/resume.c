@@ -114,9 +114,9 @@ static const char OTHER_ORDER[] =
     "it was made when gradients of micro-batches were added from the last to the first; from here "
     "on they are added from the first to the last, and losses differ in their last digits";
 
-static const char OTHER_SUMS[] = "its run added replicas in the order of ranks; from here on sums "
-                                 "do not depend on the number of "
-                                 "replicas, and losses may differ in their last digits";
+static const char OTHER_SUMS[] =
+    "its sums depend on the number of replicas, those of this run do not: losses may differ in "
+    "their last digits";
 
 sl_status sli_resume_check(const sli_run *run)
 {
