@@ -134,9 +134,10 @@ typedef struct sl_pipe_batch {
     int64_t first_sample;     /* global number of row 0; replicas differ here */
     double weight;            /* of the batch's gradient; 0: 1 */
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
-    bool same_weights;        /* no parameter has changed since the pipe's last call that succeeded:
-                                 values are not converted to bf16 again, nor sent again to processes
-                                 that are tied to them. Where it is not so, the old ones are used */
+    bool same_weights;        /* no parameter has changed since the pipe's last successful call:
+                                 values are not converted to bf16 again, and tied values are not
+                                 sent to other processes again. If one has changed, its old value
+                                 may be used */
     sl_cache *cache;          /* (optional, sl_pipe_forward alone) borrowed; see there */
 } sl_pipe_batch;
 
@@ -191,9 +192,10 @@ int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
  * sl_utilization_clear. In a group, every rank calls it and gets the same: the timelines of all
  * ranks, as `measured`, on the clock of the group's first rank and since the first start. The
  * clocks are compared in the call; another rank's times are wrong by at most half the shortest of 8
- * round trips. The prediction's costs of links between processes are measured in the call, with
- * messages of the tensors' sizes; ranks on the same cores share them there. Errors: SL_ERR_INVALID
- * where no step has run, or the last one failed. */
+ * round trips. For the prediction, the cost of each link between processes is half the shortest of
+ * 4 round trips of a message of the tensor's size, at most 1 MiB and scaled up for a larger one.
+ * Ranks on the same cores share them in the prediction. Errors: SL_ERR_INVALID where no step has
+ * run, or the last one failed. */
 sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out);
 
 SL_API_END

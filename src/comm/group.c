@@ -53,9 +53,8 @@ sl_status sli_group_check_host(const sl_group *group, const char *who)
     if (!group->device)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
-                    "%s: needs a group that exchanges the host's memory, not %s's (the backend "
-                    "nccl)",
-                    who, sl_device_name(group->device));
+                    "%s: expected a group of the backend local or mpi, got one of nccl on %s", who,
+                    sl_device_name(group->device));
 }
 
 sl_status sl_group_create_nccl(sl_group *below, sl_device *device, sl_group **out)
@@ -70,7 +69,8 @@ void sl_group_destroy(sl_group **group)
     if (!group || !*group)
         return;
     sli_error_copy own;
-    sli_error_save(&own, SL_ERR_INTERNAL); /* leaving a broken group leaves its error */
+    /* Destroying a broken group must not replace this thread's error. */
+    sli_error_save(&own, SL_ERR_INTERNAL);
     sli_comm_thread_destroy(&(*group)->thread);
     (*group)->ops->leave(*group);
     (void)sli_error_restore(&own);

@@ -150,8 +150,8 @@ static bool has_ended(sli_mpi_process *process, sli_request *request)
     return done;
 }
 
-/* Sends that are given up together, as all those to a rank that has died, have this time together:
- * where the first one does not end, the others do not either. */
+/* Sends that are abandoned together, e.g. all those to a dead rank, share one deadline, until a
+ * second after it: if the first one does not end, the others will not. */
 static double end_of_sends(sli_mpi_process *process)
 {
     const double together_seconds = 1;

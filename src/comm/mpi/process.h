@@ -14,7 +14,7 @@ typedef struct sli_mpi_process {
     int rank, size;
     sli_hub *hub; /* NULL but on rank 0 */
     sli_watch *watch;
-    _Atomic double sends_until; /* when the last sends to be given up were */
+    _Atomic double sends_until; /* the newest deadline of abandoned sends (call.c) */
     /* A failed operation left a receive that would not be cancelled: MPI may write to its buffer
      * the next time that it is called, so it is not called again. */
     atomic_bool unusable;

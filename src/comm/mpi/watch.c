@@ -109,12 +109,18 @@ static void break_for_absent(const sli_watch *watch, sli_member *member,
         return;
     if (why)
         first = write_absent(watch, member, sequence, why, ranks, sizeof ranks);
-    const char *cause = why && strncmp(why, "left", 4) == 0 ? member->cause : "";
-    sl_status status =
-        sl_error(SL_ERR_CANCELLED, "%s, operation %" PRIu64 " of the group: %s %s%s%s%s",
-                 operation_text(operation, what), sequence, why ? ranks : "rank 0 of the job",
-                 why ? why : watch->dead[0], why ? "" : ", which watches over the others",
-                 *cause ? ", after this error: " : "", cause);
+    (void)operation_text(operation, what);
+    sl_status status;
+    if (why) {
+        const char *cause = strncmp(why, "left", 4) == 0 ? member->cause : "";
+        status = sl_error(SL_ERR_CANCELLED, "%s, operation %" PRIu64 " of the group: %s %s%s%s",
+                          what, sequence, ranks, why, *cause ? ", after this error: " : "", cause);
+    } else {
+        status = sl_error(SL_ERR_CANCELLED,
+                          "%s, operation %" PRIu64 " of the group: rank 0 of the job %s, which "
+                          "watches over the others",
+                          what, sequence, watch->dead[0]);
+    }
     break_member(member, sli_error_set_rank(status, first));
 }
 
