@@ -55,21 +55,28 @@ void sli_stages_text(const int *stage_ranks, int stages, int rank, char *text, s
     }
 }
 
+/* Machines can have the same name, so a number tells them apart. */
+typedef struct host {
+    char name[SLI_HOST_NAME_BYTES];
+    int64_t number;
+} host;
+
 static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int stages)
 {
-    char(*hosts)[SLI_HOST_NAME_BYTES] = calloc((size_t)group->size, sizeof *hosts);
+    host *hosts = calloc((size_t)group->size, sizeof *hosts);
     char list[96], number[SLI_RANK_BYTES];
     if (!hosts)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d ranks", group->size);
-    char *own = hosts[group->rank];
-    sli_host_name(own);
-    sl_status status = sl_group_all_gather(group->group, own, hosts,
-                                           SLI_HOST_NAME_BYTES / sizeof(int32_t), SL_I32, NULL);
+    host *own = &hosts[group->rank];
+    sli_host_name(own->name);
+    own->number = sli_host_number();
+    sl_status status =
+        sl_group_all_gather(group->group, own, hosts, sizeof *own / sizeof(int32_t), SL_I32, NULL);
     for (int r = 0; r < group->size && status == SL_OK; r++) {
         sli_stages_text(stage_ranks, stages, r, list, sizeof list);
         snprintf(group->names[r], sizeof group->names[r], "%s on %.63s, %s",
-                 sli_rank_text(group->group, r, number), hosts[r], list);
-        while (strncmp(hosts[group->hosts[r]], hosts[r], SLI_HOST_NAME_BYTES) != 0)
+                 sli_rank_text(group->group, r, number), hosts[r].name, list);
+        while (hosts[group->hosts[r]].number != hosts[r].number)
             group->hosts[r]++;
     }
     free(hosts);
@@ -119,7 +126,7 @@ void sli_pipe_group_destroy(sli_pipe_group **group)
     sli_error_copy own;
     if (!group || !*group)
         return;
-    sli_error_save(&own, SL_ERR_INTERNAL); /* leaving a broken group leaves its error */
+    sli_error_save(&own, SL_ERR_INTERNAL); /* destroying a broken group keeps its error */
     sli_link_destroy(&(*group)->link);
     sl_group_destroy(&(*group)->group);
     (void)sli_error_restore(&own);
@@ -133,7 +140,7 @@ void sli_pipe_group_destroy(sli_pipe_group **group)
 /* ---- Exchanges -------------------------------------------------------------------------- */
 
 /* Adds to an error about a rank where that rank is. */
-static sl_status name_rank(const sli_pipe_group *group, sl_status status)
+static sl_status add_rank_location(const sli_pipe_group *group, sl_status status)
 {
     int failed = sli_error_rank();
     for (int r = 0; r < group->size; r++)
@@ -145,7 +152,8 @@ static sl_status name_rank(const sli_pipe_group *group, sl_status status)
 /* Breaks link and group after an error that the other ranks cannot know otherwise. */
 static sl_status break_group(sli_pipe_group *group, sl_status status)
 {
-    return sli_group_break(group->group, sli_link_break(group->link, name_rank(group, status)));
+    return sli_group_break(group->group,
+                           sli_link_break(group->link, add_rank_location(group, status)));
 }
 
 void sli_pipe_abort(sl_pipe *pipe, sl_status error)
