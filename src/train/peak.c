@@ -16,7 +16,7 @@ static const double least_seconds = 0.008, all_seconds = 0.05;
 
 typedef struct probe {
     sl_device *device;
-    bool bf16;
+    sl_precision precision;
     double end;  /* of the measurement */
     double best; /* FLOP/s so far */
     sli_worker *worker;
@@ -29,7 +29,8 @@ static sl_status time_product(const probe *p, sl_tensor *const *abc, int64_t siz
 {
     float result;
     double start = sli_clock_seconds();
-    SL_TRY(sli_device_gemm(p->device, &(sli_gemm){.bf16 = p->bf16,
+    SL_TRY(sli_device_gemm(p->device, &(sli_gemm){.bf16 = p->precision == SL_PRECISION_BF16,
+                                                  .tf32 = p->precision == SL_PRECISION_TF32,
                                                   .m = size,
                                                   .n = size,
                                                   .k = size,
@@ -59,10 +60,11 @@ static sl_status probe_size(probe *p, int64_t size, double *seconds)
 {
     sl_tensor *abc[3] = {NULL};
     sl_shape shape = sl_shape_2d(size, size);
+    bool is_bf16 = p->precision == SL_PRECISION_BF16;
     sl_status status = SL_OK;
     for (int i = 0; i < 3 && status == SL_OK; i++)
         status = sl_tensor_create_zero(p->device, SL_MEMORY_WORKSPACE,
-                                       p->bf16 && i < 2 ? SL_BF16 : SL_F32, &shape, &abc[i]);
+                                       is_bf16 && i < 2 ? SL_BF16 : SL_F32, &shape, &abc[i]);
     if (status == SL_OK)
         status = time_products(p, abc, size, seconds);
     for (int i = 0; i < 3; i++)
@@ -91,7 +93,7 @@ sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision pr
     *flops_per_s = 0;
     for (int i = 0; i < count && status == SL_OK; i++) {
         probes[i].device = devices[i];
-        probes[i].bf16 = precision == SL_PRECISION_BF16;
+        probes[i].precision = precision;
         status = sli_worker_create(sli_device_bind_thread, devices[i], &probes[i].worker);
         if (status == SL_OK)
             sli_worker_start(probes[i].worker, run_probe, &probes[i]);
