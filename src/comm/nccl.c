@@ -1,7 +1,7 @@
-/* The backend `nccl`: ranks with CUDA devices, whose data NCCL moves from card to card.
+/* The backend `nccl`: ranks with CUDA devices, whose data NCCL moves from GPU to GPU.
  *
  * NCCL moves and never adds: its sums depend on the ring or tree that it chooses, on the number of
- * ranks and on their places, and so would the bits of a run. Here each rank owns a range of the
+ * ranks and on their order, and so would the bits of a run. Here each rank owns a range of the
  * elements, NCCL brings it all ranks' nodes for that range, a kernel adds them in the order of the
  * tree (core/sum_tree.h), and NCCL sends the sums round. That is as many bytes as NCCL's own
  * all-reduce moves, and gives the bits of the backends `local` and `mpi`:
@@ -239,14 +239,19 @@ static void plan_sums(const int *ends, int terms, sli_combine *sum)
     }
 }
 
-static sl_status run_blocks(reduction *run)
+static int64_t longest_range(const reduction *run)
 {
     int64_t longest = 0;
     for (int r = 0; r < run->size; r++) {
         int64_t count = range_start(run, r + 1) - range_start(run, r);
         longest = count > longest ? count : longest;
     }
-    for (int64_t at = 0; at < longest; at += run->block) {
+    return longest;
+}
+
+static sl_status run_blocks(reduction *run)
+{
+    for (int64_t at = 0, end = longest_range(run); at < end; at += run->block) {
         SL_TRY(move_to_owners(run, at));
         SL_TRY(combine_block(run, at));
         SL_TRY(move_results(run, at));
@@ -274,8 +279,10 @@ static sl_status reduce(call *c)
     int size = c->group->size, ends[mine->terms], first[size + 1];
     sli_nodes_list(mine->terms, size, ends, first);
     if (first[size] > SLI_NCCL_MOST_NODES)
-        return sl_error(SL_ERR_UNSUPPORTED, "the backend nccl adds at most %d terms, got %d",
-                        SLI_NCCL_MOST_NODES, first[size]);
+        return sl_error(
+            SL_ERR_UNSUPPORTED,
+            "the backend nccl adds at most %d nodes, this sum has %d: use fewer ranks or shards",
+            SLI_NCCL_MOST_NODES, first[size]);
     reduction run = {.c = c,
                      .mine = mine,
                      .rank = c->group->rank,
@@ -287,8 +294,7 @@ static sl_status reduce(call *c)
                              .terms = mine->terms,
                              .node_count = first[size]}};
     size_t node_bytes = scratch_limit / (size_t)first[size];
-    size_t range_bytes = (size_t)(range_start(&run, size) - range_start(&run, size - 1)) *
-                         run.element_bytes; /* the last one is as long as the others, or nearly */
+    size_t range_bytes = (size_t)longest_range(&run) * run.element_bytes;
     node_bytes = node_bytes < range_bytes ? node_bytes : range_bytes;
     run.block = (int64_t)(node_bytes / run.element_bytes);
     plan_sums(ends, mine->terms, &run.sum);
