@@ -73,7 +73,8 @@ finish() {
     cat "$folder/summary.md"
     exit "$failed"
 }
-trap finish EXIT TERM INT
+trap finish EXIT
+trap "failed=1; exit" TERM INT
 
 # Runs a command for at most so many seconds, of what is left of ten minutes; its output is NAME.log.
 check() { # NAME SECONDS COMMAND...
@@ -81,6 +82,7 @@ check() { # NAME SECONDS COMMAND...
     shift 2
     if [ "$left" -lt 5 ]; then
         echo "skipped  $name: no time is left" >>"$summary"
+        failed=1
         return 1
     fi
     timeout -k 5 $((limit < left ? limit : left)) "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
@@ -122,9 +124,9 @@ losses() { # NAME OPTION...
 # Whether the losses of two runs differ by at most BOUND of each; 0: the same bits.
 near() { # NAME NAME BOUND
     check "$1-is-$2" 5 awk -F: -v bound="$3" '
-        NR == FNR { first[FNR] = $2; next }
+        FILENAME == ARGV[1] { first[FNR] = $2; count = FNR; next }
         { d = $2 - first[FNR]; if (d < 0) d = -d; if (!(d <= bound * $2)) { print FNR, first[FNR], $2; bad = 1 } }
-        END { if (FNR < 10) { print "too few numbers"; bad = 1 } exit bad }' "$logs/$1.losses" "$logs/$2.losses"
+        END { if (FNR < 10 || FNR != count) { print "too few numbers"; bad = 1 } exit bad }' "$logs/$1.losses" "$logs/$2.losses"
 }
 
 check_all() {
