@@ -108,7 +108,7 @@ void sli_replica_clear(sli_replica *replica)
 }
 
 /* Adds to an error about a rank where that rank is, once `rank_stats` is gathered. */
-static sl_status name_rank(const sli_replica *replica, sl_status status)
+static sl_status add_rank_location(const sli_replica *replica, sl_status status)
 {
     int rank = 0, stage_ranks[SL_MAX_STAGES];
     char stages[96];
@@ -130,7 +130,7 @@ static sl_status name_rank(const sli_replica *replica, sl_status status)
 
 sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
 {
-    error = name_rank(replica, error);
+    error = add_rank_location(replica, error);
     sl_group *groups[] = {replica->all, replica->group, replica->pipe_group};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) /* `all` first: its error names this
                                                                    rank as the cause */
