@@ -104,6 +104,7 @@ typedef struct sl_step_info {
      * sl_pipe_timeline. Lives as long as the call. */
     const sl_timeline_entry *timeline;
     int timeline_count;
+    double timeline_seconds; /* from the timeline's start until all ranks of the pipe had ended */
 } sl_step_info;
 
 /* Where the time went in this replica, in the epoch's last step, or in the one before it where the

@@ -339,7 +339,10 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
         sli_link_send_failure(step->link, SLI_FAILURE_OF_CALL);
     if (step->backward)
         end_trace(pipe);
-    return sli_pipe_end_run(pipe, true);
+    status = sli_pipe_end_run(pipe, true);
+    if (step->backward)
+        pipe->trace_seconds = sli_clock_seconds() - pipe->trace_start;
+    return status;
 }
 
 static void convert_parameters(sli_rank *rank, void *arg)

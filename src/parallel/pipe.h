@@ -64,6 +64,7 @@ struct sl_pipe {
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;
     double trace_start;          /* of its step, on sli_clock_seconds' clock */
+    double trace_seconds;        /* from then until all ranks had ended */
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 

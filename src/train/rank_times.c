@@ -20,13 +20,10 @@ static sl_time_kind kind_of(sl_action_kind kind)
 static void add_actions(const sl_stage_info *stages, const sl_step_info *step, double in_pipe,
                         double *busy, sl_rank_stats *ranks)
 {
-    double end = 0;
-    for (int i = 0; i < step->timeline_count; i++)
-        end = step->timeline[i].end > end ? step->timeline[i].end : end;
-    for (int i = 0; i < step->timeline_count && end > 0; i++) {
+    for (int i = 0; i < step->timeline_count; i++) {
         sl_timeline_entry entry = step->timeline[i];
         int rank = stages[entry.action.stage].rank;
-        double seconds = (entry.end - entry.start) / end * in_pipe;
+        double seconds = (entry.end - entry.start) / step->timeline_seconds * in_pipe;
         ranks[rank].seconds[kind_of(entry.action.kind)] += seconds;
         busy[rank] += seconds;
     }

@@ -323,16 +323,19 @@ static sl_status train_batch(sli_run *run)
         step.flops = step_flops(run);
         step.tokens = run->options.shards * sl_tensor_count(run->targets);
     }
+    double before = sli_clock_seconds();
     SL_TRY(measure_pipeline(run));
+    start += sli_clock_seconds() - before; /* measuring is no part of the step */
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
-    double before = sli_clock_seconds();
+    before = sli_clock_seconds();
     sl_status status =
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
     SL_TRY(check_norm(run, &step));
     SL_TRY(status);
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
+    step.timeline_seconds = run->replica.pipe->trace_seconds;
     run->at.steps++;
     run->at.batch++;
     sli_last_step_write(run->last_step, run->at.steps);

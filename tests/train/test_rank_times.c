@@ -4,7 +4,7 @@
 enum { RANKS = 3 };
 
 /* Stage 0 on rank 0, stages 1 and 2 on rank 1; 20 s a step, 12 of them in the pipe, whose timeline
- * has 6. Rank 2 is in another process. */
+ * has 12, too. Rank 2 is in another process, and ends last. */
 static void time_in_the_pipe_is_divided_as_its_timeline(void **state)
 {
     (void)state;
@@ -16,14 +16,15 @@ static void time_in_the_pipe_is_divided_as_its_timeline(void **state)
         {{.stage = 2, .kind = SL_ACTION_RECOMPUTE}, 2, 2.5},
         {{.stage = 2, .kind = SL_ACTION_BACKWARD}, 2.5, 5},
     };
-    static const double expected[RANKS][SL_TIME_KINDS] = {{2, 4, 0, 6, 5, 2, 1, 0},
-                                                          {2, 5, 1, 4, 5, 2, 1, 0}};
+    static const double expected[RANKS][SL_TIME_KINDS] = {{1, 2, 0, 9, 5, 2, 1, 0},
+                                                          {1, 2.5, 0.5, 8, 5, 2, 1, 0}};
     const sl_step_info step = {.seconds = 20,
                                .data_seconds = 1,
                                .optimizer_seconds = 2,
                                .reduce_seconds = 5,
                                .timeline = timeline,
-                               .timeline_count = 5};
+                               .timeline_count = 5,
+                               .timeline_seconds = 12};
     sl_rank_stats ranks[RANKS] = {0};
     assert_null(sli_rank_times_find_slowest(ranks, RANKS));
     for (int i = 0; i < 2; i++)
