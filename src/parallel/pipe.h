@@ -138,8 +138,9 @@ sl_status sli_pipe_exchange_tied(sl_pipe *pipe);
 sl_status sli_pipe_sum_tied(sl_pipe *pipe);
 
 /* In a group: the timelines of all ranks, in the table's order and on one clock, on every rank; the
- * caller frees it. An action ends at most *clock_error seconds after one that needs its result
- * starts. Every rank calls it with its `status`, and gets the first rank's error. (pipe_timeline.c)
+ * caller frees it. By the clocks' error, an action may seem to start up to *clock_error
+ * seconds before a result that it needs. Every rank calls it with its `status`, and gets the first
+ * rank's error. (pipe_timeline.c)
  */
 sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
                                    int *count, double *clock_error);

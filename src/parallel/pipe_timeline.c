@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum { ROUND_TRIPS = 8 };
-/* Of a probe of a link; a larger tensor takes so much more time than the largest message. */
+/* A probe of a link sends at most LARGEST_PROBE_BYTES; the time of a larger tensor is scaled up. */
 enum { LINK_ROUND_TRIPS = 4, LARGEST_PROBE_BYTES = 1 << 20 };
 
 /* What all ranks know of the trace of one of them. */
@@ -74,7 +74,7 @@ static sl_status compare_traces(const sl_pipe *pipe, rank_trace *ranks)
 
 /* ---- Gathering -------------------------------------------------------------------------- */
 
-/* On rank 0's clock. */
+/* The earliest start of a rank, on rank 0's clock. */
 static double step_start(const rank_trace *ranks, int count)
 {
     double first = INFINITY;
@@ -192,8 +192,8 @@ static sl_status describe_own(const sl_pipe *pipe, machine *out)
     return SL_OK;
 }
 
-/* Seconds from one rank to the other and on it, as the first one of them has measured: half the
- * shortest round trip of a message of so many words. */
+/* On `first`: half the shortest round trip of `count` words to `other`. On `other`: 0, so that the
+ * sum over ranks counts the link once. */
 static sl_status measure_link(sli_pipe_group *group, int first, int other, int32_t *words,
                               int64_t count, double *seconds)
 {
