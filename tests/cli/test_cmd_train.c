@@ -115,7 +115,7 @@ static void time_of_steps_is_shown_at_the_end(void **state)
     program_succeed(&run, "train --data %s " TINY_SHORT, in->directory);
     check_line(run.out, "^Time of a step in ms, by what it went to:$");
     check_line(run.out,
-               "^0 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +0\\.00 +[0-9.]+ +[0-9.]+ +0\\.00$");
+               "^0 +0 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +0\\.00 +[0-9.]+ +[0-9.]+ +0\\.00$");
     program_succeed(&run, "train --quiet --data %s " TINY_SHORT, in->directory);
     assert_null(strstr(run.out, "Time of a step"));
 }
