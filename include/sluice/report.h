@@ -74,8 +74,8 @@ typedef struct sl_run_info {
     int stage_count;
     const sl_rank_stats *ranks; /* [rank_count], by replica and pipeline rank: of the whole run.
                                    Entries of this process's ranks are updated at each `step`, all
-                                   others at each `evaluated`, before `finished` and after
-                                   SL_TRAIN_REFRESH */
+                                   others at each `evaluated` and `timelines`, before `finished`
+                                   and after SL_TRAIN_REFRESH */
     int rank_count;
     const sl_rank_stats *slowest; /* of `ranks`, the one that has computed longest, by when all were
                                      updated; NULL: there was no step */
@@ -117,6 +117,15 @@ typedef struct sl_pipeline_info {
      * or there are too many actions. */
     const sl_timeline_entry *timelines;
 } sl_pipeline_info;
+
+/* What all ranks measured in a step. */
+typedef struct sl_timelines_info {
+    int64_t epoch, step; /* from 1; `step` over all epochs */
+    /* [replicas][action_count] when each replica's actions ran, in the last accumulation step, in
+     * seconds since its start; on one clock for the ranks of a replica. */
+    const sl_timeline_entry *timelines;
+    int action_count; /* of each replica; 0: there are too many */
+} sl_timelines_info;
 
 /* An evaluation under way. */
 typedef struct sl_evaluating_info {
@@ -179,6 +188,9 @@ typedef struct sl_reporter {
     sl_status (*step)(void *context, const sl_step_info *info);
     /* After the last step of each epoch, where there are several stages. */
     sl_status (*pipeline)(void *context, const sl_pipeline_info *info);
+    /* After a step about once a second, if options->report_timelines is set. sl_run_info.ranks is
+     * that of all ranks then. */
+    sl_status (*timelines)(void *context, const sl_timelines_info *info);
     sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     /* After SL_TRAIN_REFRESH: `ranks` is up to date. */
@@ -273,9 +285,9 @@ void sl_live_page_destroy(sl_live_page **page);
 /* "http://127.0.0.1:8080/", with the token. Lives as long as the page. */
 const char *sl_live_page_url(const sl_live_page *page);
 
-/* For a rank of this process that reports: shows the timeline and memory of each of its replica's
- * steps, which the log has only now and then. Ranks from 64 on are shown by the log alone. */
-sl_reporter sl_live_page_reporter(sl_live_page *page, int rank);
+/* For rank 0 of a run with options->report_timelines: shows the timelines and memory of all ranks,
+ * which the log has only now and then. */
+sl_reporter sl_live_page_reporter(sl_live_page *page);
 
 SL_API_END
 #endif

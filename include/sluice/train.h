@@ -158,8 +158,10 @@ typedef struct sl_train_options {
     const char *save; /* the safetensors file to write; NULL: none */
     sl_save_options checkpoints;
 
-    bool measure_peak; /* measure what the devices can do before the run, for about 0.05 s:
-                          sl_run_info.peak_flops_per_s. The same on all ranks */
+    bool report_timelines; /* gather about once a second what all ranks measured in a step, for
+                              sl_reporter.timelines. The same on all ranks */
+    bool measure_peak;     /* measure what the devices can do before the run, for about 0.05 s:
+                              sl_run_info.peak_flops_per_s. The same on all ranks */
 
     /* The best perplexity that any model can reach on the text; 0: not known. It does not affect
      * the run, and is copied to sl_run_result. */

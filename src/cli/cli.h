@@ -167,13 +167,11 @@ typedef struct cli_outputs {
     FILE *unnamed_log; /* where the page is the only one who reads the log */
 } cli_outputs;
 
-/* Adds the reporters of what the options ask for to reporters [*count], at most CLI_OUTPUT_FILES
- * and one for each of the process's `ranks`. `failed` is told what cannot be written later. The
- * caller clears *out, also after an error. */
-enum { CLI_OUTPUT_FILES = 3 };
-sl_status cli_outputs_create(const cli_progress_options *options, int ranks,
-                             sl_reporter_failed *failed, void *context, cli_outputs *out,
-                             sl_reporter *reporters, int *count);
+/* Adds the reporters of what the options ask for to reporters [*count], at most CLI_OUTPUTS.
+ * `failed` is told what cannot be written later. The caller clears *out, also after an error. */
+enum { CLI_OUTPUTS = 5 };
+sl_status cli_outputs_create(const cli_progress_options *options, sl_reporter_failed *failed,
+                             void *context, cli_outputs *out, sl_reporter *reporters, int *count);
 void cli_outputs_clear(cli_outputs *outputs);
 
 /* Of the replicas of one process (progress.c). */

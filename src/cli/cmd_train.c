@@ -333,6 +333,7 @@ static sl_status run_train(cli_line *line, void *settings_read)
     parsed->progress.live = isatty(STDERR_FILENO) == 1;
     options->measure_peak =
         parsed->progress.log_json || parsed->progress.tensorboard || parsed->progress.serve;
+    options->report_timelines = parsed->progress.serve;
     bool replicas_given = cli_line_value(line, "dp");
     SL_TRY(sl_launch_info_read(&launch));
     bool fewer = launch.world_size < launch.first_world_size, ends = false;

@@ -20,8 +20,7 @@ static sl_status create_log(const char *path, receivers *to, sl_run_log **out)
 }
 
 /* The page shows the run log; without one, a log that has no name. */
-static sl_status create_page(const cli_progress_options *options, int ranks, receivers *to,
-                             cli_outputs *out)
+static sl_status create_page(const cli_progress_options *options, receivers *to, cli_outputs *out)
 {
     char unnamed[32];
     const char *log = options->log_json;
@@ -34,13 +33,12 @@ static sl_status create_page(const cli_progress_options *options, int ranks, rec
     }
     SL_TRY(sl_live_page_create(options->serve, log ? log : unnamed, log ? NULL : "The run",
                                &out->page));
-    for (int rank = 0; rank < ranks; rank++)
-        to->reporters[to->count++] = sl_live_page_reporter(out->page, rank);
+    to->reporters[to->count++] = sl_live_page_reporter(out->page);
     cli_complain("the run is shown at %s", sl_live_page_url(out->page));
     return SL_OK;
 }
 
-static sl_status create_outputs(const cli_progress_options *options, int ranks, receivers *to,
+static sl_status create_outputs(const cli_progress_options *options, receivers *to,
                                 cli_outputs *out)
 {
     if (options->log_json)
@@ -56,15 +54,14 @@ static sl_status create_outputs(const cli_progress_options *options, int ranks, 
     }
     if (!options->serve)
         return SL_OK;
-    return sl_error_context(create_page(options, ranks, to, out), "--serve: ");
+    return sl_error_context(create_page(options, to, out), "--serve: ");
 }
 
-sl_status cli_outputs_create(const cli_progress_options *options, int ranks,
-                             sl_reporter_failed *failed, void *context, cli_outputs *out,
-                             sl_reporter *reporters, int *count)
+sl_status cli_outputs_create(const cli_progress_options *options, sl_reporter_failed *failed,
+                             void *context, cli_outputs *out, sl_reporter *reporters, int *count)
 {
     receivers to = {.reporters = reporters, .count = *count, .failed = failed, .context = context};
-    sl_status status = create_outputs(options, ranks, &to, out);
+    sl_status status = create_outputs(options, &to, out);
     *count = to.count;
     return status;
 }

@@ -518,7 +518,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     cli_progress *to = cli_allocate(1, sizeof *to);
     *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
     to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate(2 * (size_t)count + 1 + CLI_OUTPUT_FILES, sizeof *to->reporters);
+    to->reporters = cli_allocate((size_t)count + CLI_OUTPUTS, sizeof *to->reporters);
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first + i == 0; /* all have the same evaluations and results */
@@ -538,7 +538,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     *out = to;
     sl_status status = SL_OK;
     if (first == 0)
-        status = cli_outputs_create(options, count, warn_of_output, &to->displays[0], &to->outputs,
+        status = cli_outputs_create(options, warn_of_output, &to->displays[0], &to->outputs,
                                     to->reporters, &to->reporter_count);
     if (status != SL_OK)
         cli_progress_destroy(out);

@@ -137,8 +137,8 @@ sl_status sli_pipe_exchange_tied(sl_pipe *pipe);
 /* Sums the gradients of tied parameters, when no action runs any more. */
 sl_status sli_pipe_sum_tied(sl_pipe *pipe);
 
-/* In a group: the timelines of all ranks, in the table's order and on one clock, on every rank; the
- * caller frees it. By the clocks' error, an action may seem to start up to *clock_error
+/* The timelines of all ranks, in the table's order and on one clock, on every rank of the group;
+ * the caller frees it. By the clocks' error, an action may seem to start up to *clock_error
  * seconds before a result that it needs. Every rank calls it with its `status`, and gets the first
  * rank's error. (pipe_timeline.c)
  */

@@ -117,16 +117,25 @@ static void order_entries(const sl_pipe *pipe, const sl_timeline_entry *from, in
                 *to++ = from[i];
 }
 
-sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
-                                   int *count, double *clock_error)
+static sl_status copy_entries(const sl_pipe *pipe, sl_timeline_entry **out, int *count)
+{
+    *out = calloc((size_t)pipe->trace_count + 1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the timeline of %d actions",
+                        pipe->trace_count);
+    *count = pipe->trace_count;
+    if (*count > 0)
+        memcpy(*out, pipe->trace, (size_t)*count * sizeof **out);
+    return SL_OK;
+}
+
+static sl_status gather_entries(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
+                                int *count, double *clock_error)
 {
     sli_pipe_group *group = pipe->group;
     rank_trace ranks[group->size];
     sli_error_copy own;
     sli_error_save(&own, status);
-    *out = NULL;
-    *count = 0;
-    *clock_error = 0;
     SL_TRY(compare_traces(pipe, ranks));
     for (int r = 0; r < group->size; r++) {
         *count += (int)ranks[r].count;
@@ -145,6 +154,17 @@ sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_tim
         free(entries);
     *out = status == SL_OK ? entries : NULL;
     return status;
+}
+
+sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
+                                   int *count, double *clock_error)
+{
+    *out = NULL;
+    *count = 0;
+    *clock_error = 0;
+    if (pipe->group)
+        return gather_entries(pipe, status, out, count, clock_error);
+    return status == SL_OK ? copy_entries(pipe, out, count) : status;
 }
 
 /* ---- The machine ------------------------------------------------------------------------ */
@@ -295,9 +315,6 @@ sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out)
     SLI_CHECK_NOT_NULL(pipe);
     sl_status status =
         out ? SL_OK : sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: out is NULL");
-    if (!pipe->group)
-        return status == SL_OK ? find_utilization(pipe, pipe->trace, pipe->trace_count, out)
-                               : status;
     SL_TRY(sli_pipe_gather_timeline(pipe, status, &gathered, &count, &clock_error));
     status = find_utilization(pipe, gathered, count, out);
     free(gathered);

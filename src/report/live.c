@@ -1,6 +1,6 @@
 /* The live page: a thread follows the run log, draws it and serves the page.
  *
- * The run itself only writes its log, and leaves the timeline and memory of its last step here; it
+ * The run itself only writes its log, and about once a second leaves timelines and memory here; it
  * never waits for the thread. The thread has the lowest priority, and updates the page once a
  * second, or more rarely where that would take more than 0.5% of a core. */
 #define _GNU_SOURCE /* gettid */
@@ -24,30 +24,29 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_REPLICAS = 64, MOST_RANKS = 64 };
+enum { MOST_RANKS = 64, MOST_DEVICES = 1 << 16 };
 static const double turn_seconds = 0.1, least_pause = 1, most_pause = 60, most_load = 0.005,
                     end_seconds = 1;
 
-/* What a rank that reports has left of its replica's last step. */
+/* What rank 0 has left of the last step whose timelines were gathered. */
 typedef struct last_step {
-    sl_live_page *page;
-    const sl_run_info *info; /* since the run began; for the rank's thread alone */
+    const sl_run_info *info; /* since the run began; for rank 0's thread alone */
     pthread_mutex_t lock;    /* guards what follows */
     bool is_new;
-    int replica, stages, ranks;
+    int replicas, stages, ranks;
     int placement[MOST_RANKS];
     int64_t epoch, step;
-    sl_timeline_entry *timeline; /* [count] */
+    sl_timeline_entry *timelines; /* [replicas][count] */
+    sl_rank_stats *memory;        /* [replicas * ranks] */
     int count;
-    size_t room;
-    sl_rank_stats rank_stats[MOST_RANKS]; /* [ranks] */
+    size_t timeline_room, memory_room;
 } last_step;
 
 struct sl_live_page {
     sli_server *server;
     sli_follower log;
     char *path, *name;
-    last_step replicas[MOST_REPLICAS];
+    last_step last;
     bool grows;           /* records have come since the page was created */
     sli_error_copy error; /* of reading the log */
     pthread_t thread;
@@ -60,13 +59,14 @@ struct sl_live_page {
  * may hold the lock for a moment: it copies nothing before the first step. */
 static sl_status keep_info(void *context, const sl_run_info *info)
 {
-    last_step *to = context;
-    atomic_store(&to->page->begins, true);
+    sl_live_page *page = context;
+    last_step *to = &page->last;
+    atomic_store(&page->begins, true);
     if (info->stage_count > MOST_RANKS)
         return SL_OK;
     pthread_mutex_lock(&to->lock);
     to->info = info;
-    to->replica = info->replica;
+    to->replicas = info->replicas;
     to->stages = info->stage_count;
     to->ranks = info->rank_count / info->replicas;
     for (int s = 0; s < to->stages; s++)
@@ -75,23 +75,35 @@ static sl_status keep_info(void *context, const sl_run_info *info)
     return SL_OK;
 }
 
-/* Where the thread is copying the step before, this one is left out. */
-static sl_status copy_step(void *context, const sl_step_info *step)
+static sl_status copy_step(last_step *to, const sl_timelines_info *step)
 {
-    last_step *to = context;
-    if (!to->info || pthread_mutex_trylock(&to->lock) != 0)
-        return SL_OK;
+    size_t devices = (size_t)to->info->rank_count;
+    size_t actions = (size_t)to->replicas * (size_t)step->action_count;
     to->count = 0;
-    if (sli_array_reserve(&to->timeline, &to->room, (size_t)step->timeline_count,
-                          sizeof *to->timeline, SL_RUN_LOG_MOST_ACTIONS, "actions") == SL_OK) {
-        to->count = step->timeline_count;
-        memcpy(to->timeline, step->timeline, (size_t)to->count * sizeof *to->timeline);
-    }
-    memcpy(to->rank_stats, to->info->ranks + (size_t)to->replica * (size_t)to->ranks,
-           (size_t)to->ranks * sizeof *to->rank_stats);
+    to->is_new = false;
+    SL_TRY(sli_array_reserve(&to->memory, &to->memory_room, devices, sizeof *to->memory,
+                             MOST_DEVICES, "devices"));
+    memcpy(to->memory, to->info->ranks, devices * sizeof *to->memory);
     to->epoch = step->epoch;
     to->step = step->step;
     to->is_new = true;
+    if (actions == 0 || step->action_count > SL_RUN_LOG_MOST_ACTIONS)
+        return SL_OK;
+    SL_TRY(sli_array_reserve(&to->timelines, &to->timeline_room, actions, sizeof *to->timelines,
+                             INT32_MAX, "actions"));
+    memcpy(to->timelines, step->timelines, actions * sizeof *to->timelines);
+    to->count = step->action_count;
+    return SL_OK;
+}
+
+/* Where the thread is drawing the step before, this one is left out; and where there is no memory
+ * for it. */
+static sl_status keep_step(void *context, const sl_timelines_info *step)
+{
+    last_step *to = &((sl_live_page *)context)->last;
+    if (!to->info || pthread_mutex_trylock(&to->lock) != 0)
+        return SL_OK;
+    (void)copy_step(to, step);
     pthread_mutex_unlock(&to->lock);
     return SL_OK;
 }
@@ -108,10 +120,10 @@ static sl_status copy_entries(const sl_timeline_entry *from, int count, sl_timel
 }
 
 /* As the `pipeline` record of the step would be. */
-static sl_status describe_pipeline(const last_step *from, const sl_utilization *of,
+static sl_status describe_pipeline(const last_step *from, int replica, const sl_utilization *of,
                                    sli_history_pipeline *out)
 {
-    *out = (sli_history_pipeline){.replica = from->replica,
+    *out = (sli_history_pipeline){.replica = replica,
                                   .epoch = from->epoch,
                                   .step = from->step,
                                   .bubble_measured = of->bubble_measured,
@@ -127,9 +139,8 @@ static sl_status describe_pipeline(const last_step *from, const sl_utilization *
     return copy_entries(of->predicted, of->action_count, &out->predicted);
 }
 
-/* A timeline that is not of a whole step, or lacks other processes' actions, is left out: the log
- * has others. */
-static void use_timeline(sl_run_history *history, const last_step *from)
+/* A timeline that is not of a whole step is left out: the log has others. */
+static void use_timeline(sl_run_history *history, const last_step *from, int replica)
 {
     sl_utilization utilization;
     sli_history_pipeline pipeline;
@@ -137,9 +148,10 @@ static void use_timeline(sl_run_history *history, const last_step *from)
                                          .placement = from->placement,
                                          .virtual_stages = from->stages / from->ranks};
     if (from->count == 0 || from->stages < 2 ||
-        sl_timeline_utilization(from->timeline, from->count, &options, &utilization) != SL_OK)
+        sl_timeline_utilization(from->timelines + (size_t)replica * (size_t)from->count,
+                                from->count, &options, &utilization) != SL_OK)
         return;
-    if (describe_pipeline(from, &utilization, &pipeline) == SL_OK)
+    if (describe_pipeline(from, replica, &utilization, &pipeline) == SL_OK)
         (void)sli_history_set_pipeline(history, &pipeline);
     else
         sli_history_pipeline_clear(&pipeline);
@@ -148,8 +160,8 @@ static void use_timeline(sl_run_history *history, const last_step *from)
 
 static void use_memory(sl_run_history *history, const last_step *from)
 {
-    for (int rank = 0; rank < from->ranks; rank++) {
-        const sl_rank_stats *of = &from->rank_stats[rank];
+    for (int i = 0; i < from->replicas * from->ranks; i++) {
+        const sl_rank_stats *of = &from->memory[i];
         sli_history_memory memory = {.rank = of->rank,
                                      .stage = of->stage,
                                      .peak_total_bytes = (double)of->stats.peak_total_bytes};
@@ -161,21 +173,19 @@ static void use_memory(sl_run_history *history, const last_step *from)
     }
 }
 
-/* Whether a replica has left a new step. */
-static bool use_steps(sl_live_page *page)
+/* Whether the run has left a new step. */
+static bool use_step(sl_live_page *page)
 {
-    bool found = false;
-    for (int r = 0; r < MOST_REPLICAS; r++) {
-        last_step *from = &page->replicas[r];
-        pthread_mutex_lock(&from->lock);
-        if (from->is_new && page->log.history->run) {
-            use_timeline(page->log.history, from);
-            use_memory(page->log.history, from);
-            from->is_new = false;
-            found = true;
-        }
-        pthread_mutex_unlock(&from->lock);
+    last_step *from = &page->last;
+    pthread_mutex_lock(&from->lock);
+    bool found = from->is_new && page->log.history->run;
+    for (int r = 0; r < from->replicas && found; r++)
+        use_timeline(page->log.history, from, r);
+    if (found) {
+        use_memory(page->log.history, from);
+        from->is_new = false;
     }
+    pthread_mutex_unlock(&from->lock);
     return found;
 }
 
@@ -222,7 +232,7 @@ static void update_page(sl_live_page *page)
         page->grows = page->grows || changed;
         changed = changed || page->error.status != SL_OK;
     }
-    if (use_steps(page) || changed)
+    if (use_step(page) || changed)
         publish_page(page);
 }
 
@@ -285,10 +295,9 @@ static void free_page(sl_live_page *page)
 {
     sli_server_destroy(&page->server, end_seconds);
     sli_follower_clear(&page->log);
-    for (int r = 0; r < MOST_REPLICAS; r++) {
-        free(page->replicas[r].timeline);
-        pthread_mutex_destroy(&page->replicas[r].lock);
-    }
+    free(page->last.timelines);
+    free(page->last.memory);
+    pthread_mutex_destroy(&page->last.lock);
     free(page->path);
     free(page->name);
     free(page);
@@ -305,10 +314,7 @@ sl_status sl_live_page_create(const char *address, const char *log, const char *
     sl_live_page *page = calloc(1, sizeof *page);
     if (!page)
         return sl_error(SL_ERR_MEMORY, "no memory for the live page");
-    for (int r = 0; r < MOST_REPLICAS; r++) {
-        page->replicas[r].page = page;
-        pthread_mutex_init(&page->replicas[r].lock, NULL);
-    }
+    pthread_mutex_init(&page->last.lock, NULL);
     page->path = strdup(log);
     page->name = strdup(name ? name : log);
     sl_status status = page->path && page->name
@@ -346,12 +352,7 @@ const char *sl_live_page_url(const sl_live_page *page)
     return sli_server_url(page->server);
 }
 
-sl_reporter sl_live_page_reporter(sl_live_page *page, int rank)
+sl_reporter sl_live_page_reporter(sl_live_page *page)
 {
-    if (rank < 0 || rank >= MOST_REPLICAS)
-        return (sl_reporter){.rank = rank};
-    return (sl_reporter){.context = &page->replicas[rank],
-                         .started = keep_info,
-                         .step = copy_step,
-                         .rank = rank};
+    return (sl_reporter){.context = page, .started = keep_info, .timelines = keep_step};
 }

@@ -102,10 +102,10 @@ void sli_replica_update_memory(const sli_replica *replica);
 /* Gathers `rank_stats` of all ranks. */
 sl_status sli_replica_gather_rank_stats(const sli_replica *replica);
 
-/* What each replica measured of the same actions, [replicas][own->action_count], to be freed also
- * after an error; NULL where there is one replica, or more actions than the reporters want. */
-sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_utilization *own,
-                                       sl_timeline_entry **out);
+/* What each replica measured of the same actions, [replicas][count], to be freed also after an
+ * error; NULL where there is one replica, or more actions than the reporters want. */
+sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_timeline_entry *own,
+                                       int count, sl_timeline_entry **out);
 
 /* Adds to the times of this rank's rows of `rank_stats`. */
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds);
@@ -227,6 +227,10 @@ typedef struct sli_run {
     sl_stage_info stages[SL_MAX_STAGES];
     /* Of the epoch's last whole step; ranks == 0: no step was measured. */
     sl_utilization utilization;
+    struct {
+        int64_t last, next; /* steps after which ranks gather timelines */
+        double time;        /* of `last`, on rank 0's clock */
+    } timelines;
     sl_run_info info;
     sl_evaluating_info evaluating;
     sli_checkpoints *checkpoints;
@@ -259,6 +263,19 @@ sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_r
 
 /* Brings info.ranks up to date on all ranks, and tells the reporters. */
 sl_status sli_run_refresh(sli_run *run);
+
+/* Calls a function of each reporter of this rank that has it, until the first error. */
+#define SLI_CALL_REPORTERS(run, event, ...)                                                        \
+    for (int i = 0; i < (run)->reporter_count && !(run)->replica.follows; i++) {                   \
+        const sl_reporter *reporter = &(run)->reporters[i];                                        \
+        if (reporter->rank == (run)->replica.run_rank && reporter->event)                          \
+            SL_TRY(reporter->event(reporter->context, __VA_ARGS__));                               \
+    }
+
+/* What the ranks measured of a step (timelines.c). All ranks call these, in this order. */
+sl_status sli_timelines_measure(sli_run *run);      /* of an epoch's last full step */
+sl_status sli_timelines_report_step(sli_run *run);  /* about once a second, where it is asked for */
+sl_status sli_timelines_report_epoch(sli_run *run); /* after the epoch: what was measured */
 
 /* Calls each of the rank's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);

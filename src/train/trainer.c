@@ -26,17 +26,9 @@
 
 /* ---- Reporting ---------------------------------------------------------------------------- */
 
-/* Calls a function of each reporter of this rank that has it, until the first error. */
-#define CALL_REPORTERS(run, event, ...)                                                            \
-    for (int i = 0; i < (run)->reporter_count && !(run)->replica.follows; i++) {                   \
-        const sl_reporter *reporter = &(run)->reporters[i];                                        \
-        if (reporter->rank == (run)->replica.run_rank && reporter->event)                          \
-            SL_TRY(reporter->event(reporter->context, __VA_ARGS__));                               \
-    }
-
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event)
 {
-    CALL_REPORTERS(run, checkpoint, event)
+    SLI_CALL_REPORTERS(run, checkpoint, event)
     return SL_OK;
 }
 
@@ -190,54 +182,6 @@ static sl_status check_norm(const sli_run *run, const sl_step_info *step)
                          : sl_group_barrier(run->replica.all, NULL);
 }
 
-/* Measures the epoch's last step, or the one before it where the last batch is smaller. All ranks
- * of a replica call it; the first one, which has the targets, keeps the result. */
-static sl_status measure_pipeline(sli_run *run)
-{
-    sl_utilization measured;
-    int64_t left = run->batches_per_epoch - run->at.batch;
-    if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2)
-        return SL_OK;
-    SL_TRY(sl_pipe_get_utilization(run->replica.pipe, &measured));
-    int64_t targets = run->replica.follows ? 0 : sl_tensor_count(run->targets);
-    bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
-    if (run->replica.follows || is_smaller) {
-        sl_utilization_clear(&measured);
-        return SL_OK;
-    }
-    sl_utilization_clear(&run->utilization);
-    run->utilization = measured;
-    run->measured_targets = targets;
-    run->measured_step = run->at.steps + 1;
-    return SL_OK;
-}
-
-static sl_status call_pipeline_reporters(const sli_run *run, const sl_timeline_entry *timelines)
-{
-    const sl_utilization *utilization = &run->utilization;
-    const sl_pipeline_info info = {.epoch = run->at.epoch + 1,
-                                   .step = run->measured_step,
-                                   .utilization = utilization,
-                                   .slowest = &run->stages[utilization->slowest_stage],
-                                   .timelines = timelines};
-    CALL_REPORTERS(run, pipeline, &info)
-    return SL_OK;
-}
-
-static sl_status report_pipeline(sli_run *run)
-{
-    sl_timeline_entry *timelines;
-    if (run->utilization.ranks == 0) /* one stage, not a replica's first rank, or a run that resumed
-                                        after that step */
-        return SL_OK;
-    sl_status status = sli_replica_gather_timelines(&run->replica, &run->utilization, &timelines);
-    if (status == SL_OK)
-        status = call_pipeline_reporters(run, timelines);
-    free(timelines);
-    sl_utilization_clear(&run->utilization);
-    return status;
-}
-
 /* Each product of forward is two of backward. */
 static double step_flops(const sli_run *run)
 {
@@ -324,7 +268,7 @@ static sl_status train_batch(sli_run *run)
         step.tokens = run->options.shards * sl_tensor_count(run->targets);
     }
     double before = sli_clock_seconds();
-    SL_TRY(measure_pipeline(run));
+    SL_TRY(sli_timelines_measure(run));
     start += sli_clock_seconds() - before; /* measuring is no part of the step */
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
@@ -344,8 +288,8 @@ static sl_status train_batch(sli_run *run)
     step.mfu = run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
     sli_rank_times_add(run->stages, &step, &run->replica.rank_stats[run->replica.rank * ranks],
                        ranks);
-    CALL_REPORTERS(run, step, &step)
-    return SL_OK;
+    SLI_CALL_REPORTERS(run, step, &step)
+    return sli_timelines_report_step(run);
 }
 
 /* ---- Weights ---------------------------------------------------------------------------- */
@@ -388,7 +332,7 @@ static sl_status report_evaluating(void *context, int64_t batch, int64_t batches
     sli_run *run = context;
     run->evaluating.batch = batch;
     run->evaluating.batches = batches;
-    CALL_REPORTERS(run, evaluating, &run->evaluating)
+    SLI_CALL_REPORTERS(run, evaluating, &run->evaluating)
     return SL_OK;
 }
 
@@ -431,14 +375,14 @@ static sl_status gather_rank_stats(sli_run *run)
 sl_status sli_run_refresh(sli_run *run)
 {
     SL_TRY(gather_rank_stats(run));
-    CALL_REPORTERS(run, refreshed, &run->info)
+    SLI_CALL_REPORTERS(run, refreshed, &run->info)
     return SL_OK;
 }
 
 static sl_status report_evaluated(sli_run *run, const sl_eval_info *eval)
 {
     SL_TRY(gather_rank_stats(run));
-    CALL_REPORTERS(run, evaluated, eval)
+    SLI_CALL_REPORTERS(run, evaluated, eval)
     return SL_OK;
 }
 
@@ -528,7 +472,7 @@ static sl_status train_epoch(sli_run *run)
     }
     if (run->stopped)
         return SL_OK;
-    SL_TRY(report_pipeline(run));
+    SL_TRY(sli_timelines_report_epoch(run));
     return validate_epoch(run, start);
 }
 
@@ -554,7 +498,7 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
         result->seconds = sli_clock_seconds() - run->started;
     } else {
         SL_TRY(gather_rank_stats(run));
-        CALL_REPORTERS(run, finished, &run->info, result)
+        SLI_CALL_REPORTERS(run, finished, &run->info, result)
     }
     SL_TRY(sli_error_restore(&unsaved));
     bool must_wait = leaves_weights && run->options.save && run->replica.all;
@@ -564,7 +508,7 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
 static sl_status train_all(sli_run *run, sl_run_result *result)
 {
     *result = (sl_run_result){0};
-    CALL_REPORTERS(run, started, &run->info)
+    SLI_CALL_REPORTERS(run, started, &run->info)
     while (run->at.epoch < run->options.epochs && !run->stopped)
         SL_TRY(train_epoch(run));
     if (!run->stopped)

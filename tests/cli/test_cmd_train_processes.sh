@@ -105,6 +105,24 @@ for command in "eval --data $scratch/text --bptt 8 --eval-batch-size 8" "generat
     diff "$scratch/alone" "$scratch/out" || fail "two processes: another $command"
 done
 
+# The live page shows what all processes of all replicas do in steps that the log does not have.
+timeout 60 mpirun -n 4 "${train[@]}" --dp 2 --pp 2 --chunks 2 --quiet --max-batches 20 --eval-max-batches 1 \
+    --epochs 100000 --serve 0 >"$scratch/out" 2>"$scratch/err" &
+run=$!
+timeout 50 /usr/bin/python3 - "$scratch/err" <<'END' || { kill "$run"; fail "the live page lacks a process"; }
+import re, sys, time, urllib.request
+while not (address := re.search(r"shown at (http\S+/)", open(sys.argv[1]).read())):
+    time.sleep(0.05)
+for line in urllib.request.urlopen(address.group(1) + "events"):
+    steps = re.findall(rb"replica \d, step (\d+) of epoch", line)
+    if steps and int(steps[0]) % 20 not in (0, 19):
+        assert len(steps) == 2 and steps[0] == steps[1], steps
+        assert line.count(b"measured: stage 0, ") == line.count(b"measured: stage 1, ") == 2 * 5
+        break
+END
+kill "$run"
+wait "$run" || true
+
 # The second process's clock is hours ahead, but the timeline is on one clock: a step takes seconds.
 ahead=(unshare --time --monotonic 100000)
 if "${ahead[@]}" true 2>"$scratch/err"; then

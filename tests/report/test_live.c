@@ -160,33 +160,37 @@ static void another_log_in_the_file_begins_again(void **state)
     sl_live_page_destroy(&page);
 }
 
-/* Two ranks, whose second waits for the first. */
+/* Two replicas of two ranks, whose second waits for the first. */
 static void steps_show_their_timeline_and_memory(void **state)
 {
     static char got[1 << 18];
     static const sl_stage_info stages[] = {{.rank = 0}, {.rank = 1}};
-    static const sl_timeline_entry timeline[] = {{{.stage = 0, .kind = SL_ACTION_FORWARD}, 0, 1},
-                                                 {{.stage = 0, .kind = SL_ACTION_BACKWARD}, 3, 4},
-                                                 {{.stage = 1, .kind = SL_ACTION_FORWARD}, 1, 2},
-                                                 {{.stage = 1, .kind = SL_ACTION_BACKWARD}, 2, 3}};
-    const sl_rank_stats ranks[4] = {
+    static const sl_timeline_entry timelines[] = {{{.stage = 0, .kind = SL_ACTION_FORWARD}, 0, 1},
+                                                  {{.stage = 0, .kind = SL_ACTION_BACKWARD}, 3, 4},
+                                                  {{.stage = 1, .kind = SL_ACTION_FORWARD}, 1, 2},
+                                                  {{.stage = 1, .kind = SL_ACTION_BACKWARD}, 2, 3},
+                                                  {{.stage = 0, .kind = SL_ACTION_FORWARD}, 0, 1},
+                                                  {{.stage = 0, .kind = SL_ACTION_BACKWARD}, 8, 9},
+                                                  {{.stage = 1, .kind = SL_ACTION_FORWARD}, 1, 2},
+                                                  {{.stage = 1, .kind = SL_ACTION_BACKWARD}, 2, 8}};
+    const sl_rank_stats memory[4] = {
         [2] = {.rank = 1, .device = "cpu:2", .stats = {{0}, {1 << 20}, 0, 1 << 20, 0}},
         [3] = {.rank = 1, .stage = 1, .device = "cpu:3", .stats = {{0}, {3 << 20}, 0, 3 << 20, 0}}};
-    const sl_run_info info = {.stages = stages,
-                              .stage_count = 2,
-                              .replica = 1,
-                              .replicas = 2,
-                              .ranks = ranks,
-                              .rank_count = 4};
-    const sl_step_info step = {.epoch = 1, .step = 2, .timeline = timeline, .timeline_count = 4};
+    const sl_run_info info = {
+        .stages = stages, .stage_count = 2, .replicas = 2, .memory = memory, .rank_count = 4};
+    const sl_timelines_info step = {.epoch = 1,
+                                    .step = 2,
+                                    .timelines = timelines,
+                                    .action_count = 4};
     sl_live_page *page = serve_log(*state, log_lines);
-    sl_reporter reporter = sl_live_page_reporter(page, 1);
-    assert_int_equal(reporter.rank, 1);
+    sl_reporter reporter = sl_live_page_reporter(page);
+    assert_int_equal(reporter.rank, 0);
     check_ok(reporter.started(reporter.context, &info));
-    check_ok(reporter.step(reporter.context, &step));
+    check_ok(reporter.timelines(reporter.context, &step));
     int fd = open_events(page);
     assert_true(
         read_until(fd, "measured: stage 1, backward of micro-batch 0: 1000 ms", got, sizeof got));
+    assert_non_null(strstr(got, "measured: stage 1, backward of micro-batch 0: 6000 ms"));
     assert_non_null(strstr(got, "3 MiB"));
     close(fd);
     sl_live_page_destroy(&page);

@@ -1,0 +1,111 @@
+/* When the ranks' actions of a step ran: for the record of each epoch, and about once a second for
+ * what shows the run. */
+#include "train/run.h"
+
+#include "core/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- The record of an epoch --------------------------------------------------------------- */
+
+/* Measures the epoch's last step, or the one before it where the last batch is smaller. All ranks
+ * of a replica call it; the first one, which has the targets, keeps the result. */
+sl_status sli_timelines_measure(sli_run *run)
+{
+    sl_utilization measured;
+    int64_t left = run->batches_per_epoch - run->at.batch;
+    if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2)
+        return SL_OK;
+    SL_TRY(sl_pipe_get_utilization(run->replica.pipe, &measured));
+    int64_t targets = run->replica.follows ? 0 : sl_tensor_count(run->targets);
+    bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
+    if (run->replica.follows || is_smaller) {
+        sl_utilization_clear(&measured);
+        return SL_OK;
+    }
+    sl_utilization_clear(&run->utilization);
+    run->utilization = measured;
+    run->measured_targets = targets;
+    run->measured_step = run->at.steps + 1;
+    return SL_OK;
+}
+
+static sl_status report_pipeline(const sli_run *run, const sl_timeline_entry *timelines)
+{
+    const sl_utilization *utilization = &run->utilization;
+    const sl_pipeline_info info = {.epoch = run->at.epoch + 1,
+                                   .step = run->measured_step,
+                                   .utilization = utilization,
+                                   .slowest = &run->stages[utilization->slowest_stage],
+                                   .timelines = timelines};
+    SLI_CALL_REPORTERS(run, pipeline, &info)
+    return SL_OK;
+}
+
+sl_status sli_timelines_report_epoch(sli_run *run)
+{
+    sl_timeline_entry *timelines;
+    if (run->utilization.ranks == 0) /* one stage, not a replica's first rank, or a run that resumed
+                                        after that step */
+        return SL_OK;
+    sl_status status = sli_replica_gather_timelines(&run->replica, run->utilization.measured,
+                                                    run->utilization.action_count, &timelines);
+    if (status == SL_OK)
+        status = report_pipeline(run, timelines);
+    free(timelines);
+    sl_utilization_clear(&run->utilization);
+    return status;
+}
+
+/* ---- Steps under way ---------------------------------------------------------------------- */
+
+/* Rank 0's clock decides which step comes about a second later, and the ranks agree on it here, so
+ * that no step before it waits for anything. */
+static sl_status choose_next(sli_run *run)
+{
+    double now = sli_clock_seconds(), seconds = now - run->timelines.time;
+    int64_t steps = run->at.steps;
+    int64_t done = run->timelines.last > 0 ? steps - run->timelines.last : 1;
+    int64_t next = steps + 1;
+    if (run->timelines.last > 0)
+        next = steps + llround(fmin(fmax((double)done / seconds, 1), 4 * (double)done));
+    if (run->replica.all)
+        SL_TRY(sl_group_broadcast(run->replica.all, &next, 1, SL_I64, 0, NULL));
+    run->timelines.last = steps;
+    run->timelines.next = next;
+    run->timelines.time = now;
+    return SL_OK;
+}
+
+static sl_status report_timelines(const sli_run *run, const sl_timeline_entry *timelines, int count)
+{
+    const sl_timelines_info info = {.epoch = run->at.epoch + 1,
+                                    .step = run->at.steps,
+                                    .timelines = timelines,
+                                    .action_count = timelines ? count : 0};
+    SLI_CALL_REPORTERS(run, timelines, &info)
+    return SL_OK;
+}
+
+sl_status sli_timelines_report_step(sli_run *run)
+{
+    const sli_replica *replica = &run->replica;
+    sl_timeline_entry *own = NULL, *all = NULL;
+    double clock_error;
+    int count;
+    if (!run->options.report_timelines || run->at.steps < run->timelines.next)
+        return SL_OK;
+    sl_status status = sli_pipe_gather_timeline(replica->pipe, SL_OK, &own, &count, &clock_error);
+    if (status == SL_OK)
+        status = sli_replica_gather_timelines(replica, own, count, &all);
+    if (status == SL_OK)
+        status = sli_replica_gather_rank_stats(replica);
+    if (status == SL_OK)
+        status = choose_next(run);
+    if (status == SL_OK)
+        status = report_timelines(run, replica->count > 1 ? all : own, count);
+    free(all);
+    free(own);
+    return status;
+}
