@@ -529,7 +529,7 @@ static sl_status be_late(sl_group *group, void *arg)
 static void rank_that_is_late_is_named_with_host_and_stage(void **state)
 {
     (void)state;
-    sl_group_options options = {.timeout_seconds = 0.3};
+    sl_group_options options = {.timeout_seconds = 1.5};
     for (int between = 0; between < 2; between++) {
         delay until = {.between = between};
         check_ok(sl_spawn(be_late, &until, RANKS, &options));
