@@ -93,7 +93,7 @@ done
 if grep -q '^\[RANK [13]\]' "$scratch/out"; then fail "a rank that is not its replica's first prints"; fi
 for ((rank = 0; rank < 4; rank++)); do
     sed '1,/Time of a step in ms, by what it went to:$/d' "$scratch/out" |
-        grep -Eq "^\[RANK 0\]: $rank +$((rank % 2)) +[0-9.]*[1-9]" || fail "the table of times lacks rank $rank"
+        grep -E "^\[RANK 0\]: $rank +$((rank % 2)) +[0-9.]*[1-9]" >/dev/null || fail "the table of times lacks rank $rank"
 done
 grep -Eq '^\[RANK 0\]: Slowest of all: rank [0-3] on ' "$scratch/out" || fail "no rank of four is the slowest"
 for command in "eval --data $scratch/text --bptt 8 --eval-batch-size 8" "generate --tokens 12"; do

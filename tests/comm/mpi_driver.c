@@ -372,7 +372,6 @@ static const struct {
              {"endless", endless, 60},
              {"endless_pipe", endless_pipe, 60},
              {"endless_pipe_with_limit", endless_pipe, 3},
-             {"endless_pipe_with_limit", endless_pipe, 3},
              {"receives_from_anyone", receives_from_anyone, 0.3},
              {"until_told", until_told, 4}};
 

@@ -134,7 +134,8 @@ static sl_status leave_early(sl_group *group, void *arg)
     float x = 1;
     (void)arg;
     SL_TRY(sl_group_all_reduce(group, &x, 1, SL_F32, SL_REDUCE_SUM, NULL));
-    if (sl_group_rank(group) == 1) { /* dies with its error */
+    SL_TRY(sl_group_barrier(group, NULL)); /* all have ended it */
+    if (sl_group_rank(group) == 1) {       /* dies with its error */
         sl_group_abort(group, SL_ERR_IO, "the disk is full");
         return SL_OK;
     }

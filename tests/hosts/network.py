@@ -195,7 +195,10 @@ LARGEST_BYTES, QUEUE_BYTES = 1 << 17, 1 << 24
 def open_port(interface):
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
     port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
-    port.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, QUEUE_BYTES)  # no loss while the cores are busy
+    try:
+        port.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, QUEUE_BYTES)  # no loss while the cores are busy
+    except PermissionError:  # root of a user namespace alone
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, QUEUE_BYTES)
     port.bind((interface, 0))
     port.setblocking(False)
     return port

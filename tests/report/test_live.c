@@ -177,7 +177,7 @@ static void steps_show_their_timeline_and_memory(void **state)
         [2] = {.rank = 1, .device = "cpu:2", .stats = {{0}, {1 << 20}, 0, 1 << 20, 0}},
         [3] = {.rank = 1, .stage = 1, .device = "cpu:3", .stats = {{0}, {3 << 20}, 0, 3 << 20, 0}}};
     const sl_run_info info = {
-        .stages = stages, .stage_count = 2, .replicas = 2, .memory = memory, .rank_count = 4};
+        .stages = stages, .stage_count = 2, .replicas = 2, .ranks = memory, .rank_count = 4};
     const sl_timelines_info step = {.epoch = 1,
                                     .step = 2,
                                     .timelines = timelines,
