@@ -95,6 +95,8 @@ typedef struct sl_step_info {
     double optimizer_seconds; /* of `seconds`: norm, clipping and update */
     double reduce_seconds;    /* of `seconds`: waiting for the replicas' gradients when this one's
                                  were complete; 0: there is one replica */
+    double waiting_seconds;   /* of `seconds`: in the pipe without an action, mostly for a tensor of
+                                 another rank; the mean over this process's pipeline ranks */
     double flops;             /* floating-point operations that the model needs for the tokens:
                                  matrix products, forward and twice that backward, without
                                  recomputation */

@@ -20,6 +20,7 @@ typedef enum sli_step_field {
     SLI_STEP_DATA_MS,
     SLI_STEP_OPTIMIZER_MS,
     SLI_STEP_REDUCE_MS,
+    SLI_STEP_WAITING_MS,
     SLI_STEP_LOSS_Z,
     SLI_STEP_GRAD_NORM_Z,
     SLI_STEP_FIELDS

@@ -83,7 +83,7 @@ static double median_flops(const sl_run_history *run)
     return 1e-9 * sli_history_median(run, SLI_STEP_FLOPS_PER_S);
 }
 
-static double median_peak_percent(const sl_run_history *run)
+static double median_mfu(const sl_run_history *run)
 {
     return 100 * sli_history_median(run, SLI_STEP_MFU);
 }
@@ -112,6 +112,11 @@ static double optimizer_percent(const sl_run_history *run)
 static double reduce_percent(const sl_run_history *run)
 {
     return field_percent(run, SLI_STEP_REDUCE_MS);
+}
+
+static double waiting_percent(const sl_run_history *run)
+{
+    return field_percent(run, SLI_STEP_WAITING_MS);
 }
 
 static double run_seconds(const sl_run_history *run)
@@ -154,13 +159,14 @@ static const struct {
     {"seconds, with evaluations", run_seconds, false},
     {"tokens/s, median", median_speed, false},
     {"GFLOP/s of the model, median", median_flops, false},
-    {"of the devices' measured peak, median, %", median_peak_percent, false},
+    {"mfu, median, %", median_mfu, false},
     {"peak memory of a device", sli_history_peak_bytes, true},
     {"bubble measured, %", measured_bubble, false},
     {"bubble predicted, %", predicted_bubble, false},
     {"time for data, %", data_percent, false},
     {"time for the optimizer, %", optimizer_percent, false},
     {"time waiting for replicas, %", reduce_percent, false},
+    {"time waiting for other stages, %", waiting_percent, false},
     {"steps with a loss or norm that is not finite", nonfinite_steps, false},
 };
 

@@ -176,7 +176,7 @@ static void write_figures(FILE *to, const sl_run_history *run)
         write_figure(to, "learning rate", values[SLI_STEP_LR]);
         write_figure(to, "tokens/s", values[SLI_STEP_TOKENS_PER_S]);
         write_figure(to, "GFLOP/s", 1e-9 * values[SLI_STEP_FLOPS_PER_S]);
-        write_figure(to, "% of the peak", 100 * values[SLI_STEP_MFU]);
+        write_figure(to, "mfu, %", 100 * values[SLI_STEP_MFU]);
     }
     if (run->ended)
         write_duration(to, "time in all", run->seconds);

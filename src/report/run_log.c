@@ -262,7 +262,7 @@ static sl_status log_step(void *context, const sl_step_info *step)
     json_t *loss_z = sli_json_number(sli_zscore_add(&log->losses, step->loss));
     json_t *norm_z = sli_json_number(sli_zscore_add(&log->norms, step->grad_norm));
     return log_record(log,
-                      json_pack("{ss sI sI sI so so so so so so so so so so so so}", "record",
+                      json_pack("{ss sI sI sI so so so so so so so so so so so so so}", "record",
                                 "step", "epoch", (json_int_t)step->epoch, "batch",
                                 (json_int_t)step->batch, "step", (json_int_t)step->step, "loss",
                                 sli_json_number(step->loss), "grad_norm",
@@ -273,7 +273,8 @@ static sl_status log_step(void *context, const sl_step_info *step)
                                 sli_json_number(step->mfu), "data_ms",
                                 sli_json_number(1e3 * step->data_seconds), "optimizer_ms",
                                 sli_json_number(1e3 * step->optimizer_seconds), "reduce_ms",
-                                sli_json_number(1e3 * step->reduce_seconds), "loss_z", loss_z,
+                                sli_json_number(1e3 * step->reduce_seconds), "waiting_ms",
+                                sli_json_number(1e3 * step->waiting_seconds), "loss_z", loss_z,
                                 "grad_norm_z", norm_z));
 }
 

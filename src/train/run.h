@@ -156,8 +156,9 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl
 
 /* ---- Times (rank_times.c) ------------------------------------------------------------------- */
 
-/* Adds a step to the times of a replica's pipeline ranks [count], those of this process. */
-void sli_rank_times_add(const sl_stage_info *stages, const sl_step_info *step, sl_rank_stats *ranks,
+/* Adds a step to the times of a replica's pipeline ranks [count], those of this process. Sets
+ * step->waiting_seconds. */
+void sli_rank_times_add(const sl_stage_info *stages, sl_step_info *step, sl_rank_stats *ranks,
                         int count);
 
 /* The one that has computed longest; NULL: none has taken a step. */

@@ -41,7 +41,7 @@ for element in page.iter():
     for key, value in element.attrib.items():
         assert not key.startswith("on") and key not in ("src", "href"), (key, value)
 text = "".join(page.itertext())
-assert sys.argv[1] in text and "1f1b" in text and "gpipe" in text
+assert sys.argv[1] in text and "1f1b" in text and "gpipe" in text and "mfu, median, %" in text
 
 figures = {f.find("figcaption").text.strip(): f for f in page.iter("figure")}
 for title in "Loss", "Perplexity", "Gradient norm", "Learning rate", "Speed", "Peak memory":

@@ -18,17 +18,18 @@ static void time_in_the_pipe_is_divided_as_its_timeline(void **state)
     };
     static const double expected[RANKS][SL_TIME_KINDS] = {{1, 2, 0, 9, 5, 2, 1, 0},
                                                           {1, 2.5, 0.5, 8, 5, 2, 1, 0}};
-    const sl_step_info step = {.seconds = 20,
-                               .data_seconds = 1,
-                               .optimizer_seconds = 2,
-                               .reduce_seconds = 5,
-                               .timeline = timeline,
-                               .timeline_count = 5,
-                               .timeline_seconds = 12};
+    sl_step_info step = {.seconds = 20,
+                         .data_seconds = 1,
+                         .optimizer_seconds = 2,
+                         .reduce_seconds = 5,
+                         .timeline = timeline,
+                         .timeline_count = 5,
+                         .timeline_seconds = 12};
     sl_rank_stats ranks[RANKS] = {0};
     assert_null(sli_rank_times_find_slowest(ranks, RANKS));
     for (int i = 0; i < 2; i++)
         sli_rank_times_add(stages, &step, ranks, RANKS);
+    assert_float_equal(step.waiting_seconds, 8.5, 1e-12); /* the mean of ranks 0 and 1 */
     for (int rank = 0; rank < RANKS; rank++) {
         assert_int_equal(ranks[rank].steps, rank < 2 ? 2 : 0);
         for (int kind = 0; kind < SL_TIME_KINDS; kind++)
