@@ -4,17 +4,10 @@
 #define SLI_PARALLEL_REDUCER_H
 
 #include "nn/module.h"
+#include "parallel/bucket_exchange.h"
 #include "sluice/ddp.h"
 
 typedef struct sli_reducer sli_reducer;
-
-/* What a step's exchange is. */
-typedef struct sli_reduction {
-    sl_ddp_hook hook; /* NULL: the average */
-    void *hook_arg;
-    int divisor;  /* the average is the sum divided by it; 0: by the number of ranks */
-    double start; /* times in the log count from here, on sli_clock_seconds' clock */
-} sli_reduction;
 
 /* Borrows the set and the groups, which the reducer uses alone during a step. `device_group` is
  * over `group`, for the set's device; NULL: buckets go through the host's memory. */
