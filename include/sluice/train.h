@@ -29,12 +29,12 @@ typedef enum sl_balance_kind {
     SL_BALANCE_EXPLICIT /* `balance` */
 } sl_balance_kind;
 
-/* What the caller asks of a run under way. */
+/* What the caller asks of a run under way: flags, which can be or-ed. */
 typedef enum sl_train_request {
-    SL_TRAIN_GO_ON,
-    SL_TRAIN_REFRESH, /* bring sl_run_info.ranks up to date on every rank */
-    SL_TRAIN_SAVE,    /* save a checkpoint and go on */
-    SL_TRAIN_STOP     /* save a checkpoint, or without a directory for them the weights, and end */
+    SL_TRAIN_GO_ON = 0,
+    SL_TRAIN_REFRESH = 1, /* bring sl_run_info.ranks up to date on every rank */
+    SL_TRAIN_SAVE = 2,    /* save a checkpoint and go on */
+    SL_TRAIN_STOP = 4 /* save a checkpoint, or without a directory for them the weights, and end */
 } sl_train_request;
 
 /* When a run saves checkpoints (sluice/checkpoint.h), and from which one it resumes. `directory`
@@ -51,9 +51,9 @@ typedef struct sl_save_options {
     bool resume_if_any;    /* `resume` is a directory, and one without checkpoints starts a new run
                               instead of an error */
     /* (optional) Called after every step and validation, and before each block of a validation and
-     * of the test, on each replica's thread. All replicas do what one is told. A run that resumes
-     * repeats a validation that was stopped. */
-    sl_train_request (*request)(void *context);
+     * of the test, on each rank's thread. Returns flags of sl_train_request; all ranks do what any
+     * of them is asked for. A run that resumes repeats a validation that was stopped. */
+    unsigned (*request)(void *context);
     /* (optional) Called when the writing of a checkpoint or of weights begins, and when it has
      * ended; on any thread, and several may be under way. */
     void (*saving)(void *context, bool begins);

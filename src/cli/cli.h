@@ -207,8 +207,8 @@ void cli_warn_of_run(const sl_run_info *info);
  * signal does; one process of a job does. */
 sl_status cli_signals_handle(bool saves, bool speaks);
 
-/* What they have asked for since the last call; a run's `request`. */
-sl_train_request cli_signals_request(void *context);
+/* What signals have asked for since the last call, as flags; a stop stays. A run's `request`. */
+unsigned cli_signals_request(void *context);
 
 /* Whether the terminal or the output's reader is gone: output that cannot be written is then no
  * error. */

@@ -89,14 +89,12 @@ sl_status cli_signals_handle(bool saves, bool speaks)
     return saves ? handle_signal(SIGUSR1) : SL_OK;
 }
 
-sl_train_request cli_signals_request(void *context)
+unsigned cli_signals_request(void *context)
 {
     (void)context;
-    if (atomic_load(&stop_asked))
-        return SL_TRAIN_STOP;
-    if (atomic_exchange(&save_asked, false))
-        return SL_TRAIN_SAVE;
-    return atomic_exchange(&times_asked, false) ? SL_TRAIN_REFRESH : SL_TRAIN_GO_ON;
+    return (atomic_load(&stop_asked) ? SL_TRAIN_STOP : 0u) |
+           (atomic_exchange(&save_asked, false) ? SL_TRAIN_SAVE : 0u) |
+           (atomic_exchange(&times_asked, false) ? SL_TRAIN_REFRESH : 0u);
 }
 
 bool cli_signals_output_lost(void)

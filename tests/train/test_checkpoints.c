@@ -18,7 +18,7 @@ enum { EPOCHS = 3, BATCHES = 4, STEPS = EPOCHS * BATCHES, EVAL_BATCHES = 2 };
 typedef struct stopper {
     atomic_int asked; /* by every replica */
     int at;
-    sl_train_request request;
+    unsigned request;
     atomic_int begun, ended; /* saves, as it is told */
 } stopper;
 
@@ -28,7 +28,7 @@ static void count_saves(void *context, bool begins)
     atomic_fetch_add(begins ? &of->begun : &of->ended, 1);
 }
 
-static sl_train_request ask_stopper(void *context)
+static unsigned ask_stopper(void *context)
 {
     stopper *of = context;
     return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? of->request : SL_TRAIN_GO_ON;

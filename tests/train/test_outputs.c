@@ -350,7 +350,7 @@ typedef struct stopper {
     int at;
 } stopper;
 
-static sl_train_request ask_stopper(void *context)
+static unsigned ask_stopper(void *context)
 {
     stopper *of = context;
     return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;

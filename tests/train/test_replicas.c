@@ -85,22 +85,33 @@ static void replicas_report_the_same_numbers(void **state)
     }
 }
 
-/* ---- Times of all ranks ------------------------------------------------------------------- */
+/* ---- Requests ----------------------------------------------------------------------------- */
 
-typedef struct refresh {
+typedef struct requests {
     atomic_int asked; /* by every replica */
     int rows;         /* that have one step each */
-} refresh;
+    int saved;
+} requests;
 
-static sl_train_request ask_after_first_step(void *context)
+/* After the first step one of the two replicas asks for a save, the other for the times. */
+static unsigned ask_after_first_step(void *context)
 {
-    refresh *of = context;
-    return atomic_fetch_add(&of->asked, 1) == 1 ? SL_TRAIN_REFRESH : SL_TRAIN_GO_ON;
+    static const unsigned flags[] = {SL_TRAIN_SAVE, SL_TRAIN_REFRESH};
+    requests *of = context;
+    int number = atomic_fetch_add(&of->asked, 1);
+    return number < 2 ? flags[number] : SL_TRAIN_GO_ON;
+}
+
+static sl_status count_saved(void *context, const sl_checkpoint_event *event)
+{
+    requests *of = context;
+    of->saved += event->kind == SL_CHECKPOINT_SAVED;
+    return SL_OK;
 }
 
 static sl_status count_rows(void *context, const sl_run_info *info)
 {
-    refresh *of = context;
+    requests *of = context;
     for (int i = 0; i < info->rank_count; i++)
         of->rows += info->ranks[i].steps == 1 && info->ranks[i].seconds[SL_TIME_FORWARD] > 0 &&
                     info->ranks[i].seconds[SL_TIME_BACKWARD] > 0;
@@ -108,17 +119,24 @@ static sl_status count_rows(void *context, const sl_run_info *info)
     return SL_OK;
 }
 
-static void replica_that_asks_gets_the_times_of_all(void **state)
+static void requests_of_two_replicas_after_one_step_are_both_met(void **state)
 {
+    char directory[600];
     sl_run_result result;
-    refresh of = {0};
-    const sl_reporter reporter = {.context = &of, .refreshed = count_rows};
-    sl_train_options options = small_options(*state);
+    requests of = {0};
+    scratch *in = *state;
+    const sl_reporter reporter = {.context = &of,
+                                  .refreshed = count_rows,
+                                  .checkpoint = count_saved};
+    sl_train_options options = small_options(in);
+    snprintf(directory, sizeof directory, "%s/checkpoints", in->directory);
     options.replicas = options.pipeline_ranks = options.max_batches = 2;
-    options.checkpoints.request = ask_after_first_step;
-    options.checkpoints.context = &of;
+    options.checkpoints =
+        (sl_save_options){.directory = directory, .request = ask_after_first_step, .context = &of};
     check_ok(sl_train_run(&options, &reporter, 1, &result));
+    scratch_remove_tree(in, "checkpoints");
     assert_int_equal(of.rows, 4);
+    assert_int_equal(of.saved, 2); /* with the end's */
 }
 
 static void batches_are_as_many_as_one_shard_has(void **state)
@@ -428,7 +446,7 @@ int replicas_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(one_replica_is_a_run_of_its_own),
         WITH_CORPUS(replicas_report_the_same_numbers),
-        WITH_CORPUS(replica_that_asks_gets_the_times_of_all),
+        WITH_CORPUS(requests_of_two_replicas_after_one_step_are_both_met),
         WITH_CORPUS(batches_are_as_many_as_one_shard_has),
         WITH_CORPUS(replicas_with_dropout_equal_one_with_all_their_rows),
         WITH_CORPUS(evaluation_has_the_bits_of_one_replicas),

@@ -260,7 +260,7 @@ static void see_save(void *context, bool begins)
 }
 
 /* Holds a replica up until the first one saves. */
-static sl_train_request wait_for_save(void *context)
+static unsigned wait_for_save(void *context)
 {
     enum { PATIENCE = 10000 }; /* milliseconds */
     (void)context;

@@ -161,7 +161,7 @@ typedef struct stopper {
     int asked, at;
 } stopper;
 
-static sl_train_request stop_when_asked(void *context)
+static unsigned stop_when_asked(void *context)
 {
     stopper *stop = context;
     return ++stop->asked == stop->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;

@@ -489,16 +489,22 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
 
 /* ---- When ------------------------------------------------------------------------------- */
 
-/* The strongest request of any replica, the same on all of them. */
-static sl_status ask_for_request(const sli_checkpoints *checkpoints, sl_train_request *out)
+/* What any rank is asked for: the same flags on all of them. */
+static sl_status ask_for_requests(const sli_checkpoints *checkpoints, unsigned *out)
 {
+    enum { FLAGS = 3 };
     const sl_save_options *options = checkpoints->options;
     sl_group *group = checkpoints->run->replica.all;
-    int32_t request =
-        options->request ? (int32_t)options->request(options->context) : SL_TRAIN_GO_ON;
-    if (group && options->request)
-        SL_TRY(sl_group_all_reduce(group, &request, 1, SL_I32, SL_REDUCE_MAX, NULL));
-    *out = (sl_train_request)request;
+    int32_t flags[FLAGS];
+    *out = options->request ? options->request(options->context) : SL_TRAIN_GO_ON;
+    if (!group || !options->request)
+        return SL_OK;
+    for (unsigned i = 0; i < FLAGS; i++)
+        flags[i] = *out >> i & 1;
+    SL_TRY(sl_group_all_reduce(group, flags, FLAGS, SL_I32, SL_REDUCE_MAX, NULL));
+    *out = SL_TRAIN_GO_ON;
+    for (unsigned i = 0; i < FLAGS; i++)
+        *out |= (unsigned)flags[i] << i;
     return SL_OK;
 }
 
@@ -507,16 +513,16 @@ static sl_status ask_for_request(const sli_checkpoints *checkpoints, sl_train_re
  */
 static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
 {
-    sl_train_request request;
+    unsigned requests;
     *stop = false;
     SL_TRY(report_ended(checkpoints, false));
     SL_TRY(save_targets(checkpoints, targets));
-    SL_TRY(ask_for_request(checkpoints, &request));
-    if (request == SL_TRAIN_REFRESH)
+    SL_TRY(ask_for_requests(checkpoints, &requests));
+    if (requests & SL_TRAIN_REFRESH)
         SL_TRY(sli_run_refresh(checkpoints->run));
-    if (request >= SL_TRAIN_SAVE && !(targets & STEP) && !checkpoints->end_saved)
+    if (requests & (SL_TRAIN_SAVE | SL_TRAIN_STOP) && !(targets & STEP) && !checkpoints->end_saved)
         SL_TRY(save_targets(checkpoints, STEP));
-    *stop = request == SL_TRAIN_STOP;
+    *stop = requests & SL_TRAIN_STOP;
     if (!*stop)
         return SL_OK;
     SL_TRY(report_ended(checkpoints, true));
