@@ -118,6 +118,7 @@ typedef struct sl_pipeline_info {
     /* [replicas][utilization->action_count] what each replica measured; NULL: there is one replica,
      * or there are too many actions. */
     const sl_timeline_entry *timelines;
+    const sl_schedule_options *layouts; /* [replicas] for sl_timeline_utilization of each */
 } sl_pipeline_info;
 
 /* What all ranks measured in a step. */
@@ -127,6 +128,9 @@ typedef struct sl_timelines_info {
      * seconds since its start; on one clock for the ranks of a replica. */
     const sl_timeline_entry *timelines;
     int action_count; /* of each replica; 0: there are too many */
+    /* [replicas] for sl_timeline_utilization of each: where the stages are, what links cost, and
+     * which ranks share cores; NULL: there is one stage. */
+    const sl_schedule_options *layouts;
 } sl_timelines_info;
 
 /* An evaluation under way. */

@@ -28,18 +28,25 @@ enum { MOST_RANKS = 64, MOST_DEVICES = 1 << 16 };
 static const double turn_seconds = 0.1, least_pause = 1, most_pause = 60, most_load = 0.005,
                     end_seconds = 1;
 
+/* What sl_timeline_utilization takes of a replica, with what that borrows. */
+typedef struct layout {
+    sl_schedule_options options;
+    int placement[MOST_RANKS], cores[MOST_RANKS];
+    double links[MOST_RANKS];
+} layout;
+
 /* What rank 0 has left of the last step whose timelines were gathered. */
 typedef struct last_step {
     const sl_run_info *info; /* since the run began; for rank 0's thread alone */
     pthread_mutex_t lock;    /* guards what follows */
     bool is_new;
-    int replicas, stages, ranks;
-    int placement[MOST_RANKS];
+    int replicas;
     int64_t epoch, step;
+    layout *layouts;              /* [replicas] */
     sl_timeline_entry *timelines; /* [replicas][count] */
-    sl_rank_stats *memory;        /* [replicas * ranks] */
-    int count;
-    size_t timeline_room, memory_room;
+    sl_rank_stats *memory;        /* [devices] */
+    int count, devices;
+    size_t layout_room, timeline_room, memory_room;
 } last_step;
 
 struct sl_live_page {
@@ -67,28 +74,41 @@ static sl_status keep_info(void *context, const sl_run_info *info)
     pthread_mutex_lock(&to->lock);
     to->info = info;
     to->replicas = info->replicas;
-    to->stages = info->stage_count;
-    to->ranks = info->rank_count / info->replicas;
-    for (int s = 0; s < to->stages; s++)
-        to->placement[s] = info->stages[s].rank;
     pthread_mutex_unlock(&to->lock);
     return SL_OK;
 }
 
+static void copy_layout(const sl_schedule_options *from, layout *to)
+{
+    size_t ranks = (size_t)from->ranks, stages = ranks * (size_t)from->virtual_stages;
+    *to = (layout){.options = *from};
+    memcpy(to->placement, from->placement, stages * sizeof *to->placement);
+    to->options.placement = to->placement;
+    if (from->links)
+        to->options.links = memcpy(to->links, from->links, (stages - 1) * sizeof *to->links);
+    if (from->cores)
+        to->options.cores = memcpy(to->cores, from->cores, ranks * sizeof *to->cores);
+}
+
 static sl_status copy_step(last_step *to, const sl_timelines_info *step)
 {
-    size_t devices = (size_t)to->info->rank_count;
-    size_t actions = (size_t)to->replicas * (size_t)step->action_count;
+    size_t devices = (size_t)to->info->rank_count, replicas = (size_t)to->replicas;
+    size_t actions = replicas * (size_t)step->action_count;
     to->count = 0;
     to->is_new = false;
     SL_TRY(sli_array_reserve(&to->memory, &to->memory_room, devices, sizeof *to->memory,
                              MOST_DEVICES, "devices"));
     memcpy(to->memory, to->info->ranks, devices * sizeof *to->memory);
+    to->devices = (int)devices;
     to->epoch = step->epoch;
     to->step = step->step;
     to->is_new = true;
-    if (actions == 0 || step->action_count > SL_RUN_LOG_MOST_ACTIONS)
+    if (actions == 0 || step->action_count > SL_RUN_LOG_MOST_ACTIONS || !step->layouts)
         return SL_OK;
+    SL_TRY(sli_array_reserve(&to->layouts, &to->layout_room, replicas, sizeof *to->layouts,
+                             MOST_DEVICES, "replicas"));
+    for (size_t r = 0; r < replicas; r++)
+        copy_layout(&step->layouts[r], &to->layouts[r]);
     SL_TRY(sli_array_reserve(&to->timelines, &to->timeline_room, actions, sizeof *to->timelines,
                              INT32_MAX, "actions"));
     memcpy(to->timelines, step->timelines, actions * sizeof *to->timelines);
@@ -144,12 +164,10 @@ static void use_timeline(sl_run_history *history, const last_step *from, int rep
 {
     sl_utilization utilization;
     sli_history_pipeline pipeline;
-    const sl_schedule_options options = {.ranks = from->ranks,
-                                         .placement = from->placement,
-                                         .virtual_stages = from->stages / from->ranks};
-    if (from->count == 0 || from->stages < 2 ||
+    if (from->count == 0 ||
         sl_timeline_utilization(from->timelines + (size_t)replica * (size_t)from->count,
-                                from->count, &options, &utilization) != SL_OK)
+                                from->count, &from->layouts[replica].options,
+                                &utilization) != SL_OK)
         return;
     if (describe_pipeline(from, replica, &utilization, &pipeline) == SL_OK)
         (void)sli_history_set_pipeline(history, &pipeline);
@@ -160,7 +178,7 @@ static void use_timeline(sl_run_history *history, const last_step *from, int rep
 
 static void use_memory(sl_run_history *history, const last_step *from)
 {
-    for (int i = 0; i < from->replicas * from->ranks; i++) {
+    for (int i = 0; i < from->devices; i++) {
         const sl_rank_stats *of = &from->memory[i];
         sli_history_memory memory = {.rank = of->rank,
                                      .stage = of->stage,
@@ -295,6 +313,7 @@ static void free_page(sl_live_page *page)
 {
     sli_server_destroy(&page->server, end_seconds);
     sli_follower_clear(&page->log);
+    free(page->last.layouts);
     free(page->last.timelines);
     free(page->last.memory);
     pthread_mutex_destroy(&page->last.lock);

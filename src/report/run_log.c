@@ -329,15 +329,12 @@ static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
 {
     sl_run_log *log = context;
     const sl_utilization *own = info->utilization;
-    const sl_schedule_options options = {.ranks = own->ranks,
-                                         .placement = own->placement,
-                                         .virtual_stages = own->stages / own->ranks};
     SL_TRY(log_utilization(log, info, 0, own));
     for (int replica = 1; info->timelines && replica < log->info->replicas; replica++) {
         sl_utilization other;
         SL_TRY(
             sl_timeline_utilization(info->timelines + (size_t)replica * (size_t)own->action_count,
-                                    own->action_count, &options, &other));
+                                    own->action_count, &info->layouts[replica], &other));
         sl_status status = log_utilization(log, info, replica, &other);
         sl_utilization_clear(&other);
         SL_TRY(status);

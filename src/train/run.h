@@ -195,6 +195,14 @@ typedef struct sli_resume {
     bool found;        /* there is one, on every rank */
 } sli_resume;
 
+/* Where a replica's pipe runs, as the prediction of its steps needs it: words that ranks exchange.
+ */
+typedef struct sli_machine {
+    double links[SL_MAX_STAGES];  /* [stages - 1] as in sl_schedule_options */
+    int32_t cores[SL_MAX_STAGES]; /* [ranks] */
+    int64_t has_cores;            /* some ranks share them */
+} sli_machine;
+
 typedef struct sli_best sli_best;               /* train/checkpoint/checkpoints.h */
 typedef struct sli_checkpoints sli_checkpoints; /* the same */
 
@@ -229,8 +237,10 @@ typedef struct sli_run {
     /* Of the epoch's last whole step; ranks == 0: no step was measured. */
     sl_utilization utilization;
     struct {
-        int64_t last, next; /* steps after which ranks gather timelines */
-        double time;        /* of `last`, on rank 0's clock */
+        int64_t last, next;           /* steps after which ranks gather timelines */
+        double time;                  /* of `last`, on rank 0's clock */
+        sli_machine *machines;        /* [replicas]; NULL: not known yet */
+        sl_schedule_options *layouts; /* [replicas], of `machines`; the same */
     } timelines;
     sl_run_info info;
     sl_evaluating_info evaluating;
@@ -277,6 +287,7 @@ sl_status sli_run_refresh(sli_run *run);
 sl_status sli_timelines_measure(sli_run *run);      /* of an epoch's last full step */
 sl_status sli_timelines_report_step(sli_run *run);  /* about once a second, where it is asked for */
 sl_status sli_timelines_report_epoch(sli_run *run); /* after the epoch: what was measured */
+void sli_timelines_clear(sli_run *run);
 
 /* Calls each of the rank's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);

@@ -6,6 +6,52 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- Where the replicas run ---------------------------------------------------------------- */
+
+static sl_status allocate_layouts(sli_run *run)
+{
+    size_t replicas = (size_t)run->replica.count;
+    if (run->timelines.layouts)
+        return SL_OK;
+    run->timelines.machines = calloc(replicas, sizeof *run->timelines.machines);
+    run->timelines.layouts = calloc(replicas, sizeof *run->timelines.layouts);
+    if (!run->timelines.machines || !run->timelines.layouts)
+        return sl_error(SL_ERR_MEMORY, "no memory for the layouts of %zu replicas", replicas);
+    return SL_OK;
+}
+
+/* Tells the other replicas with which links and cores this one's steps are predicted. */
+static sl_status gather_layouts(sli_run *run, const sl_utilization *own)
+{
+    _Static_assert(sizeof(sli_machine) % sizeof(int64_t) == 0, "machines are words");
+    const sl_pipe *pipe = run->replica.pipe;
+    SL_TRY(allocate_layouts(run));
+    sli_machine machine = {.has_cores = own->cores != NULL}, *all = run->timelines.machines;
+    memcpy(machine.links, own->links, (size_t)(own->stages - 1) * sizeof *own->links);
+    if (own->cores)
+        memcpy(machine.cores, own->cores, (size_t)own->ranks * sizeof *own->cores);
+    all[0] = machine;
+    if (run->replica.count > 1)
+        SL_TRY(sl_group_all_gather(run->replica.group, &machine, all,
+                                   sizeof machine / sizeof(int64_t), SL_I64, NULL));
+    for (int r = 0; r < run->replica.count; r++)
+        run->timelines.layouts[r] =
+            (sl_schedule_options){.ranks = own->ranks,
+                                  .virtual_stages = own->stages / own->ranks,
+                                  .placement = sl_schedule_placement(pipe->order),
+                                  .links = all[r].links,
+                                  .cores = all[r].has_cores ? all[r].cores : NULL};
+    return SL_OK;
+}
+
+void sli_timelines_clear(sli_run *run)
+{
+    sl_utilization_clear(&run->utilization);
+    free(run->timelines.machines);
+    free(run->timelines.layouts);
+}
 
 /* ---- The record of an epoch --------------------------------------------------------------- */
 
@@ -38,7 +84,8 @@ static sl_status report_pipeline(const sli_run *run, const sl_timeline_entry *ti
                                    .step = run->measured_step,
                                    .utilization = utilization,
                                    .slowest = &run->stages[utilization->slowest_stage],
-                                   .timelines = timelines};
+                                   .timelines = timelines,
+                                   .layouts = run->timelines.layouts};
     SLI_CALL_REPORTERS(run, pipeline, &info)
     return SL_OK;
 }
@@ -49,6 +96,7 @@ sl_status sli_timelines_report_epoch(sli_run *run)
     if (run->utilization.ranks == 0) /* one stage, not a replica's first rank, or a run that resumed
                                         after that step */
         return SL_OK;
+    SL_TRY(gather_layouts(run, &run->utilization));
     sl_status status = sli_replica_gather_timelines(&run->replica, run->utilization.measured,
                                                     run->utilization.action_count, &timelines);
     if (status == SL_OK)
@@ -83,9 +131,23 @@ static sl_status report_timelines(const sli_run *run, const sl_timeline_entry *t
     const sl_timelines_info info = {.epoch = run->at.epoch + 1,
                                     .step = run->at.steps,
                                     .timelines = timelines,
-                                    .action_count = timelines ? count : 0};
+                                    .action_count = timelines ? count : 0,
+                                    .layouts = run->timelines.layouts};
     SLI_CALL_REPORTERS(run, timelines, &info)
     return SL_OK;
+}
+
+/* Probes the links between processes once, as that takes longer than gathering a timeline; the
+ * record of each epoch has the newest. */
+static sl_status find_layouts(sli_run *run)
+{
+    sl_utilization first;
+    if (run->timelines.last > 0 || sl_pipe_stages(run->replica.pipe) == 1)
+        return SL_OK;
+    SL_TRY(sl_pipe_get_utilization(run->replica.pipe, &first));
+    sl_status status = gather_layouts(run, &first);
+    sl_utilization_clear(&first);
+    return status;
 }
 
 sl_status sli_timelines_report_step(sli_run *run)
@@ -96,6 +158,7 @@ sl_status sli_timelines_report_step(sli_run *run)
     int count;
     if (!run->options.report_timelines || run->at.steps < run->timelines.next)
         return SL_OK;
+    SL_TRY(find_layouts(run));
     sl_status status = sli_pipe_gather_timeline(replica->pipe, SL_OK, &own, &count, &clock_error);
     if (status == SL_OK)
         status = sli_replica_gather_timelines(replica, own, count, &all);

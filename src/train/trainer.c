@@ -149,7 +149,7 @@ static void clean_up(sli_run *run)
 {
     if (run->last_step >= 0)
         close(run->last_step);
-    sl_utilization_clear(&run->utilization);
+    sli_timelines_clear(run);
     sli_checkpoints_destroy(&run->checkpoints);
     sl_pipe_optimizer_destroy(&run->optimizer);
     sl_tensor_destroy(&run->input);

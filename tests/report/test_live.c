@@ -160,11 +160,16 @@ static void another_log_in_the_file_begins_again(void **state)
     sl_live_page_destroy(&page);
 }
 
-/* Two replicas of two ranks, whose second waits for the first. */
+/* Two replicas of two ranks, whose second waits for the first. In the second replica a tensor takes
+ * 0.5 s from one to the other. */
 static void steps_show_their_timeline_and_memory(void **state)
 {
     static char got[1 << 18];
-    static const sl_stage_info stages[] = {{.rank = 0}, {.rank = 1}};
+    static const int placement[] = {0, 1};
+    static const double links[] = {0.5};
+    const sl_schedule_options layouts[] = {
+        {.ranks = 2, .virtual_stages = 1, .placement = placement},
+        {.ranks = 2, .virtual_stages = 1, .placement = placement, .links = links}};
     static const sl_timeline_entry timelines[] = {{{.stage = 0, .kind = SL_ACTION_FORWARD}, 0, 1},
                                                   {{.stage = 0, .kind = SL_ACTION_BACKWARD}, 3, 4},
                                                   {{.stage = 1, .kind = SL_ACTION_FORWARD}, 1, 2},
@@ -176,12 +181,9 @@ static void steps_show_their_timeline_and_memory(void **state)
     const sl_rank_stats memory[4] = {
         [2] = {.rank = 1, .device = "cpu:2", .stats = {{0}, {1 << 20}, 0, 1 << 20, 0}},
         [3] = {.rank = 1, .stage = 1, .device = "cpu:3", .stats = {{0}, {3 << 20}, 0, 3 << 20, 0}}};
-    const sl_run_info info = {
-        .stages = stages, .stage_count = 2, .replicas = 2, .ranks = memory, .rank_count = 4};
-    const sl_timelines_info step = {.epoch = 1,
-                                    .step = 2,
-                                    .timelines = timelines,
-                                    .action_count = 4};
+    const sl_run_info info = {.stage_count = 2, .replicas = 2, .ranks = memory, .rank_count = 4};
+    const sl_timelines_info step = {
+        .epoch = 1, .step = 2, .timelines = timelines, .action_count = 4, .layouts = layouts};
     sl_live_page *page = serve_log(*state, log_lines);
     sl_reporter reporter = sl_live_page_reporter(page);
     assert_int_equal(reporter.rank, 0);
@@ -191,6 +193,8 @@ static void steps_show_their_timeline_and_memory(void **state)
     assert_true(
         read_until(fd, "measured: stage 1, backward of micro-batch 0: 1000 ms", got, sizeof got));
     assert_non_null(strstr(got, "measured: stage 1, backward of micro-batch 0: 6000 ms"));
+    assert_non_null(strstr(got, "Predicted: bubble 50.0%")); /* 4 of 2 * 4 s */
+    assert_non_null(strstr(got, "Predicted: bubble 55.0%")); /* 11 of 2 * 10 s */
     assert_non_null(strstr(got, "3 MiB"));
     close(fd);
     sl_live_page_destroy(&page);

@@ -139,6 +139,51 @@ static void requests_of_two_replicas_after_one_step_are_both_met(void **state)
     assert_int_equal(of.saved, 2); /* with the end's */
 }
 
+/* The first replica's stages share a core, the second's do not. */
+static void check_layouts(const sl_schedule_options *layouts)
+{
+    assert_non_null(layouts);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(layouts[r].ranks, 2);
+        assert_int_equal(layouts[r].virtual_stages, 1);
+        assert_int_equal(layouts[r].placement[1], 1);
+        assert_true(layouts[r].links[0] == 0);
+    }
+    assert_non_null(layouts[0].cores);
+    assert_int_equal(layouts[0].cores[0], layouts[0].cores[1]);
+    assert_null(layouts[1].cores);
+}
+
+static sl_status check_pipeline_layouts(void *context, const sl_pipeline_info *info)
+{
+    check_layouts(info->layouts);
+    ++*(int *)context;
+    return SL_OK;
+}
+
+static sl_status check_step_layouts(void *context, const sl_timelines_info *info)
+{
+    check_layouts(info->layouts);
+    assert_true(info->action_count > 0);
+    ++*(int *)context;
+    return SL_OK;
+}
+
+static void timelines_come_with_each_replicas_layout(void **state)
+{
+    int reports = 0;
+    sl_run_result result;
+    const sl_reporter reporter = {.context = &reports,
+                                  .pipeline = check_pipeline_layouts,
+                                  .timelines = check_step_layouts};
+    sl_train_options options = small_options(*state);
+    options.replicas = 2;
+    options.devices = "cpu:0-0,cpu:0-0;cpu:0-0,cpu:1-1";
+    options.report_timelines = true;
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    assert_true(reports >= 2);
+}
+
 static void batches_are_as_many_as_one_shard_has(void **state)
 {
     sl_train_options options = small_options(*state);
@@ -447,6 +492,7 @@ int replicas_tests(void)
         WITH_CORPUS(one_replica_is_a_run_of_its_own),
         WITH_CORPUS(replicas_report_the_same_numbers),
         WITH_CORPUS(requests_of_two_replicas_after_one_step_are_both_met),
+        WITH_CORPUS(timelines_come_with_each_replicas_layout),
         WITH_CORPUS(batches_are_as_many_as_one_shard_has),
         WITH_CORPUS(replicas_with_dropout_equal_one_with_all_their_rows),
         WITH_CORPUS(evaluation_has_the_bits_of_one_replicas),

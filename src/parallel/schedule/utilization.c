@@ -261,7 +261,8 @@ static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entri
     out->waiting[rank] = out->seconds > 0 ? waiting / out->seconds : 0;
 }
 
-static sl_status allocate(const sl_schedule *schedule, sl_utilization *out)
+static sl_status allocate(const sl_schedule *schedule, const sl_schedule_options *of,
+                          sl_utilization *out)
 {
     size_t ranks = (size_t)schedule->ranks, stages = (size_t)schedule->stages;
     out->ranks = schedule->ranks;
@@ -273,8 +274,10 @@ static sl_status allocate(const sl_schedule *schedule, sl_utilization *out)
     out->placement = calloc(stages, sizeof *out->placement);
     out->measured = calloc(schedule->count, sizeof *out->measured);
     out->predicted = calloc(schedule->count, sizeof *out->predicted);
+    out->links = of->links ? calloc(stages, sizeof *out->links) : NULL;
+    out->cores = of->cores ? calloc(ranks, sizeof *out->cores) : NULL;
     if (out->idle && out->waiting && out->stage_seconds && out->placement && out->measured &&
-        out->predicted)
+        out->predicted && !out->links == !of->links && !out->cores == !of->cores)
         return SL_OK;
     return sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d stages", out->stages);
 }
@@ -283,8 +286,12 @@ static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_en
                                const sl_schedule_options *of, sl_utilization *out)
 {
     double *results;
-    SL_TRY(allocate(schedule, out));
+    SL_TRY(allocate(schedule, of, out));
     memcpy(out->measured, entries, schedule->count * sizeof *entries);
+    if (of->links)
+        memcpy(out->links, of->links, (size_t)(schedule->stages - 1) * sizeof *out->links);
+    if (of->cores)
+        memcpy(out->cores, of->cores, (size_t)schedule->ranks * sizeof *out->cores);
     memcpy(out->placement, schedule->placement, (size_t)schedule->stages * sizeof *out->placement);
     SL_TRY(find_results(schedule, entries, &results));
     for (size_t i = 0; i < schedule->count; i++)
@@ -327,6 +334,8 @@ void sl_utilization_clear(sl_utilization *utilization)
     free(utilization->waiting);
     free(utilization->stage_seconds);
     free(utilization->placement);
+    free(utilization->links);
+    free(utilization->cores);
     free(utilization->measured);
     free(utilization->predicted);
     *utilization = (sl_utilization){0};
