@@ -202,7 +202,7 @@ typedef struct sli_cross_entropy {
     const int32_t *targets;
     int32_t ignore;
     float grad_scale;
-    double *loss; /* [rows], host memory */
+    double *loss; /* [rows] */
     float beta;
     float *grad_bias; /* [classes] or NULL; only with grad_scale != 0 */
 } sli_cross_entropy;

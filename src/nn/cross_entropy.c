@@ -132,12 +132,8 @@ static sl_status apply_to_logits(const sl_loss_call *call)
         return run_kernel(call, 0, call->in, false, NULL);
     SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(call->in),
                             call->grad_in));
-    sl_status status = sl_tensor_copy(*call->grad_in, call->in);
-    if (status == SL_OK)
-        status = run_kernel(call, 0, *call->grad_in, true, NULL);
-    if (status != SL_OK)
-        sl_tensor_destroy(call->grad_in);
-    return status;
+    SL_TRY(sl_tensor_copy(*call->grad_in, call->in));
+    return run_kernel(call, 0, *call->grad_in, true, NULL);
 }
 
 /* ---- Taking over a linear layer --------------------------------------------------------- */
@@ -257,8 +253,6 @@ static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *l
     panel_room room = {NULL, NULL};
     sl_status status = run_panels(call, last, &room);
     room_clear(&room);
-    if (status != SL_OK && call->grad_in)
-        sl_tensor_destroy(call->grad_in);
     return status;
 }
 
@@ -291,17 +285,34 @@ done:
 
 /* ---- The loss --------------------------------------------------------------------------- */
 
+/* Runs the kernels, whose rows' losses the host reads once, behind all of them. */
+static sl_status apply_kernels(const sl_loss_call *call, const sli_linear *last)
+{
+    sl_loss_call own = *call;
+    size_t bytes = (size_t)sl_tensor_count(call->targets) * sizeof(double);
+    void *losses = NULL;
+    if (last && !sli_parameter_is_trained(last->weight))
+        own.pass = NULL; /* backward_weight needs nothing */
+    if (!sli_device_has_host_memory(call->device)) {
+        SL_TRY(sli_device_allocate(call->device, SL_MEMORY_WORKSPACE, bytes, &losses));
+        own.row_losses = losses;
+    }
+    sl_status status = last ? apply_with_linear(&own, last) : apply_to_logits(&own);
+    if (status == SL_OK && losses)
+        status = sli_device_read(call->device, call->row_losses, losses, bytes);
+    sli_device_release(call->device, SL_MEMORY_WORKSPACE, losses, bytes);
+    return status;
+}
+
 static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
 {
     (void)loss;
     const sli_linear *last = call->last ? sli_linear_within(call->last) : NULL;
     SL_TRY(check_call(call, last));
-    if (!last)
-        return apply_to_logits(call);
-    sl_loss_call own = *call;
-    if (!sli_parameter_is_trained(last->weight))
-        own.pass = NULL; /* backward_weight needs nothing */
-    return apply_with_linear(&own, last);
+    sl_status status = apply_kernels(call, last);
+    if (status != SL_OK && call->grad_in)
+        sl_tensor_destroy(call->grad_in);
+    return status;
 }
 
 static sl_status cross_entropy_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass)

@@ -1,12 +1,14 @@
 /* A pipe over two CUDA devices of a runtime that needs no GPU (cuda/fake_cuda.h): what its host
  * waits for, what it launches, and what it does without memory. */
 #include "device/cuda/fake_cuda_state.h"
+#include "device/device.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
 #include "support/check.h"
 
 #include <dlfcn.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,6 +124,32 @@ static void a_step_waits_for_losses_and_norms_alone(void **state)
     assert_true(count_buckets(j) == STAGES);
 }
 
+/* So that the loss waits once a call, however many panels it has. */
+static void the_loss_of_a_panel_waits_for_nothing(void **state)
+{
+    job *j = *state;
+    const sl_shape rows = sl_shape_2d(ROWS, TIME), all = sl_shape_2d(ROWS * TIME, TOKENS);
+    sl_tensor *logits, *losses;
+    double host[ROWS * TIME];
+    check_ok(sl_tensor_create(j->devices[1], SL_MEMORY_WORKSPACE, SL_F32, &all, &logits));
+    check_ok(sl_tensor_create(j->devices[1], SL_MEMORY_WORKSPACE, SL_F64, &rows, &losses));
+    check_ok(sl_tensor_zero(logits));
+    long waits = j->cuda->waits;
+    check_ok(sli_device_cross_entropy(j->devices[1],
+                                      &(sli_cross_entropy){.rows = ROWS * TIME,
+                                                           .classes = TOKENS,
+                                                           .logits = sl_tensor_f32(logits),
+                                                           .targets = sl_tensor_i32(j->targets),
+                                                           .ignore = -1,
+                                                           .loss = sl_tensor_data(losses)}));
+    assert_int_equal(j->cuda->waits, waits);
+    check_ok(sl_tensor_read(losses, host));
+    for (int i = 0; i < ROWS * TIME; i++)
+        assert_float_equal(host[i], log(TOKENS), 1e-6);
+    sl_tensor_destroy(&logits);
+    sl_tensor_destroy(&losses);
+}
+
 static void ids_that_the_model_lacks_are_named(void **state)
 {
     job *j = *state;
@@ -171,6 +199,7 @@ int cuda_pipe_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_step_waits_for_losses_and_norms_alone, open_job,
                                         close_job),
+        cmocka_unit_test_setup_teardown(the_loss_of_a_panel_waits_for_nothing, open_job, close_job),
         cmocka_unit_test_setup_teardown(ids_that_the_model_lacks_are_named, open_job, close_job),
         cmocka_unit_test_setup_teardown(memory_that_is_not_there_ends_a_step_and_no_more, open_job,
                                         close_job),

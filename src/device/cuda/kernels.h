@@ -2,7 +2,7 @@
  * product nor a copy.
  *
  * A launcher computes what device.h says at its arguments' struct, whose pointers are all to memory
- * of the device, `loss` as well. It enqueues its kernels on `stream`, waits for nothing and
+ * of the device. It enqueues its kernels on `stream`, waits for nothing and
  * allocates nothing; the arguments are copied before it returns. `scratch` is memory of the device,
  * 16-byte aligned, that the kernels use until the stream has passed them; the function
  * sli_scratch_NAME beside the launcher gives its size in bytes, which depends on shapes alone.

@@ -51,6 +51,7 @@ SLOT(embedding_backward)
 SLOT(add_dropout)
 SLOT(add_norm)
 SLOT_WITH_SCRATCH(add_norm_backward)
+SLOT(cross_entropy)
 SLOT(convert)
 SLOT(sgd)
 SLOT(adamw)
@@ -91,22 +92,7 @@ sl_status sli_cuda_initialize(sl_device *device, const sli_init *init, uint64_t 
                                                 sli_cuda(device)->stream));
 }
 
-/* ---- Results that the host reads, which it waits for ------------------------------------ */
-
-sl_status sli_cuda_cross_entropy(sl_device *device, const sli_cross_entropy *arguments)
-{
-    size_t bytes = (size_t)arguments->rows * sizeof(double);
-    sli_cross_entropy on_device = *arguments;
-    operation own;
-    SL_TRY(begin_operation(&own, device, "cross_entropy", bytes));
-    on_device.loss = own.scratch;
-    cudaError_t code = sli_launch_cross_entropy(&on_device, own.stream);
-    if (code == cudaSuccess)
-        code = cudaMemcpyAsync(arguments->loss, own.scratch, bytes, cudaMemcpyDeviceToHost,
-                               own.stream);
-    SL_TRY(end_operation(&own, code));
-    return sli_cuda_check(device, "cross_entropy", cudaStreamSynchronize(own.stream));
-}
+/* Its results are the host's, which waits for them. */
 
 sl_status sli_cuda_norm_terms(sl_device *device, const sli_norm_terms *arguments)
 {
