@@ -149,13 +149,13 @@ check_all() {
     near f32 bf16 2e-2
     near f32 again 0
     near replicas zero 0
-    local cards
-    cards=$(nvidia-smi --list-gpus 2>/dev/null | grep -c .)
-    if [ "$cards" -ge 2 ]; then # by NCCL
+    local gpus
+    gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c .)
+    if [ "$gpus" -ge 2 ]; then # by NCCL
         losses nccl --dp 2 --nccl --devices cuda:0,cuda:1 --optimizer adamw --lr 0.001
         near replicas nccl 0
     else
-        echo "skipped  nccl: it needs two cards, and this machine has $cards" >>"$summary"
+        echo "skipped  nccl: it needs two GPUs, and this machine has $gpus" >>"$summary"
     fi
     if ! sanitizer=$(command -v compute-sanitizer); then
         echo "skipped  compute-sanitizer: it was not found" >>"$summary"

@@ -30,6 +30,12 @@ static void a_missing_barrier_before_writing_is_found_in_every_order(void **stat
     check_races(race_before_writing);
 }
 
+static void what_a_block_leaves_in_shared_memory_is_nan_to_the_next(void **state)
+{
+    (void)state;
+    assert_true(shared_memory_begins_as_nan());
+}
+
 static void threads_that_wait_for_others_in_vain_end_the_process(void **state)
 {
     (void)state;
@@ -51,6 +57,7 @@ int emulation_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_missing_barrier_before_reading_is_found_in_every_order),
         cmocka_unit_test(a_missing_barrier_before_writing_is_found_in_every_order),
+        cmocka_unit_test(what_a_block_leaves_in_shared_memory_is_nan_to_the_next),
         cmocka_unit_test(threads_that_wait_for_others_in_vain_end_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

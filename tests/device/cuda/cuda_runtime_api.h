@@ -31,7 +31,9 @@ typedef struct CUstream_st *cudaStream_t;
 #define __device__
 #define __global__
 #define __launch_bounds__(...)
-#define __shared__ static __attribute__((section("emulated_shared")))
+#define SHARED(type, name)                                                                         \
+    static type name;                                                                              \
+    static emulation::shared_variable name##_registered(&name, sizeof name)
 
 struct uint2 {
     unsigned x, y;
@@ -66,10 +68,6 @@ static inline int __ffs(int bits)
 {
     return __builtin_ffs(bits);
 }
-
-/* All shared variables of the program. */
-extern "C" char __start_emulated_shared[] __attribute__((weak));
-extern "C" char __stop_emulated_shared[] __attribute__((weak));
 
 /* ---- Fibers ----------------------------------------------------------------------------- */
 
@@ -140,8 +138,21 @@ struct lane {
     unsigned exchanges; /* that it has been in */
 };
 
+struct shared_variable {
+    void *memory;
+    size_t bytes;
+    shared_variable *next;
+
+    shared_variable(void *at, size_t size);
+    void fill() const
+    {
+        memset(memory, 0xFF, bytes); /* NaN */
+    }
+};
+
 struct machine {
     uint64_t seed, random;
+    shared_variable *shared; /* all that a thread has come to so far */
     lane lanes[MOST_THREADS];
     char values[2][MOST_THREADS][VALUE_BYTES]; /* exchanged in a warp, in turns */
     char *stacks;
@@ -155,6 +166,14 @@ inline machine &emulated()
 {
     static machine m = {};
     return m;
+}
+
+/* The first thread that comes to its declaration registers it. */
+inline shared_variable::shared_variable(void *at, size_t size)
+    : memory(at), bytes(size), next(emulated().shared)
+{
+    emulated().shared = this;
+    fill();
 }
 
 [[noreturn]] static inline void fail(const char *what)
@@ -267,8 +286,8 @@ static inline void run_block()
 {
     machine &m = emulated();
     unsigned warps = (m.threads + WARP_LANES - 1) / WARP_LANES;
-    memset(__start_emulated_shared, 0xFF,
-           (size_t)(__stop_emulated_shared - __start_emulated_shared));
+    for (const shared_variable *v = m.shared; v; v = v->next)
+        v->fill();
     start_threads();
     for (;;) {
         drawn_order order(warps);

@@ -19,6 +19,9 @@ void emulation_seed(uint64_t seed);
 bool race_before_reading(bool with_barrier);
 bool race_before_writing(bool with_barrier);
 
+/* Reads shared memory that no thread of the block has written. */
+bool shared_memory_begins_as_nan(void);
+
 /* Runs a kernel whose threads wait for others of their warp, or of the block, that do not come. */
 void deadlock(bool by_warp);
 

@@ -4,11 +4,12 @@
 #include "device/cuda/kernels/launch.h"
 
 enum { THREADS = 96 };
+typedef float row[THREADS];
 
 /* out = the numbers 0 … THREADS - 1 in reverse, through shared memory. */
 static __global__ void reverse(bool with_barrier, float *out)
 {
-    __shared__ float values[THREADS];
+    SHARED(row, values);
     values[threadIdx.x] = (float)threadIdx.x;
     if (with_barrier)
         __syncthreads();
@@ -18,7 +19,7 @@ static __global__ void reverse(bool with_barrier, float *out)
 /* Adds three rounds of it. Each round must wait until the one before has been read. */
 static __global__ void reverse_in_rounds(bool with_barrier, float *out)
 {
-    __shared__ float values[THREADS];
+    SHARED(row, values);
     float sum = 0;
     for (int round = 0; round < 3; round++) {
         values[threadIdx.x] = (float)(threadIdx.x << round);
@@ -50,6 +51,25 @@ bool race_before_writing(bool with_barrier)
     float out[THREADS];
     launch(NULL, dim3(1), dim3(THREADS), reverse_in_rounds, with_barrier, out);
     return !is_reversed(out, 7);
+}
+
+/* Of a template, as the kernels are. */
+template <class Number> static __global__ void read_before_writing(Number *out)
+{
+    typedef Number numbers[THREADS];
+    SHARED(numbers, values);
+    out[blockIdx.x * THREADS + threadIdx.x] = values[threadIdx.x];
+    values[threadIdx.x] = 1;
+}
+
+bool shared_memory_begins_as_nan(void)
+{
+    float out[3 * THREADS];
+    launch(NULL, dim3(3), dim3(THREADS), read_before_writing<float>, (float *)out);
+    for (int i = 0; i < 3 * THREADS; i++)
+        if (!isnan(out[i]))
+            return false;
+    return true;
 }
 
 /* Half of the first warp waits for the warp, the other half for the block. */

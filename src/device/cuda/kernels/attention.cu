@@ -51,7 +51,7 @@ template <int WIDE>
 static __global__ void __launch_bounds__(TILE_THREADS, WIDE == 1 ? 2 : 1)
     attend(head_layout h, sli_attention a, dropout_masks masks)
 {
-    __shared__ tile_memory memory;
+    SHARED(tile_memory, memory);
     tile_place at = place_of_block(h, true);
     int64_t query = at.first + threadIdx.x / SIDE * 4, row = at.task * h.positions + query;
     float scale = LOG2_E / sqrtf((float)h.head_width);

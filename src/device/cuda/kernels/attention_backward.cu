@@ -41,7 +41,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     grad_of_queries(head_layout h, sli_attention_backward a, dropout_masks masks,
                     const float *inner)
 {
-    __shared__ tile_memory memory;
+    SHARED(tile_memory, memory);
     tile_place at = place_of_block(h, true);
     int64_t query = at.first + threadIdx.x / SIDE * 4, row = at.task * h.positions + query;
     float scale = 1.0f / sqrtf((float)h.head_width), log_sum_exp[4], of_row[4];
@@ -76,7 +76,7 @@ template <int WIDE>
 static __global__ void __launch_bounds__(TILE_THREADS)
     grad_of_keys(head_layout h, sli_attention_backward a, dropout_masks masks, const float *inner)
 {
-    __shared__ tile_memory memory;
+    SHARED(tile_memory, memory);
     tile_place at = place_of_block(h, false);
     int64_t key = at.first + threadIdx.x / SIDE * 4, width = h.heads * h.head_width;
     float scale = 1.0f / sqrtf((float)h.head_width);

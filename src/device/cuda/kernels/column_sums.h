@@ -37,7 +37,8 @@ static inline size_t column_sums_bytes(int64_t rows, int64_t columns, int sums)
 template <class Terms>
 static __global__ void sum_rows(matrix_shape shape, Terms terms, int64_t range_rows, float *scratch)
 {
-    __shared__ float of_row[STRIP_ROWS][Terms::SUMS][STRIP_COLUMNS];
+    typedef float row_sums[STRIP_ROWS][Terms::SUMS][STRIP_COLUMNS];
+    SHARED(row_sums, of_row);
     int64_t strip = (int64_t)blockIdx.y * STRIP_COLUMNS, first = blockIdx.x * range_rows;
     int64_t end = first + range_rows < shape.rows ? first + range_rows : shape.rows;
     matrix_group g = {0, strip + 4 * threadIdx.x, 0};

@@ -5,6 +5,11 @@
 
 #include "device/cuda/kernels.h"
 
+/* A variable in the shared memory of a block. The tests' emulation registers it. */
+#ifndef SHARED
+#define SHARED(type, name) __shared__ type name
+#endif
+
 /* kernel<<<blocks, threads, 0, stream>>>(arguments...) */
 template <class... Parameters, class... Arguments>
 static cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads,

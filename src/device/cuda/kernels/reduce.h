@@ -36,7 +36,8 @@ template <class Operation, class Number> static inline __device__ Number reduce_
 template <class Operation, class Number>
 static inline __device__ Number reduce_block(Number x, Number nothing)
 {
-    __shared__ Number of_warp[WARP];
+    typedef Number numbers[WARP];
+    SHARED(numbers, of_warp);
     unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     x = reduce_warp<Operation>(x);
     __syncthreads(); /* until the block has read an earlier reduction's */
