@@ -162,6 +162,12 @@ void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory
     device->ops->release(device, memory, bytes);
 }
 
+void sli_device_empty_cache(sl_device *device)
+{
+    if (device->ops->empty_cache)
+        device->ops->empty_cache(device);
+}
+
 void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category category, size_t bytes)
 {
     account_less(from, category, bytes);

@@ -309,6 +309,10 @@ sl_status sli_device_allocate(sl_device *device, sl_memory_category category, si
                               void **out);
 void sli_device_release(sl_device *device, sl_memory_category category, void *memory, size_t bytes);
 
+/* Gives the memory that the device has cached back to the system: after work of other sizes than
+ * those that follow. */
+void sli_device_empty_cache(sl_device *device);
+
 /* Memory of one device that another uses counts there: moves its bytes between their accounts, and
  * releases memory of `device` whose bytes count on `counted`. */
 void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category category, size_t bytes);

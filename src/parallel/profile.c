@@ -308,6 +308,7 @@ static void run_profiler(void *arg)
     sl_pass_destroy(&p->skips);
     free(p->row_losses);
     free(p->owners);
+    sli_device_empty_cache(p->options->device);
 }
 
 sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profile *profiles)

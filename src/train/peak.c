@@ -82,7 +82,8 @@ static void run_probe(void *arg)
          size *= 2)
         status = probe_size(p, size, &seconds);
     if (status == SL_ERR_MEMORY && p->best > 0)
-        status = SL_OK;              /* a smaller product is the best that there is memory for */
+        status = SL_OK; /* a smaller product is the best that there is memory for */
+    sli_device_empty_cache(p->device);
     sl_device_reset_peak(p->device); /* the run's own memory is counted */
     sli_error_save(&p->error, status);
 }

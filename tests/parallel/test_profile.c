@@ -61,9 +61,13 @@ static void modules_run_as_often_as_the_rounds_say(void **state)
     check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[1]));
     modules[2] = probe_module(&probes[2]);
     check_ok(sl_mse_loss_create(&loss));
+    sl_memory_stats before, after;
     setup of = open_setup(modules, MODULES, loss);
     sl_profile_options options = options_of(&of, ROUNDS);
+    sl_device_memory(of.device, &before);
     check_ok(sl_profile_modules(&options, times));
+    sl_device_memory(of.device, &after);
+    assert_int_equal(after.reserved_bytes, before.reserved_bytes);
     for (int i = 0; i < MODULES; i++) {
         assert_true(times[i].forward > 0 && times[i].backward > 0 && times[i].backward_input > 0);
         assert_true(times[i].backward_weight >= 0);

@@ -1,4 +1,5 @@
 #include "small_run.h"
+#include "train/run.h"
 
 #include <math.h>
 #include <string.h>
@@ -313,6 +314,23 @@ static void unwritable_checkpoint_directory_is_refused_before_training(void **st
     assert_int_equal(record.step_count, 0);
 }
 
+/* ---- The devices' peak -------------------------------------------------------------------- */
+
+static void measuring_the_peak_leaves_no_memory_on_the_device(void **state)
+{
+    (void)state;
+    sl_device *device;
+    sl_memory_stats stats;
+    double flops_per_s;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sli_measure_peak(&device, 1, SL_PRECISION_F32, &flops_per_s));
+    assert_true(flops_per_s > 0);
+    sl_device_memory(device, &stats);
+    assert_int_equal(stats.peak_total_bytes, 0);
+    assert_int_equal(stats.reserved_bytes, 0);
+    sl_device_destroy(&device);
+}
+
 int trainer_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
@@ -331,6 +349,7 @@ int trainer_tests(void)
         WITH_CORPUS(place_for_weights_is_tried_before_training),
         WITH_CORPUS(data_too_short_for_a_block_name_their_file),
         WITH_CORPUS(unwritable_checkpoint_directory_is_refused_before_training),
+        cmocka_unit_test(measuring_the_peak_leaves_no_memory_on_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,6 +96,11 @@ static void release_bytes(sl_device *device, void *memory, size_t bytes)
     sli_memory_cache_release(sli_cpu(device)->memory, memory, bytes);
 }
 
+static void empty_cache(sl_device *device)
+{
+    sli_memory_cache_empty(sli_cpu(device)->memory);
+}
+
 static void bind_thread(sl_device *device)
 {
     if (device->first_core >= 0)
@@ -106,6 +111,7 @@ static const sli_device_ops ops = {
     .destroy = destroy_cpu,
     .allocate = allocate_bytes,
     .release = release_bytes,
+    .empty_cache = empty_cache,
     .bind_thread = bind_thread,
     .copy = sli_cpu_copy,
     .zero = sli_cpu_zero,

@@ -18,7 +18,10 @@ typedef struct sli_memory_cache sli_memory_cache;
 sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool fill,
                                           sli_memory_bound *bound);
 
-/* Gives every cached block back to the system; blocks in use must have been released before. */
+/* Gives every cached block back to the system. Any thread may call. */
+void sli_memory_cache_empty(sli_memory_cache *cache);
+
+/* The same; blocks in use must have been released before. */
 void sli_memory_cache_destroy(sli_memory_cache **cache);
 
 /* A block of at least `bytes` > 0, 64-byte aligned, with undefined content; NULL if even with an

@@ -110,7 +110,7 @@ static size_t bytes_of_class(int index)
     return power + (size_t)((index - fine) % STEPS + 1) * (power / STEPS);
 }
 
-static void free_cached(sli_memory_cache *cache)
+void sli_memory_cache_empty(sli_memory_cache *cache)
 {
     pthread_mutex_lock(&cache->lock);
     for (int index = 0; index < CLASSES; index++)
@@ -126,7 +126,7 @@ void sli_memory_cache_destroy(sli_memory_cache **cache)
 {
     if (!*cache)
         return;
-    free_cached(*cache);
+    sli_memory_cache_empty(*cache);
     pthread_mutex_destroy(&(*cache)->lock);
     free(*cache);
     *cache = NULL;
@@ -153,7 +153,7 @@ void *sli_memory_cache_allocate(sli_memory_cache *cache, size_t bytes)
     if (!block)
         block = allocate_block(cache, wanted);
     if (!block) {
-        free_cached(cache);
+        sli_memory_cache_empty(cache);
         block = allocate_block(cache, wanted);
     }
     if (block && cache->fill)

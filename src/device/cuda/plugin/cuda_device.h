@@ -44,6 +44,7 @@ void sli_cuda_scratch_free(sl_device *device, void *scratch);
 
 sl_status sli_cuda_allocate(sl_device *device, size_t bytes, void **out);
 void sli_cuda_release(sl_device *device, void *memory, size_t bytes);
+void sli_cuda_empty_cache(sl_device *device);
 sl_status sli_cuda_copy(sl_device *device, void *to, const void *from, size_t bytes);
 sl_status sli_cuda_zero(sl_device *device, void *to, size_t bytes);
 sl_status sli_cuda_write(sl_device *device, void *to, const void *host, size_t bytes);

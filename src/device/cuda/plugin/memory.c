@@ -30,15 +30,19 @@ static void count_reserved(sli_cuda_device *device)
         atomic_store(&device->base.reserved_bytes, bytes);
 }
 
+static cudaError_t trim_pool(sli_cuda_device *device)
+{
+    cudaError_t code = cudaStreamSynchronize(device->copies);
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(device->stream);
+    return code == cudaSuccess ? cudaMemPoolTrimTo(device->pool, 0) : code;
+}
+
 /* Once more after what is free has gone back to the GPU: in other sizes it may be enough. */
 static cudaError_t allocate_again(sli_cuda_device *device, size_t bytes, void **out)
 {
     (void)cudaGetLastError(); /* it was this call's */
-    cudaError_t code = cudaStreamSynchronize(device->copies);
-    if (code == cudaSuccess)
-        code = cudaStreamSynchronize(device->stream);
-    if (code == cudaSuccess)
-        code = cudaMemPoolTrimTo(device->pool, 0);
+    cudaError_t code = trim_pool(device);
     if (code == cudaSuccess)
         code = cudaMallocFromPoolAsync(out, bytes, device->pool, device->stream);
     return code;
@@ -74,6 +78,12 @@ void sli_cuda_release(sl_device *device, void *memory, size_t bytes)
 {
     (void)bytes;
     sli_cuda_scratch_free(device, memory);
+}
+
+void sli_cuda_empty_cache(sl_device *device)
+{
+    if (sli_cuda_enter(device) == SL_OK && trim_pool(sli_cuda(device)) == cudaSuccess)
+        count_reserved(sli_cuda(device));
 }
 
 sl_status sli_cuda_scratch(sl_device *device, size_t bytes, void **out)

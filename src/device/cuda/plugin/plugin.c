@@ -65,6 +65,7 @@ static const sli_device_ops ops = {
     .destroy = destroy_device,
     .allocate = sli_cuda_allocate,
     .release = sli_cuda_release,
+    .empty_cache = sli_cuda_empty_cache,
     .mark = sli_cuda_mark,
     .drop_mark = sli_cuda_drop_mark,
     .deliver = sli_cuda_deliver,
