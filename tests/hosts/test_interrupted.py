@@ -308,6 +308,7 @@ def resumed(folder):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     seed = int(os.environ.get("SLUICE_TEST_SEED", "1"))
     print(f"SLUICE_TEST_SEED={seed}")
     chance = random.Random(seed)
