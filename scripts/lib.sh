@@ -51,5 +51,5 @@ $line"
         die "Installing failed; the whole line is: $line"
 }
 
-# How many compilers and tests run at once: one a core.
-jobs_count() { nproc 2>/dev/null || echo 2; }
+# How many compilers and tests run at once: one a core. nproc takes OMP_NUM_THREADS for their number.
+jobs_count() { env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2; }
