@@ -8,7 +8,8 @@
 
 /* ---- What the library lends ------------------------------------------------------------- */
 
-static const sli_cuda_host *host; /* set once, by sli_cuda_open */
+/* Each thread that opens the object sets it, to the same. */
+static const sli_cuda_host *_Atomic host;
 
 sl_status(sl_error)(sl_status status, const char *format, ...) /* the name may be a macro */
 {
