@@ -36,8 +36,8 @@ typedef struct sli_operation {
     int terms; /* of the tree in which a reduction adds (core/sum_tree.h), which the ranks hold */
     const void *const *nodes; /* this rank's nodes of it, in order; NULL: `in` is the only one */
     int root;
-    uint64_t sequence; /* from 1, the same on every rank */
-    bool only_meets;   /* the ranks meet as for the operation, and no data move */
+    uint64_t sequence;  /* from 1, the same on every rank */
+    bool moves_no_data; /* the ranks wait for each other as in the operation, and compare it */
 } sli_operation;
 
 /* "all_reduce", … */

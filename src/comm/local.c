@@ -207,7 +207,7 @@ static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
 {
     size_t bytes = (size_t)mine->count * sl_dtype_bytes(mine->dtype);
     const sli_rank_slot *slots = w->slots;
-    if (mine->only_meets)
+    if (mine->moves_no_data)
         return;
     switch (mine->kind) {
     case SLI_OP_ALL_REDUCE:

@@ -10,11 +10,11 @@
  *     rank 1   a1 b1 c1  ──┤ move to ├─ Σb ───┤ move to  ├─ Σa Σb Σc
  *     rank 2   a2 b2 c2  ──┘ owners  └─ Σc ───┘ everyone └─ Σa Σb Σc
  *
- * The group below (`local` or `mpi`) is where ranks meet before each collective: NCCL is called
- * only when all have come with the same operation, so a rank that is late, leaves or calls
- * something else is named as in that group, and NCCL's own order of calls is the same everywhere.
- * While data move, the group below is asked whether all ranks live; when one does not, the
- * communicator is aborted. A call waits for its result, on the communication thread where the
+ * Before each collective the ranks wait for each other in the group below (`local` or `mpi`): NCCL
+ * is called only when all have come with the same operation, so a rank that is late, leaves or
+ * calls something else is named as in that group, and NCCL's own order of calls is the same
+ * everywhere. While data move, the group below is asked whether all ranks live; when one does not,
+ * the communicator is aborted. A call waits for its result, on the communication thread where the
  * caller does not: meanwhile the device goes on.
  *
  * Messages go by the host's memory over the group below. A send must not wait for its receiver, and
@@ -231,7 +231,7 @@ static sl_status move_results(const reduction *run, int64_t at)
 /* How often the kernel adds after each node: core/sum_tree.h's stack. */
 static void plan_sums(const int *ends, int terms, sli_combine *sum)
 {
-    int first[SLI_SUM_TREE_DEPTH + 1], top = 0;
+    int first[SLI_SUM_TREE_DEPTH], top = 0;
     for (int n = 0; n < sum->node_count; n++) {
         first[top++] = n > 0 ? ends[n - 1] : 0;
         for (; top > 1 && sli_sum_tree_has_node(first[top - 2], ends[n], terms); top--)
@@ -388,12 +388,12 @@ static sl_status run_operation(call *c)
 }
 
 /* Waits until all ranks call the same operation. */
-static sl_status meet(const nccl_group *state, const sli_operation *operation)
+static sl_status wait_for_ranks(const nccl_group *state, const sli_operation *operation)
 {
-    sli_operation meeting = *operation;
-    meeting.only_meets = true;
-    meeting.sequence = ++state->below->sequence;
-    return state->below->ops->collective(state->below, &meeting);
+    sli_operation called = *operation;
+    called.moves_no_data = true;
+    called.sequence = ++state->below->sequence;
+    return state->below->ops->collective(state->below, &called);
 }
 
 static sl_status nccl_collective(sl_group *group, const sli_operation *operation)
@@ -403,7 +403,7 @@ static sl_status nccl_collective(sl_group *group, const sli_operation *operation
               .state = state,
               .mine = operation,
               .bytes = (size_t)operation->count * sl_dtype_bytes(operation->dtype)};
-    SL_TRY(meet(state, operation));
+    SL_TRY(wait_for_ranks(state, operation));
     if (operation->count == 0)
         return SL_OK;
     sl_status status = run_operation(&c);

@@ -185,7 +185,7 @@ sl_status sli_mpi_run(sli_call *call)
     const sli_operation *mine = call->operation;
     if (call->group->options.check_collectives)
         SL_TRY(check_operations(call));
-    if (mine->only_meets)
+    if (mine->moves_no_data)
         return run_barrier(call);
     switch (mine->kind) {
     case SLI_OP_ALL_REDUCE:
