@@ -51,9 +51,10 @@ typedef struct sl_ddp_options {
      * is rounded again, which halves the bytes that ranks exchange. The same on all ranks; a hook
      * replaces it. */
     sl_precision comm_precision;
-    /* Exchange gradients, buffers, and the parameters at creation, between CUDA devices by NCCL
-     * (sl_group_create_nccl) instead of through host memory. Results are bit-identical. Each rank
-     * needs a GPU of its own. Hooks, divide_by_active and sl_zero still use host memory. */
+    /* Exchange gradients, buffers, the parameters at creation, and the weights that
+     * sl_pipe_optimizer_step shards, between CUDA devices by NCCL (sl_group_create_nccl) instead of
+     * through host memory. Results are bit-identical. Each rank needs a GPU of its own. Hooks,
+     * divide_by_active and sl_zero_create's optimizers still use host memory. */
     bool nccl;
 } sl_ddp_options;
 

@@ -22,7 +22,8 @@ SL_API_BEGIN
 typedef struct sl_zero sl_zero;
 
 /* For the trained parameters of a set, a stage's or a module's. `group` is the group of its
- * replicas (sl_ddp_group). Borrows both. Called by every rank. Errors: as sl_optimizer_create. */
+ * replicas (sl_ddp_group), of the backend `local` or `mpi`. Borrows both. Called by every rank.
+ * Errors: as sl_optimizer_create; SL_ERR_INVALID for a group of the backend `nccl`. */
 sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
                          sl_group *group, sl_zero **out);
 void sl_zero_destroy(sl_zero **zero); /* NULL is allowed */

@@ -218,6 +218,12 @@ sl_group *sl_ddp_group(const sl_ddp *ddp, int stage)
     return s < 0 ? NULL : ddp->groups[s];
 }
 
+sl_group *sli_ddp_device_group(const sl_ddp *ddp, int stage)
+{
+    int s = find_stage(ddp, stage);
+    return s < 0 ? NULL : ddp->device_groups[s];
+}
+
 sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status)
 {
     if (!ddp->pipe || !ddp->pipe->group)

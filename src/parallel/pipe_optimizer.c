@@ -102,7 +102,8 @@ static sl_status create_stage(const sl_pipe_optimizer_options *options, int stag
         return SL_OK; /* another rank's */
     if (!options->zero)
         return sl_optimizer_create(&options->optimizer, set, &out->whole);
-    return sl_zero_create(&options->optimizer, set, sl_ddp_group(options->zero, stage), &out->zero);
+    return sli_zero_create(&options->optimizer, set, sl_ddp_group(options->zero, stage),
+                           sli_ddp_device_group(options->zero, stage), &out->zero);
 }
 
 sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,

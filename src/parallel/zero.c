@@ -12,8 +12,8 @@
 
 struct sl_zero {
     sl_parameter_set *set;
-    sl_group *group;
-    sl_optimizer *own; /* of shard `rank` of `ranks` */
+    sl_group *group, *device_group; /* the latter over the former, by NCCL; NULL: there is none */
+    sl_optimizer *own;              /* of shard `rank` of `ranks` */
     int rank, ranks;
 };
 
@@ -21,10 +21,22 @@ sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *
                          sl_group *group, sl_zero **out)
 {
     *out = NULL;
+    SL_TRY(sli_group_check_host(group, "sl_zero_create"));
+    return sli_zero_create(options, set, group, NULL, out);
+}
+
+sl_status sli_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
+                          sl_group *group, sl_group *device_group, sl_zero **out)
+{
+    *out = NULL;
     sl_zero *zero = calloc(1, sizeof *zero);
     if (!zero)
         return sl_error(SL_ERR_MEMORY, "sl_zero_create: no memory for an optimizer");
-    *zero = (sl_zero){set, group, NULL, sl_group_rank(group), sl_group_size(group)};
+    *zero = (sl_zero){.set = set,
+                      .group = group,
+                      .device_group = device_group,
+                      .rank = sl_group_rank(group),
+                      .ranks = sl_group_size(group)};
     sl_status status =
         sli_optimizer_create_shard(options, set, zero->rank, zero->ranks, &zero->own);
     if (status != SL_OK)
@@ -49,18 +61,26 @@ sl_optimizer *sli_zero_optimizer(const sl_zero *zero)
 
 /* Gives all ranks every rank's shard of a bucket's values. Shards differ in length, so this is a
  * broadcast for each and not an all-gather. */
-static sl_status exchange_bucket(const sl_zero *zero, int bucket)
+static sl_status broadcast_shards(const sl_zero *zero, sl_group *group, int bucket, float *values)
 {
-    sli_host_array values;
-    SL_TRY(sli_tensor_open_host(sl_parameter_set_bucket_values(zero->set, bucket), true, &values));
-    sl_status status = SL_OK;
-    for (int rank = 0; rank < zero->ranks && status == SL_OK; rank++) {
+    for (int rank = 0; rank < zero->ranks; rank++) {
         sli_shard shard = sli_optimizer_shard(zero->set, bucket, rank, zero->ranks);
         if (shard.count > 0)
-            status = sl_group_broadcast(zero->group, (float *)values.host + shard.start,
-                                        shard.count, SL_F32, rank, NULL);
+            SL_TRY(
+                sl_group_broadcast(group, values + shard.start, shard.count, SL_F32, rank, NULL));
     }
-    sl_status written = sli_host_array_close(&values, status == SL_OK);
+    return SL_OK;
+}
+
+static sl_status exchange_bucket(const sl_zero *zero, int bucket)
+{
+    sl_tensor *values = sl_parameter_set_bucket_values(zero->set, bucket);
+    sli_host_array host;
+    if (zero->device_group)
+        return broadcast_shards(zero, zero->device_group, bucket, sl_tensor_f32(values));
+    SL_TRY(sli_tensor_open_host(values, true, &host));
+    sl_status status = broadcast_shards(zero, zero->group, bucket, host.host);
+    sl_status written = sli_host_array_close(&host, status == SL_OK);
     return status == SL_OK ? written : status;
 }
 

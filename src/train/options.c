@@ -246,8 +246,9 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Precision of the gradients that replicas exchange. bf16: each shard's gradients and "
              "their average are rounded to bf16, which halves the bytes; sums are in f32"},
     {.name = "nccl", .group = "Data parallelism", FIELD(FLAG, nccl),
-     .help = "Exchange gradients between CUDA devices by NCCL instead of through host memory. Every "
-             "stage of every replica needs a GPU of its own. It changes no result"},
+     .help = "Exchange gradients, and the weights that --zero shards, between CUDA devices by NCCL "
+             "instead of through host memory. Every stage of every replica needs a GPU of its own. "
+             "It changes no result"},
 
     {.name = "batch-size", .value = "N", .group = "Batches", FIELD(INT64, batch_size),
      RANGE(1, MAX_COLUMNS), .affects_numbers = always,

@@ -2,6 +2,7 @@
  * buffers are the host's: here they count as the devices' (FAKE_CUDA_ANY_MEMORY). */
 #include "comm/contract.h"
 #include "sluice/group.h"
+#include "sluice/zero.h"
 #include "support/check.h"
 #include "support/replicas.h"
 
@@ -192,6 +193,22 @@ static void old_library_is_refused_with_its_version(void **state)
                                          "libnccl.so.2 of NCCL 2.18 or later: this one is 2.14.3");
 }
 
+static sl_status create_zero(sl_group *group, void *arg)
+{
+    const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW};
+    sl_zero *zero;
+    (void)arg;
+    return sl_zero_create(&options, NULL, group, &zero);
+}
+
+static void zero_refuses_the_group(void **state)
+{
+    (void)state;
+    check_error(run_ranks(create_zero, NULL, 1), SL_ERR_INVALID,
+                "sl_zero_create: expected a group of the backend local or mpi, got one of nccl on "
+                "cuda:0/0");
+}
+
 static void cpu_is_refused(void **state)
 {
     sl_group *below, *group;
@@ -211,6 +228,7 @@ int nccl_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cpu_is_refused),
+        cmocka_unit_test(zero_refuses_the_group),
         cmocka_unit_test(every_case_of_the_contract_holds),
         cmocka_unit_test(operations_give_the_bits_of_local_ranks),
         cmocka_unit_test(error_of_nccl_ends_the_ranks_that_wait_for_it),

@@ -15,9 +15,11 @@ fail() { echo "$1"; cat "$scratch/out"; exit 1; }
 train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8
     --batch-size 8 --eval-batch-size 8 --epochs 1 --max-batches 4 --quiet)
 
+launcher=() # of processes
+
 # Runs the options; the numbers of the run are in NAME.
 run() { # NAME OPTION...
-    LD_LIBRARY_PATH=$fake FAKE_CUDA_CLOSED=1 timeout 120 "${train[@]}" "${@:2}" \
+    LD_LIBRARY_PATH=$fake FAKE_CUDA_CLOSED=1 timeout 120 "${launcher[@]}" "${train[@]}" "${@:2}" \
         --log-json "$scratch/log" >"$scratch/out" 2>&1 || fail "${*:2}: does not train"
     grep -oE '"(loss|grad_norm|test_loss)":[^,}]*' "$scratch/log" >"$scratch/$1"
     [ "$(wc -l <"$scratch/$1")" -ge 8 ] || fail "${*:2}: the log has too few numbers"
@@ -64,28 +66,39 @@ near cpu_shards cuda_shards 1e-3
 
 # Replicas exchange gradients, values and the optimizer's shards by the host; and what is saved on
 # one kind of device goes on on another.
-run replicas --dp 2 --devices cpu:0,cpu:1 --optimizer adamw --lr 0.001
-run cuda_replicas --dp 2 --zero --devices cuda:0/0,cuda:1 --optimizer adamw --lr 0.001 \
-    --save-dir "$scratch/saved" --save-every 2
+replicas=(--dp 2 --chunks 2 --optimizer adamw --lr 0.001)
+run replicas "${replicas[@]}" --devices cpu:0,cpu:1
+run cuda_replicas "${replicas[@]}" --zero --devices cuda:0/0,cuda:1 --save-dir "$scratch/saved" --save-every 2
 near replicas cuda_replicas
 for devices in cpu:0,cpu:1 cuda:0/0,cuda:0/1; do
     LD_LIBRARY_PATH=$fake FAKE_CUDA_CLOSED=1 timeout 120 "${train[@]}" --optimizer adamw --lr 0.001 \
-        --resume "$scratch/saved/step-00000002" --dp 2 --devices $devices --log-json "$scratch/log" \
+        --chunks 2 --resume "$scratch/saved/step-00000002" --dp 2 --devices $devices --log-json "$scratch/log" \
         >"$scratch/out" 2>&1 || fail "the run does not go on on $devices"
     grep -oE '"test_loss":[^,}]*' "$scratch/log" | tail -n 1 >"$scratch/resumed"
     grep test_loss "$scratch/cuda_replicas" >"$scratch/whole"
     near resumed whole
 done
 
-# By NCCL (fake_nccl.c), gradients stay on the GPUs: the same bits.
-run nccl --dp 2 --nccl --devices cuda:0/0,cuda:1 --optimizer adamw --lr 0.001
+# Processes exchange all that, and what stages send each other, over MPI: the same bits.
+if [ -f "$(dirname "$program")/../lib/sluice/sluice_mpi.so" ] && command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    launcher=(mpirun -n 4)
+    run processes "${replicas[@]}" --pp 2 --zero --devices "cuda:0;cuda:1;cuda:0/1;cuda:1/1"
+    launcher=()
+    diff "$scratch/cuda_replicas" "$scratch/processes" || fail "processes give other bits than threads"
+else
+    echo "skipped in part: there is no MPI"
+fi
+
+# By NCCL (fake_nccl.c), gradients and weights stay on the GPUs: the same bits.
+run nccl "${replicas[@]}" --nccl --zero --devices cuda:0/0,cuda:1
 diff "$scratch/cuda_replicas" "$scratch/nccl" || fail "NCCL gives other bits than the host"
 shards=(--dp 2 --shards 3 --comm-precision bf16 --devices "cuda:0,cuda:1")
 run host_shards "${shards[@]}"
 run nccl_shards "${shards[@]}" --nccl
 diff "$scratch/host_shards" "$scratch/nccl_shards" || fail "NCCL gives shards other bits than the host"
 
-# Memory that is not there, and machines without a driver or a GPU, are sentences.
+# Memory that is not there, an NCCL that cannot be opened, and machines without a driver or a GPU, are sentences.
 refused() { # TEXT VARIABLE OPTION...
     ! LD_LIBRARY_PATH=$fake env "$2" "${train[@]}" "${@:3}" >"$scratch/out" 2>&1 || fail "${*:2}: trains"
     grep -qE "$1" "$scratch/out" || fail "${*:2}: another error"
@@ -103,3 +116,9 @@ refused 'is tied to 0.encoder.weight of stage 0 on cuda:0/0: both stages must be
 refused 'cpu:[01] is not a CUDA device, and NCCL works on no other' A=0 --dp 2 --devices cpu:0,cpu:1 --nccl
 refused 'need libnccl.so.2 of NCCL 2.18 or later: this one is 2.10.3' FAKE_NCCL_VERSION=21003 \
     --dp 2 --devices cuda:0,cuda:1 --nccl
+mkdir "$scratch/lib" # where NCCL is not a library
+ln -s "$(realpath "$fake/sluice_cuda.so")" "$scratch/lib"
+touch "$scratch/lib/libnccl.so.2"
+fake=$scratch/lib
+refused 'cuda:[01]: groups of the backend nccl need libnccl.so.2 of NCCL 2.18 or later: /.*: file too short' \
+    A=0 --dp 2 --devices cuda:0,cuda:1 --nccl

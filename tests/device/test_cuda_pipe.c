@@ -6,6 +6,8 @@
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
 #include "support/check.h"
+#include "support/layouts.h"
+#include "support/replicas.h"
 
 #include <dlfcn.h>
 #include <math.h>
@@ -52,18 +54,25 @@ static void write_ids(sl_tensor *to, int wrong)
     check_ok(sl_tensor_write(to, ids));
 }
 
+/* Once there is a device. */
+static fake_cuda_state *find_cuda(void)
+{
+    void *plugin = dlopen("sluice_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    fake_cuda_state *(*entry)(void) = NULL;
+    assert_non_null(plugin);
+    *(void **)&entry = dlsym(plugin, "fake_cuda");
+    assert_non_null(entry);
+    dlclose(plugin);
+    return entry();
+}
+
 static int open_job(void **state)
 {
     static job j;
     const sl_shape shape = sl_shape_2d(ROWS, TIME);
     memset(&j, 0, sizeof j);
     check_ok(sl_device_list_create("cuda:0/0,cuda:0/1", &j.list, NULL));
-    void *plugin = dlopen("sluice_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    fake_cuda_state *(*entry)(void) = NULL;
-    assert_non_null(plugin);
-    *(void **)&entry = dlsym(plugin, "fake_cuda");
-    assert_non_null(entry);
-    j.cuda = entry();
+    j.cuda = find_cuda();
     for (int s = 0; s < STAGES; s++)
         j.devices[s] = sl_device_list_get(j.list, s);
     create_pipe(&j);
@@ -71,7 +80,6 @@ static int open_job(void **state)
     check_ok(sl_tensor_create(j.devices[1], SL_MEMORY_WORKSPACE, SL_I32, &shape, &j.targets));
     write_ids(j.input, -1);
     write_ids(j.targets, -1);
-    dlclose(plugin);
     *state = &j;
     return 0;
 }
@@ -165,6 +173,71 @@ static void ids_that_the_model_lacks_are_named(void **state)
     assert_true(loss == first);
 }
 
+/* ---- Replicas --------------------------------------------------------------------------- */
+
+enum { REPLICAS = 2 };
+
+typedef struct sharded_step {
+    bool nccl;
+    long waits; /* of both ranks' hosts for their devices */
+} sharded_step;
+
+/* No rank works meanwhile. */
+static sl_status read_waits(sl_group *group, long *out)
+{
+    SL_TRY(sl_group_barrier(group, NULL));
+    *out = find_cuda()->waits;
+    return sl_group_barrier(group, NULL);
+}
+
+static sl_status run_sharded_step(sl_group *group, job *j, sl_ddp **ddp, sharded_step *step)
+{
+    const sl_pipe_options pipe = {
+        .model = j->model, .loss = j->loss, .stages = 1, .devices = j->devices, .chunks = 1};
+    long before, after;
+    SL_TRY(sl_pipe_create(&pipe, &j->pipe));
+    SL_TRY(
+        sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = j->pipe, .nccl = step->nccl}, ddp));
+    SL_TRY(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = j->pipe, .zero = *ddp},
+                                    &j->optimizer));
+    SL_TRY(read_waits(group, &before));
+    SL_TRY(sl_pipe_optimizer_step(j->optimizer, 0.1, 0, NULL));
+    SL_TRY(read_waits(group, &after));
+    step->waits = after - before; /* the same on both */
+    return SL_OK;
+}
+
+/* A rank's replica, on a GPU of its own. Devices are opened by both at once. */
+static sl_status run_replica(sl_group *group, void *arg)
+{
+    job j = {0};
+    sl_ddp *ddp = NULL;
+    sharded_step *steps = arg;
+    SL_TRY(sl_device_list_create(sl_group_rank(group) ? "cuda:1" : "cuda:0", &j.list, NULL));
+    j.devices[0] = sl_device_list_get(j.list, 0);
+    j.model = layout_linears(1);
+    sl_status status = sl_mse_loss_create(&j.loss);
+    if (status == SL_OK)
+        status = run_sharded_step(group, &j, &ddp, &steps[sl_group_rank(group)]);
+    sl_pipe_optimizer_destroy(&j.optimizer);
+    sl_ddp_destroy(&ddp);
+    sl_pipe_destroy(&j.pipe);
+    sl_loss_destroy(&j.loss);
+    sl_module_destroy(&j.model);
+    sl_device_list_destroy(&j.list);
+    return status;
+}
+
+static void shards_of_weights_stay_on_the_gpus_with_nccl(void **state)
+{
+    sharded_step by_host[REPLICAS] = {{0}}, by_nccl[REPLICAS] = {{.nccl = true}, {.nccl = true}};
+    (void)state;
+    check_ranks(run_replica, by_host, REPLICAS);
+    check_ranks(run_replica, by_nccl, REPLICAS);
+    assert_int_equal(by_host[0].waits, REPLICAS); /* each reads its only bucket */
+    assert_int_equal(by_nccl[0].waits, 0);
+}
+
 /* ---- Memory ----------------------------------------------------------------------------- */
 
 enum { EVERY = 7 };
@@ -201,6 +274,7 @@ int cuda_pipe_tests(void)
                                         close_job),
         cmocka_unit_test_setup_teardown(the_loss_of_a_panel_waits_for_nothing, open_job, close_job),
         cmocka_unit_test_setup_teardown(ids_that_the_model_lacks_are_named, open_job, close_job),
+        cmocka_unit_test(shards_of_weights_stay_on_the_gpus_with_nccl),
         cmocka_unit_test_setup_teardown(memory_that_is_not_there_ends_a_step_and_no_more, open_job,
                                         close_job),
     };
