@@ -17,7 +17,7 @@ typedef struct end {
 
 static sl_module *build(const end *ends, int count)
 {
-    sl_module *modules[8], *model;
+    sl_module *modules[8] = {NULL}, *model;
     for (int i = 0; i < count; i++)
         check_ok(ends[i].name ? skip_end_create(ends[i].name, ends[i].width, &modules[i])
                               : sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
