@@ -49,6 +49,12 @@ typedef enum sl_partition_rule {
  * layers (LAYERS: modules less the first and the last). */
 sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rule, int *balance);
 
+/* Seconds that a tensor takes between two ranks. */
+typedef struct sl_link_cost {
+    double seconds;          /* of a tensor without bytes */
+    double seconds_per_byte; /* more */
+} sl_link_cost;
+
 /* What decides a cut by time. */
 typedef struct sl_partition_costs {
     int modules;
@@ -56,17 +62,21 @@ typedef struct sl_partition_costs {
                                                  rank's device (sluice/profile.h); borrowed */
     /* With its recomputations; says the stages and their ranks; borrowed. */
     const sl_schedule *table;
+    /* (optional: no time) [ranks][ranks] the costs from each rank to each; borrowed. They count for
+     * the outputs of stages and, backward, for their gradients. */
+    const sl_link_cost *links;
     /* (optional: all fit) Whether a balance [stages] fits the memory there is. */
     bool (*fits)(void *context, const int *balance);
     void *context;
 } sl_partition_costs;
 
-/* Simulates the table with the modules' times, and gives the partition with the shortest step that
- * fits: modules per stage in balance[0 ... stages - 1], and the step's seconds (`seconds` may be
- * NULL). Tries all partitions if there are at most 1,000; otherwise it improves one by moving
- * single modules until no move helps. If that one does not fit, it begins with one that does, found
- * by moving several modules from one stage to another. Errors: SL_ERR_INVALID for more stages than
- * modules; SL_ERR_NOT_FOUND if none of those tried fits; as sl_schedule_simulate. */
+/* Simulates the table with the modules' times and those of their outputs between ranks, and gives
+ * the partition with the shortest step that fits: modules per stage in balance[0 ... stages - 1],
+ * and the step's seconds (`seconds` may be NULL). Tries all partitions if there are at most 1,000;
+ * otherwise it improves one by moving single modules until no move helps. If that one does not fit,
+ * it begins with one that does, found by moving several modules from one stage to another. Errors:
+ * SL_ERR_INVALID for more stages than modules; SL_ERR_NOT_FOUND if none of those tried fits; as
+ * sl_schedule_simulate. */
 sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds);
 
 /* Micro-batches of `rows` rows as torch.chunk(chunks) cuts them: all of ceil(rows / chunks) but the

@@ -12,13 +12,14 @@
 
 SL_API_BEGIN
 
-/* Seconds of one micro-batch. Where the loss takes over the last module, that module's forward is
- * 0, and its other times are the loss's. */
+/* Seconds of one micro-batch. Where the loss takes over the last module, that module's forward and
+ * output_bytes are 0, and its other times are the loss's. */
 typedef struct sl_module_profile {
     double forward;
     double backward;        /* both halves at once: B */
     double backward_input;  /* I */
     double backward_weight; /* W */
+    double output_bytes;    /* of the tensor that the module gives to the next one */
 } sl_module_profile;
 
 typedef struct sl_profile_options {

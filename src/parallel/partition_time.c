@@ -15,17 +15,32 @@ typedef struct search {
     int modules, stages;
     int *cuts, *trial; /* [stages + 1] the best so far, and the one that is tried */
     int *balance;      /* [stages] of the trial */
-    double *sums;      /* [4][stages] F, I, W and B of each stage of the trial */
+    double *sums;      /* [5][stages] F, I, W and B of each stage of the trial, and the time of its
+                          output to the next one */
     double seconds;    /* of the best; negative: there is none */
 } search;
+
+/* What the output of a stage takes to the next one. */
+static double link_seconds(const search *s, int stage)
+{
+    const int *placement = sl_schedule_placement(s->costs->table);
+    int from = placement[stage], to = placement[stage + 1];
+    if (!s->costs->links)
+        return 0;
+    const sl_link_cost *link = &s->costs->links[from * sl_schedule_ranks(s->costs->table) + to];
+    double bytes = s->costs->profiles[from][s->trial[stage + 1] - 1].output_bytes;
+    return link->seconds + bytes * link->seconds_per_byte;
+}
 
 static sl_status simulate_trial(search *s, sli_step_times *times)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
-           *backward = weight + s->stages;
+           *backward = weight + s->stages, *links = backward + s->stages;
     sl_simulation simulation;
-    memset(s->sums, 0, 4 * (size_t)s->stages * sizeof *s->sums);
+    memset(s->sums, 0, 5 * (size_t)s->stages * sizeof *s->sums);
+    for (int stage = 0; stage + 1 < s->stages; stage++)
+        links[stage] = link_seconds(s, stage);
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
             const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
@@ -38,7 +53,8 @@ static sl_status simulate_trial(search *s, sli_step_times *times)
                                 &(sl_cost_model){.forward = forward,
                                                  .backward_input = input,
                                                  .backward_weight = weight,
-                                                 .backward = backward},
+                                                 .backward = backward,
+                                                 .links = links},
                                 &simulation));
     *times = (sli_step_times){.parallel = simulation.makespan};
     for (int i = 0; i < simulation.entry_count; i++)
@@ -179,7 +195,7 @@ static sl_status search_partitions(search *s)
 static sl_status allocate_search(search *s)
 {
     s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
-    s->sums = calloc(4 * (size_t)s->stages, sizeof *s->sums);
+    s->sums = calloc(5 * (size_t)s->stages, sizeof *s->sums);
     if (!s->cuts || !s->sums)
         return sl_error(SL_ERR_MEMORY, "sl_partition_by_time: no memory for %d stages", s->stages);
     s->trial = s->cuts + s->stages + 1;

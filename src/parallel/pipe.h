@@ -145,6 +145,11 @@ sl_status sli_pipe_sum_tied(sl_pipe *pipe);
 sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
                                    int *count, double *clock_error);
 
+/* Half the shortest of a few round trips of a message of so many bytes (more than 1 MiB are scaled
+ * up) between two ranks of the group, which both call it. 0 on `other`: a sum over ranks counts the
+ * link once. The caller breaks the group after an error. (pipe_timeline.c) */
+sl_status sli_measure_link(sl_group *group, int first, int other, double bytes, double *seconds);
+
 /* As sl_pipe_train; observers[s] (may be NULL) is told of the modules of stage s whose gradients
  * are complete, on the thread of its rank, during the action that completes the stage's. */
 sl_status sli_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch,

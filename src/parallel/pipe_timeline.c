@@ -171,16 +171,18 @@ sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_tim
 
 /* What a simulation of the pipe needs to know of where it runs. */
 typedef struct machine {
-    double *numbers; /* [ranks + stages]: the cores of each rank, then the bytes of the tensors that
-                        come from the stage before in another process */
-    double *links;   /* [stages - 1] seconds, as in sl_cost_model */
-    int *cores;      /* [ranks] */
+    double *core_numbers; /* [ranks] whole numbers, which are summed over processes */
+    double *link_bytes;   /* [stages] of the tensors that come from the stage before in another
+                             process; 0: from this one */
+    double *links;        /* [stages - 1] seconds, as in sl_cost_model */
+    int *cores;           /* [ranks] */
     bool has_shared_cores;
 } machine;
 
 static void destroy_machine(machine *of)
 {
-    free(of->numbers);
+    free(of->core_numbers);
+    free(of->link_bytes);
     free(of->links);
     free(of->cores);
 }
@@ -198,64 +200,65 @@ static int number_cores(const sl_pipe *pipe, const sli_rank *rank)
 static sl_status describe_own(const sl_pipe *pipe, machine *out)
 {
     size_t ranks = (size_t)pipe->rank_count, stages = (size_t)pipe->stage_count;
-    out->numbers = calloc(ranks + stages, sizeof *out->numbers);
+    out->core_numbers = calloc(ranks, sizeof *out->core_numbers);
+    out->link_bytes = calloc(stages, sizeof *out->link_bytes);
     out->links = calloc(stages, sizeof *out->links);
     out->cores = calloc(ranks, sizeof *out->cores);
-    if (!out->numbers || !out->links || !out->cores)
+    if (!out->core_numbers || !out->link_bytes || !out->links || !out->cores)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_get_utilization: no memory for %zu stages", stages);
     for (size_t r = 0; r < ranks; r++)
         if (pipe->ranks[r].device)
-            out->numbers[r] = number_cores(pipe, &pipe->ranks[r]);
+            out->core_numbers[r] = number_cores(pipe, &pipe->ranks[r]);
     for (size_t s = 1; s < stages; s++)
         if (pipe->stages[s].is_here && pipe->stages[s - 1].group_rank != pipe->stages[s].group_rank)
-            out->numbers[ranks + s] = (double)sli_channel_last_bytes(pipe->stages[s].from_previous);
+            out->link_bytes[s] = (double)sli_channel_last_bytes(pipe->stages[s].from_previous);
     return SL_OK;
 }
 
-/* On `first`: half the shortest round trip of `count` words to `other`. On `other`: 0, so that the
- * sum over ranks counts the link once. */
-static sl_status measure_link(sli_pipe_group *group, int first, int other, int32_t *words,
-                              int64_t count, double *seconds)
+/* Half the shortest round trip of `count` words. */
+static sl_status time_round_trips(sl_group *group, int first, int other, int32_t *words,
+                                  int64_t count, double *half)
 {
+    bool is_first = sl_group_rank(group) == first;
+    int to = is_first ? other : first;
     for (int i = 0; i < LINK_ROUND_TRIPS; i++) {
         double sent = sli_clock_seconds();
-        if (group->rank == first)
-            SL_TRY(sli_pipe_group_send(group, words, count, SL_I32, other));
-        else
-            SL_TRY(sli_pipe_group_receive(group, words, count, SL_I32, first));
-        if (group->rank == other)
-            SL_TRY(sli_pipe_group_send(group, words, count, SL_I32, first));
-        else
-            SL_TRY(sli_pipe_group_receive(group, words, count, SL_I32, other));
-        double half = (sli_clock_seconds() - sent) / 2;
-        *seconds = i == 0 ? half : fmin(*seconds, half);
+        if (is_first)
+            SL_TRY(sl_group_send(group, words, count, SL_I32, to, 0, NULL));
+        SL_TRY(sl_group_recv(group, words, count, SL_I32, to, 0, NULL, NULL));
+        if (!is_first)
+            SL_TRY(sl_group_send(group, words, count, SL_I32, to, 0, NULL));
+        double seconds = (sli_clock_seconds() - sent) / 2;
+        *half = i == 0 ? seconds : fmin(*half, seconds);
     }
-    if (group->rank == other)
-        *seconds = 0;
     return SL_OK;
+}
+
+sl_status sli_measure_link(sl_group *group, int first, int other, double bytes, double *seconds)
+{
+    double message = fmin(bytes, LARGEST_PROBE_BYTES);
+    int64_t count = (int64_t)ceil(message / sizeof(int32_t));
+    int32_t *words = calloc((size_t)count, sizeof *words);
+    *seconds = 0;
+    if (!words)
+        return sl_error(SL_ERR_MEMORY, "no memory to measure a link");
+    sl_status status = time_round_trips(group, first, other, words, count, seconds);
+    free(words);
+    *seconds = sl_group_rank(group) == first ? *seconds * bytes / message : 0;
+    return status;
 }
 
 /* Fills in out->links on every rank. */
 static sl_status probe_links(const sl_pipe *pipe, const machine *out)
 {
     sli_pipe_group *group = pipe->group;
-    int32_t *words = calloc(LARGEST_PROBE_BYTES / sizeof *words, sizeof *words);
-    sl_status status = SL_OK;
-    if (!words)
-        status = sli_pipe_group_check(
-            group, sl_error(SL_ERR_MEMORY, "sl_pipe_get_utilization: no memory to probe a link"));
-    for (int s = 1; s < pipe->stage_count && status == SL_OK; s++) {
+    for (int s = 1; s < pipe->stage_count; s++) {
         int from = pipe->stages[s - 1].group_rank, to = pipe->stages[s].group_rank;
-        double bytes = out->numbers[pipe->rank_count + s];
-        double message = fmin(bytes, LARGEST_PROBE_BYTES);
-        if (bytes == 0 || (group->rank != from && group->rank != to))
-            continue;
-        int64_t count = (int64_t)ceil(message / sizeof *words);
-        status = measure_link(group, from, to, words, count, &out->links[s - 1]);
-        out->links[s - 1] *= bytes / message;
+        if (out->link_bytes[s] > 0 && (group->rank == from || group->rank == to))
+            SL_TRY(sli_pipe_group_check(group,
+                                        sli_measure_link(group->group, from, to, out->link_bytes[s],
+                                                         &out->links[s - 1])));
     }
-    free(words);
-    SL_TRY(status);
     return sli_pipe_group_sum(group, out->links, pipe->stage_count);
 }
 
@@ -264,12 +267,13 @@ static sl_status describe_machine(const sl_pipe *pipe, machine *out)
     sl_status status = describe_own(pipe, out);
     if (pipe->group) {
         SL_TRY(sli_pipe_group_agree(pipe->group->group, status));
-        SL_TRY(sli_pipe_group_sum(pipe->group, out->numbers, pipe->rank_count + pipe->stage_count));
+        SL_TRY(sli_pipe_group_sum(pipe->group, out->core_numbers, pipe->rank_count));
+        SL_TRY(sli_pipe_group_sum(pipe->group, out->link_bytes, pipe->stage_count));
         SL_TRY(probe_links(pipe, out));
     }
     SL_TRY(status);
     for (int r = 0; r < pipe->rank_count; r++) {
-        out->cores[r] = (int)out->numbers[r];
+        out->cores[r] = (int)out->core_numbers[r];
         for (int before = 0; before < r; before++)
             out->has_shared_cores = out->has_shared_cores || out->cores[before] == out->cores[r];
     }

@@ -266,6 +266,8 @@ static sl_status profile_module(profiler *p, int index)
                                     &parameters);
     for (int round = 0; round <= rounds && status == SL_OK; round++)
         status = run_round(p, index, round, &out);
+    if (out)
+        p->profiles[index].output_bytes = (double)sl_tensor_bytes(out);
     sl_parameter_set_destroy(&parameters);
     destroy_owners(p);
     if (out) {

@@ -13,7 +13,7 @@ static sl_status count_operations(const sl_module *model, sl_shape shape, sl_mod
         const sl_module *module = sl_module_child(model, i);
         double forward = (double)sl_module_flops(module, &shape);
         sl_shape next;
-        out[i] = (sl_module_profile){forward, 2 * forward, forward, forward};
+        out[i] = (sl_module_profile){forward, 2 * forward, forward, forward, 0};
         SL_TRY(sl_module_output_shape(module, &shape, &next));
         shape = next;
     }

@@ -5,29 +5,27 @@
 #include "device/device.h"
 #include "tensor/tensor.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* The profile of a model on the devices of the first replica's ranks. */
 typedef struct model_profile {
-    const sl_train_options *options;
-    const sl_train_task *task;
-    sl_module *model;
-    sl_loss *loss;
-    const sl_device_list *devices; /* of this process */
-    int64_t micro_rows;            /* of the run's micro-batches */
-    int64_t rows;                  /* that are profiled: at most a quarter of the batch's */
+    sli_profile_inputs of;
+    int64_t micro_rows; /* of the run's micro-batches */
+    int64_t rows;       /* that are profiled: at most a quarter of the batch's */
     int chunks, ranks;
     const sl_module_profile *times[SL_MAX_STAGES]; /* [ranks][modules] */
     sl_module_profile *room;                       /* where they are */
 } model_profile;
 
-static void scale_times(sl_module_profile *times, double factor)
+static void scale_costs(sl_module_profile *costs, double factor)
 {
-    times->forward *= factor;
-    times->backward *= factor;
-    times->backward_input *= factor;
-    times->backward_weight *= factor;
+    costs->forward *= factor;
+    costs->backward *= factor;
+    costs->backward_input *= factor;
+    costs->backward_weight *= factor;
+    costs->output_bytes *= factor;
 }
 
 static sl_status profile_device(const model_profile *profile, sl_device *device,
@@ -35,36 +33,38 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
 {
     sl_tensor *input, *targets;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
-                                .batch_rows = sli_layout_shards(profile->options) *
-                                              profile->options->batch_size,
+                                .batch_rows = sli_layout_shards(profile->of.options) *
+                                              profile->of.options->batch_size,
                                 .count = profile->rows};
-    sl_status status = sli_task_load(profile->task, &rows, device, device, &input, &targets);
+    sl_status status = sli_task_load(profile->of.task, &rows, device, device, &input, &targets);
     if (status == SL_OK)
-        status = sl_profile_modules(&(sl_profile_options){.model = profile->model,
-                                                          .loss = profile->loss,
-                                                          .device = device,
-                                                          .input = input,
-                                                          .targets = targets,
-                                                          .precision = profile->options->precision},
-                                    out);
+        status =
+            sl_profile_modules(&(sl_profile_options){.model = profile->of.model,
+                                                     .loss = profile->of.loss,
+                                                     .device = device,
+                                                     .input = input,
+                                                     .targets = targets,
+                                                     .precision = profile->of.options->precision},
+                               out);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
-    for (int i = 0; i < sl_module_child_count(profile->model) && status == SL_OK; i++)
-        scale_times(&out[i], (double)profile->micro_rows / (double)profile->rows);
+    for (int i = 0; i < sl_module_child_count(profile->of.model) && status == SL_OK; i++)
+        scale_costs(&out[i], (double)profile->micro_rows / (double)profile->rows);
     return status;
 }
 
 /* The first replica's; one in another process is taken to be like one that is here. */
 static sl_device *device_of(const model_profile *profile, int rank)
 {
-    return sl_device_list_get(profile->devices, rank % sl_device_list_count(profile->devices));
+    return sl_device_list_get(profile->of.devices,
+                              rank % sl_device_list_count(profile->of.devices));
 }
 
 /* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices have as
  * many threads share what one of them took. */
 static sl_status profile_ranks(model_profile *profile)
 {
-    size_t modules = (size_t)sl_module_child_count(profile->model);
+    size_t modules = (size_t)sl_module_child_count(profile->of.model);
     profile->room = calloc((size_t)profile->ranks * modules, sizeof *profile->room);
     if (!profile->room)
         return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks", profile->ranks);
@@ -82,7 +82,7 @@ static sl_status profile_ranks(model_profile *profile)
 
 static sl_status open_profile(model_profile *profile)
 {
-    const sl_train_options *options = profile->options;
+    const sl_train_options *options = profile->of.options;
     int64_t rows = options->batch_size;
     profile->chunks = sl_micro_batches(rows, sli_layout_micros(options), NULL);
     profile->micro_rows = (rows + profile->chunks - 1) / profile->chunks;
@@ -98,8 +98,8 @@ static sl_status pick_times(const model_profile *profile, const int *balance,
                             sl_module_profile *out)
 {
     sl_schedule *table;
-    SL_TRY(sli_layout_table(profile->options, 1, &table));
-    for (int s = 0, i = 0; s < sli_layout_stages(profile->options); s++)
+    SL_TRY(sli_layout_table(profile->of.options, 1, &table));
+    for (int s = 0, i = 0; s < sli_layout_stages(profile->of.options); s++)
         for (int end = i + balance[s]; i < end; i++)
             out[i] = profile->times[sl_schedule_placement(table)[s]][i];
     sl_schedule_destroy(&table);
@@ -110,13 +110,13 @@ static sl_status pick_times(const model_profile *profile, const int *balance,
 static bool cut_fits(void *context, const int *balance)
 {
     const model_profile *profile = context;
-    sl_train_options options = *profile->options;
+    sl_train_options options = *profile->of.options;
     sl_host_plan plan;
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = sli_layout_stages(&options);
     memcpy(options.balance, balance, (size_t)options.balance_count * sizeof *balance);
     return options.force || options.task ||
-           (sl_plan_host(&options, profile->model, 0, &plan) == SL_OK &&
+           (sl_plan_host(&options, profile->of.model, 0, &plan) == SL_OK &&
             (uint64_t)plan.total_bytes <= sl_usable_memory());
 }
 
@@ -125,38 +125,94 @@ static bool cut_fits(void *context, const int *balance)
 static sl_status cut_model(model_profile *profile, int *balance, sli_step_times *times)
 {
     sl_schedule *table;
-    bool by_time = profile->options->balance_kind == SL_BALANCE_AUTO;
-    int stages, steps = sli_layout_accumulation_steps(profile->options),
+    bool by_time = profile->of.options->balance_kind == SL_BALANCE_AUTO;
+    int stages, steps = sli_layout_accumulation_steps(profile->of.options),
                 micros = (profile->chunks + steps - 1) / steps;
-    sl_partition_costs costs = {.modules = sl_module_child_count(profile->model),
+    sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
                                 .profiles = profile->times,
+                                .links = profile->of.links,
                                 .fits = cut_fits,
                                 .context = profile};
-    SL_TRY(sli_layout_table(profile->options, micros, &table));
-    sl_status status = sl_schedule_recompute(table, profile->options->recompute);
+    SL_TRY(sli_layout_table(profile->of.options, micros, &table));
+    sl_status status = sl_schedule_recompute(table, profile->of.options->recompute);
     costs.table = table;
     if (status == SL_OK && by_time)
         status = sl_partition_by_time(&costs, balance, NULL);
     if (status == SL_ERR_NOT_FOUND || (status == SL_OK && !by_time))
-        status = sli_layout_balance(profile->options, profile->model, balance, &stages);
+        status = sli_layout_balance(profile->of.options, profile->of.model, balance, &stages);
     if (status == SL_OK)
         status = sli_partition_simulate(&costs, balance, times);
     sl_schedule_destroy(&table);
     return status;
 }
 
-sl_status sli_train_profile(const sl_train_options *options, const sl_train_task *task,
-                            sl_module *model, sl_loss *loss, const sl_device_list *devices,
-                            sl_module_profile *profiles, int *balance, sli_step_times *times)
+sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
+                            int *balance, sli_step_times *times)
 {
-    model_profile profile = {
-        .options = options, .task = task, .model = model, .loss = loss, .devices = devices};
+    model_profile profile = {.of = *inputs};
     sl_status status = open_profile(&profile);
     if (status == SL_OK)
         status = cut_model(&profile, balance, times);
     if (status == SL_OK && profiles)
         status = pick_times(&profile, balance, profiles);
     free(profile.room);
+    return status;
+}
+
+/* ---- Links --------------------------------------------------------------------------------- */
+
+/* From the times of the smallest message and of a large one. */
+static sl_status measure_cost(sl_group *group, int first, int other, sl_link_cost *out)
+{
+    enum { SMALL = sizeof(int32_t), LARGE = 1 << 20 };
+    double large;
+    SL_TRY(sli_measure_link(group, first, other, SMALL, &out->seconds));
+    SL_TRY(sli_measure_link(group, first, other, LARGE, &large));
+    out->seconds_per_byte = fmax(0, large - out->seconds) / LARGE;
+    return SL_OK;
+}
+
+/* One link after the other, so that none slows another down. */
+static sl_status measure_costs(const sl_train_options *options, sl_group *all, sl_link_cost *links)
+{
+    int ranks = sli_layout_pipeline_ranks(options),
+        of_process = sli_layout_pipeline_ranks_of_rank(options), rank = sl_group_rank(all);
+    bool measured[SL_MAX_STAGES][SL_MAX_STAGES] = {{false}};
+    sl_schedule *table;
+    sl_status status = SL_OK;
+    SL_TRY(sli_layout_table(options, 1, &table));
+    const int *placement = sl_schedule_placement(table);
+    for (int s = 1; s < sli_layout_stages(options) && status == SL_OK; s++) {
+        int from = placement[s - 1], to = placement[s];
+        int first = from / of_process, other = to / of_process;
+        bool is_known = first == other || measured[from][to];
+        measured[from][to] = measured[to][from] = true;
+        if (!is_known && (rank == first || rank == other)) {
+            status = measure_cost(all, first, other, &links[from * ranks + to]);
+            links[to * ranks + from] = links[from * ranks + to];
+        }
+    }
+    sl_schedule_destroy(&table);
+    return status;
+}
+
+sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_link_cost **out)
+{
+    _Static_assert(sizeof **out == 2 * sizeof(double), "costs are summed as numbers");
+    int ranks = sli_layout_pipeline_ranks(options);
+    *out = NULL;
+    if (sli_layout_pipeline_ranks_of_rank(options) == ranks)
+        return SL_OK;
+    sl_link_cost *links = calloc((size_t)(ranks * ranks), sizeof *links);
+    if (!links)
+        return sl_error(SL_ERR_MEMORY, "no memory for the links of %d ranks", ranks);
+    sl_status status = measure_costs(options, all, links);
+    if (status == SL_OK)
+        status = sl_group_all_reduce(all, links, 2 * ranks * ranks, SL_F64, SL_REDUCE_SUM, NULL);
+    if (status == SL_OK)
+        *out = links;
+    else
+        free(links);
     return status;
 }
 
@@ -204,7 +260,12 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     if (status == SL_OK)
         status = sl_cross_entropy_create(&loss);
     if (status == SL_OK)
-        status = sli_train_profile(options, &task, model, loss, devices, profiles, balance, &times);
+        status = sli_train_profile(&(sli_profile_inputs){.options = options,
+                                                         .task = &task,
+                                                         .model = model,
+                                                         .loss = loss,
+                                                         .devices = devices},
+                                   profiles, balance, &times);
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
     return status;

@@ -192,7 +192,7 @@ static sl_status count_batches(sli_run *run, sl_group *group)
 /* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
  * step is shorter then: the ranks compute in turn, each on all cores. `parallel` is the time of the
  * split step. */
-static sl_status try_sharing(sli_run *run, sl_module *model, sl_loss *loss, bool own_cores,
+static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_cores,
                              double parallel, int *balance)
 {
     sl_train_options *options = &run->options;
@@ -202,8 +202,8 @@ static sl_status try_sharing(sli_run *run, sl_module *model, sl_loss *loss, bool
     SL_TRY(sli_device_list_create_range(run->shared_devices, 0, options->pipeline_ranks, own_cores,
                                         &shared, NULL));
     int cut[SL_MAX_STAGES] = {0};
-    sl_status status =
-        sli_train_profile(options, run->task, model, loss, shared, NULL, cut, &times);
+    inputs.devices = shared;
+    sl_status status = sli_train_profile(&inputs, NULL, cut, &times);
     if (status == SL_OK && times.serial < parallel) {
         sl_device_list_destroy(&run->devices);
         run->devices = shared;
@@ -217,7 +217,8 @@ static sl_status try_sharing(sli_run *run, sl_module *model, sl_loss *loss, bool
 }
 
 /* Decides by time where the model is cut and what devices its ranks have, where the options leave
- * that open. The first process decides where to cut, since measured times are never the same. */
+ * that open. The first process decides where to cut, since measured times are never the same; all
+ * of them measure the links between them. */
 static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, sl_group *group,
                                 bool own_cores)
 {
@@ -228,11 +229,22 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                      sli_layout_host_ranks(options) == 1 &&
                      sli_layout_pipeline_ranks_of_rank(options) == options->pipeline_ranks;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
+    sl_link_cost *links = NULL;
+    if (cuts && group)
+        SL_TRY(sli_measure_links(options, group, &links));
+    const sli_profile_inputs inputs = {.options = options,
+                                       .task = run->task,
+                                       .model = model,
+                                       .loss = loss,
+                                       .devices = run->devices,
+                                       .links = links};
+    sl_status status = SL_OK;
     if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
-        SL_TRY(sli_train_profile(options, run->task, model, loss, run->devices, NULL, balance,
-                                 &times));
-    if (may_share)
-        SL_TRY(try_sharing(run, model, loss, own_cores, times.parallel, balance));
+        status = sli_train_profile(&inputs, NULL, balance, &times);
+    if (may_share && status == SL_OK)
+        status = try_sharing(run, inputs, own_cores, times.parallel, balance);
+    free(links);
+    SL_TRY(status);
     if (!cuts)
         return SL_OK;
     if (group)

@@ -261,12 +261,25 @@ typedef struct sli_run {
 sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
 void sli_run_clear(sli_run *run);
 
-/* As sl_train_profile, for options that are checked, with the task's first batch, on `devices`, of
- * which the first are those of the first replica's ranks; and the seconds of a step that is cut so.
- * `profiles` may be NULL. (profile.c) */
-sl_status sli_train_profile(const sl_train_options *options, const sl_train_task *task,
-                            sl_module *model, sl_loss *loss, const sl_device_list *devices,
-                            sl_module_profile *profiles, int *balance, sli_step_times *times);
+/* What a profile is made of. */
+typedef struct sli_profile_inputs {
+    const sl_train_options *options; /* checked */
+    const sl_train_task *task;       /* its first batch is used */
+    sl_module *model;
+    sl_loss *loss;
+    const sl_device_list *devices; /* of this process: first those of the first replica's ranks */
+    const sl_link_cost *links;     /* as in sl_partition_costs */
+} sli_profile_inputs;
+
+/* As sl_train_profile; and the seconds of a step that is cut so. `profiles` may be NULL.
+ * (profile.c) */
+sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
+                            int *balance, sli_step_times *times);
+
+/* Measures the links between the processes of the first replica whose stages are neighbours.
+ * Every rank of the run calls it and gets the same costs, [pipeline ranks][pipeline ranks], to be
+ * freed; NULL where the replica has one process, and after an error. (profile.c) */
+sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_link_cost **out);
 
 /* The training loop of one rank (trainer.c) of `group` (NULL: there is one rank, and one shard), on
  * the process's devices from number `first` on. */

@@ -19,7 +19,7 @@ static void make_times(int modules, int ranks, uint32_t seed, times *out)
     for (int i = 0; i < modules; i++) {
         seed = seed ? seed * 1664525u + 1013904223u : 0;
         double forward = 1 + (double)(seed >> 28), both = 2 + (double)(seed >> 24 & 15);
-        out->modules[i] = (sl_module_profile){forward, both, both / 2, both / 2};
+        out->modules[i] = (sl_module_profile){forward, both, both / 2, both / 2, 0};
     }
     for (int rank = 0; rank < ranks; rank++)
         out->ranks[rank] = out->modules;
@@ -126,11 +126,40 @@ static void each_rank_has_its_own_times(void **state)
     sl_schedule *table = open_table("gpipe", 2, 8);
     make_times(12, 2, 0, &of);
     for (int i = 0; i < 12; i++)
-        slow[i] = (sl_module_profile){2 * of.modules[i].forward, 2 * of.modules[i].backward, 0, 0};
+        slow[i] =
+            (sl_module_profile){2 * of.modules[i].forward, 2 * of.modules[i].backward, 0, 0, 0};
     of.ranks[1] = slow;
     check_ok(sl_partition_by_time(
         &(sl_partition_costs){.modules = 12, .profiles = of.ranks, .table = table}, balance, NULL));
     assert_in_range(balance[0], 7, 8); /* of equal ones it would have 6 at most */
+    sl_schedule_destroy(&table);
+}
+
+/* The fifth of equal modules has a narrow output. A wide one takes longer over the slow link than a
+ * module computes. Ranks 1 and 2 have a fast one. */
+static void slow_link_is_crossed_by_the_narrowest_tensor(void **state)
+{
+    (void)state;
+    enum { MODULES = 12, RANKS = 3, NARROW = 5 };
+    times of;
+    int balance[RANKS], without[RANKS];
+    sl_link_cost links[RANKS][RANKS] = {{{0}}};
+    sl_schedule *table = open_table("1f1b", RANKS, 6);
+    sl_partition_costs costs = {.modules = MODULES, .profiles = of.ranks, .table = table};
+    make_times(MODULES, RANKS, 0, &of);
+    for (int i = 0; i < MODULES; i++)
+        of.modules[i].output_bytes = i + 1 == NARROW ? 1000 : 64000;
+    check_ok(sl_partition_by_time(&costs, without, NULL));
+    assert_in_range(without[0], 3, 4);
+    costs.links = &links[0][0];
+    for (int slow = 0; slow < 2; slow++) {
+        int other = slow ? 2 : 0;
+        memset(links, 0, sizeof links);
+        links[1][other].seconds_per_byte = links[other][1].seconds_per_byte = 1e-2;
+        links[1][2 - other].seconds = links[2 - other][1].seconds = 1e-3;
+        check_ok(sl_partition_by_time(&costs, balance, NULL));
+        assert_int_equal(slow ? balance[0] + balance[1] : balance[0], NARROW);
+    }
     sl_schedule_destroy(&table);
 }
 
@@ -220,6 +249,7 @@ int partition_time_tests(void)
         cmocka_unit_test(cut_is_the_best_of_all),
         cmocka_unit_test(many_equal_modules_are_spread_evenly),
         cmocka_unit_test(each_rank_has_its_own_times),
+        cmocka_unit_test(slow_link_is_crossed_by_the_narrowest_tensor),
         cmocka_unit_test(cuts_that_do_not_fit_are_left_out),
         cmocka_unit_test(given_cut_is_simulated_in_parallel_and_in_turn),
         cmocka_unit_test(cut_that_fits_is_found_beyond_the_even_one),

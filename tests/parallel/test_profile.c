@@ -71,6 +71,7 @@ static void modules_run_as_often_as_the_rounds_say(void **state)
     for (int i = 0; i < MODULES; i++) {
         assert_true(times[i].forward > 0 && times[i].backward > 0 && times[i].backward_input > 0);
         assert_true(times[i].backward_weight >= 0);
+        assert_true(times[i].output_bytes == ROWS * WIDTH * sizeof(float));
     }
     assert_int_equal(atomic_load(&probes[0].forwards), 2 * (1 + ROUNDS));
     assert_int_equal(atomic_load(&probes[0].backwards), 2 * (1 + ROUNDS));

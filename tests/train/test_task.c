@@ -1,5 +1,6 @@
 /* Runs of a model and data of one's own. */
 #include "small_run.h"
+#include "train/run.h"
 
 #include <math.h>
 
@@ -237,6 +238,81 @@ static void incomplete_task_is_refused(void **state)
     check_error(small_run(&options, &record), SL_ERR_INVALID, "task->load_rows is NULL");
 }
 
+/* The model is narrow in the middle, which is where a slow link is crossed. */
+static sl_status create_hourglass(void *context, sl_module **model, sl_loss **loss)
+{
+    static const int widths[] = {2, HIDDEN, 1, HIDDEN, CLASSES};
+    (void)context;
+    for (int i = 0; i < 4; i++) {
+        sl_module *layer;
+        SL_TRY(sl_sequential_append(model,
+                                    sl_linear_create(widths[i], widths[i + 1], false, &layer),
+                                    &layer));
+    }
+    return sl_cross_entropy_create(loss);
+}
+
+static void cut_by_time_counts_what_a_slow_link_takes(void **state)
+{
+    (void)state;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    sl_link_cost links[2][2] = {{{0}}}; /* a float more takes seconds, a module microseconds */
+    sl_module *model = NULL;
+    sl_loss *loss = NULL;
+    sl_device_list *devices;
+    sli_step_times times;
+    int balance[SL_MAX_STAGES];
+    links[0][1].seconds_per_byte = links[1][0].seconds_per_byte = 1;
+    options.pipeline_ranks = options.shards = 2;
+    options.balance_kind = SL_BALANCE_AUTO;
+    check_ok(create_hourglass(NULL, &model, &loss));
+    check_ok(sl_device_list_create("cpu:0-0,cpu:0-0", &devices, NULL));
+    check_ok(sli_train_profile(&(sli_profile_inputs){.options = &options,
+                                                     .task = &task,
+                                                     .model = model,
+                                                     .loss = loss,
+                                                     .devices = devices,
+                                                     .links = &links[0][0]},
+                               NULL, balance, &times));
+    assert_int_equal(balance[0], 2);
+    assert_true(times.parallel >
+                2 * 3 * sizeof(float)); /* there and back, a micro-batch's 3 rows */
+    sl_device_list_destroy(&devices);
+    sl_module_destroy(&model);
+    sl_loss_destroy(&loss);
+}
+
+/* Three ranks in a loop of two stages each: the links between neighbours, on all of them. */
+static sl_status measure_links(sl_group *group, void *context)
+{
+    enum { RANKS = 3 };
+    const sl_train_options *options = context;
+    sl_link_cost *links;
+    SL_TRY(sli_measure_links(options, group, &links));
+    for (int a = 0; a < RANKS; a++)
+        for (int b = 0; b < RANKS; b++) {
+            const sl_link_cost *one = &links[a * RANKS + b], *back = &links[b * RANKS + a];
+            assert_true(a == b ? one->seconds == 0 : one->seconds > 0);
+            assert_true(one->seconds_per_byte >= 0);
+            assert_memory_equal(one, back, sizeof *one);
+        }
+    free(links);
+    return SL_OK;
+}
+
+static void links_of_neighbours_are_measured_once_for_all_ranks(void **state)
+{
+    (void)state;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    options.replicas = 1;
+    options.ranks = options.local_ranks = options.pipeline_ranks = 3;
+    options.schedule = "interleaved";
+    options.virtual_stages = 2;
+    check_ok(sl_spawn(measure_links, &options, 3, NULL));
+}
+
 /* The rows of a profile, which such a run begins with, are checked as those of a step. */
 static void profiled_task_must_give_its_rows(void **state)
 {
@@ -296,6 +372,8 @@ int task_tests(void)
         IN_SCRATCH(interrupted_run_has_the_bits_of_a_whole_one),
         IN_SCRATCH(run_resumes_with_its_own_data_alone),
         cmocka_unit_test(incomplete_task_is_refused),
+        cmocka_unit_test(cut_by_time_counts_what_a_slow_link_takes),
+        cmocka_unit_test(links_of_neighbours_are_measured_once_for_all_ranks),
         cmocka_unit_test(profiled_task_must_give_its_rows),
         cmocka_unit_test(batches_are_counted_once),
         cmocka_unit_test(errors_of_a_task_end_the_run),
