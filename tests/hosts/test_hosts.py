@@ -64,7 +64,7 @@ class Hosts(unittest.TestCase):
         # Open MPI and its launch agent race for who does this; either will do.
         err = [line for line in err.splitlines() if "plm:rsh: Warning: setpgid" not in line]
         self.assertEqual((job.returncode, err), (0, []))
-        self.assertEqual(net.wait_until_idle(5), [])
+        self.assertEqual(net.wait_until_idle(END_SECONDS), [])
         return out
 
     # ---- The same numbers ---------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Job:
     def end(self):
         """What it said."""
         err = self.process.communicate(timeout=END_SECONDS)[1]
-        until = time.monotonic() + 1
+        until = time.monotonic() + NOTICE_SECONDS
         while any(map(is_running, self.family)):
             if time.monotonic() > until:
                 sys.exit(f"FAILED: the job has ended, but not all of its processes: {err}")
