@@ -45,7 +45,7 @@ for ranks in 2 3; do
         grep -q '"record":"run".*"peak_flops_per_s":[1-9]' "$scratch/processes" ||
             fail "the log of $ranks processes has no measured peak"
         grep '"record":"step"' "$scratch/processes" | grep -v '"mfu":[0-9]' &&
-            fail "a step of $ranks processes has no share of the peak"
+            fail "a step of $ranks processes has no mfu"
         memories() { grep -o '"record":"memory","rank":[0-9]*,"stage":[0-9]*' "$1"; }
         diff <(memories "$scratch/threads") <(memories "$scratch/processes") ||
             fail "$ranks processes and threads log other devices: '$options'"

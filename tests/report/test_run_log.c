@@ -1,3 +1,4 @@
+#include "report/zscore.h"
 #include "train/small_run.h"
 
 #include <fcntl.h>
@@ -251,6 +252,18 @@ static void numbers_that_are_none_are_null(void **state)
     sl_run_log_destroy(&log);
 }
 
+/* An outlier counts until 128 values have come after it. */
+static void z_scores_look_back_128_values(void **state)
+{
+    (void)state;
+    sli_zscore before = {.count = 0};
+    sli_zscore_add(&before, 1e6);
+    for (int i = 0; i < 127; i++)
+        sli_zscore_add(&before, i % 2 ? 1 : 3);
+    assert_true(fabs(sli_zscore_add(&before, 1)) < 0.1);
+    assert_float_equal(sli_zscore_add(&before, 4), 2 / sqrt(128.0 / 127), 1e-9);
+}
+
 /* Beside 1, 2, 3 with mean 2 and deviation 1; a value that is not finite is not counted. */
 static void steps_have_z_scores(void **state)
 {
@@ -436,6 +449,7 @@ int run_log_tests(void)
         WITH_CORPUS(evaluations_and_memory_are_logged),
         WITH_CORPUS(timelines_and_memory_of_every_replica_are_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),
+        cmocka_unit_test(z_scores_look_back_128_values),
         WITH_SCRATCH(steps_have_z_scores),
         WITH_SCRATCH(weights_that_were_not_saved_are_logged),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
