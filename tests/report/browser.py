@@ -57,6 +57,7 @@ class Browser:
                   mobile=width < 500)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
         self.call("Page.navigate", url=address)
 
     def value(self, expression):
@@ -70,10 +71,12 @@ class Browser:
             assert time.monotonic() < end, (expression, self.said, self.value("document.body.innerText"))
             time.sleep(0.1)
 
-    def picture(self, path):
-        height = self.value("document.documentElement.scrollHeight")
-        width = self.value("innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    def picture(self, path, most=10000, element="document.documentElement"):
+        """Of the first `most` lines of an element."""
+        box = self.value(f"(() => {{ const r = {element}.getBoundingClientRect(); return "
+                         "[r.x + scrollX, r.y + scrollY, r.width, r.height]; })()")
+        x, y, width, height = map(round, box)
+        clip = {"x": x, "y": y, "width": width, "height": min(height, most), "scale": 1}
         shot = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         with open(path, "wb") as file:
             file.write(base64.b64decode(shot["data"]))

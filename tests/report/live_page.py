@@ -2,8 +2,9 @@
 
 The page of a run that goes on, and of its log when it is over, has the points of the log and the boxes of the
 trace; it follows the run, shows a box's text under the pointer, asks for nothing from elsewhere, and says
-nothing on chromium's console. With --pictures FILE-, no run is made, but ADDRESS is shown in four pictures."""
-import json, os, re, signal, subprocess, sys
+nothing on chromium's console. With --pictures PROGRAM DIRECTORY, the pictures of docs/ are made in the directory,
+of the run that docs/usage.md has."""
+import json, os, re, signal, subprocess, sys, tempfile
 
 from browser import Browser
 
@@ -91,15 +92,39 @@ def check_all(program, browser, started):
     assert watch.wait(timeout=60) == 0
 
 
+def make_pictures(program, browser, started, directory):
+    subprocess.run([program, "data", "--synthetic", "text", "--tokens", "40000"], check=True, stdout=subprocess.DEVNULL)
+    run, address = serve(
+        program, "train", "--data", "text", "--pp", "2", "--nlayers", "4", "--emsize", "256", "--nhid", "512",
+        "--nhead", "4", "--batch-size", "16", "--chunks", "4", "--epochs", "2", "--max-batches", "60",
+        "--eval-max-batches", "20", "--eval-every", "20", "--balance", "auto", "--checkpoint", "never", "--optimizer",
+        "adamw", "--schedule", "gpipe", "--log-json", "gpipe.jsonl", "--serve", "0")
+    started.append(run)
+    browser.open(address, 1280)
+    browser.await_true(f"{STEP} > 60")
+    browser.picture(f"{directory}/live.png", 1125)
+    browser.open(address, 390, dark=True)
+    browser.await_true(f"{STEP} > 60")
+    browser.picture(f"{directory}/live-phone.png", 2150)
+    run.communicate(timeout=60)
+    subprocess.run([program, "report", "gpipe.jsonl", "-o", "report.html"], check=True)
+    for name, width, most in ("report", 1280, 1640), ("report-phone", 390, 1000):
+        browser.open(f"file://{os.getcwd()}/report.html", width)
+        browser.await_true(f"{POINTS} == 120")
+        browser.picture(f"{directory}/{name}.png", most)
+    browser.open(f"file://{os.getcwd()}/report.html", 1000)
+    browser.await_true(f"{POINTS} == 120")
+    browser.picture(f"{directory}/timeline.png", element="document.querySelector('figure.pipeline')")
+
+
 def main():
     started, browser = [], Browser()
     try:
         if sys.argv[1] == "--pictures":
-            prefix, address = sys.argv[2:]
-            for name, width, dark in ("light", 1280, 0), ("dark", 1280, 1), ("phone", 390, 0), ("phone-dark", 390, 1):
-                browser.open(address, width, dark)
-                browser.await_true(f"{POINTS} > 0")
-                browser.picture(f"{prefix}{name}.png")
+            program, directory = map(os.path.abspath, sys.argv[2:])
+            with tempfile.TemporaryDirectory() as scratch:
+                os.chdir(scratch)
+                make_pictures(program, browser, started, directory)
         else:
             program, directory = sys.argv[1:]
             os.chdir(directory)
