@@ -84,14 +84,18 @@ void sli_link_send(sli_link *link, int to, int channel, int micro, sl_tensor **t
                             .dtype = sl_tensor_dtype(*tensor),
                             .dims = shape->dims};
     memcpy(what.size, shape->size, sizeof what.size);
-    pthread_mutex_lock(&link->lock);
+    sli_link_message *message = NULL;
     sl_status status = SL_OK;
-    if (link->broken.status == SL_OK)
-        status = bytes > SLI_TRANSFER_BYTES ? refuse_large_tensor(link, to, bytes)
-                                            : sli_link_start_sending(link, to, &what, tensor);
+    if (bytes <= SLI_TRANSFER_BYTES)
+        status = sli_link_message_create(link, to, &what, tensor, &message);
+    pthread_mutex_lock(&link->lock);
+    if (status == SL_OK && link->broken.status == SL_OK)
+        status =
+            message ? sli_link_start_sending(link, &message) : refuse_large_tensor(link, to, bytes);
     if (status != SL_OK)
         break_link(link, status);
     pthread_mutex_unlock(&link->lock);
+    sli_link_message_destroy(&message);
     sl_tensor_destroy(tensor);
 }
 

@@ -53,11 +53,14 @@ void sli_link_wake_ranks(const sli_link *link)
         sli_channel_wake(link->channels[i]);
 }
 
-static void free_message(sli_link_message *one)
+void sli_link_message_destroy(sli_link_message **message)
 {
-    sli_host_array_close(&one->host, false);
-    sl_tensor_destroy(&one->tensor);
-    free(one);
+    if (!message || !*message)
+        return;
+    sli_host_array_close(&(*message)->host, false);
+    sl_tensor_destroy(&(*message)->tensor);
+    free(*message);
+    *message = NULL;
 }
 
 /* ---- Receiving -------------------------------------------------------------------------- */
@@ -172,7 +175,7 @@ static sl_status deliver_tensors(sli_link *link, bool *goes_on)
         *at = one->next;
         *goes_on = true;
         sl_status status = deliver_tensor(link, one);
-        free_message(one);
+        sli_link_message_destroy(&one);
         SL_TRY(status);
     }
     return SL_OK;
@@ -194,42 +197,58 @@ static sl_status free_sent(sli_link *link, bool *goes_on)
         }
         *at = one->next;
         *goes_on = true;
-        free_message(one);
+        sli_link_message_destroy(&one);
     }
     return SL_OK;
 }
 
-sl_status sli_link_start_sending(sli_link *link, int to, const sli_link_header *what,
-                                 sl_tensor **tensor)
+sl_status sli_link_message_create(const sli_link *link, int to, const sli_link_header *what,
+                                  sl_tensor **tensor, sli_link_message **out)
 {
-    sli_link_message *one = calloc(1, sizeof *one);
+    sli_link_message *one = *out = calloc(1, sizeof *one);
     if (!one)
         return sl_error(SL_ERR_MEMORY, "no memory for a message to %s", link->names[to]);
     one->header = *what;
-    one->header.step = link->step;
     one->rank = to;
+    if (!tensor)
+        return SL_OK;
+    one->tensor = *tensor;
+    *tensor = NULL;
+    sl_status status = sli_tensor_open_host(one->tensor, true, &one->host);
+    if (status != SL_OK)
+        sli_link_message_destroy(out);
+    return status;
+}
+
+sl_status sli_link_start_sending(sli_link *link, sli_link_message **message)
+{
+    sli_link_message *one = *message;
+    *message = NULL;
+    one->header.step = link->step;
     one->next = link->outgoing;
     link->outgoing = one;
-    if (tensor) {
-        one->tensor = *tensor;
-        *tensor = NULL;
-    }
-    sli_message message = {.data = &one->header,
-                           .count = sizeof one->header / sizeof(int32_t),
-                           .dtype = SL_I32,
-                           .peer = to,
-                           .tag = TAG_HEADER};
-    link->sent[to]++;
-    SL_TRY(link->group->ops->start(link->group, &message, false, &one->header_transfer));
+    sli_message header = {.data = &one->header,
+                          .count = sizeof one->header / sizeof(int32_t),
+                          .dtype = SL_I32,
+                          .peer = one->rank,
+                          .tag = TAG_HEADER};
+    link->sent[one->rank]++;
+    SL_TRY(link->group->ops->start(link->group, &header, false, &one->header_transfer));
     if (!one->tensor)
         return SL_OK;
-    SL_TRY(sli_tensor_open_host(one->tensor, true, &one->host));
-    message = (sli_message){.data = one->host.host,
-                            .count = sl_tensor_count(one->tensor),
-                            .dtype = sl_tensor_dtype(one->tensor),
-                            .peer = to,
-                            .tag = TAG_DATA};
-    return link->group->ops->start(link->group, &message, false, &one->data);
+    sli_message data = {.data = one->host.host,
+                        .count = sl_tensor_count(one->tensor),
+                        .dtype = sl_tensor_dtype(one->tensor),
+                        .peer = one->rank,
+                        .tag = TAG_DATA};
+    return link->group->ops->start(link->group, &data, false, &one->data);
+}
+
+static sl_status send_header(sli_link *link, int to, const sli_link_header *what)
+{
+    sli_link_message *one;
+    SL_TRY(sli_link_message_create(link, to, what, NULL, &one));
+    return sli_link_start_sending(link, &one);
 }
 
 sl_status sli_link_send_to_all(sli_link *link, sli_link_header_kind kind, int number)
@@ -237,7 +256,7 @@ sl_status sli_link_send_to_all(sli_link *link, sli_link_header_kind kind, int nu
     sli_link_header what = {.kind = kind, .number = number};
     for (int r = 0; r < sl_group_size(link->group); r++)
         if (r != sl_group_rank(link->group))
-            SL_TRY(sli_link_start_sending(link, r, &what, NULL));
+            SL_TRY(send_header(link, r, &what));
     return SL_OK;
 }
 
@@ -256,7 +275,7 @@ void sli_link_cancel(sli_link *link, sli_link_message **list, int rank)
             is_free = link->group->ops->cancel(link->group, &one->data) && is_free;
         if (!is_free)
             continue; /* its data may still be read: they are never freed */
-        free_message(one);
+        sli_link_message_destroy(&one);
     }
 }
 

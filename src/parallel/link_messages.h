@@ -1,5 +1,5 @@
 /* A link's messages: headers, which come before a tensor or instead of one, and tensors. The
- * functions are called with the link's lock held. */
+ * functions are called with the link's lock held, but where they say otherwise. */
 #ifndef SLI_PARALLEL_LINK_MESSAGES_H
 #define SLI_PARALLEL_LINK_MESSAGES_H
 
@@ -78,9 +78,14 @@ void sli_link_wake_ranks(const sli_link *link);
 /* Posts the receive of a process's next header. */
 sl_status sli_link_post_header(sli_link *link, int from);
 
-/* Starts to send a header, and a tensor, which it takes; NULL: none. */
-sl_status sli_link_start_sending(sli_link *link, int to, const sli_link_header *what,
-                                 sl_tensor **tensor);
+/* Makes a message of a header and a tensor, which it takes; NULL: none. It reads the tensor from
+ * its device, which may take long: called without the lock. */
+sl_status sli_link_message_create(const sli_link *link, int to, const sli_link_header *what,
+                                  sl_tensor **tensor, sli_link_message **out);
+void sli_link_message_destroy(sli_link_message **message); /* NULL is allowed */
+
+/* Starts to send a message, which it takes. */
+sl_status sli_link_start_sending(sli_link *link, sli_link_message **message);
 sl_status sli_link_send_to_all(sli_link *link, sli_link_header_kind kind, int number);
 
 /* Lets all messages go on; *goes_on becomes true where one does. most[r]: no more headers than that

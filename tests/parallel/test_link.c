@@ -1,13 +1,16 @@
 #include "comm/group.h"
+#include "device/device_base.h"
 #include "parallel/link_messages.h"
 #include "support/check.h"
 #include "support/replicas.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- Headers ---------------------------------------------------------------------------- */
 
@@ -223,6 +226,66 @@ static void tensor_that_is_too_large_fails_the_step_alone(void **state)
     check_ranks(send_too_much, &met, RANKS);
 }
 
+/* A device whose memory the host reads only when the header of another rank has come. */
+static struct {
+    sli_device_ops ops;
+    _Atomic(sli_failure *) failure; /* that the header raises */
+} waiting;
+
+static void *mark_nothing(sl_device *device)
+{
+    (void)device;
+    return NULL;
+}
+
+static sl_status read_after_a_header(sl_device *device, void *host, const void *from, size_t bytes)
+{
+    (void)device;
+    (void)host;
+    (void)from;
+    (void)bytes;
+    for (int i = 0; i < 20000 && !sli_failure_precedes(waiting.failure, 3); i++)
+        usleep(1000);
+    return sl_error(SL_ERR_IO, "the device %s a header",
+                    sli_failure_precedes(waiting.failure, 3) ? "failed after" : "saw not");
+}
+
+static sl_status send_while_a_header_comes(sl_group *group, void *arg)
+{
+    const sl_shape shape = sl_shape_1d(5);
+    int rank = sl_group_rank(group);
+    sl_device *device;
+    sl_tensor *tensor;
+    linked at;
+    SL_TRY(sl_device_create_cpu(1, &device));
+    SL_TRY(open_link(group, &at));
+    if (rank == 0) {
+        waiting.ops = *device->ops;
+        waiting.ops.mark = mark_nothing;
+        waiting.ops.read = read_after_a_header;
+        waiting.failure = &at.failure;
+        SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &tensor));
+        device->ops = &waiting.ops;
+        sli_link_send(at.link, 1, 0, 0, &tensor);
+    } else if (rank == 1) {
+        sli_link_send_failure(at.link, 3);
+    }
+    while (sli_link_status(at.link) == SL_OK)
+        sched_yield();
+    sl_status status = expect_error(sli_link_status(at.link), "the device failed after a header");
+    meet(arg, 1);
+    close_link(&at);
+    sl_device_destroy(&device);
+    return status;
+}
+
+static void link_goes_on_while_a_device_is_read(void **state)
+{
+    (void)state;
+    atomic_int met = 0;
+    check_ranks(send_while_a_header_comes, &met, RANKS);
+}
+
 /* Rank 0 has no link, and sends what no link sends. */
 static sl_status send_unknown_kind(sl_group *group, void *arg)
 {
@@ -267,6 +330,7 @@ int link_tests(void)
         cmocka_unit_test(wait_of_an_earlier_step_blames_no_rank),
         cmocka_unit_test(rank_that_has_all_it_needs_may_leave),
         cmocka_unit_test(tensor_that_is_too_large_fails_the_step_alone),
+        cmocka_unit_test(link_goes_on_while_a_device_is_read),
         cmocka_unit_test(header_of_an_unknown_kind_breaks_the_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
