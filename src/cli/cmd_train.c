@@ -230,14 +230,15 @@ static sl_status fit_fewer_processes(sl_train_options *options, const sl_launch_
     options->model.ntokens = ntokens;
     sl_status status = fit_layout_together(options, model, launch);
     sl_module_destroy(&model);
+    int processes = launch->world_size;
     if (status == SL_OK && launch->rank == 0 && options->balance_kind != balance)
-        cli_complain("warning: --balance fits no layout of %d processes: using --balance auto",
-                     launch->world_size);
+        cli_complain("warning: --balance fits no layout of %d process%s: using --balance auto",
+                     processes, processes == 1 ? "" : "es");
     if (status == SL_OK && launch->rank == 0 && is_placed && !options->placement)
-        cli_complain("warning: --placement fits no layout of %d processes: using the schedule's",
-                     launch->world_size);
+        cli_complain("warning: --placement fits no layout of %d process%s: using the schedule's",
+                     processes, processes == 1 ? "" : "es");
     int fitting = options->replicas * options->pipeline_ranks;
-    *ends = status == SL_OK && fitting > 0 && fitting < launch->world_size && cli_launcher;
+    *ends = status == SL_OK && fitting > 0 && fitting < processes && cli_launcher;
     if (*ends && launch->rank == 0)
         sl_launch_link_processes(cli_launcher, fitting);
     return status;

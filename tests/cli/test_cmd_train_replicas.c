@@ -203,6 +203,34 @@ static void impossible_replicas_are_one_sentence(void **state)
     }
 }
 
+/* The first attempt had two processes, this one has one. */
+static void job_with_fewer_processes_warns_of_a_cut_that_fits_none(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    for (int is_fixed = 0; is_fixed < 2; is_fixed++) {
+        setenv("RANK", "0", 1);
+        setenv("WORLD_SIZE", "1", 1);
+        setenv("SLUICE_FIRST_WORLD_SIZE", "2", 1);
+        program_start(&run, "train --data %s " TINY_REPLICAS " --quiet --dp 1 --pp 2 %s",
+                      in->directory,
+                      is_fixed ? "--schedule interleaved --virtual 2 --placement 0,1,0,1 "
+                                 "--balance 1,1,1,1"
+                               : "");
+        unsetenv("RANK");
+        unsetenv("WORLD_SIZE");
+        unsetenv("SLUICE_FIRST_WORLD_SIZE");
+        assert_int_equal(run.status, 0);
+        assert_string_equal(run.err,
+                            is_fixed
+                                ? "sluice: warning: --balance fits no layout of 1 process: using "
+                                  "--balance auto\n"
+                                  "sluice: warning: --placement fits no layout of 1 process: using "
+                                  "the schedule's\n"
+                                : "");
+    }
+}
+
 static void failing_replica_is_named(void **state)
 {
     scratch *in = *state;
@@ -227,6 +255,7 @@ int cmd_train_replicas_tests(void)
         WITH_CORPUS(debugging_shows_the_buckets),
         WITH_CORPUS(replicas_of_the_preset_can_be_overridden),
         WITH_CORPUS(impossible_replicas_are_one_sentence),
+        WITH_CORPUS(job_with_fewer_processes_warns_of_a_cut_that_fits_none),
         WITH_CORPUS(failing_replica_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
