@@ -176,7 +176,7 @@ static void what_is_no_whole_step_is_refused(void **state)
     (void)state;
     static const double one[] = {1, 1};
     sl_utilization utilization;
-    const sl_schedule_options of = {.ranks = RANKS};
+    sl_schedule_options of = {.ranks = RANKS};
     sl_schedule *table = open_table("1f1b", RANKS, MICROS, SL_RECOMPUTE_NEVER);
     sl_simulation simulation = simulate(table, one, one);
     sl_timeline_entry *entries = simulation.entries;
@@ -186,7 +186,12 @@ static void what_is_no_whole_step_is_refused(void **state)
                 "of is NULL");
     check_error(sl_timeline_utilization(entries, 0, &of, &utilization), SL_ERR_INVALID,
                 "the trace needs at least 1 entry and 1 rank, got 0 and 2");
-    check_error(sl_timeline_utilization(entries, count - 1, &of, &utilization), SL_ERR_INVALID, "");
+    check_error(sl_timeline_utilization(entries, count - 1, &of, &utilization), SL_ERR_INVALID,
+                "the trace is not of a whole step: ");
+    of.link = -1;
+    check_error(sl_timeline_utilization(entries, count, &of, &utilization), SL_ERR_INVALID,
+                "sl_schedule_simulate: every cost must be a number of 0 or more");
+    of.link = 0;
     check_error(sl_timeline_utilization(entries, count,
                                         &(sl_schedule_options){.ranks = 1 << 30,
                                                                .virtual_stages = 4},
@@ -259,7 +264,7 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
     check_error(sl_pipe_train(on.pipe, &(sl_pipe_batch){.input = input, .targets = targets}, &mean),
                 SL_ERR_NUMERIC, "");
     check_error(sl_pipe_get_utilization(on.pipe, &utilization), SL_ERR_INVALID,
-                "sl_pipe_get_utilization: the last step did not end: ");
+                "sl_timeline_utilization: the trace is not of a whole step: ");
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
     close_pipe(&on);

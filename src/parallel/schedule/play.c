@@ -62,8 +62,8 @@ static double action_duration(const player *p, sl_action action)
     return is_skipped ? 0 : p->costs->costs[action.kind][action.stage];
 }
 
-/* Records the result of an action, and wakes the rank that waits for it. */
-static void give_result(player *p, sl_action action, double end)
+/* Records the result of an action. The rank that waits for it is then runnable, if `wakes`. */
+static void give_result(player *p, sl_action action, double end, bool wakes)
 {
     const sl_schedule *schedule = p->schedule;
     bool forward = action.kind == SL_ACTION_FORWARD;
@@ -78,7 +78,8 @@ static void give_result(player *p, sl_action action, double end)
     if (p->waits[rank] != result)
         return;
     p->waits[rank] = NOTHING;
-    p->runnable[p->count++] = rank;
+    if (wakes)
+        p->runnable[p->count++] = rank;
 }
 
 static size_t cell_end(const sl_schedule *schedule, size_t first, size_t row_end)
@@ -104,7 +105,7 @@ static bool run_cell(player *p, sli_play *play, int rank, size_t first, size_t e
         play->ends[i] = stop;
     }
     for (size_t i = first; i < end; i++)
-        give_result(p, actions[i], stop);
+        give_result(p, actions[i], stop, true);
     p->free_at[rank] = stop;
     play->makespan = stop > play->makespan ? stop : play->makespan;
     return true;
@@ -186,10 +187,8 @@ static void end_action(player *p, sli_play *play, int rank, row_state *row, doub
     row->runs = false;
     while (actions[first].joined)
         first--;
-    for (size_t i = first; i < row->next; i++) {
-        p->count = 0; /* ranks that wait are asked again anyway */
-        give_result(p, actions[i], now);
-    }
+    for (size_t i = first; i < row->next; i++)
+        give_result(p, actions[i], now, false); /* start_cells asks all ranks */
 }
 
 /* Goes from one event to the next: an action's end, or a result's arrival. */

@@ -58,7 +58,9 @@ static sl_status make_table(const sl_timeline_entry *entries, int count,
         status = sl_schedule_from_table(&options, counts, actions, out);
     free(counts);
     free(actions);
-    return status == SL_OK ? sl_schedule_validate(*out) : status;
+    SL_TRY(status);
+    return sl_error_context(sl_schedule_validate(*out),
+                            "sl_timeline_utilization: the trace is not of a whole step: ");
 }
 
 /* ---- Measured costs --------------------------------------------------------------------- */
