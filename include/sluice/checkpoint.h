@@ -48,8 +48,8 @@ typedef struct sl_checkpoint_contents {
     const sl_checkpoint_file *files;
     size_t file_count;
     const char *state;    /* the text of a JSON object; NULL: {} */
-    uint64_t shard_bytes; /* a part with more bytes of tensors is cut into files of at most so many,
-                             between tensors; 0: never */
+    uint64_t shard_bytes; /* a part with more bytes of tensors is cut between tensors, into files of
+                             at most this size; 0: never */
 } sl_checkpoint_contents;
 
 /* Writes `contents` (borrowed) to the directory `path`, replacing an older checkpoint there, or a

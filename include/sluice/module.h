@@ -322,7 +322,7 @@ int64_t sl_cache_position(const sl_cache *cache); /* how many positions it has *
 
 /* Counts `count` more positions as seen, after forward of the whole model; a pipe does so itself.
  * After a forward that failed, the cache can be used again without. Errors: SL_ERR_INVALID if there
- * is no room for so many. */
+ * is no room for them. */
 sl_status sl_cache_advance(sl_cache *cache, int64_t count);
 
 /* For modules: the position of the input's first column, 0 without a cache; and the module's own

@@ -78,7 +78,7 @@ typedef struct sl_train_task {
     /* Creates a model, a sequence of modules (sl_sequential_append), and its loss, of which the
      * caller becomes the owner, also after an error. */
     sl_status (*create_model)(void *context, sl_module **model, sl_loss **loss);
-    /* How many batches of so many rows a split has. 0 of SL_SPLIT_VALID or SL_SPLIT_TEST: the run
+    /* How many batches of `rows` rows a split has. 0 of SL_SPLIT_VALID or SL_SPLIT_TEST: the run
      * does not validate or test. */
     sl_status (*count_batches)(void *context, sl_split split, int64_t rows, int64_t *batches);
     /* Creates the input and the targets of some rows of a batch, each with the rows as its first

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Up to so many cuts are all tried. */
+/* If there are at most this many cuts, all are tried. */
 enum { MOST_CUTS = 1000 };
 
 /* Stage s has modules cuts[s] ... cuts[s + 1] - 1. */
@@ -136,7 +136,7 @@ static void cut_evenly(search *s)
     }
 }
 
-/* Moves cuts first ... last by so many modules, where every stage keeps one. */
+/* Moves cuts first ... last by `by` modules, where every stage keeps one. */
 static bool shift_cuts(search *s, int first, int last, int by)
 {
     memcpy(s->trial, s->cuts, ((size_t)s->stages + 1) * sizeof *s->trial);

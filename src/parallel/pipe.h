@@ -86,12 +86,12 @@ sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *bal
 sl_status sli_pipe_check_table(const sl_pipe *pipe, const sl_schedule *table, const int *placement,
                                int micros);
 
-/* What the writer writes for so many micro-batches, not validated. SL_ERR_INVALID for a table of
+/* What the writer writes for `micros` micro-batches, not validated. SL_ERR_INVALID for a table of
  * another size or placement (NULL: any). */
 sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,
                                sl_schedule **out);
 
-/* The table of a kind for so many micro-batches. */
+/* The table of a kind for `micros` micro-batches. */
 sl_status sli_pipe_find_table(sl_pipe *pipe, sli_table_kind kind, int micros,
                               const sli_table **out);
 

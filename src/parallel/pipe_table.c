@@ -40,7 +40,7 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
     return status;
 }
 
-/* The order of computation for so many micro-batches. */
+/* The order of computation for `micros` micro-batches. */
 static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
 {
     if (pipe->is_given || micros == pipe->step_micros)

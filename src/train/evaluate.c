@@ -36,7 +36,7 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
     job->terms[batch] = (double)terms;
-    if (status == SL_OK && options->progress && !job->replica->follows)
+    if (status == SL_OK && options->progress && !job->replica->is_silent)
         status = options->progress(options->context, batch + 1, job->batches);
     return status;
 }

@@ -283,7 +283,8 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     sl_schedule *schedule;
     *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
     SL_TRY(sli_layout_check(options));
-    int replicas = sli_layout_host_ranks(options) / sli_layout_of_rank(options, 0).ranks;
+    int replicas =
+        sli_layout_host_ranks(options) / sli_layout_of_rank(options, 0).ranks_per_replica;
     if (replica < 0 || (replica > 0 && replica >= replicas))
         return sl_error(SL_ERR_INVALID, "sl_plan_create: asked for replica %d of %d", replica,
                         replicas);

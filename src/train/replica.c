@@ -20,10 +20,11 @@ static sl_status join_groups(const sl_train_options *options, const sli_layout *
 {
     if (options->shards > 1)
         to->group = to->all;
-    if (layout->ranks == 1)
+    if (layout->ranks_per_replica == 1)
         return SL_OK;
     SL_TRY(sl_group_split(to->all, layout->replica, &to->pipe_group));
-    return options->shards > 1 ? sl_group_split(to->all, layout->index, &to->group) : SL_OK;
+    return options->shards > 1 ? sl_group_split(to->all, layout->rank_in_replica, &to->group)
+                               : SL_OK;
 }
 
 static sl_status create_pipe(const sl_train_options *options, const sl_train_task *task,
@@ -66,7 +67,7 @@ sl_status sli_replica_create(const sl_train_options *options, const sl_train_tas
                          .rank = layout.replica,
                          .count = options->replicas,
                          .run_rank = rank,
-                         .follows = layout.index > 0};
+                         .is_silent = layout.rank_in_replica > 0};
     SL_TRY(join_groups(options, &layout, out));
     if (init && !options->task)
         SL_TRY(sli_weights_check_model(init, &options->model));
@@ -238,7 +239,7 @@ sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task
     sl_device *first = sl_pipe_device(replica->pipe, 0);
     sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
     sl_device *any = first ? first : last;
-    for (int s = 1; !replica->follows && !any; s++) /* it counts tokens */
+    for (int s = 1; !replica->is_silent && !any; s++) /* it counts tokens */
         any = sl_pipe_device(replica->pipe, s);
     *input = *targets = NULL;
     if (!any)

@@ -120,7 +120,8 @@ static sl_status needs_corpus(const sl_train_options *options, int rank, bool *o
     const int *placement = sl_schedule_placement(table);
     int first = placement[0] - of.first,
         last = placement[sli_layout_stages(options) - 1] - of.first;
-    *out = of.index == 0 || (first >= 0 && first < of.count) || (last >= 0 && last < of.count);
+    *out = of.rank_in_replica == 0 || (first >= 0 && first < of.count) ||
+           (last >= 0 && last < of.count);
     sl_schedule_destroy(&table);
     return SL_OK;
 }

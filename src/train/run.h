@@ -12,8 +12,8 @@
  * are threads of one process, each a replica, or processes. */
 typedef struct sli_layout {
     int replica;
-    int index, ranks; /* of the replica's ranks it is number `index`; they are so many */
-    int first, count; /* its pipeline ranks */
+    int rank_in_replica, ranks_per_replica; /* 1 rank: it has all pipeline ranks */
+    int first, count;                       /* its pipeline ranks */
 } sli_layout;
 
 sli_layout sli_layout_of_rank(const sl_train_options *options, int rank);
@@ -39,7 +39,7 @@ int sli_layout_stages(const sl_train_options *options);
 sl_status sli_layout_placement(const sl_train_options *options, int room[SL_MAX_STAGES],
                                const int **out);
 
-/* The order of computation for so many micro-batches, which the caller frees. */
+/* The order of computation for `micros` micro-batches, which the caller frees. */
 sl_status sli_layout_table(const sl_train_options *options, int micros, sl_schedule **out);
 
 /* The number of modules of each stage, into balance[0 … *stages - 1]. */
@@ -74,7 +74,7 @@ typedef struct sli_replica {
     sl_ddp *ddp;               /* since sli_replica_join; NULL: there is no group */
     int rank, count;           /* of the replicas */
     int run_rank;              /* of `all` */
-    bool follows;              /* not the first rank of its replica, which reports */
+    bool is_silent;            /* not the first rank of its replica, which reports */
     sl_rank_stats *rank_stats; /* [count * pipeline ranks], by replica and pipeline rank */
 } sli_replica;
 
@@ -290,7 +290,7 @@ sl_status sli_run_refresh(sli_run *run);
 
 /* Calls a function of each reporter of this rank that has it, until the first error. */
 #define SLI_CALL_REPORTERS(run, event, ...)                                                        \
-    for (int i = 0; i < (run)->reporter_count && !(run)->replica.follows; i++) {                   \
+    for (int i = 0; i < (run)->reporter_count && !(run)->replica.is_silent; i++) {                 \
         const sl_reporter *reporter = &(run)->reporters[i];                                        \
         if (reporter->rank == (run)->replica.run_rank && reporter->event)                          \
             SL_TRY(reporter->event(reporter->context, __VA_ARGS__));                               \

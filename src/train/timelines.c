@@ -64,9 +64,9 @@ sl_status sli_timelines_measure(sli_run *run)
     if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2)
         return SL_OK;
     SL_TRY(sl_pipe_get_utilization(run->replica.pipe, &measured));
-    int64_t targets = run->replica.follows ? 0 : sl_tensor_count(run->targets);
+    int64_t targets = run->replica.is_silent ? 0 : sl_tensor_count(run->targets);
     bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
-    if (run->replica.follows || is_smaller) {
+    if (run->replica.is_silent || is_smaller) {
         sl_utilization_clear(&measured);
         return SL_OK;
     }

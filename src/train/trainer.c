@@ -174,7 +174,7 @@ static sl_status check_finite(const sli_run *run, const char *what, double value
 
 /* All ranks find the same norm. The first one reports it; the others wait for that, and have its
  * error. */
-static sl_status check_norm(const sli_run *run, const sl_step_info *step)
+static sl_status report_norm_or_wait(const sli_run *run, const sl_step_info *step)
 {
     if (isfinite(step->grad_norm) || run->options.allow_nan)
         return SL_OK;
@@ -205,7 +205,7 @@ static sl_status load_shard(sli_run *run, int shard)
 
 /* Forward and backward of one of this replica's shards. The last one's averages the gradients of
  * all shards of all replicas. */
-static sl_status train_shard(const sli_run *run, int shard, bool is_first, bool is_last,
+static sl_status train_shard(const sli_run *run, int shard, bool first_shard, bool last_shard,
                              double *loss)
 {
     const sli_replica *replica = &run->replica;
@@ -213,12 +213,12 @@ static sl_status train_shard(const sli_run *run, int shard, bool is_first, bool 
                                  .targets = run->targets,
                                  .step = (uint64_t)run->at.steps,
                                  .first_sample = shard * run->options.batch_size,
-                                 .same_weights = !is_first};
+                                 .same_weights = !first_shard};
     sl_pipe_zero_grad(replica->pipe);
-    if (replica->ddp && is_last)
+    if (replica->ddp && last_shard)
         return sl_ddp_train(replica->ddp, &batch, loss);
     SL_TRY(sl_pipe_train(replica->pipe, &batch, loss));
-    return is_last ? SL_OK : sli_ddp_add_shard(replica->ddp);
+    return last_shard ? SL_OK : sli_ddp_add_shard(replica->ddp);
 }
 
 static double mean_of_shards(const double *losses, int shards)
@@ -263,7 +263,7 @@ static sl_status train_batch(sli_run *run)
         .lr = sl_lr_at(&run->options.lr, run->at.steps, run->at.epoch),
     };
     SL_TRY(train_shards(run, &step));
-    if (!run->replica.follows) {
+    if (!run->replica.is_silent) {
         step.flops = step_flops(run);
         step.tokens = run->options.shards * sl_tensor_count(run->targets);
     }
@@ -275,7 +275,7 @@ static sl_status train_batch(sli_run *run)
     before = sli_clock_seconds();
     sl_status status =
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
-    SL_TRY(check_norm(run, &step));
+    SL_TRY(report_norm_or_wait(run, &step));
     SL_TRY(status);
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
@@ -298,16 +298,16 @@ static sl_status train_batch(sli_run *run)
  * calls this, and all get the same status. */
 static sl_status save_weights(sli_run *run)
 {
-    const sl_save_options *listener = &run->options.checkpoints;
+    const sl_save_options *options = &run->options.checkpoints;
     if (!saves_weights(run) || run->saved)
         return SL_OK;
-    if (listener->saving)
-        listener->saving(listener->context, true);
+    if (options->saving)
+        options->saving(options->context, true);
     sl_status status =
         sl_weights_save(run->replica.pipe, run->corpus ? &run->options.model : NULL,
                         run->corpus ? sl_corpus_vocab(run->corpus) : NULL, run->options.save);
-    if (listener->saving)
-        listener->saving(listener->context, false);
+    if (options->saving)
+        options->saving(options->context, false);
     run->saved = status == SL_OK;
     return status;
 }
