@@ -1,4 +1,4 @@
-/* What all_reduce costs, from 1 KiB to 256 MiB of f32 added up.
+/* What all_reduce costs, for 16 bytes and from 1 KiB to 256 MiB of f32 added up.
  *
  *   build/bench/bench_all_reduce [RANKS [MIB]]                            default: 2 256
  *
@@ -82,7 +82,7 @@ static void compare(contest *run)
         theirs = their < theirs ? their : theirs;
     }
     if (sl_group_rank(run->group) == 0)
-        printf("%10.0f KiB %12.1f us %12.1f us %7.2f\n", (double)run->count * 4 / 1024, ours * 1e6,
+        printf("%10.2f KiB %12.1f us %12.1f us %7.2f\n", (double)run->count * 4 / 1024, ours * 1e6,
                theirs * 1e6, bench_median(ratios, ROUNDS));
 }
 
@@ -91,7 +91,7 @@ static sl_status compare_sizes(sl_group *group, int64_t most_bytes, void (*rival
     contest run = {.group = group, .rival = rival, .data = malloc((size_t)most_bytes)};
     if (!run.data)
         return sl_error(SL_ERR_MEMORY, "no memory for %lld bytes", (long long)most_bytes);
-    for (int64_t bytes = 1024; bytes <= most_bytes; bytes *= 4) {
+    for (int64_t bytes = 16; bytes <= most_bytes; bytes = bytes < 1024 ? 1024 : 4 * bytes) {
         run.count = bytes / (int64_t)sizeof *run.data;
         compare(&run);
     }
