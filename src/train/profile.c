@@ -203,7 +203,7 @@ sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_l
     *out = NULL;
     if (sli_layout_pipeline_ranks_of_rank(options) == ranks)
         return SL_OK;
-    sl_link_cost *links = calloc((size_t)(ranks * ranks), sizeof *links);
+    sl_link_cost *links = calloc((size_t)ranks * (size_t)ranks, sizeof *links);
     if (!links)
         return sl_error(SL_ERR_MEMORY, "no memory for the links of %d ranks", ranks);
     sl_status status = measure_costs(options, all, links);

@@ -224,7 +224,7 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                                 bool own_cores)
 {
     sl_train_options *options = &run->options;
-    sli_step_times times;
+    sli_step_times times = {0};
     int balance[SL_MAX_STAGES] = {0};
     bool may_share = !options->devices && options->pipeline_ranks > 1 && !run->oversubscribed &&
                      sli_layout_host_ranks(options) == 1 &&
