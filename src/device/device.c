@@ -20,6 +20,7 @@ void sli_device_init(sl_device *device, const sli_device_ops *ops, const char *n
     memset(device, 0, sizeof *device);
     device->ops = ops;
     device->first_core = -1;
+    device->core_set = -1;
     snprintf(device->name, sizeof device->name, "%s", name);
     atomic_init(&device->reserved_bytes, 0);
     pthread_mutex_init(&device->accounts, NULL);

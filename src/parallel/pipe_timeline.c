@@ -187,13 +187,13 @@ static void destroy_machine(machine *of)
     free(of->cores);
 }
 
-/* The number of the rank's cores: the same for devices on the same cores of a host, and for ranks
- * that share a device. */
+/* The number of the rank's cores: the same for devices of a host that have cores in common, and for
+ * ranks that share a device. */
 static int number_cores(const sl_pipe *pipe, const sli_rank *rank)
 {
     int host = pipe->group ? pipe->group->hosts[rank->group_rank] : 0;
-    if (rank->device->first_core >= 0)
-        return host * (SLI_MAX_DEVICE_NUMBER + 1) + rank->device->first_core;
+    if (rank->device->core_set >= 0)
+        return host * (SLI_MAX_DEVICE_NUMBER + 1) + rank->device->core_set;
     return -1 - rank->group_rank * pipe->rank_count - (int)(rank->device_lock - pipe->device_locks);
 }
 

@@ -123,6 +123,71 @@ static void the_same_cores_may_have_two_devices(void **state)
     sli_cores_clear(&found);
 }
 
+/* Creates the devices `names` under a quota of `quota` cores, and fills in their sets of cores. */
+static void find_core_sets(sli_device_name *names, int count, int quota, int *sets)
+{
+    sl_device *devices[4];
+    sli_cores found;
+    sli_memory_bound memory;
+    bool shared = false;
+    sli_memory_bound_init(&memory);
+    for (int i = 0; i < count; i++)
+        assert_true(sli_cpu_kind.parse(&names[i]));
+    check_ok(sli_cores_find(&found));
+    sli_cores_limit(&found, quota);
+    check_ok(sli_cpu_devices_create(
+        &(sli_device_request){.names = names, .count = count, .end = count, .memory = &memory},
+        &found, devices, &shared));
+    for (int i = 0; i < count; i++) {
+        sets[i] = devices[i]->core_set;
+        assert_true(sets[i] >= 0);
+        sl_device_destroy(&devices[i]);
+    }
+    sli_cores_clear(&found);
+}
+
+static void devices_on_the_same_cores_are_known_without_bound_threads(void **state)
+{
+    (void)state;
+    int sets[4];
+    for (int quota = 1; quota <= INT_MAX / 2; quota += INT_MAX / 2 - 1) {
+        find_core_sets((sli_device_name[]){{.text = "cpu"}, {.text = "cpu"}}, 2, quota, sets);
+        assert_int_equal(sets[0], sets[1]);
+    }
+    find_core_sets((sli_device_name[]){{.text = "cpu:1"}, {.text = "cpu:0"}}, 2, 1, sets);
+    assert_int_equal(sets[0], sets[1]);
+    if (core_count() < 2)
+        return;
+    find_core_sets((sli_device_name[]){{.text = "cpu:1"}, {.text = "cpu:0"}}, 2, 2, sets);
+    assert_int_not_equal(sets[0], sets[1]);
+}
+
+static void devices_with_a_common_core_count_as_on_the_same_ones(void **state)
+{
+    (void)state;
+    sli_cores found;
+    int sets[4];
+    check_ok(sli_cores_find(&found));
+    int low = found.allowed[0], high = low;
+    for (int i = 0; i < found.allowed_count; i++)
+        if (found.allowed[i] == low + 1)
+            high = low + 1;
+    sli_cores_clear(&found);
+    if (high == low) {
+        print_message("skipped: this process may not use two cores with neighbouring numbers\n");
+        skip();
+    }
+    sli_device_name names[3] = {{.form = 0}};
+    snprintf(names[0].text, sizeof names[0].text, "cpu:%d-%d", high, high);
+    snprintf(names[1].text, sizeof names[1].text, "cpu:%d-%d", low, low);
+    snprintf(names[2].text, sizeof names[2].text, "cpu:%d-%d", low, high);
+    find_core_sets(names, 2, INT_MAX, sets);
+    assert_int_not_equal(sets[0], sets[1]);
+    find_core_sets(names, 3, INT_MAX, sets);
+    assert_int_equal(sets[0], sets[2]);
+    assert_int_equal(sets[0], sets[1]); /* by way of the third */
+}
+
 static void *bind_and_look(void *argument)
 {
     sli_device_bind_thread(argument);
@@ -409,6 +474,8 @@ int device_list_tests(void)
         cmocka_unit_test(more_devices_than_cores_share_them),
         cmocka_unit_test(a_range_names_cores),
         cmocka_unit_test(the_same_cores_may_have_two_devices),
+        cmocka_unit_test(devices_on_the_same_cores_are_known_without_bound_threads),
+        cmocka_unit_test(devices_with_a_common_core_count_as_on_the_same_ones),
         cmocka_unit_test(binding_a_thread_leaves_it_the_first_core),
         cmocka_unit_test(unreadable_names_are_refused),
         cmocka_unit_test(names_that_do_not_go_together_are_refused),

@@ -1,5 +1,6 @@
 /* Where a step's time went, by a trace that is worked out by hand, by simulations, and by a pipe.
  */
+#include "device/device_base.h"
 #include "sluice/model.h"
 #include "support/modules.h"
 #include "support/pipes.h"
@@ -259,6 +260,12 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
         assert_true(utilization.waiting[rank] >= 0 &&
                     utilization.waiting[rank] <= utilization.idle[rank] + 1e-9);
     }
+    assert_null(utilization.cores);
+    sl_utilization_clear(&utilization);
+    on.devices[0]->core_set = on.devices[1]->core_set = 3;
+    check_ok(sl_pipe_get_utilization(on.pipe, &utilization));
+    assert_non_null(utilization.cores);
+    assert_int_equal(utilization.cores[0], utilization.cores[1]);
     sl_utilization_clear(&utilization);
     sl_pipe_zero_grad(on.pipe);
     check_error(sl_pipe_train(on.pipe, &(sl_pipe_batch){.input = input, .targets = targets}, &mean),

@@ -4,6 +4,7 @@
 
 #include "core/threads.h"
 #include "core/usable_memory.h"
+#include "device/cores.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/onednn.h"
 #include "device/device_base.h"
@@ -49,6 +50,11 @@ typedef struct sli_cpu_options {
 /* Errors: SL_ERR_INVALID for an unknown instruction set, SL_ERR_UNSUPPORTED for one that the
  * processor lacks. */
 sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out);
+
+/* Creates the devices of a request on these cores, as sli_cpu_kind.create does on those found, and
+ * lowers their quota to this process's. */
+sl_status sli_cpu_devices_create(const sli_device_request *request, sli_cores *found,
+                                 sl_device **out, bool *shared);
 
 typedef struct sli_cpu_device {
     sl_device base;

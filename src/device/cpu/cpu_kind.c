@@ -60,15 +60,16 @@ static sl_status check_names(const sli_device_name *names, int count)
     return SL_OK;
 }
 
-/* Gives the cores of group `group` of `groups`: one core each, several on the same, where there are
- * more groups than cores. */
-static void choose_group(const sli_cores *found, int group, int groups, sli_cpu_options *out)
+/* Gives the cores of group `group` of `groups`, and returns the first of them: one core each,
+ * several on the same, where there are more groups than cores. */
+static int choose_group(const sli_cores *found, int group, int groups, sli_cpu_options *out)
 {
     int64_t cores = found->core_count;
     int first = (int)(cores * group / groups), end = (int)(cores * (group + 1) / groups);
     out->cores = found->limited ? NULL : found->cores + first;
     out->threads = end > first ? end - first : 1;
     out->shared = cores < groups;
+    return found->cores[first];
 }
 
 static sl_status create_named(const sli_device_name *name, const sli_cores *found,
@@ -105,6 +106,23 @@ static bool cores_overlap(const sli_device_name *names, int count, int index)
     return false;
 }
 
+/* The lowest core of the names that overlap with this one, by way of other names as well: devices
+ * that have one core in common count as on the same cores. */
+static int find_core_set(const sli_device_name *names, int count, int index)
+{
+    int first = names[index].first, last = names[index].last;
+    for (int i = 0; i < count; i++) {
+        const sli_device_name *other = &names[i];
+        bool overlaps = other->first <= last && first <= other->last;
+        if (!overlaps || (first <= other->first && other->last <= last))
+            continue;
+        first = other->first < first ? other->first : first;
+        last = other->last > last ? other->last : last;
+        i = -1; /* what has been passed may overlap with the wider range */
+    }
+    return first;
+}
+
 /* Whether all named cores together have more threads than the process gets time for. */
 static bool exceeds_quota(const sli_device_name *names, int count, const sli_cores *found)
 {
@@ -123,15 +141,19 @@ static sl_status create_device(const sli_device_name *names, int count, int inde
     const sli_device_name *name = &names[index];
     sli_cpu_options options = {.name = name->text, .bound = memory};
     sl_status status;
+    int core_set;
     if (name->form == CORES) {
         options.shared = cores_overlap(names, count, index) || exceeds_quota(names, count, found);
+        core_set = find_core_set(names, count, index);
         status = create_named(name, found, &options, out);
     } else {
         bool all = name->form == ALL;
-        choose_group(found, all ? 0 : group, all ? 1 : count, &options);
+        core_set = choose_group(found, all ? 0 : group, all ? 1 : count, &options);
         options.shared |= all && count > 1;
         status = sli_cpu_device_create(&options, out);
     }
+    if (status == SL_OK)
+        (*out)->core_set = core_set;
     *shared |= options.shared;
     return status;
 }
@@ -144,14 +166,13 @@ static void divide_quota(sli_cores *found, int own, int all)
 }
 
 /* A bound process divides its cores among its own names alone, and its quota with the others. */
-static sl_status create_devices(const sli_device_request *request, sl_device **out, bool *shared)
+sl_status sli_cpu_devices_create(const sli_device_request *request, sli_cores *found,
+                                 sl_device **out, bool *shared)
 {
     const sli_device_name *names = request->names;
     int count = request->count, first = request->first, size = request->end - request->first;
-    sli_cores found;
-    SL_TRY(sli_cores_find(&found));
     if (request->bound) {
-        divide_quota(&found, size, count);
+        divide_quota(found, size, count);
         names += first;
         count = size;
         first = 0;
@@ -160,10 +181,18 @@ static sl_status create_devices(const sli_device_request *request, sl_device **o
     for (int i = 0; i < size && status == SL_OK; i++) {
         int group = request->bound ? i : names[first + i].first;
         status =
-            create_device(names, count, first + i, group, &found, request->memory, &out[i], shared);
+            create_device(names, count, first + i, group, found, request->memory, &out[i], shared);
     }
     for (int i = 0; i < size && status != SL_OK; i++)
         sl_device_destroy(&out[i]);
+    return status;
+}
+
+static sl_status create_devices(const sli_device_request *request, sl_device **out, bool *shared)
+{
+    sli_cores found;
+    SL_TRY(sli_cores_find(&found));
+    sl_status status = sli_cpu_devices_create(request, &found, out, shared);
     sli_cores_clear(&found);
     return status;
 }
