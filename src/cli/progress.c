@@ -207,23 +207,33 @@ static void write_stages(const sl_run_info *info, int pipeline_rank, char *text,
     }
 }
 
-enum { MOST_DEVICES = 64 }; /* that are listed */
+/* Prints the line of info->ranks[index], or for -1 the heading. */
+typedef void print_row(const display *on, const sl_run_info *info, int index);
 
-/* Where each stage of each replica is; of very many the first. */
-static void print_layout(const display *on, const sl_run_info *info)
+/* A line for each pipeline rank of each replica; of very many the first, then how many more there
+ * are, and `where` (may be ""). */
+static void print_table(const display *on, const sl_run_info *info, print_row *row,
+                        const char *where)
 {
-    char stages[256];
-    int count = info->rank_count, ranks = count / info->replicas;
-    print_line(on, "%-5s %-16s %-10s %-12s %s", "rank", "host", "device", "cores", "stages");
-    for (int i = 0; i < count && i < MOST_DEVICES; i++) {
-        const sl_rank_stats *at = &info->ranks[i];
-        char cores[48];
-        snprintf(cores, sizeof cores, "%d (%s)", at->threads, at->isa);
-        write_stages(info, i % ranks, stages, sizeof stages);
-        print_line(on, "%-5d %-16s %-10s %-12s %s", at->rank, at->host, at->device, cores, stages);
+    enum { MOST_ROWS = 64 };
+    int count = info->rank_count;
+    for (int i = -1; i < count && i < MOST_ROWS; i++)
+        row(on, info, i);
+    if (count > MOST_ROWS)
+        print_line(on, "and %d more%s", count - MOST_ROWS, where);
+}
+
+static void print_location(const display *on, const sl_run_info *info, int index)
+{
+    if (index < 0) {
+        print_line(on, "%-5s %-16s %-10s %-12s %s", "rank", "host", "device", "cores", "stages");
+        return;
     }
-    if (count > MOST_DEVICES)
-        print_line(on, "and %d more", count - MOST_DEVICES);
+    const sl_rank_stats *at = &info->ranks[index];
+    char cores[48], stages[256];
+    snprintf(cores, sizeof cores, "%d (%s)", at->threads, at->isa);
+    write_stages(info, index % (info->rank_count / info->replicas), stages, sizeof stages);
+    print_line(on, "%-5d %-16s %-10s %-12s %s", at->rank, at->host, at->device, cores, stages);
 }
 
 /* Tells the launcher the stages of each process, where none has all of them. */
@@ -258,7 +268,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
                        options->restarts);
         print_data(on, info);
         print_model(on, info);
-        print_layout(on, info);
+        print_table(on, info, print_location, "");
     }
     return SL_OK;
 }
@@ -287,27 +297,29 @@ static void print_interval(display *on, const sl_step_info *step)
     on->interval_tokens = on->interval_batches = 0;
 }
 
-/* Milliseconds of a step for each pipeline rank of each replica; of very many the first. */
+/* Milliseconds of a step. */
+static void print_rank_times(const display *on, const sl_run_info *info, int index)
+{
+    enum { COLUMN = 11 };
+    char columns[SL_TIME_KINDS * (COLUMN + 24) + 1];
+    const sl_rank_stats *of = index < 0 ? NULL : &info->ranks[index];
+    int used = 0;
+    for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
+        double ms = of && of->steps > 0 ? 1e3 * of->seconds[kind] / (double)of->steps : 0;
+        used += snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,
+                         of ? cli_real_text(ms, 2).text : sl_time_kind_name((sl_time_kind)kind));
+    }
+    if (of)
+        print_line(on, "%-5d %-5d%s", of->rank, of->stage, columns);
+    else
+        print_line(on, "%-5s %-5s%s", "rank", "stage", columns);
+}
+
 static sl_status print_times(void *context, const sl_run_info *info)
 {
     const display *on = context;
-    enum { COLUMN = 11 };
-    char columns[SL_TIME_KINDS * (COLUMN + 24) + 1];
     print_line(on, "Time of a step in ms, by what it went to:");
-    for (int i = -1; i < info->rank_count && i < MOST_DEVICES; i++) { /* -1: the heading */
-        const sl_rank_stats *of = i < 0 ? NULL : &info->ranks[i];
-        int used = 0;
-        for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
-            double ms = of && of->steps > 0 ? 1e3 * of->seconds[kind] / (double)of->steps : 0;
-            used +=
-                snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,
-                         of ? cli_real_text(ms, 2).text : sl_time_kind_name((sl_time_kind)kind));
-        }
-        if (of)
-            print_line(on, "%-5d %-5d%s", of->rank, of->stage, columns);
-        else
-            print_line(on, "%-5s %-5s%s", "rank", "stage", columns);
-    }
+    print_table(on, info, print_rank_times, "");
     if (info->slowest && info->rank_count > 1)
         print_line(on, "Slowest of all: rank %d on %s, %s, from stage %d on", info->slowest->rank,
                    info->slowest->host, info->slowest->device, info->slowest->stage);
@@ -402,28 +414,21 @@ static void print_result(const display *on, const sl_run_info *info, const sl_ru
                    cli_real_text(100 * (result->test_perplexity / best - 1), 2).text);
 }
 
-/* The peak of every stage's device; of very many the first. */
-static void print_memory(const display *on, const sl_run_info *info)
+static void print_peaks(const display *on, const sl_run_info *info, int index)
 {
     enum { COLUMN = 13 };
     char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
-    int count = info->rank_count;
-    print_line(on, "Peak memory of each device, in all and by what it is for:");
-    for (int i = -1; i < count && i < MOST_DEVICES; i++) {
-        const sl_rank_stats *of = i < 0 ? NULL : &info->ranks[i]; /* NULL: the heading */
-        int used = 0;
-        for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
-            used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
-                             of ? cli_bytes_text((int64_t)of->stats.peak_bytes[c]).text
-                                : sl_memory_category_name(c));
-        if (!of)
-            print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
-        else
-            print_line(on, "%-5d %-5d %-10s %12s%s", of->rank, of->stage, of->device,
-                       cli_bytes_text((int64_t)of->stats.peak_total_bytes).text, columns);
-    }
-    if (count > MOST_DEVICES)
-        print_line(on, "and %d more: --log-json has all", count - MOST_DEVICES);
+    const sl_rank_stats *of = index < 0 ? NULL : &info->ranks[index];
+    int used = 0;
+    for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+        used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
+                         of ? cli_bytes_text((int64_t)of->stats.peak_bytes[c]).text
+                            : sl_memory_category_name(c));
+    if (of)
+        print_line(on, "%-5d %-5d %-10s %12s%s", of->rank, of->stage, of->device,
+                   cli_bytes_text((int64_t)of->stats.peak_total_bytes).text, columns);
+    else
+        print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
 }
 
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
@@ -431,7 +436,8 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
     display *on = context;
     print_result(on, info, result);
     if (!on->of->options.quiet) {
-        print_memory(on, info);
+        print_line(on, "Peak memory of each device, in all and by what it is for:");
+        print_table(on, info, print_peaks, ": --log-json has all");
         (void)print_times(on, info);
     }
     if (result->saved && !on->of->options.quiet)
