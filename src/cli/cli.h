@@ -177,8 +177,10 @@ void cli_outputs_clear(cli_outputs *outputs);
 /* Of the replicas of one process (progress.c). */
 typedef struct cli_progress cli_progress;
 
-/* For the replicas first … first + count - 1 of `replicas`. Errors: those of sl_run_log_create. */
-sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
+/* For the run's ranks first_rank … first_rank + count - 1, as reporters count them: a process that
+ * is one rank of a group has that one; a process that is alone has one for each of its `replicas`.
+ * `replicas` are those of the whole run. Errors: those of sl_run_log_create. */
+sl_status cli_progress_create(const cli_progress_options *options, int first_rank, int count,
                               int replicas, cli_progress **out);
 
 /* Also clears the progress line that a failed run has left. NULL is allowed. */

@@ -271,9 +271,9 @@ static sl_status train_replicas(const settings *from, const sl_launch_info *laun
     int count = 0, replicas = sl_train_options_replicas(&from->run);
     if (launch->world_size > 1)
         SL_TRY(cli_group_create(launch, &group));
-    int first = group ? sl_group_rank(group) : 0;
+    int first_rank = group ? sl_group_rank(group) : 0;
     sl_status status =
-        cli_progress_create(&from->progress, first, group ? 1 : replicas, replicas, &progress);
+        cli_progress_create(&from->progress, first_rank, group ? 1 : replicas, replicas, &progress);
     const sl_reporter *reporters = progress ? cli_progress_reporters(progress, &count) : NULL;
     if (status != SL_OK && group)
         sl_group_abort(group, status, sl_error_text());

@@ -518,7 +518,7 @@ void cli_progress_destroy(cli_progress **progress)
     *progress = NULL;
 }
 
-sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
+sl_status cli_progress_create(const cli_progress_options *options, int first_rank, int count,
                               int replicas, cli_progress **out)
 {
     cli_progress *to = cli_allocate(1, sizeof *to);
@@ -527,9 +527,9 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     to->reporters = cli_allocate((size_t)count + CLI_OUTPUTS, sizeof *to->reporters);
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
-        bool is_first = first + i == 0; /* all have the same evaluations and results */
+        bool is_first = first_rank + i == 0; /* all have the same evaluations and results */
         bool shows = is_first && !options->quiet;
-        to->displays[i] = (display){.of = to, .rank = first + i};
+        to->displays[i] = (display){.of = to, .rank = first_rank + i};
         to->reporters[i] = (sl_reporter){.context = &to->displays[i],
                                          .started = print_started,
                                          .step = print_step,
@@ -538,12 +538,12 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
                                          .evaluated = shows ? print_evaluated : NULL,
                                          .refreshed = is_first ? print_times : NULL,
                                          .finished = is_first ? print_finished : NULL,
-                                         .rank = first + i,
+                                         .rank = first_rank + i,
                                          .checkpoint = print_checkpoint};
     }
     *out = to;
     sl_status status = SL_OK;
-    if (first == 0)
+    if (first_rank == 0)
         status = cli_outputs_create(options, warn_of_output, &to->displays[0], &to->outputs,
                                     to->reporters, &to->reporter_count);
     if (status != SL_OK)
