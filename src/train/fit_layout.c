@@ -146,13 +146,15 @@ static sl_status try_layouts(layout_search *search, const sl_train_options *aske
 static sl_status refuse_all(const layout_search *search)
 {
     const sl_train_options *smallest = &search->smallest;
+    char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
     return sl_error(SL_ERR_MEMORY,
                     "no layout of at most %d process%s fits the memory: the smallest has %d "
-                    "replica%s of %d pipeline rank%s and needs %.1f MB of a host that has %.1f MB",
+                    "replica%s of %d pipeline rank%s and needs %s of a host that has %s",
                     search->processes, search->processes == 1 ? "" : "es", smallest->replicas,
                     smallest->replicas == 1 ? "" : "s", smallest->pipeline_ranks,
-                    smallest->pipeline_ranks == 1 ? "" : "s", 1e-6 * (double)search->smallest_bytes,
-                    1e-6 * (double)search->hosts->bytes);
+                    smallest->pipeline_ranks == 1 ? "" : "s",
+                    sli_bytes_text(search->smallest_bytes, needed),
+                    sli_bytes_text((int64_t)search->hosts->bytes, usable));
 }
 
 sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes,

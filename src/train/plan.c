@@ -481,13 +481,11 @@ static void try_copies(run_demand *demand)
         try_change(demand, &changed, "no checkpoints, which are copied before they are written");
 }
 
-enum { AMOUNT_BYTES = 24 };
-
-static const char *amount_text(int64_t bytes, char text[AMOUNT_BYTES])
+const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE])
 {
     const double mib = 1 << 20, gib = 1 << 30;
     bool large = (double)bytes >= gib;
-    snprintf(text, AMOUNT_BYTES, "%.2f %s", (double)bytes / (large ? gib : mib),
+    snprintf(text, SLI_BYTES_TEXT_SIZE, "%.2f %s", (double)bytes / (large ? gib : mib),
              large ? "GiB" : "MiB");
     return text;
 }
@@ -508,8 +506,8 @@ static text_list list_uses(const sl_host_plan *plan)
     };
     text_list list = {.used = 0};
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-        char bytes[AMOUNT_BYTES], text[64];
-        snprintf(text, sizeof text, "%s %s", uses[i].name, amount_text(uses[i].bytes, bytes));
+        char bytes[SLI_BYTES_TEXT_SIZE], text[64];
+        snprintf(text, sizeof text, "%s %s", uses[i].name, sli_bytes_text(uses[i].bytes, bytes));
         if (uses[i].bytes > 0)
             add_text(&list, text);
     }
@@ -523,7 +521,7 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
     SLI_CHECK_NOT_NULL(model);
     run_demand demand = {options, model, first_rank, usable_bytes, {.used = 0}};
     sl_host_plan plan;
-    char needed[AMOUNT_BYTES], usable[AMOUNT_BYTES];
+    char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
     SL_TRY(sl_plan_host(options, model, first_rank, &plan));
     if ((uint64_t)plan.total_bytes <= usable_bytes)
         return SL_OK;
@@ -532,8 +530,8 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
     try_copies(&demand);
     bool can_fit = demand.changes.used > 0;
     return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
-                    amount_text(plan.total_bytes, needed), list_uses(&plan).text,
-                    amount_text((int64_t)usable_bytes, usable),
+                    sli_bytes_text(plan.total_bytes, needed), list_uses(&plan).text,
+                    sli_bytes_text((int64_t)usable_bytes, usable),
                     can_fit ? "It fits with one of: " : "", demand.changes.text,
                     can_fit ? ". force starts it anyway"
                             : "Make the model or the batch smaller, or set force");

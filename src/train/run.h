@@ -305,6 +305,10 @@ void sli_timelines_clear(sli_run *run);
 /* Calls each of the rank's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);
 
+/* "1.25 GiB", "3.50 MiB": the amount for an error's text (plan.c). Returns `text`. */
+enum { SLI_BYTES_TEXT_SIZE = 24 };
+const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE]);
+
 /* The names of the kinds of masks and activations, then NULL (options.c). */
 extern const char *const sli_mask_names[];
 extern const char *const sli_activation_names[];

@@ -321,6 +321,9 @@ static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
         sl_train_fit_layout(&spread, model, 2, &hosts), SL_ERR_MEMORY,
         "no layout of at most 2 processes fits the memory: the smallest has 2 replicas of 1 "
         "pipeline rank and needs");
+    hosts.bytes = 3 << 19;
+    check_error(sl_train_fit_layout(&spread, model, 2, &hosts), SL_ERR_MEMORY,
+                "MiB of a host that has 1.50 MiB");
     spread.force = true;
     check_ok(sl_train_fit_layout(&spread, model, 2, &hosts));
     sl_module_destroy(&model);
