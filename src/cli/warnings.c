@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source)
 {
@@ -20,17 +19,17 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
 
 void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision)
 {
-    bool is_slow = false, is_cuda = false;
+    bool is_slow = false, is_gpu = false;
     for (int s = 0; s < sl_pipe_stages(pipe); s++) {
         const sl_device *device = sl_pipe_device(pipe, s);
         if (!device)
             continue; /* another process's */
         is_slow |= precision == SL_PRECISION_BF16 && !sl_device_has_bf16(device);
-        is_cuda |= strncmp(sl_device_name(device), "cuda:", 5) == 0;
+        is_gpu |= !sl_device_has_host_memory(device);
     }
     if (is_slow)
         cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
-    if (is_cuda)
+    if (is_gpu)
         cli_complain(
             "warning: CUDA devices are not yet validated on a GPU: see docs/cuda.md for what "
             "is untested");

@@ -177,7 +177,7 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 
 /* ---- Devices with memory of their own --------------------------------------------------- */
 
-bool sli_device_has_host_memory(const sl_device *device)
+bool sl_device_has_host_memory(const sl_device *device)
 {
     return !device->ops->mark;
 }
@@ -218,7 +218,7 @@ sl_status sli_host_array_open(sl_device *device, void *memory, size_t bytes, boo
                               sli_host_array *out)
 {
     *out = (sli_host_array){device, memory, memory, bytes};
-    if (sli_device_has_host_memory(device) || bytes == 0)
+    if (sl_device_has_host_memory(device) || bytes == 0)
         return SL_OK;
     out->host = malloc(bytes);
     if (!out->host)

@@ -319,10 +319,6 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
-/* Do the host and all other such devices work on this device's memory as it is? Else its operations
- * are queued, and tensors come from and go to it by copies. */
-bool sli_device_has_host_memory(const sl_device *device);
-
 /* For what leaves a device (see the slots of these names in device_base.h): a mark stands for what
  * is queued so far; NULL: all of it has finished. */
 void *sli_device_mark(sl_device *device);
@@ -365,6 +361,9 @@ sl_status sli_device_list_create_range(const char *names, int first, int most, b
 
 /* Refuses a list that sl_device_list_create would refuse on every machine. */
 sl_status sli_device_list_check(const char *names);
+
+/* sl_device_has_host_memory of a device with this name, which need not exist here. */
+bool sli_device_name_has_host_memory(const char *name);
 
 /* How many devices of a kind ("cpu") the machine has for this process: cpu:0 to cpu:(count - 1), a
  * core each. Errors: SL_ERR_INVALID for a kind that there is not. */

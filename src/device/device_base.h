@@ -128,8 +128,9 @@ typedef struct sli_device_request {
 
 /* Every slot is required. */
 typedef struct sli_device_kind {
-    const char *prefix; /* "cpu": a name of this kind is this, or begins with "cpu:" */
-    const char *forms;  /* "cpu, cpu:NUMBER or cpu:FIRST-LAST" */
+    const char *prefix;  /* "cpu": a name of this kind is this, or begins with "cpu:" */
+    const char *forms;   /* "cpu, cpu:NUMBER or cpu:FIRST-LAST" */
+    bool has_own_memory; /* its devices' is not the host's: they have the slot `mark` */
 
     /* Reads name->text into the other fields; false: it has none of the forms. */
     bool (*parse)(sli_device_name *name);

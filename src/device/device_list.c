@@ -220,6 +220,12 @@ sl_status sli_device_list_check(const char *names)
     return status;
 }
 
+bool sli_device_name_has_host_memory(const char *name)
+{
+    const sli_device_kind *kind = kind_of(all_kinds, name);
+    return !kind || !kind->has_own_memory;
+}
+
 sl_status sli_device_count(const char *prefix, int *out)
 {
     *out = 0;

@@ -293,7 +293,7 @@ static sl_status apply_kernels(const sl_loss_call *call, const sli_linear *last)
     void *losses = NULL;
     if (last && !sli_parameter_is_trained(last->weight))
         own.pass = NULL; /* backward_weight needs nothing */
-    if (!sli_device_has_host_memory(call->device)) {
+    if (!sl_device_has_host_memory(call->device)) {
         SL_TRY(sli_device_allocate(call->device, SL_MEMORY_WORKSPACE, bytes, &losses));
         own.row_losses = losses;
     }

@@ -51,7 +51,7 @@ static sl_status add_tensor(sli_tensors *to, const sl_parameter *parameter, cons
         return SL_OK;
     sl_tensor **view = &to->entries[to->count - 1].tensor;
     SL_TRY(sl_tensor_view(flat, range->offset, &row, view));
-    if (sli_device_has_host_memory(sl_tensor_device(*view)))
+    if (sl_device_has_host_memory(sl_tensor_device(*view)))
         to->items[to->count - 1].data = sl_tensor_data(*view);
     return SL_OK;
 }
@@ -181,7 +181,7 @@ sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whol
 
 static bool needs_copy(const sli_tensor_entry *entry)
 {
-    return entry->tensor && !sli_device_has_host_memory(sl_tensor_device(entry->tensor));
+    return entry->tensor && !sl_device_has_host_memory(sl_tensor_device(entry->tensor));
 }
 
 sl_status sli_tensors_open(sli_tensors *tensors, bool reads)

@@ -32,7 +32,7 @@ static sl_status check_memory(const sl_parameter *tied, const sli_stage *owner,
                               const sli_stage *user)
 {
     if (!owner->device || owner->device == user->device ||
-        (sli_device_has_host_memory(owner->device) && sli_device_has_host_memory(user->device)))
+        (sl_device_has_host_memory(owner->device) && sl_device_has_host_memory(user->device)))
         return SL_OK;
     return sl_error(SL_ERR_UNSUPPORTED,
                     "sl_pipe_create: %s of stage %d on %s is tied to %s of stage %d on %s: both "

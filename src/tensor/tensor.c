@@ -256,7 +256,7 @@ void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to)
 /* Do both devices work on the same memory? */
 static bool reach_each_other(const sl_device *a, const sl_device *b)
 {
-    return a == b || (sli_device_has_host_memory(a) && sli_device_has_host_memory(b));
+    return a == b || (sl_device_has_host_memory(a) && sl_device_has_host_memory(b));
 }
 
 void sli_tensor_send(sl_tensor *tensor, sl_device *to)
@@ -371,7 +371,7 @@ static int64_t least_above(const sl_tensor *tensor, const int32_t *host)
 {
     int64_t count = sl_tensor_count(tensor), below = 0;
     if (tensor->dtype != SL_I32 || sl_tensor_bytes(tensor) != tensor->storage->bytes ||
-        sli_device_has_host_memory(tensor->device))
+        sl_device_has_host_memory(tensor->device))
         return 0;
     for (int64_t i = 0; i < count; i++) {
         if (host[i] < 0)

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"
+#include "device/device.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "train/run.h"
@@ -313,12 +314,6 @@ uint64_t sl_usable_memory(void)
     return sli_usable_memory("");
 }
 
-/* Its memory is not the host's. NULL: a device without a name, which is a CPU. */
-static bool is_cuda_device(const char *device)
-{
-    return device && strncmp(device, "cuda:", 5) == 0;
-}
-
 static void add_device(const sl_stage_plan *stage, bool keeps_best, sl_host_plan *out)
 {
     out->parameter_bytes += stage->parameter_bytes;
@@ -365,9 +360,10 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
     for (int rank = first_rank; rank < first_rank + count; rank++) {
         sli_layout of = sli_layout_of_rank(options, rank);
         bool keeps_best = options->ranks > 0 || rank == first_rank; /* one copy a process */
-        for (int i = 0; i < of.count; i++, device = device ? strtok_r(NULL, ", ", &rest) : NULL)
-            add_rank(options, &plan, of.first + i, !is_cuda_device(device), of.replica == 0,
-                     keeps_best, out);
+        for (int i = 0; i < of.count; i++, device = device ? strtok_r(NULL, ", ", &rest) : NULL) {
+            bool on_host = !device || sli_device_name_has_host_memory(device);
+            add_rank(options, &plan, of.first + i, on_host, of.replica == 0, keeps_best, out);
+        }
     }
     free(devices);
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +

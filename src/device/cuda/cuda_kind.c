@@ -85,6 +85,7 @@ static sl_status count_gpus(int *out)
 const sli_device_kind sli_cuda_kind = {
     .prefix = "cuda",
     .forms = "cuda:NUMBER or cuda:NUMBER/NUMBER",
+    .has_own_memory = true,
     .parse = parse_name,
     .check = check_names,
     .create = create_devices,
