@@ -219,7 +219,8 @@ typedef struct sl_stage_plan {
                                  gradients that may have to wait for the stage */
     int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
     int64_t best_bytes; /* the copy of the best parameters, which each process has once, on the
-                           devices of its first replica; 0 for a single epoch */
+                           devices of its first replica; 0 where there is one validation only, after
+                           the last step */
 } sl_stage_plan;
 
 /* Of one replica. */

@@ -58,7 +58,7 @@ static sl_status simulate_trial(search *s, sli_step_times *times)
                                 &simulation));
     *times = (sli_step_times){.parallel = simulation.makespan};
     for (int i = 0; i < simulation.entry_count; i++)
-        times->serial += simulation.entries[i].end - simulation.entries[i].start;
+        times->sum_of_actions += simulation.entries[i].end - simulation.entries[i].start;
     sl_simulation_clear(&simulation);
     return SL_OK;
 }

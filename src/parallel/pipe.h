@@ -68,10 +68,10 @@ struct sl_pipe {
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
-/* Seconds of a step: where ranks compute at the same time, and where they share one device and
- * compute in turn. (partition_time.c) */
+/* Seconds of a step: on ranks with cores of their own; and the sum of all its actions' times, which
+ * estimates a step of ranks that share cores. (partition_time.c) */
 typedef struct sli_step_times {
-    double parallel, serial;
+    double parallel, sum_of_actions;
 } sli_step_times;
 
 /* Simulates the table with the modules' times for a balance [stages]. Errors: as

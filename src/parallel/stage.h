@@ -37,7 +37,7 @@ typedef struct sli_stage {
     int parameter_count;  /* theirs */
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;
-    sli_record *records; /* [chunks] */
+    sli_record *records; /* [step_micros] */
 
     /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
      * next, gradients come from the next and go to the previous. */

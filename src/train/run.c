@@ -191,8 +191,8 @@ static sl_status count_batches(sli_run *run, sl_group *group)
 }
 
 /* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
- * step is shorter then: the ranks compute in turn, each on all cores. `parallel` is the time of the
- * split step. */
+ * step is shorter then. Ranks that share cores compute at once and divide them, so the sum of all
+ * actions' times on all cores estimates the step. `parallel` is the time of the split step. */
 static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_cores,
                              double parallel, int *balance)
 {
@@ -205,7 +205,7 @@ static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_c
     int cut[SL_MAX_STAGES] = {0};
     inputs.devices = shared;
     sl_status status = sli_train_profile(&inputs, NULL, cut, &times);
-    if (status == SL_OK && times.serial < parallel) {
+    if (status == SL_OK && times.sum_of_actions < parallel) {
         sl_device_list_destroy(&run->devices);
         run->devices = shared;
         shared = NULL;

@@ -221,7 +221,7 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
 }
 
 /* Ranks that share a device compute in turn: a step is the sum of all actions. */
-static void given_cut_is_simulated_in_parallel_and_in_turn(void **state)
+static void given_cut_is_simulated_and_its_actions_are_added_up(void **state)
 {
     (void)state;
     times of;
@@ -238,8 +238,8 @@ static void given_cut_is_simulated_in_parallel_and_in_turn(void **state)
     check_ok(sli_partition_simulate(
         &(sl_partition_costs){.modules = 8, .profiles = of.ranks, .table = table}, balance, &step));
     assert_true(step.parallel == step_seconds(table, &of, balance));
-    assert_true(fabs(step.serial - 8 * (forward + backward)) < 1e-9);
-    assert_true(step.parallel < step.serial);
+    assert_true(fabs(step.sum_of_actions - 8 * (forward + backward)) < 1e-9);
+    assert_true(step.parallel < step.sum_of_actions);
     sl_schedule_destroy(&table);
 }
 
@@ -251,7 +251,7 @@ int partition_time_tests(void)
         cmocka_unit_test(each_rank_has_its_own_times),
         cmocka_unit_test(slow_link_is_crossed_by_the_narrowest_tensor),
         cmocka_unit_test(cuts_that_do_not_fit_are_left_out),
-        cmocka_unit_test(given_cut_is_simulated_in_parallel_and_in_turn),
+        cmocka_unit_test(given_cut_is_simulated_and_its_actions_are_added_up),
         cmocka_unit_test(cut_that_fits_is_found_beyond_the_even_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
