@@ -429,8 +429,9 @@ sl_status sl_group_barrier(sl_group *group, sl_work **work)
 sl_status sl_group_split(sl_group *group, int color, sl_group **out)
 {
     *out = NULL;
-    if (group->thread) /* what was started comes first */
-        SL_TRY(sl_group_barrier(group, NULL));
+    /* What was started comes first. The wait is no collective: other ranks may have no thread. */
+    if (group->thread)
+        sli_comm_thread_drain(group->thread);
     return group->ops->split(group, color, ++group->sequence, out);
 }
 

@@ -189,6 +189,9 @@ void sli_comm_thread_destroy(sli_comm_thread **thread);
 /* Starts a task (copied). *work is for sl_work_wait. */
 sl_status sli_comm_thread_start(sli_comm_thread *thread, const sli_task *task, sl_work **work);
 
+/* Waits until what was started has run. Its errors are for sl_work_wait. */
+void sli_comm_thread_drain(sli_comm_thread *thread);
+
 /* A handle for an operation that is finished already. */
 sl_status sli_work_create_finished(sl_work **work);
 

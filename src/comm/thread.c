@@ -108,6 +108,14 @@ sl_status sli_comm_thread_start(sli_comm_thread *thread, const sli_task *task, s
     return SL_OK;
 }
 
+void sli_comm_thread_drain(sli_comm_thread *thread)
+{
+    pthread_mutex_lock(&thread->lock);
+    while (thread->first)
+        pthread_cond_wait(&thread->changed, &thread->lock);
+    pthread_mutex_unlock(&thread->lock);
+}
+
 sl_status sl_work_wait(sl_work **work)
 {
     sl_work *waited = *work;

@@ -299,6 +299,33 @@ static sl_status split_mesh(sl_group *group, void *arg)
     return status;
 }
 
+/* A rank that has started a receive has a communication thread, the others have none. */
+static sl_status split_after_started_receive(sl_group *group, void *arg)
+{
+    (void)arg;
+    sl_group *half = NULL;
+    sl_work *work = NULL;
+    int32_t sent = 5, got = 0, sum = 1;
+    int rank = sl_group_rank(group), size = sl_group_size(group);
+    if (rank == 0)
+        SL_TRY(sl_group_send(group, &sent, 1, SL_I32, 1, 3, NULL));
+    if (rank == 1)
+        SL_TRY(sl_group_recv(group, &got, 1, SL_I32, 0, 3, NULL, &work));
+    sl_status status = sl_group_split(group, rank % 2, &half);
+    if (work) {
+        sl_status received = sl_work_wait(&work);
+        status = status == SL_OK ? received : status;
+    }
+    if (status == SL_OK)
+        status = sl_group_all_reduce(half, &sum, 1, SL_I32, SL_REDUCE_SUM, NULL);
+    if (status == SL_OK)
+        status = expect(sum == (size + 1 - rank % 2) / 2 && got == (rank == 1 ? sent : 0),
+                        "%d ranks in this half and %d received, got %d and %d",
+                        (size + 1 - rank % 2) / 2, rank == 1 ? sent : 0, sum, got);
+    sl_group_destroy(&half);
+    return status == SL_OK ? sl_group_barrier(group, NULL) : status;
+}
+
 /* ---- Messages ----------------------------------------------------------------------------- */
 
 static sl_status exchange(sl_group *group, void *arg)
@@ -410,6 +437,7 @@ const contract_case contract_cases[] = {
     {"data_move_in_the_order_of_ranks", move_around, 1},
     {"started_operations_run_in_order", start_many, 1},
     {"split_gives_each_rank_its_row_and_column", split_mesh, 1},
+    {"split_after_a_started_receive_of_one_rank", split_after_started_receive, 2},
     {"messages_are_matched_by_tag", exchange, 2},
     {"sends_do_not_wait_for_receivers", exchange_large, 1},
     {"message_of_another_type_is_refused", receive_something_else, 2},

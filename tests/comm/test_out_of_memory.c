@@ -67,24 +67,26 @@ typedef struct lonely {
     atomic_int made, refused, named;
 } lonely;
 
-/* With a communication thread, so that the split has to start an operation of its own first. */
+/* With a communication thread, so that the barrier before the split needs memory as well. */
 static sl_status split_where_one_lacks_memory(sl_group *group, void *arg)
 {
     lonely *all = arg;
-    sl_group *both;
+    sl_group *both = NULL;
     sl_work *work;
     char name[16];
     SL_TRY(sl_group_barrier(group, &work));
     SL_TRY(sl_work_wait(&work));
     before_failure = all->failing;
     armed = sl_group_rank(group) == all->victim;
-    sl_status status = sl_group_split(group, 0, &both);
+    sl_status status = sl_group_barrier(group, NULL);
+    if (status == SL_OK)
+        status = sl_group_split(group, 0, &both);
     armed = false;
     snprintf(name, sizeof name, "rank %d: ", all->victim);
     bool named = sl_group_rank(group) == all->victim || strstr(sl_error_text(), name);
     atomic_fetch_add(status == SL_OK ? &all->made : &all->refused, 1);
     atomic_fetch_add(&all->named, status != SL_OK && named);
-    /* The split itself must end on both: sl_spawn would break the group for a rank that returns. */
+    /* The call itself must end on both: sl_spawn would break the group for a rank that returns. */
     for (double until = sli_clock_seconds() + 10; all->made + all->refused < 2;)
         if (sli_clock_seconds() > until)
             return sl_error(SL_ERR_INTERNAL, "the other rank still waits");
