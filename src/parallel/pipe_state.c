@@ -142,19 +142,25 @@ static sl_status list_stage(const sl_pipe *pipe, const listing *in, int stage, s
     return SL_OK;
 }
 
+/* After an error the list is empty. */
 static sl_status list_tensors(const sl_pipe *pipe, const listing *in, sli_tensors *out)
 {
     enum { MOST_ITEMS = 3 }; /* of a parameter */
     size_t most = 1;
+    sl_status status = SL_OK;
     for (int s = 0; s < pipe->stage_count; s++)
         most += MOST_ITEMS * (size_t)pipe->stages[s].parameter_count;
     sli_tensors_empty(out);
     out->items = calloc(most, sizeof *out->items);
     out->entries = calloc(most, sizeof *out->entries);
     if (!out->items || !out->entries)
-        return no_memory();
-    for (int s = 0; s < pipe->stage_count; s++)
-        SL_TRY(list_stage(pipe, in, s, out));
+        status = no_memory();
+    for (int s = 0; s < pipe->stage_count && status == SL_OK; s++)
+        status = list_stage(pipe, in, s, out);
+    if (status != SL_OK) {
+        sli_tensors_empty(out);
+        return status;
+    }
     for (size_t i = 0; i < out->count; i++)
         out->entries[i].owner = pipe->stages[out->entries[i].stage].group_rank;
     return SL_OK;

@@ -421,6 +421,52 @@ static void state_has_pytorchs_names(void **state)
     close_trainee(&at);
 }
 
+/* Only where this program can put itself before malloc, which sanitizers do themselves. */
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+static _Thread_local bool armed; /* this thread's allocations are counted */
+static _Thread_local int before_failure;
+
+void *__libc_malloc(size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    return armed && before_failure-- <= 0 ? NULL : __libc_malloc(bytes);
+}
+
+static void state_after_a_lack_of_memory_is_whole(void **state)
+{
+    (void)state;
+    trainee at;
+    sl_checkpoint_part part;
+    sl_status status = SL_ERR_MEMORY;
+    int failures = 0;
+    check_ok(open_trainee(&(setup){.stages = 2, .optimizer = adamw}, &at));
+    for (; status == SL_ERR_MEMORY; failures++) {
+        before_failure = failures;
+        armed = true;
+        status = sl_pipe_get_state(at.pipe, &part);
+        armed = false;
+    }
+    check_ok(status);
+    assert_true(failures > 10); /* each tensor's name and view */
+    assert_int_equal(part.count, 10);
+    for (size_t i = 0; i < part.count; i++)
+        assert_non_null(part.items[i].data);
+    close_trainee(&at);
+}
+
+#else
+
+static void state_after_a_lack_of_memory_is_whole(void **state)
+{
+    (void)state;
+    print_message("skipped: this program cannot put itself before malloc\n");
+    skip();
+}
+
+#endif
+
 typedef struct sharded_case {
     const char *path;
     const sl_optimizer_options *optimizer;
@@ -536,6 +582,7 @@ int pipe_optimizer_tests(void)
         cmocka_unit_test(gradients_are_clipped_as_by_pytorch),
         cmocka_unit_test(saved_state_goes_on_to_the_same_bits_in_any_cut),
         cmocka_unit_test(state_has_pytorchs_names),
+        cmocka_unit_test(state_after_a_lack_of_memory_is_whole),
         cmocka_unit_test(sharded_state_goes_on_sharded_and_whole),
         cmocka_unit_test(state_of_another_optimizer_is_refused),
         cmocka_unit_test(damaged_state_is_refused_by_every_shard),
