@@ -3,7 +3,7 @@
 kill -9 of a random rank at a random moment, from the start of the programs, over the meeting of the
 ranks, to the middle of the training, in layouts of 4 x 1, 2 x 2 and 1 x 4 replicas and pipeline ranks:
 each time the launcher must say which rank was killed, in a pipeline that trains with its stage, and
-soon nothing may be left. Suspending the whole job, as Ctrl-Z, `scontrol suspend` and a frozen
+soon nothing may be left. Suspending the whole job, as `scontrol suspend` and a frozen
 control group do, for longer than ranks may be silent: the launcher, mpirun and the ranks wake in any
 order, and the training goes on. A quarter of SLUICE_KILLS are killed, 5 where it is not set;
 SLUICE_TEST_SEED draws other ranks, moments and orders.
