@@ -131,13 +131,33 @@ static void kill_children(void)
 
 /* ---- Messages ----------------------------------------------------------------------------- */
 
+/* No process has the other end any more, or the launcher is gone: a program that cannot tell its
+ * error prints it. */
+static void close_packets(supervisor *self)
+{
+    if (self->packets[0] >= 0)
+        close(self->packets[0]);
+    self->packets[0] = -1;
+}
+
+static void hang_up(supervisor *self)
+{
+    sli_wire_close(&self->launcher);
+    close_packets(self);
+}
+
 /* A message that cannot be sent is lost with the launcher. */
+static void send_to_launcher(supervisor *self, const sli_wire_message *message)
+{
+    if (self->launcher.fd >= 0 && !sli_wire_send(&self->launcher, message))
+        hang_up(self);
+}
+
 static void send_message(supervisor *self, int kind, int number, const char *text)
 {
     sli_wire_message message = {.kind = kind, .number = number};
     snprintf(message.text, sizeof message.text, "%s", text);
-    if (self->launcher.fd >= 0)
-        (void)sli_wire_send(&self->launcher, &message);
+    send_to_launcher(self, &message);
 }
 
 static void send_role(supervisor *self, const char *text)
@@ -156,17 +176,17 @@ static void send_number(supervisor *self, int kind, const char *text)
     sli_wire_message message = {.kind = kind,
                                 .number = number > INT_MAX ? INT_MAX : (int)number,
                                 .sequence = (uint64_t)number};
-    if (end > text && *end == '\0' && number >= 0 && self->launcher.fd >= 0)
-        (void)sli_wire_send(&self->launcher, &message);
+    if (end > text && *end == '\0' && number >= 0)
+        send_to_launcher(self, &message);
 }
 
-/* No process has the other end any more, or the launcher is gone: a program that cannot tell its
- * error prints it. */
-static void close_packets(supervisor *self)
+/* While the launcher does not read, counts are left out, for the next one says more: poll tells of
+ * room while a third of the buffer is free, which is for the other messages. */
+static void send_steps(supervisor *self, const char *text)
 {
-    if (self->packets[0] >= 0)
-        close(self->packets[0]);
-    self->packets[0] = -1;
+    struct pollfd one = {.fd = self->launcher.fd, .events = POLLOUT};
+    if (poll(&one, 1, 0) == 1 && one.revents == POLLOUT)
+        send_number(self, SLI_RANK_STEPS, text);
 }
 
 /* Signals go to the process group, as a terminal's and mpirun's do; the supervisor blocks them. */
@@ -182,8 +202,7 @@ static void read_messages(supervisor *self)
     self->launcher_is_lost |= state == SLI_WIRE_LOST;
     if (state == SLI_WIRE_NOTHING)
         return;
-    sli_wire_close(&self->launcher);
-    close_packets(self);
+    hang_up(self);
 }
 
 /* Passes on what the program says. */
@@ -200,7 +219,7 @@ static void read_packets(supervisor *self)
         else if (strcmp(text, "saved") == 0)
             send_message(self, SLI_RANK_SAVED, 0, "");
         else if (strncmp(text, "steps ", 6) == 0)
-            send_number(self, SLI_RANK_STEPS, text + 6);
+            send_steps(self, text + 6);
         else if (strncmp(text, "role ", 5) == 0)
             send_role(self, text + 5);
         else if (strncmp(text, "processes ", 10) == 0)

@@ -1,10 +1,12 @@
 /* What sl_launch_run and `sluice launch` refuse, and what a program tells its supervisor. */
-#include "core/wire.h"
+#include "core/wire_listener.h"
 #include "io/scratch.h"
+#include "launch/launch.h"
 #include "sluice/launch.h"
 #include "support/program.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -197,6 +199,86 @@ static void control_characters_in_an_error_are_escaped(void **state)
     check_text(run.err, "sluice: rank 0: two\nlines\\x1b[31m\\x0d\nsluice: rank 0 on ");
 }
 
+/* What a launcher hears of a rank. */
+typedef struct heard {
+    uint64_t steps; /* the last that were told */
+    int status;     /* of the program; -1: not told */
+    bool called, ended;
+} heard;
+
+static void hear_call(void *owner, int rank, const char *host)
+{
+    (void)rank;
+    (void)host;
+    ((heard *)owner)->called = true;
+}
+
+static void hear_message(void *owner, int rank, const sli_wire_message *message)
+{
+    heard *all = owner;
+    (void)rank;
+    if (message->kind == SLI_RANK_STEPS)
+        all->steps = message->sequence;
+    if (message->kind == SLI_RANK_ENDED)
+        all->status = message->number;
+}
+
+static void hear_end(void *owner, int rank, sli_wire_state why)
+{
+    (void)rank;
+    (void)why;
+    ((heard *)owner)->ended = true;
+}
+
+static void *run_rank(void *path)
+{
+    static program_run run;
+    program_start(&run, "launch-rank sh %s", (const char *)path);
+    return &run;
+}
+
+/* The launcher answers the rank's call, and reads again when the rank's program has ended. */
+static void rank_of_a_launcher_that_does_not_read_is_not_lost(void **state)
+{
+    static const char script[] = "i=0\n"
+                                 "while [ $i -lt 100000 ]; do\n"
+                                 "    i=$((i + 1)); printf \"steps $i\" >&$SLUICE_LAUNCH_FD\n"
+                                 "done\n";
+    heard all = {.status = -1};
+    sli_wire_listener_options options = {.ranks = 1,
+                                         .kinds = SLI_LAUNCH_KINDS,
+                                         .this_host = true,
+                                         .owner = &all,
+                                         .called = hear_call,
+                                         .said = hear_message,
+                                         .ended = hear_end};
+    sli_wire_listener *listener;
+    sli_wire_address address;
+    char text[SLI_WIRE_ADDRESS_BYTES], path[4096];
+    pthread_t thread;
+    void *run;
+    snprintf(path, sizeof path, "%s", scratch_path(*state, "job.sh"));
+    write_file(path, script, sizeof script - 1);
+    check_ok(sli_wire_listen(&options, &address, &listener));
+    sli_wire_address_print(&address, text);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+    setenv("SLUICE_LAUNCHER", text, 1);
+    assert_int_equal(pthread_create(&thread, NULL, run_rank, path), 0);
+    while (!all.called)
+        (void)sli_wire_listener_turn(listener, -1, SLI_WIRE_TURN_SECONDS);
+    assert_int_equal(pthread_join(thread, &run), 0);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("SLUICE_LAUNCHER");
+    while (!all.ended)
+        (void)sli_wire_listener_turn(listener, -1, SLI_WIRE_TURN_SECONDS);
+    sli_wire_listener_destroy(&listener);
+    assert_int_equal(((program_run *)run)->status, 0);
+    assert_int_equal(all.status, 0);
+    assert_true(all.steps > 0);
+}
+
 /* The second attempt goes on after step 1 and fails before it has repeated step 2. */
 static void time_lost_to_failures_is_reported(void **state)
 {
@@ -363,6 +445,8 @@ int launch_tests(void)
         cmocka_unit_test(saves_and_errors_are_packets),
         cmocka_unit_test_setup_teardown(control_characters_in_an_error_are_escaped, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(rank_of_a_launcher_that_does_not_read_is_not_lost,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(time_lost_to_failures_is_reported, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(request_below_the_least_fails_the_job, scratch_create,
