@@ -166,12 +166,15 @@ typedef struct sli_add_norm_backward {
  * causal: position i sees 0 .. i. `dropout` is applied to p with, for its row numbering, one row
  * for each (sample, head, query): rows_per_sample = heads * positions, columns = positions.
  * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation.
+ * With `bf16` or `tf32`, a device may round the elements of the products' matrices (q, k, p and v)
+ * to it, as sli_gemm does; sums and the softmax are f32.
  * In evaluation the queries may begin at `first_query`; out has no rows for those before it. Then
  * qkv has `room` positions for each sample, of which the first `positions` count. */
 typedef struct sli_attention {
     int64_t samples, positions, heads, head_width;
     int64_t first_query, room; /* 0; 0: `positions` */
     bool causal;
+    bool bf16, tf32; /* not both */
     const float *qkv;
     sli_dropout dropout;
     float *out;
@@ -183,6 +186,7 @@ typedef struct sli_attention {
 typedef struct sli_attention_backward {
     int64_t samples, positions, heads, head_width;
     bool causal;
+    bool bf16, tf32; /* not both */
     const float *qkv;
     const float *out;
     const float *log_sum_exp;

@@ -12,7 +12,6 @@
     }
 RUN(sgd)
 RUN(adamw)
-RUN(gemm)
 RUN(epilogue)
 RUN(epilogue_backward)
 RUN(embedding)
@@ -23,6 +22,14 @@ RUN(add_norm_backward)
 RUN(attention)
 RUN(attention_backward)
 RUN(cross_entropy)
+
+/* In TF32 where the device has it: the elements are numbers that it has. */
+static sl_status run_gemm(sl_device *device, const case_arguments *arguments)
+{
+    sli_gemm gemm = arguments->gemm;
+    gemm.tf32 &= sl_device_has_tf32(device);
+    return sli_device_gemm(device, &gemm);
+}
 
 #define RUN_FLAT(slot, ...)                                                                        \
     static sl_status run_##slot(sl_device *device, const case_arguments *arguments)                \
@@ -118,8 +125,17 @@ static void prepare_gemm(op_case *c)
     c->arrays[GEMM_C].count = c->arrays[GEMM_PRE].count = g->m * g->ldc;
 }
 
-/* The arrays keep the room of f32. */
-static void round_array(case_array *array)
+/* To numbers that the case's precision has. */
+static void round_array(const op_case *c, case_array *array)
+{
+    uint32_t lost = case_is_bf16(c) ? 0xFFFF : case_is_tf32(c) ? 0x1FFF : 0;
+    uint32_t *values = array->host;
+    for (int64_t i = 0; i < array->count; i++)
+        values[i] &= ~lost;
+}
+
+/* The array keeps the room of f32. */
+static void make_bf16(case_array *array)
 {
     for (int64_t i = 0; i < array->count; i++) {
         uint16_t bits = sli_bf16_from_f32(((const float *)array->host)[i]);
@@ -129,11 +145,14 @@ static void round_array(case_array *array)
 
 static void adjust_gemm(op_case *c)
 {
-    c->arguments.gemm.bf16 = case_has(c, WITH_BF16);
-    if (!case_has(c, WITH_BF16))
-        return;
-    round_array(&c->arrays[GEMM_A]);
-    round_array(&c->arrays[GEMM_B]);
+    sli_gemm *gemm = &c->arguments.gemm;
+    gemm->bf16 = case_is_bf16(c);
+    gemm->tf32 = case_is_tf32(c);
+    for (int array = GEMM_A; array <= GEMM_B; array++) {
+        round_array(c, &c->arrays[array]);
+        if (gemm->bf16)
+            make_bf16(&c->arrays[array]);
+    }
 }
 
 /* Away from ReLU's corner, so that its gradient can be compared with differences. */
@@ -178,6 +197,16 @@ static void adjust_attention(op_case *c)
 {
     for (int64_t i = 0; i < c->arrays[HEADS_QKV].count; i++)
         ((float *)c->arrays[HEADS_QKV].host)[i] *= 2;
+    round_array(c, &c->arrays[HEADS_QKV]);
+    c->arguments.attention.bf16 = case_is_bf16(c);
+    c->arguments.attention.tf32 = case_is_tf32(c);
+}
+
+static void adjust_attention_backward(op_case *c)
+{
+    round_array(c, &c->arrays[HEADS_GRAD_OUT]);
+    c->arguments.attention_backward.bf16 = case_is_bf16(c);
+    c->arguments.attention_backward.tf32 = case_is_tf32(c);
 }
 
 static void prepare_cross_entropy(op_case *c)
@@ -248,7 +277,8 @@ const case_operation case_operations[CASE_KINDS] = {
         OPERATION(gemm), .prepare = prepare_gemm, .adjust = adjust_gemm, ARG(sli_gemm, dropout),
         ARG(sli_gemm, beta), ARG(sli_gemm, activation),
         .flags = WITH_BETA | WITH_BIAS | WITH_RELU | WITH_GELU | WITH_SAVED |
-            WITH_TRANSPOSED_A | WITH_TRANSPOSED_B | WITH_LONG_ROWS | WITH_BF16,
+            WITH_TRANSPOSED_A | WITH_TRANSPOSED_B | WITH_LONG_ROWS | WITH_BF16 |
+            WITH_TF32,
         .arrays = {{AT(sli_gemm, a), GIVEN, IN}, {AT(sli_gemm, b), GIVEN, IN},
                    {AT(sli_gemm, c), GIVEN, INOUT, .tolerance = 2e-5, .is_sum = true},
                    {AT(sli_gemm, bias), ROW, IN, .when = WITH_BIAS},
@@ -338,15 +368,16 @@ const case_operation case_operations[CASE_KINDS] = {
     [CASE_ATTENTION] = {
         OPERATION(attention), .sizes = 4, .prepare = prepare_attention, .adjust = adjust_attention,
         ARG(sli_attention, dropout), ARG(sli_attention, causal),
-        .flags = WITH_CAUSAL_MASK | WITH_SAVED,
+        .flags = WITH_CAUSAL_MASK | WITH_SAVED | WITH_BF16 | WITH_TF32,
         .arrays = {{AT(sli_attention, qkv), GIVEN, IN},
                    {AT(sli_attention, out), HEADS, OUT, .tolerance = 1e-5},
                    {AT(sli_attention, log_sum_exp), QUERIES, OUT, .tolerance = 1e-5,
                     .when = WITH_SAVED}}},
     [CASE_ATTENTION_BACKWARD] = {
         OPERATION(attention_backward), .sizes = 4, .prepare = prepare_attention,
+        .adjust = adjust_attention_backward,
         ARG(sli_attention_backward, dropout), ARG(sli_attention_backward, causal),
-        .flags = WITH_CAUSAL_MASK,
+        .flags = WITH_CAUSAL_MASK | WITH_BF16 | WITH_TF32,
         .arrays = {{AT(sli_attention_backward, qkv), GIVEN, IN, .from = 1 + HEADS_QKV},
                    {AT(sli_attention_backward, out), HEADS, IN, .from = 1 + HEADS_OUT},
                    {AT(sli_attention_backward, log_sum_exp), QUERIES, IN, .from = 1 + HEADS_LSE},

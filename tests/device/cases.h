@@ -46,7 +46,8 @@ enum {
     WITH_DAMPENING = 1 << 21,
     WITH_L1 = 1 << 22,   /* a norm's kind, with neither L2; initial values: a constant */
     WITH_INF = 1 << 23,  /* initial values: normal, with neither uniform */
-    WITH_BF16 = 1 << 24, /* a product's matrices */
+    WITH_BF16 = 1 << 24, /* products' matrices; with both they are f32 */
+    WITH_TF32 = 1 << 25,
 };
 
 /* One line of the list. */
@@ -212,6 +213,16 @@ enum { ENTROPY_LOGITS, ENTROPY_TARGETS, ENTROPY_LOSS, ENTROPY_GRAD_BIAS };
 static inline bool case_has(const op_case *c, unsigned flag)
 {
     return c->spec.flags & flag;
+}
+
+static inline bool case_is_bf16(const op_case *c)
+{
+    return case_has(c, WITH_BF16) && !case_has(c, WITH_TF32);
+}
+
+static inline bool case_is_tf32(const op_case *c)
+{
+    return case_has(c, WITH_TF32) && !case_has(c, WITH_BF16);
 }
 
 /* Of an embedding's table: few, so that ids come again. */

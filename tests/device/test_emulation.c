@@ -3,7 +3,9 @@
 
 #ifdef SLUICE_TEST_EMULATION
 #include "device/cuda/emulated.h"
+#include "device/device.h"
 
+#include <math.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +38,35 @@ static void what_a_block_leaves_in_shared_memory_is_nan_to_the_next(void **state
     assert_true(shared_memory_begins_as_nan());
 }
 
+/* Tensor cores take rounded elements: the result is near that in f32, and another one. */
+static void attention_rounds_to_its_precision(void **state)
+{
+    enum { POSITIONS = 5, HEAD = 8 };
+    float qkv[POSITIONS * 3 * HEAD], out[3][POSITIONS * HEAD];
+    sl_device *device;
+    (void)state;
+    for (int i = 0; i < POSITIONS * 3 * HEAD; i++)
+        qkv[i] = sinf((float)i);
+    check_ok(emulated_device_create(&device));
+    for (int precision = 0; precision < 3; precision++)
+        check_ok(sli_device_attention(device, &(sli_attention){.samples = 1,
+                                                               .positions = POSITIONS,
+                                                               .heads = 1,
+                                                               .head_width = HEAD,
+                                                               .qkv = qkv,
+                                                               .tf32 = precision == 1,
+                                                               .bf16 = precision == 2,
+                                                               .out = out[precision]}));
+    float tf32_error = 0, bf16_error = 0;
+    for (int i = 0; i < POSITIONS * HEAD; i++) {
+        tf32_error = fmaxf(tf32_error, fabsf(out[1][i] - out[0][i]));
+        bf16_error = fmaxf(bf16_error, fabsf(out[2][i] - out[0][i]));
+    }
+    assert_true(tf32_error > 1e-5f && tf32_error < 2e-3f);
+    assert_true(bf16_error > 2 * tf32_error && bf16_error < 2e-2f);
+    sl_device_destroy(&device);
+}
+
 static void threads_that_wait_for_others_in_vain_end_the_process(void **state)
 {
     (void)state;
@@ -58,6 +89,7 @@ int emulation_tests(void)
         cmocka_unit_test(a_missing_barrier_before_reading_is_found_in_every_order),
         cmocka_unit_test(a_missing_barrier_before_writing_is_found_in_every_order),
         cmocka_unit_test(what_a_block_leaves_in_shared_memory_is_nan_to_the_next),
+        cmocka_unit_test(attention_rounds_to_its_precision),
         cmocka_unit_test(threads_that_wait_for_others_in_vain_end_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

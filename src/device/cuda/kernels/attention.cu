@@ -3,7 +3,7 @@
  * Softmax is online: for each query, the largest score so far and the sum of e^(score - largest)
  * are kept; a larger score scales the sum and what has been added of v. Exponentials are to base 2,
  * with log2 e in the scale. */
-#include "device/cuda/kernels/attention.h"
+#include "device/cuda/kernels/tensor_products.h"
 
 struct online_softmax {
     float largest[4],
@@ -47,7 +47,7 @@ static inline __device__ void add_scores(const head_layout &h, float scale, int6
     }
 }
 
-template <int WIDE>
+template <class Products, int WIDE>
 static __global__ void __launch_bounds__(TILE_THREADS, WIDE == 1 ? 2 : 1)
     attend(head_layout h, sli_attention a, dropout_masks masks)
 {
@@ -60,13 +60,14 @@ static __global__ void __launch_bounds__(TILE_THREADS, WIDE == 1 ? 2 : 1)
     four results[WIDE][4] = {}, scores[4];
     for (int64_t first_key = 0; first_key < keys; first_key += TILE) {
         int64_t key = first_key + threadIdx.x % SIDE * 4;
-        multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 0), qkv_rows(h, a.qkv, at, first_key, 1),
-                      &memory, scores);
+        Products::multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 0),
+                                qkv_rows(h, a.qkv, at, first_key, 1), &memory, scores);
         add_scores<WIDE>(h, scale, query, key, scores, &softmax, results);
         for (int i = 0; i < 4 && masks.drops; i++)
             scores[i] = multiply(scores[i], mask_of(masks, row + i, key));
-        store_scores(scores, &memory);
-        multiply_scores<WIDE>(h, qkv_rows(h, a.qkv, at, first_key, 2), &memory, results);
+        Products::store_scores(scores, &memory);
+        Products::template multiply_scores<WIDE>(h, qkv_rows(h, a.qkv, at, first_key, 2), &memory,
+                                                 results);
     }
     for (int i = 0; i < 4; i++) {
         if (a.log_sum_exp && threadIdx.x % SIDE == 0 && query + i < h.positions)
@@ -80,10 +81,18 @@ static __global__ void __launch_bounds__(TILE_THREADS, WIDE == 1 ? 2 : 1)
                         h.positions - at.first);
 }
 
-cudaError_t sli_launch_attention(const sli_attention *a, cudaStream_t stream)
+template <class Products>
+static cudaError_t launch_attend(const sli_attention *a, cudaStream_t stream)
 {
     bool whole = are_aligned(a->head_width, 0, a->qkv, a->out);
     head_layout h = {a->positions, a->heads, a->head_width, a->causal, whole};
-    return launch_tiles(stream, a->samples, h, attend<1>, attend<2>, attend<4>, *a,
-                        masks_of(&a->dropout, a->positions));
+    return launch_tiles(stream, a->samples, h, attend<Products, 1>, attend<Products, 2>,
+                        attend<Products, 4>, *a, masks_of(&a->dropout, a->positions));
+}
+
+cudaError_t sli_launch_attention(const sli_attention *a, cudaStream_t stream)
+{
+    return a->bf16   ? launch_attend<bf16_products>(a, stream)
+           : a->tf32 ? launch_attend<tf32_products>(a, stream)
+                     : launch_attend<f32_products>(a, stream);
 }

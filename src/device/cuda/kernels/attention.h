@@ -24,7 +24,7 @@ struct tile_rows {
     int64_t ld, rows;
 };
 
-struct alignas(16) tile_memory {
+struct alignas(32) tile_memory {
     float panels[2 * TILE * PANEL_LD]; /* of two matrices, [TILE, DEPTH]; or one, [TILE, TILE] */
     float scores[TILE * SCORES_LD];
 };
@@ -111,42 +111,6 @@ static inline __device__ float product_of(four a, four b)
     return a.x[0] * b.x[0] + a.x[1] * b.x[1] + a.x[2] * b.x[2] + a.x[3] * b.x[3];
 }
 
-/* scores[i] = a's row 4 y + i times b's rows 4 x … 4 x + 3. */
-static inline __device__ void multiply_rows(const head_layout &h, const tile_rows &a,
-                                            const tile_rows &b, tile_memory *memory, four *scores)
-{
-    float *panel_a = memory->panels, *panel_b = memory->panels + TILE * PANEL_LD;
-    const float *rows_a = panel_a + threadIdx.x / SIDE * 4 * PANEL_LD;
-    const float *rows_b = panel_b + threadIdx.x % SIDE * PANEL_LD;
-    for (int i = 0; i < 4; i++)
-        scores[i] = four{{0, 0, 0, 0}};
-    for (int64_t first = 0; first < h.head_width; first += DEPTH) {
-        __syncthreads(); /* until the panels' last content has been read */
-        load_panel(h, a, first, panel_a, false);
-        load_panel(h, b, first, panel_b, true);
-        __syncthreads();
-        for (int k = 0; k < DEPTH && first + k < h.head_width; k += 4) {
-            four of_b[4];
-            for (int j = 0; j < 4; j++)
-                of_b[j] = load_four(rows_b + j * SIDE * PANEL_LD + k, 4, true);
-            for (int i = 0; i < 4; i++) {
-                four of_a = load_four(rows_a + i * PANEL_LD + k, 4, true);
-                for (int j = 0; j < 4; j++)
-                    scores[i].x[j] += product_of(of_a, of_b[j]);
-            }
-        }
-    }
-}
-
-/* For multiply_scores. */
-static inline __device__ void store_scores(const four *scores, tile_memory *memory)
-{
-    float *to = memory->scores + threadIdx.x / SIDE * 4 * SCORES_LD + threadIdx.x % SIDE * 4;
-    __syncthreads(); /* until the scores before them have been read */
-    for (int i = 0; i < 4; i++)
-        store_four(to + i * SCORES_LD, scores[i], 4, true);
-}
-
 /* TILE columns of m's rows, without gaps. */
 static inline __device__ void load_columns(const head_layout &h, const tile_rows &m,
                                            int64_t first_column, float *to)
@@ -157,34 +121,75 @@ static inline __device__ void load_columns(const head_layout &h, const tile_rows
     }
 }
 
-/* results[wide][i] += the stored scores' row 4 y + i times m's columns, in each TILE of them. */
-template <int WIDE>
-static inline __device__ void multiply_scores(const head_layout &h, const tile_rows &m,
-                                              tile_memory *memory, four (*results)[4])
-{
-    const float *scores = memory->scores + threadIdx.x / SIDE * 4 * SCORES_LD;
-    const float *columns = memory->panels + threadIdx.x % SIDE * 4;
-    int rows = m.rows < TILE ? (int)m.rows : (int)TILE; /* behind them, scores are 0 */
-#pragma unroll
-    for (int wide = 0; wide < WIDE; wide++) {
-        if (wide * TILE >= h.head_width)
-            break;
-        __syncthreads(); /* until the scores are stored, and the panels have been read */
-        load_columns(h, m, wide * TILE, memory->panels);
-        __syncthreads();
-        for (int k = 0; k < rows; k += 4) {
-            four of_m[4];
-            for (int j = 0; j < 4; j++)
-                of_m[j] = load_four(columns + (k + j) * TILE, 4, true);
-            for (int i = 0; i < 4; i++) {
-                four p = load_four(scores + i * SCORES_LD + k, 4, true);
+/* Products in f32. tensor_products.h has others, with the same functions. */
+struct f32_products {
+    /* scores[i] = a's row 4 y + i times b's rows 4 x … 4 x + 3. */
+    static inline __device__ void multiply_rows(const head_layout &h, const tile_rows &a,
+                                                const tile_rows &b, tile_memory *memory,
+                                                four *scores)
+    {
+        float *panel_a = memory->panels, *panel_b = memory->panels + TILE * PANEL_LD;
+        const float *rows_a = panel_a + threadIdx.x / SIDE * 4 * PANEL_LD;
+        const float *rows_b = panel_b + threadIdx.x % SIDE * PANEL_LD;
+        for (int i = 0; i < 4; i++)
+            scores[i] = four{{0, 0, 0, 0}};
+        for (int64_t first = 0; first < h.head_width; first += DEPTH) {
+            __syncthreads(); /* until the panels' last content has been read */
+            load_panel(h, a, first, panel_a, false);
+            load_panel(h, b, first, panel_b, true);
+            __syncthreads();
+            for (int k = 0; k < DEPTH && first + k < h.head_width; k += 4) {
+                four of_b[4];
                 for (int j = 0; j < 4; j++)
-                    for (int c = 0; c < 4; c++)
-                        results[wide][i].x[c] += p.x[j] * of_m[j].x[c];
+                    of_b[j] = load_four(rows_b + j * SIDE * PANEL_LD + k, 4, true);
+                for (int i = 0; i < 4; i++) {
+                    four of_a = load_four(rows_a + i * PANEL_LD + k, 4, true);
+                    for (int j = 0; j < 4; j++)
+                        scores[i].x[j] += product_of(of_a, of_b[j]);
+                }
             }
         }
     }
-}
+
+    /* For multiply_scores. */
+    static inline __device__ void store_scores(const four *scores, tile_memory *memory)
+    {
+        float *to = memory->scores + threadIdx.x / SIDE * 4 * SCORES_LD + threadIdx.x % SIDE * 4;
+        __syncthreads(); /* until the scores before them have been read */
+        for (int i = 0; i < 4; i++)
+            store_four(to + i * SCORES_LD, scores[i], 4, true);
+    }
+
+    /* results[wide][i] += the stored scores' row 4 y + i times m's columns, in each TILE of them.
+     */
+    template <int WIDE>
+    static inline __device__ void multiply_scores(const head_layout &h, const tile_rows &m,
+                                                  tile_memory *memory, four (*results)[4])
+    {
+        const float *scores = memory->scores + threadIdx.x / SIDE * 4 * SCORES_LD;
+        const float *columns = memory->panels + threadIdx.x % SIDE * 4;
+        int rows = m.rows < TILE ? (int)m.rows : (int)TILE; /* behind them, scores are 0 */
+#pragma unroll
+        for (int wide = 0; wide < WIDE; wide++) {
+            if (wide * TILE >= h.head_width)
+                break;
+            __syncthreads(); /* until the scores are stored, and the panels have been read */
+            load_columns(h, m, wide * TILE, memory->panels);
+            __syncthreads();
+            for (int k = 0; k < rows; k += 4) {
+                four of_m[4];
+                for (int j = 0; j < 4; j++)
+                    of_m[j] = load_four(columns + (k + j) * TILE, 4, true);
+                for (int i = 0; i < 4; i++) {
+                    four p = load_four(scores + i * SCORES_LD + k, 4, true);
+                    for (int j = 0; j < 4; j++)
+                        for (int c = 0; c < 4; c++)
+                            results[wide][i].x[c] += p.x[j] * of_m[j].x[c];
+                }
+            }
+        }
+    }
+};
 
 /* Stores the results to the tile's rows that exist. */
 template <int WIDE>

@@ -6,7 +6,7 @@
  * One kernel computes D; one has TILE queries a block, walks over the keys and gives dQ; one has
  * TILE keys a block, walks over the queries, with S and dS transposed, and gives dK and dV. So no
  * sum needs more than one block, and P is computed twice. */
-#include "device/cuda/kernels/attention.h"
+#include "device/cuda/kernels/tensor_products.h"
 
 /* A warp for each task's query. */
 static __global__ void multiply_out_and_grad(head_layout h, sli_attention_backward a, int64_t rows,
@@ -36,7 +36,7 @@ static inline __device__ void through_softmax(float scale, float log_sum_exp, fl
     *grad = seen ? scale * (probability * (*grad * mask - inner)) : 0.0f;
 }
 
-template <int WIDE>
+template <class Products, int WIDE>
 static __global__ void __launch_bounds__(TILE_THREADS)
     grad_of_queries(head_layout h, sli_attention_backward a, dropout_masks masks,
                     const float *inner)
@@ -55,24 +55,24 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     for (int64_t first_key = 0; first_key < keys; first_key += TILE) {
         int64_t key = first_key + threadIdx.x % SIDE * 4;
         tile_rows of_k = qkv_rows(h, a.qkv, at, first_key, 1);
-        multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 0), of_k, &memory, scores);
-        multiply_rows(h, out_rows(h, a.grad_out, at, at.first),
-                      qkv_rows(h, a.qkv, at, first_key, 2), &memory, grads);
+        Products::multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 0), of_k, &memory, scores);
+        Products::multiply_rows(h, out_rows(h, a.grad_out, at, at.first),
+                                qkv_rows(h, a.qkv, at, first_key, 2), &memory, grads);
         for (int i = 0; i < 4; i++) {
             four mask = mask_of(masks, row + i, key);
             for (int j = 0; j < 4; j++)
                 through_softmax(scale, log_sum_exp[i], of_row[i], mask.x[j],
                                 is_seen(h, query + i, key + j), &scores[i].x[j], &grads[i].x[j]);
         }
-        store_scores(grads, &memory);
-        multiply_scores<WIDE>(h, of_k, &memory, results);
+        Products::store_scores(grads, &memory);
+        Products::template multiply_scores<WIDE>(h, of_k, &memory, results);
     }
     store_results<WIDE>(h, results, a.grad_qkv + qkv_offset(h, at, at.first, 0),
                         3 * h.heads * h.head_width, h.positions - at.first);
 }
 
 /* The transposed tiles: rows are keys, columns are queries. */
-template <int WIDE>
+template <class Products, int WIDE>
 static __global__ void __launch_bounds__(TILE_THREADS)
     grad_of_keys(head_layout h, sli_attention_backward a, dropout_masks masks, const float *inner)
 {
@@ -85,8 +85,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         int64_t query = first + threadIdx.x % SIDE * 4;
         tile_rows of_q = qkv_rows(h, a.qkv, at, first, 0);
         tile_rows of_grad = out_rows(h, a.grad_out, at, first);
-        multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 1), of_q, &memory, scores);
-        multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 2), of_grad, &memory, grads);
+        Products::multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 1), of_q, &memory, scores);
+        Products::multiply_rows(h, qkv_rows(h, a.qkv, at, at.first, 2), of_grad, &memory, grads);
         for (int j = 0; j < 4; j++) {
             int64_t row = at.task * h.positions + query + j;
             bool exists = query + j < h.positions;
@@ -97,10 +97,10 @@ static __global__ void __launch_bounds__(TILE_THREADS)
                 through_softmax(scale, log_sum_exp, of_row, mask.x[i],
                                 is_seen(h, query + j, key + i), &scores[i].x[j], &grads[i].x[j]);
         }
-        store_scores(scores, &memory);
-        multiply_scores<WIDE>(h, of_grad, &memory, of_v);
-        store_scores(grads, &memory);
-        multiply_scores<WIDE>(h, of_q, &memory, of_k);
+        Products::store_scores(scores, &memory);
+        Products::template multiply_scores<WIDE>(h, of_grad, &memory, of_v);
+        Products::store_scores(grads, &memory);
+        Products::template multiply_scores<WIDE>(h, of_q, &memory, of_k);
     }
     float *to = a.grad_qkv + qkv_offset(h, at, at.first, 0);
     store_results<WIDE>(h, of_k, to + width, 3 * width, h.positions - at.first);
@@ -112,23 +112,34 @@ size_t sli_scratch_attention_backward(const sli_attention_backward *a)
     return (size_t)(a->samples * a->heads * a->positions) * sizeof(float);
 }
 
-cudaError_t sli_launch_attention_backward(const sli_attention_backward *a, void *scratch,
-                                          cudaStream_t stream)
+template <class Products>
+static cudaError_t launch_backward(const sli_attention_backward *a, float *inner,
+                                   cudaStream_t stream)
 {
     enum { WARPS = 8 };
     bool whole = are_aligned(a->head_width, 0, a->qkv, a->out, a->grad_out, a->grad_qkv);
     head_layout h = {a->positions, a->heads, a->head_width, a->causal, whole};
     dropout_masks masks = masks_of(&a->dropout, a->positions);
     int64_t rows = a->samples * a->heads * a->positions;
-    float *inner = (float *)scratch;
     const float *given = inner;
     cudaError_t error = launch(stream, dim3((unsigned)divide_up(rows, WARPS)), dim3(WARP, WARPS),
                                multiply_out_and_grad, h, *a, rows, inner);
     if (error == cudaSuccess)
-        error = launch_tiles(stream, a->samples, h, grad_of_queries<1>, grad_of_queries<2>,
-                             grad_of_queries<4>, *a, masks, given);
+        error = launch_tiles(stream, a->samples, h, grad_of_queries<Products, 1>,
+                             grad_of_queries<Products, 2>, grad_of_queries<Products, 4>, *a, masks,
+                             given);
     if (error == cudaSuccess)
-        error = launch_tiles(stream, a->samples, h, grad_of_keys<1>, grad_of_keys<2>,
-                             grad_of_keys<4>, *a, masks, given);
+        error =
+            launch_tiles(stream, a->samples, h, grad_of_keys<Products, 1>,
+                         grad_of_keys<Products, 2>, grad_of_keys<Products, 4>, *a, masks, given);
     return error;
+}
+
+cudaError_t sli_launch_attention_backward(const sli_attention_backward *a, void *scratch,
+                                          cudaStream_t stream)
+{
+    float *inner = (float *)scratch;
+    return a->bf16   ? launch_backward<bf16_products>(a, inner, stream)
+           : a->tf32 ? launch_backward<tf32_products>(a, inner, stream)
+                     : launch_backward<f32_products>(a, inner, stream);
 }
