@@ -119,6 +119,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
 {
     const product *of = (const product *)described;
     (void)handle, (void)b, (void)c, (void)d, (void)preference, (void)wanted;
+    assert(of->epilogue == CUBLASLT_EPILOGUE_DEFAULT || of->bias);
     memset(results, 0, sizeof *results);
     results->workspaceSize = 1000;
     *found = !(((const matrix *)a)->bf16 && of->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS);

@@ -123,6 +123,13 @@ static cublasStatus_t set_product(const plan *of, cublasLtMatmulDescAttributes_t
     return cublasLtMatmulDescSetAttribute(of->product, attribute, value, bytes);
 }
 
+static cublasStatus_t set_bias(const plan *of, const float *bias)
+{
+    if (of->key.epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+        return CUBLAS_STATUS_SUCCESS;
+    return set_product(of, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+}
+
 /* Our b is cuBLASLt's a. A stored matrix has as many columns for it as it has rows for us. */
 static cublasStatus_t describe(const product_key *key, plan *out)
 {
@@ -200,8 +207,9 @@ static cublasStatus_t choose_algorithm(cublasLtHandle_t handle, plan *of)
     return code == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : code;
 }
 
-/* The plan for a product; the oldest gives way when there are too many. The lock is held. */
-static sl_status find_plan(sl_device *device, const product_key *key, plan **out)
+/* The plan for a product; the oldest gives way when there are too many. The lock is held. The
+ * choice of an algorithm may look at the bias, whose alignment is a part of the key. */
+static sl_status find_plan(sl_device *device, const product_key *key, const float *bias, plan **out)
 {
     sli_products *products = sli_cuda(device)->products;
     for (int i = 0; i < MOST_PLANS && i < products->count; i++) {
@@ -213,8 +221,10 @@ static sl_status find_plan(sl_device *device, const product_key *key, plan **out
     clear_plan(made);
     SL_TRY(check_product(device, "describe a product", describe(key, made)));
     made->key = *key;
-    sl_status status =
-        check_product(device, "choose an algorithm", choose_algorithm(products->handle, made));
+    sl_status status = check_product(device, "set the bias", set_bias(made, bias));
+    if (status == SL_OK)
+        status =
+            check_product(device, "choose an algorithm", choose_algorithm(products->handle, made));
     if (status == SL_OK)
         products->count = products->count + 1 < 2 * MOST_PLANS ? products->count + 1 : MOST_PLANS;
     else
@@ -243,14 +253,11 @@ static sl_status multiply(sl_device *device, const sli_gemm *g, cublasLtEpilogue
     product_key key = key_of(g, epilogue);
     plan *by;
     void *workspace;
-    SL_TRY(find_plan(device, &key, &by));
+    SL_TRY(find_plan(device, &key, g->bias, &by));
     *exists = by->exists;
     if (!by->exists)
         return SL_OK;
-    if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
-        SL_TRY(check_product(device, "set the bias",
-                             set_product(by, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias,
-                                         sizeof g->bias)));
+    SL_TRY(check_product(device, "set the bias", set_bias(by, g->bias)));
     SL_TRY(sli_cuda_scratch(device, by->workspace_bytes, &workspace));
     cublasStatus_t code = cublasLtMatmul(products->handle, by->product, &one, g->b, by->a, g->a,
                                          by->b, &g->beta, g->c, by->c, g->c, by->c, &by->algorithm,
