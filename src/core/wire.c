@@ -203,7 +203,9 @@ void sli_wire_close(sli_wire_connection *connection)
 }
 
 /* A host that is gone sends nothing, not even an end: so the kernel asks for signs of life, and
- * breaks the connection after some 8 s without. */
+ * breaks the connection after some 8 s without. TCP_USER_TIMEOUT, which ends the wait for an
+ * acknowledgement, also counts while the other side's receive window is closed: a side that sends
+ * more than fits into it to a process that does not read loses the connection too. */
 void sli_wire_set_socket_options(int fd)
 {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));

@@ -87,6 +87,9 @@ typedef struct sli_wire_message {
 /* The kind that only says that the sender lives. */
 enum { SLI_WIRE_ALIVE };
 
+/* How many messages of a rank the listener answers with one ALIVE. */
+enum { SLI_WIRE_ANSWER_MESSAGES = 64 };
+
 typedef enum sli_wire_state {
     SLI_WIRE_MESSAGE,
     SLI_WIRE_NOTHING, /* no whole message has come yet */

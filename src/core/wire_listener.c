@@ -199,6 +199,15 @@ static void read_unknown(sli_wire_listener *listener, caller *from)
 
 /* ---- Ranks -------------------------------------------------------------------------------- */
 
+/* Tells a rank that its messages are read. One that has hung up may still be read: so a failure
+ * does not count. */
+static void answer_messages(const sli_wire_listener *listener, caller *from)
+{
+    if (listener->options.silent_seconds <= 0 &&
+        from->connection.received % SLI_WIRE_ANSWER_MESSAGES == 0)
+        (void)sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
+}
+
 static void read_rank(sli_wire_listener *listener, caller *from, int rank)
 {
     sli_wire_message message;
@@ -211,6 +220,7 @@ static void read_rank(sli_wire_listener *listener, caller *from, int rank)
             return;
         }
         from->heard = listener->clock.seconds;
+        answer_messages(listener, from);
         if (message.kind != SLI_WIRE_ALIVE)
             listener->options.said(listener->options.owner, rank, &message);
     }

@@ -15,7 +15,8 @@ typedef struct sli_wire_listener_options {
     int ranks, kinds; /* callers are ranks 0 … ranks - 1; messages are of kinds 0 … kinds - 1 */
     bool this_host;   /* all callers are on this host: listens on the loopback interface alone */
     double silent_seconds; /* a rank that has sent nothing for so long is lost; this side sends
-                              ALIVE to all ranks twice a second. 0: neither */
+                              ALIVE to all ranks twice a second. 0: neither, but ALIVE answers
+                              every SLI_WIRE_ANSWER_MESSAGES messages of a rank */
     /* What happened to a rank; called by sli_wire_listener_turn, with `owner`. */
     void *owner;
     void (*called)(void *owner, int rank, const char *host);

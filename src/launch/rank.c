@@ -53,6 +53,9 @@ typedef struct supervisor {
     int packets[2];        /* from the program: our end, and its own */
     sigset_t mask_before;
     pid_t program;
+    int save;        /* SLI_RANK_SAVING or SLI_RANK_SAVED, not yet sent; 0: none */
+    long long steps; /* done, not yet sent; -1: none */
+    int unanswered;  /* saves and counts since the launcher's last message */
     int start_error; /* errno of a program that cannot be started */
 } supervisor;
 
@@ -146,11 +149,16 @@ static void hang_up(supervisor *self)
     close_packets(self);
 }
 
-/* A message that cannot be sent is lost with the launcher. */
+/* A message that cannot be sent is lost with the launcher. A launcher that closes is not lost. */
 static void send_to_launcher(supervisor *self, const sli_wire_message *message)
 {
-    if (self->launcher.fd >= 0 && !sli_wire_send(&self->launcher, message))
-        hang_up(self);
+    if (self->launcher.fd < 0)
+        return;
+    errno = 0; /* stays so where the message is sent in part */
+    if (sli_wire_send(&self->launcher, message))
+        return;
+    self->launcher_is_lost |= errno != EPIPE && errno != ECONNRESET;
+    hang_up(self);
 }
 
 static void send_message(supervisor *self, int kind, int number, const char *text)
@@ -168,25 +176,43 @@ static void send_role(supervisor *self, const char *text)
         send_message(self, SLI_RANK_ROLE, (int)rank, role + 1);
 }
 
-/* A number that a packet has; others are ignored. */
-static void send_number(supervisor *self, int kind, const char *text)
+static void send_number(supervisor *self, int kind, long long number)
 {
-    char *end;
-    long long number = strtoll(text, &end, 10);
     sli_wire_message message = {.kind = kind,
                                 .number = number > INT_MAX ? INT_MAX : (int)number,
                                 .sequence = (uint64_t)number};
-    if (end > text && *end == '\0' && number >= 0)
-        send_to_launcher(self, &message);
+    send_to_launcher(self, &message);
 }
 
-/* While the launcher does not read, counts are left out, for the next one says more: poll tells of
- * room while a third of the buffer is free, which is for the other messages. */
-static void send_steps(supervisor *self, const char *text)
+/* False, and `*out` stays, where the text is no number from 0 on. */
+static bool parse_number(const char *text, long long *out)
 {
-    struct pollfd one = {.fd = self->launcher.fd, .events = POLLOUT};
-    if (poll(&one, 1, 0) == 1 && one.revents == POLLOUT)
-        send_number(self, SLI_RANK_STEPS, text);
+    char *end;
+    long long number = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || number < 0)
+        return false;
+    *out = number;
+    return true;
+}
+
+static void send_news(supervisor *self)
+{
+    if (self->save != 0)
+        send_message(self, self->save, 0, "");
+    if (self->steps >= 0)
+        send_number(self, SLI_RANK_STEPS, self->steps);
+    self->unanswered += (self->save != 0) + (self->steps >= 0);
+    self->save = 0;
+    self->steps = -1;
+}
+
+/* A launcher that does not read, as after Ctrl-Z, does not answer either: then the newest save and
+ * count wait, and replace older ones. What it has not read stays far below its receive window: the
+ * kernel breaks a connection on which messages wait for room (core/wire.c). */
+static void send_news_if_read(supervisor *self)
+{
+    if (self->unanswered < 4 * SLI_WIRE_ANSWER_MESSAGES)
+        send_news(self);
 }
 
 /* Signals go to the process group, as a terminal's and mpirun's do; the supervisor blocks them. */
@@ -196,9 +222,11 @@ static void read_messages(supervisor *self)
     sli_wire_state state;
     if (self->launcher.fd < 0)
         return;
-    while ((state = sli_wire_receive(&self->launcher, &message)) == SLI_WIRE_MESSAGE)
+    while ((state = sli_wire_receive(&self->launcher, &message)) == SLI_WIRE_MESSAGE) {
+        self->unanswered = 0;
         if (message.kind == SLI_LAUNCHER_SIGNAL)
             kill(0, message.number);
+    }
     self->launcher_is_lost |= state == SLI_WIRE_LOST;
     if (state == SLI_WIRE_NOTHING)
         return;
@@ -209,23 +237,25 @@ static void read_messages(supervisor *self)
 static void read_packets(supervisor *self)
 {
     char text[PACKET_BYTES];
+    long long processes;
     ssize_t bytes;
     while ((bytes = recv(self->packets[0], text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
         text[bytes - (text[bytes - 1] == '\n')] = '\0';
         if (strncmp(text, "error ", 6) == 0)
             send_message(self, SLI_RANK_ERROR, 0, text + 6);
         else if (strcmp(text, "saving") == 0)
-            send_message(self, SLI_RANK_SAVING, 0, "");
+            self->save = SLI_RANK_SAVING;
         else if (strcmp(text, "saved") == 0)
-            send_message(self, SLI_RANK_SAVED, 0, "");
+            self->save = SLI_RANK_SAVED;
         else if (strncmp(text, "steps ", 6) == 0)
-            send_steps(self, text + 6);
+            (void)parse_number(text + 6, &self->steps);
         else if (strncmp(text, "role ", 5) == 0)
             send_role(self, text + 5);
-        else if (strncmp(text, "processes ", 10) == 0)
-            send_number(self, SLI_RANK_PROCESSES, text + 10);
+        else if (strncmp(text, "processes ", 10) == 0 && parse_number(text + 10, &processes))
+            send_number(self, SLI_RANK_PROCESSES, processes);
         else if (strncmp(text, cannot_start, strlen(cannot_start)) == 0)
             self->start_error = (int)strtol(text + strlen(cannot_start), NULL, 10);
+        send_news_if_read(self);
     }
     if (bytes == 0)
         close_packets(self);
@@ -257,6 +287,7 @@ static int wait_for_program(supervisor *self)
         read_messages(self);
         if (polled[2].revents)
             read_packets(self);
+        send_news_if_read(self);
         if (patience_ms < 0 && (parent_died || self->launcher.fd < 0)) {
             kill(0, SIGTERM);
             patience_ms = TERMINATE_MS;
@@ -285,6 +316,7 @@ static int supervise_program(supervisor *self)
     int status = self->program > 0 ? wait_for_program(self) : SLI_NOT_STARTED << 8;
     kill_children();
     read_packets(self);
+    send_news(self);
     if (self->start_error != 0)
         send_message(self, SLI_RANK_NOT_STARTED, self->start_error, "");
     else
@@ -364,7 +396,7 @@ static sl_status call_launcher(supervisor *self)
 
 sl_status sl_launch_run_rank(const char *const *command, int *exit_status)
 {
-    supervisor self = {.launcher = {.fd = -1}, .signals = -1};
+    supervisor self = {.launcher = {.fd = -1}, .signals = -1, .steps = -1};
     *exit_status = SLI_NOT_STARTED;
     SL_TRY(prepare_process(&self));
     SL_TRY(read_rank(&self.info));
