@@ -89,7 +89,9 @@ int sl_group_size(const sl_group *group);
 
 /* torch.distributed.new_group, for all groups of a partition at once (MPI_Comm_split): ranks that
  * pass the same `color` form a group, ordered by rank. A rank with a negative color is in no group;
- * its *out is NULL and the status SL_OK. Called by every rank of `group`. */
+ * its *out is NULL and the status SL_OK. Called by every rank of `group`. It first waits until this
+ * rank's started operations have ended, whose errors are for sl_work_wait; so nothing may be
+ * awaited that another rank sends only after the split. */
 sl_status sl_group_split(sl_group *group, int color, sl_group **out);
 
 /* data = op over all ranks' data, combined in the order of a tree: `size` ranks are split at the

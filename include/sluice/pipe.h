@@ -62,8 +62,8 @@ typedef struct sl_partition_costs {
                                                  rank's device (sluice/profile.h); borrowed */
     /* With its recomputations; says the stages and their ranks; borrowed. */
     const sl_schedule *table;
-    /* (optional: no time) [ranks][ranks] the costs from each rank to each; borrowed. They count for
-     * the outputs of stages and, backward, for their gradients. */
+    /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts, where rank b has the stage after
+     * one of rank a's, for the output and for its gradient on the way back; [a][a] is not used. */
     const sl_link_cost *links;
     /* (optional: all fit) Whether a balance [stages] fits the memory there is. */
     bool (*fits)(void *context, const int *balance);

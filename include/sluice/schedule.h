@@ -203,8 +203,8 @@ typedef struct sl_utilization {
     double *stage_seconds;    /* [stages] of the stage's actions together */
     int slowest_stage;        /* the one with the most of them */
     int *placement;           /* [stages] the rank of each stage */
-    double *links;            /* [stages - 1] and [ranks]: the options' of the prediction; NULL: */
-    int *cores;               /* they have none */
+    double *links;            /* [stages - 1] used by the prediction; NULL: none were given */
+    int *cores;               /* [ranks] the same */
     int action_count;
     sl_timeline_entry *measured;  /* [action_count] the trace, in the table's order */
     sl_timeline_entry *predicted; /* [action_count] the same actions in the simulation */

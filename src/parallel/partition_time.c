@@ -25,7 +25,7 @@ static double link_seconds(const search *s, int stage)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
     int from = placement[stage], to = placement[stage + 1];
-    if (!s->costs->links)
+    if (!s->costs->links || from == to)
         return 0;
     const sl_link_cost *link = &s->costs->links[from * sl_schedule_ranks(s->costs->table) + to];
     double bytes = s->costs->profiles[from][s->trial[stage + 1] - 1].output_bytes;

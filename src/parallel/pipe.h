@@ -145,7 +145,7 @@ sl_status sli_pipe_sum_tied(sl_pipe *pipe);
 sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
                                    int *count, double *clock_error);
 
-/* Half the shortest of a few round trips of a message of so many bytes (more than 1 MiB are scaled
+/* Half the shortest of a few round trips of a message of `bytes` bytes (more than 1 MiB are scaled
  * up) between two ranks of the group, which both call it. 0 on `other`: a sum over ranks counts the
  * link once. The caller breaks the group after an error. (pipe_timeline.c) */
 sl_status sli_measure_link(sl_group *group, int first, int other, double bytes, double *seconds);

@@ -83,9 +83,9 @@ static void run_probe(void *arg)
         status = probe_size(p, size, &seconds);
     if (status == SL_ERR_MEMORY && p->best > 0)
         status = SL_OK; /* a smaller product is the best that there is memory for */
+    sli_error_save(&p->error, status);
     sli_device_empty_cache(p->device);
     sl_device_reset_peak(p->device); /* the run's own memory is counted */
-    sli_error_save(&p->error, status);
 }
 
 sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision precision,

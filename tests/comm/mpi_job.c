@@ -61,10 +61,13 @@ void mpi_job_start(const char *name, int ranks)
 
 static void read_some(int fd, char *text)
 {
+    char some[4096]; /* read also when there is no more room, as mpirun would wait */
     size_t used = strlen(text);
     ssize_t bytes;
-    while ((bytes = read(fd, text + used, TEXT_BYTES - 1 - used)) > 0) {
-        used += (size_t)bytes;
+    while ((bytes = read(fd, some, sizeof some)) > 0) {
+        size_t kept = (size_t)bytes < TEXT_BYTES - 1 - used ? (size_t)bytes : TEXT_BYTES - 1 - used;
+        memcpy(text + used, some, kept);
+        used += kept;
         text[used] = '\0';
     }
 }
@@ -80,7 +83,6 @@ bool mpi_job_poll(void)
     return ended;
 }
 
-/* Ends what runs: also in the teardown of a test that has failed. */
 int mpi_job_end(void **state)
 {
     (void)state;
@@ -158,7 +160,6 @@ bool rank_says(int rank, const char *text)
     return false;
 }
 
-/* Fails unless rank `rank` has ended with an error that contains `text`. */
 void check_rank_says(int rank, const char *text)
 {
     if (!rank_says(rank, text))

@@ -220,7 +220,7 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
     sl_schedule_destroy(&table);
 }
 
-/* Ranks that share a device compute in turn: a step is the sum of all actions. */
+/* The sum of all actions estimates a step of ranks that share cores. */
 static void given_cut_is_simulated_and_its_actions_are_added_up(void **state)
 {
     (void)state;

@@ -493,6 +493,7 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
 static sl_status ask_for_requests(const sli_checkpoints *checkpoints, unsigned *out)
 {
     enum { FLAGS = 3 };
+    _Static_assert(SL_TRAIN_STOP == 1 << (FLAGS - 1), "every flag is exchanged");
     const sl_save_options *options = checkpoints->options;
     sl_group *group = checkpoints->run->replica.all;
     int32_t flags[FLAGS];

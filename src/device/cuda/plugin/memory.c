@@ -82,8 +82,12 @@ void sli_cuda_release(sl_device *device, void *memory, size_t bytes)
 
 void sli_cuda_empty_cache(sl_device *device)
 {
-    if (sli_cuda_enter(device) == SL_OK && trim_pool(sli_cuda(device)) == cudaSuccess)
+    if (sli_cuda_enter(device) != SL_OK)
+        return;
+    if (trim_pool(sli_cuda(device)) == cudaSuccess)
         count_reserved(sli_cuda(device));
+    else
+        (void)cudaGetLastError(); /* it was this call's */
 }
 
 sl_status sli_cuda_scratch(sl_device *device, size_t bytes, void **out)
