@@ -380,7 +380,7 @@ static void elastic_job_follows_its_hosts(void **state)
         "     trap 'exit 0' TERM; while :; do sleep 0.05; done;;\n"
         "1.0) while [ ! -e lost.node2 ]; do sleep 0.05; done;;\n"
         "1.1) while ! grep -q '^attempt 1: 0' attempts; do sleep 0.05; done\n"
-        "     touch lost.node2; kill -9 $(parent $PPID) $PPID;;\n"
+        "     touch lost.node2; kill -9 $PPID $(parent $PPID);;\n"
         "2.0) cat attempts;;\n"
         "esac\n";
     scratch *in = *state;
