@@ -431,15 +431,19 @@ static void print_peaks(const display *on, const sl_run_info *info, int index)
         print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
 }
 
+static sl_status print_ranks(void *context, const sl_run_info *info)
+{
+    print_line(context, "Peak memory of each device, in all and by what it is for:");
+    print_table(context, info, print_peaks, ": --log-json has all");
+    return print_times(context, info);
+}
+
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     display *on = context;
     print_result(on, info, result);
-    if (!on->of->options.quiet) {
-        print_line(on, "Peak memory of each device, in all and by what it is for:");
-        print_table(on, info, print_peaks, ": --log-json has all");
-        (void)print_times(on, info);
-    }
+    if (!on->of->options.quiet)
+        (void)print_ranks(on, info);
     if (result->saved && !on->of->options.quiet)
         print_line(on, "The best weights are in %s", info->options->save);
     bool debug = false;
@@ -536,7 +540,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
                                          .pipeline = options->quiet ? NULL : print_pipeline,
                                          .evaluating = shows ? draw_evaluating : NULL,
                                          .evaluated = shows ? print_evaluated : NULL,
-                                         .refreshed = is_first ? print_times : NULL,
+                                         .refreshed = is_first ? print_ranks : NULL,
                                          .finished = is_first ? print_finished : NULL,
                                          .rank = first_rank + i,
                                          .checkpoint = print_checkpoint};

@@ -3,7 +3,7 @@
  *     SIGTERM, SIGINT    its end after a save; a second one its end at once
  *     SIGHUP, SIGPIPE    its end after a save: the terminal is gone, or a pipe has no reader
  *     SIGUSR1            a checkpoint now
- *     SIGUSR2            a table of what the time went to
+ *     SIGUSR2            tables of memory and of what the time went to
  *
  * A run that saves nothing ends at once, and says that nothing was saved. A signal that was ignored
  * when the program started stays ignored. */

@@ -1,7 +1,8 @@
 #!/bin/bash
 # train --trace and --tensorboard: the trace has the timelines of the log, Perfetto shows all of it, and
 # TensorBoard's own reader gives the log's numbers; a file that cannot be made ends the run before it trains.
-# usage.md lists the log's fields. SIGUSR2 prints what the time went to.
+# usage.md lists the log's fields. SIGUSR2 prints the memory of each device and what the time
+# went to.
 set -euo pipefail
 program=${SLUICE_PROGRAM:?}
 python=${SLUICE_PYTHON:-$SLUICE_SOURCE_DIR/.venv/bin/python3}
@@ -64,8 +65,10 @@ await "the table" grep -qs '^Slowest of all: rank 0 on .*, cpu:0-0, from stage [
 kill -0 "$run" || fail "SIGUSR2 ended the run"
 kill -TERM "$run"
 wait "$run" 2>/dev/null || true
+grep -q '^Peak memory of each device' table.txt || fail "$(cat table.txt)"
+grep -q '^0  *0  *cpu:0-0  *[0-9.]* [KM]iB ' table.txt || fail "$(cat table.txt)"
 grep -q '^Time of a step in ms, by what it went to:$' table.txt || fail "$(cat table.txt)"
-grep -q '^rank  *stage  *forward  *backward  *recompute  *waiting  *reducing  *optimizer' table.txt || fail "$(cat table.txt)"
+grep -q '^rank  *stage  *forward  *backward  *recompute  *waiting  *reducing  *optimizer  *data  *checkpoint' table.txt || fail "$(cat table.txt)"
 
 # ---- Files that cannot be made --------------------------------------------------------------------
 
