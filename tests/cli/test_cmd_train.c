@@ -462,6 +462,15 @@ static void loss_that_is_no_number_ends_the_run(void **state)
     check_without(run.out, "best possible");
 }
 
+static void perplexity_beyond_a_million_has_an_exponent(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 100 --clip 0.5", in->directory);
+    check_line(run.out, "^\\| End of training \\| test loss +[0-9]+\\.[0-9][0-9] \\| test ppl +"
+                        "[0-9.]+e\\+[0-9]+$");
+}
+
 static void full_disk_is_said_and_leaves_nothing(void **state)
 {
     scratch *in = *state;
@@ -561,6 +570,7 @@ int cmd_train_tests(void)
         WITH_CORPUS(model_has_the_sizes_of_the_weights),
         WITH_CORPUS(saved_weights_are_where_training_goes_on),
         WITH_CORPUS(loss_that_is_no_number_ends_the_run),
+        WITH_CORPUS(perplexity_beyond_a_million_has_an_exponent),
         WITH_CORPUS(full_disk_is_said_and_leaves_nothing),
         WITH_CORPUS(run_without_room_for_its_log_ends_with_its_results),
     };
