@@ -47,9 +47,11 @@ diff "$scratch/cuda" "$scratch/gpus" || fail "two stages on two GPUs give other 
 run mixed --devices cuda:1,cpu:0 --chunks 2 --checkpoint always
 near cpu mixed
 
-run cpu_bf16 --devices cpu:0 --precision bf16
-run cuda_bf16 --devices cuda:0 --precision bf16
+run cpu_bf16 --devices cpu:0 --precision bf16 --chunks 2
+run cuda_bf16 --devices cuda:0 --precision bf16 --chunks 2
+run virtual_bf16 --devices cuda:0/0,cuda:0/1 --precision bf16 --chunks 2
 near cpu_bf16 cuda_bf16 1e-3 # a value may be rounded up here and down there
+diff "$scratch/cuda_bf16" "$scratch/virtual_bf16" || fail "in bf16, two stages give other bits than one"
 
 # Products in TF32 are other numbers, and the same however the model is cut.
 run cuda_tf32 --devices cuda:0 --precision tf32 --chunks 2

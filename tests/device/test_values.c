@@ -82,6 +82,33 @@ static void samples_keep_their_masks_when_a_batch_is_cut(void **state)
     free(whole);
 }
 
+/* A seed's masks do not depend on the kind of device: the kernels' random numbers are the CPU's. */
+static void masks_are_the_same_on_every_kind_of_device(void **state)
+{
+    enum { ROWS = 40 };
+    static const int64_t widths[] = {1, 35, 64, 130};
+    static const float rates[] = {0.1f, 0.5f, 0.9f};
+    const lab *all = *state;
+    sl_device *cpu;
+    check_ok(sl_device_create_cpu(1, &cpu));
+    for (int i = 0; i < 4 * 3; i++) {
+        int64_t width = widths[i / 3];
+        sli_dropout dropout = {.p = rates[i % 3],
+                               .key = {{(uint32_t)all->seed, 5}},
+                               .site = (uint32_t)i,
+                               .first_sample = 7,
+                               .rows_per_sample = 5};
+        float *expected = drop_ones(cpu, dropout, ROWS, width);
+        for (int f = 0; f < all->count; f++) {
+            float *got = drop_ones(all->families[f].members[0], dropout, ROWS, width);
+            assert_memory_equal(got, expected, (size_t)(ROWS * width) * sizeof *got);
+            free(got);
+        }
+        free(expected);
+    }
+    sl_device_destroy(&cpu);
+}
+
 static void kept_share_is_one_minus_p_and_independent_of_neighbours(void **state)
 {
     const lab *all = *state;
@@ -376,6 +403,7 @@ int values_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cross_entropy_of_extreme_logits_matches_the_reference),
         cmocka_unit_test(samples_keep_their_masks_when_a_batch_is_cut),
+        cmocka_unit_test(masks_are_the_same_on_every_kind_of_device),
         cmocka_unit_test(kept_share_is_one_minus_p_and_independent_of_neighbours),
         cmocka_unit_test(norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite),
         cmocka_unit_test(norm_terms_of_many_arrays_are_those_of_each_alone),
