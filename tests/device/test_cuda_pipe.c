@@ -158,6 +158,21 @@ static void the_loss_of_a_panel_waits_for_nothing(void **state)
     sl_tensor_destroy(&losses);
 }
 
+static void gpus_access_each_others_pools_where_they_can(void **state)
+{
+    job *j = *state; /* two devices on GPU 0 */
+    for (int isolated = 0; isolated < 2; isolated++) {
+        sl_device_list *other;
+        long before = j->cuda->accesses;
+        j->cuda->isolated = isolated;
+        sl_status status = sl_device_list_create("cuda:1,cuda:1/1", &other, NULL);
+        j->cuda->isolated = 0;
+        check_ok(status);
+        assert_int_equal(j->cuda->accesses - before, isolated ? 0 : 2 * 2 * 2); /* both ways */
+        sl_device_list_destroy(&other);
+    }
+}
+
 static void ids_that_the_model_lacks_are_named(void **state)
 {
     job *j = *state;
@@ -273,6 +288,8 @@ int cuda_pipe_tests(void)
         cmocka_unit_test_setup_teardown(a_step_waits_for_losses_and_norms_alone, open_job,
                                         close_job),
         cmocka_unit_test_setup_teardown(the_loss_of_a_panel_waits_for_nothing, open_job, close_job),
+        cmocka_unit_test_setup_teardown(gpus_access_each_others_pools_where_they_can, open_job,
+                                        close_job),
         cmocka_unit_test_setup_teardown(ids_that_the_model_lacks_are_named, open_job, close_job),
         cmocka_unit_test(shards_of_weights_stay_on_the_gpus_with_nccl),
         cmocka_unit_test_setup_teardown(memory_that_is_not_there_ends_a_step_and_no_more, open_job,

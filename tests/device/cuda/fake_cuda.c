@@ -190,6 +190,22 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceCanAccessPeer(int *out, int gpu, int owner)
+{
+    assert(gpu != owner && gpu < GPUS && owner < GPUS);
+    *out = all.state.isolated == 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessDesc *access,
+                                 size_t count)
+{
+    assert(count == 1 && access->flags == cudaMemAccessFlagsProtReadWrite);
+    assert(access->location.type == cudaMemLocationTypeDevice && access->location.id != pool->gpu);
+    all.state.accesses++;
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
 {
     (void)pool;

@@ -11,6 +11,7 @@ typedef struct sli_products sli_products;
 
 typedef struct sli_cuda_device {
     sl_device base;
+    struct sli_cuda_device *next; /* of those with a pool (memory.c) */
     char isa[16];
     int gpu;
     bool fill;
@@ -35,8 +36,12 @@ sl_status sli_cuda_enter(sl_device *device);
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------ */
 
-/* The device's own pool. Errors: SL_ERR_UNSUPPORTED for a GPU without memory pools. */
+/* The device's own pool. Other GPUs that this process uses may access its memory directly, where
+ * they can. Errors: SL_ERR_UNSUPPORTED for a GPU without memory pools. */
 sl_status sli_cuda_pool_create(sli_cuda_device *device);
+
+/* Before the pool is destroyed: later devices are not connected to it. */
+void sli_cuda_pool_disconnect(sli_cuda_device *device);
 
 /* Memory for one operation, which goes back in the order of the stream. */
 sl_status sli_cuda_scratch(sl_device *device, size_t bytes, void **out);

@@ -2,6 +2,59 @@
  * while operations that use it are queued is handed out again behind them, without any wait. */
 #include "device/cuda/plugin/cuda_device.h"
 
+#include <pthread.h>
+
+/* ---- Access from other GPUs ------------------------------------------------------------- */
+
+/* Only its own GPU may access a pool's memory until cudaMemPoolSetAccess allows another:
+ * cudaDeviceEnablePeerAccess does not apply to pools. Copies to another device need no access, but
+ * can be direct with it. NCCL may access the memory of ranks that are threads directly, and those
+ * open their devices in any order: so each device that opens is connected to all that are open. */
+static struct {
+    pthread_mutex_t lock; /* guards `first` and each device's `next` */
+    sli_cuda_device *first;
+} opened = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Without an error where it cannot be: copies then take another way. */
+static void allow_access(cudaMemPool_t pool, int owner, int gpu)
+{
+    int can = 0;
+    const struct cudaMemAccessDesc access = {
+        .location = {.type = cudaMemLocationTypeDevice, .id = gpu},
+        .flags = cudaMemAccessFlagsProtReadWrite,
+    };
+    if (cudaDeviceCanAccessPeer(&can, gpu, owner) != cudaSuccess ||
+        (can && cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess))
+        (void)cudaGetLastError(); /* it was this call's */
+}
+
+static void connect_pool(sli_cuda_device *device)
+{
+    pthread_mutex_lock(&opened.lock);
+    for (sli_cuda_device *other = opened.first; other; other = other->next) {
+        if (other->gpu == device->gpu)
+            continue;
+        allow_access(device->pool, device->gpu, other->gpu);
+        allow_access(other->pool, other->gpu, device->gpu);
+    }
+    device->next = opened.first;
+    opened.first = device;
+    pthread_mutex_unlock(&opened.lock);
+}
+
+void sli_cuda_pool_disconnect(sli_cuda_device *device)
+{
+    pthread_mutex_lock(&opened.lock);
+    sli_cuda_device **at = &opened.first;
+    while (*at && *at != device)
+        at = &(*at)->next;
+    if (*at)
+        *at = device->next;
+    pthread_mutex_unlock(&opened.lock);
+}
+
+/* ---- The pool --------------------------------------------------------------------------- */
+
 sl_status sli_cuda_pool_create(sli_cuda_device *device)
 {
     const sl_device *base = &device->base;
@@ -18,6 +71,7 @@ sl_status sli_cuda_pool_create(sli_cuda_device *device)
     SLI_CUDA_TRY(base, "create a memory pool", cudaMemPoolCreate(&device->pool, &properties));
     SLI_CUDA_TRY(base, "create a memory pool",
                  cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+    connect_pool(device);
     return SL_OK;
 }
 

@@ -45,6 +45,7 @@ sl_status sli_cuda_enter(sl_device *device)
 static void destroy_device(sl_device *device)
 {
     sli_cuda_device *dead = sli_cuda(device);
+    sli_cuda_pool_disconnect(dead);
     if (sli_cuda_enter(device) == SL_OK) {
         if (dead->stream)
             (void)cudaStreamSynchronize(dead->stream);
