@@ -12,8 +12,7 @@
 typedef struct sli_reduction {
     sl_ddp_hook hook; /* NULL: the average */
     void *hook_arg;
-    int divisor;  /* the average is the sum divided by it; 0: by the number of ranks */
-    double start; /* times in the log count from here, on sli_clock_seconds' clock */
+    int divisor; /* the average is the sum divided by it; 0: by the number of ranks */
 } sli_reduction;
 
 typedef struct sli_bucket_exchange {
@@ -43,10 +42,16 @@ sl_status sli_bucket_exchange_set_terms(sli_bucket_exchange *exchange, int terms
 /* Adds all buckets' gradients to the stack as the next term. Not for this rank's last term. */
 sl_status sli_bucket_exchange_add_term(sli_bucket_exchange *exchange);
 
+/* Between add_term and end of a step: how sli_bucket_exchange_run reduces its buckets. */
+void sli_bucket_exchange_begin(sli_bucket_exchange *exchange, const sli_reduction *reduction);
+
 /* Replaces the bucket's gradients, in the memory of the set's device, by the average of all terms
  * or by the hook's result. This rank's last term is the bucket's gradients. Blocks until all
  * replicas have sent theirs. */
 sl_status sli_bucket_exchange_run(const sli_bucket_exchange *exchange, sl_ddp_bucket *bucket);
+
+/* After a step: empties the stack for the terms of the next one. */
+void sli_bucket_exchange_end(sli_bucket_exchange *exchange);
 
 /* Bytes of an element as it is sent. */
 size_t sli_bucket_exchange_element_bytes(const sli_bucket_exchange *exchange);

@@ -297,7 +297,6 @@ void sli_ddp_begin_exchange(sl_ddp *ddp)
         .hook = ddp->hook,
         .hook_arg = ddp->hook_arg,
         .divisor = ddp->joins && ddp->join.divide_by_active ? ddp->active : 0,
-        .start = ddp->start,
     };
     for (int s = 0; s < ddp->stage_count; s++)
         sli_reducer_begin(ddp->reducers[s], &reduction);
@@ -308,7 +307,7 @@ static void write_log(sl_ddp *ddp, double backward_end)
     sl_ddp_log *log = &ddp->log;
     sl_ddp_bucket_log *next = ddp->bucket_logs;
     for (int s = 0; s < ddp->stage_count; s++) {
-        sli_reducer_log(ddp->reducers[s], next);
+        sli_reducer_log(ddp->reducers[s], ddp->start, next);
         next += sl_parameter_set_bucket_count(ddp->sets[s]);
     }
     log->steps++;

@@ -187,7 +187,7 @@ const sli_pass_observer *sli_reducer_observer(const sli_reducer *reducer)
 
 void sli_reducer_begin(sli_reducer *reducer, const sli_reduction *reduction)
 {
-    reducer->exchange.reduction = *reduction;
+    sli_bucket_exchange_begin(&reducer->exchange, reduction);
     reducer->arrived = reducer->released = 0;
     reducer->aborted = false;
     for (int b = 0; b < reducer->bucket_count; b++)
@@ -207,7 +207,7 @@ sl_status sli_reducer_end(sli_reducer *reducer)
         sli_worker_wait(reducer->thread);
     else
         sli_reducer_abort(reducer, status);
-    reducer->exchange.nodes = 0;
+    sli_bucket_exchange_end(&reducer->exchange);
     return sli_failure_take(&reducer->failure);
 }
 
@@ -252,9 +252,8 @@ const sl_parameter *sli_reducer_missing(const sli_reducer *reducer, int index)
     return reducer->trained[index].missing ? reducer->trained[index].parameter : NULL;
 }
 
-void sli_reducer_log(const sli_reducer *reducer, sl_ddp_bucket_log *logs)
+void sli_reducer_log(const sli_reducer *reducer, double start, sl_ddp_bucket_log *logs)
 {
-    double start = reducer->exchange.reduction.start;
     int64_t element_bytes = (int64_t)sli_bucket_exchange_element_bytes(&reducer->exchange);
     for (int at = 0; at < reducer->bucket_count; at++) {
         const tracked_bucket *sent = &reducer->buckets[reducer->order[at]];

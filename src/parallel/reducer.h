@@ -47,7 +47,8 @@ sl_status sli_reducer_drop_unused(sli_reducer *reducer);
 int sli_reducer_trained_count(const sli_reducer *reducer);
 const sl_parameter *sli_reducer_missing(const sli_reducer *reducer, int index);
 
-/* Writes what the last step did with each of the set's buckets, in the order of sending. */
-void sli_reducer_log(const sli_reducer *reducer, sl_ddp_bucket_log *logs);
+/* Writes what the last step did with each of the set's buckets, in the order of sending. Its times
+ * count from `start`, on sli_clock_seconds' clock. */
+void sli_reducer_log(const sli_reducer *reducer, double start, sl_ddp_bucket_log *logs);
 
 #endif
