@@ -37,15 +37,15 @@ sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table)
                        : sli_failure_take(&pipe->failure);
 }
 
-typedef struct user_call {
+typedef struct stage_call {
     sl_status (*fn)(int stage, void *arg);
     void *arg;
     sli_failure *failure;
-} user_call;
+} stage_call;
 
-static void run_user_call(sli_rank *rank, void *arg)
+static void call_stages_of_rank(sli_rank *rank, void *arg)
 {
-    const user_call *call = arg;
+    const stage_call *call = arg;
     for (int i = 0; i < rank->own_count; i++) {
         int stage = rank->own[i];
         pthread_mutex_lock(rank->device_lock);
@@ -56,10 +56,15 @@ static void run_user_call(sli_rank *rank, void *arg)
     }
 }
 
+void sli_pipe_call_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
+{
+    stage_call call = {fn, arg, &pipe->failure};
+    sli_pipe_run_ranks(pipe, call_stages_of_rank, &call);
+}
+
 sl_status sli_pipe_run_here(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
 {
-    user_call call = {fn, arg, &pipe->failure};
-    sli_pipe_run_ranks(pipe, run_user_call, &call);
+    sli_pipe_call_stages(pipe, fn, arg);
     return sli_failure_take(&pipe->failure);
 }
 
@@ -67,8 +72,7 @@ sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *
 {
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(fn);
-    user_call call = {fn, arg, &pipe->failure};
-    sli_pipe_run_ranks(pipe, run_user_call, &call);
+    sli_pipe_call_stages(pipe, fn, arg);
     return sli_pipe_end_run(pipe, false);
 }
 
@@ -345,17 +349,9 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
     return status;
 }
 
-static void convert_parameters(sli_rank *rank, void *arg)
+static sl_status convert_parameters(int stage, void *pipe)
 {
-    sl_pipe *pipe = arg;
-    for (int i = 0; i < rank->own_count; i++) {
-        const sli_stage *stage = &pipe->stages[rank->own[i]];
-        pthread_mutex_lock(rank->device_lock);
-        sl_status status = sl_parameter_set_convert(stage->parameters);
-        pthread_mutex_unlock(rank->device_lock);
-        sl_error_context(status, "[stage %d] ", stage->index);
-        sli_failure_raise(&pipe->failure, stage->index, status);
-    }
+    return sl_parameter_set_convert(sl_pipe_parameters(pipe, stage));
 }
 
 /* All ranks have finished before any begins its row: a tied weight is another stage's. */
@@ -363,8 +359,7 @@ static sl_status convert_all_parameters(sl_pipe *pipe, const sli_step *step)
 {
     if (pipe->precision != SL_PRECISION_BF16 || step->same_weights)
         return SL_OK;
-    sli_pipe_run_ranks(pipe, convert_parameters, pipe);
-    return sli_failure_take(&pipe->failure);
+    return sli_pipe_run_here(pipe, convert_parameters, pipe);
 }
 
 /* Gradients are complete in the last accumulation step: it alone has observers. */

@@ -108,6 +108,10 @@ void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), vo
  * `runs_table`: it was an accumulation step. */
 sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table);
 
+/* Runs fn(stage, arg) for every stage of this process as sl_pipe_run_on_stages does. Errors stay in
+ * the pipe's failure, under their stages' numbers. */
+void sli_pipe_call_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
+
 /* sl_pipe_run_on_stages for this process alone: the others neither call it nor have its status. */
 sl_status sli_pipe_run_here(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
 

@@ -283,11 +283,12 @@ static sl_status start_workers(sl_pipe *pipe)
 }
 
 /* On the rank's own thread, so that its memory is first touched by its own cores. */
-static void create_parameters(sli_rank *rank, void *arg)
+static sl_status create_parameters(int index, void *arg)
 {
-    sl_pipe *pipe = arg;
+    const sl_pipe *pipe = arg;
+    sli_stage *stage = &pipe->stages[index];
     sl_parameter_set_options options = {
-        .device = rank->device,
+        .device = stage->device,
         .seed = pipe->seed,
         .no_init = pipe->no_init,
         .no_gradients = pipe->inference,
@@ -295,15 +296,8 @@ static void create_parameters(sli_rank *rank, void *arg)
         .first_bucket_bytes = pipe->first_bucket_bytes,
         .bucket_bytes = pipe->bucket_bytes,
     };
-    for (int i = 0; i < rank->own_count; i++) {
-        sli_stage *stage = &pipe->stages[rank->own[i]];
-        pthread_mutex_lock(rank->device_lock);
-        sl_status status = sl_parameter_set_create(stage->model, stage->first, stage->count,
-                                                   &options, &stage->parameters);
-        pthread_mutex_unlock(rank->device_lock);
-        sl_error_context(status, "[stage %d] ", stage->index);
-        sli_failure_raise(&pipe->failure, stage->index, status);
-    }
+    return sl_parameter_set_create(stage->model, stage->first, stage->count, &options,
+                                   &stage->parameters);
 }
 
 /* What this rank can find out by itself. */
@@ -349,7 +343,7 @@ static sl_status build_pipe(sl_pipe *pipe)
         status = sl_error_context(start_workers(pipe), "sl_pipe_create: ");
     sli_failure_raise(&pipe->failure, SLI_FAILURE_OF_CALL, status);
     if (status == SL_OK)
-        sli_pipe_run_ranks(pipe, create_parameters, pipe);
+        sli_pipe_call_stages(pipe, create_parameters, pipe);
     if (!sli_failure_precedes(&pipe->failure, INT_MAX - 1))
         sli_failure_raise(&pipe->failure, pipe->stage_count, sli_pipe_place_tied(pipe));
     return sli_pipe_end_run(pipe, false);

@@ -197,19 +197,13 @@ static sl_status exchange_gradient(sl_parameter *tied, void *arg)
 
 /* ---- The sum ------------------------------------------------------------------------------ */
 
-static void sum_on_rank(sli_rank *rank, void *arg)
+static sl_status sum_on_stage(int index, void *arg)
 {
-    sl_pipe *pipe = arg;
-    for (int i = 0; i < rank->own_count; i++) {
-        const sli_stage *stage = &pipe->stages[rank->own[i]];
-        sl_status status = SL_OK;
-        pthread_mutex_lock(rank->device_lock);
-        for (int m = 0; m < stage->count && status == SL_OK; m++)
-            status = sli_module_sum_tied(sl_module_child(pipe->model, stage->first + m));
-        pthread_mutex_unlock(rank->device_lock);
-        sl_error_context(status, "[stage %d] ", stage->index);
-        sli_failure_raise(&pipe->failure, stage->index, status);
-    }
+    const sl_pipe *pipe = arg;
+    const sli_stage *stage = &pipe->stages[index];
+    for (int m = 0; m < stage->count; m++)
+        SL_TRY(sli_module_sum_tied(sl_module_child(pipe->model, stage->first + m)));
+    return SL_OK;
 }
 
 sl_status sli_pipe_sum_tied(sl_pipe *pipe)
@@ -219,6 +213,5 @@ sl_status sli_pipe_sum_tied(sl_pipe *pipe)
     if (pipe->has_remote_ties)
         SL_TRY(sli_pipe_group_check(pipe->group,
                                     sli_module_for_each_tie(pipe->model, exchange_gradient, pipe)));
-    sli_pipe_run_ranks(pipe, sum_on_rank, pipe);
-    return sli_pipe_end_run(pipe, false);
+    return sl_pipe_run_on_stages(pipe, sum_on_stage, pipe);
 }
