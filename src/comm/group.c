@@ -206,6 +206,14 @@ sl_status sli_group_set_error_rank(const sl_group *group, int rank, sl_status st
     return sli_error_set_rank(status, group->job_ranks[rank]);
 }
 
+int sli_group_error_rank(const sl_group *group)
+{
+    for (int r = 0; r < group->size; r++)
+        if (group->job_ranks[r] == sli_error_rank())
+            return r;
+    return -1;
+}
+
 sl_status sli_message_late(const sl_group *group, const sli_message *message)
 {
     bool any = message->peer == SL_ANY_RANK;

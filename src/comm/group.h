@@ -81,6 +81,9 @@ void sli_ranks_text_add(int rank, int job_rank, char *text, size_t bytes);
 /* This thread's error is about `rank` of the group. Returns `status`. */
 sl_status sli_group_set_error_rank(const sl_group *group, int rank, sl_status status);
 
+/* The group's rank that this thread's error is about; -1: none of them. */
+int sli_group_error_rank(const sl_group *group);
+
 /* Point to point. */
 typedef struct sli_message {
     void *data; /* read by a send, written by a receive */

@@ -35,7 +35,8 @@ sl_status sli_pipe_group_agree(sl_group *group, sl_status status)
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
-void sli_stages_text(const int *stage_ranks, int stages, int rank, char *text, size_t bytes)
+/* Writes "stage 2", "stages 2 to 3" or "stages 0, 3": those that `rank` has. */
+static void write_stages(const int *stage_ranks, int stages, int rank, char *text, size_t bytes)
 {
     size_t used = 0;
     int own = 0;
@@ -55,6 +56,15 @@ void sli_stages_text(const int *stage_ranks, int stages, int rank, char *text, s
     }
 }
 
+void sli_rank_location_text(const sl_group *group, int rank, const char *host,
+                            const int *stage_ranks, int stages, char text[SLI_LINK_NAME_BYTES])
+{
+    char list[96], number[SLI_RANK_BYTES];
+    write_stages(stage_ranks, stages, rank, list, sizeof list);
+    snprintf(text, SLI_LINK_NAME_BYTES, "%s on %.63s, %s", sli_rank_text(group, rank, number), host,
+             list);
+}
+
 /* Machines can have the same name, so a number tells them apart. */
 typedef struct host {
     char name[SLI_HOST_NAME_BYTES];
@@ -64,7 +74,6 @@ typedef struct host {
 static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int stages)
 {
     host *hosts = calloc((size_t)group->size, sizeof *hosts);
-    char list[96], number[SLI_RANK_BYTES];
     if (!hosts)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d ranks", group->size);
     host *own = &hosts[group->rank];
@@ -73,9 +82,8 @@ static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int s
     sl_status status =
         sl_group_all_gather(group->group, own, hosts, sizeof *own / sizeof(int32_t), SL_I32, NULL);
     for (int r = 0; r < group->size && status == SL_OK; r++) {
-        sli_stages_text(stage_ranks, stages, r, list, sizeof list);
-        snprintf(group->names[r], sizeof group->names[r], "%s on %.63s, %s",
-                 sli_rank_text(group->group, r, number), hosts[r].name, list);
+        sli_rank_location_text(group->group, r, hosts[r].name, stage_ranks, stages,
+                               group->names[r]);
         while (hosts[group->hosts[r]].number != hosts[r].number)
             group->hosts[r]++;
     }
@@ -139,21 +147,14 @@ void sli_pipe_group_destroy(sli_pipe_group **group)
 
 /* ---- Exchanges -------------------------------------------------------------------------- */
 
-/* Adds to an error about a rank where that rank is. */
-static sl_status add_rank_location(const sli_pipe_group *group, sl_status status)
-{
-    int failed = sli_error_rank();
-    for (int r = 0; r < group->size; r++)
-        if (group->group->job_ranks[r] == failed)
-            return sl_error(status, "%s (%s)", sl_error_text(), group->names[r]);
-    return status;
-}
-
-/* Breaks link and group after an error that the other ranks cannot know otherwise. */
+/* Breaks link and group after an error that the other ranks cannot know otherwise. One about a rank
+ * then says where that rank is. */
 static sl_status break_group(sli_pipe_group *group, sl_status status)
 {
-    return sli_group_break(group->group,
-                           sli_link_break(group->link, add_rank_location(group, status)));
+    int failed = sli_group_error_rank(group->group);
+    if (failed >= 0)
+        status = sl_error(status, "%s (%s)", sl_error_text(), group->names[failed]);
+    return sli_group_break(group->group, sli_link_break(group->link, status));
 }
 
 void sli_pipe_abort(sl_pipe *pipe, sl_status error)

@@ -20,8 +20,10 @@ typedef struct sli_pipe_group {
                           headers that it has sent to each rank */
 } sli_pipe_group;
 
-/* Writes "stage 2", "stages 2 to 3" or "stages 0, 3": those that `rank` has. */
-void sli_stages_text(const int *stage_ranks, int stages, int rank, char *text, size_t bytes);
+/* Writes where a rank of the group is: "rank 1 (3 of the job) on HOST, stages 2 to 3".
+ * stage_ranks[s]: the rank of the group that has stage s. */
+void sli_rank_location_text(const sl_group *group, int rank, const char *host,
+                            const int *stage_ranks, int stages, char text[SLI_LINK_NAME_BYTES]);
 
 /* Called by every rank of a group with its own status: all return the first rank's error. */
 sl_status sli_pipe_group_agree(sl_group *group, sl_status status);

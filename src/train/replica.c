@@ -111,22 +111,21 @@ void sli_replica_clear(sli_replica *replica)
 /* Adds to an error about a rank where that rank is, once `rank_stats` is gathered. */
 static sl_status add_rank_location(const sli_replica *replica, sl_status status)
 {
-    int rank = 0, stage_ranks[SL_MAX_STAGES];
-    char stages[96];
-    if (sli_error_rank() == SLI_NO_RANK || !replica->all || !replica->rank_stats)
+    int stage_ranks[SL_MAX_STAGES];
+    char location[SLI_LINK_NAME_BYTES];
+    int rank = replica->all && replica->rank_stats ? sli_group_error_rank(replica->all) : -1;
+    if (rank < 0)
         return status;
-    int size = sl_group_size(replica->all), pipeline_ranks = sl_pipe_ranks(replica->pipe);
-    while (rank < size && replica->all->job_ranks[rank] != sli_error_rank())
-        rank++;
-    int row = replica->count * pipeline_ranks / size * rank;
-    if (rank == size || !*replica->rank_stats[row].host)
+    int pipeline_ranks = sl_pipe_ranks(replica->pipe), stages = sl_pipe_stages(replica->pipe);
+    int index = replica->count * pipeline_ranks / sl_group_size(replica->all) * rank;
+    if (!*replica->rank_stats[index].host)
         return status;
-    const sl_rank_stats *of_replica = &replica->rank_stats[row / pipeline_ranks * pipeline_ranks];
-    for (int s = 0; s < sl_pipe_stages(replica->pipe); s++)
+    const sl_rank_stats *of_replica = &replica->rank_stats[index / pipeline_ranks * pipeline_ranks];
+    for (int s = 0; s < stages; s++)
         stage_ranks[s] = of_replica[sl_pipe_rank(replica->pipe, s)].rank;
-    sli_stages_text(stage_ranks, sl_pipe_stages(replica->pipe), rank, stages, sizeof stages);
-    return sl_error(status, "%s (rank %d on %s, %s)", sl_error_text(), rank,
-                    replica->rank_stats[row].host, stages);
+    sli_rank_location_text(replica->all, rank, replica->rank_stats[index].host, stage_ranks, stages,
+                           location);
+    return sl_error(status, "%s (%s)", sl_error_text(), location);
 }
 
 sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
