@@ -15,7 +15,10 @@ fail() { echo "$1"; cat "$scratch/out"; exit 1; }
 train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8
     --batch-size 8 --eval-batch-size 8 --epochs 1 --max-batches 4 --quiet)
 
-launcher=() # of processes
+launcher=()    # of processes
+without_mpi=   # the reason to leave out what needs it
+[ -f "$(dirname "$program")/../lib/sluice/sluice_mpi.so" ] || without_mpi="sluice was built without MPI"
+command -v mpirun >/dev/null || without_mpi="there is no mpirun"
 
 # Runs the options; the numbers of the run are in NAME.
 run() { # NAME OPTION...
@@ -81,20 +84,22 @@ for devices in cpu:0,cpu:1 cuda:0/0,cuda:0/1; do
     near resumed whole
 done
 
-# Processes exchange all that, and what stages send each other, over MPI: the same bits.
-if [ -f "$(dirname "$program")/../lib/sluice/sluice_mpi.so" ] && command -v mpirun >/dev/null; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-    launcher=(mpirun -n 4)
-    run processes "${replicas[@]}" --pp 2 --zero --devices "cuda:0;cuda:1;cuda:0/1;cuda:1/1"
-    launcher=()
-    diff "$scratch/cuda_replicas" "$scratch/processes" || fail "processes give other bits than threads"
-else
-    echo "skipped in part: there is no MPI"
-fi
-
 # By NCCL (fake_nccl.c), gradients and weights stay on the GPUs: the same bits.
 run nccl "${replicas[@]}" --nccl --zero --devices cuda:0/0,cuda:1
 diff "$scratch/cuda_replicas" "$scratch/nccl" || fail "NCCL gives other bits than the host"
+
+# Processes exchange all that, and what stages send each other, over MPI, or by NCCL: the same bits.
+if [ -z "$without_mpi" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+    launcher=(mpirun -n 4)
+    devices="cuda:0;cuda:1;cuda:0/1;cuda:1/1"
+    run processes "${replicas[@]}" --pp 2 --zero --devices "$devices"
+    run nccl_processes "${replicas[@]}" --pp 2 --zero --devices "$devices" --nccl
+    launcher=()
+    diff "$scratch/cuda_replicas" "$scratch/processes" || fail "processes give other bits than threads"
+    diff "$scratch/cuda_replicas" "$scratch/nccl_processes" || fail "NCCL gives processes other bits"
+fi
+
 shards=(--dp 2 --shards 3 --comm-precision bf16 --devices "cuda:0,cuda:1")
 run host_shards "${shards[@]}"
 run nccl_shards "${shards[@]}" --nccl
@@ -105,8 +110,11 @@ refused() { # TEXT VARIABLE OPTION...
     ! LD_LIBRARY_PATH=$fake env "$2" "${train[@]}" "${@:3}" >"$scratch/out" 2>&1 || fail "${*:2}: trains"
     grep -qE "$1" "$scratch/out" || fail "${*:2}: another error"
 }
-refused 'cuda:0: no memory for [0-9]+ bytes of [a-z]+; it holds these bytes: parameters [0-9]+, ' \
+categories='parameters [0-9]+, gradients [0-9]+, optimizer [0-9]+, activations [0-9]+, workspace [0-9]+'
+refused "cuda:0: no memory for [0-9]+ bytes of [a-z]+; it holds these bytes: $categories; the process can have " \
     FAKE_CUDA_BYTES=100000 --devices cuda:0
+refused "cuda:0: sluice_cuda.so is of another version of sluice than $("$program" --version | cut -d ' ' -f 2)" \
+    FAKE_CUDA_VERSION=0.0.1 --devices cuda:0
 refused 'CUDA finds no GPU: there is no driver' FAKE_CUDA_NO_DRIVER=1 --devices cuda:0
 refused 'cuda:2: the machine has no GPU 2 \(it has 2\)' A=0 --devices cuda:2
 refused 'cuda:0: attention: heads of at most 256 columns, got 320: use more heads or a CPU' A=0 \
@@ -124,3 +132,5 @@ touch "$scratch/lib/libnccl.so.2"
 fake=$scratch/lib
 refused 'cuda:[01]: groups of the backend nccl need libnccl.so.2 of NCCL 2.18 or later: /.*: file too short' \
     A=0 --dp 2 --devices cuda:0,cuda:1 --nccl
+
+[ -z "$without_mpi" ] || { echo "skipped: runs of several processes: $without_mpi"; exit 77; }

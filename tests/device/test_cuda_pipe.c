@@ -132,6 +132,31 @@ static void a_step_waits_for_losses_and_norms_alone(void **state)
     assert_true(count_buckets(j) == STAGES);
 }
 
+/* Its update waits for nothing. Parameters of another weight decay are another launch. */
+static void adamw_updates_a_bucket_by_one_launch(void **state)
+{
+    job *j = *state;
+    double loss;
+    check_ok(train(j, &loss));
+    for (sl_decay_kind decay = SL_DECAY_ALL; decay <= SL_DECAY_MATRICES; decay++) {
+        const sl_pipe_optimizer_options options = {.pipe = j->pipe,
+                                                   .optimizer = {.kind = SL_OPTIMIZER_ADAMW,
+                                                                 .weight_decay = 0.1f,
+                                                                 .decay = decay}};
+        sl_pipe_optimizer *adamw;
+        check_ok(sl_pipe_optimizer_create(&options, &adamw));
+        long updates = j->cuda->adamw_launches, waits = j->cuda->waits;
+        sl_status status = sl_pipe_optimizer_step(adamw, 0.1, 0, NULL);
+        updates = j->cuda->adamw_launches - updates;
+        waits = j->cuda->waits - waits;
+        sl_pipe_optimizer_destroy(&adamw);
+        check_ok(status);
+        assert_int_equal(waits, 0);
+        assert_true(decay == SL_DECAY_ALL ? updates == count_buckets(j)
+                                          : updates > count_buckets(j));
+    }
+}
+
 /* So that the loss waits once a call, however many panels it has. */
 static void the_loss_of_a_panel_waits_for_nothing(void **state)
 {
@@ -287,6 +312,7 @@ int cuda_pipe_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_step_waits_for_losses_and_norms_alone, open_job,
                                         close_job),
+        cmocka_unit_test_setup_teardown(adamw_updates_a_bucket_by_one_launch, open_job, close_job),
         cmocka_unit_test_setup_teardown(the_loss_of_a_panel_waits_for_nothing, open_job, close_job),
         cmocka_unit_test_setup_teardown(gpus_access_each_others_pools_where_they_can, open_job,
                                         close_job),

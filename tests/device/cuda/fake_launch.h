@@ -1,6 +1,10 @@
-/* Comes before the plugin's sources: see fake_launch.c. */
+/* Comes before the plugin's sources, and replaces their launches and version: see fake_launch.c. */
 #ifndef TESTS_DEVICE_CUDA_FAKE_LAUNCH_H
 #define TESTS_DEVICE_CUDA_FAKE_LAUNCH_H
+
+/* FAKE_CUDA_VERSION=TEXT in the environment, else its own. */
+const char *fake_version(const char *own);
+#define SLUICE_VERSION fake_version(OWN_VERSION)
 
 #define sli_launch_gemm_epilogue      fake_launch_gemm_epilogue
 #define sli_launch_epilogue           fake_launch_epilogue
