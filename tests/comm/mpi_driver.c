@@ -6,6 +6,7 @@
 #include "sluice/group.h"
 #include "sluice/launch.h"
 #include "support/layouts.h"
+#include "support/modules.h"
 #include "support/replicas.h"
 
 #include <dlfcn.h>
@@ -15,6 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -82,6 +85,132 @@ static sl_status pipes(sl_group *group)
     for (unsigned i = 0; i < 12; i++)
         SL_TRY(layout_check(group, seed + i));
     return SL_OK;
+}
+
+/* ---- One copy ----------------------------------------------------------------------------- */
+
+enum { COPY_MICROS = 4, COPY_WIDTH = 4096, MOST_COPIES = 64 };
+
+/* What this process has copied from the memory of others. */
+static struct {
+    struct iovec to, from;
+} copies[MOST_COPIES];
+static atomic_int copy_count;
+
+/* In place of libc's: Open MPI copies large messages between processes of a host with it. */
+ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long to_count,
+                         const struct iovec *from, unsigned long from_count, unsigned long flags)
+{
+    int number = atomic_fetch_add(&copy_count, 1);
+    if (number < MOST_COPIES) {
+        copies[number].to = *to;
+        copies[number].from = *from;
+    }
+    return syscall(SYS_process_vm_readv, pid, to, to_count, from, from_count, flags);
+}
+
+/* A stage of one module, which records where the tensors are that it gets from the other stage and
+ * gives to it, in the order of the micro-batches. */
+typedef struct recorder {
+    bool is_first;
+    int got_count, given_count;
+    int64_t got[COPY_MICROS], given[COPY_MICROS];
+} recorder;
+
+static void record(int64_t *to, int *count, const sl_tensor *tensor)
+{
+    if (*count < COPY_MICROS)
+        to[(*count)++] = (int64_t)(uintptr_t)sl_tensor_data(tensor);
+}
+
+static sl_status record_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    recorder *of = sl_module_state(module);
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    if (of->is_first)
+        record(of->given, &of->given_count, *out);
+    else
+        record(of->got, &of->got_count, in);
+    return sl_tensor_copy(*out, in);
+}
+
+static sl_status record_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 sl_tensor **grad_in)
+{
+    recorder *of = sl_module_state(module);
+    (void)pass;
+    if (of->is_first)
+        record(of->got, &of->got_count, grad_out);
+    else
+        record(of->given, &of->given_count, grad_out);
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+}
+
+static void leave_state(void *state)
+{
+    (void)state; /* of `copied_once` */
+}
+
+/* Whether the tensor that the other process gave came straight to where this one got it. */
+static bool was_copied(int64_t given, int64_t got)
+{
+    for (int i = 0; i < COPY_MICROS; i++)
+        if ((int64_t)(uintptr_t)copies[i].from.iov_base == given &&
+            (int64_t)(uintptr_t)copies[i].to.iov_base == got &&
+            copies[i].to.iov_len == COPY_WIDTH * sizeof(float))
+            return true;
+    return false;
+}
+
+static sl_status check_copies(sl_group *group, const recorder *own)
+{
+    int64_t given[2][COPY_MICROS];
+    int count = atomic_load(&copy_count);
+    SL_TRY(sl_group_all_gather(group, own->given, given, COPY_MICROS, SL_I64, NULL));
+    if (count == 0) {
+        printf("MPI cannot read another process's memory\n");
+        return SL_OK;
+    }
+    SL_TRY(expect(count == COPY_MICROS, "%d copies, got %d", COPY_MICROS, count));
+    for (int m = 0; m < COPY_MICROS; m++)
+        SL_TRY(expect(was_copied(given[own->is_first][m], own->got[m]),
+                      "micro-batch %d comes from the other stage's own tensor", m));
+    return SL_OK;
+}
+
+/* A training step of two stages. */
+static sl_status copied_once(sl_group *group)
+{
+    static const sl_module_ops ops = {.type = "Recorder",
+                                      .forward = record_forward,
+                                      .backward = record_backward,
+                                      .destroy_state = leave_state};
+    recorder stages[2] = {{.is_first = true}, {.is_first = false}};
+    int rank = sl_group_rank(group);
+    double value;
+    layout_pipe at;
+    sl_module *modules[2], *model;
+    sl_loss *loss;
+    for (int s = 0; s < 2; s++)
+        SL_TRY(sl_module_create(&ops, &stages[s], &modules[s]));
+    SL_TRY(sl_sequential_create(modules, 2, &model));
+    SL_TRY(sl_mse_loss_create(&loss));
+    sl_pipe_options options = {.stages = 2,
+                               .chunks = COPY_MICROS,
+                               .recompute = SL_RECOMPUTE_NEVER,
+                               .group = group};
+    sl_shape shape = sl_shape_2d(COPY_MICROS, COPY_WIDTH);
+    SL_TRY(layout_open(model, loss, options, &at));
+    sl_tensor *rows = random_tensor(at.devices[rank], &shape, 1);
+    sl_pipe_batch batch = {.input = rows, .targets = rows};
+    sl_status status = sl_pipe_train(at.pipe, &batch, &value);
+    if (status == SL_OK)
+        status = check_copies(group, &stages[rank]);
+    sl_tensor_destroy(&rows);
+    layout_close(&at);
+    return status;
 }
 
 /* ---- What must fail ----------------------------------------------------------------------- */
@@ -363,6 +492,7 @@ static const struct {
              {"bits", bits, 60},
              {"nccl", nccl, 60},
              {"pipes", pipes, 60},
+             {"copied_once", copied_once, 60},
              {"again", again, 60},
              {"late", late, 0.3},
              {"leaves", leaves, 60},

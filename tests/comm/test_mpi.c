@@ -55,6 +55,18 @@ static void pipes_over_processes_give_the_bits_of_one_stage(void **state)
     }
 }
 
+/* Between two processes of a host, whose stages send each other activations and gradients. */
+static void tensor_of_another_stage_is_copied_once(void **state)
+{
+    (void)state;
+    mpi_job_run("copied_once", 2);
+    check_nobody_complains();
+    if (*mpi_job.out_text) {
+        print_message("skipped: %s", mpi_job.out_text);
+        skip();
+    }
+}
+
 static void group_can_be_created_more_than_once(void **state)
 {
     (void)state;
@@ -372,6 +384,7 @@ int mpi_tests(void)
                                   mpi_job_end),
         cmocka_unit_test_teardown(operations_give_the_bits_of_local_ranks, mpi_job_end),
         cmocka_unit_test_teardown(pipes_over_processes_give_the_bits_of_one_stage, mpi_job_end),
+        cmocka_unit_test_teardown(tensor_of_another_stage_is_copied_once, mpi_job_end),
         cmocka_unit_test_teardown(group_can_be_created_more_than_once, mpi_job_end),
         cmocka_unit_test_teardown(operation_past_its_time_limit_names_who_never_came, mpi_job_end),
         cmocka_unit_test_teardown(operation_after_a_rank_left_fails, mpi_job_end),

@@ -10,6 +10,7 @@
 #include "sluice/layers.h"
 #include "sluice/model.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,6 +301,32 @@ static sl_status compare_parameters(const layout_pipe *own, const layout_pipe *w
     return SL_OK;
 }
 
+/* A rank's devices hold the parameters of its own stages, each on a boundary of 64 bytes, and the
+ * value that is tied to another process's: no others. */
+static sl_status check_parameter_memory(const plan *p, const layout_pipe *own)
+{
+    uint64_t held = 0, expected = 0;
+    int last = p->options.stages - 1;
+    bool has_copy = p->is_language_model && p->is_tied && sl_pipe_parameters(own->pipe, last) &&
+                    !sl_pipe_parameters(own->pipe, 0);
+    for (int i = 0; i < LAYOUT_MAX_RANKS; i++) {
+        sl_memory_stats stats = {0};
+        if (own->devices[i])
+            sl_device_memory(own->devices[i], &stats);
+        held += stats.current_bytes[SL_MEMORY_PARAMETERS];
+    }
+    for (int s = 0; s <= last; s++) {
+        const sl_parameter_set *set = sl_pipe_parameters(own->pipe, s);
+        for (int i = 0; set && i < sl_parameter_set_count(set); i++) {
+            const sl_tensor *value = sl_parameter_value(sl_parameter_set_get(set, i));
+            expected += (sl_tensor_bytes(value) + 63) / 64 * 64;
+        }
+    }
+    expected += has_copy ? CLASSES * WIDTH * sizeof(float) : 0;
+    return expect(held == expected, "%" PRIu64 " bytes of parameters, got %" PRIu64, expected,
+                  held);
+}
+
 /* A rank has the state of its own stages' parameters, under their names. */
 static sl_status compare_state(const sl_checkpoint_part *own, const sl_checkpoint_part *whole)
 {
@@ -359,6 +386,8 @@ static sl_status train_both(const plan *p, layout_pipe *own, layout_pipe *whole)
         own_rows[k].targets = sl_pipe_parameters(own->pipe, last) ? rows[k].targets : NULL;
     }
     sl_status status = train(whole, rows, p->shards, &b, &expected);
+    if (status == SL_OK)
+        status = check_parameter_memory(p, own);
     if (status == SL_OK)
         status = train(own, own_rows, p->shards, &a, &output);
     if (status == SL_OK)
