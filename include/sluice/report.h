@@ -96,7 +96,7 @@ typedef struct sl_step_info {
     double reduce_seconds;    /* of `seconds`: waiting for the replicas' gradients when this one's
                                  were complete; 0: there is one replica */
     double waiting_seconds;   /* of `seconds`: in the pipe without an action, mostly for a tensor of
-                                 another rank; the mean over this process's pipeline ranks */
+                                 another rank; the mean over the replica's pipeline ranks */
     double flops;             /* floating-point operations that the model needs for the tokens:
                                  matrix products, forward and twice that backward, without
                                  recomputation */
@@ -107,6 +107,8 @@ typedef struct sl_step_info {
     const sl_timeline_entry *timeline;
     int timeline_count;
     double timeline_seconds; /* from the timeline's start until all ranks of the pipe had ended */
+    double timeline_busy_seconds; /* the sum of all actions' times, also of those of the replica's
+                                     other processes */
 } sl_step_info;
 
 /* Where the time went in this replica, in the epoch's last step, or in the one before it where the

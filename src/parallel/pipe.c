@@ -31,9 +31,9 @@ void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), vo
             sli_worker_wait(pipe->ranks[i].worker);
 }
 
-sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table)
+sl_status sli_pipe_end_run(sl_pipe *pipe, double *busy_seconds)
 {
-    return pipe->group ? sli_pipe_group_end(pipe->group, runs_table)
+    return pipe->group ? sli_pipe_group_end(pipe->group, busy_seconds)
                        : sli_failure_take(&pipe->failure);
 }
 
@@ -73,7 +73,7 @@ sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(fn);
     sli_pipe_call_stages(pipe, fn, arg);
-    return sli_pipe_end_run(pipe, false);
+    return sli_pipe_end_run(pipe, NULL);
 }
 
 /* ---- Cutting a batch -------------------------------------------------------------------- */
@@ -214,13 +214,18 @@ static sl_status begin_trace(sl_pipe *pipe, const sl_schedule *schedule)
     return SL_OK;
 }
 
-/* Leaves those that ran. */
+/* Leaves those that ran, and sums their times. */
 static void end_trace(sl_pipe *pipe)
 {
     int ran = 0;
-    for (int i = 0; i < pipe->trace_count; i++)
-        if (pipe->trace[i].end >= pipe->trace[i].start)
-            pipe->trace[ran++] = pipe->trace[i];
+    pipe->trace_busy_seconds = 0;
+    for (int i = 0; i < pipe->trace_count; i++) {
+        sl_timeline_entry entry = pipe->trace[i];
+        if (entry.end < entry.start)
+            continue;
+        pipe->trace[ran++] = entry;
+        pipe->trace_busy_seconds += entry.end - entry.start;
+    }
     pipe->trace_count = ran;
 }
 
@@ -343,7 +348,8 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
         sli_link_send_failure(step->link, SLI_FAILURE_OF_CALL);
     if (step->backward)
         end_trace(pipe);
-    status = sli_pipe_end_run(pipe, true);
+    double no_trace = 0;
+    status = sli_pipe_end_run(pipe, step->backward ? &pipe->trace_busy_seconds : &no_trace);
     if (step->backward)
         pipe->trace_seconds = sli_clock_seconds() - pipe->trace_start;
     return status;

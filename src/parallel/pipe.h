@@ -65,6 +65,7 @@ struct sl_pipe {
     int trace_count;
     double trace_start;          /* of its step, on sli_clock_seconds' clock */
     double trace_seconds;        /* from then until all ranks had ended */
+    double trace_busy_seconds;   /* the sum of all actions' times, also in other processes */
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
@@ -105,8 +106,9 @@ void sli_tables_destroy(sli_table *tables, int count);
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
 
 /* Ends a run of ranks: takes the pipe's failure, and returns the same error in every process.
- * `runs_table`: it was an accumulation step. */
-sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table);
+ * After an accumulation step *busy_seconds, the sum of this process's actions' times, becomes that
+ * of all processes; NULL: no table ran. */
+sl_status sli_pipe_end_run(sl_pipe *pipe, double *busy_seconds);
 
 /* Runs fn(stage, arg) for every stage of this process as sl_pipe_run_on_stages does. Errors stay in
  * the pipe's failure, under their stages' numbers. */

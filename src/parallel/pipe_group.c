@@ -5,9 +5,12 @@
 #include "parallel/pipe.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { OUTCOME_FAILURE, OUTCOME_BUSY, OUTCOME_SENT }; /* where a rank's outcome has what */
 
 /* ---- Errors ----------------------------------------------------------------------------- */
 
@@ -114,7 +117,7 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
         group->failure = failure;
         group->names = calloc(size, sizeof *group->names);
         group->hosts = calloc(size, sizeof *group->hosts);
-        group->outcomes = calloc(size * (1 + size), sizeof *group->outcomes);
+        group->outcomes = calloc(size * (OUTCOME_SENT + size), sizeof *group->outcomes);
     }
     sl_status status = SL_OK;
     if (!group || !group->names || !group->hosts || !group->outcomes)
@@ -308,21 +311,32 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
 
 /* ---- The end of a call ------------------------------------------------------------------ */
 
-static sl_status exchange_outcomes(sli_pipe_group *group, int number, bool runs_table)
+static int64_t *outcome_of(const sli_pipe_group *group, int rank)
 {
-    int64_t count = group->size + 1, *own = group->outcomes + group->rank * count;
-    own[0] = number;
-    if (!runs_table)
-        memset(own + 1, 0, (size_t)group->size * sizeof *own);
-    return sli_pipe_group_check(group, sl_group_all_gather(group->group, own, group->outcomes,
-                                                           count, SL_I64, NULL));
+    return group->outcomes + rank * (OUTCOME_SENT + group->size);
+}
+
+static sl_status exchange_outcomes(sli_pipe_group *group, int number, double *busy_seconds)
+{
+    int64_t count = OUTCOME_SENT + group->size, busy_ns = 0, *own = outcome_of(group, group->rank);
+    own[OUTCOME_FAILURE] = number;
+    own[OUTCOME_BUSY] = busy_seconds ? llround(1e9 * *busy_seconds) : 0;
+    if (!busy_seconds)
+        memset(own + OUTCOME_SENT, 0, (size_t)group->size * sizeof *own);
+    SL_TRY(sli_pipe_group_check(group, sl_group_all_gather(group->group, own, group->outcomes,
+                                                           count, SL_I64, NULL)));
+    for (int r = 0; r < group->size; r++)
+        busy_ns += outcome_of(group, r)[OUTCOME_BUSY];
+    if (busy_seconds)
+        *busy_seconds = 1e-9 * (double)busy_ns;
+    return SL_OK;
 }
 
 static sl_status flush_link(sli_pipe_group *group)
 {
     int64_t sent[group->size];
     for (int r = 0; r < group->size; r++)
-        sent[r] = group->outcomes[r * (group->size + 1) + 1 + group->rank];
+        sent[r] = outcome_of(group, r)[OUTCOME_SENT + group->rank];
     return sli_pipe_group_check(group, sli_link_flush(group->link, sent));
 }
 
@@ -332,7 +346,7 @@ static int find_first_failure(const sli_pipe_group *group)
     int first = -1;
     int64_t lowest = INT_MAX;
     for (int r = 0; r < group->size; r++) {
-        int64_t number = group->outcomes[r * (group->size + 1)];
+        int64_t number = outcome_of(group, r)[OUTCOME_FAILURE];
         if (number < lowest) {
             lowest = number;
             first = r;
@@ -350,7 +364,7 @@ static void require_error(sli_failure *failure)
                           sl_error(SL_ERR_INTERNAL, "the step was stopped without an error"));
 }
 
-static sl_status agree_on_failure(sli_pipe_group *group, bool runs_table)
+static sl_status agree_on_failure(sli_pipe_group *group, double *busy_seconds)
 {
     sli_error_copy error;
     require_error(group->failure);
@@ -359,8 +373,8 @@ static sl_status agree_on_failure(sli_pipe_group *group, bool runs_table)
     sl_status status = sli_link_status(group->link);
     if (status != SL_OK)
         return break_group(group, status);
-    SL_TRY(exchange_outcomes(group, number, runs_table));
-    if (runs_table)
+    SL_TRY(exchange_outcomes(group, number, busy_seconds));
+    if (busy_seconds)
         SL_TRY(flush_link(group));
     int first = find_first_failure(group);
     if (first < 0)
@@ -368,12 +382,12 @@ static sl_status agree_on_failure(sli_pipe_group *group, bool runs_table)
     return broadcast_error(group->group, &error, first);
 }
 
-sl_status sli_pipe_group_end(sli_pipe_group *group, bool runs_table)
+sl_status sli_pipe_group_end(sli_pipe_group *group, double *busy_seconds)
 {
     sli_error_copy result;
-    if (runs_table)
-        sli_link_stop(group->link, group->outcomes + group->rank * (group->size + 1) + 1);
-    sli_error_save(&result, agree_on_failure(group, runs_table));
+    if (busy_seconds)
+        sli_link_stop(group->link, outcome_of(group, group->rank) + OUTCOME_SENT);
+    sli_error_save(&result, agree_on_failure(group, busy_seconds));
     (void)sli_failure_take(group->failure); /* what came after this rank's own end */
     return sli_error_restore(&result);
 }

@@ -16,8 +16,9 @@ typedef struct sli_pipe_group {
     uint64_t calls; /* of the pipe's functions that run a table, and of their accumulation steps */
     char (*names)[SLI_LINK_NAME_BYTES]; /* [size] "rank 1 (3 of the job) on HOST, stage 1" */
     int *hosts;                         /* [size] the first rank on the same host */
-    int64_t *outcomes; /* [size][1 + size] of a call: each rank's number of its failure, and the
-                          headers that it has sent to each rank */
+    int64_t *outcomes; /* [size][2 + size] of a call: each rank's number of its failure, the time of
+                          its actions in nanoseconds, and the headers that it has sent to each rank
+                        */
 } sli_pipe_group;
 
 /* Writes where a rank of the group is: "rank 1 (3 of the job) on HOST, stages 2 to 3".
@@ -42,8 +43,9 @@ void sli_pipe_group_destroy(sli_pipe_group **group);
 sl_status sli_pipe_group_compare(const sl_pipe *pipe);
 
 /* Ends a call on all ranks, when the threads of each have ended: takes the failure, and returns
- * that of the lowest number on every rank. `runs_table`: the link has a step under way. */
-sl_status sli_pipe_group_end(sli_pipe_group *group, bool runs_table);
+ * that of the lowest number on every rank. `busy_seconds` as in sli_pipe_end_run: not NULL where
+ * the link has a step under way. */
+sl_status sli_pipe_group_end(sli_pipe_group *group, double *busy_seconds);
 
 /* Rank `root`'s data on every rank; data from one rank to another; and sums, in which one rank's
  * term alone is not 0. */

@@ -32,8 +32,7 @@ static void add_actions(const sl_stage_info *stages, const sl_step_info *step, d
 void sli_rank_times_add(const sl_stage_info *stages, sl_step_info *step, sl_rank_stats *ranks,
                         int count)
 {
-    double busy[SL_MAX_STAGES] = {0}, waiting = 0;
-    int own = 0;
+    double busy[SL_MAX_STAGES] = {0};
     double outside = step->reduce_seconds + step->optimizer_seconds + step->data_seconds;
     double in_pipe = step->seconds > outside ? step->seconds - outside : 0;
     add_actions(stages, step, in_pipe, busy, ranks);
@@ -42,15 +41,14 @@ void sli_rank_times_add(const sl_stage_info *stages, sl_step_info *step, sl_rank
         if (busy[rank] == 0) /* it is another process's */
             continue;
         double idle = in_pipe > busy[rank] ? in_pipe - busy[rank] : 0;
-        own++;
-        waiting += idle;
         ranks[rank].steps++;
         seconds[SL_TIME_WAITING] += idle;
         seconds[SL_TIME_REDUCING] += step->reduce_seconds;
         seconds[SL_TIME_OPTIMIZER] += step->optimizer_seconds;
         seconds[SL_TIME_DATA] += step->data_seconds;
     }
-    step->waiting_seconds = own > 0 ? waiting / own : 0;
+    double busy_fraction = step->timeline_busy_seconds / step->timeline_seconds / count;
+    step->waiting_seconds = busy_fraction < 1 ? in_pipe * (1 - busy_fraction) : 0;
 }
 
 static double computing_seconds(const sl_rank_stats *of)

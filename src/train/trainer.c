@@ -280,6 +280,7 @@ static sl_status train_batch(sli_run *run)
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
     step.timeline_seconds = run->replica.pipe->trace_seconds;
+    step.timeline_busy_seconds = run->replica.pipe->trace_busy_seconds;
     run->at.steps++;
     run->at.batch++;
     sli_last_step_write(run->last_step, run->at.steps);
