@@ -14,6 +14,54 @@ typedef struct log_file {
     int count;
 } log_file;
 
+/* ---- Documentation -------------------------------------------------------------------------- */
+
+/* Whether a row "| `record` | `field`, … | unit | …" of docs/usage.md has the field and a unit. */
+static bool is_documented(const char *usage, const char *kind, const char *field)
+{
+    char start[64], name[128];
+    snprintf(start, sizeof start, "\n| `%s` | ", kind);
+    snprintf(name, sizeof name, "`%s`", field);
+    for (const char *row = usage; (row = strstr(row, start)); row++) {
+        const char *fields = row + strlen(start), *found = strstr(fields, name);
+        const char *unit = strstr(fields, " | "), *end = strchr(fields, '\n');
+        if (found && unit && found < unit && unit < end)
+            return unit[3] != '|' && unit[3] != ' ';
+    }
+    return false;
+}
+
+/* Every key, and those of objects: "model.nhid". */
+static void check_fields(const char *usage, const char *kind, const char *prefix, json_t *object)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        char field[96];
+        snprintf(field, sizeof field, "%s%s", prefix, key);
+        if (json_is_object(value)) {
+            strcat(field, ".");
+            check_fields(usage, kind, field, value);
+        } else if (strcmp(field, "record") != 0 && !is_documented(usage, kind, field)) {
+            fail_msg("docs/usage.md does not list %s of \"%s\" with a unit", field, kind);
+        }
+    }
+}
+
+static void check_documented(json_t *record)
+{
+    static char usage[1 << 16];
+    char path[512];
+    const char *source = getenv("SLUICE_SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/docs/usage.md", source ? source : ".");
+    assert_in_range(read_file(path, usage, sizeof usage - 1), 1, sizeof usage - 2);
+    check_fields(usage, json_string_value(json_object_get(record, "record")), "", record);
+}
+
+/* ---- Logs ----------------------------------------------------------------------------------- */
+
+/* Every field of every record must be in docs/usage.md. */
 static log_file read_log(const char *path)
 {
     log_file read = {.count = 0};
@@ -24,6 +72,7 @@ static log_file read_log(const char *path)
         assert_true(read.count < MOST_RECORDS);
         json_t *record = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
         assert_true(json_is_object(record));
+        check_documented(record);
         read.records[read.count++] = record;
     }
     fclose(file);
@@ -311,6 +360,48 @@ static void weights_that_were_not_saved_are_logged(void **state)
     sl_run_log_destroy(&log);
 }
 
+static void checkpoints_and_what_a_run_resumes_from_are_logged(void **state)
+{
+    sl_run_log *log;
+    const char *path = scratch_path(*state, "log.jsonl");
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.data = "text";
+    options.init = "m.safetensors";
+    const sl_run_info info = {.options = &options,
+                              .option_rows = {sl_plan_option_rows, sl_train_option_rows}};
+    const sl_checkpoint_event events[] = {
+        {.kind = SL_WEIGHTS_LEFT_OUT, .path = "m.safetensors", .tensor = "6.decoder.bias"},
+        {.kind = SL_CHECKPOINT_RESUMED, .path = "run", .step = 5, .lost_steps = 2},
+        {.kind = SL_CHECKPOINT_SAVED,
+         .path = "6",
+         .step = 6,
+         .copy_seconds = 1,
+         .write_seconds = 2},
+        {.kind = SL_CHECKPOINT_FAILED, .path = "7", .step = 7, .reason = "no room"}};
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    check_ok(reporter.checkpoint(reporter.context, &events[0]));
+    check_ok(reporter.checkpoint(reporter.context, &events[1]));
+    check_ok(reporter.started(reporter.context, &info));
+    check_ok(reporter.checkpoint(reporter.context, &events[2]));
+    check_ok(reporter.checkpoint(reporter.context, &events[3]));
+    log_file read = read_log(path);
+    assert_int_equal(read.count, 3);
+    const json_t *run = read.records[0], *saved = read.records[1], *failed = read.records[2];
+    assert_true(real_of(run, "resumed_step") == 5 && real_of(run, "lost_steps") == 2);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(run, "left_out"), 0)),
+                        "6.decoder.bias");
+    assert_string_equal(json_string_value(json_object_get(run, "init")), "m.safetensors");
+    assert_true(is_kind(saved, "checkpoint") && json_is_true(json_object_get(saved, "saved")));
+    assert_true(real_of(saved, "copy_ms") == 1e3 && real_of(saved, "write_ms") == 2e3);
+    assert_null(json_object_get(saved, "reason"));
+    assert_true(is_kind(failed, "checkpoint") && json_is_false(json_object_get(failed, "saved")));
+    assert_string_equal(json_string_value(json_object_get(failed, "reason")), "no room");
+    free_log(&read);
+    sl_run_log_destroy(&log);
+}
+
 static void log_that_cannot_be_written_is_an_error(void **state)
 {
     (void)state;
@@ -452,6 +543,7 @@ int run_log_tests(void)
         cmocka_unit_test(z_scores_look_back_128_values),
         WITH_SCRATCH(steps_have_z_scores),
         WITH_SCRATCH(weights_that_were_not_saved_are_logged),
+        WITH_SCRATCH(checkpoints_and_what_a_run_resumes_from_are_logged),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
         WITH_SCRATCH(run_goes_on_without_records_there_is_no_room_for),
         WITH_SCRATCH(record_comes_after_a_line_that_was_cut_off),
