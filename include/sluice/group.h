@@ -25,14 +25,6 @@ SL_API_BEGIN
 typedef struct sl_group sl_group;
 typedef struct sl_work sl_work;
 
-typedef enum sl_reduce_op {
-    SL_REDUCE_SUM,
-    SL_REDUCE_AVERAGE, /* floating-point types only */
-    SL_REDUCE_PRODUCT,
-    SL_REDUCE_MIN,
-    SL_REDUCE_MAX
-} sl_reduce_op;
-
 typedef struct sl_group_options {
     double timeout_seconds; /* 0: 1,800, PyTorch's default; INFINITY: none */
     bool check_collectives; /* every operation first compares what the ranks call: a mismatch is an

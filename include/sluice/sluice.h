@@ -6,6 +6,7 @@
 #include "sluice/data_parallel.h"
 #include "sluice/ddp.h"
 #include "sluice/device.h"
+#include "sluice/dtype.h"
 #include "sluice/group.h"
 #include "sluice/launch.h"
 #include "sluice/layers.h"

@@ -8,24 +8,11 @@
 #define SLUICE_TENSOR_H
 
 #include "sluice/device.h"
+#include "sluice/dtype.h"
 
 SL_API_BEGIN
 
 enum { SL_MAX_DIMS = 4 };
-
-typedef enum sl_dtype { SL_F32, SL_F64, SL_I32, SL_I64, SL_BF16 } sl_dtype;
-
-/* "f32", …; and an element's size. */
-const char *sl_dtype_name(sl_dtype dtype);
-size_t sl_dtype_bytes(sl_dtype dtype);
-
-/* In what matrix products are computed. BF16: their matrices are bf16 and their sums f32; what
- * forward keeps for backward and what modules pass on to each other is bf16. TF32: products round
- * the numbers of their f32 matrices to 11 bits, and sums are f32; only devices with
- * sl_device_has_tf32 have them. All else is f32. */
-typedef enum sl_precision { SL_PRECISION_F32, SL_PRECISION_BF16, SL_PRECISION_TF32 } sl_precision;
-
-extern const char *const sl_precision_names[]; /* "f32", "bf16", "tf32", NULL */
 
 typedef struct sl_tensor sl_tensor;
 

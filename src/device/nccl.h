@@ -8,7 +8,7 @@
 #ifndef SLI_DEVICE_NCCL_H
 #define SLI_DEVICE_NCCL_H
 
-#include "sluice/group.h"
+#include "sluice/dtype.h"
 
 typedef struct sli_nccl sli_nccl;
 

@@ -2,7 +2,7 @@
 #include "report/history_pipeline.h"
 
 #include "core/error.h"
-#include "core/timeline.h"
+#include "parallel/schedule/timeline.h"
 
 #include <math.h>
 #include <stdlib.h>

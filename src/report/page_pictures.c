@@ -1,7 +1,7 @@
 /* The pictures of a report: curves, bars of memory, timelines of pipelines. */
 #include "report/page.h"
 
-#include "core/timeline.h"
+#include "parallel/schedule/timeline.h"
 #include "report/chart.h"
 #include "report/markup.h"
 

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "core/timeline.h"
+#include "parallel/schedule/timeline.h"
 #include "report/zscore.h"
 
 #include <errno.h>
@@ -16,6 +16,14 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+const char *sl_time_kind_name(sl_time_kind kind)
+{
+    static const char *const names[SL_TIME_KINDS] = {"forward", "backward",  "recompute",
+                                                     "waiting", "reducing",  "optimizer",
+                                                     "data",    "checkpoint"};
+    return (unsigned)kind < SL_TIME_KINDS ? names[kind] : "?";
+}
 
 struct sl_run_log {
     char *path;

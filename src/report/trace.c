@@ -3,7 +3,7 @@
  * ranks. The measured steps of all epochs stand one behind the other. */
 #include "core/error.h"
 #include "core/json.h"
-#include "core/timeline.h"
+#include "parallel/schedule/timeline.h"
 #include "report/run_file.h"
 
 #include <inttypes.h>

@@ -31,20 +31,6 @@ struct sl_tensor {
     sl_shape shape;
 };
 
-const char *const sl_precision_names[] = {"f32", "bf16", "tf32", NULL};
-
-const char *sl_dtype_name(sl_dtype dtype)
-{
-    static const char *const names[] = {"f32", "f64", "i32", "i64", "bf16"};
-    return names[dtype];
-}
-
-size_t sl_dtype_bytes(sl_dtype dtype)
-{
-    static const size_t bytes[] = {4, 8, 4, 8, 2};
-    return bytes[dtype];
-}
-
 sl_shape sl_shape_1d(int64_t a)
 {
     return (sl_shape){1, {a}};

@@ -1,14 +1,6 @@
 /* What the time of a rank's steps goes to. */
 #include "train/run.h"
 
-const char *sl_time_kind_name(sl_time_kind kind)
-{
-    static const char *const names[SL_TIME_KINDS] = {"forward", "backward",  "recompute",
-                                                     "waiting", "reducing",  "optimizer",
-                                                     "data",    "checkpoint"};
-    return (unsigned)kind < SL_TIME_KINDS ? names[kind] : "?";
-}
-
 static sl_time_kind kind_of(sl_action_kind kind)
 {
     return kind == SL_ACTION_FORWARD     ? SL_TIME_FORWARD

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "core/timeline.h"
+#include "parallel/schedule/timeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef SLI_PARALLEL_SCHEDULE_TABLE_H
 #define SLI_PARALLEL_SCHEDULE_TABLE_H
 
-#include "core/timeline.h"
+#include "parallel/schedule/timeline.h"
 
 struct sl_schedule {
     int ranks, stages, micros;

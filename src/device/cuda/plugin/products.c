@@ -10,7 +10,7 @@
 #include "device/cuda/kernels.h"
 #include "device/cuda/plugin/cuda_device.h"
 
-#include "sluice/tensor.h"
+#include "sluice/dtype.h"
 
 #include <cublasLt.h>
 #include <pthread.h>

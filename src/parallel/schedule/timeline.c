@@ -1,4 +1,4 @@
-#include "core/timeline.h"
+#include "parallel/schedule/timeline.h"
 
 /* In the order of sl_action_kind. */
 static const struct {

@@ -1,6 +1,6 @@
 /* Timelines: what pipeline ranks did when, as a row of bars for each rank in an SVG. */
-#ifndef SLI_CORE_TIMELINE_H
-#define SLI_CORE_TIMELINE_H
+#ifndef SLI_PARALLEL_SCHEDULE_TIMELINE_H
+#define SLI_PARALLEL_SCHEDULE_TIMELINE_H
 
 #include "sluice/schedule.h"
 
