@@ -209,6 +209,10 @@ void cli_warn_of_run(const sl_run_info *info);
  * signal does; one process of a job does. */
 sl_status cli_signals_handle(bool saves, bool speaks);
 
+/* When the run has ended: a signal no longer prints that it has stopped the run, and only a second
+ * one ends the process at once. */
+void cli_signals_end_run(void);
+
 /* What signals have asked for since the last call, as flags; a stop stays. A run's `request`. */
 unsigned cli_signals_request(void *context);
 

@@ -281,6 +281,7 @@ static sl_status train_replicas(const settings *from, const sl_launch_info *laun
         status = sl_train_run_rank(&from->run, group, launch->local_rank, reporters, count, result);
     else if (status == SL_OK)
         status = sl_train_run(&from->run, reporters, count, result);
+    cli_signals_end_run();
     cli_progress_destroy(&progress);
     sl_group_destroy(&group);
     return status;

@@ -5,8 +5,9 @@
  *     SIGUSR1            a checkpoint now
  *     SIGUSR2            tables of memory and of what the time went to
  *
- * A run that saves nothing ends at once, and says that nothing was saved. A signal that was ignored
- * when the program started stays ignored. */
+ * A run that saves nothing ends at once, and says that nothing was saved. Once a run has ended, its
+ * process ends by itself, with the run's error if there is one, unless a second signal comes. A
+ * signal that was ignored when the program started stays ignored. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@ static const char stops_later[] =
     "\r\033[Ksluice: stopping after this step, to save; Ctrl-C again ends at once\n";
 
 /* The process's, as its signals are. */
-static atomic_bool stop_asked, save_asked, times_asked, output_lost, ends_next;
+static atomic_bool stop_asked, save_asked, times_asked, output_lost, ends_next, run_ended;
 /* Set before any of them is taken: */
 static bool run_saves, shows_stop;
 static char last_words[STOPPING][WORDS_BYTES]; /* empty: none */
@@ -33,6 +34,7 @@ static void stop_run(int number)
     /* SIGHUP comes from both shell and kernel, SIGPIPE at every write: a repeated one is not a
      * second request. */
     bool comes_again = number == SIGHUP || number == SIGPIPE;
+    bool goes_on = run_saves || atomic_load(&run_ended);
     if (comes_again)
         atomic_store(&output_lost, true);
     if (!atomic_exchange(&stop_asked, true) && run_saves) {
@@ -40,9 +42,9 @@ static void stop_run(int number)
         if (number == SIGINT && shows_stop)
             (void)!write(STDERR_FILENO, stops_later, sizeof stops_later - 1);
     }
-    if (run_saves && (comes_again || !atomic_exchange(&ends_next, true)))
+    if (goes_on && (comes_again || !atomic_exchange(&ends_next, true)))
         return;
-    for (int i = 0; i < STOPPING && !run_saves; i++)
+    for (int i = 0; i < STOPPING && !goes_on; i++)
         if (stopping[i] == number)
             (void)!write(STDERR_FILENO, last_words[i], strlen(last_words[i]));
     signal(number, SIG_DFL);
@@ -87,6 +89,11 @@ sl_status cli_signals_handle(bool saves, bool speaks)
     }
     SL_TRY(handle_signal(SIGUSR2));
     return saves ? handle_signal(SIGUSR1) : SL_OK;
+}
+
+void cli_signals_end_run(void)
+{
+    atomic_store(&run_ended, true);
 }
 
 unsigned cli_signals_request(void *context)

@@ -219,6 +219,32 @@ def test_weights(root):
     print("a run without checkpoints leaves its weights, or says that it leaves nothing")
 
 
+def test_failed_run(root):
+    """One that has failed shows its error alone, also when a signal comes before it is shown: mpirun
+    sends SIGTERM to all others when a process ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    filled = 0
+    try:
+        while True:
+            filled += os.write(writer, b"-" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    with Run(root, "failed", "--lr", "1e38", err=writer) as run:
+        def shows_error():
+            with open(f"/proc/{run.process.pid}/syscall", encoding="utf-8") as file:
+                return file.read().split()[1:2] == ["0x2"]  # waits for the reader of standard error
+        wait_for(shows_error, "an error that no one reads")
+        run.send(signal.SIGTERM)
+        os.close(writer)
+        with open(reader, encoding="utf-8") as file:
+            err = file.read()[filled:]
+        status, _, _ = run.end()
+        check(status == 1 and err.startswith("sluice: the ") and "allow_nan" in err and
+              err.count("sluice: ") == 1, f"{status} {err}")
+    print("a run that has failed shows its error alone")
+
+
 def check_loads(root, run):
     done = subprocess.run([PROGRAM, "eval", "--data", os.path.join(root, "text"), "--init",
                            run.weights, "--eval-max-batches", "2"], capture_output=True, text=True)
@@ -285,6 +311,7 @@ def main():
         test_lost_readers(root)
         test_lost_terminal(root)
         test_weights(root)
+        test_failed_run(root)
         if not shutil.which("mpirun"):
             print("skipped: jobs of two ranks, for there is no mpirun")
             return
