@@ -135,7 +135,8 @@ static sli_member *find_member(const sli_watch *watch, const sli_wire_message *m
     return at;
 }
 
-/* With the lock held. A connection that is broken shows when it is read. */
+/* With the lock held. If it fails, the hub has hung up or does not read: the thread that reads from
+ * it finds it closed or silent. */
 static void send_to_hub(sli_watch *watch, const sli_wire_message *message)
 {
     if (watch->hub.fd >= 0)
