@@ -307,7 +307,7 @@ static sl_status apply_kernels(const sl_loss_call *call, const sli_linear *last)
 static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
 {
     (void)loss;
-    const sli_linear *last = call->last ? sli_linear_within(call->last) : NULL;
+    const sli_linear *last = call->last ? sli_module_as_linear(call->last) : NULL;
     SL_TRY(check_call(call, last));
     sl_status status = apply_kernels(call, last);
     if (status != SL_OK && call->grad_in)
@@ -319,12 +319,12 @@ static sl_status cross_entropy_backward_weight(sl_loss *loss, sl_module *last, s
 {
     (void)loss;
     sl_tensor *dlogits, *in = NULL;
-    if (!sli_parameter_is_trained(sli_linear_within(last)->weight))
+    if (!sli_parameter_is_trained(sli_module_as_linear(last)->weight))
         return SL_OK;
     SL_TRY(sl_pass_take_deferred(pass, &dlogits));
     sl_status status = sl_pass_take_deferred(pass, &in);
     if (status == SL_OK)
-        status = add_panels(sli_linear_within(last), dlogits, in);
+        status = add_panels(sli_module_as_linear(last), dlogits, in);
     sl_tensor_destroy(&dlogits);
     sl_tensor_destroy(&in);
     return status;
@@ -356,7 +356,7 @@ static int64_t cross_entropy_rows(const sl_loss *loss, const sl_tensor *targets)
 static bool cross_entropy_takes_over(const sl_loss *loss, const sl_module *last)
 {
     (void)loss;
-    return sli_linear_within(last) != NULL;
+    return sli_module_as_linear(last) != NULL;
 }
 
 static const sl_loss_ops cross_entropy_ops = {

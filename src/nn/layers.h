@@ -53,7 +53,7 @@ sl_status sli_linear_declare(sl_module *module, const char *weight_name, float w
 sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
                             float bias_bound, sl_module **out);
 
-/* The Linear module's own; NULL for any other module. */
+/* That of a Linear or a Decoder; NULL for any other module. */
 const sli_linear *sli_module_as_linear(const sl_module *module);
 
 /* out [rows, out] from in [rows, in]; `epilogue` may be NULL. */
@@ -86,9 +86,6 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
 /* grad_in [rows, in] = grad W + beta grad_in. */
 sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
                                     sl_tensor *grad_in);
-
-/* The linear layer that a Linear or a Decoder module is; NULL for any other. */
-const sli_linear *sli_linear_within(const sl_module *module);
 
 /* ---- Layer norm, fused with the sum before it (layer_norm.c) ---------------------------- */
 

@@ -293,9 +293,31 @@ static const sl_module_ops linear_ops = {
     .can_continue = sli_always_continues,
 };
 
+/* A Decoder's state is that of its child "decoder", a Linear, which frees it. */
+static void keep_state(void *state)
+{
+    (void)state;
+}
+
+static const sl_module_ops decoder_ops = {
+    .type = "Decoder",
+    .destroy_state = keep_state,
+    .forward = linear_forward,
+    .backward = linear_backward,
+    .backward_input = linear_backward,
+    .backward_weight = linear_backward_weight,
+    .output_shape = linear_output_shape,
+    .widths = linear_widths,
+    .saved_bytes = linear_saved_bytes,
+    .deferred_bytes = linear_deferred_bytes,
+    .flops = linear_flops,
+    .can_continue = sli_always_continues,
+};
+
 const sli_linear *sli_module_as_linear(const sl_module *module)
 {
-    return module->ops == &linear_ops ? sl_module_state(module) : NULL;
+    bool is_linear = module->ops == &linear_ops || module->ops == &decoder_ops;
+    return is_linear ? sl_module_state(module) : NULL;
 }
 
 sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
@@ -330,77 +352,6 @@ sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bi
 
 static const float WEIGHT_BOUND = 0.1f;
 
-static sl_status decoder_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
-                                 sl_tensor **out)
-{
-    return sl_module_forward(sl_module_child(module, 0), pass, in, out);
-}
-
-static sl_status decoder_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                  sl_tensor **grad_in)
-{
-    return sl_module_backward(sl_module_child(module, 0), pass, grad_out, grad_in);
-}
-
-static sl_status decoder_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                        sl_tensor **grad_in)
-{
-    return sl_module_backward_input(sl_module_child(module, 0), pass, grad_out, grad_in);
-}
-
-static sl_status decoder_backward_weight(sl_module *module, sl_pass *pass)
-{
-    return sl_module_backward_weight(sl_module_child(module, 0), pass);
-}
-
-static sl_status decoder_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
-{
-    const sl_module *linear = sl_module_child(module, 0);
-    return linear->ops->output_shape(linear, in, out);
-}
-
-static void decoder_widths(const sl_module *module, int64_t *in, int64_t *out)
-{
-    const sl_module *linear = sl_module_child(module, 0);
-    linear->ops->widths(linear, in, out);
-}
-
-static int64_t decoder_saved_bytes(const sl_module *module, const sl_shape *in)
-{
-    return sl_module_saved_bytes(sl_module_child(module, 0), in);
-}
-
-static int64_t decoder_deferred_bytes(const sl_module *module, const sl_shape *in)
-{
-    return sl_module_deferred_bytes(sl_module_child(module, 0), in);
-}
-
-static int64_t decoder_flops(const sl_module *module, const sl_shape *in)
-{
-    return sl_module_flops(sl_module_child(module, 0), in);
-}
-
-static const sl_module_ops decoder_ops = {
-    .type = "Decoder",
-    .forward = decoder_forward,
-    .backward = decoder_backward,
-    .backward_input = decoder_backward_input,
-    .backward_weight = decoder_backward_weight,
-    .output_shape = decoder_output_shape,
-    .widths = decoder_widths,
-    .saved_bytes = decoder_saved_bytes,
-    .deferred_bytes = decoder_deferred_bytes,
-    .flops = decoder_flops,
-    .can_continue = sli_always_continues,
-};
-
-const sli_linear *sli_linear_within(const sl_module *module)
-{
-    if (module->ops == &decoder_ops)
-        module = module->children[0];
-    return sli_module_as_linear(module);
-}
-
 sl_status sl_decoder_create(int64_t width, int64_t ntokens, sl_module **out)
 {
     *out = NULL;
@@ -411,13 +362,10 @@ sl_status sl_decoder_create(int64_t width, int64_t ntokens, sl_module **out)
                         width, ntokens);
     sl_module *linear;
     SL_TRY(sli_linear_create(width, ntokens, false, WEIGHT_BOUND, 0.0f, &linear));
-    sl_status status = sl_module_create(&decoder_ops, NULL, out);
+    sl_status status = sl_module_create(&decoder_ops, sl_module_state(linear), out);
     if (status != SL_OK) {
         sl_module_destroy(&linear);
         return status;
     }
-    status = sl_module_add_child(*out, "decoder", linear);
-    if (status != SL_OK)
-        sl_module_destroy(out);
-    return status;
+    return sl_module_append(out, "decoder", SL_OK, &linear);
 }

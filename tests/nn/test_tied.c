@@ -70,7 +70,7 @@ static void freezing_either_module_freezes_the_value(void **state)
         sl_module *model;
         check_ok(sl_transformer_lm_create(&tied_options, &model));
         check_ok(sl_module_freeze(sl_module_child(model, which)));
-        const sl_parameter *tied = sli_linear_within(sl_module_child(model, 2))->weight;
+        const sl_parameter *tied = sli_module_as_linear(sl_module_child(model, 2))->weight;
         assert_int_equal(sl_parameter_get_kind(tied), SL_PARAMETER_FROZEN);
         assert_int_equal(sl_parameter_get_kind(tied->tied_to), SL_PARAMETER_FROZEN);
         check_module(&(module_case){.module = model, .in = sl_shape_2d(2, 3), .id_count = 7});
