@@ -1,10 +1,12 @@
 /* Every schedule's table: valid, drawn as its file draws it, with the bubble and the memory that
  * its paper gives. */
+#include "core/file.h"
 #include "parallel/schedule/table.h"
 #include "support/check.h"
 #include "support/pipes.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,46 +151,62 @@ static void forward_only_tables_are_valid_for_any_placement(void **state)
     }
 }
 
-static void check_drawing(const char *name, int ranks, int micros, sl_recompute mode,
-                          const char *expected)
+static char *draw(const char *name, int ranks, int micros, sl_recompute mode)
 {
     char *text;
     sl_schedule *schedule = write_table(name, ranks, 0, micros);
     check_ok(sl_schedule_recompute(schedule, mode));
     check_ok(sl_schedule_draw(schedule, &text));
-    if (strcmp(text, expected) != 0)
-        fail_msg("%s is\n%sand should be\n%s", name, text, expected);
-    free(text);
     sl_schedule_destroy(&schedule);
+    return text;
 }
 
-/* The drawings at the top of the writers' files. */
-static void schedules_are_as_they_are_drawn(void **state)
+/* The source of a schedule's writer: "zb-v" is in zb_v.c. */
+static char *read_writer(const char *name)
+{
+    char file[32], path[512], *text;
+    size_t bytes;
+    snprintf(file, sizeof file, "%s.c", name);
+    for (char *at = file; *at; at++)
+        *at = *at == '-' ? '_' : *at;
+    snprintf(path, sizeof path, "%s/src/parallel/schedule/%s", getenv("SLUICE_SOURCE_DIR"), file);
+    check_ok(sli_file_read(path, 1 << 20, &text, &bytes));
+    return text;
+}
+
+static void each_schedule_is_as_its_file_draws_it(void **state)
 {
     (void)state;
-    check_drawing("gpipe", 2, 3, SL_RECOMPUTE_NEVER,
-                  "0F2 0F1 0F0 ... ... 0B0 0B1 0B2\n"
-                  "... 1F2 1F1 1F0 1B0 1B1 1B2 ...\n");
-    check_drawing("gpipe", 2, 3, SL_RECOMPUTE_EXCEPT_LAST,
-                  "0F2 0F1 0F0 ... ... 0B0 0R1 0B1 0R2 0B2\n"
-                  "... 1F2 1F1 1F0 1B0 1R1 1B1 1R2 1B2 ...\n");
-    check_drawing("1f1b", 3, 4, SL_RECOMPUTE_NEVER,
-                  "0F0 0F1 0F2 ... ... 0B0 0F3 0B1 ... 0B2 ... 0B3\n"
-                  "... 1F0 1F1 ... 1B0 1F2 1B1 1F3 1B2 ... 1B3 ...\n"
-                  "... ... 2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3 ... ...\n");
-    check_drawing("interleaved", 2, 4, SL_RECOMPUTE_NEVER,
-                  "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ... 2B2 ... 2B3 0B2 0B3\n"
-                  "... 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ...\n");
-    check_drawing("looped-bfs", 2, 2, SL_RECOMPUTE_NEVER,
-                  "0F1 0F0 2F1 2F0 ... ... 2B0 2B1 0B0 0B1\n"
-                  "... 1F1 1F0 3F1 3F0 3B0 3B1 1B0 1B1 ...\n");
-    check_drawing("zb-h1", 3, 4, SL_RECOMPUTE_NEVER,
-                  "0F0 0F1 0F2 ... ... 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3\n"
-                  "... 1F0 1F1 ... 1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3\n"
-                  "... ... 2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3\n");
-    check_drawing("zb-v", 2, 2, SL_RECOMPUTE_NEVER,
-                  "0F0 0F1 ... 3F0 3I0 3F1 3I1 0I0 3W0 0I1 3W1 0W0 0W1\n"
-                  "... 1F0 2F0 1F1 2F1 2I0 1I0 2I1 1I1 2W0 1W0 2W1 1W1\n");
+    if (!getenv("SLUICE_SOURCE_DIR"))
+        skip();
+    const struct {
+        const char *name;
+        int ranks, micros;
+    } drawn[] = {{"gpipe", 2, 3},      {"1f1b", 3, 4},  {"interleaved", 2, 4},
+                 {"looped-bfs", 2, 2}, {"zb-h1", 3, 4}, {"zb-v", 2, 2}};
+    for (int i = 0; sl_schedule_names[i]; i++) {
+        char *source = read_writer(sl_schedule_names[i]), *rest;
+        assert_string_equal(drawn[i].name, sl_schedule_names[i]);
+        char *table = draw(drawn[i].name, drawn[i].ranks, drawn[i].micros, SL_RECOMPUTE_NEVER);
+        int rank = 0;
+        for (char *row = strtok_r(table, "\n", &rest); row; row = strtok_r(NULL, "\n", &rest)) {
+            char line[256];
+            snprintf(line, sizeof line, " *     rank %d   %s\n", rank++, row);
+            if (!strstr(source, line))
+                fail_msg("the file of %s does not draw\n%s", drawn[i].name, line);
+        }
+        free(table);
+        free(source);
+    }
+}
+
+static void recomputations_come_before_their_backwards(void **state)
+{
+    (void)state;
+    char *text = draw("gpipe", 2, 3, SL_RECOMPUTE_EXCEPT_LAST);
+    assert_string_equal(text, "0F2 0F1 0F0 ... ... 0B0 0R1 0B1 0R2 0B2\n"
+                              "... 1F2 1F1 1F0 1B0 1R1 1B1 1R2 1B2 ...\n");
+    free(text);
 }
 
 static void options_that_do_not_go_together_are_refused(void **state)
@@ -426,7 +444,8 @@ int schedule_tests(void)
         cmocka_unit_test(interleaved_takes_any_number_of_stages_and_micro_batches),
         cmocka_unit_test(completions_and_order_are_those_of_the_rows),
         cmocka_unit_test(forward_only_tables_are_valid_for_any_placement),
-        cmocka_unit_test(schedules_are_as_they_are_drawn),
+        cmocka_unit_test(each_schedule_is_as_its_file_draws_it),
+        cmocka_unit_test(recomputations_come_before_their_backwards),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
         cmocka_unit_test(placements_are_read),
         cmocka_unit_test(bubbles_are_the_closed_forms),

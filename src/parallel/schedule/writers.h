@@ -1,5 +1,5 @@
-/* The writers: functions that write an order of computation. Each has its drawing, at the top of
- * its file or above it, and a line in the list of writers.c. */
+/* The writers: functions that write an order of computation. Each has a file of its schedule's
+ * name, which begins with its drawing, and a line in the list of writers.c. */
 #ifndef SLI_PARALLEL_SCHEDULE_WRITERS_H
 #define SLI_PARALLEL_SCHEDULE_WRITERS_H
 
