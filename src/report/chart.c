@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { WIDTH = 420, HEIGHT = 240, LEFT = 54, RIGHT = 12, TOP = 10, BOTTOM = 26 };
+enum { WIDTH = 420, HEIGHT = 240, LEFT = 60, RIGHT = 22, TOP = 10, BOTTOM = 26 };
 enum { MOST_POINTS = 2000, BUCKETS = WIDTH - LEFT - RIGHT };
 
 typedef struct range {
@@ -79,11 +79,8 @@ static void draw_y_tick(const frame *on, double value)
     double y = place_y(on, value);
     fprintf(on->to,
             "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>"
-            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">",
-            LEFT, WIDTH - RIGHT, y, y, LEFT - 5, y + 4);
-    fprintf(on->to, fabs(value) >= 1e6 || (value != 0 && fabs(value) < 1e-3) ? "%.3g" : "%.6g",
-            value);
-    fputs("</text>\n", on->to);
+            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
+            LEFT, WIDTH - RIGHT, y, y, LEFT - 5, y + 4, value);
 }
 
 static void draw_x_tick(const frame *on, double value)
@@ -125,7 +122,7 @@ static void draw_log_ticks(const frame *on)
 
 static void draw_axes(const frame *on)
 {
-    const double least_factor = 4; /* over a smaller one, linear ticks are more */
+    const double least_factor = 10; /* over a smaller one, linear ticks are more */
     if (on->chart->log_scale && on->y.high / on->y.low > least_factor)
         draw_log_ticks(on);
     else
@@ -137,43 +134,62 @@ static void draw_axes(const frame *on)
 
 /* ---- Curves ------------------------------------------------------------------------------- */
 
-/* A path of at most MOST_POINTS points: of more, the lowest and the highest of each bucket. */
+/* How many points a bucket has: one, or so many that each pixel's column has one bucket. */
+static size_t bucket_points(const sli_curve *curve)
+{
+    return curve->count > MOST_POINTS ? (curve->count + BUCKETS - 1) / BUCKETS : 1;
+}
+
+/* Finds the lowest and the highest point of the bucket that begins at point `from`, in the order of
+ * x. Returns how many these are, 0 to 2. */
+static int find_ends(const frame *on, const sli_curve *curve, size_t from, const sli_point *ends[2])
+{
+    const sli_point *low = NULL, *high = NULL;
+    size_t end = from + bucket_points(curve);
+    for (size_t i = from; i < end && i < curve->count; i++) {
+        const sli_point *point = &curve->points[i];
+        if (!is_drawn(on, point->y))
+            continue;
+        low = !low || point->y < low->y ? point : low;
+        high = !high || point->y > high->y ? point : high;
+    }
+    if (!low)
+        return 0;
+    ends[0] = low < high ? low : high;
+    ends[1] = low < high ? high : low;
+    return low == high ? 1 : 2;
+}
+
 static void draw_path(const frame *on, const sli_curve *curve)
 {
-    size_t each = curve->count > MOST_POINTS ? (curve->count + BUCKETS - 1) / BUCKETS : 1;
+    const sli_point *ends[2];
     const char *verb = "M";
-    for (size_t i = 0; i < curve->count; i += each) {
-        size_t low = i, high = i, end = i + each < curve->count ? i + each : curve->count;
-        for (size_t k = i; k < end; k++) {
-            double y = curve->points[k].y;
-            if (!is_drawn(on, curve->points[low].y) || y < curve->points[low].y)
-                low = k;
-            if (!is_drawn(on, curve->points[high].y) || y > curve->points[high].y)
-                high = k;
-        }
-        if (!is_drawn(on, curve->points[low].y)) {
+    for (size_t i = 0; i < curve->count; i += bucket_points(curve)) {
+        int count = find_ends(on, curve, i, ends);
+        if (count == 0)
             verb = "M";
-            continue;
-        }
-        const sli_point *ends[] = {&curve->points[low < high ? low : high],
-                                   &curve->points[low < high ? high : low]};
-        for (int e = 0; e < (low == high ? 1 : 2); e++, verb = "L")
+        for (int e = 0; e < count; e++, verb = "L")
             fprintf(on->to, "%s%.1f %.1f", verb, place_x(on, ends[e]->x), place_y(on, ends[e]->y));
     }
 }
 
+static void draw_dot(const frame *on, const sli_curve *curve, const sli_point *point)
+{
+    fprintf(on->to, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>",
+            curve->colour, place_x(on, point->x), place_y(on, point->y));
+    sli_markup_text(on->to, curve->label);
+    fprintf(on->to, ", step %.0f: ", point->x);
+    sli_markup_number(on->to, point->y);
+    fputs("</title></circle>\n", on->to);
+}
+
 static void draw_dots(const frame *on, const sli_curve *curve)
 {
-    for (size_t i = 0; i < curve->count && i < MOST_POINTS; i++) {
-        sli_point point = curve->points[i];
-        if (!is_drawn(on, point.y))
-            continue;
-        fprintf(on->to, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>",
-                curve->colour, place_x(on, point.x), place_y(on, point.y));
-        sli_markup_text(on->to, curve->label);
-        fprintf(on->to, ", step %.0f: ", point.x);
-        sli_markup_number(on->to, point.y);
-        fputs("</title></circle>\n", on->to);
+    const sli_point *ends[2];
+    for (size_t i = 0; i < curve->count; i += bucket_points(curve)) {
+        int count = find_ends(on, curve, i, ends);
+        for (int e = 0; e < count; e++)
+            draw_dot(on, curve, ends[e]);
     }
 }
 

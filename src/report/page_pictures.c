@@ -190,6 +190,8 @@ static void draw_memory(const sli_page *page, const sl_run_history *run)
         return;
     fputs("<figure><figcaption>Peak memory <small>rank.stage and device of ", page->to);
     sli_markup_text(page->to, sli_page_short_name(page, run));
+    if (run->memory_count > MOST_DEVICES)
+        fprintf(page->to, "; %d of %zu devices are shown", MOST_DEVICES, run->memory_count);
     fprintf(page->to, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
             MEMORY_WIDTH, count * MEMORY_ROW + 4);
     for (int i = 0; i < count; i++)
@@ -251,19 +253,9 @@ static void draw_timeline(const sli_page *page, const sli_history_pipeline *pipe
     fputs("</svg>\n", page->to);
 }
 
-static void draw_pipeline(const sli_page *page, const sl_run_history *run,
-                          const sli_history_pipeline *pipeline)
+static void draw_timelines(const sli_page *page, const sli_history_pipeline *pipeline)
 {
-    if (pipeline->action_count == 0)
-        return;
-    fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", page->to);
-    sli_markup_text(page->to, sli_page_short_name(page, run));
-    if (run->pipeline_count > 1)
-        fprintf(page->to, ", replica %d", pipeline->replica);
-    fprintf(page->to,
-            ", step %" PRId64 " of epoch %" PRId64 "; %.4g ms</small></figcaption>\n"
-            "<div class=\"wide\"><div class=\"timelines\">\n",
-            pipeline->step, pipeline->epoch, 1e3 * timeline_end(pipeline));
+    fputs("<div class=\"wide\"><div class=\"timelines\">\n", page->to);
     draw_timeline(page, pipeline, true);
     draw_timeline(page, pipeline, false);
     fputs("</div></div>\n<p class=\"key\">", page->to);
@@ -271,8 +263,40 @@ static void draw_pipeline(const sli_page *page, const sl_run_history *run,
         fprintf(page->to, "<span><i style=\"background:%s\"></i> %c %s</span> ",
                 sli_action_colour((sl_action_kind)kind), sli_action_letter((sl_action_kind)kind),
                 sli_action_name((sl_action_kind)kind));
-    fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p></figure>\n",
-          page->to);
+    fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p>\n", page->to);
+}
+
+static void draw_pipeline(const sli_page *page, const sl_run_history *run,
+                          const sli_history_pipeline *pipeline)
+{
+    fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", page->to);
+    sli_markup_text(page->to, sli_page_short_name(page, run));
+    if (run->pipeline_count > 1)
+        fprintf(page->to, ", replica %d", pipeline->replica);
+    fprintf(page->to, ", step %" PRId64 " of epoch %" PRId64, pipeline->step, pipeline->epoch);
+    if (pipeline->action_count > 0)
+        fprintf(page->to, "; %.4g ms", 1e3 * timeline_end(pipeline));
+    fputs("</small></figcaption>\n", page->to);
+    if (pipeline->action_count > 0)
+        draw_timelines(page, pipeline);
+    else
+        fprintf(page->to,
+                "<p>The log has no timeline of this step. It has none of a step with more than %d "
+                "actions.</p>\n",
+                SL_RUN_LOG_MOST_ACTIONS);
+    fputs("</figure>\n", page->to);
+}
+
+static void draw_pipelines(const sli_page *page, const sl_run_history *run)
+{
+    for (size_t i = 0; i < run->pipeline_count && i < MOST_PIPELINES; i++)
+        draw_pipeline(page, run, &run->pipelines[i]);
+    if (run->pipeline_count <= MOST_PIPELINES)
+        return;
+    fputs("<p>", page->to);
+    sli_markup_text(page->to, sli_page_short_name(page, run));
+    fprintf(page->to, ": the pipelines of %d of %zu replicas are shown.</p>\n", MOST_PIPELINES,
+            run->pipeline_count);
 }
 
 /* ---- All of a page ------------------------------------------------------------------------ */
@@ -286,6 +310,5 @@ void sli_page_draw_pictures(const sli_page *page)
         draw_memory(page, page->runs[r]);
     fputs("</div>\n", page->to);
     for (int r = 0; r < page->count; r++)
-        for (size_t i = 0; i < page->runs[r]->pipeline_count && i < MOST_PIPELINES; i++)
-            draw_pipeline(page, page->runs[r], &page->runs[r]->pipelines[i]);
+        draw_pipelines(page, page->runs[r]);
 }
