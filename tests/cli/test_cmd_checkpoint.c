@@ -6,7 +6,8 @@
 
 #include <sys/resource.h>
 
-#define RUN TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 2 --max-batches 4 --quiet"
+#define RUN_SHOWN TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 2 --max-batches 4"
+#define RUN       RUN_SHOWN " --quiet"
 
 static int set_up(void **state)
 {
@@ -313,6 +314,29 @@ static void so_many_checkpoints_stay_as_are_kept(void **state)
     }
 }
 
+/* The last column of the table of times: the mean of what the log says of each save. */
+static void time_of_copies_is_shown_at_the_end(void **state)
+{
+    enum { STEPS = 8, COLUMN = 11 };
+    static char log[1 << 16];
+    scratch *in = *state;
+    program_run run;
+    double sum = 0;
+    int saves = 0;
+    program_succeed(&run,
+                    "train --data %s " RUN_SHOWN " --save-dir %s/saved --save-every 1 "
+                    "--log-json %s/log",
+                    in->directory, in->directory, in->directory);
+    log[read_file(scratch_path(in, "log"), log, sizeof log - 1)] = '\0';
+    for (const char *at = log; (at = strstr(at, "\"copy_ms\":")); at++, saves++)
+        sum += number_after(at, "\"copy_ms\":");
+    assert_true(saves >= STEPS && sum > 0);
+    const char *row = strstr(run.out, "  checkpoint\n0     0 ");
+    assert_non_null(row);
+    const char *end = strchr(strchr(row, '\n') + 1, '\n');
+    assert_float_equal(strtod(end - COLUMN, NULL), sum / STEPS, 0.00501);
+}
+
 static void resumed_run_keeps_its_rate_where_none_is_given(void **state)
 {
     scratch *in = *state;
@@ -397,6 +421,8 @@ int cmd_checkpoint_tests(void)
         on_run(run_resumes_though_its_log_cannot_be_written),
         on_run(so_many_checkpoints_stay_as_are_kept),
         on_run(resuming_continues_the_log),
+        cmocka_unit_test_setup_teardown(time_of_copies_is_shown_at_the_end, corpus_create,
+                                        tear_down),
         on_run(resumed_run_keeps_its_rate_where_none_is_given),
         on_run(checkpoints_of_another_run_are_left_alone),
         on_run(options_without_sense_are_refused),
