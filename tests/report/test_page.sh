@@ -1,7 +1,7 @@
 #!/bin/bash
-# sluice report: the page of two runs is well-formed, has all pictures, and shows hostile names as text; the
-# table has the logs' numbers. Chromium, where it is installed, shows the report, and the page of train --serve
-# and watch, with the points and actions of the logs (pages.py).
+# sluice report: the page of two runs is well-formed, has all pictures, and shows hostile names as text; its
+# tables and the CSV have the logs' values. Chromium, where it is installed, shows the report, and the page of
+# train --serve and watch, with the points and actions of the logs (pages.py).
 set -euo pipefail
 program=${SLUICE_PROGRAM:?}
 scratch=$(mktemp -d)
@@ -17,7 +17,7 @@ train() { # LOG OPTION...
         --log-json "$@" >/dev/null 2>&1
 }
 train a.jsonl
-train "$hostile" --lr 0.25 --schedule 1f1b
+train "$hostile" --lr 0.25 --schedule 1f1b --nhid 16
 printf '{"record":"st' >>a.jsonl # as of a run that was killed
 "$program" report a.jsonl "$hostile" -o page.html
 "$program" report --csv a.jsonl "$hostile" >table.csv
@@ -46,12 +46,73 @@ figures = {f.find("figcaption").text.strip() for f in page.iter("figure")}
 assert figures == {"Loss", "Perplexity", "Gradient norm", "Learning rate", "Speed", "Loss, unusual steps",
                    "Peak memory", "Pipeline"}, figures
 
+def median(log, key):
+    values = sorted(r[key] for r in log if r[key] is not None)
+    return values[len(values) // 2]
+
+def fraction(log, key):
+    return sum(r[key] for r in log) / sum(r["ms"] for r in log)
+
+def results(log, own, evals):
+    """What the table of results has of a log."""
+    pipeline = [r for r in log if r["record"] == "pipeline"][-1]
+    valid, [test] = [r for r in evals if r["split"] == "valid"], [r for r in evals if r["split"] == "test"]
+    last = [r["loss"] for r in own[-20:]]
+    yield "steps", own[-1]["step"]
+    yield "train loss, last 20 steps", sum(last) / len(last)
+    yield "best validation loss", min(r["loss"] for r in valid)
+    yield "last validation loss", valid[-1]["loss"]
+    yield "test loss", test["loss"]
+    yield "test perplexity", test["ppl"]
+    yield "seconds, with evaluations", next(r["seconds"] for r in log if r["record"] == "end")
+    yield "tokens/s, median", median(own, "tokens_per_s")
+    yield "GFLOP/s of the model, median", 1e-9 * median(own, "flops_per_s")
+    yield "mfu, median, %", 100 * median(own, "mfu")
+    yield "peak memory of a device", max(r["peak_total_bytes"] for r in log[-3:] if r["record"] == "memory")
+    yield "bubble measured, %", 100 * pipeline["bubble_measured"]
+    yield "bubble predicted, %", 100 * pipeline["bubble_predicted"]
+    yield "time for data, %", 100 * fraction(own, "data_ms")
+    yield "time for the optimizer, %", 100 * fraction(own, "optimizer_ms")
+    yield "time waiting for replicas, %", 100 * fraction(own, "reduce_ms")
+    yield "time waiting for other stages, %", 100 * fraction(own, "waiting_ms")
+    yield "steps with a loss or norm that is not finite", 0
+
+def number(cell):
+    words = cell.split()
+    return float(words[0]) * 1024 ** ["B", "KiB", "MiB", "GiB"].index((words + ["B"])[1])
+
+def read_table(name):
+    [table] = [t for t in page.iter("table") if t.get("class") == name]
+    return {row[0].text: [cell.text for cell in row[1:]] for row in table.find("tbody")}
+
+table = read_table("numbers")
+expected = [dict(results(*of)) for of in zip(records, steps, evals)]
+assert list(table) == list(expected[0])
+for name, cells in table.items():
+    for cell, of in zip(cells, expected, strict=True):
+        assert abs(number(cell) - of[name]) <= 5.1e-4 * abs(of[name]), (name, cell, of[name])
+
+def options(log):
+    run = next(r for r in log if r["record"] == "run")
+    return {key: value for key, value in {**run, **run["model"]}.items()
+            if key not in ("record", "model", "peak_flops_per_s")}
+
+one, other = map(options, records)
+assert list(one) == list(other)
+expected = {key: [one[key], other[key]] for key in one if one[key] != other[key]}
+assert set(expected) == {"lr", "schedule", "nhid", "parameters"}, expected
+shown = {key: [v if isinstance(v, str) else json.dumps(v) for v in pair] for key, pair in expected.items()}
+assert read_table("options") == shown, shown
+
 rows = list(csv.DictReader(open("table.csv")))
-assert len(rows) == sum(map(len, steps)) + sum(map(len, evals))
-for name, log in zip(logs, steps):
-    own = [r for r in rows if r["log"] == name and r["record"] == "step"]
-    assert [float(r["loss"]) for r in own] == [r["loss"] for r in log]
-    assert [int(r["step"]) for r in own] == [r["step"] for r in log]
+expected = [(name, r) for name, log in zip(logs, records) for r in log if r["record"] in ("step", "eval")]
+assert set(steps[0][0]) - {"batch"} <= set(rows[0])
+for row, (name, r) in zip(rows, expected, strict=True):
+    assert row.pop("log") == name and row.pop("record") == r.get("split", "step")
+    if r["record"] == "eval":
+        r["ms"] = 1e3 * r["seconds"]
+    for key, cell in row.items():
+        assert (float(cell) if cell else None) == r.get(key), (key, cell, r)
 END
 
 # Logs of one name in several directories.
