@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { GPUS = 2, MOST_STREAMS = 64, ALIGNMENT = 256 };
+enum { GPUS = 2, MOST_STREAMS = 64, ALIGNMENT = 256, HUGE_PAGE = 2 << 20 };
 #define RESERVED_BYTES ((size_t)1 << 32)
 
 /* An event lives as long as its handle or a task that knows it. */
@@ -88,6 +88,7 @@ static void begin(void)
     all.memory = mmap(NULL, RESERVED_BYTES, all.is_closed ? PROT_NONE : PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert(all.memory != MAP_FAILED);
+    madvise(all.memory, RESERVED_BYTES, MADV_HUGEPAGE); /* opened and closed sooner */
 }
 
 static void end(void)
@@ -95,10 +96,12 @@ static void end(void)
     pthread_mutex_unlock(&all.lock);
 }
 
+/* All of it, or by far: the bounds are those of huge pages. */
 static void open_memory(bool open)
 {
-    if (all.is_closed && all.used)
-        mprotect(all.memory, all.used, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    size_t whole = (all.used + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    if (all.is_closed && whole)
+        mprotect(all.memory, whole, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 bool fake_is_device_memory(const void *memory)

@@ -22,6 +22,8 @@ static void count_launch(const char *name)
         fake_cuda()->sgd_launches++;
     if (strcmp(name, "adamw") == 0)
         fake_cuda()->adamw_launches++;
+    if (strcmp(name, "cross_entropy") == 0)
+        fake_cuda()->entropy_launches++;
 }
 
 /* fake_launch_NAME, which queues run_NAME with the arguments that `...` are. */
