@@ -125,8 +125,8 @@ sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
     optimizer->options = options->optimizer;
     optimizer->error_if_nonfinite = options->error_if_nonfinite;
     optimizer->ddp = zero;
-    optimizer->rank = zero ? sl_group_rank(zero->group) : 0;
-    optimizer->ranks = zero ? sl_group_size(zero->group) : 1;
+    optimizer->shard = zero ? sl_group_rank(zero->group) : 0;
+    optimizer->shards = zero ? sl_group_size(zero->group) : 1;
     optimizer->stages = stages;
     sl_status status = SL_OK;
     for (int s = 0; s < stages && status == SL_OK; s++)

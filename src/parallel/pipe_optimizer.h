@@ -105,7 +105,7 @@ struct sl_pipe_optimizer {
     sl_optimizer_options options;
     const sl_ddp *ddp; /* over whose replicas the state is sharded; NULL: it is whole */
     bool error_if_nonfinite;
-    int rank, ranks;       /* shard `rank` of `ranks` is this one's */
+    int shard, shards;     /* of the optimizer's state: this rank's, of how many */
     double lr, grad_scale; /* of the step under way */
     sli_tensors tensors;   /* the list made last */
     int stages;

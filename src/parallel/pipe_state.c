@@ -85,8 +85,8 @@ static sl_status add_state(listed_stage *at, const sl_parameter *parameter)
     int arrays = sli_optimizer_arrays_of(options);
     sli_shard_range range = {0};
     if (at->own)
-        SL_TRY(sli_optimizer_range(at->set, parameter, in->whole ? 0 : in->optimizer->rank,
-                                   in->whole ? 1 : in->optimizer->ranks, &range));
+        SL_TRY(sli_optimizer_range(at->set, parameter, in->whole ? 0 : in->optimizer->shard,
+                                   in->whole ? 1 : in->optimizer->shards, &range));
     for (int a = 0; a < arrays; a++)
         SL_TRY(add_tensor(at->to, parameter, sli_optimizer_array_name(options, a), at->index,
                           &range, from ? sli_optimizer_state(from, range.bucket, a) : NULL));
@@ -242,7 +242,7 @@ sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoin
         list_tensors(optimizer->pipe,
                      &(listing){.optimizer = optimizer, .whole = true, .steps = true, .own = true},
                      tensors));
-    if (optimizer->rank > 0)
+    if (optimizer->shard > 0)
         sli_tensors_empty(tensors);
     SL_TRY(sli_tensors_open(tensors, true));
     out->items = tensors->items;

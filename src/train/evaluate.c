@@ -51,8 +51,8 @@ static sl_status evaluate_batches(const split_evaluation *job, sli_evaluation_st
             SL_TRY(stop(job->options->context, stopped));
         if (*stopped)
             return SL_OK;
-        if (first + replica->rank < job->batches)
-            SL_TRY(evaluate_batch(job, first + replica->rank));
+        if (first + replica->index < job->batches)
+            SL_TRY(evaluate_batch(job, first + replica->index));
     }
     if (!replica->group)
         return SL_OK;

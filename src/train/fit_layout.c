@@ -127,8 +127,9 @@ static sl_status try_layout(layout_search *search, const sl_train_options *trial
 /* Tries all layouts of at most so many replicas, and, with a pipeline, any longer one. */
 static sl_status try_layouts(layout_search *search, const sl_train_options *asked)
 {
-    int ranks = sli_layout_pipeline_ranks(asked), processes = search->processes;
-    int least = ranks < processes ? ranks : processes, most = ranks > 1 ? processes : 1;
+    int pipeline_ranks = sli_layout_pipeline_ranks(asked), processes = search->processes;
+    int least = pipeline_ranks < processes ? pipeline_ranks : processes,
+        most = pipeline_ranks > 1 ? processes : 1;
     int of_host = search->hosts->processes;
     for (int replicas = 1; replicas <= asked->replicas; replicas++)
         for (int count = least; count <= most && replicas * count <= processes; count++) {

@@ -57,16 +57,16 @@ const char *sl_train_options_schedule(const sl_train_options *options)
 
 int sl_train_options_chunks(const sl_train_options *options)
 {
-    enum { CHUNKS_PER_RANK = 4 };
-    int ranks = sli_layout_pipeline_ranks(options);
+    enum { MICROS_PER_RANK = 4 };
+    int pipeline_ranks = sli_layout_pipeline_ranks(options);
     if (options->chunks > 0)
         return options->chunks;
     if (options->table)
         return sl_schedule_micros(options->table);
     int64_t rows = options->batch_size / sli_layout_accumulation_steps(options);
-    if (ranks == 1 || rows < 1)
+    if (pipeline_ranks == 1 || rows < 1)
         return 1;
-    return rows < CHUNKS_PER_RANK * ranks ? (int)rows : CHUNKS_PER_RANK * ranks;
+    return rows < MICROS_PER_RANK * pipeline_ranks ? (int)rows : MICROS_PER_RANK * pipeline_ranks;
 }
 
 static int count_ranks(const sl_train_options *options)
@@ -93,9 +93,9 @@ int sli_layout_pipeline_ranks_of_rank(const sl_train_options *options)
 
 sli_layout sli_layout_of_rank(const sl_train_options *options, int rank)
 {
-    int ranks = ranks_of_replica(options), own = sli_layout_pipeline_ranks_of_rank(options),
-        index = rank % ranks;
-    return (sli_layout){rank / ranks, index, ranks, index * own, own};
+    int of_replica = ranks_of_replica(options), own = sli_layout_pipeline_ranks_of_rank(options),
+        index = rank % of_replica;
+    return (sli_layout){rank / of_replica, index, of_replica, index * own, own};
 }
 
 int sli_layout_shards(const sl_train_options *options)
@@ -189,16 +189,18 @@ static const char *plural(int count)
 /* Says how many processes fit. */
 static sl_status refuse_ranks(const sl_train_options *options)
 {
-    int replicas = sl_train_options_replicas(options), ranks = sli_layout_pipeline_ranks(options);
+    int replicas = sl_train_options_replicas(options),
+        pipeline_ranks = sli_layout_pipeline_ranks(options);
     char fit[256] = "1";
     size_t used = 1;
-    for (int each = 1; each <= ranks && used < sizeof fit; each++)
-        if (ranks % each == 0 && replicas * each > 1)
+    for (int each = 1; each <= pipeline_ranks && used < sizeof fit; each++)
+        if (pipeline_ranks % each == 0 && replicas * each > 1)
             used += (size_t)snprintf(fit + used, sizeof fit - used, "%s%d",
-                                     each < ranks ? ", " : " or ", replicas * each);
+                                     each < pipeline_ranks ? ", " : " or ", replicas * each);
     return sl_error(SL_ERR_INVALID,
                     "%d processes cannot be %d replica%s of %d pipeline rank%s: start %s",
-                    options->ranks, replicas, plural(replicas), ranks, plural(ranks), fit);
+                    options->ranks, replicas, plural(replicas), pipeline_ranks,
+                    plural(pipeline_ranks), fit);
 }
 
 static sl_status check_ranks(const sl_train_options *options)
@@ -220,7 +222,7 @@ static sl_status check_ranks(const sl_train_options *options)
 }
 
 /* Several lists must be as many as this host's ranks, each with a device for each pipeline rank. */
-static sl_status check_lists(const char *devices, const char *owners, int count, int ranks)
+static sl_status check_lists(const char *devices, const char *owners, int count, int pipeline_ranks)
 {
     int lists = count_lists(devices);
     const char *list = devices;
@@ -231,11 +233,12 @@ static sl_status check_lists(const char *devices, const char *owners, int count,
         if (strcspn(list, ";") == 0)
             return sl_error(SL_ERR_INVALID, "list %d of the devices is empty: \"%s\"", i + 1,
                             devices);
-        if (count_devices(list) != ranks)
+        if (count_devices(list) != pipeline_ranks)
             return sl_error(
                 SL_ERR_INVALID,
                 "list %d of \"%s\" has %d device%s for %d pipeline rank%s: each needs one", i + 1,
-                devices, count_devices(list), plural(count_devices(list)), ranks, plural(ranks));
+                devices, count_devices(list), plural(count_devices(list)), pipeline_ranks,
+                plural(pipeline_ranks));
     }
     return SL_OK;
 }
@@ -243,7 +246,8 @@ static sl_status check_lists(const char *devices, const char *owners, int count,
 static sl_status check_devices(const sl_train_options *options)
 {
     char *names, owners[32];
-    int count = sli_layout_host_ranks(options), ranks = sli_layout_pipeline_ranks_of_rank(options);
+    int count = sli_layout_host_ranks(options),
+        pipeline_ranks = sli_layout_pipeline_ranks_of_rank(options);
     bool is_replica = ranks_of_replica(options) == 1;
     if (!options->devices)
         return SL_OK;
@@ -252,13 +256,13 @@ static sl_status check_devices(const sl_train_options *options)
              : is_replica ? "s"
                           : "es");
     if (count_lists(options->devices) > 1)
-        SL_TRY(check_lists(options->devices, owners, count, ranks));
-    else if (count_devices(options->devices) != count * ranks)
+        SL_TRY(check_lists(options->devices, owners, count, pipeline_ranks));
+    else if (count_devices(options->devices) != count * pipeline_ranks)
         return sl_error(SL_ERR_INVALID,
                         "each pipeline rank of each %s needs a device of its own: %s, %d rank%s, "
                         "devices \"%s\"",
-                        is_replica ? "replica" : "process", owners, ranks, plural(ranks),
-                        options->devices);
+                        is_replica ? "replica" : "process", owners, pipeline_ranks,
+                        plural(pipeline_ranks), options->devices);
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sli_device_list_check(names);
     free(names);

@@ -22,10 +22,10 @@ static sl_status name_devices(const sl_train_options *options, int replica, sl_p
     char *devices, *rest;
     SL_TRY(sli_layout_devices(options, &devices));
     const char *name = strtok_r(devices, ",", &rest);
-    int ranks = sli_layout_pipeline_ranks(options);
-    for (int skipped = replica * ranks; skipped > 0; skipped--)
+    int pipeline_ranks = sli_layout_pipeline_ranks(options);
+    for (int skipped = replica * pipeline_ranks; skipped > 0; skipped--)
         name = strtok_r(NULL, ",", &rest);
-    for (int rank = 0; rank < ranks && name; rank++, name = strtok_r(NULL, ",", &rest))
+    for (int rank = 0; rank < pipeline_ranks && name; rank++, name = strtok_r(NULL, ",", &rest))
         for (int s = 0; s < out->stages; s++)
             if (out->stage[s].rank == rank)
                 snprintf(out->stage[s].device, sizeof out->stage[s].device, "%s", name);
@@ -120,9 +120,9 @@ static void count_action(sl_action action, const micro_plan *micro, stage_use *u
         use->most_under_way = use->under_way;
 }
 
-/* What each stage of the rank holds when the rank holds most. */
-static void plan_rank(const sl_schedule *schedule, int rank, const micro_plan *micros,
-                      stage_use *uses, sl_plan *out)
+/* What each stage of a pipeline rank holds when the rank holds most. */
+static void plan_pipeline_rank(const sl_schedule *schedule, int rank, const micro_plan *micros,
+                               stage_use *uses, sl_plan *out)
 {
     const sl_action *row;
     int count = sl_schedule_actions(schedule, rank, &row);
@@ -160,7 +160,7 @@ static sl_status plan_activations(const sl_train_options *options, int64_t rows,
         out->stage[s].workspace_bytes = micros[s].workspace;
     }
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
-        plan_rank(schedule, rank, micros, uses, out);
+        plan_pipeline_rank(schedule, rank, micros, uses, out);
     for (int s = 0; s < out->stages; s++) {
         bool last = s + 1 == out->stages;
         out->stage[s].activation_bytes += (last ? 1 : uses[s].most_under_way) * micros[s].output;
@@ -326,8 +326,8 @@ static void add_device(const sl_stage_plan *stage, bool keeps_best, sl_host_plan
 
 /* Adds what pipeline rank `rank` of a replica has in host memory. The first replica saves what is
  * the same on all, and each its shard of the optimizer's state. */
-static void add_rank(const sl_train_options *options, const sl_plan *plan, int rank, bool on_host,
-                     bool is_first, bool keeps_best, sl_host_plan *out)
+static void add_pipeline_rank(const sl_train_options *options, const sl_plan *plan, int rank,
+                              bool on_host, bool is_first, bool keeps_best, sl_host_plan *out)
 {
     for (int s = 0; s < plan->stages; s++) {
         const sl_stage_plan *stage = &plan->stage[s];
@@ -362,7 +362,8 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
         bool keeps_best = options->ranks > 0 || rank == first_rank; /* one copy a process */
         for (int i = 0; i < of.count; i++, device = device ? strtok_r(NULL, ", ", &rest) : NULL) {
             bool on_host = !device || sli_device_name_has_host_memory(device);
-            add_rank(options, &plan, of.first + i, on_host, of.replica == 0, keeps_best, out);
+            add_pipeline_rank(options, &plan, of.first + i, on_host, of.replica == 0, keeps_best,
+                              out);
         }
     }
     free(devices);

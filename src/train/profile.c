@@ -14,8 +14,8 @@ typedef struct model_profile {
     sli_profile_inputs of;
     int64_t micro_rows; /* of the run's micro-batches */
     int64_t rows;       /* that are profiled: at most a quarter of the batch's */
-    int chunks, ranks;
-    const sl_module_profile *times[SL_MAX_STAGES]; /* [ranks][modules] */
+    int micros, pipeline_ranks;
+    const sl_module_profile *times[SL_MAX_STAGES]; /* [pipeline_ranks][modules] */
     sl_module_profile *room;                       /* where they are */
 } model_profile;
 
@@ -62,13 +62,14 @@ static sl_device *device_of(const model_profile *profile, int rank)
 
 /* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices have as
  * many threads share what one of them took. */
-static sl_status profile_ranks(model_profile *profile)
+static sl_status profile_pipeline_ranks(model_profile *profile)
 {
     size_t modules = (size_t)sl_module_child_count(profile->of.model);
-    profile->room = calloc((size_t)profile->ranks * modules, sizeof *profile->room);
+    profile->room = calloc((size_t)profile->pipeline_ranks * modules, sizeof *profile->room);
     if (!profile->room)
-        return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks", profile->ranks);
-    for (int rank = 0; rank < profile->ranks; rank++) {
+        return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks",
+                        profile->pipeline_ranks);
+    for (int rank = 0; rank < profile->pipeline_ranks; rank++) {
         int like = 0, threads = sl_device_thread_count(device_of(profile, rank));
         while (sl_device_thread_count(device_of(profile, like)) != threads)
             like++;
@@ -84,11 +85,11 @@ static sl_status open_profile(model_profile *profile)
 {
     const sl_train_options *options = profile->of.options;
     int64_t rows = options->batch_size;
-    profile->chunks = sl_micro_batches(rows, sli_layout_micros(options), NULL);
-    profile->micro_rows = (rows + profile->chunks - 1) / profile->chunks;
+    profile->micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
+    profile->micro_rows = (rows + profile->micros - 1) / profile->micros;
     profile->rows = profile->micro_rows < (rows + 3) / 4 ? profile->micro_rows : (rows + 3) / 4;
-    profile->ranks = sli_layout_pipeline_ranks(options);
-    return profile_ranks(profile);
+    profile->pipeline_ranks = sli_layout_pipeline_ranks(options);
+    return profile_pipeline_ranks(profile);
 }
 
 /* ---- Times and cuts ----------------------------------------------------------------------- */
@@ -127,7 +128,7 @@ static sl_status cut_model(model_profile *profile, int *balance, sli_step_times 
     sl_schedule *table;
     bool by_time = profile->of.options->balance_kind == SL_BALANCE_AUTO;
     int stages, steps = sli_layout_accumulation_steps(profile->of.options),
-                micros = (profile->chunks + steps - 1) / steps;
+                micros = (profile->micros + steps - 1) / steps;
     sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
                                 .profiles = profile->times,
                                 .links = profile->of.links,
@@ -175,7 +176,7 @@ static sl_status measure_cost(sl_group *group, int first, int other, sl_link_cos
 /* One link after the other, so that none slows another down. */
 static sl_status measure_costs(const sl_train_options *options, sl_group *all, sl_link_cost *links)
 {
-    int ranks = sli_layout_pipeline_ranks(options),
+    int pipeline_ranks = sli_layout_pipeline_ranks(options),
         of_process = sli_layout_pipeline_ranks_of_rank(options), rank = sl_group_rank(all);
     bool measured[SL_MAX_STAGES][SL_MAX_STAGES] = {{false}};
     sl_schedule *table;
@@ -188,8 +189,8 @@ static sl_status measure_costs(const sl_train_options *options, sl_group *all, s
         bool is_known = first == other || measured[from][to];
         measured[from][to] = measured[to][from] = true;
         if (!is_known && (rank == first || rank == other)) {
-            status = measure_cost(all, first, other, &links[from * ranks + to]);
-            links[to * ranks + from] = links[from * ranks + to];
+            status = measure_cost(all, first, other, &links[from * pipeline_ranks + to]);
+            links[to * pipeline_ranks + from] = links[from * pipeline_ranks + to];
         }
     }
     sl_schedule_destroy(&table);
@@ -199,16 +200,17 @@ static sl_status measure_costs(const sl_train_options *options, sl_group *all, s
 sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_link_cost **out)
 {
     _Static_assert(sizeof **out == 2 * sizeof(double), "costs are summed as numbers");
-    int ranks = sli_layout_pipeline_ranks(options);
+    int pipeline_ranks = sli_layout_pipeline_ranks(options);
     *out = NULL;
-    if (sli_layout_pipeline_ranks_of_rank(options) == ranks)
+    if (sli_layout_pipeline_ranks_of_rank(options) == pipeline_ranks)
         return SL_OK;
-    sl_link_cost *links = calloc((size_t)ranks * (size_t)ranks, sizeof *links);
+    sl_link_cost *links = calloc((size_t)pipeline_ranks * (size_t)pipeline_ranks, sizeof *links);
     if (!links)
-        return sl_error(SL_ERR_MEMORY, "no memory for the links of %d ranks", ranks);
+        return sl_error(SL_ERR_MEMORY, "no memory for the links of %d ranks", pipeline_ranks);
     sl_status status = measure_costs(options, all, links);
     if (status == SL_OK)
-        status = sl_group_all_reduce(all, links, 2 * ranks * ranks, SL_F64, SL_REDUCE_SUM, NULL);
+        status = sl_group_all_reduce(all, links, 2 * pipeline_ranks * pipeline_ranks, SL_F64,
+                                     SL_REDUCE_SUM, NULL);
     if (status == SL_OK)
         *out = links;
     else

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Splits all ranks into rows and columns. */
+/* Splits all ranks by their replicas and by their stages. */
 static sl_status join_groups(const sl_train_options *options, const sli_layout *layout,
                              sli_replica *to)
 {
@@ -64,9 +64,9 @@ sl_status sli_replica_create(const sl_train_options *options, const sl_train_tas
     values = values && layout.replica == 0;
     const char *init = values && !options->partial ? options->init : NULL;
     *out = (sli_replica){.all = all,
-                         .rank = layout.replica,
+                         .index = layout.replica,
                          .count = options->replicas,
-                         .run_rank = rank,
+                         .rank = rank,
                          .is_silent = layout.rank_in_replica > 0};
     SL_TRY(join_groups(options, &layout, out));
     if (init && !options->task)
@@ -147,7 +147,7 @@ sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
 static void describe_device(const sli_replica *replica, const sl_device *device, int stage,
                             sl_rank_stats *out)
 {
-    out->rank = replica->run_rank;
+    out->rank = replica->rank;
     out->stage = stage;
     out->threads = sl_device_thread_count(device);
     sli_host_name(out->host);
@@ -162,8 +162,8 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica)
     const sl_pipe *pipe = replica->pipe;
     int all = sl_pipe_ranks(pipe) * replica->count,
         count = all / (replica->all ? sl_group_size(replica->all) : 1);
-    sl_rank_stats *of_replica = replica->rank_stats + replica->rank * sl_pipe_ranks(pipe);
-    sl_rank_stats *own = replica->rank_stats + replica->run_rank * count;
+    sl_rank_stats *of_replica = replica->rank_stats + replica->index * sl_pipe_ranks(pipe);
+    sl_rank_stats *own = replica->rank_stats + replica->rank * count;
     for (int s = sl_pipe_stages(pipe) - 1; s >= 0; s--) { /* a rank's lowest comes last */
         const sl_device *device = sl_pipe_device(pipe, s);
         if (device)
@@ -179,18 +179,18 @@ void sli_replica_update_memory(const sli_replica *replica)
 {
     const sl_pipe *pipe = replica->pipe;
     for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        int row = replica->rank * sl_pipe_ranks(pipe) + sl_pipe_rank(pipe, s);
+        int entry = replica->index * sl_pipe_ranks(pipe) + sl_pipe_rank(pipe, s);
         if (sl_pipe_device(pipe, s))
-            sl_device_memory(sl_pipe_device(pipe, s), &replica->rank_stats[row].stats);
+            sl_device_memory(sl_pipe_device(pipe, s), &replica->rank_stats[entry].stats);
     }
 }
 
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds)
 {
     int ranks = sl_pipe_ranks(replica->pipe);
-    sl_rank_stats *of_replica = &replica->rank_stats[replica->rank * ranks];
+    sl_rank_stats *of_replica = &replica->rank_stats[replica->index * ranks];
     for (int r = 0; r < ranks; r++)
-        if (of_replica[r].rank == replica->run_rank)
+        if (of_replica[r].rank == replica->rank)
             of_replica[r].seconds[SL_TIME_CHECKPOINT] += seconds;
 }
 

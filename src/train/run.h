@@ -60,8 +60,8 @@ sl_status sli_layout_shared_devices(const sl_train_options *options, char **out)
 /* What a rank has of a replica: model, loss and pipe; and the groups in which it meets the others.
  *
  *              stage 0    stage 1
- *   replica 0  rank 0 ─── rank 1     `pipe_group`: a row
- *                 │          │       `group`: a column
+ *   replica 0  rank 0 ─── rank 1     `pipe_group`: the ranks of its replica
+ *                 │          │       `group`: those of its stages, one of each replica
  *   replica 1  rank 2 ─── rank 3     `all`: all of them */
 typedef struct sli_replica {
     sl_module *model;
@@ -69,11 +69,11 @@ typedef struct sli_replica {
     sl_pipe *pipe;
     sl_group *all;             /* borrowed; NULL: there is one rank, and one shard */
     sl_group *pipe_group;      /* NULL: the replica is this rank's alone */
-    sl_group *group;           /* one rank a replica; where each has one rank it is `all`; NULL: one
-                                  replica, and one shard */
+    sl_group *group;           /* where each replica has one rank it is `all`; NULL: one replica,
+                                  and one shard */
     sl_ddp *ddp;               /* since sli_replica_join; NULL: there is no group */
-    int rank, count;           /* of the replicas */
-    int run_rank;              /* of `all` */
+    int index, count;          /* of the replicas */
+    int rank;                  /* of `all` */
     bool is_silent;            /* not the first rank of its replica, which reports */
     sl_rank_stats *rank_stats; /* [count * pipeline ranks], by replica and pipeline rank */
 } sli_replica;
@@ -96,7 +96,7 @@ sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options
  * destroyed. */
 sl_status sli_replica_abort(const sli_replica *replica, sl_status error);
 
-/* Fills in what the devices of this rank hold, in its rows of `rank_stats`. */
+/* Fills in what the devices of this rank hold, in its entries of `rank_stats`. */
 void sli_replica_update_memory(const sli_replica *replica);
 
 /* Gathers `rank_stats` of all ranks. */
@@ -107,7 +107,7 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica);
 sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_timeline_entry *own,
                                        int count, sl_timeline_entry **out);
 
-/* Adds to the times of this rank's rows of `rank_stats`. */
+/* Adds to the times of this rank's entries of `rank_stats`. */
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds);
 
 /* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
@@ -292,7 +292,7 @@ sl_status sli_run_refresh(sli_run *run);
 #define SLI_CALL_REPORTERS(run, event, ...)                                                        \
     for (int i = 0; i < (run)->reporter_count && !(run)->replica.is_silent; i++) {                 \
         const sl_reporter *reporter = &(run)->reporters[i];                                        \
-        if (reporter->rank == (run)->replica.run_rank && reporter->event)                          \
+        if (reporter->rank == (run)->replica.rank && reporter->event)                              \
             SL_TRY(reporter->event(reporter->context, __VA_ARGS__));                               \
     }
 

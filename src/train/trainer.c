@@ -36,13 +36,13 @@ sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *e
 
 static bool is_first(const sli_run *run)
 {
-    return run->replica.run_rank == 0;
+    return run->replica.rank == 0;
 }
 
 /* The first replica reads and writes weights. */
 static bool saves_weights(const sli_run *run)
 {
-    return run->options.save && run->replica.rank == 0;
+    return run->options.save && run->replica.index == 0;
 }
 
 static sl_status report_left_out(void *context, const char *tensor, const char *reason)
@@ -63,7 +63,7 @@ static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *d
     SL_TRY(sli_replica_create(options, run->task, all, devices, !resumes, replica));
     if (resumes)
         SL_TRY(sli_resume_model(run));
-    else if (replica->rank == 0 && options->init && options->partial)
+    else if (replica->index == 0 && options->init && options->partial)
         SL_TRY(sl_weights_load_partial(replica->pipe, options->init, report_left_out, run));
     if (saves_weights(run)) /* a path that cannot be written is found before training */
         SL_TRY(sli_weights_check_save(replica->pipe, options->save));
@@ -84,7 +84,7 @@ static void describe_run(sli_run *run)
         .options = &run->options,
         .option_rows = {sl_plan_option_rows, sl_train_option_rows},
         .ntokens = run->corpus ? run->options.model.ntokens : 0,
-        .replica = run->replica.rank,
+        .replica = run->replica.index,
         .replicas = run->replica.count,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
         .batches_per_epoch = run->batches_per_epoch,
@@ -107,7 +107,7 @@ static void describe_run(sli_run *run)
         sl_stage_info *stage = &run->stages[s];
         stage->rank = sl_pipe_rank(pipe, s);
         const sl_rank_stats *device =
-            &run->replica.rank_stats[run->replica.rank * sl_pipe_ranks(pipe) + stage->rank];
+            &run->replica.rank_stats[run->replica.index * sl_pipe_ranks(pipe) + stage->rank];
         snprintf(stage->device, sizeof stage->device, "%s", device->device);
         sl_pipe_stage_modules(pipe, s, &stage->first, &stage->count);
         stage->threads = device->threads;
@@ -233,8 +233,8 @@ static sl_status train_shards(sli_run *run, sl_step_info *step)
 {
     const sli_replica *replica = &run->replica;
     int shards = run->options.shards;
-    int first = sli_sum_tree_first(shards, replica->rank, replica->count);
-    int end = sli_sum_tree_first(shards, replica->rank + 1, replica->count);
+    int first = sli_sum_tree_first(shards, replica->index, replica->count);
+    int end = sli_sum_tree_first(shards, replica->index + 1, replica->count);
     double losses[shards];
     memset(losses, 0, sizeof losses);
     for (int shard = first; shard < end; shard++) {
@@ -287,7 +287,7 @@ static sl_status train_batch(sli_run *run)
     sli_replica_update_memory(&run->replica);
     step.seconds = sli_clock_seconds() - start;
     step.mfu = run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
-    sli_rank_times_add(run->stages, &step, &run->replica.rank_stats[run->replica.rank * ranks],
+    sli_rank_times_add(run->stages, &step, &run->replica.rank_stats[run->replica.index * ranks],
                        ranks);
     SLI_CALL_REPORTERS(run, step, &step)
     return sli_timelines_report_step(run);

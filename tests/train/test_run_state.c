@@ -211,13 +211,13 @@ static void replicas_share_the_firsts_copy(void **state)
     check_ok(sli_best_create(2, true, &best));
     uint64_t without = parameter_bytes(&second);
     float *kept = pipe_values(&first, &count);
-    check_ok(sli_best_keep(best, &(sli_replica){.pipe = second.pipe, .rank = 1}));
-    check_ok(sli_best_keep(best, &(sli_replica){.pipe = first.pipe, .rank = 0}));
+    check_ok(sli_best_keep(best, &(sli_replica){.pipe = second.pipe, .index = 1}));
+    check_ok(sli_best_keep(best, &(sli_replica){.pipe = first.pipe, .index = 0}));
     assert_int_equal(parameter_bytes(&second), without);
     change_all(&first, 1);
     change_all(&second, 2);
     check_ok(sli_best_keep(best, &(sli_replica){.pipe = second.pipe,
-                                                .rank = 1})); /* not the values to be kept */
+                                                .index = 1})); /* not the values to be kept */
     check_ok(sli_best_restore(best, first.pipe));
     check_ok(sli_best_restore(best, second.pipe));
     test_pipe *const both[] = {&first, &second};

@@ -57,7 +57,7 @@ static sl_status copy_stage(int stage, void *arg)
 sl_status sli_best_keep(sli_best *best, const sli_replica *replica)
 {
     sl_pipe *pipe = replica->pipe;
-    if (best->shared && replica->rank > 0)
+    if (best->shared && replica->index > 0)
         return SL_OK;
     SL_TRY(sl_pipe_run_on_stages(pipe, copy_stage, &(best_copy){best->copies, pipe, false}));
     best->kept = true;

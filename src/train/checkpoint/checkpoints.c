@@ -97,7 +97,7 @@ static sl_status copy_model(sli_checkpoints *to)
 static sl_status copy_state(sli_checkpoints *to)
 {
     double start = sli_clock_seconds();
-    if (to->run->replica.rank == 0)
+    if (to->run->replica.index == 0)
         SL_TRY(copy_model(to));
     if (to->targets & STEP) {
         SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, !to->every, false, &to->optimizer));
@@ -157,11 +157,11 @@ static sli_checkpoint_shard shard_of(const save *what, const char *name, const s
 {
     const sli_checkpoints *of = what->of;
     sli_checkpoint_shard shard = {.part = part_of(what, name, own)};
-    if (of->run->replica.rank > 0)
+    if (of->run->replica.index > 0)
         return shard;
     shard.number = sl_group_rank(of->first) + 1;
     shard.count = sl_group_size(of->first);
-    if (of->run->replica.run_rank > 0 || !whole)
+    if (of->run->replica.rank > 0 || !whole)
         return shard;
     for (size_t i = 0; i < whole->count; i++)
         files[i] = whole->entries[i].owner + 1;
@@ -196,7 +196,7 @@ static sl_status write_contents(const save *what, const sli_item_source *source)
 {
     sli_checkpoints *of = what->of;
     const sli_replica *replica = &of->run->replica;
-    bool is_root = replica->run_rank == 0;
+    bool is_root = replica->rank == 0;
     const sl_checkpoint_file vocab = {"model.vocab.txt", of->vocab, of->vocab_bytes};
     sl_checkpoint_part parts[PARTS];
     sli_checkpoint_shard shards[PARTS] = {{.number = 0}};
@@ -239,7 +239,7 @@ static sl_status send_contents(const save *what)
     if (what->all && of->best.count > 0)
         stream.lists[lists] = &of->best;
     SL_TRY(sli_pipe_group_agree(of->first, sli_error_restore(&of->copied)));
-    if (of->run->replica.run_rank > 0)
+    if (of->run->replica.rank > 0)
         return sli_state_stream_serve(&stream);
     return sli_state_stream_end(&stream, write_contents(what, &source));
 }
@@ -267,7 +267,7 @@ static sl_status write_step(sli_checkpoints *checkpoints)
 {
     const sl_save_options *options = checkpoints->options;
     SL_TRY(write_copy(checkpoints, checkpoints->path, true));
-    return checkpoints->run->replica.run_rank == 0
+    return checkpoints->run->replica.rank == 0
                ? sli_save_directory_prune(options->directory, checkpoints->step, options->keep)
                : SL_OK;
 }
@@ -377,7 +377,7 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
     SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, replica,
                                         checkpoints->number, &is_shared));
     if (replica->pipe_group)
-        SL_TRY(sl_group_split(replica->all, replica->rank == 0 ? 0 : -1, &checkpoints->first));
+        SL_TRY(sl_group_split(replica->all, replica->index == 0 ? 0 : -1, &checkpoints->first));
     if (is_sharded && is_shared)
         SL_TRY(sl_group_split(replica->all, 0, &checkpoints->every));
     checkpoints->sends = replica->pipe_group && !is_shared;
@@ -390,14 +390,14 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
 static sl_status prepare_saves(sli_checkpoints *checkpoints)
 {
     const sli_replica *replica = &checkpoints->run->replica;
-    if (replica->run_rank == 0)
+    if (replica->rank == 0)
         SL_TRY(open_directory(checkpoints));
     int64_t number = (int64_t)checkpoints->number;
     if (replica->all)
         SL_TRY(sl_group_broadcast(replica->all, &number, 1, SL_I64, 0, NULL));
     checkpoints->number = (uint64_t)number;
     SL_TRY(join_savers(checkpoints));
-    return replica->run_rank == 0 || checkpoints->first || checkpoints->every
+    return replica->rank == 0 || checkpoints->first || checkpoints->every
                ? sli_worker_create(NULL, NULL, &checkpoints->worker)
                : SL_OK;
 }
@@ -451,7 +451,7 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
         return SL_OK;
     sli_worker_wait(checkpoints->worker);
     checkpoints->under_way = false;
-    if (checkpoints->run->replica.run_rank != 0)
+    if (checkpoints->run->replica.rank != 0)
         return SL_OK;
     bool saved = checkpoints->error.status == SL_OK;
     return sli_report_checkpoint(checkpoints->run,
@@ -475,7 +475,7 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
     checkpoints->number++;                   /* on all, also on those that write nothing */
     checkpoints->step = run->at.steps;
-    checkpoints->targets = run->replica.rank == 0 ? targets : targets & STEP;
+    checkpoints->targets = run->replica.index == 0 ? targets : targets & STEP;
     bool gathers = targets & STEP && !checkpoints->every;
     if (gathers)
         SL_TRY(sli_pipe_optimizer_gather(run->optimizer));
@@ -527,7 +527,7 @@ static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
     if (!*stop)
         return SL_OK;
     SL_TRY(report_ended(checkpoints, true));
-    if (checkpoints->error.status == SL_OK || checkpoints->run->replica.run_rank != 0)
+    if (checkpoints->error.status == SL_OK || checkpoints->run->replica.rank != 0)
         return SL_OK;
     return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
                     checkpoints->error.text);

@@ -228,7 +228,7 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
     char temporary[SLI_TEMPORARY_BYTES], *trial;
     sli_temporary_name(best_name, number, temporary);
     SL_TRY(sli_path_join(path, temporary, &trial));
-    bool makes = replica->run_rank == 0;
+    bool makes = replica->rank == 0;
     sl_status status = makes && mkdir(trial, 0777) != 0
                            ? file_error(path, "making a directory for a trial")
                            : sl_group_barrier(replica->all, NULL);
