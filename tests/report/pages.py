@@ -28,6 +28,11 @@ BOXES = """[...document.querySelectorAll('figure.pipeline')].map(figure => ['pre
           top: svg.getBoundingClientRect().top, left: svg.getBoundingClientRect().left,
           rows: boxes('rect.bubble'), boxes: boxes('rect:not(.bubble)')};
 }))"""
+BARS = """[...document.querySelectorAll('.charts figure:not(:has(path))')].map(figure => ({
+  caption: figure.querySelector('figcaption').innerText,
+  bars: [...figure.querySelectorAll('rect')].map(r =>
+    [r.querySelector('title').textContent.split(':')[0], ...['y', 'x', 'width'].map(key => Number(r.getAttribute(key)))]),
+  devices: [...figure.querySelectorAll('text:has(title)')].map(t => t.firstChild.data)}))"""
 FIGURES = """Object.fromEntries([...document.querySelectorAll('.state > div')].map(d =>
   [d.querySelector('span').innerText, d.querySelector('b').innerText]))"""
 KINDS = {"F": "forward", "R": "recompute", "B": "backward", "I": "backward for the input",
@@ -45,7 +50,8 @@ class Log:
         self.run = records[0]
         self.steps = [r for r in records if r["record"] == "step"]
         self.valid = [r for r in records if r["record"] == "eval" and r["split"] == "valid"]
-        pipelines = [r for r in records if r["record"] == "pipeline"]
+        memory, pipelines = ([r for r in records if r["record"] == kind] for kind in ("memory", "pipeline"))
+        self.memory = {(r["rank"], r["stage"]): r for r in memory}
         self.pipelines = {r["replica"]: r for r in pipelines}  # the last one of each
 
     def cut(self, step, valid):
@@ -148,6 +154,23 @@ def check_charts(charts, logs):
         check_points([dot[1:] for dot in chart["dots"]], [point for _, point in dots], chart)
 
 
+# ---- Memory -------------------------------------------------------------------------------------
+
+
+def check_memory(figure, log):
+    """Each device's row has a bar for each category, as long as its bytes and one after the other."""
+    records, bars = list(log.memory.values())[:64], figure["bars"]
+    names = [f"{r['rank']}.{r['stage']} {r['device']}" for r in records]
+    assert [re.sub(r" host-\d", "", text) for text in figure["devices"]] == names
+    expected = [(row, category, size) for row, r in enumerate(records) for category, size in r["peak_bytes"].items() if size]
+    assert [category for category, *_ in bars] == [category for _, category, _ in expected]
+    scale = max(width for *_, width in bars) / max(size for *_, size in expected)
+    ends = {}
+    for (_, y, x, width), (row, _, size) in zip(bars, expected):
+        assert abs(width - size * scale) < 0.2 and abs(x - ends.get(row, x)) < 0.2 and y == bars[0][1] + 22 * row
+        ends[row] = x + width
+
+
 # ---- Timelines ----------------------------------------------------------------------------------
 
 
@@ -202,6 +225,8 @@ def check_marks(browser):
 def check_pictures(browser, logs):
     """The page's pictures are those of the logs."""
     check_charts(browser.value(CHARTS), logs)
+    for figure, log in zip(browser.value(BARS), logs, strict=True):
+        check_memory(figure, log)
     figures, records = browser.value(BOXES), [r for log in logs for r in log.pipelines.values()]
     check_order(figures)
     for timelines, record in zip(figures, records, strict=True):
@@ -252,10 +277,10 @@ def check_large_report(browser, program):
     address = f"file://{os.getcwd()}/large.html"
     browser.open(address, 390)
     browser.await_true("!!document.querySelector('footer')")
+    [memory] = browser.value(BARS)
+    assert memory["caption"].endswith("64 of 100 devices are shown") and len(memory["bars"]) == 64, memory
     check_charts(browser.value(CHARTS), [Log("large.jsonl")])
-    memory = browser.value("[...document.querySelectorAll('figure:not(:has(path)) figcaption')].at(0).innerText")
-    assert memory.endswith("64 of 100 devices are shown"), memory
-    assert browser.value("document.querySelectorAll('.charts rect').length") == 64
+    check_memory(memory, Log("large.jsonl"))
     assert browser.value("document.querySelectorAll('figure.pipeline').length") == 64
     assert browser.value("document.querySelectorAll('figure.pipeline svg').length") == 2 * 63
     text = browser.value("document.body.innerText")
