@@ -1,8 +1,7 @@
 #define _GNU_SOURCE /* unshare, memmem */
 #include "core/clock.h"
-#include "io/scratch.h"
-#include "sluice/report.h"
-#include "support/check.h"
+#include "report/server.h"
+#include "train/small_run.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,23 +18,26 @@ static const char log_lines[] =
 
 /* ---- A browser ---------------------------------------------------------------------------- */
 
-static int port_of(const sl_live_page *page)
+static int port_of(const char *url)
 {
-    const char *url = sl_live_page_url(page), *colon = strrchr(url, ':');
+    const char *colon = strrchr(url, ':');
     assert_non_null(colon);
     return atoi(colon + 1);
 }
 
-/* Reading gives up after 20 s. */
-static int connect_to(const sl_live_page *page)
+/* Reading gives up after 20 s. The system holds at most about `room` bytes that are not read; 0:
+ * as many as it likes. */
+static int connect_to(const char *url, int room)
 {
     struct timeval limit = {.tv_sec = 20};
     struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_port = htons((uint16_t)port_of(page)),
+                                  .sin_port = htons((uint16_t)port_of(url)),
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    if (room > 0)
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     return fd;
 }
@@ -77,7 +79,7 @@ static bool read_until(int fd, const char *text, char *to, size_t room)
 static void ask(const sl_live_page *page, const char *line, const char *host, char *to, size_t room)
 {
     char request[512];
-    int fd = connect_to(page);
+    int fd = connect_to(sl_live_page_url(page), 0);
     int bytes = snprintf(request, sizeof request,
                          "%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", line, host);
     send_all(fd, request, (size_t)bytes);
@@ -85,10 +87,10 @@ static void ask(const sl_live_page *page, const char *line, const char *host, ch
     close(fd);
 }
 
-static int open_events(const sl_live_page *page)
+static int open_events(const char *url, int room)
 {
     static const char request[] = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    int fd = connect_to(page);
+    int fd = connect_to(url, room);
     send_all(fd, request, sizeof request - 1);
     return fd;
 }
@@ -121,7 +123,7 @@ static void page_shows_the_past_and_each_new_record(void **state)
     assert_memory_equal(got, "HTTP/1.1 200 OK\r\n", 17);
     assert_non_null(strstr(got, "script-src 'nonce-"));
     assert_non_null(strstr(got, "new EventSource('events' + location.search)"));
-    int fd = open_events(page);
+    int fd = open_events(sl_live_page_url(page), 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     assert_non_null(strstr(got, "Content-Type: text/event-stream"));
     assert_non_null(strstr(got, "data: <h1>&lt;name&gt;</h1>"));
@@ -138,7 +140,7 @@ static void another_log_in_the_file_begins_again(void **state)
 {
     static char got[1 << 18];
     sl_live_page *page = serve_log(*state, log_lines);
-    int fd = open_events(page);
+    int fd = open_events(sl_live_page_url(page), 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     const char *path = scratch_path(*state, "log.jsonl");
     static const char as_long[] =
@@ -189,7 +191,7 @@ static void steps_show_their_timeline_and_memory(void **state)
     assert_int_equal(reporter.rank, 0);
     check_ok(reporter.started(reporter.context, &info));
     check_ok(reporter.timelines(reporter.context, &step));
-    int fd = open_events(page);
+    int fd = open_events(sl_live_page_url(page), 0);
     assert_true(
         read_until(fd, "measured: stage 1, backward of micro-batch 0: 1000 ms", got, sizeof got));
     assert_non_null(strstr(got, "measured: stage 1, backward of micro-batch 0: 6000 ms"));
@@ -200,29 +202,99 @@ static void steps_show_their_timeline_and_memory(void **state)
     sl_live_page_destroy(&page);
 }
 
-/* More bytes than the sockets hold wait for a browser that does not read. */
-static void browser_that_hangs_holds_up_nothing(void **state)
+/* A browser that stops in the middle of an event gets that event, and then the newest: none of
+ * those between is held for it. */
+static void browser_that_hangs_misses_events(void **state)
 {
-    enum { HANGING = 20, STEPS = 3000 };
-    static char got[1 << 20];
-    char line[128];
-    sl_live_page *page = serve_log(*state, log_lines);
-    for (int step = 3; step < STEPS; step++) {
-        snprintf(line, sizeof line,
-                 "{\"record\":\"step\",\"epoch\":1,\"batch\":%d,\"step\":%d,\"loss\":%d}\n", step,
-                 step, step % 7);
-        add_line(*state, line);
+    enum { EVENTS = 20, EVENT_BYTES = 1 << 20 }; /* more than the sockets hold */
+    (void)state;
+    char name[32];
+    sli_server *server;
+    size_t used = 0, room = (EVENTS + 1) * (size_t)EVENT_BYTES;
+    char *got = calloc(room, 1);
+    assert_non_null(got);
+    check_ok(sli_server_create("0", &server));
+    int fd = open_events(sli_server_url(server), 1);
+    for (int i = 1; i <= EVENTS; i++) {
+        char *event = malloc(EVENT_BYTES);
+        assert_non_null(event);
+        memset(event, ' ', EVENT_BYTES);
+        memcpy(event, name, (size_t)snprintf(name, sizeof name, "event %d!", i));
+        sli_server_publish(server, event, EVENT_BYTES);
+        while (recv(fd, got, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
+            sli_server_turn(server, 0.01); /* until the first event is under way */
+        sli_server_turn(server, 0);
     }
+    snprintf(name, sizeof name, "event %d!", EVENTS);
+    for (const char *last = got; !strstr(last, name);) {
+        sli_server_turn(server, 0);
+        ssize_t bytes = recv(fd, got + used, room - used - 1, MSG_DONTWAIT);
+        assert_true(bytes > 0 || (bytes < 0 && errno == EAGAIN));
+        last = got + (used > sizeof name ? used - sizeof name : 0);
+        used += bytes > 0 ? (size_t)bytes : 0;
+    }
+    for (int i = 1; i <= EVENTS; i++) {
+        snprintf(name, sizeof name, "event %d!", i);
+        assert_int_equal(strstr(got, name) != NULL, i == 1 || i == EVENTS);
+    }
+    free(got);
+    close(fd);
+    sli_server_destroy(&server, 0);
+}
+
+/* A log whose page has more bytes than the sockets hold: of a step with so many actions. */
+static void write_large_log(scratch *in)
+{
+    enum { MICROS = 2048 };
+    FILE *file = fopen(scratch_path(in, "log.jsonl"), "w");
+    assert_non_null(file);
+    fputs(log_lines, file);
+    fputs("{\"record\":\"pipeline\",\"epoch\":1,\"step\":2,\"placement\":[0]", file);
+    for (int kind = 0; kind < 2; kind++) {
+        fprintf(file, ",\"%s\":[", kind == 0 ? "measured" : "predicted");
+        for (int i = 0; i < 2 * MICROS; i++)
+            fprintf(file, "%s[\"0%c%d\",%d,%d]", i > 0 ? "," : "", "FB"[i % 2], i / 2, i, i + 1);
+        fputs("]", file);
+    }
+    fputs("}\n", file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Browsers that stop reading before a run begins, and one that reads until it ends. */
+static void browsers_that_hang_hold_up_no_step(void **state)
+{
+    enum { HANGING = 20, STEPS = 4 };
+    static char got[1 << 20];
+    static small_record record;
     int hanging[HANGING];
-    for (int i = 0; i < HANGING; i++)
-        hanging[i] = open_events(page);
-    int fd = open_events(page);
-    assert_true(read_until(fd, "step 2999 of 8", got, sizeof got));
-    add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":3000,\"loss\":1}\n");
-    assert_true(read_until(fd, "step 3000 of 8", got, sizeof got));
+    char path[512];
+    sl_live_page *page;
+    sl_run_log *log;
+    sl_run_result result;
+    sl_train_options options = small_options(*state);
+    options.report_timelines = true;
+    write_large_log(*state);
+    snprintf(path, sizeof path, "%s", scratch_path(*state, "log.jsonl"));
+    check_ok(sl_live_page_create("0", path, NULL, &page));
+    for (int i = 0; i < HANGING; i++) {
+        hanging[i] = open_events(sl_live_page_url(page), 1);
+        assert_int_equal(recv(hanging[i], got, 1, MSG_PEEK), 1); /* an event is under way */
+    }
+    int fd = open_events(sl_live_page_url(page), 0);
+    assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    const sl_reporter reporters[] = {sl_run_log_reporter(log), sl_live_page_reporter(page),
+                                     small_reporter(&record)};
+    check_ok(sl_train_run(&options, reporters, 3, &result));
+    assert_int_equal(record.step_count, STEPS);
+    assert_int_equal(record.finished, 1);
+    assert_true(read_until(fd, "step 4 of 4. The run has ended.", got, sizeof got));
     sl_live_page_destroy(&page);
-    for (int i = 0; i < HANGING; i++)
+    sl_run_log_destroy(&log);
+    for (int i = 0; i < HANGING; i++) {
+        assert_false(read_until(hanging[i], "\n\n", got, sizeof got)); /* an event's end */
         close(hanging[i]);
+    }
     close(fd);
 }
 
@@ -256,7 +328,7 @@ static void bad_requests_are_answered(void **state)
         size_t count;
     } broken[] = {{long_path, sizeof long_path}, {binary, sizeof binary - 1}};
     for (size_t i = 0; i < 2; i++) {
-        int fd = connect_to(page);
+        int fd = connect_to(sl_live_page_url(page), 0);
         send_all(fd, broken[i].bytes, broken[i].count);
         shutdown(fd, SHUT_WR);
         (void)read_until(fd, "\x01", got, sizeof got);
@@ -283,7 +355,7 @@ static void what_cannot_be_served_is_refused(void **state)
                     "[ADDRESS:]PORT");
     sl_live_page *first = serve_log(*state, log_lines);
     char taken[32];
-    snprintf(taken, sizeof taken, "127.0.0.1:%d", port_of(first));
+    snprintf(taken, sizeof taken, "127.0.0.1:%d", port_of(sl_live_page_url(first)));
     check_error(sl_live_page_create(taken, path, NULL, &page), SL_ERR_IO, "in use");
     sl_live_page_destroy(&first);
 }
@@ -340,7 +412,9 @@ int live_tests(void)
         IN_SCRATCH(page_shows_the_past_and_each_new_record),
         IN_SCRATCH(another_log_in_the_file_begins_again),
         IN_SCRATCH(steps_show_their_timeline_and_memory),
-        IN_SCRATCH(browser_that_hangs_holds_up_nothing),
+        IN_SCRATCH(browser_that_hangs_misses_events),
+        cmocka_unit_test_setup_teardown(browsers_that_hang_hold_up_no_step, small_corpus_create,
+                                        scratch_remove),
         IN_SCRATCH(bad_requests_are_answered),
         IN_SCRATCH(what_cannot_be_served_is_refused),
         IN_SCRATCH(other_addresses_ask_for_a_token),
