@@ -83,6 +83,9 @@ void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
 const char *cli_line_value(const cli_line *line, const char *name);
 
+/* Ends the program unless the option's value names a file that can be read, and no directory. */
+void cli_check_file(const char *option, const char *path);
+
 void cli_settings_default(const cli_command *command, void *settings);
 
 /* Prints every option that has a value as one JSON object, which --config reads. */

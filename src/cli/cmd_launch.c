@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_RESTARTS = 1000000, MAX_SECONDS = 1000000 };
@@ -52,16 +51,6 @@ static const sl_option options[] = {
 };
 /* clang-format on */
 
-static void check_hosts(const char *path)
-{
-    struct stat file = {0};
-    int error = access(path, R_OK) != 0 || stat(path, &file) != 0 ? errno : 0;
-    if (S_ISDIR(file.st_mode))
-        error = EISDIR;
-    if (error != 0)
-        cli_refuse("--hosts must name a file (%s), got \"%s\"", strerror(error), path);
-}
-
 static void read_elastic(settings *to)
 {
     const sl_option number = {.type = SL_OPTION_INT,
@@ -94,7 +83,7 @@ static void check_settings(settings *parsed, const cli_line *line)
         (launch->processes < launch->least_processes || launch->processes > parsed->most))
         cli_refuse("-n must be within --elastic MIN:MAX");
     if (launch->hosts)
-        check_hosts(launch->hosts);
+        cli_check_file("hosts", launch->hosts);
 }
 
 /* ---- Running ------------------------------------------------------------------------------ */

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,18 +46,16 @@ static const sl_option options[] = {
 /* clang-format on */
 
 /* "1,1,0.5" */
-static sl_status parse_costs(const char *text, double costs[3])
+static void parse_costs(const char *text, double costs[3])
 {
     const char *at = text;
     for (int i = 0; i < 3; i++) {
         char *end;
         costs[i] = strtod(at, &end);
         if (end == at || !(costs[i] >= 0) || *end != (i < 2 ? ',' : '\0'))
-            return sl_error(SL_ERR_INVALID,
-                            "--costs must be three numbers of 0 or more, F,I,W, got \"%s\"", text);
+            cli_refuse("--costs must be three numbers of 0 or more, F,I,W, got \"%s\"", text);
         at = end + 1;
     }
-    return SL_OK;
 }
 
 /* A file says how many ranks and micro-batches there are. */
@@ -106,6 +105,9 @@ static sl_status simulate(const sl_schedule *schedule, const settings *from, con
                                                              .link = from->link},
                                             out);
     free(forward);
+    if (status == SL_OK && !isfinite(out->makespan))
+        return sl_error(SL_ERR_INVALID,
+                        "the makespan is not finite: --costs or --comm is too large");
     return status;
 }
 
@@ -164,7 +166,7 @@ static sl_status run_schedule(cli_line *line, void *parsed)
     sl_schedule *schedule = NULL;
     sl_simulation simulation = {0};
     (void)line;
-    SL_TRY(parse_costs(from->costs, costs));
+    parse_costs(from->costs, costs);
     sl_status status = open_table(from, costs, &schedule);
     if (status == SL_OK)
         status = sl_schedule_recompute(schedule, from->run.recompute);

@@ -7,10 +7,13 @@
 #include "cli/cli.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- Rows --------------------------------------------------------------------------------- */
 
@@ -155,6 +158,16 @@ static cli_given read_member(const cli_line *line, const char *path, const char 
     return (cli_given){option, read_value(line->config, name, value)};
 }
 
+void cli_check_file(const char *option, const char *path)
+{
+    struct stat file = {0};
+    int error = access(path, R_OK) != 0 || stat(path, &file) != 0 ? errno : 0;
+    if (S_ISDIR(file.st_mode))
+        error = EISDIR;
+    if (error != 0)
+        cli_refuse("--%s must name a file (%s), got \"%s\"", option, strerror(error), path);
+}
+
 /* Puts the file's options before those of the line, which so override them. */
 static void read_file(cli_line *line, const char *path)
 {
@@ -162,9 +175,12 @@ static void read_file(cli_line *line, const char *path)
     json_t *value;
     void *next;
     const char *name;
+    cli_check_file("config", path);
     line->config = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!line->config)
+        cli_refuse("%s: no JSON object of options in line %d (%s)", path, error.line, error.text);
     if (!json_is_object(line->config))
-        cli_refuse("%s: %s", path, line->config ? "must be a JSON object of options" : error.text);
+        cli_refuse("%s: must be a JSON object of options", path);
     cli_given *all =
         cli_allocate(json_object_size(line->config) + (size_t)line->given_count + 1, sizeof *all);
     json_object_foreach_safe(line->config, next, name, value) all[line->config_count++] =

@@ -7,6 +7,7 @@
 #include "optim/optimizer.h"
 #include "train/run.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -118,7 +119,10 @@ static sl_status parse_schedule(const char *text, void *object)
                              .choices = sl_schedule_names};
     sl_train_options *to = object;
     if (!sl_schedule_has_name(text) && access(text, R_OK) != 0)
-        return sl_option_set(&named, &to->schedule, text);
+        return strpbrk(text, "/.")
+                   ? sl_error(SL_ERR_INVALID, "schedule must name a file (%s), got \"%s\"",
+                              strerror(errno), text)
+                   : sl_option_set(&named, &to->schedule, text);
     to->schedule = text;
     return SL_OK;
 }

@@ -334,7 +334,13 @@ static void impossible_value_is_refused(void **state)
     program_start(&run, "schedule --checkpoint sometimes");
     check_refused(&run, 2, "--checkpoint must be except_last, never or always, got \"sometimes\"");
     program_start(&run, "schedule --costs 1,2");
-    check_refused(&run, 1, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
+    check_refused(&run, 2, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
+    program_start(&run, "schedule --json --costs 1,1,1e308");
+    check_refused(&run, 1, "the makespan is not finite: --costs or --comm is too large\n");
+    program_start(&run, "schedule --schedule /no/table.csv");
+    check_refused(
+        &run, 2,
+        "--schedule must name a file (No such file or directory), got \"/no/table.csv\"\n");
     program_start(&run, "schedule --schedule x");
     check_refused(&run, 2,
                   "--schedule must be gpipe, 1f1b, interleaved, looped-bfs, zb-h1 or zb-v, got "

@@ -204,7 +204,7 @@ static void file_that_makes_no_sense_is_refused(void **state)
     static const struct {
         const char *text, *sentence;
     } cases[] = {
-        {"", "/config: "},
+        {"", "/config: no JSON object of options in line 1 ("},
         {"[1]", "/config: must be a JSON object of options\n"},
         {"{\"nlayer\": 2}",
          "/config: there is no such option, got \"nlayer\": did you mean nlayers?"},
@@ -215,7 +215,8 @@ static void file_that_makes_no_sense_is_refused(void **state)
         {"{\"schedule\": \"1F1B\"}", "--schedule must be gpipe, 1f1b, interleaved, looped-bfs, "
                                      "zb-h1 or zb-v, got \"1F1B\": did you mean 1f1b?"},
         {"{\"keep\": 2}", "--keep needs --save-dir DIR\n"},
-        {"{\"seed\": 1, \"seed\": 2}", "/config: "},
+        {"{\"seed\": 1,\n \"seed\": 2}", "/config: no JSON object of options in line 2 ("},
+        {"{\"data\": \"\xff\"}", "/config: no JSON object of options in line 1 ("},
     };
     scratch *in = *state;
     program_run run;
@@ -227,7 +228,10 @@ static void file_that_makes_no_sense_is_refused(void **state)
     program_start(&run, "train --print-config --data a\xff");
     check_refused(&run, 2, "--data is not UTF-8 and cannot be written as JSON");
     program_start(&run, "train --config /no/file");
-    check_refused(&run, 2, "/no/file");
+    check_refused(&run, 2,
+                  "--config must name a file (No such file or directory), got \"/no/file\"\n");
+    program_start(&run, "train --config /tmp");
+    check_refused(&run, 2, "--config must name a file (Is a directory), got \"/tmp\"\n");
 }
 
 /* ---- The run log --------------------------------------------------------------------------- */
