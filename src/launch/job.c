@@ -481,7 +481,8 @@ static void supervise_job(attempt *self)
         continue;
 }
 
-/* mpirun's own status matters only where no rank has failed and not all have ended well. */
+/* mpirun's own status matters only where no rank has failed and not all have ended well. It is
+ * started with --quiet, so it does not say what it dislikes about a list of hosts. */
 static void check_mpirun_status(const attempt *self)
 {
     if (self->end->exit_status != 0 || self->end->grows || self->ended == self->count)
@@ -489,9 +490,13 @@ static void check_mpirun_status(const attempt *self)
     int status = sli_shell_status(self->mpirun_status);
     self->end->exit_status = status != 0 ? status : 1;
     self->end->failed = sli_clock_seconds();
-    snprintf(self->end->reason, sizeof self->end->reason,
-             "mpirun ended with status %d when %d of %d processes had started and %d had ended",
-             status, self->started, self->count, self->ended);
+    int used =
+        snprintf(self->end->reason, sizeof self->end->reason,
+                 "mpirun ended with status %d when %d of %d processes had started and %d had ended",
+                 status, self->started, self->count, self->ended);
+    if (self->started == 0 && self->options->hosts)
+        snprintf(self->end->reason + used, sizeof self->end->reason - (size_t)used,
+                 ": mpirun --hostfile %s hostname shows why", self->options->hosts);
 }
 
 static sl_status listen_for_ranks(attempt *self)

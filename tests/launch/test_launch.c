@@ -401,8 +401,8 @@ static void request_below_the_least_fails_the_job(void **state)
 
 static void hosts_without_sense_are_refused(void **state)
 {
-    static const char *const lines[] = {"slots1 slots=0\n", "node max-slots=4 slots=-1\n",
-                                        "node slots = 4097\n"};
+    static const char *const lines[] = {"slots1 slots=0\n", "node slots = 4097\n",
+                                        "node max-slots=4 slots=-1\n"};
     program_run run;
     if (system("mpirun --version >/dev/null 2>&1") != 0)
         skip();
@@ -412,6 +412,9 @@ static void hosts_without_sense_are_refused(void **state)
         program_start(&run, "launch -n 1 --max-restarts 1 --elastic 1:1 --hosts %s true", path);
         check_refused(&run, 2, "slots must be from 1 to 4096, got ");
     }
+    program_start(&run, "launch -n 1 --hosts %s true", path);
+    check_refused(&run, 1, "when 0 of 1 processes had started and 0 had ended: mpirun --hostfile ");
+    check_text(run.err, "/hosts hostname shows why\n");
 }
 
 /* node2 is a host that the agent alone knows; `lost.node2` beside it cuts it off. The job begins
