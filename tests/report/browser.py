@@ -113,8 +113,8 @@ class Browser:
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     def check_page(self, *addresses):
-        """The page has requested these addresses alone, said nothing on the console, is as wide as the screen, and cuts no
-        picture's labels off."""
+        """The page has requested these addresses alone, said nothing on the console, is as wide as the screen, and cuts
+        off no label of a picture."""
         assert not self.said, self.said
         assert self.requested == set(addresses), (self.requested, addresses)
         wide = self.value("[document.documentElement.scrollWidth, innerWidth]")

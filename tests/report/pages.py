@@ -1,252 +1,25 @@
-"""The pages in a browser: usage: pages.py PROGRAM DIRECTORY LOG..., in a directory with `text`, and with the logs' report
-`page.html`.
+"""The pages in a browser: usage: pages.py PROGRAM DIRECTORY LOG..., in a directory with `text`, the logs, and their
+report `page.html`.
 
 The report and the live page, of a run that goes on and of its log when it is over, have the points of the logs and the
 boxes of the trace, fit on a screen and on a phone, in light and in dark, request nothing from elsewhere, and
 say nothing on chromium's console. With --pictures PROGRAM DIRECTORY, the pictures of docs/ are made in the directory,
 of the run that docs/usage.md has."""
-import json, math, os, re, signal, statistics, subprocess, sys, tempfile
+import json, math, os, re, signal, statistics, subprocess, sys, tempfile, time
 
 from browser import Browser
+from pictures import BARS, BOXES, CHARTS, Log, check_charts, check_memory, check_order, check_pictures, check_rows
+from pictures import check_trace, describe_boxes
 
 STEP = "Number(document.querySelector('main p')?.innerText.match(/step (\\d+)/)?.[1] ?? 0)"
 POINTS = "(document.querySelector('path.c0.faint')?.getAttribute('d').match(/[ML]/g) ?? []).length"
-CHARTS = """[...document.querySelectorAll('.charts figure:has(path)')].map(figure => {
-  const number = (e, key) => Number(e.getAttribute(key)), all = selector => [...figure.querySelectorAll(selector)];
-  return {
-    title: figure.querySelector('figcaption').firstChild.data.trim(),
-    x_ticks: all('text[text-anchor=middle]').map(t => [Number(t.textContent), number(t, 'x')]),
-    y_ticks: all('line.grid').map(l => [Number(l.nextElementSibling.textContent), number(l, 'y1')]),
-    paths: all('path').map(p => [p.getAttribute('class'), p.getAttribute('d')]),
-    dots: all('circle').map(c => [c.getAttribute('class'), number(c, 'cx'), number(c, 'cy')])};
-})"""
-BOXES = """[...document.querySelectorAll('figure.pipeline')].map(figure => ['predicted', 'measured'].map(kind => {
-  const svg = figure.querySelector('svg.' + kind), numbers = ['x', 'y', 'width'];
-  const boxes = selector => [...svg.querySelectorAll(selector)].map(r =>
-    [r.querySelector('title').textContent, ...numbers.map(key => Number(r.getAttribute(key)))]);
-  return {bubble: Number(svg.querySelector('text').textContent.match(/bubble ([\\d.]+)%/)[1]),
-          top: svg.getBoundingClientRect().top, left: svg.getBoundingClientRect().left,
-          rows: boxes('rect.bubble'), boxes: boxes('rect:not(.bubble)')};
-}))"""
-BARS = """[...document.querySelectorAll('.charts figure:not(:has(path))')].map(figure => ({
-  caption: figure.querySelector('figcaption').innerText,
-  bars: [...figure.querySelectorAll('rect')].map(r =>
-    [r.querySelector('title').textContent.split(':')[0], ...['y', 'x', 'width'].map(key => Number(r.getAttribute(key)))]),
-  devices: [...figure.querySelectorAll('text:has(title)')].map(t => t.firstChild.data)}))"""
+FIGURES = """Object.fromEntries([...document.querySelectorAll('.state > div')].map(d =>
+  [d.querySelector('span').innerText, d.querySelector('b').innerText]))"""
 # Whether both replicas' timelines are of one step, and not of an epoch's last, as those in the log are.
 BOTH_LIVE = """(() => {
   const steps = [...document.querySelectorAll('.pipeline small')].map(s => Number(s.innerText.match(/step (\\d+)/)[1]));
   return steps.length === 2 && steps[0] === steps[1] && steps[0] % 4 !== 0;
 })()"""
-FIGURES = """Object.fromEntries([...document.querySelectorAll('.state > div')].map(d =>
-  [d.querySelector('span').innerText, d.querySelector('b').innerText]))"""
-KINDS = {"F": "forward", "R": "recompute", "B": "backward", "I": "backward for the input",
-         "W": "backward for the weights"}
-
-
-# ---- Logs ---------------------------------------------------------------------------------------
-
-
-class Log:
-    """The records of a log, without a last line that is cut off."""
-
-    def __init__(self, path):
-        records = [json.loads(line) for line in open(path) if line.endswith("\n")]
-        self.run = records[0]
-        self.steps = [r for r in records if r["record"] == "step"]
-        self.valid = [r for r in records if r["record"] == "eval" and r["split"] == "valid"]
-        memory, pipelines = ([r for r in records if r["record"] == kind] for kind in ("memory", "pipeline"))
-        self.memory = {(r["rank"], r["stage"]): r for r in memory}
-        self.pipelines = {r["replica"]: r for r in pipelines}  # the last one of each
-
-    def cut(self, step, valid):
-        """As it was after that step, with so many validations."""
-        self.steps = [r for r in self.steps if r["step"] <= step]
-        assert len(self.steps) == step
-        assert sum(r["step"] < step for r in self.valid) <= valid <= len(self.valid)
-        self.valid = self.valid[:valid]
-
-    def values(self, key):
-        return [(r["step"], math.nan if r.get(key) is None else r[key]) for r in self.steps]
-
-
-def exponentials(points):
-    return [(x, math.exp(y)) for x, y in points]
-
-
-def smooth(points):
-    """Their mean, in which a point weighs less with each one that follows."""
-    weight, total, weights, smoothed = min(1, 20 / (len(points) + 1)), 0, 0, []
-    for x, y in points:
-        if math.isfinite(y):
-            total, weights = ((1 - weight) * old + weight * new for old, new in ((total, y), (weights, 1)))
-        smoothed.append((x, total / weights if math.isfinite(y) else math.nan))
-    return smoothed
-
-
-def list_curves(log):
-    """Of each chart: the kind of each path, and the points that it is made of."""
-    loss, norms, rates = log.values("loss"), log.values("grad_norm"), log.values("tokens_per_s")
-    return {
-        "Loss": [(" faint", loss), ("", smooth(loss)), (" dotted", [(r["step"], r["loss"]) for r in log.valid])],
-        "Perplexity": [(" faint", exponentials(loss)), ("", exponentials(smooth(loss))),
-                       (" dotted", [(r["step"], r["ppl"]) for r in log.valid])],
-        "Gradient norm": [(" faint", norms), ("", smooth(norms))],
-        "Learning rate": [("", log.values("lr"))],
-        "Speed": [(" faint", rates), ("", smooth(rates))],
-        "Loss, unusual steps": [("", log.values("loss_z"))]}
-
-
-# ---- Curves -------------------------------------------------------------------------------------
-
-
-def thin(points, is_log):
-    """What is drawn of points, with a None at each gap: of many, the lowest and the highest of each bucket."""
-    each, drawn = 1 if len(points) <= 2000 else math.ceil(len(points) / 338), []
-    for first in range(0, len(points), each):
-        bucket = [p for p in points[first:first + each] if math.isfinite(p[1]) and (p[1] > 0 or not is_log)]
-        ends = {end(bucket, key=lambda p: p[1]) for end in (min, max)} if bucket else [None]
-        drawn += sorted(ends)
-    return drawn
-
-
-def read_axis(ticks, is_log):
-    """Where a value stands, by the first and the last tick, between which the others must stand as well."""
-    scale = math.log if is_log else float
-    assert len(ticks) >= 2, ticks
-    (first, begin), (last, end) = ticks[0], ticks[-1]
-
-    def locate(value):
-        return begin + (end - begin) * (scale(value) - scale(first)) / (scale(last) - scale(first))
-
-    assert all(abs(locate(value) - at) < 0.2 for value, at in ticks), ticks
-    return locate
-
-
-def check_points(found, points, chart):
-    """The places on a chart are those of the points, to about a pixel's half."""
-    assert len(found) == len(points), (chart["title"], len(found), len(points))
-    for place, (x, y) in zip(found, points):
-        expected = chart["locate_x"](x), chart["locate_y"](y)
-        assert math.dist(place, expected) < 0.6, (chart["title"], x, y, place, expected)
-
-
-def check_path(path, points, chart):
-    """Its points, and a move instead of a line after each gap."""
-    moves = re.findall(r"([ML])([\d.]+) ([\d.]+)", path)
-    assert "".join(map("".join, ((m[0], m[1], " ", m[2]) for m in moves))) == path
-    check_points([(float(x), float(y)) for _, x, y in moves], [p for p in points if p], chart)
-    begins = [before is None for before, point in zip([None, *points], points) if point]
-    assert [verb == "M" for verb, _, _ in moves] == begins, chart["title"]
-
-
-def check_charts(charts, logs):
-    """All curves of all logs, with every point."""
-    curves = [list_curves(log) for log in logs]
-    assert [chart["title"] for chart in charts] == list(curves[0])
-    for chart in charts:
-        title = chart["title"]
-        is_log = title in ("Loss", "Perplexity", "Gradient norm")
-        chart["locate_x"] = read_axis(chart["x_ticks"], False)
-        chart["locate_y"] = read_axis(chart["y_ticks"], is_log)
-        expected = [(f"c{number % 8}", kind, thin(points, is_log))
-                    for number, own in enumerate(curves) for kind, points in own[title]]
-        assert [kind for kind, _ in chart["paths"]] == [colour + kind for colour, kind, _ in expected]
-        for (_, path), (_, _, points) in zip(chart["paths"], expected):
-            check_path(path, points, chart)
-        dots = [(colour, point) for colour, kind, points in expected if kind == " dotted" for point in points if point]
-        assert [dot[0] for dot in chart["dots"]] == [colour for colour, _ in dots]
-        check_points([dot[1:] for dot in chart["dots"]], [point for _, point in dots], chart)
-
-
-# ---- Memory -------------------------------------------------------------------------------------
-
-
-def check_memory(figure, log):
-    """Each device's row has a bar for each category, as long as its bytes and one after the other."""
-    records, bars = list(log.memory.values())[:64], figure["bars"]
-    names = [f"{r['rank']}.{r['stage']} {r['device']}" for r in records]
-    assert [re.sub(r" host-\d", "", text) for text in figure["devices"]] == names
-    expected = [(row, category, size) for row, r in enumerate(records) for category, size in r["peak_bytes"].items() if size]
-    assert [category for category, *_ in bars] == [category for _, category, _ in expected]
-    scale = max(width for *_, width in bars) / max(size for *_, size in expected)
-    ends = {}
-    for (_, y, x, width), (row, _, size) in zip(bars, expected):
-        assert abs(width - size * scale) < 0.2 and abs(x - ends.get(row, x)) < 0.2 and y == bars[0][1] + 22 * row
-        ends[row] = x + width
-
-
-# ---- Timelines ----------------------------------------------------------------------------------
-
-
-def describe_boxes(entries, kind):
-    """The text of each box, up to its times."""
-    names = (re.fullmatch(r"(\d+)([FRBIW])(\d+)", name).groups() for name, _, _ in entries)
-    return [f"{kind}: stage {stage}, {KINDS[letter]} of micro-batch {micro}" for stage, letter, micro in names]
-
-
-def check_rows(timeline, ranks, rounding=0):
-    """Each rank's whole time is marked as bubble below its boxes, which leave as much of it as the text says. `rounding`:
-    how far the times of all boxes together may be off, in ranks' times."""
-    assert len(timeline["rows"]) == ranks
-    total = sum(width for _, _, _, width in timeline["rows"])
-    busy = sum(width for _, _, _, width in timeline["boxes"])
-    assert abs(1 - busy / total - timeline["bubble"] / 100) < 0.002 + rounding, timeline
-
-
-def check_timeline(timeline, record, kind):
-    """Its boxes are the record's actions, in time and on their ranks' rows."""
-    entries, rows = record[kind], timeline["rows"]
-    end = max(entry[2] for entry in entries)
-    assert [box[0].rpartition(": ")[0] for box in timeline["boxes"]] == describe_boxes(entries, kind)
-    for (text, x, y, width), (name, start, stop) in zip(timeline["boxes"], entries):
-        _, left, top, span = rows[record["placement"][int(re.match(r"\d+", name)[0])]]
-        assert y == top and abs(x - left - span * start / end) < 0.1 and abs(width - span * (stop - start) / end) < 0.1
-        times = [float(number) for number in re.findall(r"[\d.]+(?:e[+-]\d+)?", text.rpartition(": ")[2])]
-        assert all(math.isclose(found, us / 1e3, rel_tol=1e-3)
-                   for found, us in zip(times, (stop - start, start, stop), strict=True)), (text, start, stop)
-    ranks = max(record["placement"]) + 1
-    check_rows(timeline, ranks, len(entries) / (ranks * end))  # a microsecond each
-    assert abs(timeline["bubble"] - 100 * record["bubble_" + kind]) < 0.06
-
-
-def check_order(figures):
-    """The prediction stands above the measurement."""
-    assert figures
-    for predicted, measured in figures:
-        assert predicted["top"] < measured["top"] and predicted["left"] == measured["left"]
-
-
-def check_marks(browser):
-    """A bubble can be told from the paper, and the key says what it is."""
-    for dark in True, False:
-        browser.set_dark(dark)
-        assert browser.value("getComputedStyle(document.querySelector('rect.bubble')).fill != "
-                             "getComputedStyle(document.body).backgroundColor")
-    keys = browser.value("[...document.querySelectorAll('.pipeline .key')].map(key => key.innerText)")
-    assert all("bubble: the rank is idle" in key for key in keys) and keys
-
-
-def check_pictures(browser, logs):
-    """The page's pictures are those of the logs."""
-    check_charts(browser.value(CHARTS), logs)
-    for figure, log in zip(browser.value(BARS), logs, strict=True):
-        check_memory(figure, log)
-    figures, records = browser.value(BOXES), [r for log in logs for r in log.pipelines.values()]
-    check_order(figures)
-    for timelines, record in zip(figures, records, strict=True):
-        for timeline, kind in zip(timelines, ("predicted", "measured")):
-            check_timeline(timeline, record, kind)
-    check_marks(browser)
-
-
-def check_trace(browser, path):
-    """The first replica's timelines have a box for each of the trace's actions in the last epoch."""
-    events = [e for e in json.load(open(path))["traceEvents"] if e["ph"] == "X"]
-    last = events[-1]["args"]["epoch"]
-    for process, timeline in zip((1, 2), browser.value(BOXES)[0]):
-        actions = sum(e["pid"] == process and e["args"]["epoch"] == last for e in events)
-        assert len(timeline["boxes"]) == actions > 16, (process, actions)
 
 
 # ---- The report ---------------------------------------------------------------------------------
@@ -308,10 +81,12 @@ def check_report(browser, address, logs, width):
 
 def point_at_box(browser, point):
     """At the last one in time. Again, where the page has exchanged the timeline before the pointer was there."""
-    for _ in range(20):
+    end = time.monotonic() + 60
+    while True:
         box = browser.value("""(() => {
           const boxes = [...document.querySelectorAll('svg.measured')[0].querySelectorAll('rect:not(.bubble)')];
-          const last = boxes.reduce((a, b) => a.getBoundingClientRect().right > b.getBoundingClientRect().right ? a : b);
+          const end = box => box.getBoundingClientRect().right;
+          const last = boxes.reduce((a, b) => end(a) > end(b) ? a : b);
           last.scrollIntoView({block: 'center', inline: 'end'});
           const {left, right, y, height} = last.getBoundingClientRect();
           return [(Math.max(left, 0) + Math.min(right, innerWidth)) / 2, y + height / 2];
@@ -320,8 +95,9 @@ def point_at_box(browser, point):
         text = browser.value("tip.hidden ? '' : tip.innerText")
         if re.match(r"measured: stage [01], .* ms", text):
             return
+        assert time.monotonic() < end, text
         point(1, 1)
-    raise AssertionError(text)
+        time.sleep(0.1)
 
 
 def check_pointer(browser, touch):
