@@ -11,6 +11,9 @@ SL_API_BEGIN
 typedef enum sl_activation { SL_ACTIVATION_RELU, SL_ACTIVATION_GELU } sl_activation;
 typedef enum sl_mask { SL_MASK_CAUSAL, SL_MASK_NONE } sl_mask;
 
+extern const char *const sl_activation_names[]; /* "relu", "gelu", NULL */
+extern const char *const sl_mask_names[];       /* "causal", "none", NULL */
+
 /* torch.nn.Linear: [..., in] -> [..., out]; `weight` [out, in], `bias` [out] (unless no_bias). */
 sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bias,
                            sl_module **out);

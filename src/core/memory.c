@@ -3,6 +3,7 @@
 #include "core/memory.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -38,4 +39,13 @@ void *sli_huge_pages_alloc(size_t bytes)
     if (bytes >= huge_page)
         madvise(block, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
     return block;
+}
+
+const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE])
+{
+    const double mib = 1 << 20, gib = 1 << 30;
+    bool large = (double)bytes >= gib;
+    snprintf(text, SLI_BYTES_TEXT_SIZE, "%.2f %s", (double)bytes / (large ? gib : mib),
+             large ? "GiB" : "MiB");
+    return text;
 }

@@ -1,10 +1,11 @@
-/* Allocating memory: arrays that grow, and huge pages. */
+/* Memory: arrays that grow, huge pages, and amounts as text. */
 #ifndef SLI_CORE_MEMORY_H
 #define SLI_CORE_MEMORY_H
 
 #include "sluice/status.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Makes room for `count` elements in an array that grows by doubling: `array` is the address of the
  * pointer to it, *capacity how many elements it has room for; both begin as NULL and 0. `max` is
@@ -17,5 +18,9 @@ sl_status sli_array_reserve(void *array, size_t *capacity, size_t count, size_t 
  * fault and one TLB entry for each 2 MiB instead of 4 KiB. Smaller ones are aligned to
  * 64 bytes. NULL: no memory. free() takes it back. */
 void *sli_huge_pages_alloc(size_t bytes);
+
+/* "1.25 GiB", "3.50 MiB": the amount for an error's text. Returns `text`. */
+enum { SLI_BYTES_TEXT_SIZE = 24 };
+const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE]);
 
 #endif

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+const char *const sl_activation_names[] = {"relu", "gelu", NULL};
+
 /* ---- Activations ------------------------------------------------------------------------ */
 
 static sli_activation activation_of(const sl_module *module)

@@ -14,6 +14,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+const char *const sl_mask_names[] = {"causal", "none", NULL};
+
 typedef struct self_attention {
     int64_t width, heads;
     float dropout;

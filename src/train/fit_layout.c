@@ -1,8 +1,9 @@
 /* Another layout of a run that has lost processes: of those that fit, the one whose step is planned
  * to be the shortest. The plan counts operations; it times nothing. */
-#include "train/run.h"
-
 #include "core/error.h"
+#include "core/memory.h"
+#include "parallel/pipe.h"
+#include "train/layout.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* A text as the data of a task (sluice/train.h): cut into columns, of which a batch has a block. */
-#include "train/run.h"
+#include "train/language.h"
 
 #include "core/checksum.h"
 #include "core/error.h"

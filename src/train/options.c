@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "optim/optimizer.h"
-#include "train/run.h"
+#include "train/layout.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -162,8 +162,6 @@ static char *print_save_every(const void *object)
 
 const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
                                        NULL};
-const char *const sli_mask_names[] = {"causal", "none", NULL};
-const char *const sli_activation_names[] = {"relu", "gelu", NULL};
 static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
 /* Limits of single sizes, beyond any machine; check_batches checks their product. */
@@ -185,10 +183,10 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Number of attention heads; must divide emsize"},
     {.name = "dropout", .value = "P", MODEL, FIELD(FLOAT, model.dropout), .less_than = 1,
      .help = "Dropout probability"},
-    {.name = "mask", .value = "KIND", MODEL, FIELD(CHOICE, model.mask), .choices = sli_mask_names,
+    {.name = "mask", .value = "KIND", MODEL, FIELD(CHOICE, model.mask), .choices = sl_mask_names,
      .help = "Attention mask. causal: a position sees itself and earlier ones; none: it sees all"},
     {.name = "activation", .value = "KIND", MODEL, FIELD(CHOICE, model.activation),
-     .choices = sli_activation_names,
+     .choices = sl_activation_names,
      .help = "Activation function of the feed-forward networks"},
     {.name = "pre-norm", MODEL, FIELD(FLAG, model.pre_norm),
      .help = "Apply layer normalization before attention and feed-forward instead of after them"},

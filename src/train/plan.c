@@ -1,12 +1,13 @@
 /* What a run will need, from shapes and the schedule's table: a replica's stages, a host's ranks,
  * and whether that fits into the host's memory. */
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"
 #include "device/device.h"
 #include "nn/layers.h"
 #include "nn/module.h"
-#include "train/run.h"
+#include "train/layout.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -476,15 +477,6 @@ static void try_copies(run_demand *demand)
     changed.checkpoints.directory = NULL;
     if (given->checkpoints.directory)
         try_change(demand, &changed, "no checkpoints, which are copied before they are written");
-}
-
-const char *sli_bytes_text(int64_t bytes, char text[SLI_BYTES_TEXT_SIZE])
-{
-    const double mib = 1 << 20, gib = 1 << 30;
-    bool large = (double)bytes >= gib;
-    snprintf(text, SLI_BYTES_TEXT_SIZE, "%.2f %s", (double)bytes / (large ? gib : mib),
-             large ? "GiB" : "MiB");
-    return text;
 }
 
 static text_list list_uses(const sl_host_plan *plan)

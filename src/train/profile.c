@@ -1,9 +1,11 @@
 /* How long the modules of a run's model take, and where this says to cut it. */
-#include "train/run.h"
+#include "train/profile.h"
 
 #include "core/error.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
+#include "train/layout.h"
+#include "train/replica.h"
 
 #include <math.h>
 #include <stdlib.h>

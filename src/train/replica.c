@@ -1,6 +1,6 @@
 /* What a rank has of a replica: the model in a pipe, what it does together with the other ranks,
  * and the rows that it loads. */
-#include "train/run.h"
+#include "train/replica.h"
 
 #include "comm/group.h"
 #include "core/error.h"
@@ -8,6 +8,7 @@
 #include "parallel/ddp.h"
 #include "parallel/pipe_group.h"
 #include "train/checkpoint/checkpoints.h"
+#include "train/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>

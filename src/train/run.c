@@ -10,6 +10,8 @@
 #include "io/checkpoint/format.h"
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"
+#include "train/layout.h"
+#include "train/profile.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -10,6 +10,14 @@
 
 /* ---- Where the replicas run ---------------------------------------------------------------- */
 
+/* Where a replica's pipe runs, as the prediction of its steps needs it: words that ranks exchange.
+ */
+typedef struct machine {
+    double links[SL_MAX_STAGES];  /* [stages - 1] as in sl_schedule_options */
+    int32_t cores[SL_MAX_STAGES]; /* [ranks] */
+    int64_t has_cores;            /* some ranks share them */
+} machine;
+
 static sl_status allocate_layouts(sli_run *run)
 {
     size_t replicas = (size_t)run->replica.count;
@@ -25,17 +33,17 @@ static sl_status allocate_layouts(sli_run *run)
 /* Tells the other replicas with which links and cores this one's steps are predicted. */
 static sl_status gather_layouts(sli_run *run, const sl_utilization *own)
 {
-    _Static_assert(sizeof(sli_machine) % sizeof(int64_t) == 0, "machines are words");
+    _Static_assert(sizeof(machine) % sizeof(int64_t) == 0, "machines are words");
     const sl_pipe *pipe = run->replica.pipe;
     SL_TRY(allocate_layouts(run));
-    sli_machine machine = {.has_cores = own->cores != NULL}, *all = run->timelines.machines;
-    memcpy(machine.links, own->links, (size_t)(own->stages - 1) * sizeof *own->links);
+    machine mine = {.has_cores = own->cores != NULL}, *all = run->timelines.machines;
+    memcpy(mine.links, own->links, (size_t)(own->stages - 1) * sizeof *own->links);
     if (own->cores)
-        memcpy(machine.cores, own->cores, (size_t)own->ranks * sizeof *own->cores);
-    all[0] = machine;
+        memcpy(mine.cores, own->cores, (size_t)own->ranks * sizeof *own->cores);
+    all[0] = mine;
     if (run->replica.count > 1)
-        SL_TRY(sl_group_all_gather(run->replica.group, &machine, all,
-                                   sizeof machine / sizeof(int64_t), SL_I64, NULL));
+        SL_TRY(sl_group_all_gather(run->replica.group, &mine, all, sizeof mine / sizeof(int64_t),
+                                   SL_I64, NULL));
     for (int r = 0; r < run->replica.count; r++)
         run->timelines.layouts[r] =
             (sl_schedule_options){.ranks = own->ranks,

@@ -16,6 +16,10 @@
 #include "core/sum_tree.h"
 #include "parallel/ddp.h"
 #include "train/checkpoint/checkpoints.h"
+#include "train/evaluate.h"
+#include "train/layout.h"
+#include "train/profile.h"
+#include "train/rank_times.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "train/run.h"
+#include "train/layout.h"
 
 #include "support/check.h"
 

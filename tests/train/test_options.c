@@ -1,7 +1,7 @@
 #include "sluice/train.h"
 #include "support/check.h"
 #include "support/replicas.h"
-#include "train/run.h"
+#include "train/layout.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Runs of a model and data of one's own. */
 #include "small_run.h"
-#include "train/run.h"
+#include "train/profile.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 #include "small_run.h"
-#include "train/run.h"
+#include "train/profile.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,0 +1,19 @@
+/* Evaluation by all replicas of a run. */
+#ifndef SLI_TRAIN_EVALUATE_H
+#define SLI_TRAIN_EVALUATE_H
+
+#include "train/replica.h"
+
+/* Sets *stop where an evaluation is to end before its end; the same on all ranks. */
+typedef sl_status sli_evaluation_stop(void *context, bool *stop);
+
+/* As sl_evaluate_tokens, of a task's split with so many batches, called by all ranks: each replica
+ * scores every replica->count'th batch, and all get the same result, to the bit what one alone
+ * would get. `progress` is told of this replica's batches alone, on its first rank. Every rank
+ * calls `stop` (NULL: never stops), with options->context, before each of its batches, and those
+ * that have one batch less do so once more. A stopped evaluation has no result: *out is 0. */
+sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
+                       int64_t batches, const sl_evaluate_options *options,
+                       sli_evaluation_stop *stop, sl_evaluation *out);
+
+#endif

@@ -1,0 +1,32 @@
+/* How fast a run's modules, links and devices are. */
+#ifndef SLI_TRAIN_PROFILE_H
+#define SLI_TRAIN_PROFILE_H
+
+#include "parallel/pipe.h"
+#include "sluice/train.h"
+
+/* What a profile is made of. */
+typedef struct sli_profile_inputs {
+    const sl_train_options *options; /* checked */
+    const sl_train_task *task;       /* its first batch is used */
+    sl_module *model;
+    sl_loss *loss;
+    const sl_device_list *devices; /* of this process: first those of the first replica's ranks */
+    const sl_link_cost *links;     /* as in sl_partition_costs */
+} sli_profile_inputs;
+
+/* As sl_train_profile; and the seconds of a step that is cut so. `profiles` may be NULL. */
+sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
+                            int *balance, sli_step_times *times);
+
+/* Measures the links between the processes of the first replica whose stages are neighbours.
+ * Every rank of the run calls it and gets the same costs, [pipeline ranks][pipeline ranks], to be
+ * freed; NULL where the replica has one process, and after an error. */
+sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_link_cost **out);
+
+/* The sum of the best rates of large matrix products in this precision on devices [count], all at
+ * the same time, in FLOP/s. Takes about 0.05 s. (peak.c) */
+sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision precision,
+                           double *flops_per_s);
+
+#endif
