@@ -65,6 +65,8 @@ typedef struct sl_partition_costs {
     /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts, where rank b has the stage after
      * one of rank a's, for the output and for its gradient on the way back; [a][a] is not used. */
     const sl_link_cost *links;
+    /* (optional: every rank has its own) [ranks] as in sl_cost_model; borrowed. */
+    const int *cores;
     /* (optional: all fit) Whether a balance [stages] fits the memory there is. */
     bool (*fits)(void *context, const int *balance);
     void *context;
@@ -74,7 +76,9 @@ typedef struct sl_partition_costs {
  * the partition with the shortest step that fits: modules per stage in balance[0 ... stages - 1],
  * and the step's seconds (`seconds` may be NULL). Tries all partitions if there are at most 1,000;
  * otherwise it improves one by moving single modules until no move helps. If that one does not fit,
- * it begins with one that does, found by moving several modules from one stage to another. Errors:
+ * it begins with one that does, found by moving several modules from one stage to another. Where
+ * ranks share cores, a thousandth of the time on cores of their own is added to compare partitions:
+ * of those that take as long, the one with the evener stages is best. Errors:
  * SL_ERR_INVALID for more stages than modules; SL_ERR_NOT_FOUND if none of those tried fits; as
  * sl_schedule_simulate. */
 sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds);

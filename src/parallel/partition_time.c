@@ -18,7 +18,12 @@ typedef struct search {
     double *sums;      /* [5][stages] F, I, W and B of each stage of the trial, and the time of its
                           output to the next one */
     double seconds;    /* of the best; negative: there is none */
+    double cost;       /* by which the best is found: `seconds`, and a little for shared cores */
 } search;
+
+/* Of the time on cores of their own, where ranks share cores: ranks that share all of them take as
+ * long for any cut. */
+static const double own_cores_weight = 1e-3;
 
 /* What the output of a stage takes to the next one. */
 static double link_seconds(const search *s, int stage)
@@ -32,7 +37,8 @@ static double link_seconds(const search *s, int stage)
     return link->seconds + bytes * link->seconds_per_byte;
 }
 
-static sl_status simulate_trial(search *s, sli_step_times *times)
+/* `cores` as in sl_partition_costs. */
+static sl_status simulate_trial(search *s, const int *cores, double *seconds)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
@@ -54,11 +60,10 @@ static sl_status simulate_trial(search *s, sli_step_times *times)
                                                  .backward_input = input,
                                                  .backward_weight = weight,
                                                  .backward = backward,
-                                                 .links = links},
+                                                 .links = links,
+                                                 .cores = cores},
                                 &simulation));
-    *times = (sli_step_times){.parallel = simulation.makespan};
-    for (int i = 0; i < simulation.entry_count; i++)
-        times->sum_of_actions += simulation.entries[i].end - simulation.entries[i].start;
+    *seconds = simulation.makespan;
     sl_simulation_clear(&simulation);
     return SL_OK;
 }
@@ -66,17 +71,21 @@ static sl_status simulate_trial(search *s, sli_step_times *times)
 /* Makes the trial the best if it is shorter and fits. Of equal ones the first stays. */
 static sl_status try_cuts(search *s, bool *better)
 {
-    sli_step_times times;
+    double seconds, own_cores = 0;
     *better = false;
-    SL_TRY(simulate_trial(s, &times));
-    if (s->seconds >= 0 && times.parallel >= s->seconds)
+    SL_TRY(simulate_trial(s, s->costs->cores, &seconds));
+    if (s->costs->cores)
+        SL_TRY(simulate_trial(s, NULL, &own_cores));
+    double cost = seconds + own_cores_weight * own_cores;
+    if (s->seconds >= 0 && cost >= s->cost)
         return SL_OK;
     for (int stage = 0; stage < s->stages; stage++)
         s->balance[stage] = s->trial[stage + 1] - s->trial[stage];
     if (s->costs->fits && !s->costs->fits(s->costs->context, s->balance))
         return SL_OK;
     memcpy(s->cuts, s->trial, ((size_t)s->stages + 1) * sizeof *s->cuts);
-    s->seconds = times.parallel;
+    s->seconds = seconds;
+    s->cost = cost;
     *better = true;
     return SL_OK;
 }
@@ -241,7 +250,7 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
 }
 
 sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
-                                 sli_step_times *times)
+                                 double *seconds)
 {
     search s = {.costs = costs,
                 .modules = costs->modules,
@@ -250,7 +259,7 @@ sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *bal
     for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
         s.trial[stage + 1] = s.trial[stage] + balance[stage];
     if (status == SL_OK)
-        status = simulate_trial(&s, times);
+        status = simulate_trial(&s, costs->cores, seconds);
     free(s.cuts);
     free(s.sums);
     return status;

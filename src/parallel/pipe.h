@@ -69,16 +69,10 @@ struct sl_pipe {
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
-/* Seconds of a step: on ranks with cores of their own; and the sum of all its actions' times, which
- * estimates a step of ranks that share cores. (partition_time.c) */
-typedef struct sli_step_times {
-    double parallel, sum_of_actions;
-} sli_step_times;
-
 /* Simulates the table with the modules' times for a balance [stages]. Errors: as
  * sl_schedule_simulate. */
 sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
-                                 sli_step_times *times);
+                                 double *seconds);
 
 /* ---- Tables (pipe_table.c) --------------------------------------------------------------- */
 

@@ -28,7 +28,6 @@ static sl_status simulate_shard(const sl_train_options *options, const sl_module
     sl_schedule *table;
     const sl_module_profile *of_ranks[SL_MAX_STAGES];
     int balance[SL_MAX_STAGES], stages;
-    sli_step_times simulated = {0};
     for (int rank = 0; rank < SL_MAX_STAGES; rank++)
         of_ranks[rank] = times;
     SL_TRY(sli_layout_table(options, sl_train_options_chunks(options), &table));
@@ -40,9 +39,7 @@ static sl_status simulate_shard(const sl_train_options *options, const sl_module
         status = sl_partition_by_time(&costs, balance, length);
     else if (status == SL_OK &&
              (status = sli_layout_balance(options, model, balance, &stages)) == SL_OK)
-        status = sli_partition_simulate(&costs, balance, &simulated);
-    if (options->balance_kind != SL_BALANCE_AUTO)
-        *length = simulated.parallel;
+        status = sli_partition_simulate(&costs, balance, length);
     sl_schedule_destroy(&table);
     return status;
 }

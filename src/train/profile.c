@@ -2,7 +2,8 @@
 #include "train/profile.h"
 
 #include "core/error.h"
-#include "device/device.h"
+#include "core/host.h"
+#include "device/device_base.h"
 #include "tensor/tensor.h"
 #include "train/layout.h"
 #include "train/replica.h"
@@ -19,6 +20,7 @@ typedef struct model_profile {
     int micros, pipeline_ranks;
     const sl_module_profile *times[SL_MAX_STAGES]; /* [pipeline_ranks][modules] */
     sl_module_profile *room;                       /* where they are */
+    int cores[SL_MAX_STAGES];                      /* [pipeline_ranks] as in sl_partition_costs */
 } model_profile;
 
 static void scale_costs(sl_module_profile *costs, double factor)
@@ -62,6 +64,86 @@ static sl_device *device_of(const model_profile *profile, int rank)
                               rank % sl_device_list_count(profile->of.devices));
 }
 
+/* ---- Cores -------------------------------------------------------------------------------- */
+
+/* Where a pipeline rank computes, in words that processes exchange: equal for those on the same
+ * cores. */
+typedef struct rank_cores {
+    int64_t host, process, number; /* -1: any process of the host */
+} rank_cores;
+
+enum { RANK_CORES_WORDS = sizeof(rank_cores) / sizeof(int64_t) };
+
+static rank_cores describe_cores(const sl_device_list *devices, int rank, int process)
+{
+    int index = rank % sl_device_list_count(devices);
+    int core_set = sl_device_list_get(devices, index)->core_set;
+    return core_set >= 0 ? (rank_cores){sli_host_number(), -1, core_set}
+                         : (rank_cores){sli_host_number(), process, index};
+}
+
+/* The first of the ranks on the same cores gives them their number. */
+static void number_cores(const rank_cores *ranks, int count, int *out)
+{
+    for (int rank = 0; rank < count; rank++) {
+        out[rank] = 0;
+        while (memcmp(&ranks[out[rank]], &ranks[rank], sizeof *ranks) != 0)
+            out[rank]++;
+    }
+}
+
+sl_status sli_gather_cores(const sl_train_options *options, const sl_device_list *devices,
+                           sl_group *all, int **out)
+{
+    int pipeline_ranks = sli_layout_pipeline_ranks(options),
+        of_process = sli_layout_pipeline_ranks_of_rank(options);
+    rank_cores own[SL_MAX_STAGES];
+    *out = NULL;
+    if (of_process == pipeline_ranks)
+        return SL_OK;
+    for (int i = 0; i < of_process; i++)
+        own[i] = describe_cores(devices, i, sl_group_rank(all));
+    size_t count = (size_t)sl_group_size(all) * (size_t)of_process;
+    rank_cores *gathered = calloc(count, sizeof *gathered);
+    int *cores = calloc((size_t)pipeline_ranks, sizeof *cores);
+    sl_status status = SL_OK;
+    if (!gathered || !cores)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the cores of %d ranks", pipeline_ranks);
+    else
+        status = sl_group_all_gather(all, own, gathered, (int64_t)of_process * RANK_CORES_WORDS,
+                                     SL_I64, NULL);
+    if (status == SL_OK) {
+        number_cores(gathered, pipeline_ranks, cores); /* the first replica's come first */
+        *out = cores;
+        cores = NULL;
+    }
+    free(gathered);
+    free(cores);
+    return status;
+}
+
+/* Unless they are given, all pipeline ranks are in this process. */
+static void find_cores(model_profile *profile)
+{
+    rank_cores here[SL_MAX_STAGES];
+    int count = profile->pipeline_ranks;
+    for (int rank = 0; rank < count; rank++)
+        here[rank] = describe_cores(profile->of.devices, rank, 0);
+    number_cores(here, count, profile->cores);
+    if (profile->of.cores)
+        memcpy(profile->cores, profile->of.cores, (size_t)count * sizeof *profile->cores);
+}
+
+static bool has_shared_cores(const model_profile *profile)
+{
+    for (int rank = 0; rank < profile->pipeline_ranks; rank++)
+        if (profile->cores[rank] != rank)
+            return true;
+    return false;
+}
+
+/* ---- Times -------------------------------------------------------------------------------- */
+
 /* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices have as
  * many threads share what one of them took. */
 static sl_status profile_pipeline_ranks(model_profile *profile)
@@ -91,10 +173,11 @@ static sl_status open_profile(model_profile *profile)
     profile->micro_rows = (rows + profile->micros - 1) / profile->micros;
     profile->rows = profile->micro_rows < (rows + 3) / 4 ? profile->micro_rows : (rows + 3) / 4;
     profile->pipeline_ranks = sli_layout_pipeline_ranks(options);
+    find_cores(profile);
     return profile_pipeline_ranks(profile);
 }
 
-/* ---- Times and cuts ----------------------------------------------------------------------- */
+/* ---- Cuts ----------------------------------------------------------------------- */
 
 /* Each module's times on the device of its stage. */
 static sl_status pick_times(const model_profile *profile, const int *balance,
@@ -125,7 +208,7 @@ static bool cut_fits(void *context, const int *balance)
 
 /* Cuts the model as the options say, and simulates the table of an accumulation step. By time it is
  * the cut that makes the table the shortest; where none fits, that by parameters. */
-static sl_status cut_model(model_profile *profile, int *balance, sli_step_times *times)
+static sl_status cut_model(model_profile *profile, int *balance, double *seconds)
 {
     sl_schedule *table;
     bool by_time = profile->of.options->balance_kind == SL_BALANCE_AUTO;
@@ -134,6 +217,7 @@ static sl_status cut_model(model_profile *profile, int *balance, sli_step_times 
     sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
                                 .profiles = profile->times,
                                 .links = profile->of.links,
+                                .cores = has_shared_cores(profile) ? profile->cores : NULL,
                                 .fits = cut_fits,
                                 .context = profile};
     SL_TRY(sli_layout_table(profile->of.options, micros, &table));
@@ -144,18 +228,18 @@ static sl_status cut_model(model_profile *profile, int *balance, sli_step_times 
     if (status == SL_ERR_NOT_FOUND || (status == SL_OK && !by_time))
         status = sli_layout_balance(profile->of.options, profile->of.model, balance, &stages);
     if (status == SL_OK)
-        status = sli_partition_simulate(&costs, balance, times);
+        status = sli_partition_simulate(&costs, balance, seconds);
     sl_schedule_destroy(&table);
     return status;
 }
 
 sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
-                            int *balance, sli_step_times *times)
+                            int *balance, double *seconds)
 {
     model_profile profile = {.of = *inputs};
     sl_status status = open_profile(&profile);
     if (status == SL_OK)
-        status = cut_model(&profile, balance, times);
+        status = cut_model(&profile, balance, seconds);
     if (status == SL_OK && profiles)
         status = pick_times(&profile, balance, profiles);
     free(profile.room);
@@ -253,7 +337,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     SLI_CHECK_NOT_NULL(profiles);
     SLI_CHECK_NOT_NULL(balance);
     const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
-    sli_step_times times;
+    double seconds;
     char *names;
     sl_loss *loss = NULL;
     sl_device_list *devices = NULL;
@@ -269,7 +353,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
                                                          .model = model,
                                                          .loss = loss,
                                                          .devices = devices},
-                                   profiles, balance, &times);
+                                   profiles, balance, &seconds);
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
     return status;

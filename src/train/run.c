@@ -193,21 +193,20 @@ static sl_status count_batches(sli_run *run, sl_group *group)
 }
 
 /* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
- * step is shorter then. Ranks that share cores compute at once and divide them, so the sum of all
- * actions' times on all cores estimates the step. `parallel` is the time of the split step. */
-static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_cores,
-                             double parallel, int *balance)
+ * step is shorter then. `split` is the time of the split step. */
+static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_cores, double split,
+                             int *balance)
 {
     sl_train_options *options = &run->options;
     sl_device_list *shared;
-    sli_step_times times;
+    double seconds;
     SL_TRY(sli_layout_shared_devices(options, &run->shared_devices));
     SL_TRY(sli_device_list_create_range(run->shared_devices, 0, options->pipeline_ranks, own_cores,
                                         &shared, NULL));
     int cut[SL_MAX_STAGES] = {0};
     inputs.devices = shared;
-    sl_status status = sli_train_profile(&inputs, NULL, cut, &times);
-    if (status == SL_OK && times.sum_of_actions < parallel) {
+    sl_status status = sli_train_profile(&inputs, NULL, cut, &seconds);
+    if (status == SL_OK && seconds < split) {
         sl_device_list_destroy(&run->devices);
         run->devices = shared;
         shared = NULL;
@@ -226,27 +225,32 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                                 bool own_cores)
 {
     sl_train_options *options = &run->options;
-    sli_step_times times = {0};
+    double seconds = 0;
     int balance[SL_MAX_STAGES] = {0};
     bool may_share = !options->devices && options->pipeline_ranks > 1 && !run->oversubscribed &&
                      sli_layout_host_ranks(options) == 1 &&
                      sli_layout_pipeline_ranks_of_rank(options) == options->pipeline_ranks;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
     sl_link_cost *links = NULL;
+    int *cores = NULL;
     if (cuts && group)
-        SL_TRY(sli_measure_links(options, group, &links));
+        SL_TRY(sli_gather_cores(options, run->devices, group, &cores));
+    sl_status status = SL_OK;
+    if (cuts && group)
+        status = sli_measure_links(options, group, &links);
     const sli_profile_inputs inputs = {.options = options,
                                        .task = run->task,
                                        .model = model,
                                        .loss = loss,
                                        .devices = run->devices,
-                                       .links = links};
-    sl_status status = SL_OK;
-    if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
-        status = sli_train_profile(&inputs, NULL, balance, &times);
+                                       .links = links,
+                                       .cores = cores};
+    if (status == SL_OK && (may_share || (cuts && (!group || sl_group_rank(group) == 0))))
+        status = sli_train_profile(&inputs, NULL, balance, &seconds);
     if (may_share && status == SL_OK)
-        status = try_sharing(run, inputs, own_cores, times.parallel, balance);
+        status = try_sharing(run, inputs, own_cores, seconds, balance);
     free(links);
+    free(cores);
     SL_TRY(status);
     if (!cuts)
         return SL_OK;

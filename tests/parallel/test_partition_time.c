@@ -2,8 +2,6 @@
 #include "parallel/pipe.h"
 #include "support/check.h"
 
-#include <math.h>
-
 #include <string.h>
 
 enum { MOST_MODULES = 40, MOST_STAGES = 8 };
@@ -34,7 +32,9 @@ static sl_schedule *open_table(const char *name, int ranks, int micros)
     return table;
 }
 
-static double step_seconds(const sl_schedule *table, const times *of, const int *balance)
+/* `cores` as in sl_partition_costs. */
+static double step_seconds(const sl_schedule *table, const times *of, const int *balance,
+                           const int *cores)
 {
     double costs[4][MOST_STAGES] = {{0}};
     sl_simulation simulation;
@@ -49,7 +49,8 @@ static double step_seconds(const sl_schedule *table, const times *of, const int 
                                   &(sl_cost_model){.forward = costs[0],
                                                    .backward_input = costs[1],
                                                    .backward_weight = costs[2],
-                                                   .backward = costs[3]},
+                                                   .backward = costs[3],
+                                                   .cores = cores},
                                   &simulation));
     double seconds = simulation.makespan;
     sl_simulation_clear(&simulation);
@@ -57,17 +58,18 @@ static double step_seconds(const sl_schedule *table, const times *of, const int 
 }
 
 /* The shortest step of all cuts that give stages 0 ... stage - 1 what `balance` says. */
-static double shortest(const sl_schedule *table, const times *of, int *balance, int stage, int left)
+static double shortest(const sl_schedule *table, const times *of, const int *cores, int *balance,
+                       int stage, int left)
 {
     int stages = sl_schedule_stages(table);
     double best = 1e9;
     if (stage + 1 == stages) {
         balance[stage] = left;
-        return step_seconds(table, of, balance);
+        return step_seconds(table, of, balance, cores);
     }
     for (int count = 1; count <= left - (stages - 1 - stage); count++) {
         balance[stage] = count;
-        double seconds = shortest(table, of, balance, stage + 1, left - count);
+        double seconds = shortest(table, of, cores, balance, stage + 1, left - count);
         best = seconds < best ? seconds : best;
     }
     return best;
@@ -91,8 +93,8 @@ static void cut_is_the_best_of_all(void **state)
                 for (int stage = 0; stage < sl_schedule_stages(table); stage++)
                     sum += balance[stage];
                 assert_int_equal(sum, MODULES);
-                assert_true(seconds == step_seconds(table, &of, balance));
-                assert_float_equal(seconds, shortest(table, &of, any, 0, MODULES), 1e-9);
+                assert_true(seconds == step_seconds(table, &of, balance, NULL));
+                assert_float_equal(seconds, shortest(table, &of, NULL, any, 0, MODULES), 1e-9);
                 sl_schedule_destroy(&table);
             }
 }
@@ -215,31 +217,62 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
         }
         assert_int_equal(sum, MOST_MODULES);
         assert_in_range(balance[0], 1, most);
-        assert_true(seconds == step_seconds(table, &of, balance));
+        assert_true(seconds == step_seconds(table, &of, balance, NULL));
     }
     sl_schedule_destroy(&table);
 }
 
-/* The sum of all actions estimates a step of ranks that share cores. */
-static void given_cut_is_simulated_and_its_actions_are_added_up(void **state)
+/* Ranks 0 and 1 are on the same cores: each gets about half of what rank 2 gets. */
+static void ranks_on_the_same_cores_get_fewer_modules(void **state)
 {
     (void)state;
-    times of;
-    const int balance[] = {3, 1, 4};
-    double forward = 0, backward = 0;
-    sli_step_times step;
-    sl_schedule *table;
-    check_ok(sl_schedule_write("gpipe", &(sl_schedule_options){.ranks = 3, .micros = 8}, &table));
-    make_times(8, 3, 5, &of);
-    for (int i = 0; i < 8; i++) {
-        forward += of.modules[i].forward;
-        backward += of.modules[i].backward;
+    enum { MODULES = 12, RANKS = 3 };
+    static const int cores[RANKS] = {0, 0, 2};
+    for (uint32_t seed = 0; seed <= 3; seed++) {
+        times of;
+        int balance[RANKS], any[RANKS];
+        double seconds;
+        sl_schedule *table = open_table("1f1b", RANKS, 12);
+        sl_partition_costs costs = {.modules = MODULES,
+                                    .profiles = of.ranks,
+                                    .table = table,
+                                    .cores = cores};
+        make_times(MODULES, RANKS, seed, &of);
+        check_ok(sl_partition_by_time(&costs, balance, &seconds));
+        assert_true(seconds == step_seconds(table, &of, balance, cores));
+        assert_true(seconds <= 1.001 * shortest(table, &of, cores, any, 0, MODULES));
+        if (seed == 0) /* modules are equal */
+            assert_in_range(balance[2], 5, 7);
+        sl_schedule_destroy(&table);
     }
-    check_ok(sli_partition_simulate(
-        &(sl_partition_costs){.modules = 8, .profiles = of.ranks, .table = table}, balance, &step));
-    assert_true(step.parallel == step_seconds(table, &of, balance));
-    assert_true(fabs(step.sum_of_actions - 8 * (forward + backward)) < 1e-9);
-    assert_true(step.parallel < step.sum_of_actions);
+}
+
+/* Every cut takes as long then, and that for ranks with cores of their own is taken. */
+static void ranks_on_the_same_cores_take_the_sum_of_all_actions(void **state)
+{
+    (void)state;
+    enum { MODULES = 8, RANKS = 3, MICROS = 8 };
+    static const int cores[RANKS] = {0, 0, 0}, given[] = {3, 1, 4};
+    times of;
+    int balance[RANKS], expected[RANKS];
+    double sum = 0, seconds, own_cores;
+    sl_schedule *table;
+    check_ok(sl_schedule_write("gpipe", &(sl_schedule_options){.ranks = RANKS, .micros = MICROS},
+                               &table));
+    make_times(MODULES, RANKS, 5, &of);
+    for (int i = 0; i < MODULES; i++)
+        sum += MICROS * (of.modules[i].forward + of.modules[i].backward);
+    sl_partition_costs costs = {.modules = MODULES, .profiles = of.ranks, .table = table};
+    check_ok(sli_partition_simulate(&costs, given, &own_cores));
+    assert_true(own_cores == step_seconds(table, &of, given, NULL));
+    check_ok(sl_partition_by_time(&costs, expected, NULL));
+    costs.cores = cores;
+    check_ok(sli_partition_simulate(&costs, given, &seconds));
+    assert_float_equal(seconds, sum, 1e-9 * sum);
+    assert_true(own_cores < seconds);
+    check_ok(sl_partition_by_time(&costs, balance, &seconds));
+    assert_float_equal(seconds, sum, 1e-9 * sum);
+    assert_memory_equal(balance, expected, sizeof balance);
     sl_schedule_destroy(&table);
 }
 
@@ -251,7 +284,8 @@ int partition_time_tests(void)
         cmocka_unit_test(each_rank_has_its_own_times),
         cmocka_unit_test(slow_link_is_crossed_by_the_narrowest_tensor),
         cmocka_unit_test(cuts_that_do_not_fit_are_left_out),
-        cmocka_unit_test(given_cut_is_simulated_and_its_actions_are_added_up),
+        cmocka_unit_test(ranks_on_the_same_cores_get_fewer_modules),
+        cmocka_unit_test(ranks_on_the_same_cores_take_the_sum_of_all_actions),
         cmocka_unit_test(cut_that_fits_is_found_beyond_the_even_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

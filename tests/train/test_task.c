@@ -1,4 +1,5 @@
 /* Runs of a model and data of one's own. */
+#include "device/device_base.h"
 #include "small_run.h"
 #include "train/profile.h"
 
@@ -252,20 +253,19 @@ static sl_status create_hourglass(void *context, sl_module **model, sl_loss **lo
     return sl_cross_entropy_create(loss);
 }
 
-static void cut_by_time_counts_what_a_slow_link_takes(void **state)
+/* The seconds of a step of two stages, on two devices of the same core. */
+static double profile_hourglass(const sl_link_cost *links, sl_module_profile *profiles,
+                                int *balance)
 {
-    (void)state;
     sl_train_task task = make_task(&normal);
     sl_train_options options = options_of(&task);
-    sl_link_cost links[2][2] = {{{0}}}; /* a float more takes seconds, a module microseconds */
     sl_module *model = NULL;
     sl_loss *loss = NULL;
     sl_device_list *devices;
-    sli_step_times times;
-    int balance[SL_MAX_STAGES];
-    links[0][1].seconds_per_byte = links[1][0].seconds_per_byte = 1;
+    double seconds;
     options.pipeline_ranks = options.shards = 2;
     options.balance_kind = SL_BALANCE_AUTO;
+    options.recompute = SL_RECOMPUTE_NEVER;
     check_ok(create_hourglass(NULL, &model, &loss));
     check_ok(sl_device_list_create("cpu:0-0,cpu:0-0", &devices, NULL));
     check_ok(sli_train_profile(&(sli_profile_inputs){.options = &options,
@@ -273,22 +273,54 @@ static void cut_by_time_counts_what_a_slow_link_takes(void **state)
                                                      .model = model,
                                                      .loss = loss,
                                                      .devices = devices,
-                                                     .links = &links[0][0]},
-                               NULL, balance, &times));
-    assert_int_equal(balance[0], 2);
-    assert_true(times.parallel >
-                2 * 3 * sizeof(float)); /* there and back, a micro-batch's 3 rows */
+                                                     .links = links},
+                               profiles, balance, &seconds));
     sl_device_list_destroy(&devices);
     sl_module_destroy(&model);
     sl_loss_destroy(&loss);
+    return seconds;
 }
 
-/* Three ranks in a loop of two stages each: the links between neighbours, on all of them. */
+static void cut_by_time_counts_what_a_slow_link_takes(void **state)
+{
+    (void)state;
+    sl_link_cost links[2][2] = {{{0}}}; /* a float more takes seconds, a module microseconds */
+    int balance[SL_MAX_STAGES];
+    links[0][1].seconds_per_byte = links[1][0].seconds_per_byte = 1;
+    double seconds = profile_hourglass(&links[0][0], NULL, balance);
+    assert_int_equal(balance[0], 2);
+    assert_true(seconds > 2 * 3 * sizeof(float)); /* there and back, a micro-batch's 3 rows */
+}
+
+/* All of the step's actions, one after the other. */
+static void step_on_shared_cores_takes_the_sum_of_its_actions(void **state)
+{
+    (void)state;
+    enum { MODULES = 4, MICROS = 3 };
+    sl_module_profile profiles[MODULES];
+    int balance[SL_MAX_STAGES];
+    double sum = 0, seconds = profile_hourglass(NULL, profiles, balance);
+    for (int i = 0; i < MODULES; i++)
+        sum += MICROS * (profiles[i].forward + profiles[i].backward);
+    assert_float_equal(seconds, sum, 1e-6 * sum);
+}
+
+/* Three ranks in a loop of two stages each: on all of them the links between neighbours, and which
+ * ranks compute on the same cores: the last two. */
 static sl_status measure_links(sl_group *group, void *context)
 {
     enum { RANKS = 3 };
     const sl_train_options *options = context;
     sl_link_cost *links;
+    sl_device_list *devices;
+    int *cores;
+    SL_TRY(sl_device_list_create("cpu:0-0", &devices, NULL));
+    sl_device_list_get(devices, 0)->core_set = sl_group_rank(group) == 0 ? 7 : 5;
+    sl_status status = sli_gather_cores(options, devices, group, &cores);
+    sl_device_list_destroy(&devices);
+    SL_TRY(status);
+    assert_true(cores[0] == 0 && cores[1] == 1 && cores[2] == 1);
+    free(cores);
     SL_TRY(sli_measure_links(options, group, &links));
     for (int a = 0; a < RANKS; a++)
         for (int b = 0; b < RANKS; b++) {
@@ -301,7 +333,7 @@ static sl_status measure_links(sl_group *group, void *context)
     return SL_OK;
 }
 
-static void links_of_neighbours_are_measured_once_for_all_ranks(void **state)
+static void links_and_cores_are_the_same_on_all_ranks(void **state)
 {
     (void)state;
     sl_train_task task = make_task(&normal);
@@ -373,7 +405,8 @@ int task_tests(void)
         IN_SCRATCH(run_resumes_with_its_own_data_alone),
         cmocka_unit_test(incomplete_task_is_refused),
         cmocka_unit_test(cut_by_time_counts_what_a_slow_link_takes),
-        cmocka_unit_test(links_of_neighbours_are_measured_once_for_all_ranks),
+        cmocka_unit_test(step_on_shared_cores_takes_the_sum_of_its_actions),
+        cmocka_unit_test(links_and_cores_are_the_same_on_all_ranks),
         cmocka_unit_test(profiled_task_must_give_its_rows),
         cmocka_unit_test(batches_are_counted_once),
         cmocka_unit_test(errors_of_a_task_end_the_run),
