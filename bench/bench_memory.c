@@ -1,4 +1,4 @@
-/* Peak activation bytes of a training step, for each schedule and checkpoint mode, beside what
+/* Peak activation bytes of a training step, for each schedule and recompute mode, beside what
  * arithmetic predicts.
  *
  *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages

@@ -14,9 +14,10 @@ int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes)
     return count;
 }
 
-sl_status sli_micro_rows(const sl_tensor *batch, int chunks, int micro, sl_tensor **out)
+sl_status sli_micro_rows(const sl_tensor *batch, int batch_micros, int micro, sl_tensor **out)
 {
-    int64_t rows = sl_tensor_shape(batch)->size[0], size = rows / chunks + (rows % chunks != 0);
+    int64_t rows = sl_tensor_shape(batch)->size[0],
+            size = rows / batch_micros + (rows % batch_micros != 0);
     int64_t first = size * micro, left = rows - first;
     return sl_tensor_narrow(batch, first, left < size ? left : size, out);
 }

@@ -80,7 +80,7 @@ sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *
 
 static void drop_micros(sl_pipe *pipe)
 {
-    for (int micro = 0; micro < pipe->chunks; micro++) {
+    for (int micro = 0; micro < pipe->batch_micros; micro++) {
         sl_tensor_destroy(&pipe->micros[micro].input);
         sl_tensor_destroy(&pipe->micros[micro].targets);
     }
@@ -170,7 +170,7 @@ static sl_status check_batch(const char *who, const sl_pipe *pipe, const sl_pipe
 static sl_status check_rows(const sli_step *step, const sl_pipe_batch *batch,
                             const sl_tensor *targets)
 {
-    int micros = sl_micro_batches(step->rows, step->chunks, NULL);
+    int micros = sl_micro_batches(step->rows, step->batch_micros, NULL);
     if ((step->positions > 0) != (step->cache != NULL))
         return sl_error(SL_ERR_INVALID, "%s: either all ranks have a cache or none", step->who);
     if (targets && row_count(targets) != step->rows)
@@ -179,8 +179,9 @@ static sl_status check_rows(const sli_step *step, const sl_pipe_batch *batch,
                         step->rows, row_count(targets));
     for (int i = 0; i < batch->input_count; i++) {
         const sl_input *input = &batch->inputs[i];
-        int own =
-            input->whole ? micros : sl_micro_batches(row_count(input->tensor), step->chunks, NULL);
+        int own = input->whole
+                      ? micros
+                      : sl_micro_batches(row_count(input->tensor), step->batch_micros, NULL);
         if (own != micros)
             return sl_error(SL_ERR_INVALID,
                             "%s: the input makes %d micro-batches, but input \"%s\" makes %d",
@@ -282,7 +283,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->rows = status == SL_OK && first_stage(pipe)->is_here ? row_count(batch->input) : 0;
     step->inputs = batch->inputs;
     step->input_count = batch->input_count;
-    step->chunks = batch->cache ? 1 : pipe->chunks;
+    step->batch_micros = batch->cache ? 1 : pipe->batch_micros;
     step->cache = batch->cache;
     step->positions = batch->cache && step->rows > 0 ? sl_tensor_shape(batch->input)->size[1] : 0;
     step->precision = pipe->precision;
@@ -304,7 +305,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     if (status != SL_OK || step->rows < 1)
         return status;
     SL_TRY(check_rows(step, batch, targets));
-    *micros = sl_micro_batches(step->rows, step->chunks, pipe->sizes);
+    *micros = sl_micro_batches(step->rows, step->batch_micros, pipe->sizes);
     SL_TRY(cut_batch(pipe, batch->input, targets, first_sample, *micros));
     return targets ? allocate_row_losses(pipe, step, *micros) : SL_OK;
 }

@@ -23,9 +23,9 @@ typedef struct sli_rank_call {
 
 struct sl_pipe {
     sl_module *model;
-    sl_loss *loss; /* NULL: forward only */
-    int chunks;
-    int step_micros; /* most micro-batches of an accumulation step, which runs a table once */
+    sl_loss *loss;    /* NULL: forward only */
+    int batch_micros; /* most micro-batches of a batch: the options' `chunks` */
+    int step_micros;  /* most of an accumulation step, which runs a table once */
     sl_recompute recompute;
     sl_precision precision;
     uint64_t seed;
@@ -58,8 +58,8 @@ struct sl_pipe {
      * first needed. */
     sli_table *tables[SLI_TABLE_KINDS];
 
-    sli_micro *micros; /* [chunks], of the step under way */
-    int64_t *sizes;    /* [chunks] */
+    sli_micro *micros; /* [batch_micros], of the step under way */
+    int64_t *sizes;    /* [batch_micros] */
     sli_failure failure;
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;

@@ -83,15 +83,15 @@ static sl_status check_options(const sl_pipe_options *options)
 
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
-    size_t stages = (size_t)pipe->stage_count, chunks = (size_t)pipe->chunks;
+    size_t stages = (size_t)pipe->stage_count, micros = (size_t)pipe->batch_micros;
     size_t ranks = (size_t)pipe->rank_count, step_micros = (size_t)pipe->step_micros;
     pipe->stages = calloc(stages, sizeof *pipe->stages);
     pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
     pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
     pipe->calls = calloc(ranks, sizeof *pipe->calls);
     pipe->device_locks = calloc(ranks, sizeof *pipe->device_locks);
-    pipe->micros = calloc(chunks, sizeof *pipe->micros);
-    pipe->sizes = calloc(chunks, sizeof *pipe->sizes);
+    pipe->micros = calloc(micros, sizeof *pipe->micros);
+    pipe->sizes = calloc(micros, sizeof *pipe->sizes);
     bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
                     pipe->device_locks && pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
@@ -104,8 +104,9 @@ static sl_status allocate_arrays(sl_pipe *pipe)
         complete = each->records;
     }
     if (!complete)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d stages of %d chunks",
-                        pipe->stage_count, pipe->chunks);
+        return sl_error(SL_ERR_MEMORY,
+                        "sl_pipe_create: no memory for %d stages of %d micro-batches",
+                        pipe->stage_count, pipe->batch_micros);
     return SL_OK;
 }
 
@@ -350,14 +351,14 @@ static sl_status build_pipe(sl_pipe *pipe)
 }
 
 /* The table's for each accumulation step, where there is one and the options do not say. */
-static sl_status count_chunks(sl_pipe *pipe, const sl_pipe_options *options)
+static sl_status count_micros(sl_pipe *pipe, const sl_pipe_options *options)
 {
     int steps = options->accumulate ? options->accumulate : 1;
     pipe->step_micros = options->table ? sl_schedule_micros(options->table) : 1;
     if (options->chunks)
         pipe->step_micros = options->chunks / steps + (options->chunks % steps != 0);
-    pipe->chunks = options->chunks;
-    if (!options->chunks && __builtin_mul_overflow(pipe->step_micros, steps, &pipe->chunks))
+    pipe->batch_micros = options->chunks;
+    if (!options->chunks && __builtin_mul_overflow(pipe->step_micros, steps, &pipe->batch_micros))
         return sl_error(SL_ERR_INVALID,
                         "sl_pipe_create: %d micro-batches times accumulate %d are too many",
                         pipe->step_micros, steps);
@@ -384,7 +385,7 @@ static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
     pipe->stage_count = options->stages;
     pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);
-    SL_TRY(count_chunks(pipe, options));
+    SL_TRY(count_micros(pipe, options));
     return plan_pipe(pipe, options);
 }
 

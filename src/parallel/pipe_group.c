@@ -294,7 +294,7 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
     const trait traits[] = {
         {"number of stages", pipe->stage_count},
         {"number of pipeline ranks", pipe->rank_count},
-        {"number of chunks", pipe->chunks},
+        {"number of micro-batches of a batch", pipe->batch_micros},
         {"number of micro-batches of a step", pipe->step_micros},
         {"recompute mode", pipe->recompute},
         {"precision", pipe->precision},

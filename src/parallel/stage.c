@@ -89,7 +89,8 @@ static sl_status give_inputs(const sli_stage *stage, const sli_step *step, int m
         if (input->whole)
             SL_TRY(sl_tensor_alias(input->tensor, &rows));
         else
-            SL_TRY(sli_micro_rows(input->tensor, step->chunks, step->first_micro + micro, &rows));
+            SL_TRY(sli_micro_rows(input->tensor, step->batch_micros, step->first_micro + micro,
+                                  &rows));
         SL_TRY(sli_tensor_move(&rows, stage->device));
         SL_TRY(sli_pass_put_input(pass, input->name, &rows));
     }

@@ -77,8 +77,8 @@ void sli_stage_drop_skips(const sli_stage *stage, int micro);
 void sli_stage_give_skip_grads(const sli_stage *stage, int micro);
 sl_status sli_stage_take_skip_grads(const sli_stage *stage, int micro);
 
-/* The rows of micro-batch `micro` of a batch that is cut into `chunks` (micro_batch.c). */
-sl_status sli_micro_rows(const sl_tensor *batch, int chunks, int micro, sl_tensor **out);
+/* The rows of micro-batch `micro` of a batch that is cut into `batch_micros` (micro_batch.c). */
+sl_status sli_micro_rows(const sl_tensor *batch, int batch_micros, int micro, sl_tensor **out);
 
 /* Frees what the records of `micros` micro-batches hold. */
 void sli_stage_clear_records(sli_stage *stage, int micros);

@@ -35,7 +35,7 @@ typedef struct sli_step {
     sli_micro *micros; /* those of the table: of the batch's, from `first_micro` on */
     int first_micro;
     int64_t rows;           /* of the whole batch */
-    int chunks;             /* into which it is cut, as far as its rows allow */
+    int batch_micros;       /* into which it is cut, as far as its rows allow */
     const sl_input *inputs; /* [input_count] the batch's further ones */
     int input_count;
     sl_cache *cache;    /* NULL: none */

@@ -15,8 +15,8 @@ static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
     return sl_cross_entropy_create(loss);
 }
 
-/* The columns of a split, `rows` of them; of the training text, those of the shard that has row
- * `first` of a batch of so many rows. */
+/* Cuts a split into a column for each of a batch's `rows`; of the training text, those of the shard
+ * that has row `first` of the batch. */
 static sl_status cut_split(const sli_language *language, sl_split split, int64_t rows,
                            int64_t first, sl_batches *out)
 {

@@ -165,7 +165,7 @@ const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutoria
 static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
 /* Limits of single sizes, beyond any machine; check_batches checks their product. */
-enum { MAX_COLUMNS = 1 << 20 };
+enum { MAX_ROWS = 1 << 20 };
 
 /* A row is read as one, so it is kept together. */
 /* clang-format off */
@@ -253,11 +253,11 @@ const sl_option sl_plan_option_rows[] = {
              "It changes no result"},
 
     {.name = "batch-size", .value = "N", .group = "Batches", FIELD(INT64, batch_size),
-     RANGE(1, MAX_COLUMNS), .affects_numbers = always,
-     .help = "Columns of each shard in a training batch"},
+     RANGE(1, MAX_ROWS), .affects_numbers = always,
+     .help = "Rows of each shard in a training batch; its text is cut into as many columns"},
     {.name = "bptt", .value = "T", .group = "Batches", FIELD(INT64, bptt),
      RANGE(1, SL_MAX_POSITIONS), .affects_numbers = always,
-     .help = "Tokens of each column in a block"},
+     .help = "Tokens in each row of a batch"},
 
     {.name = "optimizer", .value = "NAME", .group = "Optimizer", FIELD(CHOICE, optimizer.kind),
      .choices = sl_optimizer_kind_names, .affects_numbers = always,
@@ -280,8 +280,8 @@ const sl_option sl_train_option_rows[] = {
     {.name = "data", .value = "DIR", .group = "Batches", FIELD(TEXT, data),
      .help = "Directory of text: wiki.{train,valid,test}.tokens or {train,valid,test}.txt"},
     {.name = "eval-batch-size", .value = "N", .group = "Batches", FIELD(INT64, eval_batch_size),
-     RANGE(1, MAX_COLUMNS), .affects_numbers = always,
-     .help = "Columns in an evaluation batch"},
+     RANGE(1, MAX_ROWS), .affects_numbers = always,
+     .help = "Rows of an evaluation batch; the text is cut into as many columns"},
     {.name = "max-batches", .value = "N", .group = "Batches", FIELD(INT64, max_batches),
      .affects_numbers = always,
      .help = "At most N batches in an epoch; 0: all"},
@@ -488,15 +488,15 @@ static sl_status check_task(const sl_train_task *task)
 static sl_status check_batches(const sl_train_options *options)
 {
     const sl_model_options *model = &options->model;
-    int64_t columns = options->batch_size > options->eval_batch_size ? options->batch_size
-                                                                     : options->eval_batch_size;
-    double values = (double)columns * (double)options->bptt * (double)model->nlayers *
+    int64_t rows = options->batch_size > options->eval_batch_size ? options->batch_size
+                                                                  : options->eval_batch_size;
+    double values = (double)rows * (double)options->bptt * (double)model->nlayers *
                     (double)(model->emsize + model->nhid);
     if (values > 0x1p54)
         return sl_error(SL_ERR_INVALID,
-                        "a batch of %" PRId64 " columns of %" PRId64
+                        "a batch of %" PRId64 " rows of %" PRId64
                         " tokens has more activations in such a model than any machine can hold",
-                        columns, options->bptt);
+                        rows, options->bptt);
     return SL_OK;
 }
 

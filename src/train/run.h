@@ -24,7 +24,7 @@ typedef struct sli_recorded {
                            sums_by_ranks */
     bool sums_by_ranks; /* sums over shards were in the order of ranks, not of a tree */
     double lr;          /* the learning rate it began with */
-    int chunks;         /* its micro-batches; 0: not known */
+    int chunks;         /* its option; 0: not known */
     bool ascends;       /* gradients of micro-batches are added from the first to the last */
 } sli_recorded;
 

@@ -1,4 +1,4 @@
-/* Losses and weights are the same bits for every number of stages, balance, checkpoint mode,
+/* Losses and weights are the same bits for every number of stages, balance, recompute mode,
  * schedule, table, placement, number of turns that a batch takes, number of devices and number of
  * threads, dropout and all, given the same micro-batches, in f32 and in bf16.
  *

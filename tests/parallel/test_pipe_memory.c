@@ -268,7 +268,7 @@ static void passes_hold_what_the_simulator_says(void **state)
             check_held(&cases[i], (sl_recompute)mode);
 }
 
-static void checkpointing_and_1f1b_need_less_than_never_and_gpipe(void **state)
+static void recomputing_and_1f1b_need_less_than_never_and_gpipe(void **state)
 {
     (void)state;
     double never[STAGES], except_last[STAGES], always[STAGES], one_each[STAGES];
@@ -343,7 +343,7 @@ int pipe_memory_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_what_the_table_predicts),
         cmocka_unit_test(passes_hold_what_the_simulator_says),
-        cmocka_unit_test(checkpointing_and_1f1b_need_less_than_never_and_gpipe),
+        cmocka_unit_test(recomputing_and_1f1b_need_less_than_never_and_gpipe),
         cmocka_unit_test(evaluation_keeps_nothing_but_what_is_on_its_way),
         cmocka_unit_test(logits_of_a_batch_are_never_held_at_once),
     };

@@ -1,4 +1,4 @@
-/* Cutting, scheduling, checkpointing and threads change nothing: losses, gradient norms and
+/* Cutting, scheduling, recomputing and threads change nothing: losses, gradient norms and
  * evaluations of a run are the same bits, given the same micro-batches. */
 #include "small_run.h"
 

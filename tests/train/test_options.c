@@ -206,10 +206,10 @@ static void options_beyond_any_machine_are_refused(void **state)
     options.model.nlayers = 10000;
     options.bptt = 5000;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
-                "a batch of 1048576 columns of 5000 tokens has more activations in such a model");
+                "a batch of 1048576 rows of 5000 tokens has more activations in such a model");
     options.batch_size = 1;
     options.eval_batch_size = 1 << 20;
-    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "a batch of 1048576 columns");
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "a batch of 1048576 rows");
 }
 
 static void impossible_stages_are_refused(void **state)

@@ -144,34 +144,34 @@ sl_status sli_resume_check(const sli_run *run)
 /* ---- Tensors ---------------------------------------------------------------------------- */
 
 /* What the first replica reads at once, and the others get. */
-enum { CHUNK_BYTES = 1 << 24 };
+enum { BUFFER_BYTES = 1 << 24 };
 
 /* Gives every rank what it has of tensor `index`. */
 static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *part,
                                   const sli_replica *replica, const sli_tensors *to, size_t index,
-                                  char *chunk)
+                                  char *buffer)
 {
     const sl_safetensors_item *item = &to->items[index];
     const sli_tensor_entry *own = &to->entries[index];
     const sli_checkpoint_entry *tensor =
         from ? sli_checkpoint_find_tensor(from, part, item->name) : NULL;
     int64_t elements = sl_shape_count(&item->shape), end = own->first + own->count;
-    int64_t bytes = (int64_t)sl_dtype_bytes(item->dtype), most = CHUNK_BYTES / bytes;
+    int64_t bytes = (int64_t)sl_dtype_bytes(item->dtype), most = BUFFER_BYTES / bytes;
     for (int64_t at = 0, count; at < elements; at += count) {
         count = elements - at < most ? elements - at : most;
         if (from)
-            SL_TRY(sli_checkpoint_read_elements(from, tensor, at, count, chunk));
-        SL_TRY(sl_group_broadcast(replica->all, chunk, count, item->dtype, 0, NULL));
+            SL_TRY(sli_checkpoint_read_elements(from, tensor, at, count, buffer));
+        SL_TRY(sl_group_broadcast(replica->all, buffer, count, item->dtype, 0, NULL));
         int64_t low = own->first > at ? own->first : at, high = end < at + count ? end : at + count;
         if (low < high)
-            memcpy((char *)item->data + (low - own->first) * bytes, chunk + (low - at) * bytes,
+            memcpy((char *)item->data + (low - own->first) * bytes, buffer + (low - at) * bytes,
                    (size_t)((high - low) * bytes));
     }
     return SL_OK;
 }
 
 /* Gives every rank what it has of the part's tensors; `from` is rank 0's, and was read whole
- * before. No rank holds more of them than this and a chunk. */
+ * before. No rank holds more of them than this and a buffer. */
 static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char *part,
                                    const sli_replica *replica, sli_tensors *to)
 {
@@ -180,11 +180,11 @@ static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char 
     SL_TRY(sli_tensors_open(to, false));
     if (from)
         SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
-    char *chunk = malloc(CHUNK_BYTES);
-    sl_status status = chunk ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
+    char *buffer = malloc(BUFFER_BYTES);
+    sl_status status = buffer ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
     for (size_t i = 0; i < to->count && status == SL_OK; i++)
-        status = broadcast_tensor(from, part, replica, to, i, chunk);
-    free(chunk);
+        status = broadcast_tensor(from, part, replica, to, i, buffer);
+    free(buffer);
     return status == SL_OK ? sli_tensors_store(to) : status;
 }
 
