@@ -20,7 +20,6 @@ typedef struct model_profile {
     int micros, pipeline_ranks;
     const sl_module_profile *times[SL_MAX_STAGES]; /* [pipeline_ranks][modules] */
     sl_module_profile *room;                       /* where they are */
-    int cores[SL_MAX_STAGES];                      /* [pipeline_ranks] as in sl_partition_costs */
 } model_profile;
 
 static void scale_costs(sl_module_profile *costs, double factor)
@@ -92,52 +91,33 @@ static void number_cores(const rank_cores *ranks, int count, int *out)
     }
 }
 
-sl_status sli_gather_cores(const sl_train_options *options, const sl_device_list *devices,
-                           sl_group *all, int **out)
+sl_status sli_find_cores(const sl_train_options *options, const sl_device_list *devices,
+                         sl_group *all, int *cores)
 {
-    int pipeline_ranks = sli_layout_pipeline_ranks(options),
-        of_process = sli_layout_pipeline_ranks_of_rank(options);
+    int pipeline_ranks = sli_layout_pipeline_ranks(options);
+    int of_process = all ? sli_layout_pipeline_ranks_of_rank(options) : pipeline_ranks;
     rank_cores own[SL_MAX_STAGES];
-    *out = NULL;
-    if (of_process == pipeline_ranks)
-        return SL_OK;
     for (int i = 0; i < of_process; i++)
-        own[i] = describe_cores(devices, i, sl_group_rank(all));
-    size_t count = (size_t)sl_group_size(all) * (size_t)of_process;
-    rank_cores *gathered = calloc(count, sizeof *gathered);
-    int *cores = calloc((size_t)pipeline_ranks, sizeof *cores);
-    sl_status status = SL_OK;
-    if (!gathered || !cores)
-        status = sl_error(SL_ERR_MEMORY, "no memory for the cores of %d ranks", pipeline_ranks);
-    else
-        status = sl_group_all_gather(all, own, gathered, (int64_t)of_process * RANK_CORES_WORDS,
-                                     SL_I64, NULL);
-    if (status == SL_OK) {
-        number_cores(gathered, pipeline_ranks, cores); /* the first replica's come first */
-        *out = cores;
-        cores = NULL;
+        own[i] = describe_cores(devices, i, all ? sl_group_rank(all) : 0);
+    if (of_process == pipeline_ranks) {
+        number_cores(own, pipeline_ranks, cores);
+        return SL_OK;
     }
+    rank_cores *gathered = calloc((size_t)(sl_group_size(all) * of_process), sizeof *gathered);
+    if (!gathered)
+        return sl_error(SL_ERR_MEMORY, "no memory for the cores of %d ranks", pipeline_ranks);
+    sl_status status = sl_group_all_gather(all, own, gathered,
+                                           (int64_t)of_process * RANK_CORES_WORDS, SL_I64, NULL);
+    if (status == SL_OK)
+        number_cores(gathered, pipeline_ranks, cores); /* the first replica's come first */
     free(gathered);
-    free(cores);
     return status;
-}
-
-/* Unless they are given, all pipeline ranks are in this process. */
-static void find_cores(model_profile *profile)
-{
-    rank_cores here[SL_MAX_STAGES];
-    int count = profile->pipeline_ranks;
-    for (int rank = 0; rank < count; rank++)
-        here[rank] = describe_cores(profile->of.devices, rank, 0);
-    number_cores(here, count, profile->cores);
-    if (profile->of.cores)
-        memcpy(profile->cores, profile->of.cores, (size_t)count * sizeof *profile->cores);
 }
 
 static bool has_shared_cores(const model_profile *profile)
 {
     for (int rank = 0; rank < profile->pipeline_ranks; rank++)
-        if (profile->cores[rank] != rank)
+        if (profile->of.cores[rank] != rank)
             return true;
     return false;
 }
@@ -173,7 +153,6 @@ static sl_status open_profile(model_profile *profile)
     profile->micro_rows = (rows + profile->micros - 1) / profile->micros;
     profile->rows = profile->micro_rows < (rows + 3) / 4 ? profile->micro_rows : (rows + 3) / 4;
     profile->pipeline_ranks = sli_layout_pipeline_ranks(options);
-    find_cores(profile);
     return profile_pipeline_ranks(profile);
 }
 
@@ -217,7 +196,7 @@ static sl_status cut_model(model_profile *profile, int *balance, double *seconds
     sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
                                 .profiles = profile->times,
                                 .links = profile->of.links,
-                                .cores = has_shared_cores(profile) ? profile->cores : NULL,
+                                .cores = has_shared_cores(profile) ? profile->of.cores : NULL,
                                 .fits = cut_fits,
                                 .context = profile};
     SL_TRY(sli_layout_table(profile->of.options, micros, &table));
@@ -337,6 +316,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     SLI_CHECK_NOT_NULL(profiles);
     SLI_CHECK_NOT_NULL(balance);
     const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
+    int cores[SL_MAX_STAGES];
     double seconds;
     char *names;
     sl_loss *loss = NULL;
@@ -346,13 +326,16 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     sl_status status = sl_device_list_create(names, &devices, NULL);
     free(names);
     if (status == SL_OK)
+        status = sli_find_cores(options, devices, NULL, cores);
+    if (status == SL_OK)
         status = sl_cross_entropy_create(&loss);
     if (status == SL_OK)
         status = sli_train_profile(&(sli_profile_inputs){.options = options,
                                                          .task = &task,
                                                          .model = model,
                                                          .loss = loss,
-                                                         .devices = devices},
+                                                         .devices = devices,
+                                                         .cores = cores},
                                    profiles, balance, &seconds);
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);

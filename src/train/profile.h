@@ -13,7 +13,7 @@ typedef struct sli_profile_inputs {
     sl_loss *loss;
     const sl_device_list *devices; /* of this process: first those of the first replica's ranks */
     const sl_link_cost *links;     /* as in sl_partition_costs */
-    const int *cores; /* [pipeline ranks] the same; NULL: all of them are in this process */
+    const int *cores;              /* of sli_find_cores */
 } sli_profile_inputs;
 
 /* As sl_train_profile; and the seconds of a step that is cut so. `profiles` may be NULL. */
@@ -25,11 +25,11 @@ sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile 
  * freed; NULL where the replica has one process, and after an error. */
 sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_link_cost **out);
 
-/* Which of the first replica's ranks compute on the same cores, as in sl_partition_costs. `devices`
- * are the process's, as in sli_profile_inputs. Called as sli_measure_links, with a result to be
- * freed, NULL where that one's is. */
-sl_status sli_gather_cores(const sl_train_options *options, const sl_device_list *devices,
-                           sl_group *all, int **out);
+/* Which of the first replica's ranks compute on the same cores, [pipeline ranks] as in
+ * sl_partition_costs. `devices` are the process's, as in sli_profile_inputs. Where the replica has
+ * several processes, every rank of the run, `all`, calls it; NULL: the replica has one. */
+sl_status sli_find_cores(const sl_train_options *options, const sl_device_list *devices,
+                         sl_group *all, int *cores);
 
 /* The sum of the best rates of large matrix products in this precision on devices [count], all at
  * the same time, in FLOP/s. Takes about 0.05 s. (peak.c) */

@@ -203,8 +203,9 @@ static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_c
     SL_TRY(sli_layout_shared_devices(options, &run->shared_devices));
     SL_TRY(sli_device_list_create_range(run->shared_devices, 0, options->pipeline_ranks, own_cores,
                                         &shared, NULL));
-    int cut[SL_MAX_STAGES] = {0};
+    int cut[SL_MAX_STAGES] = {0}, cores[SL_MAX_STAGES] = {0};
     inputs.devices = shared;
+    inputs.cores = cores; /* all on the same */
     sl_status status = sli_train_profile(&inputs, NULL, cut, &seconds);
     if (status == SL_OK && seconds < split) {
         sl_device_list_destroy(&run->devices);
@@ -232,12 +233,11 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                      sli_layout_pipeline_ranks_of_rank(options) == options->pipeline_ranks;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
     sl_link_cost *links = NULL;
-    int *cores = NULL;
+    int cores[SL_MAX_STAGES];
+    if (cuts || may_share)
+        SL_TRY(sli_find_cores(options, run->devices, group, cores));
     if (cuts && group)
-        SL_TRY(sli_gather_cores(options, run->devices, group, &cores));
-    sl_status status = SL_OK;
-    if (cuts && group)
-        status = sli_measure_links(options, group, &links);
+        SL_TRY(sli_measure_links(options, group, &links));
     const sli_profile_inputs inputs = {.options = options,
                                        .task = run->task,
                                        .model = model,
@@ -245,12 +245,12 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                                        .devices = run->devices,
                                        .links = links,
                                        .cores = cores};
-    if (status == SL_OK && (may_share || (cuts && (!group || sl_group_rank(group) == 0))))
+    sl_status status = SL_OK;
+    if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
         status = sli_train_profile(&inputs, NULL, balance, &seconds);
     if (may_share && status == SL_OK)
         status = try_sharing(run, inputs, own_cores, seconds, balance);
     free(links);
-    free(cores);
     SL_TRY(status);
     if (!cuts)
         return SL_OK;

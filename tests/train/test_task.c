@@ -262,18 +262,21 @@ static double profile_hourglass(const sl_link_cost *links, sl_module_profile *pr
     sl_module *model = NULL;
     sl_loss *loss = NULL;
     sl_device_list *devices;
+    int cores[2];
     double seconds;
     options.pipeline_ranks = options.shards = 2;
     options.balance_kind = SL_BALANCE_AUTO;
     options.recompute = SL_RECOMPUTE_NEVER;
     check_ok(create_hourglass(NULL, &model, &loss));
     check_ok(sl_device_list_create("cpu:0-0,cpu:0-0", &devices, NULL));
+    check_ok(sli_find_cores(&options, devices, NULL, cores));
     check_ok(sli_train_profile(&(sli_profile_inputs){.options = &options,
                                                      .task = &task,
                                                      .model = model,
                                                      .loss = loss,
                                                      .devices = devices,
-                                                     .links = links},
+                                                     .links = links,
+                                                     .cores = cores},
                                profiles, balance, &seconds));
     sl_device_list_destroy(&devices);
     sl_module_destroy(&model);
@@ -313,14 +316,13 @@ static sl_status measure_links(sl_group *group, void *context)
     const sl_train_options *options = context;
     sl_link_cost *links;
     sl_device_list *devices;
-    int *cores;
+    int cores[RANKS];
     SL_TRY(sl_device_list_create("cpu:0-0", &devices, NULL));
     sl_device_list_get(devices, 0)->core_set = sl_group_rank(group) == 0 ? 7 : 5;
-    sl_status status = sli_gather_cores(options, devices, group, &cores);
+    sl_status status = sli_find_cores(options, devices, group, cores);
     sl_device_list_destroy(&devices);
     SL_TRY(status);
     assert_true(cores[0] == 0 && cores[1] == 1 && cores[2] == 1);
-    free(cores);
     SL_TRY(sli_measure_links(options, group, &links));
     for (int a = 0; a < RANKS; a++)
         for (int b = 0; b < RANKS; b++) {
