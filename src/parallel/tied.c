@@ -19,15 +19,6 @@
 
 #include "tensor/tensor.h"
 
-const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *module)
-{
-    const sli_stage *stage = pipe->stages;
-    int index = sli_module_index_in(pipe->model, module);
-    while (index >= stage->first + stage->count)
-        stage++;
-    return stage;
-}
-
 static sl_status check_memory(const sl_parameter *tied, const sli_stage *owner,
                               const sli_stage *user)
 {
