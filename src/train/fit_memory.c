@@ -1,0 +1,160 @@
+/* Refuses a run that does not fit into its host's memory, and says which changes would make it fit.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "train/layout.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* "A, B, C" */
+typedef struct text_list {
+    char text[512];
+    size_t used;
+} text_list;
+
+static void add_text(text_list *to, const char *text)
+{
+    if (to->used >= sizeof to->text) /* the text before was cut */
+        return;
+    to->used += (size_t)snprintf(to->text + to->used, sizeof to->text - to->used, "%s%s",
+                                 to->used > 0 ? ", " : "", text);
+}
+
+/* A run, and the memory that it is to fit into. */
+typedef struct run_demand {
+    const sl_train_options *options;
+    const sl_module *model;
+    int first_rank;
+    uint64_t usable_bytes;
+    text_list changes; /* each of which makes the run fit */
+} run_demand;
+
+/* Whether a run may have these options, and fits with them. */
+static bool run_fits(const run_demand *demand, const sl_train_options *options)
+{
+    sl_host_plan plan;
+    return sl_train_options_check(options) == SL_OK &&
+           sl_plan_host(options, demand->model, demand->first_rank, &plan) == SL_OK &&
+           (uint64_t)plan.total_bytes <= demand->usable_bytes;
+}
+
+/* Adds a change to those that make the run fit, if it does. */
+__attribute__((format(printf, 3, 4))) static void
+try_change(run_demand *demand, const sl_train_options *changed, const char *format, ...)
+{
+    char text[64];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (run_fits(demand, changed))
+        add_text(&demand->changes, text);
+}
+
+static void try_pipeline(run_demand *demand)
+{
+    const sl_train_options *given = demand->options;
+    sl_train_options changed = *given;
+    changed.recompute = SL_RECOMPUTE_ALWAYS;
+    if (given->recompute != SL_RECOMPUTE_ALWAYS)
+        try_change(demand, &changed, "activations that are always recomputed");
+    for (int i = 0; sl_schedule_names[i]; i++) {
+        changed = *given;
+        changed.schedule = sl_schedule_names[i];
+        changed.table = NULL;
+        if (strcmp(sl_train_options_schedule(given), changed.schedule) != 0)
+            try_change(demand, &changed, "the schedule %s", changed.schedule);
+    }
+    changed = *given;
+    changed.chunks = sl_train_options_chunks(given);
+    while (changed.chunks <= changed.batch_size / 2 && !run_fits(demand, &changed))
+        changed.chunks *= 2;
+    try_change(demand, &changed, "%d chunks", changed.chunks);
+}
+
+/* A run that resumes keeps its checkpoint's batch size. */
+static void try_replicas(run_demand *demand)
+{
+    const sl_train_options *given = demand->options;
+    sl_train_options changed = *given;
+    while (!changed.checkpoints.resume && changed.batch_size > 1 && !run_fits(demand, &changed))
+        changed.batch_size /= 2;
+    try_change(demand, &changed, "a batch size of %" PRId64, changed.batch_size);
+    changed = *given;
+    changed.zero = true;
+    if (!given->zero && sl_train_options_replicas(given) > 1)
+        try_change(demand, &changed, "an optimizer whose state is sharded");
+    if (given->ranks > 1)
+        return;
+    changed = *given;
+    changed.devices = NULL; /* there must be one for each stage of each replica */
+    changed.pipeline_ranks = sli_layout_pipeline_ranks(given);
+    changed.replicas = sl_train_options_replicas(given);
+    while (changed.replicas > 1 && !run_fits(demand, &changed))
+        changed.replicas--;
+    try_change(demand, &changed, "%d replica%s", changed.replicas,
+               changed.replicas == 1 ? "" : "s");
+}
+
+static void try_copies(run_demand *demand)
+{
+    const sl_train_options *given = demand->options;
+    sl_train_options changed = *given;
+    changed.epochs = 1;
+    if (given->epochs > 1 && given->eval_every == 0 && !given->checkpoints.resume)
+        try_change(demand, &changed, "one epoch, which keeps no copy of the best parameters");
+    changed = *given;
+    changed.checkpoints.directory = NULL;
+    if (given->checkpoints.directory)
+        try_change(demand, &changed, "no checkpoints, which are copied before they are written");
+}
+
+static text_list list_uses(const sl_host_plan *plan)
+{
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } uses[] = {
+        {"parameters", plan->parameter_bytes},
+        {"gradients", plan->gradient_bytes},
+        {"optimizer", plan->optimizer_bytes},
+        {"activations and workspace", plan->activation_bytes},
+        {"best parameters", plan->best_bytes},
+        {"copies for checkpoints", plan->saved_bytes},
+        {"the program", plan->process_bytes},
+    };
+    text_list list = {.used = 0};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        char bytes[SLI_BYTES_TEXT_SIZE], text[64];
+        snprintf(text, sizeof text, "%s %s", uses[i].name, sli_bytes_text(uses[i].bytes, bytes));
+        if (uses[i].bytes > 0)
+            add_text(&list, text);
+    }
+    return list;
+}
+
+sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
+                               int first_rank, uint64_t usable_bytes)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(model);
+    run_demand demand = {options, model, first_rank, usable_bytes, {.used = 0}};
+    sl_host_plan plan;
+    char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
+    SL_TRY(sl_plan_host(options, model, first_rank, &plan));
+    if ((uint64_t)plan.total_bytes <= usable_bytes)
+        return SL_OK;
+    try_pipeline(&demand);
+    try_replicas(&demand);
+    try_copies(&demand);
+    bool can_fit = demand.changes.used > 0;
+    return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
+                    sli_bytes_text(plan.total_bytes, needed), list_uses(&plan).text,
+                    sli_bytes_text((int64_t)usable_bytes, usable),
+                    can_fit ? "It fits with one of: " : "", demand.changes.text,
+                    can_fit ? ". force starts it anyway"
+                            : "Make the model or the batch smaller, or set force");
+}
