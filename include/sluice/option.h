@@ -11,7 +11,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 SL_API_BEGIN
 
@@ -79,13 +78,11 @@ const sl_option *sl_option_find(const sl_option *rows, const char *name);
 
 /* ---- Environment variables -------------------------------------------------------------- */
 
-/* Writes one paragraph for each variable that changes how sluice runs: its name, its values and
- * what they do. */
-void sl_environment_print_help(FILE *to);
-
-/* Whether SL_DEBUG, a list such as "memory,ddp", contains `value`. Errors: SL_ERR_INVALID names the
- * variable, its values and what came. */
-sl_status sl_debug_contains(const char *value, bool *out);
+/* The variables that change how the library runs, for a program's help: name, help and choices; the
+ * last row has no name. SL_DEBUG takes a list of its choices, with commas between them. The library
+ * reads them itself, when an object that they concern is created, and refuses other values
+ * (SL_ERR_INVALID). */
+extern const sl_option sl_environment_rows[];
 
 SL_API_END
 

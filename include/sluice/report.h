@@ -8,6 +8,8 @@
 #include "sluice/option.h"
 #include "sluice/schedule.h"
 
+#include <stdio.h>
+
 SL_API_BEGIN
 
 /* ---- Records ---------------------------------------------------------------------------- */

@@ -327,10 +327,6 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
                             const sl_reporter *reporters, int reporter_count,
                             sl_run_result *result);
 
-/* Whether writing `output` would overwrite the file `path`: both lead to one regular file, which
- * need not exist. Devices and pipes are not overwritten. False where one of them is NULL. */
-bool sl_output_overwrites(const char *output, const char *path);
-
 /* Refuses `path`, which the caller is about to write, where a run with these options reads that
  * file (the texts in `data`, the weights in `init` and their vocabulary) or writes it (`save` and
  * its vocabulary). sl_train_run itself refuses a `save` that is one of the texts. Files that cannot

@@ -148,6 +148,9 @@ cli_text cli_bytes_text(int64_t bytes);             /* "1.25 GiB" */
 cli_text cli_real_text(double value, int decimals); /* "5.20", "inf", "nan"; from a million on
                                                        "1.23e+09" */
 
+/* Whether both paths lead to one regular file that exists. False where one of them is NULL. */
+bool cli_is_same_file(const char *a, const char *b);
+
 /* ---- A run's display ---------------------------------------------------------------------- */
 
 typedef struct cli_progress_options {

@@ -25,7 +25,7 @@ static const sl_option options[] = {
 static sl_status check_output(const char *output, const cli_line *line)
 {
     for (int i = 0; i < line->word_count; i++)
-        if (sl_output_overwrites(output, line->words[i]))
+        if (cli_is_same_file(output, line->words[i]))
             return sl_error(SL_ERR_INVALID, "--output: %s is an input and must not be overwritten",
                             output);
     return SL_OK;

@@ -118,7 +118,7 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
 /* Refuses to overwrite the file of options. */
 static sl_status check_not_config(const settings *from, const char *option, const char *path)
 {
-    if (!sl_output_overwrites(path, from->config))
+    if (!cli_is_same_file(path, from->config))
         return SL_OK;
     return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option, path);
 }
@@ -133,9 +133,6 @@ static sl_status check_outputs(const settings *from)
 {
     SL_TRY(check_not_config(from, "--save", from->run.save));
     SL_TRY(check_output(from, "--log-json", from->progress.log_json));
-    if (sl_output_overwrites(from->progress.trace, from->progress.log_json))
-        return sl_error(SL_ERR_INVALID, "--trace: %s is the run log (--log-json)",
-                        from->progress.trace);
     return check_output(from, "--trace", from->progress.trace);
 }
 

@@ -111,7 +111,13 @@ static void print_program_help(FILE *to)
     fprintf(to,
             "\n`sluice COMMAND --help` shows a command's options.\nThe exit status is 0, 1 after "
             "an error, or 2 for an invalid command line.\n\nEnvironment variables:\n");
-    sl_environment_print_help(to);
+    for (const sl_option *row = sl_environment_rows; row->name; row++) {
+        char values[128], help[1024];
+        write_range(row, values, sizeof values);
+        snprintf(help, sizeof help, "%s (%s)", row->help, values);
+        fprintf(to, "  %s=%s\n", row->name, row->value);
+        print_wrapped(to, help, 0, 6);
+    }
 }
 
 void cli_help_print(FILE *to, const cli_command *command)

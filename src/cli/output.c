@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 sl_launch_link *cli_launcher;
 
@@ -123,6 +124,15 @@ void cli_refuse_near(const cli_near *near, const char *prefix, const char *forma
     }
     print_sentence(text, true, false);
     exit(CLI_EXIT_USAGE);
+}
+
+/* ---- Files -------------------------------------------------------------------------------- */
+
+bool cli_is_same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    return a && b && stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && S_ISREG(of_a.st_mode) &&
+           of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
 /* ---- Texts and numbers -------------------------------------------------------------------- */

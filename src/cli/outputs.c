@@ -43,6 +43,8 @@ static sl_status create_outputs(const cli_progress_options *options, receivers *
 {
     if (options->log_json)
         SL_TRY(create_log(options->log_json, to, &out->log));
+    if (cli_is_same_file(options->trace, options->log_json))
+        return sl_error(SL_ERR_INVALID, "--trace: %s is the run log (--log-json)", options->trace);
     if (options->trace) {
         SL_TRY(sl_run_trace_create(options->trace, to->failed, to->context, &out->trace));
         to->reporters[to->count++] = sl_run_file_reporter(out->trace);

@@ -1,6 +1,6 @@
 #include "comm/group.h"
 
-#include "sluice/option.h"
+#include "core/environment.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@ static sl_status fill_options(const sl_group_options *options, const char *who,
     if (out->timeout_seconds > longest_timeout_seconds)
         out->timeout_seconds = longest_timeout_seconds;
     if (!out->check_collectives)
-        SL_TRY(sl_debug_contains("collectives", &out->check_collectives));
+        SL_TRY(sli_debug_contains("collectives", &out->check_collectives));
     return SL_OK;
 }
 

@@ -20,7 +20,9 @@
 
 /* ---- Files that are written must not be files that are read ---------------------------------- */
 
-bool sl_output_overwrites(const char *output, const char *path)
+/* Whether writing `output` would overwrite the file `path`: both lead to one regular file, which
+ * need not exist. Devices and pipes are not overwritten. */
+static bool overwrites(const char *output, const char *path)
 {
     struct stat found;
     if (!output || !path || (stat(output, &found) == 0 && !S_ISREG(found.st_mode)))
@@ -30,7 +32,7 @@ bool sl_output_overwrites(const char *output, const char *path)
 
 static sl_status check_input(const char *output, const char *input)
 {
-    if (!sl_output_overwrites(output, input))
+    if (!overwrites(output, input))
         return SL_OK;
     return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", input);
 }
@@ -76,7 +78,7 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
     if (options->save)
         SL_TRY(sl_weights_vocab_path(options->save, &vocab));
     bool is_written =
-        sl_output_overwrites(path, options->save) || sl_output_overwrites(path, vocab);
+        overwrites(path, options->save) || overwrites(path, vocab);
     free(vocab);
     return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
 }

@@ -147,7 +147,7 @@ static void debugging_shows_the_buckets(void **state)
     setenv("SL_DEBUG", "all", 1);
     program_start(&run, "train --data %s " TINY_REPLICAS, in->directory);
     unsetenv("SL_DEBUG");
-    check_refused(&run, 1, "environment variable SL_DEBUG: expected ");
+    check_refused(&run, 1, "environment variable SL_DEBUG must be ");
 }
 
 static void replicas_of_the_preset_can_be_overridden(void **state)

@@ -340,7 +340,7 @@ static void the_environment_chooses_the_instruction_set(void **state)
     setenv("SL_ISA", "sse9", 1);
     assert_int_equal(sl_device_create_cpu(1, &device), SL_ERR_INVALID);
     assert_null(device);
-    assert_string_equal(sl_error_text(), "environment variable SL_ISA: expected avx512, avx2 or "
+    assert_string_equal(sl_error_text(), "environment variable SL_ISA must be avx512, avx2 or "
                                          "baseline, got \"sse9\"");
     unsetenv("SL_ISA");
 }

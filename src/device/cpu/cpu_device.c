@@ -1,6 +1,6 @@
 #include "device/cpu/cpu_device.h"
 
-#include "core/knobs.h"
+#include "core/environment.h"
 #include "device/cores.h"
 
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static sl_status choose_kernels(const char *isa, const sli_cpu_kernels **out)
 {
     *out = NULL;
     if (!isa)
-        SL_TRY(sli_knob_read(SLI_KNOB_ISA, &isa));
+        SL_TRY(sli_environment_read("SL_ISA", &isa));
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
         if (isa && strcmp(isa, choices[i].kernels->isa) != 0)
             continue;
@@ -142,7 +142,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
 {
     bool debug;
     SL_TRY(choose_kernels(options->isa, &cpu->kernels));
-    SL_TRY(sl_debug_contains("memory", &debug));
+    SL_TRY(sli_debug_contains("memory", &debug));
     cpu->base.isa = cpu->kernels->isa;
     cpu->base.has_bf16 = has_bf16(cpu->kernels);
     cpu->base.threads = options->threads;

@@ -4,7 +4,7 @@
  *     cuda:0/1    a virtual device of the first GPU: streams and memory of its own, so that a
  *                 pipeline of several stages runs on one GPU
  */
-#include "core/knobs.h"
+#include "core/environment.h"
 #include "core/plugin.h"
 #include "device/cuda/plugin.h"
 
@@ -63,7 +63,7 @@ static sl_status create_devices(const sli_device_request *request, sl_device **o
     sl_status status = open_plugin(&plugin);
     if (status != SL_OK)
         return sl_error_context(status, "%s: ", request->names[request->first].text);
-    SL_TRY(sl_debug_contains("memory", &fill));
+    SL_TRY(sli_debug_contains("memory", &fill));
     int size = request->end - request->first;
     for (int i = 0; i < size && status == SL_OK; i++) {
         const sli_device_name *name = &request->names[request->first + i];
