@@ -58,7 +58,7 @@ typedef enum sl_lr_kind { SL_LR_STEP, SL_LR_COSINE } sl_lr_kind;
 typedef struct sl_lr_schedule {
     sl_lr_kind kind;
     double lr;
-    double gamma;    /* STEP: factor every `step_epochs` epochs */
+    double gamma;    /* STEP: factor every `step_epochs` epochs; 0 stands for 1 */
     int step_epochs; /* STEP: 0 stands for 1 */
     int64_t warmup_steps;
     int64_t total_steps; /* COSINE */

@@ -90,7 +90,9 @@ typedef struct sl_train_task {
     const char *data[SL_SPLITS];
 } sl_train_task;
 
-/* All options of a run. Strings are borrowed. sl_train_options_check knows the ranges. */
+/* All options of a run. Begin with sl_train_options_default or sl_train_options_preset, then change
+ * fields: a zero is not the default of every field. Strings and arrays are borrowed.
+ * sl_train_options_check knows the ranges. */
 typedef struct sl_train_options {
     const char *preset; /* the preset's name, for the log; NULL: none */
 
@@ -113,9 +115,10 @@ typedef struct sl_train_options {
                         `devices` */
     int shards;      /* of the training text (sl_batches_shard): a batch has batch_size rows of
                         each. 0: one for each replica, or those of the checkpoint */
-    int ranks;       /* of the run's group (sl_train_run_rank): each is a replica; or N consecutive
-                        ranks are one replica, and each has 1/N of its pipeline ranks. 0: all
-                        replicas are threads of this process */
+    int ranks;       /* of the run's group, for sl_train_run_rank and for plans of it: each rank is
+                        a replica; or N consecutive ranks are one replica, and each has 1/N of its
+                        pipeline ranks. 0: all replicas are threads of this process; in
+                        sl_train_run_rank the group's size */
     int local_ranks; /* those of them on this host, which have its `devices`; 0: all */
     bool zero;       /* shard the optimizer's state over replicas: see sluice/zero.h */
     int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as it has devices */
@@ -311,18 +314,18 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
  * differ from those of its checkpoint; the shards are the checkpoint's. Options that affect numbers
  * must be those of the checkpoint: SL_ERR_INVALID names each one that differs. A thread of its own
  * writes a checkpoint from a copy of the state; a save that is due while it writes waits for it.
- * options->ranks and local_ranks are ignored. */
+ * Errors: also SL_ERR_INVALID where options->ranks or local_ranks is not 0. */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
 
 /* The same for one rank. Every rank of `group` (borrowed; an error breaks it) calls it; ranks may
  * be processes on several machines. Where options->replicas is 0 or the group's size, each is a
  * replica. Where the size is a multiple of it, consecutive ranks are one replica, each with as many
- * of its pipeline ranks: it has the parameters of their stages alone. options->ranks is ignored.
- * `local_rank` is this one's number among those on its host, which have the host's devices. Results
- * are bit-identical for all layouts. The texts are read by rank 0, the first rank of each replica,
- * and those of a first or last stage. Errors: SL_ERR_INVALID where the ranks do not fit the
- * replicas and their pipeline ranks. */
+ * of its pipeline ranks: it has the parameters of their stages alone. `local_rank` is this one's
+ * number among those on its host, which have the host's devices. Results are bit-identical for all
+ * layouts. The texts are read by rank 0, the first rank of each replica, and those of a first or
+ * last stage. Errors: SL_ERR_INVALID where the ranks do not fit the replicas and their pipeline
+ * ranks, or options->ranks is neither 0 nor the group's size. */
 sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_rank,
                             const sl_reporter *reporters, int reporter_count,
                             sl_run_result *result);

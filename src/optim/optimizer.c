@@ -413,7 +413,7 @@ static double step_factor(const sl_lr_schedule *schedule, int64_t epoch)
 {
     int64_t period = schedule->step_epochs > 0 ? schedule->step_epochs : 1;
     int64_t decays = epoch / period;
-    return pow(schedule->gamma, (double)decays);
+    return schedule->gamma > 0 ? pow(schedule->gamma, (double)decays) : 1;
 }
 
 /* From 1 at the end of the warm-up to 0 at total_steps. */

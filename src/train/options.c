@@ -303,7 +303,7 @@ const sl_option sl_train_option_rows[] = {
      .help = "How the learning rate falls. step: by the factor gamma every step-epochs epochs; "
              "cosine: to 0 at the end of the run"},
     {.name = "gamma", .value = "X", .group = "Training", FIELD(DOUBLE, lr.gamma),
-     .affects_numbers = with_steps,
+     .optional = true, .default_value = 1, .affects_numbers = with_steps,
      .help = "Factor of the step schedule"},
     {.name = "step-epochs", .value = "N", .group = "Training", FIELD(INT, lr.step_epochs),
      .lowest = 1, .optional = true, .default_value = 1, .affects_numbers = with_steps,
@@ -510,6 +510,9 @@ double sl_train_options_lr(const sl_train_options *options)
 sl_status sl_train_options_check(const sl_train_options *options)
 {
     SLI_CHECK_NOT_NULL(options);
+    if (options->epochs == 0 && options->batch_size == 0 && options->model.nlayers == 0)
+        return sl_error(SL_ERR_INVALID, "the options have neither epochs, batches nor layers: "
+                                        "begin with sl_train_options_default");
     sl_train_options filled = *options;
     filled.lr.lr = sl_train_options_lr(options);
     for (const sl_option *row = sl_plan_option_rows; row->name; row++)

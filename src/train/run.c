@@ -77,8 +77,7 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
         SL_TRY(check_weights(path, options->init));
     if (options->save)
         SL_TRY(sl_weights_vocab_path(options->save, &vocab));
-    bool is_written =
-        overwrites(path, options->save) || overwrites(path, vocab);
+    bool is_written = overwrites(path, options->save) || overwrites(path, vocab);
     free(vocab);
     return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
 }
@@ -362,7 +361,11 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
                    .reporters = reporters,
                    .reporter_count = reporter_count,
                    .result = result};
-    run.options.ranks = run.options.local_ranks = 0;
+    if (options->ranks != 0 || options->local_ranks != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_train_run: ranks and local_ranks must be 0, as every replica is a "
+                        "thread of this process, got %d and %d",
+                        options->ranks, options->local_ranks);
     int replicas = sl_train_options_replicas(options);
     sl_status status = sli_run_create(&run, 0, replicas, NULL, false);
     if (status == SL_OK)
@@ -374,9 +377,13 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
 
 /* ---- A process that is one rank ----------------------------------------------------------- */
 
-static sl_status check_rank(const sl_train_options *options, int local_rank)
+/* `given`: options->ranks as the caller set it. */
+static sl_status check_rank(const sl_train_options *options, int given, int local_rank)
 {
     int local = sli_layout_host_ranks(options);
+    if (given != 0 && given != options->ranks)
+        return sl_error(SL_ERR_INVALID, "ranks must be the size of the group, %d, or 0, got %d",
+                        options->ranks, given);
     if (local_rank < 0 || local_rank >= local)
         return sl_error(SL_ERR_INVALID, "a host's %d rank%s cannot have a number %d", local,
                         local == 1 ? "" : "s", local_rank);
@@ -425,7 +432,7 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
     run.options.ranks = sl_group_size(group);
     if (!run.options.replicas)
         run.options.replicas = run.options.ranks;
-    sl_status status = check_rank(&run.options, local_rank);
+    sl_status status = check_rank(&run.options, options->ranks, local_rank);
     if (status == SL_OK)
         status = find_own_cores(group, &own_cores);
     if (status == SL_OK)

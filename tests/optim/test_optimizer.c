@@ -347,6 +347,13 @@ static void assert_near(double got, double expected)
     assert_true(fabs(got - expected) <= 1e-12 * fabs(expected));
 }
 
+static void step_schedule_without_a_gamma_keeps_the_rate(void **state)
+{
+    (void)state;
+    const sl_lr_schedule schedule = {.lr = 5};
+    assert_true(sl_lr_at(&schedule, 30, 0) == 5 && sl_lr_at(&schedule, 90, 7) == 5);
+}
+
 static void step_schedule_multiplies_by_gamma_every_epoch(void **state)
 {
     (void)state;
@@ -405,6 +412,7 @@ int optimizer_tests(void)
         cmocka_unit_test(coefficient_is_pytorchs),
         cmocka_unit_test(norms_are_over_all_parameters_and_show_nan),
         cmocka_unit_test(norm_without_terms_is_zero),
+        cmocka_unit_test(step_schedule_without_a_gamma_keeps_the_rate),
         cmocka_unit_test(step_schedule_multiplies_by_gamma_every_epoch),
         cmocka_unit_test(step_schedule_of_three_epochs_multiplies_every_third),
         cmocka_unit_test(warm_up_rises_linearly_to_the_rate),

@@ -35,6 +35,14 @@ static void defaults_are_the_first_tutorials(void **state)
     assert_int_equal(sli_layout_stages(&fresh), 1);
 }
 
+static void zeros_are_refused_with_the_function_that_gives_defaults(void **state)
+{
+    (void)state;
+    const sl_train_options zeros = {.data = "data"};
+    assert_int_equal(sl_train_options_check(&zeros), SL_ERR_INVALID);
+    assert_non_null(strstr(sl_error_text(), "begin with sl_train_options_default"));
+}
+
 static void pipeline_preset_has_its_tutorials_numbers(void **state)
 {
     (void)state;
@@ -155,7 +163,7 @@ static void impossible_training_is_refused(void **state)
     CHECK_REFUSED(epochs, 0, "epochs must be at least 1, got 0");
     CHECK_REFUSED(lr.lr, -2.0, "lr must be a number from 0, got -2");
     CHECK_REFUSED(lr.lr, NAN, "lr must be a number from 0, got nan");
-    CHECK_REFUSED(lr.gamma, INFINITY, "gamma must be a number from 0, got inf");
+    CHECK_REFUSED(lr.gamma, INFINITY, "gamma must be a number above 0, got inf");
     CHECK_REFUSED(lr.warmup_steps, -1, "warmup must be at least 0, got -1");
     CHECK_REFUSED(lr.step_epochs, -1, "step-epochs must be at least 1, got -1");
     CHECK_REFUSED(clip, -0.5, "clip must be a number from 0, got -0.5");
@@ -279,6 +287,21 @@ static sl_status run_without_options(sl_group *group, void *arg)
     return expect(status != SL_OK, "an error on every rank");
 }
 
+static void ranks_in_the_options_must_be_those_of_the_run(void **state)
+{
+    (void)state;
+    sl_group *group;
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.ranks = 2;
+    check_null(sl_train_run(&options, NULL, 0, &unused_result),
+               "sl_train_run: ranks and local_ranks must be 0");
+    check_ok(sl_group_create_local(1, NULL, &group));
+    check_null(sl_train_run_rank(&options, group, 0, NULL, 0, &unused_result),
+               "ranks must be the size of the group, 1, or 0, got 2");
+    sl_group_destroy(&group);
+}
+
 static void runs_name_what_is_missing(void **state)
 {
     (void)state;
@@ -347,6 +370,7 @@ int options_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_the_first_tutorials),
+        cmocka_unit_test(zeros_are_refused_with_the_function_that_gives_defaults),
         cmocka_unit_test(pipeline_preset_has_its_tutorials_numbers),
         cmocka_unit_test(ddp_preset_has_its_tutorials_numbers),
         cmocka_unit_test(unknown_preset_lists_those_there_are),
@@ -359,6 +383,7 @@ int options_tests(void)
         cmocka_unit_test(options_beyond_any_machine_are_refused),
         cmocka_unit_test(impossible_stages_are_refused),
         cmocka_unit_test(options_and_plan_name_what_is_missing),
+        cmocka_unit_test(ranks_in_the_options_must_be_those_of_the_run),
         cmocka_unit_test(runs_name_what_is_missing),
         cmocka_unit_test(log_and_weights_name_what_is_missing),
         cmocka_unit_test(using_a_model_names_what_is_missing),
