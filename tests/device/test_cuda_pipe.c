@@ -423,5 +423,6 @@ int cuda_pipe_tests(void)
         print_message("skipped: no CUDA toolkit, or no C++ compiler, was found\n");
         return 77;
     }
+    test_seed(20240229); /* of the orders of queues and threads */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

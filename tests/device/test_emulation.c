@@ -32,6 +32,33 @@ static void a_missing_barrier_before_writing_is_found_in_every_order(void **stat
     check_races(race_before_writing);
 }
 
+static void record_of_seed(uint64_t seed, unsigned *out)
+{
+    emulation_seed(seed);
+    record_threads(out);
+}
+
+/* No step from a thread to the next one says what the next step is. */
+static void a_seed_gives_blocks_warps_and_lanes_any_order(void **state)
+{
+    unsigned order[RECORDED_THREADS], again[RECORDED_THREADS], other[RECORDED_THREADS];
+    int runs[RECORDED_THREADS] = {0}, equal_steps = 0;
+    (void)state;
+    record_of_seed(1, order);
+    record_of_seed(1, again);
+    record_of_seed(2, other);
+    assert_memory_equal(again, order, sizeof order);
+    assert_memory_not_equal(other, order, sizeof order);
+    for (int i = 0; i < RECORDED_THREADS; i++) {
+        assert_in_range(order[i], 0, RECORDED_THREADS - 1);
+        runs[order[i]]++;
+        equal_steps += i > 1 && (order[i] - order[i - 1] - order[i - 1] + order[i - 2]) % 32 == 0;
+    }
+    for (int i = 0; i < RECORDED_THREADS; i++)
+        assert_int_equal(runs[i], 1);
+    assert_true(equal_steps < RECORDED_THREADS / 8);
+}
+
 static void what_a_block_leaves_in_shared_memory_is_nan_to_the_next(void **state)
 {
     (void)state;
@@ -88,6 +115,7 @@ int emulation_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_missing_barrier_before_reading_is_found_in_every_order),
         cmocka_unit_test(a_missing_barrier_before_writing_is_found_in_every_order),
+        cmocka_unit_test(a_seed_gives_blocks_warps_and_lanes_any_order),
         cmocka_unit_test(what_a_block_leaves_in_shared_memory_is_nan_to_the_next),
         cmocka_unit_test(attention_rounds_to_its_precision),
         cmocka_unit_test(threads_that_wait_for_others_in_vain_end_the_process),

@@ -313,91 +313,6 @@ static void conversion_rounds_to_the_nearest_even_bf16(void **state)
     free(to);
 }
 
-/* ---- Attention -------------------------------------------------------------------------- */
-
-/* out [samples, positions - first_query, width]: *a has no pointers yet. */
-static void attend(sl_device *device, sli_attention a, const float *qkv, int64_t qkv_count,
-                   float *out, int64_t out_count)
-{
-    size_t in_bytes = (size_t)qkv_count * sizeof *qkv, out_bytes = (size_t)out_count * sizeof *out;
-    void *in, *to;
-    check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, in_bytes, &in));
-    check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, out_bytes, &to));
-    check_ok(sli_device_write(device, in, qkv, in_bytes));
-    a.qkv = in;
-    a.out = to;
-    check_ok(sli_device_attention(device, &a));
-    check_ok(sli_device_read(device, out, to, out_bytes));
-    sli_device_release(device, SL_MEMORY_WORKSPACE, in, in_bytes);
-    sli_device_release(device, SL_MEMORY_WORKSPACE, to, out_bytes);
-}
-
-/* With room behind the positions of each sample. */
-static void check_later_queries(sl_device *device, int64_t positions, int64_t first)
-{
-    enum { SAMPLES = 2, COUNT = 2, HEAD_WIDTH = 16, WIDTH = COUNT * HEAD_WIDTH, MORE = 3 };
-    int64_t room = positions + MORE, queries = positions - first, sample = positions * 3 * WIDTH;
-    int64_t count = SAMPLES * room * 3 * WIDTH;
-    float *qkv = malloc((size_t)count * sizeof *qkv), *dense = malloc((size_t)count * sizeof *qkv);
-    float *all = malloc((size_t)count * sizeof *all), *later = malloc((size_t)count * sizeof *all);
-    random_source random = {.state = 1};
-    assert_true(qkv && dense && all && later);
-    for (int64_t i = 0; i < count; i++)
-        qkv[i] = random_float(&random);
-    for (int64_t s = 0; s < SAMPLES; s++)
-        memcpy(dense + s * sample, qkv + s * room * 3 * WIDTH, (size_t)sample * sizeof *qkv);
-    sli_attention a = {.samples = SAMPLES,
-                       .positions = positions,
-                       .heads = COUNT,
-                       .head_width = HEAD_WIDTH,
-                       .causal = true};
-    attend(device, a, dense, SAMPLES * sample, all, SAMPLES * positions * WIDTH);
-    a.first_query = first;
-    a.room = room;
-    attend(device, a, qkv, count, later, SAMPLES * queries * WIDTH);
-    for (int64_t s = 0; s < SAMPLES; s++)
-        for (int64_t i = 0; i < queries * WIDTH; i++)
-            assert_float_equal(later[s * queries * WIDTH + i],
-                               all[(s * positions + first) * WIDTH + i], 2e-6);
-    free(qkv);
-    free(dense);
-    free(all);
-    free(later);
-}
-
-static void later_queries_attend_as_they_do_among_all(void **state)
-{
-    static const int64_t cases[][2] = {{1, 0}, {40, 0}, {40, 39}, {64, 5}, {65, 64}, {200, 130}};
-    const lab *every = *state;
-    for (int f = 0; f < every->count; f++)
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            check_later_queries(every->families[f].members[0], cases[i][0], cases[i][1]);
-}
-
-/* With equal scores, a position's result is the mean of what it sees. */
-static void four_thousand_positions_attend_to_all_before(void **state)
-{
-    enum { POSITIONS = 4096, WIDTH = 4 };
-    const lab *every = *state;
-    float *qkv = calloc((size_t)POSITIONS * 3 * WIDTH, sizeof *qkv);
-    float *out = malloc((size_t)POSITIONS * WIDTH * sizeof *out);
-    double sum = 0;
-    assert_true(qkv && out);
-    for (int i = 0; i < POSITIONS; i++)
-        qkv[i * 3 * WIDTH + 2 * WIDTH] = (float)(i % 11);
-    const sli_attention a = {
-        .samples = 1, .positions = POSITIONS, .heads = 1, .head_width = WIDTH, .causal = true};
-    attend(every->families[0].members[0], a, qkv, (int64_t)POSITIONS * 3 * WIDTH, out,
-           (int64_t)POSITIONS * WIDTH);
-    for (int i = 0; i < POSITIONS; i++) {
-        sum += i % 11;
-        assert_float_equal(out[i * WIDTH], (float)(sum / (i + 1)), 1e-4);
-        assert_float_equal(out[i * WIDTH + 1], 0, 0);
-    }
-    free(qkv);
-    free(out);
-}
-
 int values_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,8 +326,6 @@ int values_tests(void)
         cmocka_unit_test(conversion_rounds_to_the_nearest_even_bf16),
         cmocka_unit_test(gemm_of_many_sizes_stays_the_same),
         cmocka_unit_test(initial_values_have_their_distribution),
-        cmocka_unit_test(later_queries_attend_as_they_do_among_all),
-        cmocka_unit_test(four_thousand_positions_attend_to_all_before),
         cmocka_unit_test(arrays_that_are_missing_are_named),
         cmocka_unit_test(sizes_and_rates_out_of_range_are_refused),
     };

@@ -4,9 +4,10 @@
  *
  * Blocks run one after another. A thread of a block is a fiber, which has its own stack and runs
  * until it waits for others: for its warp at a shuffle, for the block at __syncthreads. The order
- * of blocks, of warps between two barriers, and of lanes is drawn from a seed. Where a kernel lacks
- * a barrier, another order gives another result: some thread reads shared memory before, or after,
- * it should. Shared memory begins as NaN in every block.
+ * of blocks, of warps between two barriers, and of lanes is any that the seed gives
+ * (SLUICE_TEST_SEED in the environment). Where a kernel lacks a barrier, another order gives
+ * another result: some thread reads shared memory before, or after, it should. Shared memory begins
+ * as NaN in every block.
  *
  * It ends the process with a sentence where CUDA would leave undefined what happens: lanes of a
  * warp that wait at different barriers, threads that end while others wait for them. */
@@ -162,9 +163,19 @@ struct machine {
     void *argument;
 };
 
+static inline void set_seed(machine *m, uint64_t seed)
+{
+    m->seed = m->random = seed;
+}
+
 inline machine &emulated()
 {
     static machine m = {};
+    if (!m.stacks) { /* the first call */
+        const char *seed = getenv("SLUICE_TEST_SEED");
+        m.stacks = (char *)aligned_alloc(4096, (size_t)MOST_THREADS * STACK_BYTES);
+        set_seed(&m, seed ? strtoull(seed, NULL, 10) : 20240229);
+    }
     return m;
 }
 
@@ -187,34 +198,18 @@ static inline unsigned random_below(unsigned below)
 {
     machine &m = emulated();
     m.random = m.random * 6364136223846793005u + 1442695040888963407u;
-    return (unsigned)((m.random >> 33) % below);
+    return (unsigned)((m.random >> 32) * below >> 32);
 }
 
-/* 0 … count - 1 in an order drawn from the seed: steps of a number that has no factor in common
- * with count. */
-struct drawn_order {
-    unsigned count, next, step;
-
-    explicit drawn_order(unsigned of) : count(of), next(random_below(of)), step(1)
-    {
-        for (int tries = 0; tries < 8; tries++) {
-            unsigned a = 1 + random_below(of), b = of, drawn = a;
-            while (b) {
-                unsigned rest = a % b;
-                a = b;
-                b = rest;
-            }
-            step = a == 1 ? drawn : step;
-        }
+/* 0 … count - 1 in any order, drawn from the seed. */
+static inline void draw_order(unsigned count, unsigned *out)
+{
+    for (unsigned i = 0; i < count; i++) {
+        unsigned other = random_below(i + 1);
+        out[i] = out[other];
+        out[other] = i;
     }
-
-    unsigned draw()
-    {
-        unsigned drawn = next;
-        next = (unsigned)(((uint64_t)next + step) % count);
-        return drawn;
-    }
-};
+}
 
 static inline void wait_as(lane_state state)
 {
@@ -235,8 +230,6 @@ static inline void enter_thread()
 static inline void start_threads()
 {
     machine &m = emulated();
-    if (!m.stacks)
-        m.stacks = (char *)aligned_alloc(4096, (size_t)MOST_THREADS * STACK_BYTES);
     for (unsigned t = 0; t < m.threads; t++) {
         lane &l = m.lanes[t];
         l.index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
@@ -257,9 +250,10 @@ static inline unsigned count_lanes(unsigned first, unsigned count, lane_state st
 static inline void run_ready_lanes(unsigned first, unsigned count)
 {
     machine &m = emulated();
-    drawn_order order(count);
+    unsigned order[WARP_LANES];
+    draw_order(count, order);
     for (unsigned i = 0; i < count; i++) {
-        m.running = first + order.draw();
+        m.running = first + order[i];
         if (m.lanes[m.running].state != READY)
             continue;
         threadIdx = m.lanes[m.running].index;
@@ -285,14 +279,14 @@ static inline void run_warp(unsigned first, unsigned count)
 static inline void run_block()
 {
     machine &m = emulated();
-    unsigned warps = (m.threads + WARP_LANES - 1) / WARP_LANES;
+    unsigned warps = (m.threads + WARP_LANES - 1) / WARP_LANES, order[MOST_THREADS / WARP_LANES];
     for (const shared_variable *v = m.shared; v; v = v->next)
         v->fill();
     start_threads();
     for (;;) {
-        drawn_order order(warps);
+        draw_order(warps, order);
         for (unsigned i = 0; i < warps; i++) {
-            unsigned first = order.draw() * WARP_LANES, left = m.threads - first;
+            unsigned first = order[i] * WARP_LANES, left = m.threads - first;
             run_warp(first, left < WARP_LANES ? left : (unsigned)WARP_LANES);
         }
         unsigned ended = count_lanes(0, m.threads, ENDED);
@@ -319,12 +313,16 @@ static inline cudaError_t run_grid(const cudaLaunchConfig_t *config, void (*body
     m.threads = (unsigned)threads;
     m.body = body;
     m.argument = argument;
-    drawn_order order((unsigned)blocks);
+    unsigned *order = (unsigned *)malloc((size_t)blocks * sizeof *order);
+    if (!order)
+        fail("there is no memory for the order of blocks");
+    draw_order((unsigned)blocks, order);
     for (uint64_t i = 0; i < blocks; i++) {
-        unsigned b = order.draw();
+        unsigned b = order[i];
         blockIdx = {b % gridDim.x, b / gridDim.x % gridDim.y, b / gridDim.x / gridDim.y};
         run_block();
     }
+    free(order);
     return cudaSuccess;
 }
 

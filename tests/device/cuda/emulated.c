@@ -114,6 +114,8 @@ static void fill_table(sli_device_ops *table, const sli_device_ops *cpu)
     table->adamw = run_adamw;
     table->norm_terms = run_norm_terms;
     table->initialize = run_initialize;
+    table->attention_from = NULL; /* a CUDA device has the defaults */
+    table->cross_entropy_bias = NULL;
 }
 
 sl_status emulated_device_create(sl_device **out)

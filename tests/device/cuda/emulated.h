@@ -14,6 +14,10 @@ sl_status emulated_device_create(sl_device **out);
 /* Every launch draws the order in which threads run from numbers that begin with the seed. */
 void emulation_seed(uint64_t seed);
 
+/* The numbers of the threads of several blocks, in the order in which they run. */
+enum { RECORDED_THREADS = 5 * 96 };
+void record_threads(unsigned *out);
+
 /* Each runs a small kernel, with a barrier that it needs or without, and returns true if its result
  * is wrong: a value is read before it is written, or written again before it is read. */
 bool race_before_reading(bool with_barrier);

@@ -93,7 +93,19 @@ void deadlock(bool by_warp)
     launch(NULL, dim3(1), dim3(THREADS), by_warp ? wait_apart : end_early, out);
 }
 
+/* Threads run one at a time. */
+static __global__ void record_order(unsigned *count, unsigned *out)
+{
+    out[(*count)++] = blockIdx.x * THREADS + threadIdx.x;
+}
+
+void record_threads(unsigned *out)
+{
+    unsigned count = 0;
+    launch(NULL, dim3(RECORDED_THREADS / THREADS), dim3(THREADS), record_order, &count, out);
+}
+
 void emulation_seed(uint64_t seed)
 {
-    emulation::emulated().seed = emulation::emulated().random = seed;
+    emulation::set_seed(&emulation::emulated(), seed);
 }

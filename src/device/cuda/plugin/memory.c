@@ -1,5 +1,11 @@
 /* Memory comes from a pool of CUDA's for each device, in the order of its stream: what is released
- * while operations that use it are queued is handed out again behind them, without any wait. */
+ * while operations that use it are queued is handed out again behind them, without any wait.
+ *
+ * The list of open devices is shared by all threads of the process. No object of the library could
+ * own it: ranks that are threads open and close device lists of their own at any time, without
+ * knowing of each other, and access between two pools is a matter of the process, as CUDA's
+ * contexts are. Each device is in the list from sli_cuda_pool_create to sli_cuda_pool_disconnect.
+ */
 #include "device/cuda/plugin/cuda_device.h"
 
 #include <pthread.h>

@@ -1,0 +1,317 @@
+/* Attention of later queries alone, and of as many positions as a model may have. */
+#include "device/cases.h"
+#include "support/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* out [samples, positions - first_query, width]: *a has no pointers yet. */
+static void attend(sl_device *device, sli_attention a, const float *qkv, int64_t qkv_count,
+                   float *out, int64_t out_count)
+{
+    size_t in_bytes = (size_t)qkv_count * sizeof *qkv, out_bytes = (size_t)out_count * sizeof *out;
+    void *in, *to;
+    check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, in_bytes, &in));
+    check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, out_bytes, &to));
+    check_ok(sli_device_write(device, in, qkv, in_bytes));
+    a.qkv = in;
+    a.out = to;
+    check_ok(sli_device_attention(device, &a));
+    check_ok(sli_device_read(device, out, to, out_bytes));
+    sli_device_release(device, SL_MEMORY_WORKSPACE, in, in_bytes);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, to, out_bytes);
+}
+
+/* With room behind the positions of each sample. */
+static void check_later_queries(sl_device *device, int64_t positions, int64_t first)
+{
+    enum { SAMPLES = 2, COUNT = 2, HEAD_WIDTH = 16, WIDTH = COUNT * HEAD_WIDTH, MORE = 3 };
+    int64_t room = positions + MORE, queries = positions - first, sample = positions * 3 * WIDTH;
+    int64_t count = SAMPLES * room * 3 * WIDTH;
+    float *qkv = malloc((size_t)count * sizeof *qkv), *dense = malloc((size_t)count * sizeof *qkv);
+    float *all = malloc((size_t)count * sizeof *all), *later = malloc((size_t)count * sizeof *all);
+    random_source random = {.state = 1};
+    assert_true(qkv && dense && all && later);
+    for (int64_t i = 0; i < count; i++)
+        qkv[i] = random_float(&random);
+    for (int64_t s = 0; s < SAMPLES; s++)
+        memcpy(dense + s * sample, qkv + s * room * 3 * WIDTH, (size_t)sample * sizeof *qkv);
+    sli_attention a = {.samples = SAMPLES,
+                       .positions = positions,
+                       .heads = COUNT,
+                       .head_width = HEAD_WIDTH,
+                       .causal = true};
+    attend(device, a, dense, SAMPLES * sample, all, SAMPLES * positions * WIDTH);
+    a.first_query = first;
+    a.room = room;
+    attend(device, a, qkv, count, later, SAMPLES * queries * WIDTH);
+    for (int64_t s = 0; s < SAMPLES; s++)
+        for (int64_t i = 0; i < queries * WIDTH; i++)
+            assert_float_equal(later[s * queries * WIDTH + i],
+                               all[(s * positions + first) * WIDTH + i], 2e-6);
+    free(qkv);
+    free(dense);
+    free(all);
+    free(later);
+}
+
+static void later_queries_attend_as_they_do_among_all(void **state)
+{
+    static const int64_t cases[][2] = {{1, 0}, {40, 0}, {40, 39}, {64, 5}, {65, 64}, {200, 130}};
+    const lab *every = *state;
+    for (int f = 0; f < every->count; f++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+            check_later_queries(every->families[f].members[0], cases[i][0], cases[i][1]);
+}
+
+/* ---- Thousands of positions --------------------------------------------------------------- */
+
+/* Queries and keys are of a few kinds, so that sums over positions are sums over kinds: the
+ * reference takes a time that grows with the positions, not with their square. All elements are
+ * numbers that bf16 has. */
+enum { WIDTH = 4, QKV = 3 * WIDTH, KINDS = 5 };
+
+typedef struct sequence {
+    int64_t positions;
+    int *query_kinds, *key_kinds;         /* [positions] */
+    float *qkv, *grad_out;                /* [positions, QKV], [positions, WIDTH] */
+    double *out, *log_sum_exp, *grad_qkv; /* what attention gives */
+    double queries[KINDS][WIDTH], keys[KINDS][WIDTH];
+    double weights[KINDS][KINDS]; /* e^score of a query's kind and a key's */
+} sequence;
+
+static float draw_value(random_source *random)
+{
+    return (float)(random_below(random, 33) - 12) / 8;
+}
+
+static void draw_kinds(sequence *s, random_source *random)
+{
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int l = 0; l < WIDTH; l++) {
+            s->queries[kind][l] = draw_value(random);
+            s->keys[kind][l] = draw_value(random);
+        }
+    for (int query = 0; query < KINDS; query++)
+        for (int key = 0; key < KINDS; key++) {
+            double score = 0;
+            for (int l = 0; l < WIDTH; l++)
+                score += s->queries[query][l] * s->keys[key][l] / sqrt(WIDTH);
+            s->weights[query][key] = exp(score);
+        }
+}
+
+static void draw_positions(sequence *s, random_source *random)
+{
+    for (int64_t i = 0; i < s->positions; i++) {
+        int query = s->query_kinds[i] = (int)random_below(random, KINDS);
+        int key = s->key_kinds[i] = (int)random_below(random, KINDS);
+        for (int l = 0; l < WIDTH; l++) {
+            s->qkv[i * QKV + l] = (float)s->queries[query][l];
+            s->qkv[i * QKV + WIDTH + l] = (float)s->keys[key][l];
+            s->qkv[i * QKV + 2 * WIDTH + l] = draw_value(random);
+            s->grad_out[i * WIDTH + l] = draw_value(random);
+        }
+    }
+}
+
+/* Row i of `out` and of the gradient of q; `counts` and `sums` are of the keys up to i and of their
+ * values, by kinds. */
+static void compute_query(sequence *s, int64_t i, const double *counts, double (*sums)[WIDTH])
+{
+    const double *weights = s->weights[s->query_kinds[i]];
+    const float *grad = s->grad_out + i * WIDTH;
+    double total = 0, inner = 0, *out = s->out + i * WIDTH;
+    for (int key = 0; key < KINDS; key++)
+        total += weights[key] * counts[key];
+    s->log_sum_exp[i] = log(total);
+    for (int key = 0; key < KINDS; key++)
+        for (int l = 0; l < WIDTH; l++) {
+            out[l] += weights[key] * sums[key][l] / total;
+            inner += weights[key] * sums[key][l] / total * grad[l];
+        }
+    for (int key = 0; key < KINDS; key++) {
+        double grad_scores = -inner * counts[key];
+        for (int l = 0; l < WIDTH; l++)
+            grad_scores += grad[l] * sums[key][l];
+        grad_scores *= weights[key] / total / sqrt(WIDTH);
+        for (int l = 0; l < WIDTH; l++)
+            s->grad_qkv[i * QKV + l] += grad_scores * s->keys[key][l];
+    }
+}
+
+static void compute_queries(sequence *s)
+{
+    double counts[KINDS] = {0}, sums[KINDS][WIDTH] = {{0}};
+    for (int64_t i = 0; i < s->positions; i++) {
+        counts[s->key_kinds[i]]++;
+        for (int l = 0; l < WIDTH; l++)
+            sums[s->key_kinds[i]][l] += s->qkv[i * QKV + 2 * WIDTH + l];
+        compute_query(s, i, counts, sums);
+    }
+}
+
+/* Row j of the gradients of k and v. By the kinds of the queries from j on: sums of the gradients
+ * of `out` by the totals of the weights, and of their products with `out`. */
+static void compute_key(sequence *s, int64_t j, double (*grads)[WIDTH], const double *inner)
+{
+    const float *value = s->qkv + j * QKV + 2 * WIDTH;
+    double *grad_key = s->grad_qkv + j * QKV + WIDTH, *grad_value = grad_key + WIDTH;
+    for (int query = 0; query < KINDS; query++) {
+        double weight = s->weights[query][s->key_kinds[j]], grad_scores = -inner[query];
+        for (int l = 0; l < WIDTH; l++) {
+            grad_scores += grads[query][l] * value[l];
+            grad_value[l] += weight * grads[query][l];
+        }
+        for (int l = 0; l < WIDTH; l++)
+            grad_key[l] += weight * grad_scores / sqrt(WIDTH) * s->queries[query][l];
+    }
+}
+
+static void compute_keys(sequence *s)
+{
+    double grads[KINDS][WIDTH] = {{0}}, inner[KINDS] = {0};
+    for (int64_t i = s->positions - 1; i >= 0; i--) {
+        int kind = s->query_kinds[i];
+        for (int l = 0; l < WIDTH; l++) {
+            double grad = s->grad_out[i * WIDTH + l] / exp(s->log_sum_exp[i]);
+            grads[kind][l] += grad;
+            inner[kind] += grad * s->out[i * WIDTH + l];
+        }
+        compute_key(s, i, grads, inner);
+    }
+}
+
+static sequence create_sequence(int64_t positions)
+{
+    size_t count = (size_t)positions;
+    random_source random = {.state = 1};
+    sequence s = {.positions = positions,
+                  .query_kinds = calloc(count, sizeof *s.query_kinds),
+                  .key_kinds = calloc(count, sizeof *s.key_kinds),
+                  .qkv = calloc(count * QKV, sizeof *s.qkv),
+                  .grad_out = calloc(count * WIDTH, sizeof *s.grad_out),
+                  .out = calloc(count * WIDTH, sizeof *s.out),
+                  .log_sum_exp = calloc(count, sizeof *s.log_sum_exp),
+                  .grad_qkv = calloc(count * QKV, sizeof *s.grad_qkv)};
+    assert_true(s.query_kinds && s.key_kinds && s.qkv && s.grad_out && s.out && s.log_sum_exp &&
+                s.grad_qkv);
+    draw_kinds(&s, &random);
+    draw_positions(&s, &random);
+    compute_queries(&s);
+    compute_keys(&s);
+    return s;
+}
+
+static void free_sequence(sequence *s)
+{
+    void *arrays[] = {s->query_kinds, s->key_kinds,   s->qkv,     s->grad_out,
+                      s->out,         s->log_sum_exp, s->grad_qkv};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        free(arrays[i]);
+}
+
+/* A column of BLOCK rows: single elements may cancel. */
+static void check_column(const char *what, const float *got, const double *expected, int64_t rows,
+                         int64_t columns, double tolerance)
+{
+    double squares = 0, errors = 0;
+    for (int64_t at = 0; at < rows * columns; at += columns) {
+        squares += expected[at] * expected[at];
+        errors += (got[at] - expected[at]) * (got[at] - expected[at]);
+    }
+    if (!(sqrt(errors) <= tolerance * sqrt(squares)))
+        fail_msg("%s: the error of a column of %d rows is %g of its size (limit %g)", what,
+                 (int)rows, sqrt(errors / squares), tolerance);
+}
+
+static void check_rows(const char *what, const float *got, const double *expected, int64_t rows,
+                       int64_t columns, double tolerance)
+{
+    enum { BLOCK = 32 };
+    for (int64_t row = 0; row < rows; row += BLOCK)
+        for (int64_t column = 0; column < columns; column++)
+            check_column(what, got + row * columns + column, expected + row * columns + column,
+                         rows - row < BLOCK ? rows - row : BLOCK, columns, tolerance);
+}
+
+static void fill_floats(op_case *c, int array, const double *values)
+{
+    for (int64_t i = 0; i < c->arrays[array].count; i++)
+        ((float *)c->arrays[array].host)[i] = (float)values[i];
+}
+
+static op_case build_case(const sequence *s, case_kind kind, unsigned precision)
+{
+    op_case c;
+    case_spec spec = {kind, {1, s->positions, 1, WIDTH}, WITH_CAUSAL_MASK | precision, 0, "long"};
+    case_build(&spec, 1, &c);
+    memcpy(c.arrays[HEADS_QKV].host, s->qkv, (size_t)(s->positions * QKV) * sizeof(float));
+    if (kind == CASE_ATTENTION)
+        return c;
+    fill_floats(&c, HEADS_OUT, s->out);
+    fill_floats(&c, HEADS_LSE, s->log_sum_exp);
+    memcpy(c.arrays[HEADS_GRAD_OUT].host, s->grad_out,
+           (size_t)(s->positions * WIDTH) * sizeof(float));
+    return c;
+}
+
+static void check_forward(sl_device *device, const sequence *s, unsigned precision,
+                          double tolerance)
+{
+    op_case c = build_case(s, CASE_ATTENTION, precision);
+    float *out = result_of(device, &c, HEADS_OUT);
+    check_rows("out", out, s->out, s->positions, WIDTH, tolerance);
+    free(out);
+    case_free(&c);
+}
+
+static void check_backward(sl_device *device, const sequence *s, unsigned precision,
+                           double tolerance)
+{
+    op_case c = build_case(s, CASE_ATTENTION_BACKWARD, precision);
+    float *grad_qkv = result_of(device, &c, HEADS_GRAD_QKV);
+    check_rows("grad_qkv", grad_qkv, s->grad_qkv, s->positions, QKV, tolerance);
+    free(grad_qkv);
+    case_free(&c);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SHORTER = 8 }; /* so many times: sanitized kernels take about ten times as long */
+#else
+enum { SHORTER = 1 };
+#endif
+
+/* Emulated tensor cores take several times as long: there are fewer positions. */
+static void thousands_of_positions_match_the_reference(void **state)
+{
+    static const struct {
+        int64_t positions;
+        unsigned precision;
+        double out, grad; /* tolerances */
+    } cases[] = {
+        {4096 / SHORTER, 0, 1e-5, 2e-5},
+        {2048 / SHORTER, WITH_BF16, 4e-3, 2e-2},
+        {1024 / SHORTER, WITH_TF32, 5e-4, 4e-3},
+    };
+    const lab *all = *state;
+    sl_device *device = all->families[0].members[0];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sequence s = create_sequence(cases[i].positions);
+        check_forward(device, &s, cases[i].precision, cases[i].out);
+        check_backward(device, &s, cases[i].precision, cases[i].grad);
+        free_sequence(&s);
+    }
+    if (SHORTER > 1)
+        print_message("with a sanitizer, sequences are shorter by a factor of %d\n", SHORTER);
+}
+
+int attention_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(later_queries_attend_as_they_do_among_all),
+        cmocka_unit_test(thousands_of_positions_match_the_reference),
+    };
+    return cmocka_run_group_tests(tests, lab_create, lab_destroy);
+}
