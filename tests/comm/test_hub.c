@@ -59,10 +59,11 @@ static void end_watches(job_rank *ranks, int count)
         pthread_join(ranks[r].thread, NULL);
 }
 
-/* The status of the member's group once it is broken. */
+/* The status of the member's group once it is broken: whose error says that no time limit did it.
+ */
 static sl_status wait_for_break(job_rank *self)
 {
-    double until = sli_clock_seconds() + at_once_seconds;
+    double until = sli_clock_seconds() + 20;
     sl_status status = SL_OK;
     while (status == SL_OK && sli_clock_seconds() < until) {
         status = sli_watch_check(self->watch, &self->member, NULL);
