@@ -45,6 +45,7 @@ typedef struct temporaries {
     sl_tensor *branch; /* out of, or into, the attention or the feed-forward part */
     sl_tensor *normed; /* n1 or n2, or its gradient */
     sl_tensor *h, *pre, *grad_h;
+    sl_tensor *operand; /* h, n1 or n2, as products take it */
 } temporaries;
 
 static void temporaries_clear(temporaries *t)
@@ -54,6 +55,7 @@ static void temporaries_clear(temporaries *t)
     sl_tensor_destroy(&t->h);
     sl_tensor_destroy(&t->pre);
     sl_tensor_destroy(&t->grad_h);
+    sl_tensor_destroy(&t->operand);
 }
 
 static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, uint32_t which,
@@ -97,13 +99,16 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     sli_linear_epilogue epilogue = {.activation = layer->activation,
                                     .preactivation = t->pre,
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, x)};
-    SL_TRY(sli_linear_forward(layer->linear1, x, &epilogue, t->h));
-    SL_TRY(sl_pass_save_alias(pass, x));
+    SL_TRY(sli_pass_operand(pass, x, pass->options.keep, &t->operand));
+    SL_TRY(sli_linear_forward(layer->linear1, t->operand, &epilogue, t->h));
+    SL_TRY(sli_pass_save_exact(pass, &t->operand));
     if (gelu)
         SL_TRY(sl_pass_save(pass, &t->pre));
+    SL_TRY(sli_pass_operand(pass, t->h, pass->options.keep, &t->operand));
+    sl_tensor_destroy(&t->h);
     SL_TRY(workspace_like(x, &t->branch));
-    SL_TRY(sli_linear_forward(layer->linear2, t->h, NULL, t->branch));
-    return sl_pass_save(pass, &t->h);
+    SL_TRY(sli_linear_forward(layer->linear2, t->operand, NULL, t->branch));
+    return sli_pass_save_exact(pass, &t->operand);
 }
 
 /* out = norm(residual + dropout(x)), saving for its backward; `sum` as in sli_norm_forward. */
@@ -191,24 +196,23 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     const encoder_layer *layer = sl_module_state(module);
     sli_linear_epilogue epilogue = {.activation = layer->activation,
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, grad_x)};
-    SL_TRY(sl_pass_pop(pass, &t->h));
-    if (layer->activation == SLI_ACTIVATION_GELU)
-        SL_TRY(sl_pass_pop(pass, &t->pre));
+    bool gelu = layer->activation == SLI_ACTIVATION_GELU;
+    SL_TRY(sli_pass_pop_stored(pass, &t->operand));
+    SL_TRY(gelu ? sl_pass_pop(pass, &t->pre) : sli_pass_widen(pass, t->operand, &t->h));
     SL_TRY(sli_linear_backward_epilogue(layer->linear2, NULL, NULL, t->branch));
-    SL_TRY(sli_linear_backward_weight(layer->linear2, pass, t->branch, t->h));
-    SL_TRY(sli_pass_create_gradient(pass, t->h, &t->grad_h));
-    SL_TRY(sli_linear_backward_input(layer->linear2, t->branch, 0.0f, t->grad_h));
+    SL_TRY(sli_pass_create_gradient(pass, t->operand, &t->grad_h));
+    SL_TRY(
+        sli_linear_backward_products(layer->linear2, pass, t->branch, t->operand, 0.0f, t->grad_h));
+    sl_tensor_destroy(&t->operand);
     sl_tensor_destroy(&t->branch);
     SL_TRY(
-        sli_linear_backward_epilogue(layer->linear1, &epilogue, t->pre ? t->pre : t->h, t->grad_h));
+        sli_linear_backward_epilogue(layer->linear1, &epilogue, gelu ? t->pre : t->h, t->grad_h));
     sl_tensor_destroy(&t->pre);
     sl_tensor_destroy(&t->h);
-    sl_tensor *x;
-    SL_TRY(sli_pass_pop_stored(pass, &x));
-    sl_status status = sli_linear_backward_weight(layer->linear1, pass, t->grad_h, x);
-    sl_tensor_destroy(&x);
-    if (status == SL_OK)
-        status = sli_linear_backward_input(layer->linear1, t->grad_h, beta, grad_x);
+    SL_TRY(sli_pass_pop_stored(pass, &t->operand));
+    sl_status status =
+        sli_linear_backward_products(layer->linear1, pass, t->grad_h, t->operand, beta, grad_x);
+    sl_tensor_destroy(&t->operand);
     sl_tensor_destroy(&t->grad_h);
     return status;
 }
@@ -241,13 +245,9 @@ static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sl
 static sl_status attention_backward(const encoder_layer *layer, sl_pass *pass, temporaries *t,
                                     float beta, sl_tensor *grad_in)
 {
-    sl_tensor *grad_qkv;
-    SL_TRY(sli_self_attention_backward(layer->self_attn, pass, t->branch, &grad_qkv));
+    sl_status status =
+        sli_self_attention_backward(layer->self_attn, pass, t->branch, beta, grad_in);
     sl_tensor_destroy(&t->branch);
-    sl_status status = SL_OK;
-    if (grad_in)
-        status = sli_self_attention_backward_input(layer->self_attn, grad_qkv, beta, grad_in);
-    sl_tensor_destroy(&grad_qkv);
     return status;
 }
 

@@ -60,7 +60,7 @@ const sli_linear *sli_module_as_linear(const sl_module *module);
 sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
                              const sli_linear_epilogue *epilogue, sl_tensor *out);
 
-/* Backward in three steps, in this order.
+/* Backward in two steps, in this order.
  *
  * Takes `grad` [rows, out] back through the epilogue (may be NULL), in place, and adds its column
  * sums to the bias's gradient. `saved` is the epilogue's output for RELU, the pre-activation for
@@ -69,17 +69,18 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
                                        const sli_linear_epilogue *epilogue, const sl_tensor *saved,
                                        sl_tensor *grad);
 
-/* Adds grad^T in to the weight's gradient; or, while the pass is split, defers both tensors to
- * sli_linear_deferred_weight, and neither may be overwritten. Nothing where the weight is frozen.
- */
-sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
-                                     const sl_tensor *in);
+/* Adds grad^T in to the weight's gradient, unless the weight is frozen; or, while the pass is
+ * split, defers both tensors to sli_linear_deferred_weight, and neither may be overwritten. Then
+ * grad_in [rows, in] = grad W + beta grad_in, where grad_in is not NULL. `in` is an operand. */
+sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
+                                       const sl_tensor *grad, const sl_tensor *in, float beta,
+                                       sl_tensor *grad_in);
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass);
 
-/* Bytes that sli_linear_backward_weight defers for `rows` rows. */
+/* Bytes that sli_linear_backward_products defers for `rows` rows. */
 int64_t sli_linear_deferred_bytes(const sli_linear *linear, int64_t rows);
 
-/* The product itself; nothing where the weight is frozen. */
+/* The products themselves; nothing for the weight where it is frozen. */
 sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
                                 const sl_tensor *in);
 
@@ -131,18 +132,12 @@ int64_t sli_norm_saved_bytes(const sl_shape *in);
 sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                      sl_memory_category category, sl_tensor **out);
 
-/* The module's backward but for its last product: pops what forward saved, adds to the gradients of
- * the parameters and makes the gradient of the projected input, [N, T, 3 D]. */
+/* The module's backward: pops what forward saved and adds to the gradients of the parameters.
+ * grad_in = gradient of the input + beta grad_in, [N, T, D]; NULL: it is not needed. It may be
+ * grad_out, unless the pass is split: grad_out is kept for backward_weight then. */
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                      sl_tensor **grad_qkv);
-
-/* backward_weight, after both on a split pass; grad_out and grad_qkv are kept for it, so grad_in
- * must be another tensor then. */
+                                      float beta, sl_tensor *grad_in);
 sl_status sli_self_attention_backward_weight(const sl_module *module, sl_pass *pass);
-
-/* The last product: grad_in = grad_qkv W + beta grad_in, [N, T, D]. */
-sl_status sli_self_attention_backward_input(const sl_module *module, const sl_tensor *grad_qkv,
-                                            float beta, sl_tensor *grad_in);
 
 /* ---- Cross entropy (cross_entropy.c) ---------------------------------------------------- */
 

@@ -122,13 +122,14 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
     return status;
 }
 
-sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
-                                     const sl_tensor *in)
+/* Adds to the weight's gradient, or defers. */
+static sl_status backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
+                                 const sl_tensor *in)
 {
     if (!pass->is_split || !sli_parameter_is_trained(linear->weight))
         return sli_linear_add_weight(linear, grad, in);
-    SL_TRY(sli_pass_defer_operand(pass, grad));
-    return sli_pass_defer_operand(pass, in);
+    SL_TRY(sl_pass_defer_alias(pass, grad));
+    return sl_pass_defer_alias(pass, in);
 }
 
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
@@ -173,6 +174,19 @@ sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *g
     product.a = a.data;
     sl_status status = sli_device_gemm(device, &product);
     sl_tensor_destroy(&a.copy);
+    return status;
+}
+
+sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
+                                       const sl_tensor *grad, const sl_tensor *in, float beta,
+                                       sl_tensor *grad_in)
+{
+    sl_tensor *narrow;
+    SL_TRY(sli_pass_operand(pass, grad, pass->is_split, &narrow));
+    sl_status status = backward_weight(linear, pass, narrow, in);
+    if (status == SL_OK && grad_in)
+        status = sli_linear_backward_input(linear, narrow, beta, grad_in);
+    sl_tensor_destroy(&narrow);
     return status;
 }
 
@@ -221,12 +235,16 @@ static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tenso
 {
     const sli_linear *linear = sl_module_state(module);
     sl_shape shape;
+    sl_tensor *kept;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(linear_output_shape(module, sl_tensor_shape(in), &shape));
-    SL_TRY(sli_pass_create_output(pass, &shape, out));
-    sl_status status = sli_linear_forward(linear, in, NULL, *out);
+    SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &kept));
+    sl_status status = sli_pass_create_output(pass, &shape, out);
     if (status == SL_OK)
-        status = sl_pass_save_alias(pass, in);
+        status = sli_linear_forward(linear, kept, NULL, *out);
+    if (status == SL_OK)
+        status = sli_pass_save_exact(pass, &kept);
+    sl_tensor_destroy(&kept);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -244,15 +262,13 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
         status = sli_check_grad(grad_out, &shape);
     if (status == SL_OK)
         status = sli_linear_backward_epilogue(linear, NULL, NULL, grad_out);
+    if (status == SL_OK && grad_in)
+        status = sli_pass_create_output(pass, sl_tensor_shape(in), grad_in);
     if (status == SL_OK)
-        status = sli_linear_backward_weight(linear, pass, grad_out, in);
-    shape = *sl_tensor_shape(in);
+        status = sli_linear_backward_products(linear, pass, grad_out, in, 0.0f,
+                                              grad_in ? *grad_in : NULL);
     sl_tensor_destroy(&in);
-    if (status != SL_OK || !grad_in)
-        return status;
-    SL_TRY(sli_pass_create_output(pass, &shape, grad_in));
-    status = sli_linear_backward_input(linear, grad_out, 0.0f, *grad_in);
-    if (status != SL_OK)
+    if (status != SL_OK && grad_in)
         sl_tensor_destroy(grad_in);
     return status;
 }

@@ -242,11 +242,16 @@ sl_status sli_pass_round(const sl_pass *pass, sl_tensor *tensor);
 /* As sl_pass_save, without conversion: for what must be f32. */
 sl_status sli_pass_save_exact(sl_pass *pass, sl_tensor **tensor);
 
-/* As sl_pass_pop, without conversion: for products, which take bf16. */
+/* What products take of a tensor: an alias, or on a bf16 pass a copy in bf16, made once for all of
+ * them. The copy counts as an activation if the pass keeps it, else as workspace. */
+sl_status sli_pass_operand(const sl_pass *pass, const sl_tensor *tensor, bool is_kept,
+                           sl_tensor **out);
+
+/* As sl_pass_pop, without conversion: for products. */
 sl_status sli_pass_pop_stored(sl_pass *pass, sl_tensor **out);
 
-/* As sl_pass_defer_alias, of a product's matrix: in bf16 on such a pass. */
-sl_status sli_pass_defer_operand(sl_pass *pass, const sl_tensor *tensor);
+/* Such a tensor as sl_pass_pop gives it: an alias, or an f32 copy. */
+sl_status sli_pass_widen(const sl_pass *pass, const sl_tensor *stored, sl_tensor **out);
 
 /* A module's output or the gradient of its input. On a bf16 pass it becomes bf16 at once. */
 sl_status sli_pass_create_output(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);

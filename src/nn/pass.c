@@ -97,10 +97,11 @@ sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor)
     return status;
 }
 
-/* An alias, or a copy in bf16. */
-static sl_status alias_or_convert(const sl_pass *pass, const sl_tensor *tensor, sl_tensor **out)
+sl_status sli_pass_operand(const sl_pass *pass, const sl_tensor *tensor, bool is_kept,
+                           sl_tensor **out)
 {
-    return is_converted(pass, tensor) ? sli_tensor_as(tensor, SL_BF16, SL_MEMORY_ACTIVATIONS, out)
+    sl_memory_category category = is_kept ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE;
+    return is_converted(pass, tensor) ? sli_tensor_as(tensor, SL_BF16, category, out)
                                       : sl_tensor_alias(tensor, out);
 }
 
@@ -109,7 +110,7 @@ sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor)
     if (!pass->options.keep)
         return SL_OK;
     sl_tensor *own;
-    SL_TRY(alias_or_convert(pass, tensor, &own));
+    SL_TRY(sli_pass_operand(pass, tensor, true, &own));
     return sli_pass_save_exact(pass, &own);
 }
 
@@ -128,13 +129,19 @@ sl_status sli_pass_pop_stored(sl_pass *pass, sl_tensor **out)
     return SL_OK;
 }
 
+sl_status sli_pass_widen(const sl_pass *pass, const sl_tensor *stored, sl_tensor **out)
+{
+    if (!sli_pass_is_bf16(pass) || sl_tensor_dtype(stored) != SL_BF16)
+        return sl_tensor_alias(stored, out);
+    return sli_tensor_as(stored, SL_F32, SL_MEMORY_WORKSPACE, out);
+}
+
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)
 {
-    SL_TRY(sli_pass_pop_stored(pass, out));
-    if (!sli_pass_is_bf16(pass) || sl_tensor_dtype(*out) != SL_BF16)
-        return SL_OK;
-    sl_tensor *stored = *out;
-    sl_status status = sli_tensor_as(stored, SL_F32, SL_MEMORY_WORKSPACE, out);
+    sl_tensor *stored;
+    *out = NULL;
+    SL_TRY(sli_pass_pop_stored(pass, &stored));
+    sl_status status = sli_pass_widen(pass, stored, out);
     sl_tensor_destroy(&stored);
     return status;
 }
@@ -160,13 +167,6 @@ sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor)
     sl_tensor *alias;
     SL_TRY(sl_tensor_alias(tensor, &alias));
     return sl_pass_defer(pass, &alias);
-}
-
-sl_status sli_pass_defer_operand(sl_pass *pass, const sl_tensor *tensor)
-{
-    sl_tensor *own;
-    SL_TRY(alias_or_convert(pass, tensor, &own));
-    return sl_pass_defer(pass, &own);
 }
 
 sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out)

@@ -99,6 +99,7 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
 typedef struct call_tensors {
     sl_tensor *in, *qkv, *lse, *attended;
     sl_tensor *grad_attended, *grad_qkv;
+    sl_tensor *operand; /* `attended`, as products take it */
 } call_tensors;
 
 static void call_clear(call_tensors *of)
@@ -109,6 +110,7 @@ static void call_clear(call_tensors *of)
     sl_tensor_destroy(&of->attended);
     sl_tensor_destroy(&of->grad_attended);
     sl_tensor_destroy(&of->grad_qkv);
+    sl_tensor_destroy(&of->operand);
 }
 
 /* of->attended [N, T, D] from in; saves in, qkv and lse. */
@@ -119,12 +121,13 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
     const sl_shape *shape = sl_tensor_shape(in);
     sl_shape qkv_is = qkv_shape(shape), lse_is = lse_shape(self, shape);
     SL_TRY(sli_pass_create_tensor(pass, &qkv_is, &of->qkv));
-    SL_TRY(sli_linear_forward(&self->in_proj, in, NULL, of->qkv));
+    SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &of->in));
+    SL_TRY(sli_linear_forward(&self->in_proj, of->in, NULL, of->qkv));
     SL_TRY(sli_pass_round(pass, of->qkv));
     SL_TRY(sli_pass_create_exact_if_kept(pass, &lse_is, &of->lse));
     SL_TRY(sli_pass_create_tensor(pass, shape, &of->attended));
     SL_TRY(run_attention(module, pass, of->qkv, of->attended, of->lse));
-    SL_TRY(sl_pass_save_alias(pass, in));
+    SL_TRY(sli_pass_save_exact(pass, &of->in));
     SL_TRY(sl_pass_save(pass, &of->qkv));
     return sli_pass_save_exact(pass, &of->lse);
 }
@@ -135,8 +138,9 @@ static sl_status project_out(const self_attention *self, sl_pass *pass, sl_memor
 {
     const sl_shape *shape = sl_tensor_shape(of->attended);
     SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, shape, out));
-    SL_TRY(sli_linear_forward(self->out_proj, of->attended, NULL, *out));
-    return sl_pass_save(pass, &of->attended);
+    SL_TRY(sli_pass_operand(pass, of->attended, pass->options.keep, &of->operand));
+    SL_TRY(sli_linear_forward(self->out_proj, of->operand, NULL, *out));
+    return sli_pass_save_exact(pass, &of->operand);
 }
 
 sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -164,7 +168,8 @@ static sl_status attention_forward(sl_module *module, sl_pass *pass, const sl_te
 
 static sl_status pop_saved(sl_pass *pass, call_tensors *of)
 {
-    SL_TRY(sl_pass_pop(pass, &of->attended));
+    SL_TRY(sli_pass_pop_stored(pass, &of->operand));
+    SL_TRY(sli_pass_widen(pass, of->operand, &of->attended));
     SL_TRY(sl_pass_pop(pass, &of->lse));
     SL_TRY(sl_pass_pop(pass, &of->qkv));
     return sli_pass_pop_stored(pass, &of->in);
@@ -175,10 +180,12 @@ static sl_status backward_out_proj(const self_attention *self, sl_pass *pass, sl
                                    call_tensors *of)
 {
     SL_TRY(sli_linear_backward_epilogue(self->out_proj, NULL, NULL, grad_out));
-    SL_TRY(sli_linear_backward_weight(self->out_proj, pass, grad_out, of->attended));
     SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
                             sl_tensor_shape(grad_out), &of->grad_attended));
-    return sli_linear_backward_input(self->out_proj, grad_out, 0.0f, of->grad_attended);
+    sl_status status = sli_linear_backward_products(self->out_proj, pass, grad_out, of->operand,
+                                                    0.0f, of->grad_attended);
+    sl_tensor_destroy(&of->operand);
+    return status;
 }
 
 /* Through the attention: of->grad_qkv. Frees what only it needs. */
@@ -210,8 +217,8 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
     return SL_OK;
 }
 
-static sl_status backward_to_qkv(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                 call_tensors *of)
+static sl_status run_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                              float beta, sl_tensor *grad_in, call_tensors *of)
 {
     const self_attention *self = sl_module_state(module);
     SL_TRY(pop_saved(pass, of));
@@ -219,43 +226,29 @@ static sl_status backward_to_qkv(const sl_module *module, sl_pass *pass, sl_tens
     SL_TRY(backward_out_proj(self, pass, grad_out, of));
     SL_TRY(backward_attention(module, pass, of));
     SL_TRY(sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, of->grad_qkv));
-    return sli_linear_backward_weight(&self->in_proj, pass, of->grad_qkv, of->in);
+    return sli_linear_backward_products(&self->in_proj, pass, of->grad_qkv, of->in, beta, grad_in);
 }
 
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                      sl_tensor **grad_qkv)
+                                      float beta, sl_tensor *grad_in)
 {
     call_tensors of = {0};
-    *grad_qkv = NULL;
-    sl_status status = backward_to_qkv(module, pass, grad_out, &of);
-    if (status == SL_OK) {
-        *grad_qkv = of.grad_qkv;
-        of.grad_qkv = NULL;
-    }
+    sl_status status = run_backward(module, pass, grad_out, beta, grad_in, &of);
     call_clear(&of);
     return status;
-}
-
-sl_status sli_self_attention_backward_input(const sl_module *module, const sl_tensor *grad_qkv,
-                                            float beta, sl_tensor *grad_in)
-{
-    const self_attention *self = sl_module_state(module);
-    return sli_linear_backward_input(&self->in_proj, grad_qkv, beta, grad_in);
 }
 
 /* The gradient of the input overwrites the output's, unless that is deferred. */
 static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                     sl_tensor **grad_in)
 {
-    sl_tensor *grad_qkv;
-    SL_TRY(sli_self_attention_backward(module, pass, grad_out, &grad_qkv));
-    sl_status status = SL_OK;
     if (grad_in)
-        status = pass->is_split ? sli_pass_create_gradient(pass, grad_out, grad_in)
-                                : sl_tensor_alias(grad_out, grad_in);
-    if (status == SL_OK && grad_in)
-        status = sli_self_attention_backward_input(module, grad_qkv, 0.0f, *grad_in);
-    sl_tensor_destroy(&grad_qkv);
+        SL_TRY(pass->is_split ? sli_pass_create_gradient(pass, grad_out, grad_in)
+                              : sl_tensor_alias(grad_out, grad_in));
+    sl_status status =
+        sli_self_attention_backward(module, pass, grad_out, 0.0f, grad_in ? *grad_in : NULL);
+    if (status != SL_OK && grad_in)
+        sl_tensor_destroy(grad_in);
     return status;
 }
 
