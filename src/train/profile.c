@@ -103,7 +103,8 @@ sl_status sli_find_cores(const sl_train_options *options, const sl_device_list *
         number_cores(own, pipeline_ranks, cores);
         return SL_OK;
     }
-    rank_cores *gathered = calloc((size_t)(sl_group_size(all) * of_process), sizeof *gathered);
+    rank_cores *gathered =
+        calloc((size_t)sl_group_size(all) * (size_t)of_process, sizeof *gathered);
     if (!gathered)
         return sl_error(SL_ERR_MEMORY, "no memory for the cores of %d ranks", pipeline_ranks);
     sl_status status = sl_group_all_gather(all, own, gathered,
@@ -316,7 +317,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     SLI_CHECK_NOT_NULL(profiles);
     SLI_CHECK_NOT_NULL(balance);
     const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
-    int cores[SL_MAX_STAGES];
+    int cores[SL_MAX_STAGES] = {0};
     double seconds;
     char *names;
     sl_loss *loss = NULL;

@@ -234,7 +234,7 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                      sli_layout_pipeline_ranks_of_rank(options) == options->pipeline_ranks;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
     sl_link_cost *links = NULL;
-    int cores[SL_MAX_STAGES];
+    int cores[SL_MAX_STAGES] = {0};
     if (cuts || may_share)
         SL_TRY(sli_find_cores(options, run->devices, group, cores));
     if (cuts && group)
