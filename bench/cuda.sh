@@ -131,6 +131,7 @@ near() { # NAME NAME BOUND
 
 check_all() {
     check operators 90 env SLUICE_TEST_DEVICES=cuda:0,cuda:0/1 "${with[@]}" "$root/tests/test_device" operators
+    check attention 30 env SLUICE_TEST_DEVICES=cuda:0 "${with[@]}" "$root/tests/test_device" attention
     check text 20 "${program[@]}" data --synthetic "$logs/text" --tokens 40000
     train=("${program[@]}" train --data "$logs/text" --epochs 1 --eval-batch-size 8 --quiet)
     losses cpu --devices cpu:0
