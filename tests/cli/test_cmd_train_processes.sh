@@ -127,7 +127,7 @@ wait "$run" || true
 # second process computes nearly all, so waiting_ms, the mean of both, is less than rank 0 waits.
 ahead=(unshare --time --monotonic 100000)
 "${ahead[@]}" true 2>"$scratch/err" || { echo "skipped: another clock, which only root can set"; ahead=(); }
-options=("${train[@]}" --dp 1 --pp 2 --balance 1,3 --chunks 2 --quiet --log-json "$scratch/log")
+options=("${train[@]}" --dp 1 --pp 2 --balance "1,3" --chunks 2 --quiet --log-json "$scratch/log")
 timeout 60 mpirun -n 1 "${options[@]}" : -n 1 "${ahead[@]}" "${options[@]}" >"$scratch/out" 2>"$scratch/err" ||
     fail "two processes with other clocks do not train"
 /usr/bin/python3 - "$scratch/log" <<'END' || fail "times of two processes"
