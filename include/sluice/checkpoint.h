@@ -9,8 +9,8 @@
  *       model.vocab.txt                 any other file
  *
  * A directory appears under its name complete and on disk, or not at all. Checksums are XXH3's of
- * 128 bits, as `xxh128sum` prints them; state.json carries its own. Whatever was truncated,
- * changed, taken from another checkpoint or deleted is refused with the file and the reason.
+ * 128 bits, as `xxh128sum` prints them; state.json carries its own. A file that was truncated,
+ * changed, taken from another checkpoint or deleted is an error, which names it and the reason.
  * Nothing in a checkpoint is ever executed.
  *
  * This is the format alone, for any tensors; what a training run saves, and how it goes on, is in
@@ -52,8 +52,8 @@ typedef struct sl_checkpoint_contents {
                              at most this size; 0: never */
 } sl_checkpoint_contents;
 
-/* Writes `contents` (borrowed) to the directory `path`, replacing an older checkpoint there, or a
- * link to one, whose target stays, but nothing else. An error leaves the older one as it was.
+/* Writes `contents` (borrowed) to the directory `path`. It replaces an older checkpoint there, or a
+ * link to one (whose target stays), but nothing else. An error leaves the older one as it was.
  * Errors: SL_ERR_INVALID for impossible names or contents; SL_ERR_NOT_FOUND where what should hold
  * `path` does not exist; SL_ERR_IO. */
 sl_status sl_checkpoint_save(const char *path, const sl_checkpoint_contents *contents);
@@ -137,12 +137,12 @@ void sl_checkpoint_tensors_destroy(sl_checkpoint_tensor **tensors, size_t count)
 
 /* ---- Checkpoints from checkpoints ------------------------------------------------------- */
 
-/* Saves all that the checkpoint `from` has as `to`, which must not be there, in files of another
- * size. Its checksums are compared first; memory holds one tensor at a time. Errors:
- * SL_ERR_INVALID, those of reading and saving. */
+/* Copies the checkpoint `from` to `to`, which must not exist, with files of another size
+ * (sl_checkpoint_contents.shard_bytes). Compares its checksums first; memory holds one tensor at a
+ * time. Errors: SL_ERR_INVALID, those of reading and saving. */
 sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes);
 
-/* Saves the mean of the parts "model" of `count` checkpoints as `to`, which must not be there: each
+/* Saves the mean of the parts "model" of `count` checkpoints as `to`, which must not exist: each
  * element's sum in double precision, in the order given. Other files are the first one's; there is
  * no optimizer, and no run can resume from it. Checksums and memory as in sl_checkpoint_convert.
  * Errors: SL_ERR_INVALID where tensors differ in names or shapes, or are not F32; those of reading

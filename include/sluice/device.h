@@ -64,17 +64,21 @@ int sl_device_list_count(const sl_device_list *list);
 sl_device *sl_device_list_get(const sl_device_list *list, int index);
 
 /* One CPU device with `threads` threads that are bound to no core; 0 stands for one thread for each
- * core that this process may use. For tests and for programs that manage cores themselves. */
+ * core that this process may use. For tests and for programs that manage cores themselves. Errors:
+ * SL_ERR_INVALID for a negative number, SL_ERR_MEMORY. */
 sl_status sl_device_create_cpu(int threads, sl_device **out);
+
+/* Frees a device of sl_device_create_cpu; every tensor on it must have been destroyed. NULL is
+ * allowed. */
 void sl_device_destroy(sl_device **device);
 
 /* "cpu:0", as the list named it. */
 const char *sl_device_name(const sl_device *device);
 
-/* How many threads run a kernel; of a GPU 1, which queues it. */
+/* How many threads run a kernel; for a GPU 1, the thread that queues it. */
 int sl_device_thread_count(const sl_device *device);
 
-/* The instruction set of its kernels: "avx512", "avx2", "baseline"; of a GPU "sm_90". */
+/* The instruction set of its kernels: "avx512", "avx2", "baseline"; for a GPU "sm_90". */
 const char *sl_device_isa(const sl_device *device);
 
 /* Whether it multiplies bf16 matrices in hardware (AVX-512 BF16, GPUs). Without, such products take

@@ -6,10 +6,10 @@
  * one host or several. In `nccl`, which is made over a group of another backend, data lie on CUDA
  * devices. With each, every rank gets the same bits, in whatever order the ranks arrive.
  *
- * Every operation works on memory of `count` elements of one data type, the host's but with `nccl`,
- * and either blocks (work == NULL) or returns at once with a handle to wait on; its buffers then
- * belong to the group until the wait. Operations of one handle run in the order in which they were
- * called. A handle is used by one thread at a time.
+ * Every operation works on `count` elements of one data type, in host memory, or with `nccl` in
+ * that of the device. It either blocks (work == NULL) or returns at once with a handle to wait on;
+ * its buffers then belong to the group until the wait. Operations of one handle run in the order in
+ * which they were called. A handle is used by one thread at a time.
  *
  * Each operation has the group's time limit. When it passes, or a rank leaves or dies, every other
  * rank's call ends with an error that names the operation, its sequence number and the ranks that
@@ -81,9 +81,9 @@ int sl_group_size(const sl_group *group);
 
 /* torch.distributed.new_group, for all groups of a partition at once (MPI_Comm_split): ranks that
  * pass the same `color` form a group, ordered by rank. A rank with a negative color is in no group;
- * its *out is NULL and the status SL_OK. Called by every rank of `group`. It first waits until this
- * rank's started operations have ended, whose errors are for sl_work_wait; so nothing may be
- * awaited that another rank sends only after the split. */
+ * its *out is NULL and the status SL_OK. Called by every rank of `group`. It first waits until
+ * this rank's started operations have ended (sl_work_wait gives their errors). So no operation may
+ * be under way that waits for something another rank sends after the split. */
 sl_status sl_group_split(sl_group *group, int color, sl_group **out);
 
 /* data = op over all ranks' data, combined in the order of a tree: `size` ranks are split at the

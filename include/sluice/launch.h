@@ -20,8 +20,8 @@ typedef struct sl_launch_info {
                              world_size where it is not set */
 } sl_launch_info;
 
-/* Reads a process's rank from its environment. The variables of the first line whose rank or size
- * is set count:
+/* Reads a process's rank from its environment, from the first of these lines whose rank or size is
+ * set:
  *
  *   torchrun, sluice launch  RANK WORLD_SIZE; LOCAL_RANK LOCAL_WORLD_SIZE
  *   Open MPI's mpirun        OMPI_COMM_WORLD_RANK …_SIZE; …_LOCAL_RANK …_LOCAL_SIZE
@@ -30,12 +30,12 @@ typedef struct sl_launch_info {
  *                            SLURM_STEP_TASKS_PER_NODE at SLURM_NODEID. Not in a batch script or
  *                            an interactive shell, which are not ranks
  *
- * Where TORCHELASTIC_RESTART_COUNT is set beside them, as torchrun and sluice launch do, it gives
- * `restarts`. SLUICE_FIRST_WORLD_SIZE, which sluice launch sets where it is another, gives
- * first_world_size. A variable that is empty counts as not set. Where the last two variables of a
- * line are not set, all ranks count as being on this machine. No other thread may change the
- * environment meanwhile. Errors: SL_ERR_INVALID for a variable that is missing beside the others,
- * is no number, or contradicts another, which the sentence names; `*out` is then rank 0 of 1. */
+ * TORCHELASTIC_RESTART_COUNT, which torchrun and sluice launch set, gives `restarts`;
+ * SLUICE_FIRST_WORLD_SIZE, which sluice launch may set, gives first_world_size. A variable that is
+ * empty counts as not set. Where the last two variables of a line are not set, all ranks count as
+ * being on this machine. No other thread may change the environment meanwhile. Errors:
+ * SL_ERR_INVALID for a variable that is missing beside the others, is no number, or contradicts
+ * another, which the sentence names; `*out` is then rank 0 of 1. */
 sl_status sl_launch_info_read(sl_launch_info *out);
 
 /* ---- Starting and supervising ranks ------------------------------------------------------- */
@@ -82,14 +82,16 @@ enum { SL_LAUNCH_MAX_PROCESSES = 4096 };
 /* All texts are borrowed until sl_launch_run returns. */
 typedef struct sl_launch_options {
     int processes;       /* the most that an attempt has */
-    int least_processes; /* the least: an attempt has one process less for each that was killed in
-                            an earlier one. With `hosts` it has as many as there are slots on hosts
-                            that the agent reaches within 5 s; when a lost one answers again, and a
-                            rank has saved since the attempt began, the programs get SIGTERM and
-                            the job is started again. 0: every attempt has `processes` */
+    int least_processes; /* 0: every attempt has `processes`. Else the fewest that an attempt may
+                            have: it has one process less for each that was killed in an earlier
+                            attempt; with `hosts`, as many as there are slots on hosts that the
+                            agent reaches within 5 s. When a lost host answers again, and a rank has
+                            saved since the attempt began, the programs get SIGTERM and the job is
+                            started again */
     int max_restarts;    /* how often a job that fails is started again */
-    /* After a failure or a signal the other programs have `grace_seconds` to end by themselves. The
-     * time starts again while one of them is saving, for save_seconds at most. */
+    /* After a failure or a signal the other programs have `grace_seconds` to end by themselves, and
+     * are then killed; 0: at once. The time starts again while one of them is saving, for
+     * save_seconds at most. */
     double grace_seconds, save_seconds;
     const char *hosts;          /* (optional) a file as for mpirun --hostfile; NULL: this host */
     const char *agent;          /* (optional) a program that starts a command on a host, called

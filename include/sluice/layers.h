@@ -1,6 +1,8 @@
 /* The layers of Transformer language models, with PyTorch's names, layouts and initial values.
  *
- * Batches come first: token ids are i32 [N, T], activations f32 [N, T, D]. */
+ * Batches come first: token ids are i32 [N, T], activations f32 [N, T, D]. The caller owns a module
+ * until it gives it to another one (sl_module_add_child). Errors of all functions: SL_ERR_INVALID
+ * for sizes below 1 and a dropout outside [0, 1), SL_ERR_MEMORY. */
 #ifndef SLUICE_LAYERS_H
 #define SLUICE_LAYERS_H
 
@@ -28,7 +30,7 @@ sl_status sl_dropout_create(float p, sl_module **out);
 
 /* torch.nn.MultiheadAttention as self-attention: [N, T, D] -> [N, T, D]; `in_proj_weight` [3D, D],
  * `in_proj_bias` [3D], `out_proj.weight` [D, D], `out_proj.bias` [D]. `dropout` is applied to the
- * probabilities. */
+ * probabilities. Errors: also SL_ERR_INVALID where `heads` does not divide `width`. */
 sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, sl_mask mask,
                                    sl_module **out);
 
@@ -41,7 +43,7 @@ typedef struct sl_encoder_layer_options {
 } sl_encoder_layer_options;
 
 /* torch.nn.TransformerEncoderLayer(batch_first=True), eps 1e-5: `self_attn.*`, `linear1.*`,
- * `linear2.*`, `norm1.*`, `norm2.*`. */
+ * `linear2.*`, `norm1.*`, `norm2.*`. Errors: as sl_self_attention_create. */
 sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_module **out);
 
 enum { SL_MAX_POSITIONS = 5000 }; /* the positional encoding's length, as in the tutorials */
@@ -55,8 +57,9 @@ typedef struct sl_embedding_options {
 
 /* The tutorials' Encoder: i32 [N, T] -> [N, T, D]: embedding * sqrt(D), plus the sinusoidal
  * positional encoding, then dropout. `encoder.weight` [ntokens, D], uniform in ±0.1;
- * `pos_encoder.pe` [max_len, 1, D]. Errors: SL_ERR_INVALID for a T over max_len, and for an id out
- * of range, which the error names with its position. */
+ * `pos_encoder.pe` [max_len, 1, D]. Errors: also SL_ERR_INVALID for an odd width; of forward,
+ * SL_ERR_INVALID for a T over max_len, and for an id out of range, which the error names with its
+ * position. */
 sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out);
 
 /* The tutorials' Decoder: [N, T, D] -> [N, T, ntokens]; `decoder.weight` uniform in ±0.1,

@@ -6,12 +6,17 @@
 
 SL_API_BEGIN
 
-/* Larger numbers are typing errors: a layer takes a few kB before it has any memory on a device.
- * Below these limits no count of elements or bytes overflows 63 bits. */
+/* Limits of sl_model_options, which catch typing errors. Below them no count of elements or bytes
+ * overflows 63 bits. */
 enum { SL_MAX_LAYERS = 10000, SL_MAX_WIDTH = 1 << 20 };
 
+/* The names are the tutorials'. */
 typedef struct sl_model_options {
-    int64_t ntokens, emsize, nhid, nlayers, nhead;
+    int64_t ntokens; /* tokens of the vocabulary */
+    int64_t emsize;  /* width of the embeddings and of each layer; even */
+    int64_t nhid;    /* width of the feed-forward networks' hidden layer */
+    int64_t nlayers;
+    int64_t nhead; /* attention heads; divides emsize */
     float dropout;
     sl_mask mask;
     sl_activation activation;

@@ -28,8 +28,8 @@ typedef struct sl_module_ops {
     const char *type; /* "Linear": for tables of layers and errors */
 
     /* in -> *out. Borrows `in`; the caller owns *out, which may be an alias of `in`. Saves what
-     * backward needs: sl_pass_save_alias keeps `in` itself. (optional, together with backward: the
-     * module only holds parameters for its parent) */
+     * backward needs: sl_pass_save_alias keeps `in` itself. (optional, together with backward:
+     * without both, the module only holds parameters for its parent) */
     sl_status (*forward)(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 
     /* grad_out -> *grad_in, which the caller owns; adds to the parameters' gradients. Pops exactly
@@ -64,14 +64,14 @@ typedef struct sl_module_ops {
     /* (optional: 0) Floating-point operations of forward's matrix products, a multiply-add as 2. */
     int64_t (*flops)(const sl_module *module, const sl_shape *in);
 
-    /* (optional: no) Can forward run on a pass with a cache? A module can whose output at a
-     * position depends on the input at that position alone, and one that keeps what it needs of
-     * earlier positions in the cache (sl_pass_cache_tensor). */
+    /* (optional: no) Can forward run on a pass with a cache? It can if the output at a position
+     * depends on the input at that position alone, or if the module keeps what it needs of earlier
+     * positions in the cache (sl_pass_cache_tensor). */
     bool (*can_continue)(const sl_module *module);
 
-    /* (optional: not known) Sets *in to the last dimension that an input must have, and *out to the
-     * output's. Both are 0 before, which means: any, and the input's. With these sl_pipe_create
-     * finds modules that do not fit together before anything runs. */
+    /* (optional: not known) Sets *in to the last dimension that an input must have (0: any), and
+     * *out to the last dimension of the output (0: the input's). Both are 0 before. sl_pipe_create
+     * compares them, so that modules that do not fit together are found before anything runs. */
     void (*widths)(const sl_module *module, int64_t *in, int64_t *out);
 
     /* (optional: free) Frees the state. */
@@ -320,9 +320,9 @@ sl_status sl_cache_create(const sl_module *model, int64_t positions, sl_cache **
 void sl_cache_destroy(sl_cache **cache);
 int64_t sl_cache_position(const sl_cache *cache); /* how many positions it has */
 
-/* Counts `count` more positions as seen, after forward of the whole model; a pipe does so itself.
- * After a forward that failed, the cache can be used again without. Errors: SL_ERR_INVALID if there
- * is no room for them. */
+/* Counts `count` more positions as seen. To be called after each successful forward of the whole
+ * model, unless a pipe ran it; after one that failed, do not call it, and the cache can be
+ * used again. Errors: SL_ERR_INVALID if there is no room for them. */
 sl_status sl_cache_advance(sl_cache *cache, int64_t count);
 
 /* For modules: the position of the input's first column, 0 without a cache; and the module's own
@@ -351,11 +351,11 @@ int sl_pass_deferred(const sl_pass *pass); /* how many */
  *
  * sl_pass_stash_skip stashes an alias of an f32 tensor, which must not be overwritten afterwards.
  * The caller of sl_pass_pop_skip owns the tensor; it may save it, but not overwrite it.
- * sl_pass_stash_skip_grad takes the gradient of the tensor that was popped, which has its shape,
- * and sets the caller's pointer to NULL, also on an error. A gradient whose
- * storage is shared (an alias) is copied. The caller of sl_pass_pop_skip_grad owns the gradient and
- * may overwrite it. Errors: SL_ERR_INVALID for a name that was not stashed, one that is stashed
- * twice, and another shape or data type. */
+ * sl_pass_stash_skip_grad takes the gradient of the tensor that was popped, of the same shape, and
+ * sets the caller's pointer to NULL, also on an error. A gradient whose storage is shared (an
+ * alias) is copied. The caller of sl_pass_pop_skip_grad owns the gradient and may overwrite it.
+ * Errors: SL_ERR_INVALID for a name that was not stashed, one that is stashed twice, and another
+ * shape or data type. */
 sl_status sl_pass_stash_skip(sl_pass *pass, const char *name, const sl_tensor *tensor);
 sl_status sl_pass_pop_skip(sl_pass *pass, const char *name, sl_tensor **out);
 sl_status sl_pass_stash_skip_grad(sl_pass *pass, const char *name, sl_tensor **grad);

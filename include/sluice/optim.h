@@ -10,12 +10,12 @@ typedef struct sl_optimizer sl_optimizer;
 
 typedef enum sl_optimizer_kind { SL_OPTIMIZER_SGD, SL_OPTIMIZER_ADAMW } sl_optimizer_kind;
 
-/* "sgd" or "adamw"; and all names in the order of the enum, then NULL: the choices of an option. */
+/* "sgd" or "adamw"; and both in the order of the enum, then NULL: the choices of an option. */
 const char *sl_optimizer_kind_name(sl_optimizer_kind kind);
 extern const char *const sl_optimizer_kind_names[];
 
-/* Which parameters weight decay is for: all, as in torch.optim without parameter groups; or those
- * of two dimensions and more alone, not biases and norms, as is usual for Transformers. */
+/* Which parameters decay: all, as in torch.optim without parameter groups; or those with two
+ * dimensions or more, which leaves out biases and norms, as is usual for Transformers. */
 typedef enum sl_decay_kind { SL_DECAY_ALL, SL_DECAY_MATRICES } sl_decay_kind;
 
 /* "all", "matrices"; then NULL: the choices of an option. */
@@ -39,7 +39,7 @@ typedef struct sl_optimizer_options {
  */
 sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
                               sl_optimizer **out);
-void sl_optimizer_destroy(sl_optimizer **optimizer);
+void sl_optimizer_destroy(sl_optimizer **optimizer); /* NULL is allowed */
 
 /* One step, with the gradients multiplied by `grad_scale` (the clipping coefficient). As in
  * PyTorch, it skips a parameter that has no gradient since zero_grad: no weight decay, no change of

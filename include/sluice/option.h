@@ -19,8 +19,8 @@ typedef enum sl_option_type {
     SL_OPTION_FLAG,   /* bool */
     SL_OPTION_INT,    /* int */
     SL_OPTION_INT64,  /* int64_t */
-    SL_OPTION_FLOAT,  /* float, finite, from 0; a negative field is not set, and refused by
-                         sl_option_check */
+    SL_OPTION_FLOAT,  /* float, finite, at least 0. A negative field means "not set";
+                         sl_option_check refuses it */
     SL_OPTION_DOUBLE, /* double, the same */
     SL_OPTION_PAIR,   /* two floats, each as a FLOAT, the second behind the first: "0.9,0.999" */
     SL_OPTION_SEED,   /* uint64_t, any */
@@ -32,22 +32,23 @@ typedef enum sl_option_type {
 
 typedef struct sl_option {
     const char *name;  /* "batch-size" */
-    const char *value; /* what its value is called, "N"; NULL for a FLAG */
+    const char *value; /* what help writes for its value, "N"; NULL for a FLAG */
     const char *group; /* heading over it in help and documentation; NULL: none */
     const char *help;  /* one sentence without a full stop */
-    const char *needs; /* (optional) the name of an option without which it has no sense */
+    const char *needs; /* (optional) the name of the option that this one depends on */
     size_t offset;     /* of its field in the struct */
 
-    int64_t lowest, highest;    /* INT, INT64, and highest also FLOAT, DOUBLE; highest 0: the
-                                   type's */
+    int64_t lowest, highest;    /* INT and INT64: the range, both ends included; FLOAT and DOUBLE:
+                                   highest alone. highest 0: the type's largest value */
     double less_than;           /* FLOAT, DOUBLE: the value must be less than this; 0: any */
     double default_value;       /* what a field of 0 stands for; 0: itself */
     double second_default;      /* PAIR: the same for the second float */
     const char *initial;        /* (optional) the text that a program sets it to before it reads its
                                    command line */
-    const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
-    /* CUSTOM: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the
-     * option's name; and prints them (malloc'ed; NULL: not set, or no memory). */
+    const char *const *choices; /* CHOICE, TEXT (optional): the values that are valid, then NULL */
+    /* CUSTOM: `parse` sets the fields from a text; its error is SL_ERR_INVALID, with a sentence
+     * that begins with the option's name. `print` gives that text, malloc'ed; NULL: not set, or
+     * there is no memory. */
     sl_status (*parse)(const char *text, void *object);
     char *(*print)(const void *object);
 
@@ -57,7 +58,7 @@ typedef struct sl_option {
 
     sl_option_type type;
     char letter;     /* short name on a command line; 0: none */
-    bool optional;   /* INT, INT64: 0 is in the range: not set, or `default_value` */
+    bool optional;   /* INT, INT64: 0 is valid, and means "not set" or `default_value` */
     bool in_model;   /* its key is in the object "model" of the run log */
     bool not_logged; /* it has no key in the run log */
 } sl_option;

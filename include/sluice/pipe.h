@@ -11,17 +11,17 @@
  *
  * The stages may be in several processes, the ranks of a group. Each rank then calls the pipe's
  * functions together with the others, and all get the same status. Tensors go to other processes
- * while the stages compute. A process that dies or leaves, or that a stage has waited for longer
- * than the group's time limit, breaks the pipe: every rank's call, and every later one, ends with
- * an error that names its rank, host and stages. A tensor that goes to another process has at most
- * 1 GiB (SL_ERR_UNSUPPORTED).
+ * while the stages compute. A process breaks the pipe if it dies, leaves, or lets a stage wait
+ * longer than the group's time limit. Every rank's call, and every later one, then ends with an
+ * error that names the process's rank, host and stages. A tensor that goes to another process has
+ * at most 1 GiB (SL_ERR_UNSUPPORTED).
  *
- * A pipe's functions are called by one thread at a time. NULL is refused (SL_ERR_INVALID names the
- * argument) unless a comment allows it. When a function fails, all ranks have stopped. Of several
- * errors the call returns the one that comes first when the table is played at unit costs (F, R, I,
- * W: 1; B: 2); of equal ones, the lowest stage's. So timing does not matter. The text begins with
- * "[stage 1 micro 3] ". The pipe can be used again; gradients are then undefined until
- * sl_pipe_zero_grad. */
+ * One thread at a time may call a pipe's functions. NULL is refused (SL_ERR_INVALID names the
+ * argument) unless a comment allows it. When a function returns an error, all ranks have stopped.
+ * Which of several errors it returns does not depend on timing: the one whose action comes first
+ * when the table is played at unit costs (F, R, I, W: 1; B: 2), and at the same time the lowest
+ * stage's. The text begins with "[stage 1 micro 3] ". The pipe can be used again; gradients are
+ * then undefined until sl_pipe_zero_grad. */
 #ifndef SLUICE_PIPE_H
 #define SLUICE_PIPE_H
 
@@ -51,8 +51,8 @@ sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rul
 
 /* Seconds that a tensor takes between two ranks. */
 typedef struct sl_link_cost {
-    double seconds;          /* of a tensor without bytes */
-    double seconds_per_byte; /* more */
+    double seconds;          /* for a tensor without bytes */
+    double seconds_per_byte; /* in addition, for each byte */
 } sl_link_cost;
 
 /* What decides a cut by time. */
@@ -60,10 +60,10 @@ typedef struct sl_partition_costs {
     int modules;
     const sl_module_profile *const *profiles; /* [ranks][modules] times of one micro-batch on each
                                                  rank's device (sluice/profile.h); borrowed */
-    /* With its recomputations; says the stages and their ranks; borrowed. */
-    const sl_schedule *table;
-    /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts, where rank b has the stage after
-     * one of rank a's, for the output and for its gradient on the way back; [a][a] is not used. */
+    const sl_schedule *table; /* with recomputations, stages and their ranks; borrowed */
+    /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts where a stage is on rank a and
+     * the next one on rank b: for the output, and for its gradient on the way back. [a][a] is not
+     * used. */
     const sl_link_cost *links;
     /* (optional: every rank has its own) [ranks] as in sl_cost_model; borrowed. */
     const int *cores;
@@ -84,7 +84,8 @@ typedef struct sl_partition_costs {
 sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds);
 
 /* Micro-batches of `rows` rows as torch.chunk(chunks) cuts them: all of ceil(rows / chunks) but the
- * last, which has the rest. Gives their number; sizes[] (may be NULL) must hold `chunks`. */
+ * last, which has the rest. Returns their number; writes their rows to sizes[chunks], which may be
+ * NULL. */
 int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes);
 
 /* ---- Pipe ------------------------------------------------------------------------------- */
@@ -127,13 +128,14 @@ typedef struct sl_pipe_options {
                                borrowed; NULL: spread evenly, neighbours together */
 } sl_pipe_options;
 
-/* Places every stage's parameters on its device and starts the workers. Errors, in the words of
- * PyTorch where it has some: not a sequential; negative chunks; a balance whose length or sum is
- * wrong; more stages than modules; the first module that expects inputs of another width than the
- * one before it gives, as far as the modules say (sl_module_ops.widths); a skip connection that has
- * not one stash and one later pop (sl_module_add_stash). */
+/* Places every stage's parameters on its device and starts the workers. Errors: SL_ERR_INVALID, in
+ * the words of PyTorch where it has some, for a model that is not a sequential; negative chunks; a
+ * balance whose length or sum is wrong; more stages than modules; the first module that expects
+ * inputs of another width than the one before it gives, as far as the modules say
+ * (sl_module_ops.widths); a skip connection that has not one stash and one later pop
+ * (sl_module_add_stash). */
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
-void sl_pipe_destroy(sl_pipe **pipe);
+void sl_pipe_destroy(sl_pipe **pipe); /* NULL is allowed */
 
 /* In a group, N, `step`, `first_sample` and `same_weights` are those of the first stage's rank, and
  * `weight` that of the last stage's; `evaluation` must be the same on all. */
@@ -148,10 +150,9 @@ typedef struct sl_pipe_batch {
     int64_t first_sample;     /* global number of row 0; replicas differ here */
     double weight;            /* of the batch's gradient; 0: 1 */
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
-    bool same_weights;        /* no parameter has changed since the pipe's last successful call:
-                                 values are not converted to bf16 again, and tied values are not
-                                 sent to other processes again. If one has changed, its old value
-                                 may be used */
+    bool same_weights;        /* the caller promises that no parameter has changed since the pipe's
+                                 last successful call. Values are then not converted to bf16 again,
+                                 and tied values are not sent to other processes again */
     sl_cache *cache;          /* (optional, sl_pipe_forward alone) borrowed; see there */
 } sl_pipe_batch;
 

@@ -1,10 +1,9 @@
 /* Profiles: how long each module of a model takes on a device.
  *
- * Runs one micro-batch through one module at a time. Only that module's parameters exist meanwhile,
- * and those of modules whose parameters it uses, so a profile needs no more memory than the largest
- * module with these, beside what modules have stashed (sl_module_add_stash). A module equal to the
- * one before it (type, sizes, parameters, frozen or not, evaluation mode or not) is not run: it
- * gets the same times. */
+ * Runs one micro-batch through one module at a time. Meanwhile only the parameters exist that this
+ * module uses, so a profile needs the memory of the largest module, and of what modules have
+ * stashed (sl_module_add_stash). A module equal to the one before it (type, sizes, parameters,
+ * frozen or not, evaluation mode or not) is not run: it gets the same times. */
 #ifndef SLUICE_PROFILE_H
 #define SLUICE_PROFILE_H
 

@@ -79,9 +79,9 @@ typedef struct sl_run_info {
                                    others at each `evaluated` and `timelines`, before `finished`
                                    and after SL_TRAIN_REFRESH */
     int rank_count;
-    const sl_rank_stats *slowest; /* of `ranks`, the one that has computed longest, by when all were
-                                     updated; NULL: there was no step */
-    const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: there is one */
+    const sl_rank_stats *slowest; /* the one of `ranks` with the longest time in actions when all
+                                     were last updated; NULL: there was no step */
+    const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: the only one */
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
 } sl_run_info;
 
@@ -148,7 +148,7 @@ typedef struct sl_eval_info {
     int64_t epoch, tokens;
     int64_t step; /* how many were done before it */
     double loss, perplexity, seconds;
-    double epoch_seconds; /* of a validation: since the epoch's start */
+    double epoch_seconds; /* for a validation: since the epoch's start */
     bool ends_epoch;      /* a validation after the epoch's last step */
     bool best;            /* the best validation so far */
 } sl_eval_info;
@@ -206,8 +206,9 @@ typedef struct sl_reporter {
     /* After SL_TRAIN_REFRESH: `ranks` is up to date. */
     sl_status (*refreshed)(void *context, const sl_run_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
-    int rank; /* the run's rank that calls it, the first of its replica; the others call none */
-    /* Rank 0 calls it alone; SKIPPED, RESUMED and LEFT_OUT come before `started`. */
+    int rank; /* the run's rank that calls these functions: the first rank of a replica. Other ranks
+                 do not report */
+    /* Only rank 0 calls it; SKIPPED, RESUMED and LEFT_OUT come before `started`. */
     sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
 } sl_reporter;
 

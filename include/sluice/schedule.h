@@ -29,8 +29,8 @@ SL_API_BEGIN
 
 typedef struct sl_schedule sl_schedule;
 
-/* Which micro-batches free their activations after forward and run forward again before backward.
- */
+/* Which micro-batches recompute: they free their activations after forward, and run forward again
+ * before backward. */
 typedef enum sl_recompute {
     SL_RECOMPUTE_EXCEPT_LAST, /* all but the one that ran forward last: PyTorch's default */
     SL_RECOMPUTE_NEVER,
@@ -48,12 +48,13 @@ typedef enum sl_action_kind {
 typedef struct sl_action {
     int stage, micro;
     sl_action_kind kind;
-    /* One cell with the action before it, PyTorch's (0F7;7B3)OVERLAP_F_B: a forward and a backward
-     * whose inputs are there before the cell, and whose results leave after it. */
+    /* This action shares a cell with the one before it, PyTorch's (0F7;7B3)OVERLAP_F_B: a forward
+     * and a backward. The cell begins when the inputs of both are there, and sends both results at
+     * its end. */
     bool joined;
-    /* Set by the library, whatever the caller gave. Of a forward: an R follows, or the table never
-     * goes backward, so activations are not kept. The last stage then computes nothing in a table
-     * that goes backward, because no stage needs its output yet. */
+    /* Set by the library, whatever the caller gave: this forward keeps no activations, because an R
+     * follows or the table never goes backward. Where an R follows, the last stage computes nothing
+     * in this forward, as no stage needs its output yet. */
     bool discards;
     /* Set by the library: the stage's gradients are complete when this action has run. */
     bool completes;
@@ -61,15 +62,15 @@ typedef struct sl_action {
 
 /* ---- Tables ----------------------------------------------------------------------------- */
 
-/* What a table is for. */
+/* The pipeline that a table is written for. */
 typedef struct sl_schedule_options {
     int ranks;            /* P */
     int virtual_stages;   /* V, the stages of a rank; 0: the schedule's own number */
-    const int *placement; /* [P * V] the rank of each stage, which names each rank V times;
-                             borrowed; NULL: the schedule's own */
-    int micros;           /* M */
-    /* For schedules that depend on costs: of all stages of a rank, for one micro-batch. All 0: 1
-     * each. */
+    const int *placement; /* [P * V] the rank of each stage, each rank V times; borrowed; NULL: the
+                             schedule's own */
+    int micros;           /* M, micro-batches */
+    /* For schedules that depend on costs: times of one micro-batch in all stages of a rank, in any
+     * unit. All 0: 1 each. */
     double forward, backward_input, backward_weight;
     double link; /* from an action's end to its result's arrival at another rank */
     /* For sl_timeline_utilization alone, as in sl_cost_model. */
@@ -108,9 +109,10 @@ sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *
  * reading the file reports. */
 sl_status sl_schedule_read(const char *path, sl_schedule **out);
 
-/* What a user's text stands for: a name, or a file where there is no such name. For a file, each
- * option that is set must agree with it. `placement` also needs ranks and virtual_stages. The table
- * is validated. */
+/* The table that a user's text names: a schedule, or where there is none of that name a file. For a
+ * file, each option that is set must agree with it (to compare `placement`, ranks and
+ * virtual_stages must be set). The table is validated. Errors: as sl_schedule_write,
+ * sl_schedule_read and sl_schedule_validate. */
 sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *options,
                            sl_schedule **out);
 
@@ -124,8 +126,9 @@ const int *sl_schedule_placement(const sl_schedule *schedule);
 /* Rank `rank`'s actions; they live as long as the schedule and until it is rewritten. */
 int sl_schedule_actions(const sl_schedule *schedule, int rank, const sl_action **actions);
 
-/* "loop" (stage s on rank s mod ranks), "v" (ranks 0 ... P-1, then back, and so on) or the ranks
- * themselves, "0,1,1,0", into placement[ranks * virtual_stages]. */
+/* Reads a placement into placement[ranks * virtual_stages]: "loop" (stage s on rank s mod ranks),
+ * "v" (ranks 0 ... P-1, then back, and so on) or the rank of each stage, "0,1,1,0". Errors:
+ * SL_ERR_INVALID. */
 sl_status sl_placement_parse(const char *text, int ranks, int virtual_stages, int *placement);
 
 /* ---- Rewrites --------------------------------------------------------------------------- */
@@ -148,11 +151,11 @@ typedef struct sl_cost_model {
     const double *forward, *backward_input, *backward_weight;
     const double *backward; /* of B; NULL: I and W together */
     double link;            /* from an action's end to its result's arrival at another rank */
-    const double *links;    /* [stages - 1] the same between stages s and s + 1, both ways, in place
-                               of `link`; borrowed; NULL: `link` */
-    const int *cores; /* [ranks] ranks with the same number compute on the same cores: while k of
-                         them run an action, each goes on at 1/k of its speed; borrowed; NULL: every
-                         rank has its own */
+    const double *links;    /* [stages - 1] `link` of stages s and s + 1, in both directions;
+                               borrowed; NULL: `link` for all */
+    const int *cores; /* [ranks] ranks with the same number share cores: while k of them run an
+                         action, each runs at 1/k of its speed; borrowed; NULL: every rank has cores
+                         of its own */
     /* Bytes that passes hold of a micro-batch at a stage, [stages] each; NULL: not counted. */
     const double *held_bytes;        /* from forward to I or B */
     const double *weight_held_bytes; /* from I to W */
@@ -177,8 +180,8 @@ typedef struct sl_simulation {
 } sl_simulation;
 
 /* Plays a valid table: each action starts when its rank is free and its input is there. Joined
- * actions wait for the inputs of both, then run one after the other. Free the
- * result with sl_simulation_clear. SL_ERR_INVALID for a table that sl_schedule_validate refuses, or
+ * actions wait for the inputs of both, then run one after the other. Free the result with
+ * sl_simulation_clear. Errors: SL_ERR_INVALID for a table that sl_schedule_validate refuses, or
  * a cost that is not 0 or more. */
 sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_cost_model *costs,
                                sl_simulation *out);

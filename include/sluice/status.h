@@ -31,7 +31,7 @@ const char *sl_version(void);
 typedef enum sl_status {
     SL_OK = 0,
     SL_ERR_INVALID = -1,     /* an argument or a combination of arguments makes no sense */
-    SL_ERR_MEMORY = -2,      /* memory could not be had */
+    SL_ERR_MEMORY = -2,      /* there is not enough memory */
     SL_ERR_IO = -3,          /* a file or the network failed */
     SL_ERR_FORMAT = -4,      /* a file's content is not what its format asks for */
     SL_ERR_NOT_FOUND = -5,   /* a file, name or device does not exist */

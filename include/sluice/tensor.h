@@ -1,9 +1,8 @@
 /* Tensors: a shape and a data type over storage on a device.
  *
  * A tensor is a handle; several handles may view one storage, and the storage is freed with its
- * last handle. Tensors are dense in row-major order, but for the views that sl_tensor_narrow makes
- * along dimension 0, which are dense as well: so a tensor's elements always lie one after the
- * other. A handle belongs to one thread at a time; storage may be shared between threads. */
+ * last handle. Every tensor is dense in row-major order, views included: its elements lie one after
+ * the other. A handle belongs to one thread at a time; storage may be shared between threads. */
 #ifndef SLUICE_TENSOR_H
 #define SLUICE_TENSOR_H
 
@@ -32,7 +31,8 @@ enum { SL_SHAPE_TEXT_BYTES = 96 };
 /* Writes "[20, 35]" to `text`, which holds SL_SHAPE_TEXT_BYTES, and returns it. */
 const char *sl_shape_text(const sl_shape *shape, char *text);
 
-/* A new tensor with undefined content. Errors: SL_ERR_MEMORY, SL_ERR_INVALID (a negative size). */
+/* A new tensor with undefined content. Errors: SL_ERR_MEMORY; SL_ERR_INVALID for a negative size
+ * and for more elements than can be counted. */
 sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dtype dtype,
                            const sl_shape *shape, sl_tensor **out);
 
@@ -40,15 +40,16 @@ sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dt
 sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, sl_dtype dtype,
                                 const sl_shape *shape, sl_tensor **out);
 
-/* Another tensor on the same storage, with the same shape. */
+/* Another tensor on the same storage, with the same shape. Errors: SL_ERR_MEMORY. */
 sl_status sl_tensor_alias(const sl_tensor *tensor, sl_tensor **out);
 
-/* A view with another shape of as many elements, starting `offset` elements into the storage of
- * `tensor`, whose end it may not pass. */
+/* A view with another shape, starting `offset` elements after the first of `tensor`. Errors:
+ * SL_ERR_INVALID where it would end behind `tensor`; SL_ERR_MEMORY. */
 sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape *shape,
                          sl_tensor **out);
 
-/* A view of rows `start` to `start + length - 1` of dimension 0. */
+/* A view of rows `start` to `start + length - 1` of dimension 0. Errors: SL_ERR_INVALID for a
+ * scalar and for rows that `tensor` does not have; SL_ERR_MEMORY. */
 sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out);
 
 /* Frees the handle, and the storage with its last handle; NULL is allowed. */

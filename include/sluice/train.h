@@ -1,8 +1,14 @@
 /* Training runs: from options to a trained, evaluated and saved language model.
  *
  * The library prints nothing. A run tells reporters what happens (sluice/report.h): the program's
- * progress display is one, the JSON run log another. NULL is refused (SL_ERR_INVALID names the
- * argument) unless a comment allows it. */
+ * progress display is one, the JSON run log another. Every run begins with the defaults:
+ *
+ *     sl_train_options options;
+ *     sl_train_options_default(&options);
+ *     options.data = "data/wikitext-2";
+ *     sl_train_run(&options, NULL, 0, &result);
+ *
+ * NULL is refused (SL_ERR_INVALID names the argument) unless a comment allows it. */
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 
@@ -29,7 +35,7 @@ typedef enum sl_balance_kind {
     SL_BALANCE_EXPLICIT /* `balance` */
 } sl_balance_kind;
 
-/* What the caller asks of a run under way: flags, which can be or-ed. */
+/* What the caller asks of a run under way; flags, which can be combined. */
 typedef enum sl_train_request {
     SL_TRAIN_GO_ON = 0,
     SL_TRAIN_REFRESH = 1, /* bring sl_run_info.ranks up to date on every rank */
@@ -44,7 +50,7 @@ typedef struct sl_save_options {
     const char *directory; /* made where it does not exist; NULL: no checkpoints */
     int64_t every_steps;   /* 0: not by steps */
     bool every_epoch;      /* after each validation */
-    int keep;              /* how many checkpoints to keep (the newest); 0: all */
+    int keep;              /* how many of the newest checkpoints to keep; 0: all */
     uint64_t shard_bytes;  /* as in sl_checkpoint_contents */
     const char *resume;    /* a checkpoint, or a directory of checkpoints, of which the newest whole
                               one is used; NULL: none */
@@ -248,8 +254,8 @@ typedef struct sl_host_plan {
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
                          sl_plan *out);
 
-/* Plans what a host has of the run: options->local_ranks of its ranks from `first_rank` on, each a
- * process, or where options->ranks is 0 all replicas as threads of one. */
+/* Plans what one host holds of the run: options->local_ranks of its ranks from `first_rank` on,
+ * each a process; or, where options->ranks is 0, all replicas as threads of one process. */
 sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int first_rank,
                        sl_host_plan *out);
 
@@ -266,7 +272,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
 
 /* The hosts of a run. */
 typedef struct sl_train_hosts {
-    int processes;  /* the most that one host runs; 0: one host runs all */
+    int processes;  /* how many one host runs at most; 0: one host runs all */
     uint64_t bytes; /* memory of the smallest host; 0: not checked */
 } sl_train_hosts;
 
@@ -330,14 +336,15 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
                             const sl_reporter *reporters, int reporter_count,
                             sl_run_result *result);
 
-/* Refuses `path`, which the caller is about to write, where a run with these options reads that
- * file (the texts in `data`, the weights in `init` and their vocabulary) or writes it (`save` and
- * its vocabulary). sl_train_run itself refuses a `save` that is one of the texts. Files that cannot
- * be read are not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
+/* For a caller that writes files of its own beside a run: refuses `path` where a run with these
+ * options reads that file (the texts in `data`, the weights in `init` and their vocabulary) or
+ * writes it (`save` and its vocabulary). sl_train_run itself refuses a `save` that is one of the
+ * texts. Files that cannot be read are not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
 sl_status sl_train_check_output(const sl_train_options *options, const char *path);
 
-/* The paths of the checkpoint `best` and of the newest one in a run's directory: malloc'ed, NULL
- * where there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
+/* For a caller that goes on with what a run has saved, for example to load its best model: the
+ * paths of the checkpoint `best` and of the newest one in the run's checkpoints.directory,
+ * malloc'ed; NULL where there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest);
 
 /* ---- Weights ---------------------------------------------------------------------------- */
