@@ -122,7 +122,7 @@ static void draw_log_ticks(const frame *on)
 
 static void draw_axes(const frame *on)
 {
-    const double least_factor = 10; /* over a smaller one, linear ticks are more */
+    const double least_factor = 5; /* over a smaller one, there may be a single tick */
     if (on->chart->log_scale && on->y.high / on->y.low > least_factor)
         draw_log_ticks(on);
     else
