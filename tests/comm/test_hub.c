@@ -59,8 +59,7 @@ static void end_watches(job_rank *ranks, int count)
         pthread_join(ranks[r].thread, NULL);
 }
 
-/* The status of the member's group once it is broken: whose error says that no time limit did it.
- */
+/* The status of the member's group once it is broken. Its error says by what. */
 static sl_status wait_for_break(job_rank *self)
 {
     double until = sli_clock_seconds() + 20;
