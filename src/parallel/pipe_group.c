@@ -316,20 +316,23 @@ static int64_t *outcome_of(const sli_pipe_group *group, int rank)
     return group->outcomes + rank * (OUTCOME_SENT + group->size);
 }
 
-static sl_status exchange_outcomes(sli_pipe_group *group, int number, double *busy_seconds)
+static sl_status exchange_outcomes(sli_pipe_group *group, int number, const double *busy_seconds)
 {
-    int64_t count = OUTCOME_SENT + group->size, busy_ns = 0, *own = outcome_of(group, group->rank);
+    int64_t count = OUTCOME_SENT + group->size, *own = outcome_of(group, group->rank);
     own[OUTCOME_FAILURE] = number;
     own[OUTCOME_BUSY] = busy_seconds ? llround(1e9 * *busy_seconds) : 0;
     if (!busy_seconds)
         memset(own + OUTCOME_SENT, 0, (size_t)group->size * sizeof *own);
-    SL_TRY(sli_pipe_group_check(group, sl_group_all_gather(group->group, own, group->outcomes,
-                                                           count, SL_I64, NULL)));
+    return sli_pipe_group_check(group, sl_group_all_gather(group->group, own, group->outcomes,
+                                                           count, SL_I64, NULL));
+}
+
+static double sum_busy_seconds(const sli_pipe_group *group)
+{
+    int64_t busy_ns = 0;
     for (int r = 0; r < group->size; r++)
         busy_ns += outcome_of(group, r)[OUTCOME_BUSY];
-    if (busy_seconds)
-        *busy_seconds = 1e-9 * (double)busy_ns;
-    return SL_OK;
+    return 1e-9 * (double)busy_ns;
 }
 
 static sl_status flush_link(sli_pipe_group *group)
@@ -374,8 +377,10 @@ static sl_status agree_on_failure(sli_pipe_group *group, double *busy_seconds)
     if (status != SL_OK)
         return break_group(group, status);
     SL_TRY(exchange_outcomes(group, number, busy_seconds));
-    if (busy_seconds)
+    if (busy_seconds) {
         SL_TRY(flush_link(group));
+        *busy_seconds = sum_busy_seconds(group);
+    }
     int first = find_first_failure(group);
     if (first < 0)
         return SL_OK;

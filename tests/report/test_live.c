@@ -219,7 +219,8 @@ static void browser_that_hangs_misses_events(void **state)
         char *event = malloc(EVENT_BYTES);
         assert_non_null(event);
         memset(event, ' ', EVENT_BYTES);
-        memcpy(event, name, (size_t)snprintf(name, sizeof name, "event %d!", i));
+        int length = snprintf(name, sizeof name, "event %d!", i);
+        memcpy(event, name, (size_t)length);
         sli_server_publish(server, event, EVENT_BYTES);
         while (recv(fd, got, 1, MSG_PEEK | MSG_DONTWAIT) <= 0)
             sli_server_turn(server, 0.01); /* until the first event is under way */
