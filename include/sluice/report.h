@@ -81,7 +81,7 @@ typedef struct sl_run_info {
     int rank_count;
     const sl_rank_stats *slowest; /* the one of `ranks` with the longest time in actions when all
                                      were last updated; NULL: there was no step */
-    const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: the only one */
+    const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: one replica */
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
 } sl_run_info;
 

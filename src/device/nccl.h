@@ -8,6 +8,7 @@
 #ifndef SLI_DEVICE_NCCL_H
 #define SLI_DEVICE_NCCL_H
 
+#include "sluice/device.h"
 #include "sluice/dtype.h"
 
 typedef struct sli_nccl sli_nccl;
