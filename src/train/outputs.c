@@ -1,0 +1,83 @@
+/* Files that a run writes must not be files that it reads. */
+#include "core/error.h"
+#include "core/file.h"
+#include "io/checkpoint/format.h"
+#include "train/run.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+/* Whether writing `output` would overwrite the file `path`: both lead to one regular file, which
+ * need not exist. Devices and pipes are not overwritten. */
+static bool overwrites(const char *output, const char *path)
+{
+    struct stat found;
+    if (!output || !path || (stat(output, &found) == 0 && !S_ISREG(found.st_mode)))
+        return false;
+    return sli_path_same_file(output, path);
+}
+
+static sl_status check_input(const char *output, const char *input)
+{
+    if (!overwrites(output, input))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", input);
+}
+
+/* Texts that cannot be found are refused where they are read, and so are weights. */
+static sl_status check_texts(const char *output, const char *directory)
+{
+    sl_status status = SL_OK;
+    for (int split = 0; split < SL_SPLITS && status == SL_OK; split++) {
+        char *path;
+        if (sl_split_path(directory, (sl_split)split, &path) != SL_OK)
+            continue;
+        status = check_input(output, path);
+        free(path);
+    }
+    return status;
+}
+
+static sl_status check_weights(const char *output, const char *init)
+{
+    char *vocab;
+    sl_checkpoint_reader *weights;
+    SL_TRY(check_input(output, init));
+    SL_TRY(sl_weights_vocab_path(init, &vocab));
+    sl_status status = check_input(output, vocab);
+    free(vocab);
+    if (status != SL_OK || sli_checkpoint_open_model(init, &weights) != SL_OK)
+        return status;
+    for (size_t i = 0; i < weights->state.count && status == SL_OK; i++)
+        if (sli_checkpoint_has_tensors(weights, i, SLI_MODEL_PART))
+            status = check_input(output, weights->files[i].reader->path);
+    sl_checkpoint_close(&weights);
+    return status;
+}
+
+sl_status sl_train_check_output(const sl_train_options *options, const char *path)
+{
+    char *vocab = NULL;
+    if (options->data)
+        SL_TRY(check_texts(path, options->data));
+    if (options->init)
+        SL_TRY(check_weights(path, options->init));
+    if (options->save)
+        SL_TRY(sl_weights_vocab_path(options->save, &vocab));
+    bool is_written = overwrites(path, options->save) || overwrites(path, vocab);
+    free(vocab);
+    return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
+}
+
+sl_status sli_train_check_save(const sl_train_options *options)
+{
+    char *vocab;
+    if (!options->save)
+        return SL_OK;
+    SL_TRY(sl_weights_vocab_path(options->save, &vocab));
+    sl_status status = check_texts(options->save, options->data);
+    if (status == SL_OK)
+        status = check_texts(vocab, options->data);
+    free(vocab);
+    return sl_error_context(status, "save: ");
+}
