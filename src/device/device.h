@@ -198,8 +198,9 @@ typedef struct sli_attention_backward {
 /* Cross entropy of rows of logits: loss[row] = log sum exp(logits[row]) - logits[row][target],
  * in double precision's sum; 0 for a row whose target is `ignore`. With grad_scale != 0 the logits
  * are replaced by grad_scale * (softmax - one_hot(target)), or 0 for an ignored row, and grad_bias
- * by beta * grad_bias + the sums of its columns. Targets outside 0 .. classes - 1 that are not
- * `ignore` are the caller's mistake. */
+ * by beta * grad_bias + the sums of its columns. With `rounded` as well, the gradient is rounded to
+ * bf16 there, and what the logits become is not specified. Targets outside 0 .. classes - 1 that
+ * are not `ignore` are the caller's mistake. */
 typedef struct sli_cross_entropy {
     int64_t rows, classes;
     float *logits;
@@ -208,7 +209,8 @@ typedef struct sli_cross_entropy {
     float grad_scale;
     double *loss; /* [rows] */
     float beta;
-    float *grad_bias; /* [classes] or NULL; only with grad_scale != 0 */
+    float *grad_bias;  /* [classes] or NULL; only with grad_scale != 0 */
+    uint16_t *rounded; /* [rows, classes] bf16 or NULL; only with grad_scale != 0 */
 } sli_cross_entropy;
 
 /* to = from in f32 or bf16, which is rounded to nearest, ties to even; NaN stays. From f32 to f32

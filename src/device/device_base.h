@@ -67,7 +67,7 @@ typedef struct sli_device_ops {
     sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
     /* Without grad_bias. */
     sl_status (*cross_entropy)(sl_device *device, const sli_cross_entropy *arguments);
-    /* (optional: cross_entropy, then epilogue_backward) With grad_bias. */
+    /* (optional: cross_entropy, epilogue_backward, convert) With grad_bias or `rounded`. */
     sl_status (*cross_entropy_bias)(sl_device *device, const sli_cross_entropy *arguments);
     sl_status (*convert)(sl_device *device, const sli_convert *arguments);
     sl_status (*add)(sl_device *device, int64_t count, float *to, const float *from);

@@ -259,8 +259,9 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
 }
 
 /* The default of cross_entropy_bias. */
-static sl_status sum_gradients(sl_device *device, const sli_cross_entropy *a)
+static sl_status use_gradients(sl_device *device, const sli_cross_entropy *a)
 {
+    sli_cross_entropy in_place = *a;
     sli_epilogue_backward sums = {
         .rows = a->rows,
         .columns = a->classes,
@@ -268,8 +269,15 @@ static sl_status sum_gradients(sl_device *device, const sli_cross_entropy *a)
         .beta = a->beta,
         .grad_bias = a->grad_bias,
     };
-    SL_TRY(device->ops->cross_entropy(device, a));
-    return device->ops->epilogue_backward(device, &sums);
+    sli_convert rounding = {.count = a->rows * a->classes,
+                            .to_bf16 = true,
+                            .from = a->logits,
+                            .to = a->rounded};
+    in_place.rounded = NULL;
+    SL_TRY(device->ops->cross_entropy(device, &in_place));
+    if (a->grad_bias)
+        SL_TRY(device->ops->epilogue_backward(device, &sums));
+    return a->rounded ? device->ops->convert(device, &rounding) : SL_OK;
 }
 
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a)
@@ -289,10 +297,10 @@ sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a
     check_given(&c, "loss", a->loss);
     if (c.status != SL_OK)
         return c.status;
-    if (!has_sums)
+    if (!has_sums && (!a->rounded || a->grad_scale == 0))
         return device->ops->cross_entropy(device, a);
     return device->ops->cross_entropy_bias ? device->ops->cross_entropy_bias(device, a)
-                                           : sum_gradients(device, a);
+                                           : use_gradients(device, a);
 }
 
 /* ---- Attention -------------------------------------------------------------------------- */

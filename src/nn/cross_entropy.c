@@ -3,15 +3,18 @@
  * Taking over, it works in panels of rows, so that a micro-batch's logits are never held at once:
  *
  *   for each panel of rows of `in` [rows, D]
- *       logits  = in W^T + b                      [panel, V], the only such matrix
- *       loss, and dlogits in place of logits, db += its column sums
- *                                                 (kernel; for bf16 products then rounded)
+ *       for each strip of the panel
+ *           logits = in W^T + b                   [strip, V]
+ *           loss, and dlogits, db += its column sums (kernel)
  *       dW += dlogits^T in,  grad_in's panel = dlogits W
+ *
+ * In f32, dlogits replaces the logits, and a panel is one strip. For bf16 products, dlogits is a
+ * bf16 matrix of its own: its panels are higher, so dW is read and written less often.
  *
  * Where backward_weight runs later, the gradient of all logits is deferred to it.
  *
- * A panel's height follows from the shapes alone. It is what PANEL_BYTES of logits give, but high
- * enough for the products to run well, and the panels of one call are about equal. */
+ * The heights follow from the shapes alone. They are what PANEL_BYTES of dlogits or logits give,
+ * but high enough for the products to run well, and the panels of one call are about equal. */
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -26,21 +29,32 @@ enum {
     PANEL_LEAST_ROWS = 128,
 };
 
-static int64_t panel_rows(int64_t rows, int64_t classes)
+/* Even ranges of rows, each at most PANEL_BYTES. */
+static int64_t even_rows(int64_t rows, int64_t row_bytes)
 {
-    int64_t most = PANEL_BYTES / (classes * (int64_t)sizeof(float));
+    int64_t most = PANEL_BYTES / row_bytes;
     if (most < PANEL_LEAST_ROWS)
         most = PANEL_LEAST_ROWS;
     int64_t panels = (rows + most - 1) / most;
-    return (rows + panels - 1) / panels;
+    return panels > 0 ? (rows + panels - 1) / panels : 0;
+}
+
+static int64_t panel_rows(int64_t rows, int64_t classes, bool bf16)
+{
+    return even_rows(rows, classes * (int64_t)(bf16 ? sizeof(uint16_t) : sizeof(float)));
+}
+
+static int64_t strip_rows(int64_t rows, int64_t classes)
+{
+    return even_rows(rows, classes * (int64_t)sizeof(float));
 }
 
 int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision)
 {
-    int64_t bytes = (int64_t)sizeof(float);
-    if (precision == SL_PRECISION_BF16)
-        bytes += (int64_t)sizeof(uint16_t);
-    return panel_rows(rows, classes) * classes * bytes;
+    bool bf16 = precision == SL_PRECISION_BF16;
+    int64_t panel = panel_rows(rows, classes, bf16), strip = strip_rows(panel, classes);
+    int64_t gradient = bf16 ? panel * (int64_t)sizeof(uint16_t) : 0;
+    return (strip * (int64_t)sizeof(float) + gradient) * classes;
 }
 
 /* ---- Targets ---------------------------------------------------------------------------- */
@@ -101,9 +115,10 @@ static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
 /* ---- The loss of some rows -------------------------------------------------------------- */
 
 /* Losses of rows first … of the call from their logits [rows, classes]; with `gradient`, their
- * gradient in place of the logits, and added to that of `bias`, which may be NULL. */
+ * gradient in `rounded`, or in place of the logits where that is NULL, and added to that of `bias`,
+ * which may be NULL. */
 static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_tensor *logits,
-                            bool gradient, sl_parameter *bias)
+                            bool gradient, const sl_tensor *rounded, sl_parameter *bias)
 {
     sli_cross_entropy arguments = {
         .rows = sl_tensor_rows(logits),
@@ -113,6 +128,7 @@ static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_te
         .ignore = IGNORE_INDEX,
         .grad_scale = gradient ? (float)call->scale : 0.0f,
         .loss = call->row_losses + first,
+        .rounded = rounded ? sl_tensor_data(rounded) : NULL,
     };
     if (gradient && bias && sli_parameter_is_trained(bias))
         SL_TRY(sli_parameter_gradient(bias, &arguments.beta, &arguments.grad_bias));
@@ -123,17 +139,18 @@ static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_te
     if (arguments.grad_bias && arguments.beta == 0)
         SL_TRY(sli_device_zero(call->device, arguments.grad_bias,
                                (size_t)arguments.classes * sizeof(float)));
-    return sli_device_zero(call->device, arguments.logits, sl_tensor_bytes(logits));
+    const sl_tensor *zeros = rounded ? rounded : logits;
+    return sli_device_zero(call->device, sl_tensor_data(zeros), sl_tensor_bytes(zeros));
 }
 
 static sl_status apply_to_logits(const sl_loss_call *call)
 {
     if (!call->grad_in)
-        return run_kernel(call, 0, call->in, false, NULL);
+        return run_kernel(call, 0, call->in, false, NULL, NULL);
     SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(call->in),
                             call->grad_in));
     SL_TRY(sl_tensor_copy(*call->grad_in, call->in));
-    return run_kernel(call, 0, *call->grad_in, true, NULL);
+    return run_kernel(call, 0, *call->grad_in, true, NULL, NULL);
 }
 
 /* ---- Taking over a linear layer --------------------------------------------------------- */
@@ -145,11 +162,12 @@ static sl_status view_rows(const sl_tensor *tensor, int64_t first, int64_t rows,
     return sl_tensor_view(tensor, first * columns, &shape, view);
 }
 
-/* Room for the logits of a panel, then their gradient; and for that as the products take it. What
- * is deferred to backward_weight has the rows of all panels. */
+/* Room for the logits of a strip, and for a panel's gradient where that is another matrix. What is
+ * deferred to backward_weight has the rows of all panels. */
 typedef struct panel_room {
+    int64_t step;       /* a panel's rows */
     sl_tensor *logits;  /* [rows, V] */
-    sl_tensor *rounded; /* [rows, V] bf16; NULL: the products are of f32 */
+    sl_tensor *rounded; /* [rows, V] bf16; NULL: the gradient replaces the logits */
 } panel_room;
 
 static void room_clear(panel_room *room)
@@ -158,90 +176,108 @@ static void room_clear(panel_room *room)
     sl_tensor_destroy(&room->rounded);
 }
 
-static sl_status create_room(const sl_loss_call *call, const sli_linear *last, int64_t step,
-                             panel_room *out)
+static sl_status create_matrix(const sl_loss_call *call, sl_dtype dtype, int64_t step,
+                               int64_t classes, bool is_deferred, sl_tensor **out)
 {
-    int64_t rows = sl_tensor_rows(call->in);
-    bool bf16 = last->weight->bf16, keeps_all = call->pass && !bf16;
-    sl_shape one = sl_shape_2d(step, last->out), all = sl_shape_2d(rows, last->out);
-    *out = (panel_room){NULL, NULL};
-    SL_TRY(sl_tensor_create(call->device, keeps_all ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
-                            SL_F32, keeps_all ? &all : &one, &out->logits));
-    if (!bf16 || !call->grad_in)
+    sl_shape shape = sl_shape_2d(is_deferred ? sl_tensor_rows(call->in) : step, classes);
+    return sl_tensor_create(call->device, is_deferred ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
+                            dtype, &shape, out);
+}
+
+static sl_status create_room(const sl_loss_call *call, const sli_linear *last, panel_room *out)
+{
+    bool has_rounded = last->weight->bf16 && call->grad_in;
+    *out = (panel_room){.step = panel_rows(sl_tensor_rows(call->in), last->out, has_rounded)};
+    SL_TRY(create_matrix(call, SL_F32, strip_rows(out->step, last->out), last->out,
+                         call->pass && !has_rounded, &out->logits));
+    if (!has_rounded)
         return SL_OK;
-    keeps_all = call->pass;
-    return sl_tensor_create(call->device, keeps_all ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
-                            SL_BF16, keeps_all ? &all : &one, &out->rounded);
+    return create_matrix(call, SL_BF16, out->step, last->out, call->pass != NULL, &out->rounded);
 }
 
-/* The rows of the room that the panel of `rows` rows from `first` has. */
-static sl_status view_room(const sl_loss_call *call, const panel_room *room, int64_t first,
-                           int64_t rows, panel_room *out)
-{
-    int64_t deferred = call->pass ? first : 0;
-    *out = (panel_room){NULL, NULL};
-    SL_TRY(view_rows(room->logits, room->rounded ? 0 : deferred, rows, &out->logits));
-    if (!room->rounded)
-        return SL_OK;
-    return view_rows(room->rounded, deferred, rows, &out->rounded);
-}
-
-static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last, int64_t first,
-                                const panel_room *panel, const sl_tensor *in)
-{
-    sl_tensor *grad_in, *dlogits = panel->rounded ? panel->rounded : panel->logits;
-    if (panel->rounded)
-        SL_TRY(sli_tensor_convert(panel->logits, panel->rounded));
-    if (!call->pass)
-        SL_TRY(sli_linear_add_weight(last, dlogits, in));
-    SL_TRY(view_rows(*call->grad_in, first, sl_tensor_rows(dlogits), &grad_in));
-    sl_status status = sli_linear_backward_input(last, dlogits, 0.0f, grad_in);
-    sl_tensor_destroy(&grad_in);
-    return status;
-}
-
-/* The panel whose rows begin at `first`. */
-static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last, int64_t first,
-                                const panel_room *panel)
+/* The rows first … of the call, whose gradient is `rounded`, or replaces `logits`. */
+static sl_status apply_to_strip(const sl_loss_call *call, const sli_linear *last, int64_t first,
+                                sl_tensor *logits, const sl_tensor *rounded)
 {
     sl_tensor *in;
-    SL_TRY(view_rows(call->in, first, sl_tensor_rows(panel->logits), &in));
-    sl_status status = sli_linear_forward(last, in, NULL, panel->logits);
+    SL_TRY(view_rows(call->in, first, sl_tensor_rows(logits), &in));
+    sl_status status = sli_linear_forward(last, in, NULL, logits);
     if (status == SL_OK)
-        status = run_kernel(call, first, panel->logits, call->grad_in != NULL, last->bias);
-    if (status == SL_OK && call->grad_in)
-        status = panel_backward(call, last, first, panel, in);
+        status = run_kernel(call, first, logits, call->grad_in != NULL, rounded, last->bias);
     sl_tensor_destroy(&in);
     return status;
 }
 
-static sl_status apply_to_panels(const sl_loss_call *call, const sli_linear *last, int64_t step,
-                                 const panel_room *room)
+/* The panel from row `first` of the call on, strip by strip. */
+static sl_status apply_to_strips(const sl_loss_call *call, const sli_linear *last, int64_t first,
+                                 const panel_room *room, const sl_tensor *rounded)
 {
-    int64_t rows = sl_tensor_rows(call->in);
-    for (int64_t first = 0; first < rows; first += step) {
-        int64_t count = step < rows - first ? step : rows - first;
-        panel_room panel;
-        sl_status status = view_room(call, room, first, count, &panel);
+    int64_t rows = sl_tensor_rows(rounded), step = strip_rows(room->step, last->out);
+    for (int64_t done = 0; done < rows; done += step) {
+        int64_t count = step < rows - done ? step : rows - done;
+        sl_tensor *logits, *gradient = NULL;
+        SL_TRY(view_rows(room->logits, 0, count, &logits));
+        sl_status status = view_rows(rounded, done, count, &gradient);
         if (status == SL_OK)
-            status = apply_to_panel(call, last, first, &panel);
-        room_clear(&panel);
+            status = apply_to_strip(call, last, first + done, logits, gradient);
+        sl_tensor_destroy(&logits);
+        sl_tensor_destroy(&gradient);
         SL_TRY(status);
     }
     return SL_OK;
 }
 
+static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last, int64_t first,
+                                const sl_tensor *dlogits)
+{
+    sl_tensor *in = NULL, *grad_in = NULL;
+    int64_t rows = sl_tensor_rows(dlogits);
+    sl_status status = view_rows(*call->grad_in, first, rows, &grad_in);
+    if (status == SL_OK)
+        status = view_rows(call->in, first, rows, &in);
+    if (status == SL_OK && !call->pass)
+        status = sli_linear_add_weight(last, dlogits, in);
+    if (status == SL_OK)
+        status = sli_linear_backward_input(last, dlogits, 0.0f, grad_in);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&grad_in);
+    return status;
+}
+
+/* The panel of `rows` rows from `first` on. */
+static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last, int64_t first,
+                                int64_t rows, const panel_room *room)
+{
+    sl_tensor *panel;
+    SL_TRY(view_rows(room->rounded ? room->rounded : room->logits, call->pass ? first : 0, rows,
+                     &panel));
+    sl_status status = room->rounded ? apply_to_strips(call, last, first, room, panel)
+                                     : apply_to_strip(call, last, first, panel, NULL);
+    if (status == SL_OK && call->grad_in)
+        status = panel_backward(call, last, first, panel);
+    sl_tensor_destroy(&panel);
+    return status;
+}
+
+static sl_status apply_to_panels(const sl_loss_call *call, const sli_linear *last,
+                                 const panel_room *room)
+{
+    int64_t rows = sl_tensor_rows(call->in), step = room->step;
+    for (int64_t first = 0; first < rows; first += step)
+        SL_TRY(apply_to_panel(call, last, first, step < rows - first ? step : rows - first, room));
+    return SL_OK;
+}
+
 static sl_status run_panels(const sl_loss_call *call, const sli_linear *last, panel_room *room)
 {
-    int64_t step = panel_rows(sl_tensor_rows(call->in), last->out);
-    SL_TRY(create_room(call, last, step, room));
+    SL_TRY(create_room(call, last, room));
     if (call->grad_in) {
         bool is_final = sl_tensor_dtype(call->in) == SL_F32;
         SL_TRY(sl_tensor_create(call->device,
                                 is_final ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE, SL_F32,
                                 sl_tensor_shape(call->in), call->grad_in));
     }
-    SL_TRY(apply_to_panels(call, last, step, room));
+    SL_TRY(apply_to_panels(call, last, room));
     if (!call->pass)
         return SL_OK;
     SL_TRY(sl_pass_defer(call->pass, room->rounded ? &room->rounded : &room->logits));
@@ -250,7 +286,7 @@ static sl_status run_panels(const sl_loss_call *call, const sli_linear *last, pa
 
 static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *last)
 {
-    panel_room room = {NULL, NULL};
+    panel_room room = {0};
     sl_status status = run_panels(call, last, &room);
     room_clear(&room);
     return status;
@@ -259,7 +295,7 @@ static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *l
 /* backward_weight's products in the same panels, so that their sum is the same. */
 static sl_status add_panels(const sli_linear *last, const sl_tensor *dlogits, const sl_tensor *in)
 {
-    int64_t rows = sl_tensor_rows(in), step = panel_rows(rows, last->out);
+    int64_t rows = sl_tensor_rows(in), step = panel_rows(rows, last->out, last->weight->bf16);
     sl_tensor *panel_grad = NULL, *panel_in = NULL;
     sl_status status = SL_OK;
     for (int64_t first = 0; first < rows; first += step) {

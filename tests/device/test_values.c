@@ -52,6 +52,63 @@ static void cross_entropy_of_extreme_logits_matches_the_reference(void **state)
     }
 }
 
+enum { ROUNDED_ROWS = 40, ROUNDED_COUNT = ROUNDED_ROWS * CLASSES };
+
+/* The gradient of random rows in bf16, which the kernel rounds itself or a conversion after it, and
+ * the sums of its columns. */
+static void round_gradient(sl_device *device, bool in_kernel, uint16_t *gradient, float *sums)
+{
+    op_case c = build(CASE_CROSS_ENTROPY, ROUNDED_ROWS, CLASSES, WITH_GRADIENT);
+    enum { ARRAYS = 5 };
+    const size_t bytes[ARRAYS] = {ROUNDED_COUNT * sizeof(float), ROUNDED_ROWS * sizeof(int32_t),
+                                  CLASSES * sizeof(float), ROUNDED_COUNT * sizeof(uint16_t),
+                                  ROUNDED_ROWS * sizeof(double)};
+    void *on_device[ARRAYS];
+    for (int i = 0; i < ARRAYS; i++)
+        check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes[i], &on_device[i]));
+    check_ok(sli_device_write(device, on_device[0], c.arrays[ENTROPY_LOGITS].host, bytes[0]));
+    check_ok(sli_device_write(device, on_device[1], c.arrays[ENTROPY_TARGETS].host, bytes[1]));
+    sli_cross_entropy call = {.rows = ROUNDED_ROWS,
+                              .classes = CLASSES,
+                              .logits = on_device[0],
+                              .targets = on_device[1],
+                              .ignore = -100,
+                              .grad_scale = 0.125f,
+                              .loss = on_device[4],
+                              .grad_bias = sums ? on_device[2] : NULL,
+                              .rounded = in_kernel ? on_device[3] : NULL};
+    check_ok(sli_device_cross_entropy(device, &call));
+    sli_convert after = {ROUNDED_COUNT, false, true, on_device[0], on_device[3]};
+    if (!in_kernel)
+        check_ok(sli_device_convert(device, &after));
+    if (sums)
+        check_ok(sli_device_read(device, sums, on_device[2], bytes[2]));
+    check_ok(sli_device_read(device, gradient, on_device[3], bytes[3]));
+    for (int i = 0; i < ARRAYS; i++)
+        sli_device_release(device, SL_MEMORY_WORKSPACE, on_device[i], bytes[i]);
+    case_free(&c);
+}
+
+static void cross_entropy_rounds_its_gradient_as_a_conversion_does(void **state)
+{
+    const lab *all = *state;
+    uint16_t *expected = malloc(ROUNDED_COUNT * sizeof *expected);
+    uint16_t *got = malloc(ROUNDED_COUNT * sizeof *got);
+    float expected_sums[CLASSES], sums[CLASSES];
+    assert_true(expected && got);
+    for (int f = 0; f < all->count; f++)
+        for (int with_sums = 0; with_sums < 2; with_sums++) {
+            sl_device *device = all->families[f].members[0];
+            round_gradient(device, false, expected, with_sums ? expected_sums : NULL);
+            round_gradient(device, true, got, with_sums ? sums : NULL);
+            assert_memory_equal(got, expected, ROUNDED_COUNT * sizeof *got);
+            if (with_sums)
+                assert_memory_equal(sums, expected_sums, sizeof sums);
+        }
+    free(expected);
+    free(got);
+}
+
 /* ---- Dropout ---------------------------------------------------------------------------- */
 
 /* Drops from rows of ones; malloc'ed [rows, width]. */
@@ -317,6 +374,7 @@ int values_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cross_entropy_of_extreme_logits_matches_the_reference),
+        cmocka_unit_test(cross_entropy_rounds_its_gradient_as_a_conversion_does),
         cmocka_unit_test(samples_keep_their_masks_when_a_batch_is_cut),
         cmocka_unit_test(masks_are_the_same_on_every_kind_of_device),
         cmocka_unit_test(kept_share_is_one_minus_p_and_independent_of_neighbours),

@@ -197,18 +197,25 @@ static void encoder_layers_in_bf16_agree_with_f32(void **state)
     }
 }
 
+enum { MOST_ROWS = 300 };
+typedef struct decoder_case {
+    int rows, width, tokens;
+} decoder_case;
+
 /* The loss works through the decoder, whose input comes in bf16. */
-static void run_loss(sl_device *device, sl_precision precision, bool halves, results *out)
+static void run_loss(const decoder_case *one, sl_device *device, sl_precision precision,
+                     bool halves, results *out)
 {
-    int32_t ids[ROWS * TIME];
-    double losses[ROWS * TIME];
-    const sl_shape in_shape = sl_shape_2d(ROWS * TIME, WIDTH), rows = sl_shape_1d(ROWS * TIME);
-    for (int i = 0; i < ROWS * TIME; i++)
-        ids[i] = 7 * i % TOKENS;
+    int32_t ids[MOST_ROWS];
+    double losses[MOST_ROWS];
+    float float_losses[MOST_ROWS];
+    const sl_shape in_shape = sl_shape_2d(one->rows, one->width), rows = sl_shape_1d(one->rows);
+    for (int i = 0; i < one->rows; i++)
+        ids[i] = 7 * i % one->tokens;
     sl_module *decoder;
     sl_loss *loss;
     sl_pass *pass;
-    check_ok(sl_decoder_create(WIDTH, TOKENS, &decoder));
+    check_ok(sl_decoder_create(one->width, one->tokens, &decoder));
     check_ok(sl_cross_entropy_create(&loss));
     const sl_pass_options options = {.device = device, .keep = true, .precision = precision};
     check_ok(sl_pass_create(&options, &pass));
@@ -221,7 +228,7 @@ static void run_loss(sl_device *device, sl_precision precision, bool halves, res
                          .last = decoder,
                          .in = in ? in : wide,
                          .targets = targets,
-                         .scale = 1.0 / (ROWS * TIME),
+                         .scale = 1.0 / one->rows,
                          .row_losses = losses,
                          .grad_in = &grad,
                          .pass = halves ? pass : NULL};
@@ -230,9 +237,9 @@ static void run_loss(sl_device *device, sl_precision precision, bool halves, res
     out->deferred_bytes = pass_bytes(pass);
     if (halves)
         check_ok(sl_loss_backward_weight(loss, decoder, pass));
-    sl_tensor *loss_sums = float_tensor(device, &rows, (float[ROWS * TIME]){0});
-    for (int i = 0; i < ROWS * TIME; i++)
-        sl_tensor_f32(loss_sums)[i] = (float)losses[i];
+    for (int i = 0; i < one->rows; i++)
+        float_losses[i] = (float)losses[i];
+    sl_tensor *loss_sums = float_tensor(device, &rows, float_losses);
     add_result(out, loss_sums);
     assert_int_equal(sl_tensor_dtype(grad), in ? SL_BF16 : SL_F32);
     sl_tensor *grad_f32 = grad;
@@ -253,17 +260,16 @@ static void run_loss(sl_device *device, sl_precision precision, bool halves, res
     sl_module_destroy(&decoder);
 }
 
-static void cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32(void **state)
+static void check_loss(const decoder_case *one)
 {
-    (void)state;
     sl_device *device;
     sl_memory_stats memory;
     results exact, rounded, halves, exact_halves;
     check_ok(sl_device_create_cpu(2, &device));
-    run_loss(device, SL_PRECISION_F32, false, &exact);
-    run_loss(device, SL_PRECISION_F32, true, &exact_halves);
-    run_loss(device, SL_PRECISION_BF16, false, &rounded);
-    run_loss(device, SL_PRECISION_BF16, true, &halves);
+    run_loss(one, device, SL_PRECISION_F32, false, &exact);
+    run_loss(one, device, SL_PRECISION_F32, true, &exact_halves);
+    run_loss(one, device, SL_PRECISION_BF16, false, &rounded);
+    run_loss(one, device, SL_PRECISION_BF16, true, &halves);
     check_near("loss", &rounded, &exact, GRADIENT_BOUND);
     check_same("loss", &rounded, &halves);
     assert_int_equal(2 * halves.deferred_bytes, exact_halves.deferred_bytes);
@@ -274,6 +280,19 @@ static void cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32(void **state)
     sl_device_memory(device, &memory);
     assert_int_equal(memory.current_total_bytes, 0);
     sl_device_destroy(&device);
+}
+
+static void cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32(void **state)
+{
+    (void)state;
+    check_loss(&(decoder_case){ROWS * TIME, WIDTH, TOKENS});
+}
+
+/* Two panels of 150 rows, each of two strips. */
+static void cross_entropy_in_bf16_panels_agrees_with_f32(void **state)
+{
+    (void)state;
+    check_loss(&(decoder_case){MOST_ROWS, 4, 140000});
 }
 
 /* What modules of a sequential pass on is bf16, where a pipe may cut it. */
@@ -333,6 +352,7 @@ int precision_tests(void)
         cmocka_unit_test(layers_in_bf16_agree_with_f32),
         cmocka_unit_test(encoder_layers_in_bf16_agree_with_f32),
         cmocka_unit_test(cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32),
+        cmocka_unit_test(cross_entropy_in_bf16_panels_agrees_with_f32),
         cmocka_unit_test(outputs_between_modules_are_bf16),
         cmocka_unit_test(a_cpu_refuses_tf32),
     };

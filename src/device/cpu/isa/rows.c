@@ -1,4 +1,5 @@
 /* Kernels on rows: embedding, residual sums, layer norm, cross entropy. */
+#include "core/bf16.h"
 #include "device/cpu/isa/isa.h"
 #include "device/cpu/isa/random.h"
 
@@ -280,7 +281,26 @@ static void scale_block(int64_t count, float *restrict x, float scale, float *re
             x[i] *= scale;
 }
 
-static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t target, float *sums)
+/* A block of the gradient from the logits' exponentials, at `x` or rounded at `to`. */
+static void grad_block(int64_t count, float *x, float scale, float *sums, uint16_t *restrict to)
+{
+    float apart[CHUNK];
+    if (!to) {
+        scale_block(count, x, scale, sums);
+        return;
+    }
+    for (int64_t start = 0; start < count; start += CHUNK) {
+        int64_t length = sli_smaller(count - start, CHUNK);
+        memcpy(apart, x + start, (size_t)length * sizeof *apart);
+        scale_block(length, apart, scale, sums ? sums + start : NULL);
+        for (int64_t i = 0; i < length; i++)
+            to[start + i] = sli_bf16_from_f32(apart[i]);
+    }
+}
+
+/* `to`: the row of arguments->rounded, or NULL. */
+static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t target, float *sums,
+                       uint16_t *to)
 {
     int64_t classes = arguments->classes, block = block_size(classes);
     float shifts[MAX_BLOCKS], max = -INFINITY, shift = 0, target_logit = x[target];
@@ -298,30 +318,40 @@ static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t tar
         shifts[blocks++] = max; /* that of impossible classes makes their scale 0 as well */
         sum += sum_exponentials(count, x + start, shift, keep);
     }
+    float target_grad = x[target];
     for (int b = 0; keep && b < blocks; b++) {
         int64_t start = b * block, count = sli_smaller(classes - start, block);
         float scale = (float)(arguments->grad_scale * exp((double)shifts[b] - shift) / sum);
-        scale_block(count, x + start, scale, sums ? sums + start : NULL);
+        if (target / block == b)
+            target_grad *= scale;
+        grad_block(count, x + start, scale, sums ? sums + start : NULL, to ? to + start : NULL);
     }
-    if (keep)
-        x[target] -= arguments->grad_scale;
+    target_grad -= arguments->grad_scale;
+    if (keep && to)
+        to[target] = sli_bf16_from_f32(target_grad);
+    else if (keep)
+        x[target] = target_grad;
     if (sums)
-        sums[target] = target_sum + x[target];
+        sums[target] = target_sum + target_grad;
     return log(sum) + shift - target_logit;
 }
 
 void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row,
                                    int64_t rows, float *sums)
 {
+    int64_t classes = arguments->classes;
     for (int64_t row = first_row; row < first_row + rows; row++) {
-        float *x = arguments->logits + row * arguments->classes;
+        float *x = arguments->logits + row * classes;
+        uint16_t *to = arguments->rounded ? arguments->rounded + row * classes : NULL;
         int32_t target = arguments->targets[row];
         if (target != arguments->ignore) {
-            arguments->loss[row] = row_loss(arguments, x, target, sums);
+            arguments->loss[row] = row_loss(arguments, x, target, sums, to);
             continue;
         }
         arguments->loss[row] = 0;
-        if (arguments->grad_scale != 0)
-            memset(x, 0, (size_t)arguments->classes * sizeof *x);
+        if (arguments->grad_scale != 0 && to)
+            memset(to, 0, (size_t)classes * sizeof *to);
+        else if (arguments->grad_scale != 0)
+            memset(x, 0, (size_t)classes * sizeof *x);
     }
 }
