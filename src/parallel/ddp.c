@@ -229,7 +229,7 @@ sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status)
     if (!ddp->pipe || !ddp->pipe->group)
         return status;
     sli_failure_raise(&ddp->pipe->failure, 0, status);
-    return sli_pipe_end_run(ddp->pipe, NULL);
+    return sli_pipe_end_run(ddp->pipe, false, NULL);
 }
 
 /* ---- Values ----------------------------------------------------------------------------- */

@@ -26,9 +26,9 @@ void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), vo
             sli_worker_wait(pipe->ranks[i].worker);
 }
 
-sl_status sli_pipe_end_run(sl_pipe *pipe, double *busy_seconds)
+sl_status sli_pipe_end_run(sl_pipe *pipe, bool ran_table, double *busy_seconds)
 {
-    return pipe->group ? sli_pipe_group_end(pipe->group, busy_seconds)
+    return pipe->group ? sli_pipe_group_end(pipe->group, ran_table, busy_seconds)
                        : sli_failure_take(&pipe->failure);
 }
 
@@ -68,7 +68,7 @@ sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(fn);
     sli_pipe_call_stages(pipe, fn, arg);
-    return sli_pipe_end_run(pipe, NULL);
+    return sli_pipe_end_run(pipe, false, NULL);
 }
 
 /* ---- Public functions ------------------------------------------------------------------- */

@@ -116,9 +116,10 @@ sl_status sli_pipe_run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, sli_
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
 
 /* Ends a run of ranks: takes the pipe's failure, and returns the same error in every process.
- * After an accumulation step *busy_seconds, the sum of this process's actions' times, becomes that
- * of all processes; NULL: no table ran. */
-sl_status sli_pipe_end_run(sl_pipe *pipe, double *busy_seconds);
+ * `ran_table`: it was an accumulation step, so that the link between processes has one under way.
+ * *busy_seconds (may be NULL), the sum of this process's actions' times, becomes that of all
+ * processes. */
+sl_status sli_pipe_end_run(sl_pipe *pipe, bool ran_table, double *busy_seconds);
 
 /* Runs fn(stage, arg) for every stage of this process as sl_pipe_run_on_stages does. Errors stay in
  * the pipe's failure, under their stages' numbers. */

@@ -347,7 +347,7 @@ static sl_status build_pipe(sl_pipe *pipe)
         sli_pipe_call_stages(pipe, create_parameters, pipe);
     if (!sli_failure_precedes(&pipe->failure, INT_MAX - 1))
         sli_failure_raise(&pipe->failure, pipe->stage_count, sli_pipe_place_tied(pipe));
-    return sli_pipe_end_run(pipe, NULL);
+    return sli_pipe_end_run(pipe, false, NULL);
 }
 
 /* The table's for each accumulation step, where there is one and the options do not say. */

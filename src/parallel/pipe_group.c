@@ -295,7 +295,7 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
         {"number of stages", pipe->stage_count},
         {"number of pipeline ranks", pipe->rank_count},
         {"number of micro-batches of a batch", pipe->batch_micros},
-        {"number of micro-batches of a step", pipe->step_micros},
+        {"number of micro-batches of an accumulation step", pipe->step_micros},
         {"recompute mode", pipe->recompute},
         {"precision", pipe->precision},
         {"seed", (int64_t)pipe->seed},
@@ -316,12 +316,13 @@ static int64_t *outcome_of(const sli_pipe_group *group, int rank)
     return group->outcomes + rank * (OUTCOME_SENT + group->size);
 }
 
-static sl_status exchange_outcomes(sli_pipe_group *group, int number, const double *busy_seconds)
+static sl_status exchange_outcomes(sli_pipe_group *group, int number, bool ran_table,
+                                   const double *busy_seconds)
 {
     int64_t count = OUTCOME_SENT + group->size, *own = outcome_of(group, group->rank);
     own[OUTCOME_FAILURE] = number;
     own[OUTCOME_BUSY] = busy_seconds ? llround(1e9 * *busy_seconds) : 0;
-    if (!busy_seconds)
+    if (!ran_table)
         memset(own + OUTCOME_SENT, 0, (size_t)group->size * sizeof *own);
     return sli_pipe_group_check(group, sl_group_all_gather(group->group, own, group->outcomes,
                                                            count, SL_I64, NULL));
@@ -367,7 +368,7 @@ static void require_error(sli_failure *failure)
                           sl_error(SL_ERR_INTERNAL, "the step was stopped without an error"));
 }
 
-static sl_status agree_on_failure(sli_pipe_group *group, double *busy_seconds)
+static sl_status agree_on_failure(sli_pipe_group *group, bool ran_table, double *busy_seconds)
 {
     sli_error_copy error;
     require_error(group->failure);
@@ -376,23 +377,23 @@ static sl_status agree_on_failure(sli_pipe_group *group, double *busy_seconds)
     sl_status status = sli_link_status(group->link);
     if (status != SL_OK)
         return break_group(group, status);
-    SL_TRY(exchange_outcomes(group, number, busy_seconds));
-    if (busy_seconds) {
+    SL_TRY(exchange_outcomes(group, number, ran_table, busy_seconds));
+    if (ran_table)
         SL_TRY(flush_link(group));
+    if (busy_seconds)
         *busy_seconds = sum_busy_seconds(group);
-    }
     int first = find_first_failure(group);
     if (first < 0)
         return SL_OK;
     return broadcast_error(group->group, &error, first);
 }
 
-sl_status sli_pipe_group_end(sli_pipe_group *group, double *busy_seconds)
+sl_status sli_pipe_group_end(sli_pipe_group *group, bool ran_table, double *busy_seconds)
 {
     sli_error_copy result;
-    if (busy_seconds)
+    if (ran_table)
         sli_link_stop(group->link, outcome_of(group, group->rank) + OUTCOME_SENT);
-    sli_error_save(&result, agree_on_failure(group, busy_seconds));
+    sli_error_save(&result, agree_on_failure(group, ran_table, busy_seconds));
     (void)sli_failure_take(group->failure); /* what came after this rank's own end */
     return sli_error_restore(&result);
 }

@@ -43,9 +43,9 @@ void sli_pipe_group_destroy(sli_pipe_group **group);
 sl_status sli_pipe_group_compare(const sl_pipe *pipe);
 
 /* Ends a call on all ranks, when the threads of each have ended: takes the failure, and returns
- * that of the lowest number on every rank. `busy_seconds` as in sli_pipe_end_run: not NULL where
- * the link has a step under way. */
-sl_status sli_pipe_group_end(sli_pipe_group *group, double *busy_seconds);
+ * that of the lowest number on every rank. `ran_table` and `busy_seconds` as in sli_pipe_end_run.
+ */
+sl_status sli_pipe_group_end(sli_pipe_group *group, bool ran_table, double *busy_seconds);
 
 /* Rank `root`'s data on every rank; data from one rank to another; and sums, in which one rank's
  * term alone is not 0. */

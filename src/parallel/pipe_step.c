@@ -279,8 +279,7 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
         sli_link_send_failure(step->link, SLI_FAILURE_OF_CALL);
     if (step->backward)
         end_trace(pipe);
-    double no_trace = 0;
-    status = sli_pipe_end_run(pipe, step->backward ? &pipe->trace_busy_seconds : &no_trace);
+    status = sli_pipe_end_run(pipe, true, step->backward ? &pipe->trace_busy_seconds : NULL);
     if (step->backward)
         pipe->trace_seconds = sli_clock_seconds() - pipe->trace_start;
     return status;
