@@ -125,8 +125,16 @@ static bool has_shared_cores(const model_profile *profile)
 
 /* ---- Times -------------------------------------------------------------------------------- */
 
-/* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices have as
- * many threads share what one of them took. */
+/* Whether modules are taken to be as fast on both. Of a process's CPU devices those with as many
+ * threads are; two GPUs may be of different kinds. */
+static bool are_alike(const sl_device *a, const sl_device *b)
+{
+    return a == b || (sl_device_has_host_memory(a) && sl_device_has_host_memory(b) &&
+                      sl_device_thread_count(a) == sl_device_thread_count(b));
+}
+
+/* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices are
+ * alike share what one of them took. */
 static sl_status profile_pipeline_ranks(model_profile *profile)
 {
     size_t modules = (size_t)sl_module_child_count(profile->of.model);
@@ -135,8 +143,8 @@ static sl_status profile_pipeline_ranks(model_profile *profile)
         return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks",
                         profile->pipeline_ranks);
     for (int rank = 0; rank < profile->pipeline_ranks; rank++) {
-        int like = 0, threads = sl_device_thread_count(device_of(profile, rank));
-        while (sl_device_thread_count(device_of(profile, like)) != threads)
+        int like = 0;
+        while (!are_alike(device_of(profile, like), device_of(profile, rank)))
             like++;
         sl_module_profile *own = profile->room + (size_t)rank * modules;
         profile->times[rank] = like < rank ? profile->times[like] : own;

@@ -1,7 +1,9 @@
 /* A pipe over two CUDA devices of a runtime that needs no GPU (cuda/fake_cuda.h): what its host
  * waits for, what it launches, and what it does without memory. */
+#define _GNU_SOURCE /* sched_getaffinity */
+
 #include "device/cuda/fake_cuda_state.h"
-#include "device/device.h"
+#include "device/device_base.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
@@ -9,9 +11,12 @@
 #include "support/layouts.h"
 #include "support/modules.h"
 #include "support/replicas.h"
+#include "train/profile.h"
 
 #include <dlfcn.h>
 #include <math.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -404,6 +409,89 @@ static void memory_that_is_not_there_ends_a_step_and_no_more(void **state)
     }
 }
 
+/* ---- Profiles --------------------------------------------------------------------------- */
+
+enum { PROFILED = 4, PROFILED_ROWS = 8, KINDS = 3 };
+
+/* The devices that a profile has asked rows for. */
+typedef struct asked_devices {
+    char names[PROFILED][SLI_DEVICE_NAME_BYTES];
+    int count;
+} asked_devices;
+
+static sl_status load_zeros(void *context, const sl_train_rows *rows, sl_device *input_device,
+                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    asked_devices *asked = context;
+    const sl_shape points = sl_shape_2d(rows->count, WIDTH), classes = sl_shape_1d(rows->count);
+    assert_in_range(asked->count, 0, PROFILED - 1);
+    snprintf(asked->names[asked->count++], SLI_DEVICE_NAME_BYTES, "%s",
+             sl_device_name(input_device));
+    SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_F32, &points, input));
+    SL_TRY(sl_tensor_zero(*input));
+    SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &classes, targets));
+    return sl_tensor_zero(*targets);
+}
+
+static void create_linears(sl_module **model)
+{
+    for (int i = 0; i < PROFILED; i++) {
+        sl_module *layer;
+        check_ok(sl_sequential_append(model,
+                                      sl_linear_create(WIDTH, i < PROFILED - 1 ? WIDTH : CLASSES,
+                                                       false, &layer),
+                                      &layer));
+    }
+}
+
+static int first_allowed_core(void)
+{
+    cpu_set_t set;
+    int core = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    while (!CPU_ISSET((size_t)core, &set))
+        core++;
+    return core;
+}
+
+/* All of these devices have one thread. */
+static void a_profile_of_a_device_is_shared_between_like_cpus_alone(void **state)
+{
+    (void)state;
+    asked_devices asked = {.count = 0};
+    const sl_train_task task = {.context = &asked, .load_rows = load_zeros};
+    const int cores[PROFILED] = {0, 1, 2, 2};
+    int core = first_allowed_core(), balance[SL_MAX_STAGES];
+    char names[4 * SLI_DEVICE_NAME_BYTES];
+    double seconds;
+    sl_train_options options;
+    sl_module *model = NULL;
+    sl_loss *loss;
+    sl_device_list *devices;
+    sl_train_options_default(&options);
+    options.task = &task;
+    options.batch_size = PROFILED_ROWS;
+    options.pipeline_ranks = PROFILED;
+    create_linears(&model);
+    check_ok(sl_cross_entropy_create(&loss));
+    snprintf(names, sizeof names, "cuda:0,cuda:1,cpu:%d-%d,cpu:%d-%d", core, core, core, core);
+    check_ok(sl_device_list_create(names, &devices, NULL));
+    check_ok(sli_train_profile(&(sli_profile_inputs){.options = &options,
+                                                     .task = &task,
+                                                     .model = model,
+                                                     .loss = loss,
+                                                     .devices = devices,
+                                                     .cores = cores},
+                               NULL, balance, &seconds));
+    sl_device_list_destroy(&devices);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&model);
+    assert_int_equal(asked.count, 3);
+    assert_string_equal(asked.names[0], "cuda:0");
+    assert_string_equal(asked.names[1], "cuda:1");
+    assert_memory_equal(asked.names[2], "cpu:", 4);
+}
+
 int cuda_pipe_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +506,7 @@ int cuda_pipe_tests(void)
         cmocka_unit_test_setup_teardown(memory_that_is_not_there_ends_a_step_and_no_more, open_job,
                                         close_job),
         cmocka_unit_test_setup_teardown(panels_of_logits_match_the_cpus, open_job, close_job),
+        cmocka_unit_test(a_profile_of_a_device_is_shared_between_like_cpus_alone),
     };
     if (!getenv("FAKE_CUDA_CLOSED")) {
         print_message("skipped: no CUDA toolkit, or no C++ compiler, was found\n");
