@@ -101,8 +101,9 @@ typedef struct sl_pipe_options {
                                   ranks of the group may be NULL */
     const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
                                   modules and more where it can, else by PARAMETERS */
-    int chunks;                /* micro-batches of a whole batch, at most; 0: accumulate * the
-                                  table's micro-batches (1 without a table) */
+    int chunks;                /* micro-batches of a whole batch, at most (sl_train_options has
+                                  those of an accumulation step); 0: accumulate * the table's
+                                  micro-batches (1 without a table) */
     int accumulate;            /* gradient accumulation steps; each runs the table for chunks /
                                   accumulate micro-batches (rounded up). The results do not change;
                                   only one step's activations are held. 0: 1 */

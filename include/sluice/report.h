@@ -122,7 +122,8 @@ typedef struct sl_pipeline_info {
     /* [replicas][utilization->action_count] what each replica measured; NULL: there is one replica,
      * or there are too many actions. */
     const sl_timeline_entry *timelines;
-    const sl_schedule_options *layouts; /* [replicas] for sl_timeline_utilization of each */
+    const sl_schedule_options *layouts; /* [replicas] for sl_timeline_utilization of each; what that
+                                           takes is set, the rest is 0 */
 } sl_pipeline_info;
 
 /* What all ranks measured in a step. */
@@ -133,7 +134,7 @@ typedef struct sl_timelines_info {
     const sl_timeline_entry *timelines;
     int action_count; /* of each replica; 0: there are too many */
     /* [replicas] for sl_timeline_utilization of each: where the stages are, what links cost, and
-     * which ranks share cores; NULL: there is one stage. */
+     * which ranks share cores; the rest is 0. NULL: there is one stage. */
     const sl_schedule_options *layouts;
 } sl_timelines_info;
 

@@ -135,7 +135,8 @@ typedef struct sl_train_options {
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;         /* of an accumulation step; 0: see sl_train_options_chunks */
+    int chunks;         /* micro-batches of an accumulation step (sl_pipe_options has those of a
+                           whole batch); 0: see sl_train_options_chunks */
     int accumulate;     /* accumulation steps of a batch; 0: 1 */
     int virtual_stages; /* stages of a pipeline rank; 0: the table's or the schedule's own */
     sl_recompute recompute;
@@ -249,8 +250,8 @@ typedef struct sl_host_plan {
     int64_t total_bytes;
 } sl_host_plan;
 
-/* Plans a replica of this host from shapes alone, without memory of any device. `model` has these
- * options. Replicas differ in their devices alone. */
+/* Plans a replica of this host from shapes alone, without memory of any device. `model` was created
+ * from options->model. Replicas differ in their devices alone. */
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
                          sl_plan *out);
 
@@ -259,14 +260,16 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
 sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int first_rank,
                        sl_host_plan *out);
 
-/* Times the modules of `model`, which has these options and no parameters in a parameter set, into
- * profiles[0 ... modules - 1]: seconds of one of the run's micro-batches, of random tokens, on the
- * device of the module's stage in the first replica. It takes at most the time of four training
- * steps, and the memory of the largest module.
- * Modules per stage into balance[0 ... stages - 1], which may be options->balance: of
- * SL_BALANCE_AUTO, what sl_partition_by_time gives for these times on each rank's device, the run's
- * table and the host's memory (if nothing fits, the result is SL_PARTITION_PARAMETERS'); else what
- * the options say. Errors: as sl_plan_create, sl_device_list_create and sl_profile_modules. */
+/* Times the modules of `model`, which was created from options->model and has no parameters in a
+ * parameter set, into profiles[0 ... modules - 1]: seconds of one of the run's micro-batches, of
+ * random tokens, on the device of the module's stage in the first replica. It takes at most the
+ * time of four training steps, and the memory of the largest module.
+ *
+ * Also writes the modules per stage to balance[0 ... stages - 1], which may be options->balance.
+ * For SL_BALANCE_AUTO this is the cut that sl_partition_by_time chooses by these times on each
+ * rank's device, for the run's table and the host's memory, or that of SL_PARTITION_PARAMETERS if
+ * none fits; otherwise it is the cut that the options give. Errors: as sl_plan_create,
+ * sl_device_list_create and sl_profile_modules. */
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
                            sl_module_profile *profiles, int *balance);
 
@@ -284,9 +287,10 @@ typedef struct sl_train_hosts {
  * of equals, the one with the most ranks.
  *
  * An explicit balance and a placement are kept if a candidate has their number of stages; otherwise
- * balance_kind becomes SL_BALANCE_AUTO and placement NULL. Devices and a table stay. `model` has
- * these options. If no layout is valid, options stay as they are and SL_OK is returned. Errors:
- * SL_ERR_MEMORY if only memory is too small; as sl_plan_create and sl_partition_by_time. */
+ * balance_kind becomes SL_BALANCE_AUTO and placement NULL. Devices and a table stay. `model` was
+ * created from options->model. If no layout is valid, options stay as they are and SL_OK is
+ * returned. Errors: SL_ERR_MEMORY if only memory is too small; as sl_plan_create and
+ * sl_partition_by_time. */
 sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes,
                               const sl_train_hosts *hosts);
 
