@@ -1,4 +1,6 @@
-/* Launching: which rank a process was started as, and starting a program as many ranks. */
+/* Launching: which rank a process was started as, and starting a program as many ranks.
+ *
+ * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_LAUNCH_H
 #define SLUICE_LAUNCH_H
 
@@ -102,7 +104,7 @@ typedef struct sl_launch_options {
     const char *const *supervisor; /* a command, then NULL, that calls sl_launch_run_rank with the
                                       words that follow: the program `sluice` and "launch-rank", or
                                       one of yours */
-    sl_launch_report report;       /* called on the thread that runs sl_launch_run */
+    sl_launch_report report;       /* called on the thread that runs sl_launch_run; NULL: none */
     void *context;
 } sl_launch_options;
 
@@ -120,14 +122,16 @@ typedef struct sl_launch_options {
  *
  * The process must have one thread. The function handles the process's signals and uses its
  * standard output while it runs. Errors: SL_ERR_INVALID for options or a command that make no
- * sense, SL_ERR_NOT_FOUND without an mpirun, SL_ERR_UNSUPPORTED for another MPI's, SL_ERR_IO. */
+ * sense; SL_ERR_NOT_FOUND without an mpirun, or where least_processes is set and the file `hosts`
+ * does not exist; SL_ERR_UNSUPPORTED for another MPI's; SL_ERR_IO, for example where no host
+ * answers. *exit_status is then 0, or that of the last attempt. */
 sl_status sl_launch_run(const sl_launch_options *options, const char *const *command,
                         int *exit_status);
 
 /* Called by the program options->supervisor, which must have one thread and do nothing else. Runs
  * `command` as this process's rank, and tells the launcher how it ended. The process must then exit
  * with *exit_status. Errors: SL_ERR_INVALID where it was not started by sl_launch_run, SL_ERR_IO
- * where the launcher cannot be reached. */
+ * where the launcher cannot be reached. *exit_status is then 127. */
 sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 
 /* ---- Telling the launcher ----------------------------------------------------------------- */

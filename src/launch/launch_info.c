@@ -1,5 +1,7 @@
 #include "sluice/launch.h"
 
+#include "core/error.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <stdint.h>
@@ -166,6 +168,7 @@ sl_status sl_launch_info_read(sl_launch_info *out)
     sl_launch_info info = {.launched = true};
     sl_status status;
     int which = 0;
+    SLI_CHECK_NOT_NULL(out);
     *out = single_process;
     while (which < FAMILIES && !get_variable(families[which].rank) &&
            !get_variable(families[which].world_size))

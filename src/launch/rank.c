@@ -15,6 +15,7 @@
  * Nothing outlives the supervisor: a program whose parent dies is killed, and what the program
  * leaves behind becomes the supervisor's own child and is killed with it. */
 #define _GNU_SOURCE
+#include "core/error.h"
 #include "launch/launch.h"
 
 #include <errno.h>
@@ -397,6 +398,8 @@ static sl_status call_launcher(supervisor *self)
 sl_status sl_launch_run_rank(const char *const *command, int *exit_status)
 {
     supervisor self = {.launcher = {.fd = -1}, .signals = -1, .steps = -1};
+    SLI_CHECK_NOT_NULL(command);
+    SLI_CHECK_NOT_NULL(exit_status);
     *exit_status = SLI_NOT_STARTED;
     SL_TRY(prepare_process(&self));
     SL_TRY(read_rank(&self.info));
@@ -441,7 +444,7 @@ sl_launch_link *sl_launch_link_open(void)
 
 void sl_launch_link_close(sl_launch_link **link)
 {
-    if (!*link)
+    if (!link || !*link)
         return;
     close((*link)->fd);
     free(*link);

@@ -190,14 +190,26 @@ static sl_status plan_next(launcher *self, const sli_job_end *end, bool *again)
     return status;
 }
 
+static void ignore_event(void *context, const sl_launch_event *event)
+{
+    (void)context;
+    (void)event;
+}
+
 sl_status sl_launch_run(const sl_launch_options *options, const char *const *command,
                         int *exit_status)
 {
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(command);
+    SLI_CHECK_NOT_NULL(exit_status);
+    SLI_CHECK_NOT_NULL(options->supervisor);
+    sl_launch_options filled = *options;
+    if (!filled.report)
+        filled.report = ignore_event;
+    options = &filled;
     launcher self = {.options = options, .command = command};
     bool again = true;
     *exit_status = 0;
-    SLI_CHECK_NOT_NULL(options->supervisor);
-    SLI_CHECK_NOT_NULL(options->report);
     SL_TRY(check_arguments(options, command));
     SL_TRY(check_mpirun());
     if (options->hosts && options->least_processes > 0)

@@ -187,6 +187,10 @@ static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_
 sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
                             float **logits, int64_t *ntokens)
 {
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(ids);
+    SLI_CHECK_NOT_NULL(logits);
+    SLI_CHECK_NOT_NULL(ntokens);
     return compute_logits(pipe, (sl_pipe_batch){0}, ids, rows, length, rows * length, logits,
                           ntokens);
 }

@@ -58,6 +58,8 @@ static sl_status check_weights(const char *output, const char *init)
 sl_status sl_train_check_output(const sl_train_options *options, const char *path)
 {
     char *vocab = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(path);
     if (options->data)
         SL_TRY(check_texts(path, options->data));
     if (options->init)

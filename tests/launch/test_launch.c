@@ -14,12 +14,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-static void ignore_event(void *context, const sl_launch_event *event)
-{
-    (void)context;
-    (void)event;
-}
-
 static void options_without_sense_are_refused(void **state)
 {
     (void)state;
@@ -37,17 +31,51 @@ static void options_without_sense_are_refused(void **state)
         int exit_status = -1;
         sl_launch_options options = {.processes = cases[i].processes,
                                      .least_processes = cases[i].least,
-                                     .supervisor = (const char *const[]){"supervisor", NULL},
-                                     .report = ignore_event};
+                                     .supervisor = (const char *const[]){"supervisor", NULL}};
         check_error(sl_launch_run(&options, (const char *const[]){cases[i].program, NULL},
                                   &exit_status),
                     SL_ERR_INVALID, cases[i].sentence);
         assert_int_equal(exit_status, 0);
     }
+}
+
+static void missing_arguments_are_named(void **state)
+{
+    (void)state;
+    int exit_status = -1;
+    const sl_launch_options none = {.processes = 1};
+    const char *const words[] = {"true", NULL};
+    check_error(sl_launch_run(NULL, words, &exit_status), SL_ERR_INVALID, "run: options is NULL");
+    check_error(sl_launch_run(&none, NULL, &exit_status), SL_ERR_INVALID, "run: command is NULL");
+    check_error(sl_launch_run(&none, words, NULL), SL_ERR_INVALID, "run: exit_status is NULL");
+    check_error(sl_launch_run(&none, words, &exit_status), SL_ERR_INVALID,
+                "sl_launch_run: options->supervisor is NULL");
+    check_error(sl_launch_run_rank(NULL, &exit_status), SL_ERR_INVALID, "command is NULL");
+    check_error(sl_launch_run_rank(words, NULL), SL_ERR_INVALID, "exit_status is NULL");
+    check_error(sl_launch_info_read(NULL), SL_ERR_INVALID, "sl_launch_info_read: out is NULL");
+    assert_int_equal(exit_status, -1);
+    sl_launch_link_close(NULL);
+}
+
+/* The host does not answer, which is an event. */
+static void events_need_no_report(void **state)
+{
     int exit_status;
-    check_error(sl_launch_run(&(sl_launch_options){.processes = 1},
-                              (const char *const[]){"true", NULL}, &exit_status),
-                SL_ERR_INVALID, "sl_launch_run: options->supervisor is NULL");
+    const char *path = scratch_path(*state, "hosts");
+    FILE *to = fopen(path, "w");
+    assert_true(to && fputs("nohost\n", to) >= 0 && fclose(to) == 0);
+    const sl_launch_options options = {.processes = 1,
+                                       .least_processes = 1,
+                                       .hosts = path,
+                                       .agent = "false",
+                                       .supervisor = (const char *const[]){"supervisor", NULL}};
+    sl_status status = sl_launch_run(&options, (const char *const[]){"true", NULL}, &exit_status);
+    if (status == SL_ERR_NOT_FOUND || status == SL_ERR_UNSUPPORTED) {
+        print_message("skipped: %s\n", sl_error_text());
+        skip();
+    }
+    check_error(status, SL_ERR_IO, "answers");
+    assert_int_equal(exit_status, 0);
 }
 
 static void bad_command_line_is_one_sentence(void **state)
@@ -514,6 +542,8 @@ int launch_tests(void)
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_without_sense_are_refused),
+        cmocka_unit_test(missing_arguments_are_named),
+        cmocka_unit_test_setup_teardown(events_need_no_report, scratch_create, scratch_remove),
         cmocka_unit_test(bad_command_line_is_one_sentence),
         cmocka_unit_test_setup_teardown(mpirun_that_is_missing_or_another_is_named, scratch_create,
                                         scratch_remove),

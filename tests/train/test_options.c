@@ -273,6 +273,12 @@ static void options_and_plan_name_what_is_missing(void **state)
     check_null(sl_plan_host(&unused_options, model, 0, NULL), "sl_plan_host: out is NULL");
     check_null(sl_plan_check_memory(NULL, model, 0, 0), "sl_plan_check_memory: options is");
     check_null(sl_plan_check_memory(&unused_options, NULL, 0, 0), "sl_plan_check_memory: model is");
+    char *best;
+    check_null(sl_train_check_output(NULL, "w"), "sl_train_check_output: options is NULL");
+    check_null(sl_train_check_output(&unused_options, NULL), "check_output: path is NULL");
+    check_null(sl_train_find_checkpoints(NULL, &best, &best), "checkpoints: directory is NULL");
+    check_null(sl_train_find_checkpoints("saved", NULL, &best), "checkpoints: best is NULL");
+    check_null(sl_train_find_checkpoints("saved", &best, NULL), "checkpoints: newest is NULL");
 }
 
 /* One rank's options are missing: every rank gets the error. */
@@ -356,6 +362,7 @@ static void using_a_model_names_what_is_missing(void **state)
     sl_evaluation out;
     int32_t ids[2] = {0};
     int64_t length = 1;
+    float *logits;
     check_null(sl_evaluate_tokens(NULL, tokens, &how, &out), "sl_evaluate_tokens: pipe is NULL");
     check_null(sl_evaluate_tokens(pipe, NULL, &how, &out), "sl_evaluate_tokens: tokens is NULL");
     check_null(sl_evaluate_tokens(pipe, tokens, NULL, &out), "options is NULL");
@@ -364,6 +371,10 @@ static void using_a_model_names_what_is_missing(void **state)
     check_null(sl_generate(pipe, NULL, ids, &length, 1), "sl_generate: options is NULL");
     check_null(sl_generate(pipe, &draws, NULL, &length, 1), "sl_generate: ids is NULL");
     check_null(sl_generate(pipe, &draws, ids, NULL, 1), "sl_generate: length is NULL");
+    check_null(sl_compute_logits(NULL, ids, 1, 2, &logits, &length), "logits: pipe is NULL");
+    check_null(sl_compute_logits(pipe, NULL, 1, 2, &logits, &length), "logits: ids is NULL");
+    check_null(sl_compute_logits(pipe, ids, 1, 2, NULL, &length), "logits: logits is NULL");
+    check_null(sl_compute_logits(pipe, ids, 1, 2, &logits, NULL), "logits: ntokens is NULL");
 }
 
 int options_tests(void)

@@ -267,6 +267,8 @@ sl_status sl_recompute_parse(const char *text, sl_recompute *out)
                               .type = SL_OPTION_CHOICE,
                               .choices = sl_recompute_names};
     int mode;
+    SLI_CHECK_NOT_NULL(text);
+    SLI_CHECK_NOT_NULL(out);
     if (sl_option_set(&option, &mode, text) != SL_OK)
         return sl_error(SL_ERR_NOT_FOUND, "%s", sl_error_text());
     *out = (sl_recompute)mode;

@@ -121,6 +121,9 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
 {
     int64_t *steps;
     size_t count;
+    SLI_CHECK_NOT_NULL(directory);
+    SLI_CHECK_NOT_NULL(best);
+    SLI_CHECK_NOT_NULL(newest);
     *best = *newest = NULL;
     SL_TRY(sli_save_directory_list(directory, false, &steps, &count));
     sl_status status = sli_save_directory_best(directory, best);
