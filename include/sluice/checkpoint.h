@@ -75,7 +75,7 @@ typedef struct sl_checkpoint_file_info {
  * file is there with its size, the headers. Errors: SL_ERR_NOT_FOUND where there is no
  * state.json, SL_ERR_FORMAT naming the file and what is wrong with it, SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out);
-void sl_checkpoint_close(sl_checkpoint_reader **reader); /* NULL is allowed */
+void sl_checkpoint_close(sl_checkpoint_reader **reader);
 
 /* The state as it was given, the text of a JSON object; and the version of sluice that wrote it.
  * Like all that follows they live as long as the reader. */

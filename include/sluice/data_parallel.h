@@ -10,7 +10,7 @@
  * during it; and the output device holds the whole batch's output. sl_ddp is faster, but needs a
  * rank for each replica.
  *
- * A NULL argument is an error (SL_ERR_INVALID names it) unless a comment allows it. */
+ * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_DATA_PARALLEL_H
 #define SLUICE_DATA_PARALLEL_H
 
@@ -35,7 +35,7 @@ typedef struct sl_data_parallel_options {
 
 /* Errors: SL_ERR_INVALID for a replica whose parameters differ from the module's. */
 sl_status sl_data_parallel_create(const sl_data_parallel_options *options, sl_data_parallel **out);
-void sl_data_parallel_destroy(sl_data_parallel **parallel); /* NULL is allowed */
+void sl_data_parallel_destroy(sl_data_parallel **parallel);
 
 /* The module's parameters, on the first device: for the optimizer, zero_grad and saving. */
 sl_parameter_set *sl_data_parallel_parameters(const sl_data_parallel *parallel);

@@ -20,8 +20,7 @@
  * thread at a time may call a replica's functions.
  *
  * When a step fails on one rank, it fails on all: the other ranks get the error "rank R: …". The
- * sl_ddp can only be destroyed then. A NULL argument is an error (SL_ERR_INVALID names it) unless a
- * comment allows it. */
+ * sl_ddp can only be destroyed then. NULL is refused (sluice/status.h). */
 #ifndef SLUICE_DDP_H
 #define SLUICE_DDP_H
 
@@ -62,7 +61,7 @@ typedef struct sl_ddp_options {
  * for a replica without trained parameters, without gradients, or with parameters outside the set;
  * and, on all ranks, if their replicas or options differ: the error says in what. */
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out);
-void sl_ddp_destroy(sl_ddp **ddp); /* NULL is allowed */
+void sl_ddp_destroy(sl_ddp **ddp);
 
 /* ---- Steps ------------------------------------------------------------------------------ */
 

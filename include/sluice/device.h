@@ -55,7 +55,7 @@ typedef struct sl_memory_stats {
  * SL_ERR_UNSUPPORTED where CUDA is missing, with what is. */
 sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed);
 
-/* Frees the devices; every tensor on them must have been destroyed. NULL is allowed. */
+/* Frees the devices; every tensor on them must have been destroyed. */
 void sl_device_list_destroy(sl_device_list **list);
 
 int sl_device_list_count(const sl_device_list *list);
@@ -68,8 +68,7 @@ sl_device *sl_device_list_get(const sl_device_list *list, int index);
  * SL_ERR_INVALID for a negative number, SL_ERR_MEMORY. */
 sl_status sl_device_create_cpu(int threads, sl_device **out);
 
-/* Frees a device of sl_device_create_cpu; every tensor on it must have been destroyed. NULL is
- * allowed. */
+/* Frees a device of sl_device_create_cpu; every tensor on it must have been destroyed. */
 void sl_device_destroy(sl_device **device);
 
 /* "cpu:0", as the list named it. */

@@ -14,7 +14,15 @@
  * Each operation has the group's time limit. When it passes, or a rank leaves or dies, every other
  * rank's call ends with an error that names the operation, its sequence number and the ranks that
  * never came, and the first cause where one failure has led to another. The group is then broken,
- * and every later call on it returns that first error. */
+ * and every later call on it returns that first error. A receive that is late, or whose message
+ * does not match it, leaves the group whole.
+ *
+ * Errors of operations: SL_ERR_INVALID for an argument, for ranks that call different operations
+ * (check_collectives), and for a message whose count or type is not the receive's; SL_ERR_CANCELLED
+ * where a rank is late, has left or has died; SL_ERR_IO for an error of MPI or NCCL;
+ * SL_ERR_UNSUPPORTED where `nccl` is to add more terms than it can; on a broken group the error
+ * that broke it, for example the one that a rank gave to sl_group_abort. An operation that returned
+ * a handle gives its error in sl_work_wait. */
 #ifndef SLUICE_GROUP_H
 #define SLUICE_GROUP_H
 
@@ -25,6 +33,7 @@ SL_API_BEGIN
 typedef struct sl_group sl_group;
 typedef struct sl_work sl_work;
 
+/* Functions that take these options accept NULL: all fields are 0. */
 typedef struct sl_group_options {
     double timeout_seconds; /* 0: 1,800, PyTorch's default; INFINITY: none */
     bool check_collectives; /* every operation first compares what the ranks call: a mismatch is an
@@ -32,7 +41,8 @@ typedef struct sl_group_options {
 } sl_group_options;
 
 /* The handles of `size` ranks that are threads of this process, into handles[0 … size - 1]: one for
- * each thread, which destroys it. */
+ * each thread, which destroys it. Errors: SL_ERR_INVALID for a size below 1, a negative time limit
+ * or an unknown word in SL_DEBUG. */
 sl_status sl_group_create_local(int size, const sl_group_options *options, sl_group **handles);
 
 /* This process's handle of a new group of all processes that the launcher (mpirun, srun, sluice
@@ -46,7 +56,8 @@ sl_status sl_group_create_local(int size, const sl_group_options *options, sl_gr
  * one dies; with `mpirun --enable-recovery` the survivors end by themselves, with an error.
  *
  * Different threads may use different groups at the same time. Errors: SL_ERR_UNSUPPORTED where
- * sluice was built without MPI, or none is installed; SL_ERR_IO where rank 0 cannot be reached. */
+ * sluice was built without MPI, or none is installed; SL_ERR_IO where rank 0 cannot be reached;
+ * SL_ERR_INVALID as sl_group_create_local. */
 sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
 
 /* A group of the same ranks whose operations work on memory of `device`, a CUDA device on a GPU
@@ -65,9 +76,7 @@ sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
 sl_status sl_group_create_nccl(sl_group *below, sl_device *device, sl_group **out);
 
 /* Leaves the group; work handles must be waited for before. Operations that are still under way on
- * this handle end first or fail. Other ranks' later calls that need this rank fail. NULL is
- * allowed.
- */
+ * this handle end first or fail. Other ranks' later calls that need this rank fail. */
 void sl_group_destroy(sl_group **group);
 
 /* Breaks the group: every rank's waiting and later calls end with `error` and "rank R: TEXT", where
@@ -133,7 +142,8 @@ sl_status sl_group_recv(sl_group *group, void *data, int64_t count, sl_dtype dty
 /* torch.multiprocessing.spawn, with threads: runs fn(handle, arg) for each of `ranks` ranks of a
  * new local group, each on a thread of its own, and joins them. The first rank to fail breaks the
  * group, which ends the others at their next operation; its error is returned, "rank R: …" in
- * front. */
+ * front. Errors of its own: as sl_group_create_local; SL_ERR_MEMORY where a thread does not start.
+ */
 sl_status sl_spawn(sl_status (*fn)(sl_group *group, void *arg), void *arg, int ranks,
                    const sl_group_options *options);
 

@@ -44,7 +44,7 @@ typedef struct sl_loss_ops {
 
 /* A loss of your own. `ops` must outlive it. Takes `state`, also when it fails. */
 sl_status sl_loss_create(const sl_loss_ops *ops, void *state, sl_loss **out);
-void sl_loss_destroy(sl_loss **loss); /* NULL is allowed */
+void sl_loss_destroy(sl_loss **loss);
 void *sl_loss_state(const sl_loss *loss);
 
 /* Run the slots of the table. An error's text begins with the loss's type. */

@@ -82,7 +82,7 @@ typedef struct sl_module_ops {
  * what ops->destroy_state frees), also when it fails. */
 sl_status sl_module_create(const sl_module_ops *ops, void *state, sl_module **out);
 
-/* Frees the module, its children and its state. NULL is allowed. */
+/* Frees the module, its children and its state. */
 void sl_module_destroy(sl_module **module);
 
 void *sl_module_state(const sl_module *module);

@@ -39,7 +39,7 @@ typedef struct sl_optimizer_options {
  */
 sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
                               sl_optimizer **out);
-void sl_optimizer_destroy(sl_optimizer **optimizer); /* NULL is allowed */
+void sl_optimizer_destroy(sl_optimizer **optimizer);
 
 /* One step, with the gradients multiplied by `grad_scale` (the clipping coefficient). As in
  * PyTorch, it skips a parameter that has no gradient since zero_grad: no weight decay, no change of

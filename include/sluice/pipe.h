@@ -16,8 +16,8 @@
  * error that names the process's rank, host and stages. A tensor that goes to another process has
  * at most 1 GiB (SL_ERR_UNSUPPORTED).
  *
- * One thread at a time may call a pipe's functions. NULL is refused (SL_ERR_INVALID names the
- * argument) unless a comment allows it. When a function returns an error, all ranks have stopped.
+ * One thread at a time may call a pipe's functions. NULL is refused (sluice/status.h). When a
+ * function returns an error, all ranks have stopped.
  * Which of several errors it returns does not depend on timing: the one whose action comes first
  * when the table is played at unit costs (F, R, I, W: 1; B: 2), and at the same time the lowest
  * stage's. The text begins with "[stage 1 micro 3] ". The pipe can be used again; gradients are
@@ -45,8 +45,9 @@ typedef enum sl_partition_rule {
     SL_PARTITION_PARAMETERS
 } sl_partition_rule;
 
-/* Modules per stage into balance[0 … stages - 1]. Errors: more stages than modules (PARAMETERS) or
- * layers (LAYERS: modules less the first and the last). */
+/* Modules per stage into balance[0 … stages - 1]. Errors: SL_ERR_INVALID for a model that is not a
+ * sequential, less than one stage, and more stages than modules (PARAMETERS) or layers (LAYERS:
+ * modules less the first and the last). */
 sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rule, int *balance);
 
 /* Seconds that a tensor takes between two ranks. */
@@ -136,9 +137,15 @@ typedef struct sl_pipe_options {
  * (sl_module_ops.widths); a skip connection that has not one stash and one later pop
  * (sl_module_add_stash). */
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
-void sl_pipe_destroy(sl_pipe **pipe); /* NULL is allowed */
+void sl_pipe_destroy(sl_pipe **pipe);
 
-/* In a group, N, `step`, `first_sample` and `same_weights` are those of the first stage's rank, and
+/* A batch that sl_pipe_forward, _train and _evaluate refuse with SL_ERR_INVALID: one without rows;
+ * targets, or a further input, whose rows do not match those of `input`; for a loss, no targets.
+ * Other errors of the three are those of modules and of the loss. In a group they also
+ * return SL_ERR_CANCELLED where a process has left, has died or is late, and SL_ERR_INVALID where
+ * ranks call different functions.
+ *
+ * In a group, N, `step`, `first_sample` and `same_weights` are those of the first stage's rank, and
  * `weight` that of the last stage's; `evaluation` must be the same on all. */
 typedef struct sl_pipe_batch {
     const sl_tensor *input; /* [N, …], N at least 1; borrowed; read where the first stage is */
@@ -165,16 +172,19 @@ typedef struct sl_pipe_batch {
  * With a cache, which was created for the pipe's model (sl_cache_create), the input [N, T, …] is
  * the T positions that follow those in the cache: *output is that of these alone, and the cache has
  * them afterwards. The batch is one micro-batch then. In a group each rank has a cache, used for
- * the same batches. The cache must not outlive the pipe. */
+ * the same batches. The cache must not outlive the pipe. Errors: SL_ERR_INVALID for positions that
+ * the cache has no room for, or a cache on some ranks alone. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table (without recomputation for a
  * batch in evaluation mode, as under PyTorch's eval(): gradients without dropout). Adds the
  * gradient of the mean over all terms of the batch, times the batch's weight, to the parameters'
- * gradients, and gives that mean, without the weight. NaN is a value here, not an error. */
+ * gradients, and gives that mean, without the weight. NaN is a value here, not an error. Errors:
+ * SL_ERR_INVALID for a pipe without a loss, or one for inference. */
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss);
 
-/* The loss in evaluation mode: sum over the terms, and their number. */
+/* The loss in evaluation mode: sum over the terms, and their number. Errors: SL_ERR_INVALID for a
+ * pipe without a loss, or a batch with a cache. */
 sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_pipe_batch *batch, double *loss_sum,
                            int64_t *terms);
 

@@ -4,7 +4,9 @@
  *     sl_pipe_train(pipe, &batch, &loss);              or sl_ddp_train
  *     sl_pipe_optimizer_step(optimizer, lr, clip, &norm);
  *
- * Norm, weights and state are the same, bit for bit, however the model is cut into stages. */
+ * Norm, weights and state are the same, bit for bit, however the model is cut into stages.
+ *
+ * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_PIPE_OPTIMIZER_H
 #define SLUICE_PIPE_OPTIMIZER_H
 
@@ -37,7 +39,7 @@ typedef struct sl_pipe_optimizer_options {
  * sl_optimizer_create; SL_ERR_INVALID for a `zero` that is not over this pipe. */
 sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
                                    sl_pipe_optimizer **out);
-void sl_pipe_optimizer_destroy(sl_pipe_optimizer **optimizer); /* NULL is allowed */
+void sl_pipe_optimizer_destroy(sl_pipe_optimizer **optimizer);
 
 /* One step of every stage's optimizer. In a pipe of a group, every rank calls it, and either all
  * give a `norm` or none. *norm is the L2 norm of all gradients together; with a

@@ -3,7 +3,9 @@
  * Runs one micro-batch through one module at a time. Meanwhile only the parameters exist that this
  * module uses, so a profile needs the memory of the largest module, and of what modules have
  * stashed (sl_module_add_stash). A module equal to the one before it (type, sizes, parameters,
- * frozen or not, evaluation mode or not) is not run: it gets the same times. */
+ * frozen or not, evaluation mode or not) is not run: it gets the same times.
+ *
+ * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_PROFILE_H
 #define SLUICE_PROFILE_H
 

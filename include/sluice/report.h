@@ -1,6 +1,8 @@
 /* What a run reports while it goes on, and the run log that is made of it.
  *
- * A run hands records to reporters. A record stands by itself: its reader need not ask the run. */
+ * A run hands records to reporters. A record stands by itself: its reader need not ask the run.
+ *
+ * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_REPORT_H
 #define SLUICE_REPORT_H
 
@@ -228,7 +230,10 @@ enum { SL_RUN_LOG_MOST_ACTIONS = 8192 };
  *
  * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
  * the reason, and the run goes on; when there is room again, a `gap` record says how many records
- * are missing. Where `failed` is NULL, the run ends with the error. */
+ * are missing. Where `failed` is NULL, the run ends with the error.
+ *
+ * The log outlives the run that has its reporter, and `context` the log. Errors: SL_ERR_IO where
+ * the file cannot be opened. */
 typedef struct sl_run_log sl_run_log;
 sl_status sl_run_log_create(const char *path, sl_reporter_failed *failed, void *context,
                             sl_run_log **out);
@@ -240,7 +245,8 @@ sl_reporter sl_run_log_reporter(sl_run_log *log);
 /* A file that is written while the run goes on. It is opened, and emptied, when the run begins or
  * resumes; one that cannot be opened ends the run. Where it cannot be written later, `failed` is
  * called once and the run goes on without it; where `failed` is NULL, the run ends with the error.
- */
+ * Creating it fails for lack of memory alone. It outlives the run that has its reporter, and
+ * `context` outlives it. */
 typedef struct sl_run_file sl_run_file;
 
 /* The timeline of each `pipeline` record, predicted and measured, as Chrome's trace events in JSON,
@@ -271,10 +277,11 @@ void sl_run_history_destroy(sl_run_history **history);
 
 /* Writes runs [count] as one HTML page without scripts or references to other files: results,
  * curves, memory, the last pipeline timeline of each, predicted over measured, and the options in
- * which they differ (of one run: all). The caller checks `to` for errors of writing. */
+ * which they differ (of one run: all). The caller checks `to` for errors of writing. Errors:
+ * SL_ERR_INVALID for no run. */
 sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to);
 
-/* Writes runs [count] as CSV: a line for each step and each evaluation. */
+/* Writes runs [count] as CSV: a line for each step and each evaluation. The caller checks `to`. */
 sl_status sl_report_csv(const sl_run_history *const *runs, int count, FILE *to);
 
 /* ---- The live page ------------------------------------------------------------------------ */
@@ -298,7 +305,7 @@ void sl_live_page_destroy(sl_live_page **page);
 const char *sl_live_page_url(const sl_live_page *page);
 
 /* For rank 0 of a run with options->report_timelines: shows the timelines and memory of all ranks,
- * which the log has only now and then. */
+ * which the log has only now and then. The page outlives the run. */
 sl_reporter sl_live_page_reporter(sl_live_page *page);
 
 SL_API_END

@@ -74,7 +74,6 @@ typedef struct sl_safetensors_info {
  * or do not end with the file, products that overflow, `__metadata__` other than strings. */
 sl_status sl_safetensors_open(const char *path, sl_safetensors_reader **out);
 
-/* Closes the file; NULL is allowed. */
 void sl_safetensors_close(sl_safetensors_reader **reader);
 
 size_t sl_safetensors_count(const sl_safetensors_reader *reader);

@@ -15,7 +15,7 @@
  * those for the weights (B is both). A parameter's gradient is then the same sum in the same order
  * under every schedule, bit for bit.
  *
- * NULL is refused (SL_ERR_INVALID names the argument) unless a comment allows it. */
+ * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_SCHEDULE_H
 #define SLUICE_SCHEDULE_H
 
@@ -94,11 +94,14 @@ sl_status sl_schedule_write(const void *name, const sl_schedule_options *options
                             sl_schedule **out);
 
 /* Forward only, for evaluation: F of every micro-batch at every stage. Takes ranks, placement
- * (NULL: a loop), virtual_stages (0: 1) and micros of the options. */
+ * (NULL: a loop), virtual_stages (0: 1) and micros of the options. Errors: SL_ERR_INVALID for
+ * numbers below 1, too many stages or micro-batches, or a placement that does not give each rank V
+ * stages. */
 sl_status sl_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out);
 
 /* A table of one's own: `counts[r]` actions of rank r, one rank after the other in `actions`
- * (copied, not validated). Options as sl_schedule_forward_only's. */
+ * (copied, not validated). `actions` may be NULL if there are none. Options and errors as
+ * sl_schedule_forward_only's; SL_ERR_INVALID for a negative count. */
 sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *counts,
                                  const sl_action *actions, sl_schedule **out);
 
@@ -133,7 +136,8 @@ sl_status sl_placement_parse(const char *text, int ranks, int virtual_stages, in
 
 /* ---- Rewrites --------------------------------------------------------------------------- */
 
-/* Adds recomputations by mode. A table that has some of its own stays as it is. */
+/* Adds recomputations by mode. A table that has some of its own stays as it is. Errors:
+ * SL_ERR_MEMORY; the table is then as it was. */
 sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode);
 
 /* ---- Proof ------------------------------------------------------------------------------ */
@@ -174,7 +178,7 @@ typedef struct sl_simulation {
     double *idle;       /* [ranks] makespan less the rank's work */
     int *peak_held;     /* [ranks] most pairs of stage and micro-batch whose activations are held at
                            once, each from F (or R after an F that discards) until B or W */
-    double *peak_bytes; /* [ranks] */
+    double *peak_bytes; /* [ranks] most bytes held at once; 0: the costs' are NULL */
     int entry_count;
     sl_timeline_entry *entries; /* in the table's order: rank 0's row, rank 1's ... */
 } sl_simulation;
@@ -228,14 +232,16 @@ void sl_utilization_clear(sl_utilization *utilization);
  *     0F0 0F1 ... 0B0 0B1
  *     ... 1F0 1B0 1F1 1B1
  *
- * Of a table that deadlocks, what can run is drawn. malloc'ed, the caller frees it. */
+ * Of a table that deadlocks, what can run is drawn. malloc'ed, the caller frees it. Errors:
+ * SL_ERR_INVALID for an action whose stage, micro-batch or kind does not exist, or that is joined
+ * to one with which it cannot share a cell. */
 sl_status sl_schedule_draw(const sl_schedule *schedule, char **text);
 
 /* PyTorch's CSV, compute form, without pauses; malloc'ed. R is sluice's own. */
 sl_status sl_schedule_csv(const sl_schedule *schedule, char **text);
 
-/* What was played, to scale; malloc'ed. The CSV's numbers and the picture's do not depend on the
- * locale. */
+/* What was played, to scale, `simulation` being that of the table; malloc'ed. The numbers do not
+ * depend on the locale. */
 sl_status sl_schedule_svg(const sl_schedule *schedule, const sl_simulation *simulation,
                           char **text);
 

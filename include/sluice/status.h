@@ -2,7 +2,14 @@
  *
  * Every function that can fail returns an sl_status and gives its results through pointers. On
  * an error each result pointer is NULL (or untouched where its comment says so), and the calling
- * thread's error text holds one sentence: who, what was expected, what came, what to do. */
+ * thread's error text holds one sentence: who, what was expected, what came, what to do. Functions
+ * that allocate may return SL_ERR_MEMORY; their comments need not say so.
+ *
+ * A pointer argument must not be NULL unless its comment allows it. Where a header's first comment
+ * says that NULL is refused, its functions that return an sl_status check their arguments:
+ * SL_ERR_INVALID names the one that is NULL. Other functions need not check, neither for NULL nor
+ * for an index that is out of range. Functions named _destroy or _close accept NULL and the address
+ * of a NULL pointer, and set the pointer to NULL. */
 #ifndef SLUICE_STATUS_H
 #define SLUICE_STATUS_H
 

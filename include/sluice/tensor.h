@@ -52,7 +52,7 @@ sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape
  * scalar and for rows that `tensor` does not have; SL_ERR_MEMORY. */
 sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out);
 
-/* Frees the handle, and the storage with its last handle; NULL is allowed. */
+/* Frees the handle, and the storage with its last handle. */
 void sl_tensor_destroy(sl_tensor **tensor);
 
 const sl_shape *sl_tensor_shape(const sl_tensor *tensor);

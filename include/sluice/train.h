@@ -8,7 +8,7 @@
  *     options.data = "data/wikitext-2";
  *     sl_train_run(&options, NULL, 0, &result);
  *
- * NULL is refused (SL_ERR_INVALID names the argument) unless a comment allows it. */
+ * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 

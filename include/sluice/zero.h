@@ -26,7 +26,7 @@ typedef struct sl_zero sl_zero;
  * Errors: as sl_optimizer_create; SL_ERR_INVALID for a group of the backend `nccl`. */
 sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
                          sl_group *group, sl_zero **out);
-void sl_zero_destroy(sl_zero **zero); /* NULL is allowed */
+void sl_zero_destroy(sl_zero **zero);
 
 /* sl_optimizer_step for this rank's shards, after which every rank gets the other ranks' weights.
  * Every rank calls it, on the thread that drives the set's device; it waits for the others. A rank
