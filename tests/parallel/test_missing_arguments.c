@@ -193,10 +193,19 @@ static void ddp_step_without_its_batch_fails_on_every_rank(void **state)
     check_ranks(train_without, "mean_loss", 2);
 }
 
+static void recompute_parse_names_what_is_missing(void **state)
+{
+    (void)state;
+    sl_recompute mode;
+    check_null(sl_recompute_parse(NULL, &mode), "sl_recompute_parse: text is NULL");
+    check_null(sl_recompute_parse("never", NULL), "sl_recompute_parse: out is NULL");
+}
+
 int missing_arguments_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pipe_names_what_is_missing),
+        cmocka_unit_test(recompute_parse_names_what_is_missing),
         cmocka_unit_test(data_parallel_names_what_is_missing),
         cmocka_unit_test(ddp_names_what_is_missing),
         cmocka_unit_test(ddp_step_without_its_batch_fails_on_every_rank),
