@@ -1,9 +1,10 @@
 /* How functions of sluice fail: a status code, and a sentence that says what was wrong.
  *
  * Every function that can fail returns an sl_status and gives its results through pointers. On
- * an error each result pointer is NULL (or untouched where its comment says so), and the calling
- * thread's error text holds one sentence: who, what was expected, what came, what to do. Functions
- * that allocate may return SL_ERR_MEMORY; their comments need not say so.
+ * an error each result pointer is NULL (or untouched where its comment says so); numbers, arrays
+ * and structs that are results have values to rely on only where the function's comment says which.
+ * The calling thread's error text holds one sentence: who, what was expected, what came, what to
+ * do. Functions that allocate may return SL_ERR_MEMORY; their comments need not say so.
  *
  * A pointer argument must not be NULL unless its comment allows it. Where a header's first comment
  * says that NULL is refused, its functions that return an sl_status check their arguments:

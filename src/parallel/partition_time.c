@@ -242,7 +242,7 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
     sl_status status = find_cuts(&s);
     for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
         balance[stage] = s.cuts[stage + 1] - s.cuts[stage];
-    if (seconds)
+    if (seconds && status == SL_OK)
         *seconds = s.seconds;
     free(s.cuts);
     free(s.sums);

@@ -175,6 +175,7 @@ static void cuts_that_do_not_fit_are_left_out(void **state)
     (void)state;
     times of;
     int balance[2] = {0}, most = 2;
+    double seconds = 7;
     sl_schedule *table = open_table("gpipe", 2, 8);
     make_times(12, 2, 0, &of);
     sl_partition_costs costs = {.modules = 12,
@@ -185,8 +186,9 @@ static void cuts_that_do_not_fit_are_left_out(void **state)
     check_ok(sl_partition_by_time(&costs, balance, NULL));
     assert_int_equal(balance[0], 2);
     most = 0;
-    check_error(sl_partition_by_time(&costs, balance, NULL), SL_ERR_NOT_FOUND,
+    check_error(sl_partition_by_time(&costs, balance, &seconds), SL_ERR_NOT_FOUND,
                 "no cut of 12 modules into 2 stages fits");
+    assert_true(seconds == 7 && balance[0] == 2);
     costs.modules = 1;
     check_error(sl_partition_by_time(&costs, balance, NULL), SL_ERR_INVALID,
                 "2 stages need as many modules, there are 1");
