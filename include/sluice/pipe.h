@@ -107,7 +107,7 @@ typedef struct sl_pipe_options {
                                   micro-batches (1 without a table) */
     int accumulate;            /* gradient accumulation steps; each runs the table for chunks /
                                   accumulate micro-batches (rounded up). The results do not change;
-                                  only one step's activations are held. 0: 1 */
+                                  only one step's activations are held. 65,536 at most; 0: 1 */
     sl_recompute recompute;    /* zero value: except_last */
     /* The order of computation: a table, or else what a writer writes with its argument for the
      * micro-batches of a batch. Where a batch has fewer micro-batches than the table, those that
@@ -154,7 +154,7 @@ typedef struct sl_pipe_batch {
                                micro-batches as `input` */
     int input_count;
     const sl_tensor *targets; /* [N, …]; borrowed; read where the last stage is */
-    uint64_t step;            /* of dropout's function */
+    uint64_t step;            /* the training step's number, which seeds dropout */
     int64_t first_sample;     /* global number of row 0; replicas differ here */
     double weight;            /* of the batch's gradient; 0: 1 */
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */

@@ -58,7 +58,7 @@ static sl_status check_options(const sl_pipe_options *options)
         return sl_error(SL_ERR_INVALID, "%s: chunks must be 0 or more, got %d", who,
                         options->chunks);
     if (options->accumulate < 0 || options->accumulate > MOST_ACCUMULATION_STEPS)
-        return sl_error(SL_ERR_INVALID, "%s: accumulate must be from 1 to %d, got %d", who,
+        return sl_error(SL_ERR_INVALID, "%s: accumulate must be from 0 to %d, got %d", who,
                         MOST_ACCUMULATION_STEPS, options->accumulate);
     if (options->recompute < SL_RECOMPUTE_EXCEPT_LAST || options->recompute > SL_RECOMPUTE_ALWAYS)
         return sl_error(SL_ERR_INVALID,

@@ -65,7 +65,7 @@ static void options_that_make_no_sense_are_refused(void **state)
     assert_refused(&b, (sl_pipe_options){.stages = 1, .chunks = -1},
                    "sl_pipe_create: chunks must be 0 or more, got -1");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .accumulate = -1},
-                   "sl_pipe_create: accumulate must be from 1 to 65536, got -1");
+                   "sl_pipe_create: accumulate must be from 0 to 65536, got -1");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .recompute = (sl_recompute)3},
                    "sl_pipe_create: recompute must be except_last, never or always");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .writer_arg = "zb-v"},
