@@ -69,11 +69,12 @@ typedef struct sl_launch_lost_time {
 /* Something to show while a job runs. */
 typedef struct sl_launch_event {
     sl_launch_event_kind kind;
-    int rank, attempt;
+    int rank;           /* of RANK_ERROR */
+    int attempt;        /* of ATTEMPT_FAILED */
     int next_processes; /* of ATTEMPT_FAILED, RESIZED: the next attempt's; 0: there is none */
-    const sl_launch_lost_time *lost;
-    double seconds;   /* CAUGHT_UP: all that was lost */
-    bool knows_steps; /* programs tell their steps (sl_launch_link_steps) */
+    const sl_launch_lost_time *lost; /* of CAUGHT_UP, ENDED */
+    double seconds;   /* CAUGHT_UP: all that was lost; ENDED: since the job's start */
+    bool knows_steps; /* of CAUGHT_UP, ENDED: programs tell their steps (sl_launch_link_steps) */
     const char *text; /* valid during the call, as `lost` */
 } sl_launch_event;
 

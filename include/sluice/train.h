@@ -262,8 +262,9 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
 
 /* Times the modules of `model`, which was created from options->model and has no parameters in a
  * parameter set, into profiles[0 ... modules - 1]: seconds of one of the run's micro-batches, of
- * random tokens, on the device of the module's stage in the first replica. It takes at most the
- * time of four training steps, and the memory of the largest module.
+ * random tokens, on the device of the module's stage in the first replica. It takes about the time
+ * of two training steps for each kind of CPU device and each GPU, up to eight where a batch has
+ * fewer than four rows, and the memory of the largest module.
  *
  * Also writes the modules per stage to balance[0 ... stages - 1], which may be options->balance.
  * For SL_BALANCE_AUTO this is the cut that sl_partition_by_time chooses by these times on each
