@@ -308,31 +308,38 @@ static void step_on_shared_cores_takes_the_sum_of_its_actions(void **state)
     assert_float_equal(seconds, sum, 1e-6 * sum);
 }
 
-/* Three ranks in a loop of two stages each: on all of them the links between neighbours, and which
- * ranks compute on the same cores: the last two. */
+enum { LINK_RANKS = 3 };
+
+/* What each of the ranks has found, which are threads: the test itself checks it. */
+typedef struct found_links {
+    const sl_train_options *options;
+    int cores[LINK_RANKS][LINK_RANKS];
+    sl_link_cost *links[LINK_RANKS]; /* [LINK_RANKS][LINK_RANKS] */
+} found_links;
+
+/* Three ranks in a loop of two stages each. The last two compute on the same cores. */
 static sl_status measure_links(sl_group *group, void *context)
 {
-    enum { RANKS = 3 };
-    const sl_train_options *options = context;
-    sl_link_cost *links;
+    found_links *found = context;
+    int rank = sl_group_rank(group);
     sl_device_list *devices;
-    int cores[RANKS];
     SL_TRY(sl_device_list_create("cpu:0-0", &devices, NULL));
-    sl_device_list_get(devices, 0)->core_set = sl_group_rank(group) == 0 ? 7 : 5;
-    sl_status status = sli_find_cores(options, devices, group, cores);
+    sl_device_list_get(devices, 0)->core_set = rank == 0 ? 7 : 5;
+    sl_status status = sli_find_cores(found->options, devices, group, found->cores[rank]);
     sl_device_list_destroy(&devices);
     SL_TRY(status);
-    assert_true(cores[0] == 0 && cores[1] == 1 && cores[2] == 1);
-    SL_TRY(sli_measure_links(options, group, &links));
-    for (int a = 0; a < RANKS; a++)
-        for (int b = 0; b < RANKS; b++) {
-            const sl_link_cost *one = &links[a * RANKS + b], *back = &links[b * RANKS + a];
+    return sli_measure_links(found->options, group, &found->links[rank]);
+}
+
+static void check_links(const sl_link_cost *links)
+{
+    for (int a = 0; a < LINK_RANKS; a++)
+        for (int b = 0; b < LINK_RANKS; b++) {
+            const sl_link_cost *one = &links[a * LINK_RANKS + b];
             assert_true(a == b ? one->seconds == 0 : one->seconds > 0);
             assert_true(one->seconds_per_byte >= 0);
-            assert_memory_equal(one, back, sizeof *one);
+            assert_memory_equal(one, &links[b * LINK_RANKS + a], sizeof *one);
         }
-    free(links);
-    return SL_OK;
 }
 
 static void links_and_cores_are_the_same_on_all_ranks(void **state)
@@ -340,11 +347,20 @@ static void links_and_cores_are_the_same_on_all_ranks(void **state)
     (void)state;
     sl_train_task task = make_task(&normal);
     sl_train_options options = options_of(&task);
+    found_links found = {.options = &options};
     options.replicas = 1;
-    options.ranks = options.local_ranks = options.pipeline_ranks = 3;
+    options.ranks = options.local_ranks = options.pipeline_ranks = LINK_RANKS;
     options.schedule = "interleaved";
     options.virtual_stages = 2;
-    check_ok(sl_spawn(measure_links, &options, 3, NULL));
+    check_ok(sl_spawn(measure_links, &found, LINK_RANKS, NULL));
+    for (int rank = 0; rank < LINK_RANKS; rank++) {
+        const int *cores = found.cores[rank];
+        assert_true(cores[0] == 0 && cores[1] == 1 && cores[2] == 1);
+        check_links(found.links[rank]);
+        assert_memory_equal(found.links[rank], found.links[0],
+                            LINK_RANKS * LINK_RANKS * sizeof *found.links[0]);
+        free(found.links[rank]);
+    }
 }
 
 /* The rows of a profile, which such a run begins with, are checked as those of a step. */
