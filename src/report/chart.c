@@ -134,7 +134,7 @@ static void draw_axes(const frame *on)
 
 /* ---- Curves ------------------------------------------------------------------------------- */
 
-/* How many points a bucket has: one, or so many that each pixel's column has one bucket. */
+/* How many points a bucket has: one, or so many that there are at most BUCKETS of them. */
 static size_t bucket_points(const sli_curve *curve)
 {
     return curve->count > MOST_POINTS ? (curve->count + BUCKETS - 1) / BUCKETS : 1;

@@ -254,7 +254,8 @@ const sl_option sl_plan_option_rows[] = {
 
     {.name = "batch-size", .value = "N", .group = "Batches", FIELD(INT64, batch_size),
      RANGE(1, MAX_ROWS), .affects_numbers = always,
-     .help = "Rows of each shard in a training batch; its text is cut into as many columns"},
+     .help = "Rows that each shard gives to a training batch. The shard's text is cut into this many "
+             "columns, one for each row"},
     {.name = "bptt", .value = "T", .group = "Batches", FIELD(INT64, bptt),
      RANGE(1, SL_MAX_POSITIONS), .affects_numbers = always,
      .help = "Tokens in each row of a batch"},

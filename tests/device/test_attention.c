@@ -1,4 +1,4 @@
-/* Attention of later queries alone, and of as many positions as a model may have. */
+/* Attention of later queries alone, and of thousands of positions. */
 #include "device/cases.h"
 #include "support/check.h"
 
