@@ -60,7 +60,7 @@ static void try_pipeline(run_demand *demand)
     sl_train_options changed = *given;
     changed.recompute = SL_RECOMPUTE_ALWAYS;
     if (given->recompute != SL_RECOMPUTE_ALWAYS)
-        try_change(demand, &changed, "activations that are always recomputed");
+        try_change(demand, &changed, "activations recomputed always");
     for (int i = 0; sl_schedule_names[i]; i++) {
         changed = *given;
         changed.schedule = sl_schedule_names[i];
@@ -86,7 +86,7 @@ static void try_replicas(run_demand *demand)
     changed = *given;
     changed.zero = true;
     if (!given->zero && sl_train_options_replicas(given) > 1)
-        try_change(demand, &changed, "an optimizer whose state is sharded");
+        try_change(demand, &changed, "zero, which shards the optimizer's state");
     if (given->ranks > 1)
         return;
     changed = *given;

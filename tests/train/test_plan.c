@@ -292,7 +292,7 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
     static const char *const said[] = {" GiB of memory (parameters 7.91 GiB, gradients 7.76",
                                        "best parameters 3.88 GiB",
                                        "), but this host has 20.25 GiB. It fits with one of: ",
-                                       ": activations that are always ",
+                                       ": activations recomputed always",
                                        ", the schedule 1f1b",
                                        ", a batch size of 5,",
                                        ", 1 replica,",
