@@ -359,8 +359,9 @@ static void links_and_cores_are_the_same_on_all_ranks(void **state)
         check_links(found.links[rank]);
         assert_memory_equal(found.links[rank], found.links[0],
                             LINK_RANKS * LINK_RANKS * sizeof *found.links[0]);
-        free(found.links[rank]);
     }
+    for (int rank = 0; rank < LINK_RANKS; rank++)
+        free(found.links[rank]);
 }
 
 /* The rows of a profile, which such a run begins with, are checked as those of a step. */
