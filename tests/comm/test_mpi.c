@@ -40,8 +40,10 @@ static void operations_give_the_bits_of_local_ranks(void **state)
 static void nccl_between_processes_gives_the_bits_of_local_ranks(void **state)
 {
     (void)state;
-    if (!getenv("FAKE_CUDA_ANY_MEMORY"))
+    if (!getenv("FAKE_CUDA_ANY_MEMORY")) {
+        print_message("skipped: the fake CUDA runtime was not built\n");
         skip();
+    }
     mpi_job_run("nccl", 2);
     check_nobody_complains();
 }

@@ -217,13 +217,20 @@ static void saves_and_errors_are_packets(void **state)
     assert_null(link);
 }
 
+static void skip_without_mpirun(void)
+{
+    if (system("mpirun --version >/dev/null 2>&1") != 0) {
+        print_message("skipped: there is no mpirun\n");
+        skip();
+    }
+}
+
 static void control_characters_in_an_error_are_escaped(void **state)
 {
     static const char script[] =
         "printf 'error two\\nlines\\033[31m\\r\\n' >&$SLUICE_LAUNCH_FD\nexit 3\n";
     program_run run;
-    if (system("mpirun --version >/dev/null 2>&1") != 0)
-        skip();
+    skip_without_mpirun();
     const char *path = scratch_path(*state, "job.sh");
     write_file(path, script, sizeof script - 1);
     program_start(&run, "launch -n 1 sh %s", path);
@@ -390,8 +397,7 @@ static void time_lost_to_failures_is_reported(void **state)
                                  "2) steps 2 0.2; steps 3 0; steps 4 0;;\n"
                                  "esac\n";
     program_run run;
-    if (system("mpirun --version >/dev/null 2>&1") != 0)
-        skip();
+    skip_without_mpirun();
     const char *path = scratch_path(*state, "job.sh");
     write_file(path, script, sizeof script - 1);
     program_start(&run, "launch -n 1 --max-restarts 2 sh %s", path);
@@ -414,8 +420,7 @@ static void request_below_the_least_fails_the_job(void **state)
 {
     static const char script[] = "printf 'processes 1' >&$SLUICE_LAUNCH_FD\n";
     program_run run;
-    if (system("mpirun --version >/dev/null 2>&1") != 0)
-        skip();
+    skip_without_mpirun();
     const char *path = scratch_path(*state, "job.sh");
     write_file(path, script, sizeof script - 1);
     program_start(&run, "launch -n 2 --max-restarts 1 --elastic 2:2 sh %s", path);
@@ -432,8 +437,7 @@ static void hosts_without_sense_are_refused(void **state)
     static const char *const lines[] = {"slots1 slots=0\n", "node slots = 4097\n",
                                         "node max-slots=4 slots=-1\n"};
     program_run run;
-    if (system("mpirun --version >/dev/null 2>&1") != 0)
-        skip();
+    skip_without_mpirun();
     const char *path = scratch_path(*state, "hosts");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         write_file(path, lines[i], strlen(lines[i]));
@@ -469,8 +473,7 @@ static void elastic_job_follows_its_hosts(void **state)
         "esac\n";
     scratch *in = *state;
     program_run run;
-    if (system("mpirun --version >/dev/null 2>&1") != 0)
-        skip();
+    skip_without_mpirun();
     write_file(scratch_path(in, "hosts"), hosts, sizeof hosts - 1);
     write_file(scratch_path(in, "agent"), agent, sizeof agent - 1);
     write_file(scratch_path(in, "job.sh"), script, sizeof script - 1);
@@ -507,10 +510,7 @@ static void drawing_below_an_error_keeps_its_lines(void **state)
     static const char table[] = "0F0,0B0\n1B0,1F0\n";
     scratch *in = *state;
     program_run run;
-    if (system("mpirun --version >/dev/null 2>&1") != 0) {
-        print_message("skipped: there is no mpirun\n");
-        skip();
-    }
+    skip_without_mpirun();
     write_file(scratch_path(in, "bad\n\x1b[2J.csv"), table, strlen(table));
     program_start(&run, "launch -n 2 %s schedule --schedule %s/bad\n\x1b[2J.csv",
                   getenv("SLUICE_PROGRAM"), in->directory);

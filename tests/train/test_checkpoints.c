@@ -512,15 +512,6 @@ static void second_run_to_the_same_directory_is_refused(void **state)
     assert_non_null(strstr(sl_error_text(), "another run saves its checkpoints there"));
 }
 
-/* A directory that takes `most` bytes; false where this process may not make one. */
-static bool small_disk(scratch *in, int most)
-{
-    char options[64];
-    assert_int_equal(mkdir(checkpoints_path(in), 0777), 0);
-    snprintf(options, sizeof options, "size=%d", most);
-    return mount("none", checkpoints_path(in), "tmpfs", 0, options) == 0;
-}
-
 static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
 {
     static small_record record, whole;
@@ -529,8 +520,11 @@ static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
     event_log log;
     sl_train_options options = three_epochs(in);
     check_ok(small_run(&options, &whole));
-    if (!small_disk(in, 900 << 10))
+    assert_int_equal(mkdir(checkpoints_path(in), 0777), 0);
+    if (mount("none", checkpoints_path(in), "tmpfs", 0, "size=900k") != 0) {
+        print_message("skipped: a small file system cannot be mounted here\n");
         skip();
+    }
     /* The best model and one checkpoint fit; the next one does not fit beside them. */
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(in), .every_steps = 5};
     sl_status status = run_noting(&options, &record, &log, &result);
