@@ -1,4 +1,5 @@
 #include "small_run.h"
+#include "support/conversions.h"
 #include "train/profile.h"
 
 #include <math.h>
@@ -314,6 +315,65 @@ static void unwritable_checkpoint_directory_is_refused_before_training(void **st
     assert_int_equal(record.step_count, 0);
 }
 
+/* ---- Weights in bf16 ---------------------------------------------------------------------- */
+
+typedef struct conversion_record {
+    conversions converted;
+    int steps, evaluations;
+} conversion_record;
+
+static sl_status count_from_start(void *context, const sl_run_info *info)
+{
+    conversion_record *record = context;
+    count_conversions(&record->converted, info->pipe);
+    return SL_OK;
+}
+
+static sl_status expect_each_weight_once(conversion_record *record, const char *when, int number)
+{
+    int made = take_conversions(&record->converted), weights = record->converted.weights;
+    return made == weights ? SL_OK
+                           : sl_error(SL_ERR_INTERNAL, "%d conversions of %d weights in %s %d",
+                                      made, weights, when, number);
+}
+
+static sl_status check_conversions_of_step(void *context, const sl_step_info *step)
+{
+    conversion_record *record = context;
+    record->steps++;
+    return expect_each_weight_once(record, "step", (int)step->step);
+}
+
+static sl_status check_conversions_of_evaluation(void *context, const sl_eval_info *eval)
+{
+    (void)eval;
+    conversion_record *record = context;
+    return expect_each_weight_once(record, "evaluation", ++record->evaluations);
+}
+
+/* The step's shards, 3 micro-batches each, have the same weights, and so have an evaluation's
+ * batches; the steps and the evaluations have different ones. */
+static void weights_are_converted_to_bf16_once_a_step_of_several_shards(void **state)
+{
+    enum { WEIGHTS = 4 * 3 + 1 /* the layers' and the decoder's; a look-up needs none */ };
+    static conversion_record record;
+    sl_run_result result;
+    sl_train_options options = small_options(*state);
+    sl_reporter reporter = {.context = &record,
+                            .started = count_from_start,
+                            .step = check_conversions_of_step,
+                            .evaluated = check_conversions_of_evaluation};
+    options.precision = SL_PRECISION_BF16;
+    for (options.shards = 1; options.shards <= 3; options.shards += 2)
+        for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++) {
+            record = (conversion_record){.steps = 0};
+            check_ok(sl_train_run(&options, &reporter, 1, &result));
+            assert_int_equal(record.converted.weights, WEIGHTS);
+            assert_int_equal(record.steps, 4);
+            assert_int_equal(record.evaluations, 2);
+        }
+}
+
 /* ---- The devices' peak -------------------------------------------------------------------- */
 
 static void measuring_the_peak_leaves_no_memory_on_the_device(void **state)
@@ -349,6 +409,7 @@ int trainer_tests(void)
         WITH_CORPUS(place_for_weights_is_tried_before_training),
         WITH_CORPUS(data_too_short_for_a_block_name_their_file),
         WITH_CORPUS(unwritable_checkpoint_directory_is_refused_before_training),
+        WITH_CORPUS(weights_are_converted_to_bf16_once_a_step_of_several_shards),
         cmocka_unit_test(measuring_the_peak_leaves_no_memory_on_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
