@@ -322,7 +322,6 @@ static void signal_ranks(attempt *self, int number)
 
 static void forward_signal(attempt *self, int number)
 {
-    self->end->is_final = true;
     self->signal = number;
     signal_ranks(self, number);
     if (self->started == self->count) {
@@ -334,29 +333,45 @@ static void forward_signal(attempt *self, int number)
     enter_phase(self, TERMINATED); /* ranks that are yet to start would not get the signal */
 }
 
+/* A signal ends the grace. */
+static void report_ranks_cut_off(attempt *self, int number)
+{
+    char limit[96] = "before the next signal";
+    if (!self->signal)
+        snprintf(limit, sizeof limit, "before signal %d (%s)", number, strsignal(number));
+    report_running_ranks(self, limit);
+}
+
 /* Those with which a program is asked for something else than its end: rank 0 does it for all. */
 static bool is_request(int number)
 {
     return number == SIGUSR1 || number == SIGUSR2;
 }
 
-/* The first signal goes to the programs, each later one ends a phase. */
+/* Any signal but a request makes this attempt the last one. A job's first one goes to the programs,
+ * if none has failed, and each other one ends a phase. */
 static void handle_signal(attempt *self, int number)
 {
     if (is_request(number)) {
         sli_wire_listener_send(self->listener, 0,
                                &(sli_wire_message){.kind = SLI_LAUNCHER_SIGNAL, .number = number});
-    } else if (self->phase == RUNNING) {
+        return;
+    }
+    self->end->is_final = true;
+    if (self->phase == RUNNING) {
         forward_signal(self, number);
+    } else if (self->phase == ENDING && self->end->grows) {
+        /* The programs have had SIGTERM from grow_job: that is as if this had been forwarded. */
+        self->end->grows = false;
+        self->signal = number;
     } else if (may_repeat(number)) {
         return;
-    } else if (self->phase == ENDING && (self->end->grows || may_repeat(self->signal))) {
-        self->end->is_final = true;
-        self->end->grows = false;
+    } else if (self->phase == ENDING && may_repeat(self->signal)) {
+        /* The terminal's, or the output's, was not the user's: this is the user's first. */
         self->signal = number;
     } else {
         if (self->phase == ENDING)
-            report_running_ranks(self, "before the next signal");
+            report_ranks_cut_off(self, number);
         if (self->phase < KILLED)
             enter_phase(self, self->phase + 1);
     }

@@ -174,7 +174,7 @@ static sl_status plan_next(launcher *self, const sli_job_end *end, bool *again)
 {
     bool failed = end->exit_status != 0;
     *again = false;
-    bool resized = !failed && (end->grows || end->fewer > 0);
+    bool resized = !failed && !end->is_final && (end->grows || end->fewer > 0);
     if (!failed && !resized)
         return SL_OK;
     self->failures += failed;

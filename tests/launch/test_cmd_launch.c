@@ -1,75 +1,10 @@
 /* The program `sluice launch`, run as a user does: shell scripts are what it starts. */
 #include "core/wire.h"
-#include "io/scratch.h"
-#include "support/program.h"
+#include "launch/shell_job.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
-
-/* Every rank leaves its process number in a file; what it is to do follows. */
-static const char head[] = "cd \"$(dirname \"$0\")\" || exit 99\n"
-                           "echo $$ >pid.$RANK.$TORCHELASTIC_RESTART_COUNT\n"
-                           "all() { while [ $(ls $1.* | wc -l) != $WORLD_SIZE ]; do sleep 0.01; "
-                           "done; }\n"
-                           "see_end() {\n"
-                           "    until [ -s pid.$1.0 ]; do sleep 0.01; done\n"
-                           "    while [ -d /proc/$(cat pid.$1.0) ]; do sleep 0.01; done\n"
-                           "    sleep 0.5\n"
-                           "}\n";
-
-/* The process that called mpirun: the shell's parent's parent's parent. */
-static const char find_launcher[] = "parent() { read -r _ _ _ p _ </proc/$1/stat; echo $p; }\n"
-                                    "launcher=$(parent $(parent $(parent $$)))\n";
-
-static void write_script(scratch *in, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void write_script(scratch *in, const char *format, ...)
-{
-    FILE *file = fopen(scratch_path(in, "job.sh"), "w");
-    va_list values;
-    assert_non_null(file);
-    fputs(head, file);
-    va_start(values, format);
-    vfprintf(file, format, values);
-    va_end(values);
-    assert_int_equal(fclose(file), 0);
-}
-
-/* Runs `sluice launch OPTIONS sh job.sh`. */
-static void launch(program_run *to, scratch *in, const char *options)
-{
-    program_start(to, "launch %s sh %s/job.sh", options, in->directory);
-}
-
-/* How many processes left their numbers; *running is one of them that still runs, or 0. */
-static int count_processes(scratch *in, int *running)
-{
-    int found = 0;
-    DIR *open = opendir(in->directory);
-    assert_non_null(open);
-    *running = 0;
-    for (struct dirent *entry; (entry = readdir(open));) {
-        char text[32] = "";
-        if (strncmp(entry->d_name, "pid.", 4) != 0)
-            continue;
-        found++;
-        read_file(scratch_path(in, entry->d_name), text, sizeof text - 1);
-        if (process_runs(atoi(text)))
-            *running = atoi(text);
-    }
-    closedir(open);
-    return found;
-}
-
-/* Fails the test unless `count` processes left their numbers and all of them have ended. */
-static void check_all_ended(scratch *in, int count)
-{
-    int running;
-    assert_int_equal(count_processes(in, &running), count);
-    if (running)
-        fail_msg("process %d still runs", running);
-}
 
 /* ---- Ranks -------------------------------------------------------------------------------- */
 
@@ -335,87 +270,6 @@ static void elastic_job_without_dead_keeps_its_size(void **state)
     check_text(run.err, " ended with exit status 5; starting again with 2 processes\n");
 }
 
-/* ---- Signals ------------------------------------------------------------------------------ */
-
-static void signals_reach_every_rank(void **state)
-{
-    static const char *const names[] = {"INT", "TERM", "HUP"};
-    scratch *in = *state;
-    program_run run;
-    for (int i = 0; i < 3; i++) {
-        write_script(in,
-                     "%strap 'echo rank $RANK got %s; exit 0' %s\n"
-                     "touch ready.$RANK\n"
-                     "[ $RANK = 0 ] && { all ready; kill -%s $launcher; }\n"
-                     "while :; do sleep 0.01; done\n",
-                     find_launcher, names[i], names[i], names[i]);
-        launch(&run, in, "-n 2 --max-restarts 3");
-        assert_int_equal(run.status, 0); /* as the programs ended */
-        for (int rank = 0; rank < 2; rank++) {
-            char line[64];
-            snprintf(line, sizeof line, "^rank %d got %s$", rank, names[i]);
-            check_line(run.out, line);
-        }
-        check_all_ended(in, 2);
-        scratch_entries(in, 1);
-    }
-}
-
-static void requests_reach_rank_0_and_end_nothing(void **state)
-{
-    scratch *in = *state;
-    program_run run;
-    write_script(in,
-                 "%strap 'echo rank $RANK saves; touch saved' USR1\n"
-                 "trap 'echo rank $RANK shows; touch shown' USR2\n"
-                 "touch ready.$RANK\n"
-                 "await() { until [ -e $1 ]; do sleep 0.01; done; }\n"
-                 "[ $RANK = 0 ] && { all ready; kill -USR1 $launcher; await saved; }\n"
-                 "[ $RANK = 0 ] && { kill -USR2 $launcher; await shown; }\n"
-                 "await shown\n",
-                 find_launcher);
-    launch(&run, in, "-n 2");
-    assert_int_equal(run.status, 0);
-    check_line(run.out, "^rank 0 saves$");
-    check_line(run.out, "^rank 0 shows$");
-    assert_null(strstr(run.out, "rank 1"));
-    scratch_entries(in, 1);
-}
-
-static void job_ended_by_a_signal_is_not_started_again(void **state)
-{
-    scratch *in = *state;
-    program_run run;
-    write_script(in,
-                 "%stouch ready.$RANK\n"
-                 "[ $RANK = 0 ] && { all ready; kill -TERM $launcher; }\n"
-                 "while :; do sleep 0.01; done\n",
-                 find_launcher);
-    launch(&run, in, "-n 2 --max-restarts 3");
-    check_refused(&run, 128 + SIGTERM, " was killed by signal 15 (Terminated)\n");
-    check_text(run.err, "attempt 1 of 4: rank ");
-    check_all_ended(in, 2);
-}
-
-static void second_signal_ends_programs_that_ignore_the_first(void **state)
-{
-    scratch *in = *state;
-    program_run run;
-    write_script(in,
-                 "%strap '' TERM\n"
-                 "trap 'touch got.$RANK' INT\n"
-                 "touch ready.$RANK\n"
-                 "[ $RANK = 0 ] && { all ready; kill -INT $launcher; all got; kill -INT "
-                 "$launcher; }\n"
-                 "while :; do sleep 0.01; done\n",
-                 find_launcher);
-    launch(&run, in, "-n 2 --grace 100");
-    assert_int_equal(run.status, 128 + SIGINT);
-    check_line(run.err, "^sluice: stopped by signal 2 \\(Interrupt\\); rank 0 on [^ ]+ and 1 other "
-                        "did not end before the next signal, and were ended$");
-    check_all_ended(in, 2);
-}
-
 /* ---- Saving ------------------------------------------------------------------------------- */
 
 /* Every rank takes its time to save when it is told to end, some longer than the grace. */
@@ -580,10 +434,6 @@ int cmd_launch_tests(void)
         IN_SCRATCH(restarts_end),
         IN_SCRATCH(elastic_job_goes_on_without_the_dead),
         IN_SCRATCH(elastic_job_without_dead_keeps_its_size),
-        IN_SCRATCH(signals_reach_every_rank),
-        IN_SCRATCH(requests_reach_rank_0_and_end_nothing),
-        IN_SCRATCH(job_ended_by_a_signal_is_not_started_again),
-        IN_SCRATCH(second_signal_ends_programs_that_ignore_the_first),
         IN_SCRATCH(grace_begins_again_while_a_program_saves),
         IN_SCRATCH(save_under_way_at_a_failure_is_not_cut_off),
         IN_SCRATCH(saving_adds_a_limited_time),

@@ -1,0 +1,183 @@
+/* What signals do to a job that `sluice launch` runs. */
+#include "launch/shell_job.h"
+
+#include <signal.h>
+
+static void signals_reach_every_rank(void **state)
+{
+    static const char *const names[] = {"INT", "TERM", "HUP"};
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 3; i++) {
+        write_script(in,
+                     "%strap 'echo rank $RANK got %s; exit 0' %s\n"
+                     "touch ready.$RANK\n"
+                     "[ $RANK = 0 ] && { all ready; kill -%s $launcher; }\n"
+                     "while :; do sleep 0.01; done\n",
+                     find_launcher, names[i], names[i], names[i]);
+        launch(&run, in, "-n 2 --max-restarts 3");
+        assert_int_equal(run.status, 0); /* as the programs ended */
+        for (int rank = 0; rank < 2; rank++) {
+            char line[64];
+            snprintf(line, sizeof line, "^rank %d got %s$", rank, names[i]);
+            check_line(run.out, line);
+        }
+        check_all_ended(in, 2);
+        scratch_entries(in, 1);
+    }
+}
+
+static void requests_reach_rank_0_and_end_nothing(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%strap 'echo rank $RANK saves; touch saved' USR1\n"
+                 "trap 'echo rank $RANK shows; touch shown' USR2\n"
+                 "touch ready.$RANK\n"
+                 "await() { until [ -e $1 ]; do sleep 0.01; done; }\n"
+                 "[ $RANK = 0 ] && { all ready; kill -USR1 $launcher; await saved; }\n"
+                 "[ $RANK = 0 ] && { kill -USR2 $launcher; await shown; }\n"
+                 "await shown\n",
+                 find_launcher);
+    launch(&run, in, "-n 2");
+    assert_int_equal(run.status, 0);
+    check_line(run.out, "^rank 0 saves$");
+    check_line(run.out, "^rank 0 shows$");
+    assert_null(strstr(run.out, "rank 1"));
+    scratch_entries(in, 1);
+}
+
+static void job_ended_by_a_signal_is_not_started_again(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%stouch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -TERM $launcher; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2 --max-restarts 3");
+    check_refused(&run, 128 + SIGTERM, " was killed by signal 15 (Terminated)\n");
+    check_text(run.err, "attempt 1 of 4: rank ");
+    check_all_ended(in, 2);
+}
+
+static void second_signal_ends_programs_that_ignore_the_first(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%strap '' TERM\n"
+                 "trap 'touch got.$RANK' INT\n"
+                 "touch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -INT $launcher; all got; kill -INT "
+                 "$launcher; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2 --grace 100");
+    assert_int_equal(run.status, 128 + SIGINT);
+    check_line(run.err, "^sluice: stopped by signal 2 \\(Interrupt\\); rank 0 on [^ ]+ and 1 other "
+                        "did not end before the next signal, and were ended$");
+    check_all_ended(in, 2);
+}
+
+/* A job that is wrongly started again ends at once. */
+static const char only_once[] = "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 77\n";
+
+/* A rank has failed, and the others have their grace. */
+static void signal_after_a_failure_stops_the_job(void **state)
+{
+    static const struct {
+        const char *name, *last_line;
+    } cases[] = {
+        {"HUP", "^sluice: attempt 1 of 4: rank 1 on [^ ]+ ended with exit status 4$"},
+        {"TERM", "^sluice: attempt 1 of 4: rank 1 on [^ ]+ ended with exit status 4; rank 0 on "
+                 "[^ ]+ did not end before signal 15 \\(Terminated\\), and was ended$"},
+    };
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 2; i++) {
+        write_script(in,
+                     "%s%s[ $RANK = 1 ] && { all pid; exit 4; }\n"
+                     "see_end 1; kill -%s $launcher; sleep 1\n",
+                     only_once, find_launcher, cases[i].name);
+        launch(&run, in, "-n 2 --max-restarts 3");
+        assert_int_equal(run.status, 4);
+        check_line(run.err, cases[i].last_line);
+        check_without(run.err, "starting again");
+        check_all_ended(in, 2);
+        scratch_entries(in, 1);
+    }
+}
+
+static void signal_after_a_request_for_fewer_processes_stops_the_job(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%s%strap 'exit 0' TERM\n"
+                 "touch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; printf 'processes 1' >&$SLUICE_LAUNCH_FD; }\n"
+                 "[ $RANK = 0 ] && { sleep 0.5; kill -TERM $launcher; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 only_once, find_launcher);
+    launch(&run, in, "-n 2 --max-restarts 3 --elastic 1:2");
+    assert_int_equal(run.status, 0);
+    check_without(run.err, "sluice:");
+    check_all_ended(in, 2);
+}
+
+/* node2, a host that the agent alone knows, does not answer at first. When it does, the job is to
+ * start again with it, and the programs get SIGTERM. */
+static void signal_to_a_job_that_grows_stops_it(void **state)
+{
+    static const char hosts[] = "localhost slots=1\nnode2 slots=1\n";
+    static const char agent[] = "#!/bin/sh\n"
+                                "[ ! -e \"${0%/*}/lost.$1\" ] || exit 1\n"
+                                "shift\nexec sh -c \"$*\"\n";
+    static const char *const names[] = {"HUP", "INT"};
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 2; i++) {
+        write_file(scratch_path(in, "hosts"), hosts, sizeof hosts - 1);
+        write_file(scratch_path(in, "agent"), agent, sizeof agent - 1);
+        write_file(scratch_path(in, "lost.node2"), "", 0);
+        assert_int_equal(chmod(scratch_path(in, "agent"), 0700), 0);
+        write_script(in,
+                     "%s%strap 'echo told; kill -%s $launcher; sleep 0.5; exit 0' TERM\n"
+                     "rm lost.node2; printf saved >&$SLUICE_LAUNCH_FD\n"
+                     "while :; do sleep 0.01; done\n",
+                     only_once, find_launcher, names[i]);
+        program_start(&run,
+                      "launch -n 2 --max-restarts 3 --elastic 1:2 --hosts %s/hosts "
+                      "--launch-agent %s/agent sh %s/job.sh",
+                      in->directory, in->directory, in->directory);
+        assert_int_equal(run.status, 0);
+        assert_string_equal(run.out, "told\n");
+        check_without(run.err, "starting again");
+        check_all_ended(in, 1);
+        scratch_entries(in, 1);
+    }
+}
+
+int signals_tests(void)
+{
+#define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        IN_SCRATCH(signals_reach_every_rank),
+        IN_SCRATCH(requests_reach_rank_0_and_end_nothing),
+        IN_SCRATCH(job_ended_by_a_signal_is_not_started_again),
+        IN_SCRATCH(second_signal_ends_programs_that_ignore_the_first),
+        IN_SCRATCH(signal_after_a_failure_stops_the_job),
+        IN_SCRATCH(signal_after_a_request_for_fewer_processes_stops_the_job),
+        IN_SCRATCH(signal_to_a_job_that_grows_stops_it),
+    };
+    if (!program_exists())
+        return 77;
+    if (system("mpirun --version >/dev/null 2>&1") != 0) {
+        print_message("skipped: there is no mpirun\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
