@@ -83,57 +83,6 @@ static void split_and_stages_are_chosen(void **state)
     assert_string_equal(one.out, two.out);
 }
 
-/* Without AVX-512 BF16 there is one warning, and the same numbers to rounding. */
-static void precision_is_chosen_and_warned_of(void **state)
-{
-    enum { KINDS = 2 };
-    const char *const warning =
-        "sluice: warning: without AVX-512 BF16, --precision bf16 is slower than f32\n";
-    scratch *in = *state;
-    program_run f32, bf16[KINDS], text;
-    program_succeed(&f32, "eval --init %s/model.safetensors --data %s " TINY_BATCH, in->directory,
-                    in->directory);
-    for (int i = 0; i < KINDS; i++) {
-        if (i > 0)
-            setenv("SL_ISA", "baseline", 1);
-        program_start(&bf16[i],
-                      "eval --init %s/model.safetensors --data %s --precision bf16 " TINY_BATCH,
-                      in->directory, in->directory);
-        unsetenv("SL_ISA");
-        assert_int_equal(bf16[i].status, 0);
-        double loss = number_after(f32.out, "test loss ");
-        assert_float_equal(number_after(bf16[i].out, "test loss "), loss, 0.01 * loss);
-    }
-    assert_string_equal(bf16[1].err, warning);
-    assert_true(strcmp(bf16[0].err, warning) == 0 || *bf16[0].err == '\0');
-    program_start(&text, "generate --init %s/model.safetensors --greedy --precision bf16",
-                  in->directory);
-    assert_int_equal(text.status, 0);
-    check_line(text.out, "^the [a-z]");
-}
-
-/* Checkpoints are f32, so a run goes on in the other precision. */
-static void run_goes_on_in_another_precision(void **state)
-{
-    scratch *in = *state;
-    const char *at = in->directory;
-    program_run run;
-    for (int i = 0; i < 2; i++) {
-        const char *first = i ? "bf16" : "f32", *then = i ? "f32" : "bf16";
-        program_start(&run,
-                      "train --data %s --epochs 2 --max-batches 2 --batch-size 8 --save-dir "
-                      "%s/other/%s --save-every 2 --precision %s " TINY_MODEL " " TINY_BATCH,
-                      at, at, first, first);
-        assert_int_equal(run.status, 0);
-        program_start(&run,
-                      "train --data %s --epochs 3 --max-batches 2 --batch-size 8 --resume "
-                      "%s/other/%s --precision %s " TINY_MODEL " " TINY_BATCH,
-                      at, at, first, then);
-        assert_int_equal(run.status, 0);
-        check_line(run.out, "^\\| end of epoch   3 ");
-    }
-}
-
 static void batches_are_as_many_as_asked_for(void **state)
 {
     scratch *in = *state;
@@ -451,8 +400,6 @@ int saved_models_tests(void)
         cmocka_unit_test(weights_that_fit_begin_another_model),
         cmocka_unit_test(saved_weights_give_the_loss_that_the_run_ended_with),
         cmocka_unit_test(split_and_stages_are_chosen),
-        cmocka_unit_test(precision_is_chosen_and_warned_of),
-        cmocka_unit_test(run_goes_on_in_another_precision),
         cmocka_unit_test(batches_are_as_many_as_asked_for),
         cmocka_unit_test(logits_of_the_first_batch_are_written),
         cmocka_unit_test(logits_overwrite_nothing_that_is_read),

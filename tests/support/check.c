@@ -68,6 +68,23 @@ bool process_runs(int process)
     return state && state[2] != 'Z' && state[2] != 'X';
 }
 
+/* The words of the line "flags", of which every core has one. */
+bool processor_has_bf16(void)
+{
+    char *line = NULL;
+    size_t room = 0;
+    bool found = false;
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && getline(&line, &room, file) > 0)
+        if (strncmp(line, "flags", strlen("flags")) == 0)
+            for (char *rest = line, *word; (word = strtok_r(rest, " \t\n", &rest));)
+                found = found || strcmp(word, "avx512_bf16") == 0 || strcmp(word, "amx_bf16") == 0;
+    free(line);
+    if (file)
+        fclose(file);
+    return found;
+}
+
 /* ---- Checks ----------------------------------------------------------------------------- */
 
 void check_ok_at(sl_status status, const char *file, int line)

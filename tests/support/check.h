@@ -36,6 +36,9 @@ int test_draw(unsigned *state, int low, int high);
 #define check_ok(status)                check_ok_at(status, __FILE__, __LINE__)
 #define check_error(status, code, text) check_error_at(status, code, text, __FILE__, __LINE__)
 
+/* Whether /proc/cpuinfo lists an instruction set that multiplies bf16 matrices. */
+bool processor_has_bf16(void);
+
 /* A zombie waits for its parent to reap it, and runs no more. */
 bool process_runs(int process);
 
