@@ -4,6 +4,7 @@
 #include "check.h"
 #include "core/sum_tree.h"
 #include "modules.h"
+#include "nn/module.h"
 #include "parallel/ddp.h"
 #include "pipes.h"
 #include "replicas.h"
@@ -161,6 +162,7 @@ static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
         p.options.table = p.table = random_table(&seed, ranks, virtual_stages, p.options.chunks);
     for (int i = 0; i < ranks; i++) /* every rank of the group has some */
         p.group_ranks[i] = i < size ? size - 1 - i : test_draw(&seed, 0, size - 1);
+    p.options.precision = test_draw(&seed, 0, 2) ? SL_PRECISION_F32 : SL_PRECISION_BF16;
     *out = p;
     if (!evenly)
         out->options.group_ranks = out->group_ranks;
@@ -302,11 +304,12 @@ static sl_status compare_parameters(const layout_pipe *own, const layout_pipe *w
 }
 
 /* A rank's devices hold the parameters of its own stages, each on a boundary of 64 bytes, and the
- * value that is tied to another process's: no others. */
+ * value that is tied to another process's: no others. In bf16, also a copy of each for products. */
 static sl_status check_parameter_memory(const plan *p, const layout_pipe *own)
 {
     uint64_t held = 0, expected = 0;
     int last = p->options.stages - 1;
+    bool in_bf16 = p->options.precision == SL_PRECISION_BF16;
     bool has_copy = p->is_language_model && p->is_tied && sl_pipe_parameters(own->pipe, last) &&
                     !sl_pipe_parameters(own->pipe, 0);
     for (int i = 0; i < LAYOUT_MAX_RANKS; i++) {
@@ -318,11 +321,13 @@ static sl_status check_parameter_memory(const plan *p, const layout_pipe *own)
     for (int s = 0; s <= last; s++) {
         const sl_parameter_set *set = sl_pipe_parameters(own->pipe, s);
         for (int i = 0; set && i < sl_parameter_set_count(set); i++) {
-            const sl_tensor *value = sl_parameter_value(sl_parameter_set_get(set, i));
-            expected += (sl_tensor_bytes(value) + 63) / 64 * 64;
+            const sl_parameter *one = sl_parameter_set_get(set, i);
+            size_t bytes = sl_tensor_bytes(sl_parameter_value(one));
+            expected += (bytes + 63) / 64 * 64;
+            expected += in_bf16 && sli_parameter_is_in_products(one) ? bytes / 2 : 0;
         }
     }
-    expected += has_copy ? CLASSES * WIDTH * sizeof(float) : 0;
+    expected += has_copy ? CLASSES * WIDTH * (in_bf16 ? 6 : 4) : 0;
     return expect(held == expected, "%" PRIu64 " bytes of parameters, got %" PRIu64, expected,
                   held);
 }
@@ -417,7 +422,8 @@ static sl_status check_plan(plan *p)
     sl_pipe_options one = {.stages = 1,
                            .recompute = SL_RECOMPUTE_NEVER,
                            .chunks = p->options.chunks,
-                           .seed = p->options.seed};
+                           .seed = p->options.seed,
+                           .precision = p->options.precision};
     check_ok(sl_group_create_local(1, NULL, &alone));
     sl_status status = open_replica(p, one, &alone, &whole);
     if (status == SL_OK)
@@ -437,5 +443,6 @@ sl_status layout_check(sl_group *group, unsigned seed)
     if (status == SL_OK)
         status = check_plan(&p);
     clear_plan(&p);
-    return sl_error_context(status, "[seed %u] ", seed);
+    return sl_error_context(status, "[seed %u, %s] ", seed,
+                            sl_precision_names[p.options.precision]);
 }

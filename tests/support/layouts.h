@@ -24,10 +24,10 @@ void layout_close(layout_pipe *pipe);
 /* Makes the pipe one of several replicas. Takes the group of the ranks with the same stages. */
 sl_status layout_join(layout_pipe *at, sl_group **replicas, int shards);
 
-/* Draws a model, batches, replicas, a table and a placement on the ranks of the group, all from the
- * seed; trains, evaluates and runs forward; and compares losses, norms, outputs, gradients, weights
- * and the optimizer's state with those of one replica of one stage: they must have the same bits.
- */
+/* Draws a model, its precision, batches, replicas, a table and a placement on the ranks of the
+ * group, all from the seed; trains, evaluates and runs forward; and compares losses, norms,
+ * outputs, gradients, weights and the optimizer's state with those of one replica of one stage in
+ * the same precision: they must have the same bits. */
 sl_status layout_check(sl_group *group, unsigned seed);
 
 /* A model of linear layers and its step on random rows of width 8, which every rank makes. */
