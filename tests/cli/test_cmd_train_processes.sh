@@ -35,7 +35,8 @@ numbers() { # LOG: what does not depend on the clock
 
 # Processes, threads: the same bits, whatever the pipe and the optimizer's state.
 for ranks in 2 3; do
-    for options in "" "--pp 2 --chunks 2 --zero --comm-precision bf16"; do
+    for options in "" "--pp 2 --chunks 2 --zero --comm-precision bf16" \
+        "--pp 2 --chunks 2 --zero --precision bf16"; do
         # shellcheck disable=SC2086 # words
         "${train[@]}" --dp "$ranks" $options --quiet --log-json "$scratch/threads" >"$scratch/out" 2>&1
         # shellcheck disable=SC2086 # words
@@ -96,7 +97,8 @@ for ((rank = 0; rank < 4; rank++)); do
         grep -E "^\[RANK 0\]: $rank +$((rank % 2)) +[0-9.]*[1-9]" >/dev/null || fail "the table of times lacks rank $rank"
 done
 grep -Eq '^\[RANK 0\]: Slowest of all: rank [0-3] on ' "$scratch/out" || fail "no rank of four is the slowest"
-for command in "eval --data $scratch/text --bptt 8 --eval-batch-size 8" "generate --tokens 12"; do
+score="eval --data $scratch/text --bptt 8 --eval-batch-size 8"
+for command in "$score" "generate --tokens 12" "$score --precision bf16" "generate --tokens 12 --precision bf16"; do
     # shellcheck disable=SC2086 # words
     "$program" $command --init "$scratch/one.safetensors" >"$scratch/alone" 2>"$scratch/err"
     # shellcheck disable=SC2086 # words

@@ -2,6 +2,7 @@
 # One run has the same bits in any layout: replicas as threads or as processes, pipes whose stages are in
 # one process or several, schedules, recomputation, ZeRO. Layouts are drawn from a seed; every loss and
 # norm and the weights are compared. Every other layout goes on from a checkpoint of the one before it.
+# Every third run is in bf16, from seed 2 on, so that one of the two in the short run is.
 # SLUICE_TEST_SEED is the first run's seed, SLUICE_TEST_CASES the number of runs.
 set -euo pipefail
 
@@ -14,6 +15,8 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 "$program" data --synthetic "$scratch/text" --tokens 6000 >"$scratch/out"
 schedules=("gpipe" "1f1b" "zb-h1" "zb-v" "interleaved --virtual 2" "looped-bfs --virtual 2")
 modes=(except_last never always)
+precisions=(f32 f32 bf16)
+comm_precisions=(f32 f32 bf16)
 
 starters=("")
 if command -v mpirun >/dev/null && timeout 60 mpirun -n 1 "$program" train --help >/dev/null 2>&1; then
@@ -36,8 +39,9 @@ for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-2}; left > 0; s
     shards=$((2 + RANDOM % 4))
     run=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 8 --bptt 8
         --batch-size $((2 + RANDOM % 4)) --eval-batch-size 6 --epochs 2 --max-batches 4
-        --eval-max-batches 3 --optimizer adamw --lr 0.01 --chunks $((1 + RANDOM % 4)) --shards "$shards")
-    echo "seed $seed: $shards shards, one replica"
+        --eval-max-batches 3 --optimizer adamw --lr 0.01 --chunks $((1 + RANDOM % 4)) --shards "$shards"
+        --precision "${precisions[seed % 3]}" --comm-precision "${comm_precisions[RANDOM % 3]}")
+    echo "seed $seed: one replica: ${run[*]:4}"
     train one "${run[@]}" --dp 1
     test "$(wc -l <"$scratch/one.numbers")" -ge 18 || fail "the log has too few numbers"
     for ((layout = 0; layout < 4; layout++)); do

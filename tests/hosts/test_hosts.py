@@ -61,8 +61,10 @@ class Hosts(unittest.TestCase):
     def succeed(self, net, count, command):
         with self.launch(net, count, command) as job:
             out, err = job.communicate(timeout=120)
-        # Open MPI and its launch agent race for who does this; either will do.
-        err = [line for line in err.splitlines() if "plm:rsh: Warning: setpgid" not in line]
+        # Open MPI and its launch agent race for who does the first; either will do. The second is
+        # said where the processor lacks AVX-512 BF16.
+        may_be = "plm:rsh: Warning: setpgid", "--precision bf16 is slower than f32"
+        err = [line for line in err.splitlines() if not any(text in line for text in may_be)]
         self.assertEqual((job.returncode, err), (0, []))
         self.assertEqual(net.wait_until_idle(END_SECONDS), [])
         return out
@@ -75,7 +77,8 @@ class Hosts(unittest.TestCase):
         seed = int(os.environ.get("SLUICE_TEST_SEED", random.randrange(1 << 30)))
         draw = random.Random(seed)
         options = ("--epochs", "1", "--max-batches", "6", "--momentum", "0.5", "--nlayers", "6",
-                   "--batch-size", "6", "--shards", "5", "--chunks", "2", "--save", self.file("weights"))
+                   "--batch-size", "6", "--shards", "5", "--chunks", "2", "--save", self.file("weights"),
+                   "--precision", draw.choice(("f32", "f32", "bf16")))
         subprocess.run(self.train("one", *options), check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         expected = losses(self.file("one")), self.weights()
@@ -87,7 +90,7 @@ class Hosts(unittest.TestCase):
                           "--checkpoint", draw.choice(("always", "never"))]
                 layout += draw.choice((["--pp", draw.choice("12"), "--zero"],
                                        ["--dp", "1", "--pp", str(count)]))
-                print(f"seed {seed}, {count} hosts:", *layout, flush=True)
+                print(f"seed {seed}, {count} hosts:", *options[-2:], *layout, flush=True)
                 self.succeed(net, count, self.train("several", *options, *layout))
                 self.assertEqual((losses(self.file("several")), self.weights()), expected)
 

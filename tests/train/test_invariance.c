@@ -56,10 +56,34 @@ static void check_every_pipe(scratch *in, bool tie, sl_precision precision)
             }
 }
 
-/* Six micro-batches of a batch, together and in turns; one replica, and two with a shard each. */
-static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
+static void losses_are_the_same_bits_in_every_pipe(void **state)
 {
-    sl_train_options options = small_options(*state);
+    check_every_pipe(*state, false, SL_PRECISION_F32);
+}
+
+static void tied_losses_are_the_same_bits_in_every_pipe(void **state)
+{
+    check_every_pipe(*state, true, SL_PRECISION_F32);
+}
+
+static void tied_losses_in_bf16_are_the_same_bits_in_every_pipe(void **state)
+{
+    check_every_pipe(*state, true, SL_PRECISION_BF16);
+}
+
+/* ---- In both precisions ------------------------------------------------------------------- */
+
+static void in_both_precisions(void (*check)(scratch *in, sl_precision precision), scratch *in)
+{
+    for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
+        check(in, precision);
+}
+
+/* Six micro-batches of a batch, together and in turns; one replica, and two with a shard each. */
+static void check_accumulation(scratch *in, sl_precision precision)
+{
+    sl_train_options options = small_options(in);
+    options.precision = precision;
     options.pipeline_ranks = 2;
     options.model.tie = true;
     for (options.replicas = 1; options.replicas <= 2; options.replicas++) {
@@ -79,25 +103,16 @@ static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
     }
 }
 
-static void losses_are_the_same_bits_in_every_pipe(void **state)
+static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
 {
-    check_every_pipe(*state, false, SL_PRECISION_F32);
-}
-
-static void tied_losses_are_the_same_bits_in_every_pipe(void **state)
-{
-    check_every_pipe(*state, true, SL_PRECISION_F32);
-}
-
-static void tied_losses_in_bf16_are_the_same_bits_in_every_pipe(void **state)
-{
-    check_every_pipe(*state, true, SL_PRECISION_BF16);
+    in_both_precisions(check_accumulation, *state);
 }
 
 /* An optimizer that is sharded, or not, over replicas of pipes. */
-static void tied_losses_are_the_same_bits_with_zero(void **state)
+static void check_zero(scratch *in, sl_precision precision)
 {
-    sl_train_options options = small_options(*state);
+    sl_train_options options = small_options(in);
+    options.precision = precision;
     options.model.tie = true;
     options.replicas = 2;
     options.optimizer.momentum = 0.9f;
@@ -110,10 +125,14 @@ static void tied_losses_are_the_same_bits_with_zero(void **state)
         }
 }
 
-/* Several stages a rank, and a table from a file. */
-static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
+static void tied_losses_are_the_same_bits_with_zero(void **state)
 {
-    (void)state;
+    in_both_precisions(check_zero, *state);
+}
+
+/* Several stages a rank, and a table from a file. */
+static void check_placements(scratch *in, sl_precision precision)
+{
     static const struct {
         const char *schedule, *placement;
         int ranks, virtual_stages;
@@ -121,7 +140,8 @@ static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
         {"zb-v", NULL, 1, 0},        {"zb-v", "1,0,0,1", 2, 0}, {"interleaved", NULL, 2, 0},
         {"interleaved", NULL, 1, 3}, {"looped-bfs", "v", 2, 2}, {"looped-bfs", "0,0,1,1", 2, 2},
     };
-    sl_train_options options = small_options(*state);
+    sl_train_options options = small_options(in);
+    options.precision = precision;
     options.model.nlayers = 4;
     options.model.tie = true;
     trace reference = trace_run(&options);
@@ -154,10 +174,16 @@ static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
     sl_schedule_destroy(&table);
 }
 
+static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
+{
+    in_both_precisions(check_placements, *state);
+}
+
 /* Large enough that kernels are divided among several threads. */
-static sl_train_options wide_options(scratch *in)
+static sl_train_options wide_options(scratch *in, sl_precision precision)
 {
     sl_train_options options = small_options(in);
+    options.precision = precision;
     options.model.emsize = 64;
     options.model.nhid = 128;
     options.batch_size = 20;
@@ -169,9 +195,9 @@ static sl_train_options wide_options(scratch *in)
     return options;
 }
 
-static void losses_are_the_same_bits_for_any_balance(void **state)
+static void check_balances(scratch *in, sl_precision precision)
 {
-    sl_train_options options = wide_options(*state);
+    sl_train_options options = wide_options(in, precision);
     trace reference = trace_run(&options);
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 2;
@@ -183,6 +209,21 @@ static void losses_are_the_same_bits_for_any_balance(void **state)
     }
 }
 
+static void losses_are_the_same_bits_for_any_balance(void **state)
+{
+    in_both_precisions(check_balances, *state);
+}
+
+static void check_threads(scratch *in, sl_precision precision)
+{
+    sl_train_options options = wide_options(in, precision);
+    options.devices = "cpu:0-0";
+    trace one_thread = trace_run(&options);
+    options.devices = "cpu:0-1";
+    trace two_threads = trace_run(&options);
+    check_same(&one_thread, &two_threads, "two threads");
+}
+
 static void losses_are_the_same_bits_for_any_number_of_threads(void **state)
 {
     sl_device_list *two;
@@ -191,13 +232,10 @@ static void losses_are_the_same_bits_for_any_number_of_threads(void **state)
         skip();
     }
     sl_device_list_destroy(&two);
-    sl_train_options options = wide_options(*state);
-    options.devices = "cpu:0-0";
-    trace one_thread = trace_run(&options);
-    options.devices = "cpu:0-1";
-    trace two_threads = trace_run(&options);
-    check_same(&one_thread, &two_threads, "two threads");
+    in_both_precisions(check_threads, *state);
 }
+
+/* ---- What changes them --------------------------------------------------------------------- */
 
 static void chunks_change_losses_by_rounding_only(void **state)
 {

@@ -304,11 +304,12 @@ static void evaluation_has_the_bits_of_one_replicas(void **state)
 
 /* ---- What changes nothing ----------------------------------------------------------------- */
 
-static void replicas_have_the_same_bits_with_any_table(void **state)
+static void check_any_table(scratch *in, sl_precision precision)
 {
     static small_record reference;
-    sl_train_options options = small_options(*state);
+    sl_train_options options = small_options(in);
     options.model.nlayers = 4;
+    options.precision = precision;
     options.replicas = 2;
     options.optimizer.kind = SL_OPTIMIZER_ADAMW;
     options.lr.lr = 1e-3;
@@ -326,6 +327,28 @@ static void replicas_have_the_same_bits_with_any_table(void **state)
         check_same_record(&reference, &records[1]);
         sl_schedule_destroy(&table);
     }
+}
+
+static void replicas_have_the_same_bits_with_any_table(void **state)
+{
+    for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
+        check_any_table(*state, precision);
+}
+
+/* A run in bf16 sends gradients in f32 all the same: rounded ones give other norms. */
+static void gradients_of_a_run_in_bf16_are_rounded_on_request_only(void **state)
+{
+    double norms[2];
+    sl_train_options options = small_options(*state);
+    options.precision = SL_PRECISION_BF16;
+    options.replicas = 2;
+    check_ok(run_replicas(&options));
+    norms[0] = records[0].steps[0].grad_norm;
+    options.comm_precision = SL_PRECISION_BF16;
+    check_ok(run_replicas(&options));
+    norms[1] = records[0].steps[0].grad_norm;
+    assert_true(norms[0] != norms[1]);
+    assert_float_equal(norms[0], norms[1], 0.01 * norms[0]);
 }
 
 /* The second epoch's rate ruins the model: every replica goes back to the first epoch's. */
@@ -388,7 +411,7 @@ static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)
 }
 
 /* Pipes whose stages are on several ranks. One in the middle has no text. */
-static void ranks_with_some_stages_give_the_same_bits(void **state)
+static void check_some_stages(scratch *in, sl_precision precision)
 {
     static const struct {
         int replicas, ranks, pipeline_ranks, shards;
@@ -397,8 +420,9 @@ static void ranks_with_some_stages_give_the_same_bits(void **state)
                    {2, 4, 2, 3, "zb-h1"}, {3, 3, 2, 3, "1f1b"},  {3, 9, 3, 3, "1f1b"}};
     static small_record reference;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        own_run run = {.options = small_options(*state), .local_ranks = layouts[i].ranks};
+        own_run run = {.options = small_options(in), .local_ranks = layouts[i].ranks};
         run.options.model.nlayers = 4;
+        run.options.precision = precision;
         run.options.shards = layouts[i].shards;
         check_ok(run_replicas(&run.options));
         reference = records[0];
@@ -413,6 +437,12 @@ static void ranks_with_some_stages_give_the_same_bits(void **state)
         for (int r = 0; r < layouts[i].ranks; r += layouts[i].ranks / layouts[i].replicas)
             check_same_record(&reference, &records[r]);
     }
+}
+
+static void ranks_with_some_stages_give_the_same_bits(void **state)
+{
+    for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
+        check_some_stages(*state, precision);
 }
 
 static void ranks_that_do_not_fit_the_replicas_are_refused(void **state)
@@ -499,6 +529,7 @@ int replicas_tests(void)
         WITH_CORPUS(replicas_with_dropout_equal_one_with_all_their_rows),
         WITH_CORPUS(evaluation_has_the_bits_of_one_replicas),
         WITH_CORPUS(replicas_have_the_same_bits_with_any_table),
+        WITH_CORPUS(gradients_of_a_run_in_bf16_are_rounded_on_request_only),
         WITH_CORPUS(replicas_go_back_to_the_best_parameters),
         WITH_CORPUS(ranks_with_devices_of_their_own_give_the_same_bits),
         WITH_CORPUS(ranks_with_some_stages_give_the_same_bits),
