@@ -4,6 +4,7 @@
 #include "comm/group.h"
 #include "core/bf16.h"
 #include "support/check.h"
+#include "support/layouts.h"
 #include "support/replicas.h"
 
 #include <math.h>
@@ -281,6 +282,81 @@ static void gradients_in_bf16_take_half_the_bytes(void **state)
         check_ranks(exchange_in, &precision, BF16_RANKS);
 }
 
+/* What a pipe computes in, and what its gradients are to be exchanged in. */
+typedef struct exchange_case {
+    sl_precision pipe;
+    sl_ddp_options ddp;
+} exchange_case;
+
+/* Takes a step that exchanges nothing, then the same one with the other replica, which has the same
+ * rows: so their average in f32 is what the first one gave. */
+static sl_status check_exchange(layout_pipe *at, sl_ddp *ddp, bool narrow)
+{
+    double loss;
+    sl_tensor *grads;
+    sl_parameter_set *set = sl_pipe_parameters(at->pipe, 0);
+    SL_TRY(layout_step(at, &loss));
+    SL_TRY(sl_parameter_set_bucket_grads(set, 0, &grads));
+    int64_t count = sl_tensor_count(grads), differing = 0, rounding = 0;
+    int64_t bytes = count * (narrow ? 2 : 4);
+    float *own = malloc((size_t)count * sizeof *own);
+    check_ok(sl_tensor_read(grads, own));
+    sl_group *stage = sl_ddp_group(ddp, 0);
+    counting_ops counting = {*stage->ops, stage->ops, 0};
+    counting.ops.collective = count_collective;
+    stage->ops = &counting.ops;
+    at->ddp = ddp;
+    sl_status status = layout_step(at, &loss);
+    at->ddp = NULL;
+    stage->ops = counting.real;
+    for (int64_t i = 0; i < count; i++) {
+        float expected = narrow ? rounded(own[i]) : own[i];
+        differing += sl_tensor_f32(grads)[i] != expected;
+        rounding += rounded(own[i]) != own[i];
+    }
+    free(own);
+    if (status == SL_OK)
+        status = expect(sl_parameter_set_bucket_count(set) == 1 && counting.bytes == bytes,
+                        "%d bytes, got %d", (int)bytes, (int)counting.bytes);
+    if (status == SL_OK)
+        status = expect(differing == 0 && rounding > 0, "the average, got %d others, %d rounded",
+                        (int)differing, (int)rounding);
+    return status;
+}
+
+static sl_status exchange_of_pipe(sl_group *group, void *arg)
+{
+    const exchange_case *one = arg;
+    layout_pipe at;
+    sl_loss *mse;
+    sl_ddp *ddp = NULL;
+    check_ok(sl_mse_loss_create(&mse));
+    sl_pipe_options options = {.stages = 1, .chunks = 2, .precision = one->pipe};
+    sl_status status = layout_open(layout_linears(2), mse, options, &at);
+    sl_ddp_options with = one->ddp;
+    with.group = group;
+    with.pipe = at.pipe;
+    if (status == SL_OK)
+        status = sl_ddp_create(&with, &ddp);
+    if (status == SL_OK)
+        status = check_exchange(&at, ddp, with.comm_precision == SL_PRECISION_BF16);
+    sl_ddp_destroy(&ddp);
+    layout_close(&at);
+    return status;
+}
+
+/* Whatever the pipe computes in. */
+static void gradients_are_exchanged_in_f32_unless_asked_otherwise(void **state)
+{
+    (void)state;
+    const sl_ddp_options asked[] = {{0}, {.comm_precision = SL_PRECISION_BF16}};
+    for (sl_precision pipe = SL_PRECISION_F32; pipe <= SL_PRECISION_BF16; pipe++)
+        for (int i = 0; i < 2; i++) {
+            exchange_case one = {pipe, asked[i]};
+            check_ranks(exchange_of_pipe, &one, 2);
+        }
+}
+
 static sl_status differ_in_precision(sl_group *group, void *arg)
 {
     (void)arg;
@@ -341,6 +417,7 @@ int ddp_steps_tests(void)
             join_that_stopped_all_ranks_names_the_first_out_of_data_and_can_be_followed),
         cmocka_unit_test(hook_replaces_averaging),
         cmocka_unit_test(gradients_in_bf16_take_half_the_bytes),
+        cmocka_unit_test(gradients_are_exchanged_in_f32_unless_asked_otherwise),
         cmocka_unit_test(ranks_with_gradients_of_other_precisions_are_refused),
         cmocka_unit_test(hook_that_fails_on_one_rank_ends_the_step_on_all),
     };
