@@ -198,6 +198,9 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, grad_x)};
     bool gelu = layer->activation == SLI_ACTIVATION_GELU;
     SL_TRY(sli_pass_pop_stored(pass, &t->operand));
+    sl_shape output = *sl_tensor_shape(t->operand); /* h's, but for the width */
+    output.size[2] = layer->options.width;
+    SL_TRY(sli_check_grad(t->branch, &output));
     SL_TRY(gelu ? sl_pass_pop(pass, &t->pre) : sli_pass_widen(pass, t->operand, &t->h));
     SL_TRY(sli_linear_backward_epilogue(layer->linear2, NULL, NULL, t->branch));
     SL_TRY(sli_pass_create_gradient(pass, t->operand, &t->grad_h));
@@ -217,10 +220,11 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     return status;
 }
 
-/* Back through norm(residual + dropout(x)). With `grad_out`, the gradient of the norm's output,
- * `grad_sum` holds what else reaches the sum; without, `grad_sum` is the gradient of the output. It
- * becomes the residual's. *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless
- * the pass is split. */
+/* Back through norm(residual + dropout(x)). `grad_sum` becomes the residual's gradient; before,
+ *   with grad_out     grad_out is the gradient of the norm's output, grad_sum what else reaches the
+ *                     sum;
+ *   without (NULL)    grad_sum is the gradient of the norm's output, and nothing else does.
+ * *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless the pass is split. */
 static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
                                    const sl_tensor *grad_out, sl_tensor *grad_sum,
                                    sl_tensor **grad_x)

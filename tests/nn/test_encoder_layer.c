@@ -108,6 +108,52 @@ static void impossible_options_are_refused(void **state)
     assert_null(module);
 }
 
+static void check_all_gradients_are_0(sl_parameter_set *set)
+{
+    for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
+        sl_tensor *grads = bucket_gradients(set, b);
+        for (int64_t i = 0; i < sl_tensor_count(grads); i++)
+            assert_true(sl_tensor_f32(grads)[i] == 0.0f);
+    }
+}
+
+/* `samples` of `positions` in the gradient, where the output has 1 of 4. */
+static void check_other_gradient(sl_module *module, int64_t samples, int64_t positions)
+{
+    sl_device *device;
+    sl_pass *pass;
+    sl_shape in_shape = sl_shape_3d(1, 4, 6), grad_shape = sl_shape_3d(samples, positions, 6);
+    check_ok(sl_device_create_cpu(1, &device));
+    sl_parameter_set *set = random_parameters(module, device);
+    check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
+    sl_tensor *in = random_tensor(device, &in_shape, 1), *out;
+    sl_tensor *grad = random_tensor(device, &grad_shape, 2);
+    check_ok(sl_module_forward(module, pass, in, &out));
+    check_error(sl_module_backward(module, pass, grad, NULL), SL_ERR_INVALID,
+                "the gradient must have the output's shape [1, 4, 6], got ");
+    check_all_gradients_are_0(set);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_tensor_destroy(&grad);
+    sl_pass_destroy(&pass);
+    sl_parameter_set_destroy(&set);
+    sl_device_destroy(&device);
+}
+
+static void gradient_of_another_shape_is_refused_before_it_is_used(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        sl_encoder_layer_options options =
+            small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, 0.0f);
+        sl_module *module;
+        check_ok(sl_encoder_layer_create(&options, &module));
+        check_other_gradient(module, 1, 2);
+        check_other_gradient(module, 2, 4);
+        sl_module_destroy(&module);
+    }
+}
+
 /* ---- Self attention ---------------------------------------------------------------------- */
 
 static void attention_gradients_match_differences(void **state)
@@ -219,6 +265,7 @@ int encoder_layer_tests(void)
         cmocka_unit_test(activations_are_what_saved_bytes_says),
         cmocka_unit_test(operations_are_the_products),
         cmocka_unit_test(impossible_options_are_refused),
+        cmocka_unit_test(gradient_of_another_shape_is_refused_before_it_is_used),
         cmocka_unit_test(attention_gradients_match_differences),
         cmocka_unit_test(causal_mask_hides_what_comes_later),
         cmocka_unit_test(attention_parameters_bear_pytorchs_names_in_its_order),
