@@ -82,15 +82,24 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
     return status;
 }
 
-/* Room for the gradients of a frozen norm, which the kernel computes on its way. */
-static sl_status create_unused(const sli_layer_norm *norm, sl_device *device,
-                               sli_add_norm_backward *arguments, sl_tensor **room)
+/* Where the kernel writes the gradients of weight and bias. It computes both: what is frozen gets
+ * room of its own. A tie may freeze one of them alone. */
+static sl_status place_gradients(const sli_layer_norm *norm, sl_device *device,
+                                 sli_add_norm_backward *arguments, sl_tensor **room)
 {
+    bool weight = sli_parameter_is_trained(norm->weight);
+    bool bias = sli_parameter_is_trained(norm->bias);
     sl_shape shape = sl_shape_2d(2, norm->width);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &shape, room));
+    if (weight && bias)
+        return sli_parameter_gradient_pair(norm->weight, norm->bias, &arguments->beta,
+                                           &arguments->grad_weight, &arguments->grad_bias);
+    SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_WORKSPACE, SL_F32, &shape, room));
     arguments->grad_weight = sl_tensor_f32(*room);
     arguments->grad_bias = arguments->grad_weight + norm->width;
-    return SL_OK;
+    if (weight)
+        return sli_parameter_gradient(norm->weight, &arguments->beta, &arguments->grad_weight);
+    return bias ? sli_parameter_gradient(norm->bias, &arguments->beta, &arguments->grad_bias)
+                : SL_OK;
 }
 
 sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
@@ -111,12 +120,9 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
         .grad_x = f32_or_null(grad_x),
     };
     SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
-    if (sli_parameter_is_trained(norm->weight))
-        SL_TRY(sli_parameter_gradient_pair(norm->weight, norm->bias, &arguments.beta,
-                                           &arguments.grad_weight, &arguments.grad_bias));
-    else
-        SL_TRY(create_unused(norm, device, &arguments, &unused));
-    sl_status status = sli_device_add_norm_backward(device, &arguments);
+    sl_status status = place_gradients(norm, device, &arguments, &unused);
+    if (status == SL_OK)
+        status = sli_device_add_norm_backward(device, &arguments);
     sl_tensor_destroy(&unused);
     return status;
 }
