@@ -4,24 +4,31 @@
 #include "core/memory.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Declaration ------------------------------------------------------------------------ */
 
+/* However long: ties and files know the parameter by it, where sli_module_path is for messages. */
 static sl_status rename_one(sl_parameter *parameter)
 {
-    char path[SLI_PATH_BYTES];
-    sli_module_path(parameter->module, path);
-    size_t bytes = strlen(path) + strlen(parameter->name) + 2;
-    char *joined = malloc(bytes);
-    if (!joined)
+    size_t length = strlen(parameter->name), end = length;
+    for (const sl_module *at = parameter->module; at->parent; at = at->parent)
+        end += strlen(at->name) + 1;
+    char *path = malloc(end + 1);
+    if (!path)
         return sl_error(SL_ERR_MEMORY, "no memory for the name of parameter \"%s\"",
                         parameter->name);
-    snprintf(joined, bytes, "%s%s%s", path, *path ? "." : "", parameter->name);
+    end -= length;
+    memcpy(path + end, parameter->name, length + 1);
+    for (const sl_module *at = parameter->module; at->parent; at = at->parent) {
+        length = strlen(at->name);
+        path[--end] = '.';
+        end -= length;
+        memcpy(path + end, at->name, length);
+    }
     free(parameter->path);
-    parameter->path = joined;
+    parameter->path = path;
     return SL_OK;
 }
 
@@ -42,6 +49,9 @@ static sl_status check_spec(sl_module *module, const sl_parameter_spec *spec)
     SL_TRY(sli_module_check_name(module, spec->name));
     SL_TRY(sli_module_check_open(module, "parameter", spec->name));
     int64_t bytes = sizeof(float);
+    if (spec->shape.dims < 0 || spec->shape.dims > SL_MAX_DIMS)
+        return sl_error(SL_ERR_INVALID, "%s: parameter \"%s\" has 0 to %d dimensions, got %d",
+                        module->ops->type, spec->name, SL_MAX_DIMS, spec->shape.dims);
     for (int i = 0; i < spec->shape.dims; i++) {
         char text[SL_SHAPE_TEXT_BYTES];
         if (spec->shape.size[i] < 1 || __builtin_mul_overflow(bytes, spec->shape.size[i], &bytes))

@@ -4,7 +4,9 @@
 #include "sluice/model.h"
 #include "support/modules.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const sl_model_options tied_options = {
     .ntokens = 7, .emsize = 4, .nhid = 6, .nlayers = 1, .nhead = 2, .tie = true};
@@ -78,6 +80,63 @@ static void freezing_either_module_freezes_the_value(void **state)
     }
 }
 
+/* Through a tie, one parameter of a norm can be frozen without the other. */
+static void norm_trains_what_a_tie_leaves_it(void **state)
+{
+    static const char *const names[][2] = {{"1.weight", "0.weight"}, {"1.bias", "0.bias"}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        sl_module *norms[2], *model;
+        check_ok(sl_layer_norm_create(4, 0.0f, &norms[0]));
+        check_ok(sl_layer_norm_create(4, 0.0f, &norms[1]));
+        check_ok(sl_sequential_create(norms, 2, &model));
+        check_ok(sl_module_tie_parameter(model, names[i][0], names[i][1]));
+        check_ok(sl_module_freeze(norms[0]));
+        assert_int_equal(sli_module_elements(model, SL_PARAMETER_TRAINED), 4);
+        check_module(&(module_case){.module = model, .in = sl_shape_2d(3, 4)});
+        sl_module_destroy(&model);
+    }
+}
+
+enum { NAME_BYTES = 200, LONG_PATH_BYTES = 2 * NAME_BYTES + 16 };
+
+/* Two modules in modules, with names of so many bytes: their paths differ in the first byte. */
+static sl_module *new_deep_model(void)
+{
+    sl_module *model;
+    check_ok(sl_sequential_create(NULL, 0, &model));
+    for (int i = 0; i < 2; i++) {
+        char outer_name[NAME_BYTES + 1], inner_name[NAME_BYTES + 1];
+        sl_module *outer, *inner;
+        memset(outer_name, 'o', NAME_BYTES);
+        memset(inner_name, 'i', NAME_BYTES);
+        outer_name[NAME_BYTES] = inner_name[NAME_BYTES] = '\0';
+        outer_name[0] = (char)('a' + i);
+        check_ok(sl_linear_create(2, 2, false, &inner));
+        check_ok(sl_sequential_create(NULL, 0, &outer));
+        check_ok(sl_module_add_child(outer, inner_name, inner));
+        check_ok(sl_module_add_child(model, outer_name, outer));
+    }
+    return model;
+}
+
+static void names_are_whole_however_long(void **state)
+{
+    (void)state;
+    sl_module *model = new_deep_model();
+    char names[2][LONG_PATH_BYTES];
+    sl_parameter *weights[2];
+    for (int i = 0; i < 2; i++) {
+        const sl_module *outer = sl_module_child(model, i), *inner = sl_module_child(outer, 0);
+        weights[i] = sli_module_as_linear(inner)->weight;
+        snprintf(names[i], sizeof names[i], "%s.%s.weight", outer->name, inner->name);
+        assert_string_equal(sl_parameter_name(weights[i]), names[i]);
+    }
+    check_ok(sl_module_tie_parameter(model, names[1], names[0]));
+    assert_ptr_equal(weights[1]->tied_to, weights[0]);
+    sl_module_destroy(&model);
+}
+
 static void impossible_ties_are_refused(void **state)
 {
     (void)state;
@@ -118,6 +177,8 @@ int tied_tests(void)
         cmocka_unit_test(gradient_is_the_sum_of_both_uses),
         cmocka_unit_test(parameter_is_counted_and_listed_once),
         cmocka_unit_test(freezing_either_module_freezes_the_value),
+        cmocka_unit_test(norm_trains_what_a_tie_leaves_it),
+        cmocka_unit_test(names_are_whole_however_long),
         cmocka_unit_test(impossible_ties_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
