@@ -151,6 +151,25 @@ static sl_status check_modules(sl_module *const *modules, int count)
     return SL_OK;
 }
 
+/* Destroys those that a parent or a parameter set does not hold. All are found first: one may lie
+ * in another, and be freed with it. */
+static void destroy_own(sl_module *const *modules, int first, int count)
+{
+    sl_module *chain = NULL; /* linked by `parent`, which they do not have */
+    for (int i = first; i < count; i++) {
+        sl_module *own = modules[i];
+        if (own && !is_repeated(modules, i) && !own->parent && own->sets == 0) {
+            own->parent = chain;
+            chain = own;
+        }
+    }
+    while (chain) {
+        sl_module *own = chain;
+        chain = own->parent;
+        sl_module_destroy(&own);
+    }
+}
+
 sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out)
 {
     *out = NULL;
@@ -168,11 +187,7 @@ sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module *
         *out = sequential;
         return SL_OK;
     }
-    for (int i = taken; i < count; i++) {
-        sl_module *left = modules[i];
-        if (left && !is_repeated(modules, i) && !left->parent && left->sets == 0)
-            sl_module_destroy(&left);
-    }
+    destroy_own(modules, taken, count);
     sl_module_destroy(&sequential);
     return status;
 }

@@ -1,9 +1,12 @@
 /* Sequences of modules, and the language model that is one. */
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
 #include "support/modules.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static sl_module *new_sequential(sl_module *const *modules, int count)
 {
@@ -69,6 +72,32 @@ static void missing_module_is_refused(void **state)
     check_ok(sl_linear_create(2, 2, false, &modules[0]));
     check_error(sl_sequential_create(modules, 2, &model), SL_ERR_INVALID, "module 1 is NULL");
     assert_null(model);
+}
+
+/* Allocates as much as a module takes, and clears it: allocators give what was freed last. */
+static void reuse_a_module(void *state)
+{
+    void **memory = state;
+    *memory = malloc(sizeof(sl_module));
+    assert_non_null(*memory);
+    memset(*memory, 0, sizeof(sl_module));
+}
+
+static void failure_frees_a_module_with_its_child_once(void **state)
+{
+    (void)state;
+    static const sl_module_ops outer_ops = {.type = "Outer", .destroy_state = reuse_a_module},
+                               inner_ops = {.type = "Inner"};
+    void *memory = NULL;
+    sl_module *modules[2], *model;
+    check_ok(sl_module_create(&outer_ops, &memory, &modules[0]));
+    check_ok(sl_module_create(&inner_ops, NULL, &modules[1]));
+    check_ok(sl_module_add_child(modules[0], "inner", modules[1]));
+    check_error(sl_sequential_create(modules, 2, &model), SL_ERR_INVALID,
+                "module with duplicate children is not supported");
+    assert_null(model);
+    assert_non_null(memory);
+    free(memory);
 }
 
 /* ---- Appending ---- */
@@ -249,6 +278,7 @@ int sequential_tests(void)
         cmocka_unit_test(empty_sequential_is_the_identity),
         cmocka_unit_test(operations_add_up_and_shapes_follow),
         cmocka_unit_test(missing_module_is_refused),
+        cmocka_unit_test(failure_frees_a_module_with_its_child_once),
         cmocka_unit_test(failure_in_the_middle_frees_what_was_appended),
         cmocka_unit_test(appended_modules_have_their_numbers_as_names),
         cmocka_unit_test(parameters_count_as_in_the_tutorials),
