@@ -54,8 +54,9 @@ typedef struct sl_module_ops {
     sl_status (*output_shape)(const sl_module *module, const sl_shape *in, sl_shape *out);
 
     /* (optional: 0) Bytes that forward saves on a pass that keeps, for an input of this shape: its
-     * own tensors, a popped one, and the input if they are saved, but not the output, which is the
-     * next module's input. So the sum over a sequential counts each tensor once. */
+     * own tensors, a tensor popped from a skip connection, and the input, if they are saved, but
+     * not the output, which is the next module's input. So the sum over a sequential counts each
+     * tensor once. */
     int64_t (*saved_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: 0) Bytes that backward_input leaves on the pass for an input of this shape. */
@@ -177,7 +178,8 @@ typedef struct sl_parameter_spec {
 } sl_parameter_spec;
 
 /* Declares a parameter, which the module owns. Errors: SL_ERR_INVALID for a name used twice, a
- * shape without elements, and while parameters of the model are in a parameter set. */
+ * shape without elements or of other than 0 to SL_MAX_DIMS dimensions, and while parameters of the
+ * model are in a parameter set. */
 sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *spec,
                                   sl_parameter **out);
 
@@ -322,7 +324,7 @@ int64_t sl_cache_position(const sl_cache *cache); /* how many positions it has *
 
 /* Counts `count` more positions as seen. To be called after each successful forward of the whole
  * model, unless a pipe ran it; after one that failed, do not call it, and the cache can be
- * used again. Errors: SL_ERR_INVALID if there is no room for them. */
+ * used again. Errors: SL_ERR_INVALID if there is no room for them, or `count` is negative. */
 sl_status sl_cache_advance(sl_cache *cache, int64_t count);
 
 /* For modules: the position of the input's first column, 0 without a cache; and the module's own

@@ -66,8 +66,8 @@ static sl_status check_range(const sl_module *root, int first, int count)
             sl_module_type(root));
     if (!whole && (first < 0 || count < 0 || first > root->child_count - count))
         return sl_error(SL_ERR_INVALID,
-                        "sl_parameter_set_create: children %d to %d of a sequential of %d", first,
-                        first + count - 1, root->child_count);
+                        "sl_parameter_set_create: %d children from child %d of a sequential of %d",
+                        count, first, root->child_count);
     return SL_OK;
 }
 

@@ -76,6 +76,7 @@ static sl_status check_filled(const sl_optimizer_options *options)
     SL_TRY(check_not_negative("weight_decay", options->weight_decay));
     if (options->kind == SL_OPTIMIZER_SGD) {
         SL_TRY(check_not_negative("momentum", options->momentum));
+        SL_TRY(check_not_negative("dampening", options->dampening));
         if (options->nesterov && (options->momentum <= 0 || options->dampening != 0))
             return sl_error(SL_ERR_INVALID,
                             "Nesterov momentum requires a momentum and zero dampening");

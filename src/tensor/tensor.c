@@ -188,8 +188,8 @@ sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t lengt
         start > tensor->shape.size[0] - length) {
         char have[SL_SHAPE_TEXT_BYTES];
         return sl_error(SL_ERR_INVALID,
-                        "sl_tensor_narrow: rows %" PRId64 " to %" PRId64 " of a tensor of %s",
-                        start, start + length - 1, sl_shape_text(&tensor->shape, have));
+                        "sl_tensor_narrow: %" PRId64 " rows from row %" PRId64 " of a tensor of %s",
+                        length, start, sl_shape_text(&tensor->shape, have));
     }
     int64_t row = 1;
     for (int i = 1; i < tensor->shape.dims; i++)

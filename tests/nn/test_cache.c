@@ -110,6 +110,8 @@ static void what_a_cache_cannot_do_is_refused(void **state)
                                &pass),
                 SL_ERR_INVALID, "a pass with a cache is for evaluation without backward");
     check_error(sl_cache_advance(cache, 5), SL_ERR_INVALID, "has 0 of 4 positions");
+    check_error(sl_cache_advance(cache, -1), SL_ERR_INVALID, "must not be negative, got -1");
+    assert_int_equal(sl_cache_position(cache), 0);
     sl_cache_destroy(&cache);
     sl_cache_destroy(&cache);
     sl_module_destroy(&model);

@@ -277,7 +277,7 @@ static void impossible_sets_are_refused(void **state)
     assert_null(other);
     assert_non_null(sl_parameter_value(sl_parameter_set_get(set, 0)));
     check_error(sl_parameter_set_create(model, 1, 2, &options, &other), SL_ERR_INVALID,
-                "children 1 to 2 of a sequential of 2");
+                "2 children from child 1 of a sequential of 2");
     check_error(sl_parameter_set_create(single, 0, 1, &options, &other), SL_ERR_INVALID,
                 "only a sequential can be divided among sets, got Linear");
     options.bucket_bytes = -1;
@@ -290,6 +290,22 @@ static void impossible_sets_are_refused(void **state)
     sl_parameter_set_destroy(&set);
     sl_module_destroy(&model);
     sl_module_destroy(&single);
+}
+
+static void impossible_numbers_of_dimensions_are_refused(void **state)
+{
+    static const int dims[] = {-1, SL_MAX_DIMS + 1};
+    sl_module *module = new_linear(2, 2);
+    sl_parameter *parameter;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        sl_parameter_spec spec = {.name = "late", .shape = {dims[i], {1, 1, 1, 1}}};
+        check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID,
+                    i ? "Linear: parameter \"late\" has 0 to 4 dimensions, got 5"
+                      : "Linear: parameter \"late\" has 0 to 4 dimensions, got -1");
+        assert_null(parameter);
+    }
+    sl_module_destroy(&module);
 }
 
 /* ---- Layers with frozen parameters ------------------------------------------------------- */
@@ -420,6 +436,7 @@ int parameter_set_tests(void)
         TEST(zero_grad_makes_the_first_contribution_overwrite),
         TEST(memory_is_counted_by_category),
         TEST(impossible_sets_are_refused),
+        cmocka_unit_test(impossible_numbers_of_dimensions_are_refused),
         cmocka_unit_test(frozen_layers_compute_the_inputs_gradient_alone),
         cmocka_unit_test(frozen_encoder_layers_compute_the_inputs_gradient_alone),
         cmocka_unit_test(layer_may_be_frozen_in_part),

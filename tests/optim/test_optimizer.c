@@ -234,6 +234,8 @@ static void impossible_options_are_refused(void **state)
     sl_optimizer *optimizer;
     sl_optimizer_options negative = {.momentum = -1}, nesterov = {.nesterov = true},
                          decay = {.weight_decay = NAN},
+                         dampening[] = {{.momentum = 0.9f, .dampening = -0.5f},
+                                        {.momentum = 0.9f, .dampening = NAN}},
                          beta = {.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1},
                          of_sgd[] = {{.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f},
                                      {.kind = SL_OPTIMIZER_ADAMW, .dampening = 0.5f},
@@ -241,6 +243,10 @@ static void impossible_options_are_refused(void **state)
                          of_adamw[] = {{.beta1 = 0.8f}, {.beta2 = 0.9f}, {.eps = 0.1f}};
     check_error(sl_optimizer_create(&negative, s.set, &optimizer), SL_ERR_INVALID,
                 "momentum must be at least 0, got -1");
+    for (int i = 0; i < 2; i++)
+        check_error(sl_optimizer_create(&dampening[i], s.set, &optimizer), SL_ERR_INVALID,
+                    i ? "dampening must be at least 0, got nan"
+                      : "dampening must be at least 0, got -0.5");
     check_error(sl_optimizer_create(&nesterov, s.set, &optimizer), SL_ERR_INVALID,
                 "Nesterov momentum requires a momentum and zero dampening");
     check_error(sl_optimizer_create(&decay, s.set, &optimizer), SL_ERR_INVALID, "weight_decay");
