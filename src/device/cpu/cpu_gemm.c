@@ -42,7 +42,7 @@ typedef struct gemm_job {
     /* The primitives of panels [is in the last rows][is in the last columns]; else dnnl_sgemm. */
     bool use_matmul;
     const sli_matmul_primitive *sizes[2][2];
-    float *workspace; /* [threads, thread_floats]: a panel, then the primitive's scratch */
+    float *workspace; /* [threads, thread_floats]: a panel of f32, then the primitive's scratch */
     int64_t panel_floats, thread_floats;
     atomic_int code; /* oneDNN's first error */
 } gemm_job;
@@ -64,6 +64,10 @@ static sli_ranges divide_dimension(int64_t total, int64_t most, int64_t least, i
     return sli_ranges_near(total, sli_divide_up(total, count), grain);
 }
 
+/* For example a^T b with m = n = 200 and k = 350: 1 x 1 panel of 512 x 528 would do, but with 14 M
+ * multiply-adds 4 are wanted. 4 or 2 ranges of columns would be narrower than 192, so there is 1;
+ * 4 ranges of rows are not lower than 48. That makes 4 panels of 200 columns, three of 48 rows and
+ * one of 56. */
 static void choose_panels(gemm_job *job, const panel_rule *rule)
 {
     const sli_gemm *g = job->gemm;
@@ -121,7 +125,8 @@ static sl_status find_primitives(gemm_job *job)
         job->use_matmul = *size != NULL;
         if (*size)
             scratch = sli_larger(scratch, sli_matmul_scratch_floats(*size));
-        job->panel_floats = sli_larger(job->panel_floats, rows.count * columns.count);
+        if (!job->gemm->bf16)
+            job->panel_floats = sli_larger(job->panel_floats, rows.count * columns.count);
     }
     job->panel_floats = sli_divide_up(job->panel_floats, 16) * 16;
     job->thread_floats = job->panel_floats + sli_divide_up(scratch, 16) * 16;
@@ -223,12 +228,20 @@ static sl_status try_matmul(sl_device *device, gemm_job *job, const panel_rule *
     return status;
 }
 
+/* From a matrix's first element to its last: nothing behind the last row need be there. */
+static int64_t matrix_extent(int64_t rows, int64_t columns, int64_t ld)
+{
+    return (rows - 1) * ld + columns;
+}
+
 /* Runs the product on f32 copies of its matrices. */
 static sl_status multiply_widened(sl_device *device, const sli_gemm *arguments)
 {
     sli_gemm wide = *arguments;
-    int64_t a = (wide.transpose_a ? wide.k : wide.m) * wide.lda;
-    int64_t b = (wide.transpose_b ? wide.n : wide.k) * wide.ldb;
+    int64_t a = wide.transpose_a ? matrix_extent(wide.k, wide.m, wide.lda)
+                                 : matrix_extent(wide.m, wide.k, wide.lda);
+    int64_t b = wide.transpose_b ? matrix_extent(wide.n, wide.k, wide.ldb)
+                                 : matrix_extent(wide.k, wide.n, wide.ldb);
     size_t bytes = (size_t)(a + b) * sizeof(float);
     void *room;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &room));
