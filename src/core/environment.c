@@ -19,11 +19,11 @@ const sl_option sl_environment_rows[] = {
      .type = SL_OPTION_TEXT,
      .choices = debug_names,
      .help = "One or more words, separated by commas. memory: device memory is filled with NaN "
-             "when it is allocated and when it is freed, so that a layer that reads it too early "
-             "or too late gives NaN. collectives: before each operation of a group, its ranks "
-             "compare what they call; a difference is an error that names it. ddp: at its end, "
-             "sluice train shows the last step's gradient buckets: their sizes, when they were "
-             "ready and when they were exchanged"},
+             "when it is allocated and, on CPUs, when it is freed, so that a layer that reads it "
+             "too early or too late gives NaN. collectives: before each operation of a group, its "
+             "ranks compare what they call; a difference is an error that names it. ddp: at its "
+             "end, sluice train shows the last step's gradient buckets: their sizes, when they "
+             "were ready and when they were exchanged"},
     {0},
 };
 

@@ -31,7 +31,7 @@ sl_status sli_path_open_parent(const char *path, const char *shown, int *directo
 /* ---- Files ---- */
 
 /* Opens a regular file for reading; *bytes is its size. Errors begin with the path:
- * SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_INVALID for a directory, device or pipe. */
+ * SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_FORMAT for a directory, device or pipe. */
 sl_status sli_file_open(const char *path, int *descriptor, uint64_t *bytes);
 
 /* Reads `bytes` bytes at `offset` of an open file. Errors begin with the path: SL_ERR_IO, also for

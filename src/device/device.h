@@ -4,8 +4,8 @@
  * the end of this file, which check the arguments; an implementation (cpu/) fills the table behind
  * them (device_base.h) and only computes.
  *
- * All matrices are row-major; `ld` is the distance between rows in elements. Every operation
- * finishes before it returns, unless its comment says otherwise.
+ * All matrices are row-major; `ld` is the distance between rows in elements. An operation may be
+ * queued when it returns, behind those before it; what gives the host a result has it on return.
  *
  * Numerics that every implementation keeps:
  *  - Shapes alone decide how an operation is cut into ranges, and the ranges' results are added
@@ -50,7 +50,7 @@ typedef enum sli_activation {
 typedef struct sli_gemm {
     bool transpose_a, transpose_b;
     bool bf16; /* a and b are */
-    bool tf32; /* not with bf16, and on a device that has it alone */
+    bool tf32; /* only on a device with has_tf32; never together with bf16 */
     int64_t m, n, k;
     const void *a;
     int64_t lda;

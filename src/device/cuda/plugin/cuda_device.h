@@ -57,7 +57,7 @@ sl_status sli_cuda_read(sl_device *device, void *host, const void *from, size_t 
 
 /* ---- Between devices (deliver.c) -------------------------------------------------------- */
 
-/* Makes `waiting` wait for what is queued on `stream`; both are of the current GPU's. */
+/* Makes `waiting` wait for what is queued on `stream`; `stream` is of the current GPU's. */
 cudaError_t sli_cuda_wait_for_stream(cudaStream_t waiting, cudaStream_t stream);
 
 void *sli_cuda_mark(sl_device *device);

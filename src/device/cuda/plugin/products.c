@@ -40,7 +40,7 @@ typedef struct plan {
 struct sli_products {
     cublasLtHandle_t handle;
     pthread_mutex_t lock; /* guards what follows, the plans' descriptions until a call is queued */
-    int count;
+    int filled, next;     /* plans that there are; where the next one goes, in a ring */
     plan plans[MOST_PLANS];
 };
 
@@ -212,12 +212,12 @@ static cublasStatus_t choose_algorithm(cublasLtHandle_t handle, plan *of)
 static sl_status find_plan(sl_device *device, const product_key *key, const float *bias, plan **out)
 {
     sli_products *products = sli_cuda(device)->products;
-    for (int i = 0; i < MOST_PLANS && i < products->count; i++) {
+    for (int i = 0; i < products->filled; i++) {
         *out = &products->plans[i];
         if (memcmp(&(*out)->key, key, sizeof *key) == 0)
             return SL_OK;
     }
-    plan *made = *out = &products->plans[products->count % MOST_PLANS];
+    plan *made = *out = &products->plans[products->next];
     clear_plan(made);
     SL_TRY(check_product(device, "describe a product", describe(key, made)));
     made->key = *key;
@@ -225,11 +225,14 @@ static sl_status find_plan(sl_device *device, const product_key *key, const floa
     if (status == SL_OK)
         status =
             check_product(device, "choose an algorithm", choose_algorithm(products->handle, made));
-    if (status == SL_OK)
-        products->count = products->count + 1 < 2 * MOST_PLANS ? products->count + 1 : MOST_PLANS;
-    else
+    if (status != SL_OK) {
         clear_plan(made);
-    return status;
+        return status;
+    }
+    products->next = (products->next + 1) % MOST_PLANS;
+    if (products->filled < MOST_PLANS)
+        products->filled++;
+    return SL_OK;
 }
 
 /* ---- A product -------------------------------------------------------------------------- */
