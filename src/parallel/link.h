@@ -32,7 +32,7 @@ void sli_link_destroy(sli_link **link);
 /* What the processes must agree on in a step, apart from its table's form. */
 typedef struct sli_link_step {
     uint64_t sequence; /* of the steps */
-    int32_t kind;      /* of its table: sli_table_kind */
+    int32_t kind;      /* of its table: sli_table_kind, or SLI_LINK_EVALUATION */
     int32_t first_micro;
 } sli_link_step;
 

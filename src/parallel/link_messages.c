@@ -25,12 +25,13 @@ sl_status sli_link_header_check_shape(const sli_link_header *got, const char *se
 
 static const char *kind_name(int32_t kind)
 {
-    static const char *const names[SLI_TABLE_KINDS] = {
+    static const char *const names[] = {
         [SLI_TABLE_FORWARD] = "a forward",
         [SLI_TABLE_TRAINING] = "a training step",
         [SLI_TABLE_GRADIENT] = "a gradient in evaluation mode",
+        [SLI_LINK_EVALUATION] = "an evaluation",
     };
-    return kind >= 0 && kind < SLI_TABLE_KINDS ? names[kind] : "of an unknown kind";
+    return kind >= 0 && kind <= SLI_LINK_EVALUATION ? names[kind] : "of an unknown kind";
 }
 
 sl_status sli_link_header_check_step(const sli_link_header *got, const sli_link_step *own,
@@ -86,6 +87,18 @@ static sl_status check_slot(const sli_link *link, int from, const sli_link_heade
                     link->names[from]);
 }
 
+/* Ends the step in all processes: those that wait for this one would wait for ever. After the step
+ * its headers are counted, and one more would end the next step. */
+static sl_status refuse_other_step(sli_link *link, sl_status status)
+{
+    bool is_known = sli_failure_precedes(link->failure, SLI_FAILURE_OF_CALL);
+    sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL, status);
+    sli_link_wake_ranks(link);
+    if (is_known || !link->is_active)
+        return SL_OK;
+    return sli_link_send_to_all(link, SLI_LINK_FAILURE, SLI_FAILURE_OF_CALL);
+}
+
 /* Posts the receive of a tensor's data. */
 static sl_status receive_tensor(sli_link *link, int from, const sli_link_header *got)
 {
@@ -100,12 +113,10 @@ static sl_status receive_tensor(sli_link *link, int from, const sli_link_header 
     one->rank = from;
     sl_status status = sli_link_header_check_step(got, &link->step, link->names[from]);
     one->is_wanted = status == SL_OK;
-    if (status != SL_OK) {
-        sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL, status);
-        sli_link_wake_ranks(link);
-    }
     one->next = link->incoming;
     link->incoming = one;
+    if (status != SL_OK)
+        SL_TRY(refuse_other_step(link, status));
     SL_TRY(sl_tensor_create(sli_channel_device(link->channels[got->channel]), SL_MEMORY_ACTIVATIONS,
                             (sl_dtype)got->dtype, &shape, &one->tensor));
     SL_TRY(sli_tensor_open_host(one->tensor, false, &one->host));

@@ -14,6 +14,9 @@ typedef enum sli_table_kind {
     SLI_TABLE_KINDS
 } sli_table_kind;
 
+/* What processes compare in place of a table's kind where a forward has a loss. */
+enum { SLI_LINK_EVALUATION = SLI_TABLE_KINDS };
+
 /* What a rank's worker is asked to do. */
 typedef struct sli_rank_call {
     void (*fn)(sli_rank *rank, void *arg);

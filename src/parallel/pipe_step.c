@@ -257,8 +257,9 @@ static sl_status prepare_accumulation_step(sl_pipe *pipe, sli_step *step, int fi
 
 static void begin_link_step(const sl_pipe *pipe, const sli_step *step, int first)
 {
+    bool evaluates = step->loss && !step->backward;
     sli_link_step all = {.sequence = ++pipe->group->calls,
-                         .kind = (int32_t)table_kind(step),
+                         .kind = evaluates ? SLI_LINK_EVALUATION : (int32_t)table_kind(step),
                          .first_micro = first};
     sli_link_begin(step->link, &all, step->channels, step->channel_count);
 }

@@ -346,6 +346,47 @@ static void wrong_argument_of_one_rank_fails_on_all(void **state)
     check_ranks(give_no_input, NULL, RANKS);
 }
 
+/* One rank evaluates while the others train or run forward. The next step is like any other. */
+typedef struct stray_call {
+    int rank;
+    bool others_train;
+} stray_call;
+
+static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
+{
+    const stray_call *test = arg;
+    double loss;
+    int64_t terms;
+    layout_pipe at;
+    sl_device *device;
+    sl_tensor *output;
+    sl_shape shape = sl_shape_2d(8, 8);
+    SL_TRY(open_linears(group, &at));
+    check_ok(sl_device_create_cpu(1, &device));
+    sl_tensor *rows = random_tensor(device, &shape, 1);
+    sl_pipe_batch batch = {.input = rows, .targets = rows};
+    sl_status status = sl_group_rank(group) == test->rank
+                           ? sl_pipe_evaluate(at.pipe, &batch, &loss, &terms)
+                       : test->others_train ? layout_step(&at, &loss)
+                                            : sl_pipe_forward(at.pipe, &batch, &output);
+    status = expect_error(status, "the ranks of a pipe call different functions");
+    if (status == SL_OK)
+        status = layout_step(&at, &loss);
+    sl_tensor_destroy(&rows);
+    layout_close(&at);
+    sl_device_destroy(&device);
+    return status;
+}
+
+static void rank_that_calls_another_function_fails_all_at_once(void **state)
+{
+    (void)state;
+    sl_group_options options = {.timeout_seconds = 5};
+    for (int i = 0; i < 2 * RANKS; i++)
+        check_ok(
+            sl_spawn(evaluate_on_one_rank, &(stray_call){i % RANKS, i < RANKS}, RANKS, &options));
+}
+
 /* Every rank's cache has the positions of a forward; one that has none fails on all. */
 static sl_status continue_rows(sl_group *group, void *arg)
 {
@@ -547,6 +588,7 @@ int pipe_group_tests(void)
         cmocka_unit_test(error_in_a_copy_of_a_tied_weight_is_every_ranks),
         cmocka_unit_test(step_that_was_stopped_gives_no_loss),
         cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
+        cmocka_unit_test(rank_that_calls_another_function_fails_all_at_once),
         cmocka_unit_test(cache_goes_on_over_the_ranks),
         cmocka_unit_test(ranks_with_different_pipes_are_refused),
         cmocka_unit_test(ranks_that_cannot_be_spread_evenly_are_refused),
