@@ -12,7 +12,7 @@ of one and two threads an operation; both programs have two stages that use both
 
 A step is forward, backward, clipping at 0.5, and SGD; at width 768 it is AdamW. Lines give the median and
 the range of the rounds' figures, each the median of the steps. Current PyTorch comes from PyPI into a
-virtual environment (--venv, default: pytorch in the build folder), which is made where it is not there.
+virtual environment (--venv, default: pytorch in the build folder), which is made where none works there.
 """
 import argparse
 import json
@@ -86,9 +86,10 @@ def run_ranks(python, flags):
 
 
 def make_environment(folder):
-    """The python of the virtual environment with current PyTorch."""
+    """The python of the virtual environment with current PyTorch, which is made where none works."""
     python = folder / "bin" / "python"
-    if not python.exists():
+    if not python.exists() or subprocess.run([str(python), "-c", "import torch, numpy"],
+                                             stderr=subprocess.DEVNULL, check=False).returncode != 0:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", "torch", "numpy"],
                        check=True)
