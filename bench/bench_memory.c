@@ -1,5 +1,5 @@
-/* Peak activation bytes of a training step, for each schedule and recompute mode, beside what
- * arithmetic predicts.
+/* Peak activation bytes of a training step, for each precision, schedule and recompute mode, beside
+ * what arithmetic predicts.
  *
  *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages
  *
@@ -7,7 +7,8 @@
  * simulator's peak), times what its modules save for one; plus the input of every other micro-batch
  * that is under way; plus the one output that is being made. A loss that takes over the decoder
  * keeps the decoder's input and no more: the logits of a batch never exist at once. What may be
- * there besides, by chance, is an input or a gradient that has come before it is needed. */
+ * there besides, by chance, is an input or a gradient that has come before it is needed. In bf16
+ * all of these have half of f32's bytes. */
 #include "support.h"
 
 #include <stdio.h>
@@ -22,24 +23,25 @@ typedef struct stage_bytes {
     int64_t input, saved, output;
 } stage_bytes;
 
-static stage_bytes count_bytes(sl_pipe *pipe, int stage, int64_t rows, int64_t bptt)
+static stage_bytes count_bytes(sl_pipe *pipe, int stage, const bench_setup *setup, int64_t rows)
 {
+    int element_bytes = setup->precision == SL_PRECISION_BF16 ? 2 : 4;
     sl_module *model = sl_pipe_model(pipe);
-    sl_shape shape = sl_shape_2d(rows, bptt);
+    sl_shape shape = sl_shape_2d(rows, setup->bptt);
     int first, count, decoder = sl_module_child_count(model) - 1;
     sl_pipe_stage_modules(pipe, stage, &first, &count);
     stage_bytes bytes = {0, 0, 0};
     for (int i = 0; i < first + count && i < decoder; i++) {
         sl_module *module = sl_module_child(model, i);
         if (i == first && i > 0)
-            bytes.input = sl_shape_count(&shape) * 4;
+            bytes.input = sl_shape_count(&shape) * element_bytes;
         if (i >= first)
-            bytes.saved += sl_module_saved_bytes(module, &shape);
+            bytes.saved += sl_module_saved_bytes(module, &shape) / 4 * element_bytes;
         sl_shape out;
         bench_check(sl_module_output_shape(module, &shape, &out));
         shape = out;
     }
-    bytes.output = sl_shape_count(&shape) * 4;
+    bytes.output = sl_shape_count(&shape) * element_bytes;
     if (first + count > decoder)
         bytes.saved += bytes.output; /* for the loss */
     return bytes;
@@ -70,7 +72,7 @@ static void measure(bench_setup setup)
     for (int s = 0; s < STAGES; s++) {
         sl_memory_stats stats;
         sl_device_memory(sl_pipe_device(pipe, s), &stats);
-        stage_bytes bytes = count_bytes(pipe, s, sizes[0], setup.bptt);
+        stage_bytes bytes = count_bytes(pipe, s, &setup, sizes[0]);
         int under_way = strcmp(setup.schedule, "gpipe") == 0 ? micros
                         : micros < STAGES - s                ? micros
                                                              : STAGES - s;
@@ -78,14 +80,16 @@ static void measure(bench_setup setup)
         double predicted =
             (double)(held * bytes.saved + (under_way - held) * bytes.input + bytes.output);
         double measured = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS];
-        printf("%-5s %-11s stage %d: peak activations %8.2f MiB, predicted %8.2f MiB, "
+        printf("%-4s %-5s %-11s stage %d: peak activations %8.2f MiB, predicted %8.2f MiB, "
                "measured/predicted %.3f\n",
-               setup.schedule, sl_recompute_name(setup.recompute), s, measured / 1048576,
-               predicted / 1048576, measured / predicted);
-        printf("{\"bench\":\"memory\",\"schedule\":\"%s\",\"checkpoint\":\"%s\",\"stage\":%d,"
-               "\"peak_bytes\":%.0f,\"predicted_bytes\":%.0f,\"ratio\":%.4f}\n",
-               setup.schedule, sl_recompute_name(setup.recompute), s, measured, predicted,
+               sl_precision_names[setup.precision], setup.schedule,
+               sl_recompute_name(setup.recompute), s, measured / 1048576, predicted / 1048576,
                measured / predicted);
+        printf("{\"bench\":\"memory\",\"precision\":\"%s\",\"schedule\":\"%s\",\"checkpoint\":\"%"
+               "s\",\"stage\":%d,"
+               "\"peak_bytes\":%.0f,\"predicted_bytes\":%.0f,\"ratio\":%.4f}\n",
+               sl_precision_names[setup.precision], setup.schedule,
+               sl_recompute_name(setup.recompute), s, measured, predicted, measured / predicted);
     }
     fflush(stdout);
     sl_simulation_clear(&simulation);
@@ -112,11 +116,13 @@ int main(int argc, char **argv)
         return 2;
     }
     static const char *const schedules[] = {"gpipe", "1f1b"};
-    for (int schedule = 0; schedule < 2; schedule++)
-        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
-            setup.schedule = schedules[schedule];
-            setup.recompute = (sl_recompute)mode;
-            measure(setup);
-        }
+    for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++)
+        for (int schedule = 0; schedule < 2; schedule++)
+            for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
+                setup.precision = in;
+                setup.schedule = schedules[schedule];
+                setup.recompute = (sl_recompute)mode;
+                measure(setup);
+            }
     return 0;
 }

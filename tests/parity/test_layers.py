@@ -19,10 +19,16 @@ except ImportError as missing:
 from records import distance, run_driver
 
 TOLERANCE = 1e-5
-# A number of bf16 is off by 2^-9 at most; a layer rounds several times. Rounding may also take the
-# input of a ReLU to the other side of 0, so that a whole gradient comes or goes.
+# A number of bf16 is off by 2^-9 at most; a layer rounds several times: outputs are off by 0.004 at
+# most, gradients by 0.016. Rounding may also take the input of an encoder layer's ReLU to the other
+# side of 0, so that a whole gradient comes or goes: those that have come through it are off by up to
+# 0.1.
 BF16_TOLERANCE = 0.02
 BF16_RELU_TOLERANCE = 0.25
+# In f32 a product is off by some 1e-7: what is as near as that was not made in bf16. In bf16 16
+# numbers and more are off by 6e-4 at least.
+BF16_LEAST = 1e-4
+HAVE_PRODUCTS = ("linear", "self_attention", "encoder_layer", "decoder", "u_net")
 SEED = int(os.environ.get("SLUICE_TEST_SEED", 7))
 
 
@@ -55,13 +61,20 @@ class Layers(unittest.TestCase):
         return self.random.randint(low, high)
 
     def compare(self, what, got, expected):
+        """`what` begins with the layer's kind."""
+        for name, value in expected.items():
+            off = distance(got[name], value)
+            self.check_distance(off, what, name)
+            if self.precision == "bf16" and is_product(what.split()[0], name, numpy.asarray(value)):
+                self.assertGreater(off, BF16_LEAST, f"{name} of {what}, seed {SEED}")
+        self.assertEqual(sorted(got), sorted(expected), what)
+
+    def check_distance(self, off, what, name):
         tolerance = TOLERANCE
         if self.precision == "bf16":
-            tolerance = BF16_RELU_TOLERANCE if "relu" in what else BF16_TOLERANCE
-        for name in expected:
-            off = distance(got[name], expected[name])
-            self.assertLessEqual(off, tolerance, f"{name} of {what}, seed {SEED}")
-        self.assertEqual(sorted(got), sorted(expected), what)
+            through_relu = is_behind_relu(what, name)
+            tolerance = BF16_RELU_TOLERANCE if through_relu else BF16_TOLERANCE
+        self.assertLessEqual(off, tolerance, f"{name} of {what}, seed {SEED}")
 
     def check(self, kind, options, module, run, x, ids=False):
         """Compares the driver's layer with `run`, PyTorch's, at x."""
@@ -224,6 +237,19 @@ class Layers(unittest.TestCase):
 
 class LayersInBf16(Layers):
     precision = "bf16"
+
+
+def is_product(kind, name, value):
+    """Is it a product's result, of so many numbers that not all can be near by chance?"""
+    is_weights = name.startswith("grad.") and value.ndim == 2
+    is_one = name in ("out", "continued", "grad_in") or is_weights
+    return kind in HAVE_PRODUCTS and is_one and value.size >= 16
+
+
+def is_behind_relu(what, name):
+    """Is it a gradient that backward of an encoder layer finds after its ReLU's?"""
+    is_gradient = name.startswith("grad") and not name.startswith("grad.linear2.")
+    return what.startswith("encoder_layer") and "activation=relu" in what and is_gradient
 
 
 def causal_mask(time):

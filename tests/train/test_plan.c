@@ -91,14 +91,18 @@ static void check_activations(const char *what, int64_t planned, int64_t taken,
                  (int)(taken / unit));
 }
 
+typedef struct activations {
+    int64_t planned, taken;
+} activations;
+
 /* Runs, and compares the bytes of every stage of the first replica. Buckets are padded, so there
- * may be a little more. Returns the bytes that are planned for all stages' activations: what a run
- * takes of them differs from run to run. */
-static int64_t check_run(const sl_train_options *options)
+ * may be a little more. Returns all stages' activations; with several stages, what a run takes of
+ * them differs from run to run. */
+static activations check_run(const sl_train_options *options)
 {
     static small_record record;
     sl_corpus *corpus;
-    int64_t activations = 0;
+    activations all = {0, 0};
     check_ok(sl_corpus_load(options->data, NULL, &corpus));
     sl_plan plan = plan_of(options, sl_vocab_size(sl_corpus_vocab(corpus)));
     sl_corpus_destroy(&corpus);
@@ -114,9 +118,10 @@ static int64_t check_run(const sl_train_options *options)
         check_near(what, (double)stage->optimizer_bytes, (double)taken[SL_MEMORY_OPTIMIZER], 0.02);
         check_activations(what, stage->activation_bytes, (int64_t)record.peak_activations[s],
                           options->precision);
-        activations += stage->activation_bytes;
+        all.planned += stage->activation_bytes;
+        all.taken += (int64_t)record.peak_activations[s];
     }
-    return activations;
+    return all;
 }
 
 static sl_train_options options_of_units(scratch *in)
@@ -149,24 +154,34 @@ static void planned_bytes_are_those_that_a_run_takes(void **state)
             }
 }
 
+static void check_about_half(const char *what, const sl_train_options *options, int64_t half,
+                             int64_t whole)
+{
+    if (half > 55 * whole / 100)
+        fail_msg("%d stages, %s, %s: activations are %s as %d bytes in bf16, %d in f32",
+                 options->pipeline_ranks, sl_recompute_name(options->recompute), options->schedule,
+                 what, (int)half, (int)whole);
+}
+
 static void planned_bytes_in_bf16_are_those_of_a_run_and_about_half_of_f32s(void **state)
 {
     sl_train_options options = options_of_units(*state);
     options.model.nlayers = 6;
-    for (int stages = 1; stages <= 2; stages++)
-        for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
-            options.pipeline_ranks = stages;
-            options.recompute = stages == 1 ? SL_RECOMPUTE_NEVER : SL_RECOMPUTE_EXCEPT_LAST;
-            options.schedule = test_schedules[kind];
-            options.model.tie = kind == 1;
-            options.precision = SL_PRECISION_F32;
-            int64_t whole = check_run(&options);
-            options.precision = SL_PRECISION_BF16;
-            int64_t half = check_run(&options);
-            if (half > 55 * whole / 100)
-                fail_msg("activations are planned as %d bytes in bf16, %d in f32", (int)half,
-                         (int)whole);
-        }
+    for (int stages = 1; stages <= 3; stages++)
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
+            for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
+                options.pipeline_ranks = stages;
+                options.recompute = (sl_recompute)mode;
+                options.schedule = test_schedules[kind];
+                options.model.tie = kind == 1;
+                options.precision = SL_PRECISION_F32;
+                activations whole = check_run(&options);
+                options.precision = SL_PRECISION_BF16;
+                activations half = check_run(&options);
+                check_about_half("planned", &options, half.planned, whole.planned);
+                if (stages == 1)
+                    check_about_half("taken", &options, half.taken, whole.taken);
+            }
 }
 
 static void planned_bytes_of_replicas_are_those_that_a_run_takes(void **state)
@@ -232,23 +247,14 @@ static void check_host(sl_train_options options)
         taken += peaks[r];
     int64_t planned = plan.total_bytes - plan.process_bytes;
     if ((double)taken > 1.03 * (double)planned || (double)taken < 0.9 * (double)planned)
-        fail_msg("%d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB",
-                 options.replicas, options.pipeline_ranks, sl_recompute_name(options.recompute),
-                 options.schedule, options.epochs, (double)planned / (1 << 20),
-                 (double)taken / (1 << 20));
+        fail_msg("%s, %d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB",
+                 sl_precision_names[options.precision], options.replicas, options.pipeline_ranks,
+                 sl_recompute_name(options.recompute), options.schedule, options.epochs,
+                 (double)planned / (1 << 20), (double)taken / (1 << 20));
 }
 
-static void planned_totals_are_the_peaks_of_runs(void **state)
+static void check_hosts_of_layouts(sl_train_options options)
 {
-    sl_train_options options = small_options(*state);
-    options.model.emsize = options.model.nhid = 256;
-    options.model.nlayers = 4;
-    options.bptt = 16;
-    options.batch_size = options.eval_batch_size = 8;
-    options.chunks = 4;
-    options.max_batches = 2;
-    options.eval_max_batches = 1;
-    options.lr.lr = 1e-3;
     for (options.replicas = 1; options.replicas <= MOST_REPLICAS; options.replicas++)
         for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++) {
             bool odd = (options.replicas + options.pipeline_ranks) % 2;
@@ -262,6 +268,23 @@ static void planned_totals_are_the_peaks_of_runs(void **state)
         }
 }
 
+static void planned_totals_are_the_peaks_of_runs(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.model.emsize = options.model.nhid = 256;
+    options.model.nlayers = 4;
+    options.bptt = 16;
+    options.batch_size = options.eval_batch_size = 8;
+    options.chunks = 4;
+    options.max_batches = 2;
+    options.eval_max_batches = 1;
+    options.lr.lr = 1e-3;
+    for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
+        options.precision = in;
+        check_hosts_of_layouts(options);
+    }
+}
+
 static void large_evaluations_are_planned_for(void **state)
 {
     sl_train_options options = small_options(*state);
@@ -272,7 +295,10 @@ static void large_evaluations_are_planned_for(void **state)
     options.eval_batch_size = 60;
     options.bptt = 4;
     options.eval_max_batches = 1;
-    check_host(options);
+    for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
+        options.precision = in;
+        check_host(options);
+    }
 }
 
 /* What is refused has its numbers, and what is said to fit does. */
