@@ -70,7 +70,8 @@ __attribute__((format(printf, 2, 3))) static void draw_live(display *on, const c
 }
 
 /* One line, its end included, as one write even where MPI has taken standard output's buffer away:
- * the lines of other processes come between writes. */
+ * the lines of other processes come between writes. Names in it may be a file's, so it is escaped.
+ */
 __attribute__((format(printf, 2, 3))) static void print_line(const display *on, const char *format,
                                                              ...)
 {
@@ -81,14 +82,18 @@ __attribute__((format(printf, 2, 3))) static void print_line(const display *on, 
     va_end(arguments);
     if (bytes < 0)
         return;
+    char *shown = sl_escape_text(line, false);
+    free(line);
+    if (!shown)
+        return;
     if (on->of->replicas > 1)
         snprintf(rank, sizeof rank, "[RANK %d]: ", on->rank);
     pthread_mutex_lock(&on->of->screen);
     clear_live(on->of);
-    printf("%s%s\n", rank, line);
+    printf("%s%s\n", rank, shown);
     fflush(stdout);
     pthread_mutex_unlock(&on->of->screen);
-    free(line);
+    free(shown);
 }
 
 /* A warning while the run goes on. */

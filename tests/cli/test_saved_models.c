@@ -51,6 +51,26 @@ static void weights_that_fit_begin_another_model(void **state)
     check_refused(&run, 2, "--partial needs --init FILE");
 }
 
+/* One tensor that fits, and one with this name. */
+static void control_characters_in_a_tensors_name_are_escaped(void **state)
+{
+    enum { EMSIZE = 16 };
+    scratch *in = *state;
+    program_run run;
+    float zeros[EMSIZE] = {0};
+    const sl_safetensors_item items[] = {{"1.norm1.bias", SL_F32, sl_shape_1d(EMSIZE), zeros},
+                                         {"\x1b]0;title\x07\n\xc2\x9b", SL_F32, sl_shape_1d(EMSIZE),
+                                          zeros}};
+    check_ok(sl_safetensors_save(scratch_path(in, "other/hostile.safetensors"), items, 2, NULL, 0));
+    program_succeed(&run,
+                    "train --data %s --init %s/other/hostile.safetensors --partial " TINY_MODEL
+                    " --batch-size 8 --epochs 1 --max-batches 1 " TINY_BATCH,
+                    in->directory, in->directory);
+    check_text(run.out,
+               "hostile.safetensors: \\x1b]0;title\\x07\\x0a\\xc2\\x9b (not in the model)\n");
+    check_without(run.out, "\x1b");
+}
+
 /* ---- eval ----------------------------------------------------------------------------------- */
 
 static void saved_weights_give_the_loss_that_the_run_ended_with(void **state)
@@ -398,6 +418,7 @@ int saved_models_tests(void)
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_that_fit_begin_another_model),
+        cmocka_unit_test(control_characters_in_a_tensors_name_are_escaped),
         cmocka_unit_test(saved_weights_give_the_loss_that_the_run_ended_with),
         cmocka_unit_test(split_and_stages_are_chosen),
         cmocka_unit_test(batches_are_as_many_as_asked_for),
