@@ -14,7 +14,13 @@ enum { IS_SANITIZED = 1 };
 enum { IS_SANITIZED = 0 };
 #endif
 
-enum { TEXT_BYTES = 10 << 20, MOST_GROWTH = 20, BASE_BYTES = 2 << 20, MOST_SECONDS = 20 };
+enum {
+    TEXT_BYTES = 10 << 20,
+    MOST_GROWTH = 20,
+    BASE_BYTES = 2 << 20,
+    MOST_SECONDS = 20,
+    FEW_SECONDS = 5
+};
 
 /* ---- Texts -------------------------------------------------------------------------------- */
 
@@ -77,6 +83,18 @@ static sl_status read_index(const text *from)
     return status;
 }
 
+static char index_path[512];
+
+/* Of a model whose first file is not there. */
+static sl_status open_index(const text *from)
+{
+    sl_checkpoint_reader *model;
+    write_file(index_path, from->at, from->length);
+    sl_status status = sli_checkpoint_open_model(index_path, &model);
+    sl_checkpoint_close(&model);
+    return status;
+}
+
 static sl_status read_cut_tensors(const text *from)
 {
     sli_cut_tensors cut;
@@ -106,13 +124,13 @@ static void limit_memory(size_t more)
 }
 
 /* Reads it in a process of its own, which may have so much memory and time and no more. */
-static sl_status read_within_bounds(const char *what, reading read, const text *from)
+static sl_status read_within_bounds(const char *what, reading read, const text *from, rlim_t most)
 {
     int ended;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        struct rlimit time = {MOST_SECONDS, MOST_SECONDS};
+        struct rlimit time = {most, most};
         setrlimit(RLIMIT_CPU, &time);
         if (!IS_SANITIZED)
             limit_memory((MOST_GROWTH - 1) * from->length + BASE_BYTES); /* the text is one more */
@@ -120,7 +138,7 @@ static sl_status read_within_bounds(const char *what, reading read, const text *
     }
     assert_int_equal(waitpid(child, &ended, 0), child);
     if (!WIFEXITED(ended))
-        fail_msg("%s: did not end within %d s", what, MOST_SECONDS);
+        fail_msg("%s: did not end within %d s", what, (int)most);
     return (sl_status)-WEXITSTATUS(ended);
 }
 
@@ -131,11 +149,11 @@ typedef struct hostile {
 
 #define TENSOR "\"dtype\":\"U8\",\"data_offsets\":[0,0],\"shape\":"
 
-static void check_all(reading read, const hostile *cases, size_t count)
+static void check_all(reading read, const hostile *cases, size_t count, rlim_t most_seconds)
 {
     for (size_t i = 0; i < count; i++) {
         text made = repeat(cases[i].begin, cases[i].unit, cases[i].end);
-        sl_status status = read_within_bounds(cases[i].unit, read, &made);
+        sl_status status = read_within_bounds(cases[i].unit, read, &made, most_seconds);
         if (status != cases[i].expected)
             fail_msg("%s%s...: expected %s, got %s", cases[i].begin, cases[i].unit,
                      sl_status_name(cases[i].expected), sl_status_name(status));
@@ -143,7 +161,7 @@ static void check_all(reading read, const hostile *cases, size_t count)
     }
 }
 
-#define CHECK_ALL(read, cases) check_all(read, cases, sizeof(cases) / sizeof *(cases))
+#define CHECK_ALL(read, cases) check_all(read, cases, sizeof(cases) / sizeof *(cases), MOST_SECONDS)
 
 static void header_takes_memory_and_time_in_proportion(void **state)
 {
@@ -176,6 +194,21 @@ static void index_takes_memory_and_time_in_proportion(void **state)
     };
     (void)state;
     CHECK_ALL(read_index, cases);
+}
+
+/* Names of files that differ at their ends alone; the longer ones are just below the most files
+ * that there may be. To compare each with each takes more than the few seconds. */
+static void files_of_an_index_take_memory_and_time_in_proportion(void **state)
+{
+#define LONG_NAME                                                                                  \
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+    static const hostile cases[] = {
+        {"{\"weight_map\":{", "\"#\":\"a\"", "}}", SL_ERR_NOT_FOUND},
+        {"{\"weight_map\":{", "\"#\":\"" LONG_NAME "#\"", "}}", SL_ERR_NOT_FOUND},
+        {"{\"weight_map\":{", "\"#\":\"#\"", "}}", SL_ERR_UNSUPPORTED},
+    };
+    snprintf(index_path, sizeof index_path, "%s", scratch_path(*state, "a.index.json"));
+    check_all(open_index, cases, sizeof cases / sizeof *cases, FEW_SECONDS);
 }
 
 static void cut_tensors_take_memory_and_time_in_proportion(void **state)
@@ -230,6 +263,8 @@ int hostile_files_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_takes_memory_and_time_in_proportion),
         cmocka_unit_test(index_takes_memory_and_time_in_proportion),
+        cmocka_unit_test_setup_teardown(files_of_an_index_take_memory_and_time_in_proportion,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test(cut_tensors_take_memory_and_time_in_proportion),
         cmocka_unit_test(state_takes_memory_and_time_in_proportion),
     };

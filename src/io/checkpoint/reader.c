@@ -35,14 +35,11 @@ static sl_status list_state(sl_checkpoint_reader *to)
 
 /* ---- A model's files -------------------------------------------------------------------- */
 
-/* Adds the file to the list, once. The name is borrowed. */
+/* Adds the file to the list. The name is borrowed. */
 static sl_status add_file(sl_checkpoint_reader *to, const char *name, size_t *capacity)
 {
     enum { MAX_FILES = 99999 }; /* their names have numbers of 5 digits */
     sli_checkpoint_state *state = &to->state;
-    for (size_t i = state->count; i > 0; i--) /* a file's tensors mostly follow one another */
-        if (strcmp(state->files[i - 1].name, name) == 0)
-            return SL_OK;
     SL_TRY(sli_array_reserve(&state->files, capacity, state->count + 1, sizeof *state->files,
                              MAX_FILES, "files of a model"));
     state->files[state->count++] = (sl_checkpoint_file_info){.name = name, .part = SLI_MODEL_PART};
@@ -71,11 +68,33 @@ sl_status sli_safetensors_index_parse(const char *text, size_t length, char **st
     return sli_names_sort(*entries, *count, sizeof **entries, "tensor");
 }
 
-/* Each file that the index names. */
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Adds each file that the index names, once; names [index_count] is room for that. */
+static sl_status add_index_files(sl_checkpoint_reader *to, const char **names)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    size_t capacity = 0;
+    for (size_t i = 0; i < to->index_count; i++) {
+        names[i] = to->index[i].value;
+        if (!sli_checkpoint_is_plain_name(names[i]))
+            return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", to->path,
+                            sli_safetensors_quote(names[i], quoted));
+    }
+    qsort(names, to->index_count, sizeof *names, compare_names);
+    for (size_t i = 0; i < to->index_count; i++)
+        if (i == 0 || strcmp(names[i - 1], names[i]) != 0)
+            SL_TRY(add_file(to, names[i], &capacity));
+    return SL_OK;
+}
+
 static sl_status list_index(sl_checkpoint_reader *to)
 {
-    char *text, quoted[SLI_QUOTE_BYTES];
-    size_t bytes, capacity = 0;
+    char *text;
+    size_t bytes;
     SL_TRY(sli_file_read(to->path, MOST_TEXT, &text, &bytes));
     sl_status status =
         sli_safetensors_index_parse(text, bytes, &to->state.strings, &to->index, &to->index_count);
@@ -83,14 +102,13 @@ static sl_status list_index(sl_checkpoint_reader *to)
     SL_TRY(sl_error_context(status, "%s: ", to->path));
     if (to->index_count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", to->path);
-    for (size_t i = 0; i < to->index_count; i++) {
-        const char *name = to->index[i].value;
-        if (!sli_checkpoint_is_plain_name(name))
-            return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", to->path,
-                            sli_safetensors_quote(name, quoted));
-        SL_TRY(add_file(to, name, &capacity));
-    }
-    return SL_OK;
+    const char **names = calloc(to->index_count, sizeof *names);
+    if (!names)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", to->path,
+                        to->index_count);
+    status = add_index_files(to, names);
+    free(names);
+    return status;
 }
 
 /* Every tensor of the files is where the index says, and the index says no more. */
