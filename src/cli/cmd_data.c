@@ -82,6 +82,13 @@ static sl_status show_corpus(const settings *from, const char *directory, const 
     return SL_OK;
 }
 
+/* Refuses to overwrite a file of the corpus. */
+static sl_status check_output(const char *directory, const char *path)
+{
+    SL_TRY(sl_train_check_output(&(sl_train_options){.data = directory}, path));
+    return sli_synthetic_check_output(directory, path);
+}
+
 static sl_status run_data(cli_line *line, void *parsed)
 {
     const settings *from = parsed;
@@ -96,9 +103,7 @@ static sl_status run_data(cli_line *line, void *parsed)
     if (from->synthetic)
         SL_TRY(sli_synthetic_write(directory, &from->corpus));
     if (from->vocab_path)
-        SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = directory},
-                                                      from->vocab_path),
-                                "--vocab: "));
+        SL_TRY(sl_error_context(check_output(directory, from->vocab_path), "--vocab: "));
     SL_TRY(sl_corpus_load(directory, NULL, &corpus));
     sl_status status = show_corpus(from, directory, corpus);
     sl_corpus_destroy(&corpus);

@@ -167,6 +167,10 @@ static sl_status run_schedule(cli_line *line, void *parsed)
     sl_simulation simulation = {0};
     (void)line;
     parse_costs(from->costs, costs);
+    if (from->csv && from->json)
+        cli_refuse("--csv prints the table alone, so it cannot be combined with --json");
+    if (from->svg)
+        SL_TRY(sl_error_context(sl_train_check_output(&from->run, from->svg), "--svg: "));
     sl_status status = open_table(from, costs, &schedule);
     if (status == SL_OK)
         status = sl_schedule_recompute(schedule, from->run.recompute);

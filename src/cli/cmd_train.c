@@ -115,23 +115,27 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
     return SL_OK;
 }
 
-/* Refuses to overwrite the file of options. */
-static sl_status check_not_config(const settings *from, const char *option, const char *path)
+/* Refuses to overwrite what the program reads: the file of options, and the corpus's grammar. */
+static sl_status check_not_read(const settings *from, const char *option, const char *path)
 {
-    if (!cli_is_same_file(path, from->config))
+    if (cli_is_same_file(path, from->config))
+        return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option,
+                        path);
+    if (!path)
         return SL_OK;
-    return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option, path);
+    return sl_error_context(sli_synthetic_check_output(from->run.data, path), "%s: ", option);
 }
 
+/* The same, and what the run itself reads and writes. */
 static sl_status check_output(const settings *from, const char *option, const char *path)
 {
-    SL_TRY(check_not_config(from, option, path));
+    SL_TRY(check_not_read(from, option, path));
     return path ? sl_error_context(sl_train_check_output(&from->run, path), "%s: ", option) : SL_OK;
 }
 
 static sl_status check_outputs(const settings *from)
 {
-    SL_TRY(check_not_config(from, "--save", from->run.save));
+    SL_TRY(check_not_read(from, "--save", from->run.save));
     SL_TRY(check_output(from, "--log-json", from->progress.log_json));
     return check_output(from, "--trace", from->progress.trace);
 }

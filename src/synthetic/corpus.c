@@ -375,3 +375,16 @@ sl_status sli_synthetic_best_perplexity(const char *directory, int64_t bptt, dou
         *out = exp(best_loss(&of, bptt));
     return SL_OK;
 }
+
+/* ---- What must not be overwritten -------------------------------------------------------- */
+
+sl_status sli_synthetic_check_output(const char *directory, const char *path)
+{
+    char *grammar;
+    sl_status status = SL_OK;
+    SL_TRY(sli_path_join(directory, facts_name, &grammar));
+    if (sli_path_same_file(path, grammar))
+        status = sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", grammar);
+    free(grammar);
+    return status;
+}

@@ -32,4 +32,8 @@ sl_status sli_synthetic_write(const char *directory, const sli_synthetic_options
  * sl_split_path and of reading the texts. */
 sl_status sli_synthetic_best_perplexity(const char *directory, int64_t bptt, double *out);
 
+/* Refuses `path` where writing it would overwrite the directory's grammar.json. Errors:
+ * SL_ERR_INVALID, SL_ERR_MEMORY. */
+sl_status sli_synthetic_check_output(const char *directory, const char *path);
+
 #endif

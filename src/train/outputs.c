@@ -24,6 +24,13 @@ static sl_status check_input(const char *output, const char *input)
     return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", input);
 }
 
+/* A table that is a file, by its path. */
+static sl_status check_table(const char *output, const sl_train_options *options)
+{
+    const char *schedule = sl_train_options_schedule(options);
+    return sl_schedule_has_name(schedule) ? SL_OK : check_input(output, schedule);
+}
+
 /* Texts that cannot be found are refused where they are read, and so are weights. */
 static sl_status check_texts(const char *output, const char *directory)
 {
@@ -60,6 +67,7 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
     char *vocab = NULL;
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(path);
+    SL_TRY(check_table(path, options));
     if (options->data)
         SL_TRY(check_texts(path, options->data));
     if (options->init)
@@ -77,9 +85,13 @@ sl_status sli_train_check_save(const sl_train_options *options)
     if (!options->save)
         return SL_OK;
     SL_TRY(sl_weights_vocab_path(options->save, &vocab));
-    sl_status status = check_texts(options->save, options->data);
-    if (status == SL_OK)
-        status = check_texts(vocab, options->data);
+    const char *const outputs[] = {options->save, vocab};
+    sl_status status = SL_OK;
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        status = check_table(outputs[i], options);
+        if (status == SL_OK)
+            status = check_texts(outputs[i], options->data);
+    }
     free(vocab);
     return sl_error_context(status, "save: ");
 }

@@ -95,8 +95,8 @@ typedef struct sli_run {
 sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
 void sli_run_clear(sli_run *run);
 
-/* Refuses a `save` that would overwrite a text; weights may be saved where they came from.
- * (outputs.c) */
+/* Refuses a `save` that would overwrite a text or the schedule's table; weights may be saved where
+ * they came from. (outputs.c) */
 sl_status sli_train_check_save(const sl_train_options *options);
 
 /* The training loop of one rank (trainer.c) of `group` (NULL: there is one rank, and one shard), on

@@ -348,6 +348,8 @@ static void file_that_is_read_is_never_overwritten(void **state)
     check_kept(in, "--save %s/new.safetensors --log-json %s/new.vocab.txt",
                "/new.vocab.txt is written by the run itself\n");
     check_kept(in, "--log-json %s/new --trace %s/./new", "--trace: /");
+    check_kept(in, "--log-json %s/grammar.json", "--log-json: /");
+    check_kept(in, "--save %s/grammar.json", "/grammar.json is an input and must not be");
 }
 
 static void data_that_are_no_text_are_refused(void **state)

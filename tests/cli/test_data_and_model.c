@@ -93,7 +93,11 @@ static void failure_is_one_sentence_and_status_1(void **state)
     check_refused(&run, 1, "/train.txt is an input and must not be overwritten\n");
     program_start(&run, "data --synthetic %s --vocab %s/test.txt", in->directory, in->directory);
     check_refused(&run, 1, "/test.txt is an input and must not be overwritten\n");
+    program_start(&run, "data %s --vocab %s/grammar.json", in->directory, in->directory);
+    check_refused(&run, 1, "--vocab: /");
+    check_text(run.err, "/grammar.json is an input and must not be overwritten\n");
     program_succeed(&run, "data %s", in->directory);
+    check_text(run.out, "synthetic corpus: the best possible perplexity is ");
 }
 
 static void output_that_cannot_be_written_is_an_error(void **state)

@@ -270,6 +270,19 @@ static void table_is_written_and_read_again(void **state)
     }
 }
 
+static void picture_does_not_replace_the_table(void **state)
+{
+    static const char table[] = "0F0,0B0\n";
+    char text[64];
+    program_run run;
+    const char *path = scratch_path(*state, "table.csv");
+    write_file(path, table, strlen(table));
+    program_start(&run, "schedule --schedule %s --svg %s", path, path);
+    check_refused(&run, 1, "--svg: /");
+    check_text(run.err, "/table.csv is an input and must not be overwritten\n");
+    assert_int_equal(read_file(path, text, sizeof text), strlen(table));
+}
+
 static void error_in_a_table_is_drawn_on_lines_of_its_own(void **state)
 {
     static const char table[] = "0F0,0B0\n1B0,1F0\n";
@@ -335,6 +348,8 @@ static void impossible_value_is_refused(void **state)
     check_refused(&run, 2, "--checkpoint must be except_last, never or always, got \"sometimes\"");
     program_start(&run, "schedule --costs 1,2");
     check_refused(&run, 2, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
+    program_start(&run, "schedule --csv --json");
+    check_refused(&run, 2, "--csv prints the table alone, so it cannot be combined with --json\n");
     program_start(&run, "schedule --json --costs 1,1,1e308");
     check_refused(&run, 1, "the makespan is not finite: --costs or --comm is too large\n");
     program_start(&run, "schedule --schedule /no/table.csv");
@@ -367,6 +382,7 @@ int main_tests(void)
         cmocka_unit_test(one_forward_one_backward_holds_less),
         cmocka_unit_test(simulation_is_one_json_object),
         WITH_SCRATCH(table_is_written_and_read_again),
+        WITH_SCRATCH(picture_does_not_replace_the_table),
         WITH_SCRATCH(error_in_a_table_is_drawn_on_lines_of_its_own),
         WITH_SCRATCH(pytorchs_dual_pipe_v_takes_66_units),
         WITH_SCRATCH(picture_has_a_bar_for_each_action),
