@@ -55,8 +55,23 @@ static int64_t last_step(const sl_run_history *history)
     return history->step_count > 0 ? history->steps[history->step_count - 1].step : 0;
 }
 
+/* A run that resumes may have fewer replicas and other ranks than the one before it. */
+static void remove_ranks(sl_run_history *history, const json_t *record)
+{
+    const json_t *replicas = json_object_get(record, "replicas");
+    while (json_is_integer(replicas) && history->pipeline_count > 0) {
+        sli_history_pipeline *last = &history->pipelines[history->pipeline_count - 1];
+        if (last->replica < json_integer_value(replicas))
+            break;
+        sli_history_pipeline_clear(last);
+        history->pipeline_count--;
+    }
+    history->memory_count = 0;
+}
+
 static sl_status add_run(sl_run_history *history, json_t *record)
 {
+    remove_ranks(history, record);
     json_t *shards = json_object_get(record, "shares"); /* their name in older logs */
     if (shards && json_object_set(record, "shards", shards) == 0)
         json_object_del(record, "shares");

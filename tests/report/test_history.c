@@ -146,6 +146,35 @@ static void each_replica_has_its_last_pipeline(void **state)
     sl_run_history_destroy(&history);
 }
 
+/* What the run after it has not measured itself stays, where it has that replica. */
+static void resumed_run_has_no_ranks_that_were_lost(void **state)
+{
+    (void)state;
+    static const char first[] =
+        "{\"record\":\"run\",\"replicas\":3}\n"
+        "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":0}\n"
+        "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":1}\n"
+        "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":2,\"placement\":[0],"
+        "\"measured\":[[\"0F0\",0,1]],\"predicted\":[[\"0F0\",0,1]]}\n"
+        "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":1,\"loss\":2}\n"
+        "{\"record\":\"memory\",\"rank\":2,\"stage\":0,\"peak_total_bytes\":12}\n";
+    static const char second[] = "{\"record\":\"run\",\"replicas\":2,\"resumed_step\":1}\n";
+    static const char more[] = "{\"record\":\"pipeline\",\"epoch\":2,\"replica\":1}\n";
+    size_t used;
+    sl_run_history *history = parse(first);
+    assert_int_equal(history->pipeline_count, 3);
+    assert_int_equal(history->memory_count, 1);
+    check_ok(sli_run_history_add(history, second, strlen(second), &used));
+    assert_int_equal(history->pipeline_count, 2);
+    assert_int_equal(history->pipelines[1].replica, 1);
+    assert_int_equal(history->memory_count, 0);
+    assert_int_equal(history->eval_count, 1);
+    check_ok(sli_run_history_add(history, more, strlen(more), &used));
+    assert_int_equal(history->pipeline_count, 2);
+    assert_int_equal(history->pipelines[1].epoch, 2);
+    sl_run_history_destroy(&history);
+}
+
 static void what_is_no_record_is_refused(void **state)
 {
     (void)state;
@@ -197,6 +226,7 @@ int history_tests(void)
         cmocka_unit_test(older_name_of_the_shards_is_read),
         cmocka_unit_test(timelines_are_read),
         cmocka_unit_test(each_replica_has_its_last_pipeline),
+        cmocka_unit_test(resumed_run_has_no_ranks_that_were_lost),
         cmocka_unit_test(what_is_no_record_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
