@@ -155,7 +155,9 @@ static void print_markdown_row(const entry *at, FILE *to)
     if (at->begins_group)
         fprintf(to, "\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", at->group,
                 affects ? " fixed for a resumed run |" : "", affects ? "---|" : "");
-    fprintf(to, "| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
+    fprintf(to, "| `--%s%s", row->name, row->value ? " " : "");
+    print_cell(to, row->value ? row->value : "");
+    fprintf(to, "`");
     if (row->letter)
         fprintf(to, ", `-%c`", row->letter);
     fprintf(to, " | ");

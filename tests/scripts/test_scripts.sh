@@ -136,6 +136,11 @@ grep -q "absent (named on the command line) must hold wiki.train.tokens" "$scrat
 "$SLUICE_PROGRAM" help --markdown | diff "$source_dir/docs/options.md" - ||
     fail "docs/options.md is not what sluice help --markdown prints"
 
+# A row has as many cells as the heading above it; \| is no cell's end.
+wrong=$("$SLUICE_PROGRAM" help --markdown | awk '{ line = $0; gsub(/\\\|/, ""); cells = gsub(/\|/, "") }
+    !cells { heading = 0 } cells && !heading { heading = cells } cells != heading { print line }')
+[ -z "$wrong" ] || fail "docs/options.md has rows with other cells than their headings: $wrong"
+
 for command in "" train eval generate model schedule data checkpoint report launch; do
     page=$("$SLUICE_PROGRAM" help --man $command)
     grep -q '^\.SH NAME$' <<<"$page" || fail "the page of sluice $command has no name"
