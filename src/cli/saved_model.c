@@ -51,6 +51,10 @@ static sl_status open_devices(const char *names, cli_saved_model *to,
     char each[16 * SL_MAX_STAGES];
     sl_launch_info launch;
     SL_TRY(sl_launch_info_read(&launch));
+    if (launch.world_size > SL_MAX_STAGES)
+        return sl_error(SL_ERR_INVALID,
+                        "each process needs a stage, and there can be at most %d, got %d processes",
+                        SL_MAX_STAGES, launch.world_size);
     if (launch.world_size > 1)
         SL_TRY(cli_group_create(&launch, &to->group));
     to->prints = launch.rank == 0;
@@ -74,7 +78,7 @@ static sl_status open_devices(const char *names, cli_saved_model *to,
 static sl_status build_pipe(const sl_train_options *options, cli_saved_model *to)
 {
     sl_device *devices[SL_MAX_STAGES] = {NULL};
-    int stages;
+    int stages = 0;
     SL_TRY(open_devices(options->devices, to, devices, &stages));
     SL_TRY(sl_transformer_lm_create(&to->options, &to->model));
     SL_TRY(sl_cross_entropy_create(&to->loss));

@@ -224,7 +224,9 @@ static bool is_loopback_host(const char *host)
     char name[64];
     if (!host)
         return true; /* HTTP/1.0: no browser */
-    size_t length = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    size_t length = strcspn(host, host[0] == '[' ? "]" : ":");
+    if (host[0] == '[' && host[length++] != ']')
+        return false;
     if (length >= sizeof name || (host[length] && host[length] != ':'))
         return false;
     snprintf(name, sizeof name, "%.*s", (int)length, host);

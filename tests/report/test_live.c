@@ -322,6 +322,7 @@ static void bad_requests_are_answered(void **state)
         {"GET /", "site.example", "HTTP/1.1 403 "},
         {"GET /events", "127.0.0.1.site.example:80", "HTTP/1.1 403 "},
         {"GET /", "", "HTTP/1.1 403 "},
+        {"GET /", "[::1", "HTTP/1.1 403 "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ask(page, cases[i].line, cases[i].host, got, sizeof got);
