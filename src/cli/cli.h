@@ -83,6 +83,9 @@ void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
 const char *cli_line_value(const cli_line *line, const char *name);
 
+/* The same of the line itself, without the file that --config names. */
+const char *cli_line_own_value(const cli_line *line, const char *name);
+
 /* Ends the program unless the option's value names a file that can be read, and no directory. */
 void cli_check_file(const char *option, const char *path);
 
@@ -185,7 +188,9 @@ typedef struct cli_progress cli_progress;
 
 /* For the run's ranks first_rank … first_rank + count - 1, as reporters count them: a process that
  * is one rank of a group has that one; a process that is alone has one for each of its `replicas`.
- * `replicas` are those of the whole run. Errors: those of sl_run_log_create. */
+ * `replicas` are those of the whole run. Errors: those of sl_run_log_create, sl_run_trace_create,
+ * sl_run_tensorboard_create and sl_live_page_create; SL_ERR_INVALID where the trace is the log;
+ * SL_ERR_IO where there is no file for the records of a page without a log. */
 sl_status cli_progress_create(const cli_progress_options *options, int first_rank, int count,
                               int replicas, cli_progress **out);
 

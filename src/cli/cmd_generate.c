@@ -95,7 +95,7 @@ static sl_status generate_text(const settings *from, const cli_saved_model *mode
 
 static sl_status run_generate(cli_line *line, void *parsed)
 {
-    static const char *const drawing[] = {"temperature", "top-k"};
+    static const char *const drawing[] = {"temperature", "top-k", "seed"};
     settings *from = parsed;
     cli_saved_model model;
     if (!from->run.init)

@@ -259,6 +259,7 @@ static sl_status fit_to_launch(sl_train_options *options, const sl_launch_info *
     } else if (launch->launched && !replicas_given && !lists) {
         options->replicas = 1;
         options->zero = false;
+        options->nccl &= options->shards > 1 || options->checkpoints.resume;
     }
     return sl_train_options_check(options);
 }
@@ -308,6 +309,17 @@ static void print_stopped(FILE *to, const cli_line *line, const sl_train_options
     fprintf(to, " A run with --save-dir DIR can go on where it was stopped.\n");
 }
 
+/* A file of options has all of them, as --print-config prints it. */
+static void check_line(const cli_line *line, const sl_train_options *options)
+{
+    static const char *const of_steps[] = {"gamma", "step-epochs"};
+    for (size_t i = 0; options->lr.kind != SL_LR_STEP && i < sizeof of_steps / sizeof *of_steps;
+         i++)
+        if (cli_line_own_value(line, of_steps[i]))
+            cli_refuse("--%s is for the step schedule, but lr-schedule is cosine: leave it out",
+                       of_steps[i]);
+}
+
 static void check_settings(settings *parsed)
 {
     sl_save_options *checkpoints = &parsed->run.checkpoints;
@@ -327,6 +339,7 @@ static sl_status run_train(cli_line *line, void *settings_read)
     sl_train_options *options = &parsed->run;
     sl_launch_info launch;
     sl_run_result result = {0};
+    check_line(line, options);
     if (parsed->print_config) {
         SL_TRY(sl_train_options_check(options));
         cli_settings_print(line->command, parsed);

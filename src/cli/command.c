@@ -150,6 +150,8 @@ static cli_given read_member(const cli_line *line, const char *path, const char 
     const sl_option *option = find_row(line->command, name, &near);
     if (!option)
         cli_refuse_near(&near, "", "%s: there is no such option, got \"%s\"", path, name);
+    if (strcmp(name, "config") == 0)
+        cli_refuse("%s: config cannot name a second file of options", path);
     bool takes =
         json_is_string(value) || (option->value ? json_is_number(value) : json_is_boolean(value));
     if (!takes)
@@ -207,6 +209,12 @@ const char *cli_line_value(const cli_line *line, const char *name)
     return find_value(line->given, line->given_count, name);
 }
 
+const char *cli_line_own_value(const cli_line *line, const char *name)
+{
+    return find_value(line->given + line->config_count, line->given_count - line->config_count,
+                      name);
+}
+
 static void set_option(const cli_given *given, void *settings)
 {
     const sl_option *option = given->option;
@@ -242,7 +250,9 @@ static void check_needs(const cli_line *line)
 {
     for (int i = 0; i < line->given_count; i++) {
         const sl_option *option = line->given[i].option;
-        if (!option->needs || cli_line_value(line, option->needs))
+        const char *text = line->given[i].text;
+        bool is_off = !option->value && text && strcmp(text, "false") == 0;
+        if (!option->needs || is_off || cli_line_value(line, option->needs))
             continue;
         const sl_option *needed = find_row(line->command, option->needs, NULL);
         cli_refuse("--%s needs --%s%s%s", option->name, needed->name, needed->value ? " " : "",

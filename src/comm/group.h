@@ -94,7 +94,6 @@ typedef struct sli_message {
     int *source; /* of a receive; may be NULL */
 } sli_message;
 
-enum { SLI_TRANSFER_BYTES = 1 << 30 };
 /* The error of a receive to which nothing has come within the group's time limit. */
 sl_status sli_message_late(const sl_group *group, const sli_message *message);
 
@@ -113,6 +112,8 @@ typedef struct sli_transfer {
     bool is_under_way, receives;
     void *state; /* the backend's */
 } sli_transfer;
+
+enum { SLI_TRANSFER_BYTES = 1 << 30 }; /* of one at most: MPI counts them as an int */
 
 /* sl_group_abort with this thread's error, which stays as it is. Returns `status`. */
 sl_status sli_group_break(sl_group *group, sl_status status);

@@ -528,5 +528,9 @@ sl_status sl_train_options_check(const sl_train_options *options)
     if (options->zero && sl_train_options_replicas(options) == 1)
         return sl_error(SL_ERR_INVALID,
                         "zero shards the optimizer's state over replicas, and there is only one");
+    /* A run that resumes has its checkpoint's shards. */
+    if (options->nccl && sli_layout_shards(options) == 1 && !options->checkpoints.resume)
+        return sl_error(SL_ERR_INVALID,
+                        "nccl exchanges gradients of replicas, and there is only one");
     return sli_optimizer_check(&options->optimizer);
 }

@@ -231,6 +231,19 @@ static void job_with_fewer_processes_warns_of_a_cut_that_fits_none(void **state)
     }
 }
 
+static void only_process_of_a_launcher_needs_no_replicas(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "1", 1);
+    program_start(&run, "train --data %s " TINY_REPLICAS " --quiet --zero --nccl", in->directory);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    assert_int_equal(run.status, 0);
+    assert_string_equal(run.err, "");
+}
+
 static void failing_replica_is_named(void **state)
 {
     scratch *in = *state;
@@ -256,6 +269,7 @@ int cmd_train_replicas_tests(void)
         WITH_CORPUS(replicas_of_the_preset_can_be_overridden),
         WITH_CORPUS(impossible_replicas_are_one_sentence),
         WITH_CORPUS(job_with_fewer_processes_warns_of_a_cut_that_fits_none),
+        WITH_CORPUS(only_process_of_a_launcher_needs_no_replicas),
         WITH_CORPUS(failing_replica_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -186,6 +186,26 @@ static void configuration_is_never_overwritten(void **state)
     check_refused(&run, 1, "--save: /");
 }
 
+/* Not by a file of that name, nor by the vocabulary beside the weights. */
+static void table_is_never_overwritten(void **state)
+{
+    static const char *const cases[][2] = {{"--log-json", "t.vocab"},
+                                           {"--trace", "./t.vocab"},
+                                           {"--save", "t.vocab"},
+                                           {"--save", "t"}};
+    static const char table[] = "0F0,0B0\n";
+    scratch *in = *state;
+    program_run run;
+    char text[64];
+    write_text(in, "t.vocab", table);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program_start(&run, "train --data %s " TINY_MODEL " --schedule %s/t.vocab %s %s/%s",
+                      in->directory, in->directory, cases[i][0], in->directory, cases[i][1]);
+        check_refused(&run, 1, "/t.vocab is an input and must not be overwritten\n");
+    }
+    assert_int_equal(read_file(scratch_path(in, "t.vocab"), text, sizeof text), strlen(table));
+}
+
 static void file_trains_as_its_options_do(void **state)
 {
     scratch *in = *state;
@@ -215,6 +235,8 @@ static void file_that_makes_no_sense_is_refused(void **state)
         {"{\"schedule\": \"1F1B\"}", "--schedule must be gpipe, 1f1b, interleaved, looped-bfs, "
                                      "zb-h1 or zb-v, got \"1F1B\": did you mean 1f1b?"},
         {"{\"keep\": 2}", "--keep needs --save-dir DIR\n"},
+        {"{\"partial\": true}", "--partial needs --init FILE\n"},
+        {"{\"config\": \"x\"}", "/config: config cannot name a second file of options\n"},
         {"{\"seed\": 1,\n \"seed\": 2}", "/config: no JSON object of options in line 2 ("},
         {"{\"data\": \"\xff\"}", "/config: no JSON object of options in line 1 ("},
     };
@@ -232,6 +254,35 @@ static void file_that_makes_no_sense_is_refused(void **state)
                   "--config must name a file (No such file or directory), got \"/no/file\"\n");
     program_start(&run, "train --config /tmp");
     check_refused(&run, 2, "--config must name a file (Is a directory), got \"/tmp\"\n");
+}
+
+static void flag_that_is_off_needs_nothing(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_text(in, "config", "{\"partial\": false}");
+    program_succeed(&run, "train --print-config --config %s/config", in->directory);
+    check_without(run.out, "partial");
+}
+
+/* A file of options has them as --print-config prints them. */
+static void steps_of_a_schedule_without_steps_are_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start(&run, "train --data x --lr-schedule cosine --gamma 0.5");
+    check_refused(&run, 2,
+                  "--gamma is for the step schedule, but lr-schedule is cosine: leave it out\n");
+    print_config(&run, "--gamma 0.5 --step-epochs 2");
+    write_text(in, "config", run.out);
+    program_succeed(&run, "train --print-config --config %s/config --lr-schedule cosine",
+                    in->directory);
+    check_text(run.out, "\"gamma\": 0.5,");
+    program_start(&run,
+                  "train --print-config --config %s/config --lr-schedule cosine "
+                  "--step-epochs 2",
+                  in->directory);
+    check_refused(&run, 2, "--step-epochs is for the step schedule");
 }
 
 /* ---- The run log --------------------------------------------------------------------------- */
@@ -379,8 +430,11 @@ int options_tests(void)
         WITH_SCRATCH(options_on_the_line_override_the_file),
         WITH_SCRATCH(printed_configuration_yields_to_the_line),
         WITH_CORPUS(configuration_is_never_overwritten),
+        WITH_CORPUS(table_is_never_overwritten),
         WITH_CORPUS(file_trains_as_its_options_do),
         WITH_SCRATCH(file_that_makes_no_sense_is_refused),
+        WITH_SCRATCH(flag_that_is_off_needs_nothing),
+        WITH_SCRATCH(steps_of_a_schedule_without_steps_are_refused),
         WITH_CORPUS(run_log_is_json_lines),
         WITH_CORPUS(any_seed_is_logged_as_it_is),
         WITH_CORPUS(run_log_has_the_numbers_that_are_used),

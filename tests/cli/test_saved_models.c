@@ -304,6 +304,25 @@ static void what_cannot_be_generated_is_refused(void **state)
         &run, 2, "--greedy draws no random numbers, so it cannot be combined with --temperature\n");
     program_start(&run, "generate --top-k 3 --greedy --init %s/model.safetensors", at);
     check_refused(&run, 2, "so it cannot be combined with --top-k\n");
+    program_start(&run, "generate --greedy --init %s/model.safetensors --seed 5", at);
+    check_refused(&run, 2, "so it cannot be combined with --seed\n");
+}
+
+static void more_processes_than_stages_can_be_are_refused(void **state)
+{
+    static const char *const variables[][2] = {{"RANK", "150"},
+                                               {"WORLD_SIZE", "200"},
+                                               {"LOCAL_RANK", "150"},
+                                               {"LOCAL_WORLD_SIZE", "200"}};
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 4; i++)
+        setenv(variables[i][0], variables[i][1], 1);
+    program_start(&run, "eval --init %s/model.safetensors --data %s", in->directory, in->directory);
+    for (int i = 0; i < 4; i++)
+        unsetenv(variables[i][0]);
+    check_refused(&run, 1,
+                  "each process needs a stage, and there can be at most 64, got 200 processes\n");
 }
 
 /* Refused before a model of so many layers is built, which would take minutes. */
@@ -430,6 +449,7 @@ int saved_models_tests(void)
         cmocka_unit_test(greedy_is_the_best_of_one),
         cmocka_unit_test(text_begins_with_the_prompt),
         cmocka_unit_test(what_cannot_be_generated_is_refused),
+        cmocka_unit_test(more_processes_than_stages_can_be_are_refused),
         cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
         cmocka_unit_test(weights_without_their_vocabulary_are_refused),
         cmocka_unit_test(more_micro_batches_than_rows_are_warned_of),

@@ -172,6 +172,20 @@ static void impossible_training_is_refused(void **state)
     CHECK_REFUSED(optimizer.nesterov, true, "Nesterov momentum requires a momentum");
 }
 
+static void nccl_needs_gradients_to_exchange(void **state)
+{
+    (void)state;
+    CHECK_REFUSED(nccl, true, "nccl exchanges gradients of replicas, and there is only one");
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.nccl = true;
+    options.shards = 2;
+    check_ok(sl_train_options_check(&options));
+    options.shards = 0;
+    options.checkpoints.resume = "somewhere";
+    check_ok(sl_train_options_check(&options));
+}
+
 static void each_optimizer_has_a_rate_of_its_own(void **state)
 {
     static const char *const presets[] = {"transformer-tutorial", "pipeline-tutorial",
@@ -389,6 +403,7 @@ int options_tests(void)
         cmocka_unit_test(impossible_models_are_refused),
         cmocka_unit_test(impossible_batches_are_refused),
         cmocka_unit_test(impossible_training_is_refused),
+        cmocka_unit_test(nccl_needs_gradients_to_exchange),
         cmocka_unit_test(each_optimizer_has_a_rate_of_its_own),
         cmocka_unit_test(numbers_of_the_other_optimizer_are_refused),
         cmocka_unit_test(options_beyond_any_machine_are_refused),
