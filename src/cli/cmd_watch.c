@@ -17,15 +17,19 @@ static const sl_option options[] = {
 };
 /* clang-format on */
 
-/* The page has a thread of its own. */
+/* The page has a thread of its own. A signal that was ignored at the start (nohup) stays ignored:
+ * sigwait would return it. */
 static sl_status wait_for_signal(void)
 {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     int number;
     sigset_t ending;
     sigemptyset(&ending);
-    sigaddset(&ending, SIGINT);
-    sigaddset(&ending, SIGTERM);
-    sigaddset(&ending, SIGHUP);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(&ending, numbers[i]);
+    }
     sigprocmask(SIG_BLOCK, &ending, NULL);
     sigwait(&ending, &number);
     return SL_OK;

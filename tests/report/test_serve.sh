@@ -24,10 +24,12 @@ with socket.socket() as any_socket:  # SIOCSIFFLAGS: the loopback is up
 class Server:
     """A program that serves a page at all addresses; its outputs are in a file."""
 
-    def __init__(self, name, *words):
+    def __init__(self, name, *words, ignored=()):
         self.output = name + ".out"
         with open(self.output, "wb") as to:
-            self.process = subprocess.Popen([program, *words, "--serve", "0.0.0.0:0"], stdout=to, stderr=to)
+            self.process = subprocess.Popen(
+                [program, *words, "--serve", "0.0.0.0:0"], stdout=to, stderr=to,
+                preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored])
         started.append(self.process)
         await_true(lambda: b"shown at http" in self.said())
         url = re.search(r"http://\S+:(\d+)/\?token=([0-9a-f]{32})\s", self.said().decode())
@@ -153,9 +155,21 @@ def check_watch():
     assert watch.end(signal.SIGINT) == 0
     check_text("watch.out")
 
+def check_ignored_signals():
+    watch = Server("nohup", "watch", "watched.jsonl", ignored=(signal.SIGHUP, signal.SIGINT))
+    page = b"GET /?token=" + watch.token
+    assert watch.ask(page) == [200]
+    for number in (signal.SIGHUP, signal.SIGINT):
+        watch.process.send_signal(number)
+    time.sleep(0.5)
+    assert watch.process.poll() is None, "a signal that was ignored at the start ended it"
+    assert watch.ask(page) == [200]
+    assert watch.end(signal.SIGTERM) == 0
+
 try:
     check_run()
     check_watch()
+    check_ignored_signals()
 finally:
     for process in started:
         process.kill()
