@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <sys/stat.h>
 
 enum { PREDICTED = 1, MEASURED = 2 };
 
@@ -34,15 +35,25 @@ static void name_process(FILE *to, int process, const char *name, int ranks)
                 process, thread_number(process, rank), rank);
 }
 
+/* A pipe is refused before it is opened, which would wait for a reader; a terminal after that. */
+static sl_status open_trace(sl_run_file *file)
+{
+    struct stat found;
+    bool is_pipe = stat(file->path, &found) == 0 && S_ISFIFO(found.st_mode);
+    if (!is_pipe)
+        SL_TRY(sli_run_file_open(file, file->path));
+    if (!is_pipe && fseek(file->file, 0, SEEK_CUR) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: a trace needs a file, whose end each record overwrites, not a pipe",
+                    file->path);
+}
+
 static sl_status start_trace(void *context, const sl_run_info *info)
 {
     sl_run_file *file = context;
     int ranks = info->rank_count / info->replicas;
-    SL_TRY(sli_run_file_open(file, file->path));
-    if (fseek(file->file, 0, SEEK_CUR) != 0)
-        return sl_error(SL_ERR_INVALID,
-                        "%s: a trace needs a file, whose end each record overwrites, not a pipe",
-                        file->path);
+    SL_TRY(open_trace(file));
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file->file);
     name_process(file->file, PREDICTED, "predicted", ranks);
     fputs(",\n", file->file);

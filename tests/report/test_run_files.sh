@@ -66,14 +66,15 @@ grep -q '^rank  *stage  *forward  *backward  *recompute  *waiting  *reducing  *o
 refused() { # NAME REASON OPTION...
     local name=$1 reason=$2 status=0
     shift 2
-    "${train[@]}" "$@" >out 2>err || status=$?
+    timeout 60 "${train[@]}" "$@" >out 2>err || status=$?
     [ "$status" = 1 ] && grep -q "$reason" err || fail "$name: status $status, $(cat err)"
 }
 mkfifo trace.pipe
-exec 3<>trace.pipe # the pipe's reader
 refused "a trace nowhere" 'absent/trace.json: cannot be written' --trace absent/trace.json
 refused "a directory nowhere" 'the directory cannot be made' --tensorboard absent/events
-refused "a trace that is a pipe" 'trace.pipe: a trace needs a file' --trace trace.pipe
+refused "a trace that is a pipe" 'trace.pipe: a trace needs a file' --trace trace.pipe # which no one reads
+exec 3<>trace.pipe # the pipe's reader
+refused "a trace that is a pipe with a reader" 'trace.pipe: a trace needs a file' --trace trace.pipe
 exec 3<&-
 refused "a trace over the text" 'must not be overwritten' --trace text/train.txt
 
