@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,6 +197,34 @@ static void ignore_event(void *context, const sl_launch_event *event)
     (void)event;
 }
 
+static sl_status run_attempts(launcher *self, int *exit_status)
+{
+    bool again = true;
+    sl_status status = count_processes(self);
+    sli_lost_time_begin(&self->lost, self->options);
+    while (status == SL_OK && again) {
+        sli_job_end end = {0};
+        status = run_attempt(self, &end);
+        if (status == SL_OK)
+            status = plan_next(self, &end, &again);
+        *exit_status = end.exit_status;
+    }
+    if (status == SL_OK)
+        sli_lost_time_end(&self->lost, *exit_status != 0);
+    return status;
+}
+
+static sl_status run_job(launcher *self, int *exit_status)
+{
+    const sl_launch_options *options = self->options;
+    SL_TRY(check_mpirun());
+    if (options->hosts && options->least_processes > 0)
+        SL_TRY(sli_hosts_read(options, &self->hosts));
+    sl_status status = run_attempts(self, exit_status);
+    sli_hosts_destroy(&self->hosts);
+    return sl_error_context(status, "launch: ");
+}
+
 sl_status sl_launch_run(const sl_launch_options *options, const char *const *command,
                         int *exit_status)
 {
@@ -206,25 +235,14 @@ sl_status sl_launch_run(const sl_launch_options *options, const char *const *com
     sl_launch_options filled = *options;
     if (!filled.report)
         filled.report = ignore_event;
-    options = &filled;
-    launcher self = {.options = options, .command = command};
-    bool again = true;
+    launcher self = {.options = &filled, .command = command};
+    struct sigaction before;
     *exit_status = 0;
     SL_TRY(check_arguments(options, command));
-    SL_TRY(check_mpirun());
-    if (options->hosts && options->least_processes > 0)
-        SL_TRY(sli_hosts_read(options, &self.hosts));
-    sl_status status = count_processes(&self);
-    sli_lost_time_begin(&self.lost, options);
-    while (status == SL_OK && again) {
-        sli_job_end end = {0};
-        status = run_attempt(&self, &end);
-        if (status == SL_OK)
-            status = plan_next(&self, &end, &again);
-        *exit_status = end.exit_status;
-    }
-    if (status == SL_OK)
-        sli_lost_time_end(&self.lost, *exit_status != 0);
-    sli_hosts_destroy(&self.hosts);
-    return sl_error_context(status, "launch: ");
+    /* Where SIGCHLD is ignored, as a parent process may have left it, how a child has ended is
+     * lost. */
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &before);
+    sl_status status = run_job(&self, exit_status);
+    sigaction(SIGCHLD, &before, NULL);
+    return status;
 }

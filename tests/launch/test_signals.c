@@ -1,5 +1,6 @@
 /* What signals do to a job that `sluice launch` runs. */
 #include "launch/shell_job.h"
+#include "sluice/launch.h"
 
 #include <signal.h>
 
@@ -161,6 +162,23 @@ static void signal_to_a_job_that_grows_stops_it(void **state)
     }
 }
 
+/* As by a parent process in Python that does not want to wait for its children. */
+static void job_runs_where_children_are_ignored(void **state)
+{
+    (void)state;
+    int exit_status = -1;
+    struct sigaction ignored = {.sa_handler = SIG_IGN}, before, after;
+    const char *supervisor[] = {getenv("SLUICE_PROGRAM"), "launch-rank", NULL};
+    const sl_launch_options options = {.processes = 1, .supervisor = supervisor};
+    sigaction(SIGCHLD, &ignored, &before);
+    sl_status status =
+        sl_launch_run(&options, (const char *const[]){"sh", "-c", "exit 3", NULL}, &exit_status);
+    sigaction(SIGCHLD, &before, &after);
+    check_ok(status);
+    assert_int_equal(exit_status, 3);
+    assert_true(after.sa_handler == SIG_IGN);
+}
+
 int signals_tests(void)
 {
 #define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
@@ -172,6 +190,7 @@ int signals_tests(void)
         IN_SCRATCH(signal_after_a_failure_stops_the_job),
         IN_SCRATCH(signal_after_a_request_for_fewer_processes_stops_the_job),
         IN_SCRATCH(signal_to_a_job_that_grows_stops_it),
+        cmocka_unit_test(job_runs_where_children_are_ignored),
     };
     if (!program_exists())
         return 77;
