@@ -15,6 +15,7 @@
  * Nothing outlives the supervisor: a program whose parent dies is killed, and what the program
  * leaves behind becomes the supervisor's own child and is killed with it. */
 #define _GNU_SOURCE
+#include "core/clock.h"
 #include "core/error.h"
 #include "launch/launch.h"
 
@@ -34,10 +35,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CALL_SECONDS = 30 };   /* for the launcher to answer */
-enum { TERMINATE_MS = 2000 }; /* from SIGTERM to SIGKILL */
-enum { RELEASE_MS = 60000 };  /* for the launcher to hang up, if it still exists */
-#define PARENT_DIED SIGRTMAX  /* sent by nothing else */
+enum { CALL_SECONDS = 30 };     /* for the launcher to answer */
+enum { TERMINATE_SECONDS = 2 }; /* from SIGTERM to SIGKILL */
+enum { PAUSE_MS = 100 };        /* between two checks of that */
+enum { RELEASE_MS = 60000 };    /* for the launcher to hang up, if it still exists */
+#define PARENT_DIED SIGRTMAX    /* sent by nothing else */
 
 /* Tells a program the number of the socket to its supervisor. */
 #define LINK_VARIABLE "SLUICE_LAUNCH_FD"
@@ -277,22 +279,26 @@ static bool read_signals(const supervisor *self)
 /* Waits until the program has ended: by itself, or because the launcher or mpirun is gone. */
 static int wait_for_program(supervisor *self)
 {
-    int status, patience_ms = -1;
+    sli_running_clock since_sigterm = {0};
+    bool is_ending = false;
+    int status;
     while (!program_has_ended(self, &status)) {
         struct pollfd polled[] = {{.fd = self->signals, .events = POLLIN},
                                   {.fd = self->launcher.fd, .events = POLLIN},
                                   {.fd = self->packets[0], .events = POLLIN}};
-        if (poll(polled, 3, patience_ms) == 0)
-            kill(self->program, SIGKILL);
+        (void)poll(polled, 3, is_ending ? PAUSE_MS : -1);
         bool parent_died = read_signals(self);
         read_messages(self);
         if (polled[2].revents)
             read_packets(self);
         send_news_if_read(self);
-        if (patience_ms < 0 && (parent_died || self->launcher.fd < 0)) {
+        if (!is_ending && (parent_died || self->launcher.fd < 0)) {
             kill(0, SIGTERM);
-            patience_ms = TERMINATE_MS;
+            is_ending = true;
         }
+        if (is_ending &&
+            sli_running_clock_read(&since_sigterm, 2e-3 * PAUSE_MS) > TERMINATE_SECONDS)
+            kill(self->program, SIGKILL);
     }
     return status;
 }

@@ -1,17 +1,11 @@
 /* What sl_launch_run and `sluice launch` refuse, and what a program tells its supervisor. */
-#include "core/clock.h"
-#include "core/wire_listener.h"
+#include "core/wire.h"
 #include "io/scratch.h"
-#include "launch/launch.h"
 #include "sluice/launch.h"
 #include "support/program.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 
 static void options_without_sense_are_refused(void **state)
@@ -238,155 +232,6 @@ static void control_characters_in_an_error_are_escaped(void **state)
     check_text(run.err, "sluice: rank 0: two\nlines\\x1b[31m\\x0d\nsluice: rank 0 on ");
 }
 
-/* What a launcher hears of a rank. */
-typedef struct heard {
-    uint64_t steps; /* the last that were told */
-    int saves;      /* the last kind of message about them */
-    int messages;
-    int status; /* of the program; -1: not told */
-    bool called, ended;
-} heard;
-
-static void hear_call(void *owner, int rank, const char *host)
-{
-    (void)rank;
-    (void)host;
-    ((heard *)owner)->called = true;
-}
-
-static void hear_message(void *owner, int rank, const sli_wire_message *message)
-{
-    heard *all = owner;
-    (void)rank;
-    all->messages++;
-    if (message->kind == SLI_RANK_SAVING || message->kind == SLI_RANK_SAVED)
-        all->saves = message->kind;
-    if (message->kind == SLI_RANK_STEPS)
-        all->steps = message->sequence;
-    if (message->kind == SLI_RANK_ENDED)
-        all->status = message->number;
-}
-
-static void hear_end(void *owner, int rank, sli_wire_state why)
-{
-    (void)rank;
-    (void)why;
-    ((heard *)owner)->ended = true;
-}
-
-/* A rank of one, whose launcher is the test. */
-typedef struct launched_rank {
-    heard heard;
-    sli_wire_listener *listener;
-    char script[4096];
-    pthread_t thread;
-    program_run run;
-} launched_rank;
-
-static void *run_rank(void *rank)
-{
-    launched_rank *self = rank;
-    program_start(&self->run, "launch-rank sh %s", self->script);
-    return NULL;
-}
-
-static void turn_until(sli_wire_listener *listener, const bool *happened, const char *what)
-{
-    double begin = sli_clock_seconds();
-    while (!*happened) {
-        if (sli_clock_seconds() > begin + 60)
-            fail_msg("the rank has not %s within 60 s", what);
-        (void)sli_wire_listener_turn(listener, -1, SLI_WIRE_TURN_SECONDS);
-    }
-}
-
-/* Answers the rank's call, and reads nothing that it sends then. */
-static void launch_rank(launched_rank *self, scratch *in, const char *script)
-{
-    *self = (launched_rank){.heard.status = -1};
-    sli_wire_listener_options options = {.ranks = 1,
-                                         .kinds = SLI_LAUNCH_KINDS,
-                                         .this_host = true,
-                                         .owner = &self->heard,
-                                         .called = hear_call,
-                                         .said = hear_message,
-                                         .ended = hear_end};
-    sli_wire_address address;
-    char text[SLI_WIRE_ADDRESS_BYTES];
-    snprintf(self->script, sizeof self->script, "%s", scratch_path(in, "job.sh"));
-    write_file(self->script, script, strlen(script));
-    check_ok(sli_wire_listen(&options, &address, &self->listener));
-    sli_wire_address_print(&address, text);
-    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
-    setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
-    setenv("SLUICE_LAUNCHER", text, 1);
-    assert_int_equal(pthread_create(&self->thread, NULL, run_rank, self), 0);
-    turn_until(self->listener, &self->heard.called, "called");
-}
-
-static void wait_for_rank(launched_rank *self)
-{
-    pthread_join(self->thread, NULL);
-    unsetenv("OMPI_COMM_WORLD_RANK");
-    unsetenv("OMPI_COMM_WORLD_SIZE");
-    unsetenv("SLUICE_LAUNCHER");
-    assert_int_equal(self->run.status, 0);
-}
-
-/* The launcher reads again when the rank's program has ended. Then it finds few messages, with the
- * newest state last: were there more than its receive window holds, the connection would break
- * after 8 s. */
-static void rank_of_a_launcher_that_does_not_read_keeps_its_newest_state(void **state)
-{
-    static const char script[] = "say() { printf \"$1\" >&$SLUICE_LAUNCH_FD; }\n"
-                                 "i=0\n"
-                                 "while [ $i -lt 1000 ]; do\n"
-                                 "    i=$((i + 1)); say saving; say saved; say \"steps $i\"\n"
-                                 "done\n";
-    static launched_rank rank;
-    launch_rank(&rank, *state, script);
-    wait_for_rank(&rank);
-    turn_until(rank.listener, &rank.heard.ended, "hung up");
-    sli_wire_listener_destroy(&rank.listener);
-    assert_int_equal(rank.heard.status, 0);
-    assert_int_equal(rank.heard.steps, 1000);
-    assert_int_equal(rank.heard.saves, SLI_RANK_SAVED);
-    assert_in_range(rank.heard.messages, 1, 4 * SLI_WIRE_ANSWER_MESSAGES + 4); /* of 3001 */
-}
-
-static atomic_int terminated;
-
-static void count_sigterm(int number)
-{
-    (void)number;
-    atomic_fetch_add(&terminated, 1);
-}
-
-/* The test has the name of mpirun's daemon. Errors are sent however many wait: here until there is
- * no room for the next one. */
-static void rank_ends_the_daemon_of_a_launcher_that_is_lost(void **state)
-{
-    static const char talks[] = "x=$(printf %1900s x)\n"
-                                "while :; do printf \"error $x\" >&$SLUICE_LAUNCH_FD; done\n";
-    static launched_rank rank;
-    struct sigaction before;
-    char name[16];
-    prctl(PR_GET_NAME, name);
-    prctl(PR_SET_NAME, "orted");
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = count_sigterm}, &before);
-    launch_rank(&rank, *state, "exec sleep 600");
-    sli_wire_listener_destroy(&rank.listener); /* it hangs up: the daemon ends with mpirun */
-    wait_for_rank(&rank);
-    int when_closed = atomic_load(&terminated);
-    launch_rank(&rank, *state, talks);
-    wait_for_rank(&rank);
-    sli_wire_listener_destroy(&rank.listener);
-    sigaction(SIGTERM, &before, NULL);
-    prctl(PR_SET_NAME, name);
-    assert_int_equal(when_closed, 0);
-    assert_int_equal(atomic_load(&terminated), 1);
-}
-
 /* The second attempt goes on after step 1 and fails before it has repeated step 2. */
 static void time_lost_to_failures_is_reported(void **state)
 {
@@ -551,11 +396,6 @@ int launch_tests(void)
         cmocka_unit_test(saves_and_errors_are_packets),
         cmocka_unit_test_setup_teardown(control_characters_in_an_error_are_escaped, scratch_create,
                                         scratch_remove),
-        cmocka_unit_test_setup_teardown(
-            rank_of_a_launcher_that_does_not_read_keeps_its_newest_state, scratch_create,
-            scratch_remove),
-        cmocka_unit_test_setup_teardown(rank_ends_the_daemon_of_a_launcher_that_is_lost,
-                                        scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(time_lost_to_failures_is_reported, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(request_below_the_least_fails_the_job, scratch_create,
