@@ -38,6 +38,8 @@
 enum { CALL_SECONDS = 30 };     /* for the launcher to answer */
 enum { TERMINATE_SECONDS = 2 }; /* from SIGTERM to SIGKILL */
 enum { PAUSE_MS = 100 };        /* between two checks of that */
+enum { KILL_SECONDS = 5 };      /* from SIGKILL to the end of what a program leaves behind */
+enum { KILL_PAUSE_MS = 10 };    /* between two checks of that */
 enum { RELEASE_MS = 60000 };    /* for the launcher to hang up, if it still exists */
 #define PARENT_DIED SIGRTMAX    /* sent by nothing else */
 
@@ -117,21 +119,32 @@ static bool program_has_ended(const supervisor *self, int *status)
     return false;
 }
 
-/* Kills and reaps all children, which are what the program has left behind. */
+static bool kill_each_child(void)
+{
+    char *text = NULL, *end;
+    size_t room = 0;
+    FILE *list = fopen("/proc/thread-self/children", "re");
+    if (list && getline(&text, &room, list) > 0)
+        for (char *at = text; strtol(at, &end, 10) > 1; at = end)
+            kill((pid_t)strtol(at, NULL, 10), SIGKILL);
+    free(text);
+    if (list)
+        fclose(list);
+    return list != NULL;
+}
+
+/* Kills and reaps all children, which are what the program has left behind, except those that do
+ * not end: another user's, or one that a debugger or a disk keeps. */
 static void kill_children(void)
 {
-    for (;;) {
-        char *text = NULL, *end;
-        size_t room = 0;
-        FILE *list = fopen("/proc/thread-self/children", "re");
-        if (list && getline(&text, &room, list) > 0)
-            for (char *at = text; strtol(at, &end, 10) > 1; at = end)
-                kill((pid_t)strtol(at, NULL, 10), SIGKILL);
-        free(text);
-        if (list)
-            fclose(list);
-        if (!list || (waitpid(-1, NULL, 0) < 0 && errno != EINTR))
-            return;
+    sli_running_clock since = {0};
+    pid_t ended = 0;
+    while (ended >= 0 && kill_each_child() &&
+           sli_running_clock_read(&since, 2e-3 * KILL_PAUSE_MS) < KILL_SECONDS) {
+        while ((ended = waitpid(-1, NULL, WNOHANG)) > 0)
+            continue;
+        if (ended == 0)
+            (void)poll(NULL, 0, KILL_PAUSE_MS);
     }
 }
 

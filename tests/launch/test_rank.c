@@ -1,15 +1,19 @@
 /* The supervisor of a rank, whose launcher is the test. */
+#define _GNU_SOURCE
 #include "core/clock.h"
 #include "core/wire_listener.h"
 #include "io/scratch.h"
 #include "launch/launch.h"
 #include "support/program.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 
 /* What a launcher hears of a rank. */
 typedef struct heard {
@@ -176,6 +180,44 @@ static void program_that_ignores_sigterm_is_killed_whatever_its_children_do(void
     assert_true(sli_clock_seconds() - begin < 6); /* the script takes 8 s */
 }
 
+/* Turns the listener until the rank has told how its program ended; false after `seconds`. */
+static bool hears_end(launched_rank *self, double seconds)
+{
+    double begin = sli_clock_seconds();
+    while (self->heard.status < 0 && sli_clock_seconds() - begin < seconds)
+        (void)sli_wire_listener_turn(self->listener, -1, SLI_WIRE_TURN_SECONDS);
+    return self->heard.status >= 0;
+}
+
+/* A killed process does not leave its supervisor before the one that traces it has waited for it. */
+static void rank_ends_though_what_its_program_left_does_not(void **state)
+{
+    static const char script[] = "cd \"${0%/*}\"; sleep 600 & echo $! >left.new\n"
+                                 "mv left.new left; until [ -e traced ]; do sleep 0.05; done\n";
+    static launched_rank rank;
+    char text[16] = "";
+    scratch *in = *state;
+    launch_rank(&rank, in, script);
+    while (access(scratch_path(in, "left"), F_OK) != 0)
+        (void)sli_wire_listener_turn(rank.listener, -1, SLI_WIRE_TURN_SECONDS);
+    read_file(scratch_path(in, "left"), text, sizeof text - 1);
+    pid_t left = atoi(text);
+    int refused = ptrace(PTRACE_SEIZE, left, NULL, NULL) == 0 ? 0 : errno;
+    write_file(scratch_path(in, "traced"), "", 0);
+    bool ended = hears_end(&rank, 8);
+    int status = 0;
+    if (!refused)
+        assert_int_equal(waitpid(left, &status, __WALL), left);
+    sli_wire_listener_destroy(&rank.listener);
+    wait_for_rank(&rank);
+    if (refused) {
+        print_message("skipped: processes cannot be traced here: %s\n", strerror(refused));
+        skip();
+    }
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_true(ended);
+}
+
 int rank_tests(void)
 {
     if (!program_exists())
@@ -185,6 +227,7 @@ int rank_tests(void)
         IN_SCRATCH(rank_of_a_launcher_that_does_not_read_keeps_its_newest_state),
         IN_SCRATCH(rank_ends_the_daemon_of_a_launcher_that_is_lost),
         IN_SCRATCH(program_that_ignores_sigterm_is_killed_whatever_its_children_do),
+        IN_SCRATCH(rank_ends_though_what_its_program_left_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
