@@ -167,13 +167,15 @@ static void rank_ends_the_daemon_of_a_launcher_that_is_lost(void **state)
 /* Each of its children ends soon after it, and tells the supervisor so. */
 static void program_that_ignores_sigterm_is_killed_whatever_its_children_do(void **state)
 {
-    static const char script[] = "trap '' TERM\n"
+    static const char script[] = "trap '' TERM; : >\"${0%/*}/ready\"\n"
                                  "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do\n"
                                  "    (sleep 0.1 &)\n"
                                  "    sleep 0.5\n"
                                  "done\n";
     static launched_rank rank;
     launch_rank(&rank, *state, script);
+    while (access(scratch_path(*state, "ready"), F_OK) != 0)
+        (void)sli_wire_listener_turn(rank.listener, -1, SLI_WIRE_TURN_SECONDS);
     double begin = sli_clock_seconds();
     sli_wire_listener_destroy(&rank.listener);
     wait_for_rank(&rank);
@@ -189,7 +191,7 @@ static bool hears_end(launched_rank *self, double seconds)
     return self->heard.status >= 0;
 }
 
-/* A killed process does not leave its supervisor before the one that traces it has waited for it. */
+/* A killed process stays its supervisor's until the one that traces it has waited for it. */
 static void rank_ends_though_what_its_program_left_does_not(void **state)
 {
     static const char script[] = "cd \"${0%/*}\"; sleep 600 & echo $! >left.new\n"
