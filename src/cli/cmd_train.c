@@ -94,8 +94,15 @@ static void keep_first_sums(sl_train_options *options, const sl_launch_info *lau
         options->chunks = sl_train_options_chunks(options);
 }
 
-/* A job that the launcher has started again goes on where it was, or begins as its first attempt
- * did; so does one whose first attempt has lost hosts. */
+/* Where a job's attempt begins, if checkpoints are saved. "Newest" is one in --save-dir, whichever
+ * run it is of.
+ *
+ *     --resume   newest   first attempt, without some hosts   restart
+ *     no         no       anew, with the first sums           anew, with the first sums
+ *     no         yes      is refused: another run's           newest
+ *     DIR        no       DIR                                 DIR
+ *     DIR        yes      DIR                                 newest
+ */
 static sl_status resume_after_restart(settings *to, const sl_launch_info *launch,
                                       bool replicas_given)
 {

@@ -55,11 +55,10 @@ void sli_lost_time_add_attempt(sli_lost_time *self, double failed, bool host_los
     self->resumed = 0;
     self->ended = sli_clock_seconds();
     self->gap = (sl_launch_lost_time){.failures = is_failure};
-    if (self->knows_steps && host_lost)
-        failed = self->stepped;
-    else if (self->knows_steps && failed > self->stepped)
-        self->gap.repeat_seconds = failed - self->stepped;
-    self->gap.notice_seconds = self->ended - failed;
+    double unheard_since = self->knows_steps && host_lost ? self->stepped : failed;
+    if (self->knows_steps && unheard_since > self->stepped)
+        self->gap.repeat_seconds = unheard_since - self->stepped;
+    self->gap.notice_seconds = self->ended - unheard_since;
 }
 
 void sli_lost_time_add_steps(sli_lost_time *self, int64_t steps)

@@ -150,8 +150,9 @@ static bool has_ended(sli_mpi_process *process, sli_request *request)
     return done;
 }
 
-/* Sends that are abandoned together, e.g. all those to a dead rank, share one deadline, until a
- * second after it: if the first one does not end, the others will not. */
+/* Sends that are abandoned together, e.g. all those to a dead rank, share one deadline: if the
+ * first one does not end, the others will not. A call within a second after the deadline belongs to
+ * them too, and does not wait at all. */
 static double end_of_sends(sli_mpi_process *process)
 {
     const double together_seconds = 1;
