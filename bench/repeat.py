@@ -2,8 +2,8 @@
 
     python3 bench/repeat.py [--runs 5] [--] COMMAND [ARG ...]
 
-Two lines of two runs belong together where they differ in nothing but their numbers. A number that
-is the same in all runs stands as it is; of another, the median comes with the smallest and the
+Two lines of two runs belong together where they differ in nothing but numbers and spaces. A number
+that is the same in all runs stands as it is; of another, the median comes with the smallest and the
 largest in parentheses. A line that some of the runs did not print says so. The runs' own lines go to
 standard error as they come.
 """
@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
+NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
 
 
 def lines_of(command):
@@ -31,7 +31,7 @@ def collect(command, runs):
     for _ in range(runs):
         counts = {}
         for line in lines_of(command):
-            text = tuple(NUMBER.split(line))
+            text = tuple(re.sub(" +", " ", part) for part in NUMBER.split(line))
             counts[text] = counts.get(text, 0) + 1
             found.setdefault((text, counts[text]), []).append(NUMBER.findall(line))
     return found
