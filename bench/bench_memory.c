@@ -8,7 +8,7 @@
  * that is under way; plus the one output that is being made. A loss that takes over the decoder
  * keeps the decoder's input and no more: the logits of a batch never exist at once. What may be
  * there besides, by chance, is an input or a gradient that has come before it is needed. In bf16
- * all of these have half of f32's bytes. */
+ * half of f32's bytes is predicted; what stays f32, such as a layer norm's statistics, is more. */
 #include "support.h"
 
 #include <stdio.h>
@@ -85,8 +85,8 @@ static void measure(bench_setup setup)
                sl_precision_names[setup.precision], setup.schedule,
                sl_recompute_name(setup.recompute), s, measured / 1048576, predicted / 1048576,
                measured / predicted);
-        printf("{\"bench\":\"memory\",\"precision\":\"%s\",\"schedule\":\"%s\",\"checkpoint\":\"%"
-               "s\",\"stage\":%d,"
+        printf("{\"bench\":\"memory\",\"precision\":\"%s\",\"schedule\":\"%s\","
+               "\"checkpoint\":\"%s\",\"stage\":%d,"
                "\"peak_bytes\":%.0f,\"predicted_bytes\":%.0f,\"ratio\":%.4f}\n",
                sl_precision_names[setup.precision], setup.schedule,
                sl_recompute_name(setup.recompute), s, measured, predicted, measured / predicted);

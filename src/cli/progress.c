@@ -69,9 +69,8 @@ __attribute__((format(printf, 2, 3))) static void draw_live(display *on, const c
     va_end(arguments);
 }
 
-/* One line, its end included, as one write even where MPI has taken standard output's buffer away:
- * the lines of other processes come between writes. Names in it may be a file's, so it is escaped.
- */
+/* One line with its end, escaped, as names in it may be a file's. It is one write even where MPI
+ * has taken standard output's buffer away: the lines of other processes come between writes. */
 __attribute__((format(printf, 2, 3))) static void print_line(const display *on, const char *format,
                                                              ...)
 {

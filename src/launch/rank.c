@@ -37,9 +37,9 @@
 
 enum { CALL_SECONDS = 30 };     /* for the launcher to answer */
 enum { TERMINATE_SECONDS = 2 }; /* from SIGTERM to SIGKILL */
-enum { PAUSE_MS = 100 };        /* between two checks of that */
+enum { PAUSE_MS = 100 };        /* between two looks at that time */
 enum { KILL_SECONDS = 5 };      /* from SIGKILL to the end of what a program leaves behind */
-enum { KILL_PAUSE_MS = 10 };    /* between two checks of that */
+enum { KILL_PAUSE_MS = 10 };    /* between two looks for what is left */
 enum { RELEASE_MS = 60000 };    /* for the launcher to hang up, if it still exists */
 #define PARENT_DIED SIGRTMAX    /* sent by nothing else */
 

@@ -231,7 +231,7 @@ static sl_status try_matmul(sl_device *device, gemm_job *job, const panel_rule *
 /* From a matrix's first element to its last: nothing behind the last row need be there. */
 static int64_t matrix_extent(int64_t rows, int64_t columns, int64_t ld)
 {
-    return (rows - 1) * ld + columns;
+    return rows > 0 ? (rows - 1) * ld + columns : 0;
 }
 
 /* Runs the product on f32 copies of its matrices. */
