@@ -147,6 +147,7 @@ typedef struct sli_group_ops {
     /* Breaks the group with an error of this rank, unless it is broken. */
     void (*abort)(sl_group *group, const sli_error_copy *error);
     void (*leave)(sl_group *group);
+    bool ranks_are_threads; /* of one process */
 } sli_group_ops;
 
 /* The backend `local` (local.c): the handles of a new group's ranks. */

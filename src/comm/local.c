@@ -340,7 +340,8 @@ static const sli_group_ops local_ops = {.collective = local_collective,
                                         .status = sli_local_status,
                                         .split = local_split,
                                         .abort = local_abort,
-                                        .leave = local_leave};
+                                        .leave = local_leave,
+                                        .ranks_are_threads = true};
 
 static sli_world *world_create(int size, const sl_group_options *options)
 {

@@ -540,7 +540,8 @@ static sl_status join_communicator(call *c, sl_device *device)
     if (below->rank == 0)
         SL_TRY(c->state->ops->name(device, id));
     SL_TRY(sl_group_broadcast(below, id, SLI_NCCL_ID_BYTES / sizeof(int32_t), SL_I32, 0, NULL));
-    SL_TRY(c->state->ops->create(device, id, below->rank, below->size, &c->state->comm));
+    SL_TRY(c->state->ops->create(device, id, below->rank, below->size,
+                                 below->ops->ranks_are_threads, &c->state->comm));
     SL_TRY(wait_until(c, c->state->ops->is_queued));
     return sl_group_barrier(below, NULL);
 }

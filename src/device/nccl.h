@@ -40,9 +40,11 @@ typedef struct sli_nccl_ops {
     /* Names a communicator. One rank calls, and the others are told. Errors: SL_ERR_UNSUPPORTED
      * where NCCL is missing or too old. */
     sl_status (*name)(sl_device *device, char id[SLI_NCCL_ID_BYTES]);
-    /* This rank's end of the communicator; it can be used once it `is_queued`. */
+    /* This rank's end of the communicator; it can be used once it `is_queued`. Where the ranks are
+     * threads of this process, NCCL accesses their devices' memory directly.
+     * Errors: SL_ERR_UNSUPPORTED where copies between two such devices arrive changed. */
     sl_status (*create)(sl_device *device, const char id[SLI_NCCL_ID_BYTES], int rank, int size,
-                        sli_nccl **out);
+                        bool ranks_are_threads, sli_nccl **out);
     sl_status (*begin)(sli_nccl *self);
     /* All at once; moves between the same two ranks in their order. */
     sl_status (*move)(sli_nccl *self, const sli_nccl_move *moves, int count);

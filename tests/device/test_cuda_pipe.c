@@ -195,19 +195,14 @@ static void the_loss_of_a_panel_waits_for_nothing(void **state)
     sl_tensor_destroy(&losses);
 }
 
-static void gpus_access_each_others_pools_where_they_can(void **state)
+static void pools_of_a_pipes_gpus_stay_closed(void **state)
 {
     job *j = *state; /* two devices on GPU 0 */
-    for (int isolated = 0; isolated < 2; isolated++) {
-        sl_device_list *other;
-        long before = j->cuda->accesses;
-        j->cuda->isolated = isolated;
-        sl_status status = sl_device_list_create("cuda:1,cuda:1/1", &other, NULL);
-        j->cuda->isolated = 0;
-        check_ok(status);
-        assert_int_equal(j->cuda->accesses - before, isolated ? 0 : 2 * 2 * 2); /* both ways */
-        sl_device_list_destroy(&other);
-    }
+    sl_device_list *other;
+    long before = j->cuda->accesses;
+    check_ok(sl_device_list_create("cuda:1,cuda:1/1", &other, NULL));
+    assert_int_equal(j->cuda->accesses, before);
+    sl_device_list_destroy(&other);
 }
 
 static void ids_that_the_model_lacks_are_named(void **state)
@@ -371,6 +366,35 @@ static void shards_of_weights_stay_on_the_gpus_with_nccl(void **state)
     assert_int_equal(by_nccl[0].waits, 0);
 }
 
+/* Of threads with NCCL, where the GPUs can: both ways, and a pattern arrives as it was. */
+static void pools_are_opened_for_nccl_between_threads(void **state)
+{
+    sharded_step steps[REPLICAS] = {{.nccl = true}, {.nccl = true}};
+    fake_cuda_state *cuda = find_cuda();
+    (void)state;
+    for (int isolated = 0; isolated < 2; isolated++) {
+        long before = cuda->accesses, copies = cuda->peer_copies;
+        cuda->isolated = isolated;
+        sl_status status = sl_spawn(run_replica, steps, REPLICAS, NULL);
+        cuda->isolated = 0;
+        check_ok(status);
+        assert_int_equal(cuda->accesses - before, isolated ? 0 : 2);
+        assert_int_equal(cuda->peer_copies - copies, isolated ? 0 : 2);
+    }
+}
+
+static void copies_that_arrive_as_zeros_refuse_nccl_between_threads(void **state)
+{
+    sharded_step steps[REPLICAS] = {{.nccl = true}, {.nccl = true}};
+    fake_cuda_state *cuda = find_cuda();
+    (void)state;
+    cuda->zeroing = 1;
+    sl_status status = sl_spawn(run_replica, steps, REPLICAS, NULL);
+    cuda->zeroing = 0;
+    check_error(status, SL_ERR_UNSUPPORTED,
+                "arrive changed (word 0 is 00000000, expected 9e3779b1)");
+}
+
 /* ---- Memory ----------------------------------------------------------------------------- */
 
 /* Allocations of a step that fail: each, with all after it, or every 7th; after so many the pipe
@@ -499,10 +523,11 @@ int cuda_pipe_tests(void)
                                         close_job),
         cmocka_unit_test_setup_teardown(adamw_updates_a_bucket_by_one_launch, open_job, close_job),
         cmocka_unit_test_setup_teardown(the_loss_of_a_panel_waits_for_nothing, open_job, close_job),
-        cmocka_unit_test_setup_teardown(gpus_access_each_others_pools_where_they_can, open_job,
-                                        close_job),
+        cmocka_unit_test_setup_teardown(pools_of_a_pipes_gpus_stay_closed, open_job, close_job),
         cmocka_unit_test_setup_teardown(ids_that_the_model_lacks_are_named, open_job, close_job),
         cmocka_unit_test(shards_of_weights_stay_on_the_gpus_with_nccl),
+        cmocka_unit_test(pools_are_opened_for_nccl_between_threads),
+        cmocka_unit_test(copies_that_arrive_as_zeros_refuse_nccl_between_threads),
         cmocka_unit_test_setup_teardown(memory_that_is_not_there_ends_a_step_and_no_more, open_job,
                                         close_job),
         cmocka_unit_test_setup_teardown(panels_of_logits_match_the_cpus, open_job, close_job),

@@ -8,6 +8,7 @@ typedef struct fake_cuda_state {
     _Atomic long peer_copies; /* between devices */
     _Atomic long accesses;    /* to a pool, that another GPU was given */
     _Atomic long isolated;    /* not 0: no GPU can access another's memory */
+    _Atomic long zeroing; /* not 0: copies into opened pools leave zeros, as with some drivers */
     _Atomic long norm_launches, sgd_launches, adamw_launches, entropy_launches;
     _Atomic long allocations; /* that were asked for */
     _Atomic long failing;     /* this one and all later ones find no memory; 0: none */

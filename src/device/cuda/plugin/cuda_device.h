@@ -11,7 +11,7 @@ typedef struct sli_products sli_products;
 
 typedef struct sli_cuda_device {
     sl_device base;
-    struct sli_cuda_device *next; /* of those with a pool (memory.c) */
+    struct sli_cuda_device *next; /* of those whose pool is opened (memory.c) */
     char isa[16];
     int gpu;
     bool fill;
@@ -36,9 +36,14 @@ sl_status sli_cuda_enter(sl_device *device);
 
 /* ---- Memory (memory.c) ------------------------------------------------------------------ */
 
-/* The device's own pool. Other GPUs that this process uses may access its memory directly, where
- * they can. Errors: SL_ERR_UNSUPPORTED for a GPU without memory pools. */
+/* The device's own pool, which its GPU alone may access.
+ * Errors: SL_ERR_UNSUPPORTED for a GPU without memory pools. */
 sl_status sli_cuda_pool_create(sli_cuda_device *device);
+
+/* Lets the GPUs of all devices for which this was called access each other's pools directly, where
+ * they can, and compares what is copied between them then. Calls after the first do nothing.
+ * Errors: SL_ERR_UNSUPPORTED where a copy arrives changed. */
+sl_status sli_cuda_pool_open(sl_device *device);
 
 /* Before the pool is destroyed: later devices are not connected to it. */
 void sli_cuda_pool_disconnect(sli_cuda_device *device);

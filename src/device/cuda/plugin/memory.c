@@ -1,11 +1,10 @@
 /* Memory comes from a pool of CUDA's for each device, in the order of its stream: what is released
  * while operations that use it are queued is handed out again behind them, without any wait.
  *
- * The list of open devices is shared by all threads of the process. No object of the library could
+ * The list of opened pools is shared by all threads of the process. No object of the library could
  * own it: ranks that are threads open and close device lists of their own at any time, without
  * knowing of each other, and access between two pools is a matter of the process, as CUDA's
- * contexts are. Each device is in the list from sli_cuda_pool_create to sli_cuda_pool_disconnect.
- */
+ * contexts are. Each device is in the list from sli_cuda_pool_open until it is destroyed. */
 #include "device/cuda/plugin/cuda_device.h"
 
 #include <pthread.h>
@@ -13,49 +12,107 @@
 /* ---- Access from other GPUs ------------------------------------------------------------- */
 
 /* Only its own GPU may access a pool's memory until cudaMemPoolSetAccess allows another:
- * cudaDeviceEnablePeerAccess does not apply to pools. Copies to another device need no access, but
- * can be direct with it. NCCL may access the memory of ranks that are threads directly, and those
- * open their devices in any order: so each device that opens is connected to all that are open. */
+ * cudaDeviceEnablePeerAccess does not apply to pools. Copies to another device need no access. NCCL
+ * does: it accesses the memory of ranks that are threads directly. Those join in any order, so each
+ * device whose pool is opened is connected to all that are.
+ *
+ * Some drivers leave zeros where a peer copy into an opened pool should have written (NVIDIA bug
+ * 6098762), so a pattern is copied each way before anything depends on it. */
 static struct {
     pthread_mutex_t lock; /* guards `first` and each device's `next` */
     sli_cuda_device *first;
 } opened = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Without an error where it cannot be: copies then take another way. */
-static void allow_access(cudaMemPool_t pool, int owner, int gpu)
+/* False where it cannot be: NCCL then takes another way. */
+static bool allow_access(cudaMemPool_t pool, int owner, int gpu)
 {
     int can = 0;
     const struct cudaMemAccessDesc access = {
         .location = {.type = cudaMemLocationTypeDevice, .id = gpu},
         .flags = cudaMemAccessFlagsProtReadWrite,
     };
-    if (cudaDeviceCanAccessPeer(&can, gpu, owner) != cudaSuccess ||
-        (can && cudaMemPoolSetAccess(pool, &access, 1) != cudaSuccess))
-        (void)cudaGetLastError(); /* it was this call's */
+    if (cudaDeviceCanAccessPeer(&can, gpu, owner) == cudaSuccess && can &&
+        cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError(); /* it was this call's */
+    return false;
 }
 
-static void connect_pool(sli_cuda_device *device)
+static sl_status copy_pattern(sl_device *from, void *source, sl_device *to, void *target)
 {
+    enum { WORDS = 4096 };
+    uint32_t pattern[WORDS], got[WORDS];
+    for (uint32_t i = 0; i < WORDS; i++)
+        pattern[i] = (i + 1) * 2654435761u;
+    SL_TRY(sli_cuda_write(from, source, pattern, sizeof pattern));
+    void *mark = sli_cuda_mark(from);
+    sl_status status = sli_cuda_deliver(from, mark, source, to, target, sizeof pattern);
+    sli_cuda_drop_mark(from, mark);
+    SL_TRY(status);
+    SL_TRY(sli_cuda_read(to, got, target, sizeof got));
+    for (int i = 0; i < WORDS; i++)
+        if (got[i] != pattern[i])
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "copies from %s to %s arrive changed (word %d is %08x, expected %08x): "
+                            "the driver is faulty where one GPU may access another's memory pool; "
+                            "give each GPU a process of its own, or a newer driver",
+                            from->name, to->name, i, (unsigned)got[i], (unsigned)pattern[i]);
+    return SL_OK;
+}
+
+static sl_status check_copies(sl_device *from, sl_device *to)
+{
+    enum { BYTES = 4096 * sizeof(uint32_t) };
+    void *source, *target = NULL;
+    SL_TRY(sli_cuda_scratch(from, BYTES, &source));
+    sl_status status = sli_cuda_scratch(to, BYTES, &target);
+    if (status == SL_OK)
+        status = copy_pattern(from, source, to, target);
+    sli_cuda_scratch_free(to, target);
+    sli_cuda_scratch_free(from, source);
+    return status;
+}
+
+static sl_status connect_pools(sli_cuda_device *one, sli_cuda_device *other)
+{
+    if (one->gpu == other->gpu)
+        return SL_OK;
+    bool there = allow_access(other->pool, other->gpu, one->gpu);
+    bool back = allow_access(one->pool, one->gpu, other->gpu);
+    if (!there && !back)
+        return SL_OK;
+    SL_TRY(check_copies(&one->base, &other->base));
+    return check_copies(&other->base, &one->base);
+}
+
+sl_status sli_cuda_pool_open(sl_device *device)
+{
+    sli_cuda_device *self = sli_cuda(device);
+    sl_status status = SL_OK;
+    bool is_opened = false;
     pthread_mutex_lock(&opened.lock);
-    for (sli_cuda_device *other = opened.first; other; other = other->next) {
-        if (other->gpu == device->gpu)
-            continue;
-        allow_access(device->pool, device->gpu, other->gpu);
-        allow_access(other->pool, other->gpu, device->gpu);
+    for (sli_cuda_device *other = opened.first; other; other = other->next)
+        is_opened = is_opened || other == self;
+    if (!is_opened) {
+        for (sli_cuda_device *other = opened.first; other && status == SL_OK; other = other->next)
+            status = connect_pools(self, other);
+        if (status == SL_OK) {
+            self->next = opened.first;
+            opened.first = self;
+        }
     }
-    device->next = opened.first;
-    opened.first = device;
     pthread_mutex_unlock(&opened.lock);
+    return status;
 }
 
 void sli_cuda_pool_disconnect(sli_cuda_device *device)
 {
     pthread_mutex_lock(&opened.lock);
-    sli_cuda_device **at = &opened.first;
-    while (*at && *at != device)
-        at = &(*at)->next;
-    if (*at)
-        *at = device->next;
+    sli_cuda_device **link = &opened.first;
+    while (*link && *link != device)
+        link = &(*link)->next;
+    if (*link)
+        *link = device->next;
     pthread_mutex_unlock(&opened.lock);
 }
 
@@ -77,7 +134,6 @@ sl_status sli_cuda_pool_create(sli_cuda_device *device)
     SLI_CUDA_TRY(base, "create a memory pool", cudaMemPoolCreate(&device->pool, &properties));
     SLI_CUDA_TRY(base, "create a memory pool",
                  cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep));
-    connect_pool(device);
     return SL_OK;
 }
 

@@ -141,8 +141,11 @@ static sl_status join_communicator(sli_nccl *self, const char *id, int rank, int
 }
 
 static sl_status create_communicator(sl_device *device, const char id[SLI_NCCL_ID_BYTES], int rank,
-                                     int size, sli_nccl **out)
+                                     int size, bool ranks_are_threads, sli_nccl **out)
 {
+    *out = NULL;
+    if (ranks_are_threads)
+        SL_TRY(sli_cuda_pool_open(device));
     sli_nccl *self = *out = calloc(1, sizeof *self);
     if (!self)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a communicator", device->name);
