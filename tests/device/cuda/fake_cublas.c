@@ -109,6 +109,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* What the real library has no algorithm for: bf16 rows that are not aligned to 4 bytes. */
+static bool is_aligned(const matrix *of)
+{
+    return !of->bf16 || of->ld % 2 == 0;
+}
+
 /* Products of bf16 have none with ReLU here, so that the way round is tested. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulDesc_t described,
@@ -118,11 +124,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     const product *of = (const product *)described;
-    (void)handle, (void)b, (void)c, (void)d, (void)preference, (void)wanted;
+    (void)handle, (void)c, (void)d, (void)preference, (void)wanted;
     assert(of->epilogue == CUBLASLT_EPILOGUE_DEFAULT || of->bias);
     memset(results, 0, sizeof *results);
     results->workspaceSize = 1000;
-    *found = !(((const matrix *)a)->bf16 && of->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS);
+    *found = !(((const matrix *)a)->bf16 && of->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS) &&
+             is_aligned((const matrix *)a) && is_aligned((const matrix *)b);
     return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -197,7 +204,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     memcpy(&made.beta, beta, sizeof made.beta);
     made.workspace_bytes = workspace_bytes;
     bool ta = made.product.transpose_a == CUBLAS_OP_T, tb = made.product.transpose_b == CUBLAS_OP_T;
-    if ((ta ? made.a.columns : made.a.rows) != made.d.rows ||
+    if ((made.a.bf16 && ((uintptr_t)a % 4 || (uintptr_t)b % 4)) ||
+        (ta ? made.a.columns : made.a.rows) != made.d.rows ||
         (tb ? made.b.rows : made.b.columns) != made.d.columns ||
         (ta ? made.a.rows : made.a.columns) != (tb ? made.b.columns : made.b.rows))
         return CUBLAS_STATUS_INVALID_VALUE;

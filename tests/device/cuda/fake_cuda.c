@@ -489,6 +489,30 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return code;
 }
 
+typedef struct rows_copy {
+    char *to;
+    const char *from;
+    size_t to_pitch, from_pitch, bytes, rows;
+} rows_copy;
+
+static cudaError_t copy_rows(void *argument)
+{
+    const rows_copy *copy = argument;
+    for (size_t row = 0; row < copy->rows; row++)
+        memcpy(copy->to + row * copy->to_pitch, copy->from + row * copy->from_pitch, copy->bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                              size_t bytes, size_t rows, enum cudaMemcpyKind kind,
+                              cudaStream_t stream)
+{
+    rows_copy copy = {to, from, to_pitch, from_pitch, bytes, rows};
+    assert(kind == cudaMemcpyDeviceToDevice && bytes <= to_pitch && bytes <= from_pitch);
+    assert(fake_is_device_memory(to) && fake_is_device_memory(from));
+    return fake_enqueue(stream, copy_rows, &copy, sizeof copy);
+}
+
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_gpu, const void *from, int from_gpu, size_t bytes,
                                 cudaStream_t stream)
 {

@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PLANS = 256, WORKSPACE_BYTES = 32 << 20 };
+enum { MOST_PLANS = 256, WORKSPACE_BYTES = 32 << 20, PADDED_ROW = 64 /* elements */ };
 
 /* What a plan depends on. Compared as bytes: it has no padding that is not 0. */
 typedef struct product_key {
@@ -297,12 +297,53 @@ static sl_status zero_rows(sl_device *device, const sli_gemm *g)
                                             sli_cuda(device)->stream));
 }
 
+/* cuBLASLt has no algorithm for bf16 rows that begin at an address that 4 does not divide, as every
+ * second row of an odd length does. Such an operand is copied into rows of a length that suits it:
+ * *matrix and *ld become those of *copy, which is scratch memory. */
+static sl_status align_rows(sl_device *device, int64_t rows, int64_t columns, const void **matrix,
+                            int64_t *ld, void **copy)
+{
+    const size_t element = sizeof(uint16_t);
+    int64_t padded = (columns + PADDED_ROW - 1) / PADDED_ROW * PADDED_ROW;
+    *copy = NULL;
+    if (*ld % 2 == 0 && (uintptr_t)*matrix % 4 == 0)
+        return SL_OK;
+    SL_TRY(sli_cuda_scratch(device, (size_t)(rows * padded) * element, copy));
+    SL_TRY(sli_cuda_check(device, "align a product's rows",
+                          cudaMemcpy2DAsync(*copy, (size_t)padded * element, *matrix,
+                                            (size_t)*ld * element, (size_t)columns * element,
+                                            (size_t)rows, cudaMemcpyDeviceToDevice,
+                                            sli_cuda(device)->stream)));
+    *matrix = *copy;
+    *ld = padded;
+    return SL_OK;
+}
+
+static sl_status multiply_aligned(sl_device *device, const sli_gemm *g,
+                                  cublasLtEpilogue_t *epilogue)
+{
+    sli_gemm aligned = *g;
+    void *copies[2] = {NULL, NULL};
+    sl_status status = SL_OK;
+    if (g->bf16)
+        status = align_rows(device, g->transpose_a ? g->k : g->m, g->transpose_a ? g->m : g->k,
+                            &aligned.a, &aligned.lda, &copies[0]);
+    if (g->bf16 && status == SL_OK)
+        status = align_rows(device, g->transpose_b ? g->n : g->k, g->transpose_b ? g->k : g->n,
+                            &aligned.b, &aligned.ldb, &copies[1]);
+    if (status == SL_OK)
+        status = multiply_fused(device, &aligned, epilogue);
+    sli_cuda_scratch_free(device, copies[0]);
+    sli_cuda_scratch_free(device, copies[1]);
+    return status;
+}
+
 sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *g)
 {
     cublasLtEpilogue_t fused = g->k > 0 ? fused_epilogue(g) : CUBLASLT_EPILOGUE_DEFAULT;
     SL_TRY(sli_cuda_enter(device));
     if (g->k > 0)
-        SL_TRY(multiply_fused(device, g, &fused));
+        SL_TRY(multiply_aligned(device, g, &fused));
     else if (g->beta == 0)
         SL_TRY(zero_rows(device, g));
     bool is_left =
