@@ -220,6 +220,39 @@ static void ids_that_the_model_lacks_are_named(void **state)
     assert_true(loss == first);
 }
 
+/* ---- Copies from the host --------------------------------------------------------------- */
+
+/* More than the ring of pinned memory has room for, in sizes that do not divide it; and many at
+ * once, of which each arrives though the host's memory changes right after the call. */
+static void pageable_memory_goes_through_pinned_memory(void **state)
+{
+    enum { LARGE = 3 << 20, SMALL = 200 };
+    job *j = *state;
+    const sl_shape shape = sl_shape_1d(LARGE), small = sl_shape_1d(SMALL);
+    sl_tensor *large, *view;
+    int32_t *host = malloc(LARGE * sizeof *host);
+    long before = j->cuda->pageable_copies;
+    assert_non_null(host);
+    check_ok(sl_tensor_create(j->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &large));
+    for (int i = 0; i < LARGE; i++)
+        host[i] = i * 7;
+    check_ok(sl_tensor_write(large, host));
+    for (int first = 0; first < 100 * SMALL; first += SMALL) {
+        check_ok(sl_tensor_view(large, first, &small, &view));
+        for (int i = 0; i < SMALL; i++)
+            host[i] = first - i;
+        check_ok(sl_tensor_write(view, host));
+        sl_tensor_destroy(&view);
+    }
+    memset(host, 0, LARGE * sizeof *host);
+    check_ok(sl_tensor_read(large, host));
+    for (int i = 0; i < LARGE; i++)
+        assert_int_equal(host[i], i < 100 * SMALL ? i / SMALL * SMALL - i % SMALL : i * 7);
+    assert_int_equal(j->cuda->pageable_copies, before);
+    sl_tensor_destroy(&large);
+    free(host);
+}
+
 /* ---- Panels of logits ------------------------------------------------------------------- */
 
 /* Two panels, of 65 and 64 rows. A row is no multiple of 16 bytes. */
@@ -529,6 +562,8 @@ int cuda_pipe_tests(void)
         cmocka_unit_test(pools_are_opened_for_nccl_between_threads),
         cmocka_unit_test(copies_that_arrive_as_zeros_refuse_nccl_between_threads),
         cmocka_unit_test_setup_teardown(memory_that_is_not_there_ends_a_step_and_no_more, open_job,
+                                        close_job),
+        cmocka_unit_test_setup_teardown(pageable_memory_goes_through_pinned_memory, open_job,
                                         close_job),
         cmocka_unit_test_setup_teardown(panels_of_logits_match_the_cpus, open_job, close_job),
         cmocka_unit_test(a_profile_of_a_device_is_shared_between_like_cpus_alone),

@@ -37,6 +37,12 @@ typedef struct block {
     bool is_free;
 } block;
 
+typedef struct pinned {
+    struct pinned *next;
+    void *memory;
+    size_t bytes;
+} pinned;
+
 struct CUmemPoolHandle_st {
     int gpu;
 };
@@ -45,10 +51,11 @@ static struct {
     pthread_mutex_t lock; /* guards all below */
     struct CUstream_st *streams[MOST_STREAMS];
     cudaError_t error; /* of queued work; it stays, as on a GPU */
-    bool is_closed, any_memory;
+    bool is_closed;
     char *memory; /* [RESERVED_BYTES] if closed, without access but while work is done */
     size_t used, limit, live[GPUS];
     block *blocks;
+    pinned *pinned;
     uint64_t random;
     fake_cuda_state state;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 20240229};
@@ -84,7 +91,6 @@ static void begin(void)
     all.limit = limit ? strtoull(limit, NULL, 10) : (size_t)1 << 30;
     all.random = seed ? strtoull(seed, NULL, 10) : all.random;
     all.is_closed = getenv("FAKE_CUDA_CLOSED") != NULL;
-    all.any_memory = getenv("FAKE_CUDA_ANY_MEMORY") != NULL;
     all.memory = mmap(NULL, RESERVED_BYTES, all.is_closed ? PROT_NONE : PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert(all.memory != MAP_FAILED);
@@ -242,12 +248,51 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
     return cudaSuccess;
 }
 
-cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *memory)
+/* ---- Pinned memory of the host ---------------------------------------------------------- */
+
+bool fake_is_pinned(const void *memory)
+{
+    bool found = false;
+    begin();
+    for (const pinned *p = all.pinned; p; p = p->next)
+        found = found || (uintptr_t)memory - (uintptr_t)p->memory < p->bytes;
+    end();
+    return found;
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
+{
+    pinned *made = malloc(sizeof *made);
+    (void)flags;
+    *out = malloc(bytes);
+    assert(made && *out);
+    begin();
+    *made = (pinned){all.pinned, *out, bytes};
+    all.pinned = made;
+    end();
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *memory)
 {
     begin();
-    memset(out, 0, sizeof *out);
-    out->type = fake_is_device_memory(memory) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    pinned **link = &all.pinned;
+    while ((*link)->memory != memory)
+        link = &(*link)->next;
+    pinned *dead = *link;
+    *link = dead->next;
     end();
+    free(dead);
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *memory)
+{
+    memset(out, 0, sizeof *out);
+    out->type = fake_is_pinned(memory)          ? cudaMemoryTypeHost
+                : fake_is_device_memory(memory) ? cudaMemoryTypeDevice
+                                                : cudaMemoryTypeUnregistered;
     return cudaSuccess;
 }
 
@@ -436,6 +481,24 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     return cudaSuccess;
 }
 
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    begin();
+    while (event->done < event->recorded) {
+        open_memory(true);
+        bool advanced = advance_stream(event->stream);
+        open_memory(false);
+        if (advanced)
+            continue;
+        pthread_mutex_unlock(&all.lock); /* it waits for another rank */
+        sched_yield();
+        pthread_mutex_lock(&all.lock);
+    }
+    cudaError_t code = all.error;
+    end();
+    return code == cudaSuccess ? code : fail(code);
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
     (void)flags;
@@ -444,105 +507,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     step_at_random();
     end();
     return cudaSuccess;
-}
-
-/* ---- Copies ----------------------------------------------------------------------------- */
-
-typedef struct transfer {
-    char *to;
-    const char *from;
-    size_t bytes, pitch, rows; /* of zeros and other bytes: rows of `bytes` */
-    int value;
-} transfer;
-
-static cudaError_t copy_bytes(void *argument)
-{
-    const transfer *copy = argument;
-    memmove(copy->to, copy->from, copy->bytes);
-    return cudaSuccess;
-}
-
-/* Pageable memory of the host is read at once: its bytes lie behind the transfer. */
-static cudaError_t copy_own_bytes(void *argument)
-{
-    const transfer *copy = argument;
-    memcpy(copy->to, copy + 1, copy->bytes);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                            cudaStream_t stream)
-{
-    transfer copy = {.to = to, .from = from, .bytes = bytes};
-    assert(all.any_memory || (fake_is_device_memory(to) == (kind != cudaMemcpyDeviceToHost) &&
-                              fake_is_device_memory(from) == (kind != cudaMemcpyHostToDevice)));
-    if (kind != cudaMemcpyHostToDevice)
-        return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
-    transfer *whole = malloc(sizeof copy + bytes);
-    assert(whole);
-    *whole = copy;
-    memcpy(whole + 1, from, bytes);
-    cudaError_t code = fake_enqueue(stream, copy_own_bytes, whole, sizeof copy + bytes);
-    free(whole);
-    if (code == cudaSuccess && !fake_is_device_memory(to))
-        return cudaStreamSynchronize(stream); /* the host reads it without asking */
-    return code;
-}
-
-typedef struct rows_copy {
-    char *to;
-    const char *from;
-    size_t to_pitch, from_pitch, bytes, rows;
-} rows_copy;
-
-static cudaError_t copy_rows(void *argument)
-{
-    const rows_copy *copy = argument;
-    for (size_t row = 0; row < copy->rows; row++)
-        memcpy(copy->to + row * copy->to_pitch, copy->from + row * copy->from_pitch, copy->bytes);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-                              size_t bytes, size_t rows, enum cudaMemcpyKind kind,
-                              cudaStream_t stream)
-{
-    rows_copy copy = {to, from, to_pitch, from_pitch, bytes, rows};
-    assert(kind == cudaMemcpyDeviceToDevice && bytes <= to_pitch && bytes <= from_pitch);
-    assert(fake_is_device_memory(to) && fake_is_device_memory(from));
-    return fake_enqueue(stream, copy_rows, &copy, sizeof copy);
-}
-
-cudaError_t cudaMemcpyPeerAsync(void *to, int to_gpu, const void *from, int from_gpu, size_t bytes,
-                                cudaStream_t stream)
-{
-    transfer copy = {.to = to, .from = from, .bytes = bytes};
-    assert(fake_is_device_memory(to) && fake_is_device_memory(from));
-    all.state.peer_copies++;
-    if (all.state.zeroing && all.state.accesses > 0 && to_gpu != from_gpu)
-        return cudaMemsetAsync(to, 0, bytes, stream);
-    return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
-}
-
-static cudaError_t set_rows(void *argument)
-{
-    const transfer *set = argument;
-    for (size_t row = 0; row < set->rows; row++)
-        memset(set->to + row * set->pitch, set->value, set->bytes);
-    return cudaSuccess;
-}
-
-cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t rows,
-                              cudaStream_t stream)
-{
-    transfer set = {.to = to, .bytes = bytes, .pitch = pitch, .rows = rows, .value = value};
-    assert(fake_is_device_memory(to));
-    return fake_enqueue(stream, set_rows, &set, sizeof set);
-}
-
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
-{
-    return cudaMemset2DAsync(to, bytes, value, bytes, 1, stream);
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------- */

@@ -17,6 +17,10 @@
 
 bool fake_is_device_memory(const void *memory);
 
+/* Of cudaHostAlloc: a queued copy reads it when its turn comes. Other memory of the host is read by
+ * the call. */
+bool fake_is_pinned(const void *memory);
+
 /* Queues work(argument) on a stream; the argument's bytes are copied. Work that returns
  * cudaErrorNotReady waits for another rank, and is called again. */
 typedef cudaError_t fake_enqueue_function(cudaStream_t stream, cudaError_t (*work)(void *argument),

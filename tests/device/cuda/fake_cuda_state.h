@@ -4,10 +4,11 @@
 #define TESTS_DEVICE_CUDA_FAKE_CUDA_STATE_H
 
 typedef struct fake_cuda_state {
-    _Atomic long waits;       /* of the host for a stream */
-    _Atomic long peer_copies; /* between devices */
-    _Atomic long accesses;    /* to a pool, that another GPU was given */
-    _Atomic long isolated;    /* not 0: no GPU can access another's memory */
+    _Atomic long waits;           /* of the host for a stream */
+    _Atomic long peer_copies;     /* between devices */
+    _Atomic long pageable_copies; /* from the host's memory */
+    _Atomic long accesses;        /* to a pool, that another GPU was given */
+    _Atomic long isolated;        /* not 0: no GPU can access another's memory */
     _Atomic long zeroing; /* not 0: copies into opened pools leave zeros, as with some drivers */
     _Atomic long norm_launches, sgd_launches, adamw_launches, entropy_launches;
     _Atomic long allocations; /* that were asked for */

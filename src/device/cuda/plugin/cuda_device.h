@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 typedef struct sli_products sli_products;
+typedef struct sli_pinned_ring sli_pinned_ring;
 
 typedef struct sli_cuda_device {
     sl_device base;
@@ -18,6 +19,7 @@ typedef struct sli_cuda_device {
     cudaStream_t stream; /* of operations */
     cudaStream_t copies; /* what other devices take, and when its memory is free */
     cudaMemPool_t pool;
+    sli_pinned_ring *ring;
     sli_products *products;
 } sli_cuda_device;
 
@@ -59,6 +61,20 @@ sl_status sli_cuda_copy(sl_device *device, void *to, const void *from, size_t by
 sl_status sli_cuda_zero(sl_device *device, void *to, size_t bytes);
 sl_status sli_cuda_write(sl_device *device, void *to, const void *host, size_t bytes);
 sl_status sli_cuda_read(sl_device *device, void *host, const void *from, size_t bytes);
+
+/* ---- From the host (pinned_ring.c) ------------------------------------------------------ */
+
+/* The GPU is the current one. After an error *out is to be destroyed. */
+sl_status sli_pinned_ring_create(sl_device *device, sli_pinned_ring **out);
+
+/* What was sent has been taken. */
+void sli_pinned_ring_destroy(sli_pinned_ring **ring);
+
+/* Queues a copy of memory of the host, which is the caller's again when the call returns. Waits for
+ * earlier copies where too many are under way. Threads may call at the same time, with one stream.
+ */
+cudaError_t sli_pinned_ring_send(sli_pinned_ring *ring, void *to, const void *host, size_t bytes,
+                                 cudaStream_t stream);
 
 /* ---- Between devices (deliver.c) -------------------------------------------------------- */
 

@@ -239,16 +239,18 @@ sl_status sli_cuda_zero(sl_device *device, void *to, size_t bytes)
     return sli_cuda_check(device, "zero", cudaMemsetAsync(to, 0, bytes, sli_cuda(device)->stream));
 }
 
-/* Pageable memory has been read when the call returns; but a caller's memory may be pinned. */
+/* The host's memory is the caller's again when this returns. Pinned memory needs no ring. */
 sl_status sli_cuda_write(sl_device *device, void *to, const void *host, size_t bytes)
 {
     cudaStream_t stream = sli_cuda(device)->stream;
     struct cudaPointerAttributes attributes;
     SL_TRY(sli_cuda_enter(device));
     SLI_CUDA_TRY(device, "write", cudaPointerGetAttributes(&attributes, host));
-    SLI_CUDA_TRY(device, "write", cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream));
     if (attributes.type == cudaMemoryTypeUnregistered)
-        return SL_OK;
+        return sli_cuda_check(device, "write",
+                              sli_pinned_ring_send(sli_cuda(device)->ring, to, host, bytes,
+                                                   stream));
+    SLI_CUDA_TRY(device, "write", cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream));
     return sli_cuda_check(device, "write", cudaStreamSynchronize(stream));
 }
 

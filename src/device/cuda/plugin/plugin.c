@@ -52,6 +52,7 @@ static void destroy_device(sl_device *device)
         if (dead->copies)
             (void)cudaStreamSynchronize(dead->copies);
         sli_products_destroy(&dead->products);
+        sli_pinned_ring_destroy(&dead->ring);
         if (dead->pool)
             (void)cudaMemPoolDestroy(dead->pool);
         if (dead->copies)
@@ -141,6 +142,7 @@ static sl_status open_gpu(sli_cuda_device *device)
     SLI_CUDA_TRY(base, "create a stream",
                  cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking));
     SL_TRY(sli_cuda_pool_create(device));
+    SL_TRY(sli_pinned_ring_create(base, &device->ring));
     return sli_products_create(base, &device->products);
 }
 
