@@ -33,7 +33,8 @@ cudaError_t sli_launch_epilogue_backward(const sli_epilogue_backward *arguments,
                                          cudaStream_t stream);
 
 cudaError_t sli_launch_embedding(const sli_embedding *arguments, cudaStream_t stream);
-cudaError_t sli_launch_embedding_backward(const sli_embedding_backward *arguments,
+size_t sli_scratch_embedding_backward(const sli_embedding_backward *arguments);
+cudaError_t sli_launch_embedding_backward(const sli_embedding_backward *arguments, void *scratch,
                                           cudaStream_t stream);
 
 cudaError_t sli_launch_add_dropout(const sli_add_dropout *arguments, cudaStream_t stream);

@@ -41,7 +41,6 @@ static sl_status status_of(cudaError_t error, const char *operation)
     }
 SLOT(epilogue)
 SLOT(embedding)
-SLOT(embedding_backward)
 SLOT(add_dropout)
 SLOT(add_norm)
 SLOT(attention)
@@ -60,6 +59,7 @@ SLOT(adamw)
         return status_of(error, #name);                                                            \
     }
 SLOT_WITH_SCRATCH(epilogue_backward)
+SLOT_WITH_SCRATCH(embedding_backward)
 SLOT_WITH_SCRATCH(add_norm_backward)
 SLOT_WITH_SCRATCH(attention_backward)
 SLOT_WITH_SCRATCH(norm_terms)
