@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct settings {
     sl_train_options run;
@@ -83,14 +84,62 @@ static void print_plan(const sl_plan *plan, int replica, int replicas)
     printf("\n");
 }
 
+/* A GPU, and what the stages of all replicas hold on it. */
+typedef struct gpu {
+    char name[32];
+    int64_t bytes, best;
+} gpu;
+
+/* Adds the stages of a replica to their GPUs. cuda:0/1 is a virtual device of the GPU cuda:0. */
+static int add_to_gpus(const sl_plan *plan, bool keeps_best, gpu *gpus, int count)
+{
+    for (int s = 0; s < plan->stages; s++) {
+        const sl_stage_plan *stage = &plan->stage[s];
+        int index = 0, length = (int)strcspn(stage->device, "/");
+        if (strncmp(stage->device, "cuda:", strlen("cuda:")) != 0)
+            continue;
+        snprintf(gpus[count].name, sizeof gpus->name, "%.*s", length, stage->device);
+        while (strcmp(gpus[index].name, gpus[count].name) != 0)
+            index++;
+        count += index == count;
+        gpus[index].bytes += stage->parameter_bytes + stage->gradient_bytes +
+                             stage->optimizer_bytes + stage->activation_bytes +
+                             stage->workspace_bytes;
+        gpus[index].best += keeps_best ? stage->best_bytes : 0;
+    }
+    return count;
+}
+
+static sl_status print_gpus(const sl_train_options *train, const sl_module *model)
+{
+    int count = 0, replicas = sl_train_options_replicas(train);
+    gpu *gpus = cli_allocate((size_t)replicas * SL_MAX_STAGES + 1, sizeof *gpus);
+    sl_status status = SL_OK;
+    for (int r = 0; r < replicas && status == SL_OK; r++) {
+        sl_plan plan;
+        status = sl_plan_create(train, model, r, &plan);
+        if (status == SL_OK)
+            count = add_to_gpus(&plan, r == 0, gpus, count);
+    }
+    for (int i = 0; i < count; i++)
+        printf("On %s: %s, with a copy of the best parameters (%s).\n", gpus[i].name,
+               cli_bytes_text(gpus[i].bytes + gpus[i].best).text,
+               cli_bytes_text(gpus[i].best).text);
+    free(gpus);
+    return status;
+}
+
 /* Of a run of the replicas, as threads of one process on this machine. */
 static sl_status print_memory(const sl_train_options *train, const sl_module *model)
 {
     sl_host_plan plan;
+    SL_TRY(print_gpus(train, model));
     SL_TRY(sl_plan_host(train, model, 0, &plan));
-    printf("In all: %s, with a copy of the best parameters (%s); this machine has %s.\n",
-           cli_bytes_text(plan.total_bytes - plan.process_bytes).text,
-           cli_bytes_text(plan.best_bytes).text, cli_bytes_text((int64_t)sl_usable_memory()).text);
+    if (plan.total_bytes > plan.process_bytes)
+        printf("In all: %s, with a copy of the best parameters (%s); this machine has %s.\n",
+               cli_bytes_text(plan.total_bytes - plan.process_bytes).text,
+               cli_bytes_text(plan.best_bytes).text,
+               cli_bytes_text((int64_t)sl_usable_memory()).text);
     if (sl_plan_check_memory(train, model, 0, sl_usable_memory()) != SL_OK)
         printf("It does not fit: %s.\n", sl_error_text());
     return SL_OK;

@@ -181,6 +181,22 @@ static void replicas_are_shown_with_their_devices(void **state)
     check_without(run.out, "Replica");
 }
 
+static void bytes_are_added_up_where_they_are(void **state)
+{
+    (void)state;
+    program_run run;
+    const char *two_stages = "model " TINY_MODEL " --ntokens 1000 --pp 2";
+    program_succeed(&run, "%s --devices cuda:0/0,cuda:0/1", two_stages);
+    check_line(run.out, "^On cuda:0: .*, with a copy of the best parameters \\(.*\\)\\.$");
+    check_without(run.out, "In all");
+    program_succeed(&run, "%s --dp 2 --devices cuda:0,cuda:1,cuda:2,cuda:3", two_stages);
+    check_line(run.out, "^On cuda:1: ");
+    check_line(run.out, "^On cuda:3: .*, with a copy of the best parameters \\(0 B\\)\\.$");
+    program_succeed(&run, "%s --devices cpu:0,cuda:0", two_stages);
+    check_line(run.out, "^On cuda:0: ");
+    check_line(run.out, "^In all: .* this machine has ");
+}
+
 static void types_are_counted_in_the_data(void **state)
 {
     scratch *in = *state;
@@ -293,6 +309,7 @@ int data_and_model_tests(void)
         cmocka_unit_test(misuse_is_one_sentence_and_status_2),
         cmocka_unit_test(totals_of_the_presets_are_the_tutorials),
         cmocka_unit_test(replicas_are_shown_with_their_devices),
+        cmocka_unit_test(bytes_are_added_up_where_they_are),
         cmocka_unit_test_setup_teardown(types_are_counted_in_the_data, corpus_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(number_of_types_beside_the_data_is_refused, corpus_create,
