@@ -119,7 +119,8 @@ typedef struct sl_launch_options {
  * number for one that was killed, 127 where the program cannot be started. An error that several
  * ranks end with is reported once. SIGHUP, SIGINT and SIGTERM go to the programs, and so does
  * SIGPIPE when the reader of this process's standard output has closed it; a second signal ends
- * programs that ignore the first. SIGUSR1 and SIGUSR2 go to rank 0's program.
+ * programs that ignore the first. SIGUSR1 and SIGUSR2 go to rank 0's program. SIGTSTP suspends the
+ * programs, and then this process.
  *
  * The process must have one thread. The function handles the process's signals and uses its
  * standard output while it runs. Errors: SL_ERR_INVALID for options or a command that make no
@@ -130,8 +131,9 @@ sl_status sl_launch_run(const sl_launch_options *options, const char *const *com
                         int *exit_status);
 
 /* Called by the program options->supervisor, which must have one thread and do nothing else. Runs
- * `command` as this process's rank, and tells the launcher how it ended. The process must then exit
- * with *exit_status. Errors: SL_ERR_INVALID where it was not started by sl_launch_run, SL_ERR_IO
+ * `command` as this process's rank, and tells the launcher how it ended. Part of this is done by a
+ * fork of the process, in which the function does not return. The process must then exit with
+ * *exit_status. Errors: SL_ERR_INVALID where it was not started by sl_launch_run, SL_ERR_IO
  * where the launcher cannot be reached. *exit_status is then 127. */
 sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 

@@ -326,16 +326,31 @@ int sli_wire_listener_connected(const sli_wire_listener *listener)
     return count;
 }
 
-void sli_wire_listener_hang_up(sli_wire_listener *listener)
+static void stop_listening(sli_wire_listener *listener)
 {
-    for (int i = 0; i < listener->options.ranks + listener->room; i++) {
-        sli_wire_close(&listener->callers[i].connection);
-        listener->callers[i].state = i < listener->options.ranks ? GONE : ABSENT;
-    }
-    listener->failing = 0;
+    for (int i = 0; i < listener->room; i++)
+        close_unknown(&listener->callers[listener->options.ranks + i]);
     if (listener->fd >= 0)
         close(listener->fd);
     listener->fd = -1;
+}
+
+void sli_wire_listener_release(sli_wire_listener *listener)
+{
+    stop_listening(listener);
+    for (int r = 0; r < listener->options.ranks; r++)
+        if (listener->callers[r].state == ADMITTED)
+            (void)shutdown(listener->callers[r].connection.fd, SHUT_WR);
+}
+
+void sli_wire_listener_hang_up(sli_wire_listener *listener)
+{
+    stop_listening(listener);
+    for (int r = 0; r < listener->options.ranks; r++) {
+        sli_wire_close(&listener->callers[r].connection);
+        listener->callers[r].state = GONE;
+    }
+    listener->failing = 0;
 }
 
 /* ---- Making ------------------------------------------------------------------------------- */

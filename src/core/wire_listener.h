@@ -56,6 +56,10 @@ void sli_wire_listener_refuse(sli_wire_listener *listener, int rank);
 /* How many ranks are connected. */
 int sli_wire_listener_connected(const sli_wire_listener *listener);
 
+/* Listens no more, and tells every rank that nothing more comes, which must not be sent to any
+ * more. What they still say is read until they hang up. */
+void sli_wire_listener_release(sli_wire_listener *listener);
+
 /* Closes every connection without telling the owner, and listens no more. Turns then only wait. */
 void sli_wire_listener_hang_up(sli_wire_listener *listener);
 

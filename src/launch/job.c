@@ -5,16 +5,17 @@
  *
  *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s; the
  *                 grace starts again while one of them is saving, up to a limit
- *     RELEASED    all have ended, or the time is over: the launcher closes its connections, which
- *                 ends the rest
+ *     RELEASED    all have ended, or the time is over: the launcher closes its side of the
+ *                 connections, which ends the rest
  *     TERMINATED  mpirun has not ended and gets SIGTERM: it may wait for a lost host, or hang
  *                 while it ends, as Open MPI's rarely does
  *     KILLED      mpirun gets SIGKILL
  *
- * Each phase but the first and the last has a time limit, so that every job that fails ends in
- * bounded time; time in which the launcher is suspended does not count (core/clock.h). A
- * job that succeeds goes from RUNNING to RELEASED when all its ranks have ended. That phase is then
- * longer, and is prolonged while the job's output waits to be read. */
+ * The attempt is over when mpirun has ended and every supervisor has closed its own side, which it
+ * does when nothing of its rank runs. Each phase but the first has a time limit, so that every job
+ * that fails ends in bounded time; time in which the launcher is suspended does not count
+ * (core/clock.h). A job that succeeds goes from RUNNING to RELEASED when all its ranks have ended.
+ * That phase is then longer, and is prolonged while the job's output waits to be read. */
 #define _GNU_SOURCE
 #include "core/clock.h"
 #include "core/wire_listener.h"
@@ -29,8 +30,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,11 +37,24 @@ typedef enum phase { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } phase;
 
 static const double release_seconds = 8, release_success_seconds = 60, terminate_seconds = 5;
 
+/* From an end that mpirun has chosen itself, for what ranks say or how they are lost: the cause. */
+static const double settle_seconds = 3;
+
+/* From the loss of a host until its programs have ended as well: its supervisors notice the loss up
+ * to 4 s later (core/wire.c), and then give them 2 s (rank.c). */
+static const double lost_seconds = 8;
+
 enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, CONNECTION_LOST = -1 };
 
 /* A rank may end with an error because another one has died, or by the SIGTERM with which mpirun
  * ends the others then, and its message may come first: the job reports the highest of these. */
-typedef enum failure { NO_FAILURE, RANK_FAILED, RANK_TERMINATED, RANK_DIED } failure;
+typedef enum failure {
+    NO_FAILURE,
+    RANK_FAILED,
+    RANK_TERMINATED,
+    RANK_DIED,
+    MPIRUN_ENDED /* before the ranks: how they end is its doing */
+} failure;
 
 typedef struct rank_state {
     bool started, ended; /* the program; after its end its connection is ignored */
@@ -56,12 +68,12 @@ typedef struct attempt {
     sli_wire_listener *listener;
     char address[SLI_WIRE_ADDRESS_BYTES]; /* of the listener */
     int count, started, ended;
-    rank_state *ranks;   /* [count] */
-    int signals;         /* signalfd */
-    bool checks_readers; /* SIGPIPE was not ignored at the start */
-    sigset_t mask_before;
+    rank_state *ranks; /* [count] */
     pid_t mpirun;
     int mpirun_status;
+    bool mpirun_ended;
+    double settled;    /* when its end, before the ranks', is a failure */
+    double lost_until; /* programs on lost hosts may run */
     phase phase;
     double deadline;          /* of this phase */
     double ending_since;      /* when the phase ENDING began */
@@ -120,9 +132,9 @@ static void enter_phase(attempt *self, phase next)
         self->ending_since = seconds_now(self);
         update_grace(self);
     }
-    if (next >= RELEASED)
-        sli_wire_listener_hang_up(self->listener);
-    if (next >= TERMINATED)
+    if (next == RELEASED)
+        sli_wire_listener_release(self->listener);
+    if (next >= TERMINATED && !self->mpirun_ended)
         kill(self->mpirun, next == KILLED ? SIGKILL : SIGTERM);
 }
 
@@ -131,10 +143,10 @@ __attribute__((format(printf, 4, 5))) static void
 record_failure(attempt *self, failure kind, int exit_status, const char *format, ...)
 {
     va_list values;
-    if (self->end->grows) /* programs may not handle the signal that ends them */
-        return;
+    if (self->end->grows || self->failure == MPIRUN_ENDED)
+        return; /* programs may not handle the signal that ends them */
     va_start(values, format);
-    self->end->died += kind >= RANK_TERMINATED;
+    self->end->died += kind == RANK_TERMINATED || kind == RANK_DIED;
     if (kind > self->failure) {
         self->failure = kind;
         self->end->exit_status = exit_status;
@@ -215,8 +227,8 @@ static void end_rank(attempt *self, int index, int kind, int number)
     } else if (kind == SLI_RANK_NOT_STARTED) {
         self->end->is_final |= self->failure == NO_FAILURE;
         record_failure(self, RANK_FAILED, SLI_NOT_STARTED,
-                       "rank %d on %s: the program cannot be started: %s", index, rank->host,
-                       strerror(number));
+                       "rank %d on %s: %.256s cannot be started: %s", index, rank->host,
+                       self->job->program, strerror(number));
     } else if (WIFSIGNALED(number)) {
         record_failure(self, WTERMSIG(number) == SIGTERM ? RANK_TERMINATED : RANK_DIED,
                        sli_shell_status(number), "rank %d on %s was killed by signal %d (%s)",
@@ -258,7 +270,7 @@ static void ask_for_fewer(attempt *self, int rank, int processes)
 static void on_message(void *owner, int index, const sli_wire_message *message)
 {
     attempt *self = owner;
-    if (self->ranks[index].ended)
+    if (self->ranks[index].ended || self->phase >= RELEASED)
         return;
     switch (message->kind) {
     case SLI_RANK_SAVING:
@@ -294,18 +306,13 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
 static void on_connection_end(void *owner, int index, sli_wire_state why)
 {
     attempt *self = owner;
-    (void)why;
-    if (!self->ranks[index].ended)
+    if (why == SLI_WIRE_LOST)
+        self->lost_until = seconds_now(self) + lost_seconds;
+    if (!self->ranks[index].ended && self->phase < RELEASED)
         end_rank(self, index, CONNECTION_LOST, 0);
 }
 
 /* ---- Signals ------------------------------------------------------------------------------ */
-
-static bool is_ignored(int number)
-{
-    struct sigaction action;
-    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
-}
 
 /* A closed terminal, or an output without a reader, is signalled more than once. */
 static bool may_repeat(int number)
@@ -313,17 +320,26 @@ static bool may_repeat(int number)
     return number == SIGHUP || number == SIGPIPE;
 }
 
-static void signal_ranks(attempt *self, int number)
+/* To the first `count` ranks. */
+static void signal_ranks(attempt *self, int count, int number)
 {
     sli_wire_message message = {.kind = SLI_LAUNCHER_SIGNAL, .number = number};
-    for (int r = 0; r < self->count; r++)
+    for (int r = 0; r < count && self->phase < RELEASED; r++)
         sli_wire_listener_send(self->listener, r, &message);
+}
+
+/* Ctrl-Z. The programs are suspended with the launcher, and go on with it. */
+static void suspend_job(attempt *self)
+{
+    signal_ranks(self, self->count, SIGTSTP);
+    raise(SIGSTOP);
+    signal_ranks(self, self->count, SIGCONT);
 }
 
 static void forward_signal(attempt *self, int number)
 {
     self->signal = number;
-    signal_ranks(self, number);
+    signal_ranks(self, self->count, number);
     if (self->started == self->count) {
         enter_phase(self, ENDING);
         return;
@@ -348,13 +364,16 @@ static bool is_request(int number)
     return number == SIGUSR1 || number == SIGUSR2;
 }
 
-/* Any signal but a request makes this attempt the last one. A job's first one goes to the programs,
- * if none has failed, and each other one ends a phase. */
+/* Any signal but a request and Ctrl-Z makes this attempt the last one. A job's first one goes to
+ * the programs, if none has failed, and each other one ends a phase. */
 static void handle_signal(attempt *self, int number)
 {
     if (is_request(number)) {
-        sli_wire_listener_send(self->listener, 0,
-                               &(sli_wire_message){.kind = SLI_LAUNCHER_SIGNAL, .number = number});
+        signal_ranks(self, 1, number);
+        return;
+    }
+    if (number == SIGTSTP) {
+        suspend_job(self);
         return;
     }
     self->end->is_final = true;
@@ -377,25 +396,13 @@ static void handle_signal(attempt *self, int number)
     }
 }
 
-/* Polls for the close of the output's reader. A program that writes there itself would get SIGPIPE,
- * but mpirun writes for the ranks and does not tell them. */
-static struct pollfd poll_reader(const attempt *self, int fd)
-{
-    struct stat file;
-    bool matters = self->phase == RUNNING && self->checks_readers && fstat(fd, &file) == 0 &&
-                   (S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode));
-    return (struct pollfd){.fd = matters ? fd : -1};
-}
-
 static void read_signals(attempt *self)
 {
-    struct signalfd_siginfo got;
-    struct pollfd readers[] = {poll_reader(self, STDOUT_FILENO), poll_reader(self, STDERR_FILENO)};
-    if (poll(readers, 2, 0) > 0)
+    int number;
+    if (self->phase == RUNNING && sli_signals_reader_is_gone(self->job->signals))
         handle_signal(self, SIGPIPE);
-    while (read(self->signals, &got, sizeof got) == sizeof got)
-        if (got.ssi_signo != SIGCHLD)
-            handle_signal(self, (int)got.ssi_signo);
+    while ((number = sli_signals_read(self->job->signals)))
+        handle_signal(self, number);
 }
 
 /* ---- mpirun ------------------------------------------------------------------------------- */
@@ -405,7 +412,7 @@ static void read_signals(attempt *self)
  * the tenth. */
 static _Noreturn void exec_mpirun(const attempt *self, pid_t parent)
 {
-    sigset_t mask = self->mask_before;
+    sigset_t mask = self->job->signals->mask_before;
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     setenv(SLI_LAUNCHER_VARIABLE, self->address, 1);
@@ -421,16 +428,9 @@ static _Noreturn void exec_mpirun(const attempt *self, pid_t parent)
 
 static sl_status start_mpirun(attempt *self)
 {
-    static const int numbers[] = {SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-    sigset_t blocked;
     pid_t parent = getpid();
-    sigemptyset(&blocked);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!is_ignored(numbers[i])) /* signalfd would read one that is ignored */
-            sigaddset(&blocked, numbers[i]);
-    sigprocmask(SIG_BLOCK, &blocked, NULL);
-    self->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (self->signals < 0 || (self->mpirun = fork()) < 0)
+    self->mpirun = fork();
+    if (self->mpirun < 0)
         return sl_error(SL_ERR_IO, "mpirun cannot be started: %s", strerror(errno));
     if (self->mpirun == 0)
         exec_mpirun(self, parent);
@@ -477,41 +477,83 @@ static void grow_job(attempt *self)
     snprintf(self->end->reason, sizeof self->end->reason, "host %s answers again", name);
     self->end->failed = sli_clock_seconds();
     self->end->grows = true;
-    signal_ranks(self, SIGTERM);
+    signal_ranks(self, self->count, SIGTERM);
     enter_phase(self, ENDING);
+}
+
+/* mpirun's own status matters only where no rank has failed and not all have ended well. It is
+ * started with --quiet, so it does not say what it dislikes about a list of hosts. */
+static void check_mpirun_status(attempt *self)
+{
+    if (self->end->exit_status != 0 || self->end->grows || self->ended == self->count)
+        return;
+    int status = sli_shell_status(self->mpirun_status);
+    if (WIFSIGNALED(self->mpirun_status)) {
+        record_failure(self, MPIRUN_ENDED, status, "mpirun was killed by signal %d (%s)",
+                       WTERMSIG(self->mpirun_status), strsignal(WTERMSIG(self->mpirun_status)));
+        return;
+    }
+    const char *root = geteuid() == 0 ? " --allow-run-as-root" : "";
+    char hint[SLI_JOB_REASON_BYTES] = "";
+    if (self->started == 0 && self->options->hosts)
+        snprintf(hint, sizeof hint, ": mpirun%s --hostfile %s hostname shows why", root,
+                 self->options->hosts);
+    record_failure(self, MPIRUN_ENDED, status != 0 ? status : 1,
+                   "mpirun ended with status %d when %d of %d processes had started and %d had "
+                   "ended%s",
+                   status, self->started, self->count, self->ended, hint);
+}
+
+static void reap_mpirun(attempt *self)
+{
+    if (self->mpirun_ended || waitpid(self->mpirun, &self->mpirun_status, WNOHANG) != self->mpirun)
+        return;
+    self->mpirun_ended = true;
+    self->settled = seconds_now(self) + (WIFSIGNALED(self->mpirun_status) ? 0 : settle_seconds);
+}
+
+/* mpirun has ended, and ranks still run: the programs get SIGTERM, as nothing else may tell
+ * them, and the time of a failure. */
+static void end_orphans(attempt *self)
+{
+    check_mpirun_status(self);
+    signal_ranks(self, self->count, SIGTERM);
+}
+
+/* Nothing of the attempt runs any more; the time of lost hosts matters to the next one alone. */
+static bool is_over(const attempt *self)
+{
+    bool again = (self->job->may_restart || self->end->grows) && !self->end->is_final;
+    bool waits = again && seconds_now(self) < self->lost_until;
+    return self->mpirun_ended && !waits && sli_wire_listener_connected(self->listener) == 0;
+}
+
+/* Not even SIGKILL has ended all: they are stopped, or wait for a disk. */
+static bool give_up(attempt *self)
+{
+    static const char stuck[] = "not all processes of the job can be ended";
+    if (self->phase != KILLED || seconds_now(self) < self->deadline)
+        return false;
+    self->end->is_final = true;
+    self->options->report(self->options->context,
+                          &(sl_launch_event){.kind = SL_LAUNCH_WARNING, .text = stuck});
+    return true;
 }
 
 static void supervise_job(attempt *self)
 {
-    while (read_signals(self),
-           waitpid(self->mpirun, &self->mpirun_status, WNOHANG) != self->mpirun) {
-        (void)sli_wire_listener_turn(self->listener, self->signals, SLI_WIRE_TURN_SECONDS);
+    while (read_signals(self), reap_mpirun(self), !is_over(self) && !give_up(self)) {
+        (void)sli_wire_listener_turn(self->listener, self->job->signals->fd, SLI_WIRE_TURN_SECONDS);
         if (self->phase != RUNNING && self->phase != KILLED && seconds_now(self) >= self->deadline)
             end_phase(self);
+        if (self->phase == RUNNING && self->mpirun_ended && seconds_now(self) >= self->settled)
+            end_orphans(self);
         if (self->phase == RUNNING && self->job->hosts)
             grow_job(self);
     }
     /* What the ranks have sent is still to be read. */
     for (int i = 0; i < self->count && sli_wire_listener_turn(self->listener, -1, 0); i++)
         continue;
-}
-
-/* mpirun's own status matters only where no rank has failed and not all have ended well. It is
- * started with --quiet, so it does not say what it dislikes about a list of hosts. */
-static void check_mpirun_status(const attempt *self)
-{
-    if (self->end->exit_status != 0 || self->end->grows || self->ended == self->count)
-        return;
-    int status = sli_shell_status(self->mpirun_status);
-    self->end->exit_status = status != 0 ? status : 1;
-    self->end->failed = sli_clock_seconds();
-    int used =
-        snprintf(self->end->reason, sizeof self->end->reason,
-                 "mpirun ended with status %d when %d of %d processes had started and %d had ended",
-                 status, self->started, self->count, self->ended);
-    if (self->started == 0 && self->options->hosts)
-        snprintf(self->end->reason + used, sizeof self->end->reason - (size_t)used,
-                 ": mpirun --hostfile %s hostname shows why", self->options->hosts);
 }
 
 static sl_status listen_for_ranks(attempt *self)
@@ -535,13 +577,7 @@ static sl_status listen_for_ranks(attempt *self)
 sl_status sli_job_run(const sli_job *job, sli_job_end *out)
 {
     *out = (sli_job_end){0};
-    attempt self = {
-        .job = job, .options = job->options, .count = job->processes, .signals = -1, .end = out};
-    struct sigaction pipe_before;
-    self.checks_readers = !is_ignored(SIGPIPE);
-    /* A closed stderr must not end the launcher before the ranks. */
-    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &pipe_before);
-    sigprocmask(SIG_BLOCK, NULL, &self.mask_before);
+    attempt self = {.job = job, .options = job->options, .count = job->processes, .end = out};
     sl_status status = listen_for_ranks(&self);
     if (status == SL_OK)
         status = start_mpirun(&self);
@@ -549,10 +585,6 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
         supervise_job(&self);
         check_mpirun_status(&self);
     }
-    sigprocmask(SIG_SETMASK, &self.mask_before, NULL);
-    sigaction(SIGPIPE, &pipe_before, NULL);
-    if (self.signals >= 0)
-        close(self.signals);
     sli_wire_listener_destroy(&self.listener);
     for (int i = 0; i < self.error_count; i++)
         free(self.errors[i]);

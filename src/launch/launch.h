@@ -6,6 +6,8 @@
 #include "core/wire.h"
 #include "sluice/launch.h"
 
+#include <signal.h>
+
 /* Tells a supervisor where its launcher listens. */
 #define SLI_LAUNCHER_VARIABLE "SLUICE_LAUNCHER"
 /* The rest of what mpirun passes on: torchrun's variables, and one that sl_launch_info_read asks
@@ -13,6 +15,10 @@
 #define SLI_RESTARTS_VARIABLE     "TORCHELASTIC_RESTART_COUNT"
 #define SLI_MAX_RESTARTS_VARIABLE "TORCHELASTIC_MAX_RESTARTS"
 #define SLI_FIRST_SIZE_VARIABLE   "SLUICE_FIRST_WORLD_SIZE"
+
+/* Tells a program the number of the socket to its supervisor. */
+#define SLI_LINK_VARIABLE "SLUICE_LAUNCH_FD"
+enum { SLI_PACKET_BYTES = 2000 }; /* the longest; a longer error is cut */
 
 /* The kinds of messages over the wire (core/wire.h). A supervisor calls its launcher, by the name
  * of its host. The launcher hangs up when the job is over: a supervisor then ends a program that
@@ -82,14 +88,39 @@ int sli_hosts_processes(const sli_hosts *self);
  * one that answers, or NULL. */
 const char *sli_hosts_poll_lost(sli_hosts *self);
 
+/* The job's signals, blocked from its first attempt's start to its last one's end (signals.c). */
+typedef struct sli_signals {
+    int fd;              /* signalfd */
+    bool checks_readers; /* SIGPIPE was not ignored at the start */
+    sigset_t mask_before;
+    struct sigaction pipe_before;
+} sli_signals;
+
+/* Errors: SL_ERR_IO; signals are then as before. */
+sl_status sli_signals_begin(sli_signals *self);
+void sli_signals_end(sli_signals *self);
+
+/* The next signal that waits, but for SIGCHLD, which only wakes the reader; 0: none does. */
+int sli_signals_read(const sli_signals *self);
+
+/* Whether one waits that ends the job. */
+bool sli_signals_end_job(void);
+
+/* Whether the reader of this process's outputs is gone. A program that writes there itself would
+ * get SIGPIPE, but mpirun writes for the ranks and does not tell them. */
+bool sli_signals_reader_is_gone(const sli_signals *self);
+
 /* One attempt at a job. */
 typedef struct sli_job {
     const sl_launch_options *options;
+    const sli_signals *signals;
+    const char *program;  /* of the ranks */
     char *const *command; /* an mpirun that starts `processes` supervisors */
     sli_lost_time *lost;  /* is told of its steps */
     sli_hosts *hosts;     /* of an elastic job; NULL: mpirun reads options->hosts itself */
     int processes, restarts;
-    bool this_host; /* all of them are on this host */
+    bool this_host;   /* all of them are on this host */
+    bool may_restart; /* another attempt follows a failure */
 } sli_job;
 
 enum { SLI_JOB_REASON_BYTES = 512 };
@@ -107,7 +138,8 @@ typedef struct sli_job_end {
                                           shrinks */
 } sli_job_end;
 
-/* Runs the attempt until all its processes have ended. Errors: why it cannot be started. */
+/* Runs the attempt until all its processes have ended, whether or not mpirun still lives. Errors:
+ * why it cannot be started. */
 sl_status sli_job_run(const sli_job *job, sli_job_end *out);
 
 #endif

@@ -1,8 +1,8 @@
 /* The supervisor of one rank. mpirun starts it instead of the program:
  *
- *     launcher ── mpirun ──┬── supervisor ── PROGRAM     rank 0
- *        │                 └── supervisor ── PROGRAM     rank 1
- *        └──────── TCP ───────────┘
+ *     launcher ── mpirun ──┬── guard ── supervisor ── PROGRAM     rank 0
+ *        │                 └── guard ── supervisor ── PROGRAM     rank 1
+ *        └──────────── TCP ────────────────┘
  *
  * mpirun kills every rank as soon as one fails, and reports only "status 1". So the supervisor
  * starts the program with torchrun's variables, tells the launcher how it ended, and stays until
@@ -12,8 +12,12 @@
  * The program may tell the supervisor over a socket of packets that it saves, how many steps it has
  * done, or that it ends with an error (sl_launch_link).
  *
- * Nothing outlives the supervisor: a program whose parent dies is killed, and what the program
- * leaves behind becomes the supervisor's own child and is killed with it. */
+ * Nothing outlives the two. What a program leaves behind, in sessions of its own as well, becomes
+ * the supervisor's child and is killed when the program has ended. If the supervisor is killed, so
+ * is the program, and the rest becomes the guard's child and is killed by it. An mpirun that ends
+ * or is killed takes the guards with it, but not the supervisors, which are in other process
+ * groups: the launcher is still there to end the job. The guard does nothing else, and keeps the
+ * rank's connection open: when the launcher sees its end, nothing of the rank runs. */
 #define _GNU_SOURCE
 #include "core/clock.h"
 #include "core/error.h"
@@ -21,11 +25,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,12 +42,6 @@ enum { TERMINATE_SECONDS = 2 }; /* from SIGTERM to SIGKILL */
 enum { PAUSE_MS = 100 };        /* between two looks at that time */
 enum { KILL_SECONDS = 5 };      /* from SIGKILL to the end of what a program leaves behind */
 enum { KILL_PAUSE_MS = 10 };    /* between two looks for what is left */
-enum { RELEASE_MS = 60000 };    /* for the launcher to hang up, if it still exists */
-#define PARENT_DIED SIGRTMAX    /* sent by nothing else */
-
-/* Tells a program the number of the socket to its supervisor. */
-#define LINK_VARIABLE "SLUICE_LAUNCH_FD"
-enum { PACKET_BYTES = 2000 }; /* the longest; a longer error is cut */
 
 /* From a child process that cannot start the program: errno follows. */
 static const char cannot_start[] = "cannot start ";
@@ -53,7 +49,9 @@ static const char cannot_start[] = "cannot start ";
 typedef struct supervisor {
     sl_launch_info info;
     sli_wire_connection launcher;
+    int open;              /* the same connection, until this process ends */
     bool launcher_is_lost; /* its host does not answer any more */
+    pid_t daemon;          /* mpirun's on this host, or mpirun itself: the guard's parent */
     int signals;           /* signalfd */
     int packets[2];        /* from the program: our end, and its own */
     sigset_t mask_before;
@@ -90,7 +88,7 @@ static _Noreturn void exec_program(const supervisor *self, char *const *command,
     sli_set_variable("LOCAL_RANK", self->info.local_rank);
     sli_set_variable("WORLD_SIZE", self->info.world_size);
     sli_set_variable("LOCAL_WORLD_SIZE", self->info.local_world_size);
-    sli_set_variable(LINK_VARIABLE, self->packets[1]);
+    sli_set_variable(SLI_LINK_VARIABLE, self->packets[1]);
     if (getppid() == parent && fcntl(self->packets[1], F_SETFD, 0) == 0) {
         sigprocmask(SIG_SETMASK, &self->mask_before, NULL);
         execvp(command[0], command);
@@ -252,7 +250,7 @@ static void read_messages(supervisor *self)
 /* Passes on what the program says. */
 static void read_packets(supervisor *self)
 {
-    char text[PACKET_BYTES];
+    char text[SLI_PACKET_BYTES];
     long long processes;
     ssize_t bytes;
     while ((bytes = recv(self->packets[0], text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
@@ -279,17 +277,14 @@ static void read_packets(supervisor *self)
 
 /* ---- Waiting ------------------------------------------------------------------------------ */
 
-/* Whether mpirun has died. */
-static bool read_signals(const supervisor *self)
+static void read_signals(const supervisor *self)
 {
     struct signalfd_siginfo got;
-    bool parent_died = false;
     while (read(self->signals, &got, sizeof got) == sizeof got)
-        parent_died |= (int)got.ssi_signo == PARENT_DIED;
-    return parent_died;
+        continue;
 }
 
-/* Waits until the program has ended: by itself, or because the launcher or mpirun is gone. */
+/* Waits until the program has ended: by itself, or because the launcher is gone. */
 static int wait_for_program(supervisor *self)
 {
     sli_running_clock since_sigterm = {0};
@@ -300,13 +295,14 @@ static int wait_for_program(supervisor *self)
                                   {.fd = self->launcher.fd, .events = POLLIN},
                                   {.fd = self->packets[0], .events = POLLIN}};
         (void)poll(polled, 3, is_ending ? PAUSE_MS : -1);
-        bool parent_died = read_signals(self);
+        read_signals(self);
         read_messages(self);
         if (polled[2].revents)
             read_packets(self);
         send_news_if_read(self);
-        if (!is_ending && (parent_died || self->launcher.fd < 0)) {
+        if (!is_ending && self->launcher.fd < 0) {
             kill(0, SIGTERM);
+            kill(0, SIGCONT); /* it may be suspended with its launcher */
             is_ending = true;
         }
         if (is_ending &&
@@ -316,22 +312,20 @@ static int wait_for_program(supervisor *self)
     return status;
 }
 
-/* False where the launcher does not hang up. */
-static bool wait_for_release(supervisor *self)
+/* However long: other ranks may be saving, or the launcher be suspended. One that is gone, or whose
+ * host is, has hung up as well. */
+static void wait_for_release(supervisor *self)
 {
     while (self->launcher.fd >= 0) {
         struct pollfd one = {.fd = self->launcher.fd, .events = POLLIN};
-        int count = poll(&one, 1, RELEASE_MS);
-        if (count == 0 || (count < 0 && errno != EINTR))
-            return false;
+        (void)poll(&one, 1, -1);
         read_messages(self);
     }
-    return true;
 }
 
-/* Runs the program; gives the exit status for mpirun: 0 where the launcher hangs up, for then
- * mpirun's own measures against a failed rank would only take time. */
-static int supervise_program(supervisor *self)
+/* Runs the program. The exit status for mpirun is always 0, for the launcher has hung up where the
+ * program failed: mpirun's own measures against a failed rank would only take time. */
+static void supervise_program(supervisor *self)
 {
     int status = self->program > 0 ? wait_for_program(self) : SLI_NOT_STARTED << 8;
     kill_children();
@@ -341,40 +335,45 @@ static int supervise_program(supervisor *self)
         send_message(self, SLI_RANK_NOT_STARTED, self->start_error, "");
     else
         send_message(self, SLI_RANK_ENDED, status, "");
-    return status == 0 || wait_for_release(self) ? 0 : sli_shell_status(status);
+    if (status != 0)
+        wait_for_release(self);
 }
 
 /* mpirun's daemon on this host waits for mpirun's for as long as TCP repeats what it has sent, a
  * quarter of an hour. Where the launcher's host cannot be reached the daemon is of no use. */
-static void end_daemon(void)
+static void end_daemon(const supervisor *self)
 {
     char path[64], name[16] = "";
-    pid_t parent = getppid();
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)parent);
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)self->daemon);
     FILE *file = fopen(path, "re");
     if (!file)
         return;
     bool found = fgets(name, sizeof name, file) != NULL;
     fclose(file);
     if (found && (strcmp(name, "orted\n") == 0 || strcmp(name, "prted\n") == 0))
-        kill(parent, SIGTERM);
+        kill(self->daemon, SIGTERM);
 }
 
 /* ---- The supervisor ----------------------------------------------------------------------- */
 
+/* In both processes. mpirun's signals reach the guard alone, which does not pass them on. */
+static void enter_group(void)
+{
+    if (getpgrp() != getpid())
+        setpgid(0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
 static sl_status prepare_process(supervisor *self)
 {
-    const int numbers[] = {PARENT_DIED, SIGCHLD, SIGHUP,  SIGINT, SIGTERM,
-                           SIGPIPE,     SIGUSR1, SIGUSR2, SIGCONT};
+    const int numbers[] = {SIGCHLD, SIGHUP,  SIGINT,  SIGTERM, SIGPIPE,
+                           SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
     sigset_t blocked;
     sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaddset(&blocked, numbers[i]);
     sigprocmask(SIG_BLOCK, &blocked, &self->mask_before);
-    if (getpgrp() != getpid())
-        setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, PARENT_DIED);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    enter_group();
     self->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (self->signals < 0)
         return sl_error(SL_ERR_IO, "signals cannot be read: %s", strerror(errno));
@@ -414,107 +413,46 @@ static sl_status call_launcher(supervisor *self)
     return sli_wire_call(&address, &options, &self->launcher);
 }
 
+/* In the guard: waits for the supervisor, and kills what it leaves behind if it is killed. */
+static int guard_process(pid_t process, const int packets[2])
+{
+    int status;
+    close(packets[0]);
+    close(packets[1]);
+    while (waitpid(process, &status, 0) < 0 && errno == EINTR)
+        continue;
+    kill_children();
+    return sli_shell_status(status);
+}
+
+static _Noreturn void run_supervisor(supervisor *self, const char *const *command)
+{
+    enter_group();
+    self->open = fcntl(self->launcher.fd, F_DUPFD_CLOEXEC, 0);
+    start_program(self, (char *const *)command);
+    supervise_program(self);
+    if (self->launcher_is_lost)
+        end_daemon(self);
+    _exit(0);
+}
+
 sl_status sl_launch_run_rank(const char *const *command, int *exit_status)
 {
-    supervisor self = {.launcher = {.fd = -1}, .signals = -1, .steps = -1};
+    supervisor self = {.launcher = {.fd = -1}, .signals = -1, .steps = -1, .daemon = getppid()};
     SLI_CHECK_NOT_NULL(command);
     SLI_CHECK_NOT_NULL(exit_status);
     *exit_status = SLI_NOT_STARTED;
     SL_TRY(prepare_process(&self));
     SL_TRY(read_rank(&self.info));
     SL_TRY(call_launcher(&self));
-    start_program(&self, (char *const *)command);
-    *exit_status = supervise_program(&self);
-    if (self.launcher_is_lost)
-        end_daemon();
+    pid_t started = fork();
+    if (started == 0)
+        run_supervisor(&self, command);
+    if (started < 0)
+        return sl_error(SL_ERR_IO, "the program's supervisor cannot be started: %s",
+                        strerror(errno));
+    *exit_status = guard_process(started, self.packets);
     sli_wire_close(&self.launcher);
     close(self.signals);
     return SL_OK;
-}
-
-/* ---- The program's end of the socket ------------------------------------------------------ */
-
-struct sl_launch_link {
-    int fd;
-    atomic_int saves; /* under way */
-};
-
-/* A shell between the two may have opened another file under the number. */
-static bool is_packet_socket(int fd)
-{
-    int family = 0, type = 0;
-    socklen_t bytes = sizeof family;
-    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX &&
-           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 && type == SOCK_SEQPACKET;
-}
-
-sl_launch_link *sl_launch_link_open(void)
-{
-    char *end = "", *text = getenv(LINK_VARIABLE);
-    long fd = text ? strtol(text, &end, 10) : -1;
-    bool found = text && *text && !*end && fd >= 0 && fd <= INT_MAX && is_packet_socket((int)fd) &&
-                 fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0;
-    sl_launch_link *link = found ? calloc(1, sizeof *link) : NULL;
-    if (link)
-        link->fd = (int)fd;
-    unsetenv(LINK_VARIABLE);
-    return link;
-}
-
-void sl_launch_link_close(sl_launch_link **link)
-{
-    if (!link || !*link)
-        return;
-    close((*link)->fd);
-    free(*link);
-    *link = NULL;
-}
-
-static bool send_packet(const sl_launch_link *link, const char *text)
-{
-    size_t bytes = strlen(text);
-    return link && send(link->fd, text, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
-}
-
-bool sl_launch_link_error(sl_launch_link *link, const char *text)
-{
-    char packet[PACKET_BYTES];
-    snprintf(packet, sizeof packet, "error %s", text);
-    return send_packet(link, packet);
-}
-
-void sl_launch_link_steps(sl_launch_link *link, int64_t steps)
-{
-    char packet[32];
-    snprintf(packet, sizeof packet, "steps %" PRId64, steps);
-    (void)send_packet(link, packet);
-}
-
-void sl_launch_link_role(sl_launch_link *link, int rank, const char *role)
-{
-    char packet[PACKET_BYTES];
-    snprintf(packet, sizeof packet, "role %d %s", rank, role);
-    (void)send_packet(link, packet);
-}
-
-void sl_launch_link_processes(sl_launch_link *link, int processes)
-{
-    char packet[32];
-    snprintf(packet, sizeof packet, "processes %d", processes);
-    (void)send_packet(link, packet);
-}
-
-/* Of several calls at the same time the last one sends the state that is true then. */
-void sl_launch_link_saving(sl_launch_link *link, bool begins)
-{
-    int kept = errno;
-    bool sent;
-    if (!link)
-        return;
-    atomic_fetch_add(&link->saves, begins ? 1 : -1);
-    do {
-        sent = atomic_load(&link->saves) > 0;
-        (void)send_packet(link, sent ? "saving" : "saved");
-    } while (sent != (atomic_load(&link->saves) > 0));
-    errno = kept;
 }

@@ -89,6 +89,7 @@ typedef struct launcher {
     int dead; /* processes that an elastic job leaves out */
     int failures;
     sli_lost_time lost;
+    sli_signals signals;
 } launcher;
 
 /* How many processes the next attempt has: as many as the hosts that answer have slots or, without
@@ -149,12 +150,15 @@ static sl_status run_attempt(launcher *self, sli_job_end *end)
     words line;
     SL_TRY(write_command(self, &line));
     sli_job job = {.options = self->options,
+                   .signals = &self->signals,
+                   .program = *self->command,
                    .command = (char *const *)line.list,
                    .hosts = self->hosts,
                    .lost = &self->lost,
                    .processes = self->processes,
                    .restarts = self->lost.attempts - 1,
-                   .this_host = is_on_this_host(self->options)};
+                   .this_host = is_on_this_host(self->options),
+                   .may_restart = self->failures < self->options->max_restarts};
     sl_status status = sli_job_run(&job, end);
     free(line.list);
     return status;
@@ -186,7 +190,7 @@ static sl_status plan_next(launcher *self, const sli_job_end *end, bool *again)
     sl_status status = *again ? count_processes(self) : SL_OK;
     if (!failed && end->fewer > 0 && end->fewer < self->processes)
         self->processes = end->fewer;
-    *again &= status == SL_OK;
+    *again &= status == SL_OK && !sli_signals_end_job();
     report_end(self, end, *again);
     return status;
 }
@@ -200,7 +204,10 @@ static void ignore_event(void *context, const sl_launch_event *event)
 static sl_status run_attempts(launcher *self, int *exit_status)
 {
     bool again = true;
-    sl_status status = count_processes(self);
+    SL_TRY(count_processes(self));
+    sl_status status = sli_signals_begin(&self->signals);
+    if (status != SL_OK)
+        return status;
     sli_lost_time_begin(&self->lost, self->options);
     while (status == SL_OK && again) {
         sli_job_end end = {0};
@@ -209,6 +216,7 @@ static sl_status run_attempts(launcher *self, int *exit_status)
             status = plan_next(self, &end, &again);
         *exit_status = end.exit_status;
     }
+    sli_signals_end(&self->signals);
     if (status == SL_OK)
         sli_lost_time_end(&self->lost, *exit_status != 0);
     return status;

@@ -5,7 +5,7 @@ ranks, to the middle of the training, in layouts of 4 x 1, 2 x 2 and 1 x 4 repli
 each time the launcher must say which rank was killed, in a pipeline that trains with its stage, and
 soon nothing may be left. Suspending the whole job, as `scontrol suspend` and a frozen
 control group do, for longer than ranks may be silent: the launcher, mpirun and the ranks wake in any
-order, and the training goes on. A quarter of SLUICE_KILLS are killed, 5 where it is not set;
+order, and the training goes on, as it does after Ctrl-Z. A quarter of SLUICE_KILLS are killed, 5 where it is not set;
 SLUICE_TEST_SEED draws other ranks, moments and orders.
 """
 
@@ -127,12 +127,22 @@ def suspend(folder, draw):
             job.wait_for_step(job.steps() + 1)
             time.sleep(SILENT_SECONDS + 1)  # who has been given up shows by then
             job.wait_for_step(job.steps() + 1)
+        job.process.send_signal(signal.SIGTSTP)  # Ctrl-Z
+        time.sleep(SILENT_SECONDS + 2)
+        steps = job.steps()
+        time.sleep(0.5)
+        if job.steps() != steps:
+            sys.exit("FAILED: the programs of a launcher that is suspended train on")
+        job.process.send_signal(signal.SIGCONT)
+        job.wait_for_step(steps + 1)
+        time.sleep(SILENT_SECONDS + 1)
+        job.wait_for_step(job.steps() + 1)
         job.process.send_signal(signal.SIGTERM)
         err = job.end()
     for words in ("cannot be reached", "was lost", "died", "within"):
         if words in err:
             sys.exit(f"FAILED: {err}")
-    print("a job that was suspended twice went on")
+    print("a job that was suspended three times went on")
 
 
 def main():

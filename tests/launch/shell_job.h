@@ -18,9 +18,12 @@ static const char head[] = "cd \"$(dirname \"$0\")\" || exit 99\n"
                            "    sleep 0.5\n"
                            "}\n";
 
-/* The process that called mpirun: the shell's parent's parent's parent. */
-static const char find_launcher[] = "parent() { read -r _ _ _ p _ </proc/$1/stat; echo $p; }\n"
-                                    "launcher=$(parent $(parent $(parent $$)))\n";
+/* The shell's supervisor, its guard, mpirun, and the process that called mpirun. */
+static const char find_launcher[] =
+    "parent() { read -r _ _ _ p _ </proc/$1/stat; echo $p; }\n"
+    "supervisor=$PPID; guard=$(parent $supervisor); mpirun=$guard\n"
+    "until [ \"$(cat /proc/$mpirun/comm)\" = mpirun ]; do mpirun=$(parent $mpirun); done\n"
+    "launcher=$(parent $mpirun)\n";
 
 static inline void write_script(scratch *in, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

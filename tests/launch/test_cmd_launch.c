@@ -137,7 +137,8 @@ static void program_that_is_none_is_not_started_again(void **state)
     (void)state;
     program_run run;
     program_start(&run, "launch -n 2 --max-restarts 3 ./there-is-no-such-program");
-    check_refused(&run, 127, "the program cannot be started: No such file or directory");
+    check_refused(&run, 127,
+                  ": ./there-is-no-such-program cannot be started: No such file or directory\n");
     check_text(run.err, "attempt 1 of 4: rank ");
 }
 

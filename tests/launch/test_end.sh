@@ -1,6 +1,6 @@
 #!/bin/bash
-# How `sluice launch` ends where its mpirun does not, though all ranks have: one that hangs, and one
-# that still holds what the ranks have written.
+# What `sluice launch` waits for at the end of a job: an mpirun that hangs though all ranks have ended,
+# one that still holds what the ranks have written, and a rank that saves long after another one failed.
 set -euo pipefail
 skip() { echo "skipped: $1"; exit 77; }
 [ -x "$SLUICE_PROGRAM" ] || skip "$SLUICE_PROGRAM is not there"
@@ -30,11 +30,24 @@ good=$!
 hang 3 &
 bad=$!
 
+save() {
+    local status=0
+    "$SLUICE_PROGRAM" launch -n 2 --grace 1 sh -c "
+        if [ \$RANK = 1 ]; then until [ -e '$scratch/saves' ]; do sleep 0.1; done; exit 7; fi
+        printf saving >&\$SLUICE_LAUNCH_FD; touch '$scratch/saves'; sleep 66; echo saved" \
+        >"$scratch/saved" 2>"$scratch/errors" || status=$?
+    [ "$status" = 7 ] || fail "a rank that fails beside a long save: status $status"
+    [ "$(cat "$scratch/saved")" = saved ] || fail "a save was cut off: $(cat "$scratch/errors")"
+}
+save &
+saving=$!
+
 # Longer than all the stages of an end take.
 "$SLUICE_PROGRAM" launch -n 1 head -c 1000000 /dev/zero | { sleep 70; wc -c; } >"$scratch/bytes"
 [ "$(cat "$scratch/bytes")" = 1000000 ] || fail "only $(cat "$scratch/bytes") bytes were read"
 wait "$good"
 wait "$bad"
+wait "$saving"
 [ "$(cat "$scratch/err0")" = "sluice: warning: all processes have ended, and mpirun has not: it is ended" ] ||
     fail "a success says $(cat "$scratch/err0")"
 echo "launchers that stay are ended, but not before what they hold is read"

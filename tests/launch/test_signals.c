@@ -162,6 +162,67 @@ static void signal_to_a_job_that_grows_stops_it(void **state)
     }
 }
 
+/* The agent is asked for node2 before each attempt, and sends the launcher a signal before the
+ * second one. */
+static void signal_between_two_attempts_is_handled(void **state)
+{
+    static const char hosts[] = "localhost slots=1\nnode2 slots=1\n";
+    static const char agent[] = "#!/bin/sh\n"
+                                "cd \"${0%/*}\"\n"
+                                "[ ! -e pid.0.0 ] || kill -$(cat signal) $PPID\n"
+                                "exit 1\n";
+    static const struct {
+        const char *name, *out;
+        int status;
+    } cases[] = {{"USR1", "again\n", 0}, {"USR2", "again\n", 0}, {"TERM", "", 4}, {"INT", "", 4}};
+    scratch *in = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program_run run;
+        write_file(scratch_path(in, "hosts"), hosts, sizeof hosts - 1);
+        write_file(scratch_path(in, "agent"), agent, sizeof agent - 1);
+        write_file(scratch_path(in, "signal"), cases[i].name, strlen(cases[i].name));
+        assert_int_equal(chmod(scratch_path(in, "agent"), 0700), 0);
+        write_script(in, "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 4\necho again\n");
+        program_start(&run,
+                      "launch -n 1 --max-restarts 3 --elastic 1:1 --hosts %s/hosts "
+                      "--launch-agent %s/agent sh %s/job.sh",
+                      in->directory, in->directory, in->directory);
+        assert_int_equal(run.status, cases[i].status);
+        assert_string_equal(run.out, cases[i].out);
+        check_line(run.err, "^sluice: attempt 1 of 4: rank 0 on [^ ]+ ended with exit status 4");
+        check_without(run.err, "attempt 2");
+        scratch_entries(in, 1);
+    }
+}
+
+/* A process of another session plays the terminal's part. */
+static void ctrl_z_suspends_the_programs_as_well(void **state)
+{
+    static const char terminal[] = "cd \"${0%/*}\"\n"
+                                   "count() { cat ticks.* | wc -l; }\n"
+                                   "until [ -e ticks.0 ] && [ -e ticks.1 ]; do sleep 0.01; done\n"
+                                   "kill -TSTP $1; sleep 1\n"
+                                   "before=$(count); sleep 1; after=$(count)\n"
+                                   "read -r _ _ state _ </proc/$1/stat\n"
+                                   "echo \"$state $((after - before))\" >suspended\n"
+                                   "kill -CONT $1\n"
+                                   "until [ $(count) -gt $after ]; do sleep 0.01; done\n"
+                                   "touch stop\n";
+    scratch *in = *state;
+    program_run run;
+    char seen[16] = "";
+    write_file(scratch_path(in, "terminal.sh"), terminal, sizeof terminal - 1);
+    write_script(in,
+                 "%s[ $RANK = 1 ] || setsid sh $PWD/terminal.sh $launcher &\n"
+                 "until [ -e stop ]; do echo >>ticks.$RANK; sleep 0.02; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2");
+    assert_int_equal(run.status, 0);
+    check_without(run.err, "sluice");
+    read_file(scratch_path(in, "suspended"), seen, sizeof seen - 1);
+    assert_string_equal(seen, "T 0\n");
+}
+
 /* As by a parent process in Python that does not want to wait for its children. */
 static void job_runs_where_children_are_ignored(void **state)
 {
@@ -190,6 +251,8 @@ int signals_tests(void)
         IN_SCRATCH(signal_after_a_failure_stops_the_job),
         IN_SCRATCH(signal_after_a_request_for_fewer_processes_stops_the_job),
         IN_SCRATCH(signal_to_a_job_that_grows_stops_it),
+        IN_SCRATCH(signal_between_two_attempts_is_handled),
+        IN_SCRATCH(ctrl_z_suspends_the_programs_as_well),
         cmocka_unit_test(job_runs_where_children_are_ignored),
     };
     if (!program_exists())

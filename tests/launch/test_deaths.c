@@ -1,0 +1,117 @@
+/* What is left of a job when the processes are killed that `sluice launch` has started it with: its
+ * own, mpirun's, and the two between mpirun and each program. */
+#include "launch/shell_job.h"
+
+#include <signal.h>
+#include <time.h>
+
+/* Every rank has a child in a session of its own. The shell would say how its others end, and
+ * mpirun, which would read it, is killed. */
+static const char leave_child[] = "exec 2>/dev/null\n"
+                                  "setsid sleep 300 & echo $! >pid.left.$RANK\n"
+                                  "touch ready.$RANK\n";
+
+/* Nothing waits for what a killed launcher has started. */
+static void check_all_end(scratch *in, int count)
+{
+    enum { POLLS = 1500 };
+    int running;
+    for (int poll = 0; poll < POLLS && count_processes(in, &running) > 0 && running; poll++)
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    check_all_ended(in, count);
+}
+
+/* Runs a job of programs that ignore SIGTERM, of which rank 1 kills a process. */
+static void run_with_death(program_run *to, scratch *in, const char *victim, const char *options)
+{
+    write_script(in,
+                 "%s%strap '' TERM\n"
+                 "[ $RANK = 1 ] && { all ready; kill -KILL %s; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher, leave_child, victim);
+    launch(to, in, options);
+    check_all_end(in, 4);
+}
+
+static void sessions_end_when_the_launcher_is_killed(void **state)
+{
+    program_run run;
+    run_with_death(&run, *state, "$launcher", "-n 2");
+    assert_int_equal(run.status, -1);
+}
+
+static void sessions_end_when_a_supervisor_is_killed(void **state)
+{
+    program_run run;
+    run_with_death(&run, *state, "$supervisor", "-n 2 --grace 0.5");
+    check_line(run.err, "^sluice: rank 1 on [^ ]+ was lost; rank 0 on [^ ]+ did not end");
+}
+
+static void sessions_end_when_a_guard_is_killed(void **state)
+{
+    program_run run;
+    run_with_death(&run, *state, "$guard", "-n 2 --grace 0.5");
+    check_line(run.err, "^sluice: mpirun ended with status 137 when 2 of 2 processes had started");
+}
+
+static void sessions_end_when_mpirun_is_killed(void **state)
+{
+    program_run run;
+    run_with_death(&run, *state, "$mpirun", "-n 2 --grace 0.5");
+    assert_int_equal(run.status, 128 + SIGKILL);
+    check_line(run.err, "^sluice: mpirun was killed by signal 9 \\(Killed\\); rank 0 on ");
+}
+
+static void sessions_end_when_mpirun_and_the_launcher_are_killed(void **state)
+{
+    program_run run;
+    run_with_death(&run, *state, "$mpirun $launcher", "-n 2");
+    assert_int_equal(run.status, -1);
+}
+
+/* The programs take their time to end, as those do that save. */
+static void attempt_begins_when_nothing_of_the_last_one_runs(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then\n"
+                 "    for one in pid.*.0 pid.left.*; do\n"
+                 "        [ ! -d /proc/$(cat $one) ] || echo $one runs\n"
+                 "    done\n"
+                 "    exit 0\n"
+                 "fi\n"
+                 "%s%strap 'printf saving >&$SLUICE_LAUNCH_FD; sleep 3; echo rank $RANK saved "
+                 ">saved.$RANK; exit 0' TERM\n"
+                 "[ $RANK = 1 ] && { all ready; kill -KILL $mpirun; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher, leave_child);
+    launch(&run, in, "-n 2 --max-restarts 1 --grace 1");
+    assert_int_equal(run.status, 0);
+    assert_string_equal(run.out, "");
+    check_line(run.err, "^sluice: attempt 1 of 2: mpirun was killed by signal 9 \\(Killed\\); "
+                        "starting again$");
+    assert_int_equal(access(scratch_path(in, "saved.0"), F_OK), 0);
+    assert_int_equal(access(scratch_path(in, "saved.1"), F_OK), 0);
+    check_all_ended(in, 6);
+}
+
+int deaths_tests(void)
+{
+#define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        IN_SCRATCH(sessions_end_when_the_launcher_is_killed),
+        IN_SCRATCH(sessions_end_when_a_supervisor_is_killed),
+        IN_SCRATCH(sessions_end_when_a_guard_is_killed),
+        IN_SCRATCH(sessions_end_when_mpirun_is_killed),
+        IN_SCRATCH(sessions_end_when_mpirun_and_the_launcher_are_killed),
+        IN_SCRATCH(attempt_begins_when_nothing_of_the_last_one_runs),
+    };
+    if (!program_exists())
+        return 77;
+    if (system("mpirun --version >/dev/null 2>&1") != 0) {
+        print_message("skipped: there is no mpirun\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
