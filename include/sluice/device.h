@@ -91,6 +91,11 @@ bool sl_device_has_tf32(const sl_device *device);
  * own: its operations are queued, and tensors come from and go to it by copies. */
 bool sl_device_has_host_memory(const sl_device *device);
 
+/* Waits until all operations that were queued on the device are done; returns at once for a device
+ * with host memory, whose operations are. For measuring times, as torch.cuda.synchronize.
+ * Errors: that of a queued operation. */
+sl_status sl_device_synchronize(sl_device *device);
+
 /* What its memory is used for, and the peaks since the last reset. Any thread may call. */
 void sl_device_memory(const sl_device *device, sl_memory_stats *out);
 

@@ -1,4 +1,5 @@
 /* What all kinds of devices have in common: getters, and the accounts of their memory. */
+#include "core/clock.h"
 #include "device/device_base.h"
 
 #include <assert.h>
@@ -180,6 +181,29 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 bool sl_device_has_host_memory(const sl_device *device)
 {
     return !device->ops->mark;
+}
+
+sli_moment sli_device_moment(sl_device *device)
+{
+    sli_moment moment = {.made = sli_clock_seconds()};
+    if (device->ops->moment)
+        moment.event = device->ops->moment(device);
+    return moment;
+}
+
+sl_status sli_device_end_moment(sl_device *device, sli_moment *moment, double *seconds)
+{
+    void *event = moment->event;
+    moment->event = NULL;
+    *seconds = moment->made;
+    return event ? device->ops->end_moment(device, event, moment->made, seconds) : SL_OK;
+}
+
+sl_status sl_device_synchronize(sl_device *device)
+{
+    double seconds;
+    sli_moment moment = sli_device_moment(device);
+    return sli_device_end_moment(device, &moment, &seconds);
 }
 
 void *sli_device_mark(sl_device *device)

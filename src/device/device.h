@@ -325,6 +325,18 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
+/* A moment in a device's work: when what was queued before it is done. */
+typedef struct sli_moment {
+    double made; /* when the host asked for it, on sli_clock_seconds' clock */
+    void *event; /* NULL: nothing was queued, so that `made` is the moment */
+} sli_moment;
+
+sli_moment sli_device_moment(sl_device *device);
+
+/* Waits for the moment, which ends here, and gives its seconds on sli_clock_seconds' clock. An
+ * error of what was queued is also the next operation's. */
+sl_status sli_device_end_moment(sl_device *device, sli_moment *moment, double *seconds);
+
 /* For what leaves a device (see the slots of these names in device_base.h): a mark stands for what
  * is queued so far; NULL: all of it has finished. */
 void *sli_device_mark(sl_device *device);

@@ -42,6 +42,12 @@ typedef struct sli_device_ops {
     /* Releases memory that was delivered from. */
     void (*release_delivered)(sl_device *device, void *memory, size_t bytes);
 
+    /* (optional, both or none: operations have finished when they return) The moment at which what
+     * is queued so far is done; NULL where none can be had. `end_moment` waits for it, frees it,
+     * and gives its seconds on sli_clock_seconds' clock; it was made at `made`. */
+    void *(*moment)(sl_device *device);
+    sl_status (*end_moment)(sl_device *device, void *moment, double made, double *seconds);
+
     /* (optional: nothing) Called on each thread that will drive the device. */
     void (*bind_thread)(sl_device *device);
 

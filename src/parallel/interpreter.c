@@ -88,17 +88,19 @@ static bool perform_action(sli_rank *rank, sli_step *step, cell *of, int which)
 {
     size_t index = of->index + (size_t)which;
     sl_action action = of->actions[which];
-    double start = sli_clock_seconds();
-    sl_status status =
-        sli_stage_perform(&rank->stages[action.stage], step, action, &of->tensors[which]);
-    if (status != SL_OK) {
+    sli_stage *stage = &rank->stages[action.stage];
+    sli_action_moments moments = {.action = action};
+    if (step->moments)
+        moments.start = sli_device_moment(stage->device);
+    sl_status status = sli_stage_perform(stage, step, action, &of->tensors[which]);
+    if (status != SL_OK)
         fail_step(step, action, step->table->order[index], status);
-        return false;
+    moments.ended = status == SL_OK;
+    if (step->moments) {
+        moments.end = sli_device_moment(stage->device);
+        step->moments[index] = moments;
     }
-    if (step->trace)
-        step->trace[index] =
-            (sl_timeline_entry){action, start - step->start, sli_clock_seconds() - step->start};
-    return true;
+    return moments.ended;
 }
 
 /* False when the step has failed, here or elsewhere. */

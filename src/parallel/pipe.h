@@ -64,6 +64,8 @@ struct sl_pipe {
     sli_micro *micros; /* [batch_micros], of the step under way */
     int64_t *sizes;    /* [batch_micros] */
     sli_failure failure;
+    sli_action_moments *moments; /* of the step under way; NULL: none */
+    int moment_count;
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;
     double trace_start;          /* of its step, on sli_clock_seconds' clock */

@@ -437,6 +437,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     free(dead->device_locks);
     free(dead->micros);
     free(dead->sizes);
+    free(dead->moments);
     free(dead->trace);
     if (dead->tensors)
         sli_tensors_clear(dead->tensors);

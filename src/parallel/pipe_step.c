@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- Cutting a batch -------------------------------------------------------------------- */
 
@@ -131,33 +132,41 @@ static int table_size(const sl_schedule *schedule)
     return count;
 }
 
-/* Room for the step's entries; those of actions that do not run end before they start. */
+/* Room for the times of the step's actions. */
 static sl_status begin_trace(sl_pipe *pipe, const sl_schedule *schedule)
 {
     int count = table_size(schedule);
     sl_timeline_entry *trace = realloc(pipe->trace, (size_t)count * sizeof *trace);
-    if (!trace)
+    pipe->trace = trace ? trace : pipe->trace;
+    sli_action_moments *moments = realloc(pipe->moments, (size_t)count * sizeof *moments);
+    pipe->moments = moments ? moments : pipe->moments;
+    if (!trace || !moments)
         return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory to trace %d actions", count);
-    pipe->trace = trace;
-    pipe->trace_count = count;
-    for (int i = 0; i < count; i++)
-        trace[i] = (sl_timeline_entry){.start = 0, .end = -1};
+    memset(moments, 0, (size_t)count * sizeof *moments);
+    pipe->moment_count = count;
     return SL_OK;
 }
 
-/* Leaves those that ran, and sums their times. */
+/* Reads the times of the actions that ended well, and sums them. Devices whose operations are
+ * queued are waited for; their errors are those of the next operation. */
 static void end_trace(sl_pipe *pipe)
 {
-    int ran = 0;
+    pipe->trace_count = 0;
     pipe->trace_busy_seconds = 0;
-    for (int i = 0; i < pipe->trace_count; i++) {
-        sl_timeline_entry entry = pipe->trace[i];
-        if (entry.end < entry.start)
+    for (int i = 0; i < pipe->moment_count; i++) {
+        sli_action_moments *moments = &pipe->moments[i];
+        sl_device *device = pipe->stages[moments->action.stage].device;
+        double start, end;
+        sl_status started = sli_device_end_moment(device, &moments->start, &start);
+        sl_status ended = sli_device_end_moment(device, &moments->end, &end);
+        if (!moments->ended || started != SL_OK || ended != SL_OK)
             continue;
-        pipe->trace[ran++] = entry;
-        pipe->trace_busy_seconds += entry.end - entry.start;
+        pipe->trace[pipe->trace_count++] =
+            (sl_timeline_entry){moments->action, start - pipe->trace_start,
+                                end - pipe->trace_start};
+        pipe->trace_busy_seconds += end - start;
     }
-    pipe->trace_count = ran;
+    pipe->moment_count = 0;
 }
 
 /* Room for each row's loss, in the order of the batch. */
@@ -245,7 +254,7 @@ static sl_status prepare_accumulation_step(sl_pipe *pipe, sli_step *step, int fi
     SL_TRY(sli_pipe_find_table(pipe, table_kind(step), micros, &step->table));
     if (step->backward) {
         SL_TRY(begin_trace(pipe, step->table->schedule));
-        step->trace = pipe->trace;
+        step->moments = pipe->moments;
     }
     step->micros = pipe->micros + first;
     step->first_micro = first;

@@ -1,6 +1,5 @@
 #include "sluice/profile.h"
 
-#include "core/clock.h"
 #include "core/error.h"
 #include "core/threads.h"
 #include "device/device.h"
@@ -22,12 +21,21 @@ typedef struct profiler {
     sli_error_copy error; /* the thread's */
 } profiler;
 
-/* Adds the seconds since *start, and starts anew. */
-static void add_seconds(double *to, double *start)
+/* When the device has done what is queued. */
+static sl_status wait_for_device(const profiler *p, double *seconds)
 {
-    double now = sli_clock_seconds();
+    sli_moment moment = sli_device_moment(p->options->device);
+    return sli_device_end_moment(p->options->device, &moment, seconds);
+}
+
+/* Adds the seconds since *start, and starts anew. */
+static sl_status add_seconds(const profiler *p, double *to, double *start)
+{
+    double now;
+    SL_TRY(wait_for_device(p, &now));
     *to += now - *start;
     *start = now;
+    return SL_OK;
 }
 
 static void keep_smallest(double *least, double value, int round)
@@ -100,15 +108,16 @@ static sl_status run_with_loss(profiler *p, sl_module *module, bool halves, sl_p
                                sl_module_profile *times)
 {
     sl_tensor *grad = NULL;
-    double start = sli_clock_seconds();
+    double start;
+    SL_TRY(wait_for_device(p, &start));
     sl_status status = apply_loss(p, module, p->in, halves ? pass : NULL, &grad);
-    add_seconds(halves ? &times->backward_input : &times->backward, &start);
+    if (status == SL_OK)
+        status = add_seconds(p, halves ? &times->backward_input : &times->backward, &start);
     sl_tensor_destroy(&grad);
     if (status != SL_OK || !halves)
         return status;
     SL_TRY(sl_loss_backward_weight(p->options->loss, module, pass));
-    add_seconds(&times->backward_weight, &start);
-    return SL_OK;
+    return add_seconds(p, &times->backward_weight, &start);
 }
 
 static sl_status run_backward(profiler *p, int index, bool halves, sl_pass *pass, sl_tensor *grad,
@@ -116,14 +125,16 @@ static sl_status run_backward(profiler *p, int index, bool halves, sl_pass *pass
 {
     sl_module *module = sl_module_child(p->options->model, index);
     sl_tensor *grad_in = NULL, **wanted = index > 0 ? &grad_in : NULL;
-    double start = sli_clock_seconds();
+    double start;
+    SL_TRY(wait_for_device(p, &start));
     sl_status status = halves ? sl_module_backward_input(module, pass, grad, wanted)
                               : sl_module_backward(module, pass, grad, wanted);
-    add_seconds(halves ? &times->backward_input : &times->backward, &start);
-    if (status == SL_OK && halves) {
+    if (status == SL_OK)
+        status = add_seconds(p, halves ? &times->backward_input : &times->backward, &start);
+    if (status == SL_OK && halves)
         status = sl_module_backward_weight(module, pass);
-        add_seconds(&times->backward_weight, &start);
-    }
+    if (status == SL_OK && halves)
+        status = add_seconds(p, &times->backward_weight, &start);
     sl_tensor_destroy(&grad_in);
     return status;
 }
@@ -138,16 +149,17 @@ static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, 
     sl_tensor *grad = NULL;
     sl_tensor_destroy(out);
     SL_TRY(sli_module_for_each_skip_end(module, give_skip, &run));
-    double start = sli_clock_seconds();
+    double start;
+    SL_TRY(wait_for_device(p, &start));
     SL_TRY(sl_module_forward(module, pass, p->in, out));
-    add_seconds(&times->forward, &start);
+    SL_TRY(add_seconds(p, &times->forward, &start));
     SL_TRY(sli_module_for_each_skip_end(module, take_skip, &run));
-    start = sli_clock_seconds();
+    SL_TRY(wait_for_device(p, &start));
     bool has_loss = options->loss && index + 1 == p->modules;
     sl_status status = has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
                                 : copy_as_gradient(options->device, *out, &grad);
-    if (has_loss)
-        add_seconds(halves ? &times->backward_input : &times->backward, &start);
+    if (status == SL_OK && has_loss)
+        status = add_seconds(p, halves ? &times->backward_input : &times->backward, &start);
     if (status == SL_OK)
         status = run_backward(p, index, halves, pass, grad, times);
     sl_tensor_destroy(&grad);

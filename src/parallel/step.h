@@ -1,12 +1,13 @@
 /* A step: one run of a table through the pipe, as all its ranks see it.
  *
  * All ranks read it. Stage 0 takes the inputs of the micro-batches; the last stage writes
- * `row_losses` and `output`; each rank writes the entries of its own row in `trace`. The pipe's
+ * `row_losses` and `output`; each rank writes those of its own row in `moments`. The pipe's
  * caller reads it only after all ranks have finished. */
 #ifndef SLI_PARALLEL_STEP_H
 #define SLI_PARALLEL_STEP_H
 
 #include "core/clock.h"
+#include "device/device.h"
 #include "nn/module.h"
 #include "parallel/channel.h"
 #include "parallel/failure.h"
@@ -21,6 +22,13 @@ typedef struct sli_micro {
     int64_t first_row;    /* within the batch */
     int64_t first_sample; /* global number of its first row */
 } sli_micro;
+
+/* When an action ran, on the device of its stage. */
+typedef struct sli_action_moments {
+    bool ended; /* well; else there are no moments */
+    sl_action action;
+    sli_moment start, end;
+} sli_action_moments;
 
 /* A table that is ready to run. */
 typedef struct sli_table {
@@ -54,7 +62,8 @@ typedef struct sli_step {
 
     /* [stages] what is told of the modules whose gradients are complete; NULL: nothing is. */
     const sli_pass_observer *const *observers;
-    sl_timeline_entry *trace; /* [actions of the table] of those that ended well; NULL: not kept */
+    sli_action_moments
+        *moments; /* [actions of the table] of those that ended well; NULL: not kept */
     sli_failure *failure;
     sli_channel *const *channels; /* all of them */
     int channel_count;

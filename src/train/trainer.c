@@ -255,6 +255,14 @@ static sl_status train_shards(sli_run *run, sl_step_info *step)
     return SL_OK;
 }
 
+static sl_status wait_for_devices(const sl_pipe *pipe)
+{
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        if (sl_pipe_device(pipe, s))
+            SL_TRY(sl_device_synchronize(sl_pipe_device(pipe, s)));
+    return SL_OK;
+}
+
 static sl_status train_batch(sli_run *run)
 {
     int ranks = sl_pipe_ranks(run->replica.pipe);
@@ -281,6 +289,7 @@ static sl_status train_batch(sli_run *run)
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
     SL_TRY(report_norm_or_wait(run, &step));
     SL_TRY(status);
+    SL_TRY(wait_for_devices(run->replica.pipe)); /* for the optimizer's and the step's time */
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
     step.timeline_seconds = run->replica.pipe->trace_seconds;

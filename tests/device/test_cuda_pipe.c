@@ -1,7 +1,5 @@
 /* A pipe over two CUDA devices of a runtime that needs no GPU (cuda/fake_cuda.h): what its host
  * waits for, what it launches, and what it does without memory. */
-#define _GNU_SOURCE /* sched_getaffinity */
-
 #include "device/cuda/fake_cuda_state.h"
 #include "device/device_base.h"
 #include "sluice/layers.h"
@@ -11,11 +9,8 @@
 #include "support/layouts.h"
 #include "support/modules.h"
 #include "support/replicas.h"
-#include "train/profile.h"
 
-#include <dlfcn.h>
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,25 +61,13 @@ static void write_ids(sl_tensor *to, int wrong)
     check_ok(sl_tensor_write(to, ids));
 }
 
-/* Once there is a device. */
-static fake_cuda_state *find_cuda(void)
-{
-    void *plugin = dlopen("sluice_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    fake_cuda_state *(*entry)(void) = NULL;
-    assert_non_null(plugin);
-    *(void **)&entry = dlsym(plugin, "fake_cuda");
-    assert_non_null(entry);
-    dlclose(plugin);
-    return entry();
-}
-
 static int open_job(void **state)
 {
     static job j;
     const sl_shape shape = sl_shape_2d(ROWS, TIME);
     memset(&j, 0, sizeof j);
     check_ok(sl_device_list_create("cuda:0/0,cuda:0/1", &j.list, NULL));
-    j.cuda = find_cuda();
+    j.cuda = find_fake_cuda();
     for (int s = 0; s < STAGES; s++)
         j.devices[s] = sl_device_list_get(j.list, s);
     create_pipe(&j);
@@ -311,7 +294,7 @@ static void check_step(const panel_step *got, const panel_step *expected, double
 /* gpipe adds the panels' gradients of the weight at once, zb-h1 later. */
 static void panels_of_logits_match_the_cpus(void **state)
 {
-    fake_cuda_state *cuda = find_cuda();
+    fake_cuda_state *cuda = find_fake_cuda();
     (void)state;
     if (IS_SANITIZED) {
         print_message("skipped: panels of logits have 17 million elements, too many here\n");
@@ -347,7 +330,7 @@ typedef struct sharded_step {
 static sl_status read_waits(sl_group *group, long *out)
 {
     SL_TRY(sl_group_barrier(group, NULL));
-    *out = find_cuda()->waits;
+    *out = find_fake_cuda()->waits;
     return sl_group_barrier(group, NULL);
 }
 
@@ -403,7 +386,7 @@ static void shards_of_weights_stay_on_the_gpus_with_nccl(void **state)
 static void pools_are_opened_for_nccl_between_threads(void **state)
 {
     sharded_step steps[REPLICAS] = {{.nccl = true}, {.nccl = true}};
-    fake_cuda_state *cuda = find_cuda();
+    fake_cuda_state *cuda = find_fake_cuda();
     (void)state;
     for (int isolated = 0; isolated < 2; isolated++) {
         long before = cuda->accesses, copies = cuda->peer_copies;
@@ -419,7 +402,7 @@ static void pools_are_opened_for_nccl_between_threads(void **state)
 static void copies_that_arrive_as_zeros_refuse_nccl_between_threads(void **state)
 {
     sharded_step steps[REPLICAS] = {{.nccl = true}, {.nccl = true}};
-    fake_cuda_state *cuda = find_cuda();
+    fake_cuda_state *cuda = find_fake_cuda();
     (void)state;
     cuda->zeroing = 1;
     sl_status status = sl_spawn(run_replica, steps, REPLICAS, NULL);
@@ -466,87 +449,24 @@ static void memory_that_is_not_there_ends_a_step_and_no_more(void **state)
     }
 }
 
-/* ---- Profiles --------------------------------------------------------------------------- */
+/* ---- Time ------------------------------------------------------------------------------- */
 
-enum { PROFILED = 4, PROFILED_ROWS = 8, KINDS = 3 };
+enum { PRODUCT_US = 3000 };
 
-/* The devices that a profile has asked rows for. */
-typedef struct asked_devices {
-    char names[PROFILED][SLI_DEVICE_NAME_BYTES];
-    int count;
-} asked_devices;
-
-static sl_status load_zeros(void *context, const sl_train_rows *rows, sl_device *input_device,
-                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+/* Each has products of its own, at least one; in all they are those of the model's linears. */
+static void times_of_actions_are_the_devices(void **state)
 {
-    asked_devices *asked = context;
-    const sl_shape points = sl_shape_2d(rows->count, WIDTH), classes = sl_shape_1d(rows->count);
-    assert_in_range(asked->count, 0, PROFILED - 1);
-    snprintf(asked->names[asked->count++], SLI_DEVICE_NAME_BYTES, "%s",
-             sl_device_name(input_device));
-    SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_F32, &points, input));
-    SL_TRY(sl_tensor_zero(*input));
-    SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &classes, targets));
-    return sl_tensor_zero(*targets);
-}
-
-static void create_linears(sl_module **model)
-{
-    for (int i = 0; i < PROFILED; i++) {
-        sl_module *layer;
-        check_ok(sl_sequential_append(model,
-                                      sl_linear_create(WIDTH, i < PROFILED - 1 ? WIDTH : CLASSES,
-                                                       false, &layer),
-                                      &layer));
-    }
-}
-
-static int first_allowed_core(void)
-{
-    cpu_set_t set;
-    int core = 0;
-    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
-    while (!CPU_ISSET((size_t)core, &set))
-        core++;
-    return core;
-}
-
-/* All of these devices have one thread. */
-static void a_profile_of_a_device_is_shared_between_like_cpus_alone(void **state)
-{
-    (void)state;
-    asked_devices asked = {.count = 0};
-    const sl_train_task task = {.context = &asked, .load_rows = load_zeros};
-    const int cores[PROFILED] = {0, 1, 2, 2};
-    int core = first_allowed_core(), balance[SL_MAX_STAGES];
-    char names[4 * SLI_DEVICE_NAME_BYTES];
-    double seconds;
-    sl_train_options options;
-    sl_module *model = NULL;
-    sl_loss *loss;
-    sl_device_list *devices;
-    sl_train_options_default(&options);
-    options.task = &task;
-    options.batch_size = PROFILED_ROWS;
-    options.pipeline_ranks = PROFILED;
-    create_linears(&model);
-    check_ok(sl_cross_entropy_create(&loss));
-    snprintf(names, sizeof names, "cuda:0,cuda:1,cpu:%d-%d,cpu:%d-%d", core, core, core, core);
-    check_ok(sl_device_list_create(names, &devices, NULL));
-    check_ok(sli_train_profile(&(sli_profile_inputs){.options = &options,
-                                                     .task = &task,
-                                                     .model = model,
-                                                     .loss = loss,
-                                                     .devices = devices,
-                                                     .cores = cores},
-                               NULL, balance, &seconds));
-    sl_device_list_destroy(&devices);
-    sl_loss_destroy(&loss);
-    sl_module_destroy(&model);
-    assert_int_equal(asked.count, 3);
-    assert_string_equal(asked.names[0], "cuda:0");
-    assert_string_equal(asked.names[1], "cuda:1");
-    assert_memory_equal(asked.names[2], "cpu:", 4);
+    job *j = *state;
+    const sl_timeline_entry *entries;
+    double loss;
+    j->cuda->product_us = PRODUCT_US;
+    sl_status status = train(j, &loss);
+    j->cuda->product_us = 0;
+    check_ok(status);
+    int count = sl_pipe_timeline(j->pipe, &entries);
+    assert_int_equal(count, 2 * CHUNKS * STAGES + CHUNKS * (STAGES - 1));
+    for (int i = 0; i < count; i++)
+        assert_true(entries[i].end - entries[i].start >= PRODUCT_US * 1e-6);
 }
 
 int cuda_pipe_tests(void)
@@ -566,7 +486,7 @@ int cuda_pipe_tests(void)
         cmocka_unit_test_setup_teardown(pageable_memory_goes_through_pinned_memory, open_job,
                                         close_job),
         cmocka_unit_test_setup_teardown(panels_of_logits_match_the_cpus, open_job, close_job),
-        cmocka_unit_test(a_profile_of_a_device_is_shared_between_like_cpus_alone),
+        cmocka_unit_test_setup_teardown(times_of_actions_are_the_devices, open_job, close_job),
     };
     if (!getenv("FAKE_CUDA_CLOSED")) {
         print_message("skipped: no CUDA toolkit, or no C++ compiler, was found\n");

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* What the opaque structs hold. */
 typedef struct product {
@@ -173,6 +174,8 @@ static cudaError_t multiply(void *argument)
     bool ta = c->product.transpose_a == CUBLAS_OP_T, tb = c->product.transpose_b == CUBLAS_OP_T;
     int64_t inner = (int64_t)(ta ? c->a.rows : c->a.columns);
     memset(c->workspace, 0xFF, c->workspace_bytes);
+    if (fake_cuda()->product_us > 0)
+        usleep((useconds_t)fake_cuda()->product_us);
     for (int64_t col = 0; col < (int64_t)c->d.columns; col++)
         for (int64_t row = 0; row < (int64_t)c->d.rows; row++) {
             double sum = 0;

@@ -1,4 +1,5 @@
 #include "device/cuda/fake_cuda.h"
+#include "core/clock.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -17,6 +18,7 @@ enum { GPUS = 2, MOST_STREAMS = 64, ALIGNMENT = 256, HUGE_PAGE = 2 << 20 };
 struct CUevent_st {
     cudaStream_t stream;     /* that it was recorded on last */
     uint64_t recorded, done; /* how often */
+    double seconds;          /* when it was done */
     int references;
 };
 
@@ -317,6 +319,7 @@ static bool step_stream(cudaStream_t stream)
         all.error = all.error == cudaSuccess ? code : all.error;
     } else if (!next->waits) {
         next->event->done = next->count;
+        next->event->seconds = sli_clock_seconds();
     }
     stream->first = next->next;
     if (!stream->first)
@@ -451,6 +454,20 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
     *out = calloc(1, sizeof **out);
     assert(*out);
     (*out)->references = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out)
+{
+    return cudaEventCreateWithFlags(out, cudaEventDefault);
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop)
+{
+    begin();
+    assert(start->done > 0 && stop->done > 0);
+    *milliseconds = (float)(1e3 * (stop->seconds - start->seconds));
+    end();
     return cudaSuccess;
 }
 

@@ -12,9 +12,13 @@ typedef struct fake_cuda_state {
     _Atomic long zeroing; /* not 0: copies into opened pools leave zeros, as with some drivers */
     _Atomic long norm_launches, sgd_launches, adamw_launches, entropy_launches;
     _Atomic long allocations; /* that were asked for */
+    _Atomic long product_us;  /* what each product takes, in microseconds */
     _Atomic long failing;     /* this one and all later ones find no memory; 0: none */
 } fake_cuda_state;
 
 __attribute__((visibility("default"))) fake_cuda_state *fake_cuda(void);
+
+/* What the function of the open object returns, for a test; once there is a device. */
+fake_cuda_state *find_fake_cuda(void);
 
 #endif

@@ -9,6 +9,7 @@
 
 typedef struct sli_products sli_products;
 typedef struct sli_pinned_ring sli_pinned_ring;
+typedef struct sli_time_reference sli_time_reference;
 
 typedef struct sli_cuda_device {
     sl_device base;
@@ -20,6 +21,7 @@ typedef struct sli_cuda_device {
     cudaStream_t copies; /* what other devices take, and when its memory is free */
     cudaMemPool_t pool;
     sli_pinned_ring *ring;
+    sli_time_reference *reference;
     sli_products *products;
 } sli_cuda_device;
 
@@ -86,6 +88,15 @@ void sli_cuda_drop_mark(sl_device *device, void *mark);
 sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
                            void *memory, size_t bytes);
 void sli_cuda_release_delivered(sl_device *device, void *memory, size_t bytes);
+
+/* ---- Time (moments.c) ------------------------------------------------------------------- */
+
+/* The GPU is the current one. After an error *out is to be destroyed. */
+sl_status sli_time_reference_create(sl_device *device, sli_time_reference **out);
+void sli_time_reference_destroy(sli_time_reference **reference);
+
+void *sli_cuda_moment(sl_device *device);
+sl_status sli_cuda_end_moment(sl_device *device, void *moment, double made, double *seconds);
 
 /* ---- Between ranks (nccl.c) ------------------------------------------------------------- */
 

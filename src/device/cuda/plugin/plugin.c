@@ -53,6 +53,7 @@ static void destroy_device(sl_device *device)
             (void)cudaStreamSynchronize(dead->copies);
         sli_products_destroy(&dead->products);
         sli_pinned_ring_destroy(&dead->ring);
+        sli_time_reference_destroy(&dead->reference);
         if (dead->pool)
             (void)cudaMemPoolDestroy(dead->pool);
         if (dead->copies)
@@ -73,6 +74,8 @@ static const sli_device_ops ops = {
     .drop_mark = sli_cuda_drop_mark,
     .deliver = sli_cuda_deliver,
     .release_delivered = sli_cuda_release_delivered,
+    .moment = sli_cuda_moment,
+    .end_moment = sli_cuda_end_moment,
     .copy = sli_cuda_copy,
     .zero = sli_cuda_zero,
     .write = sli_cuda_write,
@@ -143,6 +146,7 @@ static sl_status open_gpu(sli_cuda_device *device)
                  cudaStreamCreateWithFlags(&device->copies, cudaStreamNonBlocking));
     SL_TRY(sli_cuda_pool_create(device));
     SL_TRY(sli_pinned_ring_create(base, &device->ring));
+    SL_TRY(sli_time_reference_create(base, &device->reference));
     return sli_products_create(base, &device->products);
 }
 
