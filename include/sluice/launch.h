@@ -97,8 +97,9 @@ typedef struct sl_launch_options {
      * save_seconds at most. */
     double grace_seconds, save_seconds;
     const char *hosts;          /* (optional) a file as for mpirun --hostfile; NULL: this host */
-    const char *agent;          /* (optional) a program that starts a command on a host, called
-                                   with the host and the command; NULL: ssh */
+    const char *agent;          /* (optional) a program and its first arguments, cut at blanks, that
+                                   starts a command on a host: the host and the command follow.
+                                   Without ":"; NULL: ssh */
     const char *const *exports; /* [export_count] "NAME" or "NAME=VALUE": environment variables for
                                    processes on other hosts */
     int export_count;
@@ -124,7 +125,7 @@ typedef struct sl_launch_options {
  *
  * The process must have one thread. The function handles the process's signals and uses its
  * standard output while it runs. Errors: SL_ERR_INVALID for options or a command that make no
- * sense; SL_ERR_NOT_FOUND without an mpirun, or where least_processes is set and the file `hosts`
+ * sense, or a line of the file `hosts`; SL_ERR_NOT_FOUND without an mpirun, or where that file
  * does not exist; SL_ERR_UNSUPPORTED for another MPI's; SL_ERR_IO, for example where no host
  * answers. *exit_status is then 0, or that of the last attempt. */
 sl_status sl_launch_run(const sl_launch_options *options, const char *const *command,

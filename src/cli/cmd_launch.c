@@ -45,8 +45,8 @@ static const sl_option options[] = {
     {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", FIELD(TEXT, export),
      .help = "Pass this environment variable to processes on other hosts; may be repeated"},
     {.name = "launch-agent", .value = "COMMAND", FIELD(TEXT, launch.agent),
-     .help = "Command that is called with a host and a command and starts this there, instead of "
-             "ssh"},
+     .help = "Program, and arguments cut at blanks, that is called with a host and a command and "
+             "starts this there, instead of ssh"},
     {0},
 };
 /* clang-format on */

@@ -1,6 +1,7 @@
-/* The hosts of an elastic job, from the file for mpirun --hostfile, and which of them answer: those
- * on which the launch agent can start a command. An attempt leaves out the others; while it runs,
- * they are asked again from time to time. */
+/* A job's hosts, from the file for mpirun --hostfile, and which of them answer: those on which the
+ * launch agent can start a command. An attempt of an elastic job leaves out the others; while it
+ * runs, they are asked again from time to time. mpirun is given a copy of the file: it reads what
+ * was checked here. */
 #define _GNU_SOURCE
 #include "core/clock.h"
 #include "core/error.h"
@@ -20,6 +21,9 @@
 #include <unistd.h>
 
 static const double answer_seconds = 5, pause_seconds = 5;
+
+/* Asks for no password. A name cannot begin with `-` (add_host), and would be no option either. */
+static const char default_agent[] = "ssh -o BatchMode=yes --";
 
 typedef struct host {
     char *line, *name;
@@ -60,16 +64,19 @@ static bool read_slots(const char *words, long *slots)
     }
 }
 
-/* "node1 slots=2". A line without slots counts as one, and mpirun is told so: by itself it would
- * count the host's cores. */
+/* "node1 slots=2". In an elastic job a line without slots counts as one, and mpirun is told so: by
+ * itself it would count the host's cores. A name is an argument of the agent. */
 static sl_status add_host(sli_hosts *self, const char *line)
 {
-    const char *name = line + strspn(line, " \t");
-    size_t length = strcspn(name, " \t\r\n#");
+    const char *name = line + strspn(line, " \t\v\f");
+    size_t length = strcspn(name, " \t\v\f\r\n#");
     long slots = 1;
     if (length == 0)
         return SL_OK;
-    bool given = read_slots(name + length, &slots);
+    if (*name == '-')
+        return sl_error(SL_ERR_INVALID, "%s: a host's name cannot begin with \"-\", got \"%.*s\"",
+                        self->options->hosts, (int)length, name);
+    bool given = read_slots(name + length, &slots) || self->options->least_processes == 0;
     if (slots < 1 || slots > SL_LAUNCH_MAX_PROCESSES)
         return sl_error(SL_ERR_INVALID, "%s: slots must be from 1 to %d, got %ld",
                         self->options->hosts, SL_LAUNCH_MAX_PROCESSES, slots);
@@ -85,6 +92,19 @@ static sl_status add_host(sli_hosts *self, const char *line)
     if (!added || !added->line || !added->name)
         return sl_error(SL_ERR_MEMORY, "no memory for the list of hosts");
     return SL_OK;
+}
+
+/* The file is in memory: nothing is left of it, however the launcher ends. */
+static sl_status write_file(sli_hosts *self)
+{
+    if (self->file >= 0)
+        close(self->file);
+    self->file = memfd_create("hosts", MFD_CLOEXEC);
+    snprintf(self->path, sizeof self->path, "/proc/%d/fd/%d", (int)getpid(), self->file);
+    bool written = self->file >= 0;
+    for (int i = 0; i < self->count && written; i++)
+        written = !self->list[i].answers || dprintf(self->file, "%s\n", self->list[i].line) > 0;
+    return written ? SL_OK : sl_error(SL_ERR_IO, "the list of hosts: %s", strerror(errno));
 }
 
 sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out)
@@ -107,23 +127,12 @@ sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out)
     fclose(from);
     if (status == SL_OK && self->count == 0)
         status = sl_error(SL_ERR_INVALID, "%s: there are no hosts in it", options->hosts);
+    if (status == SL_OK)
+        status = write_file(self);
     if (status != SL_OK)
         sli_hosts_destroy(&self);
     *out = self;
     return status;
-}
-
-/* The file is in memory: nothing is left of it, however the launcher ends. */
-static sl_status write_file(sli_hosts *self)
-{
-    if (self->file >= 0)
-        close(self->file);
-    self->file = memfd_create("hosts", MFD_CLOEXEC);
-    snprintf(self->path, sizeof self->path, "/proc/%d/fd/%d", (int)getpid(), self->file);
-    bool written = self->file >= 0;
-    for (int i = 0; i < self->count && written; i++)
-        written = !self->list[i].answers || dprintf(self->file, "%s\n", self->list[i].line) > 0;
-    return written ? SL_OK : sl_error(SL_ERR_IO, "the list of hosts: %s", strerror(errno));
 }
 
 const char *sli_hosts_path(const sli_hosts *self)
@@ -163,10 +172,24 @@ static bool is_this_host(const char *name)
     return bound;
 }
 
-/* In the child process, which ends with 0 where the host answers. */
-static _Noreturn void probe_host(const sli_hosts *self, const char *name, pid_t parent)
+/* Becomes the agent, whose words end at blanks, as for mpirun; returns where it cannot. */
+static void exec_agent(const char *agent, char *name)
 {
-    const char *agent = self->options->agent;
+    char *text = strdup(agent), *rest = NULL;
+    char **words = calloc(strlen(agent) + 3, sizeof *words);
+    size_t count = 0;
+    if (!text || !words)
+        return;
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        words[count++] = word;
+    words[count] = name;
+    words[count + 1] = "true";
+    execvp(*words, words);
+}
+
+/* In the child process, which ends with 0 where the host answers. */
+static _Noreturn void probe_host(const sli_hosts *self, char *name, pid_t parent)
+{
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     sigset_t none;
     sigemptyset(&none);
@@ -179,10 +202,7 @@ static _Noreturn void probe_host(const sli_hosts *self, const char *name, pid_t 
         _exit(1);
     if (is_this_host(name))
         _exit(0);
-    if (agent)
-        execlp(agent, agent, name, "true", (char *)NULL);
-    else
-        execlp("ssh", "ssh", "-o", "BatchMode=yes", name, "true", (char *)NULL);
+    exec_agent(self->options->agent ? self->options->agent : default_agent, name);
     _exit(1);
 }
 

@@ -70,16 +70,17 @@ void sli_lost_time_add_steps(sli_lost_time *self, int64_t steps);
 /* The job is over: reports what was lost, if it was ever started again. */
 void sli_lost_time_end(sli_lost_time *self, bool failed);
 
-/* The hosts in options->hosts, and which of them answer (hosts.c). */
+/* The hosts in options->hosts, and which of them answer (hosts.c). Errors: SL_ERR_INVALID for a
+ * line that makes no sense or a file without hosts, those of sli_io_error, SL_ERR_MEMORY. */
 typedef struct sli_hosts sli_hosts;
 sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out);
 void sli_hosts_destroy(sli_hosts **hosts); /* NULL is allowed */
 
-/* Asks all hosts, writes the file for mpirun, and warns of those that have stopped to answer. Takes
- * up to 5 s. Errors: SL_ERR_IO where none answers or no process can be started to ask. */
+/* Asks all hosts, writes the file for mpirun again, and warns of those that have stopped to answer.
+ * Takes up to 5 s. Errors: SL_ERR_IO where none answers or no process can be started to ask. */
 sl_status sli_hosts_probe_all(sli_hosts *self);
 
-/* After sli_hosts_probe_all: the file for mpirun with the hosts that answer, and how many of the
+/* The file for mpirun with the hosts that answer, before the first probe all, and how many of the
  * job's processes they have room for. */
 const char *sli_hosts_path(const sli_hosts *self);
 int sli_hosts_processes(const sli_hosts *self);
@@ -117,7 +118,7 @@ typedef struct sli_job {
     const char *program;  /* of the ranks */
     char *const *command; /* an mpirun that starts `processes` supervisors */
     sli_lost_time *lost;  /* is told of its steps */
-    sli_hosts *hosts;     /* of an elastic job; NULL: mpirun reads options->hosts itself */
+    sli_hosts *hosts;     /* of an elastic job, which grows when they answer again; else NULL */
     int processes, restarts;
     bool this_host;   /* all of them are on this host */
     bool may_restart; /* another attempt follows a failure */

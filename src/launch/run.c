@@ -42,6 +42,12 @@ static sl_status check_arguments(const sl_launch_options *options, const char *c
                         "sl_launch_run: least_processes must be from 0 to %d, got %d", most, least);
     if (!*command)
         return sl_error(SL_ERR_INVALID, "sl_launch_run: there is no program to start");
+    if (options->agent &&
+        (options->agent[strspn(options->agent, " ")] == '\0' || strchr(options->agent, ':')))
+        return sl_error(SL_ERR_INVALID,
+                        "a launch agent is a program and its arguments, without \":\", at which "
+                        "mpirun begins another one, got \"%s\"",
+                        options->agent);
     for (; *command; command++)
         if (strcmp(*command, ":") == 0)
             return sl_error(SL_ERR_INVALID,
@@ -83,7 +89,7 @@ static bool is_on_this_host(const sl_launch_options *options)
 typedef struct launcher {
     const sl_launch_options *options;
     const char *const *command;
-    sli_hosts *hosts; /* of an elastic job; NULL: mpirun reads the list itself */
+    sli_hosts *hosts; /* NULL: there is no list */
     int processes;    /* of the next attempt */
     char processes_text[16];
     int dead; /* processes that an elastic job leaves out */
@@ -92,12 +98,15 @@ typedef struct launcher {
     sli_signals signals;
 } launcher;
 
-/* How many processes the next attempt has: as many as the hosts that answer have slots or, without
- * a list of hosts, as are left. */
+/* How many processes the next attempt has. Of an elastic job as many as the hosts that answer have
+ * slots or, without a list of hosts, as are left. Another job's list is read for each attempt. */
 static sl_status count_processes(launcher *self)
 {
     int least = self->options->least_processes, most = self->options->processes;
-    if (self->hosts) {
+    if (self->options->hosts && least == 0) {
+        sli_hosts_destroy(&self->hosts);
+        SL_TRY(sli_hosts_read(self->options, &self->hosts));
+    } else if (self->hosts) {
         SL_TRY(sli_hosts_probe_all(self->hosts));
         most = sli_hosts_processes(self->hosts);
     }
@@ -114,7 +123,7 @@ static sl_status write_command(launcher *self, words *out)
     enum { MOST_OPTIONS = 64 };
     const sl_launch_options *options = self->options;
     const char *agent = options->agent;
-    const char *hosts = self->hosts ? sli_hosts_path(self->hosts) : options->hosts;
+    const char *hosts = self->hosts ? sli_hosts_path(self->hosts) : NULL;
     bool crowded = hosts || options->processes > sysconf(_SC_NPROCESSORS_ONLN);
     size_t room = MOST_OPTIONS + 2 * (size_t)options->export_count +
                   count_words(options->supervisor) + count_words(self->command);
@@ -153,7 +162,7 @@ static sl_status run_attempt(launcher *self, sli_job_end *end)
                    .signals = &self->signals,
                    .program = *self->command,
                    .command = (char *const *)line.list,
-                   .hosts = self->hosts,
+                   .hosts = self->options->least_processes > 0 ? self->hosts : NULL,
                    .lost = &self->lost,
                    .processes = self->processes,
                    .restarts = self->lost.attempts - 1,

@@ -279,21 +279,78 @@ static void request_below_the_least_fails_the_job(void **state)
 
 static void hosts_without_sense_are_refused(void **state)
 {
-    static const char *const lines[] = {"slots1 slots=0\n", "node slots = 4097\n",
-                                        "node max-slots=4 slots=-1\n"};
+    static const struct {
+        const char *line, *sentence;
+    } cases[] = {
+        {"slots1 slots=0\n", "slots must be from 1 to 4096, got 0"},
+        {"node slots = 4097\n", "slots must be from 1 to 4096, got 4097"},
+        {"node max-slots=4 slots=-1\n", "slots must be from 1 to 4096, got -1"},
+        {"# node\n\n", "there are no hosts in it"},
+        {"-oProxyCommand=./x\n", "begin with \"-\", got \"-oProxyCommand=./x\""},
+        {"node\n \f-x@node slots=1\n", "begin with \"-\", got \"-x@node\""},
+    };
     program_run run;
     skip_without_mpirun();
     const char *path = scratch_path(*state, "hosts");
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        write_file(path, lines[i], strlen(lines[i]));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_file(path, cases[i].line, strlen(cases[i].line));
         program_start(&run, "launch -n 1 --max-restarts 1 --elastic 1:1 --hosts %s true", path);
-        check_refused(&run, 2, "slots must be from 1 to 4096, got ");
+        check_refused(&run, 2, cases[i].sentence);
+        program_start(&run, "launch -n 1 --hosts %s true", path);
+        check_refused(&run, 2, cases[i].sentence);
     }
+    write_file(path, "node.invalid rack=1\n", 20);
     program_start(&run, "launch -n 1 --hosts %s true", path);
     check_refused(&run, 1, "when 0 of 1 processes had started and 0 had ended: mpirun ");
     check_text(run.err, geteuid() == 0 ? ": mpirun --allow-run-as-root --hostfile /"
                                        : ": mpirun --hostfile /");
     check_text(run.err, "/hosts hostname shows why\n");
+}
+
+/* Where ssh would read an option, it reads a name. */
+static void ssh_is_given_a_host_after_its_options(void **state)
+{
+    static const char ssh[] = "#!/bin/sh\necho \"$@\" >\"${0%/*}/words\"\nexit 1\n";
+    scratch *in = *state;
+    program_run run;
+    char before[4096], path[8192], words[256] = "";
+    skip_without_mpirun();
+    write_file(scratch_path(in, "ssh"), ssh, sizeof ssh - 1);
+    write_file(scratch_path(in, "hosts"), "node2\n", 6);
+    assert_int_equal(chmod(scratch_path(in, "ssh"), 0700), 0);
+    snprintf(before, sizeof before, "%s", getenv("PATH"));
+    snprintf(path, sizeof path, "%s:%s", in->directory, before);
+    setenv("PATH", path, 1);
+    program_start(&run, "launch -n 1 --max-restarts 1 --elastic 1:1 --hosts %s/hosts true",
+                  in->directory);
+    setenv("PATH", before, 1);
+    check_text(run.err, "no host of ");
+    read_file(scratch_path(in, "words"), words, sizeof words - 1);
+    assert_string_equal(words, "-o BatchMode=yes -- node2 true\n");
+}
+
+/* By the launcher, which asks the host, and by mpirun. */
+static void agent_is_cut_at_blanks(void **state)
+{
+    static const char agent[] = "[ \"$1\" = word ] || exit 1\nshift 2\nexec sh -c \"$*\"\n";
+    static const char *const elastic[] = {"", "--max-restarts 1 --elastic 1:1"};
+    scratch *in = *state;
+    program_run run;
+    skip_without_mpirun();
+    write_file(scratch_path(in, "agent"), agent, sizeof agent - 1);
+    write_file(scratch_path(in, "hosts"), "node2 slots=1\n", 14);
+    for (int i = 0; i < 2; i++) {
+        program_start(&run,
+                      "launch -n 1 %s --hosts %s/hosts --launch-agent sh$%s/agent$$word echo here",
+                      elastic[i], in->directory, in->directory);
+        assert_int_equal(run.status, 0);
+        assert_string_equal(run.out, "here\n");
+    }
+    program_start(&run, "launch -n 1 --launch-agent ssh$-p$22$:$rsh true");
+    check_refused(&run, 2,
+                  "without \":\", at which mpirun begins another one, got \"ssh -p 22 : rsh\"");
+    program_start(&run, "launch -n 1 --launch-agent $ true");
+    check_refused(&run, 2, "a launch agent is a program and its arguments");
 }
 
 /* node2 is a host that the agent alone knows; `lost.node2` beside it cuts it off. The job begins
@@ -404,6 +461,9 @@ int launch_tests(void)
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(hosts_without_sense_are_refused, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(ssh_is_given_a_host_after_its_options, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(agent_is_cut_at_blanks, scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(elastic_job_follows_its_hosts, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(drawing_below_an_error_keeps_its_lines, scratch_create,
