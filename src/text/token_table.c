@@ -2,45 +2,20 @@
 
 #include "core/memory.h"
 
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#define XXH_INLINE_ALL /* most tokens have a few bytes: a call would take longer than the hash */
+#include <xxhash.h>
 
 enum { FIRST_SLOTS = 1 << 12, FIRST_TOKENS = 1 << 10 };
 
 /* ---- Hashing ---------------------------------------------------------------------------- */
 
-static uint64_t load_8(const char *at)
+/* Keyed by a seed of the table's own: who writes a text cannot choose tokens that collide. */
+static uint32_t hash_of(const sli_token_table *table, const char *text, size_t bytes)
 {
-    uint64_t word;
-    memcpy(&word, at, sizeof word);
-    return word;
-}
-
-static uint64_t load_4(const char *at)
-{
-    uint32_t word;
-    memcpy(&word, at, sizeof word);
-    return word;
-}
-
-static uint64_t mix_bits(uint64_t word)
-{
-    word *= 0x9E3779B97F4A7C15u;
-    return word ^ (word >> 32);
-}
-
-/* Eight bytes at a time; most tokens have fewer, and take one round. */
-static uint32_t hash_of(const char *text, size_t bytes)
-{
-    uint64_t hash = bytes, tail = 0;
-    for (; bytes >= 8; bytes -= 8, text += 8)
-        hash = mix_bits(hash ^ load_8(text));
-    if (bytes >= 4)
-        tail = load_4(text) | load_4(text + bytes - 4) << 32;
-    else if (bytes > 0)
-        tail = (uint64_t)(unsigned char)text[0] | (uint64_t)(unsigned char)text[bytes / 2] << 8 |
-               (uint64_t)(unsigned char)text[bytes - 1] << 16;
-    return (uint32_t)mix_bits(mix_bits(hash ^ tail) + hash);
+    return (uint32_t)XXH3_64bits_withSeed(text, bytes, table->seed);
 }
 
 /* ---- The table -------------------------------------------------------------------------- */
@@ -58,6 +33,9 @@ static sl_status make_slots(size_t count, sli_token_slot **out)
 sl_status sli_token_table_init(sli_token_table *table)
 {
     *table = (sli_token_table){.mask = FIRST_SLOTS - 1, .starts_room = FIRST_TOKENS};
+    if (sodium_init() < 0)
+        return sl_error(SL_ERR_INTERNAL, "libsodium cannot be initialized");
+    randombytes_buf(&table->seed, sizeof table->seed);
     table->starts = calloc(FIRST_TOKENS, sizeof *table->starts);
     if (make_slots(FIRST_SLOTS, &table->slots) != SL_OK || !table->starts) {
         sli_token_table_free(table);
@@ -98,7 +76,7 @@ static sli_token_slot *slot_of(const sli_token_table *table, uint32_t hash, cons
 
 int32_t sli_token_table_find(const sli_token_table *table, const char *text, size_t bytes)
 {
-    return slot_of(table, hash_of(text, bytes), text, bytes)->id;
+    return slot_of(table, hash_of(table, text, bytes), text, bytes)->id;
 }
 
 static sl_status grow_slots(sli_token_table *table)
@@ -158,7 +136,7 @@ static sl_status insert_token(sli_token_table *table, uint32_t hash, const char 
 
 sl_status sli_token_table_add(sli_token_table *table, const char *text, size_t bytes, int32_t *id)
 {
-    uint32_t hash = hash_of(text, bytes);
+    uint32_t hash = hash_of(table, text, bytes);
     *id = slot_of(table, hash, text, bytes)->id;
     if (*id >= 0)
         return SL_OK;

@@ -21,6 +21,7 @@ typedef struct sli_token_table {
     size_t starts_room, bytes_room;
     int32_t count;
     char *bytes;
+    uint64_t seed; /* of the hash; random */
 } sli_token_table;
 
 /* An empty table. Errors: SL_ERR_MEMORY. */

@@ -1,8 +1,10 @@
 #include "io/scratch.h"
 
-#include "sluice/text.h"
 #include "support/check.h"
+#include "text/vocab.h"
 
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 
 /* ---- Helpers ----------------------------------------------------------------------------- */
@@ -231,12 +233,71 @@ static void file_that_cannot_be_read_or_written_is_an_error(void **state)
     scratch *in = *state;
     sl_vocab *vocab;
     check_error(sl_vocab_load(scratch_path(in, "missing"), &vocab), SL_ERR_NOT_FOUND, "/missing: ");
-    check_error(sl_vocab_load(in->directory, &vocab), SL_ERR_IO, "got a directory");
+    check_error(sl_vocab_load(in->directory, &vocab), SL_ERR_FORMAT, "is a directory");
+    assert_int_equal(mkfifo(scratch_path(in, "pipe"), 0600), 0);
+    check_error(sl_vocab_load(scratch_path(in, "pipe"), &vocab), SL_ERR_FORMAT,
+                "is a device or pipe");
     vocab = vocab_of("a");
     check_error(sl_vocab_save(vocab, scratch_path(in, "no/vocab.txt")), SL_ERR_NOT_FOUND,
                 "directory does not exist");
     check_error(sl_vocab_save(vocab, in->directory), SL_ERR_INVALID, "directory");
     sl_vocab_destroy(&vocab);
+}
+
+/* ---- Hashing ----------------------------------------------------------------------------- */
+
+static uint64_t mix_bits(uint64_t word)
+{
+    word *= 0x9E3779B97F4A7C15u;
+    return word ^ (word >> 32);
+}
+
+/* Token `number` of those that all collide under a hash without a key which mixes 8 bytes after the
+ * other: the second half undoes what the first has done. False where it would have white space. */
+static bool write_colliding(uint64_t number, char token[16])
+{
+    static const char white_space[] = "\t\n\v\f\r\x1c\x1d\x1e\x1f ";
+    uint64_t first = number * 0x9E3779B97F4A7C15u, second = mix_bits(16 ^ first) ^ 1;
+    memcpy(token, &first, 8);
+    memcpy(token + 8, &second, 8);
+    for (size_t i = 0; i + 1 < sizeof white_space; i++)
+        if (memchr(token, white_space[i], 16))
+            return false;
+    return true;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    return (left > right) - (left < right);
+}
+
+/* As tables differ in their hashes, no text can be made for all of them. */
+static void tokens_made_to_collide_do_not(void **state)
+{
+    enum { TOKENS = 1000 };
+    (void)state;
+    uint32_t hashes[2][TOKENS];
+    char token[16];
+    for (int t = 0; t < 2; t++) {
+        sli_token_table table;
+        int32_t id;
+        int count = 0, differ = 1;
+        check_ok(sli_token_table_init(&table));
+        for (uint64_t number = 0; table.count < TOKENS; number++)
+            if (write_colliding(number, token))
+                check_ok(sli_token_table_add(&table, token, sizeof token, &id));
+        for (size_t i = 0; i <= table.mask; i++)
+            if (table.slots[i].id >= 0)
+                hashes[t][count++] = table.slots[i].hash;
+        assert_int_equal(count, TOKENS);
+        qsort(hashes[t], TOKENS, sizeof *hashes[t], ascending);
+        for (int i = 1; i < TOKENS; i++)
+            differ += hashes[t][i] != hashes[t][i - 1];
+        assert_true(differ > TOKENS - 5);
+        sli_token_table_free(&table);
+    }
+    assert_memory_not_equal(hashes[0], hashes[1], sizeof hashes[0]);
 }
 
 int vocab_tests(void)
@@ -255,6 +316,7 @@ int vocab_tests(void)
         WITH_SCRATCH(file_without_a_last_line_end_loads),
         WITH_SCRATCH(bad_file_is_refused_naming_the_line),
         WITH_SCRATCH(file_that_cannot_be_read_or_written_is_an_error),
+        cmocka_unit_test(tokens_made_to_collide_do_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
