@@ -60,6 +60,7 @@ typedef struct sl_stage_info {
 typedef struct sl_text_info {
     const char *path;
     int64_t tokens, unknown; /* `unknown`: how many of them are <unk> */
+    int64_t invalid_bytes;   /* that are not UTF-8 */
 } sl_text_info;
 
 /* A run that begins. Everything lives as long as the run. */

@@ -46,6 +46,11 @@ sl_status sl_tokenizer_start(sl_tokenizer *tokenizer, const char *line, size_t b
  * nothing. */
 bool sl_tokenizer_next(sl_tokenizer *tokenizer, sl_token *out);
 
+/* In all lines since the tokenizer was made: bytes that are not UTF-8, and ASCII's control
+ * characters other than white space. */
+int64_t sl_tokenizer_invalid_bytes(const sl_tokenizer *tokenizer);
+int64_t sl_tokenizer_control_characters(const sl_tokenizer *tokenizer);
+
 /* ---- Vocabulary ------------------------------------------------------------------------- */
 
 /* torchtext.vocab.build_vocab_from_iterator(…, specials=["<unk>"]) with <unk> as default index:
@@ -100,6 +105,7 @@ typedef struct sl_tokens {
     int64_t count;
     int64_t line_count;    /* lines of the text, those without tokens included */
     int64_t unknown_count; /* how many of the ids are SL_VOCAB_UNKNOWN */
+    int64_t invalid_bytes; /* of the text: those that are not UTF-8 */
 } sl_tokens;
 
 void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
@@ -108,7 +114,8 @@ void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, sl_tokens *out);
 
 /* The ids of a text file: its lines' tokens one after the other. Errors: SL_ERR_NOT_FOUND,
- * SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the file is empty or has no token. */
+ * SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the file is no regular one, is empty or has no
+ * token, or where more than a third of its bytes are no text: not UTF-8, or control characters. */
 sl_status sl_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out);
 
 /* ---- Corpus ----------------------------------------------------------------------------- */

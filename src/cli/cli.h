@@ -202,9 +202,10 @@ const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *cou
 
 /* ---- Warnings (warnings.c) ---------------------------------------------------------------- */
 
-/* Warns where more than half of the text is <unk>. Its vocabulary lies beside the weights `init`,
- * or, where that is NULL, is the vocabulary of the text at `source`. */
-void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source);
+/* Warns where some bytes of the text are not UTF-8, and where more than half of it is <unk>. Its
+ * vocabulary lies beside the weights `init`, or, where that is NULL, is the vocabulary of the text
+ * at `source`. */
+void cli_warn_of_text(const sl_text_info *text, const char *init, const char *source);
 
 /* Warns if products in this precision have no hardware on one of the pipe's devices, and of kinds
  * of devices that are not yet validated. */

@@ -41,6 +41,9 @@ static void show_counts(const sl_corpus *corpus)
         printf("%-6s %12s %14s %14s  %s\n", sl_split_name(split),
                cli_count_text(of->line_count).text, cli_count_text(of->count).text,
                cli_count_text(of->unknown_count).text, sl_corpus_path(corpus, split));
+        cli_warn_of_text(&(sl_text_info){.path = sl_corpus_path(corpus, split),
+                                         .invalid_bytes = of->invalid_bytes},
+                         NULL, NULL);
     }
 }
 

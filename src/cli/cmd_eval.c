@@ -73,10 +73,11 @@ static sl_status evaluate_text(const settings *from, const cli_saved_model *mode
     sl_batches batches;
     sl_evaluation result;
     if (model->prints)
-        cli_warn_unknown_tokens(&(sl_text_info){.path = path,
-                                                .tokens = tokens->count,
-                                                .unknown = tokens->unknown_count},
-                                run->init, NULL);
+        cli_warn_of_text(&(sl_text_info){.path = path,
+                                         .tokens = tokens->count,
+                                         .unknown = tokens->unknown_count,
+                                         .invalid_bytes = tokens->invalid_bytes},
+                         run->init, NULL);
     SL_TRY(sl_error_context(sl_batchify(tokens->ids, tokens->count, run->eval_batch_size, run->bptt,
                                         &batches),
                             "%s: ", path));

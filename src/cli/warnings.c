@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source)
+/* Warns where more than half of the text is <unk>. */
+static void warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source)
 {
     char *beside = NULL;
     if (2 * text->unknown <= text->tokens ||
@@ -15,6 +16,15 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
                  100.0 * (double)text->unknown / (double)text->tokens, text->path,
                  beside ? "" : "of ", beside ? beside : source);
     free(beside);
+}
+
+void cli_warn_of_text(const sl_text_info *text, const char *init, const char *source)
+{
+    if (text->invalid_bytes > 0)
+        cli_complain("warning: %s has %" PRId64 " byte%s not UTF-8: is it in another encoding?",
+                     text->path, text->invalid_bytes,
+                     text->invalid_bytes == 1 ? " that is" : "s that are");
+    warn_unknown_tokens(text, init, source);
 }
 
 void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision)
@@ -49,6 +59,5 @@ void cli_warn_of_run(const sl_run_info *info)
                      steps > 1 ? " times --accumulate" : "", steps * options->chunks, rows,
                      rows == 1 ? "" : "s");
     for (int split = 0; split < SL_SPLITS; split++)
-        cli_warn_unknown_tokens(&info->texts[split], options->init,
-                                info->texts[SL_SPLIT_TRAIN].path);
+        cli_warn_of_text(&info->texts[split], options->init, info->texts[SL_SPLIT_TRAIN].path);
 }

@@ -20,7 +20,8 @@ typedef struct sink {
     sl_vocab_builder *builder; /* NULL where there is a vocabulary */
     sl_tokenizer *tokenizer;
     sl_tokens tokens;
-    size_t room; /* of tokens.ids */
+    size_t room;  /* of tokens.ids */
+    size_t bytes; /* of the lines, without their ends */
 } sink;
 
 void sl_tokens_free(sl_tokens *tokens)
@@ -39,6 +40,7 @@ static sl_status add_line(sink *to, const char *line, size_t bytes)
 {
     sl_token token;
     to->tokens.line_count++;
+    to->bytes += bytes;
     SL_TRY(sl_tokenizer_start(to->tokenizer, line, bytes));
     while (sl_tokenizer_next(to->tokenizer, &token)) {
         int32_t id;
@@ -69,6 +71,8 @@ static void count_unknown(sl_tokens *tokens)
 /* Hands the ids over, without the room behind them, or frees them after an error. */
 static sl_status close_sink(sink *to, sl_status status, sl_tokens *out)
 {
+    if (status == SL_OK)
+        to->tokens.invalid_bytes = sl_tokenizer_invalid_bytes(to->tokenizer);
     sl_tokenizer_destroy(&to->tokenizer);
     if (status != SL_OK)
         sl_tokens_free(&to->tokens);
@@ -91,6 +95,19 @@ sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes
     return close_sink(&to, status, out);
 }
 
+/* A file of another kind, or a text in another encoding, of which most tokens would be none. */
+static sl_status check_is_text(const sink *from, const char *path)
+{
+    int64_t invalid = sl_tokenizer_invalid_bytes(from->tokenizer);
+    int64_t controls = sl_tokenizer_control_characters(from->tokenizer);
+    if ((size_t)(invalid + controls) <= from->bytes / 3)
+        return SL_OK;
+    return sl_error(SL_ERR_FORMAT,
+                    "%s: expected text in UTF-8, but of its %zu bytes %lld are not UTF-8 and %lld "
+                    "are control characters",
+                    path, from->bytes, (long long)invalid, (long long)controls);
+}
+
 static sl_status add_file(sink *to, sli_line_reader *reader, const char *path)
 {
     const char *line;
@@ -107,7 +124,7 @@ static sl_status add_file(sink *to, sli_line_reader *reader, const char *path)
     if (to->tokens.count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: expected text, but none of its %lld lines has a token",
                         path, (long long)to->tokens.line_count);
-    return SL_OK;
+    return check_is_text(to, path);
 }
 
 static sl_status read_file(sink *to, const char *path, sl_tokens *out)

@@ -1,13 +1,12 @@
 #include "text/line_reader.h"
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { FIRST_CAPACITY = 1 << 18 }; /* a block stays in the second-level cache */
@@ -16,25 +15,11 @@ struct sli_line_reader {
     char *path;
     int descriptor;
     bool at_end; /* the file has nothing more; the buffer may */
-    size_t file_bytes;
+    uint64_t file_bytes;
     int64_t line_count;
     char *buffer;
     size_t capacity, start, end; /* buffer[start .. end) is read and not yet handed out */
 };
-
-static sl_status open_file(sli_line_reader *reader)
-{
-    struct stat about;
-    reader->descriptor = open(reader->path, O_RDONLY | O_CLOEXEC);
-    if (reader->descriptor < 0)
-        return sli_io_error(reader->path, "cannot be opened");
-    if (fstat(reader->descriptor, &about) != 0)
-        return sli_io_error(reader->path, "cannot be examined");
-    if (S_ISDIR(about.st_mode))
-        return sl_error(SL_ERR_IO, "%s: expected a text file, got a directory", reader->path);
-    reader->file_bytes = S_ISREG(about.st_mode) ? (size_t)about.st_size : 0;
-    return SL_OK;
-}
 
 sl_status sli_line_reader_open(const char *path, sli_line_reader **out)
 {
@@ -47,7 +32,7 @@ sl_status sli_line_reader_open(const char *path, sli_line_reader **out)
     reader->buffer = malloc(reader->capacity);
     reader->path = strdup(path);
     sl_status status = reader->buffer && reader->path
-                           ? open_file(reader)
+                           ? sli_file_open(path, &reader->descriptor, &reader->file_bytes)
                            : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
     if (status != SL_OK)
         sli_line_reader_close(&reader);
@@ -123,7 +108,7 @@ int64_t sli_line_reader_line_count(const sli_line_reader *reader)
     return reader->line_count;
 }
 
-size_t sli_line_reader_file_bytes(const sli_line_reader *reader)
+uint64_t sli_line_reader_file_bytes(const sli_line_reader *reader)
 {
     return reader->file_bytes;
 }

@@ -9,7 +9,8 @@
 
 typedef struct sli_line_reader sli_line_reader;
 
-/* Errors, each beginning with the path: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY. */
+/* Errors, each beginning with the path: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT
+ * for a directory, device or pipe. */
 sl_status sli_line_reader_open(const char *path, sli_line_reader **out);
 void sli_line_reader_close(sli_line_reader **reader);
 
@@ -20,7 +21,7 @@ sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_
 
 int64_t sli_line_reader_line_count(const sli_line_reader *reader); /* of lines handed out */
 
-/* The size of a regular file, else 0: to estimate how much memory its content will take. */
-size_t sli_line_reader_file_bytes(const sli_line_reader *reader);
+/* The file's size: to estimate how much memory its content will take. */
+uint64_t sli_line_reader_file_bytes(const sli_line_reader *reader);
 
 #endif

@@ -68,14 +68,15 @@ static bool is_wide_space(ucs4_t c)
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/* Folds the character at *in, which does not begin in ASCII, and moves both pointers past it. */
-static void fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **in, uint8_t **out)
+/* Folds the character at *in, which does not begin in ASCII, and moves both pointers past it.
+ * Returns whether it is UTF-8. */
+static bool fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **in, uint8_t **out)
 {
     ucs4_t character;
     int length = u8_mbtoucr(&character, *in, (size_t)(end - *in));
-    if (length < 0) { /* not UTF-8 */
+    if (length < 0) {
         *(*out)++ = *(*in)++;
-        return;
+        return false;
     }
     const uint8_t *next = *in + length;
     if (is_wide_space(character)) {
@@ -90,31 +91,13 @@ static void fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **i
             *out += u8_uctomb(*out, COMBINING_DOT_ABOVE, 4);
     }
     *in = next;
+    return true;
 }
 
 /* What becomes of a line of `bytes` bytes has at most this many. */
 static size_t most_folded_bytes(size_t bytes)
 {
     return bytes + bytes / 2; /* two bytes may become three: U+0130, U+023A */
-}
-
-/* Writes the line to `out`: in lower case; without any "; and with a line end for each white space
- * beyond ASCII (not a blank, for "<br />" is only that with a true blank). Bytes that are not UTF-8
- * stay, and count as no letter. Returns how many bytes it wrote. */
-static size_t fold_line(const char *line, size_t bytes, char *out)
-{
-    const uint8_t *start = (const uint8_t *)line, *in = start, *end = in + bytes;
-    uint8_t *to = (uint8_t *)out;
-    while (in < end) {
-        while (in < end && *in < 0x80) {
-            uint8_t c = *in++;
-            *to = (uint8_t)(c | ((unsigned)(c - 'A') < 26u ? 0x20 : 0));
-            to += c != '"';
-        }
-        if (in < end)
-            fold_wide(start, end, &in, &to);
-    }
-    return (size_t)(to - (uint8_t *)out);
 }
 
 /* ---- Cutting ---------------------------------------------------------------------------- */
@@ -135,6 +118,7 @@ struct sl_tokenizer {
     char *line; /* folded; LINE_BREAK_BYTES line ends follow, so that no look ahead leaves it */
     size_t capacity;
     const char *at, *end; /* what is still to be cut */
+    int64_t invalid, controls;
 };
 
 sl_status sl_tokenizer_create(sl_tokenizer **out)
@@ -167,11 +151,40 @@ static sl_status reserve_line(sl_tokenizer *tokenizer, size_t line_bytes)
     return SL_OK;
 }
 
+/* Of ASCII, but white space. */
+static bool is_control(uint8_t c)
+{
+    const uint32_t white_space = 0xF0003E00u; /* bit c: 0x09 to 0x0D, 0x1C to 0x1F */
+    return c < 0x20 && (~white_space >> c & 1);
+}
+
+/* Writes the line to the tokenizer's: in lower case; without any "; and with a line end for each
+ * white space beyond ASCII (not a blank, for "<br />" is only that with a true blank). Bytes that
+ * are not UTF-8 stay, and count as no letter. Returns how many bytes it wrote. */
+static size_t fold_line(sl_tokenizer *tokenizer, const char *line, size_t bytes)
+{
+    const uint8_t *start = (const uint8_t *)line, *in = start, *end = in + bytes;
+    uint8_t *to = (uint8_t *)tokenizer->line;
+    int64_t controls = 0;
+    while (in < end) {
+        while (in < end && *in < 0x80) {
+            uint8_t c = *in++;
+            *to = (uint8_t)(c | ((unsigned)(c - 'A') < 26u ? 0x20 : 0));
+            to += c != '"';
+            controls += is_control(c);
+        }
+        if (in < end)
+            tokenizer->invalid += !fold_wide(start, end, &in, &to);
+    }
+    tokenizer->controls += controls;
+    return (size_t)(to - (uint8_t *)tokenizer->line);
+}
+
 sl_status sl_tokenizer_start(sl_tokenizer *tokenizer, const char *line, size_t bytes)
 {
     tokenizer->at = tokenizer->end = NULL;
     SL_TRY(reserve_line(tokenizer, bytes));
-    size_t folded = fold_line(line, bytes, tokenizer->line);
+    size_t folded = fold_line(tokenizer, line, bytes);
     memset(tokenizer->line + folded, '\n', LINE_BREAK_BYTES);
     tokenizer->at = tokenizer->line;
     tokenizer->end = tokenizer->line + folded;
@@ -213,4 +226,14 @@ bool sl_tokenizer_next(sl_tokenizer *tokenizer, sl_token *out)
     out->bytes = (size_t)(at - out->text);
     tokenizer->at = at;
     return true;
+}
+
+int64_t sl_tokenizer_invalid_bytes(const sl_tokenizer *tokenizer)
+{
+    return tokenizer->invalid;
+}
+
+int64_t sl_tokenizer_control_characters(const sl_tokenizer *tokenizer)
+{
+    return tokenizer->controls;
 }

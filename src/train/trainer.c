@@ -105,7 +105,8 @@ static void describe_run(sli_run *run)
         const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
         run->info.texts[split] = (sl_text_info){.path = sl_corpus_path(run->corpus, split),
                                                 .tokens = tokens->count,
-                                                .unknown = tokens->unknown_count};
+                                                .unknown = tokens->unknown_count,
+                                                .invalid_bytes = tokens->invalid_bytes};
     }
     for (int s = 0; s < run->info.stage_count; s++) {
         sl_stage_info *stage = &run->stages[s];

@@ -39,12 +39,12 @@ static void control_characters_of_a_text_are_escaped(void **state)
     program_run run;
     for (int i = 0; i < 3; i++)
         write_text(in, splits[i],
-                   "\x1b[31mred na\xc3\xafve \xff\xc2\x9b"
+                   "\x1b[31mred na\xc3\xafve \xc2\x9b"
                    "2J\n");
     program_succeed(&run, "data %s", in->directory);
     check_text(run.out, "  \\x1b[31mred\n");
     check_text(run.out, "  na\xc3\xafve\n");
-    check_text(run.out, "  \\xff\\xc2\\x9b2j\n");
+    check_text(run.out, "  \\xc2\\x9b2j\n");
     program_succeed(&run,
                     "train --data %s --emsize 8 --nhid 8 --nhead 1 --nlayers 1 --bptt 1 "
                     "--batch-size 1 --eval-batch-size 1 --epochs 1 --quiet --save %s/m.safetensors",
@@ -53,6 +53,39 @@ static void control_characters_of_a_text_are_escaped(void **state)
                     in->directory);
     check_text(run.out, "\\x1b[31mred ");
     check_without(run.out, "\x1b");
+}
+
+static void text_in_another_encoding_is_said_or_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char expected[512];
+    write_text(in, "train.txt",
+               "Stra\xdf"
+               "e nach K\xf6ln\n");
+    write_text(in, "valid.txt", "K\xf6ln ist gro\xc3\x9f\n");
+    write_text(in, "test.txt", "Berlin ist\n");
+    program_start(&run, "data %s", in->directory);
+    assert_int_equal(run.status, 0);
+    check_text(run.out, "  stra\\xdfe\n");
+    snprintf(expected, sizeof expected,
+             "sluice: warning: %s/train.txt has 2 bytes that are not UTF-8: is it in another "
+             "encoding?\nsluice: warning: %s/valid.txt has 1 byte that is not UTF-8: is it in "
+             "another encoding?\n",
+             in->directory, in->directory);
+    assert_string_equal(run.err, expected);
+    write_text(in, "test.txt", "\xe2\xe5\xf0\xeb\xe8\xed\n");
+    program_start(&run, "data %s", in->directory);
+    check_refused(&run, 1, "expected text in UTF-8, but of its 6 bytes 6 are not UTF-8");
+    write_text(in, "test.txt", "nach K\xf6ln\n");
+    write_text(in, "valid.txt", "nach nach\n");
+    program_start(&run,
+                  "train --data %s --emsize 8 --nhid 8 --nhead 1 --nlayers 1 --bptt 1 "
+                  "--batch-size 1 --eval-batch-size 1 --epochs 1 --quiet",
+                  in->directory);
+    assert_int_equal(run.status, 0);
+    check_text(run.err, "train.txt has 2 bytes that are not UTF-8");
+    check_text(run.err, "test.txt has 1 byte that is not UTF-8");
 }
 
 static void synthetic_corpus_is_written_and_its_best_perplexity_said(void **state)
@@ -302,6 +335,7 @@ int data_and_model_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(directory_is_shown_and_its_vocabulary_written),
         WITH_SCRATCH(control_characters_of_a_text_are_escaped),
+        WITH_SCRATCH(text_in_another_encoding_is_said_or_refused),
         WITH_SCRATCH(synthetic_corpus_is_written_and_its_best_perplexity_said),
         WITH_SCRATCH(seed_decides_the_synthetic_corpus),
         WITH_SCRATCH(failure_is_one_sentence_and_status_1),

@@ -187,7 +187,8 @@ static void split_that_cannot_be_read_is_refused(void **state)
     snprintf(path, sizeof path, "%s", scratch_path(in, "train.txt"));
     assert_int_equal(remove(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
-    expect_refusal(in->directory, path, SL_ERR_IO, "expected a text file, got a directory");
+    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+                   "is a directory, where a regular file was expected");
     assert_int_equal(remove(path), 0);
     assert_int_equal(symlink("/proc/self/mem", path), 0);
     expect_refusal(in->directory, path, SL_ERR_IO, "cannot be read");
@@ -197,6 +198,62 @@ static void split_that_cannot_be_read_is_refused(void **state)
         assert_int_equal(chmod(path, 0), 0);
         expect_refusal(in->directory, path, SL_ERR_IO, "cannot be opened: Permission denied");
     }
+}
+
+static void pipe_is_refused_and_not_waited_for(void **state)
+{
+    scratch *in = *state;
+    char path[512];
+    write_splits(in);
+    snprintf(path, sizeof path, "%s", scratch_path(in, "valid.txt"));
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    expect_refusal(in->directory, path, SL_ERR_FORMAT, "is a device or pipe");
+}
+
+static void bytes_that_are_not_utf8_are_counted(void **state)
+{
+    static const char latin[] = "Stra\xdf"
+                                "e nach K\xf6ln\nund zur\xfc"
+                                "ck\n";
+    scratch *in = *state;
+    sl_corpus *corpus;
+    write_splits(in);
+    write_text(in, "test.txt", latin);
+    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TRAIN)->invalid_bytes, 0);
+    assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TEST)->invalid_bytes, 3);
+    sl_corpus_destroy(&corpus);
+}
+
+static void file_that_is_no_text_is_refused(void **state)
+{
+    enum { BYTES = 100000 };
+    /* English, then Russian, in UTF-16. */
+    static const char english[] = "H\0e\0l\0l\0o\0 \0w\0o\0r\0l\0d\0\n";
+    static const char russian[] = "\x1f\x04\x40\x04\x38\x04\x32\x04\x35\x04\x42\x04\n";
+    scratch *in = *state;
+    uint64_t random = 1;
+    char path[512], *noise = malloc(BYTES);
+    assert_non_null(noise);
+    for (int i = 0; i < BYTES; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        noise[i] = (char)(random >> 56);
+    }
+    write_splits(in);
+    snprintf(path, sizeof path, "%s", scratch_path(in, "train.txt"));
+    write_file(path, noise, BYTES);
+    expect_refusal(in->directory, path, SL_ERR_FORMAT, "expected text in UTF-8, but of its");
+    write_file(path, english, sizeof english - 1);
+    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+                   "of its 22 bytes 0 are not UTF-8 and 11 are control characters");
+    write_file(path, russian, sizeof russian - 1);
+    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+                   "of its 12 bytes 0 are not UTF-8 and 6 are control characters");
+    write_text(in, "train.txt", "\xf0\xd2\xc9\xd7\xc5\xd4, \xcd\xc9\xd2!\n"); /* in KOI8-R */
+    expect_refusal(in->directory, path, SL_ERR_FORMAT,
+                   "of its 12 bytes 9 are not UTF-8 and 0 are control characters");
+    free(noise);
 }
 
 /* ---- Lines ------------------------------------------------------------------------------- */
@@ -272,8 +329,8 @@ static void file_that_cannot_be_opened_or_read_is_an_error(void **state)
     check_error(sli_line_reader_open(scratch_path(in, "missing"), &reader), SL_ERR_NOT_FOUND,
                 "cannot be opened: No such file");
     assert_null(reader);
-    check_error(sli_line_reader_open(in->directory, &reader), SL_ERR_IO,
-                "expected a text file, got a directory");
+    check_error(sli_line_reader_open(in->directory, &reader), SL_ERR_FORMAT,
+                "is a directory, where a regular file was expected");
     /* This process's memory opens, but nothing is mapped at its address 0. */
     check_ok(sli_line_reader_open("/proc/self/mem", &reader));
     check_error(sli_line_reader_next(reader, &line, &bytes), SL_ERR_IO,
@@ -295,6 +352,9 @@ int corpus_tests(void)
         WITH_SCRATCH(split_that_is_missing_is_named),
         WITH_SCRATCH(split_without_tokens_is_refused),
         WITH_SCRATCH(split_that_cannot_be_read_is_refused),
+        WITH_SCRATCH(pipe_is_refused_and_not_waited_for),
+        WITH_SCRATCH(bytes_that_are_not_utf8_are_counted),
+        WITH_SCRATCH(file_that_is_no_text_is_refused),
         WITH_SCRATCH(lines_end_at_line_ends_and_at_the_files_end),
         WITH_SCRATCH(lines_of_any_length_are_whole),
         WITH_SCRATCH(file_that_cannot_be_opened_or_read_is_an_error),
