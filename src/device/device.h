@@ -76,13 +76,14 @@ typedef struct sli_epilogue {
     sli_dropout dropout;
 } sli_epilogue;
 
-/* Gradient through an epilogue, in place on `grad` [rows, columns]: dropout's, then the
+/* Gradient through an epilogue, in place on `grad` [rows, columns], whose rows and those of `saved`
+ * are `ld` elements apart: dropout's, then the
  * activation's. For RELU, `saved` is the epilogue's output (0 where dropout or ReLU made it 0) or,
  * without dropout, the pre-activation: the gradient passes where saved > 0. For GELU, it is the
  * pre-activation. Then adds grad's column sums to `grad_bias` [columns] (or stores them when beta
  * is 0); grad_bias may be NULL. With activation NONE and no dropout it only sums. */
 typedef struct sli_epilogue_backward {
-    int64_t rows, columns;
+    int64_t rows, columns, ld;
     float *grad;
     const float *saved; /* NULL with NONE */
     sli_activation activation;
@@ -195,14 +196,15 @@ typedef struct sli_attention_backward {
     float *grad_qkv;
 } sli_attention_backward;
 
-/* Cross entropy of rows of logits: loss[row] = log sum exp(logits[row]) - logits[row][target],
- * in double precision's sum; 0 for a row whose target is `ignore`. With grad_scale != 0 the logits
- * are replaced by grad_scale * (softmax - one_hot(target)), or 0 for an ignored row, and grad_bias
- * by beta * grad_bias + the sums of its columns. With `rounded` as well, the gradient is rounded to
- * bf16 there, and what the logits become is not specified. Targets outside 0 .. classes - 1 that
- * are not `ignore` are the caller's mistake. */
+/* Cross entropy of rows of logits, [rows, classes]: loss[row] = log sum exp(logits[row]) -
+ * logits[row][target], in double precision's sum; 0 for a row whose target is `ignore`. With
+ * grad_scale != 0 the logits are replaced by grad_scale * (softmax - one_hot(target)), or 0 for an
+ * ignored row, and grad_bias by beta * grad_bias + the sums of its columns. With `rounded` as well,
+ * the gradient is rounded to bf16 there, and what the logits become is not specified. Targets
+ * outside 0 .. classes - 1 that are not `ignore` are the caller's mistake. */
 typedef struct sli_cross_entropy {
     int64_t rows, classes;
+    int64_t ld; /* elements from one row of `logits` to the next, and of `rounded` */
     float *logits;
     const int32_t *targets;
     int32_t ignore;

@@ -138,6 +138,7 @@ sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_bac
     call c = {device, "epilogue_backward", SL_OK};
     check_at_least(&c, "rows", 0, a->rows);
     check_at_least(&c, "columns", 0, a->columns);
+    check_at_least(&c, "ld", a->columns, a->ld);
     if (c.status != SL_OK || a->columns == 0 || (a->rows == 0 && !a->grad_bias))
         return c.status;
     if (a->rows > 0) {
@@ -265,11 +266,12 @@ static sl_status use_gradients(sl_device *device, const sli_cross_entropy *a)
     sli_epilogue_backward sums = {
         .rows = a->rows,
         .columns = a->classes,
+        .ld = a->ld,
         .grad = a->logits,
         .beta = a->beta,
         .grad_bias = a->grad_bias,
     };
-    sli_convert rounding = {.count = a->rows * a->classes,
+    sli_convert rounding = {.count = (a->rows - 1) * a->ld + a->classes,
                             .to_bf16 = true,
                             .from = a->logits,
                             .to = a->rounded};
@@ -285,6 +287,7 @@ sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a
     call c = {device, "cross_entropy", SL_OK};
     check_at_least(&c, "rows", 0, a->rows);
     check_at_least(&c, "classes", 1, a->classes);
+    check_at_least(&c, "ld", a->classes, a->ld);
     if (c.status != SL_OK)
         return c.status;
     bool has_sums = a->grad_bias && a->grad_scale != 0;

@@ -27,6 +27,7 @@ enum {
     IGNORE_INDEX = -100,
     PANEL_BYTES = 64 << 20,
     PANEL_LEAST_ROWS = 128,
+    ROW_MULTIPLE = 64,
 };
 
 /* Even ranges of rows, each at most PANEL_BYTES. */
@@ -114,15 +115,17 @@ static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
 
 /* ---- The loss of some rows -------------------------------------------------------------- */
 
-/* Losses of rows first … of the call from their logits [rows, classes]; with `gradient`, their
- * gradient in `rounded`, or in place of the logits where that is NULL, and added to that of `bias`,
- * which may be NULL. */
-static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_tensor *logits,
-                            bool gradient, const sl_tensor *rounded, sl_parameter *bias)
+/* Losses of rows first … of the call from the first `classes` columns of their logits; with
+ * `gradient`, their gradient in `rounded`, or in place of the logits where that is NULL, and added
+ * to that of `bias`, which may be NULL. */
+static sl_status run_kernel(const sl_loss_call *call, int64_t first, int64_t classes,
+                            const sl_tensor *logits, bool gradient, const sl_tensor *rounded,
+                            sl_parameter *bias)
 {
     sli_cross_entropy arguments = {
         .rows = sl_tensor_rows(logits),
-        .classes = sl_tensor_columns(logits),
+        .classes = classes,
+        .ld = sl_tensor_columns(logits),
         .logits = sl_tensor_f32(logits),
         .targets = sl_tensor_i32(call->targets) + first,
         .ignore = IGNORE_INDEX,
@@ -145,12 +148,13 @@ static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_te
 
 static sl_status apply_to_logits(const sl_loss_call *call)
 {
+    int64_t classes = sl_tensor_columns(call->in);
     if (!call->grad_in)
-        return run_kernel(call, 0, call->in, false, NULL, NULL);
+        return run_kernel(call, 0, classes, call->in, false, NULL, NULL);
     SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(call->in),
                             call->grad_in));
     SL_TRY(sl_tensor_copy(*call->grad_in, call->in));
-    return run_kernel(call, 0, *call->grad_in, true, NULL, NULL);
+    return run_kernel(call, 0, classes, *call->grad_in, true, NULL, NULL);
 }
 
 /* ---- Taking over a linear layer --------------------------------------------------------- */
@@ -162,12 +166,20 @@ static sl_status view_rows(const sl_tensor *tensor, int64_t first, int64_t rows,
     return sl_tensor_view(tensor, first * columns, &shape, view);
 }
 
+/* Columns of a matrix of logits. A GPU's products are fastest where rows begin at multiples of
+ * ROW_MULTIPLE elements; columns behind the classes are not used. */
+static int64_t row_columns(const sl_device *device, int64_t classes)
+{
+    int64_t padded = (classes + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
+    return sl_device_has_host_memory(device) ? classes : padded;
+}
+
 /* Room for the logits of a strip, and for a panel's gradient where that is another matrix. What is
  * deferred to backward_weight has the rows of all panels. */
 typedef struct panel_room {
     int64_t step;       /* a panel's rows */
-    sl_tensor *logits;  /* [rows, V] */
-    sl_tensor *rounded; /* [rows, V] bf16; NULL: the gradient replaces the logits */
+    sl_tensor *logits;  /* [rows, row_columns(V)] */
+    sl_tensor *rounded; /* [rows, row_columns(V)] bf16; NULL: the gradient replaces the logits */
 } panel_room;
 
 static void room_clear(panel_room *room)
@@ -179,7 +191,8 @@ static void room_clear(panel_room *room)
 static sl_status create_matrix(const sl_loss_call *call, sl_dtype dtype, int64_t step,
                                int64_t classes, bool is_deferred, sl_tensor **out)
 {
-    sl_shape shape = sl_shape_2d(is_deferred ? sl_tensor_rows(call->in) : step, classes);
+    sl_shape shape = sl_shape_2d(is_deferred ? sl_tensor_rows(call->in) : step,
+                                 row_columns(call->device, classes));
     return sl_tensor_create(call->device, is_deferred ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
                             dtype, &shape, out);
 }
@@ -203,7 +216,8 @@ static sl_status apply_to_strip(const sl_loss_call *call, const sli_linear *last
     SL_TRY(view_rows(call->in, first, sl_tensor_rows(logits), &in));
     sl_status status = sli_linear_forward(last, in, NULL, logits);
     if (status == SL_OK)
-        status = run_kernel(call, first, logits, call->grad_in != NULL, rounded, last->bias);
+        status =
+            run_kernel(call, first, last->out, logits, call->grad_in != NULL, rounded, last->bias);
     sl_tensor_destroy(&in);
     return status;
 }

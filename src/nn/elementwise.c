@@ -45,6 +45,7 @@ static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor
         sli_epilogue_backward back = {
             .rows = sl_tensor_rows(in),
             .columns = sl_tensor_columns(in),
+            .ld = sl_tensor_columns(in),
             .grad = sl_tensor_f32(grad_out),
             .saved = sl_tensor_f32(in),
             .activation = activation_of(module),

@@ -50,7 +50,7 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
         .lda = linear->in,
         .ldb = linear->in,
         .c = sl_tensor_f32(out),
-        .ldc = linear->out,
+        .ldc = sl_tensor_columns(out),
     };
     SL_TRY(weight_operand(linear, device, &product.b));
     if (linear->bias)
@@ -79,6 +79,7 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
     sli_epilogue_backward back = {
         .rows = sl_tensor_rows(grad),
         .columns = linear->out,
+        .ld = sl_tensor_columns(grad),
         .grad = sl_tensor_f32(grad),
         .saved = saved ? sl_tensor_f32(saved) : NULL,
     };
@@ -105,7 +106,7 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
         .m = linear->out,
         .n = linear->in,
         .k = sl_tensor_rows(grad),
-        .lda = linear->out,
+        .lda = sl_tensor_columns(grad),
         .ldb = linear->in,
         .ldc = linear->in,
     };
@@ -163,7 +164,7 @@ sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *g
         .m = sl_tensor_rows(grad),
         .n = linear->in,
         .k = linear->out,
-        .lda = linear->out,
+        .lda = sl_tensor_columns(grad),
         .ldb = linear->in,
         .beta = beta,
         .c = sl_tensor_f32(grad_in),

@@ -209,8 +209,16 @@ static void adjust_attention_backward(op_case *c)
     c->arguments.attention_backward.tf32 = case_is_tf32(c);
 }
 
+static void prepare_epilogue_backward(op_case *c)
+{
+    c->arguments.epilogue_backward.ld = c->spec.size[1];
+}
+
 static void prepare_cross_entropy(op_case *c)
 {
+    sli_cross_entropy *e = &c->arguments.cross_entropy;
+    e->ld = c->spec.size[1] + (case_has(c, WITH_LONG_ROWS) ? 3 : 0);
+    c->arrays[ENTROPY_LOGITS].count = c->spec.size[0] * e->ld;
     c->arguments.cross_entropy.ignore = -100;
     c->arguments.cross_entropy.grad_scale = case_has(c, WITH_GRADIENT) ? 0.125f : 0;
 }
@@ -220,7 +228,9 @@ static void adjust_cross_entropy(op_case *c)
     float *logits = c->arrays[ENTROPY_LOGITS].host;
     int32_t *targets = c->arrays[ENTROPY_TARGETS].host;
     for (int64_t i = 0; i < c->arrays[ENTROPY_LOGITS].count; i++)
-        logits[i] *= case_has(c, WITH_WIDE_VALUES) ? 60.0f : 4.0f;
+        logits[i] *= i % c->arguments.cross_entropy.ld >= c->spec.size[1] ? 0.0f /* no class */
+                     : case_has(c, WITH_WIDE_VALUES)                      ? 60.0f
+                                                                          : 4.0f;
     for (int64_t i = 0; i < c->spec.size[0]; i++)
         targets[i] = random_below(&c->random, 5) ? targets[i] : -100;
 }
@@ -294,7 +304,8 @@ const case_operation case_operations[CASE_KINDS] = {
                    {AT(sli_epilogue, preactivation), MATRIX, OUT, .tolerance = 1e-6,
                     .when = WITH_SAVED}}},
     [CASE_EPILOGUE_BACKWARD] = {
-        OPERATION(epilogue_backward), .sizes = 2, ARG(sli_epilogue_backward, beta),
+        OPERATION(epilogue_backward), .sizes = 2, .prepare = prepare_epilogue_backward,
+        ARG(sli_epilogue_backward, beta),
         ARG(sli_epilogue_backward, dropout), ARG(sli_epilogue_backward, activation),
         .flags = WITH_BETA | WITH_BIAS | WITH_RELU | WITH_GELU | WITH_SAVED,
         .writes = WITH_RELU | WITH_GELU,
@@ -389,9 +400,9 @@ const case_operation case_operations[CASE_KINDS] = {
     [CASE_CROSS_ENTROPY] = {/* the loss' gradient is one of the operation itself */
         OPERATION(cross_entropy), .sizes = 2, .prepare = prepare_cross_entropy,
         .adjust = adjust_cross_entropy, ARG(sli_cross_entropy, beta),
-        .flags = WITH_GRADIENT | WITH_WIDE_VALUES | WITH_BIAS | WITH_BETA,
+        .flags = WITH_GRADIENT | WITH_WIDE_VALUES | WITH_BIAS | WITH_BETA | WITH_LONG_ROWS,
         .writes = WITH_GRADIENT,
-        .arrays = {{AT(sli_cross_entropy, logits), MATRIX, INOUT, .tolerance = 1e-6},
+        .arrays = {{AT(sli_cross_entropy, logits), GIVEN, INOUT, .tolerance = 1e-6},
                    {AT(sli_cross_entropy, targets), FLAT, IN, CASE_I32},
                    {AT(sli_cross_entropy, loss), FLAT, OUT, CASE_F64, .tolerance = 1e-6},
                    {AT(sli_cross_entropy, grad_bias), ROW, INOUT, .tolerance = 1e-5,

@@ -165,7 +165,7 @@ static inline void reference_epilogue_backward(const op_case *c, double *const *
         put(to[BACK_GRAD_BIAS], j, e->grad_bias && e->beta != 0 ? (double)e->grad_bias[j] : 0);
     for (int64_t i = 0; i < e->rows; i++)
         for (int64_t j = 0; j < e->columns; j++) {
-            int64_t at = i * e->columns + j;
+            int64_t at = i * e->ld + j;
             double g = e->grad[at] * multiplier(&e->dropout, i, j, e->columns);
             if (e->activation == SLI_ACTIVATION_RELU)
                 g = e->saved[at] > 0 ? g : 0;
@@ -274,7 +274,7 @@ static inline void reference_cross_entropy(const op_case *c, double *const *to)
     for (int64_t j = 0; sums && e->beta == 0 && j < e->classes; j++)
         sums[j] = 0;
     for (int64_t i = 0; i < e->rows; i++) {
-        const float *x = e->logits + i * e->classes;
+        const float *x = e->logits + i * e->ld;
         double max = -INFINITY, sum = 0;
         bool ignored = e->targets[i] == e->ignore;
         for (int64_t j = 0; j < e->classes; j++)
@@ -285,7 +285,7 @@ static inline void reference_cross_entropy(const op_case *c, double *const *to)
         for (int64_t j = 0; j < e->classes && e->grad_scale != 0; j++) {
             double softmax = exp(x[j] - max) / sum - (j == e->targets[i]);
             double grad = ignored ? 0 : (double)e->grad_scale * softmax;
-            to[ENTROPY_LOGITS][i * e->classes + j] = grad;
+            to[ENTROPY_LOGITS][i * e->ld + j] = grad;
             if (sums)
                 sums[j] += grad;
         }

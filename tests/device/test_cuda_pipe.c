@@ -166,6 +166,7 @@ static void the_loss_of_a_panel_waits_for_nothing(void **state)
     check_ok(sli_device_cross_entropy(j->devices[1],
                                       &(sli_cross_entropy){.rows = ROWS * TIME,
                                                            .classes = TOKENS,
+                                                           .ld = TOKENS,
                                                            .logits = sl_tensor_f32(logits),
                                                            .targets = sl_tensor_i32(j->targets),
                                                            .ignore = -1,

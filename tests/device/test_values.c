@@ -70,6 +70,7 @@ static void round_gradient(sl_device *device, bool in_kernel, uint16_t *gradient
     check_ok(sli_device_write(device, on_device[1], c.arrays[ENTROPY_TARGETS].host, bytes[1]));
     sli_cross_entropy call = {.rows = ROUNDED_ROWS,
                               .classes = CLASSES,
+                              .ld = CLASSES,
                               .logits = on_device[0],
                               .targets = on_device[1],
                               .ignore = -100,

@@ -80,8 +80,9 @@ void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, i
     for (int64_t start = 0; start < columns; start += MASK_COLUMNS)
         for (int64_t row = first_row; row < first_row + rows; row++) {
             int64_t count = sli_smaller(columns - start, MASK_COLUMNS);
-            float *restrict grad = arguments->grad + row * columns + start;
-            const float *saved = arguments->saved ? arguments->saved + row * columns + start : NULL;
+            int64_t at = row * arguments->ld + start;
+            float *restrict grad = arguments->grad + at;
+            const float *saved = arguments->saved ? arguments->saved + at : NULL;
             if (m.dropout && !relu) {
                 const float *restrict mask = masks_get(&m, row, start, count);
                 for (int64_t i = 0; i < count; i++)

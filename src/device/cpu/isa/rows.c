@@ -341,8 +341,8 @@ void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t f
 {
     int64_t classes = arguments->classes;
     for (int64_t row = first_row; row < first_row + rows; row++) {
-        float *x = arguments->logits + row * classes;
-        uint16_t *to = arguments->rounded ? arguments->rounded + row * classes : NULL;
+        float *x = arguments->logits + row * arguments->ld;
+        uint16_t *to = arguments->rounded ? arguments->rounded + row * arguments->ld : NULL;
         int32_t target = arguments->targets[row];
         if (target != arguments->ignore) {
             arguments->loss[row] = row_loss(arguments, x, target, sums, to);

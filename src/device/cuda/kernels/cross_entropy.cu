@@ -44,7 +44,7 @@ static inline __device__ exponentials exponentials_of(const matrix_shape &shape,
 static inline __device__ void write_gradient(const matrix_shape &shape, const sli_cross_entropy &a,
                                              const exponentials &of_row)
 {
-    float *x = a.logits + blockIdx.x * a.classes;
+    float *x = a.logits + blockIdx.x * a.ld;
     int32_t target = a.targets[blockIdx.x];
     bool ignored = target == a.ignore;
     float scale = (float)(a.grad_scale / of_row.sum);
@@ -62,7 +62,7 @@ static inline __device__ void write_gradient(const matrix_shape &shape, const sl
 static __global__ void cross_entropy(matrix_shape shape, sli_cross_entropy a)
 {
     int64_t row = blockIdx.x;
-    const float *x = a.logits + row * a.classes;
+    const float *x = a.logits + row * a.ld;
     int32_t target = a.targets[row];
     bool ignored = target == a.ignore;
     float target_logit = ignored ? 0.0f : x[target]; /* before its gradient lies there */
@@ -78,7 +78,7 @@ static __global__ void cross_entropy(matrix_shape shape, sli_cross_entropy a)
 cudaError_t sli_launch_cross_entropy(const sli_cross_entropy *a, cudaStream_t stream)
 {
     enum { MOST_THREADS = 512 };
-    matrix_shape shape = {a->rows, a->classes, are_aligned(a->classes, a->classes, a->logits)};
+    matrix_shape shape = {a->rows, a->classes, are_aligned(a->classes, a->ld, a->logits)};
     return launch(stream, dim3((unsigned)a->rows), dim3(threads_of_row(a->classes, MOST_THREADS)),
                   cross_entropy, shape, *a);
 }

@@ -78,6 +78,7 @@ struct epilogue_gradient {
     enum { SUMS = 1 };
     float *grad;
     const float *saved;
+    int64_t ld;
     sli_activation activation;
     dropout_masks masks;
 
@@ -102,7 +103,7 @@ struct epilogue_gradient {
 
     __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
     {
-        int64_t at = g.row * shape.columns + g.column;
+        int64_t at = g.row * ld + g.column;
         four x = load_four(grad + at, g.count, shape.whole);
         if (activation == SLI_ACTIVATION_RELU)
             x = through_relu(x, load_four(saved + at, g.count, shape.whole));
@@ -124,9 +125,9 @@ size_t sli_scratch_epilogue_backward(const sli_epilogue_backward *a)
 cudaError_t sli_launch_epilogue_backward(const sli_epilogue_backward *a, void *scratch,
                                          cudaStream_t stream)
 {
-    matrix_shape shape = {a->rows, a->columns,
-                          are_aligned(a->columns, a->columns, a->grad, a->saved)};
-    epilogue_gradient terms = {a->grad, a->saved, a->activation, masks_of(&a->dropout, a->columns)};
+    matrix_shape shape = {a->rows, a->columns, are_aligned(a->columns, a->ld, a->grad, a->saved)};
+    epilogue_gradient terms = {a->grad, a->saved, a->ld, a->activation,
+                               masks_of(&a->dropout, a->columns)};
     column_results results = {{a->grad_bias}, epilogue_gradient::SUMS, a->beta};
     return launch_column_sums(stream, shape, terms, scratch, results);
 }
