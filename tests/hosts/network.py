@@ -14,6 +14,7 @@ Nothing is made outside of these namespaces. They bear the number of this proces
 """
 
 import collections
+import contextlib
 import os
 import select
 import shlex
@@ -75,6 +76,8 @@ class Network:
             self.slow_switch.wait()
         for name in self.names + ["switch"]:
             kill(self.processes(name))
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(f"{self.agent}.lost.{name}")
             subprocess.run(["ip", "netns", "del", self.space(name)], capture_output=True,
                            check=False)
 
@@ -110,7 +113,8 @@ class Network:
     def _write_agent(self):
         with open(self.agent, "w", encoding="ascii") as file:
             file.write("#!/bin/sh\n# As ssh: starts what follows the host's address, there.\n"
-                       f"host=${{1##*.}}\nshift\nexec ip netns exec {self.space('host')}$host "
+                       f"host=${{1##*.}}\nshift\n[ ! -e {self.agent}.lost.host$host ] || exit 1\n"
+                       f"exec ip netns exec {self.space('host')}$host "
                        "unshare --uts sh -c \"hostname host$host; $*\"\n")
         os.chmod(self.agent, 0o700)
 
@@ -154,7 +158,7 @@ class Network:
         if all(self.try_to(name, DELAY.format("eth0", milliseconds)) for name in self.names):
             return
         for name in self.names:
-            self.lose(name)
+            self.unplug(name)
         self.slow_switch = subprocess.Popen(
             ["ip", "netns", "exec", self.space("switch"), sys.executable, __file__,
              str(milliseconds)] + [self.port(name) for name in self.names])
@@ -175,11 +179,21 @@ class Network:
 
     def cut(self, name):
         """Pulls the host's cable out of the switch: both sides see that it is dead."""
+        self.stop_agent(name)
         self.run("switch", f"ip link set {self.port(name)} down")
 
     def lose(self, name):
         """Whatever the host sends or is sent is lost, and nobody is told."""
+        self.stop_agent(name)
+        self.unplug(name)
+
+    def unplug(self, name):
         self.run("switch", f"ip link set {self.port(name)} nomaster")
+
+    def stop_agent(self, name):
+        """From now on it starts nothing on the host: it does not need the cable."""
+        with open(f"{self.agent}.lost.{name}", "w", encoding="ascii"):
+            pass
 
 
 def _command(number):

@@ -1,8 +1,9 @@
-"""Training jobs of which a rank is killed, and that the launcher starts again: test_restarts.py.
+"""Training jobs of which a rank is killed, or a host lost and found, and that the launcher starts again:
+test_restarts.py.
 
 The run log is a named pipe of little room, which holds the job up where it is no longer read: so a
 rank dies in the middle of the run, however busy the machine. The job ends with the losses and the weights
-of one that was left alone, with as many ranks as before, with fewer, and in another layout.
+of one that was left alone, with as many ranks as before, with fewer, with more, and in another layout.
 """
 
 import fcntl
@@ -17,13 +18,14 @@ import sys
 import tempfile
 import time
 
-from jobs import family, find_programs, kill, read
+from jobs import family, find_programs, is_running, kill, read
 
 PROGRAM = os.environ["SLUICE_PROGRAM"]
 RANKS = 3
 SAVING = ("--zero", "--save-dir", "saved", "--save-every", "5")
-FIRST_DEATH, SECOND_DEATH = 12, 70  # steps
+FIRST_DEATH, SECOND_DEATH, THIRD_DEATH = 12, 70, 80  # steps
 PATIENCE_SECONDS = 60
+PAUSE_SECONDS = 0.25  # for a record
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 3 --bptt 8 --batch-size 4 --chunks 2 --eval-batch-size 8 "
          "--epochs 2 --max-batches 60 --eval-max-batches 5 --optimizer adamw --lr 0.003")
 LAYOUT = ("--dp", "2", "--pp", "2", "--shards", str(RANKS), *SAVING)  # of four processes
@@ -70,10 +72,11 @@ def numbers(records):
 
 def run(folder, name, options, deaths=(), ranks=RANKS, training=SAVING):
     """The job's records, with the checksum of its weights in the last one, and what it wrote to its
-    outputs. `deaths`: steps and ranks, in order."""
-    deaths = list(deaths)
+    outputs. `deaths`: steps and ranks, or functions that are called with the job's folder and lead to
+    another attempt, in order."""
+    deaths, pause = list(deaths), 0
     path = os.path.join(folder, name)
-    os.mkdir(path)
+    os.makedirs(path, exist_ok=True)
     log = Log(os.path.join(path, "log"))
     command = [PROGRAM, "launch", "-n", str(ranks), "--grace", "20", *options, PROGRAM, "train",
                "--data", f"{folder}/text", *MODEL.split(), "--log-json", "log",
@@ -85,8 +88,16 @@ def run(folder, name, options, deaths=(), ranks=RANKS, training=SAVING):
             records = []
             for record in log.records(job):
                 records.append(record)
-                if deaths and record["record"] == "step" and record["step"] == deaths[0][0]:
-                    kill([find_programs(job.pid)[deaths.pop(0)[1]]])
+                if deaths and not pause and record["record"] == "step" and record["step"] >= deaths[0][0]:
+                    what = deaths.pop(0)[1]
+                    if callable(what):
+                        what(path)
+                        pause = PAUSE_SECONDS  # the job's end is later than the steps that it has left
+                    else:
+                        kill([find_programs(job.pid)[what]])
+                elif record["record"] == "run":
+                    pause = 0
+                time.sleep(pause)
         finally:
             kill(family(job.pid))
     os.close(log.pipe)
@@ -177,6 +188,51 @@ def check_layouts(folder, expected):
     print("four processes, then three, then two, each in another layout, ended with the same bits", flush=True)
 
 
+def lose_node2(path):
+    """Kills mpirun's daemon there, and all that it has started; what the agent starts then fails."""
+    write(f"{path}/lost.node2", "")
+    name = f"OMPI_COMM_WORLD_RANK={RANKS - 1}"
+    ranks = [number for number in map(int, filter(str.isdigit, os.listdir("/proc")))
+             if is_running(number) and name in read(f"/proc/{number}/environ").split("\0")
+             and os.path.realpath(f"/proc/{number}/cwd") == os.path.realpath(path)]
+    parents = {int(read(f"/proc/{number}/stat").rpartition(")")[2].split()[1]) for number in ranks}
+    fail_unless(len(parents - set(ranks)) == 1, "the daemon on node2 is not found", (ranks, parents))
+    kill([*(parents - set(ranks)), *ranks])
+
+
+def write(path, text, mode=0o600):
+    with open(path, "w", encoding="ascii", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(text)
+
+
+def check_hosts(folder, expected):
+    """A job that begins without one of its hosts grows when it answers, loses it, and gets it back. The
+    host is one that the agent alone knows."""
+    path = f"{folder}/hosts"
+    os.mkdir(path)
+    write(f"{path}/list", f"localhost slots={RANKS - 1}\nnode2 slots=1\n")
+    write(f"{path}/agent", f'#!/bin/sh\n[ ! -e {path}/lost.$1 ] || exit 1\nshift\nexec sh -c "$*"\n', 0o700)
+    write(f"{path}/lost.node2", "")
+
+    def find_node2(path):
+        os.remove(f"{path}/lost.node2")
+
+    options = ["--max-restarts", "1", "--elastic", f"1:{RANKS}", "--hosts", f"{path}/list", "--launch-agent",
+               f"{path}/agent", "-x", "OMPI_MCA_btl=tcp,self", "-x", "OMPI_MCA_btl_tcp_if_include=lo"]
+    happens = [(FIRST_DEATH, find_node2), (SECOND_DEATH, lose_node2), (THIRD_DEATH, find_node2)]
+    records, out, err = run(folder, "hosts", options, happens, training=(*SAVING, "--shards", str(RANKS)))
+    of_attempts = attempts(records)
+    sizes = [a[0]["replicas"] for a in of_attempts]
+    fail_unless(sizes == [RANKS - 1, RANKS, RANKS - 1, RANKS], f"the attempts have {sizes} ranks", err)
+    for i in range(3):
+        check_restart(i + 1, of_attempts[i], of_attempts[i + 1], out)
+    fail_unless(all(of_attempts[i][0]["lost_steps"] == 0 for i in (1, 3)), "growing has lost steps", records)
+    said = f"sluice: host node2 answers again; starting again with {RANKS} processes"
+    fail_unless(err.count(said) == 2, "it is not said that the job grows", err)
+    check_same(expected, numbers(records))
+    print("a job grew, lost a host and grew again, and ended with the same bits", flush=True)
+
+
 def main():
     folder = tempfile.mkdtemp(prefix="sluice-restarts-")
     try:
@@ -193,6 +249,7 @@ def main():
         check_job(folder, "one", expected, deaths, [3, 2, 1])
         check_nothing_saved(folder, expected)
         check_layouts(folder, expected)
+        check_hosts(folder, expected)
     finally:
         shutil.rmtree(folder)
 
