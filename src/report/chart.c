@@ -2,6 +2,7 @@
 
 #include "report/markup.h"
 
+#include <float.h>
 #include <math.h>
 
 enum { WIDTH = 420, HEIGHT = 240, LEFT = 60, RIGHT = 22, TOP = 10, BOTTOM = 26 };
@@ -18,9 +19,10 @@ typedef struct frame {
     range x, y;
 } frame;
 
+/* A logarithm's curve has normal numbers alone: others would be hundreds of decades away. */
 static bool is_drawn(const frame *on, double y)
 {
-    return isfinite(y) && (y > 0 || !on->chart->log_scale);
+    return isfinite(y) && (y >= DBL_MIN || !on->chart->log_scale);
 }
 
 static void include(range *to, double value)
@@ -45,14 +47,14 @@ static bool find_ranges(frame *on)
     if (on->x.low > on->x.high)
         return false;
     if (on->x.low == on->x.high)
-        on->x.high += 1;
+        on->x.high += fmax(1, 1e-6 * fabs(on->x.high));
     double margin = 0.04 * (on->y.high - on->y.low);
     if (margin == 0)
         margin = on->y.high != 0 ? 0.1 * fabs(on->y.high) : 1;
     if (on->chart->log_scale) {
-        double factor = pow(on->y.high / on->y.low, 0.04);
+        double factor = exp(0.04 * (log(on->y.high) - log(on->y.low)));
         factor = factor > 1 ? factor : 1.1;
-        on->y = (range){on->y.low / factor, on->y.high * factor};
+        on->y = (range){fmax(on->y.low / factor, DBL_MIN), fmin(on->y.high * factor, DBL_MAX)};
     } else {
         on->y = (range){on->y.low >= 0 ? fmax(0, on->y.low - margin) : on->y.low - margin,
                         on->y.high + margin};
@@ -67,8 +69,9 @@ static double place_x(const frame *on, double x)
 
 static double place_y(const frame *on, double y)
 {
-    double part = on->chart->log_scale ? log(y / on->y.low) / log(on->y.high / on->y.low)
-                                       : (y - on->y.low) / (on->y.high - on->y.low);
+    double part = on->chart->log_scale
+                      ? (log(y) - log(on->y.low)) / (log(on->y.high) - log(on->y.low))
+                      : (y - on->y.low) / (on->y.high - on->y.low);
     return HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM);
 }
 

@@ -21,7 +21,7 @@ typedef struct sli_curve {
 
 typedef struct sli_chart {
     const char *title, *y_name;
-    bool log_scale; /* values of 0 or less are left out */
+    bool log_scale; /* values below DBL_MIN are left out */
     const sli_curve *curves;
     int curve_count;
 } sli_chart;

@@ -1,0 +1,61 @@
+#include "core/json.h"
+#include "report/chart.h"
+#include "support/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Draws one curve, and gives the figure, malloc'ed. */
+static char *draw(const sli_point *points, size_t count, bool log_scale)
+{
+    char *text;
+    size_t bytes;
+    const sli_curve curve = {.label = "run", .points = points, .count = count};
+    FILE *to = open_memstream(&text, &bytes);
+    assert_non_null(to);
+    sli_c_numbers scope = sli_c_numbers_begin();
+    sli_chart_draw(to, &(sli_chart){.title = "Loss",
+                                    .y_name = "",
+                                    .log_scale = log_scale,
+                                    .curves = &curve,
+                                    .curve_count = 1});
+    sli_c_numbers_end(scope);
+    assert_int_equal(fclose(to), 0);
+    return text;
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (; (text = strstr(text, part)); text += strlen(part))
+        count++;
+    return count;
+}
+
+static void any_numbers_give_few_ticks_at_finite_places(void **state)
+{
+    static const struct {
+        sli_point points[3];
+    } cases[] = {
+        {{{1, 1e-20}, {2, 1e-320}, {3, 1e-20}}},   {{{1, 1e-320}, {2, 2e-320}, {3, 4e-320}}},
+        {{{1, 1e-300}, {2, 1}, {3, 1e308}}},       {{{1, 1e308}, {2, 1e308}, {3, 1.7e308}}},
+        {{{1, -1e308}, {2, 0}, {3, 1e308}}},       {{{1, 5}, {2, 5}, {3, 5}}},
+        {{{1e-320, 5}, {2e-320, 6}, {3e-320, 7}}}, {{{9e18, 5}, {9e18, 5}, {9e18, 6}}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int log_scale = 0; log_scale < 2; log_scale++) {
+            char *text = draw(cases[i].points, 3, log_scale);
+            assert_in_range(count_of(text, "<text"), 0, 25);
+            assert_int_equal(count_of(text, "nan") + count_of(text, "inf"), 0);
+            free(text);
+        }
+}
+
+int chart_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_numbers_give_few_ticks_at_finite_places),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
