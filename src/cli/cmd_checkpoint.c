@@ -67,7 +67,8 @@ static sl_status show_checkpoint(const char *path)
 {
     sl_checkpoint_reader *reader;
     SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
-    printf("%s, by sluice ", path);
+    cli_print_text(path, 0);
+    printf(", by sluice ");
     cli_print_text(sl_checkpoint_version(reader), 0);
     printf("\n");
     print_files(reader);
@@ -87,9 +88,11 @@ static sl_status verify_checkpoint(const char *path)
     SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
     sl_status status = sl_checkpoint_verify(reader);
     sl_checkpoint_close(&reader);
-    if (status == SL_OK)
-        printf("%s is whole\n", path);
-    return status;
+    if (status != SL_OK)
+        return status;
+    cli_print_text(path, 0);
+    printf(" is whole\n");
+    return SL_OK;
 }
 
 /* Verifies all, reports each failure, then counts them. */

@@ -38,9 +38,10 @@ static void show_counts(const sl_corpus *corpus)
     printf("%-6s %12s %14s %14s\n", "split", "lines", "tokens", "of these <unk>");
     for (int split = 0; split < SL_SPLITS; split++) {
         const sl_tokens *of = sl_corpus_tokens(corpus, split);
-        printf("%-6s %12s %14s %14s  %s\n", sl_split_name(split),
-               cli_count_text(of->line_count).text, cli_count_text(of->count).text,
-               cli_count_text(of->unknown_count).text, sl_corpus_path(corpus, split));
+        printf("%-6s %12s %14s %14s  ", sl_split_name(split), cli_count_text(of->line_count).text,
+               cli_count_text(of->count).text, cli_count_text(of->unknown_count).text);
+        cli_print_text(sl_corpus_path(corpus, split), 0);
+        printf("\n");
         cli_warn_of_text(&(sl_text_info){.path = sl_corpus_path(corpus, split),
                                          .invalid_bytes = of->invalid_bytes},
                          NULL, NULL);
@@ -80,7 +81,9 @@ static sl_status show_corpus(const settings *from, const char *directory, const 
                best, best_in_blocks, EXAMPLE_BPTT);
     if (from->vocab_path) {
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
-        printf("\nvocabulary written to %s\n", from->vocab_path);
+        printf("\nvocabulary written to ");
+        cli_print_text(from->vocab_path, 0);
+        printf("\n");
     }
     return SL_OK;
 }

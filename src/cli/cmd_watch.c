@@ -42,7 +42,8 @@ static sl_status run_watch(cli_line *line, void *parsed)
     if (line->word_count != 1)
         cli_refuse("watch needs one run log, got %d", line->word_count);
     SL_TRY(sl_live_page_create(from->serve, line->words[0], NULL, &page));
-    printf("%s is shown at %s until Ctrl-C\n", line->words[0], sl_live_page_url(page));
+    cli_print_text(line->words[0], 0);
+    printf(" is shown at %s until Ctrl-C\n", sl_live_page_url(page));
     fflush(stdout);
     sl_status status = wait_for_signal();
     sl_live_page_destroy(&page);

@@ -51,7 +51,12 @@ static void show_escapes_control_characters(void **state)
                                                           .files = &file,
                                                           .file_count = 1,
                                                           .state = "{\"k\": \"\x7f\xc2\x9b\"}"}));
-    program_succeed(&run, "checkpoint show %s/cut", in->directory);
+    assert_int_equal(symlink("cut", scratch_path(in, "\x1b[31mred")), 0);
+    program_succeed(&run, "checkpoint verify %s/\x1b[31mred", in->directory);
+    check_text(run.out, "/\\x1b[31mred is whole\n");
+    program_succeed(&run, "checkpoint show %s/\x1b[31mred", in->directory);
+    assert_int_equal(remove(scratch_path(in, "\x1b[31mred")), 0);
+    check_text(run.out, "/\\x1b[31mred, by sluice ");
     check_text(run.out, "\n  a\\x1b[2J\\xc2\\x9bnote ");
     check_text(run.out, "\n  state {\"k\":\"\\x7f\\xc2\\x9b\"}\n");
     check_without(run.out, "\x1b");

@@ -41,7 +41,11 @@ static void control_characters_of_a_text_are_escaped(void **state)
         write_text(in, splits[i],
                    "\x1b[31mred na\xc3\xafve \xc2\x9b"
                    "2J\n");
-    program_succeed(&run, "data %s", in->directory);
+    assert_int_equal(symlink(".", scratch_path(in, "\x1b[32m")), 0);
+    program_succeed(&run, "data %s/\x1b[32m --vocab %s/\x1b[32m/v", in->directory, in->directory);
+    check_text(run.out, "/\\x1b[32m/train.txt\n");
+    check_text(run.out, "vocabulary written to ");
+    check_without(run.out, "\x1b");
     check_text(run.out, "  \\x1b[31mred\n");
     check_text(run.out, "  na\xc3\xafve\n");
     check_text(run.out, "  \\xc2\\x9b2j\n");

@@ -136,7 +136,8 @@ def check_watch():
 
     append(json.dumps({"record": "run", "batches_per_epoch": 4, "epochs": 2, "model": {}}) + "\n")
     append(step(1) + step(2)[:20])  # the last line is under way
-    watch = Server("watch", "watch", "watched.jsonl")
+    os.symlink("watched.jsonl", "watched\x1b[31m.jsonl")
+    watch = Server("watch", "watch", "watched\x1b[31m.jsonl")
     with watch.events() as connection:
         events = connection.makefile("rb")
         def await_event(text):
