@@ -111,6 +111,16 @@ static sl_status read_state(const text *from)
     return status;
 }
 
+static sl_status verify_checkpoint(const text *from)
+{
+    sl_checkpoint_reader *reader;
+    sl_status status = sl_checkpoint_open(from->at, &reader);
+    if (status == SL_OK)
+        status = sl_checkpoint_verify(reader);
+    sl_checkpoint_close(&reader);
+    return status;
+}
+
 static void limit_memory(size_t more)
 {
     unsigned long long pages;
@@ -254,6 +264,26 @@ static void state_takes_memory_and_time_in_proportion(void **state)
     CHECK_ALL(read_state_with_its_checksum, cases);
 }
 
+/* A file may be sparse: its size says nothing about what it took to make it. */
+static void verifying_takes_no_memory_for_a_large_file(void **state)
+{
+    enum { LARGE = 64 << 20 };
+    char *zeros = calloc(LARGE, 1);
+    assert_non_null(zeros);
+    const sl_safetensors_item none = {0};
+    const sl_checkpoint_part part = {.name = "model", .items = &none};
+    const sl_checkpoint_file file = {.name = "zeros", .data = zeros, .bytes = LARGE};
+    text path = {.at = scratch_path(*state, "large")};
+    check_ok(sl_checkpoint_save(path.at, &(sl_checkpoint_contents){.parts = &part,
+                                                                   .part_count = 1,
+                                                                   .files = &file,
+                                                                   .file_count = 1,
+                                                                   .state = "{}"}));
+    free(zeros);
+    assert_int_equal(read_within_bounds("verifying", verify_checkpoint, &path, FEW_SECONDS), SL_OK);
+    scratch_remove_tree(*state, "large");
+}
+
 int hostile_files_tests(void)
 {
 #ifdef __SANITIZE_THREAD__
@@ -267,6 +297,8 @@ int hostile_files_tests(void)
                                         scratch_create, scratch_remove),
         cmocka_unit_test(cut_tensors_take_memory_and_time_in_proportion),
         cmocka_unit_test(state_takes_memory_and_time_in_proportion),
+        cmocka_unit_test_setup_teardown(verifying_takes_no_memory_for_a_large_file, scratch_create,
+                                        scratch_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
