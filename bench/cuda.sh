@@ -12,7 +12,7 @@
 # C library that is not newer, it writes build-cuda-packed (about 50 MB). Where that folder is there, nothing
 # is built. CMAKE_ARGUMENTS is given to cmake.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
 
 build="build-cuda"
 packed="build-cuda-packed"

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # What the scripts beside this file share. To be sourced by bash; sets `root` to the checkout.
 
+unset CDPATH # by which cd finds other directories, and prints them
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # What the program and the library are built from.

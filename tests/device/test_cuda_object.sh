@@ -4,7 +4,7 @@
 set -euo pipefail
 
 program=${SLUICE_PROGRAM:?}
-build=$(cd "$(dirname "$program")/.." && pwd)
+build=$(CDPATH='' cd "$(dirname "$program")/.." && pwd)
 object=$build/lib/sluice/sluice_cuda.so
 skip() { echo "skipped: $1"; exit 77; }
 is_configured() { grep -qE "^$1" "$build/CMakeCache.txt"; } # REGEX

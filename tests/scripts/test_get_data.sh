@@ -2,7 +2,7 @@
 # scripts/get-data, in a checkout of its own, against a server on loopback: which data it chooses,
 # and that nothing half-written stays behind.
 set -u
-source_dir=${SLUICE_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+source_dir=${SLUICE_SOURCE_DIR:-$(CDPATH='' cd "$(dirname "$0")/../.." && pwd)}
 for tool in python3 curl zip unzip md5sum; do
     command -v "$tool" >/dev/null || { echo "skipped: $tool is not installed" && exit 77; }
 done

@@ -2,7 +2,7 @@
 # What the scripts are made of: install_packages, the counts of scripts/test, the demo's training; and
 # what the program prints of the options' rows: docs/options.md, the manual pages, the completion.
 set -euo pipefail
-source_dir=${SLUICE_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+source_dir=${SLUICE_SOURCE_DIR:-$(CDPATH='' cd "$(dirname "$0")/../.." && pwd)}
 [ -x "${SLUICE_PROGRAM:-}" ] || {
     echo "skipped: SLUICE_PROGRAM does not name a program"
     exit 77
@@ -63,6 +63,12 @@ user=0
 apt_status=100
 run 1 absent1
 grep -qF "apt-get update failed" <<<"$messages" || fail "a failing update is not said: $messages"
+
+# ---- The checkout is found, also where cd looks elsewhere first ---------------------------------
+
+mkdir -p "$scratch/elsewhere/scripts"
+found=$(cd "$source_dir" && CDPATH=$scratch/elsewhere bash -c '. scripts/lib.sh && printf %s "$root"')
+[ "$found" = "$(cd "$source_dir" && pwd)" ] || fail "with a CDPATH the checkout is at $found"
 
 # ---- scripts/test-report, on what CTest really writes -----------------------------------------
 
