@@ -75,7 +75,9 @@ typedef struct case_array_info {
     unsigned when;    /* there only with one of these flags; 0: always */
     bool needed;      /* then it may not be NULL */
     double tolerance; /* of an element, relative to its own and the array's size */
-    bool is_sum;      /* overwritten without WITH_BETA */
+    double bf16_tolerance,
+        tf32_tolerance; /* behind numbers that the operation rounds; 0: none is */
+    bool is_sum;        /* overwritten without WITH_BETA */
     bool on_host;
     /* Arrays, counted from 1: which it lies over with OVER_X and OVER_RESIDUAL; what of the
      * forward's it is, given or written. */
