@@ -1,6 +1,5 @@
 #include "report/follower.h"
 
-#include "core/error.h"
 #include "core/file.h"
 
 #include <stdlib.h>
@@ -33,6 +32,9 @@ static sl_status begin_again(sli_follower *follower, ino_t inode, bool *changed)
 {
     sl_run_history *empty;
     SL_TRY(sli_run_history_create(follower->name, &empty));
+    empty->most_records = follower->history->most_records;
+    *changed = *changed || follower->error.status != SL_OK;
+    follower->error = (sli_error_copy){.status = SL_OK};
     sl_run_history_destroy(&follower->history);
     follower->history = empty;
     follower->inode = inode;
@@ -65,21 +67,27 @@ static void add_to_end(sli_follower *follower, const char *text, size_t bytes)
     memcpy(follower->end + room - added, text + bytes - added, added);
 }
 
+/* Of several lines that are wrong, the first makes the error; the records after it are added. */
 static sl_status add_lines(sli_follower *follower, int descriptor, uint64_t size, bool *changed)
 {
     size_t used = 1;
+    sli_error_copy first = {.status = SL_OK};
     while (used > 0 && follower->offset < size) {
         uint64_t left = size - follower->offset;
         size_t bytes = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
         if (sli_file_read_at(follower->path, descriptor, follower->offset, follower->room, bytes) !=
             SL_OK)
-            return SL_OK; /* it is being cut */
-        SL_TRY(sli_run_history_add(follower->history, follower->room, bytes, &used));
+            break; /* it is being cut */
+        sl_status status = sli_run_history_add(follower->history, follower->room, bytes, &used);
+        if (first.status == SL_OK)
+            sli_error_save(&first, status);
         add_to_end(follower, follower->room, used);
         follower->offset += used;
         *changed = *changed || used > 0;
     }
-    return SL_OK;
+    if (first.status != SL_OK)
+        follower->error = first;
+    return sli_error_restore(&first);
 }
 
 sl_status sli_follower_update(sli_follower *follower, bool *changed)
@@ -95,11 +103,27 @@ sl_status sli_follower_update(sli_follower *follower, bool *changed)
         status = sli_io_error(follower->path, "cannot be examined");
     else if (found.st_ino != follower->inode || !is_same_log(follower, descriptor))
         status = begin_again(follower, found.st_ino, changed);
-    if (status == SL_OK && size > SLI_LOG_MOST_BYTES)
-        status = sl_error(SL_ERR_FORMAT, "%s: has more than the %d bytes allowed", follower->path,
-                          SLI_LOG_MOST_BYTES);
     if (status == SL_OK)
         status = add_lines(follower, descriptor, size, changed);
     close(descriptor);
+    return status;
+}
+
+sl_status sl_run_history_read(const char *path, sl_run_history **out)
+{
+    sli_follower follower;
+    bool changed;
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(path);
+    SL_TRY(sli_follower_create(path, path, &follower));
+    sl_status status = sli_follower_update(&follower, &changed);
+    if (status == SL_OK)
+        status = sli_run_history_check(follower.history);
+    if (status == SL_OK) {
+        *out = follower.history;
+        follower.history = NULL;
+    }
+    sli_follower_clear(&follower);
     return status;
 }

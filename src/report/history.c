@@ -3,7 +3,6 @@
 #include "report/history.h"
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/memory.h"
 #include "report/history_pipeline.h"
 
@@ -12,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LINE_BYTES = 1 << 20, MOST_RECORDS = 1 << 25 /* of a kind in a file of 1 GiB */ };
+enum { MOST_LINE_BYTES = 1 << 20, MOST_RECORDS = 1 << 25 /* of a kind */ };
 
 const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",       "grad_norm",    "lr",
                                                     "ms",         "tokens_per_s", "flops_per_s",
@@ -90,6 +89,19 @@ static void remove_from(sl_run_history *history, int64_t step)
         history->eval_count--;
 }
 
+/* Where there are as many as there may be, leaves out every second of the older half. */
+static void thin(const sl_run_history *history, void *records, size_t bytes, size_t *count)
+{
+    char *at = records;
+    size_t half = *count / 2, kept = (half + 1) / 2;
+    if (history->most_records == 0 || *count < history->most_records)
+        return;
+    for (size_t i = 1; i < kept; i++)
+        memcpy(at + i * bytes, at + 2 * i * bytes, bytes);
+    memmove(at + kept * bytes, at + half * bytes, (*count - half) * bytes);
+    *count -= half - kept;
+}
+
 static sl_status add_step(sl_run_history *history, json_t *record)
 {
     sli_history_step step;
@@ -102,6 +114,7 @@ static sl_status add_step(sl_run_history *history, json_t *record)
                                &step.values[field]));
     }
     remove_from(history, step.step);
+    thin(history, history->steps, sizeof step, &history->step_count);
     SL_TRY(sli_array_reserve(&history->steps, &history->step_room, history->step_count + 1,
                              sizeof step, MOST_RECORDS, "steps"));
     history->steps[history->step_count++] = step;
@@ -135,6 +148,7 @@ static sl_status add_eval(sl_run_history *history, json_t *record)
     SL_TRY(sli_record_real(record, "ppl", 0, &eval.perplexity));
     SL_TRY(sli_record_real(record, "seconds", 0, &eval.seconds));
     remove_evals_from(history, &eval);
+    thin(history, history->evals, sizeof eval, &history->eval_count);
     SL_TRY(sli_array_reserve(&history->evals, &history->eval_room, history->eval_count + 1,
                              sizeof eval, MOST_RECORDS, "evaluations"));
     history->evals[history->eval_count++] = eval;
@@ -261,11 +275,9 @@ static sl_status add_line(sl_run_history *history, const char *line, size_t byte
     json_error_t error;
     if (bytes == 0)
         return SL_OK;
-    if (bytes > MOST_LINE_BYTES)
-        return sl_error(SL_ERR_FORMAT, "has %zu bytes, where at most %d are allowed", bytes,
-                        MOST_LINE_BYTES);
-    json_t *record = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!record && json_error_code(&error) == json_error_out_of_memory)
+    json_t *record =
+        bytes > MOST_LINE_BYTES ? NULL : json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!record && bytes <= MOST_LINE_BYTES && json_error_code(&error) == json_error_out_of_memory)
         return sl_error(SL_ERR_MEMORY, "no memory for a record");
     if (!record) {
         history->damaged++;
@@ -285,21 +297,39 @@ sl_status sli_run_history_create(const char *name, sl_run_history **out)
     return sl_error(SL_ERR_MEMORY, "%s: no memory for the log", name);
 }
 
+/* The end of a line; what it has is lost where it was too long to be kept. */
+static sl_status end_line(sl_run_history *history, const char *line, size_t bytes)
+{
+    history->lines++;
+    if (!history->in_long_line)
+        return sl_error_context(add_line(history, line, bytes), "%s: line %" PRId64 ": ",
+                                history->name, history->lines);
+    history->in_long_line = false;
+    history->damaged++;
+    return SL_OK;
+}
+
 sl_status sli_run_history_add(sl_run_history *history, const char *text, size_t bytes, size_t *used)
 {
     const char *line_end;
     *used = 0;
     while ((line_end = memchr(text + *used, '\n', bytes - *used))) {
-        size_t length = (size_t)(line_end - text) - *used;
-        history->lines++;
-        SL_TRY(sl_error_context(add_line(history, text + *used, length), "%s: line %" PRId64 ": ",
-                                history->name, history->lines));
-        *used += length + 1;
+        const char *line = text + *used;
+        *used = (size_t)(line_end - text) + 1;
+        SL_TRY(end_line(history, line, (size_t)(line_end - line)));
     }
-    if (bytes - *used > MOST_LINE_BYTES)
-        return sl_error(SL_ERR_FORMAT, "%s: line %" PRId64 " has more than %d bytes", history->name,
-                        history->lines + 1, MOST_LINE_BYTES);
+    if (bytes - *used > MOST_LINE_BYTES || history->in_long_line) {
+        history->in_long_line = true;
+        *used = bytes;
+    }
     return SL_OK;
+}
+
+sl_status sli_run_history_check(const sl_run_history *history)
+{
+    return history->run ? SL_OK
+                        : sl_error(SL_ERR_FORMAT, "%s: is no run log: it has no record \"run\"",
+                                   history->name);
 }
 
 sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
@@ -308,23 +338,10 @@ sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes
     size_t used;
     SL_TRY(sli_run_history_create(name, out));
     sl_status status = sli_run_history_add(*out, text, bytes, &used);
-    if (status == SL_OK && !(*out)->run)
-        status = sl_error(SL_ERR_FORMAT, "%s: is no run log: it has no record \"run\"", name);
+    if (status == SL_OK)
+        status = sli_run_history_check(*out);
     if (status != SL_OK)
         sl_run_history_destroy(out);
-    return status;
-}
-
-sl_status sl_run_history_read(const char *path, sl_run_history **out)
-{
-    char *text;
-    size_t bytes;
-    SLI_CHECK_NOT_NULL(out);
-    *out = NULL;
-    SLI_CHECK_NOT_NULL(path);
-    SL_TRY(sli_file_read(path, SLI_LOG_MOST_BYTES, &text, &bytes));
-    sl_status status = sli_run_history_parse(path, text, bytes, out);
-    free(text);
     return status;
 }
 

@@ -7,8 +7,6 @@
 
 #include <jansson.h>
 
-enum { SLI_LOG_MOST_BYTES = 1 << 30 };
-
 typedef enum sli_step_field {
     SLI_STEP_LOSS,
     SLI_STEP_GRAD_NORM,
@@ -69,8 +67,11 @@ struct sl_run_history {
     size_t step_count, step_room, eval_count, eval_room, memory_count, memory_room, pipeline_count,
         pipeline_room;
     bool memory_is_complete;  /* the next `memory` record begins a new list */
+    size_t most_records;      /* of steps and of evaluations, then old ones are thinned; 0: all */
     int64_t lines;            /* that were read */
-    int64_t missing, damaged; /* records that could not be written; lines that were cut off */
+    bool in_long_line;        /* what comes next belongs to a line that is too long */
+    int64_t missing, damaged; /* records that could not be written; lines that were cut off, or have
+                                 more than 1 MiB */
     bool ended;
     double seconds; /* of the whole run, if it has ended */
 };
@@ -78,10 +79,14 @@ struct sl_run_history {
 /* A history without records. */
 sl_status sli_run_history_create(const char *name, sl_run_history **out);
 
-/* Adds the records of the text's whole lines, whose bytes go to *used. Errors: SL_ERR_FORMAT, also
- * where a line is too long; SL_ERR_MEMORY. */
+/* Adds the records of the text's whole lines, whose bytes go to *used. After an error it has the
+ * bytes to the end of the line that is wrong: the lines after it can be added. Errors:
+ * SL_ERR_FORMAT, SL_ERR_MEMORY. */
 sl_status sli_run_history_add(sl_run_history *history, const char *text, size_t bytes,
                               size_t *used);
+
+/* Errors: SL_ERR_FORMAT where no run has begun. */
+sl_status sli_run_history_check(const sl_run_history *history);
 
 /* As sl_run_history_read of a file with these bytes. */
 sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 64, MOST_DEVICES = 1 << 16 };
+enum { MOST_RANKS = 64, MOST_DEVICES = 1 << 16, MOST_RECORDS = 1 << 18 /* of a kind: 32 MiB */ };
 static const double turn_seconds = 0.1, least_pause = 1, most_pause = 60, most_load = 0.005,
                     end_seconds = 1;
 
@@ -54,8 +54,7 @@ struct sl_live_page {
     sli_follower log;
     char *path, *name;
     last_step last;
-    bool grows;           /* records have come since the page was created */
-    sli_error_copy error; /* of reading the log */
+    bool grows; /* records have come since the page was created */
     pthread_t thread;
     atomic_bool begins, ends; /* the run has emptied its log, or resumed it; the page is to end */
 };
@@ -217,7 +216,8 @@ static sl_status draw_event(const sl_live_page *page, char **event, size_t *byte
     sli_c_numbers scope = sli_c_numbers_begin();
     fputs("data: ", to);
     sli_page_write_live_content(&(sli_page){.to = to, .runs = runs, .count = 1, .is_live = true},
-                                page->grows, page->error.status == SL_OK ? NULL : page->error.text);
+                                page->grows,
+                                page->log.error.status == SL_OK ? NULL : page->log.error.text);
     sli_c_numbers_end(scope);
     fputs("\n\n", to);
     if (fclose(to) != 0) {
@@ -237,19 +237,13 @@ static void publish_page(sl_live_page *page)
         sli_server_publish(page->server, event, bytes);
 }
 
-/* A log that cannot be read is not read again. */
 static void update_page(sl_live_page *page)
 {
-    bool changed = false;
-    if (atomic_exchange(&page->begins, false)) {
+    bool changed;
+    if (atomic_exchange(&page->begins, false))
         page->log.offset = 0;
-        page->error = (sli_error_copy){.status = SL_OK};
-    }
-    if (page->error.status == SL_OK) {
-        sli_error_save(&page->error, sli_follower_update(&page->log, &changed));
-        page->grows = page->grows || changed;
-        changed = changed || page->error.status != SL_OK;
-    }
+    (void)sli_follower_update(&page->log, &changed); /* the log keeps its error */
+    page->grows = page->grows || changed;
     if (use_step(page) || changed)
         publish_page(page);
 }
@@ -339,8 +333,10 @@ sl_status sl_live_page_create(const char *address, const char *log, const char *
     sl_status status = page->path && page->name
                            ? sli_follower_create(page->path, page->name, &page->log)
                            : sl_error(SL_ERR_MEMORY, "no memory for the live page");
-    if (status == SL_OK)
+    if (status == SL_OK) {
+        page->log.history->most_records = MOST_RECORDS;
         status = sli_follower_update(&page->log, &changed);
+    }
     if (status == SL_OK)
         status = sli_server_create(address, &page->server);
     if (status == SL_OK)

@@ -202,7 +202,8 @@ static void write_state(const sli_page *page, const sl_run_history *run)
     fputs("<p>", page->to);
     sli_markup_text(page->to, sli_page_short_name(page, run));
     fprintf(page->to,
-            ": %" PRId64 " records could not be written, %" PRId64 " lines were cut off.</p>\n",
+            ": %" PRId64 " records could not be written, %" PRId64
+            " lines were cut off or are too long.</p>\n",
             run->missing, run->damaged);
 }
 

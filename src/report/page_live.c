@@ -193,7 +193,7 @@ void sli_page_write_live_content(const sli_page *page, bool grows, const char *e
     sli_markup_text(page->to, run->name);
     fputs("</h1>\n", page->to);
     if (error) {
-        fputs("<p class=\"wrong\">The log cannot be read: ", page->to);
+        fputs("<p class=\"wrong\">A line of the log cannot be read: ", page->to);
         sli_markup_text(page->to, error);
         fputs("</p>\n", page->to);
     }

@@ -35,8 +35,10 @@ struct sl_run_log {
     const sl_run_info *info; /* since the run began */
     bool resumed;
     int64_t resumed_step, lost_steps;
-    json_t *left_out; /* names of tensors that were not loaded; NULL: none */
-    int64_t missing;  /* records since the last that was written */
+    json_t *left_out; /* names of tensors that were not loaded, as many as there is room for */
+    int64_t left_out_count;
+    size_t left_out_bytes;
+    int64_t missing; /* records since the last that was written */
     bool complained;
     sli_zscore losses, norms;
     int64_t nonfinite_steps;
@@ -259,7 +261,8 @@ static sl_status log_started(void *context, const sl_run_info *info)
             move_members(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
                                            "lost_steps", (json_int_t)log->lost_steps));
     if (log->left_out)
-        record = move_members(record, json_pack("{sO}", "left_out", log->left_out));
+        record = move_members(record, json_pack("{sO sI}", "left_out", log->left_out,
+                                                "left_out_count", (json_int_t)log->left_out_count));
     return log->resumed ? log_record(log, record) : write_record(log, record);
 }
 
@@ -403,6 +406,19 @@ static sl_status log_finished(void *context, const sl_run_info *info, const sl_r
                                          : json_null()));
 }
 
+/* Readers of logs refuse long records. As JSON a byte may take six. */
+static void add_left_out(sl_run_log *log, const char *tensor)
+{
+    enum { MOST_BYTES = 1 << 16 };
+    size_t bytes = strlen(tensor) + 1;
+    if (!log->left_out)
+        log->left_out = json_array();
+    if (log->left_out_bytes + bytes <= MOST_BYTES)
+        json_array_append_new(log->left_out, sli_json_text(tensor));
+    log->left_out_bytes += bytes;
+    log->left_out_count++;
+}
+
 /* Skipping, resuming and what is not loaded come before the run's record, which says the latter
  * two. */
 static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
@@ -414,10 +430,8 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
         log->resumed_step = event->step;
         log->lost_steps = event->lost_steps;
     }
-    if (event->kind == SL_WEIGHTS_LEFT_OUT && !log->left_out)
-        log->left_out = json_array();
     if (event->kind == SL_WEIGHTS_LEFT_OUT)
-        json_array_append_new(log->left_out, sli_json_text(event->tensor));
+        add_left_out(log, event->tensor);
     if (event->kind == SL_WEIGHTS_FAILED)
         return log_record(log,
                           json_pack("{ss sb sI so so}", "record", "weights", "saved", 0, "step",

@@ -2,8 +2,11 @@
 #include "report/history.h"
 #include "support/check.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char run_line[] = "{\"record\":\"run\",\"lr\":0.5,\"model\":{\"nhid\":8}}\n";
 
@@ -175,6 +178,80 @@ static void resumed_run_has_no_ranks_that_were_lost(void **state)
     sl_run_history_destroy(&history);
 }
 
+/* A file with a hole of 1.2 GB, which is a line of zeros, between two whole lines. */
+static void logs_of_any_size_are_read(void **state)
+{
+    static const char step[] =
+        "\n{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":2}\n";
+    const off_t hole = 1200000000;
+    sl_run_history *history;
+    const char *path = scratch_path(*state, "log");
+    write_file(path, run_line, sizeof run_line - 1);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, step, sizeof step - 1, hole), sizeof step - 1);
+    close(fd);
+    check_ok(sl_run_history_read(path, &history));
+    assert_int_equal(history->step_count, 1);
+    assert_int_equal(history->damaged, 1);
+    assert_int_equal(history->lines, 3);
+    sl_run_history_destroy(&history);
+}
+
+/* Also where a part of it comes after the other. */
+static void line_that_is_too_long_is_left_out(void **state)
+{
+    enum { LONG = 3 << 20 };
+    (void)state;
+    static const char rest[] = "\n{\"record\":\"end\",\"seconds\":9}\n";
+    size_t used;
+    char *text = malloc(LONG + sizeof rest);
+    assert_non_null(text);
+    memset(text, ' ', LONG);
+    memcpy(text + LONG, rest, sizeof rest);
+    for (size_t first = LONG; first >= 1 << 20; first -= 1 << 19) {
+        sl_run_history *history = parse(run_line);
+        check_ok(sli_run_history_add(history, text, first, &used));
+        check_ok(sli_run_history_add(history, text + used, strlen(text) - used, &used));
+        assert_int_equal(history->damaged, 1);
+        assert_true(history->ended);
+        sl_run_history_destroy(&history);
+    }
+    free(text);
+}
+
+static void old_records_are_thinned(void **state)
+{
+    enum { MOST = 64, STEPS = 10000 };
+    (void)state;
+    char line[256];
+    size_t used, most = 0;
+    sl_run_history *history = parse(run_line);
+    history->most_records = MOST;
+    for (int step = 1; step <= STEPS; step++) {
+        int bytes =
+            snprintf(line, sizeof line,
+                     "{\"record\":\"step\",\"epoch\":1,\"batch\":%d,\"step\":%d,\"loss\":%d}\n"
+                     "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":%d,"
+                     "\"loss\":%d}\n",
+                     step, step, step, step, step);
+        check_ok(sli_run_history_add(history, line, (size_t)bytes, &used));
+        most = history->step_count > most ? history->step_count : most;
+    }
+    assert_int_equal(most, MOST);
+    assert_in_range(history->eval_count, MOST / 2, MOST);
+    assert_int_equal(history->steps[0].step, 1);
+    for (size_t i = 1; i < history->step_count; i++) {
+        const sli_history_step *step = &history->steps[i];
+        assert_true(step->step > step[-1].step &&
+                    step->values[SLI_STEP_LOSS] == (double)step->step);
+        assert_true(i < history->step_count / 2 || step->step == step[-1].step + 1 ||
+                    i < 3 * history->step_count / 4);
+    }
+    assert_int_equal(history->steps[history->step_count - 1].step, STEPS);
+    sl_run_history_destroy(&history);
+}
+
 static void what_is_no_record_is_refused(void **state)
 {
     (void)state;
@@ -227,6 +304,9 @@ int history_tests(void)
         cmocka_unit_test(timelines_are_read),
         cmocka_unit_test(each_replica_has_its_last_pipeline),
         cmocka_unit_test(resumed_run_has_no_ranks_that_were_lost),
+        cmocka_unit_test_setup_teardown(logs_of_any_size_are_read, scratch_create, scratch_remove),
+        cmocka_unit_test(line_that_is_too_long_is_left_out),
+        cmocka_unit_test(old_records_are_thinned),
         cmocka_unit_test(what_is_no_record_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,7 +157,14 @@ static void another_log_in_the_file_begins_again(void **state)
     add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":4}\n");
     assert_true(read_until(fd, "step 1 of 5", got, sizeof got));
     add_line(*state, "{\"record\":7}\n");
-    assert_true(read_until(fd, "The log cannot be read: ", got, sizeof got));
+    assert_true(read_until(fd, "A line of the log cannot be read: ", got, sizeof got));
+    add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":4}\n");
+    assert_true(read_until(fd, "step 2 of 5", got, sizeof got));
+    write_file(path, as_long, sizeof as_long - 1);
+    assert_true(read_until(fd, "step 2 of 10", got, sizeof got));
+    add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":3,\"step\":3,\"loss\":4}\n");
+    assert_true(read_until(fd, "step 3 of 10", got, sizeof got));
+    assert_null(strstr(got, "cannot be read"));
     close(fd);
     sl_live_page_destroy(&page);
 }

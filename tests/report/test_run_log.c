@@ -1,3 +1,4 @@
+#include "report/history.h"
 #include "report/zscore.h"
 #include "train/small_run.h"
 
@@ -402,6 +403,35 @@ static void checkpoints_and_what_a_run_resumes_from_are_logged(void **state)
     sl_run_log_destroy(&log);
 }
 
+/* With more names than a record of 1 MiB has room for. */
+static void names_that_were_left_out_keep_the_log_readable(void **state)
+{
+    enum { TENSORS = 50000 };
+    const char *path = scratch_path(*state, "log.jsonl");
+    sl_run_history *history;
+    sl_run_log *log;
+    char name[80];
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    for (int i = 0; i < TENSORS; i++) {
+        snprintf(name, sizeof name, "transformer.layers.%d.self_attention.weight\x1b", i);
+        const sl_checkpoint_event event = {.kind = SL_WEIGHTS_LEFT_OUT, .tensor = name};
+        check_ok(reporter.checkpoint(reporter.context, &event));
+    }
+    sl_train_options options;
+    sl_train_options_default(&options);
+    const sl_run_info info = {.options = &options,
+                              .option_rows = {sl_plan_option_rows, sl_train_option_rows}};
+    check_ok(reporter.started(reporter.context, &info));
+    sl_run_log_destroy(&log);
+    check_ok(sl_run_history_read(path, &history));
+    assert_int_equal(history->damaged, 0);
+    const json_t *names = json_object_get(history->run, "left_out");
+    assert_in_range(json_array_size(names), 1000, TENSORS - 1);
+    assert_int_equal(json_integer_value(json_object_get(history->run, "left_out_count")), TENSORS);
+    sl_run_history_destroy(&history);
+}
+
 static void log_that_cannot_be_written_is_an_error(void **state)
 {
     (void)state;
@@ -544,6 +574,7 @@ int run_log_tests(void)
         WITH_SCRATCH(steps_have_z_scores),
         WITH_SCRATCH(weights_that_were_not_saved_are_logged),
         WITH_SCRATCH(checkpoints_and_what_a_run_resumes_from_are_logged),
+        WITH_SCRATCH(names_that_were_left_out_keep_the_log_readable),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
         WITH_SCRATCH(run_goes_on_without_records_there_is_no_room_for),
         WITH_SCRATCH(record_comes_after_a_line_that_was_cut_off),
