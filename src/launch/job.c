@@ -306,7 +306,7 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
 static void on_connection_end(void *owner, int index, sli_wire_state why)
 {
     attempt *self = owner;
-    if (why == SLI_WIRE_LOST)
+    if (why != SLI_WIRE_CLOSED) /* its supervisor may still run, and know nothing of this */
         self->lost_until = seconds_now(self) + lost_seconds;
     if (!self->ranks[index].ended && self->phase < RELEASED)
         end_rank(self, index, CONNECTION_LOST, 0);
