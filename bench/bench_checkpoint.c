@@ -191,10 +191,10 @@ static sl_status record_checkpoint(void *context, const sl_checkpoint_event *eve
 static void run_training(const char *text, const char *checkpoints, bool zero, int replicas,
                          record *of)
 {
-    sl_train_options options;
+    sl_train_options options = {0};
     sl_run_result result;
     sl_reporter reporters[MOST_REPLICAS];
-    sl_train_options_default(&options);
+    bench_check(sl_train_options_preset("transformer-tutorial", &options));
     options.data = text;
     options.model.emsize = options.model.nhid = 256;
     options.epochs = 1;

@@ -61,7 +61,7 @@ static void measure_once(const char *directory, int repeat, measurement *into)
     into->scanned = (scan_result){0, 0};
     start = bench_now();
     for (int split = 0; split < SL_SPLITS; split++)
-        scan_file(sl_corpus_path(corpus, (sl_split)split), &into->scanned);
+        scan_file(sl_corpus_name(corpus, (sl_split)split), &into->scanned);
     into->scan_seconds[repeat] = bench_now() - start;
     for (int split = 0; split < SL_SPLITS; split++)
         into->tokens += sl_corpus_tokens(corpus, (sl_split)split)->count;

@@ -125,24 +125,36 @@ enum { SL_SPLITS = 3 };
 
 const char *sl_split_name(sl_split split); /* "train", "valid", "test" */
 
-/* The path of a split's file in a directory: wiki.{train,valid,test}.tokens where one of these
- * exists, else {train,valid,test}.txt. `*out` is the caller's, to be freed with free. Errors:
- * SL_ERR_NOT_FOUND (no such directory, none of these files in it, or the split's missing beside the
- * others), SL_ERR_INVALID (not a directory), SL_ERR_IO, SL_ERR_MEMORY. */
-sl_status sl_split_path(const char *directory, sl_split split, char **out);
+/* A text with its splits, called `data` below, is either
+ *
+ *   - a directory with a file for each: wiki.{train,valid,test}.tokens where one of these exists,
+ *     else {train,valid,test}.txt; or
+ *   - one file, which is divided at line ends: lines that begin in the first 90% of its bytes are
+ *     for training, those of the next 5% for validation, those of the last 5% for the test. */
+
+/* The path of a split's file: a directory's, or the one file itself. `*out` is the caller's, to be
+ * freed with free. Errors: SL_ERR_NOT_FOUND (no such directory or file, none of these files in the
+ * directory, or the split's missing beside the others), SL_ERR_INVALID (a pipe or a device),
+ * SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sl_split_path(const char *data, sl_split split, char **out);
+
+/* The ids of a split. Errors: as sl_split_path and sl_tokens_read; SL_ERR_FORMAT where no line
+ * begins in that part of the one file. */
+sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split, sl_tokens *out);
 
 typedef struct sl_corpus sl_corpus;
 
-/* Reads a directory's three splits, each file once. `vocab` is borrowed for the corpus's life;
- * NULL: the corpus makes its own from the training text. Errors: as sl_split_path and
- * sl_tokens_read. */
-sl_status sl_corpus_load(const char *directory, const sl_vocab *vocab, sl_corpus **out);
+/* Reads the three splits. `vocab` is borrowed for the corpus's life; NULL: the corpus makes its own
+ * from the training text. Errors: as sl_split_read. */
+sl_status sl_corpus_load(const char *data, const sl_vocab *vocab, sl_corpus **out);
 void sl_corpus_destroy(sl_corpus **corpus);
 
 /* What the corpus has; these live as long as it. */
 const sl_vocab *sl_corpus_vocab(const sl_corpus *corpus);
 const sl_tokens *sl_corpus_tokens(const sl_corpus *corpus, sl_split split);
-const char *sl_corpus_path(const sl_corpus *corpus, sl_split split);
+/* The path of the split's file; of a part of a file, with which part behind it: "a.txt (the first
+ * 90%)". */
+const char *sl_corpus_name(const sl_corpus *corpus, sl_split split);
 
 /* ---- Batches ---------------------------------------------------------------------------- */
 

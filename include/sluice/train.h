@@ -1,11 +1,12 @@
 /* Training runs: from options to a trained, evaluated and saved language model.
  *
  * The library prints nothing. A run tells reporters what happens (sluice/report.h): the program's
- * progress display is one, the JSON run log another. Every run begins with the defaults:
+ * progress display is one, the JSON run log another. Every run begins with a preset or with
+ * sl_train_options_default:
  *
- *     sl_train_options options;
- *     sl_train_options_default(&options);
- *     options.data = "data/wikitext-2";
+ *     sl_train_options options = {0};
+ *     sl_train_options_preset("small", &options);
+ *     options.data = "book.txt";
  *     sl_train_run(&options, NULL, 0, &result);
  *
  * NULL is refused (sluice/status.h). */
@@ -108,7 +109,7 @@ typedef struct sl_train_options {
      * the tensors alone. */
     const sl_train_task *task;
 
-    const char *data;   /* directory of the text */
+    const char *data;   /* the text: a directory or a file (sluice/text.h) */
     int64_t bptt;       /* tokens of each row in a block */
     int64_t batch_size; /* rows of each shard in a training batch */
     int64_t eval_batch_size;
@@ -178,9 +179,9 @@ typedef struct sl_train_options {
     double best_possible_perplexity;
 } sl_train_options;
 
-/* The preset transformer-tutorial: emsize 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal,
- * bptt 35, batches of 20 and 10 rows, one stage, chunks 0, except_last, the first schedule, 3
- * epochs, SGD with SL_LR_DEFAULT (5.0) times 0.95 an epoch, clip 0.5, seed 1. */
+/* No preset: AdamW with SL_LR_DEFAULT (0.001) all the time, no weight decay, no clipping; 3 epochs,
+ * seed 1; one stage, chunks 0, except_last, the first schedule; and, for a language model, emsize
+ * 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal, bptt 35, batches of 20 and 10 rows. */
 void sl_train_options_default(sl_train_options *options);
 
 /* Sets all options but `data`, `init`, `partial`, `save` and `checkpoints` to a preset's. Errors:
@@ -202,8 +203,8 @@ int sl_train_options_replicas(const sl_train_options *options);
 int sl_train_options_chunks(const sl_train_options *options);
 
 /* The learning rate that a run begins with: lr.lr, or where that is SL_LR_DEFAULT 5.0 for SGD, as
- * in the tutorials, and 0.001 for AdamW, as in PyTorch. A run that resumes with SL_LR_DEFAULT keeps
- * the rate of its checkpoint. */
+ * in the tutorials, and 0.001 for AdamW, as in PyTorch. A task has no default rate for SGD. A run
+ * that resumes with SL_LR_DEFAULT keeps the rate of its checkpoint. */
 double sl_train_options_lr(const sl_train_options *options);
 
 /* The options as rows (sluice/option.h) of fields of sl_train_options; each array ends with a row

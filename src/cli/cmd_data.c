@@ -40,9 +40,9 @@ static void show_counts(const sl_corpus *corpus)
         const sl_tokens *of = sl_corpus_tokens(corpus, split);
         printf("%-6s %12s %14s %14s  ", sl_split_name(split), cli_count_text(of->line_count).text,
                cli_count_text(of->count).text, cli_count_text(of->unknown_count).text);
-        cli_print_text(sl_corpus_path(corpus, split), 0);
+        cli_print_text(sl_corpus_name(corpus, split), 0);
         printf("\n");
-        cli_warn_of_text(&(sl_text_info){.path = sl_corpus_path(corpus, split),
+        cli_warn_of_text(&(sl_text_info){.path = sl_corpus_name(corpus, split),
                                          .invalid_bytes = of->invalid_bytes},
                          NULL, NULL);
     }
@@ -119,12 +119,14 @@ static sl_status run_data(cli_line *line, void *parsed)
 const cli_command cmd_data = {
     .name = "data",
     .summary = "show a directory of text, or write a synthetic one",
-    .arguments = "DIR\n--synthetic DIR",
-    .doc = "Shows the sizes and the vocabulary of the texts in a directory: "
-           "wiki.{train,valid,test}.tokens or {train,valid,test}.txt. "
-           "Text is cut into tokens as by torchtext's basic_english. The vocabulary is that of "
-           "the training text, the most frequent token first. For a synthetic corpus, the "
-           "perplexity of the best possible model is shown too.",
+    .arguments = "DIR|FILE\n--synthetic DIR",
+    .doc =
+        "Shows the sizes and the vocabulary of the texts in a directory, "
+        "wiki.{train,valid,test}.tokens or {train,valid,test}.txt, or of one text file, of which "
+        "90% are for training, 5% for validation and 5% for the test. "
+        "Text is cut into tokens as by torchtext's basic_english. The vocabulary is that of "
+        "the training text, the most frequent token first. For a synthetic corpus, the "
+        "perplexity of the best possible model is shown too.",
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run_data,

@@ -104,14 +104,14 @@ static sl_status run_eval(cli_line *line, void *parsed)
     char *path = NULL;
     (void)line;
     if (!from->run.init || !from->run.data)
-        cli_refuse("eval needs --init FILE and --data DIR");
+        cli_refuse("eval needs --init FILE and --data DIR|FILE");
     if (from->logits)
         SL_TRY(sl_error_context(sl_train_check_output(&from->run, from->logits), "--logits: "));
     sl_status status = cli_saved_model_load(&from->run, &model);
     if (status == SL_OK)
         status = sl_split_path(from->run.data, from->split, &path);
     if (status == SL_OK)
-        status = sl_tokens_read(model.vocab, path, &tokens);
+        status = sl_split_read(model.vocab, from->run.data, from->split, &tokens);
     if (status == SL_OK)
         status = evaluate_text(from, &model, path, &tokens);
     sl_tokens_free(&tokens);

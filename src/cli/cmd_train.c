@@ -331,8 +331,8 @@ static void check_settings(settings *parsed)
 {
     sl_save_options *checkpoints = &parsed->run.checkpoints;
     if (!parsed->run.data)
-        cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
-                   "{train,valid,test}.txt");
+        cli_refuse("train needs --data, a text file, or a directory with "
+                   "wiki.{train,valid,test}.tokens or {train,valid,test}.txt");
     if (!checkpoints->resume || strcmp(checkpoints->resume, "auto") != 0)
         return;
     if (!checkpoints->directory)

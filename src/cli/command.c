@@ -265,7 +265,7 @@ void cli_settings_default(const cli_command *command, void *settings)
     const sl_option *row;
     memset(settings, 0, command->settings_bytes);
     if (command->run_options[0])
-        sl_train_options_default(settings);
+        (void)sl_train_options_preset(sl_preset_names[0], settings);
     for (int i = 0; (row = cli_row(command, i)); i++)
         if (row->initial)
             set_option(&(cli_given){row, row->initial}, settings);

@@ -1,4 +1,6 @@
-/* Token ids of texts, and of a directory of text files, one for each split. */
+/* Token ids of texts, of a directory of text files, one for each split, and of one file that is
+ * divided into splits. */
+#define _GNU_SOURCE /* asprintf */
 #include "sluice/text.h"
 
 #include "core/error.h"
@@ -23,6 +25,13 @@ typedef struct sink {
     size_t room;  /* of tokens.ids */
     size_t bytes; /* of the lines, without their ends */
 } sink;
+
+/* Of a file, in hundredths of its bytes: the lines that begin there. */
+typedef struct part {
+    unsigned from, to;
+} part;
+
+static const part whole = {0, 100};
 
 void sl_tokens_free(sl_tokens *tokens)
 {
@@ -108,17 +117,32 @@ static sl_status check_is_text(const sink *from, const char *path)
                     path, from->bytes, (long long)invalid, (long long)controls);
 }
 
-static sl_status add_file(sink *to, sli_line_reader *reader, const char *path)
+/* The first byte of the file behind so many hundredths of it. */
+static uint64_t bytes_of(uint64_t file_bytes, unsigned hundredths)
+{
+    return file_bytes / 100 * hundredths + file_bytes % 100 * hundredths / 100;
+}
+
+static sl_status add_file(sink *to, sli_line_reader *reader, const char *path, part of)
 {
     const char *line;
     size_t bytes;
-    SL_TRY(open_sink(to, sli_line_reader_file_bytes(reader)));
-    for (;;) {
+    uint64_t all = sli_line_reader_file_bytes(reader), at = 0;
+    uint64_t first = bytes_of(all, of.from), end = bytes_of(all, of.to);
+    SL_TRY(open_sink(to, end - first));
+    while (of.to == whole.to || at < end) { /* a file may grow */
         SL_TRY(sli_line_reader_next(reader, &line, &bytes));
         if (!line)
             break;
-        SL_TRY(add_line(to, line, bytes));
+        if (at >= first)
+            SL_TRY(add_line(to, line, bytes));
+        at += bytes + 1;
     }
+    if (to->tokens.line_count == 0 && at > 0)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s: no line begins there: a text with so few lines needs a directory with "
+                        "a file for each split",
+                        path);
     if (to->tokens.line_count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
     if (to->tokens.count == 0)
@@ -127,12 +151,13 @@ static sl_status add_file(sink *to, sli_line_reader *reader, const char *path)
     return check_is_text(to, path);
 }
 
-static sl_status read_file(sink *to, const char *path, sl_tokens *out)
+/* `name` is what errors call the part. */
+static sl_status read_file(sink *to, const char *path, const char *name, part of, sl_tokens *out)
 {
     sli_line_reader *reader = NULL;
     sl_status status = sli_line_reader_open(path, &reader);
     if (status == SL_OK)
-        status = add_file(to, reader, path);
+        status = add_file(to, reader, name, of);
     sli_line_reader_close(&reader);
     return close_sink(to, status, out);
 }
@@ -140,15 +165,7 @@ static sl_status read_file(sink *to, const char *path, sl_tokens *out)
 sl_status sl_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out)
 {
     sink to = {.vocab = vocab};
-    return read_file(&to, path, out);
-}
-
-/* As sl_tokens_read, but that the ids are the builder's provisional ones, and the tokens are
- * counted there. */
-static sl_status read_and_count(sl_vocab_builder *builder, const char *path, sl_tokens *out)
-{
-    sink to = {.builder = builder};
-    return read_file(&to, path, out);
+    return read_file(&to, path, path, whole, out);
 }
 
 /* ---- Finding the files ------------------------------------------------------------------ */
@@ -177,14 +194,15 @@ static sl_status name_file(const char *directory, const naming *as, sl_split spl
     return SL_OK;
 }
 
-static sl_status check_directory(const char *directory)
+static sl_status check_data(const char *data, bool *is_file)
 {
+    static const char expected[] = "expected a directory of text files, or a file of text";
     struct stat about;
-    if (stat(directory, &about) != 0)
-        return sli_io_error(directory, "expected a directory of text files");
-    if (!S_ISDIR(about.st_mode))
-        return sl_error(SL_ERR_INVALID, "%s: expected a directory of text files, got a file",
-                        directory);
+    if (stat(data, &about) != 0)
+        return sli_io_error(data, expected);
+    *is_file = S_ISREG(about.st_mode);
+    if (!*is_file && !S_ISDIR(about.st_mode))
+        return sl_error(SL_ERR_INVALID, "%s: %s, got a pipe or a device", data, expected);
     return SL_OK;
 }
 
@@ -208,12 +226,10 @@ static sl_status find_naming(const char *directory, const naming **out)
                     directory);
 }
 
-sl_status sl_split_path(const char *directory, sl_split split, char **out)
+static sl_status find_file(const char *directory, sl_split split, char **out)
 {
     const naming *as;
     struct stat about;
-    *out = NULL;
-    SL_TRY(check_directory(directory));
     SL_TRY(find_naming(directory, &as));
     SL_TRY(name_file(directory, as, split, out));
     if (stat(*out, &about) == 0)
@@ -227,12 +243,79 @@ sl_status sl_split_path(const char *directory, sl_split split, char **out)
     return status;
 }
 
+/* A split's text: a file, or a part of one. */
+typedef struct source {
+    char *path, *name; /* the name says which part */
+    part of;
+} source;
+
+static void source_clear(source *from)
+{
+    free(from->path);
+    free(from->name);
+    *from = (source){0};
+}
+
+static sl_status name_source(const char *data, sl_split split, bool is_file, source *out)
+{
+    static const part parts[SL_SPLITS] = {{0, 90}, {90, 95}, {95, 100}};
+    static const char *const names[SL_SPLITS] = {" (the first 90%)", " (the next 5%)",
+                                                 " (the last 5%)"};
+    out->of = is_file ? parts[split] : whole;
+    if (is_file)
+        out->path = strdup(data);
+    else
+        SL_TRY(find_file(data, split, &out->path));
+    if (!out->path || asprintf(&out->name, "%s%s", out->path, is_file ? names[split] : "") < 0)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for the name of a file", data);
+    return SL_OK;
+}
+
+/* Clears *out after an error. */
+static sl_status find_source(const char *data, sl_split split, source *out)
+{
+    bool is_file;
+    *out = (source){0};
+    SL_TRY(check_data(data, &is_file));
+    sl_status status = name_source(data, split, is_file, out);
+    if (status != SL_OK)
+        source_clear(out);
+    return status;
+}
+
+sl_status sl_split_path(const char *data, sl_split split, char **out)
+{
+    source from;
+    *out = NULL;
+    SL_TRY(find_source(data, split, &from));
+    *out = from.path;
+    from.path = NULL;
+    source_clear(&from);
+    return SL_OK;
+}
+
 /* ---- Reading them ----------------------------------------------------------------------- */
+
+static sl_status read_source(sink *to, const source *from, sl_tokens *out)
+{
+    return read_file(to, from->path, from->name, from->of, out);
+}
+
+sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split, sl_tokens *out)
+{
+    source from;
+    sink to = {.vocab = vocab};
+    *out = (sl_tokens){0};
+    SL_TRY(find_source(data, split, &from));
+    sl_status status = read_source(&to, &from, out);
+    source_clear(&from);
+    return status;
+}
 
 struct sl_corpus {
     const sl_vocab *vocab;
     sl_vocab *own_vocab; /* the same, where the corpus made it */
-    char *paths[SL_SPLITS];
+    source sources[SL_SPLITS];
     sl_tokens tokens[SL_SPLITS];
 };
 
@@ -245,7 +328,7 @@ static sl_status read_training_text(sl_corpus *corpus)
     sl_vocab_builder *builder = NULL;
     sl_status status = sl_vocab_builder_create(&builder);
     if (status == SL_OK)
-        status = read_and_count(builder, corpus->paths[SL_SPLIT_TRAIN], tokens);
+        status = read_source(&(sink){.builder = builder}, &corpus->sources[SL_SPLIT_TRAIN], tokens);
     if (status != SL_OK)
         goto done;
     final_ids = malloc((size_t)sl_vocab_builder_size(builder) * sizeof *final_ids);
@@ -266,26 +349,27 @@ done:
     return status;
 }
 
-static sl_status load_splits(sl_corpus *corpus, const char *directory)
+static sl_status load_splits(sl_corpus *corpus, const char *data)
 {
     for (int split = 0; split < SL_SPLITS; split++)
-        SL_TRY(sl_split_path(directory, (sl_split)split, &corpus->paths[split]));
+        SL_TRY(find_source(data, (sl_split)split, &corpus->sources[split]));
     if (!corpus->vocab)
         SL_TRY(read_training_text(corpus));
     for (int split = 0; split < SL_SPLITS; split++)
         if (!corpus->tokens[split].ids)
-            SL_TRY(sl_tokens_read(corpus->vocab, corpus->paths[split], &corpus->tokens[split]));
+            SL_TRY(read_source(&(sink){.vocab = corpus->vocab}, &corpus->sources[split],
+                               &corpus->tokens[split]));
     return SL_OK;
 }
 
-sl_status sl_corpus_load(const char *directory, const sl_vocab *vocab, sl_corpus **out)
+sl_status sl_corpus_load(const char *data, const sl_vocab *vocab, sl_corpus **out)
 {
     *out = NULL;
     sl_corpus *corpus = calloc(1, sizeof *corpus);
     if (!corpus)
         return sl_error(SL_ERR_MEMORY, "sl_corpus_load: no memory");
     corpus->vocab = vocab;
-    sl_status status = load_splits(corpus, directory);
+    sl_status status = load_splits(corpus, data);
     if (status != SL_OK)
         sl_corpus_destroy(&corpus);
     *out = corpus;
@@ -298,7 +382,7 @@ void sl_corpus_destroy(sl_corpus **corpus)
         return;
     for (int split = 0; split < SL_SPLITS; split++) {
         sl_tokens_free(&(*corpus)->tokens[split]);
-        free((*corpus)->paths[split]);
+        source_clear(&(*corpus)->sources[split]);
     }
     sl_vocab_destroy(&(*corpus)->own_vocab);
     free(*corpus);
@@ -315,7 +399,7 @@ const sl_tokens *sl_corpus_tokens(const sl_corpus *corpus, sl_split split)
     return &corpus->tokens[split];
 }
 
-const char *sl_corpus_path(const sl_corpus *corpus, sl_split split)
+const char *sl_corpus_name(const sl_corpus *corpus, sl_split split)
 {
-    return corpus->paths[split];
+    return corpus->sources[split].name;
 }

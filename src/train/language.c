@@ -27,7 +27,7 @@ static sl_status cut_split(const sli_language *language, sl_split split, int64_t
     if (status == SL_OK)
         status = sl_batches_shard(&cut, (int)(first / columns), (int)(rows / columns), out);
     return language->corpus
-               ? sl_error_context(status, "%s: ", sl_corpus_path(language->corpus, split))
+               ? sl_error_context(status, "%s: ", sl_corpus_name(language->corpus, split))
                : status;
 }
 

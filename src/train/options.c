@@ -161,7 +161,7 @@ static char *print_save_every(const void *object)
 #define MODEL              .group = "Model", .in_model = true, .affects_numbers = always
 
 const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
-                                       NULL};
+                                       "small", NULL};
 static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
 /* Limits of single sizes, beyond any machine; check_batches checks their product. */
@@ -171,7 +171,8 @@ enum { MAX_ROWS = 1 << 20 };
 /* clang-format off */
 const sl_option sl_plan_option_rows[] = {
     {.name = "preset", .value = "NAME", FIELD(TEXT, preset), .choices = sl_preset_names,
-     .help = "Start from the settings of a PyTorch tutorial; other options override them"},
+     .help = "Start from the settings of a PyTorch tutorial, or from those of small, which is for "
+             "texts of one's own; other options override them"},
 
     {.name = "emsize", .value = "N", MODEL, FIELD(INT64, model.emsize), RANGE(1, SL_MAX_WIDTH),
      .help = "Width of the embeddings and of each layer; must be even"},
@@ -278,8 +279,10 @@ const sl_option sl_plan_option_rows[] = {
 };
 
 const sl_option sl_train_option_rows[] = {
-    {.name = "data", .value = "DIR", .group = "Batches", FIELD(TEXT, data),
-     .help = "Directory of text: wiki.{train,valid,test}.tokens or {train,valid,test}.txt"},
+    {.name = "data", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, data),
+     .help = "Directory of text: wiki.{train,valid,test}.tokens or {train,valid,test}.txt; or one "
+             "text file, whose first 90% is for training, the next 5% for validation and the last "
+             "5% for the test"},
     {.name = "eval-batch-size", .value = "N", .group = "Batches", FIELD(INT64, eval_batch_size),
      RANGE(1, MAX_ROWS), .affects_numbers = always,
      .help = "Rows of an evaluation batch; the text is cut into as many columns"},
@@ -400,7 +403,6 @@ const sl_option *sl_train_option_row(int index)
 void sl_train_options_default(sl_train_options *options)
 {
     *options = (sl_train_options){
-        .preset = sl_preset_names[0],
         .schedule = sl_schedule_names[0],
         .bptt = 35,
         .batch_size = 20,
@@ -408,15 +410,26 @@ void sl_train_options_default(sl_train_options *options)
         .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
         .accumulate = 1,
         .epochs = 3,
-        .lr = {.kind = SL_LR_STEP, .lr = SL_LR_DEFAULT, .gamma = 0.95, .step_epochs = 1},
-        .clip = 0.5,
+        .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
+        .lr = {.kind = SL_LR_STEP, .lr = SL_LR_DEFAULT},
         .seed = 1,
     };
+}
+
+/* Language Modeling with nn.Transformer and torchtext. */
+static void set_transformer_tutorial(sl_train_options *options)
+{
+    sl_train_options_default(options);
+    options->optimizer.kind = SL_OPTIMIZER_SGD;
+    options->lr.gamma = 0.95;
+    options->lr.step_epochs = 1;
+    options->clip = 0.5;
 }
 
 /* Training Transformer models using Pipeline Parallelism. */
 static void set_pipeline_tutorial(sl_train_options *options)
 {
+    set_transformer_tutorial(options);
     options->model.emsize = options->model.nhid = 4096;
     options->model.nlayers = 12;
     options->model.nhead = 16;
@@ -429,6 +442,7 @@ static void set_pipeline_tutorial(sl_train_options *options)
 /* Training Transformer models using Distributed Data Parallel and Pipeline Parallelism. */
 static void set_ddp_pipeline(sl_train_options *options)
 {
+    set_pipeline_tutorial(options);
     options->replicas = 2;
     options->model.nlayers = 8;
     options->model.position_is_parameter = true;
@@ -436,21 +450,42 @@ static void set_ddp_pipeline(sl_train_options *options)
     options->recompute = SL_RECOMPUTE_NEVER;
 }
 
+/* What most people train small models of their own texts with today: GPT-2's form of the model, and
+ * nanoGPT's weight decay. */
+static void set_small(sl_train_options *options)
+{
+    sl_train_options_default(options);
+    options->model.emsize = 256;
+    options->model.nhid = 1024;
+    options->model.nlayers = options->model.nhead = 4;
+    options->model.activation = SL_ACTIVATION_GELU;
+    options->model.pre_norm = true;
+    options->bptt = 64;
+    options->batch_size = 16;
+    options->eval_batch_size = 8; /* a short text has short columns */
+    options->optimizer.weight_decay = 0.1f;
+    options->optimizer.decay = SL_DECAY_MATRICES;
+    options->lr.kind = SL_LR_COSINE;
+    options->lr.warmup_steps = 50;
+    options->clip = 1;
+    options->recompute = SL_RECOMPUTE_NEVER;
+}
+
 sl_status sl_train_options_preset(const char *name, sl_train_options *options)
 {
-    static void (*const set[])(sl_train_options *) = {sl_train_options_default,
-                                                      set_pipeline_tutorial, set_ddp_pipeline};
+    static void (*const set[])(sl_train_options *) = {set_transformer_tutorial,
+                                                      set_pipeline_tutorial, set_ddp_pipeline,
+                                                      set_small};
     SLI_CHECK_NOT_NULL(name);
     SLI_CHECK_NOT_NULL(options);
     sl_train_options made = {0};
     if (sl_option_set(sl_option_find(sl_plan_option_rows, "preset"), &made, name) != SL_OK)
         return sl_error(SL_ERR_NOT_FOUND, "%s", sl_error_text());
-    for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
-        set[i](&made); /* each changes the one before */
-        made.preset = sl_preset_names[i];
-        if (strcmp(made.preset, name) == 0)
-            break;
-    }
+    size_t index = 0;
+    while (strcmp(sl_preset_names[index], name) != 0)
+        index++;
+    set[index](&made);
+    made.preset = sl_preset_names[index];
     made.data = options->data;
     made.init = options->init;
     made.partial = options->partial;
@@ -522,6 +557,9 @@ sl_status sl_train_options_check(const sl_train_options *options)
         SL_TRY(sl_option_check(row, &filled));
     if (options->task)
         SL_TRY(check_task(options->task));
+    if (options->task && options->optimizer.kind == SL_OPTIMIZER_SGD &&
+        options->lr.lr == SL_LR_DEFAULT && !options->checkpoints.resume)
+        return sl_error(SL_ERR_INVALID, "sgd has no default learning rate for a task: set lr.lr");
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
     SL_TRY(sli_layout_check(options));

@@ -103,7 +103,7 @@ static void describe_run(sli_run *run)
     };
     for (int split = 0; split < SL_SPLITS && run->corpus; split++) {
         const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
-        run->info.texts[split] = (sl_text_info){.path = sl_corpus_path(run->corpus, split),
+        run->info.texts[split] = (sl_text_info){.path = sl_corpus_name(run->corpus, split),
                                                 .tokens = tokens->count,
                                                 .unknown = tokens->unknown_count,
                                                 .invalid_bytes = tokens->invalid_bytes};

@@ -268,13 +268,13 @@ static const refusal refusals[] = {
     {"--save ''", 2, "--save must not be empty\n"},
     {"--log-json=", 2, "--log-json must not be empty\n"},
     {"--data /nowhere", 1, "/nowhere: expected a directory of text files"},
-    {"--data /dev/null", 1, "/dev/null: expected a directory of text files, got a file\n"},
+    {"--data /dev/null", 1, "/dev/null: expected a directory of text files, or a file"},
     {"--save /nowhere/model.safetensors", 1, "its directory does not exist\n"},
     {"--save /dev/full", 1, "/dev/full: "},
     {"--log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},
     {"--log-json /dev", 1, "/dev: the run log cannot be written: Is a directory"},
     {"--init /nowhere/model.safetensors", 1, "/nowhere/model.safetensors: cannot be opened"},
-    {"--preset x", 2, "preset must be transformer-tutorial, pipeline-tutorial or ddp-pipeline"},
+    {"--preset x", 2, "preset must be transformer-tutorial, pipeline-tutorial, ddp-pipeline or "},
     {"--chunks 0", 2, "--chunks must be a whole number from 1 to 4096, got \"0\"\n"},
     {"--seed -1", 2, "--seed must be a whole number from 0 to 2^64 - 1, got \"-1\"\n"},
     {"--dropout 1", 2, "--dropout must be at least 0 and below 1, got \"1\"\n"},
@@ -358,7 +358,7 @@ static void data_that_are_no_text_are_refused(void **state)
     scratch *in = *state;
     program_run run;
     program_start(&run, "train");
-    check_refused(&run, 2, "train needs --data DIR, a directory with wiki.{train,valid,test}");
+    check_refused(&run, 2, "train needs --data, a text file, or a directory with wiki.");
     program_start(&run, "train --data %s", in->directory);
     check_refused(&run, 1,
                   ": has neither wiki.{train,valid,test}.tokens nor {train,valid,test}.txt");

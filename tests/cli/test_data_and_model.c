@@ -121,7 +121,8 @@ static void failure_is_one_sentence_and_status_1(void **state)
     scratch *in = *state;
     program_run run;
     program_start(&run, "data /nowhere");
-    check_refused(&run, 1, "sluice: /nowhere: expected a directory of text files: ");
+    check_refused(&run, 1,
+                  "sluice: /nowhere: expected a directory of text files, or a file of text: ");
     program_succeed(&run, "data --synthetic %s --tokens 10 --head 0", in->directory);
     program_start(&run, "data %s --vocab %s/no/vocab", in->directory, in->directory);
     assert_int_equal(run.status, 1);
@@ -326,7 +327,8 @@ static void impossible_model_is_refused(void **state)
     program_start(&run, "model --ntokens 0");
     check_refused(&run, 2, "--ntokens must be a whole number from 1 to 2147483647, got \"0\"\n");
     program_start(&run, "model --preset transformer");
-    check_refused(&run, 2, "preset must be transformer-tutorial, pipeline-tutorial or ");
+    check_refused(&run, 2,
+                  "preset must be transformer-tutorial, pipeline-tutorial, ddp-pipeline or ");
     program_start(&run, "model --data /nowhere");
     check_refused(&run, 1, "/nowhere: expected a directory of text files");
 }

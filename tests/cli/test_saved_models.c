@@ -198,7 +198,7 @@ static void what_cannot_be_evaluated_is_refused(void **state)
     program_run run;
     const char *at = in->directory;
     program_start(&run, "eval --data %s", at);
-    check_refused(&run, 2, "eval needs --init FILE and --data DIR\n");
+    check_refused(&run, 2, "eval needs --init FILE and --data DIR|FILE\n");
     program_start(&run, "eval --init %s/none --data %s", at, at);
     check_refused(&run, 1, "/none: cannot be opened");
     program_start(&run, "eval --init %s/train.txt --data %s", at, at);
@@ -431,6 +431,30 @@ static void text_that_is_mostly_unknown_is_warned_of(void **state)
     check_warned(&run, "");
 }
 
+/* What validation and test have is said, and "eval" evaluates the same part. */
+static void one_file_is_divided_for_training(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char last[64];
+    program_succeed(&run,
+                    "train --data %s/train.txt " TINY_MODEL
+                    " --bptt 8 --batch-size 8 --epochs 1 --eval-batch-size 4 "
+                    "--max-batches 5 --save %s/one.safetensors",
+                    in->directory, in->directory);
+    check_line(run.out, "^  train +3,6[0-9]+ tokens  /.*/train\\.txt \\(the first 90%\\)$");
+    check_line(run.out, "^  valid +2[0-9]+ tokens  /.*/train\\.txt \\(the next 5%\\)$");
+    check_line(run.out, "^  test +[12][0-9]+ tokens  /.*/train\\.txt \\(the last 5%\\)$");
+    snprintf(last, sizeof last, "test ppl %8.2f", number_after(run.out, "| test ppl"));
+    program_succeed(&run,
+                    "eval --init %s/one.safetensors --data %s/train.txt --eval-batch-size 4 "
+                    "--bptt 8",
+                    in->directory, in->directory);
+    assert_float_equal(number_after(run.out, "test ppl"), number_after(last, "test ppl"), 0.0051);
+    remove(scratch_path(in, "one.vocab.txt"));
+    assert_int_equal(remove(scratch_path(in, "one.safetensors")), 0);
+}
+
 int saved_models_tests(void)
 {
     if (!program_exists())
@@ -440,6 +464,7 @@ int saved_models_tests(void)
         cmocka_unit_test(control_characters_in_a_tensors_name_are_escaped),
         cmocka_unit_test(saved_weights_give_the_loss_that_the_run_ended_with),
         cmocka_unit_test(split_and_stages_are_chosen),
+        cmocka_unit_test(one_file_is_divided_for_training),
         cmocka_unit_test(batches_are_as_many_as_asked_for),
         cmocka_unit_test(logits_of_the_first_batch_are_written),
         cmocka_unit_test(logits_overwrite_nothing_that_is_read),

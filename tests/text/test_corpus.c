@@ -31,6 +31,39 @@ static void expect_tokens(const sl_vocab *vocab, const sl_tokens *tokens, const 
 
 /* ---- Reading ----------------------------------------------------------------------------- */
 
+/* Of 20 lines of 10 bytes, 18 are for training, and one each for validation and test. A line across
+ * a border is where it begins. */
+static void one_file_is_divided_by_lines(void **state)
+{
+    scratch *in = *state;
+    char text[512] = "", expected[SL_SPLITS][256] = {"", "", ""}, name[600];
+    static const char *const parts[SL_SPLITS] = {"the first 90%", "the next 5%", "the last 5%"};
+    for (int i = 0; i < 20; i++) {
+        sl_split split = i < 18 ? SL_SPLIT_TRAIN : i == 18 ? SL_SPLIT_VALID : SL_SPLIT_TEST;
+        bool is_longer = i == 17;
+        sprintf(text + strlen(text), "the w%d%s\n", i, is_longer ? "  x" : i < 10 ? "   " : "  ");
+        if (split == SL_SPLIT_TRAIN)
+            sprintf(expected[split] + strlen(expected[split]), "the w%d %s", i,
+                    is_longer ? "x " : "");
+        else
+            strcpy(expected[split], "the <unk> ");
+    }
+    write_text(in, "book.txt", text);
+    sl_corpus *corpus;
+    check_ok(sl_corpus_load(scratch_path(in, "book.txt"), NULL, &corpus));
+    for (int split = 0; split < SL_SPLITS; split++) {
+        sl_tokens tokens;
+        expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, (sl_split)split),
+                      expected[split]);
+        snprintf(name, sizeof name, "%s (%s)", in->path, parts[split]);
+        assert_string_equal(sl_corpus_name(corpus, (sl_split)split), name);
+        check_ok(sl_split_read(sl_corpus_vocab(corpus), in->path, (sl_split)split, &tokens));
+        expect_tokens(sl_corpus_vocab(corpus), &tokens, expected[split]);
+        sl_tokens_free(&tokens);
+    }
+    sl_corpus_destroy(&corpus);
+}
+
 static void splits_are_read_with_the_training_texts_vocabulary(void **state)
 {
     scratch *in = *state;
@@ -49,7 +82,7 @@ static void splits_are_read_with_the_training_texts_vocabulary(void **state)
     assert_int_equal(sl_vocab_size(vocab), 8);
     assert_int_equal(sl_vocab_id(vocab, "the", 3), 1);
     assert_int_equal(sl_vocab_id(vocab, "=", 1), 2);
-    assert_string_equal(sl_corpus_path(corpus, SL_SPLIT_TEST), scratch_path(in, "test.txt"));
+    assert_string_equal(sl_corpus_name(corpus, SL_SPLIT_TEST), scratch_path(in, "test.txt"));
     sl_corpus_destroy(&corpus);
     sl_corpus_destroy(&corpus);
 }
@@ -143,13 +176,20 @@ static void expect_refusal(const char *directory, const char *path, sl_status co
 static void directory_that_is_none_is_refused(void **state)
 {
     scratch *in = *state;
-    char file[512];
     expect_refusal("/nowhere/at/all", "/nowhere/at/all", SL_ERR_NOT_FOUND, "No such file");
-    write_text(in, "file", "text");
-    snprintf(file, sizeof file, "%s", scratch_path(in, "file"));
-    expect_refusal(file, file, SL_ERR_INVALID, "expected a directory of text files, got a file");
+    expect_refusal("/dev/null", "/dev/null", SL_ERR_INVALID,
+                   "expected a directory of text files, or a file of text, got a pipe or a device");
     expect_refusal(in->directory, in->directory, SL_ERR_NOT_FOUND,
                    "has neither wiki.{train,valid,test}.tokens nor {train,valid,test}.txt");
+}
+
+static void part_of_a_file_without_lines_is_refused(void **state)
+{
+    scratch *in = *state;
+    char name[600];
+    write_text(in, "line.txt", "one line without an end");
+    snprintf(name, sizeof name, "%s (the next 5%%)", scratch_path(in, "line.txt"));
+    expect_refusal(in->path, name, SL_ERR_FORMAT, "no line begins there: a text with so few lines");
 }
 
 static void split_that_is_missing_is_named(void **state)
@@ -345,6 +385,8 @@ int corpus_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(splits_are_read_with_the_training_texts_vocabulary),
         WITH_SCRATCH(given_vocabulary_is_used_for_every_split),
+        WITH_SCRATCH(one_file_is_divided_by_lines),
+        WITH_SCRATCH(part_of_a_file_without_lines_is_refused),
         WITH_SCRATCH(wikitext_names_go_before_plain_ones),
         WITH_SCRATCH(text_in_memory_is_encoded),
         cmocka_unit_test(wikitext_2_has_its_known_counts),

@@ -91,8 +91,8 @@ static inline int small_corpus_create(void **state)
 /* Three layers, dropout on, micro-batches of 3, 3 and 1 rows, and two threads in all. */
 static inline sl_train_options small_options(scratch *in)
 {
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.data = in->directory;
     options.model.emsize = 16;
     options.model.nhid = 24;

@@ -9,17 +9,15 @@
 
 /* ---- Presets ------------------------------------------------------------------------------ */
 
-static void defaults_are_the_first_tutorials(void **state)
+static void first_preset_has_its_tutorials_numbers(void **state)
 {
     (void)state;
-    sl_train_options fresh, preset = {.data = "data"};
-    sl_train_options_default(&fresh);
+    sl_train_options fresh = {.data = "data"};
+    check_ok(sl_train_options_preset("transformer-tutorial", &fresh));
     check_ok(sl_train_options_check(&fresh));
-    check_ok(sl_train_options_preset("transformer-tutorial", &preset));
-    assert_string_equal(preset.data, "data");
-    preset.data = NULL;
-    assert_memory_equal(&fresh, &preset, sizeof fresh);
+    assert_string_equal(fresh.data, "data");
     assert_string_equal(fresh.preset, "transformer-tutorial");
+    assert_int_equal(fresh.optimizer.kind, SL_OPTIMIZER_SGD);
     assert_int_equal(fresh.model.emsize, 200);
     assert_int_equal(fresh.model.nhid, 200);
     assert_int_equal(fresh.model.nlayers, 2);
@@ -33,6 +31,34 @@ static void defaults_are_the_first_tutorials(void **state)
     assert_int_equal(fresh.max_batches, 0);
     assert_true(sl_train_options_lr(&fresh) == 5.0 && fresh.lr.gamma == 0.95 && fresh.clip == 0.5);
     assert_int_equal(sli_layout_stages(&fresh), 1);
+}
+
+static void defaults_have_no_tutorials_rates(void **state)
+{
+    (void)state;
+    sl_train_options options;
+    sl_train_options_default(&options);
+    check_ok(sl_train_options_check(&options));
+    assert_null(options.preset);
+    assert_int_equal(options.optimizer.kind, SL_OPTIMIZER_ADAMW);
+    assert_true(sl_train_options_lr(&options) == 1e-3 && options.clip == 0);
+    assert_true(sl_lr_at(&options.lr, 1000, 100) == sl_lr_at(&options.lr, 0, 0));
+}
+
+static void small_preset_is_for_texts_of_ones_own(void **state)
+{
+    (void)state;
+    sl_train_options options = {.data = "book.txt"};
+    check_ok(sl_train_options_preset("small", &options));
+    check_ok(sl_train_options_check(&options));
+    assert_string_equal(options.data, "book.txt");
+    assert_int_equal(options.optimizer.kind, SL_OPTIMIZER_ADAMW);
+    assert_int_equal(options.optimizer.decay, SL_DECAY_MATRICES);
+    assert_int_equal(options.lr.kind, SL_LR_COSINE);
+    assert_true(options.lr.warmup_steps > 0 && options.lr.gamma == 0 && options.clip == 1);
+    assert_true(options.model.pre_norm);
+    assert_int_equal(options.max_batches, 0);
+    assert_int_equal(sli_layout_stages(&options), 1);
 }
 
 static void zeros_are_refused_with_the_function_that_gives_defaults(void **state)
@@ -90,8 +116,8 @@ static void unknown_preset_lists_those_there_are(void **state)
     (void)state;
     sl_train_options options = {.epochs = 7};
     check_error(sl_train_options_preset("tutorial", &options), SL_ERR_NOT_FOUND,
-                "preset must be transformer-tutorial, pipeline-tutorial or ddp-pipeline, got "
-                "\"tutorial\"");
+                "preset must be transformer-tutorial, pipeline-tutorial, ddp-pipeline or small, "
+                "got \"tutorial\"");
     assert_int_equal(options.epochs, 7);
 }
 
@@ -100,8 +126,8 @@ static void unknown_preset_lists_those_there_are(void **state)
 static void stages_follow_from_what_is_given(void **state)
 {
     (void)state;
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.devices = "cpu:0,cpu:1";
     assert_int_equal(sli_layout_stages(&options), 2);
     options.balance_kind = SL_BALANCE_EXPLICIT;
@@ -115,8 +141,8 @@ static void stages_follow_from_what_is_given(void **state)
 
 #define CHECK_REFUSED(field, value, text)                                                          \
     do {                                                                                           \
-        sl_train_options options;                                                                  \
-        sl_train_options_default(&options);                                                        \
+        sl_train_options options = {0};                                                            \
+        check_ok(sl_train_options_preset("transformer-tutorial", &options));                       \
         options.field = value;                                                                     \
         check_error(sl_train_options_check(&options), SL_ERR_INVALID, text);                       \
     } while (0)
@@ -136,8 +162,8 @@ static void impossible_models_are_refused(void **state)
     CHECK_REFUSED(model.dropout, 1.0f, "dropout must be at least 0 and below 1, got 1");
     CHECK_REFUSED(model.dropout, -0.1f, "dropout must be at least 0 and below 1, got -0.1");
     CHECK_REFUSED(model.dropout, NAN, "dropout must be at least 0 and below 1");
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.model.emsize = 9;
     options.model.nhead = 3;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID, "emsize must be even");
@@ -176,8 +202,8 @@ static void nccl_needs_gradients_to_exchange(void **state)
 {
     (void)state;
     CHECK_REFUSED(nccl, true, "nccl exchanges gradients of replicas, and there is only one");
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.nccl = true;
     options.shards = 2;
     check_ok(sl_train_options_check(&options));
@@ -207,8 +233,8 @@ static void numbers_of_the_other_optimizer_are_refused(void **state)
     (void)state;
     CHECK_REFUSED(optimizer.beta1, 0.8f,
                   "betas and eps are for adamw, but the optimizer is sgd: leave them out");
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f};
     check_error(
         sl_train_options_check(&options), SL_ERR_INVALID,
@@ -222,8 +248,8 @@ static void numbers_of_the_other_optimizer_are_refused(void **state)
 static void options_beyond_any_machine_are_refused(void **state)
 {
     (void)state;
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.model.emsize = options.model.nhid = options.batch_size = 1 << 20;
     options.model.nlayers = 10000;
     options.bptt = 5000;
@@ -241,8 +267,8 @@ static void impossible_stages_are_refused(void **state)
     CHECK_REFUSED(pipeline_ranks, 65, "pp must be at most 64, got 65");
     CHECK_REFUSED(pipeline_ranks, -1, "pp must be at least 1, got -1");
     CHECK_REFUSED(devices, "a,b,c", "there are more stages than layers: 3 stages, 2 layers");
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 2;
     options.balance[0] = options.balance[1] = 2;
@@ -311,8 +337,8 @@ static void ranks_in_the_options_must_be_those_of_the_run(void **state)
 {
     (void)state;
     sl_group *group;
-    sl_train_options options;
-    sl_train_options_default(&options);
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.ranks = 2;
     check_null(sl_train_run(&options, NULL, 0, &unused_result),
                "sl_train_run: ranks and local_ranks must be 0");
@@ -394,7 +420,9 @@ static void using_a_model_names_what_is_missing(void **state)
 int options_tests(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_the_first_tutorials),
+        cmocka_unit_test(first_preset_has_its_tutorials_numbers),
+        cmocka_unit_test(defaults_have_no_tutorials_rates),
+        cmocka_unit_test(small_preset_is_for_texts_of_ones_own),
         cmocka_unit_test(zeros_are_refused_with_the_function_that_gives_defaults),
         cmocka_unit_test(pipeline_preset_has_its_tutorials_numbers),
         cmocka_unit_test(ddp_preset_has_its_tutorials_numbers),

@@ -84,6 +84,20 @@ static sl_train_options options_of(const sl_train_task *task)
     return options;
 }
 
+static void task_has_no_default_rate_for_sgd(void **state)
+{
+    (void)state;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    options.lr.lr = SL_LR_DEFAULT;
+    check_ok(sl_train_options_check(&options));
+    options.optimizer.kind = SL_OPTIMIZER_SGD;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "sgd has no default learning rate for a task: set lr.lr");
+    options.lr.lr = 0.1;
+    check_ok(sl_train_options_check(&options));
+}
+
 /* ---- Results ------------------------------------------------------------------------------ */
 
 static void check_same_run(const small_record *got, const small_record *expected)
@@ -417,6 +431,7 @@ static void errors_of_a_task_end_the_run(void **state)
 int task_tests(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(task_has_no_default_rate_for_sgd),
         cmocka_unit_test(own_model_has_the_same_bits_in_any_cut),
         cmocka_unit_test(replicas_have_the_bits_of_one),
         IN_SCRATCH(run_without_validation_and_test_saves_its_last_weights),
