@@ -87,6 +87,16 @@ static void adamw_takes_pytorchs_steps(void **state)
     check_steps(&adamw, 0.1, 1, expected, 3);
 }
 
+/* Of a gradient g = eps, each step is lr g / (sqrt(g^2) + eps), half of lr: eps is added to the
+ * root, behind the correction of the average in it. */
+static void adamw_adds_eps_to_the_corrected_root(void **state)
+{
+    (void)state;
+    const float eps = 1e-8f;
+    const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .eps = eps};
+    check_steps(&adamw, 0.1, eps, (double[]){0.95, 0.9, 0.85}, 3);
+}
+
 /* ---- Parameters without a gradient ------------------------------------------------------ */
 
 enum { WEIGHTS = 6, OUTS = 2, BUCKET_BYTES = 4 };
@@ -409,6 +419,7 @@ int optimizer_tests(void)
         cmocka_unit_test(sgd_takes_pytorchs_steps),
         cmocka_unit_test(grad_scale_multiplies_the_gradient_and_nothing_else),
         cmocka_unit_test(adamw_takes_pytorchs_steps),
+        cmocka_unit_test(adamw_adds_eps_to_the_corrected_root),
         cmocka_unit_test(parameter_without_a_gradient_is_left_as_it_is),
         cmocka_unit_test(frozen_parameters_are_not_decayed),
         cmocka_unit_test(decay_of_matrices_leaves_biases_out),
