@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { SLI_TEMPORARY_BYTES = 256 }; /* of a temporary or second name, with its end */
+
 /* ---- Files: error sentences begin with the path ---- */
 
 /* Writes a whole file. Errors: those of sli_replace_file_create and what follows it. */
@@ -46,9 +48,17 @@ void sli_replace_file_destroy(sli_replace_file **file);
 /* ---- Directories of files ----
  *
  * Slashes at the end of a path do not count. A link that is replaced or removed goes, and its
- * target stays. Where a file system lacks renameat2's flags (NFS, among others), a directory can
- * take a free name or that of an empty directory, but not that of an older one with files: that is
- * an error, and the older one stays. */
+ * target stays.
+ *
+ * Where a file system can exchange two names (renameat2), a reader sees the old directory or the
+ * new one at every moment. Others (NFS, Lustre, BeeGFS and most of FUSE) can only rename:
+ *
+ *     NAME -> .NAME.0123456789abcdef.old      the old one steps aside,
+ *     .NAME.0123456789abcdef.tmp -> NAME      the new one takes its name,
+ *     and the old one is removed.
+ *
+ * A kill between the two renames leaves the old one under its second name.
+ * sli_replace_directory_find finds it there, and the next writer of NAME gives it its name back. */
 
 typedef struct sli_replace_directory sli_replace_directory;
 
@@ -73,6 +83,13 @@ const char *sli_replace_directory_temporary(const sli_replace_directory *directo
  * the error says that only the parent directory could not be brought to disk. */
 sl_status sli_replace_directory_commit(sli_replace_directory *directory);
 
+/* The path under which the directory `path` is: `path`, or that of its second name where there is
+ * nothing of its own; malloc'ed. Errors: those of a path that cannot be resolved, SL_ERR_MEMORY. */
+sl_status sli_replace_directory_find(const char *path, char **out);
+
+/* Whether `entry` is a second name, and of what: `of` [SLI_TEMPORARY_BYTES]. */
+bool sli_second_name_parse(const char *entry, char *of);
+
 /* Frees the record, and removes the directory if it was not committed; NULL is allowed. */
 void sli_replace_directory_destroy(sli_replace_directory **directory);
 
@@ -82,8 +99,6 @@ void sli_replace_directory_destroy(sli_replace_directory **directory);
 sl_status sli_remove_directory(const char *path);
 
 /* ---- Temporary names ---- */
-
-enum { SLI_TEMPORARY_BYTES = 256 }; /* of a temporary name, with its end */
 
 /* A random number for a temporary name. Errors, which begin with `shown`: SL_ERR_IO. */
 sl_status sli_draw_number(const char *shown, uint64_t *out);

@@ -25,6 +25,83 @@ struct sli_replace_directory {
     bool joined;    /* another one commits or removes it */
 };
 
+/* The path of `other` beside `path`, whose last name is `name`. */
+static sl_status path_beside(const char *path, const char *name, const char *other, char **out)
+{
+    size_t end = strlen(path);
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    if (asprintf(out, "%.*s%s", (int)(end - strlen(name)), path, other) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path beside it", path);
+}
+
+/* ---- The second name -------------------------------------------------------------------- */
+
+enum { DIGITS = 16 }; /* of the number in a temporary name */
+
+typedef struct second_name {
+    const char *name;                /* the directory's own */
+    char found[SLI_TEMPORARY_BYTES]; /* empty: there is none */
+} second_name;
+
+static bool keep_second_name(void *context, const char *entry)
+{
+    second_name *wanted = context;
+    char of[SLI_TEMPORARY_BYTES];
+    if (sli_second_name_parse(entry, of) && strcmp(of, wanted->name) == 0)
+        snprintf(wanted->found, sizeof wanted->found, "%s", entry);
+    return wanted->found[0] == '\0';
+}
+
+static void find_second_name(int parent, const char *name, second_name *out)
+{
+    *out = (second_name){.name = name};
+    (void)sli_directory_walk(parent, keep_second_name, out);
+}
+
+static bool exists(int parent, const char *name)
+{
+    struct stat found;
+    return fstatat(parent, name, &found, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+}
+
+/* What a writer that was killed has left aside gets its name back, or goes where there is a newer
+ * one. */
+static void restore_name(int parent, const char *name)
+{
+    second_name second;
+    for (find_second_name(parent, name, &second); second.found[0];
+         find_second_name(parent, name, &second))
+        if (exists(parent, name) ? !sli_directory_remove(parent, second.found)
+                                 : renameat(parent, second.found, parent, name) != 0)
+            return;
+}
+
+sl_status sli_replace_directory_find(const char *path, char **out)
+{
+    int parent;
+    char *name;
+    second_name second;
+    *out = NULL;
+    sl_status status = sli_path_open_parent(path, path, &parent, &name);
+    if (status == SL_ERR_MEMORY)
+        return status;
+    second.found[0] = '\0';
+    if (status == SL_OK && !exists(parent, name))
+        find_second_name(parent, name, &second);
+    if (second.found[0])
+        status = path_beside(path, name, second.found, out);
+    else /* what is wrong with it is said where it is opened */
+        status = (*out = strdup(path)) ? SL_OK
+                                       : sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
+    if (parent >= 0)
+        close(parent);
+    free(name);
+    return status;
+}
+
 /* ---- Creation --------------------------------------------------------------------------- */
 
 /* *out has no temporary directory yet. */
@@ -43,16 +120,9 @@ static sl_status create_record(const char *path, sli_replace_directory **out)
 /* The temporary name by `number`, and its path beside the directory. */
 static sl_status name_temporary(sli_replace_directory *directory, uint64_t number)
 {
-    const char *path = directory->path;
-    size_t end = strlen(path);
-    while (end > 0 && path[end - 1] == '/')
-        end--;
     sli_temporary_name(directory->name, number, directory->temporary);
-    if (asprintf(&directory->temporary_path, "%.*s%s", (int)(end - strlen(directory->name)), path,
-                 directory->temporary) >= 0)
-        return SL_OK;
-    directory->temporary_path = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a temporary name", path);
+    return path_beside(directory->path, directory->name, directory->temporary,
+                       &directory->temporary_path);
 }
 
 /* Another of its writers may have made it. */
@@ -86,8 +156,10 @@ static sl_status create_numbered(const char *path, uint64_t number, bool joins,
         return status;
     }
     (*out)->joined = joins;
-    if (!joins) /* its own is locked, also where others came first */
+    if (!joins) { /* its own is locked, also where others came first */
         sli_temporary_sweep_name((*out)->parent, (*out)->name);
+        restore_name((*out)->parent, (*out)->name);
+    }
     return SL_OK;
 }
 
@@ -124,33 +196,61 @@ static void close_descriptor(sli_replace_directory *directory)
     directory->descriptor = -1;
 }
 
-/* Gives the temporary directory its name. What has the name already gets the temporary name. */
-static bool take_name(const sli_replace_directory *directory, bool *replaced)
+/* Without exchanging names: what has the name gets its second one, and is given back its name where
+ * the directory cannot take it. *old: what has replaced it, under that name. */
+static bool take_name_in_steps(const sli_replace_directory *directory, char *old)
 {
     int at = directory->parent;
     const char *from = directory->temporary, *to = directory->name;
-    *replaced = false;
+    char number[SLI_TEMPORARY_BYTES];
+    snprintf(number, sizeof number, "%s", strrchr(from, '.') - DIGITS);
+    number[DIGITS] = '\0';
+    if (renameat(at, from, at, to) == 0) /* a free name, or that of an empty directory */
+        return true;
+    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+        return false;
+    if (snprintf(old, SLI_TEMPORARY_BYTES, ".%s.%s.old", to, number) >= SLI_TEMPORARY_BYTES) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    if (renameat(at, to, at, old) != 0)
+        return false;
+    if (renameat(at, from, at, to) == 0)
+        return true;
+    int reason = errno;
+    (void)renameat(at, old, at, to);
+    errno = reason;
+    return false;
+}
+
+/* Gives the temporary directory its name. `old` [SLI_TEMPORARY_BYTES] is the name of what had it
+ * before, or empty. */
+static bool take_name(const sli_replace_directory *directory, char *old)
+{
+    int at = directory->parent;
+    const char *from = directory->temporary, *to = directory->name;
+    *old = '\0';
     if (renameat2(at, from, at, to, RENAME_NOREPLACE) == 0)
         return true;
-    if (errno == EEXIST) {
-        *replaced = renameat2(at, from, at, to, RENAME_EXCHANGE) == 0;
-        return *replaced;
+    if (errno == EEXIST && renameat2(at, from, at, to, RENAME_EXCHANGE) == 0) {
+        snprintf(old, SLI_TEMPORARY_BYTES, "%s", from);
+        return true;
     }
-    /* File systems without these flags can replace an empty directory alone. */
-    return (errno == EINVAL || errno == ENOSYS) && renameat(at, from, at, to) == 0;
+    return (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) &&
+           take_name_in_steps(directory, old);
 }
 
 sl_status sli_replace_directory_commit(sli_replace_directory *directory)
 {
-    bool replaced;
+    char old[SLI_TEMPORARY_BYTES];
     assert(!directory->joined);
     SL_TRY(sli_directory_sync(directory->descriptor, directory->path));
-    if (!take_name(directory, &replaced))
+    if (!take_name(directory, old))
         return sli_io_error(directory->path, "cannot be given its name");
     close_descriptor(directory);
     sl_status status = sli_directory_sync(directory->parent, directory->path);
-    if (replaced)
-        (void)sli_directory_remove(directory->parent, directory->temporary); /* the old one */
+    if (*old)
+        (void)sli_directory_remove(directory->parent, old);
     return status;
 }
 

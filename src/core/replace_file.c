@@ -35,18 +35,29 @@ void sli_temporary_name(const char *name, uint64_t number, char *out)
              ending);
 }
 
-bool sli_temporary_parse(const char *name, char *of)
+/* ".NAME.0123456789abcdef" and `last`, which has as many bytes as `ending`. */
+static bool parse_name(const char *name, const char *last, char *of)
 {
     size_t length = strlen(name);
     if (name[0] != '.' || length <= 1 + ENDING_BYTES || length >= SLI_TEMPORARY_BYTES)
         return false;
     const char *end = name + length - ENDING_BYTES;
     if (end[0] != '.' || strspn(end + 1, "0123456789abcdef") != DIGITS ||
-        strcmp(end + 1 + DIGITS, ending) != 0)
+        strcmp(end + 1 + DIGITS, last) != 0)
         return false;
     memcpy(of, name + 1, (size_t)(end - name - 1));
     of[end - name - 1] = '\0';
     return true;
+}
+
+bool sli_temporary_parse(const char *name, char *of)
+{
+    return parse_name(name, ending, of);
+}
+
+bool sli_second_name_parse(const char *entry, char *of)
+{
+    return parse_name(entry, ".old", of);
 }
 
 /* ---- Locks ------------------------------------------------------------------------------ */

@@ -5,8 +5,9 @@
  * of them is added there as a line, the call and the path.
  *
  * SLUICE_IO_READ=CALL:ERRNO lets every call of a kind that reads (open, read, stat) fail with that
- * number. SLUICE_IO_DELAY=SECONDS: each fsync takes so long. SLUICE_IO_ONLY=TEXT: only calls on
- * paths that have this text count, and not those of libraries on theirs. */
+ * number. SLUICE_IO_NO_EXCHANGE: renameat2 with flags fails with EINVAL, as on NFS.
+ * SLUICE_IO_DELAY=SECONDS: each fsync takes so long. SLUICE_IO_ONLY=TEXT: only calls on paths that
+ * have this text count, and not those of libraries on theirs. */
 #define _GNU_SOURCE
 
 #include <dlfcn.h>
@@ -138,6 +139,10 @@ int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned
 {
     REAL(renameat2);
     char path[PATH_BYTES];
+    if (flags && getenv("SLUICE_IO_NO_EXCHANGE")) {
+        errno = EINVAL;
+        return -1;
+    }
     return fails("rename", path_in(from_at, from, path)) ? -1
                                                          : real(from_at, from, to_at, to, flags);
 }

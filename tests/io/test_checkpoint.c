@@ -6,6 +6,8 @@
 #include "support/check.h"
 
 #include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 enum { TENSORS = 5, ELEMENTS = 6 };
@@ -174,6 +176,39 @@ static void later_checkpoint_takes_the_place_of_the_older(void **state)
     assert_int_equal(scratch_entries(*state, 0), 1);
     free(first);
     remove_checkpoint(second);
+}
+
+typedef struct replacing {
+    scratch *in;
+    atomic_bool ends;
+} replacing;
+
+static void *replace_on_and_on(void *arg)
+{
+    replacing *job = arg;
+    for (int i = 0; !atomic_load(&job->ends); i++)
+        free(save_sample(job->in, "exchanged", (float)i, i % 2 ? 30 : 0));
+    return NULL;
+}
+
+/* With other files each time: what a reader lacks is not damage but another checkpoint's. */
+static void checkpoint_that_is_replaced_meanwhile_is_opened(void **state)
+{
+    enum { READINGS = 300 };
+    char *path = save_sample(*state, "exchanged", 0, 0);
+    replacing job = {.in = *state};
+    pthread_t writer;
+    sl_status status = SL_OK;
+    assert_int_equal(pthread_create(&writer, NULL, replace_on_and_on, &job), 0);
+    for (int i = 0; i < READINGS && status == SL_OK; i++) {
+        sl_checkpoint_reader *reader;
+        status = sl_checkpoint_open(path, &reader);
+        sl_checkpoint_close(&reader);
+    }
+    atomic_store(&job.ends, true);
+    pthread_join(writer, NULL);
+    check_ok(status);
+    remove_checkpoint(path);
 }
 
 static void checksum_is_the_xxh128_of_the_file(void **state)
@@ -434,6 +469,8 @@ int checkpoint_tests(void)
         cmocka_unit_test_setup_teardown(part_beyond_the_shard_size_is_cut, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(later_checkpoint_takes_the_place_of_the_older,
+                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(checkpoint_that_is_replaced_meanwhile_is_opened,
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(checksum_is_the_xxh128_of_the_file, scratch_create,
                                         scratch_remove),

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/replace.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -242,9 +243,45 @@ static sl_status open_listed(const char *path, list_files list, sl_checkpoint_re
     return status;
 }
 
-sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+/* The directory that a path leads to. */
+static bool identify(const char *path, struct stat *out)
+{
+    return stat(path, out) == 0 && S_ISDIR(out->st_mode);
+}
+
+/* Opens a directory, which another process may replace meanwhile: what is then missing or of
+ * another checkpoint is no damage, and the directory that has its name now is opened. */
+static sl_status open_whole(const char *path,
+                            sl_status (*open)(const char *path, sl_checkpoint_reader **out),
+                            sl_checkpoint_reader **out)
+{
+    enum { ATTEMPTS = 20 };
+    sl_status status = SL_OK;
+    *out = NULL;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        struct stat before, after;
+        char *found;
+        SL_TRY(sli_replace_directory_find(path, &found));
+        bool was_there = identify(found, &before);
+        status = open(found, out);
+        bool is_there = identify(found, &after);
+        free(found);
+        if (status == SL_OK ||
+            (was_there == is_there &&
+             (!is_there || (before.st_dev == after.st_dev && before.st_ino == after.st_ino))))
+            break;
+    }
+    return status;
+}
+
+static sl_status open_checkpoint(const char *path, sl_checkpoint_reader **out)
 {
     return open_listed(path, list_state, out);
+}
+
+sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+{
+    return open_whole(path, open_checkpoint, out);
 }
 
 /* A directory is what it has, looked for in this order: a checkpoint, a file, an index. */
@@ -269,12 +306,16 @@ static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
 
 sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out)
 {
-    struct stat found;
+    struct stat unused;
     const sli_checkpoint_tensors *model;
+    char *found;
     *out = NULL;
-    if (stat(path, &found) != 0 || !S_ISDIR(found.st_mode))
+    SL_TRY(sli_replace_directory_find(path, &found));
+    bool is_directory = identify(found, &unused);
+    free(found);
+    if (!is_directory)
         return open_listed(path, ends_with(path, ".index.json") ? list_index : list_file, out);
-    SL_TRY(open_directory(path, out));
+    SL_TRY(open_whole(path, open_directory, out));
     sl_status status = sli_checkpoint_need_part(*out, SLI_MODEL_PART, &model);
     if (status != SL_OK)
         sl_checkpoint_close(out);

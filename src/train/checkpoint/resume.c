@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/replace.h"
 #include "optim/optimizer.h"
 
 #include <errno.h>
@@ -16,9 +17,12 @@
 
 static sl_status is_checkpoint(const char *path, bool *out)
 {
-    char *state;
+    char *state, *directory;
     struct stat found;
-    SL_TRY(sli_path_join(path, "state.json", &state));
+    SL_TRY(sli_replace_directory_find(path, &directory));
+    sl_status joined = sli_path_join(directory, "state.json", &state);
+    free(directory);
+    SL_TRY(joined);
     *out = stat(state, &found) == 0;
     sl_status status = SL_OK;
     if (!*out && errno != ENOENT && errno != ENOTDIR)

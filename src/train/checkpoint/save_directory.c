@@ -83,7 +83,11 @@ static sl_status add_step(void *context, const char *name)
 {
     listing *to = context;
     struct stat found;
-    int64_t step = step_of(name);
+    char of[SLI_TEMPORARY_BYTES];
+    /* Where its replacement was cut off, a checkpoint has its second name alone. */
+    bool is_aside = sli_second_name_parse(name, of) &&
+                    fstatat(to->directory, of, &found, AT_SYMLINK_NOFOLLOW) != 0;
+    int64_t step = step_of(is_aside ? of : name);
     if (step < 0)
         return SL_OK;
     if (fstatat(to->directory, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
@@ -129,10 +133,14 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
     sl_status status = sli_save_directory_best(directory, best);
     if (status == SL_OK && count > 0)
         status = sli_save_directory_step(directory, steps[0], newest);
-    if (status != SL_OK || access(*best, F_OK) != 0) {
+    char *found = NULL;
+    if (status == SL_OK)
+        status = sli_replace_directory_find(*best, &found);
+    if (status != SL_OK || access(found, F_OK) != 0) {
         free(*best);
         *best = NULL;
     }
+    free(found);
     free(steps);
     return status;
 }

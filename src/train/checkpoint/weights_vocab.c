@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/replace.h"
 #include "text/vocab.h"
 #include "train/checkpoint/checkpoints.h"
 
@@ -48,7 +49,7 @@ enum {
 };
 
 /* Names without .safetensors get another ending, so that no two files of weights share one. */
-static sl_status name_vocab(const char *path, int which, char **out)
+static sl_status name_vocab_of(const char *path, int which, char **out)
 {
     size_t length = strlen(path), before = length_before(path, ".safetensors");
     const char *ending = ".vocab";
@@ -66,6 +67,16 @@ static sl_status name_vocab(const char *path, int which, char **out)
         return SL_OK;
     *out = NULL;
     return sl_error(SL_ERR_MEMORY, "no memory for a path");
+}
+
+static sl_status name_vocab(const char *path, int which, char **out)
+{
+    char *found;
+    *out = NULL;
+    SL_TRY(sli_replace_directory_find(path, &found));
+    sl_status status = name_vocab_of(found, which, out);
+    free(found);
+    return status;
 }
 
 sl_status sl_weights_vocab_path(const char *path, char **out)
