@@ -57,6 +57,8 @@ typedef struct sl_save_options {
                               one is used; NULL: none */
     bool resume_if_any;    /* `resume` is a directory, and one without checkpoints starts a new run
                               instead of an error */
+    const char *settings; /* (optional) what the caller wants to find in the checkpoints again, with
+                             sl_train_find_settings: the text of a JSON object */
     /* (optional) Called after every step and validation, and before each block of a validation and
      * of the test, on each rank's thread. Returns flags of sl_train_request; all ranks do what any
      * of them is asked for. A run that resumes repeats a validation that was stopped. */
@@ -353,6 +355,12 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
  * paths of the checkpoint `best` and of the newest one in the run's checkpoints.directory,
  * malloc'ed; NULL where there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest);
+
+/* The settings (sl_save_options) in a checkpoint, or in the newest one of the directory `resume`
+ * that can be read: *settings is malloc'ed, and *path, the checkpoint's. Both are NULL where the
+ * directory has no checkpoint; *settings is NULL where the checkpoint has none. Errors: as
+ * sl_checkpoint_open. */
+sl_status sl_train_find_settings(const char *resume, char **path, char **settings);
 
 /* ---- Weights ---------------------------------------------------------------------------- */
 

@@ -77,8 +77,16 @@ struct cli_line {
 sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *line);
 void cli_line_clear(cli_line *line);
 
+/* Sets a line's settings anew, as if --config had named a file with these options, which `path`
+ * names in errors. The line becomes the owner of `config`; it must not have a file already. */
+sl_status cli_line_set_again(cli_line *line, struct json_t *config, const char *path,
+                             void *settings);
+
 /* Prints the command and its options as a shell would read them, without the option `omitted`. */
 void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
+
+/* Prints a word in quotes where a shell would change it. */
+void cli_print_word(FILE *to, const char *word);
 
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
 const char *cli_line_value(const cli_line *line, const char *name);
@@ -91,8 +99,24 @@ void cli_check_file(const char *option, const char *path);
 
 void cli_settings_default(const cli_command *command, void *settings);
 
-/* Prints every option that has a value as one JSON object, which --config reads. */
+/* Every option that has a value as one JSON object, which --config reads; malloc'ed. Gives the
+ * option whose value is not UTF-8 and is left out; NULL: none. */
+const sl_option *cli_settings_text(const cli_command *command, const void *settings, char **out);
+
+/* Prints it, or ends the program where a value is not UTF-8. */
 void cli_settings_print(const cli_command *command, const void *settings);
+
+/* ---- A run's own options in its checkpoints (recorded_options.c) ---------------------------- */
+
+/* Has the run keep its options in its checkpoints, with paths that are found from any directory.
+ * `settings` begin with a sl_train_options; *text, which the caller frees, must outlive the run. It
+ * is NULL where an option's value is not UTF-8. */
+void cli_options_record(const cli_command *command, void *settings, char **text);
+
+/* Where the line has --resume but neither --data nor --config, sets the settings anew, with the
+ * options of the checkpoint below those of the line. Every process of a job calls it; the first
+ * reads. Errors: SL_ERR_NOT_FOUND where the checkpoint has no options, or there is none. */
+sl_status cli_options_recover(cli_line *line, const sl_launch_info *launch, void *settings);
 
 /* ---- Help --------------------------------------------------------------------------------- */
 

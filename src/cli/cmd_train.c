@@ -304,6 +304,12 @@ static void print_stopped(FILE *to, const cli_line *line, const sl_train_options
     fprintf(to, "Stopped after step %" PRId64, result->steps);
     if (options->checkpoints.directory) {
         fprintf(to, ", its checkpoint is saved. To go on:\n  ");
+        if (options->checkpoints.settings) {
+            fprintf(to, "sluice train --resume ");
+            cli_print_word(to, options->checkpoints.directory);
+            fprintf(to, "\n");
+            return;
+        }
         cli_line_print(to, line, "resume");
         fprintf(to, " --resume auto\n");
         return;
@@ -340,40 +346,30 @@ static void check_settings(settings *parsed)
     resume_if_any(checkpoints);
 }
 
-static sl_status run_train(cli_line *line, void *settings_read)
+static sl_status train(cli_line *line, const sl_launch_info *launch, settings *parsed)
 {
-    settings *parsed = settings_read;
     sl_train_options *options = &parsed->run;
-    sl_launch_info launch;
     sl_run_result result = {0};
-    check_line(line, options);
-    if (parsed->print_config) {
-        SL_TRY(sl_train_options_check(options));
-        cli_settings_print(line->command, parsed);
-        return SL_OK;
-    }
-    check_settings(parsed);
     parsed->progress.live = isatty(STDERR_FILENO) == 1;
     options->measure_peak =
         parsed->progress.log_json || parsed->progress.tensorboard || parsed->progress.serve;
     options->report_timelines = parsed->progress.serve;
     bool replicas_given = cli_line_value(line, "dp");
-    SL_TRY(sl_launch_info_read(&launch));
-    bool fewer = launch.world_size < launch.first_world_size, ends = false;
-    if (launch.restarts > 0 || fewer)
-        SL_TRY(resume_after_restart(parsed, &launch, replicas_given));
+    bool fewer = launch->world_size < launch->first_world_size, ends = false;
+    if (launch->restarts > 0 || fewer)
+        SL_TRY(resume_after_restart(parsed, launch, replicas_given));
     SL_TRY(cli_saved_model_apply_sizes(line, options));
     SL_TRY(check_outputs(parsed));
     SL_TRY(sli_synthetic_best_perplexity(options->data, options->bptt,
                                          &options->best_possible_perplexity));
-    SL_TRY(handle_signals(parsed, &launch));
+    SL_TRY(handle_signals(parsed, launch));
     if (fewer && replicas_given)
-        SL_TRY(fit_fewer_processes(options, &launch, &ends));
+        SL_TRY(fit_fewer_processes(options, launch, &ends));
     if (ends)
         return SL_OK;
-    SL_TRY(fit_to_launch(options, &launch, replicas_given));
-    SL_TRY(train_replicas(parsed, &launch, &result));
-    if (!result.stopped || launch.rank > 0) /* rank 0 prints it */
+    SL_TRY(fit_to_launch(options, launch, replicas_given));
+    SL_TRY(train_replicas(parsed, launch, &result));
+    if (!result.stopped || launch->rank > 0) /* rank 0 prints it */
         return SL_OK;
     print_stopped(stdout, line, options, &result);
     /* What stopped the run may be that standard output's reader has gone: standard error may still
@@ -381,6 +377,26 @@ static sl_status run_train(cli_line *line, void *settings_read)
     if (cli_signals_output_lost() && (fflush(stdout) != 0 || ferror(stdout)))
         print_stopped(stderr, line, options, &result);
     return SL_OK;
+}
+
+static sl_status run_train(cli_line *line, void *settings_read)
+{
+    settings *parsed = settings_read;
+    sl_launch_info launch;
+    char *recorded = NULL;
+    SL_TRY(sl_launch_info_read(&launch));
+    SL_TRY(cli_options_recover(line, &launch, parsed));
+    check_line(line, &parsed->run);
+    if (parsed->print_config) {
+        SL_TRY(sl_train_options_check(&parsed->run));
+        cli_settings_print(line->command, parsed);
+        return SL_OK;
+    }
+    check_settings(parsed);
+    cli_options_record(line->command, parsed, &recorded);
+    sl_status status = train(line, &launch, parsed);
+    free(recorded);
+    return status;
 }
 
 const cli_command cmd_train = {

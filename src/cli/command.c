@@ -170,19 +170,13 @@ void cli_check_file(const char *option, const char *path)
         cli_refuse("--%s must name a file (%s), got \"%s\"", option, strerror(error), path);
 }
 
-/* Puts the file's options before those of the line, which so override them. */
-static void read_file(cli_line *line, const char *path)
+/* Puts the options of line->config, from `path`, before those of the line, which so override them.
+ */
+static void add_config(cli_line *line, const char *path)
 {
-    json_error_t error;
     json_t *value;
     void *next;
     const char *name;
-    cli_check_file("config", path);
-    line->config = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (!line->config)
-        cli_refuse("%s: no JSON object of options in line %d (%s)", path, error.line, error.text);
-    if (!json_is_object(line->config))
-        cli_refuse("%s: must be a JSON object of options", path);
     cli_given *all =
         cli_allocate(json_object_size(line->config) + (size_t)line->given_count + 1, sizeof *all);
     json_object_foreach_safe(line->config, next, name, value) all[line->config_count++] =
@@ -191,6 +185,18 @@ static void read_file(cli_line *line, const char *path)
     free(line->given);
     line->given = all;
     line->given_count += line->config_count;
+}
+
+static void read_file(cli_line *line, const char *path)
+{
+    json_error_t error;
+    cli_check_file("config", path);
+    line->config = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!line->config)
+        cli_refuse("%s: no JSON object of options in line %d (%s)", path, error.line, error.text);
+    if (!json_is_object(line->config))
+        cli_refuse("%s: must be a JSON object of options", path);
+    add_config(line, path);
 }
 
 /* ---- Setting ------------------------------------------------------------------------------ */
@@ -287,14 +293,11 @@ static sl_status read_table(cli_line *line, sl_train_options *options)
     return SL_OK;
 }
 
-sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *line)
+/* Sets what was given, over the defaults. */
+static sl_status set_line(cli_line *line, void *settings)
 {
-    bool is_run = command->run_options[0] != NULL;
-    read_words(command, argv, line);
-    const char *path = cli_line_value(line, "config");
-    if (path)
-        read_file(line, path);
-    cli_settings_default(command, settings);
+    bool is_run = line->command->run_options[0] != NULL;
+    cli_settings_default(line->command, settings);
     const cli_given *own = line->given + line->config_count;
     int count = line->given_count - line->config_count;
     for (int i = 0; !is_run && i < count; i++)
@@ -307,6 +310,23 @@ sl_status cli_line_read(const cli_command *command, char **argv, void *settings,
     return is_run ? read_table(line, settings) : SL_OK;
 }
 
+sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *line)
+{
+    read_words(command, argv, line);
+    const char *path = cli_line_value(line, "config");
+    if (path)
+        read_file(line, path);
+    return set_line(line, settings);
+}
+
+sl_status cli_line_set_again(cli_line *line, json_t *config, const char *path, void *settings)
+{
+    sl_schedule_destroy(&line->table);
+    line->config = config;
+    add_config(line, path);
+    return set_line(line, settings);
+}
+
 void cli_line_clear(cli_line *line)
 {
     sl_schedule_destroy(&line->table);
@@ -317,8 +337,7 @@ void cli_line_clear(cli_line *line)
 
 /* ---- Printing ----------------------------------------------------------------------------- */
 
-/* In quotes where a shell would change it. */
-static void print_word(FILE *to, const char *word)
+void cli_print_word(FILE *to, const char *word)
 {
     const char *at = word, *quote = "";
     while (isalnum((unsigned char)*at) || (*at && strchr("_-./=:,+@%", *at)))
@@ -340,7 +359,7 @@ void cli_line_print(FILE *to, const cli_line *line, const char *omitted)
             continue;
         fprintf(to, " --%s%s", given->option->name, given->text ? " " : "");
         if (given->text)
-            print_word(to, given->text);
+            cli_print_word(to, given->text);
     }
 }
 
@@ -351,16 +370,18 @@ static bool is_json(sl_option_type type, const char *text)
            type != SL_OPTION_PAIR && (type != SL_OPTION_SEED || strlen(text) <= 18);
 }
 
-static void print_member(FILE *to, const sl_option *row, const char *text)
+/* False where the text is not UTF-8. */
+static bool print_member(FILE *to, const sl_option *row, const char *text)
 {
     json_t *value = json_string(text);
     char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
     if (!quoted)
-        cli_refuse("--%s is not UTF-8 and cannot be written as JSON, got \"%s\"", row->name, text);
+        return false;
     fprintf(to, "%s\n  \"%s\": %s", ftell(to) > 0 ? "," : "{", row->name,
             is_json(row->type, text) ? text : quoted);
     free(quoted);
     json_decref(value);
+    return true;
 }
 
 /* The value's text, to be freed; NULL: it is not set, or its file could not be read back, since it
@@ -377,21 +398,30 @@ static char *read_text(const cli_command *command, const sl_option *row, const v
     return text;
 }
 
-/* Nothing is printed where a value cannot be. */
-void cli_settings_print(const cli_command *command, const void *settings)
+const sl_option *cli_settings_text(const cli_command *command, const void *settings, char **out)
 {
-    const sl_option *row;
-    char *all = NULL;
+    const sl_option *row, *other = NULL;
     size_t bytes = 0;
-    FILE *to = open_memstream(&all, &bytes);
+    *out = NULL;
+    FILE *to = open_memstream(out, &bytes);
     for (int i = 0; to && (row = cli_row(command, i)); i++) {
         char *text = read_text(command, row, settings);
-        if (text && strcmp(row->name, "config") != 0 && strcmp(row->name, "print-config") != 0)
-            print_member(to, row, text);
+        if (text && strcmp(row->name, "config") != 0 && strcmp(row->name, "print-config") != 0 &&
+            !print_member(to, row, text))
+            other = row;
         free(text);
     }
-    if (!to || fclose(to) != 0)
+    if (!to || fputs("\n}\n", to) < 0 || fclose(to) != 0)
         cli_refuse("no memory for the configuration");
-    printf("%s\n}\n", all);
-    free(all);
+    return other;
+}
+
+void cli_settings_print(const cli_command *command, const void *settings)
+{
+    char *text;
+    const sl_option *other = cli_settings_text(command, settings, &text);
+    if (other)
+        cli_refuse("--%s is not UTF-8 and cannot be written as JSON", other->name);
+    printf("%s", text);
+    free(text);
 }

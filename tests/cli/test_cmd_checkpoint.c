@@ -4,6 +4,7 @@
 
 #include "sluice/checkpoint.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #define RUN_SHOWN TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 2 --max-batches 4"
@@ -21,8 +22,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    static const char *const names[] = {"saved", "cut", "back", "mean"};
-    for (int i = 0; i < 4; i++)
+    static const char *const names[] = {"saved", "cut", "back", "mean", "whole", "short"};
+    for (int i = 0; i < 6; i++)
         scratch_remove_tree(*state, names[i]);
     return scratch_remove(state);
 }
@@ -365,6 +366,58 @@ static void resumed_run_keeps_its_rate_where_none_is_given(void **state)
     check_refused(&run, 1, "the checkpoint was made with lr 0.25, this run has lr 0.5\n");
 }
 
+/* With paths that were relative to another directory; what is given besides replaces or is
+ * compared.
+ */
+static void run_resumes_by_its_directory_alone(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    static char whole[1 << 19], resumed[1 << 19], log[1 << 16];
+    const char *at = in->directory;
+    int before = open(".", O_RDONLY | O_DIRECTORY);
+    program_succeed(&run, "train --data %s " RUN " --dropout 0.1 --save-dir %s/whole --keep 1", at,
+                    at);
+    assert_int_equal(chdir(at), 0);
+    program_succeed(&run, "train --data . " RUN " --dropout 0.1 --epochs 1 --save-dir short "
+                          "--log-json log");
+    assert_int_equal(fchdir(before), 0);
+    close(before);
+    program_start(&run, "train --resume %s/short --dropout 0.2", at);
+    check_refused(&run, 1, "the checkpoint was made with dropout 0.1, this run has dropout 0.2");
+    program_succeed(&run, "train --resume %s/short --epochs 2", at);
+    log[read_file(scratch_path(in, "log"), log, sizeof log - 1)] = '\0';
+    check_text(log, "\"resumed_step\":4,");
+    size_t bytes =
+        read_file(scratch_path(in, "whole/step-00000008/model.safetensors"), whole, sizeof whole);
+    assert_int_equal(read_file(scratch_path(in, "short/step-00000008/model.safetensors"), resumed,
+                               sizeof resumed),
+                     bytes);
+    uint64_t header; /* has the checkpoint's own id */
+    memcpy(&header, whole, sizeof header);
+    header += sizeof header;
+    assert_memory_equal(whole + header, resumed + header, bytes - header);
+    program_succeed(&run, "train --save-dir %s/short --resume auto --epochs 3", at);
+    assert_int_equal(access(scratch_path(in, "short/step-00000012"), F_OK), 0);
+    program_succeed(&run, "train --resume %s/short/step-00000008 --epochs 4", at);
+    assert_int_not_equal(access(scratch_path(in, "short/step-00000016"), F_OK), 0);
+}
+
+static void directory_without_options_cannot_be_resumed_alone(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start(&run, "train --resume %s/nothing", in->directory);
+    check_refused(&run, 1, "/nothing: there is no checkpoint to resume from; a run from the ");
+    program_start(&run, "train --save-dir %s/nothing --resume auto", in->directory);
+    check_refused(&run, 1, "/nothing: there is no checkpoint to resume from; a run from the ");
+    program_succeed(&run,
+                    "checkpoint average %s/saved/step-00000004 %s/saved/step-00000008 %s/mean",
+                    in->directory, in->directory, in->directory);
+    program_start(&run, "train --resume %s/mean", in->directory);
+    check_refused(&run, 1, "/mean: does not have the run's options");
+}
+
 static void checkpoints_of_another_run_are_left_alone(void **state)
 {
     scratch *in = *state;
@@ -429,6 +482,8 @@ int cmd_checkpoint_tests(void)
         cmocka_unit_test_setup_teardown(time_of_copies_is_shown_at_the_end, corpus_create,
                                         tear_down),
         on_run(resumed_run_keeps_its_rate_where_none_is_given),
+        on_run(run_resumes_by_its_directory_alone),
+        on_run(directory_without_options_cannot_be_resumed_alone),
         on_run(checkpoints_of_another_run_are_left_alone),
         on_run(options_without_sense_are_refused),
     };

@@ -238,6 +238,13 @@ if unshare -m mount -t tmpfs none "$scratch/saved" 2>"$scratch/err"; then
         'mount -t tmpfs none "$0" && exec "$@"' "$scratch/saved" || fail "it does not go on"
     diff <(numbers "$scratch/rest") <(numbers "$scratch/other") ||
         fail "it goes on with other numbers from another disk"
+    # Its options are read where the directory is.
+    # shellcheck disable=SC2016 # the inner shell's
+    timeout 60 mpirun -n 1 "$program" train --resume "$scratch/saved" --log-json "$scratch/alone" : \
+        -n 1 unshare -m sh -c 'mount -t tmpfs none "$0" && exec "$@"' "$scratch/saved" \
+        "$program" train --resume "$scratch/saved" --log-json "$scratch/alone" >"$scratch/out" 2>"$scratch/err" ||
+        fail "two processes do not resume by the directory alone"
+    diff <(numbers "$scratch/rest") <(numbers "$scratch/alone") || fail "the directory alone: other numbers"
 else
     echo "skipped: two file systems, which only root can have"
 fi

@@ -82,12 +82,16 @@ sl_status sli_resume_rest(sli_run *run);
  *   {"step": 40, "epoch": 1, "block": 12, "best_step": 28, "best_loss": 4.9 or null,
  *    "options": {"emsize": 200, …},     by their names on the command line
  *    "layout": {"stages": 2, …},        that another run need not have
- *    "micro_batches": "ascending"}      the order in which their gradients are added
+ *    "micro_batches": "ascending",      the order in which their gradients are added
+ *    "settings": {…}}                   the caller's own (sl_save_options), if there are any
  */
 sl_status sli_run_state_print(const sli_run *run, char **text);
 
 /* Errors: SL_ERR_FORMAT, also for the state of what is no run. */
 sl_status sli_run_state_read(const char *text, sli_recorded *out);
+
+/* The caller's settings in it, malloc'ed; NULL where there are none. */
+sl_status sli_run_state_settings(const char *text, char **settings);
 
 /* Refuses to continue with other options than those of `text`, the state of run->from, naming each
  * that differs, and a position that these options cannot have. */

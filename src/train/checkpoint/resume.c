@@ -107,6 +107,43 @@ sl_status sli_resume_open(sli_run *run)
                             "%s: ", out->path);
 }
 
+sl_status sl_train_find_settings(const char *resume, char **path, char **settings)
+{
+    int64_t *steps = NULL;
+    size_t count = 1;
+    bool single;
+    sl_checkpoint_reader *reader = NULL;
+    SLI_CHECK_NOT_NULL(resume);
+    SLI_CHECK_NOT_NULL(path);
+    SLI_CHECK_NOT_NULL(settings);
+    *path = *settings = NULL;
+    SL_TRY(is_checkpoint(resume, &single));
+    if (!single)
+        SL_TRY(sli_save_directory_list(resume, false, &steps, &count));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && !reader; i++) {
+        free(*path);
+        *path = NULL;
+        if (!single)
+            status = sli_save_directory_step(resume, steps[i], path);
+        else if (!(*path = strdup(resume)))
+            status = sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", resume);
+        if (*path)
+            status = sl_checkpoint_open(*path, &reader);
+        if (status != SL_ERR_FORMAT && status != SL_ERR_NOT_FOUND)
+            break; /* an older one is next where this one is damaged, as when it is resumed */
+    }
+    free(steps);
+    if (status == SL_OK && reader)
+        status = sli_run_state_settings(sl_checkpoint_state(reader), settings);
+    sl_checkpoint_close(&reader);
+    if (status != SL_OK) {
+        free(*path);
+        *path = NULL;
+    }
+    return status;
+}
+
 void sli_resume_clear(sli_resume *from)
 {
     sl_checkpoint_close(&from->reader);

@@ -60,12 +60,14 @@ static json_t *describe_layout(const sl_train_options *options, const sl_run_inf
 sl_status sli_run_state_print(const sli_run *run, char **text)
 {
     const sli_position *position = &run->at;
+    const char *settings = run->options.checkpoints.settings;
     json_t *json =
-        json_pack("{sI sI sI sI so so so ss}", "step", (json_int_t)position->steps, "epoch",
+        json_pack("{sI sI sI sI so so so ss so*}", "step", (json_int_t)position->steps, "epoch",
                   (json_int_t)position->epoch, "block", (json_int_t)position->batch, "best_step",
                   (json_int_t)position->best_step, "best_loss",
                   sli_json_number(position->best_loss), "options", describe_options(run), "layout",
-                  describe_layout(&run->options, &run->info), "micro_batches", ASCENDING);
+                  describe_layout(&run->options, &run->info), "micro_batches", ASCENDING,
+                  "settings", settings ? json_loads(settings, 0, NULL) : NULL);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a run's state");
@@ -146,6 +148,18 @@ sl_status sli_run_state_read(const char *text, sli_recorded *out)
         status = read_recorded(json, out);
     json_decref(json);
     return status;
+}
+
+sl_status sli_run_state_settings(const char *text, char **settings)
+{
+    json_t *json;
+    *settings = NULL;
+    SL_TRY(parse_state(text, &json));
+    const json_t *found = json_object_get(json, "settings");
+    if (found)
+        *settings = json_dumps(found, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(json);
+    return found && !*settings ? sl_error(SL_ERR_MEMORY, "no memory for a run's settings") : SL_OK;
 }
 
 /* ---- Comparing -------------------------------------------------------------------------- */
