@@ -239,6 +239,10 @@ typedef struct sl_run_log sl_run_log;
 sl_status sl_run_log_create(const char *path, sl_reporter_failed *failed, void *context,
                             sl_run_log **out);
 void sl_run_log_destroy(sl_run_log **log);
+
+/* Has the log's `run` records say by which command the run was started (copied; its first 64 KiB).
+ * To be called before the run begins. Errors: SL_ERR_MEMORY. */
+sl_status sl_run_log_set_command(sl_run_log *log, const char *command);
 sl_reporter sl_run_log_reporter(sl_run_log *log);
 
 /* ---- Files for other programs ------------------------------------------------------------ */

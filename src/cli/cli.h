@@ -189,7 +189,8 @@ typedef struct cli_progress_options {
     int restarts; /* of the job, after which the run goes on by itself */
     /* The first replica's run log, trace and directory of event files; NULL: none. */
     const char *log_json, *trace, *tensorboard;
-    const char *serve; /* where the first replica's process serves the live page; NULL: nowhere */
+    const char *serve;   /* where the first replica's process serves the live page; NULL: nowhere */
+    const char *command; /* by which the run was started; for its log */
 } cli_progress_options;
 
 /* The first replica's log, trace and event file, and the page that shows the log (outputs.c). */

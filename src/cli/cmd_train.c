@@ -296,6 +296,25 @@ static sl_status train_replicas(const settings *from, const sl_launch_info *laun
     return status;
 }
 
+/* The run's log says the command line. */
+static sl_status train_and_log(const cli_line *line, settings *from, const sl_launch_info *launch,
+                               sl_run_result *result)
+{
+    char *command = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&command, &bytes);
+    if (to)
+        cli_line_print(to, line, "");
+    if (!to || fclose(to) != 0) {
+        free(command);
+        return sl_error(SL_ERR_MEMORY, "no memory for the command line");
+    }
+    from->progress.command = command;
+    sl_status status = train_replicas(from, launch, result);
+    free(command);
+    return status;
+}
+
 /* ---- The command -------------------------------------------------------------------------- */
 
 static void print_stopped(FILE *to, const cli_line *line, const sl_train_options *options,
@@ -368,7 +387,7 @@ static sl_status train(cli_line *line, const sl_launch_info *launch, settings *p
     if (ends)
         return SL_OK;
     SL_TRY(fit_to_launch(options, launch, replicas_given));
-    SL_TRY(train_replicas(parsed, launch, &result));
+    SL_TRY(train_and_log(line, parsed, launch, &result));
     if (!result.stopped || launch->rank > 0) /* rank 0 prints it */
         return SL_OK;
     print_stopped(stdout, line, options, &result);

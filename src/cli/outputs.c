@@ -12,9 +12,10 @@ typedef struct receivers {
     void *context;
 } receivers;
 
-static sl_status create_log(const char *path, receivers *to, sl_run_log **out)
+static sl_status create_log(const char *path, const char *command, receivers *to, sl_run_log **out)
 {
     SL_TRY(sl_run_log_create(path, to->failed, to->context, out));
+    SL_TRY(sl_run_log_set_command(*out, command));
     to->reporters[to->count++] = sl_run_log_reporter(*out);
     return SL_OK;
 }
@@ -29,7 +30,7 @@ static sl_status create_page(const cli_progress_options *options, receivers *to,
         if (!out->unnamed_log)
             return sl_error(SL_ERR_IO, "no file for the run's records: %s", strerror(errno));
         snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", fileno(out->unnamed_log));
-        SL_TRY(create_log(unnamed, to, &out->log));
+        SL_TRY(create_log(unnamed, options->command, to, &out->log));
     }
     SL_TRY(sl_live_page_create(options->serve, log ? log : unnamed, log ? NULL : "The run",
                                &out->page));
@@ -42,7 +43,7 @@ static sl_status create_outputs(const cli_progress_options *options, receivers *
                                 cli_outputs *out)
 {
     if (options->log_json)
-        SL_TRY(create_log(options->log_json, to, &out->log));
+        SL_TRY(create_log(options->log_json, options->command, to, &out->log));
     if (cli_is_same_file(options->trace, options->log_json))
         return sl_error(SL_ERR_INVALID, "--trace: %s is the run log (--log-json)", options->trace);
     if (options->trace) {

@@ -4,6 +4,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 
 enum { WIDTH = 420, HEIGHT = 240, LEFT = 60, RIGHT = 22, TOP = 10, BOTTOM = 26 };
 enum { MOST_POINTS = 2000, BUCKETS = WIDTH - LEFT - RIGHT };
@@ -130,9 +131,9 @@ static void draw_axes(const frame *on)
         draw_log_ticks(on);
     else
         draw_linear_ticks(on, on->y, 5, 0, draw_y_tick);
-    draw_linear_ticks(on, on->x, 6, 1, draw_x_tick);
-    fprintf(on->to, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n", LEFT - 5,
-            HEIGHT - 8);
+    draw_linear_ticks(on, on->x, 6, on->chart->whole_x ? 1 : 0, draw_x_tick);
+    fprintf(on->to, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n", LEFT - 14,
+            HEIGHT - 8, on->chart->x_name);
 }
 
 /* ---- Curves ------------------------------------------------------------------------------- */
@@ -178,12 +179,8 @@ static void draw_path(const frame *on, const sli_curve *curve)
 
 static void draw_dot(const frame *on, const sli_curve *curve, const sli_point *point)
 {
-    fprintf(on->to, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>",
-            curve->colour, place_x(on, point->x), place_y(on, point->y));
-    sli_markup_text(on->to, curve->label);
-    fprintf(on->to, ", step %.0f: ", point->x);
-    sli_markup_number(on->to, point->y);
-    fputs("</title></circle>\n", on->to);
+    fprintf(on->to, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>\n", curve->colour,
+            place_x(on, point->x), place_y(on, point->y));
 }
 
 static void draw_dots(const frame *on, const sli_curve *curve)
@@ -210,6 +207,140 @@ static void draw_curve(const frame *on, const sli_curve *curve)
         draw_dots(on, curve);
 }
 
+/* ---- Values ------------------------------------------------------------------------------- */
+
+/* The chart is cut into columns, each around one point of the longest curve or, of many points,
+ * some of them. A column is a wide line that cannot be seen; the pointer on it shows what belongs
+ * to it. */
+enum { MOST_COLUMNS = 120, MOST_LINES = 16, LINE = 12, NAME_CHARACTERS = 14 };
+
+static int count_columns(const frame *on)
+{
+    size_t most = 1;
+    for (int c = 0; c < on->chart->curve_count; c++)
+        most = on->chart->curves[c].count > most ? on->chart->curves[c].count : most;
+    return most < MOST_COLUMNS ? (int)most : MOST_COLUMNS;
+}
+
+static int column_of(const frame *on, int count, double x)
+{
+    return (int)lround((x - on->x.low) / (on->x.high - on->x.low) * (count - 1));
+}
+
+/* ranges[column]: of x and of each curve's values that are drawn; empty ones are upside down. */
+typedef struct column {
+    range x, *values; /* [curve_count] */
+} column;
+
+static void find_values(const frame *on, column *columns, int count, range *values)
+{
+    int curves = on->chart->curve_count;
+    for (int i = 0; i < count; i++)
+        columns[i] = (column){{INFINITY, -INFINITY}, values + (size_t)i * (size_t)curves};
+    for (int i = 0; i < count * curves; i++)
+        values[i] = (range){INFINITY, -INFINITY};
+    for (int c = 0; c < curves; c++) {
+        const sli_curve *curve = &on->chart->curves[c];
+        for (size_t i = 0; i < curve->count; i++) {
+            const sli_point *point = &curve->points[i];
+            if (!is_drawn(on, point->y))
+                continue;
+            column *to = &columns[column_of(on, count, point->x)];
+            include(&to->x, point->x);
+            include(&to->values[c], point->y);
+        }
+    }
+}
+
+/* "5.2", or "5.2 to 5.9" */
+static void write_range(FILE *to, range of)
+{
+    sli_markup_number(to, of.low);
+    if (of.high == of.low)
+        return;
+    fputs(" to ", to);
+    sli_markup_number(to, of.high);
+}
+
+/* The beginning of a name. */
+static void write_name(FILE *to, const char *name)
+{
+    char begin[4 * NAME_CHARACTERS + 1];
+    size_t bytes = 0;
+    for (int characters = 0; name[bytes] && bytes + 1 < sizeof begin; bytes++) {
+        characters += ((unsigned char)name[bytes] & 0xC0) != 0x80;
+        if (characters > NAME_CHARACTERS)
+            break;
+        begin[bytes] = name[bytes];
+    }
+    begin[bytes] = '\0';
+    sli_markup_text(to, begin);
+    fputs(name[bytes] ? "…" : "", to);
+}
+
+static void write_curve_value(const frame *on, const sli_curve *curve, range of, double x)
+{
+    bool several =
+        on->chart->curves[0].colour != on->chart->curves[on->chart->curve_count - 1].colour;
+    fprintf(on->to, "<tspan x=\"%.1f\" dy=\"%d\">", x, LINE);
+    if (several) {
+        fprintf(on->to, "<tspan class=\"c%d\">■</tspan> ", curve->colour);
+        write_name(on->to, curve->label);
+        fputs(" ", on->to);
+    }
+    fprintf(on->to, "%s%s", curve->kind, *curve->kind ? " " : "");
+    write_range(on->to, of);
+    fputs("</tspan>", on->to);
+}
+
+/* The text stands on the other side of the chart. */
+static void write_values(const frame *on, const column *of, bool right)
+{
+    double x = right ? LEFT + 6 : WIDTH - RIGHT - 6;
+    int lines = 1;
+    fprintf(on->to, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"%s\">%s ", x, TOP + LINE,
+            right ? "start" : "end", on->chart->x_name);
+    write_range(on->to, of->x);
+    for (int c = 0; c < on->chart->curve_count; c++)
+        if (of->values[c].low <= of->values[c].high && ++lines <= MOST_LINES)
+            write_curve_value(on, &on->chart->curves[c], of->values[c], x);
+    if (lines > MOST_LINES)
+        fprintf(on->to, "<tspan x=\"%.1f\" dy=\"%d\">…</tspan>", x, LINE);
+    fputs("</text>", on->to);
+}
+
+static void draw_columns(const frame *on, const column *columns, int count)
+{
+    const double width = (double)(WIDTH - LEFT - RIGHT) / (count > 1 ? count - 1 : 1);
+    for (int i = 0; i < count; i++) {
+        const column *of = &columns[i];
+        if (of->x.low > of->x.high)
+            continue;
+        double at = count > 1 ? LEFT + i * width : LEFT + width / 2;
+        double mark = place_x(on, (of->x.low + of->x.high) / 2);
+        fprintf(on->to,
+                "<g class=\"at\"><line class=\"hit\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" "
+                "stroke-width=\"%.2f\"/><g class=\"seen\"><line class=\"mark\" x1=\"%.1f\" "
+                "x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>",
+                at, at, TOP, HEIGHT - BOTTOM, width, mark, mark, TOP, HEIGHT - BOTTOM);
+        write_values(on, of, mark > (LEFT + WIDTH - RIGHT) / 2.0);
+        fputs("</g></g>\n", on->to);
+    }
+}
+
+static void draw_values(const frame *on)
+{
+    int count = count_columns(on);
+    column *columns = calloc((size_t)count, sizeof *columns);
+    range *values = calloc((size_t)count * (size_t)on->chart->curve_count, sizeof *values);
+    if (columns && values) {
+        find_values(on, columns, count, values);
+        draw_columns(on, columns, count);
+    }
+    free(columns);
+    free(values);
+}
+
 void sli_chart_draw(FILE *to, const sli_chart *chart)
 {
     frame on = {.to = to, .chart = chart};
@@ -222,5 +353,6 @@ void sli_chart_draw(FILE *to, const sli_chart *chart)
     draw_axes(&on);
     for (int c = 0; c < chart->curve_count; c++)
         draw_curve(&on, &chart->curves[c]);
+    draw_values(&on);
     fputs("</svg></figure>\n", to);
 }

@@ -11,24 +11,27 @@ typedef struct sli_point {
 
 /* Curves of one colour belong to one run. */
 typedef struct sli_curve {
-    const char *label;       /* borrowed; untrusted */
+    const char *label;       /* of the run; borrowed, untrusted */
+    const char *kind;        /* "smoothed" or the like; "" for the values themselves */
     int colour;              /* class c0 ... */
     bool faint;              /* drawn behind another one, lighter */
-    bool dots;               /* a circle with a title at each point */
-    const sli_point *points; /* [count], borrowed; x ascends */
+    bool dots;               /* a circle at each point */
+    const sli_point *points; /* [count], borrowed; x is finite and ascends */
     size_t count;
 } sli_curve;
 
 typedef struct sli_chart {
-    const char *title, *y_name;
+    const char *title, *y_name, *x_name;
+    bool whole_x;   /* x has whole numbers alone */
     bool log_scale; /* values below DBL_MIN are left out */
     const sli_curve *curves;
     int curve_count;
 } sli_chart;
 
 /* Writes a figure with its caption; nothing where no curve has a finite value. Curves of many
- * points are thinned to the lowest and highest of each pixel's. Call it between sli_c_numbers_begin
- * and _end. */
+ * points are thinned to the lowest and highest of each pixel's. Where the pointer is, or a tap was,
+ * a line and the curves' values are shown, by style alone. Call it between sli_c_numbers_begin and
+ * _end. */
 void sli_chart_draw(FILE *to, const sli_chart *chart);
 
 #endif

@@ -31,7 +31,9 @@ static void print_eval(FILE *to, const sl_run_history *run, const sli_history_ev
             eval->epoch);
     print_number(to, eval->loss);
     for (int field = 1; field < SLI_STEP_FIELDS; field++)
-        print_number(to, field == SLI_STEP_MS ? 1e3 * eval->seconds : NAN);
+        print_number(to, field == SLI_STEP_MS     ? 1e3 * eval->seconds
+                         : field == SLI_STEP_TIME ? eval->time
+                                                  : NAN);
     print_number(to, eval->perplexity);
     fputs("\n", to);
 }

@@ -13,11 +13,11 @@
 
 enum { MOST_LINE_BYTES = 1 << 20, MOST_RECORDS = 1 << 25 /* of a kind */ };
 
-const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",       "grad_norm",    "lr",
-                                                    "ms",         "tokens_per_s", "flops_per_s",
-                                                    "mfu",        "data_ms",      "optimizer_ms",
-                                                    "reduce_ms",  "waiting_ms",   "loss_z",
-                                                    "grad_norm_z"};
+const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",      "grad_norm",    "lr",
+                                                    "ms",        "tokens_per_s", "flops_per_s",
+                                                    "mfu",       "data_ms",      "optimizer_ms",
+                                                    "reduce_ms", "waiting_ms",   "time",
+                                                    "loss_z",    "grad_norm_z"};
 
 /* ---- Fields -------------------------------------------------------------------------------- */
 
@@ -147,6 +147,7 @@ static sl_status add_eval(sl_run_history *history, json_t *record)
     SL_TRY(sli_record_real(record, "loss", -INFINITY, &eval.loss));
     SL_TRY(sli_record_real(record, "ppl", 0, &eval.perplexity));
     SL_TRY(sli_record_real(record, "seconds", 0, &eval.seconds));
+    SL_TRY(sli_record_real(record, "time", 0, &eval.time));
     remove_evals_from(history, &eval);
     thin(history, history->evals, sizeof eval, &history->eval_count);
     SL_TRY(sli_array_reserve(&history->evals, &history->eval_room, history->eval_count + 1,

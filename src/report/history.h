@@ -19,6 +19,7 @@ typedef enum sli_step_field {
     SLI_STEP_OPTIMIZER_MS,
     SLI_STEP_REDUCE_MS,
     SLI_STEP_WAITING_MS,
+    SLI_STEP_TIME, /* when the record was written: seconds since 1970 */
     SLI_STEP_LOSS_Z,
     SLI_STEP_GRAD_NORM_Z,
     SLI_STEP_FIELDS
@@ -33,8 +34,8 @@ typedef struct sli_history_step {
 
 typedef struct sli_history_eval {
     bool is_test;
-    int64_t epoch, step; /* `step`: how many were done before it */
-    double loss, perplexity, seconds;
+    int64_t epoch, step;                    /* `step`: how many were done before it */
+    double loss, perplexity, seconds, time; /* `time`: as SLI_STEP_TIME */
 } sli_history_eval;
 
 /* Of a pipeline rank's device, after the last evaluation. */

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 64, MOST_DEVICES = 1 << 16, MOST_RECORDS = 1 << 18 /* of a kind: 32 MiB */ };
+enum { MOST_RANKS = 64, MOST_DEVICES = 1 << 16, MOST_RECORDS = 1 << 18 /* of a kind: 36 MiB */ };
 static const double turn_seconds = 0.1, least_pause = 1, most_pause = 60, most_load = 0.005,
                     end_seconds = 1;
 
@@ -276,13 +276,13 @@ static void *serve_page(void *context)
 
 /* ---- All ---------------------------------------------------------------------------------- */
 
-static sl_status write_page(sli_server *server)
+static sl_status write_page(sli_server *server, const char *name)
 {
     char *text;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
     if (to)
-        sli_page_write_live(to, sli_server_nonce(server));
+        sli_page_write_live(to, name, sli_server_nonce(server));
     if (!to || fclose(to) != 0)
         return sl_error(SL_ERR_MEMORY, "no memory for the page");
     sli_server_set_page(server, text, bytes);
@@ -340,7 +340,7 @@ sl_status sl_live_page_create(const char *address, const char *log, const char *
     if (status == SL_OK)
         status = sli_server_create(address, &page->server);
     if (status == SL_OK)
-        status = write_page(page->server);
+        status = write_page(page->server, page->name);
     if (status == SL_OK) {
         publish_page(page);
         status = start_thread(page);

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { COLOURS = SLI_PAGE_COLOURS };
 
@@ -189,9 +190,29 @@ static void write_figures(const sli_page *page)
     end_table(page);
 }
 
+/* When the run began, or resumed, and by which command. */
+static void write_origin(const sli_page *page, const sl_run_history *run)
+{
+    char date[64] = "";
+    const char *command = json_string_value(json_object_get(run->run, "command"));
+    double seconds = json_number_value(json_object_get(run->run, "time"));
+    time_t begun = seconds > 0 && seconds < 1e11 ? (time_t)seconds : 0;
+    struct tm parts;
+    if (begun > 0 && gmtime_r(&begun, &parts))
+        strftime(date, sizeof date, " began on %Y-%m-%d at %H:%M:%S UTC", &parts);
+    if (!*date && !command)
+        return;
+    fputs("<p>", page->to);
+    sli_markup_text(page->to, sli_page_short_name(page, run));
+    fprintf(page->to, "%s%s", date, command ? ": <code>" : "");
+    sli_markup_text(page->to, command ? command : "");
+    fprintf(page->to, "%s</p>\n", command ? "</code>" : "");
+}
+
 /* What a reader of the results must know about a log. */
 static void write_state(const sli_page *page, const sl_run_history *run)
 {
+    write_origin(page, run);
     if (!run->ended && !page->is_live) {
         fputs("<p>", page->to);
         sli_markup_text(page->to, sli_page_short_name(page, run));
@@ -217,8 +238,11 @@ static json_t *option_value(const sl_run_history *run, const char *group, const 
 
 static bool is_option(const char *key, const json_t *value)
 {
-    return !json_is_object(value) && strcmp(key, "record") != 0 &&
-           strcmp(key, "peak_flops_per_s") != 0;
+    static const char *const others[] = {"record", "peak_flops_per_s", "time", "command"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(key, others[i]) == 0)
+            return false;
+    return !json_is_object(value);
 }
 
 static void write_option(const sli_page *page, const char *group, const char *key)
@@ -290,7 +314,9 @@ void sli_page_write_head(FILE *to, const char *title, const char *policy)
           to);
     if (policy)
         fprintf(to, "<meta http-equiv=\"Content-Security-Policy\" content=\"%s\"/>\n", policy);
-    fprintf(to, "<title>%s</title>\n<style>\n%s</style></head><body>\n", title, page_style);
+    fputs("<title>", to);
+    sli_markup_text(to, title);
+    fprintf(to, "</title>\n<style>\n%s</style></head><body>\n", page_style);
 }
 
 void sli_page_write_results(const sli_page *page)
@@ -302,7 +328,10 @@ void sli_page_write_results(const sli_page *page)
 
 static void write_page(const sli_page *page)
 {
-    sli_page_write_head(page->to, "sluice report", "default-src 'none'; style-src 'unsafe-inline'");
+    char title[256];
+    snprintf(title, sizeof title, "%s%s – sluice", sli_page_short_name(page, page->runs[0]),
+             page->count > 1 ? " and others" : "");
+    sli_page_write_head(page->to, title, "default-src 'none'; style-src 'unsafe-inline'");
     fprintf(page->to, "<h1>%s</h1>\n", page->count > 1 ? "Training runs" : "A training run");
     sli_page_write_results(page);
     sli_page_draw_pictures(page);

@@ -13,8 +13,8 @@ typedef struct sli_page {
     bool is_live; /* its head says whether the run goes on */
 } sli_page;
 
-/* Writes what stands before a page's content, with a Content-Security-Policy where `policy` is not
- * NULL. */
+/* Writes what stands before a page's content, whose title is untrusted, with a
+ * Content-Security-Policy where `policy` is not NULL. */
 void sli_page_write_head(FILE *to, const char *title, const char *policy);
 
 /* The path of the run's log, without the directories that all runs' logs have in common. */
@@ -29,7 +29,7 @@ void sli_page_draw_pictures(const sli_page *page);
 
 /* page_live.c: the page that a server shows, and what it is to show inside: the page's first run.
  * `grows`: records have come since it was opened; `error`: why no more can be read, or NULL. */
-void sli_page_write_live(FILE *to, const char *nonce);
+void sli_page_write_live(FILE *to, const char *name, const char *nonce);
 void sli_page_write_live_content(const sli_page *page, bool grows, const char *error);
 
 #endif

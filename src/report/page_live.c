@@ -6,11 +6,12 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 /* ---- The page without its content ----------------------------------------------------------- */
 
 /* Exchanges the parts that have changed, but not a picture while a box of it shows its text beside
- * the pointer. A page that is not seen is sent nothing. */
+ * the pointer, or its curves' values are shown. A page that is not seen is sent nothing. */
 /* clang-format off */
 static const char script[] =
     "'use strict';\n"
@@ -40,6 +41,12 @@ static const char script[] =
     "}\n"
     "function leave() {\n"
     "  if (!shown) return;\n"
+    "  if (shown.classList.contains('on')) {\n"
+    "    shown.classList.remove('on');\n"
+    "    shown = undefined;\n"
+    "    show();\n"
+    "    return;\n"
+    "  }\n"
     "  const title = document.createElementNS('http://www.w3.org/2000/svg', 'title');\n"
     "  title.textContent = tip.textContent;\n"
     "  shown.append(title);\n"
@@ -48,6 +55,15 @@ static const char script[] =
     "  show();\n"
     "}\n"
     "main.addEventListener('pointerover', event => {\n"
+    "  const values = event.target.closest('.at');\n"
+    "  if (values) {\n"
+    "    if (values === shown) return;\n"
+    "    leave();\n"
+    "    if (!values.isConnected) return;\n"
+    "    shown = values;\n"
+    "    values.classList.add('on');\n"
+    "    return;\n"
+    "  }\n"
     "  const title = event.target.querySelector(':scope > title');\n"
     "  if (!title) return;\n"
     "  leave();\n"
@@ -63,7 +79,7 @@ static const char script[] =
     "main.addEventListener('pointerout', event => {\n"
     "  if (event.pointerType === 'mouse') leave();\n"
     "});\n"
-    "document.addEventListener('pointerdown', event => { if (event.target !== shown) leave(); });\n"
+    "document.addEventListener('pointerdown', event => { if (!shown?.contains(event.target)) leave(); });\n"
     "function open() {\n"
     "  source = new EventSource('events' + location.search);\n"
     "  source.onopen = () => { link.hidden = true; };\n"
@@ -77,9 +93,12 @@ static const char script[] =
     "open();\n";
 /* clang-format on */
 
-void sli_page_write_live(FILE *to, const char *nonce)
+void sli_page_write_live(FILE *to, const char *name, const char *nonce)
 {
-    sli_page_write_head(to, "sluice", NULL);
+    const char *slash = strrchr(name, '/');
+    char title[256];
+    snprintf(title, sizeof title, "%s – sluice", slash ? slash + 1 : name);
+    sli_page_write_head(to, title, NULL);
     fputs("<main><p>This page needs JavaScript.</p></main>\n"
           "<p id=\"link\" class=\"wrong\" hidden=\"hidden\">There is no connection to sluice: the "
           "run, or sluice watch, has ended, or cannot be reached. The page shows the last state "

@@ -33,98 +33,159 @@ typedef struct curves {
     int count;
 } curves;
 
-/* A curve with room for `most` points; NULL: there is no memory for it. */
-static sli_point *add_curve(curves *to, sli_curve curve, size_t most)
-{
-    sli_point *points = calloc(most + 1, sizeof *points);
-    curve.points = points;
-    to->curves[to->count] = curve;
-    to->count += points != NULL;
-    return points;
-}
-
-static double field_value(const sli_history_step *step, sli_step_field field, bool as_perplexity)
-{
-    return as_perplexity ? exp(step->values[field]) : step->values[field];
-}
-
-/* A mean that gives older steps less weight, over about a tenth of the run. */
-static void add_smoothed(curves *to, const sl_run_history *run, int number, sli_step_field field,
-                         bool as_perplexity)
-{
-    const double weight = fmin(1, 20.0 / (double)(run->step_count + 1));
-    double sum = 0, weights = 0;
-    sli_point *points = add_curve(
-        to, (sli_curve){.label = run->name, .colour = number % COLOURS, .count = run->step_count},
-        run->step_count);
-    for (size_t i = 0; points && i < run->step_count; i++) {
-        double value = run->steps[i].values[field];
-        points[i] = (sli_point){(double)run->steps[i].step, NAN};
-        if (!isfinite(value))
-            continue;
-        sum = (1 - weight) * sum + weight * value;
-        weights = (1 - weight) * weights + weight;
-        points[i].y = as_perplexity ? exp(sum / weights) : sum / weights;
-    }
-}
-
-static void add_raw(curves *to, const sl_run_history *run, int number, sli_step_field field,
-                    bool as_perplexity, bool faint)
-{
-    sli_point *points = add_curve(to,
-                                  (sli_curve){.label = run->name,
-                                              .colour = number % COLOURS,
-                                              .faint = faint,
-                                              .count = run->step_count},
-                                  run->step_count);
-    for (size_t i = 0; points && i < run->step_count; i++)
-        points[i] = (sli_point){(double)run->steps[i].step,
-                                field_value(&run->steps[i], field, as_perplexity)};
-}
-
-static void add_validations(curves *to, const sl_run_history *run, int number, bool as_perplexity)
-{
-    size_t count = 0;
-    sli_curve curve = {.label = run->name, .colour = number % COLOURS, .dots = true};
-    sli_point *points = add_curve(to, curve, run->eval_count);
-    for (size_t i = 0; points && i < run->eval_count; i++)
-        if (!run->evals[i].is_test)
-            points[count++] =
-                (sli_point){(double)run->evals[i].step,
-                            as_perplexity ? run->evals[i].perplexity : run->evals[i].loss};
-    if (points)
-        to->curves[to->count - 1].count = count;
-}
-
 typedef struct chart_kind {
     const char *title, *y_name;
     sli_step_field field;
-    bool as_perplexity, has_validations, smoothed, log_scale;
+    bool as_perplexity, has_validations, smoothed, log_scale, over_time;
 } chart_kind;
 
 static const chart_kind chart_kinds[] = {
-    {"Loss", "nats per token; dots: validation", SLI_STEP_LOSS, false, true, true, true},
-    {"Perplexity", "dots: validation", SLI_STEP_LOSS, true, true, true, true},
-    {"Gradient norm", "before clipping", SLI_STEP_GRAD_NORM, false, false, true, true},
-    {"Learning rate", "", SLI_STEP_LR, false, false, false, false},
-    {"Speed", "tokens/s", SLI_STEP_TOKENS_PER_S, false, false, true, false},
-    {"Loss, unusual steps", "in standard deviations of 128 steps", SLI_STEP_LOSS_Z, false, false,
-     false, false},
+    {"Loss", "nats per token; dots: validation", SLI_STEP_LOSS, false, true, true, true, false},
+    {"Perplexity", "dots: validation", SLI_STEP_LOSS, true, true, true, true, false},
+    {"Loss over time", "since the first step; dots: validation", SLI_STEP_LOSS, false, true, true,
+     true, true},
+    {"Gradient norm", "before clipping", SLI_STEP_GRAD_NORM, false, false, true, true, false},
+    {"Learning rate", "", SLI_STEP_LR, false, false, false, false, false},
+    {"Speed", "tokens/s", SLI_STEP_TOKENS_PER_S, false, false, true, false, false},
+    {"Unusual steps",
+     "How far a step's loss is from the mean of the 128 steps before it, in their standard "
+     "deviations. Most steps are between −3 and 3; one far above is a spike.",
+     SLI_STEP_LOSS_Z, false, false, false, false, false},
 };
+
+/* A run in a chart. */
+typedef struct source {
+    const chart_kind *kind;
+    const sl_run_history *run;
+    const char *name;
+    int colour;
+    double start, unit; /* seconds: of the first step, and on the x axis */
+} source;
+
+/* A curve with room for `most` points, without any; NULL: there is no memory for it. */
+static sli_curve *add_curve(curves *to, const source *from, const char *kind, size_t most)
+{
+    sli_curve *curve = &to->curves[to->count];
+    *curve = (sli_curve){.label = from->name,
+                         .kind = kind,
+                         .colour = from->colour,
+                         .points = calloc(most + 1, sizeof *curve->points)};
+    to->count += curve->points != NULL;
+    return curve->points ? curve : NULL;
+}
+
+/* A clock may be set back: x must not. */
+static void add_point(sli_curve *to, const source *from, int64_t step, double time, double y)
+{
+    sli_point *points = (sli_point *)to->points;
+    double x = from->kind->over_time ? (time - from->start) / from->unit : (double)step;
+    if (isfinite(x))
+        points[to->count++] = (sli_point){to->count > 0 ? fmax(x, points[to->count - 1].x) : x, y};
+}
+
+static double field_value(const source *from, const sli_history_step *step)
+{
+    double value = step->values[from->kind->field];
+    return from->kind->as_perplexity ? exp(value) : value;
+}
+
+/* A mean that gives older steps less weight, over about a tenth of the run. It begins with the
+ * first step's value. */
+static void add_smoothed(curves *to, const source *from)
+{
+    const sl_run_history *run = from->run;
+    const double weight = fmin(1, 20.0 / (double)(run->step_count + 1));
+    double sum = 0, weights = 0;
+    sli_curve *curve = add_curve(to, from, "smoothed", run->step_count);
+    for (size_t i = 0; curve && i < run->step_count; i++) {
+        const sli_history_step *step = &run->steps[i];
+        double value = step->values[from->kind->field], mean = NAN;
+        if (isfinite(value)) {
+            sum = (1 - weight) * sum + weight * value;
+            weights = (1 - weight) * weights + weight;
+            mean = from->kind->as_perplexity ? exp(sum / weights) : sum / weights;
+        }
+        add_point(curve, from, step->step, step->values[SLI_STEP_TIME], mean);
+    }
+}
+
+static void add_raw(curves *to, const source *from)
+{
+    const sl_run_history *run = from->run;
+    sli_curve *curve = add_curve(to, from, "", run->step_count);
+    for (size_t i = 0; curve && i < run->step_count; i++)
+        add_point(curve, from, run->steps[i].step, run->steps[i].values[SLI_STEP_TIME],
+                  field_value(from, &run->steps[i]));
+    if (curve)
+        curve->faint = from->kind->smoothed;
+}
+
+static void add_validations(curves *to, const source *from)
+{
+    const sl_run_history *run = from->run;
+    sli_curve *curve = add_curve(to, from, "validation", run->eval_count);
+    for (size_t i = 0; curve && i < run->eval_count; i++) {
+        const sli_history_eval *eval = &run->evals[i];
+        if (!eval->is_test)
+            add_point(curve, from, eval->step, eval->time,
+                      from->kind->as_perplexity ? eval->perplexity : eval->loss);
+    }
+    if (curve)
+        curve->dots = true;
+}
+
+/* Of the first step whose record says when it was written; NaN: there is none. */
+static double start_time(const sl_run_history *run)
+{
+    for (size_t i = 0; i < run->step_count; i++)
+        if (isfinite(run->steps[i].values[SLI_STEP_TIME]))
+            return run->steps[i].values[SLI_STEP_TIME];
+    return NAN;
+}
+
+/* In which the longest run takes at least three. */
+static double time_unit(const sli_page *page, const char **name)
+{
+    static const struct {
+        const char *name;
+        double seconds;
+    } units[] = {{"days", 86400}, {"hours", 3600}, {"minutes", 60}, {"s", 1}};
+    double longest = 0;
+    for (int r = 0; r < page->count; r++) {
+        const sl_run_history *run = page->runs[r];
+        if (run->step_count > 0)
+            longest = fmax(longest,
+                           run->steps[run->step_count - 1].values[SLI_STEP_TIME] - start_time(run));
+    }
+    int i = 0;
+    while (i < 3 && !(longest >= 3 * units[i].seconds))
+        i++;
+    *name = units[i].name;
+    return units[i].seconds;
+}
 
 static void draw_chart(const sli_page *page, const chart_kind *kind)
 {
+    const char *x_name = "step";
+    double unit = kind->over_time ? time_unit(page, &x_name) : 0;
     curves all = {.curves = calloc(3 * (size_t)page->count, sizeof *all.curves)};
     for (int r = 0; all.curves && r < page->count; r++) {
-        const sl_run_history *run = page->runs[r];
-        add_raw(&all, run, r, kind->field, kind->as_perplexity, kind->smoothed);
+        const source from = {.kind = kind,
+                             .run = page->runs[r],
+                             .name = sli_page_short_name(page, page->runs[r]),
+                             .colour = r % COLOURS,
+                             .start = start_time(page->runs[r]),
+                             .unit = unit};
+        add_raw(&all, &from);
         if (kind->smoothed)
-            add_smoothed(&all, run, r, kind->field, kind->as_perplexity);
+            add_smoothed(&all, &from);
         if (kind->has_validations)
-            add_validations(&all, run, r, kind->as_perplexity);
+            add_validations(&all, &from);
     }
     sli_chart_draw(page->to, &(sli_chart){.title = kind->title,
                                           .y_name = kind->y_name,
+                                          .x_name = x_name,
+                                          .whole_x = !kind->over_time,
                                           .log_scale = kind->log_scale,
                                           .curves = all.curves,
                                           .curve_count = all.count});

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 const char *sl_time_kind_name(sl_time_kind kind)
@@ -26,7 +27,7 @@ const char *sl_time_kind_name(sl_time_kind kind)
 }
 
 struct sl_run_log {
-    char *path;
+    char *path, *command; /* NULL: the log does not say it */
     int descriptor;
     bool created;               /* the file was not there before */
     bool cut;                   /* the file's last line has no end */
@@ -143,16 +144,39 @@ void sl_run_log_destroy(sl_run_log **log)
         sli_file_remove_open((*log)->path, (*log)->descriptor);
     close((*log)->descriptor);
     json_decref((*log)->left_out);
+    free((*log)->command);
     free((*log)->path);
     free(*log);
     *log = NULL;
 }
 
+sl_status sl_run_log_set_command(sl_run_log *log, const char *command)
+{
+    enum { MOST_BYTES = 1 << 16 }; /* readers of logs refuse long records */
+    SLI_CHECK_NOT_NULL(log);
+    SLI_CHECK_NOT_NULL(command);
+    free(log->command);
+    log->command = strndup(command, MOST_BYTES);
+    return log->command ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the run's command");
+}
+
 /* ---- Records -------------------------------------------------------------------------------- */
+
+/* Seconds since 1970, to a millisecond. */
+static double wall_time(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-3 * (double)(now.tv_nsec / 1000000);
+}
 
 /* Frees the record; NULL: there was no memory for it. */
 static sl_status write_record(sl_run_log *log, json_t *record)
 {
+    if (record && json_object_set_new(record, "time", json_real(wall_time())) != 0) {
+        json_decref(record);
+        record = NULL;
+    }
     char *text = record ? json_dumps(record, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(record);
     if (!text)
@@ -256,6 +280,8 @@ static sl_status log_started(void *context, const sl_run_info *info)
     if (!log->resumed)
         SL_TRY(empty_file(log));
     json_t *record = move_members(describe_run(info), describe_options(info));
+    if (log->command)
+        record = move_members(record, json_pack("{so}", "command", sli_json_text(log->command)));
     if (log->resumed)
         record =
             move_members(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,

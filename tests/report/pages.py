@@ -9,7 +9,7 @@ import json, math, os, re, signal, statistics, subprocess, sys, tempfile, time
 
 from browser import Browser
 from pictures import BARS, BOXES, CHARTS, Log, check_charts, check_memory, check_order, check_pictures, check_rows
-from pictures import check_trace, describe_boxes
+from pictures import check_trace, check_values, describe_boxes
 
 STEP = "Number(document.querySelector('main p')?.innerText.match(/step (\\d+)/)?.[1] ?? 0)"
 POINTS = "(document.querySelector('path.c0.faint')?.getAttribute('d').match(/[ML]/g) ?? []).length"
@@ -73,6 +73,8 @@ def check_report(browser, address, logs, width):
     browser.await_true("!!document.querySelector('footer')")
     assert browser.value("document.scripts.length") == 0
     check_pictures(browser, logs)
+    if len(logs) == 1:
+        check_values(browser, width < 500, logs[0])
     browser.check_page(address)
 
 
@@ -169,8 +171,13 @@ def check_watch(browser, address):
     browser.await_true(f"{STEP} == {len(log.steps)}")
     check_pictures(browser, [log])
     check_trace(browser, "live.json")
+    assert browser.value("document.title") == "live.jsonl – sluice"
+    check_values(browser, False, log)
     browser.check_colours()
     browser.check_page(address, address + "events")
+    browser.open(address, 390)
+    browser.await_true(f"{STEP} == {len(log.steps)}")
+    check_values(browser, True, log)
 
 
 def serve(program, *words):
@@ -204,7 +211,8 @@ def check_all(program, browser, started, logs):
     watch.send_signal(signal.SIGINT)
     assert watch.wait(timeout=60) == 0
     subprocess.run([program, "report", "live.jsonl", "-o", "live.html"], check=True)
-    check_report(browser, f"file://{os.getcwd()}/live.html", [Log("live.jsonl")], 1280)
+    for width in 1280, 390:
+        check_report(browser, f"file://{os.getcwd()}/live.html", [Log("live.jsonl")], width)
     check_trace(browser, "live.json")
 
 

@@ -52,6 +52,10 @@ class Log:
     def values(self, key):
         return [(r["step"], math.nan if r.get(key) is None else r[key]) for r in self.steps]
 
+    def seconds(self, records):
+        """When records were written, since the first step's was."""
+        return [r["time"] - self.steps[0]["time"] for r in records]
+
 
 def exponentials(points):
     return [(x, math.exp(y)) for x, y in points]
@@ -67,17 +71,34 @@ def smooth(points):
     return smoothed
 
 
-def list_curves(log):
+def time_unit(logs):
+    """In seconds, of the chart over time; None: the logs do not say when records were written."""
+    if not all("time" in r for log in logs for r in log.steps):
+        return None
+    longest = max(log.seconds(log.steps)[-1] for log in logs)
+    return next(unit for unit in (86400, 3600, 60, 1) if longest >= 3 * unit or unit == 1)
+
+
+def over_time(points, seconds, unit):
+    return [(x / unit, y) for x, (_, y) in zip(seconds, points, strict=True)]
+
+
+def list_curves(log, unit):
     """Of each chart: the kind of each path, and the points that it is made of."""
+    valid = [(r["step"], r["loss"]) for r in log.valid]
     loss, norms, rates = log.values("loss"), log.values("grad_norm"), log.values("tokens_per_s")
     return {
-        "Loss": [(" faint", loss), ("", smooth(loss)), (" dotted", [(r["step"], r["loss"]) for r in log.valid])],
+        "Loss": [(" faint", loss), ("", smooth(loss)), (" dotted", valid)],
         "Perplexity": [(" faint", exponentials(loss)), ("", exponentials(smooth(loss))),
                        (" dotted", [(r["step"], r["ppl"]) for r in log.valid])],
+        **({} if unit is None else {"Loss over time": [
+            (" faint", over_time(loss, log.seconds(log.steps), unit)),
+            ("", over_time(smooth(loss), log.seconds(log.steps), unit)),
+            (" dotted", over_time(valid, log.seconds(log.valid), unit))]}),
         "Gradient norm": [(" faint", norms), ("", smooth(norms))],
         "Learning rate": [("", log.values("lr"))],
         "Speed": [(" faint", rates), ("", smooth(rates))],
-        "Loss, unusual steps": [("", log.values("loss_z"))]}
+        "Unusual steps": [("", log.values("loss_z"))]}
 
 
 # ---- Curves -------------------------------------------------------------------------------------
@@ -125,11 +146,12 @@ def check_path(path, points, chart):
 
 def check_charts(charts, logs):
     """All curves of all logs, with every point."""
-    curves = [list_curves(log) for log in logs]
+    unit = time_unit(logs)
+    curves = [list_curves(log, unit) for log in logs]
     assert [chart["title"] for chart in charts] == list(curves[0])
     for chart in charts:
         title = chart["title"]
-        is_log = title in ("Loss", "Perplexity", "Gradient norm")
+        is_log = title in ("Loss", "Perplexity", "Loss over time", "Gradient norm")
         chart["locate_x"] = read_axis(chart["x_ticks"], False)
         chart["locate_y"] = read_axis(chart["y_ticks"], is_log)
         expected = [(f"c{number % 8}", kind, thin(points, is_log))
@@ -140,6 +162,38 @@ def check_charts(charts, logs):
         dots = [(colour, point) for colour, kind, points in expected if kind == " dotted" for point in points if point]
         assert [dot[0] for dot in chart["dots"]] == [colour for colour, _ in dots]
         check_points([dot[1:] for dot in chart["dots"]], [point for _, point in dots], chart)
+
+
+SEEN = """[...document.querySelectorAll('.seen')].filter(g => getComputedStyle(g).visibility === 'visible')
+  .map(g => [...g.querySelector('text').childNodes].map(n => n.textContent))"""
+PLOT = """(() => {
+  const svg = document.querySelectorAll('.charts svg')[%d], hits = svg.querySelectorAll('.hit');
+  svg.scrollIntoView({block: 'center'});
+  const box = e => e.getBoundingClientRect(), {top, height} = box(hits[0]);
+  return [box(hits[0]).left + box(hits[0]).width / 2, box(hits[hits.length - 1]).left + 1, top + height / 3];
+})()"""
+
+
+def read_numbers(text):
+    return [float(number) for number in re.findall(r"-?[\d.]+(?:e[+-]\d+)?", text)]
+
+
+def check_values(browser, touch, log):
+    """A pointer, or a tap, anywhere on any chart of one run shows the values of the step there, and no others."""
+    for number, (title, of_chart) in enumerate(list_curves(log, time_unit([log])).items()):
+        for part in (0.02, 0.4, 0.9) if title != "Loss over time" else ():
+            left, right, y = browser.value(PLOT % number)
+            (browser.tap if touch else browser.move)(left + part * (right - left), y)
+            browser.await_true(f"({SEEN}).length === 1")
+            [lines] = browser.value(SEEN)
+            low, *_, high = 2 * read_numbers(lines[0])
+            values = [sorted(y for x, y in points if low <= x <= high and math.isfinite(y)) for _, points in of_chart]
+            expected = [(own[0], own[-1]) for own in values if own]
+            assert len(lines) == 1 + len(expected) > 1, (title, lines, expected)
+            for line, ends in zip(lines[1:], expected):
+                found = read_numbers(line)
+                assert all(math.isclose(end, value, rel_tol=1e-3, abs_tol=1e-9)
+                           for end, value in zip(ends, (found[0], found[-1]))), (title, line, ends)
 
 
 # ---- Memory -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ printf '{"record":"st' >>a.jsonl # as of a run that was killed
 "$program" report --csv a.jsonl "$hostile" >table.csv
 
 /usr/bin/python3 - "$hostile" <<'END' || fail "the page is not that of the logs"
-import csv, json, sys
+import csv, json, os, sys, time
 import xml.etree.ElementTree as tree
 
 logs = ["a.jsonl", sys.argv[1]]
@@ -42,8 +42,16 @@ for element in page.iter():
 text = "".join(page.itertext())
 assert sys.argv[1] in text and "1f1b" in text and "gpipe" in text and "mfu, median, %" in text
 
+assert page.find("head/title").text == "a.jsonl and others – sluice"
+runs = [log[0] for log in records]
+for path, run in zip(logs, runs):
+    assert abs(run["time"] - os.path.getmtime(path)) < 600, run["time"]
+    assert run["command"].startswith("sluice train --data text --emsize 8 ") and run["command"] in text, run["command"]
+    assert time.strftime("began on %Y-%m-%d at %H:%M:%S UTC", time.gmtime(run["time"])) in text
+assert runs[1]["command"].endswith("""--log-json '<script>alert("x")<img src=h:>.jsonl' --lr 0.25 --schedule 1f1b --nhid 16""")
+
 figures = {f.find("figcaption").text.strip() for f in page.iter("figure")}
-assert figures == {"Loss", "Perplexity", "Gradient norm", "Learning rate", "Speed", "Loss, unusual steps",
+assert figures == {"Loss", "Perplexity", "Loss over time", "Gradient norm", "Learning rate", "Speed", "Unusual steps",
                    "Peak memory", "Pipeline"}, figures
 
 def median(log, key):
@@ -95,7 +103,7 @@ for name, cells in table.items():
 def options(log):
     run = next(r for r in log if r["record"] == "run")
     return {key: value for key, value in {**run, **run["model"]}.items()
-            if key not in ("record", "model", "peak_flops_per_s")}
+            if key not in ("record", "model", "peak_flops_per_s", "command", "time")}
 
 one, other = map(options, records)
 assert list(one) == list(other)
