@@ -15,13 +15,10 @@
 #ifdef SLI_HAVE_MICROHTTPD
 
 #include "core/clock.h"
-#include "core/host.h"
+#include "report/server_address.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <limits.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +27,8 @@
 #include <unistd.h>
 
 enum { MOST_CONNECTIONS = 256, CONNECTION_BYTES = 32 << 10, SILENT_SECONDS = 30 };
-enum { SOCKET_BYTES = 256 << 10 };     /* that the system holds of what a browser does not read */
+enum { FREE_CONNECTIONS = 32 };        /* of the most, for those that come */
+enum { MOST_HELD_BYTES = 64 << 20 };   /* of old events that are still being read, or one of them */
 static const double ping_seconds = 10; /* a comment finds out which browsers have gone */
 
 /* A text that several connections read. */
@@ -38,12 +36,21 @@ typedef struct event {
     char *bytes;
     size_t count;
     int references; /* of connections and the server */
+    uint64_t number;
 } event;
+
+/* A connection. */
+typedef struct client {
+    struct MHD_Connection *connection;
+    struct subscriber *subscriber; /* NULL: it gets no events */
+    bool has_asked, dropped;       /* for what there is; it is being closed */
+    struct client *next, **previous;
+} client;
 
 /* A connection that gets events. */
 typedef struct subscriber {
     struct sli_server *server;
-    struct MHD_Connection *connection;
+    client *client;
     event *current;         /* under way; NULL: none */
     size_t done;            /* bytes of it */
     uint64_t number, pings; /* of the server's, how many were read */
@@ -55,7 +62,7 @@ struct sli_server {
     struct MHD_Daemon *daemon;
     char token[SLI_SERVER_KEY_BYTES], nonce[SLI_SERVER_KEY_BYTES];
     bool asks_token, ends;
-    char url[256 + 3 * SLI_SERVER_KEY_BYTES];
+    char url[SLI_SERVER_ADDRESS_BYTES + 2 * SLI_SERVER_KEY_BYTES];
     char policy[160];
     char *page;
     size_t page_bytes;
@@ -63,6 +70,8 @@ struct sli_server {
     uint64_t number, pings; /* of events, and of comments between them */
     double sent;            /* when the last of these came */
     subscriber *subscribers;
+    client *clients, **last_client; /* in the order in which they came */
+    int client_count;               /* without those that are being closed */
 };
 
 /* ---- Events -------------------------------------------------------------------------------- */
@@ -113,6 +122,8 @@ static ssize_t read_event(void *context, uint64_t position, char *to, size_t mos
     static const char comment[] = ":\n\n";
     subscriber *self = context;
     (void)position;
+    if (self->client->dropped)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
     size_t bytes = read_text(self, to, most);
     if (bytes > 0)
         return (ssize_t)bytes;
@@ -124,7 +135,7 @@ static ssize_t read_event(void *context, uint64_t position, char *to, size_t mos
         return sizeof comment - 1;
     }
     self->suspended = true;
-    MHD_suspend_connection(self->connection);
+    MHD_suspend_connection(self->client->connection);
     return 0;
 }
 
@@ -132,19 +143,129 @@ static void end_subscriber(void *context)
 {
     subscriber *self = context;
     release_event(self->current);
+    if (self->client)
+        self->client->subscriber = NULL;
     *self->previous = self->next;
     if (self->next)
         self->next->previous = self->previous;
     free(self);
 }
 
+static void resume_subscriber(subscriber *self)
+{
+    if (self->suspended)
+        MHD_resume_connection(self->client->connection);
+    self->suspended = false;
+}
+
 static void resume_subscribers(sli_server *server)
 {
-    for (subscriber *each = server->subscribers; each; each = each->next) {
-        if (each->suspended)
-            MHD_resume_connection(each->connection);
-        each->suspended = false;
+    for (subscriber *each = server->subscribers; each; each = each->next)
+        resume_subscriber(each);
+}
+
+/* ---- Connections --------------------------------------------------------------------------- */
+
+/* The daemon closes it when it finds its socket shut down. */
+static void drop_client(sli_server *server, client *self)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(self->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info)
+        (void)shutdown(info->connect_fd, SHUT_RDWR);
+    self->dropped = true;
+    server->client_count--;
+    if (self->subscriber)
+        resume_subscriber(self->subscriber);
+}
+
+/* Who says nothing must not keep others out: the oldest of those goes first, else the oldest of
+ * all. A browser connects again. */
+static void make_room(sli_server *server)
+{
+    client *oldest = NULL;
+    for (client *each = server->clients; each; each = each->next)
+        if (!each->dropped && (!oldest || (oldest->has_asked && !each->has_asked)))
+            oldest = each;
+    if (oldest)
+        drop_client(server, oldest);
+}
+
+static void add_client(sli_server *server, struct MHD_Connection *connection, void **context)
+{
+    client *self = calloc(1, sizeof *self);
+    *context = self;
+    if (!self)
+        return; /* its request is refused */
+    *self = (client){.connection = connection, .previous = server->last_client};
+    *server->last_client = self;
+    server->last_client = &self->next;
+    if (++server->client_count > MOST_CONNECTIONS - FREE_CONNECTIONS)
+        make_room(server);
+}
+
+static void remove_client(sli_server *server, client *self)
+{
+    *self->previous = self->next;
+    if (self->next)
+        self->next->previous = self->previous;
+    else
+        server->last_client = self->previous;
+    server->client_count -= !self->dropped;
+    if (self->subscriber)
+        self->subscriber->client = NULL; /* its end comes next */
+    free(self);
+}
+
+static void follow_connection(void *context, struct MHD_Connection *connection, void **own,
+                              enum MHD_ConnectionNotificationCode code)
+{
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        add_client(context, connection, own);
+    else if (*own)
+        remove_client(context, *own);
+}
+
+static client *client_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* ---- What is sent -------------------------------------------------------------------------- */
+
+/* The oldest event but the newest that is being read; *bytes: of all of them. NULL: none. */
+static const event *find_held(const sli_server *server, size_t *bytes)
+{
+    const event *oldest = NULL;
+    *bytes = 0;
+    for (uint64_t number = 0;; number++) { /* one event after the other */
+        const event *next = NULL;
+        for (const subscriber *each = server->subscribers; each; each = each->next) {
+            const event *of = each->client->dropped ? NULL : each->current;
+            if (of && of != server->newest && of->number >= number &&
+                (!next || of->number < next->number))
+                next = of;
+        }
+        if (!next)
+            return oldest;
+        oldest = oldest ? oldest : next;
+        *bytes += next->count;
+        number = next->number;
     }
+}
+
+/* A browser that reads slowly keeps the event that it reads; those that are too slow are dropped,
+ * the ones that read the oldest events first. */
+static void bound_held_events(sli_server *server)
+{
+    size_t bytes;
+    const event *oldest;
+    while ((oldest = find_held(server, &bytes)) && bytes > MOST_HELD_BYTES && bytes > oldest->count)
+        for (subscriber *each = server->subscribers; each; each = each->next)
+            if (each->current == oldest && !each->client->dropped)
+                drop_client(server, each->client);
 }
 
 void sli_server_publish(sli_server *server, char *text, size_t bytes)
@@ -154,8 +275,9 @@ void sli_server_publish(sli_server *server, char *text, size_t bytes)
         return; /* the pages stay as they are */
     release_event(server->newest);
     server->newest = next;
-    server->number++;
+    next->number = ++server->number;
     server->sent = sli_clock_seconds();
+    bound_held_events(server);
     resume_subscribers(server);
 }
 
@@ -196,11 +318,12 @@ static enum MHD_Result send_text(const sli_server *server, struct MHD_Connection
 
 static enum MHD_Result send_events(sli_server *server, struct MHD_Connection *connection)
 {
-    subscriber *self = malloc(sizeof *self);
+    client *from = client_of(connection);
+    subscriber *self = from ? malloc(sizeof *self) : NULL;
     if (!self)
         return MHD_NO;
     *self = (subscriber){.server = server,
-                         .connection = connection,
+                         .client = from,
                          .pings = server->pings,
                          .next = server->subscribers,
                          .previous = &server->subscribers};
@@ -213,7 +336,7 @@ static enum MHD_Result send_events(sli_server *server, struct MHD_Connection *co
     }
     if (self->next)
         self->next->previous = &self->next;
-    server->subscribers = self;
+    server->subscribers = from->subscriber = self;
     return send_response(server, connection, MHD_HTTP_OK, "text/event-stream", response);
 }
 
@@ -263,6 +386,9 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
                          "Open the URL that sluice printed.\n");
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return send_text(server, connection, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET is allowed.\n");
+    client *from = client_of(connection);
+    if (from)
+        from->has_asked = true;
     if (strcmp(path, "/events") == 0)
         return send_events(server, connection);
     if (strcmp(path, "/") != 0)
@@ -272,79 +398,7 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
                                                          MHD_RESPMEM_MUST_COPY));
 }
 
-/* ---- The address -------------------------------------------------------------------------- */
-
-static bool is_loopback(const struct sockaddr *address)
-{
-    if (address->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-    return address->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
-}
-
-static bool is_any(const struct sockaddr *address)
-{
-    if (address->sa_family == AF_INET)
-        return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_ANY);
-    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
-}
-
-/* "[ADDRESS:]PORT", where an address of IPv6 stands in brackets. */
-static sl_status find_address(const char *address, struct addrinfo **out)
-{
-    char host[NI_MAXHOST];
-    const char *colon = strrchr(address, ':'), *port = colon ? colon + 1 : address;
-    size_t length = colon ? (size_t)(colon - address) : 0;
-    bool brackets = length > 1 && address[0] == '[' && address[length - 1] == ']';
-    char *end;
-    long number = *port >= '0' && *port <= '9' ? strtol(port, &end, 10) : -1;
-    bool valid = number >= 0 && number <= UINT16_MAX && *end == '\0' && length < sizeof host &&
-                 !(colon && length == 0) && (brackets || !memchr(address, ':', length));
-    if (!valid)
-        return sl_error(SL_ERR_INVALID, "the address must be [ADDRESS:]PORT, got \"%s\"", address);
-    snprintf(host, sizeof host, "%.*s", (int)length - 2 * brackets, address + brackets);
-    const struct addrinfo hints = {.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
-    int error = getaddrinfo(colon ? host : "127.0.0.1", port, &hints, out);
-    if (error != 0)
-        return sl_error(SL_ERR_INVALID, "the address \"%s\" is not known: %s", address,
-                        gai_strerror(error));
-    return SL_OK;
-}
-
-/* With the address and port that it has in fact, in *bound. */
-static int listen_at(const struct addrinfo *address, struct sockaddr_storage *bound)
-{
-    int on = 1, held = SOCKET_BYTES; /* the sockets that it accepts have the same */
-    socklen_t bytes = sizeof *bound;
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
-        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &held, sizeof held) == 0 &&
-        bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0 &&
-        getsockname(fd, (struct sockaddr *)bound, &bytes) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-/* Every interface's address is named by the host's name. */
-static void write_url(sli_server *server, const struct sockaddr_storage *bound)
-{
-    char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
-    const struct sockaddr *address = (const struct sockaddr *)bound;
-    (void)getnameinfo(address, sizeof *bound, host, sizeof host, port, sizeof port,
-                      NI_NUMERICHOST | NI_NUMERICSERV);
-    bool any = is_any(address);
-    if (any)
-        sli_host_name(host);
-    bool brackets = address->sa_family == AF_INET6 && !any;
-    snprintf(server->url, sizeof server->url, "http://%s%.200s%s:%s/%s%s", brackets ? "[" : "",
-             host, brackets ? "]" : "", port, server->asks_token ? "?token=" : "",
-             server->asks_token ? server->token : "");
-}
+/* ---- All ---------------------------------------------------------------------------------- */
 
 static void draw_key(char key[SLI_SERVER_KEY_BYTES])
 {
@@ -353,8 +407,6 @@ static void draw_key(char key[SLI_SERVER_KEY_BYTES])
     sodium_bin2hex(key, SLI_SERVER_KEY_BYTES, bits, sizeof bits);
 }
 
-/* ---- All ---------------------------------------------------------------------------------- */
-
 static sl_status start_daemon(sli_server *server, int fd)
 {
     server->daemon =
@@ -362,7 +414,8 @@ static sl_status start_daemon(sli_server *server, int fd)
                          MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
                          (unsigned)MOST_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
                          (unsigned)SILENT_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+                         (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_CONNECTION, follow_connection,
+                         server, MHD_OPTION_END);
     if (server->daemon) /* which closes the socket, also after an error */
         return SL_OK;
     return sl_error(SL_ERR_IO, "the page's server cannot be started");
@@ -370,26 +423,24 @@ static sl_status start_daemon(sli_server *server, int fd)
 
 sl_status sli_server_create(const char *address, sli_server **out)
 {
-    struct addrinfo *found;
-    struct sockaddr_storage bound = {0};
+    char shown[SLI_SERVER_ADDRESS_BYTES];
+    bool loopback;
+    int fd;
     *out = NULL;
     if (sodium_init() < 0)
         return sl_error(SL_ERR_INTERNAL, "libsodium cannot be started");
-    SL_TRY(find_address(address, &found));
-    int fd = listen_at(found, &bound);
-    freeaddrinfo(found);
-    if (fd < 0)
-        return sl_error(SL_ERR_IO, "the page cannot be served at \"%s\": %s", address,
-                        strerror(errno));
+    SL_TRY(sli_server_listen(address, &fd, shown, &loopback));
     sli_server *server = calloc(1, sizeof *server);
     if (!server) {
         close(fd);
         return sl_error(SL_ERR_MEMORY, "no memory for the page's server");
     }
+    server->last_client = &server->clients;
     draw_key(server->token);
     draw_key(server->nonce);
-    server->asks_token = !is_loopback((const struct sockaddr *)&bound);
-    write_url(server, &bound);
+    server->asks_token = !loopback;
+    snprintf(server->url, sizeof server->url, "http://%s/%s%s", shown,
+             server->asks_token ? "?token=" : "", server->asks_token ? server->token : "");
     snprintf(server->policy, sizeof server->policy,
              "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-%s'; "
              "connect-src 'self'; frame-ancestors 'none'",

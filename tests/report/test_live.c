@@ -256,6 +256,78 @@ static void browser_that_hangs_misses_events(void **state)
     sli_server_destroy(&server, 0);
 }
 
+/* Who connects and says nothing is closed for others; who gets events goes on getting them. */
+static void silent_connections_keep_no_one_out(void **state)
+{
+    enum { SILENT = 600 };
+    static char got[1 << 18];
+    int silent[SILENT];
+    sl_live_page *page = serve_log(*state, log_lines);
+    int fd = open_events(sl_live_page_url(page), 0);
+    assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
+    for (int i = 0; i < SILENT; i++) {
+        silent[i] = connect_to(sl_live_page_url(page), 0);
+        if (i % 200 == 199) {
+            ask(page, "GET /", "localhost", got, sizeof got);
+            assert_memory_equal(got, "HTTP/1.1 200 ", 13);
+        }
+    }
+    add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":3,\"step\":3,\"loss\":2}\n");
+    assert_true(read_until(fd, "step 3 of 8. The run goes on.", got, sizeof got));
+    for (int i = 0; i < SILENT; i++)
+        close(silent[i]);
+    close(fd);
+    sl_live_page_destroy(&page);
+}
+
+/* Serves until the other side has ended the connection, or `bytes` have come; returns how many
+ * came. */
+static size_t serve_bytes(sli_server *server, int fd, size_t bytes)
+{
+    static char got[1 << 20];
+    size_t count = 0;
+    double end = sli_clock_seconds() + 60;
+    while (count < bytes) {
+        assert_true(sli_clock_seconds() < end);
+        sli_server_turn(server, 0);
+        ssize_t now = recv(fd, got, sizeof got, MSG_DONTWAIT);
+        if (now == 0 || (now < 0 && errno != EAGAIN))
+            break;
+        count += now > 0 ? (size_t)now : 0;
+    }
+    return count;
+}
+
+/* Each of them stops in the middle of another event. The server keeps 64 MiB of events for them. */
+static void slow_browsers_hold_few_events(void **state)
+{
+    enum { BROWSERS = 8, EVENT_BYTES = 24 << 20, KEPT = 3 /* with the newest */ };
+    (void)state;
+    sli_server *server;
+    int fds[BROWSERS];
+    char first;
+    check_ok(sli_server_create("0", &server));
+    for (int i = 0; i < BROWSERS; i++) {
+        char *event = malloc(EVENT_BYTES);
+        assert_non_null(event);
+        memset(event, 'e', EVENT_BYTES);
+        sli_server_publish(server, event, EVENT_BYTES);
+        fds[i] = open_events(sli_server_url(server), 1);
+        double end = sli_clock_seconds() + 60;
+        while (recv(fds[i], &first, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) {
+            assert_true(sli_clock_seconds() < end);
+            sli_server_turn(server, 0.01);
+        }
+    }
+    for (int i = 0; i < BROWSERS; i++) {
+        size_t bytes = serve_bytes(server, fds[i], EVENT_BYTES);
+        if ((bytes < EVENT_BYTES) != (i < BROWSERS - KEPT))
+            fail_msg("browser %d of %d got %zu bytes", i, BROWSERS, bytes);
+        close(fds[i]);
+    }
+    sli_server_destroy(&server, 0);
+}
+
 /* A log whose page has more bytes than the sockets hold: of a step with so many actions. */
 static void write_large_log(scratch *in)
 {
@@ -428,6 +500,8 @@ int live_tests(void)
         IN_SCRATCH(another_log_in_the_file_begins_again),
         IN_SCRATCH(steps_show_their_timeline_and_memory),
         IN_SCRATCH(browser_that_hangs_misses_events),
+        IN_SCRATCH(silent_connections_keep_no_one_out),
+        cmocka_unit_test(slow_browsers_hold_few_events),
         cmocka_unit_test_setup_teardown(browsers_that_hang_hold_up_no_step, small_corpus_create,
                                         scratch_remove),
         IN_SCRATCH(bad_requests_are_answered),
