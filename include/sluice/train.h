@@ -347,8 +347,9 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
 /* For a caller that writes files of its own beside a run: refuses `path` where a run with these
  * options reads that file (the texts in `data`, the weights in `init` and their vocabulary, and
  * `schedule` where it is no name) or writes it (`save` and its vocabulary). sl_train_run itself
- * refuses a `save` that is one of the texts or that `schedule`. Files that cannot be read are not
- * refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
+ * refuses a `save` that is one of the texts or that `schedule`. A path in a checkpoint or in the
+ * directory of the run's checkpoints is refused, here and for `save`. Files that cannot be read are
+ * not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
 sl_status sl_train_check_output(const sl_train_options *options, const char *path);
 
 /* For a caller that goes on with what a run has saved, for example to load its best model: the

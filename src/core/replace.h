@@ -25,7 +25,8 @@ sl_status sli_file_write(const char *path, const void *data, size_t bytes);
 typedef struct sli_replace_file sli_replace_file;
 
 /* Starts the file, and removes leftovers of its writers that died. A symbolic link at `path` is
- * followed: its target is replaced, or created if it does not exist. Errors: SL_ERR_NOT_FOUND (no
+ * followed: its target is replaced, or created if it does not exist. What it replaces keeps its
+ * mode. Errors: SL_ERR_NOT_FOUND (no
  * such directory), SL_ERR_INVALID (`path` is a directory or device, or a link in a circle),
  * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_file_create(const char *path, sli_replace_file **out);
@@ -62,8 +63,8 @@ void sli_replace_file_destroy(sli_replace_file **file);
 
 typedef struct sli_replace_directory sli_replace_directory;
 
-/* Makes the temporary directory, and removes leftovers of writers of `path` that died. Errors begin
- * with `path`: SL_ERR_NOT_FOUND (no parent directory), SL_ERR_INVALID (a path without a name),
+/* Makes the temporary directory, and removes leftovers of writers of `path` that died. A directory
+ * that is replaced keeps its mode. Errors begin with `path`: SL_ERR_NOT_FOUND (no parent directory), SL_ERR_INVALID (a path without a name),
  * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
@@ -79,9 +80,11 @@ sl_status sli_replace_directory_join(const char *path, uint64_t number,
 const char *sli_replace_directory_temporary(const sli_replace_directory *directory);
 
 /* Brings the directory to disk, whose files must be there already, and renames it; an older
- * directory is removed after that. Errors: SL_ERR_IO; an older directory is then unchanged, unless
- * the error says that only the parent directory could not be brought to disk. */
-sl_status sli_replace_directory_commit(sli_replace_directory *directory);
+ * directory is removed after that. With `is_new` there must be none: what has appeared under the
+ * name stays (but for an empty directory where the file system lacks renameat2's flags), and is an
+ * error. Errors: SL_ERR_IO; an older directory is then unchanged, unless the error says that only the
+ * parent directory could not be brought to disk. */
+sl_status sli_replace_directory_commit(sli_replace_directory *directory, bool is_new);
 
 /* The path under which the directory `path` is: `path`, or that of its second name where there is
  * nothing of its own; malloc'ed. Errors: those of a path that cannot be resolved, SL_ERR_MEMORY. */

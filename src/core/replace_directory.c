@@ -125,12 +125,19 @@ static sl_status name_temporary(sli_replace_directory *directory, uint64_t numbe
                        &directory->temporary_path);
 }
 
-/* Another of its writers may have made it. */
+/* Another of its writers may have made it. One that replaces another directory has its mode. */
 static sl_status make_temporary(sli_replace_directory *directory)
 {
+    struct stat older;
+    bool replaces = fstatat(directory->parent, directory->name, &older, AT_SYMLINK_NOFOLLOW) == 0 &&
+                    S_ISDIR(older.st_mode);
+    mode_t mode = replaces ? (older.st_mode & 0777) | S_IRWXU : 0777;
     while (directory->descriptor < 0) {
-        if (mkdirat(directory->parent, directory->temporary, 0777) != 0 && errno != EEXIST)
+        bool made_it = mkdirat(directory->parent, directory->temporary, mode) == 0;
+        if (!made_it && errno != EEXIST)
             return sli_io_error(directory->path, "cannot be created");
+        if (made_it && replaces) /* also what the umask takes */
+            (void)fchmodat(directory->parent, directory->temporary, mode, 0);
         int made = openat(directory->parent, directory->temporary,
                           O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (made < 0 && errno != ENOENT)
@@ -198,7 +205,7 @@ static void close_descriptor(sli_replace_directory *directory)
 
 /* Without exchanging names: what has the name gets its second one, and is given back its name where
  * the directory cannot take it. *old: what has replaced it, under that name. */
-static bool take_name_in_steps(const sli_replace_directory *directory, char *old)
+static bool take_name_in_steps(const sli_replace_directory *directory, bool is_new, char *old)
 {
     int at = directory->parent;
     const char *from = directory->temporary, *to = directory->name;
@@ -207,7 +214,7 @@ static bool take_name_in_steps(const sli_replace_directory *directory, char *old
     number[DIGITS] = '\0';
     if (renameat(at, from, at, to) == 0) /* a free name, or that of an empty directory */
         return true;
-    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+    if (is_new || (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR))
         return false;
     if (snprintf(old, SLI_TEMPORARY_BYTES, ".%s.%s.old", to, number) >= SLI_TEMPORARY_BYTES) {
         errno = ENAMETOOLONG;
@@ -225,27 +232,27 @@ static bool take_name_in_steps(const sli_replace_directory *directory, char *old
 
 /* Gives the temporary directory its name. `old` [SLI_TEMPORARY_BYTES] is the name of what had it
  * before, or empty. */
-static bool take_name(const sli_replace_directory *directory, char *old)
+static bool take_name(const sli_replace_directory *directory, bool is_new, char *old)
 {
     int at = directory->parent;
     const char *from = directory->temporary, *to = directory->name;
     *old = '\0';
     if (renameat2(at, from, at, to, RENAME_NOREPLACE) == 0)
         return true;
-    if (errno == EEXIST && renameat2(at, from, at, to, RENAME_EXCHANGE) == 0) {
+    if (errno == EEXIST && !is_new && renameat2(at, from, at, to, RENAME_EXCHANGE) == 0) {
         snprintf(old, SLI_TEMPORARY_BYTES, "%s", from);
         return true;
     }
     return (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) &&
-           take_name_in_steps(directory, old);
+           take_name_in_steps(directory, is_new, old);
 }
 
-sl_status sli_replace_directory_commit(sli_replace_directory *directory)
+sl_status sli_replace_directory_commit(sli_replace_directory *directory, bool is_new)
 {
     char old[SLI_TEMPORARY_BYTES];
     assert(!directory->joined);
     SL_TRY(sli_directory_sync(directory->descriptor, directory->path));
-    if (!take_name(directory, old))
+    if (!take_name(directory, is_new, old))
         return sli_io_error(directory->path, "cannot be given its name");
     close_descriptor(directory);
     sl_status status = sli_directory_sync(directory->parent, directory->path);
@@ -284,6 +291,8 @@ static sl_status remove_in(int parent, const char *name, const char *path)
                                               : sli_io_error(path, "the link cannot be removed");
     if (!S_ISDIR(found.st_mode) || !sli_directory_is_flat(parent, name))
         return sl_error(SL_ERR_INVALID, "%s: it is no directory of files, and stays", path);
+    if (faccessat(parent, name, W_OK | X_OK, AT_EACCESS) != 0)
+        return sli_io_error(path, "cannot be removed"); /* or it would be half of it */
     SL_TRY(sli_draw_number(path, &number));
     sli_temporary_name(name, number, temporary);
     if (renameat(parent, name, parent, temporary) != 0)

@@ -189,17 +189,23 @@ static sl_status find_destination(sli_replace_file *file)
     return status;
 }
 
-/* Readable as well, for the lock. */
+/* Readable as well, for the lock. A file that replaces another has its mode, and no wider one while
+ * it is written. */
 static sl_status open_temporary(sli_replace_file *file)
 {
+    struct stat older;
+    bool replaces = fstatat(file->directory, file->name, &older, AT_SYMLINK_NOFOLLOW) == 0;
+    mode_t mode = replaces ? older.st_mode & 0777 : 0666;
     while (!file->exists) {
         uint64_t number;
         SL_TRY(sli_draw_number(file->shown, &number));
         sli_temporary_name(file->name, number, file->temporary);
         file->descriptor =
-            openat(file->directory, file->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+            openat(file->directory, file->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (file->descriptor < 0)
             return sli_io_error(file->shown, "cannot be created");
+        if (replaces) /* also what the umask takes; some file systems have no modes */
+            (void)fchmod(file->descriptor, mode);
         file->exists = sli_temporary_hold(file->directory, file->temporary, file->descriptor);
         if (!file->exists) {
             close(file->descriptor);

@@ -4,7 +4,9 @@
 #include "io/checkpoint/format.h"
 #include "train/run.h"
 
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 /* Whether writing `output` would overwrite the file `path`: both lead to one regular file, which
@@ -62,11 +64,36 @@ static sl_status check_weights(const char *output, const char *init)
     return status;
 }
 
+/* Nothing but checkpoints is written into the directory of checkpoints, and nothing into one of
+ * them, whose files have checksums. */
+static sl_status check_place(const char *path, const sl_train_options *options)
+{
+    const char *directory = options->checkpoints.directory;
+    struct stat found;
+    char *followed, *state = NULL, *holder = NULL;
+    if (sli_path_follow(path, &followed) != SL_OK)
+        return SL_OK; /* said where it is written */
+    char *end = strrchr(followed, '/');
+    holder = end ? strndup(followed, (size_t)(end - followed) + 1) : strdup(".");
+    free(followed);
+    sl_status status = holder ? sli_path_join(holder, SLI_CHECKPOINT_STATE, &state)
+                              : sl_error(SL_ERR_MEMORY, "no memory for a path");
+    if (status == SL_OK && stat(state, &found) == 0)
+        status = sl_error(SL_ERR_INVALID, "%s would lie in the checkpoint %s", path, holder);
+    if (status == SL_OK && directory && sli_path_same_file(holder, directory))
+        status = sl_error(SL_ERR_INVALID, "%s would lie among the run's checkpoints, in %s", path,
+                          directory);
+    free(state);
+    free(holder);
+    return status;
+}
+
 sl_status sl_train_check_output(const sl_train_options *options, const char *path)
 {
     char *vocab = NULL;
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(path);
+    SL_TRY(check_place(path, options));
     SL_TRY(check_table(path, options));
     if (options->data)
         SL_TRY(check_texts(path, options->data));
@@ -79,6 +106,18 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
     return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
 }
 
+/* The file system takes so long a name, with what is added to it while it is written. */
+static sl_status check_name(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (strlen(name) + sizeof ".new" - 1 <= NAME_MAX)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: a name of at most %d bytes was expected, got %zu: a file beside it needs "
+                    "the others",
+                    path, NAME_MAX - (int)(sizeof ".new" - 1), strlen(name));
+}
+
 sl_status sli_train_check_save(const sl_train_options *options)
 {
     char *vocab;
@@ -88,7 +127,11 @@ sl_status sli_train_check_save(const sl_train_options *options)
     const char *const outputs[] = {options->save, vocab};
     sl_status status = SL_OK;
     for (int i = 0; i < 2 && status == SL_OK; i++) {
-        status = check_table(outputs[i], options);
+        status = check_place(outputs[i], options);
+        if (status == SL_OK)
+            status = check_name(outputs[i]);
+        if (status == SL_OK)
+            status = check_table(outputs[i], options);
         if (status == SL_OK)
             status = check_texts(outputs[i], options->data);
     }

@@ -159,6 +159,29 @@ run 'beside leftovers' "${train[@]}" --save beside/w
     'beside/.other.0123456789abcdef.tmp beside/.w.tmp ' ] || fail 'other leftovers than its own are gone'
 rm -r beside
 
+# Nothing is written into a checkpoint, or beside those of the run.
+cp -r a whole
+content whole >inside.before
+for output in "--save whole/best/model.safetensors" "--log-json whole/step-00000002/state.json" \
+    "--trace whole/best/model.vocab.txt" "--log-json whole/best/log" "--save whole/step-00000004/new"; do
+    # shellcheck disable=SC2086 # words
+    refused "$output" 'would lie in the checkpoint whole/' "${train[@]}" --init whole/best $output
+    same inside whole
+done
+mkdir among
+for output in "--save among/m" "--log-json among/log" "--trace among/../among/trace"; do
+    # shellcheck disable=SC2086 # words
+    refused "$output" "would lie among the run's checkpoints, in among" "${train[@]}" --save-dir among $output
+done
+[ -z "$(ls -A among)" ] || fail 'a refused run has left something'
+# A name that leaves no room for a name beside it.
+for length in 252 254 255; do
+    refused "$length bytes" "at most 251 bytes was expected, got $length" \
+        "${train[@]}" --save "$(printf "%0${length}d" 0)"
+done
+run '251 bytes' "${train[@]}" --save "$(printf %0239d 0).safetensors"
+rm -f 0*
+
 # ---- data and checkpoint convert ------------------------------------------------------------------
 
 # Killed before each call that changes the file system: the next run leaves no trace of it.

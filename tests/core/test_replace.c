@@ -1,4 +1,4 @@
-/* Files and directories that appear whole: under a temporary name until they are committed. */
+/* Files that appear whole: under a temporary name until they are committed. */
 #include "core/replace.h"
 
 #include "io/scratch.h"
@@ -222,132 +222,6 @@ static void full_disk_is_found_before_and_while_writing(void **state)
     assert_int_equal(scratch_entries(in, 0), 1);
 }
 
-/* ---- Directories ------------------------------------------------------------------------ */
-
-static void put(sli_replace_directory *directory, const char *name)
-{
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s", sli_replace_directory_temporary(directory), name);
-    write_file(path, name, strlen(name));
-}
-
-static void commit(const char *path, const char *name)
-{
-    sli_replace_directory *directory;
-    check_ok(sli_replace_directory_create(path, &directory));
-    put(directory, name);
-    check_ok(sli_replace_directory_commit(directory));
-    sli_replace_directory_destroy(&directory);
-}
-
-static void directory_appears_when_committed(void **state)
-{
-    sli_replace_directory *directory;
-    char *path = strdup(scratch_path(*state, "new"));
-    check_ok(sli_replace_directory_create(path, &directory));
-    put(directory, "a");
-    assert_int_not_equal(access(path, F_OK), 0);
-    check_ok(sli_replace_directory_commit(directory));
-    sli_replace_directory_destroy(&directory);
-    assert_int_equal(access(scratch_path(*state, "new/a"), F_OK), 0);
-    assert_int_equal(scratch_entries(*state, 0), 1);
-    check_ok(sli_remove_directory(path));
-    assert_int_equal(scratch_entries(*state, 0), 0);
-    free(path);
-}
-
-static void directory_replaces_an_older_one(void **state)
-{
-    char *path = strdup(scratch_path(*state, "same"));
-    commit(path, "old");
-    commit(path, "new");
-    assert_int_equal(access(scratch_path(*state, "same/new"), F_OK), 0);
-    assert_int_not_equal(access(scratch_path(*state, "same/old"), F_OK), 0);
-    assert_int_equal(scratch_entries(*state, 0), 1);
-    check_ok(sli_remove_directory(path));
-    free(path);
-}
-
-static void joined_directory_is_left_to_the_one_that_creates_it(void **state)
-{
-    char *path = strdup(scratch_path(*state, "both"));
-    sli_replace_directory *directory, *joined;
-    check_ok(sli_replace_directory_join(path, 7, &joined)); /* may come first */
-    put(joined, "theirs");
-    sli_replace_directory_destroy(&joined);
-    check_ok(sli_replace_directory_create_numbered(path, 7, &directory));
-    put(directory, "own");
-    check_ok(sli_replace_directory_commit(directory));
-    sli_replace_directory_destroy(&directory);
-    assert_int_equal(access(scratch_path(*state, "both/theirs"), F_OK), 0);
-    assert_int_equal(access(scratch_path(*state, "both/own"), F_OK), 0);
-    assert_int_equal(scratch_entries(*state, 0), 1);
-    check_ok(sli_remove_directory(path));
-    free(path);
-}
-
-static void directory_not_committed_is_removed(void **state)
-{
-    sli_replace_directory *directory;
-    char *path = strdup(scratch_path(*state, "kept"));
-    commit(path, "old");
-    check_ok(sli_replace_directory_create(path, &directory));
-    put(directory, "new");
-    sli_replace_directory_destroy(&directory);
-    assert_null(directory);
-    assert_int_equal(access(scratch_path(*state, "kept/old"), F_OK), 0);
-    assert_int_equal(scratch_entries(*state, 0), 1);
-    check_ok(sli_remove_directory(path));
-    free(path);
-}
-
-static void impossible_place_is_refused(void **state)
-{
-    sli_replace_directory *directory;
-    assert_int_equal(sli_replace_directory_create(scratch_path(*state, "no/where"), &directory),
-                     SL_ERR_NOT_FOUND);
-    assert_null(directory);
-    assert_non_null(strstr(sl_error_text(), "no/where: "));
-    assert_int_equal(sli_remove_directory(scratch_path(*state, "nothing")), SL_ERR_NOT_FOUND);
-    check_error(sli_remove_directory(scratch_path(*state, "no/where")), SL_ERR_NOT_FOUND,
-                "no/where: its directory does not exist");
-}
-
-/* A link of the name goes, what it leads to stays. */
-static void link_is_replaced_or_removed_and_its_target_stays(void **state)
-{
-    scratch *in = *state;
-    char *path = strdup(scratch_path(in, "link"));
-    assert_int_equal(mkdir(scratch_path(in, "archive"), 0777), 0);
-    write_file(scratch_path(in, "archive/kept"), "x", 1);
-    assert_int_equal(symlink("archive", path), 0);
-    check_ok(sli_remove_directory(path));
-    assert_int_equal(scratch_entries(in, 0), 1);
-    assert_int_equal(symlink("archive", path), 0);
-    commit(path, "new");
-    assert_int_equal(scratch_entries(in, 0), 2);
-    assert_int_equal(access(scratch_path(in, "link/new"), F_OK), 0);
-    assert_int_equal(access(scratch_path(in, "archive/kept"), F_OK), 0);
-    check_ok(sli_remove_directory(path));
-    check_ok(sli_remove_directory(scratch_path(in, "archive")));
-    free(path);
-}
-
-static void files_and_directories_of_directories_are_not_removed(void **state)
-{
-    scratch *in = *state;
-    write_file(scratch_path(in, "file"), "x", 1);
-    assert_int_equal(sli_remove_directory(scratch_path(in, "file")), SL_ERR_INVALID);
-    assert_int_equal(mkdir(scratch_path(in, "old"), 0777), 0);
-    assert_int_equal(mkdir(scratch_path(in, "old/mine"), 0777), 0);
-    write_file(scratch_path(in, "old/a"), "x", 1);
-    assert_int_equal(sli_remove_directory(scratch_path(in, "old")), SL_ERR_INVALID);
-    assert_int_equal(access(scratch_path(in, "old/a"), F_OK), 0);
-    assert_int_equal(access(scratch_path(in, "file"), F_OK), 0);
-    assert_int_equal(unlink(scratch_path(in, "old/a")), 0);
-    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
-}
-
 /* ---- Temporary names -------------------------------------------------------------------- */
 
 static bool exists(scratch *in, const char *name)
@@ -435,7 +309,7 @@ static void next_directory_of_the_name_removes_leftovers_and_nothing_else(void *
     make_others(in);
     check_ok(sli_replace_directory_create(scratch_path(in, "model/"), &directory));
     assert_int_equal(scratch_entries(in, 0), 4 + 1);
-    check_ok(sli_replace_directory_commit(directory));
+    check_ok(sli_replace_directory_commit(directory, false));
     sli_replace_directory_destroy(&directory);
     assert_int_equal(scratch_entries(in, 0), 4 + 1);
     assert_true(exists(in, "mine") && exists(in, "model"));
@@ -530,13 +404,6 @@ int replace_tests(void)
         TEST(write_that_fails_leaves_the_old_content_and_no_trace),
         cmocka_unit_test_setup_teardown(full_disk_is_found_before_and_while_writing, scratch_create,
                                         unmount),
-        TEST(directory_appears_when_committed),
-        TEST(directory_replaces_an_older_one),
-        TEST(joined_directory_is_left_to_the_one_that_creates_it),
-        TEST(directory_not_committed_is_removed),
-        TEST(impossible_place_is_refused),
-        TEST(link_is_replaced_or_removed_and_its_target_stays),
-        TEST(files_and_directories_of_directories_are_not_removed),
         TEST(names_are_parsed_back),
         TEST(other_names_are_not_temporary),
         TEST(next_file_of_the_name_removes_leftovers_and_nothing_else),

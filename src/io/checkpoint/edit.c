@@ -162,7 +162,8 @@ static sl_status open_and_save(edit *of, const char *const *from, const char *to
     if (of->is_mean)
         SL_TRY(check_models(of));
     const sli_item_source source = {read_item, of};
-    return sli_checkpoint_write(to, &of->contents, &(sli_checkpoint_writing){.source = &source});
+    return sli_checkpoint_write(to, &of->contents,
+                                &(sli_checkpoint_writing){.source = &source, .is_new = true});
 }
 
 static sl_status save_edited(edit *of, const char *const *from, const char *to)

@@ -240,6 +240,7 @@ typedef struct sli_checkpoint_writing {
     const sli_checkpoint_shard *shards; /* [shard_count] */
     int shard_count;
     int rank, ranks;
+    bool is_new; /* nothing is replaced */
     /* With shards: fills rank 0's all [ranks] with every rank's report. Every rank calls it once,
      * also after an error. */
     sl_status (*gather)(void *context, const sli_shard_report *own);

@@ -329,7 +329,7 @@ static sl_status write_files(writer *to, const char *path, const sl_checkpoint_c
     if (how->rank > 0) {
         SL_TRY(sli_replace_directory_join(path, id, &to->directory));
     } else {
-        SL_TRY(sli_checkpoint_check_path(path, false));
+        SL_TRY(sli_checkpoint_check_path(path, how->is_new));
         SL_TRY(sli_replace_directory_create_numbered(path, id, &to->directory));
     }
     for (size_t i = 0; i < contents->part_count; i++)
@@ -360,7 +360,7 @@ static sl_status write_state(writer *to, const char *state)
     SL_TRY(sli_checkpoint_state_print(to->id, state, to->files, &text));
     sl_status status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
-    return status == SL_OK ? sli_replace_directory_commit(to->directory) : status;
+    return status == SL_OK ? sli_replace_directory_commit(to->directory, to->how->is_new) : status;
 }
 
 sl_status sli_checkpoint_write(const char *path, const sl_checkpoint_contents *contents,
