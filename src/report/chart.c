@@ -252,14 +252,19 @@ static void find_values(const frame *on, column *columns, int count, range *valu
     }
 }
 
-/* "5.2", or "5.2 to 5.9" */
-static void write_range(FILE *to, range of)
+static void write_whole(FILE *to, double number)
 {
-    sli_markup_number(to, of.low);
+    fprintf(to, "%.0f", number);
+}
+
+/* "5.2", or "5.2 to 5.9" */
+static void write_range(FILE *to, range of, void (*write)(FILE *to, double number))
+{
+    write(to, of.low);
     if (of.high == of.low)
         return;
     fputs(" to ", to);
-    sli_markup_number(to, of.high);
+    write(to, of.high);
 }
 
 /* The beginning of a name. */
@@ -289,7 +294,7 @@ static void write_curve_value(const frame *on, const sli_curve *curve, range of,
         fputs(" ", on->to);
     }
     fprintf(on->to, "%s%s", curve->kind, *curve->kind ? " " : "");
-    write_range(on->to, of);
+    write_range(on->to, of, sli_markup_number);
     fputs("</tspan>", on->to);
 }
 
@@ -300,7 +305,7 @@ static void write_values(const frame *on, const column *of, bool right)
     int lines = 1;
     fprintf(on->to, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"%s\">%s ", x, TOP + LINE,
             right ? "start" : "end", on->chart->x_name);
-    write_range(on->to, of->x);
+    write_range(on->to, of->x, on->chart->whole_x ? write_whole : sli_markup_number);
     for (int c = 0; c < on->chart->curve_count; c++)
         if (of->values[c].low <= of->values[c].high && ++lines <= MOST_LINES)
             write_curve_value(on, &on->chart->curves[c], of->values[c], x);

@@ -167,7 +167,7 @@ static double wall_time(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-3 * (double)(now.tv_nsec / 1000000);
+    return (double)now.tv_sec + 1e-3 * floor(1e-6 * (double)now.tv_nsec);
 }
 
 /* Frees the record; NULL: there was no memory for it. */

@@ -54,10 +54,21 @@ static void any_numbers_give_few_ticks_at_finite_places(void **state)
         }
 }
 
+static void large_steps_are_shown_as_whole_numbers(void **state)
+{
+    static const sli_point points[] = {{1234567, 5}, {12345678, 6}};
+    (void)state;
+    char *text = draw(points, 2, false);
+    assert_int_equal(count_of(text, ">step 1234567<"), 1);
+    assert_int_equal(count_of(text, ">step 12345678<"), 1);
+    free(text);
+}
+
 int chart_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_numbers_give_few_ticks_at_finite_places),
+        cmocka_unit_test(large_steps_are_shown_as_whole_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
