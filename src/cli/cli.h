@@ -20,6 +20,7 @@ typedef struct cli_command {
     const char *summary;   /* for the list of commands */
     const char *arguments; /* what may follow the options, "DIR", one form a line; NULL: nothing */
     const char *doc;       /* for the help */
+    const char *examples;  /* command lines, each with a line end */
     /* Rows of sluice/train.h that it takes, up to two arrays, of which only those that are named
      * (NULL: all); its settings then begin with a sl_train_options, whose fields they set. */
     const sl_option *run_options[2];
@@ -105,6 +106,10 @@ const sl_option *cli_settings_text(const cli_command *command, const void *setti
 
 /* Prints it, or ends the program where a value is not UTF-8. */
 void cli_settings_print(const cli_command *command, const void *settings);
+
+/* Where the last error, of the library, names a run's option as a field ("chunks must be …"), names
+ * it in the error's text as the command line has it ("--chunks must be …"). */
+void cli_name_options(const cli_command *command, sl_status status);
 
 /* ---- A run's own options in its checkpoints (recorded_options.c) ---------------------------- */
 

@@ -167,6 +167,9 @@ const cli_command cmd_checkpoint = {
     .doc = "show prints what checkpoints contain. verify reads them and compares checksums; its "
            "status is 1 where one is damaged. convert writes a checkpoint again with files of "
            "another size. average writes the mean of several models, without an optimizer.",
+    .examples = "sluice checkpoint show RUN/best\n"
+                "sluice checkpoint verify RUN/step-*\n"
+                "sluice checkpoint average RUN/step-00000400 RUN/step-00000600 mean\n",
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run_checkpoint,

@@ -127,6 +127,8 @@ const cli_command cmd_data = {
         "Text is cut into tokens as by torchtext's basic_english. The vocabulary is that of "
         "the training text, the most frequent token first. For a synthetic corpus, the "
         "perplexity of the best possible model is shown too.",
+    .examples = "sluice data book.txt\n"
+                "sluice data --synthetic text --tokens 50000\n",
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run_data,

@@ -124,6 +124,7 @@ const cli_command cmd_eval = {
     .name = "eval",
     .summary = "evaluate saved weights on a text",
     .doc = "Prints the mean loss per token of saved weights on a text, and its perplexity.",
+    .examples = "sluice eval --init book.safetensors --data book.txt --split valid\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

@@ -117,6 +117,7 @@ const cli_command cmd_generate = {
     .name = "generate",
     .summary = "write text with saved weights",
     .doc = "Writes text with saved weights. The same seed gives the same text.",
+    .examples = "sluice generate --init book.safetensors --prompt \"it was\" --top-k 20\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

@@ -196,6 +196,9 @@ const cli_command cmd_launch = {
            "the time of --grace to end by themselves; then the launcher ends them. The exit status "
            "is that of the first process that failed, or 128 plus the number of the signal that "
            "killed it.",
+    .examples =
+        "sluice launch -n 2 sluice train --data DIR --save-dir RUN\n"
+        "sluice launch --hosts hosts.txt --max-restarts 3 sluice train --data DIR --save-dir RUN\n",
     .options = options,
     .program = true,
     .settings_bytes = sizeof(settings),

@@ -211,6 +211,8 @@ const cli_command cmd_model = {
     .summary = "show a model's layers, stages and memory",
     .doc = "Shows a model's layers, how they are divided among stages, and the bytes that each "
            "stage needs, without allocating them. With --profile it also runs each module.",
+    .examples = "sluice model --preset pipeline-tutorial\n"
+                "sluice model --data book.txt --preset small --pp 2 --profile\n",
     .run_options = {sl_plan_option_rows},
     .options = options,
     .settings_bytes = sizeof(settings),

@@ -190,6 +190,8 @@ const cli_command cmd_schedule = {
            "names a stage, an action and a micro-batch: 2F0 is stage 2's forward of micro-batch 0, "
            "R runs it again, B is backward, I its half for the input, W its half for the weights; "
            "... is idle time.",
+    .examples = "sluice schedule --schedule 1f1b --pp 4 --chunks 8\n"
+                "sluice schedule --schedule zb-h1 --pp 4 --svg zb-h1.svg\n",
     .run_options = {sl_plan_option_rows},
     .run_names = run_names,
     .options = options,

@@ -365,6 +365,18 @@ static void check_settings(settings *parsed)
     resume_if_any(checkpoints);
 }
 
+/* An error of opening one of the run's outputs begins with its path; names the option as well. */
+static sl_status name_output(const cli_progress_options *outputs, sl_status status)
+{
+    const char *const named[][2] = {{"--log-json", outputs->log_json},
+                                    {"--trace", outputs->trace},
+                                    {"--tensorboard", outputs->tensorboard}};
+    for (size_t i = 0; status != SL_OK && i < sizeof named / sizeof *named; i++)
+        if (named[i][1] && strncmp(sl_error_text(), named[i][1], strlen(named[i][1])) == 0)
+            return sl_error_context(status, "%s: ", named[i][0]);
+    return status;
+}
+
 static sl_status train(cli_line *line, const sl_launch_info *launch, settings *parsed)
 {
     sl_train_options *options = &parsed->run;
@@ -387,7 +399,7 @@ static sl_status train(cli_line *line, const sl_launch_info *launch, settings *p
     if (ends)
         return SL_OK;
     SL_TRY(fit_to_launch(options, launch, replicas_given));
-    SL_TRY(train_and_log(line, parsed, launch, &result));
+    SL_TRY(name_output(&parsed->progress, train_and_log(line, parsed, launch, &result)));
     if (!result.stopped || launch->rank > 0) /* rank 0 prints it */
         return SL_OK;
     print_stopped(stdout, line, options, &result);
@@ -424,6 +436,10 @@ const cli_command cmd_train = {
     .doc = "Trains a Transformer language model through a pipeline of devices. "
            "The preset sets all options that are not given; the defaults shown are those of "
            "transformer-tutorial. Weights have PyTorch's state_dict names and layouts.",
+    .examples = "sluice train --data book.txt --preset small --save book.safetensors\n"
+                "sluice train --data DIR --pp 2 --chunks 8 --schedule 1f1b --save-dir RUN\n"
+                "sluice train --resume RUN --epochs 20\n"
+                "sluice train --data DIR --dp 2 --pp 2 --serve 8080\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .options = option_rows,
     .settings_bytes = sizeof(settings),

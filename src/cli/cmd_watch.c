@@ -57,6 +57,7 @@ const cli_command cmd_watch = {
     .doc = "Shows a run of another process, or one that is over, by its log (train --log-json) in "
            "a browser: loss, perplexity, gradient norm, learning rate, speed, memory and the "
            "pipeline's timeline. The page follows the log as it grows.",
+    .examples = "sluice watch log.jsonl --serve 8080\n",
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run_watch,

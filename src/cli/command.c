@@ -119,7 +119,7 @@ static void read_words(const cli_command *command, char **argv, cli_line *out)
         } else if (strcmp(*argv, "--") == 0) {
             words_only = true;
             argv++;
-        } else if (strcmp(*argv, "--help") == 0) {
+        } else if (strcmp(*argv, "--help") == 0 || strcmp(*argv, "-h") == 0) {
             cli_help_print(stdout, command);
             exit(cli_finish(SL_OK));
         } else {
@@ -333,6 +333,43 @@ void cli_line_clear(cli_line *line)
     json_decref(line->config);
     free(line->given);
     free(line->words);
+}
+
+/* ---- Options in errors ---------------------------------------------------------------------- */
+
+/* Where the library's errors name options behind the first word; cli_name_options finds that. */
+static const char *const phrases[][2] = {
+    {"; allow_nan lets", "; --allow-nan lets"},
+    {". force starts", ". --force starts"},
+    {"or set force", "or give --force"},
+    {"with init instead of resume", "with --init instead of --resume"},
+    {"but epochs is", "but --epochs is"},
+};
+
+/* The text before the first word of the sentence: "[rank 2] ". */
+static size_t context_length(const char *text)
+{
+    const char *end = *text == '[' ? strstr(text, "] ") : NULL;
+    return end ? (size_t)(end + 2 - text) : 0;
+}
+
+void cli_name_options(const cli_command *command, sl_status status)
+{
+    char name[64], text[1024];                                     /* no error is longer */
+    if (!command->run_options[0] || strchr(sl_error_text(), '\n')) /* a table is drawn in it */
+        return;
+    snprintf(text, sizeof text, "%s", sl_error_text());
+    char *first = text + context_length(text);
+    int length = (int)strcspn(first, " :");
+    snprintf(name, sizeof name, "%.*s", length, first);
+    if (find_row(command, name, NULL))
+        sl_error(status, "%.*s--%s", (int)(first - text), text, first);
+    for (size_t i = 0; i < sizeof phrases / sizeof *phrases; i++) {
+        const char *found = strstr(first, phrases[i][0]);
+        if (found)
+            sl_error(status, "%.*s%s%s", (int)(found - text), text, phrases[i][1],
+                     found + strlen(phrases[i][0]));
+    }
 }
 
 /* ---- Printing ----------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* Help and documentation, printed from the commands' rows. */
 #include "cli/cli.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,9 @@ static void print_rows(const cli_command *command, void (*print)(const entry *at
     free(settings);
 }
 
+/* What a section has; NULL: of the program. */
+typedef void print_text(FILE *to, const cli_command *command);
+
 /* ---- --help ------------------------------------------------------------------------------- */
 
 /* Breaks the text between words. `column` columns of its first line are written already; it is
@@ -102,15 +106,18 @@ static void print_help_row(const entry *at, FILE *to)
     print_wrapped(to, help, column, HELP_COLUMN);
 }
 
-static void print_program_help(FILE *to)
+static void print_program_description(FILE *to)
 {
-    fprintf(to, "Usage: sluice COMMAND [OPTION...]\n"
-                "Trains Transformer language models on many devices at once.\n\n");
+    fprintf(to, "Trains Transformer language models on many devices at once.\n\n");
     for (const cli_command *const *at = cli_commands; *at; at++)
         fprintf(to, "  %-10s %s\n", (*at)->name, (*at)->summary);
     fprintf(to,
             "\n`sluice COMMAND --help` shows a command's options.\nThe exit status is 0, 1 after "
-            "an error, or 2 for an invalid command line.\n\nEnvironment variables:\n");
+            "an error, or 2 for an invalid command line.\n");
+}
+
+static void print_environment(FILE *to)
+{
     for (const sl_option *row = sl_environment_rows; row->name; row++) {
         char values[128], help[1024];
         write_range(row, values, sizeof values);
@@ -120,22 +127,72 @@ static void print_program_help(FILE *to)
     }
 }
 
-void cli_help_print(FILE *to, const cli_command *command)
+/* The forms of the command line, a line each. */
+static void print_forms(FILE *to, const cli_command *command)
 {
-    if (!command) {
-        print_program_help(to);
-        return;
-    }
-    const char *form = command->arguments ? command->arguments : "";
-    for (const char *before = "Usage:"; before; before = *form ? "   or:" : NULL) {
+    const char *form = command && command->arguments ? command->arguments : "";
+    if (!command)
+        fprintf(to, "sluice COMMAND [OPTION...]\n");
+    for (bool more = command; more; more = *form) {
         int length = (int)strcspn(form, "\n");
-        fprintf(to, "%s sluice %s [OPTION...]%s%.*s\n", before, command->name, length ? " " : "",
-                length, form);
+        fprintf(to, "sluice %s [OPTION...]%s%.*s\n", command->name, length ? " " : "", length,
+                form);
         form += length;
         form += *form == '\n';
     }
-    print_wrapped(to, command->doc, 0, 0);
-    print_rows(command, print_help_row, to);
+}
+
+static void print_description(FILE *to, const cli_command *command)
+{
+    if (command)
+        print_wrapped(to, command->doc, 0, 0);
+    else
+        print_program_description(to);
+}
+
+/* The options of a command; the variables that all commands know. */
+static void print_options(FILE *to, const cli_command *command)
+{
+    if (command)
+        print_rows(command, print_help_row, to);
+    else
+        print_environment(to);
+}
+
+static void print_examples(FILE *to, const cli_command *command)
+{
+    fputs(command ? command->examples
+                  : "sluice train --data book.txt --preset small --save book.safetensors\n"
+                    "sluice generate --init book.safetensors --prompt \"it was\"\n",
+          to);
+}
+
+/* Prints what `print` prints with `first` before the first line and `more` before the others. */
+static void print_indented(FILE *to, const char *first, const char *more, print_text *print,
+                           const cli_command *command)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *lines = open_memstream(&text, &bytes);
+    if (lines)
+        print(lines, command);
+    if (!lines || fclose(lines) != 0)
+        cli_refuse("no memory for the help");
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
+        fprintf(to, "%s%.*s\n", line == text ? first : more, (int)strcspn(line, "\n"), line);
+    }
+    free(text);
+}
+
+void cli_help_print(FILE *to, const cli_command *command)
+{
+    print_indented(to, "Usage: ", "   or: ", print_forms, command);
+    print_description(to, command);
+    if (!command)
+        fprintf(to, "\nEnvironment variables:\n");
+    print_options(to, command);
+    fprintf(to, "\nExamples:\n");
+    print_indented(to, "  ", "  ", print_examples, command);
 }
 
 /* ---- Markdown ----------------------------------------------------------------------------- */
@@ -181,6 +238,15 @@ void cli_help_print_markdown(void)
 
 /* ---- Manual pages ------------------------------------------------------------------------- */
 
+static const char files[] =
+    "DIR/wiki.{train,valid,test}.tokens, DIR/{train,valid,test}.txt\n"
+    "    the texts of --data DIR\n"
+    "NAME.safetensors, NAME.vocab.txt\n"
+    "    weights, by PyTorch's names, and their vocabulary (--save, --init)\n"
+    "RUN/step-00000400/, RUN/best/, RUN/progress\n"
+    "    checkpoints, the best model, and the number of the last step (--save-dir)\n"
+    "LOG.jsonl\n    a run's log (--log-json), for sluice report and sluice watch\n";
+
 /* roff takes \ and - anywhere, and . and ' at a line's beginning, for its own. */
 static void print_roff(const char *text)
 {
@@ -194,31 +260,62 @@ static void print_roff(const char *text)
     }
 }
 
-void cli_help_print_man(const cli_command *command)
+/* A section of lines as they are. */
+static void print_section(const char *title, print_text *print, const cli_command *command)
 {
-    char name[64], *text = NULL;
+    char *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
     if (to)
-        cli_help_print(to, command);
+        print(to, command);
     if (!to || fclose(to) != 0)
         cli_refuse("no memory for the page");
-    snprintf(name, sizeof name, "sluice%s%s", command ? "-" : "", command ? command->name : "");
-    printf(".TH \"%s\" 1 \"\" \"sluice %s\" \"sluice\"\n.SH NAME\n%s \\- %s\n"
-           ".SH DESCRIPTION\n.nf\n.in 0\n",
-           name, sl_version(), name,
-           command ? command->summary : "train Transformer language models");
+    if (*text)
+        printf(".SH %s\n.nf\n.in 0\n", title);
     print_roff(text);
-    printf(".fi\n");
+    printf("%s", *text ? ".fi\n" : "");
     free(text);
 }
 
+static void print_files(FILE *to, const cli_command *command)
+{
+    (void)command;
+    fputs(files, to);
+}
+
+void cli_help_print_man(const cli_command *command)
+{
+    char name[64];
+    snprintf(name, sizeof name, "sluice%s%s", command ? "-" : "", command ? command->name : "");
+    printf(".TH \"%s\" 1 \"\" \"sluice %s\" \"sluice\"\n.SH NAME\n%s \\- %s\n", name, sl_version(),
+           name, command ? command->summary : "train Transformer language models");
+    print_section("SYNOPSIS", print_forms, command);
+    print_section("DESCRIPTION", print_description, command);
+    print_section("OPTIONS", print_options, command);
+    print_section("EXAMPLES", print_examples, command);
+    print_section("FILES", print_files, command);
+}
+
 /* ---- Completion --------------------------------------------------------------------------- */
+
+/* The verbs with which a command's forms begin: "show DIR...", "convert FROM TO". */
+static void print_verbs(const cli_command *command)
+{
+    const char *form = command->arguments ? command->arguments : "";
+    for (; *form; form += strcspn(form, "\n"), form += *form == '\n')
+        if (islower((unsigned char)*form))
+            printf(" %.*s", (int)strcspn(form, " \n"), form);
+}
 
 static void print_case(const cli_command *command)
 {
     const sl_option *row;
     printf("    %s)\n        case $previous in\n", command->name);
+    printf("        %s) words=\"--help", command->name);
+    print_verbs(command);
+    for (int i = 0; (row = cli_row(command, i)); i++)
+        printf(" --%s", row->name);
+    printf("\" ;;\n");
     for (int i = 0; (row = cli_row(command, i)); i++) {
         if (!row->choices)
             continue;
@@ -239,6 +336,10 @@ void cli_help_print_completion(void)
         "# bash completion for sluice\n_sluice() {\n"
         "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} words\n"
         "    COMPREPLY=()\n"
+        "    # Bash cuts --name=value into three words.\n"
+        "    if [ \"$current\" = = ]; then\n        current=\n"
+        "    elif [ \"$previous\" = = ]; then\n"
+        "        previous=${COMP_WORDS[COMP_CWORD - 2]}\n    fi\n"
         "    if [ \"$COMP_CWORD\" = 1 ]; then\n        words=\"--help --version");
     for (const cli_command *const *at = cli_commands; *at; at++)
         printf(" %s", (*at)->name);

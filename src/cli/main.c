@@ -49,6 +49,8 @@ static int run_command(const cli_command *chosen, char **argv)
     sl_status status = cli_line_read(chosen, argv, settings, &line);
     if (status == SL_OK)
         status = chosen->run(&line, settings);
+    if (status != SL_OK)
+        cli_name_options(chosen, status);
     int exit_status = cli_finish(status);
     if (status == SL_OK && exit_status == 0)
         exit_status = line.exit_status;
@@ -102,8 +104,8 @@ int main(int argc, char **argv)
     raise_descriptor_limit();
     if (argc < 2)
         cli_refuse("a command is needed: see sluice --help");
-    if (strcmp(argv[1], "--help") == 0)
-        return print_help(NULL, NULL);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return print_help(argv[2], NULL);
     if (strcmp(argv[1], "help") == 0)
         return print_help(argv[2], argc > 3 ? argv[3] : NULL);
     if (strcmp(argv[1], "--version") == 0) {

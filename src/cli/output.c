@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 sl_launch_link *cli_launcher;
@@ -100,10 +101,20 @@ static int edit_distance(const char *a, const char *b)
     return steps[a_length][b_length];
 }
 
+/* "Interleaved1F1B", "interleaved" */
+static bool begins_with(const char *word, const char *beginning)
+{
+    enum { FEWEST_LETTERS = 4 };
+    size_t length = strlen(beginning);
+    return length >= FEWEST_LETTERS && strncasecmp(word, beginning, length) == 0;
+}
+
 void cli_near_add(cli_near *near, const char *candidate)
 {
     int found = edit_distance(near->word, candidate), length = (int)strlen(near->word);
     int most = 1 + length / 6; /* more is another word */
+    if (begins_with(near->word, candidate) || begins_with(candidate, near->word))
+        found = smaller_of(found, most);
     if (found > most || found >= length || (near->best && found >= near->distance))
         return;
     near->best = candidate;

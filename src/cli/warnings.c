@@ -55,9 +55,9 @@ void cli_warn_of_run(const sl_run_info *info)
     int steps = options->accumulate > 0 ? options->accumulate : 1;
     if (steps * options->chunks > rows)
         cli_complain("warning: --chunks%s is %d, but a batch has %" PRId64
-                     " row%s: it is cut into that many micro-batches",
+                     " row%s: it is cut into %" PRId64 " micro-batch%s of one row",
                      steps > 1 ? " times --accumulate" : "", steps * options->chunks, rows,
-                     rows == 1 ? "" : "s");
+                     rows == 1 ? "" : "s", rows, rows == 1 ? "" : "es");
     for (int split = 0; split < SL_SPLITS; split++)
         cli_warn_of_text(&info->texts[split], options->init, info->texts[SL_SPLIT_TRAIN].path);
 }

@@ -271,6 +271,8 @@ static const refusal refusals[] = {
     {"--data /dev/null", 1, "/dev/null: expected a directory of text files, or a file"},
     {"--save /nowhere/model.safetensors", 1, "its directory does not exist\n"},
     {"--save /dev/full", 1, "/dev/full: "},
+    {"--zero", 1, "sluice: --zero shards the optimizer's state over replicas"},
+    {"--emsize 30000 --nhead 2 --nlayers 1000", 1, "or the batch smaller, or give --force\n"},
     {"--log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},
     {"--log-json /dev", 1, "/dev: the run log cannot be written: Is a directory"},
     {"--init /nowhere/model.safetensors", 1, "/nowhere/model.safetensors: cannot be opened"},
@@ -308,6 +310,23 @@ static void impossible_value_is_one_sentence_and_leaves_nothing(void **state)
                       in->directory, in->directory, in->directory, each->options);
         check_refused(&run, each->status, each->text);
         assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
+    }
+}
+
+static void failure_names_the_option_as_it_is_typed(void **state)
+{
+    static const char *const cases[][2] = {
+        {"--trace /nowhere/trace", "sluice: --trace: /nowhere/trace: cannot be written"},
+        {"--tensorboard /dev/null/x", "sluice: --tensorboard: /dev/null/x: the directory"},
+        {"--lr 1e9", "clipping may help; --allow-nan lets the run go on\n"},
+    };
+    scratch *in = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program_run run;
+        program_start(&run, "train --data %s " TINY_SHORT " %s", in->directory, cases[i][0]);
+        assert_int_equal(run.status, 1);
+        check_text(run.err, cases[i][1]);
+        check_without(run.out, "| epoch");
     }
 }
 
@@ -566,6 +585,7 @@ int cmd_train_tests(void)
         WITH_CORPUS(ranks_without_devices_split_or_share_the_cores),
         WITH_CORPUS(exploding_loss_is_a_short_number),
         WITH_CORPUS(impossible_value_is_one_sentence_and_leaves_nothing),
+        WITH_CORPUS(failure_names_the_option_as_it_is_typed),
         WITH_CORPUS(file_that_is_read_is_never_overwritten),
         WITH_SCRATCH(data_that_are_no_text_are_refused),
         WITH_CORPUS(weights_that_do_not_fit_are_refused),

@@ -49,6 +49,20 @@ static void every_command_has_help(void **state)
 }
 
 /* A script in mpirun's place says which limit it was started with, and the refusal quotes it. */
+static void help_has_short_forms(void **state)
+{
+    (void)state;
+    static const char *const same[][2] = {{"-h", "--help"},
+                                          {"train -h", "train --help"},
+                                          {"--help train", "train --help"}};
+    program_run one, other;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        program_succeed(&one, "%s", same[i][0]);
+        program_succeed(&other, "%s", same[i][1]);
+        assert_string_equal(one.out, other.out);
+    }
+}
+
 static void limit_on_open_files_is_raised_to_the_hard_one(void **state)
 {
     scratch *in = *state;
@@ -131,7 +145,8 @@ static void near_miss_is_refused_with_what_was_meant(void **state)
     } cases[] = {
         {"trian", "got \"trian\": did you mean train?\n"},
         {"Launch", "got \"Launch\": did you mean launch?\n"},
-        {"launch-ran", "got \"launch-ran\"\n"}, /* launch-rank is not for users */
+        {"launch-ran",
+         "got \"launch-ran\": did you mean launch?\n"}, /* launch-rank is not for users */
         {"train --batchsize 3", "got \"--batchsize\": did you mean --batch-size?\n"},
         {"train --bathc-size=3", "got \"--bathc-size=3\": did you mean --batch-size?\n"},
         {"train --save-dri x", "got \"--save-dri\": did you mean --save-dir?\n"},
@@ -143,6 +158,8 @@ static void near_miss_is_refused_with_what_was_meant(void **state)
          "must be gpipe, 1f1b, interleaved, looped-bfs, zb-h1 or zb-v, got \"zigzag\"\n"},
         {"train --preset ddp-pipline", "got \"ddp-pipline\": did you mean ddp-pipeline?\n"},
         {"eval --split tset", "train, valid or test, got \"tset\": did you mean test?\n"},
+        {"train --schedule Interleaved1F1B", "did you mean interleaved?\n"},
+        {"schedule --schedule looped", "did you mean looped-bfs?\n"},
         {"checkpoint shwo", "got \"shwo\": did you mean show?\n"},
     };
     program_run run;
@@ -371,6 +388,7 @@ int main_tests(void)
         cmocka_unit_test(help_names_every_command),
         cmocka_unit_test(version_is_a_number),
         cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(help_has_short_forms),
         WITH_SCRATCH(limit_on_open_files_is_raised_to_the_hard_one),
         cmocka_unit_test(help_of_train_is_in_groups),
         cmocka_unit_test(bad_option_of_any_command_is_one_sentence),

@@ -370,14 +370,14 @@ static void more_micro_batches_than_rows_are_warned_of(void **state)
     } cases[] = {
         {"--batch-size 8 --chunks 8", ""},
         {"--batch-size 8 --chunks 9",
-         "sluice: warning: --chunks is 9, but a batch has 8 rows: it is cut into that many "
-         "micro-batches\n"},
+         "sluice: warning: --chunks is 9, but a batch has 8 rows: it is cut into 8 "
+         "micro-batches of one row\n"},
         {"--batch-size 1 --chunks 2 --quiet",
-         "sluice: warning: --chunks is 2, but a batch has 1 row: it is cut into that many "
-         "micro-batches\n"},
+         "sluice: warning: --chunks is 2, but a batch has 1 row: it is cut into 1 "
+         "micro-batch of one row\n"},
         {"--batch-size 4 --chunks 5 --dp 2 --devices cpu:0;cpu:1",
-         "sluice: warning: --chunks is 5, but a batch has 4 rows: it is cut into that many "
-         "micro-batches\n"},
+         "sluice: warning: --chunks is 5, but a batch has 4 rows: it is cut into 4 "
+         "micro-batches of one row\n"},
     };
     scratch *in = *state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -250,7 +250,7 @@ def test_failed_run(root):
         with open(reader, encoding="utf-8") as file:
             err = file.read()[filled:]
         status, _, _ = run.end()
-        check(status == 1 and err.startswith("sluice: the ") and "allow_nan" in err and
+        check(status == 1 and err.startswith("sluice: the ") and "--allow-nan" in err and
               err.count("sluice: ") == 1, f"{status} {err}")
     print("a run that has failed shows its error alone")
 

@@ -149,7 +149,9 @@ wrong=$("$SLUICE_PROGRAM" help --markdown | awk '{ line = $0; gsub(/\\\|/, ""); 
 
 for command in "" train eval generate model schedule data checkpoint report launch; do
     page=$("$SLUICE_PROGRAM" help --man $command)
-    grep -q '^\.SH NAME$' <<<"$page" || fail "the page of sluice $command has no name"
+    for section in NAME SYNOPSIS DESCRIPTION OPTIONS EXAMPLES FILES; do
+        grep -q "^\.SH $section$" <<<"$page" || fail "the page of sluice $command has no $section"
+    done
     if command -v groff >/dev/null; then
         warnings=$(groff -man -Tascii -wall <<<"$page" 2>&1 >/dev/null)
         [ -z "$warnings" ] || fail "the page of sluice $command: $warnings"
@@ -169,4 +171,7 @@ complete_line() { # WORD…: what the last one may become
 [ "$(complete_line sluice tr)" = train ] || fail "tr: $(complete_line sluice tr)"
 [ "$(complete_line sluice train --sched)" = --schedule ] || fail "an option"
 [ "$(complete_line sluice train --checkpoint "")" = "except_last never always" ] || fail "a choice"
+[ "$(complete_line sluice train --preset = sm)" = small ] || fail "a choice behind ="
+[ "$(complete_line sluice train --mask =)" = "causal none" ] || fail "choices behind ="
+[ "$(complete_line sluice checkpoint ver)" = verify ] || fail "a verb"
 [ "$(complete_line sluice launch --nh)" = "" ] || fail "what is no option"
