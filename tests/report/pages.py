@@ -226,18 +226,18 @@ def make_pictures(program, browser, started, directory):
     started.append(run)
     browser.open(address, 1280)
     browser.await_true(f"{STEP} > 60")
-    browser.picture(f"{directory}/live.png", 1125)
+    browser.picture(f"{directory}/live.png", 1300)
     browser.open(address, 390, dark=True)
     browser.await_true(f"{STEP} > 60")
-    browser.picture(f"{directory}/live-phone.png", 2150)
+    browser.picture(f"{directory}/live-phone.png", 2450)
     run.communicate(timeout=60)
     subprocess.run([program, "report", "gpipe.jsonl", "-o", "report.html"], check=True)
-    for name, width, most in ("report", 1280, 1640), ("report-phone", 390, 1000):
+    for name, width, most in ("report", 1280, 1840), ("report-phone", 390, 1000):
         browser.open(f"file://{os.getcwd()}/report.html", width)
-        browser.await_true(f"{POINTS} == 120")
+        browser.await_true("!!document.querySelector('footer')")
         browser.picture(f"{directory}/{name}.png", most)
     browser.open(f"file://{os.getcwd()}/report.html", 1000)
-    browser.await_true(f"{POINTS} == 120")
+    browser.await_true("!!document.querySelector('footer')")
     browser.picture(f"{directory}/timeline.png", element="document.querySelector('figure.pipeline')")
 
 
