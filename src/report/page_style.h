@@ -14,7 +14,7 @@ static const char page_style[] =
     "body{margin:0 auto;max-width:1320px;padding:12px 16px 32px;background:var(--paper);"
     "color:var(--ink);font:15px/1.45 system-ui,sans-serif}\n"
     "h1{font-size:1.4rem;margin:.4rem 0 .8rem}\n"
-    "p{margin:.4rem 0}\n"
+    "p{margin:.4rem 0;overflow-wrap:anywhere}\n"
     "small,footer{color:var(--soft);font-size:.8rem;font-weight:normal}\n"
     "footer{margin-top:1.5rem}\n"
     ".wide{overflow-x:auto}\n"
