@@ -365,11 +365,31 @@ static const char *percents_text(const double *fractions, int count, char text[P
     return text;
 }
 
+/* Of ranks that have all cores together: those that one leaves idle the others use. */
+static void print_shared_pipeline(display *on, const sl_pipeline_info *info)
+{
+    const sl_stage_info *slowest = info->slowest;
+    const sl_utilization *utilization = info->utilization;
+    double worked[SL_MAX_STAGES];
+    char text[PERCENTS_BYTES];
+    for (int r = 0; r < utilization->ranks; r++)
+        worked[r] = 1 - utilization->idle[r];
+    print_line(on,
+               "| pipeline: the ranks share the cores, and worked %s of the step | slowest: stage "
+               "%d, modules %d to %d",
+               percents_text(worked, utilization->ranks, text), utilization->slowest_stage,
+               slowest->first, slowest->first + slowest->count - 1);
+}
+
 static sl_status print_pipeline(void *context, const sl_pipeline_info *info)
 {
     const sl_stage_info *slowest = info->slowest;
     const sl_utilization *utilization = info->utilization;
     char idle[PERCENTS_BYTES], waiting[PERCENTS_BYTES];
+    if (strcmp(slowest->device, "cpu") == 0) {
+        print_shared_pipeline(context, info);
+        return SL_OK;
+    }
     print_line(context,
                "| pipeline: bubble %.1f%% (predicted %.1f%%) | idle %s | waiting %s | slowest: "
                "stage %d on %s, modules %d to %d",

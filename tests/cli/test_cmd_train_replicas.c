@@ -254,12 +254,28 @@ static void failing_replica_is_named(void **state)
     check_line(run.err, "^sluice: rank [01]: the loss is nan in epoch 1, batch 2 \\(step 2\\): ");
 }
 
+/* What one rank leaves idle of cores that all have, the others use. */
+static void ranks_that_share_the_cores_do_not_idle(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start(&run,
+                  "train --data %s " TINY_MODEL " " TINY_BATCH
+                  " --batch-size 8 --epochs 1 --max-batches 3 --devices cpu,cpu",
+                  in->directory);
+    assert_int_equal(run.status, 0);
+    check_line(run.out, "^\\| pipeline: the ranks share the cores, and worked [0-9]+%, [0-9]+% of "
+                        "the step \\| slowest: stage [01], modules [02] to [13]$");
+    check_without(run.out, "idle");
+}
+
 int cmd_train_replicas_tests(void)
 {
     if (!program_exists())
         return 77;
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {
+        WITH_CORPUS(ranks_that_share_the_cores_do_not_idle),
         WITH_CORPUS(lines_have_their_rank_in_front),
         WITH_CORPUS(one_replica_has_no_rank_in_front),
         WITH_CORPUS(quiet_replicas_show_one_result),
