@@ -1,6 +1,5 @@
 /* Token ids of texts, of a directory of text files, one for each split, and of one file that is
  * divided into splits. */
-#define _GNU_SOURCE /* asprintf */
 #include "sluice/text.h"
 
 #include "core/error.h"
@@ -266,18 +265,22 @@ static sl_status name_source(const char *data, sl_split split, bool is_file, sou
         out->path = strdup(data);
     else
         SL_TRY(find_file(data, split, &out->path));
-    if (!out->path || asprintf(&out->name, "%s%s", out->path, is_file ? names[split] : "") < 0)
+    size_t bytes = out->path ? strlen(out->path) + strlen(names[split]) + 1 : 0;
+    out->name = bytes ? malloc(bytes) : NULL;
+    if (!out->name)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for the name of a file", data);
+    snprintf(out->name, bytes, "%s%s", out->path, is_file ? names[split] : "");
     return SL_OK;
 }
 
 /* Clears *out after an error. */
 static sl_status find_source(const char *data, sl_split split, source *out)
 {
-    bool is_file;
+    bool is_file = false;
     *out = (source){0};
-    SL_TRY(check_data(data, &is_file));
-    sl_status status = name_source(data, split, is_file, out);
+    sl_status status = check_data(data, &is_file);
+    if (status == SL_OK)
+        status = name_source(data, split, is_file, out);
     if (status != SL_OK)
         source_clear(out);
     return status;
