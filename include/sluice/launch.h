@@ -20,6 +20,7 @@ typedef struct sl_launch_info {
     int restarts;         /* how often the launcher has started the job again */
     int first_world_size; /* processes that it is to have, of which an attempt may have fewer;
                              world_size where it is not set */
+    char job[128];        /* the launcher's name of it, the same in all attempts; empty: none */
 } sl_launch_info;
 
 /* Reads a process's rank from its environment, from the first of these lines whose rank or size is
@@ -32,6 +33,7 @@ typedef struct sl_launch_info {
  *                            SLURM_STEP_TASKS_PER_NODE at SLURM_NODEID. Not in a batch script or
  *                            an interactive shell, which are not ranks
  *
+ * TORCHELASTIC_RUN_ID gives `job`, unless it is torchrun's default "none".
  * TORCHELASTIC_RESTART_COUNT, which torchrun and sluice launch set, gives `restarts`;
  * SLUICE_FIRST_WORLD_SIZE, which sluice launch may set, gives first_world_size. A variable that is
  * empty counts as not set. Where the last two variables of a line are not set, all ranks count as

@@ -172,10 +172,12 @@ typedef enum sl_checkpoint_event_kind {
                               name of a checkpoint */
     SL_CHECKPOINT_RESUMED, /* the run goes on from it */
     SL_CHECKPOINT_SAVED,
-    SL_CHECKPOINT_FAILED, /* could not be saved, for `reason`; the run goes on */
-    SL_WEIGHTS_FAILED,    /* the best parameters could not be written to options->save, for
-                             `reason`; the run goes on */
-    SL_WEIGHTS_LEFT_OUT   /* `tensor` was not loaded from options->init, for `reason` */
+    SL_CHECKPOINT_FAILED,   /* could not be saved, for `reason`; the run goes on */
+    SL_CHECKPOINT_UNPRUNED, /* one was saved, but of the older ones in `path` those that are no
+                               longer kept could not be removed, for `reason` */
+    SL_WEIGHTS_FAILED,      /* the best parameters could not be written to options->save, for
+                               `reason`; the run goes on */
+    SL_WEIGHTS_LEFT_OUT     /* `tensor` was not loaded from options->init, for `reason` */
 } sl_checkpoint_event_kind;
 
 typedef struct sl_checkpoint_event {

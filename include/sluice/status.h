@@ -46,7 +46,8 @@ typedef enum sl_status {
     SL_ERR_UNSUPPORTED = -6, /* meaningful, but this build or device cannot do it */
     SL_ERR_NUMERIC = -7,     /* a NaN or an infinity where a number was needed */
     SL_ERR_CANCELLED = -8,   /* stopped because another stage or rank failed */
-    SL_ERR_INTERNAL = -9     /* a mistake in sluice itself */
+    SL_ERR_INTERNAL = -9,    /* a mistake in sluice itself */
+    SL_ERR_CONFLICT = -10    /* what is there is another run's: to try again does not help */
 } sl_status;
 
 /* The code's short name, "invalid argument" for SL_ERR_INVALID; never NULL. */

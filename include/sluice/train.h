@@ -57,6 +57,10 @@ typedef struct sl_save_options {
                               one is used; NULL: none */
     bool resume_if_any;    /* `resume` is a directory, and one without checkpoints starts a new run
                               instead of an error */
+    const char *job; /* (optional) a launcher's name of the job, of which this run is an attempt:
+                        kept in checkpoints; copied */
+    bool resume_own; /* only checkpoints that an attempt of `job` has saved count; of those of
+                        others none is used, and `directory` is another run's */
     const char *settings; /* (optional) what the caller wants to find in the checkpoints again, with
                              sl_train_find_settings: the text of a JSON object */
     /* (optional) Called after every step and validation, and before each block of a validation and
@@ -356,6 +360,10 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
  * paths of the checkpoint `best` and of the newest one in the run's checkpoints.directory,
  * malloc'ed; NULL where there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest);
+
+/* Whether a run that was an attempt at `job` (sl_save_options.job) has saved one of the checkpoints
+ * in a directory. Errors: as above. */
+sl_status sl_train_find_saved(const char *directory, const char *job, bool *found);
 
 /* The settings (sl_save_options) in a checkpoint, or in the newest one of the directory `resume`
  * that can be read: *settings is malloc'ed, and *path, the checkpoint's. Both are NULL where the

@@ -132,7 +132,9 @@ void cli_help_print_completion(void);                      /* a script for bash 
 
 /* ---- Errors and warnings ------------------------------------------------------------------ */
 
-enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2 };
+/* CONFLICT: what is there is another run's, which another attempt finds as well: EX_CONFIG of
+ * sysexits.h. */
+enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2, CLI_EXIT_CONFLICT = 78 };
 
 /* To the launcher that has started this process and prints its last error; NULL: there is none.
  * Set by main before anything else. */
@@ -157,8 +159,9 @@ _Noreturn void cli_refuse_near(const cli_near *near, const char *prefix, const c
     __attribute__((format(printf, 3, 4)));
 #define cli_refuse(...) cli_refuse_near(NULL, "", __VA_ARGS__)
 
-/* The program's exit status: 0 for SL_OK, else CLI_EXIT_ERROR after printing the error text. It is
- * an error as well when standard output could not be written. */
+/* The program's exit status: 0 for SL_OK, else CLI_EXIT_ERROR or, for SL_ERR_CONFLICT,
+ * CLI_EXIT_CONFLICT, after printing the error text. It is an error as well when standard output
+ * could not be written. */
 int cli_finish(sl_status status);
 
 /* calloc that ends the program where there is no memory. */

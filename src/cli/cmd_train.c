@@ -94,31 +94,48 @@ static void keep_first_sums(sl_train_options *options, const sl_launch_info *lau
         options->chunks = sl_train_options_chunks(options);
 }
 
-/* Where a job's attempt begins, if checkpoints are saved. "Newest" is one in --save-dir, whichever
- * run it is of.
+/* Whether an attempt at this job has saved a checkpoint in --save-dir. A launcher that does not
+ * name its jobs counts every one as its own. */
+static sl_status find_own(const sl_save_options *checkpoints, bool *found)
+{
+    char *newest = NULL, *best = NULL;
+    *found = false;
+    if (!checkpoints->directory)
+        return SL_OK;
+    if (checkpoints->job)
+        return sl_train_find_saved(checkpoints->directory, checkpoints->job, found);
+    SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
+    *found = newest;
+    free(best);
+    free(newest);
+    return SL_OK;
+}
+
+/* Where a job's attempt begins, if checkpoints are saved. "Own" is one in --save-dir that an
+ * earlier attempt at this job has saved.
  *
- *     --resume   newest   first attempt, without some hosts   restart
- *     no         no       anew, with the first sums           anew, with the first sums
- *     no         yes      is refused: another run's           newest
- *     DIR        no       DIR                                 DIR
- *     DIR        yes      DIR                                 newest
+ *     --resume   own   first attempt, without some hosts   restart
+ *     no         no    anew, with the first sums           anew, with the first sums
+ *     no         yes                                       the newest own one
+ *     DIR        no    DIR                                 DIR
+ *     DIR        yes                                       the newest own one
  */
 static sl_status resume_after_restart(settings *to, const sl_launch_info *launch,
                                       bool replicas_given)
 {
     sl_save_options *checkpoints = &to->run.checkpoints;
-    char *best = NULL, *newest = NULL;
-    if (checkpoints->directory)
-        SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
-    bool begins_elsewhere = checkpoints->resume && !newest;
-    if (!checkpoints->resume && !newest)
+    bool own;
+    SL_TRY(find_own(checkpoints, &own));
+    if (!checkpoints->resume && !own)
         keep_first_sums(&to->run, launch, replicas_given);
-    free(best);
-    free(newest);
-    if (launch->restarts == 0 || begins_elsewhere || !checkpoints->directory)
+    if (launch->restarts == 0 || !checkpoints->directory)
         return SL_OK;
-    resume_if_any(checkpoints);
-    to->progress.restarts = launch->restarts;
+    if (own) {
+        resume_if_any(checkpoints);
+        checkpoints->resume_own = checkpoints->job;
+    }
+    if (own || !checkpoints->resume)
+        to->progress.restarts = launch->restarts;
     return SL_OK;
 }
 
@@ -387,6 +404,7 @@ static sl_status train(cli_line *line, const sl_launch_info *launch, settings *p
     options->report_timelines = parsed->progress.serve;
     bool replicas_given = cli_line_value(line, "dp");
     bool fewer = launch->world_size < launch->first_world_size, ends = false;
+    options->checkpoints.job = *launch->job ? launch->job : NULL;
     if (launch->restarts > 0 || fewer)
         SL_TRY(resume_after_restart(parsed, launch, replicas_given));
     SL_TRY(cli_saved_model_apply_sizes(line, options));

@@ -53,7 +53,7 @@ int cli_finish(sl_status status)
     if (status == SL_OK)
         return 0;
     print_sentence(strdup(sl_error_text()), true, true); /* it may have a drawing */
-    return CLI_EXIT_ERROR;
+    return status == SL_ERR_CONFLICT ? CLI_EXIT_CONFLICT : CLI_EXIT_ERROR;
 }
 
 void *cli_allocate(size_t count, size_t bytes)

@@ -503,6 +503,9 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
         warn(on->of, "step %" PRId64 " is not saved, the run goes on: %s", event->step,
              event->reason);
         break;
+    case SL_CHECKPOINT_UNPRUNED:
+        warn(on->of, "older checkpoints stay: %s", event->reason);
+        break;
     case SL_WEIGHTS_FAILED:
         warn(on->of, "the best weights are not saved, the run goes on: %s", event->reason);
         break;

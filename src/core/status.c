@@ -40,6 +40,8 @@ const char *sl_status_name(sl_status status)
         return "cancelled";
     case SL_ERR_INTERNAL:
         return "internal error";
+    case SL_ERR_CONFLICT:
+        return "conflict";
     }
     return "unknown status";
 }

@@ -234,6 +234,8 @@ static void end_rank(attempt *self, int index, int kind, int number)
                        sli_shell_status(number), "rank %d on %s was killed by signal %d (%s)",
                        index, rank->host, WTERMSIG(number), strsignal(WTERMSIG(number)));
     } else if (number != 0) {
+        self->end->is_final |=
+            self->failure == NO_FAILURE && sli_shell_status(number) == SLI_NOT_TO_RESTART;
         record_failure(self, RANK_FAILED, sli_shell_status(number),
                        "rank %d on %s ended with exit status %d", index, rank->host,
                        sli_shell_status(number));
@@ -416,6 +418,7 @@ static _Noreturn void exec_mpirun(const attempt *self, pid_t parent)
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     setenv(SLI_LAUNCHER_VARIABLE, self->address, 1);
+    setenv(SLI_JOB_VARIABLE, self->job->name, 1);
     sli_set_variable(SLI_RESTARTS_VARIABLE, self->job->restarts);
     sli_set_variable(SLI_MAX_RESTARTS_VARIABLE, self->options->max_restarts);
     sli_set_variable(SLI_FIRST_SIZE_VARIABLE, self->options->processes);

@@ -12,6 +12,7 @@
 #define SLI_LAUNCHER_VARIABLE "SLUICE_LAUNCHER"
 /* The rest of what mpirun passes on: torchrun's variables, and one that sl_launch_info_read asks
  * for. */
+#define SLI_JOB_VARIABLE          "TORCHELASTIC_RUN_ID"
 #define SLI_RESTARTS_VARIABLE     "TORCHELASTIC_RESTART_COUNT"
 #define SLI_MAX_RESTARTS_VARIABLE "TORCHELASTIC_MAX_RESTARTS"
 #define SLI_FIRST_SIZE_VARIABLE   "SLUICE_FIRST_WORLD_SIZE"
@@ -38,6 +39,9 @@ enum {
 };
 
 enum { SLI_NOT_STARTED = 127 }; /* a program's exit status, as a shell gives it */
+/* A program's exit status that says that another attempt would end likewise: EX_CONFIG of
+ * sysexits.h. */
+enum { SLI_NOT_TO_RESTART = 78 };
 
 /* A status from waitpid as a shell gives it: 128 + N where signal N has killed the process. */
 int sli_shell_status(int status);
@@ -115,6 +119,7 @@ bool sli_signals_reader_is_gone(const sli_signals *self);
 typedef struct sli_job {
     const sl_launch_options *options;
     const sli_signals *signals;
+    const char *name;     /* of the job, the same in all attempts */
     const char *program;  /* of the ranks */
     char *const *command; /* an mpirun that starts `processes` supervisors */
     sli_lost_time *lost;  /* is told of its steps */

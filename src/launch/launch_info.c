@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ static const family families[] = {
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
+static const char run_id[] = "TORCHELASTIC_RUN_ID";
 static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
 static const char first_world_size[] = "SLUICE_FIRST_WORLD_SIZE";
 
@@ -155,6 +157,9 @@ static sl_status read_slurm(sl_launch_info *info)
 /* Which of several attempts at the job this is. */
 static sl_status read_attempt(sl_launch_info *info)
 {
+    const char *job = get_variable(run_id);
+    if (job && strcmp(job, "none") != 0)
+        snprintf(info->job, sizeof info->job, "%s", job);
     info->first_world_size = info->world_size;
     if (get_variable(restart_count))
         SL_TRY(read_variable(restart_count, restart_count, &info->restarts));

@@ -1,9 +1,11 @@
 /* Starting a job through Open MPI's mpirun, again after a failure. */
 #define _GNU_SOURCE
 #include "core/error.h"
+#include "core/replace.h"
 #include "launch/launch.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -89,6 +91,7 @@ static bool is_on_this_host(const sl_launch_options *options)
 typedef struct launcher {
     const sl_launch_options *options;
     const char *const *command;
+    char name[17];    /* of the job, drawn */
     sli_hosts *hosts; /* NULL: there is no list */
     int processes;    /* of the next attempt */
     char processes_text[16];
@@ -144,9 +147,9 @@ static sl_status write_command(launcher *self, words *out)
         add_words(out, (const char *const[]){"--oversubscribe", NULL});
     if (agent)
         add_words(out, (const char *const[]){"--mca", "plm_rsh_agent", agent, NULL});
-    add_words(out, (const char *const[]){"-x", SLI_LAUNCHER_VARIABLE, "-x", SLI_RESTARTS_VARIABLE,
-                                         "-x", SLI_MAX_RESTARTS_VARIABLE, "-x",
-                                         SLI_FIRST_SIZE_VARIABLE, NULL});
+    add_words(out, (const char *const[]){"-x", SLI_LAUNCHER_VARIABLE, "-x", SLI_JOB_VARIABLE, "-x",
+                                         SLI_RESTARTS_VARIABLE, "-x", SLI_MAX_RESTARTS_VARIABLE,
+                                         "-x", SLI_FIRST_SIZE_VARIABLE, NULL});
     for (int i = 0; i < options->export_count; i++)
         add_words(out, (const char *const[]){"-x", options->exports[i], NULL});
     add_words(out, options->supervisor);
@@ -160,6 +163,7 @@ static sl_status run_attempt(launcher *self, sli_job_end *end)
     SL_TRY(write_command(self, &line));
     sli_job job = {.options = self->options,
                    .signals = &self->signals,
+                   .name = self->name,
                    .program = *self->command,
                    .command = (char *const *)line.list,
                    .hosts = self->options->least_processes > 0 ? self->hosts : NULL,
@@ -234,7 +238,10 @@ static sl_status run_attempts(launcher *self, int *exit_status)
 static sl_status run_job(launcher *self, int *exit_status)
 {
     const sl_launch_options *options = self->options;
+    uint64_t number;
     SL_TRY(check_mpirun());
+    SL_TRY(sli_draw_number("launch", &number));
+    snprintf(self->name, sizeof self->name, "%016" PRIx64, number);
     if (options->hosts && options->least_processes > 0)
         SL_TRY(sli_hosts_read(options, &self->hosts));
     sl_status status = run_attempts(self, exit_status);

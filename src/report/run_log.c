@@ -463,6 +463,11 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
                           json_pack("{ss sb sI so so}", "record", "weights", "saved", 0, "step",
                                     (json_int_t)event->step, "path", sli_json_text(event->path),
                                     "reason", sli_json_text(event->reason)));
+    if (event->kind == SL_CHECKPOINT_UNPRUNED)
+        return log_record(log,
+                          json_pack("{ss sI so so}", "record", "unpruned", "step",
+                                    (json_int_t)event->step, "path", sli_json_text(event->path),
+                                    "reason", sli_json_text(event->reason)));
     if (!saved && event->kind != SL_CHECKPOINT_FAILED)
         return SL_OK;
     return log_record(log, json_pack("{ss sb sI so so so so*}", "record", "checkpoint", "saved",

@@ -17,6 +17,19 @@ typedef struct sli_position {
     double best_loss;  /* infinite: none yet */
 } sli_position;
 
+/* Whose a checkpoint is: 16 hexadecimal digits, drawn when a run begins and kept when it goes on in
+ * its directory. Empty: nobody's, as of a checkpoint that a program made. */
+typedef struct sli_identity {
+    char text[17];
+} sli_identity;
+
+/* And which attempt saved it: a launcher's name of the job, or empty. */
+enum { SLI_JOB_BYTES = 128 };
+typedef struct sli_owner {
+    sli_identity identity;
+    char job[SLI_JOB_BYTES];
+} sli_owner;
+
 /* What a resumed run takes from its checkpoint where its options leave it open. */
 typedef struct sli_recorded {
     sli_position position;
@@ -26,6 +39,7 @@ typedef struct sli_recorded {
     double lr;          /* the learning rate it began with */
     int chunks;         /* its option; 0: not known */
     bool ascends;       /* gradients of micro-batches are added from the first to the last */
+    sli_identity identity;
 } sli_recorded;
 
 /* The checkpoint that a run resumes from; without a reader: none. */
@@ -33,7 +47,7 @@ typedef struct sli_resume {
     sl_checkpoint_reader *reader;
     char *path;
     sli_recorded recorded;
-    int64_t last_step; /* that a run in this directory had done; 0: not known, or a single one */
+    int64_t last_step; /* that this run had done in its directory; 0: not known, or a single one */
     bool found;        /* there is one, on every rank */
 } sli_resume;
 
@@ -61,7 +75,8 @@ typedef struct sli_run {
     sl_run_result *result; /* the first rank's, where several are in this process */
 
     /* This rank's (trainer.c). */
-    sli_resume from; /* `reader` and `path`: rank 0's */
+    sli_resume from;       /* `reader` and `path`: rank 0's */
+    sli_identity identity; /* rank 0's, where checkpoints are saved */
     sli_replica replica;
     sl_tensor *input, *targets;              /* of the shard under way */
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */

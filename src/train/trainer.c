@@ -297,7 +297,7 @@ static sl_status train_batch(sli_run *run)
     step.timeline_busy_seconds = run->replica.pipe->trace_busy_seconds;
     run->at.steps++;
     run->at.batch++;
-    sli_last_step_write(run->last_step, run->at.steps);
+    sli_last_step_write(run->last_step, run->at.steps, &run->identity);
     sli_replica_update_memory(&run->replica);
     step.seconds = sli_clock_seconds() - start;
     step.mfu = run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
@@ -492,15 +492,15 @@ static sl_status train_epoch(sli_run *run)
 }
 
 /* Ends a run, or one that was stopped. That one leaves its best weights, or its last ones, where it
- * saves no checkpoints. Weights that could not be saved are the error of every replica, after the
- * results; no replica ends before the first one has saved them. */
+ * saves no checkpoints. Weights or a last checkpoint that could not be saved are the error of every
+ * replica, after the results; no replica ends before the first one has saved them. */
 static sl_status finish_run(sli_run *run, sl_run_result *result)
 {
-    sli_error_copy unsaved;
+    sli_error_copy unsaved, unsaved_state = {.status = SL_OK};
     int64_t saved_step = isfinite(run->at.best_loss) ? run->at.best_step : run->at.steps;
     bool leaves_weights = !run->stopped || !run->options.checkpoints.directory;
     if (!run->stopped)
-        SL_TRY(sli_checkpoints_finish(run->checkpoints));
+        SL_TRY(sli_checkpoints_finish(run->checkpoints, &unsaved_state));
     else if (leaves_weights && saves_weights(run) && !run->saved && saved_step != run->at.steps)
         SL_TRY(sli_best_restore(run->best, run->replica.pipe));
     sli_error_save(&unsaved, leaves_weights ? save_weights(run) : SL_OK);
@@ -516,7 +516,9 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
         SLI_CALL_REPORTERS(run, finished, &run->info, result)
     }
     SL_TRY(sli_error_restore(&unsaved));
-    bool must_wait = leaves_weights && run->options.save && run->replica.all;
+    SL_TRY(sli_error_restore(&unsaved_state));
+    bool saves = (leaves_weights && run->options.save) || run->options.checkpoints.directory;
+    bool must_wait = saves && run->replica.all;
     return must_wait ? sl_group_barrier(run->replica.all, NULL) : SL_OK;
 }
 

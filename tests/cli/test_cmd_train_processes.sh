@@ -211,6 +211,7 @@ for back in 0 2 4 6 8; do
     rm -rf "$scratch/saved"
     pair "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- \
         env LD_PRELOAD="$faults" SLUICE_IO_ONLY=/saved SLUICE_IO_FAIL=$((calls - back)) ||
+        grep -q 'the run has ended, but its last checkpoint is not saved: ' "$scratch/err" ||
         fail "a failing disk ends the run"
     same "$scratch/log"
     if grep -qE 'is not saved, the run goes on: rank 1: .*No space' "$scratch/err"; then

@@ -21,11 +21,12 @@ run() { # NAME WORD...: succeeds
     shift
     "$@" >out 2>err || fail "$name: status $?"
 }
-refused() { # NAME REASON WORD...: ends with that error
-    local name=$1 reason=$2 status=0
+refused() { # NAME REASON WORD...: ends with that error; a run among another's checkpoints with a status of its own
+    local name=$1 reason=$2 status=0 expected=1
     shift 2
     "$@" >out 2>err || status=$?
-    [ "$status" = 1 ] || fail "$name: status $status"
+    grep -q "another run's\|of another run" err && expected=78
+    [ "$status" = $expected ] || fail "$name: status $status"
     grep -q "$reason" err || fail "$name: no \"$reason\""
 }
 # Names, kinds, targets of links and contents of all that is in a directory.
@@ -52,13 +53,45 @@ ln -s a link
 for resume in auto a a/ ./a/step-00000004 link link/step-00000002 "$scratch/a/step-00000002/"; do
     run "resuming $resume" "${train[@]}" --save-dir a --resume "$resume" --keep 0
 done
-run 'to an unused one' "${train[@]}" --save-dir unused --resume a/step-00000002
+RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=job run 'to an unused one' "${train[@]}" --save-dir unused --resume a/step-00000002
 # A job that is started again goes on from there, not from where its first attempt began.
 rm -r unused/step-00000006
-TORCHELASTIC_RESTART_COUNT=1 run 'started again' "${train[@]}" --save-dir unused \
+RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=job TORCHELASTIC_RESTART_COUNT=1 run 'started again' "${train[@]}" --save-dir unused \
     --resume a/step-00000002 --save-every 1
 grep -q 'no checkpoint' out && fail 'it began anew'
+# Another job's restart does not, though it finds checkpoints there; nor does a run from the beginning
+# replace a best model that is left alone.
+content unused >unused.before
+refused 'restart of another job' 'unused: has checkpoints of another run' env RANK=0 WORLD_SIZE=1 \
+    TORCHELASTIC_RUN_ID=other TORCHELASTIC_RESTART_COUNT=1 "${train[@]}" --save-dir unused --keep 1
+same unused unused
+rm -r unused/step-*
+content unused >unused.before
+refused 'best of another run' "unused/best: is another run's" "${train[@]}" --save-dir unused
+same unused unused
 rm -r unused
+
+# A refusal is final: a launcher starts no other attempt.
+if command -v mpirun >out; then
+    content b >foreign.before
+    refused launched 'b: has checkpoints of another run' "$program" launch -n 1 --max-restarts 3 -- \
+        "${train[@]}" --save-dir b --save-every 1 --keep 1
+    [ "$(grep -c 'has checkpoints of another run' err)" = 1 ] || fail 'it was started again'
+    same foreign b
+fi
+
+# Only the run's own checkpoints are pruned, not what has the name of one.
+cp -r a mixed
+rm -r mixed/step-00000006
+cp -r b/step-00000002 mixed/step-00000001
+mkdir mixed/step-00000003
+echo mine >mixed/step-00000003/notes
+content mixed/step-00000001 >one.before
+content mixed/step-00000003 >three.before
+run 'beside others' "${train[@]}" --save-dir mixed --resume auto --save-every 1 --keep 1
+same one mixed/step-00000001
+same three mixed/step-00000003
+[ ! -e mixed/step-00000002 ] && [ ! -e mixed/step-00000005 ] || fail 'its own are not pruned'
 
 # ---- In --save-dir: links, files, directories -----------------------------------------------------
 
@@ -92,6 +125,7 @@ notes
 progress
 state.json
 step-000000005
+step-00000001
 step-00000003
 step-00000004
 step-00000006

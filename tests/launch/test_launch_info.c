@@ -33,6 +33,7 @@ static void check_info(const char *environment, sl_launch_info expected)
     assert_int_equal(info.local_world_size, expected.local_world_size);
     assert_int_equal(info.restarts, expected.restarts);
     assert_int_equal(info.first_world_size, expected.first_world_size);
+    assert_string_equal(info.job, expected.job);
 }
 
 static void check_rank_refused(const char *environment, const char *sentence)
@@ -50,7 +51,8 @@ static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1, .fi
 
 static sl_launch_info launched(int rank, int world_size, int local_rank, int local_world_size)
 {
-    return (sl_launch_info){true, rank, local_rank, world_size, local_world_size, 0, world_size};
+    return (sl_launch_info){true, rank,       local_rank, world_size, local_world_size,
+                            0,    world_size, ""};
 }
 
 static void nothing_set_is_one_rank_not_launched(void **state)
@@ -67,6 +69,10 @@ static void restarts_are_counted_by_the_launcher(void **state)
     (void)state;
     sl_launch_info expected = launched(1, 2, 1, 2);
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=0", expected);
+    check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none", expected); /* torchrun's default */
+    snprintf(expected.job, sizeof expected.job, "night");
+    check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=night", expected);
+    *expected.job = '\0';
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=", expected);
     expected.restarts = 12;
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=12", expected);

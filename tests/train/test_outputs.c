@@ -66,22 +66,33 @@ static void best_and_newest_checkpoint_are_found(void **state)
 
 /* ---- The last step ---------------------------------------------------------------------- */
 
+static const sli_identity own = {"0123456789abcdef"};
+
+/* The step in the directory's file; 0: there is none. */
+static int64_t recorded_step(const char *directory)
+{
+    sli_identity identity;
+    int64_t step = sli_last_step_read(directory, &identity);
+    assert_string_equal(identity.text, step ? own.text : "");
+    return step;
+}
+
 static void last_number_is_read_back(void **state)
 {
     scratch *in = *state;
-    assert_int_equal(sli_last_step_read(in->directory), 0);
+    assert_int_equal(recorded_step(in->directory), 0);
     int file = sli_last_step_open(in->directory);
-    assert_int_equal(sli_last_step_read(in->directory), 0);
+    assert_int_equal(recorded_step(in->directory), 0);
     static const int64_t steps[] = {1, 12345, 99, 7, INT64_MAX};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        sli_last_step_write(file, steps[i]);
-        assert_int_equal(sli_last_step_read(in->directory), steps[i]);
+        sli_last_step_write(file, steps[i], &own);
+        assert_int_equal(recorded_step(in->directory), steps[i]);
     }
     close(file);
-    sli_last_step_write(-1, 5); /* not open: nothing happens */
-    assert_int_equal(sli_last_step_read(in->directory), INT64_MAX);
+    sli_last_step_write(-1, 5, &own); /* not open: nothing happens */
+    assert_int_equal(recorded_step(in->directory), INT64_MAX);
     file = sli_last_step_open(in->directory); /* a run that goes on has not done a step yet */
-    assert_int_equal(sli_last_step_read(in->directory), INT64_MAX);
+    assert_int_equal(recorded_step(in->directory), INT64_MAX);
     close(file);
 }
 
@@ -92,18 +103,20 @@ static void what_is_no_number_counts_as_none(void **state)
                                         "00000000000000000007",
                                         "0000000000000000007x\n",
                                         "-0000000000000000007\n",
-                                        "99999999999999999999999\n"};
+                                        "99999999999999999999999\n",
+                                        "00000000000000000007 0123456789abcdef",
+                                        "00000000000000000007\n0123456789abcdef\n"};
     scratch *in = *state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         write_file(scratch_path(in, "progress"), texts[i], strlen(texts[i]));
-        assert_int_equal(sli_last_step_read(in->directory), 0);
+        assert_int_equal(recorded_step(in->directory), 0);
     }
 }
 
 static void record_step(const scratch *in, int64_t step)
 {
     int file = sli_last_step_open(in->directory);
-    sli_last_step_write(file, step);
+    sli_last_step_write(file, step, &own);
     close(file);
 }
 
@@ -125,7 +138,7 @@ static void directory_that_is_not_there_is_no_error(void **state)
 {
     (void)state;
     assert_int_equal(sli_last_step_open("/nowhere"), -1);
-    assert_int_equal(sli_last_step_read("/nowhere"), 0);
+    assert_int_equal(recorded_step("/nowhere"), 0);
 }
 
 static sl_status keep_resumed(void *context, const sl_checkpoint_event *event)
@@ -154,7 +167,9 @@ static void run_says_what_was_lost_after_the_newest_checkpoint(void **state)
     sl_train_options options = small_options(in);
     options.checkpoints = (sl_save_options){.directory = saved, .every_steps = 1};
     check_ok(small_run(&options, &record));
-    assert_int_equal(sli_last_step_read(saved), 4);
+    sli_identity identity;
+    assert_int_equal(sli_last_step_read(saved, &identity), 4);
+    assert_int_equal(strlen(identity.text), 16);
     assert_int_equal(resume(options, saved).lost_steps, 0);
     snprintf(line, sizeof line, "rm -r '%s/step-00000004' '%s/step-00000003'", saved, saved);
     assert_int_equal(system(line), 0);

@@ -53,7 +53,7 @@ struct sli_hub {
 
 bool sli_hub_message_is_valid(const sli_wire_message *message, int processes)
 {
-    bool is_error = message->number < SL_OK && message->number >= SL_ERR_INTERNAL;
+    bool is_error = message->number < SL_OK && message->number >= SL_ERR_CONFLICT;
     switch (message->kind) {
     case SLI_HUB_REFUSE:
         return message->size > 0 && is_error;

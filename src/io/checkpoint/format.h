@@ -43,6 +43,10 @@ sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *fi
 sl_status sli_checkpoint_state_parse(const char *text, size_t length, sli_checkpoint_state *out);
 void sli_checkpoint_state_clear(sli_checkpoint_state *state);
 
+/* Reads that of the checkpoint in a directory, without its tensors; cleared likewise. Errors:
+ * SL_ERR_NOT_FOUND, SL_ERR_FORMAT, SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sli_checkpoint_state_read(const char *directory, sli_checkpoint_state *out);
+
 /* ---- Segments (tensors.c) ----
  *
  * A tensor whose elements lie in several files, because no rank had all of them.

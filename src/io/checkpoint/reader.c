@@ -20,18 +20,23 @@
 
 enum { MOST_TEXT = 64 << 20 }; /* the most bytes of a state.json or an index */
 
-static sl_status list_state(sl_checkpoint_reader *to)
+sl_status sli_checkpoint_state_read(const char *directory, sli_checkpoint_state *out)
 {
     char *path, *text = NULL;
     size_t bytes;
-    SL_TRY(sli_path_join(to->path, SLI_CHECKPOINT_STATE, &path));
+    *out = (sli_checkpoint_state){0};
+    SL_TRY(sli_path_join(directory, SLI_CHECKPOINT_STATE, &path));
     sl_status status = sli_file_read(path, MOST_TEXT, &text, &bytes);
     if (status == SL_OK)
-        status =
-            sl_error_context(sli_checkpoint_state_parse(text, bytes, &to->state), "%s: ", path);
+        status = sl_error_context(sli_checkpoint_state_parse(text, bytes, out), "%s: ", path);
     free(text);
     free(path);
     return status;
+}
+
+static sl_status list_state(sl_checkpoint_reader *to)
+{
+    return sli_checkpoint_state_read(to->path, &to->state);
 }
 
 /* ---- A model's files -------------------------------------------------------------------- */

@@ -53,7 +53,7 @@ struct sli_checkpoints {
     /* The worker's, until `done` is true. */
     sli_shard_report *reports; /* [ranks] rank 0's */
     double write_seconds;
-    sli_error_copy error;
+    sli_error_copy error, pruned; /* of the save; of removing older ones after it */
     atomic_bool done;
 };
 
@@ -266,10 +266,13 @@ static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool
 static sl_status write_step(sli_checkpoints *checkpoints)
 {
     const sl_save_options *options = checkpoints->options;
+    const sli_run *run = checkpoints->run;
     SL_TRY(write_copy(checkpoints, checkpoints->path, true));
-    return checkpoints->run->replica.rank == 0
-               ? sli_save_directory_prune(options->directory, checkpoints->step, options->keep)
-               : SL_OK;
+    if (run->replica.rank == 0)
+        sli_error_save(&checkpoints->pruned,
+                       sli_save_directory_prune(options->directory, checkpoints->step,
+                                                options->keep, &run->identity));
+    return SL_OK;
 }
 
 static sl_status write_best(sli_checkpoints *checkpoints)
@@ -312,6 +315,9 @@ static void start_save(sli_checkpoints *checkpoints, sl_status copied)
             checkpoints->targets & STEP
                 ? sli_save_directory_step(options->directory, checkpoints->step, &checkpoints->path)
                 : sli_save_directory_best(options->directory, &checkpoints->path);
+    if (copied == SL_OK && checkpoints->run->replica.rank == 0)
+        copied = sli_save_directory_check_owner(checkpoints->path, &checkpoints->run->identity);
+    checkpoints->pruned.status = SL_OK;
     sli_error_save(&checkpoints->copied, copied);
     atomic_store(&checkpoints->done, false);
     checkpoints->under_way = true;
@@ -353,7 +359,8 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
     const sli_run *run = checkpoints->run;
     char checksum[SLI_CHECKSUM_BYTES];
     int directory;
-    SL_TRY(sli_save_directory_open(options->directory, options->resume, &directory));
+    SL_TRY(sli_save_directory_open(options->directory, checkpoints->run,
+                                   &checkpoints->run->identity, &directory));
     checkpoints->directory = directory;
     SL_TRY(report_others(checkpoints));
     if (run->corpus) {
@@ -454,7 +461,7 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
     if (checkpoints->run->replica.rank != 0)
         return SL_OK;
     bool saved = checkpoints->error.status == SL_OK;
-    return sli_report_checkpoint(checkpoints->run,
+    SL_TRY(sli_report_checkpoint(checkpoints->run,
                                  &(sl_checkpoint_event){
                                      .kind = saved ? SL_CHECKPOINT_SAVED : SL_CHECKPOINT_FAILED,
                                      .path = checkpoints->path ? checkpoints->path
@@ -463,7 +470,14 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
                                      .copy_seconds = checkpoints->copy_seconds,
                                      .write_seconds = checkpoints->write_seconds,
                                      .reason = saved ? NULL : checkpoints->error.text,
-                                 });
+                                 }));
+    if (checkpoints->pruned.status == SL_OK)
+        return SL_OK;
+    return sli_report_checkpoint(checkpoints->run,
+                                 &(sl_checkpoint_event){.kind = SL_CHECKPOINT_UNPRUNED,
+                                                        .path = checkpoints->options->directory,
+                                                        .step = checkpoints->step,
+                                                        .reason = checkpoints->pruned.text});
 }
 
 /* Every replica. A sharded state without savers for it is gathered, for the first one to write. */
@@ -571,7 +585,14 @@ sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)
     return saved ? SL_OK : save_targets(checkpoints, STEP);
 }
 
-sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints)
+sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints, sli_error_copy *unsaved)
 {
-    return report_ended(checkpoints, true);
+    sli_error_save(unsaved, SL_OK);
+    SL_TRY(report_ended(checkpoints, true));
+    if (checkpoints->run->replica.rank != 0 || checkpoints->error.status == SL_OK)
+        return SL_OK;
+    sli_error_save(unsaved, sl_error(checkpoints->error.status,
+                                     "the run has ended, but its last checkpoint is not saved: %s",
+                                     checkpoints->error.text));
+    return SL_OK;
 }

@@ -52,8 +52,9 @@ sl_status sli_checkpoints_in_evaluation(sli_checkpoints *checkpoints, bool *stop
  * elsewhere, has not saved its end here. */
 sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints);
 
-/* Waits for the save under way, and reports it. */
-sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints);
+/* Waits for the save under way, and reports it. *unsaved: rank 0's error where the last one failed,
+ * which is the run's after its results. */
+sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints, sli_error_copy *unsaved);
 
 /* ---- The way back (resume.c). The first replica reads; the others get what it read ---------- */
 
@@ -80,6 +81,7 @@ sl_status sli_resume_rest(sli_run *run);
  * was laid out, as the text of a JSON object, malloc'ed:
  *
  *   {"step": 40, "epoch": 1, "block": 12, "best_step": 28, "best_loss": 4.9 or null,
+ *    "identity": "93c1…", "job": "…",   whose it is, and the job, if there is one
  *    "options": {"emsize": 200, …},     by their names on the command line
  *    "layout": {"stages": 2, …},        that another run need not have
  *    "micro_batches": "ascending",      the order in which their gradients are added
@@ -89,6 +91,8 @@ sl_status sli_run_state_print(const sli_run *run, char **text);
 
 /* Errors: SL_ERR_FORMAT, also for the state of what is no run. */
 sl_status sli_run_state_read(const char *text, sli_recorded *out);
+
+sl_status sli_run_state_owner(const char *text, sli_owner *out);
 
 /* The caller's settings in it, malloc'ed; NULL where there are none. */
 sl_status sli_run_state_settings(const char *text, char **settings);
@@ -126,15 +130,26 @@ sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe);
 
 /*   DIR/step-00000020/   DIR/step-00000040/   …   after so many steps; the newest is the last
  *   DIR/best/                                     the best model alone
+ *   DIR/progress                                  the last step that the run has done
  *
- * One run at a time saves to it.
+ * One run at a time saves to it, and replaces and removes only what has its identity. A run that
+ * resumes from the directory, or from a checkpoint in it, has that of the checkpoint; one that
+ * resumes from there and finds none has that of `progress`; an attempt at a job whose `best` lies
+ * there has that. Any other run has a new one.
  *
  * Makes the directory where it is not there, keeps other runs out as long as *descriptor is open,
- * and removes what saves that were interrupted have left. A directory with checkpoints is another
- * run's, unless `resume` (NULL: none) is that directory or one of them. Errors, without an open
- * descriptor: SL_ERR_INVALID where another run saves there or has saved, or where "best" is
- * something else; SL_ERR_IO where nothing can be written. */
-sl_status sli_save_directory_open(const char *path, const char *resume, int *descriptor);
+ * and removes what saves that were interrupted have left. *identity: the run's. Errors, without an
+ * open descriptor: SL_ERR_CONFLICT where another run has saved, or "best" is another run's;
+ * SL_ERR_INVALID where another run saves there, or "best" is something else; SL_ERR_IO where
+ * nothing can be written. */
+sl_status sli_save_directory_open(const char *path, const sli_run *run, sli_identity *identity,
+                                  int *descriptor);
+
+/* Whether an attempt at the job has saved it. False without a job. */
+bool sli_save_directory_is_of_job(const char *checkpoint, const char *job);
+
+/* Refuses to replace a checkpoint of another run. Errors: SL_ERR_CONFLICT. */
+sl_status sli_save_directory_check_owner(const char *checkpoint, const sli_identity *identity);
 
 /* Whether all replicas see the same directory, as on one machine or a shared file system; called by
  * every replica, the first of which must have created it, with a number that is drawn for this run.
@@ -146,22 +161,23 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
 sl_status sli_save_directory_step(const char *path, int64_t step, char **out);
 sl_status sli_save_directory_best(const char *path, char **out);
 
-/* Removes checkpoints of steps before `step` until, it included, at most `keep` (0: all) stay. Of a
- * link its target stays; a checkpoint in which a directory lies stays as it is. */
-sl_status sli_save_directory_prune(const char *path, int64_t step, int keep);
+/* Removes the run's checkpoints of steps before `step` until, it included, at most `keep` (0: all)
+ * stay. Of a link its target stays; a checkpoint in which a directory lies stays as it is. */
+sl_status sli_save_directory_prune(const char *path, int64_t step, int keep,
+                                   const sli_identity *identity);
 
 /* The steps of the checkpoints in a directory (directories, or links to them), newest first: *steps
  * [*count], to be freed; with `others`, of what has a checkpoint's name but is none, as a file is.
  * A directory that is not there has none. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_save_directory_list(const char *path, bool others, int64_t **steps, size_t *count);
 
-/* DIR/progress: the last step that a run has done. By it a run that goes on says how many steps
- * were lost. Nothing else depends on it, so errors are ignored, and it is not synced: it outlives a
- * process, not a power cut. A user's file or link of that name stays as it is. Opening gives a
- * descriptor; -1 records nothing. */
+/* DIR/progress: the last step that a run has done, and its identity. By it a run that goes on says
+ * how many steps were lost. Errors are ignored, and it is not synced: it outlives a process, not a
+ * power cut. A user's file or link of that name stays as it is. Opening gives a descriptor; -1
+ * records nothing. Reading gives 0 and no identity where there is none. */
 int sli_last_step_open(const char *directory);
-void sli_last_step_write(int descriptor, int64_t step); /* in one system call */
-int64_t sli_last_step_read(const char *directory);      /* 0 where there is none */
+void sli_last_step_write(int descriptor, int64_t step, const sli_identity *identity);
+int64_t sli_last_step_read(const char *directory, sli_identity *identity);
 
 /* ---- Weights files beyond the public functions (weights.c, weights_vocab.c) ------------------ */
 

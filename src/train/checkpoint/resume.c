@@ -45,12 +45,18 @@ static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
  * keeps one from being read may pass, and an older one in its place would lose steps. */
 static sl_status open_newest_of(sli_run *run, const int64_t *steps, size_t count)
 {
-    const char *directory = run->options.checkpoints.resume;
+    const sl_save_options *options = &run->options.checkpoints;
+    const char *directory = options->resume;
     sli_resume *out = &run->from;
+    size_t others = 0;
     for (size_t i = 0; i < count; i++) {
         sli_error_copy why;
         free(out->path);
         SL_TRY(sli_save_directory_step(directory, steps[i], &out->path));
+        if (options->resume_own && !sli_save_directory_is_of_job(out->path, options->job)) {
+            others++;
+            continue;
+        }
         sl_status status = sli_error_save(&why, open_whole(out->path, &out->reader));
         if (status != SL_ERR_FORMAT && status != SL_ERR_NOT_FOUND)
             return status;
@@ -58,7 +64,7 @@ static sl_status open_newest_of(sli_run *run, const int64_t *steps, size_t count
                                                                  .path = out->path,
                                                                  .reason = why.text}));
     }
-    if (count == 0)
+    if (count == others)
         return SL_OK;
     return sl_error(SL_ERR_NOT_FOUND,
                     "%s: has %zu checkpoint%s, but none is whole: restore one, or train into "
@@ -74,7 +80,6 @@ static sl_status find_newest(sli_run *run)
     const sl_save_options *options = &run->options.checkpoints;
     int64_t *steps;
     size_t count;
-    run->from.last_step = sli_last_step_read(options->resume);
     SL_TRY(sli_save_directory_list(options->resume, false, &steps, &count));
     sl_status status = open_newest_of(run, steps, count);
     free(steps);
@@ -103,8 +108,13 @@ sl_status sli_resume_open(sli_run *run)
     }
     if (!out->reader)
         return SL_OK;
-    return sl_error_context(sli_run_state_read(sl_checkpoint_state(out->reader), &out->recorded),
-                            "%s: ", out->path);
+    SL_TRY(sl_error_context(sli_run_state_read(sl_checkpoint_state(out->reader), &out->recorded),
+                            "%s: ", out->path));
+    sli_identity worker;
+    int64_t last_step = single ? 0 : sli_last_step_read(options->resume, &worker);
+    if (last_step > 0 && strcmp(worker.text, out->recorded.identity.text) == 0)
+        out->last_step = last_step;
+    return SL_OK;
 }
 
 sl_status sl_train_find_settings(const char *resume, char **path, char **settings)

@@ -61,11 +61,13 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
 {
     const sli_position *position = &run->at;
     const char *settings = run->options.checkpoints.settings;
+    const char *job = run->options.checkpoints.job;
     json_t *json =
-        json_pack("{sI sI sI sI so so so ss so*}", "step", (json_int_t)position->steps, "epoch",
-                  (json_int_t)position->epoch, "block", (json_int_t)position->batch, "best_step",
-                  (json_int_t)position->best_step, "best_loss",
-                  sli_json_number(position->best_loss), "options", describe_options(run), "layout",
+        json_pack("{sI sI sI sI so ss ss* so so ss so*}", "step", (json_int_t)position->steps,
+                  "epoch", (json_int_t)position->epoch, "block", (json_int_t)position->batch,
+                  "best_step", (json_int_t)position->best_step, "best_loss",
+                  sli_json_number(position->best_loss), "identity", run->identity.text, "job", job,
+                  "options", describe_options(run), "layout",
                   describe_layout(&run->options, &run->info), "micro_batches", ASCENDING,
                   "settings", settings ? json_loads(settings, 0, NULL) : NULL);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
@@ -111,8 +113,23 @@ static const char *shards_key(const json_t *options)
     return json_object_get(options, "shards") ? "shards" : "dp";
 }
 
+static sl_status read_identity(const json_t *json, sli_identity *out)
+{
+    const json_t *value = json_object_get(json, "identity");
+    const char *text = json_string_value(value);
+    *out = (sli_identity){""};
+    if (!value || (text && *text == '\0'))
+        return SL_OK;
+    if (!text || strlen(text) != sizeof out->text - 1 ||
+        strspn(text, "0123456789abcdef") != strlen(text))
+        return sl_error(SL_ERR_FORMAT, "\"identity\" of the run must be 16 hexadecimal digits");
+    memcpy(out->text, text, sizeof out->text);
+    return SL_OK;
+}
+
 static sl_status read_recorded(const json_t *json, sli_recorded *out)
 {
+    SL_TRY(read_identity(json, &out->identity));
     const json_t *options = json_object_get(json, "options"), *lr = json_object_get(options, "lr");
     const char *key = shards_key(options);
     const json_t *shards = json_object_get(options, key);
@@ -146,6 +163,18 @@ sl_status sli_run_state_read(const char *text, sli_recorded *out)
     sl_status status = read_position(json, &out->position);
     if (status == SL_OK)
         status = read_recorded(json, out);
+    json_decref(json);
+    return status;
+}
+
+sl_status sli_run_state_owner(const char *text, sli_owner *out)
+{
+    json_t *json;
+    *out = (sli_owner){{""}, ""};
+    SL_TRY(parse_state(text, &json));
+    sl_status status = read_identity(json, &out->identity);
+    const char *job = json_string_value(json_object_get(json, "job"));
+    snprintf(out->job, sizeof out->job, "%s", job ? job : "");
     json_decref(json);
     return status;
 }

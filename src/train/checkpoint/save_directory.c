@@ -145,28 +145,120 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
     return status;
 }
 
-/* Another run's checkpoints would be overwritten and pruned, or be taken for older ones of this.
- * They are this run's where `resume` is the directory, or one of them, under whatever names. */
-static sl_status check_unused(const char *path, const char *resume)
+/* ---- Whose they are --------------------------------------------------------------------- */
+
+/* False: it is no checkpoint, or one that cannot be read. */
+static bool read_owner(const char *checkpoint, sli_owner *out)
+{
+    sli_checkpoint_state state;
+    char *found;
+    *out = (sli_owner){{""}, ""};
+    if (sli_replace_directory_find(checkpoint, &found) != SL_OK)
+        return false;
+    bool is_read = sli_checkpoint_state_read(found, &state) == SL_OK;
+    is_read = is_read && (!state.run || sli_run_state_owner(state.run, out) == SL_OK);
+    sli_checkpoint_state_clear(&state);
+    free(found);
+    return is_read;
+}
+
+static bool is_owner(const char *checkpoint, const sli_identity *identity)
+{
+    sli_owner owner;
+    return read_owner(checkpoint, &owner) && strcmp(owner.identity.text, identity->text) == 0;
+}
+
+sl_status sli_save_directory_check_owner(const char *checkpoint, const sli_identity *identity)
+{
+    sli_owner owner;
+    struct stat found;
+    if (lstat(checkpoint, &found) == 0 && S_ISLNK(found.st_mode))
+        return SL_OK; /* the link goes, and what it leads to stays */
+    if (!read_owner(checkpoint, &owner) || strcmp(owner.identity.text, identity->text) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_CONFLICT,
+                    "%s: is another run's: move it away, or save to another directory", checkpoint);
+}
+
+/* Whether `resume` is the directory or one of its checkpoints, under whatever names. */
+static sl_status resumes_from(const char *path, const char *resume, const int64_t *steps,
+                              size_t count, bool *out)
+{
+    *out = resume && sli_path_same_file(path, resume);
+    for (size_t i = 0; i < count && resume && !*out; i++) {
+        char *name;
+        SL_TRY(sli_save_directory_step(path, steps[i], &name));
+        *out = sli_path_same_file(name, resume);
+        free(name);
+    }
+    return SL_OK;
+}
+
+bool sli_save_directory_is_of_job(const char *checkpoint, const char *job)
+{
+    sli_owner owner;
+    return job && *job && read_owner(checkpoint, &owner) && strcmp(owner.job, job) == 0;
+}
+
+sl_status sl_train_find_saved(const char *directory, const char *job, bool *found)
 {
     int64_t *steps;
     size_t count;
-    SL_TRY(sli_save_directory_list(path, false, &steps, &count));
-    bool own = count == 0 || (resume && sli_path_same_file(path, resume));
+    SLI_CHECK_NOT_NULL(directory);
+    SLI_CHECK_NOT_NULL(job);
+    SLI_CHECK_NOT_NULL(found);
+    *found = false;
+    SL_TRY(sli_save_directory_list(directory, false, &steps, &count));
     sl_status status = SL_OK;
-    for (size_t i = 0; i < count && resume && !own && status == SL_OK; i++) {
+    for (size_t i = 0; i < count && status == SL_OK && !*found; i++) {
         char *name;
-        status = sli_save_directory_step(path, steps[i], &name);
-        own = status == SL_OK && sli_path_same_file(name, resume);
+        status = sli_save_directory_step(directory, steps[i], &name);
+        *found = status == SL_OK && sli_save_directory_is_of_job(name, job);
         free(name);
     }
     free(steps);
-    if (status != SL_OK || own)
-        return status;
-    return sl_error(SL_ERR_INVALID,
-                    "%s: has checkpoints of another run: resume from one of them, or save to "
-                    "another directory",
-                    path);
+    return status;
+}
+
+/* That of the job's own `best`, where an earlier attempt has saved no more; else a new one. */
+static sl_status draw_identity(const char *path, const char *job, sli_identity *out)
+{
+    uint64_t number;
+    sli_owner owner;
+    char *best;
+    SL_TRY(sli_save_directory_best(path, &best));
+    bool is_own = job && *job && read_owner(best, &owner) && strcmp(owner.job, job) == 0;
+    free(best);
+    if (is_own) {
+        *out = owner.identity;
+        return SL_OK;
+    }
+    SL_TRY(sli_draw_number(path, &number));
+    snprintf(out->text, sizeof out->text, "%016" PRIx64, number);
+    return SL_OK;
+}
+
+/* Another run's checkpoints would be overwritten and pruned, or be taken for older ones of this. */
+static sl_status identify_run(const char *path, const sli_run *run, sli_identity *out)
+{
+    const sl_save_options *options = &run->options.checkpoints;
+    int64_t *steps;
+    size_t count;
+    bool goes_on;
+    SL_TRY(sli_save_directory_list(path, false, &steps, &count));
+    sl_status status = resumes_from(path, options->resume, steps, count, &goes_on);
+    free(steps);
+    SL_TRY(status);
+    if (goes_on && run->from.reader)
+        *out = run->from.recorded.identity;
+    else if (goes_on)
+        (void)sli_last_step_read(path, out);
+    if (count > 0 && !(goes_on && run->from.reader))
+        return sl_error(SL_ERR_CONFLICT,
+                        "%s: has checkpoints of another run: resume from one of them, or save to "
+                        "another directory",
+                        path);
+    return *out->text ? SL_OK : draw_identity(path, options->job, out);
 }
 
 /* ---- The directory ---------------------------------------------------------------------- */
@@ -181,14 +273,16 @@ static sl_status lock_directory(const char *path, int descriptor)
     return file_error(path, "locking it");
 }
 
-/* What the next best model would replace must be one, and checkpoints can be written: this is found
- * out before the work. */
-static sl_status try_writing(const char *path)
+/* What the next best model would replace must be one of this run, and checkpoints can be written:
+ * this is found out before the work. */
+static sl_status try_writing(const char *path, const sli_identity *identity)
 {
     char *best;
     sli_replace_directory *trial = NULL;
     SL_TRY(sli_save_directory_best(path, &best));
     sl_status status = sli_checkpoint_check_path(best, false);
+    if (status == SL_OK)
+        status = sli_save_directory_check_owner(best, identity);
     if (status == SL_OK)
         status = sli_replace_directory_create(best, &trial);
     sli_replace_directory_destroy(&trial);
@@ -212,18 +306,20 @@ static sl_status make_directory(const char *path)
     return status;
 }
 
-sl_status sli_save_directory_open(const char *path, const char *resume, int *descriptor)
+sl_status sli_save_directory_open(const char *path, const sli_run *run, sli_identity *identity,
+                                  int *descriptor)
 {
+    *identity = (sli_identity){""};
     SL_TRY(make_directory(path));
     *descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*descriptor < 0)
         return file_error(path, "opening the directory for checkpoints");
     sl_status status = lock_directory(path, *descriptor);
     if (status == SL_OK)
-        status = check_unused(path, resume);
+        status = identify_run(path, run, identity);
     if (status == SL_OK) {
         sli_temporary_sweep(*descriptor, is_checkpoint_name, NULL);
-        status = try_writing(path);
+        status = try_writing(path, identity);
     }
     if (status != SL_OK)
         close(*descriptor);
@@ -255,16 +351,21 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
 
 /* ---- Fewer of them ---------------------------------------------------------------------- */
 
-static sl_status remove_step(const char *path, int64_t step)
+/* Where there are more of the run's than `keep`, with those that were `*kept` before. */
+static sl_status remove_surplus(const char *path, int64_t step, int keep,
+                                const sli_identity *identity, int *kept)
 {
     char *name;
+    sl_status status = SL_OK;
     SL_TRY(sli_save_directory_step(path, step, &name));
-    sl_status status = sli_remove_directory(name);
+    if (is_owner(name, identity) && ++*kept > keep)
+        status = sli_remove_directory(name);
     free(name);
     return status == SL_ERR_INVALID ? SL_OK : status; /* something of the user's, which stays */
 }
 
-sl_status sli_save_directory_prune(const char *path, int64_t step, int keep)
+sl_status sli_save_directory_prune(const char *path, int64_t step, int keep,
+                                   const sli_identity *identity)
 {
     int64_t *steps;
     size_t count;
@@ -274,25 +375,30 @@ sl_status sli_save_directory_prune(const char *path, int64_t step, int keep)
     SL_TRY(sli_save_directory_list(path, false, &steps, &count));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count && status == SL_OK; i++)
-        if (steps[i] <= step && ++kept > keep)
-            status = remove_step(path, steps[i]);
+        if (steps[i] <= step)
+            status = remove_surplus(path, steps[i], keep, identity, &kept);
     free(steps);
     return status;
 }
 
 /* ---- The last step ---------------------------------------------------------------------- */
 
-/* So wide that every number takes the place of the one before it. */
-enum { DIGITS = 20, TEXT_BYTES = DIGITS + 2 };
+/* "00000000000000000040 0123456789abcdef\n": so wide that every text takes the place of the one
+ * before it. */
+enum { DIGITS = 20, TEXT_BYTES = DIGITS + 1 + sizeof(sli_identity) + 1 };
 
 /* The number in the file; -1: it is something else. */
-static int64_t read_step(int descriptor)
+static int64_t read_step(int descriptor, sli_identity *identity)
 {
     char text[TEXT_BYTES] = "";
     ssize_t length = pread(descriptor, text, sizeof text, 0);
-    char *end;
+    char *end = text;
     long long step = length == TEXT_BYTES - 1 ? strtoll(text, &end, 10) : -1;
-    return step > 0 && end == text + DIGITS ? step : -1;
+    if (step <= 0 || end != text + DIGITS || *end != ' ' || text[TEXT_BYTES - 2] != '\n')
+        return -1;
+    memcpy(identity->text, end + 1, sizeof identity->text - 1);
+    identity->text[sizeof identity->text - 1] = '\0';
+    return step;
 }
 
 static int open_progress(const char *directory, int flags)
@@ -308,29 +414,31 @@ static int open_progress(const char *directory, int flags)
 int sli_last_step_open(const char *directory)
 {
     struct stat found;
+    sli_identity unused;
     int descriptor = open_progress(directory, O_RDWR | O_CREAT);
     if (descriptor < 0 || (fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) &&
-                           (found.st_size == 0 || read_step(descriptor) > 0)))
+                           (found.st_size == 0 || read_step(descriptor, &unused) > 0)))
         return descriptor;
     close(descriptor);
     return -1;
 }
 
-void sli_last_step_write(int descriptor, int64_t step)
+void sli_last_step_write(int descriptor, int64_t step, const sli_identity *identity)
 {
     char text[TEXT_BYTES];
     if (descriptor < 0)
         return;
-    int length = snprintf(text, sizeof text, "%0*" PRId64 "\n", DIGITS, step);
+    int length = snprintf(text, sizeof text, "%0*" PRId64 " %s\n", DIGITS, step, identity->text);
     (void)!pwrite(descriptor, text, (size_t)length, 0);
 }
 
-int64_t sli_last_step_read(const char *directory)
+int64_t sli_last_step_read(const char *directory, sli_identity *identity)
 {
+    *identity = (sli_identity){""};
     int descriptor = open_progress(directory, O_RDONLY);
     if (descriptor < 0)
         return 0;
-    int64_t step = read_step(descriptor);
+    int64_t step = read_step(descriptor, identity);
     close(descriptor);
     return step > 0 ? step : 0;
 }
