@@ -3,6 +3,7 @@
 #ifndef SLI_TRAIN_RUN_H
 #define SLI_TRAIN_RUN_H
 
+#include "core/claim.h"
 #include "train/language.h"
 #include "train/replica.h"
 
@@ -97,6 +98,7 @@ typedef struct sli_run {
     double peak_flops_per_s; /* of all ranks' devices; 0: not measured */
     int last_step;           /* descriptor of the file that records it */
     bool stopped;            /* on request */
+    sli_claim *claim;        /* of options.save, rank 0's; NULL: none */
     bool saved;              /* options.save has the best parameters so far */
     double started;
 } sli_run;

@@ -71,6 +71,8 @@ static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *d
         SL_TRY(sl_weights_load_partial(replica->pipe, options->init, report_left_out, run));
     if (saves_weights(run)) /* a path that cannot be written is found before training */
         SL_TRY(sli_weights_check_save(replica->pipe, options->save));
+    if (options->save && is_first(run)) /* as long as this run lasts, no other one writes it */
+        SL_TRY(sli_claim_create(options->save, &run->claim));
     SL_TRY(sli_replica_join(replica, options));
     return sl_pipe_optimizer_create(
         &(sl_pipe_optimizer_options){.pipe = replica->pipe,
@@ -156,6 +158,7 @@ static void clean_up(sli_run *run)
         close(run->last_step);
     sli_timelines_clear(run);
     sli_checkpoints_destroy(&run->checkpoints);
+    sli_claim_destroy(&run->claim);
     sl_pipe_optimizer_destroy(&run->optimizer);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);

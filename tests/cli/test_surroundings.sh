@@ -25,7 +25,7 @@ refused() { # NAME REASON WORD...: ends with that error; a run among another's c
     local name=$1 reason=$2 status=0 expected=1
     shift 2
     "$@" >out 2>err || status=$?
-    grep -q "another run's\|of another run" err && expected=78
+    grep -q "another run's\|of another run\|another run that" err && expected=78
     [ "$status" = $expected ] || fail "$name: status $status"
     grep -q "$reason" err || fail "$name: no \"$reason\""
 }
@@ -192,6 +192,26 @@ run 'beside leftovers' "${train[@]}" --save beside/w
 [ "$(find beside -name '.*' -type f | sort | tr '\n' ' ')" = \
     'beside/.other.0123456789abcdef.tmp beside/.w.tmp ' ] || fail 'other leftovers than its own are gone'
 rm -r beside
+
+# Of two runs with one --save the second is refused, also through a link.
+"${train[@]}" --epochs 100000 --save shared.safetensors >first.out 2>&1 &
+first=$!
+trap 'kill -9 "$first" 2>/dev/null || true; rm -rf "$scratch"' EXIT
+for ((i = 0; i < 600; i++)); do
+    [ -z "$(find . -maxdepth 1 -name '.run.shared*')" ] || break
+    kill -0 "$first" || fail 'the first run has ended'
+    sleep 0.1
+done
+ln -s shared.safetensors also
+for name in shared.safetensors also; do
+    refused "$name" "$name: another run that has not ended writes it" "${train[@]}" --save "$name"
+done
+kill -9 "$first"
+wait "$first" || true
+trap 'rm -rf "$scratch"' EXIT
+run 'after a killed run' "${train[@]}" --save shared.safetensors
+no_leftovers 'a killed run' .
+rm also
 
 # Nothing is written into a checkpoint, or beside those of the run.
 cp -r a whole
