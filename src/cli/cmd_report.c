@@ -70,7 +70,7 @@ const cli_command cmd_report = {
            "gradient norm, learning rate, speed, memory, and the pipeline's timeline as predicted "
            "and as measured. Several logs are laid over each other, with a table of the options in "
            "which they differ. The page is one file without scripts.",
-    .examples = "sluice report gpipe.jsonl 1f1b.jsonl -o report.html\n",
+    .examples = "sluice report before.jsonl after.jsonl -o report.html\n",
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run_report,

@@ -101,7 +101,7 @@ static int edit_distance(const char *a, const char *b)
     return steps[a_length][b_length];
 }
 
-/* "Interleaved1F1B", "interleaved" */
+/* Also of a longer word: "adamw8bit" begins with "adamw". */
 static bool begins_with(const char *word, const char *beginning)
 {
     enum { FEWEST_LETTERS = 4 };

@@ -64,8 +64,8 @@ void sli_replace_file_destroy(sli_replace_file **file);
 typedef struct sli_replace_directory sli_replace_directory;
 
 /* Makes the temporary directory, and removes leftovers of writers of `path` that died. A directory
- * that is replaced keeps its mode. Errors begin with `path`: SL_ERR_NOT_FOUND (no parent directory), SL_ERR_INVALID (a path without a name),
- * SL_ERR_IO, SL_ERR_MEMORY. */
+ * that is replaced keeps its mode. Errors begin with `path`: SL_ERR_NOT_FOUND (no parent
+ * directory), SL_ERR_INVALID (a path without a name), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
 /* The same with a temporary name that follows from `number`, so that several processes can write
@@ -82,8 +82,8 @@ const char *sli_replace_directory_temporary(const sli_replace_directory *directo
 /* Brings the directory to disk, whose files must be there already, and renames it; an older
  * directory is removed after that. With `is_new` there must be none: what has appeared under the
  * name stays (but for an empty directory where the file system lacks renameat2's flags), and is an
- * error. Errors: SL_ERR_IO; an older directory is then unchanged, unless the error says that only the
- * parent directory could not be brought to disk. */
+ * error. Errors: SL_ERR_IO; an older directory is then unchanged, unless the error says that only
+ * the parent directory could not be brought to disk. */
 sl_status sli_replace_directory_commit(sli_replace_directory *directory, bool is_new);
 
 /* The path under which the directory `path` is: `path`, or that of its second name where there is

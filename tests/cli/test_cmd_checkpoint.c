@@ -236,7 +236,8 @@ static void average_is_the_mean(void **state)
     program_succeed(&run, "eval --init %s/mean/model.safetensors --data %s " TINY_BATCH,
                     in->directory, in->directory);
     program_start(&run, "train --data %s " RUN " --resume %s/mean", in->directory, in->directory);
-    check_refused(&run, 1, "/mean: it has no training state: use it with --init instead of --resume\n");
+    check_refused(&run, 1,
+                  "/mean: it has no training state: use it with --init instead of --resume\n");
 }
 
 /* Runs it with a lower limit of this process's. */
