@@ -137,11 +137,13 @@ static sl_status begin_trace(sl_pipe *pipe, const sl_schedule *schedule)
 {
     int count = table_size(schedule);
     sl_timeline_entry *trace = realloc(pipe->trace, (size_t)count * sizeof *trace);
-    pipe->trace = trace ? trace : pipe->trace;
-    sli_action_moments *moments = realloc(pipe->moments, (size_t)count * sizeof *moments);
-    pipe->moments = moments ? moments : pipe->moments;
-    if (!trace || !moments)
+    if (!trace)
         return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory to trace %d actions", count);
+    pipe->trace = trace;
+    sli_action_moments *moments = realloc(pipe->moments, (size_t)count * sizeof *moments);
+    if (!moments)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory to trace %d actions", count);
+    pipe->moments = moments;
     memset(moments, 0, (size_t)count * sizeof *moments);
     pipe->moment_count = count;
     return SL_OK;

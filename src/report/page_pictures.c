@@ -79,8 +79,10 @@ static void add_point(sli_curve *to, const source *from, int64_t step, double ti
 {
     sli_point *points = (sli_point *)to->points;
     double x = from->kind->over_time ? (time - from->start) / from->unit : (double)step;
-    if (isfinite(x))
-        points[to->count++] = (sli_point){to->count > 0 ? fmax(x, points[to->count - 1].x) : x, y};
+    if (!isfinite(x))
+        return;
+    points[to->count] = (sli_point){to->count > 0 ? fmax(x, points[to->count - 1].x) : x, y};
+    to->count++;
 }
 
 static double field_value(const source *from, const sli_history_step *step)
