@@ -8,6 +8,7 @@
 #include "nn/module.h"
 #include "train/layout.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -282,6 +283,11 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     sl_schedule *schedule;
     *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
     SL_TRY(sli_layout_check(options));
+    if (options->batch_size < 1 || options->eval_batch_size < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_plan_create: batch_size and eval_batch_size must be at least 1, got "
+                        "%" PRId64 " and %" PRId64,
+                        options->batch_size, options->eval_batch_size);
     int replicas =
         sli_layout_host_ranks(options) / sli_layout_of_rank(options, 0).ranks_per_replica;
     if (replica < 0 || (replica > 0 && replica >= replicas))

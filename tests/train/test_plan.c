@@ -64,6 +64,10 @@ static void replicas_differ_in_their_devices_and_shard_what_zero_shards(void **s
         }
     }
     check_error(sl_plan_create(&options, model, 2, &plan), SL_ERR_INVALID, "replica 2 of 2");
+    sl_train_options no_rows = options;
+    no_rows.eval_batch_size = 0;
+    check_error(sl_plan_create(&no_rows, model, 0, &plan), SL_ERR_INVALID,
+                "must be at least 1, got 20 and 0");
     options.devices = "cpu:0-1,cpu:2-3;cpu:4-5,cpu:6-7";
     check_ok(sl_plan_create(&options, model, 1, &plan));
     assert_string_equal(plan.stage[0].device, "cpu:4-5");
