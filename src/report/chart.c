@@ -2,6 +2,7 @@
 
 #include "report/markup.h"
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -336,6 +337,7 @@ static void draw_columns(const frame *on, const column *columns, int count)
 static void draw_values(const frame *on)
 {
     int count = count_columns(on);
+    assert(on->chart->curve_count > 0);
     column *columns = calloc((size_t)count, sizeof *columns);
     range *values = calloc((size_t)count * (size_t)on->chart->curve_count, sizeof *values);
     if (columns && values) {
