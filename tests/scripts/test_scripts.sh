@@ -34,7 +34,7 @@ apt-get() {
     return "$apt_status"
 }
 
-run() { # EXPECTED-STATUS PACKAGES…
+run() { # EXPECTED-STATUS LINE…
     local expected=$1
     shift
     status=0
@@ -44,24 +44,28 @@ run() { # EXPECTED-STATUS PACKAGES…
 }
 calls_file=$scratch/calls
 
-run 0 here too
+run 0 "the build: here too"
 [ -z "$calls" ] || fail "nothing is missing, but: $calls"
 
-run 0 here absent1 gone absent2
+run 0 "the build: here absent1" "nothing: here" "reading: gone
+    absent2"
 [ "$calls" = "apt-get update -qq
 apt-get install -qq --no-install-recommends -y absent1 gone absent2" ] || fail "as root: $calls"
+[ "$messages" = "Installing Debian packages:
+  for the build: absent1
+  for reading: gone absent2" ] || fail "what is installed is not said: $messages"
 
 user=1000
-run 1 here absent1 gone
+run 1 "the build: here absent1" "reading: gone"
 [ -z "$calls" ] || fail "without root, but: $calls"
 line="apt-get update && apt-get install --no-install-recommends -y absent1 gone"
 grep -qxF "$line" <<<"$messages" || fail "without root the line is not printed: $messages"
-run 0 here
+run 0 "the build: here"
 [ -z "$messages" ] || fail "without root and nothing missing, but: $messages"
 
 user=0
 apt_status=100
-run 1 absent1
+run 1 "the build: absent1"
 grep -qF "apt-get update failed" <<<"$messages" || fail "a failing update is not said: $messages"
 
 # ---- The checkout is found, also where cd looks elsewhere first ---------------------------------
