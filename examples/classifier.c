@@ -38,7 +38,7 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_F32, &points, input));
     SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &classes, targets));
     for (int64_t i = 0; i < rows->count; i++) {
-        int64_t point = rows->batch * rows->batch_rows + rows->first + i;
+        int64_t point = sl_train_sample(rows, i);
         double angle = fmod((double)(point + 1000 * (int)rows->split) * 0.6180339887, 1);
         sl_tensor_f32(*input)[2 * i] = cosf(6.2831853f * (float)angle);
         sl_tensor_f32(*input)[2 * i + 1] = sinf(6.2831853f * (float)angle);

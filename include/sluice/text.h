@@ -203,6 +203,16 @@ int64_t sl_batches_block_length(const sl_batches *batches, int64_t index);
 sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *inputs,
                            int32_t *targets);
 
+/* ---- Order of samples --------------------------------------------------------------------- */
+
+#define SL_MAX_SHUFFLED (INT64_C(1) << 62)
+
+/* The sample (0 to count - 1) at `place` (the same) of an epoch's order: for each seed and epoch a
+ * pseudorandom permutation, as PyTorch's DistributedSampler has by set_epoch. It is computed from
+ * the arguments alone, in about a microsecond, so that any rank knows any place of it, also after a
+ * resume. `count` is at most SL_MAX_SHUFFLED. */
+int64_t sl_shuffled(int64_t place, int64_t count, uint64_t seed, int64_t epoch);
+
 SL_API_END
 
 #endif

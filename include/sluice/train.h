@@ -77,10 +77,18 @@ typedef struct sl_save_options {
  * other; all rows asked for are of one shard. */
 typedef struct sl_train_rows {
     sl_split split;
+    int64_t epoch;        /* of the training, from 0; 0 for other splits */
     int64_t batch;        /* from 0 */
     int64_t batch_rows;   /* rows of the whole batch, as count_batches got them */
     int64_t first, count; /* load rows first ... first + count - 1 */
+    int64_t shuffled; /* rows of all batches of the split, where sl_train_options.shuffle gives them
+                         another order; 0: none */
+    uint64_t seed;    /* of that order */
 } sl_train_rows;
+
+/* Which sample of the split belongs into row `first` + `row` of the batch: batch * batch_rows +
+ * first + row, or where rows are shuffled the one that sl_shuffled has at that place. */
+int64_t sl_train_sample(const sl_train_rows *rows, int64_t row);
 
 /* A model of one's own, its loss and its data, for sl_train_run. Each replica calls the functions
  * on its own thread, several at once; an error that one returns ends the run. If their
@@ -121,6 +129,9 @@ typedef struct sl_train_options {
     int64_t eval_batch_size;
     int64_t max_batches, eval_max_batches; /* at most, in an epoch and in an evaluation; 0: all */
     int64_t eval_every; /* steps between validations within an epoch; 0: only after epochs */
+    bool shuffle; /* each epoch has the rows of all training batches in an order of its own, from
+                     `seed` and the epoch (sl_train_sample). The text is then cut into whole rows of
+                     bptt tokens; what is left of each column is not trained */
 
     sl_model_options model; /* ntokens comes from the data */
 

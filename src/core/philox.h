@@ -21,6 +21,7 @@ enum sli_random_domain {
     SLI_RANDOM_DROPOUT = 1,
     SLI_RANDOM_INIT = 2,
     SLI_RANDOM_SAMPLE = 3, /* text generation, synthetic corpora */
+    SLI_RANDOM_SHUFFLE = 5,
 };
 
 typedef struct sli_philox_key {

@@ -36,24 +36,41 @@ static sl_status count_batches(void *context, sl_split split, int64_t rows, int6
     sl_batches cut;
     SL_TRY(cut_split(context, split, rows, 0, &cut));
     *batches = sl_batches_count(&cut);
+    const sli_language *language = context;
+    if (split == SL_SPLIT_TRAIN && language->whole_rows &&
+        sl_batches_block_length(&cut, *batches - 1) < language->bptt)
+        --*batches; /* one is left: a column has more than bptt tokens */
     return SL_OK;
+}
+
+/* Writes the tokens of one row, of whichever column and block it is. */
+static sl_status write_row(const sli_language *language, const sl_train_rows *rows, int64_t row,
+                           int32_t *ids, int32_t *targets)
+{
+    int64_t sample = sl_train_sample(rows, row);
+    int64_t block = sample / rows->batch_rows, column = sample % rows->batch_rows;
+    sl_batches own;
+    SL_TRY(cut_split(language, rows->split, rows->batch_rows, column, &own));
+    own.tokens += column % own.columns * own.stride;
+    own.columns = 1;
+    return sl_batches_block(&own, block, ids, targets);
 }
 
 static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
 {
-    sl_batches own;
-    SL_TRY(cut_split(context, rows->split, rows->batch_rows, rows->first, &own));
-    own.tokens += rows->first % own.columns * own.stride;
-    own.columns = rows->count;
-    sl_shape shape = sl_shape_2d(rows->count, sl_batches_block_length(&own, rows->batch));
+    sl_batches cut;
+    SL_TRY(cut_split(context, rows->split, rows->batch_rows, rows->first, &cut));
+    const int64_t length = sl_batches_block_length(&cut, rows->batch);
+    sl_shape shape = sl_shape_2d(rows->count, length);
     SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
     SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
     sli_host_array ids[2];
     SL_TRY(sli_tensor_open_host(*input, false, &ids[0]));
     sl_status status = sli_tensor_open_host(*targets, false, &ids[1]);
-    if (status == SL_OK)
-        status = sl_batches_block(&own, rows->batch, ids[0].host, ids[1].host);
+    for (int64_t i = 0; i < rows->count && status == SL_OK; i++)
+        status = write_row(context, rows, i, (int32_t *)ids[0].host + i * length,
+                           (int32_t *)ids[1].host + i * length);
     for (int i = 0; i < 2; i++) {
         sl_status written =
             sli_tensor_close_host(i == 0 ? *input : *targets, &ids[i], status == SL_OK);

@@ -10,6 +10,7 @@ typedef struct sli_language {
     const sl_tokens *tokens[SL_SPLITS];
     int64_t bptt;
     int64_t shard_rows; /* of a batch for training, which has the rows of all shards */
+    bool whole_rows;    /* a shorter last block is not trained */
     char data[SL_SPLITS][96];
 } sli_language;
 

@@ -66,6 +66,11 @@ static bool with_eval_every(const void *object)
     return ((const sl_train_options *)object)->eval_every > 0;
 }
 
+static bool with_shuffle(const void *object)
+{
+    return ((const sl_train_options *)object)->shuffle;
+}
+
 /* ---- Values that the option types do not have ----------------------------------------------- */
 
 static sl_status refuse_balance(const char *text)
@@ -295,6 +300,9 @@ const sl_option sl_train_option_rows[] = {
     {.name = "eval-every", .value = "N", .group = "Batches", FIELD(INT64, eval_every),
      .affects_numbers = with_eval_every,
      .help = "Validate every N steps as well as after every epoch; 0: not"},
+    {.name = "shuffle", .group = "Batches", FIELD(FLAG, shuffle), .affects_numbers = with_shuffle,
+     .help = "Train the rows of each epoch in a new random order, which --seed decides. Without it, "
+             "batches follow the text"},
 
     {.name = "epochs", .value = "N", .group = "Training", FIELD(INT, epochs), .lowest = 1,
      .affects_numbers = with_cosine,
@@ -320,7 +328,7 @@ const sl_option sl_train_option_rows[] = {
      .help = "Largest norm of the gradients of all stages together; 0: no clipping"},
     {.name = "seed", .value = "S", .group = "Training", FIELD(SEED, seed),
      .affects_numbers = always,
-     .help = "Seed of initial values and dropout"},
+     .help = "Seed of initial values, of dropout and of the order of --shuffle"},
     {.name = "allow-nan", .group = "Training", FIELD(FLAG, allow_nan),
      .help = "Continue after a loss or gradient norm that is not finite"},
 

@@ -213,6 +213,12 @@ sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_time
 
 /* ---- Rows of a batch ---------------------------------------------------------------------- */
 
+int64_t sl_train_sample(const sl_train_rows *rows, int64_t row)
+{
+    int64_t place = rows->batch * rows->batch_rows + rows->first + row;
+    return rows->shuffled ? sl_shuffled(place, rows->shuffled, rows->seed, rows->epoch) : place;
+}
+
 static sl_status check_rows(const sl_tensor *tensor, const char *which, int64_t rows)
 {
     const sl_shape *shape = tensor ? sl_tensor_shape(tensor) : NULL;

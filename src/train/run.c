@@ -62,7 +62,8 @@ static sl_status create_language(sli_run *run, sl_group *group)
     run->language = (sli_language){.model = &run->options.model,
                                    .corpus = run->corpus,
                                    .bptt = options->bptt,
-                                   .shard_rows = options->batch_size};
+                                   .shard_rows = options->batch_size,
+                                   .whole_rows = options->shuffle};
     run->language_task = sli_language_task(&run->language);
     run->task = &run->language_task;
     return SL_OK;
@@ -107,6 +108,12 @@ static sl_status count_batches(sli_run *run, sl_group *group)
                         "there are no data to train on: the task has no batch of "
                         "%" PRId64 " rows",
                         run->rows);
+    if (options->shuffle && run->batches_per_epoch > SL_MAX_SHUFFLED / run->rows)
+        return sl_error(SL_ERR_INVALID,
+                        "%" PRId64 " batches of %" PRId64 " rows are too many to shuffle",
+                        run->batches_per_epoch, run->rows);
+    if (options->shuffle)
+        run->shuffled_rows = run->batches_per_epoch * run->rows;
     if (options->max_batches > 0 && run->batches_per_epoch > options->max_batches)
         run->batches_per_epoch = options->max_batches;
     return SL_OK;

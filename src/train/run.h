@@ -67,6 +67,7 @@ typedef struct sli_run {
     int64_t rows;              /* of a batch for training, over all shards */
     int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
+    int64_t shuffled_rows;   /* of all batches for training; 0: in order */
     sl_device_list *devices; /* [pipeline ranks of the process] */
     char *shared_devices;    /* names, where the run has decided that stages share the cores */
     bool oversubscribed;     /* without such a decision */

@@ -202,10 +202,13 @@ static sl_status load_shard(sli_run *run, int shard)
 {
     const int64_t count = run->options.batch_size;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
+                                .epoch = run->at.epoch,
                                 .batch = run->at.batch,
                                 .batch_rows = run->rows,
                                 .first = shard * count,
-                                .count = count};
+                                .count = count,
+                                .shuffled = run->shuffled_rows,
+                                .seed = run->options.seed};
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
     return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);

@@ -51,7 +51,7 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     if (rows->split == SL_SPLIT_TRAIN && rows->batch == task->failing_batch)
         return sl_error(SL_ERR_IO, "batch %d cannot be read", (int)rows->batch);
     for (int64_t i = 0; i < count; i++) {
-        int64_t point = rows->batch * rows->batch_rows + rows->first + i;
+        int64_t point = sl_train_sample(rows, i);
         double angle = fmod((double)(point + 1000 * (int)rows->split) * 0.6180339887, 1);
         sl_tensor_f32(*input)[2 * i] = cosf(6.2831853f * (float)angle);
         sl_tensor_f32(*input)[2 * i + 1] = sinf(6.2831853f * (float)angle);
