@@ -22,7 +22,7 @@ starters=("")
 if command -v mpirun >/dev/null && timeout 60 mpirun -n 1 "$program" train --help >/dev/null 2>&1; then
     starters=("" mpirun)
 else
-    echo "there is no mpirun: all is threads"
+    echo "skipped: layouts of processes: there is no mpirun"
 fi
 
 train() { # NAME COMMAND...

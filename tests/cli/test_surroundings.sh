@@ -78,6 +78,8 @@ if command -v mpirun >out; then
         "${train[@]}" --save-dir b --save-every 1 --keep 1
     [ "$(grep -c 'has checkpoints of another run' err)" = 1 ] || fail 'it was started again'
     same foreign b
+else
+    echo "skipped: a launcher's refusal: there is no mpirun"
 fi
 
 # Only the run's own checkpoints are pruned, not what has the name of one.

@@ -165,6 +165,7 @@ def test_lost_terminal(root):
     for launch in ((), ("-n", "2")):
         name = "ignored" + "-launch" * bool(launch)
         if launch and not shutil.which("mpirun"):
+            print("skipped: a launched job that ignores a signal, for there is no mpirun")
             break
         with Run(root, name, "--save-dir", "SAVED", launch=launch, ignored=(signal.SIGHUP,)) as run:
             run.wait_for_steps(2)

@@ -93,16 +93,19 @@ add_test(NAME skips COMMAND bash -c "echo 'skipped: no <network>'; exit 77")
 add_test(NAME silent COMMAND bash -c "exit 77")
 add_test(NAME partly COMMAND bash -c
   "echo 'skipped: no mount'; echo '[  SKIPPED ] 2 test(s), listed below:'")
+add_test(NAME without COMMAND bash -c "echo 'skipped: no browser'; echo 'skipped: no browser'; echo 'skipped: no reader'")
 set_tests_properties(good bad skips silent partly PROPERTIES SKIP_RETURN_CODE 77)
 PROJECT
 cmake -G Ninja -S "$scratch/report" -B "$scratch/report/build" >/dev/null
 ctest --test-dir "$scratch/report/build" --output-junit "$scratch/report/report.xml" >/dev/null 2>&1 || true
 
 cat >"$scratch/report/expected" <<'COUNTS'
-7 3 4
+8 3 6
 skipped  partly: no mount
 skipped  silent: no reason was printed
 skipped  skips: no <network>
+skipped  without: no browser
+skipped  without: no reader
 COUNTS
 "$source_dir/scripts/test-report" "$scratch/report/report.xml" >"$scratch/report/printed"
 { head -n 1 "$scratch/report/printed" && grep '^skipped' "$scratch/report/printed" | sort; } |
@@ -116,6 +119,24 @@ grep '^slow' "$scratch/report/printed" | head -n 1 | grep -q '^slow     waits (1
 if "$source_dir/scripts/test-report" "$scratch/report/absent.xml" 2>/dev/null; then
     fail "a report that is not there must be an error"
 fi
+
+# ---- scripts/test: static analysis without a file is no success --------------------------------
+
+# shellcheck disable=SC2034 # the functions read it
+short=yes
+git init -q "$scratch/clone"
+git -C "$scratch/clone" -c user.name=a -c user.email=a@b commit -q --allow-empty -m first
+git -C "$scratch/clone" tag first
+mkdir "$scratch/clone/build"
+touch "$scratch/clone/build/compile_commands.json"
+status=0
+(
+    cd "$scratch/clone"
+    sources() { git ls-files --cached --others --exclude-standard -- "$@"; }
+    eval "$(sed -n -e '/^tidy_sources() {/,/^}/p' -e '/^check_tidy() {/,/^}/p' "$source_dir/scripts/test")"
+    check_tidy
+) >"$scratch/output" 2>&1 || status=$?
+[ "$status" = 77 ] || fail "clang-tidy without files: status $status, $(cat "$scratch/output")"
 
 # ---- scripts/demo: its command line, on a small corpus for a few batches ----------------------
 
