@@ -166,7 +166,9 @@ typedef struct sli_add_norm_backward {
  *   p = softmax(q k^T / sqrt(head_width) + mask), out = dropout(p) v
  * causal: position i sees 0 .. i. `dropout` is applied to p with, for its row numbering, one row
  * for each (sample, head, query): rows_per_sample = heads * positions, columns = positions.
- * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation.
+ * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation. It is in q
+ * k^T's unit, log(sum of e^(scale * score)) / scale with scale = 1 / sqrt(head_width), and as exact
+ * as the largest score is.
  * With `bf16` or `tf32`, a device may round the elements of the products' matrices (q, k, p and v)
  * to it, as sli_gemm does; sums and the softmax are f32.
  * In evaluation the queries may begin at `first_query`; out has no rows for those before it. Then

@@ -326,7 +326,7 @@ static inline void reference_attention(const op_case *c, double *const *to)
         int64_t sample = at / (heads * positions), head = at / positions % heads;
         int64_t query = at % positions;
         double log_sum_exp = probabilities(a, sample, head, query, p);
-        put(to[HEADS_LSE], at, log_sum_exp);
+        put(to[HEADS_LSE], at, log_sum_exp * sqrt((double)d));
         double *out = to[HEADS_OUT] + ((sample * positions + query) * heads + head) * d;
         for (int64_t l = 0; l < d; l++)
             out[l] = 0;

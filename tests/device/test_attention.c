@@ -6,21 +6,40 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct device_array {
+    float *at;
+    size_t bytes;
+} device_array;
+
+static device_array to_device(sl_device *device, const float *values, int64_t count)
+{
+    device_array array = {.bytes = (size_t)count * sizeof(float)};
+    void *memory;
+    check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, array.bytes, &memory));
+    array.at = memory;
+    if (values)
+        check_ok(sli_device_write(device, array.at, values, array.bytes));
+    return array;
+}
+
+/* Reads it into `to`, which may be NULL, and releases it. */
+static void from_device(sl_device *device, device_array array, float *to)
+{
+    if (to)
+        check_ok(sli_device_read(device, to, array.at, array.bytes));
+    sli_device_release(device, SL_MEMORY_WORKSPACE, array.at, array.bytes);
+}
+
 /* out [samples, positions - first_query, width]: *a has no pointers yet. */
 static void attend(sl_device *device, sli_attention a, const float *qkv, int64_t qkv_count,
                    float *out, int64_t out_count)
 {
-    size_t in_bytes = (size_t)qkv_count * sizeof *qkv, out_bytes = (size_t)out_count * sizeof *out;
-    void *in, *to;
-    check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, in_bytes, &in));
-    check_ok(sli_device_allocate(device, SL_MEMORY_WORKSPACE, out_bytes, &to));
-    check_ok(sli_device_write(device, in, qkv, in_bytes));
-    a.qkv = in;
-    a.out = to;
+    device_array in = to_device(device, qkv, qkv_count), to = to_device(device, NULL, out_count);
+    a.qkv = in.at;
+    a.out = to.at;
     check_ok(sli_device_attention(device, &a));
-    check_ok(sli_device_read(device, out, to, out_bytes));
-    sli_device_release(device, SL_MEMORY_WORKSPACE, in, in_bytes);
-    sli_device_release(device, SL_MEMORY_WORKSPACE, to, out_bytes);
+    from_device(device, in, NULL);
+    from_device(device, to, out);
 }
 
 /* With room behind the positions of each sample. */
@@ -63,6 +82,67 @@ static void later_queries_attend_as_they_do_among_all(void **state)
     for (int f = 0; f < every->count; f++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
             check_later_queries(every->families[f].members[0], cases[i][0], cases[i][1]);
+}
+
+enum { LARGE_WIDTH = 12, LARGE_QKV = 3 * LARGE_WIDTH, LARGE_MOST = 100 };
+
+static void check_large_scores(sl_device *device, int64_t positions)
+{
+    float qkv[LARGE_MOST * LARGE_QKV], out[LARGE_MOST * LARGE_WIDTH];
+    float grad_out[LARGE_MOST * LARGE_WIDTH], grad_qkv[LARGE_MOST * LARGE_QKV];
+    for (int64_t t = 0; t < positions; t++)
+        for (int i = 0; i < LARGE_WIDTH; i++) {
+            qkv[t * LARGE_QKV + i] = 1e6f + 1e3f * (float)t;
+            qkv[t * LARGE_QKV + LARGE_WIDTH + i] = 1e6f + 3e4f * (float)t;
+            qkv[t * LARGE_QKV + 2 * LARGE_WIDTH + i] = (float)(t + 1);
+            grad_out[t * LARGE_WIDTH + i] = (float)((t + i) % 5 - 1);
+        }
+    device_array in = to_device(device, qkv, positions * LARGE_QKV);
+    device_array result = to_device(device, NULL, positions * LARGE_WIDTH);
+    device_array log_sum_exp = to_device(device, NULL, positions);
+    device_array grad = to_device(device, grad_out, positions * LARGE_WIDTH);
+    device_array grad_in = to_device(device, NULL, positions * LARGE_QKV);
+    check_ok(sli_device_attention(device, &(sli_attention){.samples = 1,
+                                                           .positions = positions,
+                                                           .heads = 1,
+                                                           .head_width = LARGE_WIDTH,
+                                                           .causal = true,
+                                                           .qkv = in.at,
+                                                           .out = result.at,
+                                                           .log_sum_exp = log_sum_exp.at}));
+    sli_attention_backward backward = {.samples = 1,
+                                       .positions = positions,
+                                       .heads = 1,
+                                       .head_width = LARGE_WIDTH,
+                                       .causal = true,
+                                       .qkv = in.at,
+                                       .out = result.at,
+                                       .log_sum_exp = log_sum_exp.at,
+                                       .grad_out = grad.at,
+                                       .grad_qkv = grad_in.at};
+    check_ok(sli_device_attention_backward(device, &backward));
+    from_device(device, in, NULL);
+    from_device(device, result, out);
+    from_device(device, log_sum_exp, NULL);
+    from_device(device, grad, NULL);
+    from_device(device, grad_in, grad_qkv);
+    for (int64_t i = 0; i < positions * LARGE_WIDTH; i++) {
+        int64_t t = i / LARGE_WIDTH, v = t * LARGE_QKV + 2 * LARGE_WIDTH + i % LARGE_WIDTH;
+        assert_true(out[i] == (float)(t + 1));
+        assert_true(grad_qkv[v] == grad_out[i]);
+        assert_true(grad_qkv[v - LARGE_WIDTH] == 0 && grad_qkv[v - 2 * LARGE_WIDTH] == 0);
+    }
+}
+
+/* Scores of 10^13: the rounding of their products alone would pass e's largest exponent. Each query
+ * sees only the last key that the mask leaves it, and only that key's value gets a gradient. */
+static void large_scores_choose_the_key_of_the_largest(void **state)
+{
+    const lab *every = *state;
+    for (int f = 0; f < every->count; f++) {
+        check_large_scores(every->families[f].members[0], 5);
+        check_large_scores(every->families[f].members[0], LARGE_MOST);
+    }
 }
 
 /* ---- Thousands of positions --------------------------------------------------------------- */
@@ -125,7 +205,7 @@ static void compute_query(sequence *s, int64_t i, const double *counts, double (
     double total = 0, inner = 0, *out = s->out + i * WIDTH;
     for (int key = 0; key < KINDS; key++)
         total += weights[key] * counts[key];
-    s->log_sum_exp[i] = log(total);
+    s->log_sum_exp[i] = log(total) * sqrt(WIDTH);
     for (int key = 0; key < KINDS; key++)
         for (int l = 0; l < WIDTH; l++) {
             out[l] += weights[key] * sums[key][l] / total;
@@ -175,7 +255,7 @@ static void compute_keys(sequence *s)
     for (int64_t i = s->positions - 1; i >= 0; i--) {
         int kind = s->query_kinds[i];
         for (int l = 0; l < WIDTH; l++) {
-            double grad = s->grad_out[i * WIDTH + l] / exp(s->log_sum_exp[i]);
+            double grad = s->grad_out[i * WIDTH + l] / exp(s->log_sum_exp[i] / sqrt(WIDTH));
             grads[kind][l] += grad;
             inner[kind] += grad * s->out[i * WIDTH + l];
         }
@@ -311,6 +391,7 @@ int attention_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(later_queries_attend_as_they_do_among_all),
+        cmocka_unit_test(large_scores_choose_the_key_of_the_largest),
         cmocka_unit_test(thousands_of_positions_match_the_reference),
     };
     return cmocka_run_group_tests(tests, lab_create, lab_destroy);

@@ -27,6 +27,8 @@ static void apply_mask(masks *m, const sli_score_block *block, int64_t row, int6
     }
 }
 
+/* Scores are scaled after a subtraction: of large ones, x * scale - max * scale would be the
+ * rounding of one product, whose exponential may overflow. */
 void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores)
 {
     masks m;
@@ -34,14 +36,14 @@ void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores)
     for (int64_t row = 0; row < block->rows; row++) {
         float *restrict x = scores + row * block->ld;
         int64_t count = visible_keys(block, row);
-        float shift = block->scale * max_f32(count, x, -INFINITY), scale = block->scale;
+        float max = max_f32(count, x, -INFINITY), scale = block->scale;
         for (int64_t i = 0; i < count; i++)
-            x[i] = exp_f32(x[i] * scale - shift);
+            x[i] = exp_f32(scale * (x[i] - max));
         float sum = sum_f32(count, x), inverse = 1.0f / sum;
         for (int64_t i = 0; i < count; i++)
             x[i] *= inverse;
         if (block->log_sum_exp)
-            block->log_sum_exp[row] = shift + logf(sum);
+            block->log_sum_exp[row] = max + logf(sum) / scale;
         apply_mask(&m, block, row, count, x);
         for (int64_t i = count; i < block->columns; i++)
             x[i] = 0.0f;
@@ -58,7 +60,7 @@ void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *score
         int64_t count = visible_keys(block, row);
         float log_sum_exp = block->log_sum_exp[row], scale = block->scale;
         for (int64_t i = 0; i < count; i++)
-            x[i] = exp_f32(x[i] * scale - log_sum_exp);
+            x[i] = exp_f32(scale * (x[i] - log_sum_exp));
         apply_mask(&m, block, row, count, grad);
         for (int64_t i = 0; i < count; i++)
             grad[i] = scale * (x[i] * (grad[i] - inner[row]));

@@ -2,7 +2,8 @@
  *
  * Softmax is online: for each query, the largest score so far and the sum of e^(score - largest)
  * are kept; a larger score scales the sum and what has been added of v. Exponentials are to base 2,
- * with log2 e in the scale. */
+ * with log2 e in the scale. Scores are scaled after a subtraction: of large ones, the rounding of a
+ * product alone may pass the largest exponent. */
 #include "device/cuda/kernels/tensor_products.h"
 
 struct online_softmax {
@@ -18,8 +19,8 @@ template <class Operation> static inline __device__ float reduce_row(float x)
     return x;
 }
 
-/* scores: q k^T -> 2^(score - largest so far), with `scale` in the score, and 0 for keys that a
- * query does not see. Scales the sums and the results to the new largest. */
+/* scores: q k^T -> 2^(scale * (score - largest so far)), and 0 for keys that a query does not see.
+ * Scales the sums and the results to the new largest. */
 template <int WIDE>
 static inline __device__ void add_scores(const head_layout &h, float scale, int64_t query,
                                          int64_t key, four *scores, online_softmax *softmax,
@@ -29,15 +30,15 @@ static inline __device__ void add_scores(const head_layout &h, float scale, int6
         float largest = softmax->largest[i], sum = 0;
         for (int j = 0; j < 4; j++) {
             bool seen = is_seen(h, query + i, key + j);
-            scores[i].x[j] = seen ? scores[i].x[j] * scale : -INFINITY;
+            scores[i].x[j] = seen ? scores[i].x[j] : -INFINITY;
             largest = maximizing::of(largest, scores[i].x[j]);
         }
         largest = reduce_row<maximizing>(largest);
         for (int j = 0; j < 4; j++) {
-            scores[i].x[j] = exp2f(scores[i].x[j] - largest);
+            scores[i].x[j] = exp2f(scale * (scores[i].x[j] - largest));
             sum += scores[i].x[j];
         }
-        float correction = exp2f(softmax->largest[i] - largest);
+        float correction = exp2f(scale * (softmax->largest[i] - largest));
         softmax->largest[i] = largest;
         softmax->sum[i] = softmax->sum[i] * correction + reduce_row<adding>(sum);
 #pragma unroll
@@ -71,7 +72,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, WIDE == 1 ? 2 : 1)
     }
     for (int i = 0; i < 4; i++) {
         if (a.log_sum_exp && threadIdx.x % SIDE == 0 && query + i < h.positions)
-            a.log_sum_exp[row + i] = softmax.largest[i] * LN_2 + logf(softmax.sum[i]);
+            a.log_sum_exp[row + i] = softmax.largest[i] + log2f(softmax.sum[i]) / scale;
 #pragma unroll
         for (int wide = 0; wide < WIDE; wide++)
             for (int c = 0; c < 4; c++)

@@ -16,7 +16,7 @@ enum { TILE = 64, SIDE = 16, TILE_THREADS = SIDE * SIDE, DEPTH = 32 };
 /* Row distances in shared memory, so that threads of a warp read from different banks. */
 enum { PANEL_LD = DEPTH + 4, SCORES_LD = TILE + 4 };
 
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
+constexpr float LOG2_E = 1.44269504f;
 
 /* Rows of a matrix that begin at `at`; `rows` of them exist, maybe fewer than a tile's. */
 struct tile_rows {

@@ -31,7 +31,9 @@ static __global__ void multiply_out_and_grad(head_layout h, sli_attention_backwa
 static inline __device__ void through_softmax(float scale, float log_sum_exp, float inner,
                                               float mask, bool seen, float *p, float *grad)
 {
-    float probability = seen ? exp2f((*p * scale - log_sum_exp) * LOG2_E) : 0.0f;
+    /* Of a large score, which the transposed product may round up, it would not be at most 1. */
+    float exponent = *p > log_sum_exp ? 0.0f : LOG2_E * scale * (*p - log_sum_exp);
+    float probability = seen ? exp2f(exponent) : 0.0f;
     *p = probability * mask;
     *grad = seen ? scale * (probability * (*grad * mask - inner)) : 0.0f;
 }
