@@ -8,6 +8,8 @@
  *   counter  [0] group of four elements within a sample  [1] global sample
  *            [2] site: which layer and which of its masks, or which parameter
  *            [3] step
+ *            Groups from 2^32 on, which attention has in long samples, go on in the site's upper
+ *            eight bits, which no site reaches.
  *   output   word i belongs to element 4 * counter[0] + i
  */
 #ifndef SLI_CORE_PHILOX_H
@@ -20,7 +22,8 @@
 enum sli_random_domain {
     SLI_RANDOM_DROPOUT = 1,
     SLI_RANDOM_INIT = 2,
-    SLI_RANDOM_SAMPLE = 3, /* text generation, synthetic corpora */
+    SLI_RANDOM_SAMPLE = 3, /* synthetic corpora */
+    SLI_RANDOM_GENERATE = 4,
     SLI_RANDOM_SHUFFLE = 5,
 };
 
@@ -33,6 +36,15 @@ SLI_INLINE sli_philox_key sli_philox_key_make(uint64_t seed, enum sli_random_dom
     sli_philox_key key = {
         {(uint32_t)seed, (uint32_t)(seed >> 32) ^ ((uint32_t)domain * 0x9E3779B9u)}};
     return key;
+}
+
+/* Where dropout's groups of a sample and its sites end: sli_site_of_group(s, g) differ below. */
+enum { SLI_SITE_BITS = 24, SLI_GROUP_BITS = 64 - SLI_SITE_BITS };
+
+/* The counter's word 2 for a group; its word 0 is the group's lower half. */
+SLI_INLINE uint32_t sli_site_of_group(uint32_t site, uint64_t group)
+{
+    return site + ((uint32_t)(group >> 32) << SLI_SITE_BITS);
 }
 
 /* Ten rounds on one counter, in place. */

@@ -26,6 +26,7 @@
  *   position = row % rows_per_sample
  *   group    = position * ceil(columns / 4) + column / 4,  word = column % 4
  *   kept     = sli_uniform_from_bits(word) >= p
+ * Groups are below 2^SLI_GROUP_BITS, sites below 2^SLI_SITE_BITS.
  * p = 0 (also an all-zero struct) means no dropout at all. */
 typedef struct sli_dropout {
     float p;

@@ -35,12 +35,19 @@ static void check_given(call *c, const char *what, const void *pointer)
                              sl_device_name(c->device), c->name, what);
 }
 
-static void check_dropout(call *c, const sli_dropout *dropout)
+/* Of rows of `columns` elements. */
+static void check_dropout(call *c, const sli_dropout *dropout, int64_t columns)
 {
     if (!(dropout->p >= 0 && dropout->p <= 1))
         refuse_arguments(c, "a dropout probability from 0 to 1");
-    if (dropout->p > 0)
-        check_at_least(c, "rows_per_sample", 1, dropout->rows_per_sample);
+    if (!(dropout->p > 0))
+        return;
+    check_at_least(c, "rows_per_sample", 1, dropout->rows_per_sample);
+    if (c->status == SL_OK &&
+        (columns + 3) / 4 > ((int64_t)1 << SLI_GROUP_BITS) / dropout->rows_per_sample)
+        refuse_arguments(c, "at most 2^42 elements of dropout a sample");
+    if (dropout->site >> SLI_SITE_BITS != 0)
+        refuse_arguments(c, "a dropout site below 2^24");
 }
 
 static void check_beta(call *c, float beta)
@@ -113,7 +120,7 @@ sl_status sli_device_gemm(sl_device *device, const sli_gemm *a)
     check_given(&c, "c", a->c);
     check_at_least(&c, "ldc", a->n, a->ldc);
     check_beta(&c, a->beta);
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->n);
     if (c.status == SL_OK && a->tf32 && (a->bf16 || !device->has_tf32))
         return sl_error(SL_ERR_INVALID, "%s: gemm: tf32 is for f32 matrices on a GPU",
                         device->name);
@@ -129,7 +136,7 @@ sl_status sli_device_epilogue(sl_device *device, const sli_epilogue *a)
         return c.status;
     check_given(&c, "x", a->x);
     check_given(&c, "out", a->out);
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->columns);
     return c.status == SL_OK ? device->ops->epilogue(device, a) : c.status;
 }
 
@@ -147,7 +154,7 @@ sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_bac
             check_given(&c, "saved", a->saved);
     }
     check_beta(&c, a->beta);
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->columns);
     return c.status == SL_OK ? device->ops->epilogue_backward(device, a) : c.status;
 }
 
@@ -166,7 +173,7 @@ sl_status sli_device_embedding(sl_device *device, const sli_embedding *a)
     check_given(&c, "out", a->out);
     if (a->positions)
         check_at_least(&c, "rows_per_sample", 1, a->dropout.rows_per_sample);
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->width);
     return c.status == SL_OK ? device->ops->embedding(device, a) : c.status;
 }
 
@@ -181,7 +188,7 @@ sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_b
     check_given(&c, "ids", a->ids);
     check_given(&c, "grad_out", a->grad_out);
     check_given(&c, "grad_table", a->grad_table);
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->width);
     return c.status == SL_OK ? device->ops->embedding_backward(device, a) : c.status;
 }
 
@@ -213,7 +220,7 @@ sl_status sli_device_add_dropout(sl_device *device, const sli_add_dropout *a)
         return c.status;
     check_given(&c, "x", a->x);
     check_given(&c, "out", a->out);
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->width);
     SL_TRY(c.status);
     return device->ops->add_dropout ? device->ops->add_dropout(device, a)
                                     : add_after_dropout(device, a);
@@ -232,7 +239,7 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
     check_given(&c, "bias", a->bias);
     if (!a->normalized != !a->rstd)
         refuse_arguments(&c, "normalized and rstd together or neither");
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->width);
     return c.status == SL_OK ? device->ops->add_norm(device, a) : c.status;
 }
 
@@ -255,7 +262,7 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
             refuse_arguments(&c, "grad_x apart from grad_sum where dropout lies between them");
     }
     check_beta(&c, a->beta);
-    check_dropout(&c, &a->dropout);
+    check_dropout(&c, &a->dropout, a->width);
     return c.status == SL_OK ? device->ops->add_norm_backward(device, a) : c.status;
 }
 
@@ -316,7 +323,7 @@ static bool check_heads(call *c, int64_t samples, int64_t positions, int64_t hea
     check_at_least(c, "positions", 0, positions);
     check_at_least(c, "heads", 1, heads);
     check_at_least(c, "head_width", 1, head_width);
-    check_dropout(c, dropout);
+    check_dropout(c, dropout, positions);
     return c->status == SL_OK && samples > 0 && positions > 0;
 }
 

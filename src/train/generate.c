@@ -73,7 +73,7 @@ static candidate candidate_at(ranking *of, int64_t rank)
 static double random_number_at(uint64_t seed, int64_t position)
 {
     uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0};
-    sli_philox(sli_philox_key_make(seed, SLI_RANDOM_SAMPLE), counter);
+    sli_philox(sli_philox_key_make(seed, SLI_RANDOM_GENERATE), counter);
     return (double)sli_uniform_from_bits(counter[0]);
 }
 

@@ -42,12 +42,16 @@ static void uniform_numbers_are_from_zero_to_below_one(void **state)
 static void keys_differ_by_seed_and_by_domain(void **state)
 {
     (void)state;
-    sli_philox_key a = sli_philox_key_make(7, SLI_RANDOM_DROPOUT);
-    sli_philox_key b = sli_philox_key_make(7, SLI_RANDOM_INIT);
-    sli_philox_key c = sli_philox_key_make(7 + (1ull << 32), SLI_RANDOM_DROPOUT);
-    assert_memory_not_equal(&a, &b, sizeof a);
-    assert_memory_not_equal(&a, &c, sizeof a);
-    assert_memory_not_equal(&b, &c, sizeof b);
+    static const enum sli_random_domain domains[] = {SLI_RANDOM_DROPOUT, SLI_RANDOM_INIT,
+                                                     SLI_RANDOM_SAMPLE, SLI_RANDOM_GENERATE,
+                                                     SLI_RANDOM_SHUFFLE};
+    static const uint64_t seeds[] = {7, 8, 7 + (1ull << 32)};
+    for (int i = 0; i < 5 * 3; i++)
+        for (int j = 0; j < i; j++) {
+            sli_philox_key a = sli_philox_key_make(seeds[i % 3], domains[i / 3]);
+            sli_philox_key b = sli_philox_key_make(seeds[j % 3], domains[j / 3]);
+            assert_memory_not_equal(&a, &b, sizeof a);
+        }
 }
 
 int philox_tests(void)

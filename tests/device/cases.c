@@ -145,7 +145,7 @@ static void set_common(op_case *c, forward_case *from)
     sli_dropout dropout = {.p = c->spec.p,
                            .key = sli_philox_key_make(random_bits(&c->random), SLI_RANDOM_DROPOUT),
                            .step = random_bits(&c->random),
-                           .site = random_bits(&c->random),
+                           .site = random_bits(&c->random) >> 8,
                            .first_sample = UINT32_MAX - 1, /* the third one's number wraps to 0 */
                            .rows_per_sample = 1 + random_below(&c->random, CASE_MOST_POSITIONS)};
     const case_operation *forward = &case_operations[from->built.spec.kind];

@@ -23,6 +23,10 @@ void record_threads(unsigned *out);
 bool race_before_reading(bool with_barrier);
 bool race_before_writing(bool with_barrier);
 
+/* The multipliers of four elements of a row of `columns`, as kernels compute them. */
+void emulated_mask(const sli_dropout *dropout, int64_t columns, int64_t row, int64_t column,
+                   float mask[4]);
+
 /* Reads shared memory that no thread of the block has written. */
 bool shared_memory_begins_as_nan(void);
 

@@ -1,15 +1,16 @@
 /* Kernels whose barriers are missing or wrong: the emulation must tell. */
 #include "device/cuda/emulated.h"
 
+#include "device/cuda/kernels/dropout.h"
 #include "device/cuda/kernels/launch.h"
 
 enum { THREADS = 96 };
-typedef float row[THREADS];
+typedef float thread_row[THREADS];
 
 /* out = the numbers 0 … THREADS - 1 in reverse, through shared memory. */
 static __global__ void reverse(bool with_barrier, float *out)
 {
-    SHARED(row, values);
+    SHARED(thread_row, values);
     values[threadIdx.x] = (float)threadIdx.x;
     if (with_barrier)
         __syncthreads();
@@ -19,7 +20,7 @@ static __global__ void reverse(bool with_barrier, float *out)
 /* Adds three rounds of it. Each round must wait until the one before has been read. */
 static __global__ void reverse_in_rounds(bool with_barrier, float *out)
 {
-    SHARED(row, values);
+    SHARED(thread_row, values);
     float sum = 0;
     for (int round = 0; round < 3; round++) {
         values[threadIdx.x] = (float)(threadIdx.x << round);
@@ -91,6 +92,14 @@ void deadlock(bool by_warp)
 {
     float out[THREADS];
     launch(NULL, dim3(1), dim3(THREADS), by_warp ? wait_apart : end_early, out);
+}
+
+void emulated_mask(const sli_dropout *dropout, int64_t columns, int64_t row, int64_t column,
+                   float mask[4])
+{
+    four of_row = mask_of(masks_of(dropout, columns), row, column);
+    for (int i = 0; i < 4; i++)
+        mask[i] = of_row.x[i];
 }
 
 /* Threads run one at a time. */

@@ -81,9 +81,9 @@ static inline void random_pair(sli_philox_key key, counters a, counters b, uint6
     memcpy(words23, out23, sizeof out23);
 }
 
-/* The words of groups first … first + RUN_GROUPS - 1, whose other counters are c1, c2, c3, in their
- * order: words[4 * group + word]. */
-static inline void random_run(sli_philox_key key, uint32_t first, uint32_t c1, uint32_t c2,
+/* The words of groups first … first + RUN_GROUPS - 1, whose other counters are c1, the site and c3,
+ * in their order: words[4 * group + word]. */
+static inline void random_run(sli_philox_key key, uint64_t first, uint32_t c1, uint32_t site,
                               uint32_t c3, uint32_t words[RUN_WORDS])
 {
     static const uint64_t steps[RUN_GROUPS] = {0, 1, 2,  3,  4,  5,  6,  7,
@@ -92,8 +92,11 @@ static inline void random_run(sli_philox_key key, uint32_t first, uint32_t c1, u
     for (int g = 0; g < RUN_GROUPS; g += 2 * WORD_LANES) {
         word_lanes numbers[2];
         memcpy(numbers, steps + g, sizeof numbers);
-        counters a = {{numbers[0] + first, same_in_all(c1), same_in_all(c2), same_in_all(c3)}};
-        counters b = {{numbers[1] + first, a.c[1], a.c[2], a.c[3]}};
+        word_lanes group_a = numbers[0] + first, group_b = numbers[1] + first;
+        /* sli_site_of_group */
+        counters a = {
+            {group_a, same_in_all(c1), (group_a >> 32 << SLI_SITE_BITS) + site, same_in_all(c3)}};
+        counters b = {{group_b, a.c[1], (group_b >> 32 << SLI_SITE_BITS) + site, a.c[3]}};
         random_pair(key, a, b, words01 + g, words23 + g);
     }
     for (int g = 0; g < RUN_GROUPS; g++) {
@@ -150,7 +153,7 @@ static inline void masks_fill(masks *m, int64_t sample, int64_t first_group, int
     uint32_t global = dropout->first_sample + (uint32_t)sample;
     for (int64_t g = 0; g < groups; g += RUN_GROUPS) {
         uint32_t words[RUN_WORDS];
-        random_run(dropout->key, (uint32_t)(first_group + g), global, dropout->site, dropout->step,
+        random_run(dropout->key, (uint64_t)(first_group + g), global, dropout->site, dropout->step,
                    words);
         float *to = m->values + 4 * g;
         for (int i = 0; i < RUN_WORDS; i++)

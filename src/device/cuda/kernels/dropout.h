@@ -43,8 +43,9 @@ static inline __device__ four mask_of(const dropout_masks &m, int64_t row, int64
         return mask;
     int64_t sample = divide(row, m.dropout.rows_per_sample);
     int64_t position = row - sample * m.dropout.rows_per_sample;
-    uint32_t words[4] = {(uint32_t)(position * m.row_groups + column / 4),
-                         m.dropout.first_sample + (uint32_t)sample, m.dropout.site, m.dropout.step};
+    uint64_t group = (uint64_t)(position * m.row_groups + column / 4);
+    uint32_t words[4] = {(uint32_t)group, m.dropout.first_sample + (uint32_t)sample,
+                         sli_site_of_group(m.dropout.site, group), m.dropout.step};
     sli_philox(m.dropout.key, words);
     for (int i = 0; i < 4; i++)
         mask.x[i] = words[i] >= m.threshold ? m.scale : 0.0f;
