@@ -22,7 +22,9 @@ typedef struct sl_model_options {
     sl_activation activation;
     bool pre_norm;
     bool position_is_parameter;
-    bool tie; /* the decoder's weight is the embedding's (sl_module_tie_parameter) */
+    bool tie;        /* the decoder's weight is the embedding's (sl_module_tie_parameter) */
+    int64_t context; /* positions of the rows that it was trained on, which weights keep with it; 0:
+                        not known. The model is the same for any */
 } sl_model_options;
 
 /* Sequential(Encoder, nlayers x TransformerEncoderLayer, Decoder): i32 [N, T] -> [N, T, ntokens].

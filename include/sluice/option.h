@@ -55,6 +55,9 @@ typedef struct sl_option {
     const char *log_key; /* its key in the run log; NULL: its name, with _ for - */
     bool (*affects_numbers)(const void *object); /* (optional) whether the run's results depend on
                                                     it: a resumed run must have the same value */
+    bool (*ignored)(
+        const void *object); /* (optional) whether the run pays no attention to it: it is
+                                not logged, and a resumed run may have another value */
 
     sl_option_type type;
     char letter;     /* short name on a command line; 0: none */

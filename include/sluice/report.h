@@ -158,7 +158,9 @@ typedef struct sl_eval_info {
 } sl_eval_info;
 
 typedef struct sl_run_result {
-    double test_loss, test_perplexity, best_valid_loss, seconds;
+    double test_loss, test_perplexity, best_valid_loss;
+    double
+        seconds; /* of the run, with what it took in processes from whose checkpoints it goes on */
     double best_possible_perplexity; /* the options' */
     int64_t steps;
     bool stopped;       /* on request: there are no results of a test */

@@ -297,6 +297,11 @@ sl_status cli_group_create(const sl_launch_info *launch, sl_group **out);
 sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);
 
+/* The positions of a row for a model: `given` where the command line has option `name`, else the
+ * model's own, or 35 where its weights do not say, with a warning. */
+int64_t cli_context(const cli_line *line, const char *name, int64_t given,
+                    const cli_saved_model *model);
+
 /* Sets a training's model options, except dropout, to those of the weights that it starts from.
  * Without such weights, or where their metadata have no options (those of other programs), the
  * options do not change.

@@ -98,18 +98,19 @@ static sl_status evaluate_text(const settings *from, const cli_saved_model *mode
 
 static sl_status run_eval(cli_line *line, void *parsed)
 {
-    const settings *from = parsed;
+    settings *from = parsed;
     cli_saved_model model = {0};
     sl_tokens tokens = {0};
     char *path = NULL;
-    (void)line;
     if (!from->run.init || !from->run.data)
         cli_refuse("eval needs --init FILE and --data DIR|FILE");
     if (from->logits)
         SL_TRY(sl_error_context(sl_train_check_output(&from->run, from->logits), "--logits: "));
     sl_status status = cli_saved_model_load(&from->run, &model);
-    if (status == SL_OK)
+    if (status == SL_OK) {
+        from->run.bptt = cli_context(line, "bptt", from->run.bptt, &model);
         status = sl_split_path(from->run.data, from->split, &path);
+    }
     if (status == SL_OK)
         status = sl_split_read(model.vocab, from->run.data, from->split, &tokens);
     if (status == SL_OK)

@@ -31,8 +31,9 @@ static const sl_option options[] = {
     {.name = "seed", .value = "S", .group = "Text", FIELD(SEED, how.seed), .initial = "1",
      .help = "Seed of the random draws"},
     {.name = "context", .value = "N", .group = "Text", FIELD(INT64, how.context),
-     RANGE(1, SL_MAX_POSITIONS), .initial = "35",
-     .help = "Number of preceding tokens that the model sees"},
+     RANGE(1, SL_MAX_POSITIONS), .optional = true,
+     .help = "Number of preceding tokens that the model sees; by default as many as in a row of its "
+             "training"},
     CLI_DEVICES_ROW,
     {0},
 };
@@ -107,8 +108,10 @@ static sl_status run_generate(cli_line *line, void *parsed)
     if (from->greedy)
         from->how.temperature = 0;
     sl_status status = cli_saved_model_load(&from->run, &model);
-    if (status == SL_OK)
+    if (status == SL_OK) {
+        from->how.context = cli_context(line, "context", from->how.context, &model);
         status = generate_text(from, &model);
+    }
     cli_saved_model_clear(&model);
     return status;
 }

@@ -104,6 +104,21 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model 
     return sl_weights_load(out->pipe, weights);
 }
 
+int64_t cli_context(const cli_line *line, const char *name, int64_t given,
+                    const cli_saved_model *model)
+{
+    enum { TUTORIALS = 35 };
+    if (cli_line_value(line, name))
+        return given;
+    if (model->options.context > 0)
+        return model->options.context;
+    if (model->prints)
+        cli_complain("warning: the weights do not say how many tokens a row had in their training; "
+                     "%d are taken (--%s)",
+                     TUTORIALS, name);
+    return TUTORIALS;
+}
+
 void cli_saved_model_clear(cli_saved_model *model)
 {
     sl_pipe_destroy(&model->pipe);

@@ -220,7 +220,8 @@ static sl_status log_record(sl_run_log *log, json_t *record)
 static void add_option(json_t *to, const sl_option *row, const void *options)
 {
     char name[32], key[64];
-    json_t *value = row->not_logged ? NULL : sli_json_option(row, options, false);
+    bool logged = !row->not_logged && !(row->ignored && row->ignored(options));
+    json_t *value = logged ? sli_json_option(row, options, false) : NULL;
     snprintf(name, sizeof name, "%s", row->log_key ? row->log_key : row->name);
     for (char *at = name; *at; at++)
         *at = *at == '-' ? '_' : *at;
@@ -233,12 +234,13 @@ static void add_option(json_t *to, const sl_option *row, const void *options)
     json_decref(value);
 }
 
-/* Every option that has a key in the log: those of the model in its object, the others beside it.
- */
+/* Every option that has a key in the log: those of the model in its object, the others beside it. A
+ * model without a vocabulary is the caller's own. */
 static json_t *describe_options(const sl_run_info *info)
 {
-    json_t *model = json_pack("{sI}", "ntokens", (json_int_t)info->ntokens);
-    json_t *all = json_pack("{so sI}", "model", model, "ntokens", (json_int_t)info->ntokens);
+    json_t *ntokens = info->ntokens > 0 ? json_integer(info->ntokens) : NULL;
+    json_t *model = json_pack("{sO*}", "ntokens", ntokens);
+    json_t *all = json_pack("{so so*}", "model", model, "ntokens", ntokens);
     for (int i = 0; all && i < 2; i++)
         for (const sl_option *row = info->option_rows[i]; row && row->name; row++)
             add_option(row->in_model ? model : all, row, info->options);

@@ -66,6 +66,11 @@ static bool with_eval_every(const void *object)
     return ((const sl_train_options *)object)->eval_every > 0;
 }
 
+static bool with_task(const void *object)
+{
+    return ((const sl_train_options *)object)->task != NULL;
+}
+
 static bool with_shuffle(const void *object)
 {
     return ((const sl_train_options *)object)->shuffle;
@@ -163,7 +168,8 @@ static char *print_save_every(const void *object)
 
 #define FIELD(kind, field) .type = SL_OPTION_##kind, .offset = offsetof(sl_train_options, field)
 #define RANGE(from, to)    .lowest = from, .highest = to
-#define MODEL              .group = "Model", .in_model = true, .affects_numbers = always
+#define OF_LANGUAGE        .ignored = with_task
+#define MODEL              .group = "Model", .in_model = true, OF_LANGUAGE, .affects_numbers = always
 
 const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
                                        "small", NULL};
@@ -196,7 +202,7 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Activation function of the feed-forward networks"},
     {.name = "pre-norm", MODEL, FIELD(FLAG, model.pre_norm),
      .help = "Apply layer normalization before attention and feed-forward instead of after them"},
-    {.name = "tie", .group = "Model", .in_model = true, .affects_numbers = with_tie,
+    {.name = "tie", .group = "Model", .in_model = true, OF_LANGUAGE, .affects_numbers = with_tie,
      FIELD(FLAG, model.tie),
      .help = "Use the embedding's weight as the decoder's as well"},
 
@@ -263,8 +269,9 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Rows that each shard gives to a training batch. The shard's text is cut into this many "
              "columns, one for each row"},
     {.name = "bptt", .value = "T", .group = "Batches", FIELD(INT64, bptt),
-     RANGE(1, SL_MAX_POSITIONS), .affects_numbers = always,
-     .help = "Tokens in each row of a batch"},
+     RANGE(1, SL_MAX_POSITIONS), OF_LANGUAGE, .affects_numbers = always,
+     .help = "Tokens in each row of a batch. eval takes by default as many as a row had in the "
+             "training of the weights"},
 
     {.name = "optimizer", .value = "NAME", .group = "Optimizer", FIELD(CHOICE, optimizer.kind),
      .choices = sl_optimizer_kind_names, .affects_numbers = always,

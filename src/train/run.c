@@ -59,6 +59,7 @@ static sl_status create_language(sli_run *run, sl_group *group)
         SL_TRY(read_corpus(run));
     if (group)
         SL_TRY(sl_group_broadcast(group, &run->options.model.ntokens, 1, SL_I64, 0, NULL));
+    run->options.model.context = options->bptt;
     run->language = (sli_language){.model = &run->options.model,
                                    .corpus = run->corpus,
                                    .bptt = options->bptt,

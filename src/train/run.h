@@ -16,6 +16,7 @@ typedef struct sli_position {
     int64_t batch;     /* the next one of it; as many as there are: validation comes next */
     int64_t best_step; /* after which the best validation was */
     double best_loss;  /* infinite: none yet */
+    double seconds; /* that the run took until then, in processes before this one; 0: not known */
 } sli_position;
 
 /* Whose a checkpoint is: 16 hexadecimal digits, drawn when a run begins and kept when it goes on in
@@ -101,8 +102,11 @@ typedef struct sli_run {
     bool stopped;            /* on request */
     sli_claim *claim;        /* of options.save, rank 0's; NULL: none */
     bool saved;              /* options.save has the best parameters so far */
-    double started;
+    double started;          /* this process */
 } sli_run;
+
+/* How long the run has taken, in this process and in those that it goes on from. */
+double sli_run_seconds(const sli_run *run);
 
 /* Makes everything that comes before training, from run->options and run->reporters: checks the
  * options, creates the devices, finds the checkpoint to go on from, which says into how many shards

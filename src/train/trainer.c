@@ -165,6 +165,11 @@ static void clean_up(sli_run *run)
     sli_replica_clear(&run->replica);
 }
 
+double sli_run_seconds(const sli_run *run)
+{
+    return run->at.seconds + sli_clock_seconds() - run->started;
+}
+
 /* ---- A step ----------------------------------------------------------------------------- */
 
 static sl_status check_finite(const sli_run *run, const char *what, double value,
@@ -473,7 +478,7 @@ static sl_status run_test(sli_run *run, sl_run_result *result)
         SL_TRY(report_evaluated(run, &eval));
     result->test_loss = has_data ? eval.loss : NAN;
     result->test_perplexity = has_data ? eval.perplexity : NAN;
-    result->seconds = sli_clock_seconds() - run->started;
+    result->seconds = sli_run_seconds(run);
     result->best_possible_perplexity = run->options.best_possible_perplexity;
     return SL_OK;
 }
@@ -516,7 +521,7 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
     result->saved = run->saved;
     result->saved_step = saved_step;
     if (run->stopped) {
-        result->seconds = sli_clock_seconds() - run->started;
+        result->seconds = sli_run_seconds(run);
     } else {
         SL_TRY(gather_rank_stats(run));
         SLI_CALL_REPORTERS(run, finished, &run->info, result)

@@ -88,6 +88,25 @@ static void saved_weights_give_the_loss_that_the_run_ended_with(void **state)
     check_line(run.out, "^test loss [0-9.]+ \\| test ppl [0-9.]+ \\| [0-9]+ tokens$");
 }
 
+/* Without --bptt rows are as long as those of the training: 8 tokens. */
+static void rows_are_those_of_the_training(void **state)
+{
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run kept, given, other;
+    program_succeed(&kept, "eval --init %s/model.safetensors --data %s --eval-batch-size 8", at,
+                    at);
+    program_succeed(&given, "eval --init %s/model.safetensors --data %s " TINY_BATCH, at, at);
+    assert_string_equal(kept.out, given.out);
+    program_succeed(&other,
+                    "eval --init %s/model.safetensors --data %s --eval-batch-size 8 --bptt 9", at,
+                    at);
+    assert_string_not_equal(other.out, given.out);
+    program_succeed(&kept, "generate --init %s/model.safetensors --greedy", at);
+    program_succeed(&given, "generate --init %s/model.safetensors --greedy --context 8", at);
+    assert_string_equal(kept.out, given.out);
+}
+
 static void split_and_stages_are_chosen(void **state)
 {
     scratch *in = *state;
@@ -389,6 +408,31 @@ static void more_micro_batches_than_rows_are_warned_of(void **state)
     }
 }
 
+/* The weights of a version that did not keep it. */
+static void weights_without_the_length_of_rows_are_warned_of(void **state)
+{
+    static const char key[] = "\"sluice.context\"";
+    scratch *in = *state;
+    program_run run, given;
+    char path[512], *bytes = malloc(1 << 20);
+    assert_non_null(bytes);
+    snprintf(path, sizeof path, "%s", scratch_path(in, "model.safetensors"));
+    size_t count = read_file(path, bytes, 1 << 20);
+    char *at = strstr(bytes + 8, key); /* after the length of the header, which is a text */
+    assert_non_null(at);
+    at[1] = 'S';
+    write_file(path, bytes, count);
+    program_start(&run, "eval --init %s --data %s", path, in->directory);
+    program_start(&given, "eval --init %s --data %s --bptt 35", path, in->directory);
+    at[1] = 's';
+    write_file(path, bytes, count);
+    free(bytes);
+    check_warned(&run, "sluice: warning: the weights do not say how many tokens a row had in their "
+                       "training; 35 are taken (--bptt)\n");
+    check_warned(&given, "");
+    assert_string_equal(run.out, given.out);
+}
+
 static void words_that_the_vocabulary_does_not_have_are_named(void **state)
 {
     scratch *in = *state;
@@ -463,6 +507,7 @@ int saved_models_tests(void)
         cmocka_unit_test(weights_that_fit_begin_another_model),
         cmocka_unit_test(control_characters_in_a_tensors_name_are_escaped),
         cmocka_unit_test(saved_weights_give_the_loss_that_the_run_ended_with),
+        cmocka_unit_test(rows_are_those_of_the_training),
         cmocka_unit_test(split_and_stages_are_chosen),
         cmocka_unit_test(one_file_is_divided_for_training),
         cmocka_unit_test(batches_are_as_many_as_asked_for),
@@ -478,6 +523,7 @@ int saved_models_tests(void)
         cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
         cmocka_unit_test(weights_without_their_vocabulary_are_refused),
         cmocka_unit_test(more_micro_batches_than_rows_are_warned_of),
+        cmocka_unit_test(weights_without_the_length_of_rows_are_warned_of),
         cmocka_unit_test(words_that_the_vocabulary_does_not_have_are_named),
         cmocka_unit_test(text_that_is_mostly_unknown_is_warned_of),
     };

@@ -4,6 +4,8 @@
 
 #include "train/checkpoint/checkpoints.h"
 
+#include <time.h>
+
 /* Version 0.1.0 added gradients of micro-batches in the other order, and did not write which. */
 static void state_says_in_which_order_gradients_were_added(void **state)
 {
@@ -249,12 +251,67 @@ static void restoring_without_a_copy_changes_nothing(void **state)
     close_pipe(&pipe);
 }
 
+/* ---- Time ----------------------------------------------------------------------------------- */
+
+static unsigned sleep_and_stop(void *context)
+{
+    const struct timespec half = {.tv_nsec = 500000000};
+    (void)context;
+    nanosleep(&half, NULL);
+    return SL_TRAIN_STOP;
+}
+
+/* The first process takes half a second more than its step. */
+static void seconds_of_a_run_include_earlier_processes(void **state)
+{
+    static small_record record;
+    sl_train_options options = small_options(*state);
+    char directory[512];
+    double steps = 0;
+    snprintf(directory, sizeof directory, "%s", scratch_path(*state, "checkpoints"));
+    options.checkpoints = (sl_save_options){.directory = directory, .request = sleep_and_stop};
+    check_ok(small_run(&options, &record));
+    assert_int_equal(record.step_count, 1);
+    options.checkpoints = (sl_save_options){.resume = directory};
+    check_ok(small_run(&options, &record));
+    for (int i = 0; i < record.step_count; i++)
+        steps += record.steps[i].seconds;
+    assert_int_equal(record.step_count, 3);
+    assert_true(record.result.seconds >= 0.5 + steps);
+    scratch_remove_tree(*state, "checkpoints");
+}
+
+static void seconds_of_a_state_are_checked(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,%s"
+        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{}}";
+    static const char *const wrong[] = {"-1.0", "\"1\"", "null"};
+    char text[256], value[32];
+    sli_recorded recorded;
+    snprintf(text, sizeof text, json, "");
+    check_ok(sli_run_state_read(text, &recorded));
+    assert_true(recorded.position.seconds == 0);
+    snprintf(text, sizeof text, json, "\"seconds\":2.5,");
+    check_ok(sli_run_state_read(text, &recorded));
+    assert_true(recorded.position.seconds == 2.5);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(value, sizeof value, "\"seconds\":%s,", wrong[i]);
+        snprintf(text, sizeof text, json, value);
+        check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
+                    "\"seconds\" of the run must be a number from 0");
+    }
+}
+
 int run_state_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_says_in_which_order_gradients_were_added),
         cmocka_unit_test(state_says_how_many_shards_there_are),
         cmocka_unit_test(chunks_of_a_state_are_checked),
+        cmocka_unit_test(seconds_of_a_run_include_earlier_processes),
+        cmocka_unit_test(seconds_of_a_state_are_checked),
         cmocka_unit_test(runs_and_pipes_read_each_others_optimizer_state),
         cmocka_unit_test(restored_values_are_those_kept_last),
         cmocka_unit_test(memory_is_taken_with_the_first_copy_only),

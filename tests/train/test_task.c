@@ -226,6 +226,36 @@ static void run_resumes_with_its_own_data_alone(void **state)
     scratch_remove_tree(*state, "checkpoints");
 }
 
+/* A run log does not claim a language model's sizes, and a run resumes with any others. */
+static void options_of_a_language_play_no_part(void **state)
+{
+    static small_record record;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    sl_run_log *log;
+    sl_run_result result;
+    char directory[512], text[16384];
+    snprintf(directory, sizeof directory, "%s", scratch_path(*state, "checkpoints"));
+    options.checkpoints.directory = directory;
+    check_ok(sl_run_log_create(scratch_path(*state, "log"), NULL, NULL, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    sl_run_log_destroy(&log);
+    text[read_file(scratch_path(*state, "log"), text, sizeof text - 1)] = '\0';
+    assert_non_null(strstr(text, "\"batch_size\":"));
+    static const char *const keys[] = {"\"emsize\"", "\"nhead\"", "\"ntokens\"", "\"bptt\"",
+                                       "\"tie\""};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_null(strstr(text, keys[i]));
+    options.model.emsize = 64;
+    options.bptt = 12;
+    options.checkpoints.resume = directory;
+    check_ok(small_run(&options, &record));
+    assert_int_equal(record.step_count, 0);
+    assert_int_equal(remove(scratch_path(*state, "log")), 0);
+    scratch_remove_tree(*state, "checkpoints");
+}
+
 /* ---- Errors ------------------------------------------------------------------------------- */
 
 static void check_refused(own_task does, int replicas, sl_status status, const char *text)
@@ -437,6 +467,7 @@ int task_tests(void)
         IN_SCRATCH(run_without_validation_and_test_saves_its_last_weights),
         IN_SCRATCH(interrupted_run_has_the_bits_of_a_whole_one),
         IN_SCRATCH(run_resumes_with_its_own_data_alone),
+        IN_SCRATCH(options_of_a_language_play_no_part),
         cmocka_unit_test(incomplete_task_is_refused),
         cmocka_unit_test(cut_by_time_counts_what_a_slow_link_takes),
         cmocka_unit_test(step_on_shared_cores_takes_the_sum_of_its_actions),

@@ -64,6 +64,7 @@ static void metadata_give_the_model_back(void **state)
         saved.activation = variant ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU;
         saved.pre_norm = variant;
         saved.tie = variant;
+        saved.context = variant ? 64 : 0;
         check_ok(sl_weights_save(pipe.pipe, &saved, NULL, path));
         check_ok(sl_weights_model(path, &read));
         assert_int_equal(read.ntokens, saved.ntokens);
@@ -75,6 +76,7 @@ static void metadata_give_the_model_back(void **state)
         assert_int_equal(read.activation, saved.activation);
         assert_int_equal(read.pre_norm, saved.pre_norm);
         assert_int_equal(read.tie, saved.tie);
+        assert_int_equal(read.context, saved.context);
     }
     close_pipe(&pipe);
 }
@@ -219,8 +221,9 @@ static void metadata_that_make_no_sense_are_refused(void **state)
         check_error(sl_weights_model(path, &read), SL_ERR_FORMAT, bad[i][2]);
     }
     rewrite(path, NULL, NULL, NULL, 0);
-    check_error(sl_weights_model(path, &read), SL_ERR_FORMAT,
-                "its metadata do not say \"sluice.ntokens\": the file was not saved by sluice");
+    check_error(
+        sl_weights_model(path, &read), SL_ERR_FORMAT,
+        "its metadata do not say \"sluice.ntokens\", as those of sluice's language models do");
     check_ok(sli_weights_check_model(path, &small_model_options)); /* nothing contradicts it */
 }
 

@@ -190,7 +190,7 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
 sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path);
 
 /* A model's options as metadata: what shapes alone do not say. */
-enum { SLI_MODEL_METADATA = 11, SLI_MODEL_METADATA_BYTES = 40 };
+enum { SLI_MODEL_METADATA = 12, SLI_MODEL_METADATA_BYTES = 40 };
 
 typedef struct sli_model_metadata {
     sl_metadata rows[SLI_MODEL_METADATA]; /* [count] point into `text` */

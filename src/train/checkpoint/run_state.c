@@ -14,6 +14,11 @@
 
 /* ---- Describing ------------------------------------------------------------------------- */
 
+static bool is_ignored(const sl_option *row, const sl_train_options *options)
+{
+    return row->ignored && row->ignored(options);
+}
+
 /* The options that decide the run's numbers, by their names, and the data. NULL: there is no
  * memory. */
 static json_t *describe_options(const sli_run *run)
@@ -25,7 +30,7 @@ static json_t *describe_options(const sli_run *run)
     json_t *all = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
     int failed = !all;
     for (int i = 0; !failed && (row = sl_train_option_row(i)); i++)
-        if (row->affects_numbers && row->affects_numbers(&options))
+        if (row->affects_numbers && row->affects_numbers(&options) && !is_ignored(row, &options))
             failed = json_object_set_new(all, row->name, sli_json_option(row, &options, true));
     for (int split = 0; !failed && split < SL_SPLITS; split++) {
         char name[32];
@@ -63,10 +68,11 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
     const char *settings = run->options.checkpoints.settings;
     const char *job = run->options.checkpoints.job;
     json_t *json =
-        json_pack("{sI sI sI sI so ss ss* so so ss so*}", "step", (json_int_t)position->steps,
+        json_pack("{sI sI sI sI so so ss ss* so so ss so*}", "step", (json_int_t)position->steps,
                   "epoch", (json_int_t)position->epoch, "block", (json_int_t)position->batch,
                   "best_step", (json_int_t)position->best_step, "best_loss",
-                  sli_json_number(position->best_loss), "identity", run->identity.text, "job", job,
+                  sli_json_number(position->best_loss), "seconds",
+                  sli_json_number(sli_run_seconds(run)), "identity", run->identity.text, "job", job,
                   "options", describe_options(run), "layout",
                   describe_layout(&run->options, &run->info), "micro_batches", ASCENDING,
                   "settings", settings ? json_loads(settings, 0, NULL) : NULL);
@@ -102,6 +108,10 @@ static sl_status read_position(const json_t *json, sli_position *out)
     if (!json_is_null(best) && !json_is_real(best))
         return sl_error(SL_ERR_FORMAT, "\"best_loss\" of the run must be a number or null");
     out->best_loss = json_is_null(best) ? INFINITY : json_real_value(best);
+    const json_t *seconds = json_object_get(json, "seconds"); /* version 0.1.0 did not say it */
+    if (seconds && !(json_number_value(seconds) >= 0 && json_is_number(seconds)))
+        return sl_error(SL_ERR_FORMAT, "\"seconds\" of the run must be a number from 0");
+    out->seconds = json_number_value(seconds);
     if (out->best_step > out->steps)
         return sl_error(SL_ERR_FORMAT, "\"best_step\" of the run must not come after its \"step\"");
     return SL_OK;
@@ -215,13 +225,17 @@ static void add_difference(const char *name, const json_t *there, const json_t *
 }
 
 /* The checkpoint's options against these, each difference named. */
-static sl_status compare_options(json_t *there, json_t *here)
+static sl_status compare_options(json_t *there, json_t *here, const sl_train_options *options)
 {
     char differences[DIFFERENCES_BYTES] = "";
     const char *name;
     json_t *value;
+    const sl_option *row;
     if (!json_is_object(there))
         return sl_error(SL_ERR_FORMAT, "\"options\" of the run must be an object");
+    for (int i = 0; (row = sl_train_option_row(i)); i++) /* version 0.1.0 wrote those as well */
+        if (is_ignored(row, options))
+            json_object_del(there, row->name);
     if (strcmp(shards_key(there), "shards") != 0) {
         json_object_set(there, "shards", json_object_get(there, "dp"));
         json_object_del(there, "dp");
@@ -264,7 +278,7 @@ sl_status sli_run_state_check(const char *text, const sli_run *run)
     json_t *json;
     SL_TRY(parse_state(text, &json));
     json_t *here = describe_options(run);
-    sl_status status = here ? compare_options(json_object_get(json, "options"), here)
+    sl_status status = here ? compare_options(json_object_get(json, "options"), here, &run->options)
                             : sl_error(SL_ERR_MEMORY, "no memory for the options");
     json_decref(here);
     json_decref(json);

@@ -17,9 +17,9 @@
 #define SIZE         .type = SL_OPTION_INT64, .lowest = 1
 #define VOCAB_KEY    "sluice.vocab_xxh128"
 
-/* What shapes do not show of a model begins with SHOWN; what a model is built from ends with BUILT.
- */
-enum { SHOWN = 4, TIE = 8, BUILT, ROWS };
+/* What shapes do not show of a model begins with SHOWN and ends before CONTEXT, which files may
+ * leave out; what a model is built from ends before DROPOUT. */
+enum { SHOWN = 4, TIE = 8, CONTEXT, DROPOUT, ROWS };
 _Static_assert(ROWS + 1 == SLI_MODEL_METADATA, "the rows and the vocabulary");
 
 static const sl_option rows[ROWS] = {
@@ -32,6 +32,7 @@ static const sl_option rows[ROWS] = {
     {.name = FIELD(activation), .type = SL_OPTION_CHOICE, .choices = sl_activation_names},
     {.name = FIELD(pre_norm), .type = SL_OPTION_FLAG},
     {.name = FIELD(tie), .type = SL_OPTION_FLAG},
+    {.name = FIELD(context), SIZE},
     {.name = FIELD(dropout), .type = SL_OPTION_FLOAT},
 };
 
@@ -47,15 +48,19 @@ static sl_status print_row(const sl_option *row, const sl_model_options *model, 
 sl_status sli_model_metadata_write(const sl_model_options *model, const char *vocab_checksum,
                                    sli_model_metadata *out)
 {
-    for (out->count = 0; out->count < ROWS; out->count++) {
+    out->count = 0;
+    for (int i = 0; i < ROWS; i++) {
+        if (i == CONTEXT && model->context == 0)
+            continue;
         char *text = out->text[out->count];
-        SL_TRY(print_row(&rows[out->count], model, text));
-        out->rows[out->count] = (sl_metadata){rows[out->count].name, text};
+        SL_TRY(print_row(&rows[i], model, text));
+        out->rows[out->count++] = (sl_metadata){rows[i].name, text};
     }
     if (!vocab_checksum)
         return SL_OK;
-    snprintf(out->text[ROWS], SLI_MODEL_METADATA_BYTES, "%s", vocab_checksum);
-    out->rows[out->count++] = (sl_metadata){VOCAB_KEY, out->text[ROWS]};
+    char *text = out->text[out->count];
+    snprintf(text, SLI_MODEL_METADATA_BYTES, "%s", vocab_checksum);
+    out->rows[out->count++] = (sl_metadata){VOCAB_KEY, text};
     return SL_OK;
 }
 
@@ -120,14 +125,14 @@ sl_status sl_weights_model(const char *path, sl_model_options *out)
     *out = (sl_model_options){0};
     SL_TRY(sli_checkpoint_open_model(path, &from));
     sl_status status = SL_OK;
-    for (int i = 0; i < BUILT && status == SL_OK; i++) {
+    for (int i = 0; i < DROPOUT && status == SL_OK; i++) {
         const char *value = sl_checkpoint_metadata(from, SLI_MODEL_PART, rows[i].name);
-        if (!value && i == TIE) /* older files do not say it */
+        if (!value && (i == TIE || i == CONTEXT)) /* older files do not say it */
             continue;
         if (!value)
             status = sl_error(SL_ERR_FORMAT,
-                              "%s: its metadata do not say \"%s\": the file was not saved by "
-                              "sluice",
+                              "%s: its metadata do not say \"%s\", as those of sluice's language "
+                              "models do: the weights are of another model or of another program",
                               path, rows[i].name);
         else if (sl_option_set(&rows[i], out, value) != SL_OK)
             status = sl_error(SL_ERR_FORMAT, "%s: %s", path, sl_error_text());
@@ -144,7 +149,7 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
     char wanted[SLI_MODEL_METADATA_BYTES];
     SL_TRY(sli_checkpoint_open_model(path, &from));
     sl_status status = SL_OK;
-    for (int i = SHOWN; i < BUILT && status == SL_OK; i++) {
+    for (int i = SHOWN; i < CONTEXT && status == SL_OK; i++) {
         const char *name = strchr(rows[i].name, '.') + 1,
                    *has = sl_checkpoint_metadata(from, SLI_MODEL_PART, rows[i].name);
         status = print_row(&rows[i], model, wanted);
