@@ -73,8 +73,8 @@ void sl_ddp_destroy(sl_ddp **ddp);
  *
  * Errors: those of sl_pipe_train; SL_ERR_INVALID for parameters that got no gradient since the last
  * zero_grad, unless find_unused_parameters is set ("Parameter indices which did not receive grad
- * for rank 0: 1"). After this last error the next step may follow: all ranks have finished the
- * exchange.
+ * for rank 0: 1": counted, as in PyTorch, among the trained parameters that this process has).
+ * After this last error the next step may follow: all ranks have finished the exchange.
  */
 sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss);
 

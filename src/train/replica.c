@@ -242,10 +242,11 @@ sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets)
 {
+    int stages = sl_pipe_stages(replica->pipe);
     sl_device *first = sl_pipe_device(replica->pipe, 0);
-    sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
+    sl_device *last = sl_pipe_device(replica->pipe, stages - 1);
     sl_device *any = first ? first : last;
-    for (int s = 1; !replica->is_silent && !any; s++) /* it counts tokens */
+    for (int s = 1; !replica->is_silent && !any && s < stages; s++) /* it counts tokens */
         any = sl_pipe_device(replica->pipe, s);
     *input = *targets = NULL;
     if (!any)

@@ -124,6 +124,58 @@ static void tokens_too_few_or_out_of_range_are_refused(void **state)
     close_pipe(&pipe);
 }
 
+/* Of three ranks the middle one has no stage; it gets the result of the others. */
+static sl_status evaluate_on_rank(sl_group *group, void *arg)
+{
+    static const int group_ranks[] = {0, 2};
+    const sl_evaluation *expected = arg;
+    sl_module *model;
+    sl_loss *loss;
+    sl_device *device, *devices[2] = {NULL};
+    sl_pipe *pipe;
+    sl_evaluation result;
+    sl_tokens tokens = small_tokens(COUNT);
+    check_ok(sl_transformer_lm_create(&small_model_options, &model));
+    check_ok(sl_cross_entropy_create(&loss));
+    check_ok(sl_device_create_cpu(1, &device));
+    for (int stage = 0; stage < 2; stage++)
+        devices[stage] = group_ranks[stage] == sl_group_rank(group) ? device : NULL;
+    check_ok(sl_pipe_create(&(sl_pipe_options){.model = model,
+                                               .loss = loss,
+                                               .stages = 2,
+                                               .chunks = 3,
+                                               .devices = devices,
+                                               .seed = 8,
+                                               .group = group,
+                                               .group_ranks = group_ranks},
+                            &pipe));
+    sl_status status =
+        sl_evaluate_tokens(pipe, &tokens,
+                           &(sl_evaluate_options){.batch_size = COLUMNS, .bptt = BPTT}, &result);
+    if (status == SL_OK)
+        assert_memory_equal(&result, expected, sizeof result);
+    sl_pipe_destroy(&pipe);
+    sl_module_destroy(&model);
+    sl_loss_destroy(&loss);
+    sl_device_destroy(&device);
+    sl_tokens_free(&tokens);
+    return status;
+}
+
+static void rank_without_a_stage_gets_the_result(void **state)
+{
+    (void)state;
+    test_pipe pipe = open_small_model(2, 8);
+    sl_tokens tokens = small_tokens(COUNT);
+    sl_evaluation expected;
+    check_ok(sl_evaluate_tokens(pipe.pipe, &tokens,
+                                &(sl_evaluate_options){.batch_size = COLUMNS, .bptt = BPTT},
+                                &expected));
+    check_ok(sl_spawn(evaluate_on_rank, &expected, 3, &(sl_group_options){.timeout_seconds = 20}));
+    sl_tokens_free(&tokens);
+    close_pipe(&pipe);
+}
+
 int evaluate_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -131,6 +183,7 @@ int evaluate_tests(void)
         cmocka_unit_test(fewer_batches_are_the_first_ones),
         cmocka_unit_test(progress_is_told_and_may_end_it),
         cmocka_unit_test(tokens_too_few_or_out_of_range_are_refused),
+        cmocka_unit_test(rank_without_a_stage_gets_the_result),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
