@@ -88,6 +88,7 @@ static void account_more(sl_device *device, sl_memory_category category, uint64_
     stats->current_total_bytes += bytes;
     raise_peak(&stats->peak_bytes[category], stats->current_bytes[category]);
     raise_peak(&stats->peak_total_bytes, stats->current_total_bytes);
+    raise_peak(&stats->peak_reserved_bytes, atomic_load(&device->reserved_bytes));
     pthread_mutex_unlock(&device->accounts);
 }
 
@@ -116,6 +117,7 @@ void sl_device_reset_peak(sl_device *device)
     sl_memory_stats *stats = &device->stats;
     memcpy(stats->peak_bytes, stats->current_bytes, sizeof stats->peak_bytes);
     stats->peak_total_bytes = stats->current_total_bytes;
+    stats->peak_reserved_bytes = atomic_load(&device->reserved_bytes);
     pthread_mutex_unlock(&device->accounts);
 }
 

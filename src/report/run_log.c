@@ -395,13 +395,15 @@ static sl_status log_memory(sl_run_log *log)
     for (int i = 0; i < log->info->rank_count; i++) {
         const sl_rank_stats *of = &log->info->ranks[i];
         const sl_memory_stats *stats = &of->stats;
-        SL_TRY(log_record(log, json_pack("{ss si si so ss so so sI sI}", "record", "memory", "rank",
-                                         of->rank, "stage", of->stage, "host",
-                                         sli_json_text(of->host), "device", of->device,
-                                         "current_bytes", by_category(stats->current_bytes),
-                                         "peak_bytes", by_category(stats->peak_bytes),
-                                         "peak_total_bytes", (json_int_t)stats->peak_total_bytes,
-                                         "reserved_bytes", (json_int_t)stats->reserved_bytes)));
+        SL_TRY(
+            log_record(log, json_pack("{ss si si so ss so so sI sI sI}", "record", "memory", "rank",
+                                      of->rank, "stage", of->stage, "host", sli_json_text(of->host),
+                                      "device", of->device, "current_bytes",
+                                      by_category(stats->current_bytes), "peak_bytes",
+                                      by_category(stats->peak_bytes), "peak_total_bytes",
+                                      (json_int_t)stats->peak_total_bytes, "reserved_bytes",
+                                      (json_int_t)stats->reserved_bytes, "peak_reserved_bytes",
+                                      (json_int_t)stats->peak_reserved_bytes)));
     }
     return SL_OK;
 }
