@@ -101,9 +101,22 @@ static sl_status train(const char *devices, sl_recompute recompute, double *loss
     return status;
 }
 
+/* Its backward is that of differences of its forward, and all that it says of itself is true. */
+static sl_status check_layer(void)
+{
+    sl_module *norm;
+    const sl_module_check_options tried = {.input = sl_shape_2d(3, 5),
+                                           .precision = SL_PRECISION_BF16};
+    SL_TRY(rms_norm_create(5, &norm));
+    sl_status status = sl_module_check(norm, &tried);
+    sl_module_destroy(&norm);
+    return status;
+}
+
 static sl_status check(void)
 {
     static double whole[STEPS], cut[STEPS];
+    SL_TRY(check_layer());
     SL_TRY(train("cpu:0", SL_RECOMPUTE_NEVER, whole));
     SL_TRY(train("cpu:0,cpu:1,cpu:2", SL_RECOMPUTE_ALWAYS, cut));
     for (int step = 0; step < STEPS; step++)

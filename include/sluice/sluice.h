@@ -13,6 +13,7 @@
 #include "sluice/loss.h"
 #include "sluice/model.h"
 #include "sluice/module.h"
+#include "sluice/module_check.h"
 #include "sluice/optim.h"
 #include "sluice/option.h"
 #include "sluice/pipe.h"

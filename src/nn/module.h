@@ -205,6 +205,9 @@ struct sl_pass {
 /* Refuses `count` more positions than the cache has room for. */
 sl_status sli_cache_check_room(const sl_cache *cache, int64_t count);
 
+/* Bytes of the distinct storages that a pass holds: saved, and deferred. */
+int64_t sli_pass_bytes(const sl_pass *pass);
+
 /* Sets the observer, which is borrowed; NULL: none. */
 void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer);
 

@@ -1,3 +1,4 @@
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
 #include "support/modules.h"
@@ -227,7 +228,7 @@ static result together(const bench *one, sl_module *decoder, sl_parameter_set *s
     check_ok(sl_loss_apply(one->loss, &call));
     assert_true(sl_shape_equal(sl_tensor_shape(grad_in), sl_tensor_shape(in)));
     got.grad_in = tensor_values(grad_in);
-    assert_int_equal(pass_bytes(pass),
+    assert_int_equal(sli_pass_bytes(pass),
                      halved ? sl_module_deferred_bytes(decoder, sl_tensor_shape(in)) : 0);
     if (halved)
         check_ok(sl_loss_backward_weight(one->loss, decoder, pass));

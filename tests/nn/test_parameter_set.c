@@ -1,3 +1,4 @@
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
 #include "support/modules.h"
@@ -405,8 +406,8 @@ static void loss_takes_over_a_frozen_decoder(void **state)
                              .grad_in = &grad_in,
                              .pass = pass};
         check_ok(sl_loss_apply(loss, &call));
-        assert_int_equal(pass_bytes(pass), sl_module_deferred_bytes(decoder, &in_shape));
-        assert_true((pass_bytes(pass) == 0) == frozen);
+        assert_int_equal(sli_pass_bytes(pass), sl_module_deferred_bytes(decoder, &in_shape));
+        assert_true((sli_pass_bytes(pass) == 0) == frozen);
         check_ok(sl_loss_backward_weight(loss, decoder, pass));
         grads[frozen] = tensor_values(grad_in);
         sl_tensor_destroy(&grad_in);

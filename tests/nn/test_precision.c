@@ -90,13 +90,13 @@ static void run_layer(const module_case *one, sl_device *device, sl_precision pr
     *out = (results){.count = 0};
     check_ok(sl_pass_create(&options, &pass));
     check_ok(sl_module_forward(one->module, pass, in, &result));
-    out->saved_bytes = pass_bytes(pass);
+    out->saved_bytes = sli_pass_bytes(pass);
     add_result(out, result);
     sl_tensor *grad = random_tensor(device, sl_tensor_shape(result), 9);
     check_ok((halves
                   ? sl_module_backward_input
                   : sl_module_backward)(one->module, pass, grad, one->id_count ? NULL : &grad_in));
-    out->deferred_bytes = pass_bytes(pass);
+    out->deferred_bytes = sli_pass_bytes(pass);
     if (halves)
         check_ok(sl_module_backward_weight(one->module, pass));
     assert_int_equal(sl_pass_depth(pass) + sl_pass_deferred(pass), 0);
@@ -234,7 +234,7 @@ static void run_loss(const decoder_case *one, sl_device *device, sl_precision pr
                          .pass = halves ? pass : NULL};
     *out = (results){.count = 0};
     check_ok(sl_loss_apply(loss, &call));
-    out->deferred_bytes = pass_bytes(pass);
+    out->deferred_bytes = sli_pass_bytes(pass);
     if (halves)
         check_ok(sl_loss_backward_weight(loss, decoder, pass));
     for (int i = 0; i < one->rows; i++)

@@ -2,6 +2,7 @@
 
 #include "core/philox.h"
 #include "nn/module.h"
+#include "sluice/module_check.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -117,24 +118,6 @@ sl_parameter_set *random_parameters(sl_module *module, sl_device *device)
 
 /* ---- Passes ----------------------------------------------------------------------------- */
 
-static int64_t distinct_bytes(sl_tensor *const *tensors, int count)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < count; i++) {
-        bool seen = false;
-        for (int k = 0; k < i; k++)
-            seen = seen || sl_tensor_data(tensors[k]) == sl_tensor_data(tensors[i]);
-        bytes += seen ? 0 : (int64_t)sl_tensor_bytes(tensors[i]);
-    }
-    return bytes;
-}
-
-int64_t pass_bytes(const sl_pass *pass)
-{
-    return distinct_bytes(pass->saved, pass->count) +
-           distinct_bytes(pass->deferred + pass->deferred_next, sl_pass_deferred(pass));
-}
-
 static sl_pass *new_pass(const module_case *one, sl_device *device, bool keep, int64_t first_sample)
 {
     sl_pass *pass;
@@ -159,228 +142,13 @@ static sl_tensor *run_forward(const module_case *one, sl_device *device, const s
     return out;
 }
 
-/* ---- Gradients -------------------------------------------------------------------------- */
-
-/* The function whose gradient is taken: the output's elements, weighted. */
-static double weighted_sum(const module_case *one, sl_device *device, const sl_tensor *in)
-{
-    sl_tensor *out = run_forward(one, device, in, 0);
-    float *values = tensor_values(out);
-    double sum = 0.0;
-    for (int64_t i = 0; i < sl_tensor_count(out); i++)
-        sum += (double)random_value(SEED + 100, i) * values[i];
-    free(values);
-    sl_tensor_destroy(&out);
-    return sum;
-}
-
-/* The gradient by central differences with respect to `at`, which is restored. */
-static float *differences(const module_case *one, sl_device *device, const sl_tensor *in,
-                          sl_tensor *at)
-{
-    const float step = 1e-3f;
-    int64_t count = sl_tensor_count(at);
-    float *values = tensor_values(at), *gradient = malloc((size_t)count * sizeof *gradient);
-    for (int64_t i = 0; i < count; i++) {
-        float middle = values[i], low = middle - step, high = middle + step;
-        values[i] = high;
-        check_ok(sl_tensor_write(at, values));
-        double above = weighted_sum(one, device, in);
-        values[i] = low;
-        check_ok(sl_tensor_write(at, values));
-        double below = weighted_sum(one, device, in);
-        values[i] = middle;
-        gradient[i] = (float)((above - below) / ((double)high - low));
-    }
-    check_ok(sl_tensor_write(at, values));
-    free(values);
-    return gradient;
-}
-
-static void check_against_differences(const module_case *one, sl_device *device,
-                                      const sl_tensor *in, sl_tensor *at, const float *gradient,
-                                      const char *name)
-{
-    float *expected = differences(one, device, in, at);
-    double distance = relative_distance(gradient, expected, sl_tensor_count(at));
-    if (!(distance < 5e-3)) {
-        print_error("gradient of %s in %s is off by %g\n", name, sl_module_type(one->module),
-                    distance);
-        fail();
-    }
-    free(expected);
-}
-
-/* Forward and backward on a keeping pass; gives the gradient of the input unless it is NULL. */
-static void run_backward(const module_case *one, sl_device *device, const sl_tensor *in,
-                         sl_tensor **grad_in)
-{
-    sl_tensor *out;
-    sl_shape shape;
-    sl_pass *pass = new_pass(one, device, true, 0);
-    check_ok(sl_module_forward(one->module, pass, in, &out));
-    check_ok(sl_module_output_shape(one->module, sl_tensor_shape(in), &shape));
-    assert_true(sl_shape_equal(&shape, sl_tensor_shape(out)));
-    assert_int_equal(pass_bytes(pass), sl_module_saved_bytes(one->module, sl_tensor_shape(in)));
-    sl_tensor *grad_out = random_tensor(device, &shape, SEED + 100);
-    sl_tensor_destroy(&out);
-    check_ok(sl_module_backward(one->module, pass, grad_out, grad_in));
-    assert_int_equal(sl_pass_depth(pass), 0);
-    sl_tensor_destroy(&grad_out);
-    sl_pass_destroy(&pass);
-}
-
-static void check_parameters(const module_case *one, sl_device *device, sl_parameter_set *set,
-                             const sl_tensor *in)
-{
-    for (int i = 0; i < sl_parameter_set_count(set); i++) {
-        sl_parameter *parameter = sl_parameter_set_get(set, i);
-        if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED) {
-            assert_null(gradient_of(parameter));
-            continue;
-        }
-        float *gradient = tensor_values(gradient_of(parameter));
-        check_against_differences(one, device, in, sl_parameter_value(parameter), gradient,
-                                  sl_parameter_name(parameter));
-        free(gradient);
-    }
-}
-
-/* Each bucket of gradients, malloc'ed, one after the other. */
-static float *all_gradients(sl_parameter_set *set, int64_t *count)
-{
-    float *all = NULL;
-    *count = 0;
-    for (int i = 0; i < sl_parameter_set_bucket_count(set); i++) {
-        const sl_tensor *bucket = bucket_gradients(set, i);
-        all = realloc(all, (size_t)(*count + sl_tensor_count(bucket)) * sizeof *all);
-        check_ok(sl_tensor_read(bucket, all + *count));
-        *count += sl_tensor_count(bucket);
-    }
-    return all;
-}
-
-/* A second backward doubles the gradients; one after zero_grad gives the first's bits again. */
-static void check_accumulation(const module_case *one, sl_device *device, sl_parameter_set *set,
-                               const sl_tensor *in)
-{
-    int64_t count;
-    float *once = all_gradients(set, &count);
-    run_backward(one, device, in, NULL);
-    float *twice = all_gradients(set, &count);
-    for (int64_t i = 0; i < count; i++)
-        twice[i] /= 2.0f;
-    assert_true(relative_distance(twice, once, count) < 1e-6);
-    sl_parameter_set_zero_grad(set);
-    run_backward(one, device, in, NULL);
-    float *again = all_gradients(set, &count);
-    if (count)
-        assert_memory_equal(again, once, (size_t)count * sizeof *once);
-    free(once);
-    free(twice);
-    free(again);
-}
-
-/* A micro-batch on its way: forward has run on the pass. */
-typedef struct half_way {
-    sl_pass *pass;
-    sl_tensor *grad_out, *grad_in;
-} half_way;
-
-static half_way run_forward_of(const module_case *one, sl_device *device, const sl_tensor *in,
-                               int number)
-{
-    half_way way = {.pass = new_pass(one, device, true, number)};
-    sl_tensor *out;
-    check_ok(sl_module_forward(one->module, way.pass, in, &out));
-    way.grad_out = random_tensor(device, sl_tensor_shape(out), SEED + 200 + (uint64_t)number);
-    sl_tensor_destroy(&out);
-    return way;
-}
-
-/* The gradient of the input belongs to whoever comes next, who may overwrite it. */
-static float *run_input_half(const module_case *one, half_way *way, bool whole)
-{
-    sl_tensor **grad_in = one->id_count ? NULL : &way->grad_in;
-    float *values = NULL;
-    check_ok((whole ? sl_module_backward : sl_module_backward_input)(one->module, way->pass,
-                                                                     way->grad_out, grad_in));
-    assert_int_equal(sl_pass_depth(way->pass), 0);
-    sl_tensor_destroy(&way->grad_out);
-    if (grad_in) {
-        values = tensor_values(way->grad_in);
-        check_ok(sl_tensor_zero(way->grad_in));
-    }
-    sl_tensor_destroy(&way->grad_in);
-    return values;
-}
-
-enum { HALVED_MICROS = 2 };
-
-/* Gradients after two micro-batches, whole or with all input halves first. */
-static float *train_two(const module_case *one, sl_device *device, sl_parameter_set *set,
-                        const sl_tensor *in, bool whole, float **grad_in, int64_t *count)
-{
-    half_way ways[HALVED_MICROS];
-    sl_parameter_set_zero_grad(set);
-    for (int i = 0; i < HALVED_MICROS; i++)
-        ways[i] = run_forward_of(one, device, in, i);
-    for (int i = 0; i < HALVED_MICROS; i++) {
-        grad_in[i] = run_input_half(one, &ways[i], whole);
-        assert_int_equal(pass_bytes(ways[i].pass),
-                         whole ? 0 : sl_module_deferred_bytes(one->module, sl_tensor_shape(in)));
-    }
-    for (int i = 0; i < HALVED_MICROS; i++) {
-        if (!whole)
-            check_ok(sl_module_backward_weight(one->module, ways[i].pass));
-        assert_int_equal(sl_pass_deferred(ways[i].pass), 0);
-        sl_pass_destroy(&ways[i].pass);
-    }
-    return all_gradients(set, count);
-}
-
-static void check_halves(const module_case *one, sl_device *device, sl_parameter_set *set,
-                         const sl_tensor *in)
-{
-    int64_t count;
-    float *whole_in[HALVED_MICROS], *halved_in[HALVED_MICROS];
-    float *whole = train_two(one, device, set, in, true, whole_in, &count);
-    float *halved = train_two(one, device, set, in, false, halved_in, &count);
-    if (count)
-        assert_memory_equal(halved, whole, (size_t)count * sizeof *whole);
-    for (int i = 0; i < HALVED_MICROS; i++) {
-        if (whole_in[i])
-            assert_memory_equal(halved_in[i], whole_in[i], sl_tensor_bytes(in));
-        free(whole_in[i]);
-        free(halved_in[i]);
-    }
-    free(whole);
-    free(halved);
-}
-
 void check_module(const module_case *one)
 {
-    sl_device *device;
-    check_ok(sl_device_create_cpu(2, &device));
-    sl_parameter_set *set = random_parameters(one->module, device);
-    sl_tensor *in = case_input(one, device), *grad_in = NULL;
-    run_backward(one, device, in, one->id_count ? NULL : &grad_in);
-    check_parameters(one, device, set, in);
-    if (grad_in) {
-        assert_true(sl_shape_equal(sl_tensor_shape(grad_in), &one->in));
-        float *gradient = tensor_values(grad_in);
-        check_against_differences(one, device, in, in, gradient, "the input");
-        free(gradient);
-    }
-    check_accumulation(one, device, set, in);
-    check_halves(one, device, set, in);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&grad_in);
-    sl_parameter_set_destroy(&set);
-    sl_memory_stats memory;
-    sl_device_memory(device, &memory);
-    assert_int_equal(memory.current_total_bytes, 0);
-    sl_device_destroy(&device);
+    check_ok(sl_module_check(one->module, &(sl_module_check_options){.input = one->in,
+                                                                     .ids = one->id_count,
+                                                                     .training = one->training,
+                                                                     .precision = SL_PRECISION_BF16,
+                                                                     .seed = SEED}));
 }
 
 void check_samples_are_independent(const module_case *one)

@@ -38,18 +38,11 @@ typedef struct module_case {
     bool training;    /* dropout is on */
 } module_case;
 
-/* Compares backward with central differences of forward, for the input and for each parameter;
- * and checks that gradients add up, that backward pops all that forward saved, that what is saved
- * has the bytes that saved_bytes says, that the output has the shape that output_shape says, that
- * the gradients do not depend on whether the input's is asked for; that backward's two halves give
- * the same bits and leave what deferred_bytes says in between; and that no memory is left. */
+/* sl_module_check, in both precisions. */
 void check_module(const module_case *one);
 
 /* Checks that samples do not depend on which micro-batch they are in, dropout included. */
 void check_samples_are_independent(const module_case *one);
-
-/* Bytes of the distinct storages that a pass holds. */
-int64_t pass_bytes(const sl_pass *pass);
 
 /* The names that PyTorch gives the parameters of an nn.TransformerEncoderLayer, in its order. */
 enum { LAYER_NAMES = 12 };
