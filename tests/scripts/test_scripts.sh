@@ -138,6 +138,26 @@ status=0
 ) >"$scratch/output" 2>&1 || status=$?
 [ "$status" = 77 ] || fail "clang-tidy without files: status $status, $(cat "$scratch/output")"
 
+# ---- scripts/test: pages name what is there -----------------------------------------------------
+
+mkdir -p "$scratch/pages/docs" "$scratch/pages/bench" "$scratch/pages/tests/report"
+cp -r "$source_dir/include" "$source_dir/src" "$scratch/pages"
+cp "$source_dir/docs/options.md" "$scratch/pages/docs"
+check_page() { # TEXT: README.md has it
+    echo "$1" >"$scratch/pages/README.md"
+    (
+        cd "$scratch/pages"
+        sources() { echo README.md; }
+        eval "$(sed -n -e '/^check_names() {/,/^}/p' "$source_dir/scripts/test")"
+        check_names
+    ) >"$scratch/output" 2>&1
+}
+check_page 'Call `sl_train_run` with SL_BALANCE_AUTO, or `sluice train --emsize 8`.' || fail "names: $(cat "$scratch/output")"
+for name in sl_train_nothing SL_BALANCE_NOTHING --emsiz; do
+    ! check_page "Call \`$name\` here." || fail "a page may name $name"
+    grep -qF "1:Call \`$name\` here." "$scratch/output" || fail "names: $(cat "$scratch/output")"
+done
+
 # ---- scripts/demo: its command line, on a small corpus for a few batches ----------------------
 
 # The script's own array `train`, with its results in our directory.
