@@ -1,5 +1,6 @@
 /* What a product of bf16 matrices reads, and the memory that it takes. */
 #include "core/bf16.h"
+#include "device/cases.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device.h"
 #include "support/check.h"
@@ -74,6 +75,92 @@ static void nothing_behind_the_last_row_is_read(void **state)
     sl_device_destroy(&device);
 }
 
+/* ---- Widened products --------------------------------------------------------------------- */
+
+static const sli_gemm widened[] = {
+    {.m = 40, .n = 60, .k = 90},
+    {.m = 100, .n = 1100, .k = 1900, .beta = 1},
+    {.m = 300, .n = 1500, .k = 767},
+    {.m = 70, .n = 200, .k = 5000},
+    {.m = 120, .n = 500, .k = 2048, .transpose_b = true},
+    {.m = 90, .n = 700, .k = 1600, .transpose_b = true, .beta = 1},
+    {.m = 1100, .n = 600, .k = 900, .transpose_a = true},
+    {.m = 400, .n = 300, .k = 1200, .transpose_a = true, .transpose_b = true},
+};
+enum { MOST_ELEMENTS = 2100 * 1100 };
+
+typedef struct operands {
+    uint16_t *a, *b;
+    float *wide_a, *wide_b, *c, *wide_c;
+} operands;
+
+static void *create_elements(size_t bytes)
+{
+    void *elements = calloc(MOST_ELEMENTS, bytes);
+    assert_non_null(elements);
+    return elements;
+}
+
+static operands create_operands(void)
+{
+    operands o = {create_elements(2), create_elements(2), create_elements(4),
+                  create_elements(4), create_elements(4), create_elements(4)};
+    random_source random = {.state = 3};
+    for (int i = 0; i < MOST_ELEMENTS; i++) {
+        o.a[i] = sli_bf16_from_f32(random_float(&random));
+        o.b[i] = sli_bf16_from_f32(random_float(&random));
+        o.wide_a[i] = sli_f32_from_bf16(o.a[i]);
+        o.wide_b[i] = sli_f32_from_bf16(o.b[i]);
+        o.c[i] = o.wide_c[i] = random_float(&random);
+    }
+    return o;
+}
+
+static void free_operands(operands *o)
+{
+    free(o->a);
+    free(o->b);
+    free(o->wide_a);
+    free(o->wide_b);
+    free(o->c);
+    free(o->wide_c);
+}
+
+static void check_widened(sl_device *device, sli_gemm gemm, int64_t gap, operands *o)
+{
+    gemm.lda = (gemm.transpose_a ? gemm.m : gemm.k) + gap;
+    gemm.ldb = (gemm.transpose_b ? gemm.k : gemm.n) + gap;
+    gemm.ldc = gemm.n + gap;
+    gemm.a = o->wide_a;
+    gemm.b = o->wide_b;
+    gemm.c = o->wide_c;
+    check_ok(sli_device_gemm(device, &gemm));
+    gemm.bf16 = true;
+    gemm.a = o->a;
+    gemm.b = o->b;
+    gemm.c = o->c;
+    check_ok(sli_device_gemm(device, &gemm));
+    assert_memory_equal(o->c, o->wide_c, MOST_ELEMENTS * sizeof(float));
+}
+
+static void widened_product_has_the_bits_of_f32s(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"baseline", "avx2", "avx512"};
+    operands o = create_operands();
+    for (int i = 0; i < 3; i++) {
+        sl_device *device;
+        sli_cpu_options options = {.name = "cpu", .threads = 2, .shared = true, .isa = isas[i]};
+        if (sli_cpu_device_create(&options, &device) != SL_OK)
+            continue;
+        device->has_bf16 = false;
+        for (size_t g = 0; g < 2 * (sizeof widened / sizeof *widened); g++)
+            check_widened(device, widened[g / 2], g % 2 ? 5 : 0, &o);
+        sl_device_destroy(&device);
+    }
+    free_operands(&o);
+}
+
 /* ---- Memory ------------------------------------------------------------------------------ */
 
 static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
@@ -109,10 +196,46 @@ static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
     sl_device_destroy(&device);
 }
 
+/* Whole, the matrices would take 5 to 40 MB as f32. */
+static void widened_product_has_room_for_panels_alone(void **state)
+{
+    static const sli_gemm large[] = {
+        {.m = 128, .n = 2048, .k = 4096, .lda = 4096, .ldb = 2048},
+        {.m = 64, .n = 2048, .k = 2048, .lda = 2048, .ldb = 2048, .transpose_b = true},
+        {.m = 1024, .n = 1024, .k = 700, .lda = 1024, .ldb = 1024, .transpose_a = true}};
+    enum { MOST = 4096 * 2048 };
+    (void)state;
+    sl_device *device = create_cpu(NULL);
+    device->has_bf16 = false;
+    uint16_t *a = calloc(MOST, sizeof *a), *b = calloc(MOST, sizeof *b);
+    float *c = calloc(MOST, sizeof *c);
+    assert_true(a && b && c);
+    for (int i = 0; i < 3; i++) {
+        sl_memory_stats memory;
+        sli_gemm gemm = large[i];
+        gemm.bf16 = true;
+        gemm.a = a;
+        gemm.b = b;
+        gemm.c = c;
+        gemm.ldc = gemm.n;
+        sl_device_reset_peak(device);
+        check_ok(sli_device_gemm(device, &gemm));
+        sl_device_memory(device, &memory);
+        assert_true(memory.peak_bytes[SL_MEMORY_WORKSPACE] > 0);
+        assert_true(memory.peak_bytes[SL_MEMORY_WORKSPACE] < 4 << 20);
+    }
+    free(a);
+    free(b);
+    free(c);
+    sl_device_destroy(&device);
+}
+
 int gemm_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_behind_the_last_row_is_read),
+        cmocka_unit_test(widened_product_has_the_bits_of_f32s),
+        cmocka_unit_test(widened_product_has_room_for_panels_alone),
         cmocka_unit_test(product_of_bf16_has_no_room_for_a_panel_of_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

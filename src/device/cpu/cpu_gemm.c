@@ -11,8 +11,9 @@
  *            suit it.
  *
  * Products of bf16 are primitives' as well, of any layout and straight into c. Where oneDNN has
- * none that uses the processor's instructions, the matrices become f32 first: the products of two
- * bf16 values are exact in f32, so only the order of the sums differs. */
+ * none that uses the processor's instructions, the product is f32's: each thread widens what its
+ * panel of c needs of a and b, a step of the inner dimension at a time where dnnl_sgemm multiplies.
+ * The products of two bf16 values are exact in f32, so only the order of the sums differs. */
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/ranges.h"
 
@@ -34,16 +35,21 @@ static const panel_rule bf16_transposed_rule = {512, 1024, 64, 96, 4}; /* a^T b,
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
 static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
+/* Of the inner dimension, widened at a time: as many as dnnl_sgemm sums up before it adds to c. */
+enum { WIDE_STEP = 384 };
 
 typedef struct gemm_job {
     sli_cpu_device *cpu;
     const sli_gemm *gemm;
+    bool widens; /* a and b are bf16 in a product of f32 */
     sli_ranges rows, columns;
     /* The primitives of panels [is in the last rows][is in the last columns]; else dnnl_sgemm. */
     bool use_matmul;
     const sli_matmul_primitive *sizes[2][2];
-    float *workspace; /* [threads, thread_floats]: a panel of f32, then the primitive's scratch */
-    int64_t panel_floats, thread_floats;
+    /* [threads, thread_floats]: panels of a and b that were widened, then a panel of c in f32, then
+     * the primitive's scratch. */
+    float *workspace;
+    int64_t wide_floats, panel_floats, thread_floats;
     atomic_int code; /* oneDNN's first error */
 } gemm_job;
 
@@ -94,11 +100,17 @@ static bool suits_matmul(const sli_gemm *g)
            g->m >= MATMUL_LEAST_ROWS && g->m * g->n * g->k >= least_work;
 }
 
-/* Of f32, a dense panel of its own; of bf16, one within c. */
-static sli_matmul_shape panel_shape(const sli_gemm *g, int64_t rows, int64_t columns)
+static bool uses_bf16(const gemm_job *job)
 {
+    return job->gemm->bf16 && !job->widens;
+}
+
+/* Of f32, a dense panel of its own; of bf16, one within c. */
+static sli_matmul_shape panel_shape(const gemm_job *job, int64_t rows, int64_t columns)
+{
+    const sli_gemm *g = job->gemm;
     return (sli_matmul_shape){
-        .bf16 = g->bf16,
+        .bf16 = uses_bf16(job),
         .adds = g->beta != 0,
         .m = rows,
         .n = columns,
@@ -107,8 +119,36 @@ static sli_matmul_shape panel_shape(const sli_gemm *g, int64_t rows, int64_t col
         .a_step = g->transpose_a ? g->lda : 1,
         .b_row = g->transpose_b ? 1 : g->ldb,
         .b_step = g->transpose_b ? g->ldb : 1,
-        .ldc = g->bf16 ? g->ldc : columns,
+        .ldc = uses_bf16(job) ? g->ldc : columns,
     };
+}
+
+static int64_t aligned_floats(int64_t count)
+{
+    return sli_divide_up(count, 16) * 16;
+}
+
+/* How many of the inner dimension are widened from `first` on. */
+static int64_t wide_count(const gemm_job *job, int64_t first)
+{
+    int64_t left = job->gemm->k - first;
+    bool cuts = job->widens && !job->use_matmul && left >= 2 * WIDE_STEP;
+    return cuts ? WIDE_STEP : left;
+}
+
+/* The last range has another size than the others. */
+static int64_t longest(const sli_ranges *ranges)
+{
+    return sli_larger(sli_range_at(ranges, 0).count, sli_range_at(ranges, ranges->count - 1).count);
+}
+
+static void set_thread_floats(gemm_job *job, int64_t scratch)
+{
+    int64_t most = job->use_matmul ? job->gemm->k : sli_smaller(job->gemm->k, 2 * WIDE_STEP - 1);
+    if (job->widens)
+        job->wide_floats = aligned_floats(longest(&job->rows) * most) +
+                           aligned_floats(longest(&job->columns) * most);
+    job->thread_floats = job->wide_floats + job->panel_floats + aligned_floats(scratch);
 }
 
 /* Finds the primitives for the panels' sizes; job->use_matmul tells whether there are any. */
@@ -120,16 +160,16 @@ static sl_status find_primitives(gemm_job *job)
         sli_range rows = sli_range_at(&job->rows, i / 2 ? job->rows.count - 1 : 0);
         sli_range columns = sli_range_at(&job->columns, i % 2 ? job->columns.count - 1 : 0);
         const sli_matmul_primitive **size = &job->sizes[i / 2][i % 2];
-        sli_matmul_shape shape = panel_shape(job->gemm, rows.count, columns.count);
+        sli_matmul_shape shape = panel_shape(job, rows.count, columns.count);
         SL_TRY(sli_matmul_find(job->cpu->matmul, &shape, size));
         job->use_matmul = *size != NULL;
         if (*size)
             scratch = sli_larger(scratch, sli_matmul_scratch_floats(*size));
-        if (!job->gemm->bf16)
+        if (!uses_bf16(job))
             job->panel_floats = sli_larger(job->panel_floats, rows.count * columns.count);
     }
-    job->panel_floats = sli_divide_up(job->panel_floats, 16) * 16;
-    job->thread_floats = job->panel_floats + sli_divide_up(scratch, 16) * 16;
+    job->panel_floats = aligned_floats(job->panel_floats);
+    set_thread_floats(job, scratch);
     return SL_OK;
 }
 
@@ -147,19 +187,67 @@ static bool has_epilogue(const sli_gemm *g)
     return g->bias || g->preactivation || g->activation || g->dropout.p > 0;
 }
 
+/* Rows and columns of a or b, with the distance of rows from and to *ld. Where they are widened,
+ * they go to *room, which moves on. */
+static const float *panel_of(const gemm_job *job, const void *matrix, int64_t *ld, sli_range rows,
+                             sli_range columns, float **room)
+{
+    int64_t first = rows.first * *ld + columns.first;
+    if (!job->widens)
+        return (const float *)matrix + first;
+    float *to = *room;
+    for (int64_t row = 0; row < rows.count; row++) {
+        sli_convert convert = {.from_bf16 = true,
+                               .from = (const uint16_t *)matrix + first + row * *ld,
+                               .to = to + row * columns.count};
+        job->cpu->kernels->convert(&convert, 0, columns.count);
+    }
+    *room += aligned_floats(rows.count * columns.count);
+    *ld = columns.count;
+    return to;
+}
+
+static const float *panel_of_a(const gemm_job *job, sli_range rows, sli_range inner, int64_t *ld,
+                               float **room)
+{
+    const sli_gemm *g = job->gemm;
+    *ld = g->lda;
+    return g->transpose_a ? panel_of(job, g->a, ld, inner, rows, room)
+                          : panel_of(job, g->a, ld, rows, inner, room);
+}
+
+static const float *panel_of_b(const gemm_job *job, sli_range inner, sli_range columns, int64_t *ld,
+                               float **room)
+{
+    const sli_gemm *g = job->gemm;
+    *ld = g->ldb;
+    return g->transpose_b ? panel_of(job, g->b, ld, columns, inner, room)
+                          : panel_of(job, g->b, ld, inner, columns, room);
+}
+
+static float *workspace_of(const gemm_job *job, int thread)
+{
+    return job->workspace ? job->workspace + thread * job->thread_floats : NULL;
+}
+
 static void sgemm_panel(void *argument, int64_t panel, int thread)
 {
-    (void)thread;
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
     sli_range rows = sli_range_at(&job->rows, panel % job->rows.count);
     sli_range columns = sli_range_at(&job->columns, panel / job->rows.count);
-    sli_sgemm_shape shape = {g->transpose_a, g->transpose_b, rows.count, columns.count,
-                             g->k,           g->lda,         g->ldb,     g->ldc};
-    const float *a = (const float *)g->a + rows.first * (g->transpose_a ? 1 : g->lda);
-    const float *b = (const float *)g->b + columns.first * (g->transpose_b ? g->ldb : 1);
-    float *c = g->c + rows.first * g->ldc + columns.first;
-    store_error(job, sli_sgemm(&shape, a, b, g->beta, c));
+    float *c = g->c + rows.first * g->ldc + columns.first, beta = g->beta;
+    sli_range inner = {0, 0};
+    do {
+        inner = (sli_range){inner.first + inner.count, wide_count(job, inner.first + inner.count)};
+        sli_sgemm_shape shape = {
+            g->transpose_a, g->transpose_b, rows.count, columns.count, inner.count, 0, 0, g->ldc};
+        float *room = workspace_of(job, thread);
+        const float *a = panel_of_a(job, rows, inner, &shape.lda, &room);
+        const float *b = panel_of_b(job, inner, columns, &shape.ldb, &room);
+        store_error(job, sli_sgemm(&shape, a, b, beta, c));
+        beta = 1;
+    } while (inner.first + inner.count < g->k);
     if (has_epilogue(g))
         job->cpu->kernels->epilogue(g, c, g->ldc, rows.first, rows.count, columns.first,
                                     columns.count);
@@ -174,10 +262,12 @@ static void matmul_panel(void *argument, int64_t panel, int thread)
     sli_range columns = sli_range_at(&job->columns, column);
     const sli_matmul_primitive *size =
         job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
-    float *product = job->workspace + thread * job->thread_floats;
-    store_error(job, sli_matmul_run(job->cpu->matmul, size, thread,
-                                    (const float *)g->a + rows.first * g->lda,
-                                    (const float *)g->b + columns.first * g->ldb, product,
+    float *room = workspace_of(job, thread), *product = room + job->wide_floats;
+    sli_range inner = {0, g->k};
+    int64_t ld;
+    const float *a = panel_of_a(job, rows, inner, &ld, &room);
+    const float *b = panel_of_b(job, inner, columns, &ld, &room);
+    store_error(job, sli_matmul_run(job->cpu->matmul, size, thread, a, b, product,
                                     product + job->panel_floats));
     job->cpu->kernels->epilogue(g, product, columns.count, rows.first, rows.count, columns.first,
                                 columns.count);
@@ -195,7 +285,7 @@ static void bf16_panel(void *argument, int64_t panel, int thread)
     const uint16_t *a = (const uint16_t *)g->a + rows.first * (g->transpose_a ? 1 : g->lda);
     const uint16_t *b = (const uint16_t *)g->b + columns.first * (g->transpose_b ? g->ldb : 1);
     float *c = g->c + rows.first * g->ldc + columns.first;
-    float *scratch = job->workspace + thread * job->thread_floats + job->panel_floats;
+    float *scratch = workspace_of(job, thread);
     store_error(job, sli_matmul_run(job->cpu->matmul, size, thread, a, b, c, scratch));
     if (has_epilogue(g))
         job->cpu->kernels->epilogue(g, c, g->ldc, rows.first, rows.count, columns.first,
@@ -204,14 +294,13 @@ static void bf16_panel(void *argument, int64_t panel, int thread)
 
 /* ---- The product ------------------------------------------------------------------------ */
 
-static sl_status run_matmul(sl_device *device, gemm_job *job)
+static sl_status run_panels(sl_device *device, gemm_job *job, sli_pool_task panel)
 {
     size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
     void *workspace;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &workspace));
     job->workspace = workspace;
-    sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count,
-                 job->gemm->bf16 ? bf16_panel : matmul_panel, job);
+    sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, panel, job);
     sli_device_release(device, SL_MEMORY_WORKSPACE, workspace, bytes);
     return SL_OK;
 }
@@ -223,42 +312,8 @@ static sl_status try_matmul(sl_device *device, gemm_job *job, const panel_rule *
     sli_matmul_lock(job->cpu->matmul);
     sl_status status = find_primitives(job);
     if (status == SL_OK && job->use_matmul)
-        status = run_matmul(device, job);
+        status = run_panels(device, job, uses_bf16(job) ? bf16_panel : matmul_panel);
     sli_matmul_unlock(job->cpu->matmul);
-    return status;
-}
-
-/* From a matrix's first element to its last: nothing behind the last row need be there. */
-static int64_t matrix_extent(int64_t rows, int64_t columns, int64_t ld)
-{
-    return rows > 0 ? (rows - 1) * ld + columns : 0;
-}
-
-/* Runs the product on f32 copies of its matrices. */
-static sl_status multiply_widened(sl_device *device, const sli_gemm *arguments)
-{
-    sli_gemm wide = *arguments;
-    int64_t a = wide.transpose_a ? matrix_extent(wide.k, wide.m, wide.lda)
-                                 : matrix_extent(wide.m, wide.k, wide.lda);
-    int64_t b = wide.transpose_b ? matrix_extent(wide.n, wide.k, wide.ldb)
-                                 : matrix_extent(wide.k, wide.n, wide.ldb);
-    size_t bytes = (size_t)(a + b) * sizeof(float);
-    void *room;
-    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &room));
-    wide.bf16 = false;
-    wide.a = room;
-    wide.b = (float *)room + a;
-    sli_convert of_a = {.count = a, .from_bf16 = true, .from = arguments->a, .to = room};
-    sli_convert of_b = {.count = b,
-                        .from_bf16 = true,
-                        .from = arguments->b,
-                        .to = (float *)room + a};
-    sl_status status = sli_device_convert(device, &of_a);
-    if (status == SL_OK)
-        status = sli_device_convert(device, &of_b);
-    if (status == SL_OK)
-        status = sli_cpu_gemm(device, &wide);
-    sli_device_release(device, SL_MEMORY_WORKSPACE, room, bytes);
     return status;
 }
 
@@ -266,18 +321,18 @@ sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
 {
     gemm_job job = {.cpu = sli_cpu(device), .gemm = arguments};
     atomic_init(&job.code, 0);
-    if (arguments->bf16 && arguments->k > 0) {
-        if (device->has_bf16)
-            SL_TRY(try_matmul(device, &job,
-                              arguments->transpose_a ? &bf16_transposed_rule : &bf16_rule));
-        if (!job.use_matmul)
-            return multiply_widened(device, arguments);
-    } else if (suits_matmul(arguments)) {
+    bool is_bf16 = arguments->bf16 && arguments->k > 0;
+    if (is_bf16 && device->has_bf16)
+        SL_TRY(
+            try_matmul(device, &job, arguments->transpose_a ? &bf16_transposed_rule : &bf16_rule));
+    job.widens = is_bf16 && !job.use_matmul;
+    if ((!is_bf16 || job.widens) && suits_matmul(arguments))
         SL_TRY(try_matmul(device, &job, &matmul_rule));
-    }
     if (!job.use_matmul) {
         choose_panels(&job, sgemm_rule(arguments));
-        sli_pool_run(job.cpu->pool, job.rows.count * job.columns.count, sgemm_panel, &job);
+        job.panel_floats = 0;
+        set_thread_floats(&job, 0);
+        SL_TRY(run_panels(device, &job, sgemm_panel));
     }
     sli_sgemm_shape shape = {.m = arguments->m, .n = arguments->n, .k = arguments->k};
     return sli_sgemm_error("gemm", &shape, atomic_load(&job.code));
