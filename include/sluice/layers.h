@@ -28,6 +28,13 @@ sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out);
 sl_status sl_activation_create(sl_activation activation, sl_module **out);
 sl_status sl_dropout_create(float p, sl_module **out);
 
+/* y = x + branch(x), where the branch keeps the shape: the residual connection of He et al., "Deep
+ * Residual Learning for Image Recognition" (2016). Takes *branch, whose parameters are then named
+ * "branch.…". `created` is the status of the call that made it, as for sl_module_append; on any
+ * error *branch is destroyed and NULL. Errors: `created`; of forward, SL_ERR_INVALID for a branch
+ * that gives another shape. */
+sl_status sl_residual_create(sl_status created, sl_module **branch, sl_module **out);
+
 /* torch.nn.MultiheadAttention as self-attention: [N, T, D] -> [N, T, D]; `in_proj_weight` [3D, D],
  * `in_proj_bias` [3D], `out_proj.weight` [D, D], `out_proj.bias` [D]. `dropout` is applied to the
  * probabilities. Errors: also SL_ERR_INVALID where `heads` does not divide `width`. */
