@@ -2,8 +2,10 @@
 
 #include "core/cgroup.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -21,6 +23,31 @@ uint64_t sli_usable_memory(const char *root)
     uint64_t memory = (uint64_t)machine.totalram * machine.mem_unit;
     uint64_t swap = (uint64_t)machine.totalswap * machine.mem_unit;
     return smaller_limit(smaller_limit(memory, limits.memory_bytes) + swap, limits.total_bytes);
+}
+
+/* Adds the line's KiB, as bytes, if it has the name. */
+static bool add_kib_of(const char *line, const char *name, uint64_t *bytes)
+{
+    size_t length = strlen(name);
+    if (strncmp(line, name, length) != 0)
+        return false;
+    *bytes += strtoull(line + length, NULL, 10) * 1024;
+    return true;
+}
+
+uint64_t sli_available_memory(const char *root)
+{
+    char path[PATH_MAX], line[128];
+    uint64_t bytes = 0;
+    bool is_known = false;
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (!add_kib_of(line, "SwapFree:", &bytes))
+            is_known |= add_kib_of(line, "MemAvailable:", &bytes);
+    if (file)
+        fclose(file);
+    return is_known ? bytes : UINT64_MAX;
 }
 
 uint64_t sli_resident_memory(void)
@@ -51,10 +78,11 @@ static bool has_room(const sli_memory_bound *bound, uint64_t held, size_t bytes)
 
 bool sli_memory_bound_reserve(sli_memory_bound *bound, size_t bytes)
 {
-    const size_t large = 1 << 20; /* for smaller blocks the resident memory is not read */
+    const size_t large = 1 << 20; /* for smaller blocks the files of /proc are not read */
     uint64_t taken = atomic_fetch_add(&bound->reserved_bytes, bytes);
     if (has_room(bound, taken, bytes) &&
-        (bytes < large || has_room(bound, sli_resident_memory(), bytes)))
+        (bytes < large ||
+         (has_room(bound, sli_resident_memory(), bytes) && bytes <= sli_available_memory(""))))
         return true;
     atomic_fetch_sub(&bound->reserved_bytes, bytes);
     return false;

@@ -14,6 +14,10 @@
  * other processes is not subtracted. `root` is "" except in tests. */
 uint64_t sli_usable_memory(const char *root);
 
+/* What processes can still have of the machine's memory and swap, as the kernel estimates it:
+ * without the pages of the others. UINT64_MAX where that cannot be read. */
+uint64_t sli_available_memory(const char *root);
+
 /* Bytes of the process's pages in memory that are not a file's; 0 where that cannot be read. */
 uint64_t sli_resident_memory(void);
 
@@ -25,7 +29,8 @@ typedef struct sli_memory_bound {
 
 void sli_memory_bound_init(sli_memory_bound *bound);
 
-/* False where `bytes` more do not fit: nothing is reserved then. Any thread may call. */
+/* False where `bytes` more do not fit, or other processes have left less: nothing is reserved then.
+ * Any thread may call. */
 bool sli_memory_bound_reserve(sli_memory_bound *bound, size_t bytes);
 void sli_memory_bound_release(sli_memory_bound *bound, size_t bytes);
 

@@ -131,10 +131,14 @@ sl_status sli_device_out_of_memory(sl_device *device, const char *what, size_t b
         used += (size_t)snprintf(holds + used, sizeof holds - used, "%s%s %" PRIu64, i ? ", " : "",
                                  sl_memory_category_name((sl_memory_category)i),
                                  stats.current_bytes[i]);
+    char left[64] = "";
+    uint64_t available = sli_available_memory("");
+    if (bytes > available)
+        snprintf(left, sizeof left, ", of which the host has %" PRIu64 " left", available);
     return sl_error(SL_ERR_MEMORY,
                     "%s: no memory for %zu bytes of %s; it holds these bytes: %s; the process can "
-                    "have %" PRIu64,
-                    device->name, bytes, what, holds, device->usable_bytes);
+                    "have %" PRIu64 "%s",
+                    device->name, bytes, what, holds, device->usable_bytes, left);
 }
 
 sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,

@@ -224,6 +224,9 @@ static void usable_memory_is_the_machines_or_what_the_group_has(void **state)
     assert_int_equal(sli_usable_memory(root), 1000000 + swap);
     write_text("sys/fs/cgroup/memory.swap.max", "0\n");
     assert_int_equal(sli_usable_memory(root), 1000000);
+    assert_true(sli_available_memory(root) == UINT64_MAX);
+    write_text("proc/meminfo", "MemTotal: 900 kB\nMemAvailable:     300 kB\nSwapFree:  20 kB\n");
+    assert_int_equal(sli_available_memory(root), 320 * 1024);
     remove_tree();
 }
 
