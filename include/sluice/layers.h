@@ -69,6 +69,11 @@ typedef struct sl_embedding_options {
  * position. */
 sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out);
 
+/* torch.nn.Embedding: i32 [N, T] -> [N, T, D], the rows of `weight` [ntokens, D] that the ids name.
+ * Initial values are uniform in ±0.1, where PyTorch's are normal. Errors: also, of forward,
+ * SL_ERR_INVALID for an id out of range, which the error names with its position. */
+sl_status sl_token_embedding_create(int64_t ntokens, int64_t width, sl_module **out);
+
 /* The tutorials' Decoder: [N, T, D] -> [N, T, ntokens]; `decoder.weight` uniform in ±0.1,
  * `decoder.bias` 0. */
 sl_status sl_decoder_create(int64_t width, int64_t ntokens, sl_module **out);

@@ -1,5 +1,6 @@
-/* The tutorials' Encoder: embedding * sqrt(D), plus the positional encoding, dropout. Only the ids
- * are saved for backward. */
+/* Rows of a table that ids name: alone, as torch.nn.Embedding, and as the tutorials' Encoder:
+ * embedding * sqrt(D), plus the positional encoding, dropout. Only the ids are saved for backward.
+ */
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -13,7 +14,7 @@ static const float WEIGHT_BOUND = 0.1f;
 typedef struct embedding {
     sl_embedding_options options;
     sl_parameter *weight; /* [ntokens, D] */
-    sl_parameter *pe;     /* [max_len, 1, D] */
+    sl_parameter *pe;     /* [max_len, 1, D]; NULL: the table alone */
 } embedding;
 
 /* ---- Forward and backward --------------------------------------------------------------- */
@@ -46,7 +47,7 @@ static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, cons
 
 static float scale_of(const embedding *self)
 {
-    return (float)sqrt((double)self->options.width);
+    return self->pe ? (float)sqrt((double)self->options.width) : 1;
 }
 
 static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
@@ -64,14 +65,16 @@ static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const
         .out = sl_tensor_f32(out),
     };
     SL_TRY(sli_parameter_values(self->weight, device, &arguments.table));
-    SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
-    arguments.positions += sl_pass_position(pass) * self->options.width;
+    if (self->pe) {
+        SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
+        arguments.positions += sl_pass_position(pass) * self->options.width;
+    }
     return sli_device_embedding(device, &arguments);
 }
 
 static sl_status check_length(const embedding *self, int64_t time)
 {
-    if (time > self->options.max_len)
+    if (self->pe && time > self->options.max_len)
         return sl_error(SL_ERR_INVALID,
                         "a sequence of %" PRId64 " tokens is longer than the %" PRId64
                         " positions that are encoded",
@@ -207,8 +210,21 @@ static int64_t embedding_saved_bytes(const sl_module *module, const sl_shape *in
     return sl_shape_count(in) * (int64_t)sizeof(int32_t);
 }
 
-static const sl_module_ops embedding_ops = {
+static const sl_module_ops encoder_ops = {
     .type = "Encoder",
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    .backward_input = embedding_backward_input,
+    .backward_weight = embedding_backward_weight,
+    .output_shape = embedding_output_shape,
+    .widths = embedding_widths,
+    .saved_bytes = embedding_saved_bytes,
+    .deferred_bytes = embedding_deferred_bytes,
+    .can_continue = sli_always_continues,
+};
+
+static const sl_module_ops table_alone_ops = {
+    .type = "Embedding",
     .forward = embedding_forward,
     .backward = embedding_backward,
     .backward_input = embedding_backward_input,
@@ -254,6 +270,16 @@ static sl_status add_holder(sl_module *module, const sl_module_ops *ops, const c
     return sl_module_add_child(module, name, child);
 }
 
+static sl_parameter_spec weight_spec(const sl_embedding_options *options)
+{
+    return (sl_parameter_spec){
+        .name = "weight",
+        .shape = sl_shape_2d(options->ntokens, options->width),
+        .low = -WEIGHT_BOUND,
+        .high = WEIGHT_BOUND,
+    };
+}
+
 static sl_status declare_parameters(sl_module *module, embedding *self)
 {
     const sl_embedding_options *options = &self->options;
@@ -263,22 +289,22 @@ static sl_status declare_parameters(sl_module *module, embedding *self)
         .shape = sl_shape_3d(options->max_len, 1, options->width),
         .fill = fill_positions,
     };
-    sl_parameter_spec weight = {
-        .name = "weight",
-        .shape = sl_shape_2d(options->ntokens, options->width),
-        .low = -WEIGHT_BOUND,
-        .high = WEIGHT_BOUND,
-    };
+    sl_parameter_spec weight = weight_spec(options);
     SL_TRY(add_holder(module, &position_ops, "pos_encoder", &pe, &self->pe));
     return add_holder(module, &table_ops, "encoder", &weight, &self->weight);
 }
 
+static sl_status check_tokens(const char *who, int64_t ntokens)
+{
+    if (ntokens >= 1 && ntokens <= INT32_MAX)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: ntokens must be 1 to %" PRId32 ", got %" PRId64, who,
+                    INT32_MAX, ntokens);
+}
+
 static sl_status check_options(const sl_embedding_options *options)
 {
-    if (options->ntokens < 1 || options->ntokens > INT32_MAX)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_embedding_create: ntokens must be 1 to %" PRId32 ", got %" PRId64,
-                        INT32_MAX, options->ntokens);
+    SL_TRY(check_tokens("sl_embedding_create", options->ntokens));
     if (options->width < 2 || options->width % 2)
         return sl_error(SL_ERR_INVALID,
                         "sl_embedding_create: the width must be even (sines and cosines of the "
@@ -291,18 +317,44 @@ static sl_status check_options(const sl_embedding_options *options)
     return sli_check_dropout("sl_embedding_create", options->dropout);
 }
 
-sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out)
+static sl_status create(const sl_module_ops *ops, const sl_embedding_options *options,
+                        sl_module **out, embedding **state)
 {
     *out = NULL;
+    *state = calloc(1, sizeof **state);
+    if (!*state)
+        return sl_error(SL_ERR_MEMORY, "no memory for an embedding");
+    (*state)->options = *options;
+    return sl_module_create(ops, *state, out); /* takes the state */
+}
+
+sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out)
+{
+    embedding *self;
+    *out = NULL;
     SL_TRY(check_options(options));
-    embedding *self = calloc(1, sizeof *self);
-    if (!self)
-        return sl_error(SL_ERR_MEMORY, "sl_embedding_create: no memory for an embedding");
-    self->options = *options;
+    SL_TRY(create(&encoder_ops, options, out, &self));
     if (self->options.max_len == 0)
         self->options.max_len = SL_MAX_POSITIONS;
-    SL_TRY(sl_module_create(&embedding_ops, self, out));
     sl_status status = declare_parameters(*out, self);
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
+}
+
+sl_status sl_token_embedding_create(int64_t ntokens, int64_t width, sl_module **out)
+{
+    embedding *self;
+    const sl_embedding_options options = {.ntokens = ntokens, .width = width};
+    *out = NULL;
+    SL_TRY(check_tokens("sl_token_embedding_create", ntokens));
+    if (width < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_token_embedding_create: the width must be at least 1, got %" PRId64,
+                        width);
+    SL_TRY(create(&table_alone_ops, &options, out, &self));
+    sl_parameter_spec weight = weight_spec(&options);
+    sl_status status = sl_module_add_parameter(*out, &weight, &self->weight);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

@@ -161,6 +161,49 @@ static void impossible_options_are_refused(void **state)
     assert_null(module);
 }
 
+/* ---- The table alone ------------------------------------------------------------------------ */
+
+static void table_alone_gives_its_rows(void **state)
+{
+    enum { NTOKENS = 4, WIDTH = 3 };
+    (void)state;
+    sl_module *module;
+    sl_device *device;
+    sl_pass *pass;
+    sl_tensor *out;
+    const sl_shape shape = sl_shape_2d(2, 2);
+    static const int32_t ids[] = {3, 0, 3, 1};
+    check_ok(sl_token_embedding_create(NTOKENS, WIDTH, &module));
+    check_ok(sl_device_create_cpu(1, &device));
+    sl_parameter_set *set = random_parameters(module, device);
+    assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 0)), "weight");
+    const float *weight = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 0)));
+    sl_tensor *in = integer_tensor(device, &shape, ids);
+    check_ok(sl_pass_create(&(sl_pass_options){.device = device}, &pass));
+    check_ok(sl_module_forward(module, pass, in, &out));
+    for (int i = 0; i < 4; i++)
+        assert_memory_equal(sl_tensor_f32(out) + i * WIDTH, weight + ids[i] * WIDTH,
+                            WIDTH * sizeof(float));
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_pass_destroy(&pass);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+}
+
+static void gradient_of_the_table_alone_matches_differences(void **state)
+{
+    (void)state;
+    sl_module *module;
+    check_ok(sl_token_embedding_create(5, 3, &module));
+    check_module(&(module_case){.module = module, .in = sl_shape_2d(2, 4), .id_count = 5});
+    sl_module_destroy(&module);
+    check_error(sl_token_embedding_create(0, 3, &module), SL_ERR_INVALID,
+                "sl_token_embedding_create: ntokens must be 1 to 2147483647, got 0");
+    check_error(sl_token_embedding_create(5, 0, &module), SL_ERR_INVALID, "at least 1, got 0");
+}
+
 int embedding_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -171,6 +214,8 @@ int embedding_tests(void)
         cmocka_unit_test(position_counts_only_when_asked),
         cmocka_unit_test(parts_do_not_run_alone),
         cmocka_unit_test(impossible_options_are_refused),
+        cmocka_unit_test(table_alone_gives_its_rows),
+        cmocka_unit_test(gradient_of_the_table_alone_matches_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
