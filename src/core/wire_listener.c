@@ -76,12 +76,17 @@ static void mark_failing(sli_wire_listener *listener, caller *rank, sli_wire_sta
     listener->failing++;
 }
 
+/* The caller to close where there are too many: the oldest of those that have not said hello, which
+ * a rank says at once, else the oldest of all. */
 static caller *oldest_unknown(sli_wire_listener *listener)
 {
     caller *oldest = NULL;
     for (int i = 0; i < listener->room; i++) {
         caller *one = &listener->callers[listener->options.ranks + i];
-        if (one->state != ABSENT && (!oldest || one->heard < oldest->heard))
+        if (one->state == ABSENT)
+            continue;
+        bool is_older = oldest && one->heard < oldest->heard;
+        if (!oldest || one->state < oldest->state || (one->state == oldest->state && is_older))
             oldest = one;
     }
     return oldest;
@@ -100,6 +105,62 @@ static caller *free_entry(sli_wire_listener *listener)
 
 /* ---- Calls -------------------------------------------------------------------------------- */
 
+/* Each rank calls once: a second caller with its number is closed. */
+static void answer_hello(sli_wire_listener *listener, caller *from)
+{
+    unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
+    sli_wire_read_bytes(&from->connection, hello, sizeof hello);
+    from->rank = sli_wire_read_hello(hello, listener->options.ranks);
+    if (from->rank < 0 || listener->callers[from->rank].state != ABSENT) {
+        close_unknown(from);
+        return;
+    }
+    from->state = PROVING;
+    randombytes_buf(nonce, sizeof nonce);
+    sli_wire_derive_keys(&from->connection, listener->key, true, hello, nonce);
+    if (!sli_wire_send_bytes(&from->connection, nonce, sizeof nonce) ||
+        !sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE}))
+        close_unknown(from);
+}
+
+static void admit_rank(sli_wire_listener *listener, caller *from, const char *host)
+{
+    int index = from->rank;
+    caller *rank = &listener->callers[index];
+    if (rank->state != ABSENT ||
+        !sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE})) {
+        close_unknown(from);
+        return;
+    }
+    *rank = *from;
+    rank->state = ADMITTED;
+    rank->heard = listener->clock.seconds;
+    from->state = ABSENT;
+    from->connection.fd = -1;
+    set_polling(listener, EPOLL_CTL_MOD, rank->connection.fd, (uint64_t)index);
+    listener->options.called(listener->options.owner, index, host);
+}
+
+static void read_unknown(sli_wire_listener *listener, caller *from)
+{
+    sli_wire_message proof;
+    sli_wire_state state = SLI_WIRE_NOTHING;
+    if (from->state == GREETING) {
+        state = sli_wire_fill(&from->connection, SLI_WIRE_HELLO_BYTES);
+        if (state == SLI_WIRE_MESSAGE)
+            answer_hello(listener, from);
+    }
+    if (from->state == PROVING) {
+        state = sli_wire_receive(&from->connection, &proof);
+        if (state == SLI_WIRE_MESSAGE) {
+            admit_rank(listener, from, proof.text);
+            return;
+        }
+    }
+    if (from->state != ABSENT && state != SLI_WIRE_NOTHING)
+        close_unknown(from);
+}
+
 static void add_caller(sli_wire_listener *listener, int fd)
 {
     caller *entry = free_entry(listener);
@@ -109,6 +170,7 @@ static void add_caller(sli_wire_listener *listener, int fd)
                                               .ranks = listener->options.ranks,
                                               .kinds = listener->options.kinds};
     set_polling(listener, EPOLL_CTL_ADD, fd, (uint64_t)(entry - listener->callers));
+    read_unknown(listener, entry); /* before others make it the oldest that has said nothing */
 }
 
 static void pause_accepting(sli_wire_listener *listener, bool pause)
@@ -140,61 +202,6 @@ static void accept_calls(sli_wire_listener *listener)
             return;
         }
     }
-}
-
-/* Each rank calls once: a second caller with its number is closed. */
-static void answer_hello(sli_wire_listener *listener, caller *from)
-{
-    unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
-    sli_wire_read_bytes(&from->connection, hello, sizeof hello);
-    from->rank = sli_wire_read_hello(hello, listener->options.ranks);
-    if (from->rank < 0 || listener->callers[from->rank].state != ABSENT) {
-        close_unknown(from);
-        return;
-    }
-    from->state = PROVING;
-    randombytes_buf(nonce, sizeof nonce);
-    sli_wire_derive_keys(&from->connection, listener->key, true, hello, nonce);
-    if (!sli_wire_send_bytes(&from->connection, nonce, sizeof nonce) ||
-        !sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE}))
-        close_unknown(from);
-}
-
-static void admit_rank(sli_wire_listener *listener, caller *from, const char *host)
-{
-    int index = from->rank;
-    caller *rank = &listener->callers[index];
-    if (rank->state != ABSENT ||
-        !sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE})) {
-        close_unknown(from);
-        return;
-    }
-    *rank = *from;
-    rank->state = ADMITTED;
-    from->state = ABSENT;
-    from->connection.fd = -1;
-    set_polling(listener, EPOLL_CTL_MOD, rank->connection.fd, (uint64_t)index);
-    listener->options.called(listener->options.owner, index, host);
-}
-
-static void read_unknown(sli_wire_listener *listener, caller *from)
-{
-    sli_wire_message proof;
-    sli_wire_state state = SLI_WIRE_NOTHING;
-    if (from->state == GREETING) {
-        state = sli_wire_fill(&from->connection, SLI_WIRE_HELLO_BYTES);
-        if (state == SLI_WIRE_MESSAGE)
-            answer_hello(listener, from);
-    }
-    if (from->state == PROVING) {
-        state = sli_wire_receive(&from->connection, &proof);
-        if (state == SLI_WIRE_MESSAGE) {
-            admit_rank(listener, from, proof.text);
-            return;
-        }
-    }
-    if (from->state != ABSENT && state != SLI_WIRE_NOTHING)
-        close_unknown(from);
 }
 
 /* ---- Ranks -------------------------------------------------------------------------------- */

@@ -2,8 +2,9 @@
  * processes that do not belong to the job.
  *
  * Those cannot keep ranks out. A caller has limited time to prove that it knows the key, and the
- * number of unproven callers is limited: beyond it the oldest one is closed. A rank whose call is
- * closed in this way calls again. Callers that have proved it have one entry for each rank. */
+ * number of unproven callers is limited: beyond it the oldest one is closed, of those that have not
+ * said hello if there are any. A rank whose call is closed in this way calls again. Callers that
+ * have proved it have one entry for each rank. */
 #ifndef SLI_CORE_WIRE_LISTENER_H
 #define SLI_CORE_WIRE_LISTENER_H
 

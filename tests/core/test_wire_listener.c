@@ -292,6 +292,42 @@ static void silent_strangers_do_not_keep_a_rank_out(void **state)
     sli_wire_listener_destroy(&self.listener);
 }
 
+/* Between its hello and its proof a rank says nothing: it keeps its place before strangers that
+ * have not even said hello, and is alive once it is in. */
+static void rank_with_a_slow_handshake_stays_and_is_not_silent(void **state)
+{
+    (void)state;
+    enum { STRANGERS = 200 }; /* more than there is room for */
+    int strangers[STRANGERS];
+    static const double silent_seconds = 1;
+    owner self;
+    unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
+    sli_wire_message message;
+    start(&self, 2, silent_seconds);
+    sli_wire_connection rank = {.fd = open_stranger(&self), .ranks = 2, .kinds = KINDS};
+    sli_wire_write_hello(1, hello);
+    assert_true(sli_wire_send_bytes(&rank, hello, sizeof hello));
+    while (sli_wire_fill(&rank, sizeof nonce) == SLI_WIRE_NOTHING)
+        sli_wire_listener_turn(self.listener, -1, 1);
+    sli_wire_read_bytes(&rank, nonce, sizeof nonce);
+    sli_wire_derive_keys(&rank, self.address.key, false, hello, nonce);
+    assert_int_equal(sli_wire_receive(&rank, &message), SLI_WIRE_MESSAGE);
+    for (int i = 0; i < STRANGERS; i++)
+        strangers[i] = open_stranger(&self);
+    double until = sli_wire_listener_seconds(self.listener) + silent_seconds + 1;
+    while (sli_wire_listener_seconds(self.listener) < until)
+        sli_wire_listener_turn(self.listener, -1, 1);
+    assert_true(sli_wire_send(&rank, &(sli_wire_message){.kind = SLI_WIRE_ALIVE, .text = "slow"}));
+    turn_until(&self, &self.called, 1);
+    sli_wire_listener_turn(self.listener, -1, 0);
+    assert_int_equal(self.ended, 0);
+    assert_string_equal(self.name, "slow");
+    for (int i = 0; i < STRANGERS; i++)
+        close(strangers[i]);
+    sli_wire_close(&rank);
+    sli_wire_listener_destroy(&self.listener);
+}
+
 /* ---- Open files --------------------------------------------------------------------------- */
 
 /* Sets the limit to the descriptors that are open, as the lowest free number tells. */
@@ -523,6 +559,7 @@ int wire_listener_tests(void)
         cmocka_unit_test(caller_without_the_key_or_a_free_rank_is_refused),
         cmocka_unit_test(hostile_rank_is_hung_up_on),
         cmocka_unit_test(silent_strangers_do_not_keep_a_rank_out),
+        cmocka_unit_test(rank_with_a_slow_handshake_stays_and_is_not_silent),
         cmocka_unit_test(rank_joins_where_strangers_have_taken_the_last_files),
         cmocka_unit_test(listener_without_files_waits_and_does_not_spin),
         cmocka_unit_test(more_ranks_than_the_soft_limit_of_files_can_join),
