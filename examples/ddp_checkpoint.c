@@ -3,8 +3,8 @@
  *
  *   ddp_checkpoint [DIRECTORY]        default: toy-checkpoint; `sluice checkpoint show` lists it
  *
- * One rank writes, because all have the same weights, and the state is gathered on it; the barrier
- * keeps the others from reading a checkpoint that is not there yet. */
+ * One rank writes, because all have the same weights; the others wait at the barrier. The device
+ * map says where each tensor goes when it is loaded, as torch.load's map_location. */
 #include "toy_model.h"
 
 #include <stdio.h>
@@ -60,13 +60,28 @@ static sl_status save(const replica *at, const char *path, int rank)
     return sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = parts, .part_count = 2});
 }
 
-static sl_status load(const replica *at, const char *path)
+/* The device map: every tensor goes to this rank's device. */
+static sl_device *own_device(void *context, const char *name)
+{
+    (void)name;
+    return ((const replica *)context)->device;
+}
+
+/* A part's tensors come in the order in which they were saved: the parameters'. */
+static sl_status load(replica *at, const char *path, int rank)
 {
     sl_checkpoint_reader *reader;
-    sl_checkpoint_part model;
-    SL_TRY(sl_pipe_get_state(at->pipe, &model));
+    sl_checkpoint_tensor *loaded = NULL;
+    size_t count = 0;
     SL_TRY(sl_checkpoint_open(path, &reader));
-    sl_status status = sl_checkpoint_read(reader, model.name, model.items, model.count);
+    sl_status status = sl_checkpoint_load(reader, "model", own_device, at, &loaded, &count);
+    for (size_t i = 0; i < count && status == SL_OK; i++) {
+        const sl_parameter *to = sl_parameter_set_get(sl_pipe_parameters(at->pipe, 0), (int)i);
+        printf("[RANK %d]: loaded %s to %s\n", rank, loaded[i].name,
+               sl_device_name(sl_tensor_device(loaded[i].tensor)));
+        status = sl_tensor_copy(sl_parameter_value(to), loaded[i].tensor);
+    }
+    sl_checkpoint_tensors_destroy(&loaded, count);
     if (status == SL_OK)
         status = sl_pipe_optimizer_load(at->optimizer, reader);
     sl_checkpoint_close(&reader);
@@ -93,7 +108,7 @@ static sl_status train_step(const replica *at)
 }
 
 /* The step after loading is, to the bit, the one after saving. */
-static sl_status save_load_and_train(sl_group *group, const replica *at, const char *path)
+static sl_status save_load_and_train(sl_group *group, replica *at, const char *path)
 {
     int rank = sl_group_rank(group);
     const float *weight = sl_tensor_f32(at->weights);
@@ -104,7 +119,7 @@ static sl_status save_load_and_train(sl_group *group, const replica *at, const c
     saved = *weight;
     SL_TRY(train_step(at));
     later = *weight;
-    SL_TRY(load(at, path));
+    SL_TRY(load(at, path, rank));
     SL_TRY(train_step(at));
     printf("[RANK %d]: first weight saved %.9g, a step later %.9g, from the checkpoint %.9g\n",
            rank, (double)saved, (double)later, (double)*weight);

@@ -112,6 +112,9 @@ diff expected printed || fail "own_schedule printed the lines marked >, expected
 grep -c "first weight saved .*, a step later \(.*\), from the checkpoint \1\$" printed >equal || true
 [ "$(cat equal)" = 2 ] || fail "a step after loading differs from one after saving: $(cat printed)"
 one_value "from the checkpoint" 2
+for rank in 0 1; do # the device map
+    [ "$(grep -c "^\[RANK $rank\]: loaded [02]\.[a-z]* to cpu:$rank\$" printed)" = 4 ] || fail "rank $rank loaded: $(cat printed)"
+done
 ! grep -q "saved $(head -n 1 values)," printed || fail "the step after loading changed nothing"
 "$SLUICE_PROGRAM" checkpoint verify saved >/dev/null || fail "ddp_checkpoint left no checkpoint"
 
