@@ -70,10 +70,40 @@ static void training_converts_each_weight_once_a_step(void **state)
                                                   .writer_arg = test_schedules[kind]});
 }
 
+static void copy_values(const test_pipe *from, const test_pipe *to)
+{
+    for (int stage = 0; stage < sl_pipe_stages(from->pipe); stage++) {
+        const sl_parameter_set *source = sl_pipe_parameters(from->pipe, stage),
+                               *target = sl_pipe_parameters(to->pipe, stage);
+        for (int i = 0; i < sl_parameter_set_count(source); i++)
+            check_ok(sl_tensor_copy(sl_parameter_value(sl_parameter_set_get(target, i)),
+                                    sl_parameter_value(sl_parameter_set_get(source, i))));
+    }
+}
+
+/* And not copies of older ones: a pipe that began with others gives the same bits. */
+static void step_multiplies_with_the_newest_weights(void **state)
+{
+    (void)state;
+    for (int stages = 1; stages <= 3; stages++) {
+        sl_pipe_options options = {.stages = stages, .precision = SL_PRECISION_BF16, .seed = 1};
+        test_pipe trained = open_linears(options);
+        options.seed = 2;
+        test_pipe fresh = open_linears(options);
+        (void)train(&trained, false);
+        pipe_sgd_step(&trained, 0.5f);
+        copy_values(&trained, &fresh);
+        assert_true(train(&fresh, false) == train(&trained, false));
+        close_pipe(&trained);
+        close_pipe(&fresh);
+    }
+}
+
 int weight_conversion_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_converts_each_weight_once_a_step),
+        cmocka_unit_test(step_multiplies_with_the_newest_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
