@@ -409,8 +409,8 @@ sl_status sl_weights_load_partial(sl_pipe *pipe, const char *path,
                                                         const char *reason),
                                   void *context);
 
-/* The options of the model that weights were saved from, its context included. Errors: SL_ERR_FORMAT where the metadata
- * do not have them. */
+/* The options of the model that weights were saved from, its context included. Errors:
+ * SL_ERR_FORMAT where the metadata do not have them. */
 sl_status sl_weights_model(const char *path, sl_model_options *out);
 
 /* The path of the vocabulary beside weights: "dir/model.safetensors",

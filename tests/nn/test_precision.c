@@ -1,6 +1,7 @@
 /* Layers in bf16 against the same layers in f32: outputs and gradients within rounding, the same
  * bits for backward at once and in halves, and half the bytes kept. (parity/layers compares with
  * PyTorch in double precision.) */
+#include "device/device_base.h"
 #include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
@@ -329,6 +330,128 @@ static void outputs_between_modules_are_bf16(void **state)
     sl_device_destroy(&device);
 }
 
+/* ---- What attention rounds ------------------------------------------------------------------ */
+
+enum { HEAD = 4 };
+
+/* The output's first element at the second of two positions, e0 and e1 + e2, of one head with these
+ * first two rows of the weights of q, k and v. 1 + 1/512 is the sum of two products, and 1 in bf16.
+ */
+static float attend(sl_precision precision, const float rows[3][2][HEAD])
+{
+    static const float inputs[2][HEAD] = {{1, 0, 0, 0}, {0, 1, 1, 0}};
+    float in_proj[3][HEAD][HEAD] = {{{0}}}, out_proj[HEAD][HEAD] = {{0}}, zeros[3 * HEAD] = {0};
+    const float *const values[] = {&in_proj[0][0][0], zeros, &out_proj[0][0], zeros};
+    const sl_shape shape = sl_shape_3d(1, 2, HEAD);
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    sl_pass *pass;
+    sl_tensor *out;
+    for (int matrix = 0; matrix < 3; matrix++)
+        memcpy(in_proj[matrix], rows[matrix], sizeof rows[matrix]);
+    for (int i = 0; i < HEAD; i++)
+        out_proj[i][i] = 1;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_self_attention_create(HEAD, 1, 0, SL_MASK_NONE, &module));
+    check_ok(sl_parameter_set_create(
+        module, 0, 0,
+        &(sl_parameter_set_options){.device = device, .precision = precision, .no_gradients = true},
+        &set));
+    for (int i = 0; i < 4; i++)
+        check_ok(sl_tensor_write(sl_parameter_value(sl_parameter_set_get(set, i)), values[i]));
+    check_ok(sl_parameter_set_convert(set));
+    check_ok(sl_pass_create(&(sl_pass_options){.device = device, .precision = precision}, &pass));
+    sl_tensor *in = float_tensor(device, &shape, &inputs[0][0]);
+    check_ok(sl_module_forward(module, pass, in, &out));
+    float result = sl_tensor_f32(out)[HEAD];
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_pass_destroy(&pass);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+    return result;
+}
+
+/* Where q, k and v are rounded, the scores of both positions are equal, and the values are 1 and
+ * -1. */
+static void attention_in_bf16_rounds_queries_keys_and_values(void **state)
+{
+    static const float tiny = 1.0f / 512;
+    static const struct {
+        float rows[3][2][HEAD];
+        float rounded;
+    } cases[] = {
+        {{{{1, 1, tiny}, {-1, -1}}, {{0, 128}, {0, 128}}, {{0, 1}}}, 0.5f},
+        {{{{128, 128}}, {{1, 1, tiny}}, {{0, 1}}}, 0.5f},
+        {{{{0}}, {{0}}, {{-1, 1, tiny}}}, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_float_equal(attend(SL_PRECISION_BF16, cases[i].rows), cases[i].rounded, 1e-5);
+        assert_true(attend(SL_PRECISION_F32, cases[i].rows) > cases[i].rounded + 5e-4f);
+    }
+}
+
+/* A device may round more than the layer does: it is told of bf16 by a flag. */
+typedef struct listening_device {
+    sli_device_ops ops; /* first: a device points to it */
+    const sli_device_ops *real;
+    int calls, in_bf16; /* of attention, forward and backward */
+} listening_device;
+
+static listening_device *listener_of(sl_device *device, bool bf16)
+{
+    listening_device *listener = (listening_device *)device->ops;
+    listener->calls++;
+    listener->in_bf16 += bf16;
+    return listener;
+}
+
+static sl_status hear_attention(sl_device *device, const sli_attention *arguments)
+{
+    return listener_of(device, arguments->bf16)->real->attention(device, arguments);
+}
+
+static sl_status hear_attention_backward(sl_device *device, const sli_attention_backward *arguments)
+{
+    return listener_of(device, arguments->bf16)->real->attention_backward(device, arguments);
+}
+
+static void devices_are_told_that_attention_is_in_bf16(void **state)
+{
+    (void)state;
+    const sl_shape shape = sl_shape_3d(2, 3, HEAD);
+    for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++) {
+        sl_device *device;
+        sl_module *module;
+        sl_tensor *out;
+        sl_pass *pass;
+        check_ok(sl_device_create_cpu(1, &device));
+        listening_device listener = {.ops = *device->ops, .real = device->ops};
+        listener.ops.attention = hear_attention;
+        listener.ops.attention_backward = hear_attention_backward;
+        device->ops = &listener.ops;
+        check_ok(sl_self_attention_create(HEAD, 2, 0, SL_MASK_CAUSAL, &module));
+        sl_parameter_set *set = parameters_of(module, device, precision);
+        check_ok(sl_pass_create(
+            &(sl_pass_options){.device = device, .keep = true, .precision = precision}, &pass));
+        sl_tensor *in = random_tensor(device, &shape, 1);
+        check_ok(sl_module_forward(module, pass, in, &out));
+        check_ok(sl_module_backward(module, pass, out, NULL));
+        assert_int_equal(listener.calls, 2);
+        assert_int_equal(listener.in_bf16, precision == SL_PRECISION_BF16 ? 2 : 0);
+        sl_tensor_destroy(&in);
+        sl_tensor_destroy(&out);
+        sl_pass_destroy(&pass);
+        sl_parameter_set_destroy(&set);
+        sl_module_destroy(&module);
+        device->ops = listener.real;
+        sl_device_destroy(&device);
+    }
+}
+
 static void a_cpu_refuses_tf32(void **state)
 {
     (void)state;
@@ -354,6 +477,8 @@ int precision_tests(void)
         cmocka_unit_test(cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32),
         cmocka_unit_test(cross_entropy_in_bf16_panels_agrees_with_f32),
         cmocka_unit_test(outputs_between_modules_are_bf16),
+        cmocka_unit_test(attention_in_bf16_rounds_queries_keys_and_values),
+        cmocka_unit_test(devices_are_told_that_attention_is_in_bf16),
         cmocka_unit_test(a_cpu_refuses_tf32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
