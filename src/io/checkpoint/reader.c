@@ -1,7 +1,7 @@
 /* Opening. First the files are listed: by a checkpoint's state.json, by Hugging Face's index, or a
  * model's one file. Then each is opened and compared with what the list says of it; the headers of
  * tensor files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
-#define _GNU_SOURCE /* asprintf */
+#define _GNU_SOURCE /* asprintf, O_PATH */
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
@@ -9,6 +9,7 @@
 #include "core/replace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -248,33 +249,41 @@ static sl_status open_listed(const char *path, list_files list, sl_checkpoint_re
     return status;
 }
 
-/* The directory that a path leads to. */
-static bool identify(const char *path, struct stat *out)
+/* Opens a directory to hold it: while it is held, no other has its inode number. -1: there is none.
+ */
+static int hold_directory(const char *path)
 {
-    return stat(path, out) == 0 && S_ISDIR(out->st_mode);
+    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+static bool is_still_at(int directory, const char *path)
+{
+    struct stat held, found;
+    bool exists = stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+    if (directory < 0 || fstat(directory, &held) != 0)
+        return !exists;
+    return exists && held.st_dev == found.st_dev && held.st_ino == found.st_ino;
 }
 
 /* Opens a directory, which another process may replace meanwhile: what is then missing or of
  * another checkpoint is no damage, and the directory that has its name now is opened. */
 static sl_status open_whole(const char *path,
-                            sl_status (*open)(const char *path, sl_checkpoint_reader **out),
+                            sl_status (*read_lists)(const char *path, sl_checkpoint_reader **out),
                             sl_checkpoint_reader **out)
 {
     enum { ATTEMPTS = 20 };
     sl_status status = SL_OK;
+    bool is_final = false;
     *out = NULL;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        struct stat before, after;
+    for (int attempt = 0; attempt < ATTEMPTS && !is_final; attempt++) {
         char *found;
         SL_TRY(sli_replace_directory_find(path, &found));
-        bool was_there = identify(found, &before);
-        status = open(found, out);
-        bool is_there = identify(found, &after);
+        int directory = hold_directory(found);
+        status = read_lists(found, out);
+        is_final = status == SL_OK || is_still_at(directory, found);
+        if (directory >= 0)
+            close(directory);
         free(found);
-        if (status == SL_OK ||
-            (was_there == is_there &&
-             (!is_there || (before.st_dev == after.st_dev && before.st_ino == after.st_ino))))
-            break;
     }
     return status;
 }
@@ -311,12 +320,12 @@ static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
 
 sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out)
 {
-    struct stat unused;
+    struct stat seen;
     const sli_checkpoint_tensors *model;
     char *found;
     *out = NULL;
     SL_TRY(sli_replace_directory_find(path, &found));
-    bool is_directory = identify(found, &unused);
+    bool is_directory = stat(found, &seen) == 0 && S_ISDIR(seen.st_mode);
     free(found);
     if (!is_directory)
         return open_listed(path, ends_with(path, ".index.json") ? list_index : list_file, out);
