@@ -244,7 +244,7 @@ typedef struct sl_stage_plan {
     int64_t parameter_bytes, optimizer_bytes;
     int64_t gradient_bytes;   /* with the sums of shards, where a replica has several */
     int64_t activation_bytes; /* peak, from the schedule's table and what modules save, with the
-                                 gradients that may have to wait for the stage */
+                                 inputs and gradients that may have to wait for the stage */
     int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
     int64_t best_bytes; /* the copy of the best parameters, which each process has once, on the
                            devices of its first replica; 0 where there is one validation only, after

@@ -1,12 +1,10 @@
-/* What a run will need, from shapes and the schedule's table: a replica's stages and a host's
- * ranks. */
+/* What a run will need: a replica's stages and a host's ranks. */
+#include "train/plan.h"
 #include "core/error.h"
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"
 #include "device/device.h"
-#include "nn/layers.h"
 #include "nn/module.h"
-#include "train/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -32,160 +30,6 @@ static sl_status name_devices(const sl_train_options *options, int replica, sl_p
     return SL_OK;
 }
 
-/* One micro-batch in one stage. A module's workspace is less than what it saves. */
-typedef struct micro_plan {
-    int64_t input, output; /* bytes; 0 for the first stage's input, ids that the caller owns */
-    int64_t saved;         /* from forward to backward, or to its input's half */
-    int64_t deferred;      /* between backward's halves */
-    int64_t halfway;       /* during backward's first half: what some modules have saved and the
-                              others deferred, one of them both */
-    int64_t workspace;
-} micro_plan;
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t bytes_of(const sl_shape *shape)
-{
-    return sl_shape_count(shape) * (int64_t)sizeof(float);
-}
-
-/* Bytes of f32 as they are kept and sent, but for a module's exact ones. */
-static int64_t kept_bytes(const sl_train_options *options, int64_t bytes)
-{
-    return options->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
-}
-
-/* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
- * output, the decoder's input, for the loss, which takes the decoder over. */
-static sl_status plan_micro(const sl_train_options *options, const sl_module *model,
-                            const sl_stage_plan *stage, sl_shape *shape, micro_plan *out)
-{
-    int last = sl_module_child_count(model) - 1;
-    *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(options, bytes_of(shape)) : 0};
-    for (int i = stage->first; i < stage->first + stage->count; i++) {
-        const sl_module *module = sl_module_child(model, i);
-        sl_shape next;
-        SL_TRY(sl_module_output_shape(module, shape, &next));
-        int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
-        int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
-        int64_t needed = i == last
-                             ? sli_cross_entropy_workspace_bytes(rows, classes, options->precision)
-                             : saved;
-        int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
-        out->saved += kept_bytes(options, saved - exact) + exact;
-        out->halfway = larger(out->halfway, out->saved - out->deferred);
-        out->deferred += kept_bytes(options, sl_module_deferred_bytes(module, shape));
-        out->workspace = larger(out->workspace, needed);
-        if (i < last)
-            *shape = next;
-    }
-    out->halfway += out->deferred;
-    out->output = kept_bytes(options, bytes_of(shape));
-    return SL_OK;
-}
-
-/* What a stage holds while its rank goes along its row. */
-typedef struct stage_use {
-    int64_t held; /* bytes of passes and of inputs that wait for a recomputation */
-    int under_way, most_under_way;
-} stage_use;
-
-static void count_action(sl_action action, const micro_plan *micro, stage_use *use)
-{
-    switch (action.kind) {
-    case SL_ACTION_FORWARD:
-        use->held += action.discards ? micro->input : micro->saved;
-        use->under_way++;
-        break;
-    case SL_ACTION_RECOMPUTE:
-        use->held += micro->saved - micro->input;
-        break;
-    case SL_ACTION_BACKWARD:
-        use->held -= micro->saved;
-        use->under_way--;
-        break;
-    case SL_ACTION_BACKWARD_INPUT:
-        use->held += micro->deferred - micro->saved;
-        use->under_way--;
-        break;
-    case SL_ACTION_BACKWARD_WEIGHT:
-        use->held -= micro->deferred;
-        break;
-    }
-    if (use->under_way > use->most_under_way)
-        use->most_under_way = use->under_way;
-}
-
-/* What each stage of a pipeline rank holds when the rank holds most. */
-static void plan_pipeline_rank(const sl_schedule *schedule, int rank, const micro_plan *micros,
-                               stage_use *uses, sl_plan *out)
-{
-    const sl_action *row;
-    int count = sl_schedule_actions(schedule, rank, &row);
-    int64_t others = 0, most = 0; /* what the rank's other stages hold; its most */
-    for (int i = 0; i < count; i++) {
-        stage_use *use = &uses[row[i].stage];
-        const micro_plan *micro = &micros[row[i].stage];
-        int64_t during = use->held + micro->halfway - micro->saved;
-        others -= use->held;
-        count_action(row[i], micro, use);
-        int64_t held = use->held;
-        if (row[i].kind == SL_ACTION_BACKWARD_INPUT)
-            held = larger(held, during);
-        if (others + held > most) {
-            most = others + held;
-            for (int s = 0; s < out->stages; s++)
-                if (sl_schedule_placement(schedule)[s] == rank)
-                    out->stage[s].activation_bytes = s == row[i].stage ? held : uses[s].held;
-        }
-        others += use->held;
-    }
-}
-
-/* A stage's peak with micro-batches of `rows` rows: what its passes hold, the inputs of the others
- * that are under way, the output that is being made, and, where the next stage is the faster one,
- * gradients that wait. */
-static sl_status plan_activations(const sl_train_options *options, int64_t rows,
-                                  const sl_module *model, const sl_schedule *schedule, sl_plan *out)
-{
-    sl_shape shape = sl_shape_2d(rows, options->bptt);
-    micro_plan micros[SL_MAX_STAGES];
-    stage_use uses[SL_MAX_STAGES] = {{0}};
-    for (int s = 0; s < out->stages; s++) {
-        SL_TRY(plan_micro(options, model, &out->stage[s], &shape, &micros[s]));
-        out->stage[s].workspace_bytes = micros[s].workspace;
-    }
-    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
-        plan_pipeline_rank(schedule, rank, micros, uses, out);
-    for (int s = 0; s < out->stages; s++) {
-        bool last = s + 1 == out->stages;
-        out->stage[s].activation_bytes += (last ? 1 : uses[s].most_under_way) * micros[s].output;
-    }
-    return SL_OK;
-}
-
-/* An evaluation keeps nothing, but its batch may be larger: inputs that wait, and a module's input
- * and output. */
-static sl_status plan_evaluation(const sl_train_options *options, const sl_module *model,
-                                 sl_plan *out)
-{
-    int64_t rows = options->eval_batch_size;
-    int micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
-    sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
-    for (int s = 0; s < out->stages; s++) {
-        sl_stage_plan *stage = &out->stage[s];
-        micro_plan micro;
-        SL_TRY(plan_micro(options, model, stage, &shape, &micro));
-        stage->activation_bytes =
-            larger(stage->activation_bytes, micros * micro.input + 2 * micro.output);
-        stage->workspace_bytes = larger(stage->workspace_bytes, micro.workspace);
-    }
-    return SL_OK;
-}
-
 static sl_stage_plan *find_stage(sl_plan *plan, sl_module *module)
 {
     sl_stage_plan *stage = plan->stage;
@@ -208,7 +52,7 @@ static sl_status add_tied(sl_parameter *tied, void *arg)
     const tie_plan *of = arg;
     sl_stage_plan *user = find_stage(of->plan, tied->module);
     sl_stage_plan *owner = find_stage(of->plan, tied->tied_to->module);
-    int64_t bytes = bytes_of(sl_parameter_shape(tied)),
+    int64_t bytes = sl_shape_count(sl_parameter_shape(tied)) * (int64_t)sizeof(float),
             own = sli_layout_pipeline_ranks_of_rank(of->options);
     bool is_trained = sli_parameter_is_trained(tied);
     if (is_trained)
@@ -306,9 +150,10 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     if (status == SL_OK)
         status = sl_schedule_recompute(schedule, options->recompute);
     if (status == SL_OK)
-        status = plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
+        status =
+            sli_plan_training_step(options, (rows + micros - 1) / micros, model, schedule, out);
     sl_schedule_destroy(&schedule);
-    return status == SL_OK ? plan_evaluation(options, model, out) : status;
+    return status == SL_OK ? sli_plan_evaluation(options, model, out) : status;
 }
 
 /* ---- All ranks of a host -------------------------------------------------------------------- */

@@ -1,0 +1,221 @@
+/* What each stage's device holds of activations, from shapes and the schedule's table.
+ *
+ * Which rank runs ahead of which differs from run to run, so what waits between two stages is
+ * bounded. A stage's micro-batch is *under way* from its forward to its backward.
+ *
+ *   - What stage s has sent to s + 1 comes back as a gradient of the same size. The output, where
+ * it still waits to be sent, and its gradient, where that waits to be taken, are never there at
+ *     once: no more of both than micro-batches under way.
+ *   - Stage s - 1 has no more than `most` micro-batches under way, and one that has left s by its
+ *     backward may still be. So the inputs that wait for s are no more than `most` less those under
+ *     way at s, nor more than are still to come. */
+#include "train/plan.h"
+
+#include "core/error.h"
+#include "device/device.h"
+#include "nn/layers.h"
+#include "nn/module.h"
+
+/* ---- One micro-batch ---------------------------------------------------------------------- */
+
+/* One micro-batch in one stage. A module's workspace is less than what it saves. */
+typedef struct micro_plan {
+    int64_t input, output; /* bytes; 0 for the first stage's input, ids that the caller owns */
+    int64_t saved;         /* from forward to backward, or to its input's half */
+    int64_t deferred;      /* between backward's halves */
+    int64_t halfway;       /* during backward's first half: what some modules have saved and the
+                              others deferred, one of them both */
+    int64_t workspace;
+} micro_plan;
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t bytes_of(const sl_shape *shape)
+{
+    return sl_shape_count(shape) * (int64_t)sizeof(float);
+}
+
+/* Bytes of f32 as they are kept and sent, but for a module's exact ones. */
+static int64_t kept_bytes(const sl_train_options *options, int64_t bytes)
+{
+    return options->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
+}
+
+/* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
+ * output, the decoder's input, for the loss, which takes the decoder over. */
+static sl_status plan_micro(const sl_train_options *options, const sl_module *model,
+                            const sl_stage_plan *stage, sl_shape *shape, micro_plan *out)
+{
+    int last = sl_module_child_count(model) - 1;
+    *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(options, bytes_of(shape)) : 0};
+    for (int i = stage->first; i < stage->first + stage->count; i++) {
+        const sl_module *module = sl_module_child(model, i);
+        sl_shape next;
+        SL_TRY(sl_module_output_shape(module, shape, &next));
+        int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
+        int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
+        int64_t needed = i == last
+                             ? sli_cross_entropy_workspace_bytes(rows, classes, options->precision)
+                             : saved;
+        int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
+        out->saved += kept_bytes(options, saved - exact) + exact;
+        out->halfway = larger(out->halfway, out->saved - out->deferred);
+        out->deferred += kept_bytes(options, sl_module_deferred_bytes(module, shape));
+        out->workspace = larger(out->workspace, needed);
+        if (i < last)
+            *shape = next;
+    }
+    out->halfway += out->deferred;
+    out->output = kept_bytes(options, bytes_of(shape));
+    return SL_OK;
+}
+
+/* ---- A training step ---------------------------------------------------------------------- */
+
+/* A stage while its rank goes along its row. */
+typedef struct stage_use {
+    const micro_plan *micro;
+    bool is_last;
+    int64_t held;        /* bytes of passes and of inputs that wait for a recomputation */
+    int under_way, most; /* micro-batches now, and at most in the step */
+    int most_before;     /* at most in the stage before it */
+    int to_come;         /* micro-batches that have not gone forward */
+} stage_use;
+
+static void count_action(sl_action action, stage_use *use)
+{
+    const micro_plan *micro = use->micro;
+    switch (action.kind) {
+    case SL_ACTION_FORWARD:
+        use->held += action.discards ? micro->input : micro->saved;
+        use->under_way++;
+        use->to_come--;
+        break;
+    case SL_ACTION_RECOMPUTE:
+        use->held += micro->saved - micro->input;
+        break;
+    case SL_ACTION_BACKWARD:
+        use->held -= micro->saved;
+        use->under_way--;
+        break;
+    case SL_ACTION_BACKWARD_INPUT:
+        use->held += micro->deferred - micro->saved;
+        use->under_way--;
+        break;
+    case SL_ACTION_BACKWARD_WEIGHT:
+        use->held -= micro->deferred;
+        break;
+    }
+    if (use->under_way > use->most)
+        use->most = use->under_way;
+}
+
+/* With what waits for the stage, and the gradient that the last one works on. */
+static int64_t most_bytes(const stage_use *use)
+{
+    int inputs = use->most_before - use->under_way;
+    inputs = inputs < use->to_come ? inputs : use->to_come;
+    return use->held + inputs * use->micro->input +
+           (use->is_last ? 1 : use->under_way) * use->micro->output;
+}
+
+/* While the action runs: a forward has its output already, a backward its gradient still. */
+static int64_t most_bytes_during(sl_action action, const stage_use *before, const stage_use *after)
+{
+    const micro_plan *micro = before->micro;
+    stage_use during = action.kind == SL_ACTION_FORWARD ? *after : *before;
+    during.held = larger(before->held, after->held);
+    if (action.kind == SL_ACTION_BACKWARD_INPUT)
+        during.held = larger(during.held, before->held - micro->saved + micro->halfway);
+    bool makes_output_again = action.kind == SL_ACTION_RECOMPUTE && !before->is_last;
+    return most_bytes(&during) + (makes_output_again ? micro->output : 0);
+}
+
+/* What each stage of a pipeline rank holds when the rank holds most. */
+static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl_plan *out)
+{
+    const sl_action *row;
+    const int *placement = sl_schedule_placement(schedule);
+    int count = sl_schedule_actions(schedule, rank, &row);
+    int64_t all = 0, most = 0; /* bytes of the rank between two actions, and in one */
+    for (int s = 0; s < out->stages; s++)
+        all += placement[s] == rank ? most_bytes(&uses[s]) : 0;
+    for (int i = 0; i < count; i++) {
+        stage_use *use = &uses[row[i].stage], before = *use;
+        count_action(row[i], use);
+        int64_t during = most_bytes_during(row[i], &before, use);
+        all -= most_bytes(&before);
+        if (all + during > most) {
+            most = all + during;
+            for (int s = 0; s < out->stages; s++)
+                if (placement[s] == rank)
+                    out->stage[s].activation_bytes =
+                        &uses[s] == use ? during : most_bytes(&uses[s]);
+        }
+        all += most_bytes(use);
+    }
+}
+
+/* The stages before the step. */
+static void start_step(const sl_schedule *schedule, const micro_plan *micros, stage_use *uses)
+{
+    int stages = sl_schedule_stages(schedule);
+    for (int s = 0; s < stages; s++)
+        uses[s] = (stage_use){.micro = &micros[s],
+                              .is_last = s + 1 == stages,
+                              .to_come = sl_schedule_micros(schedule)};
+}
+
+static void count_actions(const sl_schedule *schedule, stage_use *uses)
+{
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
+        const sl_action *row;
+        int count = sl_schedule_actions(schedule, rank, &row);
+        for (int i = 0; i < count; i++)
+            count_action(row[i], &uses[row[i].stage]);
+    }
+}
+
+sl_status sli_plan_training_step(const sl_train_options *options, int64_t rows,
+                                 const sl_module *model, const sl_schedule *schedule, sl_plan *plan)
+{
+    sl_shape shape = sl_shape_2d(rows, options->bptt);
+    micro_plan micros[SL_MAX_STAGES];
+    stage_use counted[SL_MAX_STAGES], uses[SL_MAX_STAGES];
+    for (int s = 0; s < plan->stages; s++) {
+        SL_TRY(plan_micro(options, model, &plan->stage[s], &shape, &micros[s]));
+        plan->stage[s].workspace_bytes = micros[s].workspace;
+    }
+    start_step(schedule, micros, counted);
+    count_actions(schedule, counted);
+    start_step(schedule, micros, uses);
+    for (int s = 1; s < plan->stages; s++)
+        uses[s].most_before = counted[s - 1].most;
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
+        plan_rank(schedule, rank, uses, plan);
+    return SL_OK;
+}
+
+/* ---- An evaluation -------------------------------------------------------------------------- */
+
+/* An evaluation keeps nothing, but its batch may be larger: inputs that wait, and a module's input
+ * and output. */
+sl_status sli_plan_evaluation(const sl_train_options *options, const sl_module *model,
+                              sl_plan *plan)
+{
+    int64_t rows = options->eval_batch_size;
+    int micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
+    sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
+    for (int s = 0; s < plan->stages; s++) {
+        sl_stage_plan *stage = &plan->stage[s];
+        micro_plan micro;
+        SL_TRY(plan_micro(options, model, stage, &shape, &micro));
+        stage->activation_bytes =
+            larger(stage->activation_bytes, micros * micro.input + 2 * micro.output);
+        stage->workspace_bytes = larger(stage->workspace_bytes, micro.workspace);
+    }
+    return SL_OK;
+}
