@@ -160,13 +160,11 @@ static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl
 }
 
 /* The stages before the step. */
-static void start_step(const sl_schedule *schedule, const micro_plan *micros, stage_use *uses)
+static void start_step(int stages, int micro_count, const micro_plan *micros, stage_use *uses)
 {
-    int stages = sl_schedule_stages(schedule);
     for (int s = 0; s < stages; s++)
-        uses[s] = (stage_use){.micro = &micros[s],
-                              .is_last = s + 1 == stages,
-                              .to_come = sl_schedule_micros(schedule)};
+        uses[s] =
+            (stage_use){.micro = &micros[s], .is_last = s + 1 == stages, .to_come = micro_count};
 }
 
 static void count_actions(const sl_schedule *schedule, stage_use *uses)
@@ -189,9 +187,9 @@ sl_status sli_plan_training_step(const sl_train_options *options, int64_t rows,
         SL_TRY(plan_micro(options, model, &plan->stage[s], &shape, &micros[s]));
         plan->stage[s].workspace_bytes = micros[s].workspace;
     }
-    start_step(schedule, micros, counted);
+    start_step(plan->stages, sl_schedule_micros(schedule), micros, counted);
     count_actions(schedule, counted);
-    start_step(schedule, micros, uses);
+    start_step(plan->stages, sl_schedule_micros(schedule), micros, uses);
     for (int s = 1; s < plan->stages; s++)
         uses[s].most_before = counted[s - 1].most;
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
