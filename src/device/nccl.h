@@ -1,5 +1,5 @@
-/* What a device offers the group backend `nccl` (comm/nccl.c): a communicator of NCCL, over which
- * ranks move bytes between their devices, and a reduction on the device.
+/* What a device offers the group backend `nccl` (comm/nccl/nccl.c): a communicator of NCCL, over
+ * which ranks move bytes between their devices, and a reduction on the device.
  *
  * All functions queue on a stream of the communicator, which first waits for what `begin` finds
  * queued on the device. None waits for another rank. After one that moves data, `is_queued` must

@@ -17,8 +17,8 @@
  * (core/clock.h). A job that succeeds goes from RUNNING to RELEASED when all its ranks have ended.
  * That phase is then longer, and is prolonged while the job's output waits to be read. */
 #define _GNU_SOURCE
+#include "comm/wire/wire_listener.h"
 #include "core/clock.h"
-#include "core/wire_listener.h"
 #include "launch/launch.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static const double release_seconds = 8, release_success_seconds = 60, terminate
 static const double settle_seconds = 3;
 
 /* From the loss of a host until its programs have ended as well: its supervisors notice the loss up
- * to 4 s later (core/wire.c), and then give them 2 s (rank.c). */
+ * to 4 s later (comm/wire/wire.c), and then give them 2 s (rank.c). */
 static const double lost_seconds = 8;
 
 enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, CONNECTION_LOST = -1 };

@@ -3,7 +3,7 @@
 #ifndef SLI_LAUNCH_LAUNCH_H
 #define SLI_LAUNCH_LAUNCH_H
 
-#include "core/wire.h"
+#include "comm/wire/wire.h"
 #include "sluice/launch.h"
 
 #include <signal.h>
@@ -21,9 +21,9 @@
 #define SLI_LINK_VARIABLE "SLUICE_LAUNCH_FD"
 enum { SLI_PACKET_BYTES = 2000 }; /* the longest; a longer error is cut */
 
-/* The kinds of messages over the wire (core/wire.h). A supervisor calls its launcher, by the name
- * of its host. The launcher hangs up when the job is over: a supervisor then ends a program that
- * still runs. */
+/* The kinds of messages over the wire (comm/wire/wire.h). A supervisor calls its launcher, by the
+ * name of its host. The launcher hangs up when the job is over: a supervisor then ends a program
+ * that still runs. */
 enum {
     SLI_RANK_SAVING =
         SLI_WIRE_ALIVE + 1, /* the program starts to save, which must not be cut off */

@@ -222,7 +222,7 @@ static void send_news(supervisor *self)
 
 /* A launcher that does not read, as after Ctrl-Z, does not answer either: then the newest save and
  * count wait, and replace older ones. What it has not read stays far below its receive window: the
- * kernel breaks a connection on which messages wait for room (core/wire.c). */
+ * kernel breaks a connection on which messages wait for room (comm/wire/wire.c). */
 static void send_news_if_read(supervisor *self)
 {
     if (self->unanswered < 4 * SLI_WIRE_ANSWER_MESSAGES)

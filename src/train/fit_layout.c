@@ -2,7 +2,7 @@
  * to be the shortest. The plan counts operations; it times nothing. */
 #include "core/error.h"
 #include "core/memory.h"
-#include "parallel/pipe.h"
+#include "parallel/pipe/pipe.h"
 #include "train/layout.h"
 
 #include <stdlib.h>

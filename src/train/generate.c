@@ -6,7 +6,7 @@
  * the model sees, and with them the keys and values: then forward runs over the whole context. */
 #include "core/error.h"
 #include "core/philox.h"
-#include "parallel/pipe.h"
+#include "parallel/pipe/pipe.h"
 #include "sluice/train.h"
 
 #include <inttypes.h>

@@ -46,7 +46,7 @@ typedef struct tie_plan {
 
 /* A tied parameter has no memory but its gradient, in the stage that uses it. Where that stage is
  * in another process than the owner's, it has a copy of the value as well, and the owner's process
- * a second gradient (parallel/tied.c). */
+ * a second gradient (parallel/pipe/tied.c). */
 static sl_status add_tied(sl_parameter *tied, void *arg)
 {
     const tie_plan *of = arg;

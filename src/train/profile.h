@@ -2,7 +2,7 @@
 #ifndef SLI_TRAIN_PROFILE_H
 #define SLI_TRAIN_PROFILE_H
 
-#include "parallel/pipe.h"
+#include "parallel/pipe/pipe.h"
 #include "sluice/train.h"
 
 /* What a profile is made of. */

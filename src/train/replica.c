@@ -5,8 +5,8 @@
 #include "comm/group.h"
 #include "core/error.h"
 #include "core/host.h"
-#include "parallel/ddp.h"
-#include "parallel/pipe_group.h"
+#include "parallel/ddp/ddp.h"
+#include "parallel/pipe/processes/pipe_group.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/layout.h"
 

@@ -2,7 +2,7 @@
 #ifndef SLI_TRAIN_REPLICA_H
 #define SLI_TRAIN_REPLICA_H
 
-#include "parallel/pipe.h"
+#include "parallel/pipe/pipe.h"
 #include "sluice/train.h"
 
 /* What a rank has of a replica: model, loss and pipe; and the groups in which it meets the others.

@@ -14,7 +14,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/sum_tree.h"
-#include "parallel/ddp.h"
+#include "parallel/ddp/ddp.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/evaluate.h"
 #include "train/layout.h"

@@ -2,8 +2,8 @@
  * join, strangers, and processes that say what none does. */
 #include "comm/mpi/hub.h"
 #include "comm/mpi/watch.h"
+#include "comm/wire/wire_listener.h"
 #include "core/clock.h"
-#include "core/wire_listener.h"
 #include "support/check.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* Any bytes as what another process of a pipe sends to a link: headers, and the data of tensors.
  * Each header is followed or refused in one sentence, whatever its numbers are; a tensor comes only
  * to an empty slot of a channel that leads here. No memory is left. */
-#include "parallel/link_messages.h"
+#include "parallel/pipe/processes/link_messages.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The program `sluice launch`, run as a user does: shell scripts are what it starts. */
-#include "core/wire.h"
+#include "comm/wire/wire.h"
 #include "launch/shell_job.h"
 
 #include <signal.h>

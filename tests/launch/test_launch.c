@@ -1,5 +1,5 @@
 /* What sl_launch_run and `sluice launch` refuse, and what a program tells its supervisor. */
-#include "core/wire.h"
+#include "comm/wire/wire.h"
 #include "io/scratch.h"
 #include "sluice/launch.h"
 #include "support/program.h"

@@ -1,7 +1,7 @@
 /* The supervisor of a rank, whose launcher is the test. */
 #define _GNU_SOURCE
+#include "comm/wire/wire_listener.h"
 #include "core/clock.h"
-#include "core/wire_listener.h"
 #include "io/scratch.h"
 #include "launch/launch.h"
 #include "support/program.h"

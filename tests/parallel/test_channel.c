@@ -1,4 +1,4 @@
-#include "parallel/channel.h"
+#include "parallel/pipe/channel.h"
 #include "support/check.h"
 
 #include <pthread.h>

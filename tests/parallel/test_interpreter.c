@@ -1,5 +1,5 @@
 /* What runs, when, and how often: seen by modules that count their calls. */
-#include "parallel/failure.h"
+#include "parallel/pipe/failure.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
 #include "support/modules.h"

@@ -1,6 +1,6 @@
 #include "comm/group.h"
 #include "device/device_base.h"
-#include "parallel/link_messages.h"
+#include "parallel/pipe/processes/link_messages.h"
 #include "support/check.h"
 #include "support/replicas.h"
 

@@ -1,6 +1,6 @@
 /* Errors in stages: each ends the step everywhere, is reported as it was, and leaves the pipe
  * usable. A hang shows as CTest's time limit. */
-#include "parallel/pipe.h"
+#include "parallel/pipe/pipe.h"
 #include "parallel/schedule/table.h"
 #include "sluice/layers.h"
 #include "support/check.h"

@@ -1,6 +1,6 @@
 /* Tensors that one rank serves to the one that writes them. */
 #include "core/clock.h"
-#include "parallel/pipe_optimizer.h"
+#include "parallel/pipe/pipe_optimizer.h"
 #include "sluice/group.h"
 #include "support/check.h"
 

@@ -5,7 +5,7 @@
 #include "core/sum_tree.h"
 #include "modules.h"
 #include "nn/module.h"
-#include "parallel/ddp.h"
+#include "parallel/ddp/ddp.h"
 #include "pipes.h"
 #include "replicas.h"
 #include "sluice/layers.h"

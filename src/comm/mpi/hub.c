@@ -27,7 +27,7 @@
  * so it may be called only when all of them will. */
 #include "comm/mpi/hub.h"
 
-#include "core/wire_listener.h"
+#include "comm/wire/wire_listener.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,10 +3,10 @@
 #ifndef SLI_COMM_MPI_HUB_H
 #define SLI_COMM_MPI_HUB_H
 
-#include "core/wire.h"
+#include "comm/wire/wire.h"
 
-/* The kinds of messages (core/wire.h). `rank` and `size` are of the group `group`, where there is
- * one. */
+/* The kinds of messages (comm/wire/wire.h). `rank` and `size` are of the group `group`, where there
+ * is one. */
 enum {
     SLI_HUB_JOIN = SLI_WIRE_ALIVE + 1, /* this process is ready to be `rank` of the group */
     SLI_HUB_REFUSE, /* it will not be `rank` of it: `number` is the status, text the error */

@@ -1,8 +1,8 @@
 #include "comm/mpi/process.h"
 
+#include "comm/wire/wire.h"
 #include "core/clock.h"
 #include "core/plugin.h"
-#include "core/wire.h"
 
 #include <pthread.h>
 #include <stdio.h>

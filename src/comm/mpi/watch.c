@@ -4,8 +4,8 @@
 #include "comm/mpi/watch.h"
 
 #include "comm/mpi/hub.h"
+#include "comm/wire/wire_listener.h"
 #include "core/clock.h"
-#include "core/wire_listener.h"
 
 #include <errno.h>
 #include <inttypes.h>

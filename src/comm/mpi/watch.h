@@ -4,7 +4,7 @@
 #define SLI_COMM_MPI_WATCH_H
 
 #include "comm/group.h"
-#include "core/wire.h"
+#include "comm/wire/wire.h"
 
 #include <stdatomic.h>
 

@@ -7,7 +7,7 @@
  *     run_state.c        what state.json says of the run
  *     resume.c           the way back
  *     io/checkpoint/     the format
- *     parallel/pipe_state.c  the run's tensors by name, and their copies
+ *     parallel/pipe/pipe_state.c  the run's tensors by name, and their copies
  *
  * The first replica saves what is the same on all. Where the optimizers' state is sharded and all
  * see the directory, every replica's thread writes its shard. When it is on disk, they tell the
@@ -20,12 +20,12 @@
  * The same way, the ranks of a replica whose stages are in several processes write what their
  * stages have of each part. No step waits for a disk. Where the ranks do not see one directory, the
  * first replica gathers the optimizers' state for each save, and its ranks send rank 0 their
- * tensors, which writes all (parallel/state_stream.c). */
+ * tensors, which writes all (parallel/pipe/processes/state_stream.c). */
 #ifndef SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 #define SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 
 #include "io/checkpoint/format.h"
-#include "parallel/pipe_optimizer.h"
+#include "parallel/pipe/pipe_optimizer.h"
 #include "train/run.h"
 
 /* ---- When a run's state is saved (checkpoints.c) -------------------------------------------- */

@@ -1,0 +1,411 @@
+/* A replica under DistributedDataParallel: its creation, the exchange of one step, the log. */
+#include "parallel/ddp/ddp.h"
+
+#include "comm/group.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "nn/module.h"
+#include "parallel/pipe/pipe.h"
+#include "tensor/tensor.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Of parameters: sl_parameter_kind. */
+enum { KINDS = SL_PARAMETER_BUFFER + 1 };
+
+/* ---- Creation --------------------------------------------------------------------------- */
+
+static sl_status check_options(const sl_ddp_options *options)
+{
+    if (!options->group)
+        return sl_error(SL_ERR_INVALID, "sl_ddp_create: there is no group");
+    SL_TRY(sli_group_check_host(options->group, "sl_ddp_create"));
+    bool has_module = options->module && options->parameters;
+    if (!options->pipe == !has_module)
+        return sl_error(SL_ERR_INVALID, "sl_ddp_create: expected either a pipe, or a module and "
+                                        "its parameters");
+    if (options->comm_precision == SL_PRECISION_TF32)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: gradients are exchanged in f32 or bf16, not in tf32");
+    return SL_OK;
+}
+
+/* Refuses a module with parameters that are not in the set. */
+static sl_status check_set_holds(const sl_parameter_set *set, const sl_module *module)
+{
+    int count = sl_parameter_set_count(set);
+    for (int i = 0; i < module->parameter_count; i++) {
+        const sl_parameter *parameter = module->parameters[i];
+        /* A set's parameters have successive numbers. */
+        uint32_t index = count ? parameter->number - sl_parameter_set_get(set, 0)->number : 0;
+        if (index >= (uint32_t)count || sl_parameter_set_get(set, (int)index) != parameter)
+            return sl_error(SL_ERR_INVALID, "sl_ddp_create: parameter %s is not in the given set",
+                            parameter->path);
+    }
+    for (int i = 0; i < module->child_count; i++)
+        SL_TRY(check_set_holds(set, module->children[i]));
+    return SL_OK;
+}
+
+/* Counts the parameters of each kind that are here. */
+static sl_status count_kinds(const sl_ddp *ddp, double counts[KINDS])
+{
+    for (int s = 0; s < ddp->stage_count; s++)
+        for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(ddp->sets[s], i);
+            counts[parameter->kind]++;
+            if (parameter->kind == SL_PARAMETER_TRAINED && !parameter->grad)
+                return sl_error(
+                    SL_ERR_INVALID,
+                    "sl_ddp_create: the set of parameter %s was created without gradients",
+                    parameter->path);
+        }
+    return SL_OK;
+}
+
+/* Refuses a replica that cannot be trained; finds out whether it has buffers. `status`: this rank's
+ * before. */
+static sl_status inspect_replica(sl_ddp *ddp, sl_status status)
+{
+    double counts[KINDS] = {0};
+    if (status == SL_OK)
+        status = count_kinds(ddp, counts);
+    SL_TRY(sli_ddp_agree(ddp, status));
+    if (ddp->pipe && ddp->pipe->group)
+        SL_TRY(sli_pipe_group_sum(ddp->pipe->group, counts, KINDS));
+    ddp->broadcasts_buffers &= counts[SL_PARAMETER_BUFFER] > 0;
+    if (counts[SL_PARAMETER_TRAINED] == 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: DistributedDataParallel is not needed when a module "
+                        "doesn't have any parameters that require a gradient");
+    return SL_OK;
+}
+
+/* Lists the stages that are in this process. */
+static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *of_module)
+{
+    int all = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
+    size_t stages = (size_t)all;
+    ddp->stages = calloc(stages, sizeof *ddp->stages);
+    ddp->sets = calloc(stages, sizeof *ddp->sets);
+    ddp->groups = calloc(stages, sizeof *ddp->groups);
+    ddp->device_groups = calloc(stages, sizeof *ddp->device_groups);
+    ddp->reducers = calloc(stages, sizeof *ddp->reducers);
+    ddp->observers = calloc(stages, sizeof *ddp->observers);
+    if (!ddp->stages || !ddp->sets || !ddp->groups || !ddp->device_groups || !ddp->reducers ||
+        !ddp->observers)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d stages", all);
+    for (int stage = 0; stage < all; stage++) {
+        sl_parameter_set *set = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : of_module;
+        if (!set)
+            continue;
+        ddp->stages[ddp->stage_count] = stage;
+        ddp->sets[ddp->stage_count++] = set;
+        ddp->log.bucket_count += sl_parameter_set_bucket_count(set);
+    }
+    ddp->bucket_logs = calloc((size_t)ddp->log.bucket_count + 1, sizeof *ddp->bucket_logs);
+    ddp->log.buckets = ddp->bucket_logs;
+    ddp->log.rank = sl_group_rank(ddp->group);
+    ddp->log.ranks = sl_group_size(ddp->group);
+    if (!ddp->bucket_logs)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for the log of %d buckets",
+                        ddp->log.bucket_count);
+    return SL_OK;
+}
+
+/* Verifies that all ranks have the same replica, and gives all of them rank 0's values. */
+static sl_status connect_ranks(sl_ddp *ddp)
+{
+    int64_t options = (int64_t)ddp->nccl << 8 | (int64_t)ddp->comm_precision << 2 |
+                      ddp->find_unused_parameters << 1 | ddp->broadcasts_buffers;
+    SL_TRY(sli_ddp_verify(ddp, options));
+    for (int s = 0; s < ddp->stage_count; s++) {
+        SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[s]));
+        if (ddp->nccl)
+            SL_TRY(sl_group_create_nccl(ddp->groups[s], sl_parameter_set_device(ddp->sets[s]),
+                                        &ddp->device_groups[s]));
+        SL_TRY(sli_reducer_create(ddp->sets[s], ddp->groups[s], ddp->device_groups[s],
+                                  ddp->stages[s], ddp->comm_precision, &ddp->reducers[s]));
+        ddp->observers[ddp->stages[s]] = sli_reducer_observer(ddp->reducers[s]);
+    }
+    return sli_ddp_broadcast(ddp, 0, false);
+}
+
+sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    SL_TRY(check_options(options));
+    sl_ddp *ddp = calloc(1, sizeof *ddp);
+    if (!ddp)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for a replica");
+    ddp->group = options->group;
+    ddp->pipe = options->pipe;
+    ddp->module = options->module;
+    ddp->broadcasts_buffers = !options->no_buffer_broadcast;
+    ddp->find_unused_parameters = options->find_unused_parameters;
+    ddp->comm_precision = options->comm_precision;
+    ddp->nccl = options->nccl;
+    ddp->syncs = true;
+    sl_status status = list_stages(ddp, options->parameters);
+    if (status == SL_OK && !ddp->pipe)
+        status = check_set_holds(ddp->sets[0], ddp->module);
+    status = inspect_replica(ddp, status);
+    if (status == SL_OK)
+        status = sli_ddp_agree(ddp, connect_ranks(ddp));
+    if (status != SL_OK)
+        sl_ddp_destroy(&ddp);
+    *out = ddp;
+    return status;
+}
+
+void sl_ddp_destroy(sl_ddp **ddp)
+{
+    if (!ddp || !*ddp)
+        return;
+    sl_ddp *dead = *ddp;
+    for (int s = 0; s < dead->stage_count; s++) {
+        if (dead->reducers)
+            sli_reducer_destroy(&dead->reducers[s]);
+        if (dead->device_groups)
+            sl_group_destroy(&dead->device_groups[s]);
+        if (dead->groups)
+            sl_group_destroy(&dead->groups[s]);
+    }
+    free(dead->stages);
+    free(dead->sets);
+    free(dead->groups);
+    free(dead->device_groups);
+    free(dead->reducers);
+    free(dead->observers);
+    free(dead->bucket_logs);
+    free(dead);
+    *ddp = NULL;
+}
+
+sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg)
+{
+    SLI_CHECK_NOT_NULL(ddp);
+    SLI_CHECK_NOT_NULL(hook);
+    if (ddp->hook)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_register_hook: a communication hook can only be registered once");
+    ddp->hook = hook;
+    ddp->hook_arg = arg;
+    return SL_OK;
+}
+
+void sl_ddp_set_sync(sl_ddp *ddp, bool sync)
+{
+    ddp->syncs = sync;
+}
+
+/* The stage's index among those that are here; -1: it is in another process. */
+static int find_stage(const sl_ddp *ddp, int stage)
+{
+    for (int s = 0; s < ddp->stage_count; s++)
+        if (ddp->stages[s] == stage)
+            return s;
+    return -1;
+}
+
+sl_group *sl_ddp_group(const sl_ddp *ddp, int stage)
+{
+    int s = find_stage(ddp, stage);
+    return s < 0 ? NULL : ddp->groups[s];
+}
+
+sl_group *sli_ddp_device_group(const sl_ddp *ddp, int stage)
+{
+    int s = find_stage(ddp, stage);
+    return s < 0 ? NULL : ddp->device_groups[s];
+}
+
+sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status)
+{
+    if (!ddp->pipe || !ddp->pipe->group)
+        return status;
+    sli_failure_raise(&ddp->pipe->failure, 0, status);
+    return sli_pipe_end_run(ddp->pipe, false, NULL);
+}
+
+/* ---- Values ----------------------------------------------------------------------------- */
+
+/* Over the group of the host's memory or, unless it is NULL, over that of the device's. */
+static sl_status broadcast_tensor(sl_group *group, sl_group *device_group, sl_tensor *tensor,
+                                  int root)
+{
+    sli_host_array host;
+    if (device_group)
+        return sl_group_broadcast(device_group, sl_tensor_data(tensor), sl_tensor_count(tensor),
+                                  sl_tensor_dtype(tensor), root, NULL);
+    SL_TRY(sli_tensor_open_host(tensor, true, &host));
+    sl_status status = sl_group_broadcast(group, host.host, sl_tensor_count(tensor),
+                                          sl_tensor_dtype(tensor), root, NULL);
+    sl_status written = sli_host_array_close(&host, status == SL_OK);
+    return status == SL_OK ? written : status;
+}
+
+sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
+{
+    for (int s = 0; s < ddp->stage_count; s++) {
+        sl_parameter_set *set = ddp->sets[s];
+        sl_group *group = ddp->groups[s], *on_device = ddp->device_groups[s];
+        for (int b = 0; b < sl_parameter_set_bucket_count(set) && !only_buffers; b++)
+            SL_TRY(
+                broadcast_tensor(group, on_device, sl_parameter_set_bucket_values(set, b), root));
+        for (int i = 0; i < sl_parameter_set_count(set); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(set, i);
+            if (parameter->kind == SL_PARAMETER_BUFFER ||
+                (parameter->kind == SL_PARAMETER_FROZEN && !only_buffers))
+                SL_TRY(broadcast_tensor(group, on_device, parameter->value, root));
+        }
+    }
+    return SL_OK;
+}
+
+/* ---- Shards ----------------------------------------------------------------------------- */
+
+sl_status sli_ddp_set_shards(const sl_ddp *ddp, int shards)
+{
+    sl_status status = SL_OK;
+    for (int s = 0; s < ddp->stage_count && status == SL_OK; s++)
+        status = sli_reducer_set_terms(ddp->reducers[s], shards);
+    return sli_ddp_agree(ddp, status);
+}
+
+static sl_status add_shard(int stage, void *arg)
+{
+    const sl_ddp *ddp = arg;
+    return sli_reducer_add_term(ddp->reducers[find_stage(ddp, stage)]);
+}
+
+sl_status sli_ddp_add_shard(sl_ddp *ddp)
+{
+    return sl_pipe_run_on_stages(ddp->pipe, add_shard, ddp);
+}
+
+/* ---- The exchange of a step ------------------------------------------------------------- */
+
+void sli_ddp_begin_exchange(sl_ddp *ddp)
+{
+    ddp->start = sli_clock_seconds();
+    sli_reduction reduction = {
+        .hook = ddp->hook,
+        .hook_arg = ddp->hook_arg,
+        .divisor = ddp->joins && ddp->join.divide_by_active ? ddp->active : 0,
+    };
+    for (int s = 0; s < ddp->stage_count; s++)
+        sli_reducer_begin(ddp->reducers[s], &reduction);
+}
+
+static void write_log(sl_ddp *ddp, double backward_end)
+{
+    sl_ddp_log *log = &ddp->log;
+    sl_ddp_bucket_log *next = ddp->bucket_logs;
+    for (int s = 0; s < ddp->stage_count; s++) {
+        sli_reducer_log(ddp->reducers[s], ddp->start, next);
+        next += sl_parameter_set_bucket_count(ddp->sets[s]);
+    }
+    log->steps++;
+    log->order_rebuilt = ddp->has_rebuilt_order;
+    log->backward_end = backward_end;
+    log->reduce_seconds = log->overlap_seconds = log->wait_seconds = 0;
+    for (int i = 0; i < log->bucket_count; i++) {
+        double start = log->buckets[i].reduce_start, end = log->buckets[i].reduce_end;
+        log->reduce_seconds += end - start;
+        if (start < backward_end)
+            log->overlap_seconds += (end < backward_end ? end : backward_end) - start;
+        if (end - backward_end > log->wait_seconds)
+            log->wait_seconds = end - backward_end;
+    }
+}
+
+/* Waits for all stages, and returns the first stage's error. */
+static sl_status end_reducers(const sl_ddp *ddp)
+{
+    sli_error_copy first = {0};
+    for (int s = 0; s < ddp->stage_count; s++) {
+        sl_status status = sli_reducer_end(ddp->reducers[s]);
+        if (first.status == SL_OK)
+            sli_error_save(&first, status);
+    }
+    return sli_error_restore(&first);
+}
+
+sl_status sli_ddp_end_exchange(sl_ddp *ddp)
+{
+    double backward_end = sli_clock_seconds() - ddp->start;
+    SL_TRY(end_reducers(ddp));
+    for (int s = 0; s < ddp->stage_count && ddp->find_unused_parameters; s++)
+        SL_TRY(sli_reducer_drop_unused(ddp->reducers[s]));
+    write_log(ddp, backward_end);
+    for (int s = 0; s < ddp->stage_count && !ddp->has_rebuilt_order; s++)
+        SL_TRY(sli_reducer_rebuild_order(ddp->reducers[s]));
+    ddp->has_rebuilt_order = true;
+    return SL_OK;
+}
+
+sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error)
+{
+    for (int s = 0; s < ddp->stage_count; s++)
+        sli_reducer_abort(ddp->reducers[s], error);
+    return error;
+}
+
+sl_status sli_ddp_check_gradients(const sl_ddp *ddp)
+{
+    if (ddp->find_unused_parameters)
+        return SL_OK;
+    char list[256] = "";
+    const char *first = NULL;
+    int missing = 0, index = 0; /* among the trained parameters of all stages */
+    size_t used = 0;
+    for (int s = 0; s < ddp->stage_count; s++)
+        for (int i = 0; i < sli_reducer_trained_count(ddp->reducers[s]); i++, index++) {
+            const sl_parameter *parameter = sli_reducer_missing(ddp->reducers[s], i);
+            if (!parameter)
+                continue;
+            if (missing++ == 0)
+                first = parameter->path;
+            if (used < sizeof list)
+                used += (size_t)snprintf(list + used, sizeof list - used, " %d", index);
+        }
+    if (missing == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "sl_ddp: %d parameters were not used in producing the loss, the first is %s; "
+                    "find_unused_parameters allows that. Parameter indices which did not receive "
+                    "grad for rank %d:%s",
+                    missing, first, sl_group_rank(ddp->group), list);
+}
+
+/* ---- The log ---------------------------------------------------------------------------- */
+
+const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp)
+{
+    return &ddp->log;
+}
+
+void sl_ddp_log_print(const sl_ddp_log *log, FILE *to)
+{
+    sli_c_numbers scope = sli_c_numbers_begin();
+    fprintf(to,
+            "ddp: rank %d of %d, step %" PRId64 ", order of buckets %s: backward %.3f ms, "
+            "exchange %.3f ms, of it overlapped %.3f ms, waited for %.3f ms\n",
+            log->rank, log->ranks, log->steps,
+            log->order_rebuilt ? "as gradients came" : "as registered", 1e3 * log->backward_end,
+            1e3 * log->reduce_seconds, 1e3 * log->overlap_seconds, 1e3 * log->wait_seconds);
+    for (int i = 0; i < log->bucket_count; i++) {
+        const sl_ddp_bucket_log *each = &log->buckets[i];
+        fprintf(to,
+                "ddp:   stage %d bucket %d: %d parameters, %" PRId64 " bytes, ready at %.3f ms, "
+                "reduced from %.3f to %.3f ms\n",
+                each->stage, each->index, each->parameters, each->bytes, 1e3 * each->ready,
+                1e3 * each->reduce_start, 1e3 * each->reduce_end);
+    }
+    sli_c_numbers_end(scope);
+}

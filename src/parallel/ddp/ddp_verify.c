@@ -1,0 +1,197 @@
+/* Do all ranks have the same replica? Answered at construction, where the difference can still be
+ * named: later it would be a hang, or a silent mix of unlike gradients. */
+#include "parallel/ddp/ddp.h"
+
+#include "core/error.h"
+#include "nn/module.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Counts and options ----------------------------------------------------------------- */
+
+typedef struct summary {
+    int64_t trained, parameters, stages, buckets, options;
+} summary;
+
+enum { SUMMARY_WORDS = sizeof(summary) / sizeof(int64_t) };
+
+static summary summarize_sets(const sl_ddp *ddp, int64_t options)
+{
+    summary own = {.stages = ddp->stage_count, .options = options};
+    for (int s = 0; s < ddp->stage_count; s++) {
+        const sl_parameter_set *set = ddp->sets[s];
+        own.parameters += sl_parameter_set_count(set);
+        own.buckets += sl_parameter_set_bucket_count(set);
+        for (int i = 0; i < sl_parameter_set_count(set); i++)
+            own.trained += sl_parameter_set_get(set, i)->kind == SL_PARAMETER_TRAINED;
+    }
+    return own;
+}
+
+static sl_status compare_summaries(int rank, const summary *own, int other, const summary *others)
+{
+    const struct {
+        const char *what;
+        int64_t own, others;
+    } counts[] = {
+        {"params", own->trained, others->trained},
+        {"params and buffers", own->parameters, others->parameters},
+        {"stages", own->stages, others->stages},
+        {"buckets", own->buckets, others->buckets},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].own != counts[i].others)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_ddp_create: expects the same model across all ranks, but Rank %d "
+                            "has %" PRId64 " %s, while rank %d has inconsistent %" PRId64 " %s",
+                            rank, counts[i].own, counts[i].what, other, counts[i].others,
+                            counts[i].what);
+    if (own->options != others->options)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: options of rank %d differ from those of rank %d", rank,
+                        other);
+    return SL_OK;
+}
+
+static sl_status verify_summaries(sl_group *group, const summary *own)
+{
+    int size = sl_group_size(group), rank = sl_group_rank(group);
+    summary *all = calloc((size_t)size, sizeof *all);
+    if (!all)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d ranks", size);
+    sl_status status = sl_group_all_gather(group, own, all, SUMMARY_WORDS, SL_I64, NULL);
+    for (int other = 0; other < size && status == SL_OK; other++)
+        status = compare_summaries(rank, own, other, &all[other]);
+    free(all);
+    return status;
+}
+
+/* ---- One parameter after the other ------------------------------------------------------ */
+
+typedef struct description {
+    int64_t kind, dims, size[SL_MAX_DIMS];
+    int64_t name; /* a hash */
+    int64_t stage;
+    int64_t bucket; /* of the stage; -1: not trained */
+} description;
+
+enum { DESCRIPTION_WORDS = sizeof(description) / sizeof(int64_t) };
+
+/* FNV-1a. */
+static int64_t hash_text(const char *text)
+{
+    uint64_t value = 14695981039346656037u;
+    for (; *text; text++)
+        value = (value ^ (unsigned char)*text) * 1099511628211u;
+    return (int64_t)(value >> 1);
+}
+
+/* Describes a stage's parameters, in order of registration. */
+static void describe_set(const sl_parameter_set *set, int stage, description *out)
+{
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(set, i);
+        out[i] = (description){
+            .kind = parameter->kind,
+            .dims = parameter->shape.dims,
+            .name = hash_text(parameter->path),
+            .stage = stage,
+            .bucket = -1,
+        };
+        for (int d = 0; d < parameter->shape.dims; d++)
+            out[i].size[d] = parameter->shape.size[d];
+    }
+    for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
+        sl_parameter *const *in_bucket;
+        int count = sli_parameter_set_bucket(set, b, &in_bucket);
+        for (int i = 0; i < count; i++) /* a set's parameters have successive numbers */
+            out[in_bucket[i]->number - sl_parameter_set_get(set, 0)->number].bucket = b;
+    }
+}
+
+static const char *shape_text(const description *from, char *text)
+{
+    sl_shape shape = {.dims = (int)from->dims};
+    for (int i = 0; i < shape.dims; i++)
+        shape.size[i] = from->size[i];
+    return sl_shape_text(&shape, text);
+}
+
+/* The error for parameter `index` of all stages, which differs from rank 0's. */
+static sl_status name_difference(int index, const char *name, const description *own,
+                                 const description *first)
+{
+    char here[SL_SHAPE_TEXT_BYTES], there[SL_SHAPE_TEXT_BYTES];
+    if (own->dims != first->dims || memcmp(own->size, first->size, sizeof own->size) != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: params[%d] (%s) in this process with sizes %s appears not "
+                        "to match sizes %s of the same param in process 0",
+                        index, name, shape_text(own, here), shape_text(first, there));
+    const char *what = own->name != first->name     ? "name"
+                       : own->kind != first->kind   ? "kind"
+                       : own->stage != first->stage ? "stage"
+                                                    : NULL;
+    if (what)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: params[%d] (%s) in this process differs from the same "
+                        "param in process 0 in its %s",
+                        index, name, what);
+    return sl_error(SL_ERR_INVALID,
+                    "sl_ddp_create: params[%d] (%s) is in bucket %" PRId64 " of stage %" PRId64
+                    " in this process, and in bucket %" PRId64
+                    " in process 0: the sets were created with different sizes of buckets",
+                    index, name, own->bucket, own->stage, first->bucket);
+}
+
+static sl_status compare_descriptions(const sl_ddp *ddp, const description *own,
+                                      const description *first)
+{
+    int index = 0;
+    for (int s = 0; s < ddp->stage_count; s++)
+        for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++, index++)
+            if (memcmp(&own[index], &first[index], sizeof *own) != 0)
+                return name_difference(index, sl_parameter_set_get(ddp->sets[s], i)->path,
+                                       &own[index], &first[index]);
+    return SL_OK;
+}
+
+/* Every rank gets an error if one has: its own, or else one that names the first such rank. */
+static sl_status agree_on_status(sl_group *group, sl_status own)
+{
+    sli_error_copy error;
+    sli_error_save(&error, own);
+    int32_t size = sl_group_size(group);
+    int32_t first = own == SL_OK ? size : sl_group_rank(group);
+    SL_TRY(sl_group_all_reduce(group, &first, 1, SL_I32, SL_REDUCE_MIN, NULL));
+    if (own != SL_OK)
+        return sli_error_restore(&error);
+    if (first < size)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: the parameters of rank %d differ from those of rank 0",
+                        first);
+    return SL_OK;
+}
+
+sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options)
+{
+    summary own = summarize_sets(ddp, options);
+    SL_TRY(verify_summaries(ddp->group, &own));
+    description *described = calloc((size_t)own.parameters * 2 + 1, sizeof *described);
+    if (!described)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %" PRId64 " parameters",
+                        own.parameters);
+    description *next = described, *first = described + own.parameters;
+    for (int s = 0; s < ddp->stage_count; s++) {
+        describe_set(ddp->sets[s], ddp->stages[s], next);
+        next += sl_parameter_set_count(ddp->sets[s]);
+    }
+    memcpy(first, described, (size_t)own.parameters * sizeof *first);
+    sl_status status =
+        sl_group_broadcast(ddp->group, first, own.parameters * DESCRIPTION_WORDS, SL_I64, 0, NULL);
+    if (status == SL_OK)
+        status = agree_on_status(ddp->group, compare_descriptions(ddp, described, first));
+    free(described);
+    return status;
+}

@@ -1,0 +1,209 @@
+/* ZeRO-1: an optimizer of this rank's shard of every bucket, and the exchange of shards. */
+#include "parallel/pipe/pipe_optimizer.h"
+
+#include "comm/group.h"
+#include "core/error.h"
+#include "optim/optimizer.h"
+#include "sluice/zero.h"
+#include "tensor/tensor.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct sl_zero {
+    sl_parameter_set *set;
+    sl_group *group, *device_group; /* the latter over the former, by NCCL; NULL: there is none */
+    sl_optimizer *own;              /* of shard `rank` of `ranks` */
+    int rank, ranks;
+};
+
+sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
+                         sl_group *group, sl_zero **out)
+{
+    *out = NULL;
+    SL_TRY(sli_group_check_host(group, "sl_zero_create"));
+    return sli_zero_create(options, set, group, NULL, out);
+}
+
+sl_status sli_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
+                          sl_group *group, sl_group *device_group, sl_zero **out)
+{
+    *out = NULL;
+    sl_zero *zero = calloc(1, sizeof *zero);
+    if (!zero)
+        return sl_error(SL_ERR_MEMORY, "sl_zero_create: no memory for an optimizer");
+    *zero = (sl_zero){.set = set,
+                      .group = group,
+                      .device_group = device_group,
+                      .rank = sl_group_rank(group),
+                      .ranks = sl_group_size(group)};
+    sl_status status =
+        sli_optimizer_create_shard(options, set, zero->rank, zero->ranks, &zero->own);
+    if (status != SL_OK)
+        sl_zero_destroy(&zero);
+    *out = zero;
+    return status;
+}
+
+void sl_zero_destroy(sl_zero **zero)
+{
+    if (!zero || !*zero)
+        return;
+    sl_optimizer_destroy(&(*zero)->own);
+    free(*zero);
+    *zero = NULL;
+}
+
+sl_optimizer *sli_zero_optimizer(const sl_zero *zero)
+{
+    return zero->own;
+}
+
+/* Gives all ranks every rank's shard of a bucket's values. Shards differ in length, so this is a
+ * broadcast for each and not an all-gather. */
+static sl_status broadcast_shards(const sl_zero *zero, sl_group *group, int bucket, float *values)
+{
+    for (int rank = 0; rank < zero->ranks; rank++) {
+        sli_shard shard = sli_optimizer_shard(zero->set, bucket, rank, zero->ranks);
+        if (shard.count > 0)
+            SL_TRY(
+                sl_group_broadcast(group, values + shard.start, shard.count, SL_F32, rank, NULL));
+    }
+    return SL_OK;
+}
+
+static sl_status exchange_bucket(const sl_zero *zero, int bucket)
+{
+    sl_tensor *values = sl_parameter_set_bucket_values(zero->set, bucket);
+    sli_host_array host;
+    if (zero->device_group)
+        return broadcast_shards(zero, zero->device_group, bucket, sl_tensor_f32(values));
+    SL_TRY(sli_tensor_open_host(values, true, &host));
+    sl_status status = broadcast_shards(zero, zero->group, bucket, host.host);
+    sl_status written = sli_host_array_close(&host, status == SL_OK);
+    return status == SL_OK ? written : status;
+}
+
+sl_status sli_zero_exchange(sl_zero *zero)
+{
+    for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
+        SL_TRY(exchange_bucket(zero, b));
+    return SL_OK;
+}
+
+sl_status sli_zero_abort(const sl_zero *zero, sl_status error)
+{
+    return sli_group_break(zero->group, error);
+}
+
+sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
+{
+    sl_status status = sl_optimizer_step(zero->own, lr, grad_scale);
+    return status == SL_OK ? sli_zero_exchange(zero) : sli_zero_abort(zero, status);
+}
+
+/* ---- The whole state -------------------------------------------------------------------- */
+
+/* Copies shard `from` of one array of a bucket's state into `whole`, which rank `to` has. */
+static sl_status send_shard(const sl_zero *zero, int from, int to, int bucket, int array,
+                            sl_optimizer *whole)
+{
+    sli_shard shard = sli_optimizer_shard(zero->set, bucket, from, zero->ranks);
+    if (shard.count == 0 || (zero->rank != from && zero->rank != to))
+        return SL_OK;
+    sl_device *device = sl_parameter_set_device(zero->set);
+    size_t bytes = (size_t)shard.count * sizeof(float);
+    float *own =
+        zero->rank == from ? sl_tensor_f32(sli_optimizer_state(zero->own, bucket, array)) : NULL;
+    float *target =
+        whole ? sl_tensor_f32(sli_optimizer_state(whole, bucket, array)) + shard.start : NULL;
+    if (from == to)
+        return sli_device_copy(device, target, own, bytes);
+    sli_host_array host;
+    SL_TRY(sli_host_array_open(device, own ? own : target, bytes, own != NULL, &host));
+    sl_status status =
+        own ? sl_group_send(zero->group, host.host, shard.count, SL_F32, to, array, NULL)
+            : sl_group_recv(zero->group, host.host, shard.count, SL_F32, from, array, NULL, NULL);
+    sl_status written = sli_host_array_close(&host, status == SL_OK && !own);
+    return status == SL_OK ? written : status;
+}
+
+/* An error of rank `to` is every rank's: none may send what is not received. */
+static sl_status create_whole(const sl_zero *zero, int to, sl_optimizer **whole)
+{
+    sl_status own = SL_OK;
+    if (zero->rank == to)
+        own = sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole);
+    sli_error_copy error;
+    int32_t any = (int32_t)sli_error_save(&error, own);
+    SL_TRY(sl_group_broadcast(zero->group, &any, 1, SL_I32, to, NULL));
+    if (zero->rank != to && any != SL_OK)
+        return sl_error((sl_status)any,
+                        "sl_zero_consolidate: rank %d could not create the optimizer", to);
+    if (zero->rank == to && own == SL_OK)
+        sli_optimizer_copy_steps(*whole, zero->own);
+    return sli_error_restore(&error);
+}
+
+sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)
+{
+    *whole = NULL;
+    if (to < 0 || to >= zero->ranks)
+        return sl_error(SL_ERR_INVALID, "sl_zero_consolidate: ranks are 0 to %d, got %d",
+                        zero->ranks - 1, to);
+    sl_status status = create_whole(zero, to, whole);
+    for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
+        for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++)
+            for (int from = 0; from < zero->ranks && status == SL_OK; from++)
+                status = send_shard(zero, from, to, b, array, *whole);
+    if (status != SL_OK)
+        sl_optimizer_destroy(whole);
+    return status;
+}
+
+static sl_status check_whole(const sl_zero *zero, const sl_optimizer *whole)
+{
+    int arrays = sli_optimizer_state_arrays(zero->own);
+    if (sli_optimizer_state_arrays(whole) != arrays)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_zero_load: expected %d arrays of state a bucket, got %d", arrays,
+                        sli_optimizer_state_arrays(whole));
+    int buckets = sl_parameter_set_bucket_count(zero->set);
+    if (sli_optimizer_bucket_count(whole) != buckets)
+        return sl_error(SL_ERR_INVALID, "sl_zero_load: expected %d buckets, got %d", buckets,
+                        sli_optimizer_bucket_count(whole));
+    int parameters, others;
+    sli_optimizer_steps(zero->own, &parameters);
+    sli_optimizer_steps(whole, &others);
+    if (others != parameters)
+        return sl_error(SL_ERR_INVALID, "sl_zero_load: expected %d trained parameters, got %d",
+                        parameters, others);
+    for (int b = 0; b < buckets && arrays > 0; b++) {
+        int64_t expected = sl_tensor_count(sl_parameter_set_bucket_values(zero->set, b));
+        int64_t got = sl_tensor_count(sli_optimizer_state(whole, b, 0));
+        if (got != expected)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_zero_load: expected state for %" PRId64 " elements of bucket %d, "
+                            "got %" PRId64,
+                            expected, b, got);
+    }
+    return SL_OK;
+}
+
+sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
+{
+    SL_TRY(check_whole(zero, whole));
+    for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++) {
+        sli_shard shard = sli_optimizer_shard(zero->set, b, zero->rank, zero->ranks);
+        for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
+            const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + shard.start;
+            if (shard.count == 0)
+                continue;
+            SL_TRY(sli_device_copy(sl_parameter_set_device(zero->set),
+                                   sl_tensor_f32(sli_optimizer_state(zero->own, b, array)), from,
+                                   (size_t)shard.count * sizeof(float)));
+        }
+    }
+    sli_optimizer_copy_steps(zero->own, whole);
+    return SL_OK;
+}

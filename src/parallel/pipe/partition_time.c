@@ -1,0 +1,266 @@
+/* The cut whose step is the shortest when the table is simulated. */
+#include "core/error.h"
+#include "parallel/pipe/pipe.h"
+#include "parallel/schedule/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* If there are at most this many cuts, all are tried. */
+enum { MOST_CUTS = 1000 };
+
+/* Stage s has modules cuts[s] ... cuts[s + 1] - 1. */
+typedef struct search {
+    const sl_partition_costs *costs;
+    int modules, stages;
+    int *cuts, *trial; /* [stages + 1] the best so far, and the one that is tried */
+    int *balance;      /* [stages] of the trial */
+    double *sums;      /* [5][stages] F, I, W and B of each stage of the trial, and the time of its
+                          output to the next one */
+    double seconds;    /* of the best; negative: there is none */
+    double cost;       /* by which the best is found: `seconds`, and a little for shared cores */
+} search;
+
+/* Of the time on cores of their own, where ranks share cores: ranks that share all of them take as
+ * long for any cut. */
+static const double own_cores_weight = 1e-3;
+
+/* What the output of a stage takes to the next one. */
+static double link_seconds(const search *s, int stage)
+{
+    const int *placement = sl_schedule_placement(s->costs->table);
+    int from = placement[stage], to = placement[stage + 1];
+    if (!s->costs->links || from == to)
+        return 0;
+    const sl_link_cost *link = &s->costs->links[from * sl_schedule_ranks(s->costs->table) + to];
+    double bytes = s->costs->profiles[from][s->trial[stage + 1] - 1].output_bytes;
+    return link->seconds + bytes * link->seconds_per_byte;
+}
+
+/* `cores` as in sl_partition_costs. */
+static sl_status simulate_trial(search *s, const int *cores, double *seconds)
+{
+    const int *placement = sl_schedule_placement(s->costs->table);
+    double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
+           *backward = weight + s->stages, *links = backward + s->stages;
+    sl_simulation simulation;
+    memset(s->sums, 0, 5 * (size_t)s->stages * sizeof *s->sums);
+    for (int stage = 0; stage + 1 < s->stages; stage++)
+        links[stage] = link_seconds(s, stage);
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
+            const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
+            forward[stage] += module->forward;
+            input[stage] += module->backward_input;
+            weight[stage] += module->backward_weight;
+            backward[stage] += module->backward;
+        }
+    SL_TRY(sl_schedule_simulate(s->costs->table,
+                                &(sl_cost_model){.forward = forward,
+                                                 .backward_input = input,
+                                                 .backward_weight = weight,
+                                                 .backward = backward,
+                                                 .links = links,
+                                                 .cores = cores},
+                                &simulation));
+    *seconds = simulation.makespan;
+    sl_simulation_clear(&simulation);
+    return SL_OK;
+}
+
+/* Makes the trial the best if it is shorter and fits. Of equal ones the first stays. */
+static sl_status try_cuts(search *s, bool *better)
+{
+    double seconds, own_cores = 0;
+    *better = false;
+    SL_TRY(simulate_trial(s, s->costs->cores, &seconds));
+    if (s->costs->cores)
+        SL_TRY(simulate_trial(s, NULL, &own_cores));
+    double cost = seconds + own_cores_weight * own_cores;
+    if (s->seconds >= 0 && cost >= s->cost)
+        return SL_OK;
+    for (int stage = 0; stage < s->stages; stage++)
+        s->balance[stage] = s->trial[stage + 1] - s->trial[stage];
+    if (s->costs->fits && !s->costs->fits(s->costs->context, s->balance))
+        return SL_OK;
+    memcpy(s->cuts, s->trial, ((size_t)s->stages + 1) * sizeof *s->cuts);
+    s->seconds = seconds;
+    s->cost = cost;
+    *better = true;
+    return SL_OK;
+}
+
+/* ---- All cuts --------------------------------------------------------------------------- */
+
+static bool are_few(const search *s)
+{
+    double count = 1;
+    for (int i = 1; i < s->stages; i++)
+        count *= (double)(s->modules - i) / i;
+    return count <= MOST_CUTS;
+}
+
+/* The next cuts in lexicographic order; false: these were the last. */
+static bool advance_cuts(search *s)
+{
+    int i = s->stages - 1;
+    while (i > 0 && s->trial[i] == s->modules - (s->stages - i))
+        i--;
+    if (i == 0)
+        return false;
+    s->trial[i]++;
+    for (i++; i < s->stages; i++)
+        s->trial[i] = s->trial[i - 1] + 1;
+    return true;
+}
+
+static sl_status try_all(search *s)
+{
+    bool better;
+    for (int i = 0; i < s->stages; i++)
+        s->trial[i] = i;
+    do
+        SL_TRY(try_cuts(s, &better));
+    while (advance_cuts(s));
+    return SL_OK;
+}
+
+/* ---- Neighbours ------------------------------------------------------------------------- */
+
+/* Each stage gets modules until it has an equal fraction of the time, as rank 0's device takes it:
+ * a start for the search. */
+static void cut_evenly(search *s)
+{
+    const sl_module_profile *times = s->costs->profiles[0];
+    double all = 0, sum = 0;
+    for (int i = 0; i < s->modules; i++)
+        all += times[i].forward + times[i].backward;
+    int next = 1;
+    for (int i = 0; i < s->modules && next < s->stages; i++) {
+        int left = s->modules - i, wanted = s->stages - next;
+        bool is_full = i > s->trial[next - 1] && sum >= all * next / s->stages;
+        if (is_full || left == wanted)
+            s->trial[next++] = i;
+        sum += times[i].forward + times[i].backward;
+    }
+}
+
+/* Moves cuts first ... last by `by` modules, where every stage keeps one. */
+static bool shift_cuts(search *s, int first, int last, int by)
+{
+    memcpy(s->trial, s->cuts, ((size_t)s->stages + 1) * sizeof *s->trial);
+    for (int i = first; i <= last; i++)
+        s->trial[i] += by;
+    return s->trial[first] > s->trial[first - 1] && s->trial[last] < s->trial[last + 1];
+}
+
+/* From the best so far: up to `most` modules go from one stage to another, through those between
+ * them. */
+static sl_status try_neighbours(search *s, int most, bool *improved)
+{
+    *improved = false;
+    for (int first = 1; first < s->stages; first++)
+        for (int last = first; last < s->stages; last++)
+            for (int by = -most; by <= most; by++) {
+                bool better = false;
+                if (by != 0 && shift_cuts(s, first, last, by))
+                    SL_TRY(try_cuts(s, &better));
+                *improved = *improved || better;
+            }
+    return SL_OK;
+}
+
+static void cut_into_equal_counts(search *s)
+{
+    for (int stage = 1; stage < s->stages; stage++)
+        s->trial[stage] = (int)((int64_t)s->modules * stage / s->stages);
+}
+
+/* Improves the partition that the trial holds. Where it does not fit, one that does can be far. */
+static sl_status improve_partition(search *s)
+{
+    bool improved;
+    memcpy(s->cuts, s->trial, ((size_t)s->stages + 1) * sizeof *s->cuts);
+    SL_TRY(try_cuts(s, &improved));
+    if (!improved)
+        SL_TRY(try_neighbours(s, s->modules, &improved));
+    while (improved)
+        SL_TRY(try_neighbours(s, 1, &improved));
+    return SL_OK;
+}
+
+static sl_status search_partitions(search *s)
+{
+    cut_evenly(s);
+    SL_TRY(improve_partition(s));
+    if (s->seconds >= 0)
+        return SL_OK;
+    cut_into_equal_counts(s);
+    return improve_partition(s);
+}
+
+/* ---- All -------------------------------------------------------------------------------- */
+
+static sl_status allocate_search(search *s)
+{
+    s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
+    s->sums = calloc(5 * (size_t)s->stages, sizeof *s->sums);
+    if (!s->cuts || !s->sums)
+        return sl_error(SL_ERR_MEMORY, "sl_partition_by_time: no memory for %d stages", s->stages);
+    s->trial = s->cuts + s->stages + 1;
+    s->balance = s->trial + s->stages + 1;
+    s->trial[s->stages] = s->modules;
+    return SL_OK;
+}
+
+static sl_status find_cuts(search *s)
+{
+    SL_TRY(allocate_search(s));
+    SL_TRY(are_few(s) ? try_all(s) : search_partitions(s));
+    if (s->seconds >= 0)
+        return SL_OK;
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "sl_partition_by_time: no cut of %d modules into %d stages "
+                    "fits",
+                    s->modules, s->stages);
+}
+
+sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds)
+{
+    SLI_CHECK_NOT_NULL(costs);
+    SLI_CHECK_NOT_NULL(costs->profiles);
+    SLI_CHECK_NOT_NULL(costs->table);
+    SLI_CHECK_NOT_NULL(balance);
+    search s = {.costs = costs,
+                .modules = costs->modules,
+                .stages = sl_schedule_stages(costs->table),
+                .seconds = -1};
+    if (s.modules < s.stages)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_partition_by_time: %d stages need as many modules, there are %d",
+                        s.stages, s.modules);
+    sl_status status = find_cuts(&s);
+    for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
+        balance[stage] = s.cuts[stage + 1] - s.cuts[stage];
+    if (seconds && status == SL_OK)
+        *seconds = s.seconds;
+    free(s.cuts);
+    free(s.sums);
+    return status;
+}
+
+sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
+                                 double *seconds)
+{
+    search s = {.costs = costs,
+                .modules = costs->modules,
+                .stages = sl_schedule_stages(costs->table)};
+    sl_status status = allocate_search(&s);
+    for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
+        s.trial[stage + 1] = s.trial[stage] + balance[stage];
+    if (status == SL_OK)
+        status = simulate_trial(&s, costs->cores, seconds);
+    free(s.cuts);
+    free(s.sums);
+    return status;
+}

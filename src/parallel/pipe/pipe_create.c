@@ -1,0 +1,447 @@
+/* Putting a pipe together, and taking it apart. */
+#include "parallel/pipe/pipe.h"
+
+#include "comm/group.h"
+#include "core/error.h"
+#include "nn/module.h"
+#include "parallel/pipe/pipe_optimizer.h"
+#include "parallel/schedule/table.h"
+
+#include "device/cores.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+enum { MOST_ACCUMULATION_STEPS = 1 << 16 };
+
+/* ---- Options ---------------------------------------------------------------------------- */
+
+static sl_status check_balance(const int *balance, int stages, int modules)
+{
+    int64_t sum = 0;
+    for (int stage = 0; stage < stages; stage++) {
+        if (balance[stage] < 1)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_pipe_create: all balance numbers must be positive, stage %d has %d",
+                            stage, balance[stage]);
+        sum += balance[stage];
+    }
+    if (sum != modules)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_pipe_create: module and sum of balance have different length "
+                        "(module: %d, sum of balance: %lld)",
+                        modules, (long long)sum);
+    return SL_OK;
+}
+
+static sl_status choose_balance(const sl_pipe_options *options, int *balance)
+{
+    int modules = sl_module_child_count(options->model), stages = options->stages;
+    if (options->balance) {
+        SL_TRY(check_balance(options->balance, stages, modules));
+        for (int stage = 0; stage < stages; stage++)
+            balance[stage] = options->balance[stage];
+        return SL_OK;
+    }
+    bool has_layers = modules >= 3 && modules - 2 >= stages;
+    return sl_partition(options->model, stages,
+                        has_layers ? SL_PARTITION_LAYERS : SL_PARTITION_PARAMETERS, balance);
+}
+
+static sl_status check_options(const sl_pipe_options *options)
+{
+    const char *who = "sl_pipe_create";
+    if (!options->model || !sl_module_is_sequential(options->model))
+        return sl_error(SL_ERR_INVALID, "%s: module must be a Sequential to be partitioned, got %s",
+                        who, options->model ? sl_module_type(options->model) : "none");
+    if (options->chunks < 0)
+        return sl_error(SL_ERR_INVALID, "%s: chunks must be 0 or more, got %d", who,
+                        options->chunks);
+    if (options->accumulate < 0 || options->accumulate > MOST_ACCUMULATION_STEPS)
+        return sl_error(SL_ERR_INVALID, "%s: accumulate must be from 0 to %d, got %d", who,
+                        MOST_ACCUMULATION_STEPS, options->accumulate);
+    if (options->recompute < SL_RECOMPUTE_EXCEPT_LAST || options->recompute > SL_RECOMPUTE_ALWAYS)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: recompute must be except_last, never or always, got %d", who,
+                        (int)options->recompute);
+    if (options->stages < 1)
+        return sl_error(SL_ERR_INVALID, "%s: stages must be at least 1, got %d", who,
+                        options->stages);
+    int modules = sl_module_child_count(options->model);
+    if (options->stages > modules)
+        return sl_error(SL_ERR_INVALID, "%s: %d stages need as many modules, the model has %d", who,
+                        options->stages, modules);
+    int virtual_stages = options->virtual_stages ? options->virtual_stages : 1;
+    if (virtual_stages < 1 || options->stages % virtual_stages != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: the stages must be a multiple of the stages a rank, got %d and %d",
+                        who, options->stages, virtual_stages);
+    return sl_error_context(sli_module_check_widths(options->model), "%s: ", who);
+}
+
+/* ---- Memory and order ------------------------------------------------------------------- */
+
+static sl_status allocate_arrays(sl_pipe *pipe)
+{
+    size_t stages = (size_t)pipe->stage_count, micros = (size_t)pipe->batch_micros;
+    size_t ranks = (size_t)pipe->rank_count, step_micros = (size_t)pipe->step_micros;
+    pipe->stages = calloc(stages, sizeof *pipe->stages);
+    pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
+    pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
+    pipe->calls = calloc(ranks, sizeof *pipe->calls);
+    pipe->device_locks = calloc(ranks, sizeof *pipe->device_locks);
+    pipe->micros = calloc(micros, sizeof *pipe->micros);
+    pipe->sizes = calloc(micros, sizeof *pipe->sizes);
+    bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
+                    pipe->device_locks && pipe->micros && pipe->sizes;
+    for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
+        pipe->tables[kind] = calloc(step_micros, sizeof *pipe->tables[kind]);
+        complete = pipe->tables[kind];
+    }
+    for (size_t stage = 0; complete && stage < stages; stage++) {
+        sli_stage *each = &pipe->stages[stage];
+        each->records = calloc(step_micros, sizeof *each->records);
+        complete = each->records;
+    }
+    if (!complete)
+        return sl_error(SL_ERR_MEMORY,
+                        "sl_pipe_create: no memory for %d stages of %d micro-batches",
+                        pipe->stage_count, pipe->batch_micros);
+    return SL_OK;
+}
+
+/* The order of computation for an accumulation step, proven; it says where the stages are. */
+static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
+{
+    pipe->is_given = options->table;
+    if (pipe->is_given) {
+        SL_TRY(sli_pipe_check_table(pipe, options->table, options->placement, pipe->step_micros));
+        SL_TRY(sli_schedule_first_micros(options->table, pipe->step_micros, &pipe->order));
+        SL_TRY(sli_schedule_renumber(pipe->order));
+    } else {
+        SL_TRY(sli_pipe_write_order(pipe, options->placement, pipe->step_micros, &pipe->order));
+    }
+    return sl_schedule_validate(pipe->order);
+}
+
+/* ---- Ranks and stages ------------------------------------------------------------------- */
+
+/* The lock of the rank's device: an earlier rank's, where that has the same device. */
+static pthread_mutex_t *device_lock(sl_pipe *pipe, int rank)
+{
+    for (int i = 0; i < rank; i++)
+        if (pipe->ranks[i].device == pipe->ranks[rank].device)
+            return pipe->ranks[i].device_lock;
+    pthread_mutex_t *lock = &pipe->device_locks[pipe->device_lock_count++];
+    pthread_mutex_init(lock, NULL);
+    return lock;
+}
+
+/* The rank of the group that pipeline rank `rank` is on. */
+static sl_status find_group_rank(const sl_pipe *pipe, const sl_pipe_options *options, int rank,
+                                 int *out)
+{
+    int size = options->group ? sl_group_size(options->group) : 1;
+    *out = options->group_ranks ? options->group_ranks[rank]
+                                : rank / ((pipe->rank_count + size - 1) / size);
+    if (!options->group_ranks && pipe->rank_count % size != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "the %d pipeline ranks must be spread evenly over the %d ranks of the "
+                        "group, or by group_ranks",
+                        pipe->rank_count, size);
+    if (*out < 0 || *out >= size)
+        return sl_error(SL_ERR_INVALID,
+                        "pipeline rank %d must be on a rank of the group from 0 to %d, got %d",
+                        rank, size - 1, *out);
+    return SL_OK;
+}
+
+static sl_status set_up_ranks(sl_pipe *pipe, const sl_pipe_options *options)
+{
+    const int *placement = sl_schedule_placement(pipe->order);
+    int each = pipe->stage_count / pipe->rank_count;
+    int here = options->group ? sl_group_rank(options->group) : 0;
+    for (int i = 0; i < pipe->rank_count; i++) {
+        sli_rank *rank = &pipe->ranks[i];
+        rank->index = i;
+        rank->stages = pipe->stages;
+        rank->own = pipe->rank_stages + i * each;
+        SL_TRY(find_group_rank(pipe, options, i, &rank->group_rank));
+        if (rank->group_rank != here)
+            continue;
+        rank->device = options->devices ? options->devices[i] : NULL;
+        if (!rank->device)
+            return sl_error(SL_ERR_INVALID, "rank %d has no device", i);
+        rank->device_lock = device_lock(pipe, i);
+    }
+    for (int stage = 0; stage < pipe->stage_count; stage++) {
+        sli_rank *rank = &pipe->ranks[placement[stage]];
+        pipe->rank_stages[rank->index * each + rank->own_count++] = stage;
+    }
+    return SL_OK;
+}
+
+static int count_parameters(const sl_module *module)
+{
+    int count = module->parameter_count;
+    for (int i = 0; i < module->child_count; i++)
+        count += count_parameters(module->children[i]);
+    return count;
+}
+
+static void set_up_stages(sl_pipe *pipe, const int *balance)
+{
+    const int *placement = sl_schedule_placement(pipe->order);
+    int first = 0, modules = sl_module_child_count(pipe->model);
+    bool takes_last =
+        pipe->loss && sl_loss_takes_over(pipe->loss, sl_module_child(pipe->model, modules - 1));
+    for (int i = 0; i < pipe->stage_count; i++) {
+        sli_stage *stage = &pipe->stages[i];
+        stage->index = i;
+        stage->is_first = i == 0;
+        stage->is_last = i + 1 == pipe->stage_count;
+        stage->group_rank = pipe->ranks[placement[i]].group_rank;
+        stage->device = pipe->ranks[placement[i]].device;
+        stage->is_here = stage->device;
+        stage->model = pipe->model;
+        stage->first = first;
+        stage->count = balance[i];
+        for (int m = 0; m < stage->count; m++)
+            stage->parameter_count += count_parameters(sl_module_child(pipe->model, first + m));
+        stage->loss_takes_last = stage->is_last && takes_last;
+        first += balance[i];
+    }
+}
+
+/* A channel from one stage to another one. All processes have all channels, so that they number
+ * them alike. */
+static sl_status connect(sl_pipe *pipe, const sli_stage *from, const sli_stage *to, bool spins,
+                         sli_channel **out)
+{
+    bool crosses = from->group_rank != to->group_rank && (from->is_here || to->is_here);
+    sli_channel_options options = {.to = to->device,
+                                   .micros = pipe->step_micros,
+                                   .spins = spins,
+                                   .failure = &pipe->failure};
+    if (crosses) {
+        options.link = pipe->group->link;
+        options.number = pipe->channel_count;
+        options.neighbour = from->is_here ? to->group_rank : from->group_rank;
+    }
+    SL_TRY(sli_channel_create(&options, out));
+    pipe->channels[pipe->channel_count++] = *out;
+    return SL_OK;
+}
+
+/* A channel for tensors to a stage and one for gradients back. */
+static sl_status connect_pair(sl_pipe *pipe, const sli_stage *from, const sli_stage *to, bool spins,
+                              sli_channel **forward, sli_channel **gradient)
+{
+    SL_TRY(connect(pipe, from, to, spins, forward));
+    return connect(pipe, to, from, spins, gradient);
+}
+
+/* Receivers spin only where each rank has a device of its own and there are cores for all. */
+static bool can_spin(const sl_pipe *pipe)
+{
+    sl_device *devices[pipe->rank_count];
+    int count = 0;
+    for (int i = 0; i < pipe->rank_count; i++)
+        if (pipe->ranks[i].device)
+            devices[count++] = pipe->ranks[i].device;
+    return pipe->device_lock_count == count && sli_cores_suffice(devices, count);
+}
+
+static sl_status connect_stages(sl_pipe *pipe)
+{
+    bool spins = can_spin(pipe);
+    size_t pairs = (size_t)pipe->stage_count + (size_t)pipe->skip_count;
+    pipe->channels = calloc(2 * pairs, sizeof *pipe->channels);
+    if (!pipe->channels)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %zu pairs of channels",
+                        pairs);
+    for (int i = 0; i + 1 < pipe->stage_count; i++) {
+        sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
+        SL_TRY(connect_pair(pipe, here, next, spins, &here->to_next, &next->to_previous));
+        next->from_previous = here->to_next;
+        here->from_next = next->to_previous;
+    }
+    for (int i = 0; i < pipe->skip_count; i++) {
+        sli_skip *skip = &pipe->skips[i];
+        SL_TRY(connect_pair(pipe, &pipe->stages[skip->from], &pipe->stages[skip->to], spins,
+                            &skip->forward, &skip->gradient));
+    }
+    return SL_OK;
+}
+
+static sl_status start_workers(sl_pipe *pipe)
+{
+    for (int i = 0; i < pipe->rank_count; i++)
+        if (pipe->ranks[i].device)
+            SL_TRY(sli_worker_create(sli_device_bind_thread, pipe->ranks[i].device,
+                                     &pipe->ranks[i].worker));
+    return SL_OK;
+}
+
+/* On the rank's own thread, so that its memory is first touched by its own cores. */
+static sl_status create_parameters(int index, void *arg)
+{
+    const sl_pipe *pipe = arg;
+    sli_stage *stage = &pipe->stages[index];
+    sl_parameter_set_options options = {
+        .device = stage->device,
+        .seed = pipe->seed,
+        .no_init = pipe->no_init,
+        .no_gradients = pipe->inference,
+        .precision = pipe->precision,
+        .first_bucket_bytes = pipe->first_bucket_bytes,
+        .bucket_bytes = pipe->bucket_bytes,
+    };
+    return sl_parameter_set_create(stage->model, stage->first, stage->count, &options,
+                                   &stage->parameters);
+}
+
+/* What this rank can find out by itself. */
+static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
+{
+    SL_TRY(allocate_arrays(pipe));
+    SL_TRY(sl_error_context(make_order(pipe, options), "sl_pipe_create: "));
+    int *balance = calloc((size_t)pipe->stage_count, sizeof *balance);
+    if (!balance)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a balance");
+    sl_status status = choose_balance(options, balance);
+    if (status == SL_OK)
+        status = sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: ");
+    if (status == SL_OK)
+        set_up_stages(pipe, balance);
+    free(balance);
+    SL_TRY(status);
+    SL_TRY(sli_pipe_check_ties(pipe));
+    return sli_pipe_find_skips(pipe);
+}
+
+/* Joins the other ranks, where `status` is what this one has found out by itself. */
+static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
+{
+    SL_TRY(sli_group_check_host(group, "sl_pipe_create"));
+    SL_TRY(sli_pipe_group_agree(group, status));
+    int *ranks = malloc((size_t)pipe->stage_count * sizeof *ranks);
+    if (!ranks) {
+        status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a list of stages");
+        return sli_group_break(group, status);
+    }
+    for (int i = 0; i < pipe->stage_count; i++)
+        ranks[i] = pipe->stages[i].group_rank;
+    status = sli_pipe_group_create(group, ranks, pipe->stage_count, &pipe->failure, &pipe->group);
+    free(ranks);
+    return status == SL_OK ? sli_pipe_group_compare(pipe) : status;
+}
+
+static sl_status build_pipe(sl_pipe *pipe)
+{
+    sl_status status = connect_stages(pipe);
+    if (status == SL_OK)
+        status = sl_error_context(start_workers(pipe), "sl_pipe_create: ");
+    sli_failure_raise(&pipe->failure, SLI_FAILURE_OF_CALL, status);
+    if (status == SL_OK)
+        sli_pipe_call_stages(pipe, create_parameters, pipe);
+    if (!sli_failure_precedes(&pipe->failure, INT_MAX - 1))
+        sli_failure_raise(&pipe->failure, pipe->stage_count, sli_pipe_place_tied(pipe));
+    return sli_pipe_end_run(pipe, false, NULL);
+}
+
+/* The table's for each accumulation step, where there is one and the options do not say. */
+static sl_status count_micros(sl_pipe *pipe, const sl_pipe_options *options)
+{
+    int steps = options->accumulate ? options->accumulate : 1;
+    pipe->step_micros = options->table ? sl_schedule_micros(options->table) : 1;
+    if (options->chunks)
+        pipe->step_micros = options->chunks / steps + (options->chunks % steps != 0);
+    pipe->batch_micros = options->chunks;
+    if (!options->chunks && __builtin_mul_overflow(pipe->step_micros, steps, &pipe->batch_micros))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_pipe_create: %d micro-batches times accumulate %d are too many",
+                        pipe->step_micros, steps);
+    return SL_OK;
+}
+
+static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
+{
+    SL_TRY(check_options(options));
+    sl_pipe *pipe = *out = calloc(1, sizeof *pipe);
+    if (!pipe)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a pipe");
+    pipe->model = options->model;
+    pipe->loss = options->loss;
+    pipe->recompute = options->recompute;
+    pipe->precision = options->precision;
+    pipe->writer = options->writer ? options->writer : sl_schedule_write;
+    pipe->writer_arg = options->writer_arg;
+    pipe->seed = options->seed;
+    pipe->first_bucket_bytes = options->first_bucket_bytes;
+    pipe->bucket_bytes = options->bucket_bytes;
+    pipe->no_init = options->no_init;
+    pipe->inference = options->inference;
+    pipe->stage_count = options->stages;
+    pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
+    sli_failure_init(&pipe->failure);
+    SL_TRY(count_micros(pipe, options));
+    return plan_pipe(pipe, options);
+}
+
+sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    sl_status status = create_pipe(options, out);
+    if (options->group)
+        status = join_group(*out, options->group, status);
+    if (status == SL_OK)
+        status = build_pipe(*out);
+    if (status != SL_OK)
+        sl_pipe_destroy(out);
+    return status;
+}
+
+/* ---- Destruction ------------------------------------------------------------------------ */
+
+void sl_pipe_destroy(sl_pipe **pipe)
+{
+    if (!pipe || !*pipe)
+        return;
+    sl_pipe *dead = *pipe;
+    for (int i = 0; dead->ranks && i < dead->rank_count; i++)
+        sli_worker_destroy(&dead->ranks[i].worker);
+    sli_pipe_group_destroy(&dead->group);
+    for (int i = 0; i < dead->channel_count; i++)
+        sli_channel_destroy(&dead->channels[i]);
+    sli_pipe_destroy_tied(dead);
+    for (int i = 0; dead->stages && i < dead->stage_count; i++) {
+        sl_parameter_set_destroy(&dead->stages[i].parameters);
+        free(dead->stages[i].records);
+        free(dead->stages[i].skip_room);
+    }
+    for (int i = 0; i < dead->device_lock_count; i++)
+        pthread_mutex_destroy(&dead->device_locks[i]);
+    for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)
+        sli_tables_destroy(dead->tables[kind], dead->step_micros);
+    sl_schedule_destroy(&dead->order);
+    sli_failure_destroy(&dead->failure);
+    free(dead->stages);
+    free(dead->ranks);
+    free(dead->rank_stages);
+    free(dead->calls);
+    free(dead->skips);
+    free(dead->channels);
+    free(dead->device_locks);
+    free(dead->micros);
+    free(dead->sizes);
+    free(dead->moments);
+    free(dead->trace);
+    if (dead->tensors)
+        sli_tensors_clear(dead->tensors);
+    free(dead->tensors);
+    free(dead);
+    *pipe = NULL;
+}

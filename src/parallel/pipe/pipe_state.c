@@ -1,0 +1,405 @@
+/* A pipe's tensors and its optimizers' state by name, whatever cut and shards it has: listed,
+ * saved, read, and copied. */
+#define _GNU_SOURCE /* asprintf */
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/usable_memory.h"
+#include "optim/optimizer.h"
+#include "parallel/pipe/pipe.h"
+#include "parallel/pipe/pipe_optimizer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL     "model"
+#define OPTIMIZER "optimizer"
+
+/* ---- Lists ------------------------------------------------------------------------------ */
+
+static sl_status no_memory(void)
+{
+    return sl_error(SL_ERR_MEMORY, "no memory for a list of a pipe's tensors");
+}
+
+/* Adds an item, named "NAME" or "NAME.SUFFIX" after its parameter. */
+static sl_status add_item(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
+                          sl_safetensors_item item, sli_tensor_entry entry)
+{
+    char *name;
+    if (asprintf(&name, "%s%s%s", sl_parameter_name(parameter), suffix ? "." : "",
+                 suffix ? suffix : "") < 0)
+        return no_memory();
+    item.name = name;
+    to->items[to->count] = item;
+    to->entries[to->count++] = entry;
+    return SL_OK;
+}
+
+/* Adds the elements `range` of a parameter, which `flat` has; NULL: it does not have them. */
+static sl_status add_tensor(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
+                            int stage, const sli_shard_range *range, const sl_tensor *flat)
+{
+    const sl_shape row = sl_shape_1d(range->count);
+    sl_safetensors_item item = {NULL, SL_F32, *sl_parameter_shape(parameter), NULL};
+    sli_tensor_entry entry = {.first = range->first, .count = range->count, .stage = stage};
+    entry.is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
+    SL_TRY(add_item(to, parameter, suffix, item, entry));
+    if (!flat || range->count == 0)
+        return SL_OK;
+    sl_tensor **view = &to->entries[to->count - 1].tensor;
+    SL_TRY(sl_tensor_view(flat, range->offset, &row, view));
+    if (sl_device_has_host_memory(sl_tensor_device(*view)))
+        to->items[to->count - 1].data = sl_tensor_data(*view);
+    return SL_OK;
+}
+
+/* What is listed: an optimizer's state; else copies of the trained parameters' buckets; else the
+ * model, all its parameters and buffers. */
+typedef struct listing {
+    const sl_pipe_optimizer *optimizer;
+    bool whole, steps;          /* of the optimizer: as in sli_tensors_of_optimizer */
+    bool own;                   /* nothing of other processes' stages */
+    sl_tensor **const *buckets; /* [stages] */
+} listing;
+
+/* The stage under way. */
+typedef struct listed_stage {
+    const listing *in;
+    int index;
+    const sl_parameter_set *set; /* NULL: it is in another process */
+    const sl_optimizer *own;     /* NULL: likewise, or no optimizer is listed */
+    int64_t *steps;
+    int left; /* of the steps, which are in the order of buckets: that of parameters reversed */
+    sli_tensors *to;
+} listed_stage;
+
+/* Adds the arrays of a trained parameter's state, and the number of its steps. */
+static sl_status add_state(listed_stage *at, const sl_parameter *parameter)
+{
+    const listing *in = at->in;
+    const sl_optimizer *from = in->whole ? in->optimizer->stage[at->index].whole : at->own;
+    const sl_optimizer_options *options = &in->optimizer->options;
+    int arrays = sli_optimizer_arrays_of(options);
+    sli_shard_range range = {0};
+    if (at->own)
+        SL_TRY(sli_optimizer_range(at->set, parameter, in->whole ? 0 : in->optimizer->shard,
+                                   in->whole ? 1 : in->optimizer->shards, &range));
+    for (int a = 0; a < arrays; a++)
+        SL_TRY(add_tensor(at->to, parameter, sli_optimizer_array_name(options, a), at->index,
+                          &range, from ? sli_optimizer_state(from, range.bucket, a) : NULL));
+    if (arrays == 0 || !in->steps)
+        return SL_OK;
+    return add_item(
+        at->to, parameter, "step",
+        (sl_safetensors_item){NULL, SL_I64, {0}, at->own ? &at->steps[--at->left] : NULL},
+        (sli_tensor_entry){.count = at->own != NULL, .stage = at->index});
+}
+
+static sl_status add_parameter(listed_stage *at, const sl_parameter *parameter)
+{
+    const listing *in = at->in;
+    bool trained = sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
+    sli_shard_range range = {0};
+    const sl_tensor *flat = NULL;
+    if (!trained && (in->optimizer || in->buckets))
+        return SL_OK;
+    if (in->optimizer)
+        return add_state(at, parameter);
+    if (at->set && in->buckets) {
+        SL_TRY(sli_optimizer_range(at->set, parameter, 0, 1, &range));
+        flat = in->buckets[at->index][range.bucket];
+    } else if (at->set) {
+        range.count = sl_shape_count(sl_parameter_shape(parameter));
+        flat = sl_parameter_value(parameter);
+    }
+    return add_tensor(at->to, parameter, NULL, at->index, &range, flat);
+}
+
+static sl_status list_module(listed_stage *at, const sl_module *module)
+{
+    for (int i = 0; i < module->parameter_count; i++)
+        SL_TRY(add_parameter(at, module->parameters[i]));
+    for (int i = 0; i < module->child_count; i++)
+        SL_TRY(list_module(at, module->children[i]));
+    return SL_OK;
+}
+
+static sl_status list_stage(const sl_pipe *pipe, const listing *in, int stage, sli_tensors *to)
+{
+    const sli_stage *of = &pipe->stages[stage];
+    listed_stage at = {.in = in, .index = stage, .set = of->parameters, .to = to};
+    if (in->own && !of->is_here)
+        return SL_OK;
+    if (in->optimizer && of->is_here) {
+        at.own = sli_pipe_optimizer_own(in->optimizer, stage);
+        at.steps = sli_optimizer_steps(at.own, &at.left);
+    }
+    for (int m = 0; m < of->count; m++)
+        SL_TRY(list_module(&at, sl_module_child(pipe->model, of->first + m)));
+    return SL_OK;
+}
+
+/* After an error the list is empty. */
+static sl_status list_tensors(const sl_pipe *pipe, const listing *in, sli_tensors *out)
+{
+    enum { MOST_ITEMS = 3 }; /* of a parameter */
+    size_t most = 1;
+    sl_status status = SL_OK;
+    for (int s = 0; s < pipe->stage_count; s++)
+        most += MOST_ITEMS * (size_t)pipe->stages[s].parameter_count;
+    sli_tensors_empty(out);
+    out->items = calloc(most, sizeof *out->items);
+    out->entries = calloc(most, sizeof *out->entries);
+    if (!out->items || !out->entries)
+        status = no_memory();
+    for (int s = 0; s < pipe->stage_count && status == SL_OK; s++)
+        status = list_stage(pipe, in, s, out);
+    if (status != SL_OK) {
+        sli_tensors_empty(out);
+        return status;
+    }
+    for (size_t i = 0; i < out->count; i++)
+        out->entries[i].owner = pipe->stages[out->entries[i].stage].group_rank;
+    return SL_OK;
+}
+
+sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
+{
+    return list_tensors(pipe, &(listing){0}, out);
+}
+
+sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets, sli_tensors *out)
+{
+    return list_tensors(pipe, &(listing){.buckets = buckets}, out);
+}
+
+sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whole, bool steps,
+                                   sli_tensors *out)
+{
+    return list_tensors(optimizer->pipe,
+                        &(listing){.optimizer = optimizer, .whole = whole, .steps = steps}, out);
+}
+
+/* ---- Data of devices with memory of their own ------------------------------------------- */
+
+static bool needs_copy(const sli_tensor_entry *entry)
+{
+    return entry->tensor && !sl_device_has_host_memory(sl_tensor_device(entry->tensor));
+}
+
+sl_status sli_tensors_open(sli_tensors *tensors, bool reads)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        sli_tensor_entry *entry = &tensors->entries[i];
+        if (!needs_copy(entry))
+            continue;
+        sli_host_array_close(&entry->host, false);
+        SL_TRY(sli_tensor_open_host(entry->tensor, reads, &entry->host));
+        tensors->items[i].data = entry->host.host;
+    }
+    return SL_OK;
+}
+
+sl_status sli_tensors_store(const sli_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++)
+        if (needs_copy(&tensors->entries[i]))
+            SL_TRY(sl_tensor_write(tensors->entries[i].tensor, tensors->items[i].data));
+    return SL_OK;
+}
+
+/* ---- Parts of checkpoints --------------------------------------------------------------- */
+
+sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = (sl_checkpoint_part){0};
+    SLI_CHECK_NOT_NULL(pipe);
+    if (!pipe->tensors)
+        pipe->tensors = calloc(1, sizeof *pipe->tensors);
+    if (!pipe->tensors)
+        return no_memory();
+    if (pipe->tensors->count == 0)
+        SL_TRY(list_tensors(pipe, &(listing){.own = true}, pipe->tensors));
+    SL_TRY(sli_tensors_open(pipe->tensors, true));
+    *out = (sl_checkpoint_part){.name = MODEL,
+                                .items = pipe->tensors->items,
+                                .count = pipe->tensors->count};
+    return SL_OK;
+}
+
+sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = (sl_checkpoint_part){.name = OPTIMIZER};
+    SLI_CHECK_NOT_NULL(optimizer);
+    sli_tensors *tensors = &optimizer->tensors;
+    SL_TRY(sli_pipe_optimizer_gather(optimizer));
+    SL_TRY(
+        list_tensors(optimizer->pipe,
+                     &(listing){.optimizer = optimizer, .whole = true, .steps = true, .own = true},
+                     tensors));
+    if (optimizer->shard > 0)
+        sli_tensors_empty(tensors);
+    SL_TRY(sli_tensors_open(tensors, true));
+    out->items = tensors->items;
+    out->count = tensors->count;
+    return SL_OK;
+}
+
+bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from)
+{
+    static const char suffix[] = ".step";
+    for (size_t i = 0; i < sl_checkpoint_tensor_count(from, OPTIMIZER); i++) {
+        const char *name = sl_checkpoint_tensor_get(from, OPTIMIZER, i)->name;
+        size_t length = strlen(name);
+        if (length >= strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0)
+            return true;
+    }
+    return false;
+}
+
+sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, sli_tensors *to)
+{
+    SL_TRY(sli_tensors_open(to, false));
+    SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
+    for (size_t i = 0; i < to->count; i++)
+        if (to->entries[i].count > 0)
+            SL_TRY(sli_checkpoint_read_elements(
+                from, sli_checkpoint_find_tensor(from, part, to->items[i].name),
+                to->entries[i].first, to->entries[i].count, to->items[i].data));
+    return sli_tensors_store(to);
+}
+
+sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from)
+{
+    sli_tensors tensors = {0};
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(from);
+    SL_TRY(sli_checkpoint_verify_part(from, MODEL));
+    sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = sli_tensors_read(from, MODEL, &tensors);
+    sli_tensors_clear(&tensors);
+    return status;
+}
+
+sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from)
+{
+    SLI_CHECK_NOT_NULL(optimizer);
+    SLI_CHECK_NOT_NULL(from);
+    double step;
+    bool has_step = sl_checkpoint_number(from, "step", &step) == SL_OK && step >= 0 && step < 1e18;
+    bool reads_steps = sli_checkpoint_has_steps(from) || !has_step;
+    sli_tensors *tensors = &optimizer->tensors;
+    sli_pipe_optimizer_release(optimizer);
+    SL_TRY(sli_tensors_of_optimizer(optimizer, false, reads_steps, tensors));
+    SL_TRY(sli_checkpoint_verify_part(from, OPTIMIZER));
+    SL_TRY(sli_tensors_read(from, OPTIMIZER, tensors));
+    for (int s = 0; s < optimizer->stages && !reads_steps; s++)
+        if (sl_pipe_parameters(optimizer->pipe, s))
+            sli_optimizer_set_steps(sli_pipe_optimizer_own(optimizer, s), (int64_t)step);
+    return SL_OK;
+}
+
+/* ---- Copies ----------------------------------------------------------------------------- */
+
+void sli_tensors_empty(sli_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        sli_host_array_close(&tensors->entries[i].host, false);
+        sl_tensor_destroy(&tensors->entries[i].tensor);
+        free((char *)tensors->items[i].name);
+    }
+    free(tensors->items);
+    free(tensors->entries);
+    free(tensors->shapes);
+    *tensors = (sli_tensors){.memory = tensors->memory, .memory_bytes = tensors->memory_bytes};
+}
+
+void sli_tensors_clear(sli_tensors *tensors)
+{
+    sli_tensors_empty(tensors);
+    free(tensors->memory);
+    *tensors = (sli_tensors){0};
+}
+
+enum { ALIGNMENT = 64 };
+
+static size_t aligned_bytes(const sli_tensor_entry *entry)
+{
+    size_t bytes = (size_t)entry->count * sizeof(float);
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static sl_status reserve_memory(sli_tensors *to)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < to->count; i++)
+        bytes += aligned_bytes(&to->entries[i]);
+    if (to->memory_bytes >= bytes)
+        return SL_OK;
+    free(to->memory);
+    to->memory = NULL;
+    if (sli_resident_memory() + bytes <= sli_usable_memory(""))
+        to->memory = sli_huge_pages_alloc(bytes);
+    to->memory_bytes = to->memory ? bytes : 0;
+    return to->memory ? SL_OK
+                      : sl_error(SL_ERR_MEMORY,
+                                 "no memory for a copy of the run's state, %zu bytes", bytes);
+}
+
+/* Leaves what has elements here: whole tensors, and segments of others. */
+static sl_status cut_tensors(sli_tensors *tensors, json_t *shapes)
+{
+    size_t kept = 0;
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < tensors->count; i++) {
+        sl_safetensors_item *item = &tensors->items[i];
+        sli_tensor_entry *entry = &tensors->entries[i];
+        char *whole = (char *)item->name;
+        if (status == SL_OK && entry->count > 0 && entry->count < sl_shape_count(&item->shape))
+            status = sli_checkpoint_make_segment(item, entry->first, entry->count, shapes);
+        if (item->name != whole || entry->count == 0)
+            free(whole);
+        if (entry->count == 0)
+            continue;
+        tensors->items[kept] = *item;
+        tensors->entries[kept++] = *entry;
+    }
+    tensors->count = kept;
+    if (status == SL_OK && json_object_size(shapes) > 0)
+        tensors->shapes = json_dumps(shapes, JSON_COMPACT);
+    return status == SL_OK && json_object_size(shapes) > 0 && !tensors->shapes ? no_memory()
+                                                                               : status;
+}
+
+static sl_status copy_stage(int stage, void *arg)
+{
+    const sli_tensors *tensors = arg;
+    char *data = tensors->memory;
+    for (size_t i = 0; i < tensors->count; i++) {
+        sli_tensor_entry *entry = &tensors->entries[i];
+        if (entry->stage == stage && entry->tensor) {
+            SL_TRY(sl_tensor_read(entry->tensor, data));
+            sl_tensor_destroy(&entry->tensor);
+            tensors->items[i].data = data;
+        }
+        data += aligned_bytes(entry);
+    }
+    return SL_OK;
+}
+
+sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors, bool keeps_all)
+{
+    SL_TRY(reserve_memory(tensors));
+    if (keeps_all)
+        return sli_pipe_run_here(pipe, copy_stage, tensors);
+    json_t *shapes = json_object();
+    sl_status status = shapes ? cut_tensors(tensors, shapes) : no_memory();
+    json_decref(shapes);
+    return status == SL_OK ? sli_pipe_run_here(pipe, copy_stage, tensors) : status;
+}

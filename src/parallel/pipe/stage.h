@@ -1,0 +1,88 @@
+/* A stage: a run of the model's modules on one device, with its records of the micro-batches that
+ * are on their way through it. */
+#ifndef SLI_PARALLEL_PIPE_STAGE_H
+#define SLI_PARALLEL_PIPE_STAGE_H
+
+#include "parallel/pipe/step.h"
+
+/* A skip connection from one stage to a later one. */
+typedef struct sli_skip {
+    const sli_skip_end *stash, *pop; /* of one name */
+    int from, to;                    /* their stages */
+    sli_channel *forward, *gradient; /* from `from` to `to`, and back */
+} sli_skip;
+
+/* What a stage holds of a micro-batch between its actions.
+ *
+ *     after F, R              pass, at the last stage also output
+ *     after F that discards   input and the skips that arrived (nothing in evaluation)
+ *     after I                 pass, with what W needs
+ *     after B, W              nothing */
+typedef struct sli_record {
+    sl_tensor *input;
+    sl_pass *pass;
+    sl_tensor *output;
+    sl_tensor **skips; /* [skip_count] tensors and gradients that arrived and wait for their action,
+                          or come out of it and will be sent */
+} sli_record;
+
+typedef struct sli_stage {
+    int index;
+    bool is_first, is_last;
+    bool is_here;      /* in this process; else it has no parameters and no device */
+    int group_rank;    /* its process's */
+    sl_device *device; /* its rank's */
+    sl_module *model;
+    int first, count;     /* the model's modules that are its own */
+    int parameter_count;  /* theirs */
+    bool loss_takes_last; /* the loss works through the last module itself, where there is one */
+    sl_parameter_set *parameters;
+    sli_record *records; /* [step_micros] */
+    sl_shape
+        input_shape; /* of the first micro-batch of the last step with a loss; at first empty */
+
+    /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
+     * next, gradients come from the next and go to the previous. */
+    sli_channel *from_previous, *to_next, *from_next, *to_previous;
+
+    const sli_skip *skips; /* [skip_count] all of the pipe's */
+    int skip_count;
+    sl_tensor **skip_room; /* what records have as `skips` */
+} sli_stage;
+
+/* Does what an action asks for, its neighbours apart. `*tensor` comes in as what the action waited
+ * for (a forward's input, a backward's gradient; NULL: nothing) and is taken; it goes out as what
+ * the neighbour waits for (NULL: nothing, and always on an error). */
+sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor);
+
+/* ---- Skip connections (skip.c) ----------------------------------------------------------- */
+
+/* Waits for the skips' tensors or gradients that the action needs; false when there is an error
+ * whose number is `number` or lower. */
+bool sli_stage_receive_skips(const sli_stage *stage, sl_action action, int number);
+
+/* Copies what was received to the stage's device, where that is needed. */
+sl_status sli_stage_copy_skips(const sli_stage *stage, sl_action action);
+
+/* Sends on what came out of the action. */
+void sli_stage_send_skips(const sli_stage *stage, sl_action action);
+
+/* Before a forward: puts the tensors that arrived on the pass; `again`: aliases of them, since the
+ * record keeps them for a recomputation. After it: moves those for other stages to the record. */
+sl_status sli_stage_give_skips(const sli_stage *stage, int micro, sl_pass *pass, bool again);
+sl_status sli_stage_take_skips(const sli_stage *stage, int micro, sl_pass *pass);
+
+/* After a recomputation: frees these, since the first forward has sent them. */
+void sli_stage_drop_skips(const sli_stage *stage, int micro);
+
+/* The same for gradients, before and after a backward. */
+void sli_stage_give_skip_grads(const sli_stage *stage, int micro);
+sl_status sli_stage_take_skip_grads(const sli_stage *stage, int micro);
+
+/* The rows of micro-batch `micro` of a batch that is cut into `batch_micros` (micro_batch.c). */
+sl_status sli_micro_rows(const sl_tensor *batch, int batch_micros, int micro, sl_tensor **out);
+
+/* Frees what the records of `micros` micro-batches hold. */
+void sli_stage_clear_records(sli_stage *stage, int micros);
+
+#endif
