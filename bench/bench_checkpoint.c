@@ -7,8 +7,8 @@
 #define _GNU_SOURCE
 #include "support.h"
 
+#include "sluice/app/train.h"
 #include "sluice/checkpoint.h"
-#include "sluice/train.h"
 #include "synthetic/corpus.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@
  * JSON line. */
 #include "support.h"
 
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 #include <stdio.h>
 #include <stdlib.h>

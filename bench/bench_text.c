@@ -7,7 +7,7 @@
  *   bench_text [DIR [REPEATS]]      default: SLUICE_DATA, else a synthetic corpus; 15 repeats */
 #include "support.h"
 
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 #include "synthetic/corpus.h"
 
 #include <stdio.h>

@@ -14,7 +14,7 @@
  * Nothing in a checkpoint is ever executed.
  *
  * This is the format alone, for any tensors; what a training run saves, and how it goes on, is in
- * sluice/train.h. */
+ * sluice/app/train.h. */
 #ifndef SLUICE_CHECKPOINT_H
 #define SLUICE_CHECKPOINT_H
 

@@ -73,8 +73,8 @@ sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from);
 sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out);
 
 /* Reads the state from the part "optimizer" that a pipe of any cut, sharded or not, has saved, or a
- * training run (sluice/train.h), which has the number of steps as "step" of its state. Every rank
- * opens the checkpoint and reads what it needs. Errors: as sl_checkpoint_read. */
+ * training run (sluice/app/train.h), which has the number of steps as "step" of its state. Every
+ * rank opens the checkpoint and reads what it needs. Errors: as sl_checkpoint_read. */
 sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from);
 
 SL_API_END

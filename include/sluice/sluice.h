@@ -2,6 +2,10 @@
 #ifndef SLUICE_SLUICE_H
 #define SLUICE_SLUICE_H
 
+#include "sluice/app/option.h"
+#include "sluice/app/report.h"
+#include "sluice/app/text.h"
+#include "sluice/app/train.h"
 #include "sluice/checkpoint.h"
 #include "sluice/data_parallel.h"
 #include "sluice/ddp.h"
@@ -15,17 +19,13 @@
 #include "sluice/module.h"
 #include "sluice/module_check.h"
 #include "sluice/optim.h"
-#include "sluice/option.h"
 #include "sluice/pipe.h"
 #include "sluice/pipe_optimizer.h"
 #include "sluice/profile.h"
-#include "sluice/report.h"
 #include "sluice/safetensors.h"
 #include "sluice/schedule.h"
 #include "sluice/status.h"
 #include "sluice/tensor.h"
-#include "sluice/text.h"
-#include "sluice/train.h"
 #include "sluice/zero.h"
 
 #endif

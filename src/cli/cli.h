@@ -3,9 +3,9 @@
 #ifndef SLI_CLI_CLI_H
 #define SLI_CLI_CLI_H
 
+#include "sluice/app/option.h"
+#include "sluice/app/train.h"
 #include "sluice/launch.h"
-#include "sluice/option.h"
-#include "sluice/train.h"
 
 #include <stdio.h>
 
@@ -13,7 +13,7 @@
 
 typedef struct cli_line cli_line;
 
-/* Its options are rows (sluice/option.h), from which its command line is read, and its help and
+/* Its options are rows (sluice/app/option.h), from which its command line is read, and its help and
  * documentation are printed. */
 typedef struct cli_command {
     const char *name;      /* "train" */
@@ -21,8 +21,8 @@ typedef struct cli_command {
     const char *arguments; /* what may follow the options, "DIR", one form a line; NULL: nothing */
     const char *doc;       /* for the help */
     const char *examples;  /* command lines, each with a line end */
-    /* Rows of sluice/train.h that it takes, up to two arrays, of which only those that are named
-     * (NULL: all); its settings then begin with a sl_train_options, whose fields they set. */
+    /* Rows of sluice/app/train.h that it takes, up to two arrays, of which only those that are
+     * named (NULL: all); its settings then begin with a sl_train_options, whose fields they set. */
     const sl_option *run_options[2];
     const char *const *run_names;
     const sl_option *options; /* rows of its own, the last without a name; NULL: none */

@@ -3,7 +3,7 @@
 #ifndef SLI_CORE_ENVIRONMENT_H
 #define SLI_CORE_ENVIRONMENT_H
 
-#include "sluice/option.h"
+#include "sluice/app/option.h"
 
 /* The value of a variable that has a row; *out is NULL where it is not set or empty. Errors:
  * SL_ERR_INVALID names the variable, its values and what came. */

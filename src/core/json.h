@@ -7,7 +7,7 @@
 #ifndef SLI_CORE_JSON_H
 #define SLI_CORE_JSON_H
 
-#include "sluice/option.h"
+#include "sluice/app/option.h"
 
 #include <jansson.h>
 #include <locale.h>

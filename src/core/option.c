@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* asprintf */
-#include "sluice/option.h"
+#include "sluice/app/option.h"
 
 #include "core/json.h"
 

@@ -3,7 +3,7 @@
 #ifndef SLI_REPORT_HISTORY_H
 #define SLI_REPORT_HISTORY_H
 
-#include "sluice/report.h"
+#include "sluice/app/report.h"
 
 #include <jansson.h>
 

@@ -4,7 +4,7 @@
  * never waits for the thread. The thread has the lowest priority, and updates the page once a
  * second, or more rarely where that would take more than 0.5% of a core. */
 #define _GNU_SOURCE /* gettid */
-#include "sluice/report.h"
+#include "sluice/app/report.h"
 
 #include "core/clock.h"
 #include "core/error.h"

@@ -2,7 +2,7 @@
 #ifndef SLI_REPORT_RUN_FILE_H
 #define SLI_REPORT_RUN_FILE_H
 
-#include "sluice/report.h"
+#include "sluice/app/report.h"
 
 struct sl_run_file {
     char *path;                 /* of the file, or of the directory that it is in */

@@ -1,6 +1,6 @@
 /* The run as JSON lines. Every record is written when it comes, so that a run which dies leaves all
  * that it did. */
-#include "sluice/report.h"
+#include "sluice/app/report.h"
 
 #include "core/error.h"
 #include "core/file.h"

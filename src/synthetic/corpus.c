@@ -9,7 +9,7 @@
 #include "core/file.h"
 #include "core/philox.h"
 #include "core/replace.h"
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 #include "synthetic/grammar.h"
 
 #include <errno.h>

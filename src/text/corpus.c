@@ -1,6 +1,6 @@
 /* Token ids of texts, of a directory of text files, one for each split, and of one file that is
  * divided into splits. */
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 
 #include "core/error.h"
 #include "core/memory.h"

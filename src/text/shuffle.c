@@ -10,7 +10,7 @@
  * until it is a place ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite domains",
  * 2002), which leaves a permutation of the places. */
 #include "core/philox.h"
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 
 #include <assert.h>
 

@@ -10,7 +10,7 @@
  *   ' . , ( ) ! ?                    ends a token and is one
  *   <                                may begin "<br />", which ends a token
  *   all else                         belongs to a token */
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #define SLI_TEXT_VOCAB_H
 
 #include "core/checksum.h"
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 
 /* ---- The table (token_table.c) ------------------------------------------------------------ */
 

@@ -1,7 +1,7 @@
 /* The programs `sluice eval` and `sluice generate`, run as a user does on a small trained model,
  * and what the program warns of: on standard error, once a job, and the command goes on. */
+#include "sluice/app/text.h"
 #include "sluice/safetensors.h"
-#include "sluice/text.h"
 #include "support/program.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-#include "sluice/option.h"
+#include "sluice/app/option.h"
 
 #include "support/check.h"
 

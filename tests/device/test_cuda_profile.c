@@ -6,7 +6,7 @@
 #include "device/device_base.h"
 #include "sluice/layers.h"
 #include "support/check.h"
-#include "train/profile.h"
+#include "train/plan/profile.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Any bytes as a line of text: every token must be one that the tokenizer may give, and tokens of
  * valid text must be their own tokens. */
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * each line's token at its number and finds it again. */
 #define _GNU_SOURCE /* memfd_create */
 
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "io/scratch.h"
 
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 #include "support/check.h"
 #include "synthetic/corpus.h"
 #include "synthetic/grammar.h"

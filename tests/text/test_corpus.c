@@ -1,6 +1,6 @@
 #include "io/scratch.h"
 
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 #include "support/check.h"
 #include "text/line_reader.h"
 

@@ -1,4 +1,4 @@
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 #include "support/check.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 
 #include "io/scratch.h"
 
-#include "sluice/text.h"
+#include "sluice/app/text.h"
 #include "support/check.h"
 
 #include <time.h>

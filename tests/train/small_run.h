@@ -4,7 +4,7 @@
 #define TESTS_TRAIN_SMALL_RUN_H
 
 #include "io/scratch.h"
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 #include "support/check.h"
 #include "support/pipes.h"
 #include "synthetic/corpus.h"

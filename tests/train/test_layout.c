@@ -1,4 +1,4 @@
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 #include "support/check.h"
 

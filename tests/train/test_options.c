@@ -1,7 +1,7 @@
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 #include "support/check.h"
 #include "support/replicas.h"
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -287,7 +287,7 @@ static void impossible_stages_are_refused(void **state)
 /* ---- Missing arguments ------------------------------------------------------------------ */
 
 /* A required pointer that is NULL gives an error that names it, in every public function of
- * sluice/train.h that has a status. */
+ * sluice/app/train.h that has a status. */
 #define check_null(call, text) check_error(call, SL_ERR_INVALID, text)
 
 /* Pointers that are there, and not used. */

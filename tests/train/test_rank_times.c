@@ -1,5 +1,5 @@
 #include "support/check.h"
-#include "train/rank_times.h"
+#include "train/loop/rank_times.h"
 
 enum { RANKS = 3 };
 

@@ -2,7 +2,7 @@
 #include "small_run.h"
 
 #include "support/replicas.h"
-#include "train/run.h"
+#include "train/loop/run.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Training in an order that each epoch has anew. */
-#include "train/language.h"
+#include "train/loop/language.h"
 #include "train/small_run.h"
 
 /* ---- Which rows a batch has ----------------------------------------------------------------- */

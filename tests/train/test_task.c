@@ -1,7 +1,7 @@
 /* Runs of a model and data of one's own. */
 #include "device/device_base.h"
 #include "small_run.h"
-#include "train/profile.h"
+#include "train/plan/profile.h"
 
 #include <math.h>
 

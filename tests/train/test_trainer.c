@@ -1,6 +1,6 @@
 #include "small_run.h"
 #include "support/conversions.h"
-#include "train/profile.h"
+#include "train/plan/profile.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #include "parallel/schedule/table.h"
 
 #include "core/error.h"
-#include "sluice/option.h"
+#include "sluice/app/option.h"
 
 #include <assert.h>
 #include <limits.h>

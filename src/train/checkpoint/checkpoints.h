@@ -26,7 +26,7 @@
 
 #include "io/checkpoint/format.h"
 #include "parallel/pipe/pipe_optimizer.h"
-#include "train/run.h"
+#include "train/loop/run.h"
 
 /* ---- When a run's state is saved (checkpoints.c) -------------------------------------------- */
 

@@ -9,7 +9,7 @@
  *   - Stage s - 1 has no more than `most` micro-batches under way, and one that has left s by its
  *     backward may still be. So the inputs that wait for s are no more than `most` less those under
  *     way at s, nor more than are still to come. */
-#include "train/plan.h"
+#include "train/plan/plan.h"
 
 #include "core/error.h"
 #include "device/device.h"

@@ -1,12 +1,12 @@
 /* How long the modules of a run's model take, and where this says to cut it. */
-#include "train/profile.h"
+#include "train/plan/profile.h"
 
 #include "core/error.h"
 #include "core/host.h"
 #include "device/device_base.h"
 #include "tensor/tensor.h"
-#include "train/layout.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
+#include "train/plan/layout.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
  * and plain integers, without devices or tensors. Objects that are only read (vocabulary,
  * corpus, batches) may be shared between threads; a tokenizer or a builder belongs to one at a
  * time. */
-#ifndef SLUICE_TEXT_H
-#define SLUICE_TEXT_H
+#ifndef SLUICE_APP_TEXT_H
+#define SLUICE_APP_TEXT_H
 
 #include "sluice/status.h"
 

@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "io/checkpoint/format.h"
-#include "train/run.h"
+#include "train/loop/run.h"
 
 #include <limits.h>
 #include <stdlib.h>

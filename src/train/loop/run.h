@@ -1,11 +1,11 @@
 /* A training run as one of its ranks sees it: what comes before training (run.c), the loop
  * (trainer.c) and what ranks measure meanwhile (timelines.c). */
-#ifndef SLI_TRAIN_RUN_H
-#define SLI_TRAIN_RUN_H
+#ifndef SLI_TRAIN_LOOP_RUN_H
+#define SLI_TRAIN_LOOP_RUN_H
 
 #include "core/claim.h"
-#include "train/language.h"
-#include "train/replica.h"
+#include "train/loop/language.h"
+#include "train/loop/replica.h"
 
 #include "sluice/pipe_optimizer.h"
 

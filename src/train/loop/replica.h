@@ -1,9 +1,9 @@
 /* One replica of a run: its model, its pipe, and the groups of its ranks. */
-#ifndef SLI_TRAIN_REPLICA_H
-#define SLI_TRAIN_REPLICA_H
+#ifndef SLI_TRAIN_LOOP_REPLICA_H
+#define SLI_TRAIN_LOOP_REPLICA_H
 
 #include "parallel/pipe/pipe.h"
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 /* What a rank has of a replica: model, loss and pipe; and the groups in which it meets the others.
  *

@@ -16,10 +16,10 @@
 #include "core/sum_tree.h"
 #include "parallel/ddp/ddp.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/evaluate.h"
-#include "train/layout.h"
-#include "train/profile.h"
-#include "train/rank_times.h"
+#include "train/loop/evaluate.h"
+#include "train/loop/rank_times.h"
+#include "train/plan/layout.h"
+#include "train/plan/profile.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,11 +1,11 @@
-/* The options of a run: one row each (sluice/option.h says what a row is for), the presets, and the
- * checks that no single row can make. */
+/* The options of a run: one row each (sluice/app/option.h says what a row is for), the presets, and
+ * the checks that no single row can make. */
 #define _GNU_SOURCE /* asprintf */
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 #include "core/error.h"
 #include "optim/optimizer.h"
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 #include <errno.h>
 #include <inttypes.h>

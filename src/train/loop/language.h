@@ -1,8 +1,8 @@
 /* The language model of a text as a task. */
-#ifndef SLI_TRAIN_LANGUAGE_H
-#define SLI_TRAIN_LANGUAGE_H
+#ifndef SLI_TRAIN_LOOP_LANGUAGE_H
+#define SLI_TRAIN_LOOP_LANGUAGE_H
 
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 typedef struct sli_language {
     const sl_model_options *model;

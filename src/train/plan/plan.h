@@ -1,8 +1,8 @@
 /* The parts of a plan (sl_plan_create). */
-#ifndef SLI_TRAIN_PLAN_H
-#define SLI_TRAIN_PLAN_H
+#ifndef SLI_TRAIN_PLAN_PLAN_H
+#define SLI_TRAIN_PLAN_PLAN_H
 
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 /* Sets each stage's activations and workspace in a training step with micro-batches of `rows` rows.
  * `schedule` is the step's table with its recomputations; the plan's stages have their modules. */

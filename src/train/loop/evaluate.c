@@ -1,8 +1,8 @@
 /* Evaluating a split: the mean loss of all its terms, whichever replica evaluates which batch. */
-#include "train/evaluate.h"
+#include "train/loop/evaluate.h"
 
 #include "core/error.h"
-#include "train/language.h"
+#include "train/loop/language.h"
 
 #include <math.h>
 #include <stdlib.h>

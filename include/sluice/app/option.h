@@ -3,8 +3,8 @@
  * A row (sl_option) says all about one option. The program's command lines, the checks of
  * sl_train_options_check, configuration files, the run log, what a resumed run compares and the
  * documentation's tables are made from such rows. */
-#ifndef SLUICE_OPTION_H
-#define SLUICE_OPTION_H
+#ifndef SLUICE_APP_OPTION_H
+#define SLUICE_APP_OPTION_H
 
 #include "sluice/status.h"
 

@@ -1,6 +1,6 @@
 /* What a rank has of a replica: the model in a pipe, what it does together with the other ranks,
  * and the rows that it loads. */
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 #include "comm/group.h"
 #include "core/error.h"
@@ -8,7 +8,7 @@
 #include "parallel/ddp/ddp.h"
 #include "parallel/pipe/processes/pipe_group.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>

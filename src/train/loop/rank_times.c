@@ -1,5 +1,5 @@
 /* What the time of a rank's steps goes to. */
-#include "train/rank_times.h"
+#include "train/loop/rank_times.h"
 
 static sl_time_kind kind_of(sl_action_kind kind)
 {

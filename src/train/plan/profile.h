@@ -1,9 +1,9 @@
 /* How fast a run's modules, links and devices are. */
-#ifndef SLI_TRAIN_PROFILE_H
-#define SLI_TRAIN_PROFILE_H
+#ifndef SLI_TRAIN_PLAN_PROFILE_H
+#define SLI_TRAIN_PLAN_PROFILE_H
 
 #include "parallel/pipe/pipe.h"
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 /* What a profile is made of. */
 typedef struct sli_profile_inputs {

@@ -1,5 +1,5 @@
 /* What a run will need: a replica's stages and a host's ranks. */
-#include "train/plan.h"
+#include "train/plan/plan.h"
 #include "core/error.h"
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"

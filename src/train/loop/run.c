@@ -1,6 +1,6 @@
 /* A run in this process: what comes before training, and then all of its replicas as threads, or
  * the one rank that this process is. */
-#include "train/run.h"
+#include "train/loop/run.h"
 
 #include "comm/group.h"
 #include "core/error.h"
@@ -8,8 +8,8 @@
 #include "device/device.h"
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/layout.h"
-#include "train/profile.h"
+#include "train/plan/layout.h"
+#include "train/plan/profile.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "parallel/pipe/pipe.h"
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 #include <stdlib.h>
 

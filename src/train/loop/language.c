@@ -1,5 +1,6 @@
-/* A text as the data of a task (sluice/train.h): cut into columns, of which a batch has a block. */
-#include "train/language.h"
+/* A text as the data of a task (sluice/app/train.h): cut into columns, of which a batch has a
+ * block. */
+#include "train/loop/language.h"
 
 #include "core/checksum.h"
 #include "core/error.h"

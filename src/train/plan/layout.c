@@ -13,7 +13,7 @@
  *
  *     cpu:0,cpu:1,cpu:2,cpu:3      divided evenly: two ranks have cpu:0,cpu:1 and cpu:2,cpu:3
  *     cpu:0,cpu:1;cpu:2,cpu:3      the same, with a list for each rank */
-#include "train/layout.h"
+#include "train/plan/layout.h"
 
 #include "parallel/schedule/table.h"
 

@@ -1,5 +1,5 @@
 /* What a run's devices can do at best: the rate of large matrix products. */
-#include "train/profile.h"
+#include "train/plan/profile.h"
 
 #include "core/clock.h"
 #include "core/error.h"

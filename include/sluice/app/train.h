@@ -1,8 +1,8 @@
 /* Training runs: from options to a trained, evaluated and saved language model.
  *
- * The library prints nothing. A run tells reporters what happens (sluice/report.h): the program's
- * progress display is one, the JSON run log another. Every run begins with a preset or with
- * sl_train_options_default:
+ * The library prints nothing. A run tells reporters what happens (sluice/app/report.h): the
+ * program's progress display is one, the JSON run log another. Every run begins with a preset or
+ * with sl_train_options_default:
  *
  *     sl_train_options options = {0};
  *     sl_train_options_preset("small", &options);
@@ -10,17 +10,17 @@
  *     sl_train_run(&options, NULL, 0, &result);
  *
  * NULL is refused (sluice/status.h). */
-#ifndef SLUICE_TRAIN_H
-#define SLUICE_TRAIN_H
+#ifndef SLUICE_APP_TRAIN_H
+#define SLUICE_APP_TRAIN_H
 
+#include "sluice/app/option.h"
+#include "sluice/app/report.h"
+#include "sluice/app/text.h"
 #include "sluice/ddp.h"
 #include "sluice/model.h"
 #include "sluice/optim.h"
-#include "sluice/option.h"
 #include "sluice/pipe.h"
 #include "sluice/profile.h"
-#include "sluice/report.h"
-#include "sluice/text.h"
 
 SL_API_BEGIN
 
@@ -123,7 +123,7 @@ typedef struct sl_train_options {
      * the tensors alone. */
     const sl_train_task *task;
 
-    const char *data;   /* the text: a directory or a file (sluice/text.h) */
+    const char *data;   /* the text: a directory or a file (sluice/app/text.h) */
     int64_t bptt;       /* tokens of each row in a block */
     int64_t batch_size; /* rows of each shard in a training batch */
     int64_t eval_batch_size;
@@ -224,8 +224,8 @@ int sl_train_options_chunks(const sl_train_options *options);
  * that resumes with SL_LR_DEFAULT keeps the rate of its checkpoint. */
 double sl_train_options_lr(const sl_train_options *options);
 
-/* The options as rows (sluice/option.h) of fields of sl_train_options; each array ends with a row
- * without a name. The plan of a run depends on the first array: model, pipeline, batches. */
+/* The options as rows (sluice/app/option.h) of fields of sl_train_options; each array ends with a
+ * row without a name. The plan of a run depends on the first array: model, pipeline, batches. */
 extern const sl_option sl_plan_option_rows[], sl_train_option_rows[];
 
 /* Row `index` of both arrays, one behind the other; NULL after the last. */

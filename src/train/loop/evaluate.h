@@ -1,8 +1,8 @@
 /* Evaluation by all replicas of a run. */
-#ifndef SLI_TRAIN_EVALUATE_H
-#define SLI_TRAIN_EVALUATE_H
+#ifndef SLI_TRAIN_LOOP_EVALUATE_H
+#define SLI_TRAIN_LOOP_EVALUATE_H
 
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 /* Sets *stop where an evaluation is to end before its end; the same on all ranks. */
 typedef sl_status sli_evaluation_stop(void *context, bool *stop);

@@ -1,6 +1,6 @@
 /* When the ranks' actions of a step ran: for the record of each epoch, and about once a second for
  * what shows the run. */
-#include "train/run.h"
+#include "train/loop/run.h"
 
 #include "core/clock.h"
 

@@ -1,8 +1,8 @@
 /* What the time of a rank's steps goes to. */
-#ifndef SLI_TRAIN_RANK_TIMES_H
-#define SLI_TRAIN_RANK_TIMES_H
+#ifndef SLI_TRAIN_LOOP_RANK_TIMES_H
+#define SLI_TRAIN_LOOP_RANK_TIMES_H
 
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 /* Adds a step to the times of a replica's pipeline ranks [count], those of this process. Sets
  * step->waiting_seconds. */

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "parallel/pipe/pipe.h"
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 #include <inttypes.h>
 #include <math.h>

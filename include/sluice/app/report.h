@@ -3,11 +3,11 @@
  * A run hands records to reporters. A record stands by itself: its reader need not ask the run.
  *
  * NULL is refused (sluice/status.h). */
-#ifndef SLUICE_REPORT_H
-#define SLUICE_REPORT_H
+#ifndef SLUICE_APP_REPORT_H
+#define SLUICE_APP_REPORT_H
 
+#include "sluice/app/option.h"
 #include "sluice/device.h"
-#include "sluice/option.h"
 #include "sluice/schedule.h"
 
 #include <stdio.h>

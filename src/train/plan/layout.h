@@ -1,8 +1,8 @@
 /* The layout of a run: replicas and stages, modules and devices. */
-#ifndef SLI_TRAIN_LAYOUT_H
-#define SLI_TRAIN_LAYOUT_H
+#ifndef SLI_TRAIN_PLAN_LAYOUT_H
+#define SLI_TRAIN_PLAN_LAYOUT_H
 
-#include "sluice/train.h"
+#include "sluice/app/train.h"
 
 /* What one rank of a run has: a replica, all in one process, or some pipeline ranks of one. Ranks
  * are threads of one process, each a replica, or processes. */
