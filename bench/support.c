@@ -306,7 +306,7 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                           .chunks = setup->chunks,
                                           .recompute = setup->recompute,
                                           .precision = setup->precision,
-                                          .writer_arg = setup->schedule,
+                                          .schedule = setup->schedule,
                                           .group = setup->group,
                                           .seed = 1},
                        &trainer->pipe));

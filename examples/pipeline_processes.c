@@ -46,7 +46,7 @@ static sl_status open_pipe(trainer *at)
                                .devices = at->devices,
                                .group = at->group,
                                .chunks = CHUNKS,
-                               .writer_arg = "1f1b",
+                               .schedule = "1f1b",
                                .seed = 1};
     SL_TRY(sl_pipe_create(&options, &at->pipe));
     return sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe}, &at->optimizer);

@@ -35,7 +35,7 @@ static sl_status open_trainer(trainer *at, const char *names, const char *schedu
                                              .stages = stages,
                                              .devices = devices,
                                              .chunks = 4,
-                                             .writer_arg = schedule,
+                                             .schedule = schedule,
                                              .seed = 1},
                           &at->pipe));
     SL_TRY(sl_pipe_optimizer_create(

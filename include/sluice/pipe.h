@@ -109,17 +109,17 @@ typedef struct sl_pipe_options {
                                   accumulate micro-batches (rounded up). The results do not change;
                                   only one step's activations are held. 65,536 at most; 0: 1 */
     sl_recompute recompute;    /* zero value: except_last */
-    /* The order of computation: a table, or else what a writer writes with its argument for the
-     * micro-batches of a batch. Where a batch has fewer micro-batches than the table, those that
-     * are not there are left out. */
-    const sl_schedule *table;  /* copied; NULL: the writer's */
-    sl_schedule_writer writer; /* NULL: sl_schedule_write */
-    const void *writer_arg;    /* borrowed as long as the pipe; for sl_schedule_write a schedule's
-                                  name, or NULL for the first */
-    sl_precision precision;    /* of all products and of what stages send each other */
-    uint64_t seed;             /* of initial values and dropout */
-    bool no_init;              /* values are undefined (they will be loaded) */
-    bool inference;            /* no gradients: sl_pipe_train is refused */
+    /* The order of computation: a table, else what the writer writes, else the schedule of that
+     * name (sl_schedule_names; NULL: the first). */
+    const char *schedule;       /* borrowed as long as the pipe */
+    const sl_schedule *table;   /* copied; of a batch with fewer micro-batches than it has, those
+                                   that are not there are left out */
+    sl_schedule_writer writer;  /* called for each number of micro-batches that there is */
+    const void *writer_context; /* the writer's; borrowed as long as the pipe */
+    sl_precision precision;     /* of all products and of what stages send each other */
+    uint64_t seed;              /* of initial values and dropout */
+    bool no_init;               /* values are undefined (they will be loaded) */
+    bool inference;             /* no gradients: sl_pipe_train is refused */
     int64_t first_bucket_bytes, bucket_bytes; /* as in sl_parameter_set_options */
 
     /* Stages in several processes (or threads). Every rank of the group has a pipe with the same

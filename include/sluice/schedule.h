@@ -78,8 +78,8 @@ typedef struct sl_schedule_options {
     const int *cores;
 } sl_schedule_options;
 
-/* Writes the order of computation, without recomputation. `arg` is the writer's own. */
-typedef sl_status (*sl_schedule_writer)(const void *arg, const sl_schedule_options *options,
+/* Writes the order of computation, without recomputation. `context` is the writer's own. */
+typedef sl_status (*sl_schedule_writer)(const void *context, const sl_schedule_options *options,
                                         sl_schedule **out);
 
 /* The schedules that the library writes; then NULL. */
@@ -88,9 +88,9 @@ bool sl_schedule_has_name(const char *name);
 /* The default number of stages of a rank; 0: there is no such schedule. */
 int sl_schedule_virtual_stages(const char *name);
 
-/* The library's writer: `name` is one of sl_schedule_names (NULL: the first). SL_ERR_NOT_FOUND
- * lists the names. SL_ERR_INVALID for what the schedule cannot do, a placement for example. */
-sl_status sl_schedule_write(const void *name, const sl_schedule_options *options,
+/* The table of one of sl_schedule_names (NULL: the first). SL_ERR_NOT_FOUND lists the names.
+ * SL_ERR_INVALID for what the schedule cannot do, a placement for example. */
+sl_status sl_schedule_write(const char *name, const sl_schedule_options *options,
                             sl_schedule **out);
 
 /* Forward only, for evaluation: F of every micro-batch at every stage. Takes ranks, placement

@@ -313,7 +313,7 @@ static sl_status endless_pipe(sl_group *group)
     layout_pipe at;
     sl_loss *mse;
     SL_TRY(sl_mse_loss_create(&mse));
-    sl_pipe_options options = {.stages = stages, .chunks = 4, .writer_arg = "1f1b", .group = group};
+    sl_pipe_options options = {.stages = stages, .chunks = 4, .schedule = "1f1b", .group = group};
     sl_status status = layout_open(layout_linears(stages), mse, options, &at);
     printf("pid %d %d\n", sl_group_rank(group), (int)getpid());
     fflush(stdout);

@@ -277,7 +277,7 @@ static panel_step step_in_panels(const char *device, const char *schedule, sl_pr
                                                .loss = j.loss,
                                                .stages = 1,
                                                .devices = j.devices,
-                                               .writer_arg = schedule,
+                                               .schedule = schedule,
                                                .precision = precision},
                             &j.pipe));
     train_panels(&j, &out);

@@ -146,7 +146,7 @@ static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t
         .chunks = one->chunks,
         .accumulate = group ? one->accumulate : 1,
         .recompute = one->recompute,
-        .writer_arg = one->schedule,
+        .schedule = one->schedule,
         .seed = seed,
         .first_bucket_bytes = one->first_bucket_bytes,
         .bucket_bytes = one->bucket_bytes,

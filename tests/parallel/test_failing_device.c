@@ -259,7 +259,7 @@ static sl_status create_run(run *r)
                                              .stages = STAGES,
                                              .devices = r->devices,
                                              .chunks = 2,
-                                             .writer_arg = r->plan->schedule,
+                                             .schedule = r->plan->schedule,
                                              .recompute = r->plan->recompute,
                                              .first_bucket_bytes = 100,
                                              .bucket_bytes = 200},

@@ -130,7 +130,7 @@ static void recomputations_are_four_three_and_none(void **state)
                                         (sl_pipe_options){.stages = 3,
                                                           .chunks = 4,
                                                           .recompute = cases[i].mode,
-                                                          .writer_arg = test_schedules[kind]},
+                                                          .schedule = test_schedules[kind]},
                                         3, 1);
             data d = random_data(4);
             pipe_train(&piped, d.input, d.input, 0);
@@ -182,7 +182,7 @@ static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **s
     for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
         crew c = {0};
         muster(&c, 3);
-        sl_pipe_options options = {.stages = 3, .chunks = 5, .writer_arg = test_schedules[kind]};
+        sl_pipe_options options = {.stages = 3, .chunks = 5, .schedule = test_schedules[kind]};
         test_pipe piped = open_pipe(c.model, mse(), options, 3, 1);
         sl_schedule *schedule;
         check_ok(sl_schedule_write(test_schedules[kind],

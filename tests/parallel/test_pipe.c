@@ -242,7 +242,7 @@ static void loss_and_gradients_are_the_unpiped_models(void **state)
             for (int stages = 1; stages <= 3; stages++) {
                 sl_pipe_options options = {.stages = stages,
                                            .chunks = 4,
-                                           .writer_arg = test_schedules[kind],
+                                           .schedule = test_schedules[kind],
                                            .recompute = (sl_recompute)mode};
                 check_training(&options, 12);
                 check_training(&options, 10); /* 3, 3, 3, 1 */
@@ -430,7 +430,7 @@ static void gradients_flow_in_evaluation_without_dropout_or_recomputation(void *
     (void)state;
     for (int stages = 1; stages <= 3; stages++) {
         check_gradients_in_evaluation((sl_pipe_options){.stages = stages});
-        check_gradients_in_evaluation((sl_pipe_options){.stages = stages, .writer_arg = "1f1b"});
+        check_gradients_in_evaluation((sl_pipe_options){.stages = stages, .schedule = "1f1b"});
     }
 }
 

@@ -68,7 +68,7 @@ static void options_that_make_no_sense_are_refused(void **state)
                    "sl_pipe_create: accumulate must be from 0 to 65536, got -1");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .recompute = (sl_recompute)3},
                    "sl_pipe_create: recompute must be except_last, never or always");
-    assert_refused(&b, (sl_pipe_options){.stages = 1, .writer_arg = "zb-v"},
+    assert_refused(&b, (sl_pipe_options){.stages = 1, .schedule = "zb-v"},
                    "schedule: zb-v has 2 stages a rank, not 1");
     assert_refused(
         &b, (sl_pipe_options){.stages = 3, .virtual_stages = 2},
@@ -94,9 +94,10 @@ typedef struct shortage {
     bool table, backward, placement;
 } shortage;
 
-static sl_status write_less(const void *arg, const sl_schedule_options *options, sl_schedule **out)
+static sl_status write_less(const void *context, const sl_schedule_options *options,
+                            sl_schedule **out)
 {
-    const shortage *less = arg;
+    const shortage *less = context;
     sl_schedule_options wanted = *options;
     *out = NULL;
     wanted.ranks -= less->ranks;
@@ -137,7 +138,7 @@ static void writers_that_do_not_write_what_is_asked_for_are_refused(void **state
                                    .loss = loss,
                                    .placement = cases[i].less.placement ? (int[]){1, 0} : NULL,
                                    .writer = write_less,
-                                   .writer_arg = &cases[i].less};
+                                   .writer_context = &cases[i].less};
         assert_refused(&b, options, cases[i].text);
     }
     sl_loss_destroy(&loss);

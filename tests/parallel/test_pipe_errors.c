@@ -113,7 +113,7 @@ static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             rig r;
             build(&r,
-                  (sl_pipe_options){.writer_arg = test_schedules[kind],
+                  (sl_pipe_options){.schedule = test_schedules[kind],
                                     .recompute = (sl_recompute)mode},
                   3);
             double expected;

@@ -142,7 +142,7 @@ static sl_status gather_on_rank(sl_group *group, void *arg)
     check_ok(sl_mse_loss_create(&loss));
     sl_pipe_options options = {.stages = TIMED_STAGES,
                                .chunks = TIMED_CHUNKS,
-                               .writer_arg = "1f1b",
+                               .schedule = "1f1b",
                                .group = group,
                                .group_ranks = group_ranks};
     sl_status status = layout_open(layout_linears(TIMED_STAGES), loss, options, &at);

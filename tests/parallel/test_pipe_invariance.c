@@ -286,7 +286,7 @@ static sl_pipe_options draw_schedule(unsigned *state, int most_stages, int *plac
     int ranks = test_draw(state, 1, most_stages / each < 4 ? most_stages / each : 4);
     sl_pipe_options options = {.stages = ranks * each,
                                .virtual_stages = each,
-                               .writer_arg = schedules[which].name,
+                               .schedule = schedules[which].name,
                                .recompute = (sl_recompute)test_draw(state, 0, 2)};
     if (strcmp(schedules[which].name, "looped-bfs") != 0 || test_draw(state, 0, 1))
         return options;
@@ -311,7 +311,7 @@ static void check_result(const result *got, const result *expected, const recipe
          memcmp(got->values, expected->values, (size_t)got->count * sizeof(float)) == 0))
         return;
     char *csv = NULL;
-    const sl_schedule *table = options->writer ? options->writer_arg : options->table;
+    const sl_schedule *table = options->writer ? options->writer_context : options->table;
     if (table)
         check_ok(sl_schedule_csv(table, &csv));
     fail_msg("model %u (%s, %s), %d rows in %d chunks, %d stages on %d ranks and %d devices of %d "
@@ -319,9 +319,9 @@ static void check_result(const result *got, const result *expected, const recipe
              r->seed, r->is_language_model ? "transformer" : "perceptron",
              sl_precision_names[r->precision], r->rows, r->chunks, options->stages,
              options->stages / options->virtual_stages, devices, threads,
-             sl_recompute_name(options->recompute), csv ? csv : (const char *)options->writer_arg,
-             got->losses[0], got->losses[1], got->losses[2], expected->losses[0],
-             expected->losses[1], expected->losses[2]);
+             sl_recompute_name(options->recompute), csv ? csv : options->schedule, got->losses[0],
+             got->losses[1], got->losses[2], expected->losses[0], expected->losses[1],
+             expected->losses[2]);
 }
 
 static void check_pipe(unsigned *state, const recipe *r, const data *d, sl_pipe_options options,
@@ -347,10 +347,10 @@ static void check_random_pipe(unsigned *state, const recipe *r, const data *d,
 }
 
 /* A writer whose argument is a table of its own. */
-static sl_status write_first_micros(const void *arg, const sl_schedule_options *options,
+static sl_status write_first_micros(const void *context, const sl_schedule_options *options,
                                     sl_schedule **out)
 {
-    return sli_schedule_first_micros(arg, options->micros, out);
+    return sli_schedule_first_micros(context, options->micros, out);
 }
 
 /* A batch may have fewer micro-batches than the table; evaluation uses the table's placement. */
@@ -369,7 +369,7 @@ static void check_random_table(unsigned *state, const recipe *r, const data *d,
     if (test_draw(state, 0, 1)) {
         options.table = NULL;
         options.writer = write_first_micros;
-        options.writer_arg = table;
+        options.writer_context = table;
     }
     check_pipe(state, r, d, options, expected);
     sl_schedule_destroy(&table);

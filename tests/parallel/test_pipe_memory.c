@@ -43,7 +43,7 @@ static void build(rig *r, const char *kind, sl_recompute recompute)
     sl_pipe_options options = {.stages = STAGES,
                                .chunks = MICROS,
                                .balance = (int[]){MODULES, MODULES},
-                               .writer_arg = kind,
+                               .schedule = kind,
                                .recompute = recompute};
     r->pipe = open_pipe(model, loss, options, STAGES, 1);
     sl_shape shape = sl_shape_2d(ROWS, COLUMNS);
@@ -169,7 +169,7 @@ static test_pipe open_layers(const held_case *of, sl_recompute recompute)
                                .virtual_stages = of->virtual_stages,
                                .chunks = MICROS,
                                .balance = balance,
-                               .writer_arg = of->name,
+                               .schedule = of->name,
                                .recompute = recompute};
     return open_pipe(model, loss, options, STAGES, 1);
 }

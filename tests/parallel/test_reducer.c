@@ -225,7 +225,7 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
                                .stages = 1,
                                .devices = &device,
                                .chunks = 2,
-                               .writer_arg = arg,
+                               .schedule = arg,
                                .first_bucket_bytes = 1,
                                .bucket_bytes = 1};
     SL_TRY(sl_pipe_create(&options, &pipe));

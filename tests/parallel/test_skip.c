@@ -201,7 +201,7 @@ static void modules_that_do_not_do_what_they_declare_end_the_step(void **state)
         for (int schedule = 0; schedule < TEST_SCHEDULES; schedule++) {
             rig r;
             open_rig(&r, (sl_pipe_options){.stages = crosses ? 3 : 1,
-                                           .writer_arg = test_schedules[schedule],
+                                           .schedule = test_schedules[schedule],
                                            .recompute = (sl_recompute)schedule});
             check_faults(&r, crosses);
             close_rig(&r);

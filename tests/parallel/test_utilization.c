@@ -231,7 +231,7 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
                              (sl_pipe_options){.stages = 4,
                                                .virtual_stages = 2,
                                                .chunks = 4,
-                                               .writer_arg = "interleaved",
+                                               .schedule = "interleaved",
                                                .seed = 1},
                              2, 1);
     check_error(sl_pipe_get_utilization(on.pipe, &utilization), SL_ERR_INVALID,

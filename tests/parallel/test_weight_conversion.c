@@ -67,7 +67,7 @@ static void training_converts_each_weight_once_a_step(void **state)
                                                   .accumulate = accumulate,
                                                   .recompute = SL_RECOMPUTE_ALWAYS,
                                                   .precision = in,
-                                                  .writer_arg = test_schedules[kind]});
+                                                  .schedule = test_schedules[kind]});
 }
 
 static void copy_values(const test_pipe *from, const test_pipe *to)

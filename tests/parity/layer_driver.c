@@ -231,7 +231,7 @@ static void run_u_net(char **o, const records *given)
                                                     .devices = devices,
                                                     .chunks = (int)option_count(o, "chunks"),
                                                     .precision = precision_option(o),
-                                                    .writer_arg = option_text(o, "schedule")},
+                                                    .schedule = option_text(o, "schedule")},
                                  &pipe));
     train_u_net(pipe, given);
     sl_pipe_destroy(&pipe);

@@ -86,7 +86,7 @@ static void open_replica(replica *at)
         .bucket_bytes = option_count(o, "bucket_bytes"),
     };
     records_check(sl_recompute_parse(option_text(o, "checkpoint"), &options.recompute));
-    options.writer_arg = option_text(o, "schedule");
+    options.schedule = option_text(o, "schedule");
     for (int s = 0; s < options.stages; s++)
         records_check(sl_device_create_cpu(1 + s % 2, &at->devices[s]));
     records_check(sl_transformer_lm_create(&of_model, &at->model));

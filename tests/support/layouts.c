@@ -157,7 +157,7 @@ static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
                                   .seed = seed,
                                   .group = p.pipe_group};
     if (choice < 3)
-        p.options.writer_arg = virtual_stages == 1 ? one_stage[choice] : two_stages[choice];
+        p.options.schedule = virtual_stages == 1 ? one_stage[choice] : two_stages[choice];
     else
         p.options.table = p.table = random_table(&seed, ranks, virtual_stages, p.options.chunks);
     for (int i = 0; i < ranks; i++) /* every rank of the group has some */

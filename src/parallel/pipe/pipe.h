@@ -37,8 +37,9 @@ struct sl_pipe {
     bool has_ties;        /* some parameter is tied to another */
     bool has_remote_ties; /* of stages in different processes */
 
-    sl_schedule_writer writer;
-    const void *writer_arg;
+    const char *schedule;
+    sl_schedule_writer writer; /* NULL: the library's, of `schedule` */
+    const void *writer_context;
     sl_schedule
         *order;    /* of computation, for `step_micros` micro-batches: says where the stages are */
     bool is_given; /* `order` is the caller's table: fewer micro-batches are those of it */

@@ -375,8 +375,9 @@ static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
     pipe->loss = options->loss;
     pipe->recompute = options->recompute;
     pipe->precision = options->precision;
-    pipe->writer = options->writer ? options->writer : sl_schedule_write;
-    pipe->writer_arg = options->writer_arg;
+    pipe->schedule = options->schedule;
+    pipe->writer = options->writer;
+    pipe->writer_context = options->writer_context;
     pipe->seed = options->seed;
     pipe->first_bucket_bytes = options->first_bucket_bytes;
     pipe->bucket_bytes = options->bucket_bytes;

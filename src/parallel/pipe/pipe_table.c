@@ -31,7 +31,8 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
                                   .placement = placement,
                                   .micros = micros};
     *out = NULL;
-    SL_TRY(pipe->writer(pipe->writer_arg, &wanted, out));
+    SL_TRY(pipe->writer ? pipe->writer(pipe->writer_context, &wanted, out)
+                        : sl_schedule_write(pipe->schedule, &wanted, out));
     if (!*out)
         return sl_error(SL_ERR_INVALID, "the writer gave no table, and reported no error");
     sl_status status = sli_pipe_check_table(pipe, *out, placement, micros);

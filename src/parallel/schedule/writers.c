@@ -172,7 +172,7 @@ static sl_status run_writer(const struct writer *writer, const sl_schedule_optio
     return sli_schedule_mark(*out);
 }
 
-sl_status sl_schedule_write(const void *name, const sl_schedule_options *options, sl_schedule **out)
+sl_status sl_schedule_write(const char *name, const sl_schedule_options *options, sl_schedule **out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;

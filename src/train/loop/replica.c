@@ -49,7 +49,7 @@ static sl_status create_pipe(const sl_train_options *options, const sl_train_tas
                                              .recompute = options->recompute,
                                              .precision = options->precision,
                                              .table = options->table,
-                                             .writer_arg = sl_train_options_schedule(options),
+                                             .schedule = sl_train_options_schedule(options),
                                              .seed = options->seed,
                                              .no_init = !random_values,
                                              .group = to->pipe_group},
