@@ -280,6 +280,136 @@ static void silent_strangers_do_not_keep_ranks_from_the_hub(void **state)
     sli_hub_destroy(&hub);
 }
 
+/* ---- Many ranks --------------------------------------------------------------------------- */
+
+enum { MANY = 1000 };
+
+/* Ranks without watches: each connection's newest state, and what all have got in messages. */
+typedef struct many_ranks {
+    sli_wire_connection connections[MANY];
+    int ready, ended, lost; /* ranks */
+    int messages;
+    bool left[MANY], said_bye[MANY]; /* as rank 0 has heard */
+    double said_alive;
+} many_ranks;
+
+static void mark_runs(const sli_wire_message *message, uint64_t sequence, bool *ranks)
+{
+    const char *text = message->text;
+    sli_hub_run run;
+    while (sli_hub_run_read(&text, message->size, &run)) {
+        assert_int_equal(run.sequence, sequence);
+        for (int r = run.first; r <= run.last; r++)
+            ranks[r] = true;
+    }
+}
+
+static void hear(many_ranks *of, int rank, const sli_wire_message *message)
+{
+    of->messages += message->kind != SLI_WIRE_ALIVE;
+    of->ready += message->kind == SLI_HUB_READY;
+    of->ended += message->kind == SLI_HUB_END;
+    of->lost += message->kind == SLI_HUB_DEAD && strcmp(message->text, "has ended") != 0;
+    if (rank == 0 && message->kind == SLI_HUB_RANKS_LEFT)
+        mark_runs(message, 7, of->left);
+    if (rank == 0 && message->kind == SLI_HUB_ENDED)
+        mark_runs(message, 0, of->said_bye);
+}
+
+/* Reads all that has come, and says twice a second that the ranks live. */
+static void read_all(many_ranks *of)
+{
+    bool says = sli_clock_seconds() - of->said_alive > SLI_WIRE_ALIVE_SECONDS;
+    if (says)
+        of->said_alive = sli_clock_seconds();
+    for (int r = 0; r < MANY; r++) {
+        sli_wire_message message;
+        while (sli_wire_receive(&of->connections[r], &message) == SLI_WIRE_MESSAGE)
+            hear(of, r, &message);
+        if (says)
+            (void)sli_wire_send(&of->connections[r], &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
+    }
+}
+
+static void say(many_ranks *of, int rank, int kind)
+{
+    bool is_bye = kind == SLI_HUB_BYE;
+    const sli_wire_message message = {.kind = kind,
+                                      .group = is_bye ? 0 : GROUP,
+                                      .rank = is_bye ? 0 : rank,
+                                      .size = is_bye ? 0 : MANY,
+                                      .sequence = kind == SLI_HUB_LEFT ? 7 : 0};
+    assert_true(sli_wire_send(&of->connections[rank], &message));
+}
+
+static bool are_all(const bool *ranks)
+{
+    for (int r = 1; r < MANY; r++)
+        if (!ranks[r])
+            return false;
+    return true;
+}
+
+static void open_many(many_ranks *of, const sli_wire_address *hub)
+{
+    for (int r = 0; r < MANY; r++) {
+        const sli_wire_call_options options = {.rank = r,
+                                               .ranks = MANY,
+                                               .kinds = SLI_HUB_KINDS,
+                                               .host = "",
+                                               .whom = "the hub",
+                                               .seconds = 20};
+        check_ok(sli_wire_call(hub, &options, &of->connections[r]));
+        if (r % 100 == 0)
+            for (int k = 0; k <= r; k++)
+                (void)sli_wire_send(&of->connections[k],
+                                    &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
+    }
+}
+
+/* All ranks but 0 leave a group and end, one after the other. With a message to each other rank for
+ * each that leaves they would get a million. */
+static void leaving_takes_messages_in_proportion_to_ranks(void **state)
+{
+    (void)state;
+    many_ranks *ranks = calloc(1, sizeof *ranks);
+    sli_wire_address address;
+    sli_hub *hub;
+    assert_non_null(ranks);
+    sl_status status = sli_hub_create(MANY, true, &address, &hub);
+    if (status == SL_ERR_UNSUPPORTED) {
+        print_message("skipped: %s\n", sl_error_text());
+        free(ranks);
+        skip();
+    }
+    check_ok(status);
+    open_many(ranks, &address);
+    for (int r = 0; r < MANY; r++)
+        say(ranks, r, SLI_HUB_JOIN);
+    double until = sli_clock_seconds() + 20;
+    while (ranks->ready < MANY && sli_clock_seconds() < until)
+        read_all(ranks);
+    assert_int_equal(ranks->ready, MANY);
+    for (int r = 1; r < MANY; r++) {
+        say(ranks, r, SLI_HUB_LEFT);
+        say(ranks, r, SLI_HUB_BYE);
+    }
+    while (!(are_all(ranks->left) && are_all(ranks->said_bye)) && sli_clock_seconds() < until)
+        read_all(ranks);
+    assert_true(are_all(ranks->left) && are_all(ranks->said_bye));
+    say(ranks, 0, SLI_HUB_LEFT);
+    say(ranks, 0, SLI_HUB_BYE);
+    while (ranks->ended < MANY && sli_clock_seconds() < until)
+        read_all(ranks);
+    assert_int_equal(ranks->ended, MANY);
+    assert_int_equal(ranks->lost, 0);
+    assert_in_range(ranks->messages, 2 * MANY, 20 * MANY); /* READY and END among them */
+    for (int r = 0; r < MANY; r++)
+        sli_wire_close(&ranks->connections[r]);
+    sli_hub_destroy(&hub);
+    free(ranks);
+}
+
 /* ---- What no process of a job says -------------------------------------------------------- */
 
 static const sli_wire_message hostile_rank[] = {
@@ -305,6 +435,8 @@ static const sli_wire_message hostile_rank[] = {
     {.kind = SLI_HUB_READY, .group = GROUP, .rank = 2, .size = RANKS},
     {.kind = SLI_HUB_DEAD, .rank = 0, .size = RANKS},
     {.kind = SLI_HUB_BYE, .number = 4096},
+    {.kind = SLI_HUB_RANKS_LEFT, .group = GROUP, .size = RANKS, .text = "0 0 7 "},
+    {.kind = SLI_HUB_ENDED, .size = RANKS, .text = "0 0 0 "},
     {.kind = SLI_HUB_KINDS},
     {.kind = -1},
 };
@@ -391,6 +523,17 @@ static const sli_wire_message hostile_hub[] = {
     {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 0, .size = RANKS, .number = 7},
     {.kind = SLI_HUB_BREAK, .group = GROUP, .size = RANKS, .number = SL_ERR_IO, .sequence = 2},
     {.kind = SLI_HUB_END, .number = -1},
+    {.kind = SLI_HUB_RANKS_LEFT, .group = GROUP, .size = RANKS}, /* without ranks */
+    {.kind = SLI_HUB_RANKS_LEFT, .group = GROUP, .size = RANKS, .text = "0 3 7 "},
+    {.kind = SLI_HUB_RANKS_LEFT, .group = GROUP, .size = RANKS, .text = "2 1 7 "},
+    {.kind = SLI_HUB_RANKS_LEFT, .group = GROUP, .size = RANKS, .text = "0 0 7 1 1"},
+    {.kind = SLI_HUB_RANKS_LEFT, .group = GROUP, .size = RANKS, .text = "-1 0 7 "},
+    {.kind = SLI_HUB_RANKS_LEFT,
+     .group = GROUP,
+     .size = RANKS,
+     .text = "0 0 18446744073709551616 "},
+    {.kind = SLI_HUB_ENDED, .size = RANKS - 1, .text = "0 0 0 "},
+    {.kind = SLI_HUB_ENDED, .size = RANKS},
     {.kind = SLI_HUB_KINDS},
 };
 
@@ -435,6 +578,7 @@ int hub_tests(void)
         cmocka_unit_test(broken_group_knows_which_rank_of_the_job_failed),
         cmocka_unit_test(rank_that_has_ended_is_not_waited_for),
         cmocka_unit_test(rank_that_leaves_because_of_an_error_passes_it_on),
+        cmocka_unit_test(leaving_takes_messages_in_proportion_to_ranks),
         cmocka_unit_test(silent_strangers_do_not_keep_ranks_from_the_hub),
         cmocka_unit_test(hostile_rank_is_cut_off_and_the_others_are_told),
         cmocka_unit_test(hostile_hub_is_left),

@@ -39,6 +39,7 @@ static const double join_seconds = 60, end_seconds = 2;
 typedef struct process {
     bool called, dead;
     bool said_bye, unready; /* to finalize MPI */
+    bool told;              /* the others have been told that it has said bye */
 } process;
 
 struct sli_hub {
@@ -51,6 +52,16 @@ struct sli_hub {
     process *processes; /* [size] by rank */
 };
 
+/* Its text is runs of its ranks and nothing else. */
+static bool has_runs(const sli_wire_message *message)
+{
+    const char *text = message->text;
+    sli_hub_run run;
+    while (sli_hub_run_read(&text, message->size, &run))
+        ;
+    return text > message->text && *text == '\0';
+}
+
 bool sli_hub_message_is_valid(const sli_wire_message *message, int processes)
 {
     bool is_error = message->number < SL_OK && message->number >= SL_ERR_CONFLICT;
@@ -61,6 +72,10 @@ bool sli_hub_message_is_valid(const sli_wire_message *message, int processes)
         return message->size > 0 && is_error && message->sequence <= 1;
     case SLI_HUB_DEAD:
         return message->size == processes;
+    case SLI_HUB_ENDED:
+        return message->size == processes && has_runs(message);
+    case SLI_HUB_RANKS_LEFT:
+        return has_runs(message);
     case SLI_HUB_BYE:
     case SLI_HUB_END:
         return message->number == 0 || message->number == 1;
@@ -83,12 +98,47 @@ static void send_to_all(sli_hub *hub, const sli_wire_message *message)
         send_to_rank(hub, r, message);
 }
 
+static void send_to_those_that_go_on(sli_hub *hub, const sli_wire_message *message)
+{
+    for (int r = 0; r < hub->size; r++)
+        if (!hub->processes[r].said_bye)
+            send_to_rank(hub, r, message);
+}
+
+static void tell_of_ended(sli_hub *hub)
+{
+    const sli_wire_message empty = {.kind = SLI_HUB_ENDED, .size = hub->size};
+    sli_wire_message message = empty;
+    for (int r = 0; r < hub->size; r++) {
+        sli_hub_run run = {r, r - 1, 0};
+        for (; r < hub->size && hub->processes[r].said_bye && !hub->processes[r].told; r++) {
+            hub->processes[r].told = true;
+            run.last = r;
+        }
+        if (run.last < run.first || sli_hub_run_write(&run, &message))
+            continue;
+        send_to_those_that_go_on(hub, &message);
+        message = empty;
+        (void)sli_hub_run_write(&run, &message);
+    }
+    if (*message.text)
+        send_to_those_that_go_on(hub, &message);
+}
+
+/* Of the groups first: of a process that has ended, what it did before counts. */
+static void tell(sli_hub *hub)
+{
+    sli_hub_groups_tell(&hub->groups);
+    tell_of_ended(hub);
+}
+
 static void mark_dead(sli_hub *hub, int rank, const char *why)
 {
     process *lost = &hub->processes[rank];
     if (lost->dead || hub->ended)
         return;
     lost->dead = true;
+    tell(hub); /* of what it had left before */
     sli_wire_message dead = {.kind = SLI_HUB_DEAD, .rank = rank, .size = hub->size};
     snprintf(dead.text, sizeof dead.text, "%s", why);
     sli_hub_groups_mark_dead(&hub->groups, rank);
@@ -132,18 +182,12 @@ static void on_call(void *argument, int rank, const char *host)
 }
 
 /* The process has left its groups and makes none any more: the others must not wait for it there.
- */
+ * They are told together with the groups that it has left, and after that. */
 static void handle_bye(sli_hub *hub, int rank, const sli_wire_message *bye)
 {
-    sli_wire_message ended = {.kind = SLI_HUB_DEAD,
-                              .rank = rank,
-                              .size = hub->size,
-                              .text = "has ended"};
     hub->processes[rank].said_bye = true;
     hub->processes[rank].unready = bye->number != 0;
-    for (int r = 0; r < hub->size; r++)
-        if (!hub->processes[r].said_bye)
-            send_to_rank(hub, r, &ended);
+    sli_hub_groups_tell_soon(&hub->groups);
 }
 
 static void on_message(void *argument, int rank, const sli_wire_message *message)
@@ -174,6 +218,8 @@ static void check_times(sli_hub *hub)
         if (!hub->processes[r].called)
             mark_dead(hub, r, "never connected to rank 0");
     sli_hub_groups_check_times(&hub->groups);
+    if (hub->groups.tell_at > 0 && hub->groups.now > hub->groups.tell_at)
+        tell(hub);
 }
 
 /* Every rank can read END before the hub hangs up: a connection that is closed with messages

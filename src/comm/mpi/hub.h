@@ -9,24 +9,39 @@
  * is one. */
 enum {
     SLI_HUB_JOIN = SLI_WIRE_ALIVE + 1, /* this process is ready to be `rank` of the group */
-    SLI_HUB_REFUSE, /* it will not be `rank` of it: `number` is the status, text the error */
-    SLI_HUB_READY,  /* hub: all ranks have joined */
-    SLI_HUB_LEFT,   /* `rank` of the group has left after operation `sequence`; text: the error
-                       because of which it left, or "" */
-    SLI_HUB_BREAK,  /* the group is broken: `number` is the status, text the error; `sequence` is 1
-                       where the error is about `rank` of the group, else 0 */
-    SLI_HUB_LATE, /* operation `sequence`, text, is past the limit of `seconds`: who is missing? */
-    SLI_HUB_ASK,  /* hub: which operation have you begun? */
-    SLI_HUB_AT,   /* `rank` of the group has begun operation `sequence` */
-    SLI_HUB_DEAD, /* hub: process `rank` of all `size` is dead or lost; text says why */
-    SLI_HUB_BYE,  /* this process ends; `number` is 0 where it is ready to finalize MPI */
-    SLI_HUB_END,  /* hub: all that live have said BYE; `number` is 0 if all are ready */
+    SLI_HUB_REFUSE,     /* it will not be `rank` of it: `number` is the status, text the error */
+    SLI_HUB_READY,      /* hub: all ranks have joined */
+    SLI_HUB_LEFT,       /* `rank` of the group has left after operation `sequence`; text: the error
+                           because of which it left, or "". The hub passes on a group's first error */
+    SLI_HUB_RANKS_LEFT, /* hub: ranks that have left, and after which operations: runs (below) */
+    SLI_HUB_BREAK, /* the group is broken: `number` is the status, text the error; `sequence` is 1
+                      where the error is about `rank` of the group, else 0 */
+    SLI_HUB_LATE,  /* operation `sequence`, text, is past the limit of `seconds`: who is missing? */
+    SLI_HUB_ASK,   /* hub: which operation have you begun? */
+    SLI_HUB_AT,    /* `rank` of the group has begun operation `sequence` */
+    SLI_HUB_DEAD,  /* hub: process `rank` of all `size` is dead or lost; text says why */
+    SLI_HUB_BYE,   /* this process ends; `number` is 0 where it is ready to finalize MPI */
+    SLI_HUB_ENDED, /* hub: processes, of all `size`, that have said BYE: runs of sequence 0 */
+    SLI_HUB_END,   /* hub: all that live have said BYE; `number` is 0 if all are ready */
     SLI_HUB_KINDS
 };
 
 /* What a received message must say besides what the wire has checked, for its kind: a status is an
  * error, a group has a size, DEAD names one of `processes`. The same on both sides. */
 bool sli_hub_message_is_valid(const sli_wire_message *message, int processes);
+
+/* Ranks that follow one another and have the same sequence. A message's text has as many as find
+ * room, each as "FIRST LAST SEQUENCE ". */
+typedef struct sli_hub_run {
+    int first, last;
+    uint64_t sequence;
+} sli_hub_run;
+
+/* Adds a run to the text of a message; false: there is no room. */
+bool sli_hub_run_write(const sli_hub_run *run, sli_wire_message *message);
+
+/* Reads a run of a message's ranks and moves *text behind it; false where there is none. */
+bool sli_hub_run_read(const char **text, int size, sli_hub_run *out);
 
 /* After so long a silence the other side counts as lost: well within the 5 s in which survivors
  * must know, and longer than a thread waits for a core on a busy machine. */
@@ -54,7 +69,8 @@ typedef struct sli_hub_groups {
     sli_hub_group *first;
     sli_hub_group *spare; /* used when there is no memory for a new group; NULL: used already */
     int processes;
-    double now; /* on the hub's clock, which sets it before each call */
+    double now;     /* on the hub's clock, which sets it before each call */
+    double tell_at; /* when the others are told of those that have left; 0: none have */
     /* Sends a message to a process; does nothing where it is dead. */
     void (*send)(void *hub, int process, const sli_wire_message *message);
     void *hub;
@@ -68,6 +84,12 @@ bool sli_hub_groups_handle(sli_hub_groups *groups, int process, const sli_wire_m
 
 /* `process` is dead or lost, and sends no more messages. */
 void sli_hub_groups_mark_dead(sli_hub_groups *groups, int process);
+
+/* Has the others told soon, by sli_hub_groups_tell at `tell_at`, that a process has left. */
+void sli_hub_groups_tell_soon(sli_hub_groups *groups);
+
+/* Tells each group which of its ranks have left and have not been told of. */
+void sli_hub_groups_tell(sli_hub_groups *groups);
 
 /* Breaks the groups that have waited for answers long enough. */
 void sli_hub_groups_check_times(sli_hub_groups *groups);

@@ -9,9 +9,13 @@
 
 /* How long the ranks have to say which operation they have begun. */
 static const double answer_seconds = 1;
+/* How long after a rank has left the others are told. Most groups are left by all of their ranks at
+ * once: the messages would be as many as ranks times ranks. */
+static const double tell_seconds = 0.1;
 
 typedef struct group_rank {
     bool joined, left;
+    bool told;  /* the others have been told that it has left */
     bool asked; /* and has not answered yet */
     int process;
     uint64_t sequence; /* the newest operation that it is known to have begun */
@@ -20,7 +24,9 @@ typedef struct group_rank {
 struct sli_hub_group {
     sli_hub_group *next;
     uint64_t id;
-    int size, joined;
+    int size, joined, left;
+    int untold;     /* ranks that have left, of which the others have not been told */
+    bool has_cause; /* the others know the first error because of which a rank has left */
     bool broken, is_late;
     sli_wire_message end;  /* if broken: the first BREAK */
     sli_wire_message late; /* if late: the first LATE */
@@ -111,9 +117,11 @@ static void break_naming_missing(const sli_hub_groups *groups, sli_hub_group *gr
 static void check_late(const sli_hub_groups *groups, sli_hub_group *group)
 {
     bool waiting = false;
+    if (!group->is_late)
+        return;
     for (int r = 0; r < group->size; r++)
         waiting |= group->ranks[r].asked;
-    if (group->is_late && (!waiting || groups->now > group->answers_until))
+    if (!waiting || groups->now > group->answers_until)
         break_naming_missing(groups, group);
 }
 
@@ -187,16 +195,32 @@ static bool handle_join(sli_hub_groups *groups, int process, const sli_wire_mess
 /* Removes the group when its last rank leaves. */
 static void mark_left(sli_hub_groups *groups, sli_hub_group *group, int rank, uint64_t sequence)
 {
-    int remaining = 0;
     group->ranks[rank].left = true;
     group->ranks[rank].asked = false;
     group->ranks[rank].sequence = sequence;
-    for (int r = 0; r < group->size; r++)
-        remaining += !group->ranks[r].left;
-    if (remaining == 0)
+    if (++group->left == group->size)
         remove_group(groups, group);
     else
         check_late(groups, group);
+}
+
+void sli_hub_groups_tell_soon(sli_hub_groups *groups)
+{
+    if (groups->tell_at == 0)
+        groups->tell_at = groups->now + tell_seconds;
+}
+
+/* The others of the group are told, at once of the first error. */
+static void tell_later(sli_hub_groups *groups, sli_hub_group *group,
+                       const sli_wire_message *message)
+{
+    if (*message->text && !group->has_cause) {
+        group->has_cause = group->ranks[message->rank].told = true;
+        send_to_group(groups, group, message);
+        return;
+    }
+    group->untold++;
+    sli_hub_groups_tell_soon(groups);
 }
 
 /* A group that a rank leaves before all have joined is broken. */
@@ -208,10 +232,54 @@ static void handle_left(sli_hub_groups *groups, sli_hub_group *group,
     add_rank(group, message->rank, rank, sizeof rank);
     snprintf(end.text, sizeof end.text, "the creation of the group: %s left it%s%.1023s", rank,
              *message->text ? ", after this error: " : "", message->text);
-    send_to_group(groups, group, message);
+    tell_later(groups, group, message);
     if (group->joined < group->size)
         break_group(groups, group, &end);
     mark_left(groups, group, message->rank, message->sequence);
+}
+
+/* The next run of ranks from `rank` on of which the group has not been told. */
+static bool next_run(const sli_hub_group *group, int rank, sli_hub_run *out)
+{
+    const group_rank *ranks = group->ranks;
+    while (rank < group->size && (!ranks[rank].joined || !ranks[rank].left || ranks[rank].told))
+        rank++;
+    if (rank == group->size)
+        return false;
+    *out = (sli_hub_run){rank, rank, ranks[rank].sequence};
+    for (int r = rank + 1; r < group->size && ranks[r].joined && ranks[r].left && !ranks[r].told &&
+                           ranks[r].sequence == out->sequence;
+         r++)
+        out->last = r;
+    return true;
+}
+
+static void tell_group(const sli_hub_groups *groups, sli_hub_group *group)
+{
+    const sli_wire_message empty = {.kind = SLI_HUB_RANKS_LEFT,
+                                    .group = group->id,
+                                    .size = group->size};
+    sli_wire_message message = empty;
+    sli_hub_run run = {.last = -1};
+    while (next_run(group, run.last + 1, &run)) {
+        if (!sli_hub_run_write(&run, &message)) {
+            send_to_group(groups, group, &message);
+            message = empty;
+            (void)sli_hub_run_write(&run, &message);
+        }
+        for (int r = run.first; r <= run.last; r++)
+            group->ranks[r].told = true;
+    }
+    send_to_group(groups, group, &message);
+    group->untold = 0;
+}
+
+void sli_hub_groups_tell(sli_hub_groups *groups)
+{
+    for (sli_hub_group *at = groups->first; at; at = at->next)
+        if (at->untold > 0)
+            tell_group(groups, at);
+    groups->tell_at = 0;
 }
 
 /* A rank cannot join, or has joined and cannot go on: the others, and those that join later, are

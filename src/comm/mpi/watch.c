@@ -165,6 +165,25 @@ static void mark_dead(sli_watch *watch, int process, const char *why)
     }
 }
 
+static void mark_left(sli_member *member, const sli_wire_message *message)
+{
+    const char *text = message->text;
+    sli_hub_run run;
+    while (sli_hub_run_read(&text, message->size, &run))
+        for (int r = run.first; r <= run.last; r++)
+            member->last[r] = run.sequence;
+    atomic_store(&member->alarm, true);
+}
+
+static void mark_ended(sli_watch *watch, const sli_wire_message *message)
+{
+    const char *text = message->text;
+    sli_hub_run run;
+    while (sli_hub_run_read(&text, message->size, &run))
+        for (int r = run.first; r <= run.last; r++)
+            mark_dead(watch, r, "has ended");
+}
+
 static void handle_group_message(sli_watch *watch, const sli_wire_message *message)
 {
     sli_member *member = find_member(watch, message);
@@ -182,6 +201,8 @@ static void handle_group_message(sli_watch *watch, const sli_wire_message *messa
         if (!*member->cause)
             snprintf(member->cause, sizeof member->cause, "%.1023s", message->text);
         atomic_store(&member->alarm, true);
+    } else if (message->kind == SLI_HUB_RANKS_LEFT) {
+        mark_left(member, message);
     } else if (message->kind == SLI_HUB_ASK) {
         sli_wire_message answer = message_about(member, SLI_HUB_AT);
         answer.sequence = atomic_load(&member->sequence);
@@ -194,6 +215,8 @@ static void handle_message(sli_watch *watch, const sli_wire_message *message)
     pthread_mutex_lock(&watch->lock);
     if (message->kind == SLI_HUB_DEAD) {
         mark_dead(watch, message->rank, message->text);
+    } else if (message->kind == SLI_HUB_ENDED) {
+        mark_ended(watch, message);
     } else if (message->kind == SLI_HUB_END) {
         watch->ended = true;
         watch->all_ready = message->number == 0;
