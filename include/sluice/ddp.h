@@ -46,6 +46,12 @@ typedef struct sl_ddp_options {
      * others; if on none, it has no gradient, and optimizers skip it. Without this option it is an
      * error. */
     bool find_unused_parameters;
+    /* In how many shards the batch of a step is cut, at least one for each rank; 0: as many. Rank r
+     * trains on neighbouring shards (sl_ddp_shards), one after the other. The average is over
+     * shards, added in the order of one binary tree over all of them: with the same shards it has
+     * the same bits for any number of ranks. More shards than ranks need a pipe, without
+     * find_unused_parameters, a hook or a join. The same on all ranks. */
+    int shards;
     /* SL_PRECISION_BF16: each rank's gradients are rounded to bf16, summed in f32, and the average
      * is rounded again, which halves the bytes that ranks exchange. The same on all ranks; a hook
      * replaces it. */
@@ -67,9 +73,12 @@ void sl_ddp_destroy(sl_ddp **ddp);
 
 /* Over a pipe: sl_pipe_train, after which the gradients are averaged. `mean_loss` is this rank's.
  *
- * The result is the mean of the ranks' mean gradients, so batches of different sizes count the
- * same. For the gradient of the mean over all terms, give each batch the weight own terms * ranks /
- * all ranks' terms.
+ * On a rank with several shards, a step is one call for each of them, in their order, each after
+ * sl_pipe_zero_grad: the gradients are the shard's own until the last call averages them.
+ *
+ * The result is the mean of the shards' mean gradients, so shards of different sizes count the
+ * same. For the gradient of the mean over all terms, give each batch the weight own terms * shards
+ * / all shards' terms.
  *
  * Errors: those of sl_pipe_train; SL_ERR_INVALID for parameters that got no gradient since the last
  * zero_grad, unless find_unused_parameters is set ("Parameter indices which did not receive grad
@@ -77,6 +86,9 @@ void sl_ddp_destroy(sl_ddp **ddp);
  * After this last error the next step may follow: all ranks have finished the exchange.
  */
 sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss);
+
+/* This rank's shards: *first, …, *first + *count - 1. */
+void sl_ddp_shards(const sl_ddp *ddp, int *first, int *count);
 
 /* Over a module: its forward, and its backward, after which the gradients are averaged. A forward
  * on a pass that does not keep is this rank's alone. Errors: as sl_ddp_train. */
@@ -112,7 +124,7 @@ typedef struct sl_ddp_join_options {
  *
  * An error of the exchange ends the join on all ranks, and join_end must not be called. After the
  * error of fail_at_first (SL_ERR_CANCELLED, which names the first rank that is out of data),
- * another join may begin. */
+ * another join may begin. With more shards than ranks there is no join (SL_ERR_INVALID). */
 sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options);
 sl_status sl_ddp_join_end(sl_ddp *ddp);
 
@@ -133,7 +145,7 @@ typedef struct sl_ddp_bucket {
 typedef sl_status (*sl_ddp_hook)(void *arg, sl_ddp_bucket *bucket);
 
 /* Uses `hook` instead of averaging. Called on every rank before the first step. Errors:
- * SL_ERR_INVALID for a second call. */
+ * SL_ERR_INVALID for a second call, and for more shards than ranks. */
 sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg);
 
 /* The average in f32, and the average as comm_precision SL_PRECISION_BF16 computes it. `arg` is

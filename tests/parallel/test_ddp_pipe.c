@@ -47,6 +47,7 @@ typedef struct replica_case {
     uint64_t seed;
     uint32_t draws;
     int ranks, modules, stages, chunks, accumulate;
+    int shards; /* 0: one for each rank */
     int kinds[MAX_MODULES];
     bool frozen[MAX_MODULES];
     int64_t widths[MAX_MODULES + 1];
@@ -156,7 +157,8 @@ static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t
         return SL_OK;
     sl_ddp_options ddp = {.group = group,
                           .pipe = out->pipe,
-                          .find_unused_parameters = one->has_idle};
+                          .find_unused_parameters = one->has_idle,
+                          .shards = one->shards};
     return sl_ddp_create(&ddp, &out->ddp);
 }
 
@@ -429,7 +431,8 @@ static void accumulation_steps_of_a_batch_have_one_exchange(void **state)
         check_ranks(accumulate_on_rank, &one, 2);
 }
 
-/* Rank 1's targets are missing: its step fails before it begins, and rank 0 must not wait. */
+/* Rank 1's targets are missing: its step fails before it begins, in its first shard, and rank 0
+ * must not wait at the end of its own last one. */
 static sl_status fail_on_rank_1(sl_group *group, void *arg)
 {
     replica_case *one = arg;
@@ -437,7 +440,11 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
     SL_TRY(open_trainee(one, group, 1, &at));
     sl_status status;
     if (sl_group_rank(group) == 0) {
-        status = train_on_rows(one, &at, 0, one->rows, 0);
+        int first, count;
+        sl_ddp_shards(at.ddp, &first, &count);
+        do
+            status = train_on_rows(one, &at, 0, one->rows, 0);
+        while (status == SL_OK && --count > 0);
     } else {
         sl_tensor *input;
         double loss;
@@ -457,6 +464,40 @@ static void step_that_fails_on_one_rank_ends_on_all_with_its_error(void **state)
     (void)state;
     replica_case one = small_case();
     check_ranks(fail_on_rank_1, &one, 2);
+    one.shards = 4;
+    check_ranks(fail_on_rank_1, &one, 2);
+}
+
+static sl_status refuse_shards(sl_group *group, void *arg)
+{
+    (void)arg;
+    replica_case one = small_case();
+    trainee at;
+    for (one.shards = 1; one.shards <= 3; one.shards += 2) { /* too few; more, with has_idle */
+        one.has_idle = one.shards == 3;
+        sl_status status = open_trainee(&one, group, 1, &at);
+        close_trainee(&at);
+        SL_TRY(expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "shard"),
+                      "%d shards to be refused, got \"%s\"", one.shards, sl_error_text()));
+    }
+    one.has_idle = false;
+    SL_TRY(open_trainee(&one, group, 1, &at));
+    sl_status hook = sl_ddp_register_hook(at.ddp, sl_ddp_average_hook, NULL);
+    sl_status join = sl_ddp_join_begin(at.ddp, NULL);
+    close_trainee(&at);
+    SL_TRY(expect(hook == SL_ERR_INVALID && join == SL_ERR_INVALID,
+                  "no hook and no join with more shards than ranks"));
+    one.shards = 3 + sl_group_rank(group);
+    sl_status status = open_trainee(&one, group, 1, &at);
+    close_trainee(&at);
+    return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "options of rank"),
+                  "other shards on another rank to be refused, got \"%s\"", sl_error_text());
+}
+
+static void shards_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    check_ranks(refuse_shards, NULL, 2);
 }
 
 /* ---- Sharded optimizers ----------------------------------------------------------------- */
@@ -527,6 +568,7 @@ int ddp_pipe_tests(void)
         cmocka_unit_test(replicas_with_other_buckets_are_refused),
         cmocka_unit_test(accumulation_steps_of_a_batch_have_one_exchange),
         cmocka_unit_test(step_that_fails_on_one_rank_ends_on_all_with_its_error),
+        cmocka_unit_test(shards_that_cannot_be_are_refused),
         cmocka_unit_test(stages_with_sharded_optimizers_get_the_whole_ones_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

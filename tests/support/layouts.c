@@ -2,7 +2,6 @@
 
 #include "../examples/u_net.h"
 #include "check.h"
-#include "core/sum_tree.h"
 #include "modules.h"
 #include "nn/module.h"
 #include "parallel/ddp/ddp.h"
@@ -64,9 +63,8 @@ sl_status layout_join(layout_pipe *at, sl_group **replicas, int shards)
 {
     at->replicas = *replicas;
     *replicas = NULL;
-    sl_ddp_options ddp = {.group = at->replicas, .pipe = at->pipe};
-    SL_TRY(sl_ddp_create(&ddp, &at->ddp));
-    return sli_ddp_set_shards(at->ddp, shards);
+    sl_ddp_options ddp = {.group = at->replicas, .pipe = at->pipe, .shards = shards};
+    return sl_ddp_create(&ddp, &at->ddp);
 }
 
 void layout_close(layout_pipe *at)
@@ -233,32 +231,27 @@ typedef struct shard_rows {
     sl_tensor *input, *targets;
 } shard_rows;
 
-/* Trains on the shards from `first` to `end` - 1. */
-static sl_status train_step(layout_pipe *at, int step, const shard_rows *rows, int first, int end,
+/* Trains on shards first … first + count - 1. */
+static sl_status train_step(layout_pipe *at, int step, const shard_rows *rows, int first, int count,
                             double *losses)
 {
-    for (int k = first; k < end; k++) {
+    for (int k = first; k < first + count; k++) {
         sl_pipe_batch batch = {.input = rows[k].input,
                                .targets = rows[k].targets,
                                .step = (uint64_t)step,
                                .first_sample = 100 * step + MAX_ROWS * k};
         sl_pipe_zero_grad(at->pipe);
-        if (k == end - 1)
-            return sl_ddp_train(at->ddp, &batch, &losses[k]);
-        SL_TRY(sl_pipe_train(at->pipe, &batch, &losses[k]));
-        SL_TRY(sli_ddp_add_shard(at->ddp));
+        SL_TRY(sl_ddp_train(at->ddp, &batch, &losses[k]));
     }
     return SL_OK;
 }
 
-static sl_status train(layout_pipe *at, const shard_rows *rows, int shards, numbers *out,
-                       sl_tensor **output)
+static sl_status train(layout_pipe *at, const shard_rows *rows, numbers *out, sl_tensor **output)
 {
-    int rank = sl_group_rank(at->replicas), ranks = sl_group_size(at->replicas);
-    int first = sli_sum_tree_first(shards, rank, ranks);
-    int end = sli_sum_tree_first(shards, rank + 1, ranks);
+    int first, count;
+    sl_ddp_shards(at->ddp, &first, &count);
     for (int i = 0; i < STEPS; i++) {
-        SL_TRY(train_step(at, i, rows, first, end, out->loss[i]));
+        SL_TRY(train_step(at, i, rows, first, count, out->loss[i]));
         SL_TRY(sl_clip_grad_norm(at->pipe, 0.1, SL_GRAD_NORM_L2, true, &out->norm[i]));
         SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.01, 0.05, NULL));
     }
@@ -390,11 +383,11 @@ static sl_status train_both(const plan *p, layout_pipe *own, layout_pipe *whole)
         own_rows[k].input = sl_pipe_parameters(own->pipe, 0) ? rows[k].input : NULL;
         own_rows[k].targets = sl_pipe_parameters(own->pipe, last) ? rows[k].targets : NULL;
     }
-    sl_status status = train(whole, rows, p->shards, &b, &expected);
+    sl_status status = train(whole, rows, &b, &expected);
     if (status == SL_OK)
         status = check_parameter_memory(p, own);
     if (status == SL_OK)
-        status = train(own, own_rows, p->shards, &a, &output);
+        status = train(own, own_rows, &a, &output);
     if (status == SL_OK)
         status = compare(own, whole, &a, &b, output, expected);
     sl_tensor_destroy(&output);

@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/sum_tree.h"
 #include "nn/module.h"
 #include "parallel/pipe/pipe.h"
 #include "tensor/tensor.h"
@@ -29,6 +30,14 @@ static sl_status check_options(const sl_ddp_options *options)
     if (options->comm_precision == SL_PRECISION_TF32)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: gradients are exchanged in f32 or bf16, not in tf32");
+    int ranks = sl_group_size(options->group);
+    if (options->shards != 0 && options->shards < ranks)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: there must be a shard for each of the %d ranks, got %d",
+                        ranks, options->shards);
+    if (options->shards > ranks && (!options->pipe || options->find_unused_parameters))
+        return sl_error(SL_ERR_INVALID, "sl_ddp_create: more shards than ranks need a pipe without "
+                                        "find_unused_parameters");
     return SL_OK;
 }
 
@@ -118,8 +127,9 @@ static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *of_module)
 /* Verifies that all ranks have the same replica, and gives all of them rank 0's values. */
 static sl_status connect_ranks(sl_ddp *ddp)
 {
-    int64_t options = (int64_t)ddp->nccl << 8 | (int64_t)ddp->comm_precision << 2 |
-                      ddp->find_unused_parameters << 1 | ddp->broadcasts_buffers;
+    int64_t options = (int64_t)ddp->shards << 16 | (int64_t)ddp->nccl << 8 |
+                      (int64_t)ddp->comm_precision << 2 | ddp->find_unused_parameters << 1 |
+                      ddp->broadcasts_buffers;
     SL_TRY(sli_ddp_verify(ddp, options));
     for (int s = 0; s < ddp->stage_count; s++) {
         SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[s]));
@@ -128,9 +138,18 @@ static sl_status connect_ranks(sl_ddp *ddp)
                                         &ddp->device_groups[s]));
         SL_TRY(sli_reducer_create(ddp->sets[s], ddp->groups[s], ddp->device_groups[s],
                                   ddp->stages[s], ddp->comm_precision, &ddp->reducers[s]));
+        SL_TRY(sli_reducer_set_terms(ddp->reducers[s], ddp->shards));
         ddp->observers[ddp->stages[s]] = sli_reducer_observer(ddp->reducers[s]);
     }
     return sli_ddp_broadcast(ddp, 0, false);
+}
+
+static void set_shards(sl_ddp *ddp, int shards)
+{
+    int rank = sl_group_rank(ddp->group), ranks = sl_group_size(ddp->group);
+    ddp->shards = shards ? shards : ranks;
+    ddp->first_shard = sli_sum_tree_first(ddp->shards, rank, ranks);
+    ddp->shard_count = sli_sum_tree_first(ddp->shards, rank + 1, ranks) - ddp->first_shard;
 }
 
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
@@ -150,6 +169,7 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
     ddp->comm_precision = options->comm_precision;
     ddp->nccl = options->nccl;
     ddp->syncs = true;
+    set_shards(ddp, options->shards);
     sl_status status = list_stages(ddp, options->parameters);
     if (status == SL_OK && !ddp->pipe)
         status = check_set_holds(ddp->sets[0], ddp->module);
@@ -193,6 +213,7 @@ sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg)
     if (ddp->hook)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_register_hook: a communication hook can only be registered once");
+    SL_TRY(sli_ddp_check_no_shards(ddp, "sl_ddp_register_hook", "a hook"));
     ddp->hook = hook;
     ddp->hook_arg = arg;
     return SL_OK;
@@ -269,12 +290,18 @@ sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
 
 /* ---- Shards ----------------------------------------------------------------------------- */
 
-sl_status sli_ddp_set_shards(const sl_ddp *ddp, int shards)
+void sl_ddp_shards(const sl_ddp *ddp, int *first, int *count)
 {
-    sl_status status = SL_OK;
-    for (int s = 0; s < ddp->stage_count && status == SL_OK; s++)
-        status = sli_reducer_set_terms(ddp->reducers[s], shards);
-    return sli_ddp_agree(ddp, status);
+    *first = ddp->first_shard;
+    *count = ddp->shard_count;
+}
+
+sl_status sli_ddp_check_no_shards(const sl_ddp *ddp, const char *who, const char *what)
+{
+    if (ddp->shards == sl_group_size(ddp->group))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: %s needs as many shards as ranks, %d, got %d", who, what,
+                    sl_group_size(ddp->group), ddp->shards);
 }
 
 static sl_status add_shard(int stage, void *arg)

@@ -18,6 +18,8 @@ struct sl_ddp {
     bool find_unused_parameters;
     sl_precision comm_precision;
     bool nccl;
+    int shards, first_shard, shard_count; /* of a step; this rank's */
+    int shard;                            /* of this rank's, the next one to train on */
 
     int stage_count;                     /* of those in this process; 1 for a module */
     int *stages;                         /* [stage_count] their indexes, ascending */
@@ -65,13 +67,11 @@ sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers);
 void sli_ddp_begin_exchange(sl_ddp *ddp);
 sl_status sli_ddp_end_exchange(sl_ddp *ddp);
 
-/* The training text has `shards` shards, at least as many as there are ranks, of which each trains
- * on those that sli_sum_tree_first says, one after the other: averages are over shards, and have
- * the same bits for any number of ranks. In a step, sl_pipe_train runs each shard of this rank but
- * the last, after zero_grad, and sli_ddp_add_shard adds its gradients to the sums; sl_ddp_train
- * runs the last. Over a pipe, without a hook, join or find_unused_parameters. */
-sl_status sli_ddp_set_shards(const sl_ddp *ddp, int shards);
+/* Adds the gradients of a shard that is not this rank's last one to the sums. */
 sl_status sli_ddp_add_shard(sl_ddp *ddp);
+
+/* Refuses more shards than ranks, for `what`, which is not possible with them. */
+sl_status sli_ddp_check_no_shards(const sl_ddp *ddp, const char *who, const char *what);
 
 /* Instead of the end, after backward's error, whose text is the calling thread's: ends the other
  * ranks' steps with it. Returns `error`. */

@@ -75,7 +75,7 @@ static sl_status prepare_backward(sl_ddp *ddp)
     return SL_OK;
 }
 
-/* Prepares both for a pipe, whose processes all take the step, or none. */
+/* Announces both for a pipe, whose processes all take the step, or none. */
 static sl_status prepare_step(sl_ddp *ddp)
 {
     int root;
@@ -83,10 +83,7 @@ static sl_status prepare_step(sl_ddp *ddp)
     sl_status status = prepare_forward(ddp);
     if (status == SL_OK)
         status = announce_phase(ddp, BEFORE_BACKWARD, &root);
-    if (exchanges)
-        SL_TRY(sli_ddp_agree(ddp, status));
-    sli_ddp_begin_exchange(ddp);
-    return SL_OK;
+    return exchanges ? sli_ddp_agree(ddp, status) : status;
 }
 
 /* Ends the step; `status` is backward's, which all processes of a pipe have. */
@@ -100,6 +97,17 @@ static sl_status finish_backward(sl_ddp *ddp, sl_status status)
     return has_run ? sli_ddp_agree(ddp, status) : status;
 }
 
+/* Trains on a shard that is not this rank's last one. An error ends the other ranks' steps. */
+static sl_status train_shard(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
+{
+    sl_status status = sl_pipe_train(ddp->pipe, batch, mean_loss);
+    if (status == SL_OK)
+        status = sli_ddp_add_shard(ddp);
+    for (int s = 0; s < ddp->stage_count && status != SL_OK; s++)
+        (void)sli_group_break(ddp->groups[s], status);
+    return status;
+}
+
 sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
 {
     /* The pipe checks the other arguments, so that the other ranks hear of the error. */
@@ -109,7 +117,14 @@ sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_los
                                         "and sl_ddp_backward");
     if (!ddp->syncs)
         return sl_pipe_train(ddp->pipe, batch, mean_loss);
-    SL_TRY(prepare_step(ddp));
+    int shard = ddp->shard;
+    bool is_last = shard + 1 == ddp->shard_count;
+    ddp->shard = is_last ? 0 : shard + 1;
+    if (shard == 0)
+        SL_TRY(prepare_step(ddp));
+    if (!is_last)
+        return train_shard(ddp, batch, mean_loss);
+    sli_ddp_begin_exchange(ddp);
     sl_status status = sli_pipe_train(ddp->pipe, batch, ddp->observers, mean_loss);
     return finish_backward(ddp, status);
 }
@@ -197,6 +212,7 @@ sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options)
     SLI_CHECK_NOT_NULL(ddp);
     if (ddp->joins)
         return sl_error(SL_ERR_INVALID, "sl_ddp_join_begin: called twice without sl_ddp_join_end");
+    SL_TRY(sli_ddp_check_no_shards(ddp, "sl_ddp_join_begin", "a join"));
     ddp->join = options ? *options : (sl_ddp_join_options){0};
     ddp->joins = true;
     return SL_OK;

@@ -5,7 +5,6 @@
 #include "comm/group.h"
 #include "core/error.h"
 #include "core/host.h"
-#include "parallel/ddp/ddp.h"
 #include "parallel/pipe/processes/pipe_group.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/plan/layout.h"
@@ -87,13 +86,13 @@ sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options
     if (!replica->group)
         return SL_OK;
     /* The model's buffers never change. */
-    SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = replica->group,
+    return sl_ddp_create(&(sl_ddp_options){.group = replica->group,
                                            .pipe = replica->pipe,
                                            .no_buffer_broadcast = true,
+                                           .shards = options->shards,
                                            .comm_precision = options->comm_precision,
                                            .nccl = options->nccl},
-                         &replica->ddp));
-    return sli_ddp_set_shards(replica->ddp, options->shards);
+                         &replica->ddp);
 }
 
 void sli_replica_clear(sli_replica *replica)

@@ -14,7 +14,6 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/sum_tree.h"
-#include "parallel/ddp/ddp.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/rank_times.h"
@@ -221,8 +220,7 @@ static sl_status load_shard(sli_run *run, int shard)
 
 /* Forward and backward of one of this replica's shards. The last one's averages the gradients of
  * all shards of all replicas. */
-static sl_status train_shard(const sli_run *run, int shard, bool first_shard, bool last_shard,
-                             double *loss)
+static sl_status train_shard(const sli_run *run, int shard, bool first_shard, double *loss)
 {
     const sli_replica *replica = &run->replica;
     const sl_pipe_batch batch = {.input = run->input,
@@ -231,10 +229,8 @@ static sl_status train_shard(const sli_run *run, int shard, bool first_shard, bo
                                  .first_sample = shard * run->options.batch_size,
                                  .same_weights = !first_shard};
     sl_pipe_zero_grad(replica->pipe);
-    if (replica->ddp && last_shard)
-        return sl_ddp_train(replica->ddp, &batch, loss);
-    SL_TRY(sl_pipe_train(replica->pipe, &batch, loss));
-    return last_shard ? SL_OK : sli_ddp_add_shard(replica->ddp);
+    return replica->ddp ? sl_ddp_train(replica->ddp, &batch, loss)
+                        : sl_pipe_train(replica->pipe, &batch, loss);
 }
 
 static double mean_of_shards(const double *losses, int shards)
@@ -249,17 +245,18 @@ static sl_status train_shards(sli_run *run, sl_step_info *step)
 {
     const sli_replica *replica = &run->replica;
     int shards = run->options.shards;
-    int first = sli_sum_tree_first(shards, replica->index, replica->count);
-    int end = sli_sum_tree_first(shards, replica->index + 1, replica->count);
+    int first = 0, count = 1;
+    if (replica->ddp)
+        sl_ddp_shards(replica->ddp, &first, &count);
     double losses[shards];
     memset(losses, 0, sizeof losses);
-    for (int shard = first; shard < end; shard++) {
+    for (int shard = first; shard < first + count; shard++) {
         double start = sli_clock_seconds();
         SL_TRY(load_shard(run, shard));
         step->data_seconds += sli_clock_seconds() - start;
-        SL_TRY(train_shard(run, shard, shard == first, shard == end - 1, &losses[shard]));
+        SL_TRY(train_shard(run, shard, shard == first, &losses[shard]));
     }
-    step->replica_loss = mean_of_shards(losses + first, end - first);
+    step->replica_loss = mean_of_shards(losses + first, count);
     SL_TRY(check_finite(run, "loss", step->replica_loss, step));
     if (replica->group)
         SL_TRY(sl_group_all_reduce(replica->group, losses, shards, SL_F64, SL_REDUCE_SUM, NULL));
