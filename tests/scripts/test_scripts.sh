@@ -158,6 +158,47 @@ for name in sl_train_nothing SL_BALANCE_NOTHING --emsiz; do
     grep -qF "1:Call \`$name\` here." "$scratch/output" || fail "names: $(cat "$scratch/output")"
 done
 
+# ---- scripts/figures: pages have the figures that were measured ---------------------------------
+
+git init -q "$scratch/figures"
+mkdir -p "$scratch/figures/docs/figures" "$scratch/figures/scripts"
+cp "$source_dir/scripts/figures" "$scratch/figures/scripts"
+printf 'commit: abc\nmachine: a machine\nruns: 5 runs\ncommand: bench\n\n| a | b |\n|---|---|\n| 1 | 15.2 ms (14 to 16) |\n' \
+    >"$scratch/figures/docs/figures/step.md"
+echo 'README.md: 5 s' >"$scratch/figures/docs/figures/constants"
+check_figures() { # TEXT: it stands in a page behind the table
+    printf '<!-- figures step -->\n<!-- end of figures -->\n\nIt ends within 5 s. %s\n' "$1" >"$scratch/figures/README.md"
+    "$scratch/figures/scripts/figures" && "$scratch/figures/scripts/figures" --check >"$scratch/output"
+}
+check_figures "It takes 15.2 ms, about 15 ms, at most 16 ms." || fail "figures: $(cat "$scratch/output")"
+grep -qF "Commit abc, 5 runs, on a machine." "$scratch/figures/README.md" || fail "figures were not put into the page"
+for figure in "14.9 ms" "15 s" "15%" "1.3 to 1.5 times as long" "three to five minutes"; do
+    ! check_figures "It takes $figure." || fail "a page may name $figure"
+    grep -qF "\"${figure% as long}\" stands in no file" "$scratch/output" || fail "figures: $(cat "$scratch/output")"
+done
+check_figures "" && sed -i 's/15.2 ms/15.1 ms/' "$scratch/figures/README.md"
+! "$scratch/figures/scripts/figures" --check >"$scratch/output" || fail "a table may differ from docs/figures"
+
+# And bench/repeat.py writes them, with the median and the range of its runs.
+mkdir "$scratch/figures/bench"
+cp "$source_dir/bench/repeat.py" "$scratch/figures/bench"
+git -C "$scratch/figures" -c user.name=a -c user.email=a@b commit -q --allow-empty -m first
+cat >"$scratch/bench" <<'BENCH'
+n=$(cat "$0.count" || echo 1000)
+echo $((n + 100)) >"$0.count"
+printf '| emsize | a step |\n|---|---|\n| 200 | %s ms |\n' "$n"
+BENCH
+python3 "$scratch/figures/bench/repeat.py" --runs 3 --figures step "bash $scratch/bench" >/dev/null 2>&1
+diff - <(sed '/^machine: [0-9]* cores of/d' "$scratch/figures/docs/figures/step.md") <<EXPECTED || fail "repeat.py --figures"
+commit: $(git -C "$scratch/figures" rev-parse --short HEAD)
+runs: 3 runs
+command: bash $scratch/bench
+
+| emsize | a step |
+|---|---|
+| 200 | 1,100 ms (1,000 to 1,200) |
+EXPECTED
+
 # ---- scripts/demo: its command line, on a small corpus for a few batches ----------------------
 
 # The script's own array `train`, with its results in our directory.
