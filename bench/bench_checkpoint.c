@@ -9,7 +9,7 @@
 
 #include "sluice/app/train.h"
 #include "sluice/checkpoint.h"
-#include "synthetic/corpus.h"
+#include "synthetic/chain.h"
 
 #include <errno.h>
 #include <fcntl.h>

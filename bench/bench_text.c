@@ -4,11 +4,11 @@
  * It is held against the plainest pass there is over the same files, in the same run: reading them
  * and counting words between white space, with one table look-up a byte.
  *
- *   bench_text [DIR [REPEATS]]      default: SLUICE_DATA, else a synthetic corpus; 15 repeats */
+ *   bench_text [DIR [REPEATS]]      default: SLUICE_DATA, else a synthetic text; 15 repeats */
 #include "support.h"
 
 #include "sluice/app/text.h"
-#include "synthetic/corpus.h"
+#include "synthetic/chain.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +95,7 @@ static void make_corpus(char *directory)
 
 static void remove_corpus(const char *directory)
 {
-    static const char *const names[] = {"train.txt", "valid.txt", "test.txt", "grammar.json"};
+    static const char *const names[] = {"train.txt", "valid.txt", "test.txt"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);

@@ -192,9 +192,10 @@ typedef struct cli_progress_options {
     /* Batches between two lines, or where that is 0 seconds. */
     int64_t log_interval;
     double log_seconds;
-    bool quiet;   /* the first replica's results only */
-    bool live;    /* standard error is a terminal */
-    int restarts; /* of the job, after which the run goes on by itself */
+    bool quiet;     /* the first replica's results only */
+    bool live;      /* standard error is a terminal */
+    bool synthetic; /* the text's best possible perplexity is known */
+    int restarts;   /* of the job, after which the run goes on by itself */
     /* The first replica's run log, trace and directory of event files; NULL: none. */
     const char *log_json, *trace, *tensorboard;
     const char *serve;   /* where the first replica's process serves the live page; NULL: nowhere */

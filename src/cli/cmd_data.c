@@ -1,6 +1,6 @@
-/* sluice data: what a directory of text is made of; and the synthetic corpus. */
+/* sluice data: what a directory of text is made of; and the synthetic text. */
 #include "cli/cli.h"
-#include "synthetic/corpus.h"
+#include "synthetic/chain.h"
 
 #include <stdlib.h>
 
@@ -9,8 +9,8 @@ enum { EXAMPLE_BPTT = 35, MAX_TOKENS = 2000000000 };
 typedef struct settings {
     const char *vocab_path; /* NULL: the vocabulary is not written */
     int64_t head;
-    const char *synthetic; /* the directory to write the corpus to first; NULL: none */
-    sli_synthetic_options corpus;
+    const char *synthetic; /* the directory to write one to first; NULL: none */
+    sli_synthetic_options text;
 } settings;
 
 /* clang-format off */
@@ -19,12 +19,12 @@ static const sl_option options[] = {
      .help = "Write the vocabulary to FILE: one token a line, in the order of ids"},
     {.name = "head", .value = "N", FIELD(INT64, head), RANGE(0, INT32_MAX), .initial = "10",
      .help = "Show the first N tokens of the vocabulary"},
-    {.name = "synthetic", .value = "DIR", .group = "Synthetic corpus", FIELD(TEXT, synthetic),
-     .help = "Write random sentences of a small grammar to DIR first"},
-    {.name = "seed", .value = "S", .group = "Synthetic corpus", FIELD(SEED, corpus.seed),
+    {.name = "synthetic", .value = "DIR", .group = "Synthetic text", FIELD(TEXT, synthetic),
+     .help = "Write random sentences of known entropy to DIR first"},
+    {.name = "seed", .value = "S", .group = "Synthetic text", FIELD(SEED, text.seed),
      .needs = "synthetic",
      .help = "Seed of the random sentences"},
-    {.name = "tokens", .value = "N", .group = "Synthetic corpus", FIELD(INT64, corpus.train_tokens),
+    {.name = "tokens", .value = "N", .group = "Synthetic text", FIELD(INT64, text.train_tokens),
      RANGE(1, MAX_TOKENS), .initial = "500000", .needs = "synthetic",
      .help = "Tokens in the training text; validation and test text have a tenth each"},
     {0},
@@ -70,15 +70,13 @@ static void show_vocabulary(const sl_corpus *corpus, int64_t head)
 
 static sl_status show_corpus(const settings *from, const char *directory, const sl_corpus *corpus)
 {
-    double best, best_in_blocks;
-    SL_TRY(sli_synthetic_best_perplexity(directory, 0, &best));
-    SL_TRY(sli_synthetic_best_perplexity(directory, EXAMPLE_BPTT, &best_in_blocks));
     show_counts(corpus);
     show_vocabulary(corpus, from->head);
-    if (best > 0)
-        printf("\nsynthetic corpus: the best possible perplexity is %.4f (%.4f in blocks of %d "
-               "tokens, without the text before each block)\n",
-               best, best_in_blocks, EXAMPLE_BPTT);
+    if (sli_synthetic_is_text(directory))
+        printf("\nsynthetic text: the best possible perplexity is %.4f (%.4f in blocks of %d "
+               "tokens, without the text before each block; %.4f by the last word alone)\n",
+               sli_synthetic_best_perplexity(0), sli_synthetic_best_perplexity(EXAMPLE_BPTT),
+               EXAMPLE_BPTT, sli_synthetic_best_perplexity(1));
     if (from->vocab_path) {
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
         printf("\nvocabulary written to ");
@@ -86,13 +84,6 @@ static sl_status show_corpus(const settings *from, const char *directory, const 
         printf("\n");
     }
     return SL_OK;
-}
-
-/* Refuses to overwrite a file of the corpus. */
-static sl_status check_output(const char *directory, const char *path)
-{
-    SL_TRY(sl_train_check_output(&(sl_train_options){.data = directory}, path));
-    return sli_synthetic_check_output(directory, path);
 }
 
 static sl_status run_data(cli_line *line, void *parsed)
@@ -107,9 +98,11 @@ static sl_status run_data(cli_line *line, void *parsed)
     if (!directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR");
     if (from->synthetic)
-        SL_TRY(sli_synthetic_write(directory, &from->corpus));
+        SL_TRY(sli_synthetic_write(directory, &from->text));
     if (from->vocab_path)
-        SL_TRY(sl_error_context(check_output(directory, from->vocab_path), "--vocab: "));
+        SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = directory},
+                                                      from->vocab_path),
+                                "--vocab: "));
     SL_TRY(sl_corpus_load(directory, NULL, &corpus));
     sl_status status = show_corpus(from, directory, corpus);
     sl_corpus_destroy(&corpus);
@@ -125,7 +118,7 @@ const cli_command cmd_data = {
         "wiki.{train,valid,test}.tokens or {train,valid,test}.txt, or of one text file, of which "
         "90% are for training, 5% for validation and 5% for the test. "
         "Text is cut into tokens as by torchtext's basic_english. The vocabulary is that of "
-        "the training text, the most frequent token first. For a synthetic corpus, the "
+        "the training text, the most frequent token first. For a synthetic text, the "
         "perplexity of the best possible model is shown too.",
     .examples = "sluice data book.txt\n"
                 "sluice data --synthetic text --tokens 50000\n",

@@ -1,7 +1,7 @@
 /* sluice train: a run with its display and its log. Its replicas are threads of this process, or,
  * where a launcher has started several processes, this process is one rank of them. */
 #include "cli/cli.h"
-#include "synthetic/corpus.h"
+#include "synthetic/chain.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -139,15 +139,13 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
     return SL_OK;
 }
 
-/* Refuses to overwrite what the program reads: the file of options, and the corpus's grammar. */
+/* Refuses to overwrite the file of options. */
 static sl_status check_not_read(const settings *from, const char *option, const char *path)
 {
     if (cli_is_same_file(path, from->config))
         return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option,
                         path);
-    if (!path)
-        return SL_OK;
-    return sl_error_context(sli_synthetic_check_output(from->run.data, path), "%s: ", option);
+    return SL_OK;
 }
 
 /* The same, and what the run itself reads and writes. */
@@ -409,8 +407,7 @@ static sl_status train(cli_line *line, const sl_launch_info *launch, settings *p
         SL_TRY(resume_after_restart(parsed, launch, replicas_given));
     SL_TRY(cli_saved_model_apply_sizes(line, options));
     SL_TRY(check_outputs(parsed));
-    SL_TRY(sli_synthetic_best_perplexity(options->data, options->bptt,
-                                         &options->best_possible_perplexity));
+    parsed->progress.synthetic = sli_synthetic_is_text(options->data);
     SL_TRY(handle_signals(parsed, launch));
     if (fewer && replicas_given)
         SL_TRY(fit_fewer_processes(options, launch, &ends));

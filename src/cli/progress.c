@@ -3,6 +3,7 @@
  * progress line between them; on standard error warnings. And the run's log. */
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/cli.h"
+#include "synthetic/chain.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -425,14 +426,14 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 
 static void print_result(const display *on, const sl_run_info *info, const sl_run_result *result)
 {
-    double best = result->best_possible_perplexity;
     print_line(on, "| End of training | test loss %5s | test ppl %8s",
                cli_real_text(result->test_loss, 2).text,
                cli_real_text(result->test_perplexity, 2).text);
     print_line(on, "%s", rule);
-    if (best > 0 && isfinite(result->test_perplexity))
+    double best = sli_synthetic_best_perplexity(info->options->bptt);
+    if (on->of->options.synthetic && isfinite(result->test_perplexity))
         print_line(on,
-                   "The best possible perplexity on this corpus, seeing blocks of %" PRId64
+                   "The best possible perplexity on this text, seeing blocks of %" PRId64
                    " tokens, is %.4f: the model is %s%% above it.",
                    info->options->bptt, best,
                    cli_real_text(100 * (result->test_perplexity / best - 1), 2).text);

@@ -22,7 +22,7 @@
 enum sli_random_domain {
     SLI_RANDOM_DROPOUT = 1,
     SLI_RANDOM_INIT = 2,
-    SLI_RANDOM_SAMPLE = 3, /* synthetic corpora */
+    SLI_RANDOM_SAMPLE = 3, /* synthetic texts */
     SLI_RANDOM_GENERATE = 4,
     SLI_RANDOM_SHUFFLE = 5,
     SLI_RANDOM_CHECK = 6, /* what sl_module_check tries */

@@ -424,16 +424,13 @@ static sl_status log_finished(void *context, const sl_run_info *info, const sl_r
 {
     (void)info;
     sl_run_log *log = context;
-    return log_record(log, json_pack("{ss sI sI so so so so so}", "record", "end", "steps",
+    return log_record(log, json_pack("{ss sI sI so so so so}", "record", "end", "steps",
                                      (json_int_t)result->steps, "nonfinite_steps",
                                      (json_int_t)log->nonfinite_steps, "seconds",
                                      sli_json_number(result->seconds), "best_valid_loss",
                                      sli_json_number(result->best_valid_loss), "test_loss",
                                      sli_json_number(result->test_loss), "test_ppl",
-                                     sli_json_number(result->test_perplexity), "best_possible_ppl",
-                                     result->best_possible_perplexity > 0
-                                         ? json_real(result->best_possible_perplexity)
-                                         : json_null()));
+                                     sli_json_number(result->test_perplexity)));
 }
 
 /* Readers of logs refuse long records. As JSON a byte may take six. */

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Weights and their vocabulary, and the texts of a synthetic corpus, are several files that belong
+# Weights and their vocabulary, and the files of a synthetic text, are several files that belong
 # together. A save is killed before each call that changes one of them (tests/faults/io_faults.c):
 # what lies there then is the older or the newer weights with their own vocabulary, and a corpus that
 # can be written again. A save that comes after a killed one is killed at each of its calls as well.
@@ -118,7 +118,7 @@ do
 done
 printf 'passed  a disk that is full from any of %s calls on\n' $((call - 1))
 
-# ---- A synthetic corpus ----------------------------------------------------------------------------
+# ---- A synthetic text ----------------------------------------------------------------------------
 
 "$SLUICE_PROGRAM" data --synthetic expected --seed 9 --tokens 2000 >/dev/null
 "$SLUICE_PROGRAM" data --synthetic older --seed 8 --tokens 2000 >/dev/null
@@ -127,11 +127,11 @@ while
     call=$((call + 1))
     rm -rf corpus
     cp -r older corpus
-    killed $call corpus data --synthetic corpus --seed 9 --tokens 2000
+    killed $call corpus data --synthetic text --seed 9 --tokens 2000
 do
-    "$SLUICE_PROGRAM" data --synthetic corpus --seed 9 --tokens 2000 >said 2>&1 ||
+    "$SLUICE_PROGRAM" data --synthetic text --seed 9 --tokens 2000 >said 2>&1 ||
         fail "killed at call $call, the corpus cannot be written again: $(cat said)"
     find corpus -name '.*.tmp' -delete # of the killed save
     diff -r expected corpus || fail "killed at call $call"
 done
-printf 'passed  a synthetic corpus, killed at each of its %s calls\n' $((call - 1))
+printf 'passed  a synthetic text, killed at each of its %s calls\n' $((call - 1))

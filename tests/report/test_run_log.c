@@ -231,7 +231,6 @@ static void evaluations_and_memory_are_logged(void **state)
 {
     static small_record record;
     sl_train_options options = small_options(*state);
-    options.best_possible_perplexity = 12.5;
     log_file read = run_and_read_log(*state, &options, &record);
     assert_int_equal(read.count, 1 + 4 + 2 * (1 + 1) + 1);
     static const char *const splits[] = {"valid", "test"};
@@ -252,7 +251,6 @@ static void evaluations_and_memory_are_logged(void **state)
     assert_true(is_kind(end, "end"));
     assert_true(real_of(end, "steps") == 4);
     assert_true(real_of(end, "test_loss") == record.result.test_loss);
-    assert_true(real_of(end, "best_possible_ppl") == 12.5);
     free_log(&read);
 }
 

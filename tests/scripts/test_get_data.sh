@@ -142,12 +142,12 @@ reset
 incomplete_md5=$(md5sum <"$scratch/served/incomplete.zip" | cut -d' ' -f1)
 SLUICE_DATA_MD5=$incomplete_md5 SLUICE_DATA_URLS="$address/incomplete.zip" get_data
 check "an archive of something else is refused" said "cannot be unpacked to wikitext-2"
-check "and a synthetic corpus takes its place" chose "$checkout/data/synthetic"
+check "and a synthetic text takes its place" chose "$checkout/data/synthetic"
 
 reset
 SLUICE_DATA_URLS="http://127.0.0.1:1/good.zip $address/absent.zip $address/cut.zip" get_data
-check "when all addresses fail a synthetic corpus is made" chose "$checkout/data/synthetic"
-check "that it takes WikiText-2's place is said" said "so a synthetic corpus takes its place"
+check "when all addresses fail a synthetic text is made" chose "$checkout/data/synthetic"
+check "that it takes WikiText-2's place is said" said "so a synthetic text takes its place"
 check "and nothing else is left" data_holds "synthetic "
 
 reset

@@ -30,12 +30,12 @@ void program_start_on_terminal(program_run *to, const char *format, ...)
 
 /* ---- A small corpus, and a model small enough for it ---------------------------------------- */
 
-enum { CORPUS_FILES = 4 };
+enum { CORPUS_FILES = 3 };
 
 #define TINY_MODEL "--emsize 16 --nhid 16 --nhead 2 --nlayers 2"
 #define TINY_BATCH "--bptt 8 --eval-batch-size 8"
 
-/* cmocka's set-up: `*state` is a scratch with a synthetic corpus of 4,000 tokens. */
+/* cmocka's set-up: `*state` is a scratch with a synthetic text of 4,000 tokens. */
 int corpus_create(void **state);
 
 /* The same with a model trained on it for a few batches: model.safetensors, model.vocab.txt. What

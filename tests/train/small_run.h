@@ -1,5 +1,5 @@
 /* A small language model in a pipe, for tests of what is done with models; small training runs on
- * a synthetic corpus, and what they report. */
+ * a synthetic text, and what they report. */
 #ifndef TESTS_TRAIN_SMALL_RUN_H
 #define TESTS_TRAIN_SMALL_RUN_H
 
@@ -7,7 +7,7 @@
 #include "sluice/app/train.h"
 #include "support/check.h"
 #include "support/pipes.h"
-#include "synthetic/corpus.h"
+#include "synthetic/chain.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -161,7 +161,6 @@ typedef struct sl_run_result {
     double test_loss, test_perplexity, best_valid_loss;
     double
         seconds; /* of the run, with what it took in processes from whose checkpoints it goes on */
-    double best_possible_perplexity; /* the options' */
     int64_t steps;
     bool stopped;       /* on request: there are no results of a test */
     bool saved;         /* options->save was written: the best parameters, or the last ones where no

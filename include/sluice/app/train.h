@@ -190,10 +190,6 @@ typedef struct sl_train_options {
                               sl_reporter.timelines. The same on all ranks */
     bool measure_peak;     /* measure what the devices can do before the run, for about 0.05 s:
                               sl_run_info.peak_flops_per_s. The same on all ranks */
-
-    /* The best perplexity that any model can reach on the text; 0: not known. It does not affect
-     * the run, and is copied to sl_run_result. */
-    double best_possible_perplexity;
 } sl_train_options;
 
 /* No preset: AdamW with SL_LR_DEFAULT (0.001) all the time, no weight decay, no clipping; 3 epochs,

@@ -476,7 +476,6 @@ static sl_status run_test(sli_run *run, sl_run_result *result)
     result->test_loss = has_data ? eval.loss : NAN;
     result->test_perplexity = has_data ? eval.perplexity : NAN;
     result->seconds = sli_run_seconds(run);
-    result->best_possible_perplexity = run->options.best_possible_perplexity;
     return SL_OK;
 }
 
