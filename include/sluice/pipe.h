@@ -219,10 +219,10 @@ int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
  * ranks, as `measured`, on the clock of the group's first rank and since the first start. The
  * clocks are compared in the call; another rank's times are wrong by at most half the shortest of 8
  * round trips. For the prediction, the cost of each link between processes is half the shortest of
- * 4 round trips of a message of the tensor's size, at most 1 MiB and scaled up for a larger one.
- * Ranks with cores in common share them all in the prediction. Errors: SL_ERR_INVALID where no step
- * has run, or the last one failed. */
-sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out);
+ * 4 round trips of a message of the tensor's size, at most 1 MiB and scaled up for a larger one;
+ * the pipe's first call measures it. Ranks with cores in common share them all in the prediction.
+ * Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
+sl_status sl_pipe_get_utilization(sl_pipe *pipe, sl_utilization *out);
 
 SL_API_END
 

@@ -34,7 +34,6 @@ static sl_status create_page(const cli_progress_options *options, receivers *to,
     }
     SL_TRY(sl_live_page_create(options->serve, log ? log : unnamed, log ? NULL : "The run",
                                &out->page));
-    to->reporters[to->count++] = sl_live_page_reporter(out->page);
     cli_complain("the run is shown at %s", sl_live_page_url(out->page));
     return SL_OK;
 }

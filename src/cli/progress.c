@@ -387,6 +387,8 @@ static sl_status print_pipeline(void *context, const sl_pipeline_info *info)
     const sl_stage_info *slowest = info->slowest;
     const sl_utilization *utilization = info->utilization;
     char idle[PERCENTS_BYTES], waiting[PERCENTS_BYTES];
+    if (!info->ends_epoch)
+        return SL_OK;
     if (strcmp(slowest->device, "cpu") == 0) {
         print_shared_pipeline(context, info);
         return SL_OK;

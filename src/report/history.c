@@ -153,15 +153,6 @@ static sl_status add_eval(sl_run_history *history, json_t *record)
     SL_TRY(sli_array_reserve(&history->evals, &history->eval_room, history->eval_count + 1,
                              sizeof eval, MOST_RECORDS, "evaluations"));
     history->evals[history->eval_count++] = eval;
-    history->memory_is_complete = true;
-    return SL_OK;
-}
-
-static sl_status append_memory(sl_run_history *history, const sli_history_memory *memory)
-{
-    SL_TRY(sli_array_reserve(&history->memory, &history->memory_room, history->memory_count + 1,
-                             sizeof *memory, MOST_RECORDS, "devices"));
-    history->memory[history->memory_count++] = *memory;
     return SL_OK;
 }
 
@@ -182,25 +173,17 @@ static sl_status add_memory(sl_run_history *history, json_t *record)
         SL_TRY(sli_record_real(peak, sl_memory_category_name((sl_memory_category)c), 0,
                                &memory.peak_bytes[c]));
     SL_TRY(sli_record_real(record, "peak_total_bytes", 0, &memory.peak_total_bytes));
-    if (history->memory_is_complete)
-        history->memory_count = 0;
-    history->memory_is_complete = false;
-    return append_memory(history, &memory);
+    const sli_history_memory *first = history->memory;
+    if (history->memory_count > 0 && memory.rank == first->rank && memory.stage == first->stage)
+        history->memory_count = 0; /* all ranks again */
+    SL_TRY(sli_array_reserve(&history->memory, &history->memory_room, history->memory_count + 1,
+                             sizeof memory, MOST_RECORDS, "devices"));
+    history->memory[history->memory_count++] = memory;
+    return SL_OK;
 }
 
-sl_status sli_history_set_memory(sl_run_history *history, const sli_history_memory *memory)
-{
-    for (size_t i = 0; i < history->memory_count; i++) {
-        sli_history_memory *other = &history->memory[i];
-        if (other->rank == memory->rank && other->stage == memory->stage) {
-            *other = *memory;
-            return SL_OK;
-        }
-    }
-    return append_memory(history, memory);
-}
-
-sl_status sli_history_set_pipeline(sl_run_history *history, sli_history_pipeline *pipeline)
+/* Takes the pipeline over, instead of the replica's former one. */
+static sl_status set_pipeline(sl_run_history *history, sli_history_pipeline *pipeline)
 {
     size_t at = 0, count = history->pipeline_count;
     while (at < count && history->pipelines[at].replica < pipeline->replica)
@@ -232,7 +215,7 @@ static sl_status add_pipeline(sl_run_history *history, json_t *record)
 {
     sli_history_pipeline pipeline;
     SL_TRY(sli_history_pipeline_read(record, &pipeline));
-    return sli_history_set_pipeline(history, &pipeline);
+    return set_pipeline(history, &pipeline);
 }
 
 static sl_status add_gap(sl_run_history *history, json_t *record)
@@ -254,8 +237,8 @@ static const struct {
     const char *kind;
     sl_status (*add)(sl_run_history *history, json_t *record);
 } record_kinds[] = {
-    {"run", add_run},           {"step", add_step}, {"eval", add_eval}, {"memory", add_memory},
-    {"pipeline", add_pipeline}, {"gap", add_gap},   {"end", add_end},
+    {"run", add_run},       {"step", add_step}, {"pipeline", add_pipeline}, {"eval", add_eval},
+    {"memory", add_memory}, {"gap", add_gap},   {"end", add_end},
 };
 
 static sl_status add_record(sl_run_history *history, json_t *record)

@@ -67,7 +67,6 @@ struct sl_run_history {
     sli_history_pipeline *pipelines; /* by replica, which ascend */
     size_t step_count, step_room, eval_count, eval_room, memory_count, memory_room, pipeline_count,
         pipeline_room;
-    bool memory_is_complete;  /* the next `memory` record begins a new list */
     size_t most_records;      /* of steps and of evaluations, then old ones are thinned; 0: all */
     int64_t lines;            /* that were read */
     bool in_long_line;        /* what comes next belongs to a line that is too long */
@@ -92,12 +91,6 @@ sl_status sli_run_history_check(const sl_run_history *history);
 /* As sl_run_history_read of a file with these bytes. */
 sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
                                 sl_run_history **out);
-
-/* Takes the pipeline over, instead of the replica's former one. */
-sl_status sli_history_set_pipeline(sl_run_history *history, sli_history_pipeline *pipeline);
-
-/* The same of a device's memory. */
-sl_status sli_history_set_memory(sl_run_history *history, const sli_history_memory *memory);
 
 /* The first replica's pipeline; NULL: there is none. */
 const sli_history_pipeline *sli_history_first_pipeline(const sl_run_history *history);

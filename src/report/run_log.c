@@ -351,34 +351,17 @@ static sl_status log_utilization(sl_run_log *log, const sl_pipeline_info *info, 
                                  const sl_utilization *of)
 {
     json_t *record =
-        json_pack("{ss si sI sI so so so so so si}", "record", "pipeline", "replica", replica,
-                  "epoch", (json_int_t)info->epoch, "step", (json_int_t)info->step,
-                  "bubble_predicted", sli_json_number(of->bubble_predicted), "bubble_measured",
-                  sli_json_number(of->bubble_measured), "idle", number_list(of->idle, of->ranks, 1),
-                  "waiting", number_list(of->waiting, of->ranks, 1), "stage_ms",
+        json_pack("{ss si sI sI sb so so so so so si}", "record", "pipeline", "replica", replica,
+                  "epoch", (json_int_t)info->epoch, "step", (json_int_t)info->step, "ends_epoch",
+                  (int)info->ends_epoch, "bubble_predicted", sli_json_number(of->bubble_predicted),
+                  "bubble_measured", sli_json_number(of->bubble_measured), "idle",
+                  number_list(of->idle, of->ranks, 1), "waiting",
+                  number_list(of->waiting, of->ranks, 1), "stage_ms",
                   number_list(of->stage_seconds, of->stages, 1e3), "slowest_stage",
                   of->slowest_stage);
     if (of->action_count <= SL_RUN_LOG_MOST_ACTIONS)
         record = move_members(record, describe_timeline(of));
     return log_record(log, record);
-}
-
-/* The first replica's record, and those of the others. */
-static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
-{
-    sl_run_log *log = context;
-    const sl_utilization *own = info->utilization;
-    SL_TRY(log_utilization(log, info, 0, own));
-    for (int replica = 1; info->timelines && replica < log->info->replicas; replica++) {
-        sl_utilization other;
-        SL_TRY(
-            sl_timeline_utilization(info->timelines + (size_t)replica * (size_t)own->action_count,
-                                    own->action_count, &info->layouts[replica], &other));
-        sl_status status = log_utilization(log, info, replica, &other);
-        sl_utilization_clear(&other);
-        SL_TRY(status);
-    }
-    return SL_OK;
 }
 
 static json_t *by_category(const uint64_t *bytes)
@@ -406,6 +389,31 @@ static sl_status log_memory(sl_run_log *log)
                                       (json_int_t)stats->peak_reserved_bytes)));
     }
     return SL_OK;
+}
+
+/* The first replica's record, and those of the others. */
+static sl_status log_utilizations(sl_run_log *log, const sl_pipeline_info *info)
+{
+    const sl_utilization *own = info->utilization;
+    SL_TRY(log_utilization(log, info, 0, own));
+    for (int replica = 1; info->timelines && replica < log->info->replicas; replica++) {
+        sl_utilization other;
+        SL_TRY(
+            sl_timeline_utilization(info->timelines + (size_t)replica * (size_t)own->action_count,
+                                    own->action_count, &info->layouts[replica], &other));
+        sl_status status = log_utilization(log, info, replica, &other);
+        sl_utilization_clear(&other);
+        SL_TRY(status);
+    }
+    return SL_OK;
+}
+
+/* An evaluation comes after an epoch, and has the memory. */
+static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
+{
+    if (info->utilization)
+        SL_TRY(log_utilizations(context, info));
+    return info->ends_epoch ? SL_OK : log_memory(context);
 }
 
 static sl_status log_evaluated(void *context, const sl_eval_info *eval)

@@ -15,10 +15,10 @@ STEP = "Number(document.querySelector('main p')?.innerText.match(/step (\\d+)/)?
 POINTS = "(document.querySelector('path.c0.faint')?.getAttribute('d').match(/[ML]/g) ?? []).length"
 FIGURES = """Object.fromEntries([...document.querySelectorAll('.state > div')].map(d =>
   [d.querySelector('span').innerText, d.querySelector('b').innerText]))"""
-# Whether both replicas' timelines are of one step, and not of an epoch's last, as those in the log are.
+# Whether both replicas' timelines are of one step, and not of an epoch's last.
 BOTH_LIVE = """(() => {
   const steps = [...document.querySelectorAll('.pipeline small')].map(s => Number(s.innerText.match(/step (\\d+)/)[1]));
-  return steps.length === 2 && steps[0] === steps[1] && steps[0] % 4 !== 0;
+  return steps.length === 2 && steps[0] === steps[1] && steps[0] % 100 !== 0;
 })()"""
 
 
@@ -159,7 +159,8 @@ def check_run(browser, address):
 
 
 def check_end(browser, run):
-    """The page says when the run has ended."""
+    """The page says when the run has ended, here after its first epoch, which the trace has."""
+    browser.await_true(f"{STEP} > 100")
     run.send_signal(signal.SIGTERM)
     browser.await_true("!document.getElementById('link').hidden")
     run.communicate(timeout=60)
@@ -199,7 +200,7 @@ def check_all(program, browser, started, logs):
     check_large_report(browser, program)
     run, address = serve(
         program, "train", "--data", "text", "--emsize", "64", "--nhid", "64", "--nhead", "2", "--nlayers", "4",
-        "--bptt", "16", "--batch-size", "16", "--eval-max-batches", "2", "--epochs", "10000", "--max-batches", "4",
+        "--bptt", "16", "--batch-size", "16", "--eval-max-batches", "2", "--epochs", "10000", "--max-batches", "100",
         "--devices", ",".join(4 * ["cpu:0-0"]), "--dp", "2", "--chunks", "4", "--quiet", "--save", "w.safetensors",
         "--log-json", "live.jsonl", "--trace", "live.json", "--serve", "0")
     started.append(run)

@@ -190,14 +190,21 @@ static void steps_show_their_timeline_and_memory(void **state)
     const sl_rank_stats memory[4] = {
         [2] = {.rank = 1, .device = "cpu:2", .stats = {{0}, {1 << 20}, 0, 1 << 20, 0}},
         [3] = {.rank = 1, .stage = 1, .device = "cpu:3", .stats = {{0}, {3 << 20}, 0, 3 << 20, 0}}};
-    const sl_run_info info = {.stage_count = 2, .replicas = 2, .ranks = memory, .rank_count = 4};
-    const sl_timelines_info step = {
-        .epoch = 1, .step = 2, .timelines = timelines, .action_count = 4, .layouts = layouts};
+    const sl_stage_info stages[2] = {{.count = 1}, {.count = 1}};
+    const sl_run_info info = {
+        .stages = stages, .stage_count = 2, .replicas = 2, .ranks = memory, .rank_count = 4};
+    sl_utilization own;
+    check_ok(sl_timeline_utilization(timelines, 4, &layouts[0], &own));
+    const sl_pipeline_info step = {
+        .epoch = 1, .step = 2, .utilization = &own, .timelines = timelines, .layouts = layouts};
     sl_live_page *page = serve_log(*state, log_lines);
-    sl_reporter reporter = sl_live_page_reporter(page);
-    assert_int_equal(reporter.rank, 0);
+    sl_run_log *log;
+    check_ok(sl_run_log_create(scratch_path(*state, "log.jsonl"), NULL, NULL, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
     check_ok(reporter.started(reporter.context, &info));
-    check_ok(reporter.timelines(reporter.context, &step));
+    check_ok(reporter.pipeline(reporter.context, &step));
+    sl_run_log_destroy(&log);
+    sl_utilization_clear(&own);
     int fd = open_events(sl_live_page_url(page), 0);
     assert_true(
         read_until(fd, "measured: stage 1, backward of micro-batch 0: 1000 ms", got, sizeof got));
@@ -369,9 +376,8 @@ static void browsers_that_hang_hold_up_no_step(void **state)
     int fd = open_events(sl_live_page_url(page), 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     check_ok(sl_run_log_create(path, NULL, NULL, &log));
-    const sl_reporter reporters[] = {sl_run_log_reporter(log), sl_live_page_reporter(page),
-                                     small_reporter(&record)};
-    check_ok(sl_train_run(&options, reporters, 3, &result));
+    const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
+    check_ok(sl_train_run(&options, reporters, 2, &result));
     assert_int_equal(record.step_count, STEPS);
     assert_int_equal(record.finished, 1);
     assert_true(read_until(fd, "step 4 of 4. The run has ended.", got, sizeof got));

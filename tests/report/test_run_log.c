@@ -227,6 +227,30 @@ static void pipeline_is_logged_after_each_epoch(void **state)
     free_log(&read);
 }
 
+/* They come after as many steps as there are ranks, and one for 16 actions: after steps 1 and 4. */
+static void timelines_within_an_epoch_are_logged_with_memory(void **state)
+{
+    static small_record record;
+    static const char *const kinds[] = {"step", "pipeline", "memory", "memory", "step", "step",
+                                        "step", "pipeline", "memory", "memory", "step"};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    sl_train_options options = small_options(*state);
+    options.pipeline_ranks = 2;
+    options.max_batches = 5;
+    options.report_timelines = true;
+    log_file read = run_and_read_log(*state, &options, &record);
+    for (int i = 0; i < KINDS; i++)
+        assert_true(is_kind(read.records[1 + i], kinds[i]));
+    for (int i = 2; i < 1 + KINDS; i += 6) {
+        check_timelines(read.records[i]);
+        assert_true(json_is_false(json_object_get(read.records[i], "ends_epoch")));
+        assert_true(real_of(read.records[i], "step") == (i == 2 ? 1 : 4));
+        assert_true(real_of(read.records[i + 2], "stage") == 1);
+    }
+    assert_true(json_is_true(json_object_get(read.records[1 + KINDS], "ends_epoch")));
+    free_log(&read);
+}
+
 static void evaluations_and_memory_are_logged(void **state)
 {
     static small_record record;
@@ -569,6 +593,7 @@ int run_log_tests(void)
         WITH_CORPUS(pipeline_is_logged_after_each_epoch),
         WITH_CORPUS(evaluations_and_memory_are_logged),
         WITH_CORPUS(timelines_and_memory_of_every_replica_are_logged),
+        WITH_CORPUS(timelines_within_an_epoch_are_logged_with_memory),
         WITH_SCRATCH(numbers_that_are_none_are_null),
         cmocka_unit_test(z_scores_look_back_128_values),
         WITH_SCRATCH(steps_have_z_scores),

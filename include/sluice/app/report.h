@@ -79,8 +79,8 @@ typedef struct sl_run_info {
     int stage_count;
     const sl_rank_stats *ranks; /* [rank_count], by replica and pipeline rank: of the whole run.
                                    Entries of this process's ranks are updated at each `step`, all
-                                   others at each `evaluated` and `timelines`, before `finished`
-                                   and after SL_TRAIN_REFRESH */
+                                   others at each `evaluated`, at each `pipeline` that does not end
+                                   an epoch, before `finished` and after SL_TRAIN_REFRESH */
     int rank_count;
     const sl_rank_stats *slowest; /* the one of `ranks` with the longest time in actions when all
                                      were last updated; NULL: there was no step */
@@ -116,11 +116,13 @@ typedef struct sl_step_info {
                                      other processes */
 } sl_step_info;
 
-/* Where the time went in this replica, in the epoch's last step, or in the one before it where the
- * last batch is smaller. */
+/* Where the time went in a step of this replica. */
 typedef struct sl_pipeline_info {
     int64_t epoch, step;               /* from 1; `step` over all epochs */
-    const sl_utilization *utilization; /* of the step's last accumulation step */
+    bool ends_epoch;                   /* of the epoch's last step, or the one before it where the
+                                          last batch is smaller */
+    const sl_utilization *utilization; /* of the step's last accumulation step; NULL: there is one
+                                          stage, and what follows is NULL */
     const sl_stage_info *slowest;      /* the slowest stage */
     /* [replicas][utilization->action_count] what each replica measured; NULL: there is one replica,
      * or there are too many actions. */
@@ -128,18 +130,6 @@ typedef struct sl_pipeline_info {
     const sl_schedule_options *layouts; /* [replicas] for sl_timeline_utilization of each; what that
                                            takes is set, the rest is 0 */
 } sl_pipeline_info;
-
-/* What all ranks measured in a step. */
-typedef struct sl_timelines_info {
-    int64_t epoch, step; /* from 1; `step` over all epochs */
-    /* [replicas][action_count] when each replica's actions ran, in the last accumulation step, in
-     * seconds since its start; on one clock for the ranks of a replica. */
-    const sl_timeline_entry *timelines;
-    int action_count; /* of each replica; 0: there are too many */
-    /* [replicas] for sl_timeline_utilization of each: where the stages are, what links cost, and
-     * which ranks share cores; the rest is 0. NULL: there is one stage. */
-    const sl_schedule_options *layouts;
-} sl_timelines_info;
 
 /* An evaluation under way. */
 typedef struct sl_evaluating_info {
@@ -203,11 +193,9 @@ typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
     sl_status (*step)(void *context, const sl_step_info *info);
-    /* After the last step of each epoch, where there are several stages. */
+    /* After the last step of each epoch, where there are several stages; and after a step about
+     * once a second, or more rarely, if options->report_timelines is set. */
     sl_status (*pipeline)(void *context, const sl_pipeline_info *info);
-    /* After a step about once a second, if options->report_timelines is set. sl_run_info.ranks is
-     * that of all ranks then. */
-    sl_status (*timelines)(void *context, const sl_timelines_info *info);
     sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     /* After SL_TRAIN_REFRESH: `ranks` is up to date. */
@@ -229,8 +217,10 @@ enum { SL_RUN_LOG_MOST_ACTIONS = 8192 };
 
 /* The run as JSON lines: one `run` record, a `step` for each batch, where there are several stages
  * a `pipeline` for each epoch, `eval` and, for every pipeline rank of every replica, `memory` after
- * each evaluation, and `end`. The file is opened at once and emptied when the run begins: a run
- * that is refused leaves an old log as it is, and no new one.
+ * each evaluation, and `end`; with options->report_timelines also a `pipeline` and `memory` of some
+ * steps, which take about as much room as the steps' own records at most. The file is opened at
+ * once and emptied when the run begins: a run that is refused leaves an old log as it is, and no
+ * new one.
  *
  * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
  * the reason, and the run goes on; when there is room again, a `gap` record says how many records
@@ -311,10 +301,6 @@ void sl_live_page_destroy(sl_live_page **page);
 
 /* "http://127.0.0.1:8080/", with the token. Lives as long as the page. */
 const char *sl_live_page_url(const sl_live_page *page);
-
-/* For rank 0 of a run with options->report_timelines: shows the timelines and memory of all ranks,
- * which the log has only now and then. The page outlives the run. */
-sl_reporter sl_live_page_reporter(sl_live_page *page);
 
 SL_API_END
 #endif

@@ -186,8 +186,9 @@ typedef struct sl_train_options {
     const char *save; /* the safetensors file to write; NULL: none */
     sl_save_options checkpoints;
 
-    bool report_timelines; /* gather about once a second what all ranks measured in a step, for
-                              sl_reporter.timelines. The same on all ranks */
+    bool report_timelines; /* call sl_reporter.pipeline about once a second as well, and after at
+                              least as many steps as there are pipeline ranks in all, and one more
+                              for each 16 actions. The same on all ranks */
     bool measure_peak;     /* measure what the devices can do before the run, for about 0.05 s:
                               sl_run_info.peak_flops_per_s. The same on all ranks */
 } sl_train_options;

@@ -69,9 +69,11 @@ struct sl_pipe {
     int moment_count;
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;
-    double trace_start;          /* of its step, on sli_clock_seconds' clock */
-    double trace_seconds;        /* from then until all ranks had ended */
-    double trace_busy_seconds;   /* the sum of all actions' times, also in other processes */
+    double trace_start;        /* of its step, on sli_clock_seconds' clock */
+    double trace_seconds;      /* from then until all ranks had ended */
+    double trace_busy_seconds; /* the sum of all actions' times, also in other processes */
+    double *links; /* [stages - 1] seconds, as in sl_cost_model; NULL: not probed yet, or there is
+                      no group */
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 

@@ -440,6 +440,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     free(dead->sizes);
     free(dead->moments);
     free(dead->trace);
+    free(dead->links);
     if (dead->tensors)
         sli_tensors_clear(dead->tensors);
     free(dead->tensors);

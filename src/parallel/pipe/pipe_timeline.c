@@ -174,7 +174,7 @@ typedef struct machine {
     double *core_numbers; /* [ranks] whole numbers, which are summed over processes */
     double *link_bytes;   /* [stages] of the tensors that come from the stage before in another
                              process; 0: from this one */
-    double *links;        /* [stages - 1] seconds, as in sl_cost_model */
+    double *links;        /* [stages - 1] that are probed; of one process: 0 */
     int *cores;           /* [ranks] */
     bool has_shared_cores;
 } machine;
@@ -262,14 +262,19 @@ static sl_status probe_links(const sl_pipe *pipe, const machine *out)
     return sli_pipe_group_sum(group, out->links, pipe->stage_count);
 }
 
-static sl_status describe_machine(const sl_pipe *pipe, machine *out)
+/* Links are probed once, as that takes longer than gathering a timeline. */
+static sl_status describe_machine(sl_pipe *pipe, machine *out)
 {
     sl_status status = describe_own(pipe, out);
     if (pipe->group) {
         SL_TRY(sli_pipe_group_agree(pipe->group->group, status));
         SL_TRY(sli_pipe_group_sum(pipe->group, out->core_numbers, pipe->rank_count));
         SL_TRY(sli_pipe_group_sum(pipe->group, out->link_bytes, pipe->stage_count));
-        SL_TRY(probe_links(pipe, out));
+        if (!pipe->links) {
+            SL_TRY(probe_links(pipe, out));
+            pipe->links = out->links;
+            out->links = NULL;
+        }
     }
     SL_TRY(status);
     for (int r = 0; r < pipe->rank_count; r++) {
@@ -289,7 +294,7 @@ int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries)
 }
 
 /* In a group, every rank calls it with the same entries. */
-static sl_status find_utilization(const sl_pipe *pipe, const sl_timeline_entry *entries, int count,
+static sl_status find_utilization(sl_pipe *pipe, const sl_timeline_entry *entries, int count,
                                   sl_utilization *out)
 {
     machine on = {0};
@@ -299,7 +304,7 @@ static sl_status find_utilization(const sl_pipe *pipe, const sl_timeline_entry *
     const sl_schedule_options options = {.ranks = pipe->rank_count,
                                          .virtual_stages = pipe->stage_count / pipe->rank_count,
                                          .placement = sl_schedule_placement(pipe->order),
-                                         .links = on.links,
+                                         .links = pipe->links ? pipe->links : on.links,
                                          .cores = on.has_shared_cores ? on.cores : NULL};
     if (status == SL_OK)
         status = sl_timeline_utilization(entries, count, &options, out);
@@ -307,7 +312,7 @@ static sl_status find_utilization(const sl_pipe *pipe, const sl_timeline_entry *
     return status;
 }
 
-sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out)
+sl_status sl_pipe_get_utilization(sl_pipe *pipe, sl_utilization *out)
 {
     sl_timeline_entry *gathered;
     int count;

@@ -1,5 +1,5 @@
 /* A training run as one of its ranks sees it: what comes before training (run.c), the loop
- * (trainer.c) and what ranks measure meanwhile (timelines.c). */
+ * (trainer.c) and what ranks measure meanwhile (pipeline_record.c). */
 #ifndef SLI_TRAIN_LOOP_RUN_H
 #define SLI_TRAIN_LOOP_RUN_H
 
@@ -86,14 +86,9 @@ typedef struct sli_run {
     sl_pipe_optimizer *optimizer;
     sli_position at;
     sl_stage_info stages[SL_MAX_STAGES];
-    /* Of the epoch's last whole step; ranks == 0: no step was measured. */
-    sl_utilization utilization;
-    struct {
-        int64_t last, next;           /* steps after which ranks gather timelines */
-        double time;                  /* of `last`, on rank 0's clock */
-        struct machine *machines;     /* [replicas] (timelines.c); NULL: not known yet */
-        sl_schedule_options *layouts; /* [replicas], of `machines`; the same */
-    } timelines;
+    sl_utilization utilization;         /* of the step that was measured last; ranks == 0: none */
+    int64_t reported_step, next_report; /* steps after which all ranks report what they measured */
+    double reported_time;               /* of the first of these, on rank 0's clock */
     sl_run_info info;
     sl_evaluating_info evaluating;
     sli_checkpoints *checkpoints;
@@ -136,11 +131,10 @@ sl_status sli_run_refresh(sli_run *run);
             SL_TRY(reporter->event(reporter->context, __VA_ARGS__));                               \
     }
 
-/* What the ranks measured of a step (timelines.c). All ranks call these, in this order. */
-sl_status sli_timelines_measure(sli_run *run);      /* of an epoch's last full step */
-sl_status sli_timelines_report_step(sli_run *run);  /* about once a second, where it is asked for */
-sl_status sli_timelines_report_epoch(sli_run *run); /* after the epoch: what was measured */
-void sli_timelines_clear(sli_run *run);
+/* Tells the reporters what the ranks measured of a step, where it is the epoch's last one, and
+ * about once a second where that is asked for. All ranks call it after each step.
+ * (pipeline_record.c) */
+sl_status sli_run_report_pipeline(sli_run *run);
 
 /* Calls each of the rank's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);

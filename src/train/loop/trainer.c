@@ -155,7 +155,7 @@ static void clean_up(sli_run *run)
 {
     if (run->last_step >= 0)
         close(run->last_step);
-    sli_timelines_clear(run);
+    sl_utilization_clear(&run->utilization);
     sli_checkpoints_destroy(&run->checkpoints);
     sli_claim_destroy(&run->claim);
     sl_pipe_optimizer_destroy(&run->optimizer);
@@ -288,12 +288,9 @@ static sl_status train_batch(sli_run *run)
         step.flops = step_flops(run);
         step.tokens = run->options.shards * sl_tensor_count(run->targets);
     }
-    double before = sli_clock_seconds();
-    SL_TRY(sli_timelines_measure(run));
-    start += sli_clock_seconds() - before; /* measuring is no part of the step */
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
-    before = sli_clock_seconds();
+    double before = sli_clock_seconds();
     sl_status status =
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
     SL_TRY(report_norm_or_wait(run, &step));
@@ -312,7 +309,7 @@ static sl_status train_batch(sli_run *run)
     sli_rank_times_add(run->stages, &step, &run->replica.rank_stats[run->replica.index * ranks],
                        ranks);
     SLI_CALL_REPORTERS(run, step, &step)
-    return sli_timelines_report_step(run);
+    return sli_run_report_pipeline(run);
 }
 
 /* ---- Weights ---------------------------------------------------------------------------- */
@@ -494,7 +491,6 @@ static sl_status train_epoch(sli_run *run)
     }
     if (run->stopped)
         return SL_OK;
-    SL_TRY(sli_timelines_report_epoch(run));
     return validate_epoch(run, start);
 }
 
