@@ -98,6 +98,9 @@ static sl_status run_data(cli_line *line, void *parsed)
     if (!directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR");
     if (from->synthetic)
+        SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){0}, directory),
+                                "--synthetic: "));
+    if (from->synthetic)
         SL_TRY(sli_synthetic_write(directory, &from->text));
     if (from->vocab_path)
         SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = directory},

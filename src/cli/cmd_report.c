@@ -28,7 +28,9 @@ static sl_status check_output(const char *output, const cli_line *line)
         if (cli_is_same_file(output, line->words[i]))
             return sl_error(SL_ERR_INVALID, "--output: %s is an input and must not be overwritten",
                             output);
-    return SL_OK;
+    return output ? sl_error_context(sl_train_check_output(&(sl_train_options){0}, output),
+                                     "--output: ")
+                  : SL_OK;
 }
 
 static sl_status write_report(const settings *from, const sl_run_history *const *runs, int count)

@@ -159,6 +159,7 @@ static sl_status check_outputs(const settings *from)
 {
     SL_TRY(check_not_read(from, "--save", from->run.save));
     SL_TRY(check_output(from, "--log-json", from->progress.log_json));
+    SL_TRY(check_output(from, "--tensorboard", from->progress.tensorboard));
     return check_output(from, "--trace", from->progress.trace);
 }
 

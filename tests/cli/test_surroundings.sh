@@ -224,8 +224,25 @@ for output in "--save whole/best/model.safetensors" "--log-json whole/step-00000
     refused "$output" 'would lie in the checkpoint whole/' "${train[@]}" --init whole/best $output
     same inside whole
 done
+log=$PWD/whole.jsonl
+run 'a run with a log' "${train[@]}" --log-json "$log"
+inside() { # WORD...: refused, and nothing in the checkpoints is another
+    refused "$*" 'would lie in the checkpoint whole/' "$@"
+    same inside whole
+}
+inside "$program" report "$log" -o whole/best/state.json
+inside "$program" report "$log" --csv -o whole/best/steps.csv
+inside "$program" data --synthetic whole/best --tokens 100
+inside "$program" data --synthetic whole/best/text --tokens 100
+inside "$program" checkpoint convert whole/step-00000002 whole/step-00000004/other
+inside "$program" checkpoint average whole/step-00000002 whole/step-00000004/mean/
+inside "${train[@]}" --tensorboard whole/best
+inside "${train[@]}" --tensorboard whole/best/events
+inside "${train[@]}" --save-dir whole/best
+inside "${train[@]}" --save-dir whole/best/runs/
 mkdir among
-for output in "--save among/m" "--log-json among/log" "--trace among/../among/trace"; do
+for output in "--save among/m" "--log-json among/log" "--trace among/../among/trace" \
+    "--tensorboard among" "--tensorboard among/events"; do
     # shellcheck disable=SC2086 # words
     refused "$output" "would lie among the run's checkpoints, in among" "${train[@]}" --save-dir among $output
 done

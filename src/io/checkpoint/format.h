@@ -266,4 +266,9 @@ sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, 
  * an empty directory, and where `is_new` nothing. Errors: SL_ERR_INVALID, SL_ERR_NOT_FOUND. */
 sl_status sli_checkpoint_check_path(const char *path, bool is_new);
 
+/* Refuses a path in a checkpoint, for a file or a directory, or that of a checkpoint where
+ * `is_directory`, for one that gets files: nothing but what its state.json lists belongs there.
+ * Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
+sl_status sli_checkpoint_check_outside(const char *path, bool is_directory);
+
 #endif

@@ -298,11 +298,41 @@ static sl_status check_replaceable(int holder, const char *name, bool is_link)
     return SL_OK;
 }
 
+/* Another file of its name does not make a directory a checkpoint. */
+static bool is_checkpoint(const char *directory)
+{
+    sli_checkpoint_state state;
+    bool is_read = sli_checkpoint_state_read(directory, &state) == SL_OK;
+    sli_checkpoint_state_clear(&state);
+    return is_read;
+}
+
+sl_status sli_checkpoint_check_outside(const char *path, bool is_directory)
+{
+    char *target;
+    if (sli_path_follow(path, &target) != SL_OK)
+        return SL_OK; /* said where it is written */
+    size_t length = strlen(target);
+    while (length > 1 && target[length - 1] == '/')
+        target[--length] = '\0';
+    bool is_inside = is_directory && is_checkpoint(target);
+    char *end = strrchr(target, '/');
+    if (end && !is_inside)
+        end[end == target] = '\0';
+    const char *holder = end || is_inside ? target : ".";
+    sl_status status = SL_OK;
+    if (is_inside || is_checkpoint(holder))
+        status = sl_error(SL_ERR_INVALID, "%s would lie in the checkpoint %s", path, holder);
+    free(target);
+    return status;
+}
+
 sl_status sli_checkpoint_check_path(const char *path, bool is_new)
 {
     int holder;
     char *name;
     struct stat found;
+    SL_TRY(sli_checkpoint_check_outside(path, false));
     SL_TRY(sli_path_open_parent(path, path, &holder, &name));
     sl_status status = SL_OK;
     if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) == 0)

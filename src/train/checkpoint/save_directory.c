@@ -310,6 +310,7 @@ sl_status sli_save_directory_open(const char *path, const sli_run *run, sli_iden
                                   int *descriptor)
 {
     *identity = (sli_identity){""};
+    SL_TRY(sli_checkpoint_check_outside(path, true));
     SL_TRY(make_directory(path));
     *descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*descriptor < 0)

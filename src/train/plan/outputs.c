@@ -69,23 +69,19 @@ static sl_status check_weights(const char *output, const char *init)
 static sl_status check_place(const char *path, const sl_train_options *options)
 {
     const char *directory = options->checkpoints.directory;
-    struct stat found;
-    char *followed, *state = NULL, *holder = NULL;
-    if (sli_path_follow(path, &followed) != SL_OK)
+    char *followed;
+    SL_TRY(sli_checkpoint_check_outside(path, true));
+    if (!directory || sli_path_follow(path, &followed) != SL_OK)
         return SL_OK; /* said where it is written */
     char *end = strrchr(followed, '/');
-    holder = end ? strndup(followed, (size_t)(end - followed) + 1) : strdup(".");
+    if (end)
+        end[1] = '\0';
+    bool is_among =
+        sli_path_same_file(path, directory) || sli_path_same_file(end ? followed : ".", directory);
     free(followed);
-    sl_status status = holder ? sli_path_join(holder, SLI_CHECKPOINT_STATE, &state)
-                              : sl_error(SL_ERR_MEMORY, "no memory for a path");
-    if (status == SL_OK && stat(state, &found) == 0)
-        status = sl_error(SL_ERR_INVALID, "%s would lie in the checkpoint %s", path, holder);
-    if (status == SL_OK && directory && sli_path_same_file(holder, directory))
-        status = sl_error(SL_ERR_INVALID, "%s would lie among the run's checkpoints, in %s", path,
-                          directory);
-    free(state);
-    free(holder);
-    return status;
+    return is_among ? sl_error(SL_ERR_INVALID, "%s would lie among the run's checkpoints, in %s",
+                               path, directory)
+                    : SL_OK;
 }
 
 sl_status sl_train_check_output(const sl_train_options *options, const char *path)
