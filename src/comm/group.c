@@ -174,11 +174,6 @@ sl_status sli_operations_compare(const sl_group *group, const sli_operation *con
     return SL_OK;
 }
 
-int64_t sli_rank_range_start(int64_t count, int rank, int size)
-{
-    return rank == size ? count : count / size * rank / 64 * 64;
-}
-
 void sli_copy_unless_same(void *to, const void *from, size_t bytes)
 {
     if (to != from && bytes > 0)

@@ -63,10 +63,6 @@ sl_status sli_group_all_reduce_nodes(sl_group *group, const void *const *nodes, 
  * rank r's operation. */
 sl_status sli_operations_compare(const sl_group *group, const sli_operation *const *called);
 
-/* The start of rank `rank`'s range of `count` elements; `count` for `rank` = `size`. Ranges begin
- * at multiples of 64 elements, so that no two ranks write one cache line. */
-int64_t sli_rank_range_start(int64_t count, int rank, int size);
-
 /* memcpy of one rank's data, which may be in place already. */
 void sli_copy_unless_same(void *to, const void *from, size_t bytes);
 
@@ -199,22 +195,5 @@ void sli_comm_thread_drain(sli_comm_thread *thread);
 
 /* A handle for an operation that is finished already. */
 sl_status sli_work_create_finished(sl_work **work);
-
-/* The nodes of a tree, as the ranks of a group hold them. */
-typedef struct sli_nodes {
-    int count;
-    const int *ends;   /* [count] where each ends and the next one begins, among the terms */
-    const void **data; /* [count] */
-} sli_nodes;
-
-/* Lists the ends of all ranks' nodes, and where each rank's begin: first[size] is their number. */
-void sli_nodes_list(int terms, int size, int *ends /* [terms] */, int *first /* [size + 1] */);
-
-/* out[i] = op over nodes->data[0][i], nodes->data[1][i], … in the order of their tree, for elements
- * start … start + count - 1 (of the nodes; `out` begins with element `start`). `out` may be one of
- * the nodes at `start`. bf16 is added up in f32 and rounded once, to nearest even; an average is
- * the sum times 1 / terms. */
-void sli_reduce(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, int64_t start,
-                int64_t count, void *out);
 
 #endif

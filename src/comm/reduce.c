@@ -1,7 +1,6 @@
-#include "comm/group.h"
+#include "comm/reduce_plan.h"
 
 #include "core/bf16.h"
-#include "core/sum_tree.h"
 
 #include <assert.h>
 #include <string.h>
@@ -95,68 +94,47 @@ typedef union block {
     int64_t i64[BLOCK];
 } block;
 
-/* The tree's stack (core/sum_tree.h). A node on it is where the caller has it or, as a sum, in the
- * block of its height. */
-typedef struct sum_stack {
-    const void *data[SLI_SUM_TREE_DEPTH];
-    int first[SLI_SUM_TREE_DEPTH], count;
-} sum_stack;
-
-/* The whole sum ends in `total`, which may be one of the nodes: it is written last. */
-static void add_nodes(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, size_t offset,
+/* The tree's stack (core/sum_tree.h) is of nodes where the caller has them and, as sums, of blocks.
+ * The whole sum ends in `total`, which may be one of the nodes: it is written last. */
+static void add_nodes(const sli_reduce_plan *plan, const void *const *nodes, size_t offset,
                       int64_t count, block *sums, void *total)
 {
-    int terms = nodes->ends[nodes->count - 1];
-    sum_stack stack = {.count = 0};
-    assert(nodes->count > 0);
-    for (int n = 0; n < nodes->count; n++) {
-        int top = stack.count++;
-        stack.data[top] = (const char *)nodes->data[n] + offset;
-        stack.first[top] = n > 0 ? nodes->ends[n - 1] : 0;
+    sl_dtype dtype = plan->operation->dtype;
+    const void *stack[plan->height];
+    int top = 0; /* the next node's */
+    assert(plan->node_count > 0);
+    for (int n = 0; n < plan->node_count; n++) {
+        stack[top] = (const char *)nodes[n] + offset;
         if (dtype == SL_BF16) {
-            sli_widen_bf16(stack.data[top], sums[top].f32, count);
-            stack.data[top] = &sums[top];
+            sli_widen_bf16(stack[top], sums[top].f32, count);
+            stack[top] = &sums[top];
         }
-        for (; top > 0 && sli_sum_tree_has_node(stack.first[top - 1], nodes->ends[n], terms);
-             top--, stack.count--) {
-            void *to = n == nodes->count - 1 && top == 1 ? total : &sums[top - 1];
-            combine_block(dtype, op, to, stack.data[top - 1], stack.data[top], count);
-            stack.data[top - 1] = to;
+        top++;
+        for (int i = 0; i < plan->sums[n]; i++, top--) {
+            void *to = n == plan->node_count - 1 && top == 2 ? total : &sums[top - 2];
+            combine_block(dtype, plan->operation->reduce, to, stack[top - 2], stack[top - 1],
+                          count);
+            stack[top - 2] = to;
         }
     }
-    if (stack.data[0] != total)
-        memcpy(total, stack.data[0],
-               (size_t)count * (dtype == SL_BF16 ? sizeof(float) : sl_dtype_bytes(dtype)));
+    if (stack[0] != total)
+        memcpy(total, stack[0],
+               (size_t)count * (dtype == SL_BF16 ? sizeof(float) : plan->element_bytes));
 }
 
-void sli_reduce(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, int64_t start,
-                int64_t count, void *out)
+void sli_reduce(const sli_reduce_plan *plan, const void *const *nodes, int64_t count, void *out)
 {
-    const size_t size = sl_dtype_bytes(dtype);
-    int terms = nodes->ends[nodes->count - 1], height = 1;
-    for (int64_t width = 1; width < terms; width *= 2)
-        height++;
-    block sums[height];
+    const sli_operation *operation = plan->operation;
+    block sums[plan->height];
     for (int64_t done = 0; done < count; done += BLOCK) {
         int64_t length = count - done < BLOCK ? count - done : BLOCK;
-        void *to = (char *)out + (size_t)done * size;
-        void *total = dtype == SL_BF16 ? &sums[0] : to;
-        add_nodes(dtype, op, nodes, (size_t)(start + done) * size, length, sums, total);
-        if (op == SL_REDUCE_AVERAGE)
-            scale_block(dtype, total, length, terms);
-        if (dtype == SL_BF16)
+        size_t offset = (size_t)done * plan->element_bytes;
+        void *to = (char *)out + offset;
+        void *total = operation->dtype == SL_BF16 ? &sums[0] : to;
+        add_nodes(plan, nodes, offset, length, sums, total);
+        if (operation->reduce == SL_REDUCE_AVERAGE)
+            scale_block(operation->dtype, total, length, operation->terms);
+        if (operation->dtype == SL_BF16)
             sli_narrow_to_bf16(total, to, length);
-    }
-}
-
-void sli_nodes_list(int terms, int size, int *ends, int *first)
-{
-    first[0] = 0;
-    for (int r = 0; r < size; r++) {
-        int own[SLI_SUM_TREE_MOST_NODES];
-        int count = sli_sum_tree_nodes(sli_sum_tree_first(terms, r, size),
-                                       sli_sum_tree_first(terms, r + 1, size), terms, own);
-        memcpy(ends + first[r], own, (size_t)count * sizeof *own);
-        first[r + 1] = first[r] + count;
     }
 }

@@ -15,16 +15,16 @@ typedef struct sli_nccl sli_nccl;
 
 enum { SLI_NCCL_ID_BYTES = 128, SLI_NCCL_MOST_NODES = 256 };
 
-/* A send, or a receive, of memory of the device. */
-typedef struct sli_nccl_move {
-    void *data;
+/* A send, or a receive. */
+typedef struct sli_move {
+    void *data;   /* of NCCL: memory of the device */
     size_t bytes; /* at least 1 */
     int peer;     /* another rank */
     bool receives;
-} sli_nccl_move;
+} sli_move;
 
 /* out[i] = op over the nodes' elements i, in the order of their tree, with the bits of sli_reduce
- * (comm/group.h). `out` may be a node. */
+ * (comm/reduce_plan.h). `out` may be a node. */
 typedef struct sli_combine {
     sl_dtype dtype;
     sl_reduce_op op;
@@ -47,7 +47,7 @@ typedef struct sli_nccl_ops {
                         bool ranks_are_threads, sli_nccl **out);
     sl_status (*begin)(sli_nccl *self);
     /* All at once; moves between the same two ranks in their order. */
-    sl_status (*move)(sli_nccl *self, const sli_nccl_move *moves, int count);
+    sl_status (*move)(sli_nccl *self, const sli_move *moves, int count);
     sl_status (*broadcast)(sli_nccl *self, void *data, size_t bytes, int root);
     /* out [size * bytes] = every rank's in [bytes], which may be this rank's range of `out`. */
     sl_status (*all_gather)(sli_nccl *self, const void *in, void *out, size_t bytes);

@@ -8,15 +8,14 @@
  *     rank 1   post ──┤ meet ├─ range 1                 ─┤ meet ├─ return
  *     rank 2   post ──┘      └─ range 2                 ─┘      └─ return
  *
- * All-reduce: rank r adds up range r of all buffers, in the order of the tree over ranks, and
- * writes the sum to all of them. Every element is read once and written once for each rank, by one
- * thread, and the order of addition is fixed: all ranks get the same bits, whichever comes first.
+ * All-reduce: rank r adds up range r of all buffers and writes the sum to all of them
+ * (comm/reduce_plan.h). Every element is read once and written once for each rank, by one thread.
  *
  * A rank that leaves, and one whose time runs out, break the group for all ranks: the first to see
  * it writes the error down, and all that wait return it. */
 #include "comm/local/local.h"
 
-#include "comm/group.h"
+#include "comm/reduce_plan.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -170,41 +169,42 @@ static void depart_from_operation(sl_group *group)
 /* Elements that stay in the second-level cache until every buffer has got them. */
 enum { BLOCK = 1 << 14 };
 
-/* Elements start … start + count - 1 of all ranks' nodes, added, go to each of `targets`. */
-static void reduce_elements(const sli_world *w, const sli_operation *mine, int64_t start,
-                            int64_t count, void *const *targets, int target_count)
+/* Adds up block k of this rank's range of all buffers, for each that wants it. */
+static void reduce_block(const sli_world *w, const sli_reduce_plan *plan, int64_t k)
 {
-    int ends[mine->terms], first[w->size + 1];
-    const void *data[mine->terms];
-    size_t size = sl_dtype_bytes(mine->dtype);
-    sli_nodes_list(mine->terms, w->size, ends, first);
+    const void *nodes[plan->node_count];
+    int64_t count = sli_reduce_count(plan, plan->rank, k);
+    void *first = NULL;
     for (int r = 0; r < w->size; r++)
-        for (int n = first[r]; n < first[r + 1]; n++)
-            data[n] = sli_operation_node(&w->slots[r].operation, n - first[r]);
-    const sli_nodes nodes = {first[w->size], ends, data};
-    for (int64_t done = 0; done < count; done += BLOCK) {
-        int64_t length = count - done < BLOCK ? count - done : BLOCK;
-        char *to = (char *)targets[0] + (size_t)done * size;
-        sli_reduce(mine->dtype, mine->reduce, &nodes, start + done, length, to);
-        for (int t = 1; t < target_count; t++)
-            memcpy((char *)targets[t] + (size_t)done * size, to, (size_t)length * size);
+        for (int n = plan->first[r]; n < plan->first[r + 1]; n++)
+            nodes[n] =
+                sli_reduce_input(plan, &w->slots[r].operation, n - plan->first[r], plan->rank, k);
+    for (int r = 0; r < w->size; r++) {
+        if (!sli_reduce_wants(plan, r, plan->rank))
+            continue;
+        void *to = sli_reduce_output(plan, &w->slots[r].operation, plan->rank, k);
+        if (first)
+            memcpy(to, first, (size_t)count * plan->element_bytes);
+        else
+            sli_reduce(plan, nodes, count, first = to);
     }
 }
 
-static void reduce_range(const sli_world *w, int rank, const sli_operation *mine)
+static void reduce_range(const sl_group *group, const sli_operation *mine)
 {
-    void *targets[w->size];
-    int count = mine->kind == SLI_OP_REDUCE ? 1 : w->size;
-    int64_t start = sli_rank_range_start(mine->count, rank, w->size);
-    int64_t end = sli_rank_range_start(mine->count, rank + 1, w->size);
-    for (int t = 0; t < count; t++)
-        targets[t] = (char *)w->slots[mine->kind == SLI_OP_REDUCE ? mine->root : t].operation.out +
-                     (size_t)start * sl_dtype_bytes(mine->dtype);
-    reduce_elements(w, mine, start, end - start, targets, count);
+    int first[group->size + 1];
+    uint8_t sums[mine->terms];
+    sli_reduce_plan plan;
+    sli_reduce_plan_make(group, mine, false, first, sums, &plan);
+    sli_reduce_plan_cut(&plan, BLOCK * plan.element_bytes);
+    for (int64_t k = 0; sli_reduce_count(&plan, group->rank, k) > 0; k++)
+        reduce_block(group->state, &plan, k);
 }
 
-static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
+static void do_own_work(const sl_group *group, const sli_operation *mine)
 {
+    const sli_world *w = group->state;
+    int rank = group->rank;
     size_t bytes = (size_t)mine->count * sl_dtype_bytes(mine->dtype);
     const sli_rank_slot *slots = w->slots;
     if (mine->moves_no_data)
@@ -212,10 +212,8 @@ static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
     switch (mine->kind) {
     case SLI_OP_ALL_REDUCE:
     case SLI_OP_REDUCE:
-        reduce_range(w, rank, mine);
-        break;
     case SLI_OP_REDUCE_SCATTER:
-        reduce_elements(w, mine, rank * mine->count, mine->count, &mine->out, 1);
+        reduce_range(group, mine);
         break;
     case SLI_OP_BROADCAST:
         sli_copy_unless_same(mine->out, slots[mine->root].operation.in, bytes);
@@ -245,7 +243,7 @@ static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
 static sl_status local_collective(sl_group *group, const sli_operation *operation)
 {
     SL_TRY(arrive_at_operation(group, operation));
-    do_own_work(group->state, group->rank, operation);
+    do_own_work(group, operation);
     depart_from_operation(group);
     return SL_OK;
 }

@@ -1,14 +1,10 @@
 /* The backend `nccl`: ranks with CUDA devices, whose data NCCL moves from GPU to GPU.
  *
  * NCCL moves and never adds: its sums depend on the ring or tree that it chooses, on the number of
- * ranks and on their order, and so would the bits of a run. Here each rank owns a range of the
- * elements, NCCL brings it all ranks' nodes for that range, a kernel adds them in the order of the
- * tree (core/sum_tree.h), and NCCL sends the sums round. That is as many bytes as NCCL's own
- * all-reduce moves, and gives the bits of the backends `local` and `mpi`:
- *
- *     rank 0   a0 b0 c0  ──┐         ┌─ Σa ───┐          ┌─ Σa Σb Σc
- *     rank 1   a1 b1 c1  ──┤ move to ├─ Σb ───┤ move to  ├─ Σa Σb Σc
- *     rank 2   a2 b2 c2  ──┘ owners  └─ Σc ───┘ everyone └─ Σa Σb Σc
+ * ranks and on their order, and so would the bits of a run. Here NCCL brings each owner the others'
+ * nodes for its range, a kernel adds them, and NCCL sends the sums round (comm/reduce_plan.h). That
+ * is as many bytes as NCCL's own all-reduce moves, and gives the bits of the backends `local` and
+ * `mpi`.
  *
  * Before each collective the ranks wait for each other in the group below (`local` or `mpi`): NCCL
  * is called only when all have come with the same operation, so a rank that is late, leaves or
@@ -19,9 +15,8 @@
  *
  * Messages go by the host's memory over the group below. A send must not wait for its receiver, and
  * a receive chooses by tag or takes any rank's; a send of NCCL waits and has no tag. */
-#include "comm/group.h"
+#include "comm/reduce_plan.h"
 #include "core/clock.h"
-#include "core/sum_tree.h"
 #include "core/threads.h"
 #include "device/device_base.h"
 
@@ -116,147 +111,29 @@ static sl_status break_group(const call *c, sl_status error)
 
 /* ---- Reductions --------------------------------------------------------------------------- */
 
-typedef struct reduction {
-    call *c;
-    const sli_operation *mine;
-    int rank, size;
-    size_t element_bytes;
-    int64_t block;    /* elements */
-    const int *first; /* [size + 1] each rank's first node */
-    sli_combine sum;
-    sli_nccl_move *moves; /* [room for those of a block] */
-} reduction;
-
-/* As in the other backends; reduce_scatter's ranges are the caller's. */
-static int64_t range_start(const reduction *run, int owner)
+/* The two steps that end a half of the drawing: sends and receives at once. */
+static sl_status move_data(call *c, const sli_reduce_plan *plan, sli_reduce_step first,
+                           sli_reduce_step second, int64_t k)
 {
-    if (run->mine->kind == SLI_OP_REDUCE_SCATTER)
-        return owner * run->mine->count;
-    return sli_rank_range_start(run->mine->count, owner, run->size);
+    sli_move moves[sli_reduce_most_moves(plan, first) + sli_reduce_most_moves(plan, second)];
+    int count = sli_reduce_moves(plan, first, k, moves);
+    count += sli_reduce_moves(plan, second, k, moves + count);
+    return count == 0 ? SL_OK : wait_queued(c, c->state->ops->move(c->state->comm, moves, count));
 }
 
-/* 0 where the owner's range has no block that starts `at` elements behind its start. */
-static int64_t block_count(const reduction *run, int owner, int64_t at)
+static sl_status add_block(const call *c, const sli_reduce_plan *plan, int64_t k)
 {
-    int64_t left = range_start(run, owner + 1) - range_start(run, owner) - at;
-    return left < 0 ? 0 : left < run->block ? left : run->block;
-}
-
-static char *in_array(const reduction *run, const void *array, int owner, int64_t at)
-{
-    return (char *)array + (size_t)(range_start(run, owner) + at) * run->element_bytes;
-}
-
-static char *received_node(const reduction *run, int node)
-{
-    return (char *)run->c->state->scratch + (size_t)(node * run->block) * run->element_bytes;
-}
-
-static bool wants_results(const reduction *run, int rank)
-{
-    return run->mine->kind == SLI_OP_ALL_REDUCE ||
-           (run->mine->kind == SLI_OP_REDUCE && rank == run->mine->root);
-}
-
-/* Where this rank puts an owner's block of the result; its own nodes need no scratch memory. */
-static char *result_of(const reduction *run, int owner, int64_t at)
-{
-    if (run->mine->kind == SLI_OP_REDUCE_SCATTER)
-        return (char *)run->mine->out + (size_t)at * run->element_bytes;
-    if (!wants_results(run, run->rank))
-        return received_node(run, run->first[run->rank]);
-    return in_array(run, run->mine->out, owner, at);
-}
-
-static void add_move(const reduction *run, int *count, void *data, int64_t elements, int peer,
-                     bool receives)
-{
-    if (elements > 0)
-        run->moves[(*count)++] =
-            (sli_nccl_move){data, (size_t)elements * run->element_bytes, peer, receives};
-}
-
-static sl_status queue_moves(const reduction *run, int count)
-{
-    return count == 0 ? SL_OK
-                      : wait_queued(run->c, run->c->state->ops->move(run->c->state->comm,
-                                                                     run->moves, count));
-}
-
-static sl_status move_to_owners(const reduction *run, int64_t at)
-{
-    int count = 0, own = run->first[run->rank];
-    for (int i = 1; i < run->size; i++) {
-        int from = (run->rank + run->size - i) % run->size, to = (run->rank + i) % run->size;
-        for (int n = run->first[from]; n < run->first[from + 1]; n++)
-            add_move(run, &count, received_node(run, n), block_count(run, run->rank, at), from,
-                     true);
-        for (int n = own; n < run->first[run->rank + 1]; n++)
-            add_move(run, &count, in_array(run, sli_operation_node(run->mine, n - own), to, at),
-                     block_count(run, to, at), to, false);
+    sli_combine sum = {.dtype = c->mine->dtype,
+                       .op = c->mine->reduce,
+                       .count = sli_reduce_count(plan, plan->rank, k),
+                       .terms = c->mine->terms,
+                       .node_count = plan->node_count,
+                       .out = sli_reduce_result(plan, k)};
+    for (int n = 0; n < plan->node_count; n++) {
+        sum.nodes[n] = sli_reduce_node(plan, n, k);
+        sum.sums[n] = plan->sums[n];
     }
-    return queue_moves(run, count);
-}
-
-static sl_status combine_block(reduction *run, int64_t at)
-{
-    int own = run->first[run->rank], end = run->first[run->rank + 1];
-    run->sum.count = block_count(run, run->rank, at);
-    run->sum.out = result_of(run, run->rank, at);
-    if (run->sum.count == 0)
-        return SL_OK;
-    for (int n = 0; n < run->sum.node_count; n++)
-        run->sum.nodes[n] =
-            n < own || n >= end
-                ? received_node(run, n)
-                : in_array(run, sli_operation_node(run->mine, n - own), run->rank, at);
-    return run->c->state->ops->combine(run->c->state->comm, &run->sum);
-}
-
-static sl_status move_results(const reduction *run, int64_t at)
-{
-    int count = 0;
-    for (int i = 1; i < run->size; i++) {
-        int owner = (run->rank + run->size - i) % run->size, to = (run->rank + i) % run->size;
-        if (wants_results(run, run->rank))
-            add_move(run, &count, result_of(run, owner, at), block_count(run, owner, at), owner,
-                     true);
-        if (wants_results(run, to))
-            add_move(run, &count, result_of(run, run->rank, at), block_count(run, run->rank, at),
-                     to, false);
-    }
-    return queue_moves(run, count);
-}
-
-/* How often the kernel adds after each node: core/sum_tree.h's stack. */
-static void plan_sums(const int *ends, int terms, sli_combine *sum)
-{
-    int first[SLI_SUM_TREE_DEPTH], top = 0;
-    for (int n = 0; n < sum->node_count; n++) {
-        first[top++] = n > 0 ? ends[n - 1] : 0;
-        for (; top > 1 && sli_sum_tree_has_node(first[top - 2], ends[n], terms); top--)
-            sum->sums[n]++;
-    }
-}
-
-static int64_t longest_range(const reduction *run)
-{
-    int64_t longest = 0;
-    for (int r = 0; r < run->size; r++) {
-        int64_t count = range_start(run, r + 1) - range_start(run, r);
-        longest = count > longest ? count : longest;
-    }
-    return longest;
-}
-
-static sl_status run_blocks(reduction *run)
-{
-    for (int64_t at = 0, end = longest_range(run); at < end; at += run->block) {
-        SL_TRY(move_to_owners(run, at));
-        SL_TRY(combine_block(run, at));
-        SL_TRY(move_results(run, at));
-    }
-    return SL_OK;
+    return sum.count == 0 ? SL_OK : c->state->ops->combine(c->state->comm, &sum);
 }
 
 /* Scratch memory comes in the order of the device's queue, so before `begin`. */
@@ -275,41 +152,25 @@ static sl_status reserve_scratch(const call *c, size_t bytes)
 
 static sl_status reduce(call *c)
 {
-    const sli_operation *mine = c->mine;
-    int size = c->group->size, ends[mine->terms], first[size + 1];
-    sli_nodes_list(mine->terms, size, ends, first);
-    if (first[size] > SLI_NCCL_MOST_NODES)
+    int first[c->group->size + 1];
+    uint8_t sums[c->mine->terms];
+    sli_reduce_plan plan;
+    sli_reduce_plan_make(c->group, c->mine, false, first, sums, &plan);
+    if (plan.node_count > SLI_NCCL_MOST_NODES)
         return sl_error(
             SL_ERR_UNSUPPORTED,
             "the backend nccl adds at most %d nodes, this sum has %d: use fewer ranks or shards",
-            SLI_NCCL_MOST_NODES, first[size]);
-    reduction run = {.c = c,
-                     .mine = mine,
-                     .rank = c->group->rank,
-                     .size = size,
-                     .element_bytes = sl_dtype_bytes(mine->dtype),
-                     .first = first,
-                     .sum = {.dtype = mine->dtype,
-                             .op = mine->reduce,
-                             .terms = mine->terms,
-                             .node_count = first[size]}};
-    size_t node_bytes = scratch_limit / (size_t)first[size];
-    size_t range_bytes = (size_t)longest_range(&run) * run.element_bytes;
-    node_bytes = node_bytes < range_bytes ? node_bytes : range_bytes;
-    run.block = (int64_t)(node_bytes / run.element_bytes);
-    plan_sums(ends, mine->terms, &run.sum);
-    size_t own_nodes = (size_t)(first[run.rank + 1] - first[run.rank]);
-    run.moves = calloc((size_t)first[size] + (size_t)size * (own_nodes + 1), sizeof *run.moves);
-    sl_status status =
-        run.moves ? SL_OK : sl_error(SL_ERR_MEMORY, "sl_group: no memory for a list of moves");
-    if (status == SL_OK)
-        status = reserve_scratch(c, (size_t)first[size] * node_bytes);
-    if (status == SL_OK)
-        status = c->state->ops->begin(c->state->comm);
-    if (status == SL_OK)
-        status = run_blocks(&run);
-    free(run.moves);
-    return status;
+            SLI_NCCL_MOST_NODES, plan.node_count);
+    sli_reduce_plan_cut(&plan, scratch_limit / (size_t)plan.node_count);
+    SL_TRY(reserve_scratch(c, sli_reduce_received_bytes(&plan)));
+    plan.received = c->state->scratch;
+    SL_TRY(c->state->ops->begin(c->state->comm));
+    for (int64_t k = 0; k < plan.blocks; k++) {
+        SL_TRY(move_data(c, &plan, SLI_NODES_IN, SLI_NODES_OUT, k));
+        SL_TRY(add_block(c, &plan, k));
+        SL_TRY(move_data(c, &plan, SLI_RESULTS_OUT, SLI_RESULTS_IN, k));
+    }
+    return SL_OK;
 }
 
 /* ---- Moving data -------------------------------------------------------------------------- */
@@ -323,13 +184,13 @@ static sl_status copy_own(const call *c, void *to, const void *from)
 static sl_status move_with_root(call *c, void *all, void *own, bool root_receives)
 {
     int size = c->group->size, rank = c->group->rank, root = c->mine->root, count = 0;
-    sli_nccl_move moves[size];
+    sli_move moves[size];
     if (rank != root)
-        moves[count++] = (sli_nccl_move){own, c->bytes, root, !root_receives};
+        moves[count++] = (sli_move){own, c->bytes, root, !root_receives};
     for (int r = 0; r < size && rank == root; r++)
         if (r != root)
             moves[count++] =
-                (sli_nccl_move){(char *)all + (size_t)r * c->bytes, c->bytes, r, root_receives};
+                (sli_move){(char *)all + (size_t)r * c->bytes, c->bytes, r, root_receives};
     return count == 0 ? SL_OK : wait_queued(c, c->state->ops->move(c->state->comm, moves, count));
 }
 

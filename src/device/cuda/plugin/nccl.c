@@ -171,7 +171,7 @@ static sl_status begin_operation(sli_nccl *self)
                           sli_cuda_wait_for_stream(self->stream, sli_cuda(self->device)->stream));
 }
 
-static ncclResult_t queue_move(const sli_nccl *self, const sli_nccl_move *m)
+static ncclResult_t queue_move(const sli_nccl *self, const sli_move *m)
 {
     return m->receives
                ? self->library.Recv(m->data, m->bytes, ncclUint8, m->peer, self->comm, self->stream)
@@ -179,7 +179,7 @@ static ncclResult_t queue_move(const sli_nccl *self, const sli_nccl_move *m)
                                     self->stream);
 }
 
-static sl_status queue_moves(sli_nccl *self, const sli_nccl_move *moves, int count)
+static sl_status queue_moves(sli_nccl *self, const sli_move *moves, int count)
 {
     SL_TRY(sli_cuda_enter(self->device));
     ncclResult_t code = self->library.GroupStart();
