@@ -84,6 +84,10 @@ typedef struct sl_partition_costs {
  * sl_schedule_simulate. */
 sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds);
 
+/* The step's seconds with a given partition, balance[stages]. Errors: as sl_schedule_simulate. */
+sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *balance,
+                                double *seconds);
+
 /* Micro-batches of `rows` rows as torch.chunk(chunks) cuts them: all of ceil(rows / chunks) but the
  * last, which has the rest. Returns their number; writes their rows to sizes[chunks], which may be
  * NULL. */
@@ -196,12 +200,20 @@ void sl_pipe_zero_grad(sl_pipe *pipe);
  * calls it, fn runs for the rank's own stages, and all get the same status. */
 sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
 
+/* In a group: ends the other ranks' calls, and every later one, with this thread's error; for a
+ * rank that will not make the call that the others wait for. Returns the error that broke the pipe
+ * first. With SL_OK, and without a group, it does nothing and returns `error`. */
+sl_status sl_pipe_abort(sl_pipe *pipe, sl_status error);
+
 /* ---- What it consists of ---------------------------------------------------------------- */
 
 int sl_pipe_stages(const sl_pipe *pipe);
 int sl_pipe_ranks(const sl_pipe *pipe);
 int sl_pipe_rank(const sl_pipe *pipe, int stage); /* the stage's rank */
 sl_module *sl_pipe_model(const sl_pipe *pipe);
+/* The pipe's own handle of its group, for what its ranks do together between calls of its
+ * functions; NULL: it has none. */
+sl_group *sl_pipe_group(const sl_pipe *pipe);
 /* NULL for a stage on another rank of the group. */
 sl_device *sl_pipe_device(const sl_pipe *pipe, int stage);
 sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage);
@@ -213,6 +225,10 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
  * that ended well; in a group, those of this rank's stages. Lives until the next call. Has the form
  * that sl_schedule_simulate gives. */
 int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
+
+/* The seconds that the last sl_pipe_train (its last accumulation step) took, and the sum of all its
+ * actions' times; in a group, of all ranks' actions. */
+void sl_pipe_step_times(const sl_pipe *pipe, double *seconds, double *busy_seconds);
 
 /* Where the time of the last sl_pipe_train (of its last accumulation step) went; free it with
  * sl_utilization_clear. In a group, every rank calls it and gets the same: the timelines of all

@@ -136,6 +136,9 @@ sl_status sl_placement_parse(const char *text, int ranks, int virtual_stages, in
 
 /* ---- Rewrites --------------------------------------------------------------------------- */
 
+/* The same table without micro-batches `micros` and above, for a smaller batch. */
+sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out);
+
 /* Adds recomputations by mode. A table that has some of its own stays as it is. Errors:
  * SL_ERR_MEMORY; the table is then as it was. */
 sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode);

@@ -65,7 +65,7 @@ static const sli_group_ops ops = {.start = start, .progress = progress, .cancel 
 /* ---- A link with a channel that leads here, one that leads away and one from another rank - */
 
 enum { MICROS = 3, CHANNELS = 3 };
-static const char names[2][SLI_LINK_NAME_BYTES] = {"rank 0", "rank 1"};
+static const char names[2][SLI_LOCATION_BYTES] = {"rank 0", "rank 1"};
 
 static void create_channels(sli_link *link, sl_device *device, sli_channel **channels)
 {

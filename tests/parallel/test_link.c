@@ -67,7 +67,7 @@ enum { RANKS = 3 };
 typedef struct linked {
     sli_link *link;
     sli_failure failure;
-    char names[RANKS][SLI_LINK_NAME_BYTES];
+    char names[RANKS][SLI_LOCATION_BYTES];
 } linked;
 
 static void begin_step(const linked *at, uint64_t sequence)
@@ -77,7 +77,7 @@ static void begin_step(const linked *at, uint64_t sequence)
 
 static sl_status open_link(sl_group *group, linked *at)
 {
-    sli_link_options options = {.names = (const char(*)[SLI_LINK_NAME_BYTES])at->names,
+    sli_link_options options = {.names = (const char(*)[SLI_LOCATION_BYTES])at->names,
                                 .failure = &at->failure};
     sli_failure_init(&at->failure);
     for (int r = 0; r < RANKS; r++)

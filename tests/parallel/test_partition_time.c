@@ -265,11 +265,11 @@ static void ranks_on_the_same_cores_take_the_sum_of_all_actions(void **state)
     for (int i = 0; i < MODULES; i++)
         sum += MICROS * (of.modules[i].forward + of.modules[i].backward);
     sl_partition_costs costs = {.modules = MODULES, .profiles = of.ranks, .table = table};
-    check_ok(sli_partition_simulate(&costs, given, &own_cores));
+    check_ok(sl_partition_simulate(&costs, given, &own_cores));
     assert_true(own_cores == step_seconds(table, &of, given, NULL));
     check_ok(sl_partition_by_time(&costs, expected, NULL));
     costs.cores = cores;
-    check_ok(sli_partition_simulate(&costs, given, &seconds));
+    check_ok(sl_partition_simulate(&costs, given, &seconds));
     assert_float_equal(seconds, sum, 1e-9 * sum);
     assert_true(own_cores < seconds);
     check_ok(sl_partition_by_time(&costs, balance, &seconds));

@@ -350,7 +350,7 @@ static void check_random_pipe(unsigned *state, const recipe *r, const data *d,
 static sl_status write_first_micros(const void *context, const sl_schedule_options *options,
                                     sl_schedule **out)
 {
-    return sli_schedule_first_micros(context, options->micros, out);
+    return sl_schedule_first_micros(context, options->micros, out);
 }
 
 /* A batch may have fewer micro-batches than the table; evaluation uses the table's placement. */

@@ -85,7 +85,7 @@ static void first_micro_batches_of_a_table_are_a_table(void **state)
 {
     (void)state;
     sl_schedule *whole = parse("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n"), *part;
-    check_ok(sli_schedule_first_micros(whole, 2, &part));
+    check_ok(sl_schedule_first_micros(whole, 2, &part));
     check_csv(part, "0F0,0F1,0B0,0B1\n");
     sl_schedule_destroy(&part);
     sl_schedule_destroy(&whole);
@@ -94,7 +94,7 @@ static void first_micro_batches_of_a_table_are_a_table(void **state)
         check_ok(sl_schedule_write(sl_schedule_names[i], &options, &whole));
         check_ok(sl_schedule_recompute(whole, SL_RECOMPUTE_EXCEPT_LAST));
         for (int micros = 1; micros <= 9; micros++) {
-            check_ok(sli_schedule_first_micros(whole, micros, &part));
+            check_ok(sl_schedule_first_micros(whole, micros, &part));
             check_ok(sl_schedule_validate(part));
             sl_schedule_destroy(&part);
         }
@@ -283,9 +283,9 @@ static void random_tables_are_valid_and_so_are_their_first_micro_batches(void **
         sl_schedule *schedule = draw_table(&seed), *first;
         check_ok(sl_schedule_validate(schedule));
         check_read_again(schedule);
-        check_ok(sli_schedule_first_micros(schedule,
-                                           test_draw(&seed, 1, sl_schedule_micros(schedule)),
-                                           &first));
+        check_ok(sl_schedule_first_micros(schedule,
+                                          test_draw(&seed, 1, sl_schedule_micros(schedule)),
+                                          &first));
         check_ok(sl_schedule_recompute(first, (sl_recompute)test_draw(&seed, 0, 2)));
         check_ok(sl_schedule_validate(first));
         sl_schedule_destroy(&first);

@@ -5,6 +5,7 @@
 #include "train/loop/run.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum { MOST_REPLICAS = 4, MOST_RANKS = 9 };

@@ -249,8 +249,8 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
     return status;
 }
 
-sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
-                                 double *seconds)
+sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *balance,
+                                double *seconds)
 {
     search s = {.costs = costs,
                 .modules = costs->modules,

@@ -77,11 +77,6 @@ struct sl_pipe {
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
-/* Simulates the table with the modules' times for a balance [stages]. Errors: as
- * sl_schedule_simulate. */
-sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
-                                 double *seconds);
-
 /* ---- Tables (pipe_table.c) --------------------------------------------------------------- */
 
 /* Has the table the pipe's size and this placement (NULL: any)? The caller's own may have more
@@ -143,10 +138,6 @@ const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *modul
  * between two stages (skip.c), when the stages have their modules. */
 sl_status sli_pipe_find_skips(sl_pipe *pipe);
 
-/* Ends the other ranks' calls with this thread's error, in a group: for a rank that will make none.
- */
-void sli_pipe_abort(sl_pipe *pipe, sl_status error);
-
 /* Finds tied parameters, and refuses those of devices that do not share memory (tied.c). */
 sl_status sli_pipe_check_ties(sl_pipe *pipe);
 
@@ -169,11 +160,6 @@ sl_status sli_pipe_sum_tied(sl_pipe *pipe);
  */
 sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
                                    int *count, double *clock_error);
-
-/* Half the shortest of a few round trips of a message of `bytes` bytes (more than 1 MiB are scaled
- * up) between two ranks of the group, which both call it. 0 on `other`: a sum over ranks counts the
- * link once. The caller breaks the group after an error. (pipe_timeline.c) */
-sl_status sli_measure_link(sl_group *group, int first, int other, double bytes, double *seconds);
 
 /* As sl_pipe_train; observers[s] (may be NULL) is told of the modules of stage s whose gradients
  * are complete, on the thread of its rank, during the action that completes the stage's. */

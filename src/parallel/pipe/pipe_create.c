@@ -1,6 +1,7 @@
 /* Putting a pipe together, and taking it apart. */
 #include "parallel/pipe/pipe.h"
 
+#include "comm/agree.h"
 #include "comm/group.h"
 #include "core/error.h"
 #include "nn/module.h"
@@ -116,7 +117,7 @@ static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
     pipe->is_given = options->table;
     if (pipe->is_given) {
         SL_TRY(sli_pipe_check_table(pipe, options->table, options->placement, pipe->step_micros));
-        SL_TRY(sli_schedule_first_micros(options->table, pipe->step_micros, &pipe->order));
+        SL_TRY(sl_schedule_first_micros(options->table, pipe->step_micros, &pipe->order));
         SL_TRY(sli_schedule_renumber(pipe->order));
     } else {
         SL_TRY(sli_pipe_write_order(pipe, options->placement, pipe->step_micros, &pipe->order));
@@ -324,7 +325,7 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
 static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
 {
     SL_TRY(sli_group_check_host(group, "sl_pipe_create"));
-    SL_TRY(sli_pipe_group_agree(group, status));
+    SL_TRY(sli_group_agree(group, status));
     int *ranks = malloc((size_t)pipe->stage_count * sizeof *ranks);
     if (!ranks) {
         status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a list of stages");

@@ -45,7 +45,7 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
 static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
 {
     if (pipe->is_given || micros == pipe->step_micros)
-        return sli_schedule_first_micros(pipe->order, micros, out);
+        return sl_schedule_first_micros(pipe->order, micros, out);
     return sli_pipe_write_order(pipe, sl_schedule_placement(pipe->order), micros, out);
 }
 

@@ -6,6 +6,8 @@
  *     rank 0   ──sent──────────back──     `there` lies between `sent` and `back`, so the middle of
  *                   ╲          ╱          the two is wrong by at most half the round trip. The
  *     rank 1   ─────there─────            shortest of a few round trips counts. */
+#include "comm/agree.h"
+#include "comm/link_time.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "device/device_base.h"
@@ -16,8 +18,6 @@
 #include <string.h>
 
 enum { ROUND_TRIPS = 8 };
-/* A probe of a link sends at most LARGEST_PROBE_BYTES; the time of a larger tensor is scaled up. */
-enum { LINK_ROUND_TRIPS = 4, LARGEST_PROBE_BYTES = 1 << 20 };
 
 /* What all ranks know of the trace of one of them. */
 typedef struct rank_trace {
@@ -145,7 +145,7 @@ static sl_status gather_entries(const sl_pipe *pipe, sl_status status, sl_timeli
     sl_timeline_entry *entries = calloc(2 * (size_t)*count + 1, sizeof *entries);
     if (!entries && status == SL_OK)
         status = sl_error(SL_ERR_MEMORY, "no memory for the timeline of %d actions", *count);
-    status = sli_pipe_group_agree(group->group, status);
+    status = sli_group_agree(group->group, status);
     if (status == SL_OK)
         status = exchange_entries(pipe, ranks, entries + *count);
     if (status == SL_OK)
@@ -215,39 +215,6 @@ static sl_status describe_own(const sl_pipe *pipe, machine *out)
     return SL_OK;
 }
 
-/* Half the shortest round trip of `count` words. */
-static sl_status time_round_trips(sl_group *group, int first, int other, int32_t *words,
-                                  int64_t count, double *half)
-{
-    bool is_first = sl_group_rank(group) == first;
-    int to = is_first ? other : first;
-    for (int i = 0; i < LINK_ROUND_TRIPS; i++) {
-        double sent = sli_clock_seconds();
-        if (is_first)
-            SL_TRY(sl_group_send(group, words, count, SL_I32, to, 0, NULL));
-        SL_TRY(sl_group_recv(group, words, count, SL_I32, to, 0, NULL, NULL));
-        if (!is_first)
-            SL_TRY(sl_group_send(group, words, count, SL_I32, to, 0, NULL));
-        double seconds = (sli_clock_seconds() - sent) / 2;
-        *half = i == 0 ? seconds : fmin(*half, seconds);
-    }
-    return SL_OK;
-}
-
-sl_status sli_measure_link(sl_group *group, int first, int other, double bytes, double *seconds)
-{
-    double message = fmin(bytes, LARGEST_PROBE_BYTES);
-    int64_t count = (int64_t)ceil(message / sizeof(int32_t));
-    int32_t *words = calloc((size_t)count, sizeof *words);
-    *seconds = 0;
-    if (!words)
-        return sl_error(SL_ERR_MEMORY, "no memory to measure a link");
-    sl_status status = time_round_trips(group, first, other, words, count, seconds);
-    free(words);
-    *seconds = sl_group_rank(group) == first ? *seconds * bytes / message : 0;
-    return status;
-}
-
 /* Fills in out->links on every rank. */
 static sl_status probe_links(const sl_pipe *pipe, const machine *out)
 {
@@ -267,7 +234,7 @@ static sl_status describe_machine(sl_pipe *pipe, machine *out)
 {
     sl_status status = describe_own(pipe, out);
     if (pipe->group) {
-        SL_TRY(sli_pipe_group_agree(pipe->group->group, status));
+        SL_TRY(sli_group_agree(pipe->group->group, status));
         SL_TRY(sli_pipe_group_sum(pipe->group, out->core_numbers, pipe->rank_count));
         SL_TRY(sli_pipe_group_sum(pipe->group, out->link_bytes, pipe->stage_count));
         if (!pipe->links) {
@@ -291,6 +258,12 @@ int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries)
 {
     *entries = pipe->trace;
     return pipe->trace_count;
+}
+
+void sl_pipe_step_times(const sl_pipe *pipe, double *seconds, double *busy_seconds)
+{
+    *seconds = pipe->trace_seconds;
+    *busy_seconds = pipe->trace_busy_seconds;
 }
 
 /* In a group, every rank calls it with the same entries. */

@@ -107,7 +107,7 @@ sl_status sli_schedule_renumber(sl_schedule *schedule)
     return SL_OK;
 }
 
-sl_status sli_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out)
+sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;

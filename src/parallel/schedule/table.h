@@ -62,7 +62,4 @@ sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, s
 /* Numbers micro-batches in the order in which the first stage goes backward. (rewrite.c) */
 sl_status sli_schedule_renumber(sl_schedule *schedule);
 
-/* The same table without micro-batches `micros` and above. (rewrite.c) */
-sl_status sli_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out);
-
 #endif

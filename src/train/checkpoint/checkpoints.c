@@ -1,6 +1,7 @@
 /* When a run's state is saved: the run waits while it is copied, then a thread writes the copy. */
 #include "train/checkpoint/checkpoints.h"
 
+#include "comm/agree.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/replace.h"
@@ -238,7 +239,7 @@ static sl_status send_contents(const save *what)
         stream.lists[lists++] = &of->optimizer;
     if (what->all && of->best.count > 0)
         stream.lists[lists] = &of->best;
-    SL_TRY(sli_pipe_group_agree(of->first, sli_error_restore(&of->copied)));
+    SL_TRY(sli_group_agree(of->first, sli_error_restore(&of->copied)));
     if (of->run->replica.rank > 0)
         return sli_state_stream_serve(&stream);
     return sli_state_stream_end(&stream, write_contents(what, &source));

@@ -1,6 +1,7 @@
 /* A model's weights as a safetensors file: PyTorch's names and layouts, and in the metadata what is
  * needed to build the model again. */
 
+#include "comm/agree.h"
 #include "core/error.h"
 #include "core/replace.h"
 #include "text/vocab.h"
@@ -198,14 +199,14 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(path);
     sli_tensors tensors = {0};
-    sl_group *group = pipe->group ? pipe->group->group : NULL;
+    sl_group *group = sl_pipe_group(pipe);
     sl_status status = sli_tensors_of_model(pipe, &tensors);
     if (status == SL_OK)
         status = sli_tensors_open(&tensors, true);
     if (group)
-        status = sli_pipe_group_agree(group, status);
+        status = sli_group_agree(group, status);
     if (status == SL_OK && group)
-        status = sli_pipe_group_agree(group, write_together(group, path, &tensors, model, vocab));
+        status = sli_group_agree(group, write_together(group, path, &tensors, model, vocab));
     else if (status == SL_OK)
         status = write_weights(path, &tensors, NULL, model, vocab);
     sli_tensors_clear(&tensors);
@@ -231,10 +232,10 @@ static sl_status try_write(const sl_pipe *pipe, const char *path)
 
 sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
 {
-    if (!pipe->group)
+    sl_group *group = sl_pipe_group(pipe);
+    if (!group)
         return try_write(pipe, path);
-    return sli_pipe_group_agree(pipe->group->group,
-                                pipe->group->rank == 0 ? try_write(pipe, path) : SL_OK);
+    return sli_group_agree(group, sl_group_rank(group) == 0 ? try_write(pipe, path) : SL_OK);
 }
 
 /* ---- Loading ------------------------------------------------------------------------------ */

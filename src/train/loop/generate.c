@@ -4,9 +4,9 @@
  * As long as the model sees the whole text, a cache has the keys and values of all tokens but the
  * newest. Once the text is longer than the context, each token changes the positions of all that
  * the model sees, and with them the keys and values: then forward runs over the whole context. */
+#include "comm/agree.h"
 #include "core/error.h"
 #include "core/philox.h"
-#include "parallel/pipe/pipe.h"
 #include "sluice/app/train.h"
 
 #include <inttypes.h>
@@ -138,13 +138,16 @@ static sl_status read_last(const sl_tensor *output, int64_t positions, float *lo
 
 /* Copies the last `positions` of the last stage's output, on every rank of its group; `output` is
  * NULL elsewhere. */
-static sl_status copy_output(const sl_pipe *pipe, const sl_tensor *output, int64_t positions,
+static sl_status copy_output(sl_pipe *pipe, const sl_tensor *output, int64_t positions,
                              float **logits, int64_t *ntokens)
 {
-    int last = pipe->stages[pipe->stage_count - 1].group_rank;
-    *ntokens = output ? sl_tensor_columns(output) : 0;
-    if (pipe->group)
-        SL_TRY(sli_pipe_group_broadcast(pipe->group, ntokens, 1, SL_I64, last));
+    sl_group *group = sl_pipe_group(pipe);
+    int64_t found[] = {output ? sl_tensor_columns(output) : 0, /* and the rank that has it */
+                       output && group ? sl_group_rank(group) : 0};
+    if (group)
+        SL_TRY(
+            sl_pipe_abort(pipe, sl_group_all_reduce(group, found, 2, SL_I64, SL_REDUCE_MAX, NULL)));
+    *ntokens = found[0];
     int64_t count = positions * *ntokens;
     *logits = malloc((size_t)count * sizeof **logits);
     sl_status status = SL_OK;
@@ -152,10 +155,11 @@ static sl_status copy_output(const sl_pipe *pipe, const sl_tensor *output, int64
         status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", count);
     else if (output)
         status = read_last(output, positions, *logits);
-    if (pipe->group)
-        status = sli_pipe_group_agree(pipe->group->group, status);
-    return status == SL_OK && pipe->group
-               ? sli_pipe_group_broadcast(pipe->group, *logits, count, SL_F32, last)
+    if (group)
+        status = sli_group_agree(group, status);
+    return status == SL_OK && group
+               ? sl_pipe_abort(pipe, sl_group_broadcast(group, *logits, count, SL_F32,
+                                                        (int)found[1], NULL))
                : status;
 }
 
@@ -168,8 +172,8 @@ static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_
     sl_tensor *input, *output = NULL;
     *logits = NULL;
     sl_status status = create_input(pipe, ids, rows, length, &input);
-    if (pipe->group)
-        status = sli_pipe_group_agree(pipe->group->group, status);
+    if (sl_pipe_group(pipe))
+        status = sli_group_agree(sl_pipe_group(pipe), status);
     batch.input = input;
     if (status == SL_OK)
         status = sl_pipe_forward(pipe, &batch, &output);
@@ -218,8 +222,8 @@ static sl_status create_candidates(sl_pipe *pipe, int64_t ntokens, candidate **c
     *candidates = calloc((size_t)ntokens + 1, sizeof **candidates);
     if (*candidates)
         return SL_OK;
-    sl_status status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
-    return pipe->group ? sli_pipe_group_check(pipe->group, status) : status;
+    return sl_pipe_abort(pipe,
+                         sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens));
 }
 
 /* The batch's cache is freed when the text grows longer than the context. */
@@ -279,8 +283,8 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
     sl_status status = SL_OK;
     if (count > 0)
         status = create_cache(pipe, options, *length + count - 1, &batch.cache);
-    if (pipe->group)
-        status = sli_pipe_group_agree(pipe->group->group, status);
+    if (sl_pipe_group(pipe))
+        status = sli_group_agree(sl_pipe_group(pipe), status);
     for (int64_t i = 0; i < count && status == SL_OK; i++)
         status = append_token(pipe, &batch, options, &candidates, ids, length);
     free(candidates);

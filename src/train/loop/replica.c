@@ -3,9 +3,9 @@
 #include "train/loop/replica.h"
 
 #include "comm/group.h"
+#include "comm/location.h"
 #include "core/error.h"
 #include "core/host.h"
-#include "parallel/pipe/processes/pipe_group.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/plan/layout.h"
 
@@ -112,7 +112,7 @@ void sli_replica_clear(sli_replica *replica)
 static sl_status add_rank_location(const sli_replica *replica, sl_status status)
 {
     int stage_ranks[SL_MAX_STAGES];
-    char location[SLI_LINK_NAME_BYTES];
+    char location[SLI_LOCATION_BYTES];
     int rank = replica->all && replica->rank_stats ? sli_group_error_rank(replica->all) : -1;
     if (rank < 0)
         return status;
@@ -136,8 +136,12 @@ sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
                                                                    rank as the cause */
         if (groups[i])
             (void)sli_group_break(groups[i], error);
-    if (replica->pipe_group && replica->pipe)
-        sli_pipe_abort(replica->pipe, error);
+    if (replica->pipe) {
+        sli_error_copy own; /* the pipe may have broken before, by another one */
+        sli_error_save(&own, error);
+        (void)sl_pipe_abort(replica->pipe, error);
+        (void)sli_error_restore(&own);
+    }
     for (int s = 0; replica->ddp && s < sl_pipe_stages(replica->pipe); s++)
         if (sl_ddp_group(replica->ddp, s))
             (void)sli_group_break(sl_ddp_group(replica->ddp, s), error);

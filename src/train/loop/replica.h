@@ -2,7 +2,6 @@
 #ifndef SLI_TRAIN_LOOP_REPLICA_H
 #define SLI_TRAIN_LOOP_REPLICA_H
 
-#include "parallel/pipe/pipe.h"
 #include "sluice/app/train.h"
 
 /* What a rank has of a replica: model, loss and pipe; and the groups in which it meets the others.

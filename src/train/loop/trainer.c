@@ -298,8 +298,7 @@ static sl_status train_batch(sli_run *run)
     SL_TRY(wait_for_devices(run->replica.pipe)); /* for the optimizer's and the step's time */
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
-    step.timeline_seconds = run->replica.pipe->trace_seconds;
-    step.timeline_busy_seconds = run->replica.pipe->trace_busy_seconds;
+    sl_pipe_step_times(run->replica.pipe, &step.timeline_seconds, &step.timeline_busy_seconds);
     run->at.steps++;
     run->at.batch++;
     sli_last_step_write(run->last_step, run->at.steps, &run->identity);

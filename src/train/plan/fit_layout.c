@@ -2,7 +2,6 @@
  * to be the shortest. The plan counts operations; it times nothing. */
 #include "core/error.h"
 #include "core/memory.h"
-#include "parallel/pipe/pipe.h"
 #include "train/plan/layout.h"
 
 #include <stdlib.h>
@@ -39,7 +38,7 @@ static sl_status simulate_shard(const sl_train_options *options, const sl_module
         status = sl_partition_by_time(&costs, balance, length);
     else if (status == SL_OK &&
              (status = sli_layout_balance(options, model, balance, &stages)) == SL_OK)
-        status = sli_partition_simulate(&costs, balance, length);
+        status = sl_partition_simulate(&costs, balance, length);
     sl_schedule_destroy(&table);
     return status;
 }

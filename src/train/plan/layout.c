@@ -160,7 +160,7 @@ sl_status sli_layout_table(const sl_train_options *options, int micros, sl_sched
                                   .virtual_stages = virtual_stages(options),
                                   .micros = micros};
     if (options->table)
-        return sli_schedule_first_micros(options->table, micros, out);
+        return sl_schedule_first_micros(options->table, micros, out);
     SL_TRY(sli_layout_placement(options, room, &wanted.placement));
     return sl_schedule_write(sl_train_options_schedule(options), &wanted, out);
 }

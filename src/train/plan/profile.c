@@ -1,6 +1,7 @@
 /* How long the modules of a run's model take, and where this says to cut it. */
 #include "train/plan/profile.h"
 
+#include "comm/link_time.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "device/device_base.h"
@@ -216,7 +217,7 @@ static sl_status cut_model(model_profile *profile, int *balance, double *seconds
     if (status == SL_ERR_NOT_FOUND || (status == SL_OK && !by_time))
         status = sli_layout_balance(profile->of.options, profile->of.model, balance, &stages);
     if (status == SL_OK)
-        status = sli_partition_simulate(&costs, balance, seconds);
+        status = sl_partition_simulate(&costs, balance, seconds);
     sl_schedule_destroy(&table);
     return status;
 }

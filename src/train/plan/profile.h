@@ -2,7 +2,6 @@
 #ifndef SLI_TRAIN_PLAN_PROFILE_H
 #define SLI_TRAIN_PLAN_PROFILE_H
 
-#include "parallel/pipe/pipe.h"
 #include "sluice/app/train.h"
 
 /* What a profile is made of. */

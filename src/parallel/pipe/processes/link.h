@@ -13,16 +13,15 @@
 #ifndef SLI_PARALLEL_PIPE_PROCESSES_LINK_H
 #define SLI_PARALLEL_PIPE_PROCESSES_LINK_H
 
+#include "comm/location.h"
 #include "core/clock.h"
 #include "parallel/pipe/channel.h"
 #include "sluice/group.h"
 
-enum { SLI_LINK_NAME_BYTES = 224 };
-
 typedef struct sli_link_options {
-    sl_group *group;                          /* taken, and used for nothing else */
-    const char (*names)[SLI_LINK_NAME_BYTES]; /* [ranks] in errors, as in pipe_group.h */
-    sli_failure *failure;                     /* of the steps; borrowed, as the names */
+    sl_group *group;                         /* taken, and used for nothing else */
+    const char (*names)[SLI_LOCATION_BYTES]; /* [ranks] in errors, as in pipe_group.h */
+    sli_failure *failure;                    /* of the steps; borrowed, as the names */
 } sli_link_options;
 
 /* Takes the group also when it fails. */

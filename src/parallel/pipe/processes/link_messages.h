@@ -53,7 +53,7 @@ typedef struct sli_link_source {
 
 struct sli_link {
     sl_group *group;
-    const char (*names)[SLI_LINK_NAME_BYTES];
+    const char (*names)[SLI_LOCATION_BYTES];
     sli_failure *failure;
     pthread_t thread;
     bool has_thread;

@@ -1,3 +1,4 @@
+#include "comm/agree.h"
 #include "comm/group.h"
 #include "core/checksum.h"
 #include "core/host.h"
@@ -12,61 +13,7 @@
 
 enum { OUTCOME_FAILURE, OUTCOME_BUSY, OUTCOME_SENT }; /* where a rank's outcome has what */
 
-/* ---- Errors ----------------------------------------------------------------------------- */
-
-/* Rank `root`'s error on every rank. */
-static sl_status broadcast_error(sl_group *group, const sli_error_copy *own, int root)
-{
-    sli_error_copy error = *own;
-    _Static_assert(sizeof error % sizeof(int32_t) == 0, "an error is sent as words");
-    SL_TRY(sl_group_broadcast(group, &error, sizeof error / sizeof(int32_t), SL_I32, root, NULL));
-    error.text[sizeof error.text - 1] = '\0';
-    return sli_error_restore(&error);
-}
-
-sl_status sli_pipe_group_agree(sl_group *group, sl_status status)
-{
-    int64_t own = status, all[sl_group_size(group)];
-    sli_error_copy error;
-    sli_error_save(&error, status);
-    SL_TRY(sl_group_all_gather(group, &own, all, 1, SL_I64, NULL));
-    for (int r = 0; r < sl_group_size(group); r++)
-        if (all[r] != SL_OK)
-            return broadcast_error(group, &error, r);
-    return SL_OK;
-}
-
 /* ---- Creation --------------------------------------------------------------------------- */
-
-/* Writes "stage 2", "stages 2 to 3" or "stages 0, 3": those that `rank` has. */
-static void write_stages(const int *stage_ranks, int stages, int rank, char *text, size_t bytes)
-{
-    size_t used = 0;
-    int own = 0;
-    for (int s = 0; s < stages; s++)
-        own += stage_ranks[s] == rank;
-    snprintf(text, bytes, "%s", own == 0 ? "no stage" : "");
-    for (int s = 0, last; s < stages && used < bytes; s = last + 1) {
-        last = s;
-        if (stage_ranks[s] != rank)
-            continue;
-        while (last + 1 < stages && stage_ranks[last + 1] == rank)
-            last++;
-        const char *before = used ? ", " : own > 1 ? "stages " : "stage ";
-        int length = last > s ? snprintf(text + used, bytes - used, "%s%d to %d", before, s, last)
-                              : snprintf(text + used, bytes - used, "%s%d", before, s);
-        used += (size_t)length;
-    }
-}
-
-void sli_rank_location_text(const sl_group *group, int rank, const char *host,
-                            const int *stage_ranks, int stages, char text[SLI_LINK_NAME_BYTES])
-{
-    char list[96], number[SLI_RANK_BYTES];
-    write_stages(stage_ranks, stages, rank, list, sizeof list);
-    snprintf(text, SLI_LINK_NAME_BYTES, "%s on %.63s, %s", sli_rank_text(group, rank, number), host,
-             list);
-}
 
 /* Machines can have the same name, so a number tells them apart. */
 typedef struct host {
@@ -97,7 +44,7 @@ static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int s
 static sl_status connect_ranks(sli_pipe_group *group, sl_group *from, const int *stage_ranks,
                                int stages)
 {
-    sli_link_options link = {.names = (const char(*)[SLI_LINK_NAME_BYTES])group->names,
+    sli_link_options link = {.names = (const char(*)[SLI_LOCATION_BYTES])group->names,
                              .failure = group->failure};
     SL_TRY(sl_group_split(from, 0, &group->group));
     SL_TRY(sl_group_split(from, 0, &link.group));
@@ -160,13 +107,15 @@ static sl_status break_group(sli_pipe_group *group, sl_status status)
     return sli_group_break(group->group, sli_link_break(group->link, status));
 }
 
-void sli_pipe_abort(sl_pipe *pipe, sl_status error)
+sl_status sl_pipe_abort(sl_pipe *pipe, sl_status error)
 {
-    sli_error_copy own; /* the pipe may have broken before, by another one */
-    sli_error_save(&own, error);
-    if (pipe->group)
-        (void)break_group(pipe->group, error);
-    (void)sli_error_restore(&own);
+    SLI_CHECK_NOT_NULL(pipe);
+    return pipe->group ? sli_pipe_group_check(pipe->group, error) : error;
+}
+
+sl_group *sl_pipe_group(const sl_pipe *pipe)
+{
+    return pipe->group ? pipe->group->group : NULL;
 }
 
 sl_status sli_pipe_group_check(sli_pipe_group *group, sl_status status)
@@ -385,7 +334,7 @@ static sl_status agree_on_failure(sli_pipe_group *group, bool ran_table, double 
     int first = find_first_failure(group);
     if (first < 0)
         return SL_OK;
-    return broadcast_error(group->group, &error, first);
+    return sli_group_broadcast_error(group->group, &error, first);
 }
 
 sl_status sli_pipe_group_end(sli_pipe_group *group, bool ran_table, double *busy_seconds)

@@ -14,20 +14,12 @@ typedef struct sli_pipe_group {
     sli_failure *failure; /* the pipe's */
     int rank, size;
     uint64_t calls; /* of the pipe's functions that run a table, and of their accumulation steps */
-    char (*names)[SLI_LINK_NAME_BYTES]; /* [size] "rank 1 (3 of the job) on HOST, stage 1" */
-    int *hosts;                         /* [size] the first rank on the same host */
+    char (*names)[SLI_LOCATION_BYTES]; /* [size] "rank 1 (3 of the job) on HOST, stage 1" */
+    int *hosts;                        /* [size] the first rank on the same host */
     int64_t *outcomes; /* [size][2 + size] of a call: each rank's number of its failure, the time of
                           its actions in nanoseconds, and the headers that it has sent to each rank
                         */
 } sli_pipe_group;
-
-/* Writes where a rank of the group is: "rank 1 (3 of the job) on HOST, stages 2 to 3".
- * stage_ranks[s]: the rank of the group that has stage s. */
-void sli_rank_location_text(const sl_group *group, int rank, const char *host,
-                            const int *stage_ranks, int stages, char text[SLI_LINK_NAME_BYTES]);
-
-/* Called by every rank of a group with its own status: all return the first rank's error. */
-sl_status sli_pipe_group_agree(sl_group *group, sl_status status);
 
 /* Breaks the group after an error that the other ranks cannot know otherwise, so that they do not
  * wait for this one. Returns the error that broke it first. */
