@@ -236,7 +236,6 @@ static void widened_product_has_room_for_panels_alone(void **state)
         sl_device_reset_peak(device);
         check_ok(sli_device_gemm(device, &gemm));
         sl_device_memory(device, &memory);
-        assert_true(memory.peak_bytes[SL_MEMORY_WORKSPACE] > 0);
         assert_true(memory.peak_bytes[SL_MEMORY_WORKSPACE] < 4 << 20);
     }
     free(a);

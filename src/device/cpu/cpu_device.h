@@ -63,7 +63,8 @@ typedef struct sli_cpu_device {
     sli_memory_bound own_bound;
     sli_memory_cache *memory;
     sli_matmul *matmul;
-    /* Partial sums of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it holds the lock. */
+    /* Partial sums, or widened panels, of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it
+     * holds the lock. */
     pthread_mutex_t scratch_lock;
     float *scratch;
 } sli_cpu_device;

@@ -294,13 +294,28 @@ static void bf16_panel(void *argument, int64_t panel, int thread)
 
 /* ---- The product ------------------------------------------------------------------------ */
 
+static void run_job(gemm_job *job, sli_pool_task panel)
+{
+    sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, panel, job);
+}
+
+/* Widened panels differ in size from product to product, and blocks of all these sizes would stay
+ * in the device's cache: they are in the device's scratch where it has the room. */
 static sl_status run_panels(sl_device *device, gemm_job *job, sli_pool_task panel)
 {
-    size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
+    int64_t floats = job->thread_floats * device->threads;
+    if (job->widens && floats <= SLI_SCRATCH_FLOATS) {
+        pthread_mutex_lock(&job->cpu->scratch_lock);
+        job->workspace = job->cpu->scratch;
+        run_job(job, panel);
+        pthread_mutex_unlock(&job->cpu->scratch_lock);
+        return SL_OK;
+    }
+    size_t bytes = (size_t)floats * sizeof(float);
     void *workspace;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &workspace));
     job->workspace = workspace;
-    sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, panel, job);
+    run_job(job, panel);
     sli_device_release(device, SL_MEMORY_WORKSPACE, workspace, bytes);
     return SL_OK;
 }
