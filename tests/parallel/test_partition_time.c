@@ -1,5 +1,5 @@
 /* The cut with the shortest simulated step, against all cuts. */
-#include "parallel/pipe/pipe.h"
+#include "sluice/pipe.h"
 #include "support/check.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
 /* Pipes whose stages are on several ranks of a group. Over processes: tests/comm/test_mpi.c. */
 #include "device/device_base.h"
 #include "parallel/pipe/pipe.h"
+#include "parallel/pipe/pipe_timeline.h"
 #include "support/check.h"
 #include "support/layouts.h"
 #include "support/modules.h"

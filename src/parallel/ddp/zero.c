@@ -1,4 +1,6 @@
 /* ZeRO-1: an optimizer of this rank's shard of every bucket, and the exchange of shards. */
+#include "parallel/ddp/zero.h"
+
 #include "parallel/pipe/pipe_optimizer.h"
 
 #include "comm/group.h"

@@ -29,6 +29,7 @@
  *      backward; they are undefined until the next zero_grad. */
 #include "parallel/pipe/processes/link.h"
 #include "parallel/pipe/rank.h"
+#include "parallel/pipe/skip.h"
 
 /* A cell has one action or two joined ones. */
 enum { MOST_ACTIONS = 2 };

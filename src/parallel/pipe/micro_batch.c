@@ -1,5 +1,6 @@
 /* How a batch is cut into micro-batches: as torch.chunk cuts a tensor. */
-#include "parallel/pipe/stage.h"
+#include "parallel/pipe/micro_batch.h"
+
 #include "sluice/pipe.h"
 
 int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes)

@@ -1,7 +1,7 @@
 /* The cut whose step is the shortest when the table is simulated. */
 #include "core/error.h"
-#include "parallel/pipe/pipe.h"
 #include "parallel/schedule/table.h"
+#include "sluice/pipe.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,21 +1,10 @@
-/* What a pipe consists of. */
+/* What a pipe consists of; and how its ranks and stages are set to work (pipe.c). */
 #ifndef SLI_PARALLEL_PIPE_PIPE_H
 #define SLI_PARALLEL_PIPE_PIPE_H
 
 #include "parallel/pipe/processes/pipe_group.h"
 #include "parallel/pipe/rank.h"
 #include "sluice/pipe.h"
-
-/* What a table is for. */
-typedef enum sli_table_kind {
-    SLI_TABLE_FORWARD,
-    SLI_TABLE_TRAINING,
-    SLI_TABLE_GRADIENT, /* backward in evaluation mode: as training, without recomputation */
-    SLI_TABLE_KINDS
-} sli_table_kind;
-
-/* What processes compare in place of a table's kind where a forward has a loss. */
-enum { SLI_LINK_EVALUATION = SLI_TABLE_KINDS };
 
 /* What a rank's worker is asked to do. */
 typedef struct sli_rank_call {
@@ -77,43 +66,6 @@ struct sl_pipe {
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
-/* ---- Tables (pipe_table.c) --------------------------------------------------------------- */
-
-/* Has the table the pipe's size and this placement (NULL: any)? The caller's own may have more
- * micro-batches. */
-sl_status sli_pipe_check_table(const sl_pipe *pipe, const sl_schedule *table, const int *placement,
-                               int micros);
-
-/* What the writer writes for `micros` micro-batches, not validated. SL_ERR_INVALID for a table of
- * another size or placement (NULL: any). */
-sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,
-                               sl_schedule **out);
-
-/* The table of a kind for `micros` micro-batches. */
-sl_status sli_pipe_find_table(sl_pipe *pipe, sli_table_kind kind, int micros,
-                              const sli_table **out);
-
-/* [count] of one kind; NULL is allowed. */
-void sli_tables_destroy(sli_table *tables, int count);
-
-/* ---- Steps (pipe_step.c) ------------------------------------------------------------------- */
-
-/* What can be said of the arguments before the rows are known everywhere. */
-sl_status sli_pipe_check_batch(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
-                               bool has_loss);
-
-/* Runs a step of which `who`, `backward`, `training`, `loss`, `scale` and `observers` are set, with
- * `status` of what was done before: every process calls it, also after an error. On success, what
- * came out is the caller's: step->output or step->row_losses. */
-sl_status sli_pipe_run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
-                            sl_status status);
-
-/* The same with the pipe's loss, whose sum and number of terms every process gets. */
-sl_status sli_pipe_run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
-                                 sl_status status, double *sum, int64_t *terms);
-
-/* ---- Ranks and stages ---------------------------------------------------------------------- */
-
 /* Runs fn(rank, arg) on the worker of every rank of this process at the same time, and waits for
  * all of them. */
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
@@ -133,33 +85,6 @@ sl_status sli_pipe_run_here(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg)
 
 /* The stage that the module is in, which is one of the model's. */
 const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *module);
-
-/* Checks the skip connections that the model's modules declare, and leaves in pipe->skips those
- * between two stages (skip.c), when the stages have their modules. */
-sl_status sli_pipe_find_skips(sl_pipe *pipe);
-
-/* Finds tied parameters, and refuses those of devices that do not share memory (tied.c). */
-sl_status sli_pipe_check_ties(sl_pipe *pipe);
-
-/* Gives tied parameters to the stages that use them (tied.c), when all sets of this process have
- * been created: their owners' tensors, or copies of those of another process. */
-sl_status sli_pipe_place_tied(sl_pipe *pipe);
-void sli_pipe_destroy_tied(sl_pipe *pipe); /* the copies */
-void sli_pipe_zero_tied(sl_pipe *pipe);    /* their gradients */
-
-/* Gives the copies their owners' values. Every process calls it. */
-sl_status sli_pipe_exchange_tied(sl_pipe *pipe);
-
-/* Sums the gradients of tied parameters, when no action runs any more. */
-sl_status sli_pipe_sum_tied(sl_pipe *pipe);
-
-/* The timelines of all ranks, in the table's order and on one clock, on every rank of the group;
- * the caller frees it. By the clocks' error, an action may seem to start up to *clock_error
- * seconds before a result that it needs. Every rank calls it with its `status`, and gets the first
- * rank's error. (pipe_timeline.c)
- */
-sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
-                                   int *count, double *clock_error);
 
 /* As sl_pipe_train; observers[s] (may be NULL) is told of the modules of stage s whose gradients
  * are complete, on the thread of its rank, during the action that completes the stage's. */

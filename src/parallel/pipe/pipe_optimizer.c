@@ -4,6 +4,7 @@
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "parallel/ddp/ddp.h"
+#include "parallel/ddp/zero.h"
 #include "parallel/pipe/pipe.h"
 #include "tensor/tensor.h"
 

@@ -120,18 +120,4 @@ sl_optimizer *sli_pipe_optimizer_own(const sl_pipe_optimizer *optimizer, int sta
 sl_status sli_pipe_optimizer_gather(sl_pipe_optimizer *optimizer);
 void sli_pipe_optimizer_release(sl_pipe_optimizer *optimizer); /* the copies */
 
-/* As sl_zero_create. The ranks exchange weights over `device_group`, which is over `group` and for
- * the set's device; NULL: through the host's memory. */
-sl_status sli_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
-                          sl_group *group, sl_group *device_group, sl_zero **out);
-
-/* The optimizer of a rank's shards, which lives as long as `zero`; and the second half of
- * sl_zero_step: every rank gets the other ranks' weights. */
-sl_optimizer *sli_zero_optimizer(const sl_zero *zero);
-sl_status sli_zero_exchange(sl_zero *zero);
-
-/* Breaks the group with this thread's error, for a rank that fails before the exchange. Returns
- * `error`. */
-sl_status sli_zero_abort(const sl_zero *zero, sl_status error);
-
 #endif

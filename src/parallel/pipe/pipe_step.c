@@ -1,7 +1,11 @@
 /* A step of a pipe: cuts a batch into micro-batches, has every rank run its row of a table for
  * those of each accumulation step, and puts together what comes out. */
+#include "parallel/pipe/pipe_step.h"
+
 #include "core/error.h"
 #include "parallel/pipe/pipe.h"
+#include "parallel/pipe/pipe_table.h"
+#include "parallel/pipe/tied.h"
 #include "tensor/tensor.h"
 
 #include <inttypes.h>

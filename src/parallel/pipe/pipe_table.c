@@ -1,5 +1,7 @@
 /* The tables of a pipe: what its writer writes, or those of the caller's table, for each purpose
  * and number of micro-batches. */
+#include "parallel/pipe/pipe_table.h"
+
 #include "core/error.h"
 #include "parallel/pipe/pipe.h"
 #include "parallel/schedule/table.h"

@@ -6,6 +6,8 @@
  *     rank 0   ──sent──────────back──     `there` lies between `sent` and `back`, so the middle of
  *                   ╲          ╱          the two is wrong by at most half the round trip. The
  *     rank 1   ─────there─────            shortest of a few round trips counts. */
+#include "parallel/pipe/pipe_timeline.h"
+
 #include "comm/agree.h"
 #include "comm/link_time.h"
 #include "core/clock.h"

@@ -11,6 +11,8 @@
  * neighbour anyway, and no table can deadlock because of it.
  *
  * A skip between modules of one stage stays on the pass (nn/skip.c). */
+#include "parallel/pipe/skip.h"
+
 #include "parallel/pipe/pipe.h"
 
 #include "core/memory.h"

@@ -10,6 +10,8 @@
  * (what backward needs, modules have put on the pass), the pass when its last module has gone
  * backward. */
 #include "parallel/pipe/stage.h"
+#include "parallel/pipe/micro_batch.h"
+#include "parallel/pipe/skip.h"
 
 #include "tensor/tensor.h"
 

@@ -30,6 +30,17 @@ typedef struct sli_action_moments {
     sli_moment start, end;
 } sli_action_moments;
 
+/* What a table is for. */
+typedef enum sli_table_kind {
+    SLI_TABLE_FORWARD,
+    SLI_TABLE_TRAINING,
+    SLI_TABLE_GRADIENT, /* backward in evaluation mode: as training, without recomputation */
+    SLI_TABLE_KINDS
+} sli_table_kind;
+
+/* What processes compare in place of a table's kind where a forward has a loss. */
+enum { SLI_LINK_EVALUATION = SLI_TABLE_KINDS };
+
 /* A table that is ready to run. */
 typedef struct sli_table {
     sl_schedule *schedule; /* NULL: not written yet */
