@@ -519,8 +519,6 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
         break;
     case SL_CHECKPOINT_RESUMED:
         print_resumed(on, event);
-        if (event->reason)
-            warn(on->of, "checkpoint %s: %s", event->path, event->reason);
         break;
     case SL_CHECKPOINT_SAVED:
         if (!on->of->options.quiet)

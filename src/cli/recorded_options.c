@@ -100,8 +100,8 @@ static sl_status read_text(const cli_line *line, const char *resume, char **text
                           resume);
     else if (status == SL_OK && !*text)
         status = sl_error(SL_ERR_NOT_FOUND,
-                          "%s: does not have the run's options, as checkpoints of other programs "
-                          "and of older versions: give them, with --data DIR|FILE",
+                          "%s: does not have the run's options, as checkpoints of other "
+                          "programs: give them, with --data DIR|FILE",
                           path);
     else if (status == SL_OK)
         status = edit_options(line, resume, path, text);

@@ -71,9 +71,6 @@ static void remove_ranks(sl_run_history *history, const json_t *record)
 static sl_status add_run(sl_run_history *history, json_t *record)
 {
     remove_ranks(history, record);
-    json_t *shards = json_object_get(record, "shares"); /* their name in older logs */
-    if (shards && json_object_set(record, "shards", shards) == 0)
-        json_object_del(record, "shares");
     json_decref(history->run);
     history->run = json_incref(record);
     history->ended = false;
@@ -137,12 +134,11 @@ static void remove_evals_from(sl_run_history *history, const sli_history_eval *e
 static sl_status add_eval(sl_run_history *history, json_t *record)
 {
     const char *split = json_string_value(json_object_get(record, "split"));
-    sli_history_eval eval = {.step = last_step(history)};
+    sli_history_eval eval = {0};
     if (!split || (strcmp(split, "valid") != 0 && strcmp(split, "test") != 0))
         return sl_error(SL_ERR_FORMAT, "split must be valid or test");
     eval.is_test = strcmp(split, "test") == 0;
-    if (json_object_get(record, "step")) /* older logs have none */
-        SL_TRY(sli_record_integer(record, "step", 0, INT64_MAX, &eval.step));
+    SL_TRY(sli_record_integer(record, "step", 0, INT64_MAX, &eval.step));
     SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &eval.epoch));
     SL_TRY(sli_record_real(record, "loss", -INFINITY, &eval.loss));
     SL_TRY(sli_record_real(record, "ppl", 0, &eval.perplexity));

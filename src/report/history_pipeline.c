@@ -97,13 +97,11 @@ static sl_status read_timelines(const json_t *record, sli_history_pipeline *out)
 sl_status sli_history_pipeline_read(const json_t *record, sli_history_pipeline *out)
 {
     *out = (sli_history_pipeline){0};
-    int64_t replica = 0; /* older logs have the first replica's alone */
-    if (json_object_get(record, "replica"))
-        SL_TRY(sli_record_integer(record, "replica", 0, MOST_REPLICAS - 1, &replica));
+    int64_t replica;
+    SL_TRY(sli_record_integer(record, "replica", 0, MOST_REPLICAS - 1, &replica));
     out->replica = (int)replica;
     SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &out->epoch));
-    if (json_object_get(record, "step"))
-        SL_TRY(sli_record_integer(record, "step", 1, INT64_MAX, &out->step));
+    SL_TRY(sli_record_integer(record, "step", 1, INT64_MAX, &out->step));
     SL_TRY(sli_record_real(record, "bubble_measured", 0, &out->bubble_measured));
     SL_TRY(sli_record_real(record, "bubble_predicted", 0, &out->bubble_predicted));
     sl_status status = read_timelines(record, out);

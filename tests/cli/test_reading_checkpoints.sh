@@ -1,7 +1,7 @@
 #!/bin/bash
 # What reading a checkpoint meets. Errors (EIO, EMFILE, ESTALE, EACCES) end a run that would resume
 # from it, whatever call meets them: no older checkpoint is taken, no run begins anew, nothing is
-# changed. Checkpoints of more files than may be open are read, and those of sluice 0.1.0.
+# changed. Checkpoints of more files than may be open are read.
 set -euo pipefail
 
 program=${SLUICE_PROGRAM:?}
@@ -95,55 +95,3 @@ many=("${train[@]}" --nlayers 8 --max-batches 2 --save-every 1 --shard-size 1)
             >"$scratch/out" 2>"$scratch/err" || fail "eval of $from"
     done
 )
-
-# ---- Checkpoints of sluice 0.1.0 ------------------------------------------------------------------
-
-# One with the whole state of the optimizer, one with a shard of it from each of two replicas. Both are
-# read, have the same tensors, and a run goes on from each of them with the losses that it had then, to
-# rounding, and from both with the same. old_checkpoints.tar.xz has both, the text, and the log.
-archive=$(dirname "$(realpath "$0")")/old_checkpoints.tar.xz
-mkdir "$scratch/old"
-cd "$scratch/old"
-tar -xJf "$archive"
-train=("$program" train --data text --emsize 2 --nhid 2 --nhead 1 --nlayers 1 --bptt 8 --batch-size 4
-    --eval-batch-size 4 --epochs 1 --max-batches 6 --eval-max-batches 2 --optimizer adamw --lr 0.01
-    --dp 2 --devices "cpu:0-0,cpu:0-0" --quiet)
-losses() { # LOG: of the last three steps, the validation and the test
-    grep -oE '"(loss|test_loss)":[^,}]*' "$1" | tail -n 6
-}
-
-for form in whole sharded; do
-    "$program" checkpoint verify "$form" >"$scratch/out" 2>"$scratch/err" || fail "$form: it is not whole"
-    "$program" checkpoint convert "$form" "$form.converted" >"$scratch/out" 2>"$scratch/err" || fail "$form: no convert"
-    "$program" checkpoint show "$form.converted" 2>"$scratch/err" | grep ' part ' >"$form.shown"
-    for zero in '' --zero; do
-        # shellcheck disable=SC2086 # an option, or none
-        "${train[@]}" $zero --resume "$form" --log-json "$form$zero.jsonl" >"$scratch/out" 2>"$scratch/err" || fail "$form: no resume"
-        paste <(losses log.jsonl) <(losses "$form$zero.jsonl") | tr ':' '\t' >pairs
-        ! grep -q 'gradients of micro-batches' "$scratch/err" || fail "$form $zero: one chunk has no order"
-        grep -q 'its sums depend on the number of replicas' "$scratch/err" ||
-            fail "$form $zero: no warning of the other sums"
-        awk '{ off = $2 / $4 - 1; if ($1 != $3 || off > 1e-5 || off < -1e-5) bad = 1 }
-             END { exit bad || NR != 6 }' pairs || { cat pairs; fail "$form $zero: other losses"; }
-    done
-done
-# Version 0.1.0 added the gradients of several micro-batches in the other order.
-"${train[@]}" --chunks 2 --resume whole >"$scratch/out" 2>"$scratch/err" || fail "no resume with other chunks"
-warning='^sluice: warning: checkpoint whole: it was made when gradients of micro-batches were added from'
-[ "$(grep -c "$warning the last to the first; " "$scratch/err")" = 1 ] || fail 'no warning of the other order'
-
-# They have a shard of the text for each of their two replicas.
-"${train[@]}" --dp 1 --devices cpu:0-0 --resume whole --log-json one.jsonl >"$scratch/out" \
-    2>"$scratch/err" || fail 'no resume with one replica'
-diff <(losses whole.jsonl) <(losses one.jsonl) || fail 'one replica has other losses'
-if "${train[@]}" --dp 3 --devices "cpu:0-0,cpu:0-0,cpu:0-0" --resume whole \
-    >"$scratch/out" 2>"$scratch/err"; then
-    fail 'three replicas are accepted'
-fi
-grep -q '3 replicas are too many: the training text has 2 shards' "$scratch/err" ||
-    fail 'it is not explained'
-
-diff whole.shown sharded.shown || fail 'the tensors are others'
-for log in whole--zero sharded sharded--zero; do
-    diff <(losses whole.jsonl) <(losses "$log.jsonl") || fail "$log: another state was read"
-done

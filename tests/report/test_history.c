@@ -20,19 +20,19 @@ static sl_run_history *parse(const char *text)
 static void records_become_a_history(void **state)
 {
     (void)state;
-    sl_run_history *history =
-        parse("{\"record\":\"run\",\"lr\":0.5}\n"
-              "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":2.5,\"ms\":4}\n"
-              "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":null,\"ms\":6}\n"
-              "{\"record\":\"news\",\"of\":\"a later version\"}\n"
-              "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"loss\":2,\"ppl\":7.4}\n"
-              "{\"record\":\"memory\",\"rank\":0,\"stage\":1,\"device\":\"cpu:1\","
-              "\"peak_bytes\":{\"parameters\":10},\"peak_total_bytes\":12}\n"
-              "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"loss\":3}\n"
-              "{\"record\":\"memory\",\"rank\":0,\"stage\":1,\"device\":\"cpu:1\","
-              "\"peak_bytes\":{\"parameters\":20},\"peak_total_bytes\":22}\n"
-              "{\"record\":\"gap\",\"records\":3}\n"
-              "{\"record\":\"end\",\"steps\":2,\"seconds\":9,\"test_loss\":3}\n");
+    sl_run_history *history = parse(
+        "{\"record\":\"run\",\"lr\":0.5}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":2.5,\"ms\":4}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":null,\"ms\":6}\n"
+        "{\"record\":\"news\",\"of\":\"a later version\"}\n"
+        "{\"record\":\"eval\",\"step\":2,\"split\":\"valid\",\"epoch\":1,\"loss\":2,\"ppl\":7.4}\n"
+        "{\"record\":\"memory\",\"rank\":0,\"stage\":1,\"device\":\"cpu:1\","
+        "\"peak_bytes\":{\"parameters\":10},\"peak_total_bytes\":12}\n"
+        "{\"record\":\"eval\",\"step\":2,\"split\":\"test\",\"epoch\":1,\"loss\":3}\n"
+        "{\"record\":\"memory\",\"rank\":0,\"stage\":1,\"device\":\"cpu:1\","
+        "\"peak_bytes\":{\"parameters\":20},\"peak_total_bytes\":22}\n"
+        "{\"record\":\"gap\",\"records\":3}\n"
+        "{\"record\":\"end\",\"steps\":2,\"seconds\":9,\"test_loss\":3}\n");
     assert_int_equal(history->step_count, 2);
     assert_true(history->steps[0].values[SLI_STEP_LOSS] == 2.5);
     assert_true(isnan(history->steps[1].values[SLI_STEP_LOSS]));
@@ -55,7 +55,7 @@ static void resumed_run_repeats_steps(void **state)
         parse("{\"record\":\"run\",\"lr\":0.5}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":4}\n"
-              "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"loss\":4}\n"
+              "{\"record\":\"eval\",\"step\":2,\"split\":\"valid\",\"epoch\":1,\"loss\":4}\n"
               "{\"record\":\"st\n"
               "{\"record\":\"run\",\"lr\":0.25}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":3}\n"
@@ -101,23 +101,14 @@ static void evaluation_has_its_own_step(void **state)
     sl_run_history_destroy(&history);
 }
 
-static void older_name_of_the_shards_is_read(void **state)
-{
-    (void)state;
-    sl_run_history *history = parse("{\"record\":\"run\",\"shares\":3}\n");
-    assert_int_equal(json_integer_value(json_object_get(history->run, "shards")), 3);
-    assert_null(json_object_get(history->run, "shares"));
-    sl_run_history_destroy(&history);
-}
-
 static void timelines_are_read(void **state)
 {
     (void)state;
-    sl_run_history *history =
-        parse("{\"record\":\"run\"}\n"
-              "{\"record\":\"pipeline\",\"epoch\":2,\"step\":8,\"bubble_measured\":0.5,"
-              "\"placement\":[0,1,0,1],\"measured\":[[\"2F7\",0,1500]],"
-              "\"predicted\":[[\"2F7\",10,20]]}\n");
+    sl_run_history *history = parse(
+        "{\"record\":\"run\"}\n"
+        "{\"record\":\"pipeline\",\"replica\":0,\"epoch\":2,\"step\":8,\"bubble_measured\":0.5,"
+        "\"placement\":[0,1,0,1],\"measured\":[[\"2F7\",0,1500]],"
+        "\"predicted\":[[\"2F7\",10,20]]}\n");
     const sli_history_pipeline *pipeline = sli_history_first_pipeline(history);
     assert_int_equal(pipeline->ranks, 2);
     assert_int_equal(pipeline->stages, 4);
@@ -132,13 +123,15 @@ static void timelines_are_read(void **state)
 static void each_replica_has_its_last_pipeline(void **state)
 {
     (void)state;
-    sl_run_history *history = parse("{\"record\":\"run\"}\n"
-                                    "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":2}\n"
-                                    "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":1}\n");
+    sl_run_history *history =
+        parse("{\"record\":\"run\"}\n"
+              "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":2}\n"
+              "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":1}\n");
     size_t used;
     assert_null(sli_history_first_pipeline(history));
-    static const char more[] = "{\"record\":\"pipeline\",\"epoch\":2}\n"
-                               "{\"record\":\"pipeline\",\"epoch\":2,\"replica\":2}\n{\"re";
+    static const char more[] =
+        "{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":2}\n"
+        "{\"record\":\"pipeline\",\"step\":1,\"epoch\":2,\"replica\":2}\n{\"re";
     check_ok(sli_run_history_add(history, more, strlen(more), &used));
     assert_int_equal(used, strlen(more) - strlen("{\"re"));
     assert_int_equal(history->pipeline_count, 3);
@@ -155,14 +148,14 @@ static void resumed_run_has_no_ranks_that_were_lost(void **state)
     (void)state;
     static const char first[] =
         "{\"record\":\"run\",\"replicas\":3}\n"
-        "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":0}\n"
-        "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":1}\n"
-        "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":2,\"placement\":[0],"
+        "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":0}\n"
+        "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":1}\n"
+        "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":2,\"placement\":[0],"
         "\"measured\":[[\"0F0\",0,1]],\"predicted\":[[\"0F0\",0,1]]}\n"
         "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":1,\"loss\":2}\n"
         "{\"record\":\"memory\",\"rank\":2,\"stage\":0,\"peak_total_bytes\":12}\n";
     static const char second[] = "{\"record\":\"run\",\"replicas\":2,\"resumed_step\":1}\n";
-    static const char more[] = "{\"record\":\"pipeline\",\"epoch\":2,\"replica\":1}\n";
+    static const char more[] = "{\"record\":\"pipeline\",\"step\":1,\"epoch\":2,\"replica\":1}\n";
     size_t used;
     sl_run_history *history = parse(first);
     assert_int_equal(history->pipeline_count, 3);
@@ -265,18 +258,22 @@ static void what_is_no_record_is_refused(void **state)
          "ms must be a number of 0 or more or null"},
         {"{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":\"x\"}",
          "loss must be a number or null"},
-        {"{\"record\":\"eval\",\"split\":\"rest\"}", "split must be valid or test"},
+        {"{\"record\":\"eval\",\"step\":1,\"split\":\"rest\"}", "split must be valid or test"},
         {"{\"record\":\"gap\",\"records\":1e9}", "records must be a whole number"},
-        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0,9],\"measured\":[[\"0F0\",0,1]],"
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0,9],"
+         "\"measured\":[[\"0F0\",0,1]],"
          "\"predicted\":[[\"0F0\",0,1]]}",
          "placement must have ranks from 0 to 1"},
-        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0],\"measured\":[[\"0F0\",0,1]],"
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0],"
+         "\"measured\":[[\"0F0\",0,1]],"
          "\"predicted\":[]}",
          "as many actions"},
-        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0],\"measured\":[[\"1F0\",0,1]],"
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0],"
+         "\"measured\":[[\"1F0\",0,1]],"
          "\"predicted\":[[\"0F0\",0,1]]}",
          "a timeline's entry must be"},
-        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0],\"measured\":[[\"0F0\",2,1]],"
+        {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0],"
+         "\"measured\":[[\"0F0\",2,1]],"
          "\"predicted\":[[\"0F0\",0,1]]}",
          "a timeline's entry must be"},
     };
@@ -300,7 +297,6 @@ int history_tests(void)
         cmocka_unit_test(resumed_run_repeats_steps),
         cmocka_unit_test(resumed_run_repeats_evaluations),
         cmocka_unit_test(evaluation_has_its_own_step),
-        cmocka_unit_test(older_name_of_the_shards_is_read),
         cmocka_unit_test(timelines_are_read),
         cmocka_unit_test(each_replica_has_its_last_pipeline),
         cmocka_unit_test(resumed_run_has_no_ranks_that_were_lost),

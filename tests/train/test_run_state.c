@@ -6,62 +6,38 @@
 
 #include <time.h>
 
-/* Version 0.1.0 added gradients of micro-batches in the other order, and did not write which. */
-static void state_says_in_which_order_gradients_were_added(void **state)
-{
-    (void)state;
-    static const char old[] =
-        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
-        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{}%s}";
-    char text[256];
-    sli_recorded recorded;
-    snprintf(text, sizeof text, old, "");
-    check_ok(sli_run_state_read(text, &recorded));
-    assert_false(recorded.ascends);
-    snprintf(text, sizeof text, old, ",\"micro_batches\":\"ascending\"");
-    check_ok(sli_run_state_read(text, &recorded));
-    assert_true(recorded.ascends);
-    assert_int_equal(recorded.chunks, 0);
-}
+/* What a run says of itself at least: {SHARDS, CHUNKS}. */
+static const char run_json[] =
+    "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,\"seconds\":1.5,"
+    "\"options\":{\"shards\":%s,\"lr\":5.0},\"layout\":{\"chunks\":%s}}";
 
-/* Version 0.1.0 had a shard for each replica at the start, and added them in the order of ranks. */
-static void state_says_how_many_shards_there_are(void **state)
+static void shards_of_a_state_are_checked(void **state)
 {
     (void)state;
-    static const char json[] =
-        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
-        "\"options\":{\"%s\":%d,\"lr\":5.0},\"layout\":{}}";
+    static const char *const wrong[] = {"0", "-1", "2.5", "\"8\"", "1025"};
     char text[256];
     sli_recorded recorded;
-    snprintf(text, sizeof text, json, "dp", 3);
-    check_ok(sli_run_state_read(text, &recorded));
-    assert_int_equal(recorded.shards, 3);
-    assert_true(recorded.sums_by_ranks);
-    snprintf(text, sizeof text, json, "shards", 4);
+    snprintf(text, sizeof text, run_json, "4", "1");
     check_ok(sli_run_state_read(text, &recorded));
     assert_int_equal(recorded.shards, 4);
-    assert_false(recorded.sums_by_ranks);
-    snprintf(text, sizeof text, json, "shards", 1025);
-    check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
-                "\"shards\" of the run's options must be a whole number from 1 to 1024");
-    snprintf(text, sizeof text, json, "others", 1);
-    check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT, "\"dp\" of the run's");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, run_json, wrong[i], "1");
+        check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
+                    "\"shards\" of the run's options must be a whole number from 1 to 1024");
+    }
 }
 
 static void chunks_of_a_state_are_checked(void **state)
 {
     (void)state;
-    static const char json[] =
-        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
-        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{\"chunks\":%s}}";
     static const char *const wrong[] = {"0", "-1", "2.5", "\"8\"", "4097"};
     char text[256];
     sli_recorded recorded;
-    snprintf(text, sizeof text, json, "8");
+    snprintf(text, sizeof text, run_json, "1", "8");
     check_ok(sli_run_state_read(text, &recorded));
     assert_int_equal(recorded.chunks, 8);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        snprintf(text, sizeof text, json, wrong[i]);
+        snprintf(text, sizeof text, run_json, "1", wrong[i]);
         check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
                     "\"chunks\" of the run's layout must be a whole number from 1 to 4096");
     }
@@ -286,13 +262,13 @@ static void seconds_of_a_state_are_checked(void **state)
     (void)state;
     static const char json[] =
         "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,%s"
-        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{}}";
+        "\"options\":{\"shards\":1,\"lr\":5.0},\"layout\":{\"chunks\":1}}";
     static const char *const wrong[] = {"-1.0", "\"1\"", "null"};
     char text[256], value[32];
     sli_recorded recorded;
     snprintf(text, sizeof text, json, "");
-    check_ok(sli_run_state_read(text, &recorded));
-    assert_true(recorded.position.seconds == 0);
+    check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
+                "\"seconds\" of the run must be");
     snprintf(text, sizeof text, json, "\"seconds\":2.5,");
     check_ok(sli_run_state_read(text, &recorded));
     assert_true(recorded.position.seconds == 2.5);
@@ -307,8 +283,7 @@ static void seconds_of_a_state_are_checked(void **state)
 int run_state_tests(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(state_says_in_which_order_gradients_were_added),
-        cmocka_unit_test(state_says_how_many_shards_there_are),
+        cmocka_unit_test(shards_of_a_state_are_checked),
         cmocka_unit_test(chunks_of_a_state_are_checked),
         cmocka_unit_test(seconds_of_a_run_include_earlier_processes),
         cmocka_unit_test(seconds_of_a_state_are_checked),

@@ -180,8 +180,7 @@ typedef struct sl_checkpoint_event {
                              run had done, and that this one repeats */
     double copy_seconds;  /* SAVED: how long the run waited for the copy of its state */
     double write_seconds; /* SAVED: how long writing the copy took, beside the run */
-    const char *reason;   /* RESUMED: why the run's numbers are not those that it would have had
-                             without the interruption; NULL: they are */
+    const char *reason;   /* of the kinds that have one; else NULL */
 } sl_checkpoint_event;
 
 /* ---- Reporters -------------------------------------------------------------------------- */

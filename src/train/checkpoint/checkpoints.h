@@ -84,7 +84,6 @@ sl_status sli_resume_rest(sli_run *run);
  *    "identity": "93c1…", "job": "…",   whose it is, and the job, if there is one
  *    "options": {"emsize": 200, …},     by their names on the command line
  *    "layout": {"stages": 2, …},        that another run need not have
- *    "micro_batches": "ascending",      the order in which their gradients are added
  *    "settings": {…}}                   the caller's own (sl_save_options), if there are any
  */
 sl_status sli_run_state_print(const sli_run *run, char **text);

@@ -161,14 +161,6 @@ void sli_resume_clear(sli_resume *from)
     *from = (sli_resume){0};
 }
 
-static const char OTHER_ORDER[] =
-    "it was made when gradients of micro-batches were added from the last to the first; from here "
-    "on they are added from the first to the last, and losses differ in their last digits";
-
-static const char OTHER_SUMS[] =
-    "its sums depend on the number of replicas, those of this run do not: losses may differ in "
-    "their last digits";
-
 sl_status sli_resume_check(const sli_run *run)
 {
     const sli_resume *from = &run->from;
@@ -177,16 +169,10 @@ sl_status sli_resume_check(const sli_run *run)
     SL_TRY(sl_error_context(sli_run_state_check(sl_checkpoint_state(from->reader), run),
                             "%s: ", from->path));
     int64_t step = from->recorded.position.steps;
-    const char *reason = NULL;
-    if (!from->recorded.ascends && run->options.chunks > 1)
-        reason = OTHER_ORDER;
-    else if (from->recorded.sums_by_ranks && run->options.shards > 1)
-        reason = OTHER_SUMS;
     return sli_report_checkpoint(run, &(sl_checkpoint_event){
                                           .kind = SL_CHECKPOINT_RESUMED,
                                           .path = from->path,
                                           .step = step,
-                                          .reason = reason,
                                           .lost_steps =
                                               from->last_step > step ? from->last_step - step : 0,
                                       });

@@ -45,9 +45,6 @@ static json_t *describe_options(const sli_run *run)
     return NULL;
 }
 
-/* Version 0.1.0 added gradients from the last micro-batch to the first, and did not say so. */
-static const char ASCENDING[] = "ascending";
-
 static json_t *describe_layout(const sl_train_options *options, const sl_run_info *info)
 {
     json_t *devices = json_array(), *partition = json_array();
@@ -68,14 +65,14 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
     const char *settings = run->options.checkpoints.settings;
     const char *job = run->options.checkpoints.job;
     json_t *json =
-        json_pack("{sI sI sI sI so so ss ss* so so ss so*}", "step", (json_int_t)position->steps,
+        json_pack("{sI sI sI sI so so ss ss* so so so*}", "step", (json_int_t)position->steps,
                   "epoch", (json_int_t)position->epoch, "block", (json_int_t)position->batch,
                   "best_step", (json_int_t)position->best_step, "best_loss",
                   sli_json_number(position->best_loss), "seconds",
                   sli_json_number(sli_run_seconds(run)), "identity", run->identity.text, "job", job,
                   "options", describe_options(run), "layout",
-                  describe_layout(&run->options, &run->info), "micro_batches", ASCENDING,
-                  "settings", settings ? json_loads(settings, 0, NULL) : NULL);
+                  describe_layout(&run->options, &run->info), "settings",
+                  settings ? json_loads(settings, 0, NULL) : NULL);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a run's state");
@@ -108,19 +105,13 @@ static sl_status read_position(const json_t *json, sli_position *out)
     if (!json_is_null(best) && !json_is_real(best))
         return sl_error(SL_ERR_FORMAT, "\"best_loss\" of the run must be a number or null");
     out->best_loss = json_is_null(best) ? INFINITY : json_real_value(best);
-    const json_t *seconds = json_object_get(json, "seconds"); /* version 0.1.0 did not say it */
-    if (seconds && !(json_number_value(seconds) >= 0 && json_is_number(seconds)))
+    const json_t *seconds = json_object_get(json, "seconds");
+    if (!json_is_number(seconds) || !(json_number_value(seconds) >= 0))
         return sl_error(SL_ERR_FORMAT, "\"seconds\" of the run must be a number from 0");
     out->seconds = json_number_value(seconds);
     if (out->best_step > out->steps)
         return sl_error(SL_ERR_FORMAT, "\"best_step\" of the run must not come after its \"step\"");
     return SL_OK;
-}
-
-/* Version 0.1.0 named the shards after the replicas that the run began with. */
-static const char *shards_key(const json_t *options)
-{
-    return json_object_get(options, "shards") ? "shards" : "dp";
 }
 
 static sl_status read_identity(const json_t *json, sli_identity *out)
@@ -141,27 +132,23 @@ static sl_status read_recorded(const json_t *json, sli_recorded *out)
 {
     SL_TRY(read_identity(json, &out->identity));
     const json_t *options = json_object_get(json, "options"), *lr = json_object_get(options, "lr");
-    const char *key = shards_key(options);
-    const json_t *shards = json_object_get(options, key);
+    const json_t *shards = json_object_get(options, "shards");
     if (!json_is_integer(shards) || json_integer_value(shards) < 1 ||
         json_integer_value(shards) > SL_MAX_REPLICAS)
         return sl_error(SL_ERR_FORMAT,
-                        "\"%s\" of the run's options must be a whole number from 1 to %d", key,
+                        "\"shards\" of the run's options must be a whole number from 1 to %d",
                         SL_MAX_REPLICAS);
     if (!json_is_number(lr) || !(json_number_value(lr) >= 0))
         return sl_error(SL_ERR_FORMAT, "\"lr\" of the run's options must be a number from 0");
     const json_t *chunks = json_object_get(json_object_get(json, "layout"), "chunks");
-    if (chunks && (!json_is_integer(chunks) || json_integer_value(chunks) < 1 ||
-                   json_integer_value(chunks) > SL_MAX_CHUNKS))
+    if (!json_is_integer(chunks) || json_integer_value(chunks) < 1 ||
+        json_integer_value(chunks) > SL_MAX_CHUNKS)
         return sl_error(SL_ERR_FORMAT,
                         "\"chunks\" of the run's layout must be a whole number from 1 to %d",
                         SL_MAX_CHUNKS);
-    out->chunks = (int)json_integer_value(chunks); /* 0 where there is none */
+    out->chunks = (int)json_integer_value(chunks);
     out->shards = (int)json_integer_value(shards);
-    out->sums_by_ranks = strcmp(key, "shards") != 0;
     out->lr = json_number_value(lr);
-    const char *order = json_string_value(json_object_get(json, "micro_batches"));
-    out->ascends = order && strcmp(order, ASCENDING) == 0;
     return SL_OK;
 }
 
@@ -225,21 +212,13 @@ static void add_difference(const char *name, const json_t *there, const json_t *
 }
 
 /* The checkpoint's options against these, each difference named. */
-static sl_status compare_options(json_t *there, json_t *here, const sl_train_options *options)
+static sl_status compare_options(json_t *there, json_t *here)
 {
     char differences[DIFFERENCES_BYTES] = "";
     const char *name;
     json_t *value;
-    const sl_option *row;
     if (!json_is_object(there))
         return sl_error(SL_ERR_FORMAT, "\"options\" of the run must be an object");
-    for (int i = 0; (row = sl_train_option_row(i)); i++) /* version 0.1.0 wrote those as well */
-        if (is_ignored(row, options))
-            json_object_del(there, row->name);
-    if (strcmp(shards_key(there), "shards") != 0) {
-        json_object_set(there, "shards", json_object_get(there, "dp"));
-        json_object_del(there, "dp");
-    }
     json_object_foreach(here, name, value)
     {
         const json_t *other = json_object_get(there, name);
@@ -278,7 +257,7 @@ sl_status sli_run_state_check(const char *text, const sli_run *run)
     json_t *json;
     SL_TRY(parse_state(text, &json));
     json_t *here = describe_options(run);
-    sl_status status = here ? compare_options(json_object_get(json, "options"), here, &run->options)
+    sl_status status = here ? compare_options(json_object_get(json, "options"), here)
                             : sl_error(SL_ERR_MEMORY, "no memory for the options");
     json_decref(here);
     json_decref(json);

@@ -35,12 +35,9 @@ typedef struct sli_owner {
 /* What a resumed run takes from its checkpoint where its options leave it open. */
 typedef struct sli_recorded {
     sli_position position;
-    int shards;         /* that its text is cut into; as many as it had replicas at the start where
-                           sums_by_ranks */
-    bool sums_by_ranks; /* sums over shards were in the order of ranks, not of a tree */
-    double lr;          /* the learning rate it began with */
-    int chunks;         /* its option; 0: not known */
-    bool ascends;       /* gradients of micro-batches are added from the first to the last */
+    int shards; /* that its text is cut into */
+    double lr;  /* the learning rate it began with */
+    int chunks; /* its option; 0: there is no checkpoint */
     sli_identity identity;
 } sli_recorded;
 
