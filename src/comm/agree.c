@@ -1,5 +1,7 @@
 #include "comm/agree.h"
 
+#include "comm/group.h"
+
 sl_status sli_group_broadcast_error(sl_group *group, const sli_error_copy *own, int root)
 {
     sli_error_copy error = *own;
@@ -11,12 +13,28 @@ sl_status sli_group_broadcast_error(sl_group *group, const sli_error_copy *own, 
 
 sl_status sli_group_agree(sl_group *group, sl_status status)
 {
-    int64_t own = status, all[sl_group_size(group)];
-    sli_error_copy error;
-    sli_error_save(&error, status);
-    SL_TRY(sl_group_all_gather(group, &own, all, 1, SL_I64, NULL));
-    for (int r = 0; r < sl_group_size(group); r++)
-        if (all[r] != SL_OK)
-            return sli_group_broadcast_error(group, &error, r);
-    return SL_OK;
+    if (!group)
+        return status;
+    int32_t size = sl_group_size(group), first = status == SL_OK ? size : sl_group_rank(group);
+    sli_error_copy own;
+    sli_error_save(&own, status);
+    SL_TRY(sl_group_all_reduce(group, &first, 1, SL_I32, SL_REDUCE_MIN, NULL));
+    return first == size ? SL_OK : sli_group_broadcast_error(group, &own, first);
+}
+
+sl_status sli_group_check(sl_group *group, sl_status status)
+{
+    if (status == SL_OK || !group)
+        return status;
+    sli_error_copy own;
+    sli_error_save(&own, status);
+    group->ops->abort(group, &own);
+    return sli_error_restore(&own);
+}
+
+sl_status sli_group_first_error(sl_group *group, sl_status error)
+{
+    (void)sli_group_check(group, error);
+    sl_status first = group->ops->status(group);
+    return first == SL_OK ? error : first;
 }

@@ -85,14 +85,6 @@ void sl_group_abort(sl_group *group, sl_status error, const char *text)
     group->ops->abort(group, &own);
 }
 
-sl_status sli_group_break(sl_group *group, sl_status status)
-{
-    sli_error_copy own;
-    sli_error_save(&own, status);
-    group->ops->abort(group, &own);
-    return sli_error_restore(&own);
-}
-
 int sl_group_rank(const sl_group *group)
 {
     return group->rank;
@@ -284,8 +276,8 @@ static sl_status check_buffer(const sl_group *group, const sli_operation *operat
 static sl_status check_root_only(sl_group *group, const sli_operation *operation,
                                  const void *buffer, const char *name)
 {
-    sl_status status = check_buffer(group, operation, buffer, name);
-    return status == SL_OK || group->size == 1 ? status : sli_group_break(group, status);
+    return sli_group_check(group->size > 1 ? group : NULL,
+                           check_buffer(group, operation, buffer, name));
 }
 
 /* ---- Running ------------------------------------------------------------------------------ */
@@ -327,9 +319,10 @@ static sl_status submit_collective(sl_group *group, sli_operation *operation, sl
     operation->sequence = ++group->sequence;
     if (operation->terms == 0)
         operation->terms = group->size;
-    sl_status status =
-        submit_task(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
-    return status == SL_OK ? SL_OK : sli_group_break(group, status);
+    return sli_group_check(group,
+                           submit_task(group,
+                                       &(sli_task){.run = run_collective, .operation = *operation},
+                                       work));
 }
 
 /* ---- The operations ----------------------------------------------------------------------- */

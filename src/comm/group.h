@@ -6,8 +6,7 @@
 #ifndef SLI_COMM_GROUP_H
 #define SLI_COMM_GROUP_H
 
-#include "core/error.h"
-#include "sluice/group.h"
+#include "comm/agree.h"
 
 #include <stdbool.h>
 
@@ -110,9 +109,6 @@ typedef struct sli_transfer {
 } sli_transfer;
 
 enum { SLI_TRANSFER_BYTES = 1 << 30 }; /* of one at most: MPI counts them as an int */
-
-/* sl_group_abort with this thread's error, which stays as it is. Returns `status`. */
-sl_status sli_group_break(sl_group *group, sl_status status);
 
 /* ---- Backends ----------------------------------------------------------------------------- */
 

@@ -317,7 +317,7 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     own->subgroup = NULL;
     SL_TRY(arrive_at_operation(group, &operation));
     if (group->rank == 0 && make_subgroups(w, &group->options) != SL_OK)
-        (void)sli_group_break(group, SL_ERR_MEMORY);
+        (void)sli_group_check(group, SL_ERR_MEMORY);
     depart_from_operation(group);
     *out = own->subgroup;
     if (*out || color < 0)

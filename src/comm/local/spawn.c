@@ -20,14 +20,11 @@ typedef struct rank_thread {
     outcome *outcome;
 } rank_thread;
 
-/* Another rank may have broken the group, and so have made this one fail: the group, asked by a
- * barrier, knows which error came first. That error names its rank unless a time limit broke the
- * group. */
+/* The error that came first names its rank unless a time limit broke the group. */
 static void record_failure(rank_thread *rank, sl_status error)
 {
     outcome *shared = rank->outcome;
-    (void)sli_group_break(rank->group, error);
-    error = sl_group_barrier(rank->group, NULL);
+    error = sli_group_first_error(rank->group, error);
     if (strncmp(sl_error_text(), "rank ", 5) != 0)
         sl_error_context(error, "rank %d: ", sl_group_rank(rank->group));
     pthread_mutex_lock(&shared->lock);

@@ -175,11 +175,9 @@ static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
         status = sli_watch_check(state->process->watch, &state->member, operation);
     if (status == SL_OK)
         status = sli_mpi_run(&call);
-    if (status != SL_OK) {
+    if (status != SL_OK)
         sli_call_cancel(&call);
-        status = sli_group_break(group, status); /* for want of memory, say: the others wait */
-    }
-    return status;
+    return sli_group_check(group, status); /* for want of memory, say */
 }
 
 static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_group **out);
@@ -330,9 +328,7 @@ static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_gro
     sli_call call = sli_call_begin(group, &operation);
     if (status == SL_OK)
         status = split_by_color(&call, colors, ranks, out);
-    if (status != SL_OK)
-        status = sli_group_break(group, status);
     free(colors);
     free(ranks);
-    return status;
+    return sli_group_check(group, status);
 }

@@ -100,13 +100,9 @@ static sl_status wait_queued(call *c, sl_status queued)
 /* Ends what is under way here and on the other ranks; returns the error that broke the group. */
 static sl_status break_group(const call *c, sl_status error)
 {
-    sl_group *below = c->state->below;
-    sli_error_copy own;
-    sli_error_save(&own, error);
-    below->ops->abort(below, &own);
+    (void)sli_group_check(c->state->below, error);
     c->state->ops->destroy(&c->state->comm, true);
-    sl_status first = below->ops->status(below);
-    return first == SL_OK ? sli_error_restore(&own) : first;
+    return sli_group_first_error(c->state->below, error);
 }
 
 /* ---- Reductions --------------------------------------------------------------------------- */
@@ -416,7 +412,7 @@ sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
         status = sl_error(SL_ERR_MEMORY, "sl_group_create_nccl: no memory for a group");
         free(group);
         *out = NULL;
-        return sli_group_break(below, status);
+        return sli_group_check(below, status);
     }
     state->below = below;
     *group = (sl_group){.ops = &nccl_ops,
@@ -427,12 +423,11 @@ sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
                         .device = device,
                         .state = state};
     call c = {.group = group, .state = state};
-    status = join_communicator(&c, device);
+    status = sli_group_check(below, join_communicator(&c, device));
     if (status == SL_OK)
         return SL_OK;
     sli_error_copy own;
     sli_error_save(&own, status);
-    below->ops->abort(below, &own);
     if (state->comm)
         state->ops->destroy(&state->comm, true);
     sl_group_destroy(out);

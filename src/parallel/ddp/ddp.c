@@ -81,7 +81,7 @@ static sl_status inspect_replica(sl_ddp *ddp, sl_status status)
     double counts[KINDS] = {0};
     if (status == SL_OK)
         status = count_kinds(ddp, counts);
-    SL_TRY(sli_ddp_agree(ddp, status));
+    SL_TRY(sli_pipe_agree(ddp->pipe, status));
     if (ddp->pipe && ddp->pipe->group)
         SL_TRY(sli_pipe_group_sum(ddp->pipe->group, counts, KINDS));
     ddp->broadcasts_buffers &= counts[SL_PARAMETER_BUFFER] > 0;
@@ -175,7 +175,7 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
         status = check_set_holds(ddp->sets[0], ddp->module);
     status = inspect_replica(ddp, status);
     if (status == SL_OK)
-        status = sli_ddp_agree(ddp, connect_ranks(ddp));
+        status = sli_pipe_agree(ddp->pipe, connect_ranks(ddp));
     if (status != SL_OK)
         sl_ddp_destroy(&ddp);
     *out = ddp;
@@ -243,14 +243,6 @@ sl_group *sli_ddp_device_group(const sl_ddp *ddp, int stage)
 {
     int s = find_stage(ddp, stage);
     return s < 0 ? NULL : ddp->device_groups[s];
-}
-
-sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status)
-{
-    if (!ddp->pipe || !ddp->pipe->group)
-        return status;
-    sli_failure_raise(&ddp->pipe->failure, 0, status);
-    return sli_pipe_end_run(ddp->pipe, false, NULL);
 }
 
 /* ---- Values ----------------------------------------------------------------------------- */

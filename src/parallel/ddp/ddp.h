@@ -55,10 +55,6 @@ sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options);
 /* As sl_ddp_group, but the group over it by NCCL; NULL also without NCCL. */
 sl_group *sli_ddp_device_group(const sl_ddp *ddp, int stage);
 
-/* Where the replica's pipe is in several processes, each calls this with its own status: all return
- * the first one's error. Elsewhere it is `status`. */
-sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status);
-
 /* Every rank gets rank `root`'s values: all of them, or only the buffers. Called by every rank. */
 sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers);
 

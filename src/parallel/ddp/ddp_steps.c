@@ -83,7 +83,7 @@ static sl_status prepare_step(sl_ddp *ddp)
     sl_status status = prepare_forward(ddp);
     if (status == SL_OK)
         status = announce_phase(ddp, BEFORE_BACKWARD, &root);
-    return exchanges ? sli_ddp_agree(ddp, status) : status;
+    return exchanges ? sli_pipe_agree(ddp->pipe, status) : status;
 }
 
 /* Ends the step; `status` is backward's, which all processes of a pipe have. */
@@ -94,7 +94,7 @@ static sl_status finish_backward(sl_ddp *ddp, sl_status status)
     ddp->joins &= status == SL_OK;
     if (status == SL_OK)
         status = sli_ddp_check_gradients(ddp);
-    return has_run ? sli_ddp_agree(ddp, status) : status;
+    return has_run ? sli_pipe_agree(ddp->pipe, status) : status;
 }
 
 /* Trains on a shard that is not this rank's last one. An error ends the other ranks' steps. */
@@ -104,7 +104,7 @@ static sl_status train_shard(sl_ddp *ddp, const sl_pipe_batch *batch, double *me
     if (status == SL_OK)
         status = sli_ddp_add_shard(ddp);
     for (int s = 0; s < ddp->stage_count && status != SL_OK; s++)
-        (void)sli_group_break(ddp->groups[s], status);
+        (void)sli_group_check(ddp->groups[s], status);
     return status;
 }
 
@@ -149,9 +149,8 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
     sl_status status = sl_module_forward(ddp->module, pass, in, out);
     ddp->exchanges |= syncs && status == SL_OK;
     if (status != SL_OK && syncs) { /* the other ranks would wait for this one's next step */
-        (void)sli_group_break(ddp->groups[0], status);
-        if (ddp->joins)
-            (void)sli_group_break(ddp->group, status);
+        (void)sli_group_check(ddp->groups[0], status);
+        (void)sli_group_check(ddp->joins ? ddp->group : NULL, status);
         ddp->joins = false;
     }
     return status;
@@ -226,5 +225,5 @@ sl_status sl_ddp_join_end(sl_ddp *ddp)
                                         "sl_ddp_join_begin begins one, and an error ends it");
     sl_status status = shadow_steps(ddp);
     ddp->joins = false;
-    return sli_ddp_agree(ddp, status);
+    return sli_pipe_agree(ddp->pipe, status);
 }

@@ -2,7 +2,7 @@
  * named: later it would be a hang, or a silent mix of unlike gradients. */
 #include "parallel/ddp/ddp.h"
 
-#include "core/error.h"
+#include "comm/group.h"
 #include "nn/module.h"
 
 #include <inttypes.h>
@@ -60,7 +60,8 @@ static sl_status verify_summaries(sl_group *group, const summary *own)
     int size = sl_group_size(group), rank = sl_group_rank(group);
     summary *all = calloc((size_t)size, sizeof *all);
     if (!all)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d ranks", size);
+        return sli_group_check(group, sl_error(SL_ERR_MEMORY,
+                                               "sl_ddp_create: no memory for %d ranks", size));
     sl_status status = sl_group_all_gather(group, own, all, SUMMARY_WORDS, SL_I64, NULL);
     for (int other = 0; other < size && status == SL_OK; other++)
         status = compare_summaries(rank, own, other, &all[other]);
@@ -120,29 +121,29 @@ static const char *shape_text(const description *from, char *text)
 }
 
 /* The error for parameter `index` of all stages, which differs from rank 0's. */
-static sl_status name_difference(int index, const char *name, const description *own,
+static sl_status name_difference(int rank, int index, const char *name, const description *own,
                                  const description *first)
 {
     char here[SL_SHAPE_TEXT_BYTES], there[SL_SHAPE_TEXT_BYTES];
     if (own->dims != first->dims || memcmp(own->size, first->size, sizeof own->size) != 0)
         return sl_error(SL_ERR_INVALID,
-                        "sl_ddp_create: params[%d] (%s) in this process with sizes %s appears not "
+                        "sl_ddp_create: params[%d] (%s) in process %d with sizes %s appears not "
                         "to match sizes %s of the same param in process 0",
-                        index, name, shape_text(own, here), shape_text(first, there));
+                        index, name, rank, shape_text(own, here), shape_text(first, there));
     const char *what = own->name != first->name     ? "name"
                        : own->kind != first->kind   ? "kind"
                        : own->stage != first->stage ? "stage"
                                                     : NULL;
     if (what)
         return sl_error(SL_ERR_INVALID,
-                        "sl_ddp_create: params[%d] (%s) in this process differs from the same "
+                        "sl_ddp_create: params[%d] (%s) in process %d differs from the same "
                         "param in process 0 in its %s",
-                        index, name, what);
+                        index, name, rank, what);
     return sl_error(SL_ERR_INVALID,
                     "sl_ddp_create: params[%d] (%s) is in bucket %" PRId64 " of stage %" PRId64
-                    " in this process, and in bucket %" PRId64
+                    " in process %d, and in bucket %" PRId64
                     " in process 0: the sets were created with different sizes of buckets",
-                    index, name, own->bucket, own->stage, first->bucket);
+                    index, name, own->bucket, own->stage, rank, first->bucket);
 }
 
 static sl_status compare_descriptions(const sl_ddp *ddp, const description *own,
@@ -152,25 +153,9 @@ static sl_status compare_descriptions(const sl_ddp *ddp, const description *own,
     for (int s = 0; s < ddp->stage_count; s++)
         for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++, index++)
             if (memcmp(&own[index], &first[index], sizeof *own) != 0)
-                return name_difference(index, sl_parameter_set_get(ddp->sets[s], i)->path,
-                                       &own[index], &first[index]);
-    return SL_OK;
-}
-
-/* Every rank gets an error if one has: its own, or else one that names the first such rank. */
-static sl_status agree_on_status(sl_group *group, sl_status own)
-{
-    sli_error_copy error;
-    sli_error_save(&error, own);
-    int32_t size = sl_group_size(group);
-    int32_t first = own == SL_OK ? size : sl_group_rank(group);
-    SL_TRY(sl_group_all_reduce(group, &first, 1, SL_I32, SL_REDUCE_MIN, NULL));
-    if (own != SL_OK)
-        return sli_error_restore(&error);
-    if (first < size)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_ddp_create: the parameters of rank %d differ from those of rank 0",
-                        first);
+                return name_difference(sl_group_rank(ddp->group), index,
+                                       sl_parameter_set_get(ddp->sets[s], i)->path, &own[index],
+                                       &first[index]);
     return SL_OK;
 }
 
@@ -180,8 +165,10 @@ sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options)
     SL_TRY(verify_summaries(ddp->group, &own));
     description *described = calloc((size_t)own.parameters * 2 + 1, sizeof *described);
     if (!described)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %" PRId64 " parameters",
-                        own.parameters);
+        return sli_group_check(ddp->group,
+                               sl_error(SL_ERR_MEMORY,
+                                        "sl_ddp_create: no memory for %" PRId64 " parameters",
+                                        own.parameters));
     description *next = described, *first = described + own.parameters;
     for (int s = 0; s < ddp->stage_count; s++) {
         describe_set(ddp->sets[s], ddp->stages[s], next);
@@ -191,7 +178,7 @@ sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options)
     sl_status status =
         sl_group_broadcast(ddp->group, first, own.parameters * DESCRIPTION_WORDS, SL_I64, 0, NULL);
     if (status == SL_OK)
-        status = agree_on_status(ddp->group, compare_descriptions(ddp, described, first));
+        status = sli_group_agree(ddp->group, compare_descriptions(ddp, described, first));
     free(described);
     return status;
 }

@@ -103,7 +103,7 @@ static void send_buckets(void *argument)
         sl_error_context(status, "gradients of stage %d, bucket %d: ", next->ddp.stage,
                          next->ddp.index);
         sli_failure_raise(&reducer->failure, 0, status);
-        (void)sli_group_break(reducer->group, status);
+        (void)sli_group_check(reducer->group, status);
         return;
     }
 }
@@ -213,7 +213,7 @@ sl_status sli_reducer_end(sli_reducer *reducer)
 
 void sli_reducer_abort(sli_reducer *reducer, sl_status error)
 {
-    (void)sli_group_break(reducer->group, error);
+    (void)sli_group_check(reducer->group, error);
     pthread_mutex_lock(&reducer->lock);
     reducer->aborted = true;
     pthread_cond_signal(&reducer->changed);

@@ -95,7 +95,7 @@ sl_status sli_zero_exchange(sl_zero *zero)
 
 sl_status sli_zero_abort(const sl_zero *zero, sl_status error)
 {
-    return sli_group_break(zero->group, error);
+    return sli_group_check(zero->group, error);
 }
 
 sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
@@ -133,18 +133,12 @@ static sl_status send_shard(const sl_zero *zero, int from, int to, int bucket, i
 /* An error of rank `to` is every rank's: none may send what is not received. */
 static sl_status create_whole(const sl_zero *zero, int to, sl_optimizer **whole)
 {
-    sl_status own = SL_OK;
+    sl_status status = SL_OK;
     if (zero->rank == to)
-        own = sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole);
-    sli_error_copy error;
-    int32_t any = (int32_t)sli_error_save(&error, own);
-    SL_TRY(sl_group_broadcast(zero->group, &any, 1, SL_I32, to, NULL));
-    if (zero->rank != to && any != SL_OK)
-        return sl_error((sl_status)any,
-                        "sl_zero_consolidate: rank %d could not create the optimizer", to);
-    if (zero->rank == to && own == SL_OK)
+        status = sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole);
+    if (*whole)
         sli_optimizer_copy_steps(*whole, zero->own);
-    return sli_error_restore(&error);
+    return sli_group_agree(zero->group, status);
 }
 
 sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)

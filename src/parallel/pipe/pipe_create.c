@@ -330,10 +330,9 @@ static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
     SL_TRY(sli_group_check_host(group, "sl_pipe_create"));
     SL_TRY(sli_group_agree(group, status));
     int *ranks = malloc((size_t)pipe->stage_count * sizeof *ranks);
-    if (!ranks) {
-        status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a list of stages");
-        return sli_group_break(group, status);
-    }
+    if (!ranks)
+        return sli_group_check(group, sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a "
+                                                              "list of stages"));
     for (int i = 0; i < pipe->stage_count; i++)
         ranks[i] = pipe->stages[i].group_rank;
     status = sli_pipe_group_create(group, ranks, pipe->stage_count, &pipe->failure, &pipe->group);

@@ -176,7 +176,7 @@ static sl_status exchange_shards(const sl_pipe_optimizer *optimizer)
     for (int s = 0; s < optimizer->stages && status == SL_OK; s++)
         if (optimizer->stage[s].zero)
             status = sli_zero_exchange(optimizer->stage[s].zero);
-    return optimizer->ddp ? sli_ddp_agree(optimizer->ddp, status) : status;
+    return sli_pipe_agree(optimizer->ddp ? optimizer->pipe : NULL, status);
 }
 
 sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double clip, double *norm)
@@ -219,8 +219,7 @@ sl_status sli_pipe_optimizer_gather(sl_pipe_optimizer *optimizer)
     for (int s = 0; s < optimizer->stages && status == SL_OK; s++)
         if (optimizer->stage[s].zero)
             status = sl_zero_consolidate(optimizer->stage[s].zero, 0, &optimizer->stage[s].whole);
-    if (optimizer->ddp)
-        status = sli_ddp_agree(optimizer->ddp, status);
+    status = sli_pipe_agree(optimizer->ddp ? optimizer->pipe : NULL, status);
     if (status != SL_OK)
         sli_pipe_optimizer_release(optimizer);
     return status;

@@ -203,8 +203,7 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
     sl_status status = sli_tensors_of_model(pipe, &tensors);
     if (status == SL_OK)
         status = sli_tensors_open(&tensors, true);
-    if (group)
-        status = sli_group_agree(group, status);
+    status = sli_group_agree(group, status);
     if (status == SL_OK && group)
         status = sli_group_agree(group, write_together(group, path, &tensors, model, vocab));
     else if (status == SL_OK)
@@ -233,9 +232,8 @@ static sl_status try_write(const sl_pipe *pipe, const char *path)
 sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
 {
     sl_group *group = sl_pipe_group(pipe);
-    if (!group)
-        return try_write(pipe, path);
-    return sli_group_agree(group, sl_group_rank(group) == 0 ? try_write(pipe, path) : SL_OK);
+    bool writes = !group || sl_group_rank(group) == 0;
+    return sli_group_agree(group, writes ? try_write(pipe, path) : SL_OK);
 }
 
 /* ---- Loading ------------------------------------------------------------------------------ */

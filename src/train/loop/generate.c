@@ -155,8 +155,7 @@ static sl_status copy_output(sl_pipe *pipe, const sl_tensor *output, int64_t pos
         status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", count);
     else if (output)
         status = read_last(output, positions, *logits);
-    if (group)
-        status = sli_group_agree(group, status);
+    status = sli_group_agree(group, status);
     return status == SL_OK && group
                ? sl_pipe_abort(pipe, sl_group_broadcast(group, *logits, count, SL_F32,
                                                         (int)found[1], NULL))
@@ -172,8 +171,7 @@ static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_
     sl_tensor *input, *output = NULL;
     *logits = NULL;
     sl_status status = create_input(pipe, ids, rows, length, &input);
-    if (sl_pipe_group(pipe))
-        status = sli_group_agree(sl_pipe_group(pipe), status);
+    status = sli_group_agree(sl_pipe_group(pipe), status);
     batch.input = input;
     if (status == SL_OK)
         status = sl_pipe_forward(pipe, &batch, &output);
@@ -283,8 +281,7 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
     sl_status status = SL_OK;
     if (count > 0)
         status = create_cache(pipe, options, *length + count - 1, &batch.cache);
-    if (sl_pipe_group(pipe))
-        status = sli_group_agree(sl_pipe_group(pipe), status);
+    status = sli_group_agree(sl_pipe_group(pipe), status);
     for (int64_t i = 0; i < count && status == SL_OK; i++)
         status = append_token(pipe, &batch, options, &candidates, ids, length);
     free(candidates);

@@ -134,8 +134,7 @@ sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
     sl_group *groups[] = {replica->all, replica->group, replica->pipe_group};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) /* `all` first: its error names this
                                                                    rank as the cause */
-        if (groups[i])
-            (void)sli_group_break(groups[i], error);
+        (void)sli_group_check(groups[i], error);
     if (replica->pipe) {
         sli_error_copy own; /* the pipe may have broken before, by another one */
         sli_error_save(&own, error);
@@ -143,8 +142,7 @@ sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
         (void)sli_error_restore(&own);
     }
     for (int s = 0; replica->ddp && s < sl_pipe_stages(replica->pipe); s++)
-        if (sl_ddp_group(replica->ddp, s))
-            (void)sli_group_break(sl_ddp_group(replica->ddp, s), error);
+        (void)sli_group_check(sl_ddp_group(replica->ddp, s), error);
     return error;
 }
 

@@ -341,10 +341,9 @@ static sl_status abort_group(sl_group *group, sl_status error)
 {
     sli_error_copy own;
     sli_error_save(&own, error);
-    (void)sli_group_break(group, error);
-    sl_status first = sl_group_barrier(group, NULL);
+    error = sli_group_first_error(group, error);
     bool names_less = sli_error_rank() != SLI_NO_RANK && own.rank == SLI_NO_RANK;
-    return first == SL_OK || names_less ? sli_error_restore(&own) : first;
+    return names_less ? sli_error_restore(&own) : error;
 }
 
 sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_rank,

@@ -22,7 +22,7 @@ static void break_link(sli_link *link, sl_status status)
         return;
     sli_error_save(&link->broken, status);
     sli_failure_raise(link->failure, SLI_FAILURE_OF_LINK, status);
-    (void)sli_group_break(link->group, status);
+    (void)sli_group_check(link->group, status);
     sli_link_wake_ranks(link);
 }
 

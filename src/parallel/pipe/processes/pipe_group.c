@@ -72,7 +72,7 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
     else
         status = connect_ranks(group, from, stage_ranks, stages);
     if (status != SL_OK) {
-        (void)sli_group_break(from, status);
+        (void)sli_group_check(from, status);
         sli_pipe_group_destroy(&group);
     }
     *out = group;
@@ -104,7 +104,7 @@ static sl_status break_group(sli_pipe_group *group, sl_status status)
     int failed = sli_group_error_rank(group->group);
     if (failed >= 0)
         status = sl_error(status, "%s (%s)", sl_error_text(), group->names[failed]);
-    return sli_group_break(group->group, sli_link_break(group->link, status));
+    return sli_group_check(group->group, sli_link_break(group->link, status));
 }
 
 sl_status sl_pipe_abort(sl_pipe *pipe, sl_status error)
@@ -345,4 +345,12 @@ sl_status sli_pipe_group_end(sli_pipe_group *group, bool ran_table, double *busy
     sli_error_save(&result, agree_on_failure(group, ran_table, busy_seconds));
     (void)sli_failure_take(group->failure); /* what came after this rank's own end */
     return sli_error_restore(&result);
+}
+
+sl_status sli_pipe_agree(const sl_pipe *pipe, sl_status status)
+{
+    if (!pipe || !pipe->group)
+        return status;
+    sli_failure_raise(pipe->group->failure, 0, status);
+    return sli_pipe_group_end(pipe->group, false, NULL);
 }

@@ -39,6 +39,10 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe);
  */
 sl_status sli_pipe_group_end(sli_pipe_group *group, bool ran_table, double *busy_seconds);
 
+/* Called by every process of the pipe with its own status: all return the first one's error. Where
+ * there are no others, or no pipe (NULL), it is `status`. */
+sl_status sli_pipe_agree(const sl_pipe *pipe, sl_status status);
+
 /* Rank `root`'s data on every rank; data from one rank to another; and sums, in which one rank's
  * term alone is not 0. */
 sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,

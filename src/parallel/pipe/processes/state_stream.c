@@ -81,8 +81,7 @@ sl_status sli_state_stream_end(sli_state_stream *stream, sl_status status)
     for (int r = 1; r < sl_group_size(stream->group); r++) {
         sl_status sent =
             sl_group_send(stream->group, &none, REQUEST_WORDS, SL_I64, r, TAG_INDEX, NULL);
-        if (sent != SL_OK)
-            (void)sli_group_break(stream->group, sent); /* rank r waits for it */
+        (void)sli_group_check(stream->group, sent); /* rank r waits for it */
         if (own.status == SL_OK)
             sli_error_save(&own, sent);
     }
@@ -106,8 +105,7 @@ static sl_status send_item(const sli_state_stream *stream, const sl_safetensors_
     }
     sl_status status =
         sl_group_send(stream->group, &report, REPORT_WORDS, SL_I32, 0, TAG_REPORT, NULL);
-    if (status != SL_OK)
-        return sli_group_break(stream->group, status);
+    SL_TRY(sli_group_check(stream->group, status));
     return sli_error_restore(&report);
 }
 
