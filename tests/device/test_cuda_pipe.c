@@ -204,6 +204,29 @@ static void ids_that_the_model_lacks_are_named(void **state)
     assert_true(loss == first);
 }
 
+/* Of ids that the host has written it knows that they fit, so that it need not wait for the device;
+ * but not of those that are copied over them, at once or in a view. */
+static void ids_that_are_copied_are_checked_anew(void **state)
+{
+    job *j = *state;
+    const sl_shape one = sl_shape_1d(1);
+    const int32_t wrong[] = {TOKENS};
+    sl_tensor *other, *view;
+    double loss;
+    check_ok(sl_tensor_create(j->devices[0], SL_MEMORY_WORKSPACE, SL_I32, sl_tensor_shape(j->input),
+                              &other));
+    write_ids(other, TOKENS);
+    check_ok(sl_tensor_copy(j->input, other));
+    check_error(train(j, &loss), SL_ERR_INVALID, "token id 5 at [1, 2] is not in 0 .. 4");
+    write_ids(j->input, -1);
+    check_ok(train(j, &loss));
+    check_ok(sl_tensor_view(j->input, 0, &one, &view));
+    check_ok(sl_tensor_write(view, wrong));
+    check_error(train(j, &loss), SL_ERR_INVALID, "token id 5 at [0, 0] is not in 0 .. 4");
+    sl_tensor_destroy(&view);
+    sl_tensor_destroy(&other);
+}
+
 /* ---- Copies from the host --------------------------------------------------------------- */
 
 /* More than the ring of pinned memory has room for, in sizes that do not divide it; and many at
@@ -239,8 +262,8 @@ static void pageable_memory_goes_through_pinned_memory(void **state)
 
 /* ---- Panels of logits ------------------------------------------------------------------- */
 
-/* Two panels, of 65 and 64 rows. A row is no multiple of 16 bytes. */
-enum { PANELS = 2, PANEL_ROWS = 129, PANEL_WIDTH = 2, CLASSES = 131075 };
+/* Two panels, of 65 and 64 rows. A row of logits is padded to a multiple of 64 elements. */
+enum { PANELS = 2, PANEL_ROWS = 129, PANEL_WIDTH = 2, CLASSES = 131075, PADDED_CLASSES = 131136 };
 
 typedef struct panel_step {
     double loss;
@@ -305,7 +328,9 @@ static void panels_of_logits_match_the_cpus(void **state)
         double bound = precision == SL_PRECISION_F32 ? 1e-5 : 1e-2;
         panel_step cpu = step_in_panels("cpu:0", "zb-h1", precision);
         long before = cuda->entropy_launches;
+        cuda->longest_row = 0;
         panel_step deferred = step_in_panels("cuda:0", "zb-h1", precision);
+        assert_int_equal(cuda->longest_row, PADDED_CLASSES);
         assert_int_equal(cuda->entropy_launches - before, PANELS);
         check_step(&deferred, &cpu, bound);
         free(cpu.gradients);
@@ -479,6 +504,7 @@ int cuda_pipe_tests(void)
         cmocka_unit_test_setup_teardown(the_loss_of_a_panel_waits_for_nothing, open_job, close_job),
         cmocka_unit_test_setup_teardown(pools_of_a_pipes_gpus_stay_closed, open_job, close_job),
         cmocka_unit_test_setup_teardown(ids_that_the_model_lacks_are_named, open_job, close_job),
+        cmocka_unit_test_setup_teardown(ids_that_are_copied_are_checked_anew, open_job, close_job),
         cmocka_unit_test(shards_of_weights_stay_on_the_gpus_with_nccl),
         cmocka_unit_test(pools_are_opened_for_nccl_between_threads),
         cmocka_unit_test(copies_that_arrive_as_zeros_refuse_nccl_between_threads),

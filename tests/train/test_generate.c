@@ -111,6 +111,61 @@ static void cache_does_not_change_the_text(void **state)
     check_text_without_cache(&(sl_generate_options){.context = ROOM - 1}, 1);
 }
 
+/* Positions that a model runs over. */
+static sl_status count_positions(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                 sl_tensor **out)
+{
+    (void)pass;
+    *(int64_t *)sl_module_state(module) += sl_tensor_shape(in)->size[1];
+    return sl_tensor_alias(in, out);
+}
+
+static sl_status give_gradient_on(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                  sl_tensor **grad_in)
+{
+    (void)module;
+    (void)pass;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+}
+
+static bool always(const sl_module *module)
+{
+    (void)module;
+    return true;
+}
+
+static void keep_counter(void *state)
+{
+    (void)state;
+}
+
+static int64_t positions_of_a_text(int64_t context)
+{
+    static const sl_module_ops ops = {.type = "Counter",
+                                      .forward = count_positions,
+                                      .backward = give_gradient_on,
+                                      .can_continue = always,
+                                      .destroy_state = keep_counter};
+    int32_t ids[ROOM];
+    int64_t positions = 0;
+    sl_module *model, *last;
+    check_ok(sl_transformer_lm_create(&small_model_options, &model));
+    check_ok(sl_module_create(&ops, &positions, &last));
+    check_ok(sl_sequential_append(&model, SL_OK, &last));
+    test_pipe pipe = open_pipe(model, NULL, (sl_pipe_options){.stages = 1, .seed = 3}, 1, 1);
+    generate(&pipe, &(sl_generate_options){.context = context}, ids);
+    close_pipe(&pipe);
+    return positions;
+}
+
+/* The prompt once, and then each new token alone; behind the context, all of it for each token. */
+static void each_token_costs_one_position_within_the_context(void **state)
+{
+    (void)state;
+    assert_int_equal(positions_of_a_text(100), ROOM - 1);
+    assert_int_equal(positions_of_a_text(10), 10 + (ROOM - 11) * 10);
+}
+
 /* The frequencies of many draws after the prompt, against softmax(logits / temperature) over the
  * candidates. */
 static void check_draws(double temperature, int top_k)
@@ -195,6 +250,7 @@ int generate_tests(void)
         cmocka_unit_test(one_candidate_is_greedy),
         cmocka_unit_test(seed_decides_the_text_in_every_pipe),
         cmocka_unit_test(cache_does_not_change_the_text),
+        cmocka_unit_test(each_token_costs_one_position_within_the_context),
         cmocka_unit_test(draws_follow_the_models_distribution),
         cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(output_that_is_no_number_is_an_error),

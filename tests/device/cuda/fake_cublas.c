@@ -77,6 +77,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
     if (ld < (int64_t)rows)
         return CUBLAS_STATUS_INVALID_VALUE;
     *out = calloc(1, sizeof **out);
+    if (ld > fake_cuda()->longest_row)
+        fake_cuda()->longest_row = ld;
     matrix made = {type == CUDA_R_16BF, rows, columns, ld};
     memcpy(*out, &made, sizeof made);
     return CUBLAS_STATUS_SUCCESS;
