@@ -30,6 +30,9 @@ except ImportError as missing:
 from records import distance, run_driver
 
 TOLERANCE = 1e-5
+# Of wide models, whose first attention has scores in the hundreds: PyTorch in single precision is off
+# by up to 1.7e-4 there.
+WIDE_TOLERANCE = 2e-4
 SEED = int(os.environ.get("SLUICE_TEST_SEED", 7))
 
 
@@ -195,7 +198,7 @@ class Training(unittest.TestCase):
                          torch.randint(options["ntokens"], shape)))
         return made
 
-    def check(self, options, forward=None, model=None, prefix=lambda name: name):
+    def check(self, options, forward=None, model=None, prefix=lambda name: name, tolerance=TOLERANCE):
         model = model or build(options)
         if options["freeze"] >= 0:
             model[options["freeze"]].requires_grad_(False)
@@ -213,13 +216,19 @@ class Training(unittest.TestCase):
             mapped = f"{kind}.{prefix(rest)}" if kind in ("grad", "value") else name
             off = distance(got[mapped], value)
             self.farthest = max(self.farthest, off)
-            self.assertLessEqual(off, TOLERANCE, f"{mapped}, seed {SEED}, {options}")
+            self.assertLessEqual(off, tolerance, f"{mapped}, seed {SEED}, {options}")
         self.assertEqual(len(got), len(expected))
 
     def test_plain_sgd_with_each_mask_and_number_of_stages(self):
         for mask in ("causal", "none"):
             for stages in (1, 2, 3):
                 self.check(self.draw(mask=mask, stages=stages))
+
+    def test_wide_models(self):
+        for nhead in (1, 2, 3):
+            emsize = nhead * 2 * self.random.randint(40, 120)
+            self.check(self.draw(emsize=emsize, nhead=nhead, nhid=self.random.randint(100, 600)),
+                       tolerance=WIDE_TOLERANCE)
 
     def test_post_norm_relu_as_in_the_tutorials(self):
         for stages in (1, 2, 3):
