@@ -81,9 +81,16 @@ static void compare(contest *run)
         ours = our < ours ? our : ours;
         theirs = their < theirs ? their : theirs;
     }
+    double kib = (double)run->count * sizeof *run->data / 1024;
     if (sl_group_rank(run->group) == 0)
-        printf("%10.2f KiB %12.1f us %12.1f us %7.2f\n", (double)run->count * 4 / 1024, ours * 1e6,
-               theirs * 1e6, bench_median(ratios, ROUNDS));
+        printf("| %g %s | %.1f us | %.1f us | %.2f |\n",
+               kib < 1      ? 1024 * kib
+               : kib < 1024 ? kib
+                            : kib / 1024,
+               kib < 1      ? "bytes"
+               : kib < 1024 ? "KiB"
+                            : "MiB",
+               ours * 1e6, theirs * 1e6, bench_median(ratios, ROUNDS));
 }
 
 static sl_status compare_sizes(sl_group *group, int64_t most_bytes, void (*rival)(contest *))
@@ -105,19 +112,13 @@ static sl_status run_local(sl_group *group, void *arg)
     return compare_sizes(group, *most_bytes, touch);
 }
 
-static void print_head(const char *backend, int ranks, const char *rival)
-{
-    printf("%s, %d ranks\n%14s %15s %15s %7s\n", backend, ranks, "size", "all_reduce", rival,
-           "ratio");
-}
-
 static int bench_mpi(int64_t most_bytes)
 {
 #ifdef SLUICE_BENCH_MPI
     sl_group *group;
     bench_check(sl_group_create_mpi(NULL, &group));
     if (sl_group_rank(group) == 0)
-        print_head("mpi", sl_group_size(group), "MPI_Allreduce");
+        bench_heading("| size | `mpi` | `MPI_Allreduce` | ratio |");
     bench_check(compare_sizes(group, most_bytes, bare));
     sl_group_destroy(&group);
     return 0;
@@ -139,7 +140,7 @@ int main(int count, char **words)
     }
     if (mpi)
         return bench_mpi(most_bytes);
-    print_head("local", ranks, "memory");
+    bench_heading("| size | `local` | memory | ratio |");
     bench_check(sl_spawn(run_local, &most_bytes, ranks, NULL));
     return 0;
 }

@@ -105,15 +105,21 @@ static void compare(long emsize, long nlayers, long nhead, int steps)
     setup.chunks = CHUNKS;
     int chosen = choose_cut(&setup, &profile_seconds);
     measure_cuts(&setup, steps, medians);
+    char heading[1024];
+    int used = snprintf(heading, sizeof heading, "| emsize |");
+    for (int cut = 1; cut < modules; cut++)
+        used += snprintf(heading + used, sizeof heading - (size_t)used, " %d, %d |", cut,
+                         modules - cut);
+    snprintf(heading + used, sizeof heading - (size_t)used,
+             " chosen | its step, of the best one's | the profile, in steps |");
+    bench_heading(heading);
+    printf("| %ld |", emsize);
     for (int cut = 1; cut < modules; cut++) {
-        printf("emsize %ld: %d modules, then %d: %.1f ms%s\n", emsize, cut, modules - cut,
-               1e3 * medians[cut], cut == chosen ? " (chosen)" : "");
+        printf(" %.0f ms |", 1e3 * medians[cut]);
         best = medians[cut] < medians[best] ? cut : best;
     }
-    printf("{\"bench\":\"balance\",\"emsize\":%ld,\"nlayers\":%ld,\"chosen\":%d,\"best\":%d,"
-           "\"chosen_ms\":%.2f,\"best_ms\":%.2f,\"ratio\":%.4f,\"profile_steps\":%.2f}\n",
-           emsize, nlayers, chosen, best, 1e3 * medians[chosen], 1e3 * medians[best],
-           medians[chosen] / medians[best], profile_seconds / medians[chosen]);
+    printf(" %d, %d | %.3f | %.2f |\n", chosen, modules - chosen, medians[chosen] / medians[best],
+           profile_seconds / medians[chosen]);
     fflush(stdout);
 }
 

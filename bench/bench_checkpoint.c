@@ -98,8 +98,8 @@ static double load(const char *path, const sl_safetensors_item *items)
 static void print_rate(const char *what, double *seconds, double *plain, size_t bytes)
 {
     double ours = bench_median(seconds, ROUNDS), theirs = bench_median(plain, ROUNDS);
-    printf("%-28s %8.0f MB/s   plain %8.0f MB/s   %.2f of it (median of %d)\n", what,
-           1e-6 * (double)bytes / ours, 1e-6 * (double)bytes / theirs, theirs / ours, ROUNDS);
+    printf("| %s | %.0f MB/s | %.0f MB/s | %.2f |\n", what, 1e-6 * (double)bytes / ours,
+           1e-6 * (double)bytes / theirs, theirs / ours);
 }
 
 static void bench_bytes(const char *directory, size_t bytes)
@@ -129,8 +129,9 @@ static void bench_bytes(const char *directory, size_t bytes)
         loading[round] = load(path, items);
         remove_tree(path);
     }
-    print_rate("saving (write, fsync)", saving, writing, bytes);
-    print_rate("loading (from the cache)", loading, reading, bytes);
+    bench_heading("| | sluice | plain | ratio |");
+    print_rate("saving", saving, writing, bytes);
+    print_rate("loading", loading, reading, bytes);
     free(data);
 }
 
@@ -142,7 +143,7 @@ enum { MOST_REPLICAS = 2 };
 typedef struct record {
     const sl_pipe *pipe;
     double start, end;
-    uint64_t optimizer_bytes, optimizer_peak;
+    uint64_t optimizer_peak;
     double copy_seconds;
     int saved, failed;
 } record;
@@ -151,7 +152,6 @@ static void read_memory(record *of)
 {
     sl_memory_stats stats;
     sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
-    of->optimizer_bytes = stats.current_bytes[SL_MEMORY_OPTIMIZER];
     of->optimizer_peak = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
 }
 
@@ -221,12 +221,6 @@ static void run_training(const char *text, const char *checkpoints, bool zero, i
     demand(of[0].failed == 0, "a save failed");
 }
 
-static void print_state(const char *what, const record *of)
-{
-    printf("  %s: %.2f MiB of optimizer's state, %.2f MiB at most\n", what,
-           (double)of->optimizer_bytes / (1 << 20), (double)of->optimizer_peak / (1 << 20));
-}
-
 /* The same training without and with saves, alternately. */
 static void bench_training(const char *text, const char *checkpoints, const char *what, bool zero,
                            int replicas)
@@ -241,14 +235,12 @@ static void bench_training(const char *text, const char *checkpoints, const char
         remove_tree(checkpoints);
     }
     double alone = bench_median(without, ROUNDS), saving = bench_median(with, ROUNDS);
-    printf("%s, saved every 20 steps: %.2f ms a step, %.2f ms without: %+.1f%%\n", what,
-           10 * saving, 10 * alone, 100 * (saving / alone - 1));
-    printf("  the copies: %.2f ms of each 20 steps\n", 1e3 * of[0].copy_seconds / of[0].saved);
-    for (int r = 0; r < replicas; r++) {
-        char name[32];
-        snprintf(name, sizeof name, "replica %d", r);
-        print_state(name, &of[r]);
-    }
+    uint64_t most = of[0].optimizer_peak;
+    for (int r = 1; r < replicas; r++)
+        most = of[r].optimizer_peak > most ? of[r].optimizer_peak : most;
+    printf("| %s | %.1f ms | %.1f%% | %.1f ms | %.2f MiB |\n", what, 10 * alone,
+           100 * (saving / alone - 1), 1e3 * of[0].copy_seconds / of[0].saved,
+           (double)most / (1 << 20));
 }
 
 static void bench_trainings(const char *directory)
@@ -257,9 +249,12 @@ static void bench_trainings(const char *directory)
     snprintf(text, sizeof text, "%s/text", directory);
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
     bench_check(sli_synthetic_write(text, &(sli_synthetic_options){.train_tokens = 200000}));
-    bench_training(text, checkpoints, "training", false, 1);
-    bench_training(text, checkpoints, "two replicas, each with all of the state", false, 2);
-    bench_training(text, checkpoints, "two replicas with --zero", true, 2);
+    printf("\n");
+    bench_heading(
+        "| | a step without saving | slower by | copy | optimizer's state of a replica, at most |");
+    bench_training(text, checkpoints, "one replica", false, 1);
+    bench_training(text, checkpoints, "two replicas", false, 2);
+    bench_training(text, checkpoints, "two with `--zero`", true, 2);
 }
 
 int main(int argc, char **argv)

@@ -170,23 +170,18 @@ static figures measure(const bench_setup *setup, int steps)
     return out;
 }
 
-static void report(const bench_setup *setup, figures *two, int steps)
+static void report(figures *two, int steps)
 {
     double synced = bench_median(two->synced, steps), alone = bench_median(two->alone, steps);
     double waited = bench_median(two->waited, steps), reduced = bench_median(two->reduced, steps);
     double one = bench_median(two->one, steps);
-    printf("emsize %d, %d layers, %d replicas: step %.1f ms, exchange %.1f ms, of it not hidden "
-           "%.1f ms: %.1f%% of the step; steps without exchange %.1f ms\n",
-           (int)setup->model.emsize, (int)setup->model.nlayers, REPLICAS, 1e3 * synced,
-           1e3 * reduced, 1e3 * waited, 100 * waited / synced, 1e3 * alone);
-    printf("%d replicas x 1 core: %.0f tokens/s; 1 replica x %d cores: %.0f tokens/s: ratio %.3f\n",
-           REPLICAS, (double)(setup->batch * setup->bptt) / synced, REPLICAS,
-           (double)(setup->batch * setup->bptt) / one, one / synced);
-    printf("{\"bench\":\"ddp\",\"emsize\":%d,\"nlayers\":%d,\"step_ms\":%.2f,\"exchange_ms\":%.2f,"
-           "\"not_hidden_ms\":%.2f,\"not_hidden_share\":%.4f,\"step_without_exchange_ms\":%.2f,"
-           "\"one_replica_ms\":%.2f,\"ratio\":%.4f}\n",
-           (int)setup->model.emsize, (int)setup->model.nlayers, 1e3 * synced, 1e3 * reduced,
-           1e3 * waited, waited / synced, 1e3 * alone, 1e3 * one, one / synced);
+    bench_heading(
+        "| DDP | a step | exchange | of it not hidden | of the step | without exchange | ratio of "
+        "speeds |");
+    printf("| `sl_ddp`, %d ranks x 1 core | %.0f ms | %.0f ms | %.0f ms | %.1f%% | %.0f ms | %.3f "
+           "|\n\n",
+           REPLICAS, 1e3 * synced, 1e3 * reduced, 1e3 * waited, 100 * waited / synced, 1e3 * alone,
+           one / synced);
 }
 
 /* ---- DataParallel ----------------------------------------------------------------------- */
@@ -301,15 +296,12 @@ static void compare_devices(bench_setup *setup, int steps)
     }
     double single = bench_median(alone, steps), both = bench_median(together, steps);
     double copy = bench_median(copies, steps);
-    printf("emsize %d, %d layers: one device of two cores %.1f ms a step; two devices of one core "
-           "%.1f ms, of it copying weights at most %.1f ms; peak %.0f MiB on the first device, "
-           "%.0f MiB on the second\n",
-           (int)setup->model.emsize, (int)setup->model.nlayers, 1e3 * single, 1e3 * both,
-           1e3 * copy, peak_mib(&two, 0), peak_mib(&two, 1));
-    printf("{\"bench\":\"data_parallel\",\"emsize\":%d,\"nlayers\":%d,\"one_device_ms\":%.2f,"
-           "\"two_devices_ms\":%.2f,\"copy_ms\":%.2f,\"peak_mib\":[%.1f,%.1f],\"ratio\":%.4f}\n",
-           (int)setup->model.emsize, (int)setup->model.nlayers, 1e3 * single, 1e3 * both,
-           1e3 * copy, peak_mib(&two, 0), peak_mib(&two, 1), single / both);
+    bench_heading(
+        "| DataParallel | a step | copies of weights, at most | peak of the first device | of the "
+        "second | ratio of speeds |");
+    printf("| `sl_data_parallel`, 2 devices x 1 core | %.0f ms | %.0f ms | %.0f MiB | %.0f MiB | "
+           "%.3f |\n",
+           1e3 * both, 1e3 * copy, peak_mib(&two, 0), peak_mib(&two, 1), single / both);
     close_trainer(&one);
     close_trainer(&two);
 }
@@ -328,7 +320,7 @@ int main(int argc, char **argv)
     }
     bench_setup setup = bench_setup_lm(emsize, nlayers, nhead);
     figures two = measure(&setup, (int)steps);
-    report(&setup, &two, (int)steps);
+    report(&two, (int)steps);
     compare_devices(&setup, (int)steps);
     return 0;
 }

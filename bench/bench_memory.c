@@ -80,16 +80,9 @@ static void measure(bench_setup setup)
         double predicted =
             (double)(held * bytes.saved + (under_way - held) * bytes.input + bytes.output);
         double measured = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS];
-        printf("%-4s %-5s %-11s stage %d: peak activations %8.2f MiB, predicted %8.2f MiB, "
-               "measured/predicted %.3f\n",
-               sl_precision_names[setup.precision], setup.schedule,
-               sl_recompute_name(setup.recompute), s, measured / 1048576, predicted / 1048576,
-               measured / predicted);
-        printf("{\"bench\":\"memory\",\"precision\":\"%s\",\"schedule\":\"%s\","
-               "\"checkpoint\":\"%s\",\"stage\":%d,"
-               "\"peak_bytes\":%.0f,\"predicted_bytes\":%.0f,\"ratio\":%.4f}\n",
-               sl_precision_names[setup.precision], setup.schedule,
-               sl_recompute_name(setup.recompute), s, measured, predicted, measured / predicted);
+        printf("| %s | %s | %s | %d | %.2f MiB | %.2f MiB |\n", sl_precision_names[setup.precision],
+               setup.schedule, sl_recompute_name(setup.recompute), s, measured / 1048576,
+               predicted / 1048576);
     }
     fflush(stdout);
     sl_simulation_clear(&simulation);
@@ -115,6 +108,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_memory: CHUNKS must be 1 to %d\n", MAX_MICROS);
         return 2;
     }
+    bench_heading("| precision | schedule | checkpoint | stage | peak | predicted |");
     static const char *const schedules[] = {"gpipe", "1f1b"};
     for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++)
         for (int schedule = 0; schedule < 2; schedule++)

@@ -176,10 +176,8 @@ static void report(dnnl_engine_t engine, dnnl_stream_t stream, const char *name,
     double copying = copying_seconds(engine, stream, size, tag, &plain);
     double packing = copying_seconds(engine, stream, size, tag, &packed);
     double after_all = after + packing, before_all = before + copying / 2; /* a copy serves two */
-    printf("%-16s %d x %3d x %5d x %5d: plain %8.3f ms, copying %7.3f ms; packed %8.3f ms, "
-           "packing %7.3f ms: %+.1f%%\n",
-           name, panels, (int)size[0], (int)size[1], (int)size[2], 1e3 * before, 1e3 * copying,
-           1e3 * after, 1e3 * packing, 100 * (after_all / before_all - 1));
+    printf("| %s | %.1f ms | %.1f ms | %.1f ms | %.1f ms | %.1f%% |\n", name, 1e3 * before,
+           1e3 * copying, 1e3 * after, 1e3 * packing, 100 * (after_all / before_all - 1));
     fflush(stdout);
     destroy_product(&plain);
     destroy_product(&packed);
@@ -200,9 +198,9 @@ static void report_width(dnnl_engine_t engine, dnnl_stream_t stream, int rows, i
         const int64_t forward[] = {rows / panels, weights[i].out, weights[i].in};
         const int64_t backward[] = {rows / panels, weights[i].in, weights[i].out};
         char name[64];
-        snprintf(name, sizeof name, "%d %s", width, weights[i].name);
+        snprintf(name, sizeof name, "%d | %s, forward", width, weights[i].name);
         report(engine, stream, name, panels, forward, dnnl_ba);
-        snprintf(name, sizeof name, "%d %s dx", width, weights[i].name);
+        snprintf(name, sizeof name, "%d | %s, gradient of the input", width, weights[i].name);
         report(engine, stream, name, panels, backward, dnnl_ab);
     }
 }
@@ -214,6 +212,7 @@ int main(void)
     omp_set_num_threads(1);
     check(dnnl_engine_create(&engine, dnnl_cpu, 0));
     check(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
+    bench_heading("| emsize | product | with the copy | the copy | packed | packing | longer by |");
     report_width(engine, stream, 700, 200, 200, 28782);
     report_width(engine, stream, 256, 768, 3072, 50257);
     report_width(engine, stream, 700, 1024, 1024, 28782);

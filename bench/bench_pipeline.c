@@ -61,19 +61,13 @@ static void report(contender *of, int steps, double one_f_one_b, double one_stag
     double excess = bench_median(of->excess, steps); /* sorted */
     double tokens = (double)(setup->batch * setup->bptt) / seconds;
     const char *name = setup->stages > 1 ? setup->schedule : "one stage";
-    printf("%-12s %8.1f ms (%.1f to %.1f)  %7.0f tokens/s", name, 1e3 * seconds,
-           1e3 * of->seconds[0], 1e3 * of->seconds[steps - 1], tokens);
+    printf("| %s | %.0f ms (%.0f to %.0f) | %.0f |", name, 1e3 * seconds, 1e3 * of->seconds[0],
+           1e3 * of->seconds[steps - 1], tokens);
     if (setup->stages > 1)
-        printf("  of 1f1b %.3f  of one stage %.3f  bubble %.3f  measured/simulated %.3f (%.3f to "
-               "%.3f)",
-               one_f_one_b / seconds, one_stage / seconds, bubble, excess, of->excess[0],
-               of->excess[steps - 1]);
-    printf("\n{\"bench\":\"pipeline\",\"emsize\":%d,\"nlayers\":%d,\"ntokens\":%d,\"chunks\":%d,"
-           "\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,\"tokens_per_s\":%.1f,"
-           "\"of_1f1b\":%.4f,\"of_one_stage\":%.4f,\"bubble\":%.4f,\"excess\":%.4f}\n",
-           (int)setup->model.emsize, (int)setup->model.nlayers, (int)setup->model.ntokens,
-           setup->chunks, sl_recompute_name(setup->recompute), name, 1e3 * seconds, tokens,
-           one_f_one_b / seconds, one_stage / seconds, bubble, excess);
+        printf(" %.2f | %.2f | %.3f | %.3f (%.3f to %.3f) |\n", one_f_one_b / seconds,
+               one_stage / seconds, bubble, excess, of->excess[0], of->excess[steps - 1]);
+    else
+        printf(" %.2f | 1 | | |\n", one_f_one_b / seconds);
 }
 
 static void compare(contender *list, int count, int steps)
@@ -85,6 +79,10 @@ static void compare(contender *list, int count, int steps)
     for (int i = 1; i < count; i++)
         if (strcmp(list[i].setup.schedule, "1f1b") == 0)
             one_f_one_b = bench_median(list[i].seconds, steps);
+    printf("runs: %d steps of each in turn\n\n", steps);
+    bench_heading(
+        "| schedule | step | tokens/s | speed / `1f1b`'s | speed / one stage's | bubble | "
+        "measured / simulated |");
     for (int i = 0; i < count; i++)
         report(&list[i], steps, one_f_one_b, one_stage);
 }

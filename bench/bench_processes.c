@@ -41,13 +41,16 @@ static void report(const bench_setup *setup, double *processes, double *threads,
     double apart = bench_median(processes, steps), together = bench_median(threads, steps);
     double ratio = bench_median(simulated, steps);
     int ranks = setup->stages / setup->virtual_stages;
-    printf("emsize %d, %d layers, %d chunks, %s: %d processes %.1f ms (%.1f to %.1f), as many "
-           "threads %.1f ms (%.1f to %.1f), rate of processes / of threads %.3f, "
-           "measured/simulated %.3f (%.3f to %.3f)\n",
-           (int)setup->model.emsize, (int)setup->model.nlayers, setup->chunks, setup->schedule,
-           ranks, 1e3 * apart, 1e3 * processes[0], 1e3 * processes[steps - 1], 1e3 * together,
-           1e3 * threads[0], 1e3 * threads[steps - 1], together / apart, ratio, simulated[0],
-           simulated[steps - 1]);
+    printf("runs: %d steps of each in turn\n\n", steps);
+    bench_heading(
+        "| emsize | layers | schedule | ranks | processes | threads | rate of processes / of "
+        "threads | measured / simulated |");
+    printf("| %d | %d | %s | %d | %.0f ms (%.0f to %.0f) | %.0f ms (%.0f to %.0f) | %.3f | %.3f "
+           "(%.3f to "
+           "%.3f) |\n\n",
+           (int)setup->model.emsize, (int)setup->model.nlayers, setup->schedule, ranks, 1e3 * apart,
+           1e3 * processes[0], 1e3 * processes[steps - 1], 1e3 * together, 1e3 * threads[0],
+           1e3 * threads[steps - 1], together / apart, ratio, simulated[0], simulated[steps - 1]);
     printf("{\"bench\":\"processes\",\"ranks\":%d,\"schedule\":\"%s\",\"ms\":%.2f,"
            "\"threads_ms\":%.2f,\"excess\":%.4f}\n",
            ranks, setup->schedule, 1e3 * apart, 1e3 * together, ratio);

@@ -33,15 +33,12 @@ int main(int argc, char **argv)
         &simulation));
     double end = bench_now();
     getrusage(RUSAGE_SELF, &usage);
-    printf("%s, %d ranks, %d micro-batches, %d actions: written in %.2f s, proven and simulated in "
-           "%.2f s; %.2f GB at most\n",
-           name, options.ranks, options.micros, simulation.entry_count, written - start,
-           end - written, (double)usage.ru_maxrss * 1024 / 1e9);
-    printf(
-        "{\"bench\":\"schedule\",\"schedule\":\"%s\",\"ranks\":%d,\"micros\":%d,\"seconds\":%.3f,"
-        "\"bytes\":%.0f,\"bubble\":%.6f}\n",
-        name, options.ranks, options.micros, end - start, (double)usage.ru_maxrss * 1024,
-        simulation.bubble);
+    bench_heading(
+        "| schedule | ranks | micro-batches | actions | written in | proven and simulated in | "
+        "at most |");
+    printf("| %s | %d | %d | %d | %.2f s | %.2f s | %.2f GB |\n", name, options.ranks,
+           options.micros, simulation.entry_count, written - start, end - written,
+           (double)usage.ru_maxrss * 1024 / 1e9);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&schedule);
     free(costs);

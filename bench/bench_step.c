@@ -30,16 +30,9 @@ static void compare_with_bound(int64_t emsize, int64_t nlayers, int64_t nhead)
         seconds[i] = bench_trainer_step(trainer);
     double after = bench_sgemm_rate(threads);
     bound = after > bound ? after : bound;
-    double median = bench_median(seconds, STEPS), tokens = (double)(setup.batch * setup.bptt);
-    printf("emsize %4d, %d layers, %d x %d tokens, %d threads: step %7.1f ms (best %7.1f), "
-           "%8.0f tokens/s, %6.1f GFLOP/s of %6.1f: ratio %.3f (best step %.3f)\n",
-           (int)emsize, (int)nlayers, (int)setup.batch, (int)setup.bptt, threads, 1e3 * median,
-           1e3 * seconds[0], tokens / median, 1e-9 * flop / median, 1e-9 * bound,
-           flop / median / bound, flop / seconds[0] / bound);
-    printf("{\"bench\":\"step\",\"emsize\":%d,\"nlayers\":%d,\"threads\":%d,\"ms\":%.2f,"
-           "\"tokens_per_s\":%.1f,\"gflops\":%.2f,\"sgemm_gflops\":%.2f,\"ratio\":%.4f}\n",
-           (int)emsize, (int)nlayers, threads, 1e3 * median, tokens / median, 1e-9 * flop / median,
-           1e-9 * bound, flop / median / bound);
+    double median = bench_median(seconds, STEPS);
+    printf("| %d | %d | %.0f ms | %.0f GFLOP/s | %.0f GFLOP/s | %.3f |\n", (int)emsize,
+           (int)nlayers, 1e3 * median, 1e-9 * flop / median, 1e-9 * bound, flop / median / bound);
     fflush(stdout);
     bench_trainer_destroy(trainer);
 }
@@ -73,6 +66,7 @@ int main(int argc, char **argv)
         measure_settings(argc, argv);
         return 0;
     }
+    bench_heading("| emsize | layers | step | rate | `dnnl_sgemm` | ratio |");
     compare_with_bound(1024, 4, 16);
     compare_with_bound(200, 2, 2);
     return 0;

@@ -73,15 +73,11 @@ static void report(measurement *of, int repeats)
     double megabytes = 1e-6 * (double)of->scanned.bytes;
     double load = bench_median(of->load_seconds, repeats);
     double scan = bench_median(of->scan_seconds, repeats);
-    printf(
-        "%.1f MB, %lld tokens, %d types, one core: %.1f MB/s (best %.1f); counting words between "
-        "white space alone: %.1f MB/s: ratio %.3f\n",
-        megabytes, (long long)of->tokens, of->types, megabytes / load,
-        megabytes / of->load_seconds[0], megabytes / scan, scan / load);
-    printf("{\"bench\":\"text\",\"megabytes\":%.3f,\"tokens\":%lld,\"types\":%d,"
-           "\"mb_per_s\":%.2f,\"scan_mb_per_s\":%.2f,\"ratio\":%.4f}\n",
-           megabytes, (long long)of->tokens, of->types, megabytes / load, megabytes / scan,
-           scan / load);
+    bench_heading(
+        "| tokens | types | tokenizer and vocabulary, on one core | counting words between white "
+        "space alone |");
+    printf("| %lld | %d | %.0f MB/s | %.0f MB/s |\n", (long long)of->tokens, of->types,
+           megabytes / load, megabytes / scan);
 }
 
 /* A corpus of ten megabytes in a new directory, whose name is written to `directory`. */

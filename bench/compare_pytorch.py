@@ -108,31 +108,38 @@ def run_sluice(args, case, *more):
 # ---- Comparisons ------------------------------------------------------------------------------
 
 
-def report(title, times, versions):
-    """times: [program's name][round] milliseconds; the first is sluice's."""
-    first = statistics.median(next(iter(times.values())))
-    print(f"{title}, PyTorch {versions}")
+def milliseconds(values):
+    return f"{statistics.median(values):,.0f} ms ({min(values):,.0f} to {max(values):,.0f})"
+
+
+def ratio(values, ours):
+    return f"{statistics.median(values) / statistics.median(ours):.2f} times as long"
+
+
+def report(case, times):
+    """times: [program's name][round] milliseconds; beside sluice's in the same precision."""
+    print(f"| emsize {case['emsize']}, {case['nlayers']} layers | a step | beside sluice in the same precision |\n"
+          "|---|---|---|")
     for name, values in times.items():
-        middle = statistics.median(values)
-        print(f"  {name:16} {middle:8,.0f} ms ({min(values):,.0f} to {max(values):,.0f})"
-              f"  {middle / first:.2f}")
-    print(json.dumps({"bench": "compare_pytorch", "case": title, "ms": times}), flush=True)
+        ours = times["sluice, bf16" if name.endswith("bf16") else "sluice"]
+        print(f"| {name} | {milliseconds(values)} | {'' if values is ours else ratio(values, ours)} |", flush=True)
 
 
 def compare_step(args, python, case):
-    times = {"sluice f32": [], "sluice bf16": []}
+    times = {"sluice": [], "sluice, bf16": []}
     for _ in range(args.rounds):
-        for precision in ("f32", "bf16"):
-            times["sluice " + precision].append(
-                run_sluice(args, case, "--devices", "cpu", "--precision", precision))
+        for name, precision in zip(times, ("f32", "bf16")):
+            times[name].append(run_sluice(args, case, "--devices", "cpu", "--precision", precision))
         theirs = run([python, str(HERE / "pytorch_lm.py"), *flags_of(args, case), "--stages", "1"],
                      environment(len(os.sched_getaffinity(0))))
-        for mode, milliseconds in theirs["ms"].items():
-            times.setdefault(mode, []).append(milliseconds)
-    report(f"emsize {case['emsize']}, {case['nlayers']} layers", times, theirs["version"])
+        for mode, step in theirs["ms"].items():
+            name = f"PyTorch, {mode.removesuffix(' f32').replace(' bf16', ', bf16')}"
+            times.setdefault(name, []).append(step)
+    report(case, times)
 
 
 def compare_pipelines(args, python, schedule):
+    """Prints a row: sluice beside PyTorch."""
     case = {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 4, "schedule": schedule}
     virtual = SCHEDULES[schedule]
     times = {"sluice": [], "PyTorch": []}
@@ -141,7 +148,8 @@ def compare_pipelines(args, python, schedule):
                                           str(2 * virtual), "--virtual", str(virtual)))
         theirs = run_ranks(python, flags_of(args, case))
         times["PyTorch"].append(theirs["ms"])
-    report(schedule, times, theirs["version"])
+    print(f"| {schedule} | {milliseconds(times['sluice'])} | {milliseconds(times['PyTorch'])} | "
+          f"{ratio(times['PyTorch'], times['sluice'])} |", flush=True)
 
 
 def compare_pipe(args, case):
@@ -153,8 +161,9 @@ def compare_pipe(args, case):
             theirs = run(["/usr/bin/python3", str(HERE / "pytorch_lm.py"), *flags],
                          environment(threads))
             times[f"{threads} thread{'s' if threads > 1 else ''}"].append(theirs["ms"]["eager"])
-    report(f"emsize {case['emsize']}, chunks {case['chunks']}, {case['checkpoint']}", times,
-           theirs["version"])
+    best = min(times["1 thread"], times["2 threads"], key=statistics.median)
+    print(f"| {case['emsize']} | {case['nlayers']} | {case['chunks']} | {case['checkpoint']} | "
+          f"{milliseconds(times['sluice'])} | {milliseconds(best)} | {ratio(best, times['sluice'])} |", flush=True)
 
 
 def main():
@@ -168,9 +177,12 @@ def main():
     parser.add_argument("--emsize", type=int, help="only the cases of this width")
     parser.add_argument("--schedule", choices=SCHEDULES, help="only this one")
     args = parser.parse_args()
+    print(f"runs: {args.rounds} runs of each program in turn\n")
     cases = [case for case in (PIPES if args.what == "pipe" else STEPS)
              if args.emsize in (None, case["emsize"])]
     if args.what == "pipe":
+        print("| emsize | layers | chunks | checkpoint | sluice | PyTorch's `Pipe` | beside sluice |\n"
+              "|---|---|---|---|---|---|---|")
         for case in cases:
             compare_pipe(args, case)
         return
@@ -179,6 +191,7 @@ def main():
         for case in cases:
             compare_step(args, python, case)
     else:
+        print("| schedule | sluice | PyTorch | beside sluice |\n|---|---|---|---|")
         for schedule in [args.schedule] if args.schedule else SCHEDULES:
             compare_pipelines(args, python, schedule)
 

@@ -3,15 +3,16 @@
     python3 bench/kill_ranks.py [--build build] [--layouts 4x1,2x2] [--kill-every 20] [-- OPTION...]
 
 For each layout, replicas x pipeline ranks: a run that is left alone, and one whose ranks are killed
-in turn with signal 9. A line gives the seconds from a death to the end of the next step that is new
-(median and range), and how much of the undisturbed run's throughput the other one keeps. Below it
-stands what the launcher says of its own. The weights of both runs must be the same, bit for bit.
+in turn with signal 9. A table has the seconds from a death to the end of the next step that is new, in
+the median, and how much of the undisturbed run's throughput the other one keeps; a second one what the
+launcher says of its own. The weights of both runs must be the same, bit for bit.
 The default model has 25 million parameters, 100 MB. OPTIONs go to sluice train.
 """
 import argparse
 import hashlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from jobs import family, find_programs, kill  # noqa: E402
 PROCESSES = 4
 MODEL = ("--emsize 512 --nhid 2048 --nhead 8 --nlayers 6 --bptt 35 --batch-size 4 --eval-max-batches 2 "
          "--eval-batch-size 4 --epochs 1 --optimizer adamw --lr 0.0003 --quiet").split()
+
+LOST = re.compile(r"job is where it was before: \S+ s were lost \((\S+) s noticing, (\S+) s restarting, "
+                  r"(\S+) s repeating (\d+|no) steps?\)")
 
 
 def new_steps(log, job):
@@ -89,17 +93,22 @@ def main():
     parser.add_argument("options", nargs="*")
     args = parser.parse_args()
     deaths = (args.steps - 1) // args.kill_every
+    causes = ["| layout | rank killed | noticing | restarting | repeating | steps repeated |", "|---|---|---|---|---|---|"]
+    print("| layout | undisturbed | kills | with them | throughput kept | time to the next new step |\n"
+          "|---|---|---|---|---|---|")
     for layout in args.layouts.split(","):
         with tempfile.TemporaryDirectory(prefix="sluice-kills-") as folder:
             subprocess.run([f"{args.build}/bin/sluice", "data", "--synthetic", f"{folder}/text", "--tokens", "2000000"],
                            stdout=subprocess.DEVNULL, check=True)
             alone, _, expected, _ = train(args, folder, "alone", layout, 0)
             seconds, lost, checksum, said = train(args, folder, "killed", layout, deaths)
-            print(f"{layout}: {args.steps} steps alone {alone:.1f} s, with {len(lost)} deaths {seconds:.1f} s: "
-                  f"{100 * alone / seconds:.1f}% of the throughput; next new step after {statistics.median(lost):.2f} s "
-                  f"({min(lost):.2f} to {max(lost):.2f})\n{said}", end="", flush=True)
+            print(f"| {layout} | {alone:.1f} s | {len(lost)} | {seconds:.1f} s | {100 * alone / seconds:.1f}% | "
+                  f"{statistics.median(lost):.2f} s |")
+            causes += [f"| {layout} | {rank} | {noticing} s | {restarting} s | {repeating} s | {steps} |"
+                       for rank, (noticing, restarting, repeating, steps) in enumerate(LOST.findall(said)[:len(lost)])]
             if checksum != expected:
                 sys.exit(f"{layout}: the weights differ from the undisturbed run's")
+    print("\n" + "\n".join(causes))
 
 
 main()

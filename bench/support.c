@@ -31,6 +31,14 @@ double bench_median(double *values, int count)
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+void bench_heading(const char *row)
+{
+    printf("%s\n|", row);
+    for (const char *c = strchr(row, '|') + 1; (c = strchr(c, '|')); c++)
+        printf("---|");
+    printf("\n");
+}
+
 void bench_check(sl_status status)
 {
     if (status == SL_OK)

@@ -15,6 +15,10 @@ double bench_median(double *values, int count);
  * and training-like shapes: the bound that training steps are held against. */
 double bench_sgemm_rate(int threads);
 
+/* Prints the heading of a table in Markdown, `| a | b |`, as bench/repeat.py and docs/figures have
+ * it; its rows follow. */
+void bench_heading(const char *row);
+
 /* Says what failed and ends the program with 1; does nothing when status is SL_OK. */
 void bench_check(sl_status status);
 

@@ -10,7 +10,6 @@ tensors' size. PyTorch is torch.distributed.pipelining over gloo between the sam
 same model, micro-batches and schedule (pytorch_lm.py). The programs run in turn. Needs root.
 """
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -23,7 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "hosts"))
 import network  # noqa: E402
-from compare_pytorch import SCHEDULES, TIMEOUT_SECONDS, environment, last_line, make_environment  # noqa: E402
+from compare_pytorch import SCHEDULES, TIMEOUT_SECONDS, environment, last_line, make_environment, milliseconds, ratio  # noqa: E402
 
 HOSTS = ("host1", "host2")
 
@@ -64,26 +63,17 @@ def run_pytorch(net, args, python, schedule):
         return last_line(finish(ranks)[0])
 
 
-def report(name, values, digits=0):
-    values = sorted(values)
-    print(f"  {name:30} {statistics.median(values):,.{digits}f} ({values[0]:,.{digits}f} to "
-          f"{values[-1]:,.{digits}f})")
-
-
 def compare(net, args, python, schedule):
     ours, theirs = [], []
     for _ in range(args.rounds):
         ours.append(run_sluice(net, args, schedule))
         if python:
             theirs.append(run_pytorch(net, args, python, schedule))
-    print(f"emsize {args.emsize}, {schedule}:")
-    report("sluice, two hosts, ms", [one["ms"] for one in ours])
-    report("sluice, two threads, ms", [one["threads_ms"] for one in ours])
-    report("sluice, measured/simulated", [one["excess"] for one in ours], 3)
-    if theirs:
-        report(f"PyTorch {theirs[0]['version']}, ms", [one["ms"] for one in theirs])
-    print(json.dumps({"bench": "two_hosts", "emsize": args.emsize, "schedule": schedule, "sluice": ours,
-                      "pytorch": theirs}), flush=True)
+    steps, excess = [one["ms"] for one in ours], [one["excess"] for one in ours]
+    pytorch = [one["ms"] for one in theirs]
+    beside = f"{milliseconds(pytorch)} | {ratio(pytorch, steps)}" if pytorch else " | "
+    print(f"| {args.emsize} | {schedule} | {milliseconds(steps)} | {milliseconds([one['threads_ms'] for one in ours])} | "
+          f"{statistics.median(excess):.3f} ({min(excess):.3f} to {max(excess):.3f}) | {beside} |", flush=True)
 
 
 def main():
@@ -112,6 +102,8 @@ def main():
         trips = [net.round_trip(*HOSTS) for _ in range(9)]
         print(f"{args.rate}, {args.delay:g} ms each way: a connection is refused after "
               f"{statistics.median(trips):.1f} ms", flush=True)
+        print(f"runs: {args.rounds} runs of each program in turn\n\n| emsize | schedule | sluice, two hosts | two threads "
+              "of one host | measured / simulated | PyTorch, two hosts | beside sluice |\n|---|---|---|---|---|---|---|")
         for schedule in args.schedules.split(","):
             compare(net, args, python, schedule)
 
