@@ -3,6 +3,8 @@
  * resumes, and ends with the same bits.
  *
  *   classifier [DIRECTORY [EPOCHS]]        default: classifier-checkpoints, 10 */
+#include "exit_code.h"
+
 #include <sluice/sluice.h>
 
 #include <inttypes.h>
@@ -72,10 +74,8 @@ int main(int argc, char **argv)
                                             .every_epoch = true,
                                             .resume = directory,
                                             .resume_if_any = true};
-    if (sl_train_run(&options, &reporter, 1, &result) != SL_OK) {
-        fprintf(stderr, "classifier: %s\n", sl_error_text());
-        return 1;
-    }
-    printf("after step %" PRId64 ": test loss %.17g\n", result.steps, result.test_loss);
-    return 0;
+    sl_status status = sl_train_run(&options, &reporter, 1, &result);
+    if (status == SL_OK)
+        printf("after step %" PRId64 ": test loss %.17g\n", result.steps, result.test_loss);
+    return exit_code("classifier", status);
 }

@@ -5,6 +5,8 @@
  * A random data set of 100 rows of 5 numbers, a linear model from 5 to 2, batches of 30 rows. Each
  * replica says what it sees of a batch; outside, batches look as if there were one device. The
  * model is a layer of our own, to show how one is made. */
+#include "exit_code.h"
+
 #include <sluice/sluice.h>
 
 #include <stdio.h>
@@ -116,10 +118,8 @@ int main(int argc, char **argv)
     }
     if (status == SL_OK)
         status = run(model);
-    if (status != SL_OK)
-        fprintf(stderr, "data_parallel: %s\n", sl_error_text());
     sl_data_parallel_destroy(&model);
     sl_module_destroy(&module);
     sl_device_list_destroy(&list);
-    return status != SL_OK;
+    return exit_code("data_parallel", status);
 }

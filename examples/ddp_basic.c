@@ -2,7 +2,9 @@
  * of its own at first, train one step on data of their own, and have equal weights.
  *
  * The ranks are threads of this process. Nothing would change but the group if they were processes.
- */
+ * The objects are created one by one, and forward and backward called by hand; the other examples
+ * leave that to sl_training. */
+#include "exit_code.h"
 #include "toy_model.h"
 
 #include <stdio.h>
@@ -18,6 +20,7 @@ typedef struct replica {
     sl_loss *loss;
     sl_optimizer *optimizer;
     sl_ddp *ddp;
+    sl_tensor *input, *labels; /* f32 [TOY_ROWS, TOY_IN] and [TOY_ROWS, TOY_OUT] */
 } replica;
 
 static sl_status open_replica(sl_group *group, replica *at)
@@ -30,6 +33,9 @@ static sl_status open_replica(sl_group *group, replica *at)
     SL_TRY(sl_mse_loss_create(&at->loss));
     sl_optimizer_options sgd = {.kind = SL_OPTIMIZER_SGD};
     SL_TRY(sl_optimizer_create(&sgd, at->parameters, &at->optimizer));
+    sl_shape input = sl_shape_2d(TOY_ROWS, TOY_IN), labels = sl_shape_2d(TOY_ROWS, TOY_OUT);
+    SL_TRY(sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &input, &at->input));
+    SL_TRY(sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &labels, &at->labels));
     sl_ddp_options options = {.group = group, .module = at->module, .parameters = at->parameters};
     return sl_ddp_create(&options, &at->ddp);
 }
@@ -37,6 +43,8 @@ static sl_status open_replica(sl_group *group, replica *at)
 static void close_replica(replica *at)
 {
     sl_ddp_destroy(&at->ddp);
+    sl_tensor_destroy(&at->input);
+    sl_tensor_destroy(&at->labels);
     sl_optimizer_destroy(&at->optimizer);
     sl_loss_destroy(&at->loss);
     sl_parameter_set_destroy(&at->parameters);
@@ -75,27 +83,22 @@ static void print_sizes(int rank, const sl_tensor *input, const sl_tensor *outpu
 
 static sl_status train_step(replica *at, int rank, double *loss)
 {
-    sl_tensor *input = NULL, *labels = NULL, *output = NULL, *grad = NULL;
-    sl_pass *pass = NULL;
-    sl_pass_options options = {.device = at->device, .training = true, .keep = true};
-    sl_status status = toy_rows(at->device, TOY_IN, 1 + (uint32_t)rank, &input);
+    sl_tensor *output = NULL, *grad = NULL;
+    sl_pass *pass;
+    toy_fill(at->input, 1 + (uint32_t)rank);
+    toy_fill(at->labels, 100 + (uint32_t)rank);
+    SL_TRY(sl_pass_create(&(sl_pass_options){.device = at->device, .training = true, .keep = true},
+                          &pass));
+    sl_status status = sl_ddp_forward(at->ddp, pass, at->input, &output);
     if (status == SL_OK)
-        status = toy_rows(at->device, TOY_OUT, 100 + (uint32_t)rank, &labels);
+        print_sizes(rank, at->input, output);
     if (status == SL_OK)
-        status = sl_pass_create(&options, &pass);
-    if (status == SL_OK)
-        status = sl_ddp_forward(at->ddp, pass, input, &output);
-    if (status == SL_OK)
-        print_sizes(rank, input, output);
-    if (status == SL_OK)
-        status = apply_loss(at, output, labels, &grad, loss);
+        status = apply_loss(at, output, at->labels, &grad, loss);
     sl_parameter_set_zero_grad(at->parameters);
     if (status == SL_OK)
         status = sl_ddp_backward(at->ddp, pass, grad, NULL); /* averages the gradients */
     if (status == SL_OK)
         status = sl_optimizer_step(at->optimizer, 0.001, 1);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&labels);
     sl_tensor_destroy(&output);
     sl_tensor_destroy(&grad);
     sl_pass_destroy(&pass);
@@ -122,8 +125,5 @@ static sl_status demo_basic(sl_group *group, void *arg)
 
 int main(void)
 {
-    sl_status status = sl_spawn(demo_basic, NULL, RANKS, NULL);
-    if (status != SL_OK)
-        fprintf(stderr, "ddp_basic: %s\n", sl_error_text());
-    return status != SL_OK;
+    return exit_code("ddp_basic", sl_spawn(demo_basic, NULL, RANKS, NULL));
 }

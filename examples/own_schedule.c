@@ -1,7 +1,9 @@
 /* A schedule of one's own, as a table: checked, drawn, timed, and trained with. A table that would
  * hang a pipe is found to do so, and the drawing shows how far it comes. */
+#include "exit_code.h"
+
 #include <sluice/layers.h>
-#include <sluice/pipe.h>
+#include <sluice/training.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,56 +52,38 @@ static sl_status show(const sl_schedule *schedule)
 }
 
 /* A linear layer on each rank. */
-static sl_status create_model(sl_module **out)
+static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
 {
     sl_module *layer;
+    (void)context;
     for (int i = 0; i < RANKS; i++)
-        SL_TRY(sl_sequential_append(out, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
-    return SL_OK;
+        SL_TRY(sl_sequential_append(model, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
+    return sl_mse_loss_create(loss);
 }
 
-static sl_status create_input(sl_device *device, sl_tensor **out)
+/* One step, by a table or, where that is NULL, by a schedule of the library; input and targets are
+ * the same. */
+static sl_status train(const sl_schedule *table, double *loss)
 {
-    float values[ROWS * WIDTH];
-    sl_shape shape = sl_shape_2d(ROWS, WIDTH);
+    sl_training_options options = {.create_model = create_model,
+                                   .devices = "cpu:0,cpu:1",
+                                   .pipe = {.chunks = MICROS,
+                                            .recompute = SL_RECOMPUTE_NEVER,
+                                            .schedule = "gpipe",
+                                            .table = table,
+                                            .seed = 1},
+                                   .input = {SL_F32, sl_shape_2d(ROWS, WIDTH)}};
+    sl_training *training;
+    SL_TRY(sl_training_create(&options, &training));
     for (int i = 0; i < ROWS * WIDTH; i++)
-        values[i] = (float)(i % 7) / 7;
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
-    return sl_tensor_write(*out, values);
-}
-
-/* One step; input and targets are the same. */
-static sl_status train(sl_device *const *devices, const sl_schedule *table, double *loss)
-{
-    sl_module *model = NULL;
-    sl_loss *mean_square = NULL;
-    sl_pipe *pipe = NULL;
-    sl_tensor *input = NULL;
-    sl_status status = create_model(&model);
-    if (status == SL_OK)
-        status = create_input(devices[0], &input);
-    if (status == SL_OK)
-        status = sl_mse_loss_create(&mean_square);
-    if (status == SL_OK)
-        status = sl_pipe_create(&(sl_pipe_options){.model = model,
-                                                   .loss = mean_square,
-                                                   .stages = RANKS,
-                                                   .devices = devices,
-                                                   .chunks = MICROS,
-                                                   .recompute = SL_RECOMPUTE_NEVER,
-                                                   .table = table,
-                                                   .seed = 1},
-                                &pipe);
-    if (status == SL_OK)
-        status = sl_pipe_train(pipe, &(sl_pipe_batch){.input = input, .targets = input}, loss);
-    sl_pipe_destroy(&pipe);
-    sl_tensor_destroy(&input);
-    sl_loss_destroy(&mean_square);
-    sl_module_destroy(&model);
+        sl_tensor_f32(training->input)[i] = (float)(i % 7) / 7;
+    sl_pipe_batch batch = {.input = training->input, .targets = training->input};
+    sl_status status = sl_training_step(training, &batch, 0.1, 0, loss, NULL);
+    sl_training_destroy(&training);
     return status;
 }
 
-static sl_status run(sl_device *const *devices)
+static sl_status run(void)
 {
     sl_schedule *table;
     sl_schedule_options options = {.ranks = RANKS, .micros = MICROS};
@@ -107,9 +91,9 @@ static sl_status run(sl_device *const *devices)
     SL_TRY(sl_schedule_from_table(&options, counts, zero_bubble, &table));
     sl_status status = show(table);
     if (status == SL_OK)
-        status = train(devices, table, &own);
+        status = train(table, &own);
     if (status == SL_OK)
-        status = train(devices, NULL, &gpipe);
+        status = train(NULL, &gpipe);
     if (status == SL_OK)
         printf("the loss is %.6f; under gpipe it is %s\n\n", own,
                own == gpipe ? "the same" : "not");
@@ -124,15 +108,5 @@ static sl_status run(sl_device *const *devices)
 
 int main(void)
 {
-    sl_device *devices[RANKS] = {NULL, NULL};
-    sl_status status = SL_OK;
-    for (int i = 0; i < RANKS && status == SL_OK; i++)
-        status = sl_device_create_cpu(1, &devices[i]);
-    if (status == SL_OK)
-        status = run(devices);
-    if (status != SL_OK)
-        fprintf(stderr, "own_schedule: %s\n", sl_error_text());
-    for (int i = 0; i < RANKS; i++)
-        sl_device_destroy(&devices[i]);
-    return status == SL_OK ? 0 : 1;
+    return exit_code("own_schedule", run());
 }

@@ -5,103 +5,61 @@
  *
  * Every process builds the model, which takes no memory, and makes a pipe with the same options.
  * The pipe has parameters and devices for the process's own stages alone. */
+#include "exit_code.h"
+
 #include <sluice/sluice.h>
 
 #include <stdio.h>
 
 enum { STAGES = 2, NTOKENS = 40, TEXT = 4001, COLUMNS = 20, BPTT = 35, CHUNKS = 4, EPOCHS = 2 };
 
-typedef struct trainer {
-    sl_group *group; /* of all processes */
-    sl_device *devices[STAGES];
-    sl_module *model;
-    sl_loss *loss;
-    sl_pipe *pipe;
-    sl_pipe_optimizer *optimizer;
-    sl_device *device;          /* of the tensors below */
-    sl_tensor *input, *targets; /* i32 [COLUMNS, BPTT] */
-} trainer;
+static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
+{
+    sl_model_options options = {
+        .ntokens = NTOKENS, .emsize = 32, .nhid = 64, .nlayers = 4, .nhead = 2, .dropout = 0.1f};
+    (void)context;
+    SL_TRY(sl_transformer_lm_create(&options, model));
+    return sl_cross_entropy_create(loss);
+}
 
 /* Without MPI there is this one process. */
-static sl_status join_processes(trainer *at)
+static sl_status join_processes(sl_group **group)
 {
-    sl_status status = sl_group_create_mpi(NULL, &at->group);
-    return status == SL_ERR_UNSUPPORTED ? sl_group_create_local(1, NULL, &at->group) : status;
+    sl_status status = sl_group_create_mpi(NULL, group);
+    return status == SL_ERR_UNSUPPORTED ? sl_group_create_local(1, NULL, group) : status;
 }
 
-/* With n processes, each has STAGES / n neighbouring stages, and a device of one core for each. */
-static sl_status open_pipe(trainer *at)
-{
-    int processes = sl_group_size(at->group), own = sl_group_rank(at->group);
-    sl_model_options model = {
-        .ntokens = NTOKENS, .emsize = 32, .nhid = 64, .nlayers = 4, .nhead = 2, .dropout = 0.1f};
-    for (int s = 0; s < STAGES; s++)
-        if (s * processes / STAGES == own)
-            SL_TRY(sl_device_create_cpu(1, &at->devices[s]));
-    SL_TRY(sl_transformer_lm_create(&model, &at->model));
-    SL_TRY(sl_cross_entropy_create(&at->loss));
-    sl_pipe_options options = {.model = at->model,
-                               .loss = at->loss,
-                               .stages = STAGES,
-                               .devices = at->devices,
-                               .group = at->group,
-                               .chunks = CHUNKS,
-                               .schedule = "1f1b",
-                               .seed = 1};
-    SL_TRY(sl_pipe_create(&options, &at->pipe));
-    return sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe}, &at->optimizer);
-}
-
-static sl_status open_tensors(trainer *at)
-{
-    sl_shape shape = sl_shape_2d(COLUMNS, BPTT);
-    SL_TRY(sl_device_create_cpu(1, &at->device));
-    SL_TRY(sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_I32, &shape, &at->input));
-    return sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_I32, &shape, &at->targets);
-}
-
-static void close_trainer(trainer *at)
-{
-    sl_tensor_destroy(&at->input);
-    sl_tensor_destroy(&at->targets);
-    sl_pipe_optimizer_destroy(&at->optimizer);
-    sl_pipe_destroy(&at->pipe);
-    sl_loss_destroy(&at->loss);
-    sl_module_destroy(&at->model);
-    for (int s = 0; s < STAGES; s++)
-        sl_device_destroy(&at->devices[s]);
-    sl_device_destroy(&at->device);
-    sl_group_destroy(&at->group);
-}
-
-static void show_stages(const trainer *at)
+static void show_stages(const sl_training *training, int process)
 {
     for (int s = 0; s < STAGES; s++) {
         int first, count;
-        sl_pipe_stage_modules(at->pipe, s, &first, &count);
-        if (sl_pipe_parameters(at->pipe, s))
-            printf("process %d has stage %d: modules %d to %d\n", sl_group_rank(at->group), s,
-                   first, first + count - 1);
+        sl_pipe_stage_modules(training->pipe, s, &first, &count);
+        if (sl_pipe_parameters(training->pipe, s))
+            printf("process %d has stage %d: modules %d to %d\n", process, s, first,
+                   first + count - 1);
     }
     fflush(stdout);
 }
 
-/* The input is read by the process of the first stage, and the targets by that of the last one. All
- * processes get the loss. */
-static sl_status train_step(trainer *at, const sl_batches *batches, uint64_t step, double *loss)
+/* The process of the first stage has the input, that of the last one the targets. All processes get
+ * the loss. */
+static sl_status train_step(sl_training *training, const sl_batches *batches, uint64_t step,
+                            double *loss)
 {
-    int64_t block = (int64_t)step % sl_batches_count(batches);
-    SL_TRY(sl_batches_block(batches, block, sl_tensor_i32(at->input), sl_tensor_i32(at->targets)));
-    sl_pipe_batch batch = {.input = at->input,
-                           .targets = at->targets,
+    static int32_t input[COLUMNS * BPTT], targets[COLUMNS * BPTT];
+    SL_TRY(sl_batches_block(batches, (int64_t)step % sl_batches_count(batches), input, targets));
+    if (training->input)
+        SL_TRY(sl_tensor_write(training->input, input));
+    if (training->targets)
+        SL_TRY(sl_tensor_write(training->targets, targets));
+    sl_pipe_batch batch = {.input = training->input,
+                           .targets = training->targets,
                            .step = step,
                            .first_sample = (int64_t)step * COLUMNS};
-    sl_pipe_zero_grad(at->pipe);
-    SL_TRY(sl_pipe_train(at->pipe, &batch, loss));
-    return sl_pipe_optimizer_step(at->optimizer, 2.0, 0.5, NULL);
+    return sl_training_step(training, &batch, 2.0, 0.5, loss, NULL);
 }
 
-static sl_status train(trainer *at)
+static sl_status train(sl_training *training, int process)
 {
     static int32_t text[TEXT];
     sl_batches batches;
@@ -111,28 +69,52 @@ static sl_status train(trainer *at)
     uint64_t steps = EPOCHS * (uint64_t)sl_batches_count(&batches);
     double first = 0, loss = 0;
     for (uint64_t step = 0; step < steps; step++) {
-        SL_TRY(train_step(at, &batches, step, &loss));
+        SL_TRY(train_step(training, &batches, step, &loss));
         first = step == 0 ? loss : first;
-        if (sl_group_rank(at->group) == 0 && (step + 1) % 4 == 0)
+        if (process == 0 && (step + 1) % 4 == 0)
             printf("step %2d, loss %.9f\n", (int)step + 1, loss);
     }
     return loss < first ? SL_OK : sl_error(SL_ERR_NUMERIC, "the loss did not fall");
 }
 
+/* With n processes, each has STAGES / n neighbouring stages, and a device of one core for each. */
+static sl_status run(sl_group *group)
+{
+    int process = sl_group_rank(group);
+    sl_device *devices[STAGES] = {NULL};
+    sl_training_tensor block = {SL_I32, sl_shape_2d(COLUMNS, BPTT)};
+    sl_training_options options = {.create_model = create_model,
+                                   .pipe = {.stages = STAGES,
+                                            .devices = devices,
+                                            .group = group,
+                                            .chunks = CHUNKS,
+                                            .schedule = "1f1b",
+                                            .seed = 1},
+                                   .input = block,
+                                   .targets = block};
+    sl_training *training = NULL;
+    sl_status status = SL_OK;
+    for (int s = 0; s < STAGES && status == SL_OK; s++)
+        if (s * sl_group_size(group) / STAGES == process)
+            status = sl_device_create_cpu(1, &devices[s]);
+    if (status == SL_OK)
+        status = sl_training_create(&options, &training);
+    if (status == SL_OK) {
+        show_stages(training, process);
+        status = train(training, process);
+    }
+    sl_training_destroy(&training);
+    for (int s = 0; s < STAGES; s++)
+        sl_device_destroy(&devices[s]);
+    return status;
+}
+
 int main(void)
 {
-    trainer at = {0};
-    sl_status status = join_processes(&at);
+    sl_group *group;
+    sl_status status = join_processes(&group);
     if (status == SL_OK)
-        status = open_pipe(&at);
-    if (status == SL_OK)
-        status = open_tensors(&at);
-    if (status == SL_OK) {
-        show_stages(&at);
-        status = train(&at);
-    }
-    if (status != SL_OK)
-        fprintf(stderr, "pipeline_processes: %s\n", sl_error_text());
-    close_trainer(&at);
-    return status != SL_OK;
+        status = run(group);
+    sl_group_destroy(&group);
+    return exit_code("pipeline_processes", status);
 }

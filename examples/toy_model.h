@@ -16,16 +16,21 @@ static inline sl_status toy_model_create(sl_module **out)
     return sl_sequential_append(out, sl_linear_create(10, TOY_OUT, false, &layer), &layer);
 }
 
-/* [20, width] numbers in [-1, 1): a function of the seed. */
-static inline sl_status toy_rows(sl_device *device, int64_t width, uint32_t seed, sl_tensor **out)
+/* The model and its loss, for sl_training_create. */
+static inline sl_status toy_create(void *context, sl_module **model, sl_loss **loss)
 {
-    sl_shape shape = sl_shape_2d(TOY_ROWS, width);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
-    for (int64_t i = 0; i < TOY_ROWS * width; i++) {
+    (void)context;
+    SL_TRY(toy_model_create(model));
+    return sl_mse_loss_create(loss);
+}
+
+/* Numbers in [-1, 1): a function of the seed. */
+static inline void toy_fill(sl_tensor *rows, uint32_t seed)
+{
+    for (int64_t i = 0; i < sl_tensor_count(rows); i++) {
         seed = seed * 1664525u + 1013904223u;
-        sl_tensor_f32(*out)[i] = (float)(seed >> 8) / (1 << 23) - 1;
+        sl_tensor_f32(rows)[i] = (float)(seed >> 8) / (1 << 23) - 1;
     }
-    return SL_OK;
 }
 
 #endif

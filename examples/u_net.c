@@ -4,57 +4,20 @@
  * gradient straight back. The program trains the same model uncut and cut in two ways, and the
  * losses must be the same bits. The task: to take the noise out of waves. */
 #include "u_net.h"
+#include "exit_code.h"
 
-#include <sluice/sluice.h>
+#include <sluice/training.h>
 
 #include <math.h>
 #include <stdio.h>
 
-enum { ROWS = 64, WIDTH = 32, STEPS = 400, MAX_STAGES = 4 };
+enum { ROWS = 64, WIDTH = 32, STEPS = 400 };
 
-typedef struct trainer {
-    sl_device_list *devices;
-    sl_module *model;
-    sl_loss *loss;
-    sl_pipe *pipe;
-    sl_pipe_optimizer *optimizer;
-    sl_tensor *noisy, *clean; /* f32 [ROWS, WIDTH] */
-} trainer;
-
-static sl_status open_trainer(trainer *at, const char *names, const char *schedule)
+static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
 {
-    SL_TRY(sl_device_list_create(names, &at->devices, NULL));
-    SL_TRY(u_net_create(WIDTH, &at->model));
-    SL_TRY(sl_mse_loss_create(&at->loss));
-    int stages = sl_device_list_count(at->devices);
-    sl_device *devices[MAX_STAGES];
-    for (int s = 0; s < stages; s++)
-        devices[s] = sl_device_list_get(at->devices, s);
-    SL_TRY(sl_pipe_create(&(sl_pipe_options){.model = at->model,
-                                             .loss = at->loss,
-                                             .stages = stages,
-                                             .devices = devices,
-                                             .chunks = 4,
-                                             .schedule = schedule,
-                                             .seed = 1},
-                          &at->pipe));
-    SL_TRY(sl_pipe_optimizer_create(
-        &(sl_pipe_optimizer_options){.pipe = at->pipe, .optimizer = {.kind = SL_OPTIMIZER_ADAMW}},
-        &at->optimizer));
-    sl_shape shape = sl_shape_2d(ROWS, WIDTH);
-    SL_TRY(sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &at->noisy));
-    return sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &at->clean);
-}
-
-static void close_trainer(trainer *at)
-{
-    sl_tensor_destroy(&at->noisy);
-    sl_tensor_destroy(&at->clean);
-    sl_pipe_optimizer_destroy(&at->optimizer);
-    sl_pipe_destroy(&at->pipe);
-    sl_loss_destroy(&at->loss);
-    sl_module_destroy(&at->model);
-    sl_device_list_destroy(&at->devices);
+    (void)context;
+    SL_TRY(u_net_create(WIDTH, model));
+    return sl_mse_loss_create(loss);
 }
 
 /* Waves of different lengths and phases, with noise of up to 0.5. */
@@ -69,26 +32,31 @@ static void write_waves(float *noisy, float *clean)
     }
 }
 
-static sl_status run(trainer *at, const char *devices, const char *schedule, double *losses)
+static sl_status run(sl_training *training, double *losses)
 {
-    SL_TRY(open_trainer(at, devices, schedule));
-    write_waves(sl_tensor_f32(at->noisy), sl_tensor_f32(at->clean));
-    for (int step = 0; step < STEPS; step++) {
-        sl_pipe_batch batch = {.input = at->noisy, .targets = at->clean, .step = (uint64_t)step};
-        sl_pipe_zero_grad(at->pipe);
-        SL_TRY(sl_pipe_train(at->pipe, &batch, &losses[step]));
-        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.005, 0, NULL));
-    }
-    printf("%-18s %-6s loss %.6f in the first step, %.6f in the last\n", devices, schedule,
-           losses[0], losses[STEPS - 1]);
+    sl_pipe_batch batch = {.input = training->input, .targets = training->targets};
+    write_waves(sl_tensor_f32(training->input), sl_tensor_f32(training->targets));
+    for (; batch.step < STEPS; batch.step++)
+        SL_TRY(sl_training_step(training, &batch, 0.005, 0, &losses[batch.step], NULL));
     return SL_OK;
 }
 
 static sl_status train(const char *devices, const char *schedule, double *losses)
 {
-    trainer at = {0};
-    sl_status status = run(&at, devices, schedule, losses);
-    close_trainer(&at);
+    sl_training_tensor waves = {SL_F32, sl_shape_2d(ROWS, WIDTH)};
+    sl_training_options options = {.create_model = create_model,
+                                   .devices = devices,
+                                   .pipe = {.chunks = 4, .schedule = schedule, .seed = 1},
+                                   .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
+                                   .input = waves,
+                                   .targets = waves};
+    sl_training *training;
+    SL_TRY(sl_training_create(&options, &training));
+    sl_status status = run(training, losses);
+    sl_training_destroy(&training);
+    if (status == SL_OK)
+        printf("%-18s %-6s loss %.6f in the first step, %.6f in the last\n", devices, schedule,
+               losses[0], losses[STEPS - 1]);
     return status;
 }
 
@@ -110,8 +78,5 @@ static sl_status check(void)
 
 int main(void)
 {
-    sl_status status = check();
-    if (status != SL_OK)
-        fprintf(stderr, "u_net: %s\n", sl_error_text());
-    return status != SL_OK;
+    return exit_code("u_net", check());
 }

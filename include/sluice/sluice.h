@@ -26,6 +26,7 @@
 #include "sluice/schedule.h"
 #include "sluice/status.h"
 #include "sluice/tensor.h"
+#include "sluice/training.h"
 #include "sluice/zero.h"
 
 #endif
