@@ -8,9 +8,8 @@ of very many would be with 95% certainty.
 
 What is counted: whatever the server does for the pages. What is not: the browsers. One process of the lowest priority
 stands for all of them; four times a second it has the kernel throw away what came, without a copy (MSG_TRUNC). Prints
-as well the processor time of that process and of the page's thread (the only one of the lowest priority in the run),
-in percent of a core."""
-import glob, json, math, os, re, signal, socket, statistics, subprocess, sys, tempfile, time
+as well the processor time of that process and of the one that serves the page, in percent of a core."""
+import json, math, os, re, signal, socket, statistics, subprocess, sys, tempfile, time
 
 SECONDS, CHANGE, WARMUP = 2, 0.2, 5
 
@@ -33,13 +32,10 @@ def read_events(port, pages):
                 pass
 
 
-def thread_seconds(process):
-    """The processor time of the page's thread."""
-    for path in glob.glob(f"/proc/{process.pid}/task/*/stat"):
-        fields = open(path).read().rsplit(")", 1)[1].split()
-        if fields[16] == "19":
-            return 1e-9 * int(open(os.path.dirname(path) + "/schedstat").read().split()[0])
-    raise AssertionError("the page has no thread")
+def server_seconds(process):
+    """The processor time of the process that serves the page, the run's only child."""
+    [server] = open(f"/proc/{process.pid}/task/{process.pid}/children").read().split()
+    return 1e-9 * int(open(f"/proc/{server}/schedstat").read().split()[0])
 
 
 def read_steps(log):
@@ -90,13 +86,13 @@ def measure(process, port, log, pages, pairs):
     ratios, readers, used_alone, used_with = [], 0, 0, 0
     alone = mean_step(log)
     for _ in range(pairs):
-        start = thread_seconds(process)
+        start = server_seconds(process)
         served, reader_seconds = mean_step_with(log, port, pages)
-        middle = thread_seconds(process)
+        middle = server_seconds(process)
         after = mean_step(log)
         readers += reader_seconds
         used_with += middle - start
-        used_alone += thread_seconds(process) - middle
+        used_alone += server_seconds(process) - middle
         ratios.append((alone + after) / 2 / served)
         alone = after
     low, high = median_range(ratios)
@@ -104,7 +100,7 @@ def measure(process, port, log, pages, pairs):
     print(f"{pages} pages, {pairs} pairs of blocks of {SECONDS} s, about {alone:.0f} ms a step: the rate is "
           f"{statistics.median(ratios):.4f} of that alone (95%: {low:.4f} to {high:.4f}; single pairs "
           f"{min(ratios):.2f} to {max(ratios):.2f})")
-    print(f"percent of a core: the page's thread {100 * used_with / with_seconds:.2f} with pages, "
+    print(f"percent of a core: the page's process {100 * used_with / with_seconds:.2f} with pages, "
           f"{100 * used_alone / pairs / SECONDS:.2f} without; the readers {100 * readers / with_seconds:.2f}")
 
 

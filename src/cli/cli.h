@@ -8,6 +8,7 @@
 #include "sluice/launch.h"
 
 #include <stdio.h>
+#include <sys/types.h>
 
 /* ---- Commands ----------------------------------------------------------------------------- */
 
@@ -196,25 +197,30 @@ typedef struct cli_progress_options {
     bool live;      /* standard error is a terminal */
     bool synthetic; /* the text's best possible perplexity is known */
     int restarts;   /* of the job, after which the run goes on by itself */
-    /* The first replica's run log, trace and directory of event files; NULL: none. */
-    const char *log_json, *trace, *tensorboard;
-    const char *serve;   /* where the first replica's process serves the live page; NULL: nowhere */
+    /* The run's log, and what a reader makes of it: a trace, event files in a directory, and a page
+     * at an address; NULL: none. */
+    const char *log_json, *trace, *tensorboard, *serve;
     const char *command; /* by which the run was started; for its log */
 } cli_progress_options;
 
-/* The first replica's log, trace and event file, and the page that shows the log (outputs.c). */
+/* The run's log, and the process that shows it (outputs.c). */
 typedef struct cli_outputs {
-    sl_run_log *log; /* NULL, as the others: none */
-    sl_run_file *trace, *tensorboard;
-    sl_live_page *page;
-    FILE *unnamed_log; /* where the page is the only one who reads the log */
+    sl_run_log *log;     /* NULL: none */
+    FILE *unnamed_log;   /* where the reader is the only one who needs the log */
+    pid_t reader;        /* `sluice watch`; 0: none, or it has ended */
+    int reader_input;    /* which ends when this process does */
+    bool reader_refused; /* it has ended before the run, with the error of cli_outputs_create */
 } cli_outputs;
 
-/* Adds the reporters of what the options ask for to reporters [*count], at most CLI_OUTPUTS.
- * `failed` is told what cannot be written later. The caller clears *out, also after an error. */
-enum { CLI_OUTPUTS = 5 };
+/* Creates what the options ask for. `failed` is told where the log cannot be written later. The
+ * caller clears *out, also after an error. */
 sl_status cli_outputs_create(const cli_progress_options *options, sl_reporter_failed *failed,
-                             void *context, cli_outputs *out, sl_reporter *reporters, int *count);
+                             void *context, cli_outputs *out);
+
+/* Tells `failed` once where the reader has ended before the run. */
+void cli_outputs_check(cli_outputs *outputs, sl_reporter_failed *failed, void *context);
+
+/* When the run has ended: waits until the reader has shown all of it, or kills one that hangs. */
 void cli_outputs_clear(cli_outputs *outputs);
 
 /* Of the replicas of one process (progress.c). */
@@ -222,9 +228,8 @@ typedef struct cli_progress cli_progress;
 
 /* For the run's ranks first_rank … first_rank + count - 1, as reporters count them: a process that
  * is one rank of a group has that one; a process that is alone has one for each of its `replicas`.
- * `replicas` are those of the whole run. Errors: those of sl_run_log_create, sl_run_trace_create,
- * sl_run_tensorboard_create and sl_live_page_create; SL_ERR_INVALID where the trace is the log;
- * SL_ERR_IO where there is no file for the records of a page without a log. */
+ * `replicas` are those of the whole run. Errors: those of sl_run_log_create; SL_ERR_IO where the
+ * log cannot be shown as the options ask for. */
 sl_status cli_progress_create(const cli_progress_options *options, int first_rank, int count,
                               int replicas, cli_progress **out);
 

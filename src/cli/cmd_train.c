@@ -61,7 +61,7 @@ static const sl_option option_rows[] = {
      .help = "Write losses, norms and speed to an event file in DIR for TensorBoard"},
     {.name = "serve", .value = "[ADDRESS:]PORT", .group = "Files and display",
      FIELD(TEXT, progress.serve),
-     .help = "Serve a page that shows the run while it goes on: without an address for this "
+     .help = "Serve a page that shows the run while it goes on, from a process of its own: without an address for this "
              "machine alone; at another address for those who have the token in the URL that is "
              "printed; 0 is any free port"},
     {.name = "log-interval", .value = "N|Ns", .group = "Files and display",
@@ -381,15 +381,11 @@ static void check_settings(settings *parsed)
     resume_if_any(checkpoints);
 }
 
-/* An error of opening one of the run's outputs begins with its path; names the option as well. */
-static sl_status name_output(const cli_progress_options *outputs, sl_status status)
+/* An error of opening the log begins with its path; names the option as well. */
+static sl_status name_log(const char *log, sl_status status)
 {
-    const char *const named[][2] = {{"--log-json", outputs->log_json},
-                                    {"--trace", outputs->trace},
-                                    {"--tensorboard", outputs->tensorboard}};
-    for (size_t i = 0; status != SL_OK && i < sizeof named / sizeof *named; i++)
-        if (named[i][1] && strncmp(sl_error_text(), named[i][1], strlen(named[i][1])) == 0)
-            return sl_error_context(status, "%s: ", named[i][0]);
+    if (status != SL_OK && log && strncmp(sl_error_text(), log, strlen(log)) == 0)
+        return sl_error_context(status, "--log-json: ");
     return status;
 }
 
@@ -415,7 +411,7 @@ static sl_status train(cli_line *line, const sl_launch_info *launch, settings *p
     if (ends)
         return SL_OK;
     SL_TRY(fit_to_launch(options, launch, replicas_given));
-    SL_TRY(name_output(&parsed->progress, train_and_log(line, parsed, launch, &result)));
+    SL_TRY(name_log(parsed->progress.log_json, train_and_log(line, parsed, launch, &result)));
     if (!result.stopped || launch->rank > 0) /* rank 0 prints it */
         return SL_OK;
     print_stopped(stdout, line, options, &result);

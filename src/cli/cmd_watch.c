@@ -1,63 +1,140 @@
-/* sluice watch: the live page of a run by its log. */
+/* sluice watch: what is made of a run's log while it grows. */
+#define _GNU_SOURCE /* sigtimedwait */
 #include "cli/cli.h"
+#include "report/watch.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
 
 typedef struct settings {
-    const char *serve;
+    const char *serve, *trace, *tensorboard;
+    bool child;
 } settings;
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "serve", .value = "[ADDRESS:]PORT", FIELD(TEXT, serve), .initial = "0",
+    {.name = "serve", .value = "[ADDRESS:]PORT", FIELD(TEXT, serve),
      .help = "Where to serve the page: without an address for this machine alone; at another "
-             "address for those who have the token in the URL that is printed; 0 is any free port"},
+             "address for those who have the token in the URL that is printed; 0 is any free "
+             "port. Default: 0, or no page with --trace or --tensorboard"},
+    {.name = "trace", .value = "FILE", FIELD(TEXT, trace),
+     .help = "Write each epoch's last full step to FILE as trace events for Perfetto, one for each "
+             "action, predicted and measured"},
+    {.name = "tensorboard", .value = "DIR", FIELD(TEXT, tensorboard),
+     .help = "Write losses, norms and speed to an event file in DIR for TensorBoard"},
+    {.name = "child", FIELD(FLAG, child),
+     .help = "For a program that starts watch beside a run, as train does: take records that come "
+             "from now on, print one line when that begins, and end when standard input ends"},
     {0},
 };
 /* clang-format on */
 
-/* The page has a thread of its own. A signal that was ignored at the start (nohup) stays ignored:
- * sigwait would return it. */
-static sl_status wait_for_signal(void)
+static void complain(void *context, const char *reason)
+{
+    const settings *from = context;
+    cli_complain("warning: %s%s", reason, from->child ? "; the run goes on without it" : "");
+}
+
+/* Blocks the signals that may end it, which are waited for instead, and SIGPIPE: a reader of the
+ * output that has gone is an error of writing. A signal that was ignored at the start (nohup) stays
+ * ignored: sigtimedwait would return it. A child ends with its run alone, which may save something
+ * first when both get a signal; and it may write to a terminal. */
+static void block_signals(bool child, sigset_t *ending)
 {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    int number;
-    sigset_t ending;
-    sigemptyset(&ending);
+    sigset_t blocked;
+    sigemptyset(ending);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         struct sigaction action;
         if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
-            sigaddset(&ending, numbers[i]);
+            sigaddset(ending, numbers[i]);
     }
-    sigprocmask(SIG_BLOCK, &ending, NULL);
-    sigwait(&ending, &number);
-    return SL_OK;
+    blocked = *ending;
+    sigaddset(&blocked, SIGPIPE);
+    if (child)
+        sigaddset(&blocked, SIGTTOU);
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
+}
+
+static bool is_over(const settings *from, const sli_watch *watch, const sigset_t *ending)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (from->child)
+        return poll(&input, 1, 0) > 0;
+    return (!sli_watch_url(watch) && sli_watch_has_ended(watch)) ||
+           sigtimedwait(ending, NULL, &(struct timespec){0}) > 0;
+}
+
+/* To the program that has started it: the page's address, if any, or "!" and an error. */
+static void print_ready(const sli_watch *watch)
+{
+    const char *url = watch ? sli_watch_url(watch) : NULL;
+    printf("%s%s\n", watch ? "" : "!", watch ? (url ? url : "") : sl_error_text());
+    fflush(stdout);
+}
+
+static void print_begin(const char *log, const sli_watch *watch)
+{
+    const char *url = sli_watch_url(watch);
+    cli_print_text(log, 0);
+    if (url)
+        printf(" is shown at %s until Ctrl-C\n", url);
+    else
+        printf(" is followed until its run ends, or Ctrl-C\n");
+    fflush(stdout);
 }
 
 static sl_status run_watch(cli_line *line, void *parsed)
 {
+    enum { LOW_PRIORITY = 10 };
     const settings *from = parsed;
-    sl_live_page *page;
+    sli_watch *watch;
+    sigset_t ending;
     if (line->word_count != 1)
         cli_refuse("watch needs one run log, got %d", line->word_count);
-    SL_TRY(sl_live_page_create(from->serve, line->words[0], NULL, &page));
-    cli_print_text(line->words[0], 0);
-    printf(" is shown at %s until Ctrl-C\n", sl_live_page_url(page));
-    fflush(stdout);
-    sl_status status = wait_for_signal();
-    sl_live_page_destroy(&page);
-    return status;
+    const char *log = line->words[0];
+    bool has_name = strncmp(log, "/proc/self/fd/", strlen("/proc/self/fd/")) != 0;
+    bool writes = from->trace || from->tensorboard;
+    const sli_watch_options opened = {.log = log,
+                                      .name = has_name ? log : "The run",
+                                      .serve = from->serve || writes ? from->serve : "0",
+                                      .trace = from->trace,
+                                      .tensorboard = from->tensorboard,
+                                      .new_records = from->child,
+                                      .failed = complain,
+                                      .context = parsed};
+    block_signals(from->child, &ending);
+    sl_status status = sli_watch_open(&opened, &watch);
+    if (from->child)
+        print_ready(watch);
+    else if (status == SL_OK)
+        print_begin(log, watch);
+    if (status != SL_OK) {
+        line->exit_status = from->child ? CLI_EXIT_ERROR : 0; /* the error has been printed */
+        return from->child ? SL_OK : status;
+    }
+    (void)setpriority(PRIO_PROCESS, 0, LOW_PRIORITY);
+    while (!is_over(from, watch, &ending))
+        sli_watch_turn(watch);
+    sli_watch_close(&watch);
+    return SL_OK;
 }
 
 const cli_command cmd_watch = {
     .name = "watch",
-    .summary = "serve a page that shows a run while its log grows",
+    .summary = "show a run while its log grows: a page, a trace, TensorBoard's events",
     .arguments = "LOG.jsonl",
     .doc = "Shows a run of another process, or one that is over, by its log (train --log-json) in "
            "a browser: loss, perplexity, gradient norm, learning rate, speed, memory and the "
-           "pipeline's timeline. The page follows the log as it grows.",
-    .examples = "sluice watch log.jsonl --serve 8080\n",
+           "pipeline's timeline. The page follows the log as it grows. Writes a trace and an event "
+           "file as well, or instead. train --serve, --trace and --tensorboard start it.",
+    .examples = "sluice watch log.jsonl --serve 8080\n"
+                "sluice watch log.jsonl --trace trace.json --tensorboard events\n",
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run_watch,

@@ -114,6 +114,12 @@ __attribute__((format(printf, 2, 3))) static void warn(cli_progress *progress, c
     free(text);
 }
 
+static void warn_of_output(void *context, const char *reason)
+{
+    const display *on = context;
+    warn(on->of, "%s%s", reason, cli_signals_output_lost() ? "" : "; the run goes on without it");
+}
+
 static const char *plural(int64_t count)
 {
     return count == 1 ? "" : "s";
@@ -335,8 +341,10 @@ static sl_status print_step(void *context, const sl_step_info *step)
 {
     display *on = context;
     const cli_progress_options *options = &on->of->options;
-    if (on->rank == 0)
+    if (on->rank == 0) {
         sl_launch_link_steps(cli_launcher, step->step);
+        cli_outputs_check(&on->of->outputs, warn_of_output, on);
+    }
     if (options->quiet)
         return SL_OK;
     on->interval_loss += step->replica_loss * (double)step->tokens;
@@ -529,12 +537,6 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     return SL_OK;
 }
 
-static void warn_of_output(void *context, const char *reason)
-{
-    const display *on = context;
-    warn(on->of, "%s%s", reason, cli_signals_output_lost() ? "" : "; the run goes on without it");
-}
-
 /* ---- All ---------------------------------------------------------------------------------- */
 
 void cli_progress_destroy(cli_progress **progress)
@@ -556,7 +558,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
     cli_progress *to = cli_allocate(1, sizeof *to);
     *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
     to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate((size_t)count + CLI_OUTPUTS, sizeof *to->reporters);
+    to->reporters = cli_allocate((size_t)count + 1, sizeof *to->reporters);
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first_rank + i == 0; /* all have the same evaluations and results */
@@ -576,8 +578,9 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
     *out = to;
     sl_status status = SL_OK;
     if (first_rank == 0)
-        status = cli_outputs_create(options, warn_of_output, &to->displays[0], &to->outputs,
-                                    to->reporters, &to->reporter_count);
+        status = cli_outputs_create(options, warn_of_output, &to->displays[0], &to->outputs);
+    if (to->outputs.log)
+        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->outputs.log);
     if (status != SL_OK)
         cli_progress_destroy(out);
     return status;

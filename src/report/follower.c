@@ -33,6 +33,7 @@ static sl_status begin_again(sli_follower *follower, ino_t inode, bool *changed)
     sl_run_history *empty;
     SL_TRY(sli_run_history_create(follower->name, &empty));
     empty->most_records = follower->history->most_records;
+    empty->observer = follower->history->observer;
     *changed = *changed || follower->error.status != SL_OK;
     follower->error = (sli_error_copy){.status = SL_OK};
     sl_run_history_destroy(&follower->history);

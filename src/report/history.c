@@ -54,6 +54,12 @@ static int64_t last_step(const sl_run_history *history)
     return history->step_count > 0 ? history->steps[history->step_count - 1].step : 0;
 }
 
+static void tell(const sl_run_history *history, sli_record_kind kind, const void *record)
+{
+    if (history->observer.added)
+        history->observer.added(history->observer.context, kind, record);
+}
+
 /* A run that resumes may have fewer replicas and other ranks than the one before it. */
 static void remove_ranks(sl_run_history *history, const json_t *record)
 {
@@ -74,6 +80,7 @@ static sl_status add_run(sl_run_history *history, json_t *record)
     json_decref(history->run);
     history->run = json_incref(record);
     history->ended = false;
+    tell(history, SLI_RECORD_RUN, NULL);
     return SL_OK;
 }
 
@@ -115,6 +122,7 @@ static sl_status add_step(sl_run_history *history, json_t *record)
     SL_TRY(sli_array_reserve(&history->steps, &history->step_room, history->step_count + 1,
                              sizeof step, MOST_RECORDS, "steps"));
     history->steps[history->step_count++] = step;
+    tell(history, SLI_RECORD_STEP, &step);
     return SL_OK;
 }
 
@@ -149,6 +157,7 @@ static sl_status add_eval(sl_run_history *history, json_t *record)
     SL_TRY(sli_array_reserve(&history->evals, &history->eval_room, history->eval_count + 1,
                              sizeof eval, MOST_RECORDS, "evaluations"));
     history->evals[history->eval_count++] = eval;
+    tell(history, SLI_RECORD_EVAL, &eval);
     return SL_OK;
 }
 
@@ -211,6 +220,7 @@ static sl_status add_pipeline(sl_run_history *history, json_t *record)
 {
     sli_history_pipeline pipeline;
     SL_TRY(sli_history_pipeline_read(record, &pipeline));
+    tell(history, SLI_RECORD_PIPELINE, &pipeline);
     return set_pipeline(history, &pipeline);
 }
 

@@ -50,12 +50,27 @@ typedef struct sli_history_memory {
 typedef struct sli_history_pipeline {
     int replica;
     int64_t epoch, step;
-    double bubble_measured, bubble_predicted;
-    int ranks, stages;                       /* 0: the log has no timelines */
-    int *placement;                          /* [stages] */
-    int action_count;                        /* of both */
-    sl_timeline_entry *measured, *predicted; /* seconds */
+    bool ends_epoch;
+    double bubble_measured, bubble_predicted, time; /* `time`: as SLI_STEP_TIME */
+    int ranks, stages;                              /* 0: the log has no timelines */
+    int *placement;                                 /* [stages] */
+    int action_count;                               /* of both */
+    sl_timeline_entry *measured, *predicted;        /* seconds */
 } sli_history_pipeline;
+
+/* A record that a reader may want at once, and what it points to then. */
+typedef enum sli_record_kind {
+    SLI_RECORD_RUN,      /* NULL */
+    SLI_RECORD_STEP,     /* a sli_history_step */
+    SLI_RECORD_PIPELINE, /* a sli_history_pipeline */
+    SLI_RECORD_EVAL      /* a sli_history_eval */
+} sli_record_kind;
+
+/* Is told of each such record. */
+typedef struct sli_record_observer {
+    void (*added)(void *context, sli_record_kind kind, const void *record); /* NULL: nobody */
+    void *context;
+} sli_record_observer;
 
 /* Steps ascend; their number in the log may have gaps. */
 struct sl_run_history {
@@ -67,6 +82,7 @@ struct sl_run_history {
     sli_history_pipeline *pipelines; /* by replica, which ascend */
     size_t step_count, step_room, eval_count, eval_room, memory_count, memory_room, pipeline_count,
         pipeline_room;
+    sli_record_observer observer;
     size_t most_records;      /* of steps and of evaluations, then old ones are thinned; 0: all */
     int64_t lines;            /* that were read */
     bool in_long_line;        /* what comes next belongs to a line that is too long */

@@ -102,6 +102,9 @@ sl_status sli_history_pipeline_read(const json_t *record, sli_history_pipeline *
     out->replica = (int)replica;
     SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &out->epoch));
     SL_TRY(sli_record_integer(record, "step", 1, INT64_MAX, &out->step));
+    SL_TRY(sli_record_real(record, "time", 0, &out->time));
+    out->ends_epoch =
+        !json_is_false(json_object_get(record, "ends_epoch")); /* 0.1.0 has no other */
     SL_TRY(sli_record_real(record, "bubble_measured", 0, &out->bubble_measured));
     SL_TRY(sli_record_real(record, "bubble_predicted", 0, &out->bubble_predicted));
     sl_status status = read_timelines(record, out);

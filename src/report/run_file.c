@@ -3,65 +3,51 @@
 #include "core/error.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-
-sl_status sli_run_file_create(const char *path, sl_reporter_failed *failed, void *context,
-                              sl_reporter reporter, sl_run_file **out)
-{
-    SLI_CHECK_NOT_NULL(out);
-    *out = NULL;
-    SLI_CHECK_NOT_NULL(path);
-    sl_run_file *file = calloc(1, sizeof *file);
-    if (!file || !(file->path = strdup(path))) {
-        free(file);
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a file of the run", path);
-    }
-    file->failed = failed;
-    file->context = context;
-    file->reporter = reporter;
-    file->reporter.context = file;
-    *out = file;
-    return SL_OK;
-}
+#include <unistd.h>
 
 static sl_status cannot_write(const char *path)
 {
     return sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
-sl_status sli_run_file_open(sl_run_file *file, const char *path)
+sl_status sli_run_file_open(const char *path, sli_run_file *out)
 {
-    file->file = fopen(path, "we");
-    return file->file ? SL_OK : cannot_write(path);
-}
-
-sl_status sli_run_file_flush(sl_run_file *file)
-{
-    bool whole = !ferror(file->file);
-    if (fflush(file->file) == 0 && whole)
+    *out = (sli_run_file){.path = strdup(path)};
+    if (!out->path)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a file of the run", path);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    out->is_new = fd >= 0;
+    if (fd < 0 && errno == EEXIST)
+        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    out->file = fd >= 0 ? fdopen(fd, "r+") : NULL;
+    if (out->file)
         return SL_OK;
-    sl_status status = cannot_write(file->path);
-    (void)fclose(file->file);
-    file->file = NULL;
-    if (!file->failed)
-        return status;
-    file->failed(file->context, sl_error_text());
-    return SL_OK;
+    sl_status status = cannot_write(path);
+    if (fd >= 0)
+        close(fd);
+    sli_run_file_close(out);
+    return status;
 }
 
-void sl_run_file_destroy(sl_run_file **file)
+sl_status sli_run_file_flush(sli_run_file *run_file)
 {
-    if (!file || !*file)
-        return;
-    if ((*file)->file)
-        (void)fclose((*file)->file); /* flushed after its last record */
-    free((*file)->path);
-    free(*file);
-    *file = NULL;
+    bool is_whole = !ferror(run_file->file);
+    return fflush(run_file->file) == 0 && is_whole ? SL_OK : cannot_write(run_file->path);
 }
 
-sl_reporter sl_run_file_reporter(const sl_run_file *file)
+void sli_run_file_close(sli_run_file *run_file)
 {
-    return file->reporter;
+    if (run_file->file)
+        (void)fclose(run_file->file); /* flushed after its last record */
+    if (run_file->is_new && !run_file->has_begun)
+        (void)unlink(run_file->path);
+    if (run_file->made_home && !run_file->has_begun) {
+        *strrchr(run_file->path, '/') = '\0';
+        (void)rmdir(run_file->path);
+    }
+    free(run_file->path);
+    *run_file = (sli_run_file){.file = NULL};
 }

@@ -1,27 +1,40 @@
-/* A file for another program, which a reporter writes while the run goes on. */
+/* A file for another program, made of the records of a run log: a trace, or TensorBoard's events.
+ * It is opened before a run begins, so that a wrong path is known then, and emptied when the log's
+ * record `run` comes. One that was made for a run that never began is removed. */
 #ifndef SLI_REPORT_RUN_FILE_H
 #define SLI_REPORT_RUN_FILE_H
 
-#include "sluice/app/report.h"
+#include "report/history.h"
 
-struct sl_run_file {
-    char *path;                 /* of the file, or of the directory that it is in */
-    FILE *file;                 /* NULL: before the run, or after a failure */
-    sl_reporter_failed *failed; /* NULL: a failure ends the run */
-    void *context;
-    sl_reporter reporter;
-    double end; /* of a trace: of its last event, in microseconds */
-};
+typedef struct sli_run_file {
+    char *path;
+    FILE *file;     /* NULL: none, or it could not be written */
+    bool is_new;    /* it was not there before, */
+    bool made_home; /* nor was its directory */
+    bool has_begun; /* the record `run` has come */
+    double end;     /* of a trace: of its last event, in microseconds, */
+    int ranks;      /* and how many have a name in it */
+} sli_run_file;
 
-/* With a reporter whose context becomes the file. */
-sl_status sli_run_file_create(const char *path, sl_reporter_failed *failed, void *context,
-                              sl_reporter reporter, sl_run_file **out);
+/* Opens the file without emptying it. Errors: SL_ERR_IO. */
+sl_status sli_run_file_open(const char *path, sli_run_file *out);
 
-/* Opens and empties the file at `path`. Errors: SL_ERR_IO. */
-sl_status sli_run_file_open(sl_run_file *file, const char *path);
+/* Ends a record: what was written is in the file then. Errors: SL_ERR_IO. */
+sl_status sli_run_file_flush(sli_run_file *run_file);
 
-/* Ends a record: what was written is in the file then. After a failure the file is closed; `failed`
- * is told, or without it the status is SL_ERR_IO. */
-sl_status sli_run_file_flush(sl_run_file *file);
+/* Also for one that is all zeros. */
+void sli_run_file_close(sli_run_file *run_file);
+
+/* The timelines of the first replica's `pipeline` records that end an epoch, predicted and
+ * measured, as Chrome's trace events in JSON, for Perfetto: one complete event for each action.
+ * Between records the file is whole. A pipe is refused (SL_ERR_INVALID), as each record overwrites
+ * the file's end. */
+sl_status sli_trace_open(const char *path, sli_run_file *out);
+sl_status sli_trace_add(sli_run_file *trace, sli_record_kind kind, const void *record);
+
+/* Steps, evaluations and the first replica's bubbles as scalars in an event file of TensorBoard, a
+ * new one in the directory, which is made if it does not exist. */
+sl_status sli_tensorboard_open(const char *directory, sli_run_file *out);
+sl_status sli_tensorboard_add(sli_run_file *events, sli_record_kind kind, const void *record);
 
 #endif

@@ -65,12 +65,10 @@ static void put_bytes(message *to, int field, const void *data, size_t length)
     to->length += length;
 }
 
-static message begin_event(int64_t step)
+/* `seconds` since 1970. */
+static message begin_event(int64_t step, double seconds)
 {
     message event = {.length = 0};
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     uint64_t bits;
     memcpy(&bits, &seconds, sizeof bits);
     put_field(&event, 1, FIXED_64, bits);
@@ -93,16 +91,16 @@ static uint32_t masked_crc(const uint8_t *data, size_t length)
     return (crc >> 15 | crc << 17) + 0xA282EAD8;
 }
 
-static sl_status write_event(sl_run_file *file, const message *event)
+static sl_status write_event(sli_run_file *events, const message *event)
 {
     uint8_t head[12], tail[4];
     put_fixed(head, event->length, 8);
     put_fixed(head + 8, masked_crc(head, 8), 4);
     put_fixed(tail, masked_crc(event->bytes, event->length), 4);
-    fwrite(head, 1, sizeof head, file->file);
-    fwrite(event->bytes, 1, event->length, file->file);
-    fwrite(tail, 1, sizeof tail, file->file);
-    return sli_run_file_flush(file);
+    fwrite(head, 1, sizeof head, events->file);
+    fwrite(event->bytes, 1, event->length, events->file);
+    fwrite(tail, 1, sizeof tail, events->file);
+    return sli_run_file_flush(events);
 }
 
 typedef struct scalar {
@@ -110,11 +108,10 @@ typedef struct scalar {
     double value;
 } scalar;
 
-static sl_status write_scalars(sl_run_file *file, int64_t step, const scalar *scalars, int count)
+static sl_status write_scalars(sli_run_file *events, int64_t step, double time,
+                               const scalar *scalars, int count)
 {
-    message event = begin_event(step), summary = {.length = 0};
-    if (!file->file)
-        return SL_OK;
+    message event = begin_event(step, time), summary = {.length = 0};
     for (int i = 0; i < count; i++) {
         message value = {.length = 0};
         float number = (float)scalars[i].value;
@@ -125,75 +122,86 @@ static sl_status write_scalars(sl_run_file *file, int64_t step, const scalar *sc
         put_bytes(&summary, 1, value.bytes, value.length);
     }
     put_bytes(&event, 5, summary.bytes, summary.length);
-    return write_event(file, &event);
+    return write_event(events, &event);
 }
 
 /* ---- The run ------------------------------------------------------------------------------ */
 
 /* A file of its own for each run, as TensorBoard expects in a directory. */
-static sl_status start_events(void *context, const sl_run_info *info)
+sl_status sli_tensorboard_open(const char *directory, sli_run_file *out)
+{
+    char host[SLI_HOST_NAME_BYTES], *path;
+    *out = (sli_run_file){.file = NULL};
+    sli_host_name(host);
+    bool made = mkdir(directory, 0777) == 0;
+    if (!made && errno != EEXIST)
+        return sl_error(SL_ERR_IO, "%s: the directory cannot be made: %s", directory,
+                        strerror(errno));
+    size_t bytes = strlen(directory) + sizeof host + 80;
+    if (!(path = malloc(bytes)))
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a file's name", directory);
+    snprintf(path, bytes, "%s/events.out.tfevents.%010" PRId64 ".%s.%ld", directory,
+             (int64_t)time(NULL), host, (long)getpid());
+    sl_status status = sli_run_file_open(path, out);
+    out->made_home = made;
+    free(path);
+    return status;
+}
+
+/* The runs of a log follow one another in one file. */
+static sl_status begin_events(sli_run_file *events)
 {
     static const char version[] = "brain.Event:2";
-    sl_run_file *file = context;
-    char host[SLI_HOST_NAME_BYTES], *path;
-    (void)info;
-    sli_host_name(host);
-    if (mkdir(file->path, 0777) != 0 && errno != EEXIST)
-        return sl_error(SL_ERR_IO, "%s: the directory cannot be made: %s", file->path,
-                        strerror(errno));
-    size_t bytes = strlen(file->path) + sizeof host + 80;
-    if (!(path = malloc(bytes)))
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a file's name", file->path);
-    snprintf(path, bytes, "%s/events.out.tfevents.%010" PRId64 ".%s.%ld", file->path,
-             (int64_t)time(NULL), host, (long)getpid());
-    sl_status status = sli_run_file_open(file, path);
-    free(path);
-    SL_TRY(status);
-    message event = begin_event(0);
+    if (events->has_begun)
+        return SL_OK;
+    events->has_begun = true;
+    message event = begin_event(0, (double)time(NULL));
     put_bytes(&event, 3, version, sizeof version - 1);
-    return write_event(file, &event);
+    return write_event(events, &event);
 }
 
-static sl_status write_step(void *context, const sl_step_info *step)
+static sl_status write_step(sli_run_file *events, const sli_history_step *step)
 {
-    return write_scalars(context, step->step,
-                         (const scalar[]){{"train/loss", step->loss},
-                                          {"train/perplexity", exp(step->loss)},
-                                          {"train/grad_norm", step->grad_norm},
-                                          {"train/learning_rate", step->lr},
-                                          {"speed/tokens_per_s",
-                                           (double)step->tokens / step->seconds},
-                                          {"speed/flops_per_s", step->flops / step->seconds},
-                                          {"speed/mfu", step->mfu}},
-                         isnan(step->mfu) ? 6 : 7);
+    const double *values = step->values;
+    return write_scalars(events, step->step, values[SLI_STEP_TIME],
+                         (const scalar[]){{"train/loss", values[SLI_STEP_LOSS]},
+                                          {"train/perplexity", exp(values[SLI_STEP_LOSS])},
+                                          {"train/grad_norm", values[SLI_STEP_GRAD_NORM]},
+                                          {"train/learning_rate", values[SLI_STEP_LR]},
+                                          {"speed/tokens_per_s", values[SLI_STEP_TOKENS_PER_S]},
+                                          {"speed/flops_per_s", values[SLI_STEP_FLOPS_PER_S]},
+                                          {"speed/mfu", values[SLI_STEP_MFU]}},
+                         isnan(values[SLI_STEP_MFU]) ? 6 : 7);
 }
 
-static sl_status write_pipeline(void *context, const sl_pipeline_info *info)
+static sl_status write_pipeline(sli_run_file *events, const sli_history_pipeline *pipeline)
 {
-    return write_scalars(
-        context, info->step,
-        (const scalar[]){{"pipeline/bubble_measured", info->utilization->bubble_measured},
-                         {"pipeline/bubble_predicted", info->utilization->bubble_predicted}},
-        2);
+    if (pipeline->replica > 0 || !pipeline->ends_epoch)
+        return SL_OK;
+    return write_scalars(events, pipeline->step, pipeline->time,
+                         (const scalar[]){{"pipeline/bubble_measured", pipeline->bubble_measured},
+                                          {"pipeline/bubble_predicted",
+                                           pipeline->bubble_predicted}},
+                         2);
 }
 
-static sl_status write_evaluation(void *context, const sl_eval_info *eval)
+static sl_status write_evaluation(sli_run_file *events, const sli_history_eval *eval)
 {
-    bool is_test = strcmp(eval->split, "test") == 0;
-    return write_scalars(context, eval->step,
-                         (const scalar[]){{is_test ? "test/loss" : "valid/loss", eval->loss},
-                                          {is_test ? "test/perplexity" : "valid/perplexity",
+    return write_scalars(events, eval->step, eval->time,
+                         (const scalar[]){{eval->is_test ? "test/loss" : "valid/loss", eval->loss},
+                                          {eval->is_test ? "test/perplexity" : "valid/perplexity",
                                            eval->perplexity}},
                          2);
 }
 
-sl_status sl_run_tensorboard_create(const char *directory, sl_reporter_failed *failed,
-                                    void *context, sl_run_file **out)
+sl_status sli_tensorboard_add(sli_run_file *events, sli_record_kind kind, const void *record)
 {
-    return sli_run_file_create(directory, failed, context,
-                               (sl_reporter){.started = start_events,
-                                             .step = write_step,
-                                             .pipeline = write_pipeline,
-                                             .evaluated = write_evaluation},
-                               out);
+    if (kind == SLI_RECORD_RUN)
+        return begin_events(events);
+    if (!events->has_begun)
+        return SL_OK;
+    return kind == SLI_RECORD_STEP       ? write_step(events, record)
+           : kind == SLI_RECORD_PIPELINE ? write_pipeline(events, record)
+           : kind == SLI_RECORD_EVAL     ? write_evaluation(events, record)
+                                         : SL_OK;
 }

@@ -6,9 +6,12 @@
 #include "parallel/schedule/timeline.h"
 #include "report/run_file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { PREDICTED = 1, MEASURED = 2 };
 
@@ -21,96 +24,108 @@ static int thread_number(int process, int rank)
 /* After the last event; the next one overwrites it, so that the file is whole between records. */
 static const char ending[] = "\n]}\n";
 
-static void name_process(FILE *to, int process, const char *name, int ranks)
+/* A pipe is refused before it is opened, which would wait for a reader; a terminal after that. */
+sl_status sli_trace_open(const char *path, sli_run_file *out)
+{
+    struct stat found;
+    bool is_pipe = stat(path, &found) == 0 && S_ISFIFO(found.st_mode);
+    *out = (sli_run_file){.file = NULL};
+    if (!is_pipe)
+        SL_TRY(sli_run_file_open(path, out));
+    if (!is_pipe && fseek(out->file, 0, SEEK_CUR) == 0)
+        return SL_OK;
+    sli_run_file_close(out);
+    return sl_error(SL_ERR_INVALID,
+                    "%s: a trace needs a file, whose end each record overwrites, not a pipe", path);
+}
+
+static void name_process(FILE *to, int process, const char *name)
 {
     fprintf(
         to,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n"
         "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
         process, name, process, process);
-    for (int rank = 0; rank < ranks; rank++)
-        fprintf(to,
-                ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{"
-                "\"name\":\"rank %d\"}}",
-                process, thread_number(process, rank), rank);
 }
 
-/* A pipe is refused before it is opened, which would wait for a reader; a terminal after that. */
-static sl_status open_trace(sl_run_file *file)
+static void name_thread(FILE *to, int process, int rank)
 {
-    struct stat found;
-    bool is_pipe = stat(file->path, &found) == 0 && S_ISFIFO(found.st_mode);
-    if (!is_pipe)
-        SL_TRY(sli_run_file_open(file, file->path));
-    if (!is_pipe && fseek(file->file, 0, SEEK_CUR) == 0)
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "%s: a trace needs a file, whose end each record overwrites, not a pipe",
-                    file->path);
+    fprintf(to,
+            ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{"
+            "\"name\":\"rank %d\"}}",
+            process, thread_number(process, rank), rank);
 }
 
-static sl_status start_trace(void *context, const sl_run_info *info)
+static sl_status begin_trace(sli_run_file *trace)
 {
-    sl_run_file *file = context;
-    int ranks = info->rank_count / info->replicas;
-    SL_TRY(open_trace(file));
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file->file);
-    name_process(file->file, PREDICTED, "predicted", ranks);
-    fputs(",\n", file->file);
-    name_process(file->file, MEASURED, "measured", ranks);
-    fputs(ending, file->file);
-    return sli_run_file_flush(file);
+    FILE *to = trace->file;
+    trace->has_begun = true;
+    trace->end = trace->ranks = 0;
+    rewind(to);
+    if (ftruncate(fileno(to), 0) != 0)
+        return sl_error(SL_ERR_IO, "%s: cannot be emptied: %s", trace->path, strerror(errno));
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", to);
+    name_process(to, PREDICTED, "predicted");
+    fputs(",\n", to);
+    name_process(to, MEASURED, "measured");
+    fputs(ending, to);
+    return sli_run_file_flush(trace);
 }
 
-/* A start and an end are rounded alike: Perfetto drops an action that begins before the end of the
- * one before it, by however little. */
-static void print_action(sl_run_file *file, int process, const sl_pipeline_info *info, int index)
+static void print_action(const sli_run_file *trace, int process,
+                         const sli_history_pipeline *pipeline, int index)
 {
     char name[SLI_ACTION_TEXT_BYTES];
-    const sl_utilization *of = info->utilization;
-    sl_timeline_entry entry = process == PREDICTED ? of->predicted[index] : of->measured[index];
-    int64_t start_ns = llround(1e3 * file->end + 1e9 * entry.start),
-            end_ns = llround(1e3 * file->end + 1e9 * entry.end);
-    fprintf(file->file,
-            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
+    const sl_timeline_entry *entry =
+        process == PREDICTED ? &pipeline->predicted[index] : &pipeline->measured[index];
+    sl_action action = entry->action;
+    fprintf(trace->file,
+            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.0f,\"dur\":%.0f,\"pid\":%d,"
             "\"tid\":%d,\"args\":{\"stage\":%d,\"micro\":%d,\"epoch\":%" PRId64 ",\"step\":%" PRId64
             "}}",
-            sli_action_text(entry.action, name), sli_action_name(entry.action.kind),
-            1e-3 * (double)start_ns, 1e-3 * (double)(end_ns - start_ns), process,
-            thread_number(process, of->placement[entry.action.stage]), entry.action.stage,
-            entry.action.micro, info->epoch, info->step);
+            sli_action_text(action, name), sli_action_name(action.kind),
+            trace->end + 1e6 * entry->start, 1e6 * (entry->end - entry->start), process,
+            thread_number(process, pipeline->placement[action.stage]), action.stage, action.micro,
+            pipeline->epoch, pipeline->step);
 }
 
-static double last_end(const sl_utilization *of)
+static double last_end(const sli_history_pipeline *pipeline)
 {
-    double end = of->seconds;
-    for (int i = 0; i < of->action_count; i++)
-        end = of->predicted[i].end > end ? of->predicted[i].end : end;
-    return end;
+    double end = 0;
+    for (int i = 0; i < pipeline->action_count; i++)
+        end = fmax(end, fmax(pipeline->measured[i].end, pipeline->predicted[i].end));
+    return 1e6 * end;
 }
 
-static sl_status trace_pipeline(void *context, const sl_pipeline_info *info)
+static sl_status add_pipeline(sli_run_file *trace, const sli_history_pipeline *pipeline)
 {
-    sl_run_file *file = context;
-    if (!file->file)
+    FILE *to = trace->file;
+    if (!trace->has_begun || pipeline->replica > 0 || !pipeline->ends_epoch)
         return SL_OK;
-    /* start_trace has refused a file where this fails. */
-    (void)fseek(file->file, -(long)(sizeof ending - 1), SEEK_CUR);
+    if (pipeline->action_count == 0)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "%s: a step has more than %d actions, and the log has no timelines of such "
+                        "steps",
+                        trace->path, SL_RUN_LOG_MOST_ACTIONS);
+    (void)fseek(to, -(long)(sizeof ending - 1), SEEK_END);
     sli_c_numbers scope = sli_c_numbers_begin();
-    for (int i = 0; i < info->utilization->action_count; i++) {
-        print_action(file, PREDICTED, info, i);
-        print_action(file, MEASURED, info, i);
+    for (; trace->ranks < pipeline->ranks; trace->ranks++) {
+        name_thread(to, PREDICTED, trace->ranks);
+        name_thread(to, MEASURED, trace->ranks);
+    }
+    for (int i = 0; i < pipeline->action_count; i++) {
+        print_action(trace, PREDICTED, pipeline, i);
+        print_action(trace, MEASURED, pipeline, i);
     }
     sli_c_numbers_end(scope);
-    fputs(ending, file->file);
-    file->end += 1e6 * last_end(info->utilization);
-    return sli_run_file_flush(file);
+    fputs(ending, to);
+    trace->end += rint(last_end(pipeline));
+    return sli_run_file_flush(trace);
 }
 
-sl_status sl_run_trace_create(const char *path, sl_reporter_failed *failed, void *context,
-                              sl_run_file **out)
+sl_status sli_trace_add(sli_run_file *trace, sli_record_kind kind, const void *record)
 {
-    return sli_run_file_create(path, failed, context,
-                               (sl_reporter){.started = start_trace, .pipeline = trace_pipeline},
-                               out);
+    if (kind == SLI_RECORD_RUN)
+        return begin_trace(trace);
+    return kind == SLI_RECORD_PIPELINE ? add_pipeline(trace, record) : SL_OK;
 }

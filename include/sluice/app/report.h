@@ -237,29 +237,6 @@ void sl_run_log_destroy(sl_run_log **log);
 sl_status sl_run_log_set_command(sl_run_log *log, const char *command);
 sl_reporter sl_run_log_reporter(sl_run_log *log);
 
-/* ---- Files for other programs ------------------------------------------------------------ */
-
-/* A file that is written while the run goes on. It is opened, and emptied, when the run begins or
- * resumes; one that cannot be opened ends the run. Where it cannot be written later, `failed` is
- * called once and the run goes on without it; where `failed` is NULL, the run ends with the error.
- * Creating it fails for lack of memory alone. It outlives the run that has its reporter, and
- * `context` outlives it. */
-typedef struct sl_run_file sl_run_file;
-
-/* The timeline of each `pipeline` record, predicted and measured, as Chrome's trace events in JSON,
- * for Perfetto: one complete event for each action. Between records the file is whole. A pipe is
- * refused (SL_ERR_INVALID), as each record overwrites the file's end. */
-sl_status sl_run_trace_create(const char *path, sl_reporter_failed *failed, void *context,
-                              sl_run_file **out);
-
-/* Steps, evaluations and bubbles as scalars in an event file of TensorBoard, a new one in the
- * directory, which is made if it does not exist. */
-sl_status sl_run_tensorboard_create(const char *directory, sl_reporter_failed *failed,
-                                    void *context, sl_run_file **out);
-
-void sl_run_file_destroy(sl_run_file **file);
-sl_reporter sl_run_file_reporter(const sl_run_file *file);
-
 /* ---- What a run log says ---------------------------------------------------------------- */
 
 /* A run as its log tells it: options, steps, evaluations, memory, the last pipeline timeline. */
@@ -280,26 +257,6 @@ sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to)
 
 /* Writes runs [count] as CSV: a line for each step and each evaluation. The caller checks `to`. */
 sl_status sl_report_csv(const sl_run_history *const *runs, int count, FILE *to);
-
-/* ---- The live page ------------------------------------------------------------------------ */
-
-/* A web page of a run that goes on: the report's pictures, updated about once a second while the
- * log grows, served by a thread of this process. Browsers never make the run wait. */
-typedef struct sl_live_page sl_live_page;
-
-/* Serves the log at path `log`, a regular file, under the name `name` (NULL: the path), from its
- * first record on. `address` is "[ADDRESS:]PORT": without an address, the loopback 127.0.0.1; with
- * port 0, any free port. At an address that is not of the loopback, the page asks for a random
- * token. Errors: SL_ERR_INVALID for the address, SL_ERR_UNSUPPORTED where sluice was built without
- * libmicrohttpd, SL_ERR_IO, those of sl_run_history_read. */
-sl_status sl_live_page_create(const char *address, const char *log, const char *name,
-                              sl_live_page **out);
-
-/* Brings the log's end to the browsers, for at most a second, and ends the server. */
-void sl_live_page_destroy(sl_live_page **page);
-
-/* "http://127.0.0.1:8080/", with the token. Lives as long as the page. */
-const char *sl_live_page_url(const sl_live_page *page);
 
 SL_API_END
 #endif

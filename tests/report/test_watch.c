@@ -1,12 +1,15 @@
 #define _GNU_SOURCE /* unshare, memmem */
 #include "core/clock.h"
 #include "report/server.h"
+#include "report/watch.h"
 #include "train/small_run.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <net/if.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -15,6 +18,56 @@ static const char log_lines[] =
     "{\"record\":\"run\",\"batches_per_epoch\":4,\"epochs\":2,\"model\":{}}\n"
     "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":4,\"ms\":10}\n"
     "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":3,\"ms\":10}\n";
+
+/* ---- A page ------------------------------------------------------------------------------- */
+
+/* A log that a thread watches, as a process does. */
+typedef struct page {
+    sli_watch *watch;
+    const char *url;
+    pthread_t thread;
+    atomic_bool ends;
+} page;
+
+static void *turn(void *context)
+{
+    page *served = context;
+    while (!atomic_load(&served->ends))
+        sli_watch_turn(served->watch);
+    return NULL;
+}
+
+static void complain(void *context, const char *reason)
+{
+    (void)context;
+    fail_msg("%s", reason);
+}
+
+static sl_status open_watch(const char *address, const char *log, sli_watch **out)
+{
+    return sli_watch_open(
+        &(sli_watch_options){.log = log, .name = "<name>", .serve = address, .failed = complain},
+        out);
+}
+
+static page *open_page(const char *address, const char *log)
+{
+    page *served = calloc(1, sizeof *served);
+    assert_non_null(served);
+    check_ok(open_watch(address, log, &served->watch));
+    served->url = sli_watch_url(served->watch);
+    assert_int_equal(pthread_create(&served->thread, NULL, turn, served), 0);
+    return served;
+}
+
+static void close_page(page *served)
+{
+    atomic_store(&served->ends, true);
+    assert_int_equal(pthread_join(served->thread, NULL), 0);
+    sli_watch_close(&served->watch);
+    assert_null(served->watch);
+    free(served);
+}
 
 /* ---- A browser ---------------------------------------------------------------------------- */
 
@@ -76,10 +129,10 @@ static bool read_until(int fd, const char *text, char *to, size_t room)
 }
 
 /* Asks, with "Connection: close", for what `line` says, and gives the whole answer. */
-static void ask(const sl_live_page *page, const char *line, const char *host, char *to, size_t room)
+static void ask(const page *served, const char *line, const char *host, char *to, size_t room)
 {
     char request[512];
-    int fd = connect_to(sl_live_page_url(page), 0);
+    int fd = connect_to(served->url, 0);
     int bytes = snprintf(request, sizeof request,
                          "%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", line, host);
     send_all(fd, request, (size_t)bytes);
@@ -97,15 +150,14 @@ static int open_events(const char *url, int room)
 
 /* ---- Tests -------------------------------------------------------------------------------- */
 
-static sl_live_page *serve_log(scratch *in, const char *lines)
+static page *serve_log(scratch *in, const char *lines)
 {
-    sl_live_page *page;
     const char *path = scratch_path(in, "log.jsonl");
     write_file(path, lines, strlen(lines));
-    check_ok(sl_live_page_create("0", path, "<name>", &page));
-    assert_memory_equal(sl_live_page_url(page), "http://127.0.0.1:", 17);
-    assert_null(strchr(sl_live_page_url(page), '?'));
-    return page;
+    page *served = open_page("0", path);
+    assert_memory_equal(served->url, "http://127.0.0.1:", 17);
+    assert_null(strchr(served->url, '?'));
+    return served;
 }
 
 static void add_line(scratch *in, const char *line)
@@ -118,12 +170,12 @@ static void add_line(scratch *in, const char *line)
 static void page_shows_the_past_and_each_new_record(void **state)
 {
     static char got[1 << 18];
-    sl_live_page *page = serve_log(*state, log_lines);
-    ask(page, "GET /", "127.0.0.1:80", got, sizeof got);
+    page *served = serve_log(*state, log_lines);
+    ask(served, "GET /", "127.0.0.1:80", got, sizeof got);
     assert_memory_equal(got, "HTTP/1.1 200 OK\r\n", 17);
     assert_non_null(strstr(got, "script-src 'nonce-"));
     assert_non_null(strstr(got, "new EventSource('events' + location.search)"));
-    int fd = open_events(sl_live_page_url(page), 0);
+    int fd = open_events(served->url, 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     assert_non_null(strstr(got, "Content-Type: text/event-stream"));
     assert_non_null(strstr(got, "data: <h1>&lt;name&gt;</h1>"));
@@ -132,15 +184,14 @@ static void page_shows_the_past_and_each_new_record(void **state)
     add_line(*state, "ord\":\"end\",\"seconds\":9}\n");
     assert_true(read_until(fd, "The run has ended.", got, sizeof got));
     close(fd);
-    sl_live_page_destroy(&page);
-    assert_null(page);
+    close_page(served);
 }
 
 static void another_log_in_the_file_begins_again(void **state)
 {
     static char got[1 << 18];
-    sl_live_page *page = serve_log(*state, log_lines);
-    int fd = open_events(sl_live_page_url(page), 0);
+    page *served = serve_log(*state, log_lines);
+    int fd = open_events(served->url, 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     const char *path = scratch_path(*state, "log.jsonl");
     static const char as_long[] =
@@ -166,7 +217,7 @@ static void another_log_in_the_file_begins_again(void **state)
     assert_true(read_until(fd, "step 3 of 10", got, sizeof got));
     assert_null(strstr(got, "cannot be read"));
     close(fd);
-    sl_live_page_destroy(&page);
+    close_page(served);
 }
 
 /* Two replicas of two ranks, whose second waits for the first. In the second replica a tensor takes
@@ -197,7 +248,7 @@ static void steps_show_their_timeline_and_memory(void **state)
     check_ok(sl_timeline_utilization(timelines, 4, &layouts[0], &own));
     const sl_pipeline_info step = {
         .epoch = 1, .step = 2, .utilization = &own, .timelines = timelines, .layouts = layouts};
-    sl_live_page *page = serve_log(*state, log_lines);
+    page *served = serve_log(*state, log_lines);
     sl_run_log *log;
     check_ok(sl_run_log_create(scratch_path(*state, "log.jsonl"), NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
@@ -205,7 +256,7 @@ static void steps_show_their_timeline_and_memory(void **state)
     check_ok(reporter.pipeline(reporter.context, &step));
     sl_run_log_destroy(&log);
     sl_utilization_clear(&own);
-    int fd = open_events(sl_live_page_url(page), 0);
+    int fd = open_events(served->url, 0);
     assert_true(
         read_until(fd, "measured: stage 1, backward of micro-batch 0: 1000 ms", got, sizeof got));
     assert_non_null(strstr(got, "measured: stage 1, backward of micro-batch 0: 6000 ms"));
@@ -213,7 +264,7 @@ static void steps_show_their_timeline_and_memory(void **state)
     assert_non_null(strstr(got, "Predicted: bubble 55.0%")); /* 11 of 2 * 10 s */
     assert_non_null(strstr(got, "3 MiB"));
     close(fd);
-    sl_live_page_destroy(&page);
+    close_page(served);
 }
 
 /* A browser that stops in the middle of an event gets that event, and then the newest: none of
@@ -269,13 +320,13 @@ static void silent_connections_keep_no_one_out(void **state)
     enum { SILENT = 600 };
     static char got[1 << 18];
     int silent[SILENT];
-    sl_live_page *page = serve_log(*state, log_lines);
-    int fd = open_events(sl_live_page_url(page), 0);
+    page *served = serve_log(*state, log_lines);
+    int fd = open_events(served->url, 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     for (int i = 0; i < SILENT; i++) {
-        silent[i] = connect_to(sl_live_page_url(page), 0);
+        silent[i] = connect_to(served->url, 0);
         if (i % 200 == 199) {
-            ask(page, "GET /", "localhost", got, sizeof got);
+            ask(served, "GET /", "localhost", got, sizeof got);
             assert_memory_equal(got, "HTTP/1.1 200 ", 13);
         }
     }
@@ -284,7 +335,7 @@ static void silent_connections_keep_no_one_out(void **state)
     for (int i = 0; i < SILENT; i++)
         close(silent[i]);
     close(fd);
-    sl_live_page_destroy(&page);
+    close_page(served);
 }
 
 /* Serves until the other side has ended the connection, or `bytes` have come; returns how many
@@ -342,7 +393,7 @@ static void write_large_log(scratch *in)
     FILE *file = fopen(scratch_path(in, "log.jsonl"), "w");
     assert_non_null(file);
     fputs(log_lines, file);
-    fputs("{\"record\":\"pipeline\",\"epoch\":1,\"step\":2,\"placement\":[0]", file);
+    fputs("{\"record\":\"pipeline\",\"replica\":0,\"epoch\":1,\"step\":2,\"placement\":[0]", file);
     for (int kind = 0; kind < 2; kind++) {
         fprintf(file, ",\"%s\":[", kind == 0 ? "measured" : "predicted");
         for (int i = 0; i < 2 * MICROS; i++)
@@ -361,19 +412,18 @@ static void browsers_that_hang_hold_up_no_step(void **state)
     static small_record record;
     int hanging[HANGING];
     char path[512];
-    sl_live_page *page;
     sl_run_log *log;
     sl_run_result result;
     sl_train_options options = small_options(*state);
     options.report_timelines = true;
     write_large_log(*state);
     snprintf(path, sizeof path, "%s", scratch_path(*state, "log.jsonl"));
-    check_ok(sl_live_page_create("0", path, NULL, &page));
+    page *served = open_page("0", path);
     for (int i = 0; i < HANGING; i++) {
-        hanging[i] = open_events(sl_live_page_url(page), 1);
+        hanging[i] = open_events(served->url, 1);
         assert_int_equal(recv(hanging[i], got, 1, MSG_PEEK), 1); /* an event is under way */
     }
-    int fd = open_events(sl_live_page_url(page), 0);
+    int fd = open_events(served->url, 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     check_ok(sl_run_log_create(path, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
@@ -381,7 +431,7 @@ static void browsers_that_hang_hold_up_no_step(void **state)
     assert_int_equal(record.step_count, STEPS);
     assert_int_equal(record.finished, 1);
     assert_true(read_until(fd, "step 4 of 4. The run has ended.", got, sizeof got));
-    sl_live_page_destroy(&page);
+    close_page(served);
     sl_run_log_destroy(&log);
     for (int i = 0; i < HANGING; i++) {
         assert_false(read_until(hanging[i], "\n\n", got, sizeof got)); /* an event's end */
@@ -393,7 +443,7 @@ static void browsers_that_hang_hold_up_no_step(void **state)
 static void bad_requests_are_answered(void **state)
 {
     static char got[1 << 16], long_path[1 << 17];
-    sl_live_page *page = serve_log(*state, log_lines);
+    page *served = serve_log(*state, log_lines);
     static const struct {
         const char *line, *host, *answer;
     } cases[] = {
@@ -410,7 +460,7 @@ static void bad_requests_are_answered(void **state)
         {"GET /", "[::1", "HTTP/1.1 403 "},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ask(page, cases[i].line, cases[i].host, got, sizeof got);
+        ask(served, cases[i].line, cases[i].host, got, sizeof got);
         assert_memory_equal(got, cases[i].answer, strlen(cases[i].answer));
     }
     memset(long_path, 'x', sizeof long_path);
@@ -421,36 +471,35 @@ static void bad_requests_are_answered(void **state)
         size_t count;
     } broken[] = {{long_path, sizeof long_path}, {binary, sizeof binary - 1}};
     for (size_t i = 0; i < 2; i++) {
-        int fd = connect_to(sl_live_page_url(page), 0);
+        int fd = connect_to(served->url, 0);
         send_all(fd, broken[i].bytes, broken[i].count);
         shutdown(fd, SHUT_WR);
         (void)read_until(fd, "\x01", got, sizeof got);
         assert_null(strstr(got, " 200 "));
         close(fd);
     }
-    ask(page, "GET /", "localhost", got, sizeof got);
+    ask(served, "GET /", "localhost", got, sizeof got);
     assert_memory_equal(got, "HTTP/1.1 200 ", 13);
-    sl_live_page_destroy(&page);
+    close_page(served);
 }
 
 static void what_cannot_be_served_is_refused(void **state)
 {
-    sl_live_page *page;
+    sli_watch *watch;
     const char *path = scratch_path(*state, "log.jsonl");
-    check_error(sl_live_page_create("0", path, NULL, &page), SL_ERR_NOT_FOUND, "log.jsonl");
+    check_error(open_watch("0", path, &watch), SL_ERR_NOT_FOUND, "log.jsonl");
     write_file(path, "{}\n", 3);
-    check_error(sl_live_page_create("0", path, NULL, &page), SL_ERR_FORMAT, "log.jsonl: line 1");
+    check_error(open_watch("0", path, &watch), SL_ERR_FORMAT, "<name>: line 1");
     write_file(path, log_lines, sizeof log_lines - 1);
     static const char *const addresses[] = {"",   "x",      "65536", ":80",
                                             "-1", "::1:80", "80x",   "a:b:1"};
     for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++)
-        check_error(sl_live_page_create(addresses[i], path, NULL, &page), SL_ERR_INVALID,
-                    "[ADDRESS:]PORT");
-    sl_live_page *first = serve_log(*state, log_lines);
+        check_error(open_watch(addresses[i], path, &watch), SL_ERR_INVALID, "[ADDRESS:]PORT");
+    page *first = serve_log(*state, log_lines);
     char taken[32];
-    snprintf(taken, sizeof taken, "127.0.0.1:%d", port_of(sl_live_page_url(first)));
-    check_error(sl_live_page_create(taken, path, NULL, &page), SL_ERR_IO, "in use");
-    sl_live_page_destroy(&first);
+    snprintf(taken, sizeof taken, "127.0.0.1:%d", port_of(first->url));
+    check_error(open_watch(taken, path, &watch), SL_ERR_IO, "in use");
+    close_page(first);
 }
 
 /* In a network namespace of the test's own, whose loopback begins unconnected. */
@@ -470,35 +519,34 @@ static void other_addresses_ask_for_a_token(void **state)
 {
     static char got[1 << 18];
     char line[160];
-    sl_live_page *page;
     const char *path = scratch_path(*state, "log.jsonl");
     write_file(path, log_lines, sizeof log_lines - 1);
     if (!enter_network()) {
         print_message("skipped: the token: there is no network namespace: %s\n", strerror(errno));
         skip();
     }
-    check_ok(sl_live_page_create("0.0.0.0:0", path, NULL, &page));
-    const char *token = strstr(sl_live_page_url(page), "/?token=");
+    page *served = open_page("0.0.0.0:0", path);
+    const char *token = strstr(served->url, "/?token=");
     assert_non_null(token);
     assert_int_equal(strlen(token), strlen("/?token=") + 32);
     snprintf(line, sizeof line, "GET %s", token);
-    ask(page, line, "any.example", got, sizeof got);
+    ask(served, line, "any.example", got, sizeof got);
     assert_memory_equal(got, "HTTP/1.1 200 ", 13);
     char *last = &line[strlen(line) - 1], kept = *last;
     *last = kept == '0' ? '1' : '0';
-    ask(page, line, "localhost", got, sizeof got);
+    ask(served, line, "localhost", got, sizeof got);
     assert_memory_equal(got, "HTTP/1.1 403 ", 13);
     *last = '\0';
-    ask(page, line, "localhost", got, sizeof got);
+    ask(served, line, "localhost", got, sizeof got);
     assert_memory_equal(got, "HTTP/1.1 403 ", 13);
-    ask(page, "GET /events", "localhost", got, sizeof got);
+    ask(served, "GET /events", "localhost", got, sizeof got);
     assert_memory_equal(got, "HTTP/1.1 403 ", 13);
-    ask(page, "GET /events?token", "localhost", got, sizeof got);
+    ask(served, "GET /events?token", "localhost", got, sizeof got);
     assert_memory_equal(got, "HTTP/1.1 403 ", 13);
-    sl_live_page_destroy(&page);
+    close_page(served);
 }
 
-int live_tests(void)
+int watch_tests(void)
 {
     const struct CMUnitTest tests[] = {
 #define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
