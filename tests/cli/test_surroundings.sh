@@ -294,6 +294,18 @@ for ((call = 1; ; call++)); do
 done
 [ "$call" -gt 20 ] || fail "there are only $call calls"
 
+# A checkpoint that cannot be pruned stays whole and is said; the save that it followed counts, and the run is well.
+cp -r a kept
+rm -r kept/step-00000006
+content kept/step-00000002 >kept.before
+LD_PRELOAD=$faults SLUICE_IO_ONLY=kept/step-00000002 SLUICE_IO_FAIL=1 SLUICE_IO_FAILURES=1000 run 'failing pruning' \
+    "${train[@]}" --save-dir kept --resume kept/step-00000004 --keep 1 --log-json kept.jsonl
+grep -q 'older checkpoints stay: .*step-00000002.*No space left' err || fail 'a failed pruning is not said'
+grep -q '"record":"unpruned","step":6' kept.jsonl || { cat kept.jsonl >err; fail 'a failed pruning is not logged'; }
+! grep -q 'not saved' err || fail 'a failed pruning fails the save'
+[ -d kept/step-00000006 ] || fail 'there is no checkpoint beside a failed pruning'
+same kept kept/step-00000002
+
 for to in slash/ slashes///; do
     run "convert to $to" "$program" checkpoint convert a/step-00000002 "$to"
     run "verify $to" "$program" checkpoint verify "$to"
