@@ -27,7 +27,7 @@ killed() { # N FOLDER COMMAND...: whether the command, killed before its N-th ch
 
 # ---- Weights and vocabulary ------------------------------------------------------------------------
 
-small=(--bptt 4 --eval-max-batches 1 --devices cpu:0-0)
+small=(--bptt 4 --eval-max-batches 1 --devices cpu)
 
 train() { # TEXT, then what follows the program's name
     echo train --data "$1" --emsize 2 --nhid 2 --nlayers 1 --nhead 1 --max-batches 1 --epochs 1 --quiet \

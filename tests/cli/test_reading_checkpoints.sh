@@ -13,7 +13,7 @@ fail() { echo "$1"; cat "$scratch/err" "$scratch/out"; exit 1; }
 
 "$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
 train=("$program" train --data "$scratch/text" --emsize 8 --nhid 8 --nhead 2 --bptt 8 --batch-size 4
-    --eval-batch-size 8 --eval-max-batches 2 --epochs 1 --devices cpu:0-0 --optimizer adamw --lr 0.01
+    --eval-batch-size 8 --eval-max-batches 2 --epochs 1 --devices cpu --optimizer adamw --lr 0.01
     --quiet)
 short=("${train[@]}" --nlayers 1 --max-batches 6)
 
@@ -91,7 +91,7 @@ many=("${train[@]}" --nlayers 8 --max-batches 2 --save-every 1 --shard-size 1)
     "$program" checkpoint average "$scratch"/many/step-* "$scratch/mean" 2>"$scratch/err" || fail 'average'
     for from in best best/model.safetensors.index.json; do
         "$program" eval --init "$scratch/many/$from" --data "$scratch/text" --bptt 8 --eval-batch-size 8 \
-            --eval-max-batches 2 --devices cpu:0-0 \
+            --eval-max-batches 2 --devices cpu \
             >"$scratch/out" 2>"$scratch/err" || fail "eval of $from"
     done
 )

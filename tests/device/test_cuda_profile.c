@@ -1,14 +1,11 @@
 /* Profiles of CUDA devices of a runtime that needs no GPU (cuda/fake_cuda.h), and what is cut by
  * them. */
-#define _GNU_SOURCE /* sched_getaffinity */
-
 #include "device/cuda/fake_cuda_state.h"
 #include "device/device_base.h"
 #include "sluice/layers.h"
 #include "support/check.h"
 #include "train/plan/profile.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,22 +72,12 @@ static void profile(const char *modules, const char *devices, const int *cores, 
     check_ok(status);
 }
 
-static int first_allowed_core(void)
-{
-    cpu_set_t set;
-    int core = 0;
-    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
-    while (!CPU_ISSET((size_t)core, &set))
-        core++;
-    return core;
-}
-
 /* All of these devices have one thread. */
 static void a_profile_of_a_device_is_shared_between_like_cpus_alone(void **state)
 {
     (void)state;
     const int cores[] = {0, 1, 2, 2};
-    int core = first_allowed_core(), balance[SL_MAX_STAGES];
+    int core = allowed_core(0), balance[SL_MAX_STAGES];
     asked_devices asked;
     char names[4 * SLI_DEVICE_NAME_BYTES];
     snprintf(names, sizeof names, "cuda:0,cuda:1,cpu:%d-%d,cpu:%d-%d", core, core, core, core);

@@ -23,8 +23,8 @@ PROGRAM, RUNS = os.environ["SLUICE_PROGRAM"], int(os.environ.get("SLUICE_KILLS",
 FAULTS = os.path.join(os.path.dirname(PROGRAM), "..", "tests", "libio_faults.so")
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --eval-batch-size 8 --batch-size 4 "
          "--epochs 3 --max-batches 8 --eval-max-batches 5 --optimizer adamw --lr 0.01 --quiet")
-LAYOUTS = ["--pp 1", "--pp 2", "--dp 2 --devices cpu:0-0,cpu:0-0",
-           "--dp 2 --zero --devices cpu:0-0,cpu:0-0"]
+LAYOUTS = ["--pp 1", "--pp 2", "--dp 2 --devices cpu,cpu",
+           "--dp 2 --zero --devices cpu,cpu"]
 PROCESSES = 2
 PROCESSES_LAYOUT = "--zero"
 

@@ -13,7 +13,7 @@ fail() { echo "FAILED: $1"; exit 1; }
 hostile='<script>alert("x")<img src=h:>.jsonl'
 train() { # LOG OPTION...
     "$program" train --data text --emsize 8 --nhid 8 --nhead 2 --nlayers 2 --bptt 8 --batch-size 4 \
-        --eval-max-batches 2 --epochs 2 --max-batches 6 --devices cpu:0-0,cpu:0-0 --chunks 4 --quiet \
+        --eval-max-batches 2 --epochs 2 --max-batches 6 --devices cpu,cpu --chunks 4 --quiet \
         --log-json "$@" >/dev/null 2>&1
 }
 train a.jsonl

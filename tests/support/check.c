@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <execinfo.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -66,6 +67,20 @@ bool process_runs(int process)
     const char *state = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
     fclose(file);
     return state && state[2] != 'Z' && state[2] != 'X';
+}
+
+int allowed_core(int index)
+{
+    cpu_set_t set;
+    int core = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof set, &set), 0);
+    for (int left = index; core < CPU_SETSIZE && (!CPU_ISSET((size_t)core, &set) || left-- > 0);)
+        core++;
+    if (core == CPU_SETSIZE) {
+        print_message("skipped: it takes %d cores\n", index + 1);
+        skip();
+    }
+    return core;
 }
 
 /* The words of the line "flags", of which every core has one. */

@@ -36,6 +36,10 @@ int test_draw(unsigned *state, int low, int high);
 #define check_ok(status)                check_ok_at(status, __FILE__, __LINE__)
 #define check_error(status, code, text) check_error_at(status, code, text, __FILE__, __LINE__)
 
+/* The number of the core that is `index` among those that the test may use; skips the test where
+ * there is none. */
+int allowed_core(int index);
+
 /* Whether /proc/cpuinfo lists an instruction set that multiplies bf16 matrices. */
 bool processor_has_bf16(void);
 

@@ -264,7 +264,7 @@ static void replicas_go_on_with_the_same_bits(void **state)
     event_log log;
     sl_train_options options = three_epochs(in);
     options.replicas = 2;
-    options.devices = "cpu:0-0,cpu:0-0";
+    options.devices = "cpu,cpu";
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
     options.lr.lr = 0.01;
     options.eval_max_batches = 2 * EVAL_BATCHES - 1; /* the second one has a block less */

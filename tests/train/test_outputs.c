@@ -290,7 +290,7 @@ static void weights_that_cannot_be_saved_at_last_are_an_error_after_the_results(
     sl_train_options options = best_is_first(*state, &of, path);
     of.gone_after = 2;
     options.replicas = 2;
-    options.devices = "cpu:0-0,cpu:0-0";
+    options.devices = "cpu,cpu";
     check_error(run_on(&of, &options, &record), SL_ERR_NOT_FOUND, "its directory does not exist");
     assert_int_equal(of.failed, 1);
     assert_int_equal(record.finished, 1);
@@ -327,7 +327,7 @@ static void every_rank_hears_of_weights_that_cannot_be_saved(void **state)
     ranks_run run = {.options = best_is_first(*state, &of, path), .disk = &of};
     of.gone_after = 2;
     run.options.replicas = 2;
-    run.options.devices = "cpu:0-0,cpu:0-0";
+    run.options.devices = "cpu,cpu";
     check_ok(sl_spawn(run_rank, &run, 2, NULL));
     assert_int_equal(run.ended[0], SL_ERR_NOT_FOUND);
     assert_int_not_equal(run.ended[1], SL_OK);
@@ -390,7 +390,7 @@ static void check_left_by_stop(scratch *in, int at, int64_t step, const char *ex
         stopper stop = {.at = at * replicas};
         sl_train_options options = best_is_first(in, &of, path);
         options.replicas = replicas;
-        options.devices = replicas == 2 ? "cpu:0-0,cpu:0-0" : NULL;
+        options.devices = replicas == 2 ? "cpu,cpu" : NULL;
         options.checkpoints =
             (sl_save_options){.request = ask_stopper, .saving = hear_of_saving, .context = &stop};
         check_ok(sl_train_run(&options, (sl_reporter[]){small_reporter(&record)}, 1, &result));

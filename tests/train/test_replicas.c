@@ -171,7 +171,11 @@ static void timelines_come_with_each_replicas_layout(void **state)
     const sl_reporter reporter = {.context = reports, .pipeline = check_pipeline_layouts};
     sl_train_options options = small_options(*state);
     options.replicas = 2;
-    options.devices = "cpu:0-0,cpu:0-0;cpu:0-0,cpu:1-1";
+    char devices[128];
+    int one = allowed_core(0), other = allowed_core(1);
+    snprintf(devices, sizeof devices, "cpu:%d-%d,cpu:%d-%d;cpu:%d-%d,cpu:%d-%d", one, one, one, one,
+             one, one, other, other);
+    options.devices = devices;
     options.report_timelines = true;
     check_ok(sl_train_run(&options, &reporter, 1, &result));
     assert_true(reports[false] >= 1); /* the first step */

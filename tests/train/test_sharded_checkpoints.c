@@ -25,7 +25,7 @@ static sl_train_options options_of(scratch *in, const layout *of, bool zero)
     static char devices[128];
     devices[0] = '\0';
     for (int i = 0; i < of->replicas * of->stages; i++)
-        strcat(strcat(devices, i ? "," : ""), "cpu:0-0");
+        strcat(strcat(devices, i ? "," : ""), "cpu");
     options.devices = devices;
     options.zero = zero;
     options.batch_size = 4;

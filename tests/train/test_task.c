@@ -312,7 +312,7 @@ static double profile_hourglass(const sl_link_cost *links, sl_module_profile *pr
     options.balance_kind = SL_BALANCE_AUTO;
     options.recompute = SL_RECOMPUTE_NEVER;
     check_ok(create_hourglass(NULL, &model, &loss));
-    check_ok(sl_device_list_create("cpu:0-0,cpu:0-0", &devices, NULL));
+    check_ok(sl_device_list_create("cpu,cpu", &devices, NULL));
     check_ok(sli_find_cores(&options, devices, NULL, cores));
     check_ok(sli_train_profile(&(sli_profile_inputs){.options = &options,
                                                      .task = &task,
@@ -367,7 +367,7 @@ static sl_status measure_links(sl_group *group, void *context)
     found_links *found = context;
     int rank = sl_group_rank(group);
     sl_device_list *devices;
-    SL_TRY(sl_device_list_create("cpu:0-0", &devices, NULL));
+    SL_TRY(sl_device_list_create("cpu", &devices, NULL));
     sl_device_list_get(devices, 0)->core_set = rank == 0 ? 7 : 5;
     sl_status status = sli_find_cores(found->options, devices, group, found->cores[rank]);
     sl_device_list_destroy(&devices);
