@@ -105,11 +105,70 @@ static void a_cut_by_time_balances_what_devices_do(void **state)
     assert_int_equal(balance[0], 2);
 }
 
+/* ---- The optimizer ---------------------------------------------------------------------- */
+
+enum { UPDATE_US = 20000, STEPS = 3 };
+
+static sl_status create_linear(void *context, sl_module **model, sl_loss **loss)
+{
+    sl_module *layer;
+    (void)context;
+    SL_TRY(sl_sequential_append(model, sl_linear_create(WIDTH, CLASSES, false, &layer), &layer));
+    return sl_cross_entropy_create(loss);
+}
+
+static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
+{
+    (void)context;
+    (void)rows;
+    *batches = split == SL_SPLIT_TRAIN ? STEPS : 0;
+    return SL_OK;
+}
+
+static sl_status check_update(void *context, const sl_step_info *step)
+{
+    assert_true(step->optimizer_seconds >= UPDATE_US * 1e-6);
+    assert_true(step->seconds >= step->optimizer_seconds);
+    ++*(int *)context;
+    return SL_OK;
+}
+
+/* It is queued at once; its time and the step's are those in which the device does it. */
+static void an_optimizers_time_is_the_devices(void **state)
+{
+    (void)state;
+    int steps = 0;
+    asked_devices asked = {.count = 0};
+    const sl_train_task task = {.context = &asked,
+                                .create_model = create_linear,
+                                .count_batches = count_batches,
+                                .load_rows = load_zeros};
+    const sl_reporter reporter = {.context = &steps, .step = check_update};
+    sl_train_options options;
+    sl_run_result result;
+    sl_device_list *opened;
+    sl_train_options_default(&options);
+    options.task = &task;
+    options.batch_size = options.eval_batch_size = ROWS;
+    options.epochs = 1;
+    options.devices = "cuda:0";
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_SGD};
+    options.lr.lr = 0.1;
+    check_ok(sl_device_list_create("cuda:0", &opened, NULL));
+    find_fake_cuda()->update_us = UPDATE_US;
+    sl_status status = sl_train_run(&options, &reporter, 1, &result);
+    find_fake_cuda()->update_us = 0;
+    sl_device_list_destroy(&opened);
+    check_ok(status);
+    assert_int_equal(steps, STEPS);
+}
+
 int cuda_profile_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_profile_of_a_device_is_shared_between_like_cpus_alone),
         cmocka_unit_test(a_cut_by_time_balances_what_devices_do),
+        cmocka_unit_test(an_optimizers_time_is_the_devices),
     };
     if (!getenv("FAKE_CUDA_CLOSED")) {
         print_message("skipped: no CUDA toolkit, or no C++ compiler, was found\n");

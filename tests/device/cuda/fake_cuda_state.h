@@ -14,6 +14,7 @@ typedef struct fake_cuda_state {
     _Atomic long allocations; /* that were asked for */
     _Atomic long longest_row; /* of a product's matrices, in elements, with what pads it */
     _Atomic long product_us;  /* what each product takes, in microseconds */
+    _Atomic long update_us;   /* and each update by SGD */
     _Atomic long failing;     /* this one and all later ones find no memory; 0: none */
 } fake_cuda_state;
 

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *fake_version(const char *own); /* fake_launch.h would replace what is called here */
 const char *fake_version(const char *own)
@@ -26,6 +27,13 @@ static void count_launch(const char *name)
         fake_cuda()->entropy_launches++;
 }
 
+/* On the stream. */
+static void take_time(const char *name)
+{
+    if (fake_cuda()->update_us > 0 && strcmp(name, "sgd") == 0)
+        usleep((useconds_t)fake_cuda()->update_us);
+}
+
 /* fake_launch_NAME, which queues run_NAME with the arguments that `...` are. */
 #define QUEUE(name, parameters, ...)                                                               \
     cudaError_t fake_launch_##name parameters;                                                     \
@@ -43,6 +51,7 @@ static void count_launch(const char *name)
     };                                                                                             \
     static cudaError_t run_##name(void *argument)                                                  \
     {                                                                                              \
+        take_time(#name);                                                                          \
         return sli_launch_##name(argument, NULL);                                                  \
     }                                                                                              \
     QUEUE(name, (const type *arguments, cudaStream_t stream), *arguments)
