@@ -51,6 +51,10 @@ void cli_warn_of_run(const sl_run_info *info)
     int64_t rows = options->batch_size;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
+    if (info->one_stage > 0)
+        cli_complain(
+            "warning: one stage (--pp 1) would take %.0f%% of a step's time, by a short profile",
+            100 * info->one_stage);
     cli_warn_of_devices(info->pipe, options->precision);
     int steps = options->accumulate > 0 ? options->accumulate : 1;
     if (steps * options->chunks > rows)

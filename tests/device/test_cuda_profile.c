@@ -42,7 +42,7 @@ static void profile(const char *modules, const char *devices, const int *cores, 
     sl_module *model = NULL;
     sl_loss *loss;
     sl_device_list *list;
-    double seconds;
+    sli_step_times times;
     *asked = (asked_devices){.count = 0};
     sl_train_options_default(&options);
     options.task = &task;
@@ -65,7 +65,7 @@ static void profile(const char *modules, const char *devices, const int *cores, 
                                                                .loss = loss,
                                                                .devices = list,
                                                                .cores = cores},
-                                         NULL, balance, &seconds);
+                                         NULL, balance, &times);
     sl_device_list_destroy(&list);
     sl_loss_destroy(&loss);
     sl_module_destroy(&model);

@@ -297,6 +297,15 @@ static sl_status create_hourglass(void *context, sl_module **model, sl_loss **lo
     return sl_cross_entropy_create(loss);
 }
 
+static void one_stage_is_recommended_where_it_is_clearly_faster(void **state)
+{
+    (void)state;
+    assert_true(fabs(sli_one_stage_ratio(18, &(sli_step_times){14.1, 12.5}) - 12.5 / 14.1) < 1e-12);
+    assert_true(fabs(sli_one_stage_ratio(14.1, &(sli_step_times){18, 12.5}) - 12.5 / 14.1) < 1e-12);
+    assert_true(sli_one_stage_ratio(18, &(sli_step_times){12.6, 12.5}) == 0);
+    assert_true(sli_one_stage_ratio(0.018, &(sli_step_times){0.014, 0.005}) == 0);
+}
+
 /* The seconds of a step of two stages, on two devices of the same core. */
 static double profile_hourglass(const sl_link_cost *links, sl_module_profile *profiles,
                                 int *balance)
@@ -307,7 +316,7 @@ static double profile_hourglass(const sl_link_cost *links, sl_module_profile *pr
     sl_loss *loss = NULL;
     sl_device_list *devices;
     int cores[2];
-    double seconds;
+    sli_step_times times;
     options.pipeline_ranks = options.shards = 2;
     options.balance_kind = SL_BALANCE_AUTO;
     options.recompute = SL_RECOMPUTE_NEVER;
@@ -321,11 +330,12 @@ static double profile_hourglass(const sl_link_cost *links, sl_module_profile *pr
                                                      .devices = devices,
                                                      .links = links,
                                                      .cores = cores},
-                               profiles, balance, &seconds));
+                               profiles, balance, &times));
     sl_device_list_destroy(&devices);
     sl_module_destroy(&model);
     sl_loss_destroy(&loss);
-    return seconds;
+    assert_true(times.one_stage > 0 && times.one_stage < 1.0001 * times.cut); /* on the same core */
+    return times.cut;
 }
 
 static void cut_by_time_counts_what_a_slow_link_takes(void **state)
@@ -461,6 +471,7 @@ static void errors_of_a_task_end_the_run(void **state)
 int task_tests(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_stage_is_recommended_where_it_is_clearly_faster),
         cmocka_unit_test(task_has_no_default_rate_for_sgd),
         cmocka_unit_test(own_model_has_the_same_bits_in_any_cut),
         cmocka_unit_test(replicas_have_the_bits_of_one),

@@ -75,6 +75,9 @@ typedef struct sl_run_info {
     double peak_flops_per_s; /* the best rate of large matrix products in the run's precision on all
                                 ranks' devices at once; 0: options->measure_peak is not set */
     bool oversubscribed;     /* several devices use the same cores */
+    double one_stage; /* a step's time in one stage on all cores, as a fraction of that in the
+                         stages there are, by the profile that chose their devices; 0: there was
+                         none, or one stage is not faster */
     const sl_stage_info *stages; /* [stage_count] of this replica */
     int stage_count;
     const sl_rank_stats *ranks; /* [rank_count], by replica and pipeline rank: of the whole run.

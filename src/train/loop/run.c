@@ -127,15 +127,17 @@ static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_c
 {
     sl_train_options *options = &run->options;
     sl_device_list *shared;
-    double seconds;
+    sli_step_times times;
     SL_TRY(sli_layout_shared_devices(options, &run->shared_devices));
     SL_TRY(sli_device_list_create_range(run->shared_devices, 0, options->pipeline_ranks, own_cores,
                                         &shared, NULL));
     int cut[SL_MAX_STAGES] = {0}, cores[SL_MAX_STAGES] = {0};
     inputs.devices = shared;
     inputs.cores = cores; /* all on the same */
-    sl_status status = sli_train_profile(&inputs, NULL, cut, &seconds);
-    if (status == SL_OK && seconds < split) {
+    sl_status status = sli_train_profile(&inputs, NULL, cut, &times);
+    if (status == SL_OK)
+        run->one_stage = sli_one_stage_ratio(split, &times);
+    if (status == SL_OK && times.cut < split) {
         sl_device_list_destroy(&run->devices);
         run->devices = shared;
         shared = NULL;
@@ -154,7 +156,7 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                                 bool own_cores)
 {
     sl_train_options *options = &run->options;
-    double seconds = 0;
+    sli_step_times times = {0, 0};
     int balance[SL_MAX_STAGES] = {0};
     bool may_share = !options->devices && options->pipeline_ranks > 1 && !run->oversubscribed &&
                      sli_layout_host_ranks(options) == 1 &&
@@ -175,9 +177,9 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
                                        .cores = cores};
     sl_status status = SL_OK;
     if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
-        status = sli_train_profile(&inputs, NULL, balance, &seconds);
+        status = sli_train_profile(&inputs, NULL, balance, &times);
     if (may_share && status == SL_OK)
-        status = try_sharing(run, inputs, own_cores, seconds, balance);
+        status = try_sharing(run, inputs, own_cores, times.cut, balance);
     free(links);
     SL_TRY(status);
     if (!cuts)

@@ -69,6 +69,7 @@ typedef struct sli_run {
     sl_device_list *devices; /* [pipeline ranks of the process] */
     char *shared_devices;    /* names, where the run has decided that stages share the cores */
     bool oversubscribed;     /* without such a decision */
+    double one_stage;        /* of sl_run_info */
     sli_best *best;
     const sl_reporter *reporters; /* [reporter_count], of all ranks; borrowed */
     int reporter_count;

@@ -95,6 +95,7 @@ static void describe_run(sli_run *run)
         .batches_per_epoch = run->batches_per_epoch,
         .peak_flops_per_s = run->peak_flops_per_s,
         .oversubscribed = run->oversubscribed,
+        .one_stage = run->one_stage,
         .stages = run->stages,
         .stage_count = sl_pipe_stages(pipe),
         .ranks = run->replica.rank_stats,

@@ -197,12 +197,15 @@ static bool cut_fits(void *context, const int *balance)
 
 /* Cuts the model as the options say, and simulates the table of an accumulation step. By time it is
  * the cut that makes the table the shortest; where none fits, that by parameters. */
-static sl_status cut_model(model_profile *profile, int *balance, double *seconds)
+static sl_status cut_model(model_profile *profile, int *balance, sli_step_times *times)
 {
     sl_schedule *table;
     bool by_time = profile->of.options->balance_kind == SL_BALANCE_AUTO;
     int stages, steps = sli_layout_accumulation_steps(profile->of.options),
                 micros = (profile->micros + steps - 1) / steps;
+    times->one_stage = 0;
+    for (int i = 0; i < sl_module_child_count(profile->of.model); i++)
+        times->one_stage += micros * (profile->times[0][i].forward + profile->times[0][i].backward);
     sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
                                 .profiles = profile->times,
                                 .links = profile->of.links,
@@ -217,22 +220,28 @@ static sl_status cut_model(model_profile *profile, int *balance, double *seconds
     if (status == SL_ERR_NOT_FOUND || (status == SL_OK && !by_time))
         status = sli_layout_balance(profile->of.options, profile->of.model, balance, &stages);
     if (status == SL_OK)
-        status = sl_partition_simulate(&costs, balance, seconds);
+        status = sl_partition_simulate(&costs, balance, &times->cut);
     sl_schedule_destroy(&table);
     return status;
 }
 
 sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
-                            int *balance, double *seconds)
+                            int *balance, sli_step_times *times)
 {
     model_profile profile = {.of = *inputs};
     sl_status status = open_profile(&profile);
     if (status == SL_OK)
-        status = cut_model(&profile, balance, seconds);
+        status = cut_model(&profile, balance, times);
     if (status == SL_OK && profiles)
         status = pick_times(&profile, balance, profiles);
     free(profile.room);
     return status;
+}
+
+double sli_one_stage_ratio(double split, const sli_step_times *shared)
+{
+    double best = fmin(split, shared->cut), ratio = shared->one_stage / best;
+    return best >= 0.05 && ratio < 0.95 ? ratio : 0;
 }
 
 /* ---- Links --------------------------------------------------------------------------------- */
@@ -327,7 +336,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     SLI_CHECK_NOT_NULL(balance);
     const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
     int cores[SL_MAX_STAGES] = {0};
-    double seconds;
+    sli_step_times times;
     char *names;
     sl_loss *loss = NULL;
     sl_device_list *devices = NULL;
@@ -346,7 +355,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
                                                          .loss = loss,
                                                          .devices = devices,
                                                          .cores = cores},
-                                   profiles, balance, &seconds);
+                                   profiles, balance, &times);
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
     return status;

@@ -15,9 +15,20 @@ typedef struct sli_profile_inputs {
     const int *cores;              /* of sli_find_cores */
 } sli_profile_inputs;
 
-/* As sl_train_profile; and the seconds of a step that is cut so. `profiles` may be NULL. */
+/* What an accumulation step takes, in seconds. */
+typedef struct sli_step_times {
+    double cut;       /* by the cut that was chosen */
+    double one_stage; /* on the first rank's device alone, where nothing is recomputed */
+} sli_step_times;
+
+/* As sl_train_profile; and the times of a step. `profiles` may be NULL. */
 sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
-                            int *balance, double *seconds);
+                            int *balance, sli_step_times *times);
+
+/* Where one stage on all cores takes clearly less than the faster of a step whose ranks split the
+ * cores (in seconds) and one whose ranks share them: its part of that. Else, and where a step takes
+ * less than 0.05 s anyway, 0. */
+double sli_one_stage_ratio(double split, const sli_step_times *shared);
 
 /* Measures the links between the processes of the first replica whose stages are neighbours.
  * Every rank of the run calls it and gets the same costs, [pipeline ranks][pipeline ranks], to be
