@@ -1,6 +1,7 @@
 #!/bin/bash
-# The examples print what PyTorch's tutorials print: the sizes of the article on DataParallel for
-# 2, 3 and 8 devices, those of the toy model of the article on DDP, and equal weights on every rank.
+# Each example is run, and prints what the pages and its own comment say: the sizes of the article on DataParallel
+# for 2, 3 and 8 devices, those of the toy model of the article on DDP, equal weights on every rank, equal losses
+# for every cut. (examples/pytorch_weights.py is run by tests/parity/test_checkpoints.py.)
 set -euo pipefail
 
 examples=$(dirname "$(dirname "${SLUICE_PROGRAM:-absent/bin/sluice}")")/examples
@@ -8,6 +9,13 @@ examples=$(dirname "$(dirname "${SLUICE_PROGRAM:-absent/bin/sluice}")")/examples
     echo "skipped: SLUICE_PROGRAM does not name a program with examples beside it"
     exit 77
 }
+for source in "${SLUICE_SOURCE_DIR:-$(dirname "$0")/../..}"/examples/*.c; do
+    name=$(basename "$source" .c)
+    grep -qE "([$]examples/|check_ranks |falling_alike )$name\\b" "$0" || {
+        echo "failed: examples/$name.c is not run here" >&2
+        exit 1
+    }
+done
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
@@ -135,6 +143,32 @@ else
         diff <(grep "^step" both) expected || fail "two processes have other losses than one"
     fi
 fi
+
+# ---- own_layer, u_net, fine_tuning, pipeline_tutorial, ddp_pipeline -------------------------------
+
+# Losses fall to a small part, and are the same bits however the model is cut.
+falling_alike() { # EXAMPLE LINES: the last ones have two losses each, of the first and of the last step
+    "$examples/$1" | grep " in the last$" | tail -n "$2" | sed -n 's/^.*loss \([0-9.]*\) in the first step, \([0-9.]*\) in the last$/\1 \2/p' >losses
+    [ "$(wc -l <losses)" = "$2" ] && [ "$(sort -u losses | wc -l)" = 1 ] || fail "$1: $(cat losses)"
+    awk '{ exit !($2 < $1 / 2) }' losses || fail "$1: the losses do not fall: $(cat losses)"
+}
+falling_alike own_layer 2
+falling_alike u_net 3
+falling_alike fine_tuning 2
+[ ! -e fine_tuning.safetensors ] || fail "fine_tuning left its file"
+
+# The table of eight micro-batches in two stages, then the losses of three epochs.
+"$examples/pipeline_tutorial" >printed
+grep -qx '0F6 0F5 0F4 0F3 0F2 0F1 0F0 [.]*.*0B6' printed || fail "pipeline_tutorial drew $(cat printed)"
+sed -n 's/^| epoch [1-3] | loss \([0-9.]*\) | ppl .*/\1/p' printed >losses
+[ "$(wc -l <losses)" = 3 ] && sort -rn losses | cmp -s losses - || fail "pipeline_tutorial: $(cat printed)"
+
+# Each step's norm is that of the average, the same on both ranks.
+"$examples/ddp_pipeline" >printed 2>&1
+for rank in 0 1; do
+    sed -n "s/^\[RANK $rank\]: step *\([0-9]*\), loss [0-9.]*, norm \(.*\)/\1 \2/p" printed >norms$rank
+done
+[ "$(wc -l <norms0)" -ge 4 ] && cmp -s norms0 norms1 || fail "ddp_pipeline: $(cat printed)"
 
 # ---- classifier ----------------------------------------------------------------------------
 
