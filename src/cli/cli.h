@@ -205,11 +205,11 @@ typedef struct cli_progress_options {
 
 /* The run's log, and the process that shows it (outputs.c). */
 typedef struct cli_outputs {
-    sl_run_log *log;     /* NULL: none */
-    FILE *unnamed_log;   /* where the reader is the only one who needs the log */
-    pid_t reader;        /* `sluice watch`; 0: none, or it has ended */
-    int reader_input;    /* which ends when this process does */
-    bool reader_refused; /* it has ended before the run, with the error of cli_outputs_create */
+    sl_run_log *log;   /* NULL: none */
+    FILE *unnamed_log; /* where the reader is the only one who needs the log */
+    pid_t reader;      /* `sluice watch`; 0: none, or it has ended */
+    int reader_input;  /* which ends when this process does */
+    char reason[128];
 } cli_outputs;
 
 /* Creates what the options ask for. `failed` is told where the log cannot be written later. The
@@ -217,8 +217,8 @@ typedef struct cli_outputs {
 sl_status cli_outputs_create(const cli_progress_options *options, sl_reporter_failed *failed,
                              void *context, cli_outputs *out);
 
-/* Tells `failed` once where the reader has ended before the run. */
-void cli_outputs_check(cli_outputs *outputs, sl_reporter_failed *failed, void *context);
+/* Why the reader has ended before the run, when that is found; else NULL. */
+const char *cli_outputs_check(cli_outputs *outputs);
 
 /* When the run has ended: waits until the reader has shown all of it, or kills one that hangs. */
 void cli_outputs_clear(cli_outputs *outputs);

@@ -1,5 +1,6 @@
 /* sluice report: pictures and tables from run logs. */
 #include "cli/cli.h"
+#include "report/page.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -33,34 +34,35 @@ static sl_status check_output(const char *output, const cli_line *line)
                   : SL_OK;
 }
 
-static sl_status write_report(const settings *from, const sl_run_history *const *runs, int count)
+static sl_status write_report(const settings *from, const sli_run_history *const *runs, int count)
 {
     FILE *to = from->output ? fopen(from->output, "w") : stdout;
     if (!to)
         return sl_error(SL_ERR_IO, "%s: cannot be written: %s", from->output, strerror(errno));
-    sl_status status = from->csv ? sl_report_csv(runs, count, to) : sl_report_html(runs, count, to);
+    if (from->csv)
+        sli_report_csv(runs, count, to);
+    else
+        sli_report_html(runs, count, to);
     bool failed = ferror(to) != 0;
-    if (!from->output)
-        return status;
-    if (fclose(to) != 0 || failed)
+    if (from->output && (fclose(to) != 0 || failed))
         return sl_error(SL_ERR_IO, "%s: cannot be written: %s", from->output, strerror(errno));
-    return status;
+    return SL_OK;
 }
 
 static sl_status run_report(cli_line *line, void *parsed)
 {
-    sl_run_history *runs[MOST_LOGS] = {NULL};
+    sli_run_history *runs[MOST_LOGS] = {NULL};
     int count = line->word_count;
     const settings *from = parsed;
     if (count < 1 || count > MOST_LOGS)
         cli_refuse("report needs 1 to %d run logs, got %d", MOST_LOGS, count);
     sl_status status = check_output(from->output, line);
     for (int i = 0; i < count && status == SL_OK; i++)
-        status = sl_run_history_read(line->words[i], &runs[i]);
+        status = sli_run_history_read(line->words[i], &runs[i]);
     if (status == SL_OK)
-        status = write_report(from, (const sl_run_history *const *)runs, count);
+        status = write_report(from, (const sli_run_history *const *)runs, count);
     for (int i = 0; i < count; i++)
-        sl_run_history_destroy(&runs[i]);
+        sli_run_history_destroy(&runs[i]);
     return status;
 }
 

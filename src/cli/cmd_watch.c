@@ -70,38 +70,37 @@ static bool is_over(const settings *from, const sli_watch *watch, const sigset_t
            sigtimedwait(ending, NULL, &(struct timespec){0}) > 0;
 }
 
-/* To the program that has started it: the page's address, if any, or "!" and an error. */
-static void print_ready(const sli_watch *watch)
+/* A child says only the page's address, if any, or "!" and why it cannot begin. */
+static void print_begin(const settings *from, const char *log, const sli_watch *watch)
 {
     const char *url = watch ? sli_watch_url(watch) : NULL;
-    printf("%s%s\n", watch ? "" : "!", watch ? (url ? url : "") : sl_error_text());
-    fflush(stdout);
-}
-
-static void print_begin(const char *log, const sli_watch *watch)
-{
-    const char *url = sli_watch_url(watch);
-    cli_print_text(log, 0);
-    if (url)
-        printf(" is shown at %s until Ctrl-C\n", url);
-    else
-        printf(" is followed until its run ends, or Ctrl-C\n");
+    if (from->child && !watch)
+        printf("!%s\n", sl_error_text());
+    else if (from->child)
+        printf("%s\n", url ? url : "");
+    if (!from->child && watch) {
+        cli_print_text(log, 0);
+        printf(url ? " is shown at %s until Ctrl-C\n" : "%s is followed until its run ends\n",
+               url ? url : "");
+    }
     fflush(stdout);
 }
 
 static sl_status run_watch(cli_line *line, void *parsed)
 {
     enum { LOW_PRIORITY = 10 };
+    static const char unnamed[] = "/proc/self/fd/";
     const settings *from = parsed;
+    bool writes = from->trace || from->tensorboard;
     sli_watch *watch;
     sigset_t ending;
     if (line->word_count != 1)
         cli_refuse("watch needs one run log, got %d", line->word_count);
     const char *log = line->words[0];
-    bool has_name = strncmp(log, "/proc/self/fd/", strlen("/proc/self/fd/")) != 0;
-    bool writes = from->trace || from->tensorboard;
     const sli_watch_options opened = {.log = log,
-                                      .name = has_name ? log : "The run",
+                                      .name = strncmp(log, unnamed, strlen(unnamed)) == 0
+                                                  ? "The run"
+                                                  : log,
                                       .serve = from->serve || writes ? from->serve : "0",
                                       .trace = from->trace,
                                       .tensorboard = from->tensorboard,
@@ -110,14 +109,10 @@ static sl_status run_watch(cli_line *line, void *parsed)
                                       .context = parsed};
     block_signals(from->child, &ending);
     sl_status status = sli_watch_open(&opened, &watch);
-    if (from->child)
-        print_ready(watch);
-    else if (status == SL_OK)
-        print_begin(log, watch);
-    if (status != SL_OK) {
-        line->exit_status = from->child ? CLI_EXIT_ERROR : 0; /* the error has been printed */
+    print_begin(from, log, watch);
+    line->exit_status = status == SL_OK ? 0 : CLI_EXIT_ERROR;
+    if (status != SL_OK)
         return from->child ? SL_OK : status;
-    }
     (void)setpriority(PRIO_PROCESS, 0, LOW_PRIORITY);
     while (!is_over(from, watch, &ending))
         sli_watch_turn(watch);

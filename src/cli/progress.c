@@ -343,7 +343,9 @@ static sl_status print_step(void *context, const sl_step_info *step)
     const cli_progress_options *options = &on->of->options;
     if (on->rank == 0) {
         sl_launch_link_steps(cli_launcher, step->step);
-        cli_outputs_check(&on->of->outputs, warn_of_output, on);
+        const char *reason = cli_outputs_check(&on->of->outputs);
+        if (reason)
+            warn_of_output(on, reason);
     }
     if (options->quiet)
         return SL_OK;

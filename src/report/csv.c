@@ -1,8 +1,7 @@
 /* Runs as one CSV table: a line for each step and each evaluation, for spreadsheets and plots. */
-#include "core/error.h"
 #include "core/json.h"
-#include "report/history.h"
 #include "report/markup.h"
+#include "report/page.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -15,7 +14,7 @@ static void print_number(FILE *to, double value)
         fputs(sli_number_print(value, false).text, to);
 }
 
-static void print_step(FILE *to, const sl_run_history *run, const sli_history_step *step)
+static void print_step(FILE *to, const sli_run_history *run, const sli_history_step *step)
 {
     sli_csv_text(to, run->name);
     fprintf(to, ",step,%" PRId64 ",%" PRId64, step->step, step->epoch);
@@ -24,7 +23,7 @@ static void print_step(FILE *to, const sl_run_history *run, const sli_history_st
     fputs(",\n", to);
 }
 
-static void print_eval(FILE *to, const sl_run_history *run, const sli_history_eval *eval)
+static void print_eval(FILE *to, const sli_run_history *run, const sli_history_eval *eval)
 {
     sli_csv_text(to, run->name);
     fprintf(to, ",%s,%" PRId64 ",%" PRId64, eval->is_test ? "test" : "valid", eval->step,
@@ -39,7 +38,7 @@ static void print_eval(FILE *to, const sl_run_history *run, const sli_history_ev
 }
 
 /* Evaluations come after the last step before them. */
-static void print_run(FILE *to, const sl_run_history *run)
+static void print_run(FILE *to, const sli_run_history *run)
 {
     size_t eval = 0;
     for (size_t i = 0; i <= run->step_count; i++) {
@@ -51,15 +50,12 @@ static void print_run(FILE *to, const sl_run_history *run)
     }
 }
 
-sl_status sl_report_csv(const sl_run_history *const *runs, int count, FILE *to)
+void sli_report_csv(const sli_run_history *const *runs, int count, FILE *to)
 {
-    SLI_CHECK_NOT_NULL(runs);
-    SLI_CHECK_NOT_NULL(to);
     fputs("log,record,step,epoch", to);
     for (int field = 0; field < SLI_STEP_FIELDS; field++)
         fprintf(to, ",%s", sli_step_keys[field]);
     fputs(",ppl\n", to);
     for (int r = 0; r < count; r++)
         print_run(to, runs[r]);
-    return SL_OK;
 }

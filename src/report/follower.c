@@ -22,7 +22,7 @@ sl_status sli_follower_create(const char *path, const char *name, sli_follower *
 
 void sli_follower_clear(sli_follower *follower)
 {
-    sl_run_history_destroy(&follower->history);
+    sli_run_history_destroy(&follower->history);
     free(follower->room);
     follower->room = NULL;
 }
@@ -30,13 +30,13 @@ void sli_follower_clear(sli_follower *follower)
 /* Where the file is not the one that was read. */
 static sl_status begin_again(sli_follower *follower, ino_t inode, bool *changed)
 {
-    sl_run_history *empty;
+    sli_run_history *empty;
     SL_TRY(sli_run_history_create(follower->name, &empty));
     empty->most_records = follower->history->most_records;
     empty->observer = follower->history->observer;
     *changed = *changed || follower->error.status != SL_OK;
     follower->error = (sli_error_copy){.status = SL_OK};
-    sl_run_history_destroy(&follower->history);
+    sli_run_history_destroy(&follower->history);
     follower->history = empty;
     follower->inode = inode;
     *changed = *changed || follower->offset > 0;
@@ -110,13 +110,11 @@ sl_status sli_follower_update(sli_follower *follower, bool *changed)
     return status;
 }
 
-sl_status sl_run_history_read(const char *path, sl_run_history **out)
+sl_status sli_run_history_read(const char *path, sli_run_history **out)
 {
     sli_follower follower;
     bool changed;
-    SLI_CHECK_NOT_NULL(out);
     *out = NULL;
-    SLI_CHECK_NOT_NULL(path);
     SL_TRY(sli_follower_create(path, path, &follower));
     sl_status status = sli_follower_update(&follower, &changed);
     if (status == SL_OK)

@@ -49,19 +49,19 @@ sl_status sli_record_integer(const json_t *record, const char *key, int64_t lowe
 
 /* ---- Records ------------------------------------------------------------------------------- */
 
-static int64_t last_step(const sl_run_history *history)
+static int64_t last_step(const sli_run_history *history)
 {
     return history->step_count > 0 ? history->steps[history->step_count - 1].step : 0;
 }
 
-static void tell(const sl_run_history *history, sli_record_kind kind, const void *record)
+static void tell(const sli_run_history *history, sli_record_kind kind, const void *record)
 {
     if (history->observer.added)
         history->observer.added(history->observer.context, kind, record);
 }
 
 /* A run that resumes may have fewer replicas and other ranks than the one before it. */
-static void remove_ranks(sl_run_history *history, const json_t *record)
+static void remove_ranks(sli_run_history *history, const json_t *record)
 {
     const json_t *replicas = json_object_get(record, "replicas");
     while (json_is_integer(replicas) && history->pipeline_count > 0) {
@@ -74,7 +74,7 @@ static void remove_ranks(sl_run_history *history, const json_t *record)
     history->memory_count = 0;
 }
 
-static sl_status add_run(sl_run_history *history, json_t *record)
+static sl_status add_run(sli_run_history *history, json_t *record)
 {
     remove_ranks(history, record);
     json_decref(history->run);
@@ -85,7 +85,7 @@ static sl_status add_run(sl_run_history *history, json_t *record)
 }
 
 /* A run that resumes repeats steps: what came after the step before them does not count. */
-static void remove_from(sl_run_history *history, int64_t step)
+static void remove_from(sli_run_history *history, int64_t step)
 {
     while (history->step_count > 0 && last_step(history) >= step)
         history->step_count--;
@@ -94,7 +94,7 @@ static void remove_from(sl_run_history *history, int64_t step)
 }
 
 /* Where there are as many as there may be, leaves out every second of the older half. */
-static void thin(const sl_run_history *history, void *records, size_t bytes, size_t *count)
+static void thin(const sli_run_history *history, void *records, size_t bytes, size_t *count)
 {
     char *at = records;
     size_t half = *count / 2, kept = (half + 1) / 2;
@@ -106,7 +106,7 @@ static void thin(const sl_run_history *history, void *records, size_t bytes, siz
     *count -= half - kept;
 }
 
-static sl_status add_step(sl_run_history *history, json_t *record)
+static sl_status add_step(sli_run_history *history, json_t *record)
 {
     sli_history_step step;
     SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &step.epoch));
@@ -133,13 +133,13 @@ static bool is_later(const sli_history_eval *a, const sli_history_eval *b)
 }
 
 /* A run that resumes may repeat evaluations without a step before them. */
-static void remove_evals_from(sl_run_history *history, const sli_history_eval *eval)
+static void remove_evals_from(sli_run_history *history, const sli_history_eval *eval)
 {
     while (history->eval_count > 0 && !is_later(eval, &history->evals[history->eval_count - 1]))
         history->eval_count--;
 }
 
-static sl_status add_eval(sl_run_history *history, json_t *record)
+static sl_status add_eval(sli_run_history *history, json_t *record)
 {
     const char *split = json_string_value(json_object_get(record, "split"));
     sli_history_eval eval = {0};
@@ -161,7 +161,7 @@ static sl_status add_eval(sl_run_history *history, json_t *record)
     return SL_OK;
 }
 
-static sl_status add_memory(sl_run_history *history, json_t *record)
+static sl_status add_memory(sli_run_history *history, json_t *record)
 {
     sli_history_memory memory = {0};
     int64_t rank, stage;
@@ -188,7 +188,7 @@ static sl_status add_memory(sl_run_history *history, json_t *record)
 }
 
 /* Takes the pipeline over, instead of the replica's former one. */
-static sl_status set_pipeline(sl_run_history *history, sli_history_pipeline *pipeline)
+static sl_status set_pipeline(sli_run_history *history, sli_history_pipeline *pipeline)
 {
     size_t at = 0, count = history->pipeline_count;
     while (at < count && history->pipelines[at].replica < pipeline->replica)
@@ -210,13 +210,13 @@ static sl_status set_pipeline(sl_run_history *history, sli_history_pipeline *pip
     return SL_OK;
 }
 
-const sli_history_pipeline *sli_history_first_pipeline(const sl_run_history *history)
+const sli_history_pipeline *sli_history_first_pipeline(const sli_run_history *history)
 {
     bool there = history->pipeline_count > 0 && history->pipelines[0].replica == 0;
     return there ? &history->pipelines[0] : NULL;
 }
 
-static sl_status add_pipeline(sl_run_history *history, json_t *record)
+static sl_status add_pipeline(sli_run_history *history, json_t *record)
 {
     sli_history_pipeline pipeline;
     SL_TRY(sli_history_pipeline_read(record, &pipeline));
@@ -224,7 +224,7 @@ static sl_status add_pipeline(sl_run_history *history, json_t *record)
     return set_pipeline(history, &pipeline);
 }
 
-static sl_status add_gap(sl_run_history *history, json_t *record)
+static sl_status add_gap(sli_run_history *history, json_t *record)
 {
     int64_t records;
     SL_TRY(sli_record_integer(record, "records", 1, INT32_MAX, &records));
@@ -232,7 +232,7 @@ static sl_status add_gap(sl_run_history *history, json_t *record)
     return SL_OK;
 }
 
-static sl_status add_end(sl_run_history *history, json_t *record)
+static sl_status add_end(sli_run_history *history, json_t *record)
 {
     SL_TRY(sli_record_real(record, "seconds", 0, &history->seconds));
     history->ended = true;
@@ -241,13 +241,13 @@ static sl_status add_end(sl_run_history *history, json_t *record)
 
 static const struct {
     const char *kind;
-    sl_status (*add)(sl_run_history *history, json_t *record);
+    sl_status (*add)(sli_run_history *history, json_t *record);
 } record_kinds[] = {
     {"run", add_run},       {"step", add_step}, {"pipeline", add_pipeline}, {"eval", add_eval},
     {"memory", add_memory}, {"gap", add_gap},   {"end", add_end},
 };
 
-static sl_status add_record(sl_run_history *history, json_t *record)
+static sl_status add_record(sli_run_history *history, json_t *record)
 {
     const char *kind = json_string_value(json_object_get(record, "record"));
     if (!kind)
@@ -260,7 +260,7 @@ static sl_status add_record(sl_run_history *history, json_t *record)
 
 /* ---- Lines --------------------------------------------------------------------------------- */
 
-static sl_status add_line(sl_run_history *history, const char *line, size_t bytes)
+static sl_status add_line(sli_run_history *history, const char *line, size_t bytes)
 {
     json_error_t error;
     if (bytes == 0)
@@ -278,17 +278,17 @@ static sl_status add_line(sl_run_history *history, const char *line, size_t byte
     return status;
 }
 
-sl_status sli_run_history_create(const char *name, sl_run_history **out)
+sl_status sli_run_history_create(const char *name, sli_run_history **out)
 {
     *out = calloc(1, sizeof **out);
     if (*out && ((*out)->name = strdup(name)))
         return SL_OK;
-    sl_run_history_destroy(out);
+    sli_run_history_destroy(out);
     return sl_error(SL_ERR_MEMORY, "%s: no memory for the log", name);
 }
 
 /* The end of a line; what it has is lost where it was too long to be kept. */
-static sl_status end_line(sl_run_history *history, const char *line, size_t bytes)
+static sl_status end_line(sli_run_history *history, const char *line, size_t bytes)
 {
     history->lines++;
     if (!history->in_long_line)
@@ -299,7 +299,8 @@ static sl_status end_line(sl_run_history *history, const char *line, size_t byte
     return SL_OK;
 }
 
-sl_status sli_run_history_add(sl_run_history *history, const char *text, size_t bytes, size_t *used)
+sl_status sli_run_history_add(sli_run_history *history, const char *text, size_t bytes,
+                              size_t *used)
 {
     const char *line_end;
     *used = 0;
@@ -315,7 +316,7 @@ sl_status sli_run_history_add(sl_run_history *history, const char *text, size_t 
     return SL_OK;
 }
 
-sl_status sli_run_history_check(const sl_run_history *history)
+sl_status sli_run_history_check(const sli_run_history *history)
 {
     return history->run ? SL_OK
                         : sl_error(SL_ERR_FORMAT, "%s: is no run log: it has no record \"run\"",
@@ -323,7 +324,7 @@ sl_status sli_run_history_check(const sl_run_history *history)
 }
 
 sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
-                                sl_run_history **out)
+                                sli_run_history **out)
 {
     size_t used;
     SL_TRY(sli_run_history_create(name, out));
@@ -331,11 +332,11 @@ sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes
     if (status == SL_OK)
         status = sli_run_history_check(*out);
     if (status != SL_OK)
-        sl_run_history_destroy(out);
+        sli_run_history_destroy(out);
     return status;
 }
 
-void sl_run_history_destroy(sl_run_history **history)
+void sli_run_history_destroy(sli_run_history **history)
 {
     if (!history || !*history)
         return;
@@ -353,7 +354,7 @@ void sl_run_history_destroy(sl_run_history **history)
 
 /* ---- Figures ------------------------------------------------------------------------------- */
 
-double sli_history_best_loss(const sl_run_history *history)
+double sli_history_best_loss(const sli_run_history *history)
 {
     double best = NAN;
     for (size_t i = 0; i < history->eval_count; i++)
@@ -368,7 +369,7 @@ static int compare_values(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-double sli_history_median(const sl_run_history *history, sli_step_field field)
+double sli_history_median(const sli_run_history *history, sli_step_field field)
 {
     size_t count = 0;
     double median = NAN, *values = calloc(history->step_count + 1, sizeof *values);
@@ -383,7 +384,7 @@ double sli_history_median(const sl_run_history *history, sli_step_field field)
     return median;
 }
 
-double sli_history_peak_bytes(const sl_run_history *history)
+double sli_history_peak_bytes(const sli_run_history *history)
 {
     double peak = NAN;
     for (size_t i = 0; i < history->memory_count; i++)

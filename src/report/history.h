@@ -72,8 +72,8 @@ typedef struct sli_record_observer {
     void *context;
 } sli_record_observer;
 
-/* Steps ascend; their number in the log may have gaps. */
-struct sl_run_history {
+/* A run as its log tells it. Steps ascend; their number in the log may have gaps. */
+typedef struct sli_run_history {
     char *name;  /* the log's path */
     json_t *run; /* the last `run` record */
     sli_history_step *steps;
@@ -90,31 +90,38 @@ struct sl_run_history {
                                  more than 1 MiB */
     bool ended;
     double seconds; /* of the whole run, if it has ended */
-};
+} sli_run_history;
+
+/* Reads a log, also one of a run that goes on or has died: a last line without an end is left out,
+ * and so are lines that were cut off in the middle, before a run that resumed. Of steps that are
+ * there twice, the later ones count. Records of unknown kinds are skipped. Errors: SL_ERR_FORMAT
+ * names the line and the field; those of opening the file. */
+sl_status sli_run_history_read(const char *path, sli_run_history **out);
+void sli_run_history_destroy(sli_run_history **history);
 
 /* A history without records. */
-sl_status sli_run_history_create(const char *name, sl_run_history **out);
+sl_status sli_run_history_create(const char *name, sli_run_history **out);
 
 /* Adds the records of the text's whole lines, whose bytes go to *used. After an error it has the
  * bytes to the end of the line that is wrong: the lines after it can be added. Errors:
  * SL_ERR_FORMAT, SL_ERR_MEMORY. */
-sl_status sli_run_history_add(sl_run_history *history, const char *text, size_t bytes,
+sl_status sli_run_history_add(sli_run_history *history, const char *text, size_t bytes,
                               size_t *used);
 
 /* Errors: SL_ERR_FORMAT where no run has begun. */
-sl_status sli_run_history_check(const sl_run_history *history);
+sl_status sli_run_history_check(const sli_run_history *history);
 
-/* As sl_run_history_read of a file with these bytes. */
+/* As sli_run_history_read of a file with these bytes. */
 sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
-                                sl_run_history **out);
+                                sli_run_history **out);
 
 /* The first replica's pipeline; NULL: there is none. */
-const sli_history_pipeline *sli_history_first_pipeline(const sl_run_history *history);
+const sli_history_pipeline *sli_history_first_pipeline(const sli_run_history *history);
 
 /* The best validation's loss, the median of a step's field, and the most memory of a device, in
  * bytes: NaN where there is none. */
-double sli_history_best_loss(const sl_run_history *history);
-double sli_history_median(const sl_run_history *history, sli_step_field field);
-double sli_history_peak_bytes(const sl_run_history *history);
+double sli_history_best_loss(const sli_run_history *history);
+double sli_history_median(const sli_run_history *history, sli_step_field field);
+double sli_history_peak_bytes(const sli_run_history *history);
 
 #endif

@@ -2,7 +2,6 @@
  * well-formed XML as well. */
 #include "report/page.h"
 
-#include "core/error.h"
 #include "core/json.h"
 #include "report/markup.h"
 #include "report/page_style.h"
@@ -36,7 +35,7 @@ static void end_table(const sli_page *page)
 }
 
 /* The last one of a split; NaN where there is none. */
-static sli_history_eval last_eval(const sl_run_history *run, bool is_test)
+static sli_history_eval last_eval(const sli_run_history *run, bool is_test)
 {
     sli_history_eval found = {.loss = NAN, .perplexity = NAN};
     for (size_t i = 0; i < run->eval_count; i++)
@@ -45,12 +44,12 @@ static sli_history_eval last_eval(const sl_run_history *run, bool is_test)
     return found;
 }
 
-static double step_count(const sl_run_history *run)
+static double step_count(const sli_run_history *run)
 {
     return run->step_count > 0 ? (double)run->steps[run->step_count - 1].step : NAN;
 }
 
-static double final_loss(const sl_run_history *run)
+static double final_loss(const sli_run_history *run)
 {
     double sum = 0;
     size_t last = run->step_count < 20 ? run->step_count : 20;
@@ -59,38 +58,38 @@ static double final_loss(const sl_run_history *run)
     return last > 0 ? sum / (double)last : NAN;
 }
 
-static double last_valid(const sl_run_history *run)
+static double last_valid(const sli_run_history *run)
 {
     return last_eval(run, false).loss;
 }
 
-static double test_loss(const sl_run_history *run)
+static double test_loss(const sli_run_history *run)
 {
     return last_eval(run, true).loss;
 }
 
-static double test_perplexity(const sl_run_history *run)
+static double test_perplexity(const sli_run_history *run)
 {
     return last_eval(run, true).perplexity;
 }
 
-static double median_speed(const sl_run_history *run)
+static double median_speed(const sli_run_history *run)
 {
     return sli_history_median(run, SLI_STEP_TOKENS_PER_S);
 }
 
-static double median_flops(const sl_run_history *run)
+static double median_flops(const sli_run_history *run)
 {
     return 1e-9 * sli_history_median(run, SLI_STEP_FLOPS_PER_S);
 }
 
-static double median_mfu(const sl_run_history *run)
+static double median_mfu(const sli_run_history *run)
 {
     return 100 * sli_history_median(run, SLI_STEP_MFU);
 }
 
 /* In percent of the time of all steps. */
-static double field_percent(const sl_run_history *run, sli_step_field field)
+static double field_percent(const sli_run_history *run, sli_step_field field)
 {
     double part = 0, all = 0;
     for (size_t i = 0; i < run->step_count; i++) {
@@ -100,44 +99,44 @@ static double field_percent(const sl_run_history *run, sli_step_field field)
     return all > 0 ? 100 * part / all : NAN;
 }
 
-static double data_percent(const sl_run_history *run)
+static double data_percent(const sli_run_history *run)
 {
     return field_percent(run, SLI_STEP_DATA_MS);
 }
 
-static double optimizer_percent(const sl_run_history *run)
+static double optimizer_percent(const sli_run_history *run)
 {
     return field_percent(run, SLI_STEP_OPTIMIZER_MS);
 }
 
-static double reduce_percent(const sl_run_history *run)
+static double reduce_percent(const sli_run_history *run)
 {
     return field_percent(run, SLI_STEP_REDUCE_MS);
 }
 
-static double waiting_percent(const sl_run_history *run)
+static double waiting_percent(const sli_run_history *run)
 {
     return field_percent(run, SLI_STEP_WAITING_MS);
 }
 
-static double run_seconds(const sl_run_history *run)
+static double run_seconds(const sli_run_history *run)
 {
     return run->ended ? run->seconds : NAN;
 }
 
-static double measured_bubble(const sl_run_history *run)
+static double measured_bubble(const sli_run_history *run)
 {
     const sli_history_pipeline *first = sli_history_first_pipeline(run);
     return first ? 100 * first->bubble_measured : NAN;
 }
 
-static double predicted_bubble(const sl_run_history *run)
+static double predicted_bubble(const sli_run_history *run)
 {
     const sli_history_pipeline *first = sli_history_first_pipeline(run);
     return first ? 100 * first->bubble_predicted : NAN;
 }
 
-static double nonfinite_steps(const sl_run_history *run)
+static double nonfinite_steps(const sli_run_history *run)
 {
     double count = 0;
     for (size_t i = 0; i < run->step_count; i++)
@@ -148,7 +147,7 @@ static double nonfinite_steps(const sl_run_history *run)
 
 static const struct {
     const char *name;
-    double (*value)(const sl_run_history *run);
+    double (*value)(const sli_run_history *run);
     bool bytes;
 } results[] = {
     {"steps", step_count, false},
@@ -191,7 +190,7 @@ static void write_figures(const sli_page *page)
 }
 
 /* When the run began, or resumed, and by which command. */
-static void write_origin(const sli_page *page, const sl_run_history *run)
+static void write_origin(const sli_page *page, const sli_run_history *run)
 {
     char date[64] = "";
     const char *command = json_string_value(json_object_get(run->run, "command"));
@@ -210,7 +209,7 @@ static void write_origin(const sli_page *page, const sl_run_history *run)
 }
 
 /* What a reader of the results must know about a log. */
-static void write_state(const sli_page *page, const sl_run_history *run)
+static void write_state(const sli_page *page, const sli_run_history *run)
 {
     write_origin(page, run);
     if (!run->ended && !page->is_live) {
@@ -230,7 +229,7 @@ static void write_state(const sli_page *page, const sl_run_history *run)
 
 /* ---- Options ------------------------------------------------------------------------------ */
 
-static json_t *option_value(const sl_run_history *run, const char *group, const char *key)
+static json_t *option_value(const sli_run_history *run, const char *group, const char *key)
 {
     json_t *options = group ? json_object_get(run->run, group) : run->run;
     return json_object_get(options, key);
@@ -339,15 +338,9 @@ static void write_page(const sli_page *page)
     fprintf(page->to, "<footer>sluice %s</footer>\n</body></html>\n", sl_version());
 }
 
-sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to)
+void sli_report_html(const sli_run_history *const *runs, int count, FILE *to)
 {
-    SLI_CHECK_NOT_NULL(runs);
-    SLI_CHECK_NOT_NULL(to);
-    if (count < 1)
-        return sl_error(SL_ERR_INVALID, "sl_report_html: a report needs at least 1 run, got %d",
-                        count);
     sli_c_numbers scope = sli_c_numbers_begin();
     write_page(&(sli_page){.to = to, .runs = runs, .count = count});
     sli_c_numbers_end(scope);
-    return SL_OK;
 }

@@ -1,4 +1,4 @@
-/* A report as it is written. */
+/* Reports of runs by their logs, and how a page is written. */
 #ifndef SLI_REPORT_PAGE_H
 #define SLI_REPORT_PAGE_H
 
@@ -6,9 +6,17 @@
 
 enum { SLI_PAGE_COLOURS = 8 }; /* classes c0 ... of the style */
 
+/* Writes runs [count], from 1 on, as one HTML page without scripts or references to other files:
+ * results, curves, memory, the last pipeline timeline of each, predicted over measured, and the
+ * options in which they differ (of one run: all). The caller checks `to` for errors of writing. */
+void sli_report_html(const sli_run_history *const *runs, int count, FILE *to);
+
+/* Writes runs [count] as CSV: a line for each step and each evaluation. The caller checks `to`. */
+void sli_report_csv(const sli_run_history *const *runs, int count, FILE *to);
+
 typedef struct sli_page {
     FILE *to;
-    const sl_run_history *const *runs; /* [count] */
+    const sli_run_history *const *runs; /* [count] */
     int count;
     bool is_live; /* its head says whether the run goes on */
 } sli_page;
@@ -18,7 +26,7 @@ typedef struct sli_page {
 void sli_page_write_head(FILE *to, const char *title, const char *policy);
 
 /* The path of the run's log, without the directories that all runs' logs have in common. */
-const char *sli_page_short_name(const sli_page *page, const sl_run_history *run);
+const char *sli_page_short_name(const sli_page *page, const sli_run_history *run);
 
 /* Writes the table of results, what a reader must know about the logs, and the options. */
 void sli_page_write_results(const sli_page *page);

@@ -147,7 +147,7 @@ static void write_duration(FILE *to, const char *name, double seconds)
 }
 
 /* By the mean of the last steps. */
-static double seconds_left(const sl_run_history *run, double steps_left)
+static double seconds_left(const sli_run_history *run, double steps_left)
 {
     enum { MOST_STEPS = 50 };
     size_t count = run->step_count < MOST_STEPS ? run->step_count : MOST_STEPS;
@@ -158,14 +158,14 @@ static double seconds_left(const sl_run_history *run, double steps_left)
 }
 
 /* How many steps the run is to have; 0: its log does not say. */
-static double all_steps(const sl_run_history *run)
+static double all_steps(const sli_run_history *run)
 {
     double steps = json_number_value(json_object_get(run->run, "batches_per_epoch")) *
                    json_number_value(json_object_get(run->run, "epochs"));
     return steps >= 1 && steps < 1e15 ? steps : 0;
 }
 
-static void write_progress(FILE *to, const sl_run_history *run, bool grows)
+static void write_progress(FILE *to, const sli_run_history *run, bool grows)
 {
     const sli_history_step *last = run->step_count > 0 ? &run->steps[run->step_count - 1] : NULL;
     double all = all_steps(run), done = last ? (double)last->step : 0;
@@ -182,7 +182,7 @@ static void write_progress(FILE *to, const sl_run_history *run, bool grows)
         fprintf(to, "<progress max=\"%.0f\" value=\"%.0f\"></progress>\n", all, fmin(done, all));
 }
 
-static void write_figures(FILE *to, const sl_run_history *run)
+static void write_figures(FILE *to, const sli_run_history *run)
 {
     const sli_history_step *last = run->step_count > 0 ? &run->steps[run->step_count - 1] : NULL;
     const double *values = last ? last->values : NULL;
@@ -207,7 +207,7 @@ static void write_figures(FILE *to, const sl_run_history *run)
 
 void sli_page_write_live_content(const sli_page *page, bool grows, const char *error)
 {
-    const sl_run_history *run = page->runs[0];
+    const sli_run_history *run = page->runs[0];
     fputs("<h1>", page->to);
     sli_markup_text(page->to, run->name);
     fputs("</h1>\n", page->to);

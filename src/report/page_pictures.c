@@ -12,7 +12,7 @@
 
 enum { COLOURS = SLI_PAGE_COLOURS };
 
-const char *sli_page_short_name(const sli_page *page, const sl_run_history *run)
+const char *sli_page_short_name(const sli_page *page, const sli_run_history *run)
 {
     size_t common = 0;
     for (size_t i = 0; run->name[i]; i++) {
@@ -56,7 +56,7 @@ static const chart_kind chart_kinds[] = {
 /* A run in a chart. */
 typedef struct source {
     const chart_kind *kind;
-    const sl_run_history *run;
+    const sli_run_history *run;
     const char *name;
     int colour;
     double start, unit; /* seconds: of the first step, and on the x axis */
@@ -95,7 +95,7 @@ static double field_value(const source *from, const sli_history_step *step)
  * first step's value. */
 static void add_smoothed(curves *to, const source *from)
 {
-    const sl_run_history *run = from->run;
+    const sli_run_history *run = from->run;
     const double weight = fmin(1, 20.0 / (double)(run->step_count + 1));
     double sum = 0, weights = 0;
     sli_curve *curve = add_curve(to, from, "smoothed", run->step_count);
@@ -113,7 +113,7 @@ static void add_smoothed(curves *to, const source *from)
 
 static void add_raw(curves *to, const source *from)
 {
-    const sl_run_history *run = from->run;
+    const sli_run_history *run = from->run;
     sli_curve *curve = add_curve(to, from, "", run->step_count);
     for (size_t i = 0; curve && i < run->step_count; i++)
         add_point(curve, from, run->steps[i].step, run->steps[i].values[SLI_STEP_TIME],
@@ -124,7 +124,7 @@ static void add_raw(curves *to, const source *from)
 
 static void add_validations(curves *to, const source *from)
 {
-    const sl_run_history *run = from->run;
+    const sli_run_history *run = from->run;
     sli_curve *curve = add_curve(to, from, "validation", run->eval_count);
     for (size_t i = 0; curve && i < run->eval_count; i++) {
         const sli_history_eval *eval = &run->evals[i];
@@ -137,7 +137,7 @@ static void add_validations(curves *to, const source *from)
 }
 
 /* Of the first step whose record says when it was written; NaN: there is none. */
-static double start_time(const sl_run_history *run)
+static double start_time(const sli_run_history *run)
 {
     for (size_t i = 0; i < run->step_count; i++)
         if (isfinite(run->steps[i].values[SLI_STEP_TIME]))
@@ -154,7 +154,7 @@ static double time_unit(const sli_page *page, const char **name)
     } units[] = {{"days", 86400}, {"hours", 3600}, {"minutes", 60}, {"s", 1}};
     double longest = 0;
     for (int r = 0; r < page->count; r++) {
-        const sl_run_history *run = page->runs[r];
+        const sli_run_history *run = page->runs[r];
         if (run->step_count > 0)
             longest = fmax(longest,
                            run->steps[run->step_count - 1].values[SLI_STEP_TIME] - start_time(run));
@@ -200,7 +200,7 @@ static void draw_chart(const sli_page *page, const chart_kind *kind)
 
 enum { MOST_DEVICES = 64, MEMORY_ROW = 22, MEMORY_LEFT = 116, MEMORY_WIDTH = 420 };
 
-static bool has_several_hosts(const sl_run_history *run)
+static bool has_several_hosts(const sli_run_history *run)
 {
     for (size_t i = 1; i < run->memory_count; i++)
         if (strcmp(run->memory[i].host, run->memory[0].host) != 0)
@@ -239,7 +239,7 @@ static void draw_device(const sli_page *page, const sli_history_memory *memory, 
 }
 
 /* Peaks of categories come at different moments: together they may be more than the device's. */
-static void draw_memory(const sli_page *page, const sl_run_history *run)
+static void draw_memory(const sli_page *page, const sli_run_history *run)
 {
     int count = run->memory_count < MOST_DEVICES ? (int)run->memory_count : MOST_DEVICES;
     double most = 0;
@@ -329,7 +329,7 @@ static void draw_timelines(const sli_page *page, const sli_history_pipeline *pip
     fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p>\n", page->to);
 }
 
-static void draw_pipeline(const sli_page *page, const sl_run_history *run,
+static void draw_pipeline(const sli_page *page, const sli_run_history *run,
                           const sli_history_pipeline *pipeline)
 {
     fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", page->to);
@@ -350,7 +350,7 @@ static void draw_pipeline(const sli_page *page, const sl_run_history *run,
     fputs("</figure>\n", page->to);
 }
 
-static void draw_pipelines(const sli_page *page, const sl_run_history *run)
+static void draw_pipelines(const sli_page *page, const sli_run_history *run)
 {
     for (size_t i = 0; i < run->pipeline_count && i < MOST_PIPELINES; i++)
         draw_pipeline(page, run, &run->pipelines[i]);

@@ -109,55 +109,53 @@ static sl_status write_line(sl_run_log *log, const char *line, size_t bytes)
     return status;
 }
 
-sl_status sl_run_log_create(const char *path, sl_reporter_failed *failed, void *context,
-                            sl_run_log **out)
+static sl_status open_log(sl_run_log *log)
 {
+    log->created = access(log->path, F_OK) != 0;
+    /* The run empties it when it begins, so that a run which is refused destroys no other's log. */
+    log->descriptor = open(log->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (log->descriptor < 0)
+        return cannot_write(log);
+    log->cut = is_cut(log);
+    return SL_OK;
+}
+
+sl_status sl_run_log_create(const char *path, const char *command, sl_reporter_failed *failed,
+                            void *context, sl_run_log **out)
+{
+    enum { MOST_BYTES = 1 << 16 }; /* readers of logs refuse long records */
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     SLI_CHECK_NOT_NULL(path);
     sl_run_log *log = calloc(1, sizeof *log);
-    if (!log || !(log->path = strdup(path))) {
-        free(log);
-        return sl_error(SL_ERR_MEMORY, "no memory for the run log");
-    }
-    log->failed = failed;
-    log->context = context;
-    log->created = access(path, F_OK) != 0;
-    /* The run empties it when it begins, so that a run which is refused destroys no other's log. */
-    log->descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (log->descriptor < 0) {
-        sl_status status = cannot_write(log);
-        free(log->path);
-        free(log);
-        return status;
-    }
-    log->cut = is_cut(log);
+    if (log)
+        *log = (sl_run_log){.path = strdup(path),
+                            .command = command ? strndup(command, MOST_BYTES) : NULL,
+                            .descriptor = -1,
+                            .failed = failed,
+                            .context = context};
+    sl_status status = log && log->path && (log->command || !command)
+                           ? open_log(log)
+                           : sl_error(SL_ERR_MEMORY, "no memory for the run log");
+    if (status != SL_OK)
+        sl_run_log_destroy(&log);
     *out = log;
-    return SL_OK;
+    return status;
 }
 
 void sl_run_log_destroy(sl_run_log **log)
 {
     if (!log || !*log)
         return;
-    if ((*log)->created && !(*log)->info)
+    if ((*log)->created && !(*log)->info && (*log)->descriptor >= 0)
         sli_file_remove_open((*log)->path, (*log)->descriptor);
-    close((*log)->descriptor);
+    if ((*log)->descriptor >= 0)
+        close((*log)->descriptor);
     json_decref((*log)->left_out);
     free((*log)->command);
     free((*log)->path);
     free(*log);
     *log = NULL;
-}
-
-sl_status sl_run_log_set_command(sl_run_log *log, const char *command)
-{
-    enum { MOST_BYTES = 1 << 16 }; /* readers of logs refuse long records */
-    SLI_CHECK_NOT_NULL(log);
-    SLI_CHECK_NOT_NULL(command);
-    free(log->command);
-    log->command = strndup(command, MOST_BYTES);
-    return log->command ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the run's command");
 }
 
 /* ---- Records -------------------------------------------------------------------------------- */

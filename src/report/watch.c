@@ -55,7 +55,7 @@ static sl_status draw_event(const sli_watch *watch, char **event, size_t *bytes)
     FILE *to = open_memstream(event, bytes);
     if (!to)
         return sl_error(SL_ERR_MEMORY, "no memory for the page");
-    const sl_run_history *runs[] = {watch->log.history};
+    const sli_run_history *runs[] = {watch->log.history};
     sli_c_numbers scope = sli_c_numbers_begin();
     fputs("data: ", to);
     sli_page_write_live_content(&(sli_page){.to = to, .runs = runs, .count = 1, .is_live = true},

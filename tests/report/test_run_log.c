@@ -108,7 +108,7 @@ static log_file run_and_read_log(scratch *in, const sl_train_options *options, s
     sl_run_result result;
     char path[512];
     snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(record)};
     check_ok(sl_train_run(options, reporters, 2, &result));
     sl_run_log_destroy(&log);
@@ -313,7 +313,7 @@ static void numbers_that_are_none_are_null(void **state)
     scratch *in = *state;
     sl_run_log *log;
     const char *path = scratch_path(in, "log.jsonl");
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_step_info step = {.step = 1, .loss = NAN, .grad_norm = INFINITY, .seconds = 1};
     check_ok(reporter.step(reporter.context, &step));
@@ -344,7 +344,7 @@ static void steps_have_z_scores(void **state)
     static const double losses[] = {1, 2, NAN, 3, 5};
     sl_run_log *log;
     const char *path = scratch_path(*state, "log.jsonl");
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     for (int i = 0; i < 5; i++) {
         const sl_step_info step = {.step = i + 1, .loss = losses[i], .grad_norm = 1, .seconds = 1};
@@ -366,7 +366,7 @@ static void weights_that_were_not_saved_are_logged(void **state)
     scratch *in = *state;
     sl_run_log *log;
     const char *path = scratch_path(in, "log.jsonl");
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_checkpoint_event event = {.kind = SL_WEIGHTS_FAILED,
                                        .path = "m.safetensors",
@@ -404,7 +404,7 @@ static void checkpoints_and_what_a_run_resumes_from_are_logged(void **state)
          .copy_seconds = 1,
          .write_seconds = 2},
         {.kind = SL_CHECKPOINT_FAILED, .path = "7", .step = 7, .reason = "no room"}};
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     check_ok(reporter.checkpoint(reporter.context, &events[0]));
     check_ok(reporter.checkpoint(reporter.context, &events[1]));
@@ -432,10 +432,10 @@ static void names_that_were_left_out_keep_the_log_readable(void **state)
 {
     enum { TENSORS = 50000 };
     const char *path = scratch_path(*state, "log.jsonl");
-    sl_run_history *history;
+    sli_run_history *history;
     sl_run_log *log;
     char name[80];
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     for (int i = 0; i < TENSORS; i++) {
         snprintf(name, sizeof name, "transformer.layers.%d.self_attention.weight\x1b", i);
@@ -448,26 +448,26 @@ static void names_that_were_left_out_keep_the_log_readable(void **state)
                               .option_rows = {sl_plan_option_rows, sl_train_option_rows}};
     check_ok(reporter.started(reporter.context, &info));
     sl_run_log_destroy(&log);
-    check_ok(sl_run_history_read(path, &history));
+    check_ok(sli_run_history_read(path, &history));
     assert_int_equal(history->damaged, 0);
     const json_t *names = json_object_get(history->run, "left_out");
     assert_in_range(json_array_size(names), 1000, TENSORS - 1);
     assert_int_equal(json_integer_value(json_object_get(history->run, "left_out_count")), TENSORS);
-    sl_run_history_destroy(&history);
+    sli_run_history_destroy(&history);
 }
 
 static void log_that_cannot_be_written_is_an_error(void **state)
 {
     (void)state;
     sl_run_log *log;
-    check_error(sl_run_log_create("/nowhere/log", NULL, NULL, &log), SL_ERR_IO,
+    check_error(sl_run_log_create("/nowhere/log", NULL, NULL, NULL, &log), SL_ERR_IO,
                 "/nowhere/log: the run log cannot be written: No such file or directory");
     assert_null(log);
     if (access("/dev/full", W_OK) != 0) {
         print_message("skipped: there is no /dev/full\n");
         skip();
     }
-    check_ok(sl_run_log_create("/dev/full", NULL, NULL, &log));
+    check_ok(sl_run_log_create("/dev/full", NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_step_info step = {.step = 1, .seconds = 1};
     check_error(reporter.step(reporter.context, &step), SL_ERR_IO,
@@ -513,7 +513,7 @@ static void run_goes_on_without_records_there_is_no_room_for(void **state)
     struct stat what;
     const char *path = scratch_path(in, "log.jsonl");
     signal(SIGXFSZ, SIG_IGN);
-    check_ok(sl_run_log_create(path, complain, &said, &log));
+    check_ok(sl_run_log_create(path, NULL, complain, &said, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     log_step_number(&reporter, 1);
     assert_int_equal(stat(path, &what), 0);
@@ -555,7 +555,7 @@ static void record_comes_after_a_line_that_was_cut_off(void **state)
     sl_run_log *log;
     char *path = scratch_path(*state, "log.jsonl"), content[512] = "";
     write_file(path, cut, sizeof cut - 1);
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     assert_int_equal(read_file(path, content, sizeof content - 1), sizeof cut - 1);
     sl_reporter reporter = sl_run_log_reporter(log);
     log_step_number(&reporter, 1);
@@ -575,7 +575,7 @@ static void pipe_takes_records(void **state)
     assert_int_equal(mkfifo(path, 0600), 0);
     int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_true(reader >= 0);
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     log_step_number(&reporter, 1);
     sl_run_log_destroy(&log);

@@ -250,7 +250,7 @@ static void steps_show_their_timeline_and_memory(void **state)
         .epoch = 1, .step = 2, .utilization = &own, .timelines = timelines, .layouts = layouts};
     page *served = serve_log(*state, log_lines);
     sl_run_log *log;
-    check_ok(sl_run_log_create(scratch_path(*state, "log.jsonl"), NULL, NULL, &log));
+    check_ok(sl_run_log_create(scratch_path(*state, "log.jsonl"), NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     check_ok(reporter.started(reporter.context, &info));
     check_ok(reporter.pipeline(reporter.context, &step));
@@ -425,7 +425,7 @@ static void browsers_that_hang_hold_up_no_step(void **state)
     }
     int fd = open_events(served->url, 0);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
     check_ok(sl_train_run(&options, reporters, 2, &result));
     assert_int_equal(record.step_count, STEPS);

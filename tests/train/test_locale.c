@@ -123,7 +123,7 @@ static void run_has_points_in_its_log_and_checkpoints(void **state)
     snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
     snprintf(directory, sizeof directory, "%s/saved", in->directory);
     options.checkpoints = (sl_save_options){.directory = directory, .every_steps = 2};
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
     check_ok(sl_train_run(&options, reporters, 2, &result));
     sl_run_log_destroy(&log);

@@ -378,8 +378,8 @@ static void log_and_weights_name_what_is_missing(void **state)
     sl_model_options model;
     sl_vocab *vocab;
     char *path;
-    check_null(sl_run_log_create(NULL, NULL, NULL, &log), "sl_run_log_create: path is NULL");
-    check_null(sl_run_log_create("log", NULL, NULL, NULL), "sl_run_log_create: out is NULL");
+    check_null(sl_run_log_create(NULL, NULL, NULL, NULL, &log), "sl_run_log_create: path is NULL");
+    check_null(sl_run_log_create("log", NULL, NULL, NULL, NULL), "sl_run_log_create: out is NULL");
     check_null(sl_weights_save(NULL, &model, NULL, "w"), "sl_weights_save: pipe is NULL");
     check_null(sl_weights_save(pipe, &model, NULL, NULL), "sl_weights_save: path is NULL");
     check_null(sl_weights_load(NULL, "w"), "sl_weights_load: pipe is NULL");

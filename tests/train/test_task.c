@@ -237,7 +237,7 @@ static void options_of_a_language_play_no_part(void **state)
     char directory[512], text[16384];
     snprintf(directory, sizeof directory, "%s", scratch_path(*state, "checkpoints"));
     options.checkpoints.directory = directory;
-    check_ok(sl_run_log_create(scratch_path(*state, "log"), NULL, NULL, &log));
+    check_ok(sl_run_log_create(scratch_path(*state, "log"), NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     check_ok(sl_train_run(&options, &reporter, 1, &result));
     sl_run_log_destroy(&log);

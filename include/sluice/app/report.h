@@ -228,38 +228,14 @@ enum { SL_RUN_LOG_MOST_ACTIONS = 8192 };
  * the reason, and the run goes on; when there is room again, a `gap` record says how many records
  * are missing. Where `failed` is NULL, the run ends with the error.
  *
- * The log outlives the run that has its reporter, and `context` the log. Errors: SL_ERR_IO where
- * the file cannot be opened. */
+ * `command`: by which the run was started, for the log's `run` records (copied; its first 64 KiB);
+ * NULL: they do not say it. The log outlives the run that has its reporter, and `context` the log.
+ * Errors: SL_ERR_IO where the file cannot be opened. */
 typedef struct sl_run_log sl_run_log;
-sl_status sl_run_log_create(const char *path, sl_reporter_failed *failed, void *context,
-                            sl_run_log **out);
+sl_status sl_run_log_create(const char *path, const char *command, sl_reporter_failed *failed,
+                            void *context, sl_run_log **out);
 void sl_run_log_destroy(sl_run_log **log);
-
-/* Has the log's `run` records say by which command the run was started (copied; its first 64 KiB).
- * To be called before the run begins. Errors: SL_ERR_MEMORY. */
-sl_status sl_run_log_set_command(sl_run_log *log, const char *command);
 sl_reporter sl_run_log_reporter(sl_run_log *log);
-
-/* ---- What a run log says ---------------------------------------------------------------- */
-
-/* A run as its log tells it: options, steps, evaluations, memory, the last pipeline timeline. */
-typedef struct sl_run_history sl_run_history;
-
-/* Reads a log, also one of a run that goes on or has died: a last line without an end is left out,
- * and so are lines that were cut off in the middle, before a run that resumed. Of steps that are
- * there twice, the later ones count. Records of unknown kinds are skipped. Errors: SL_ERR_FORMAT
- * names the line and the field; those of opening the file. */
-sl_status sl_run_history_read(const char *path, sl_run_history **out);
-void sl_run_history_destroy(sl_run_history **history);
-
-/* Writes runs [count] as one HTML page without scripts or references to other files: results,
- * curves, memory, the last pipeline timeline of each, predicted over measured, and the options in
- * which they differ (of one run: all). The caller checks `to` for errors of writing. Errors:
- * SL_ERR_INVALID for no run. */
-sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to);
-
-/* Writes runs [count] as CSV: a line for each step and each evaluation. The caller checks `to`. */
-sl_status sl_report_csv(const sl_run_history *const *runs, int count, FILE *to);
 
 SL_API_END
 #endif

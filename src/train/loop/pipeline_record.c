@@ -65,6 +65,23 @@ static sl_status gather_layouts(const sli_run *run, machine *machines, sl_schedu
     return SL_OK;
 }
 
+/* What each replica measured of the same actions, [replicas][actions], to be freed also after an
+ * error; NULL where there is one replica, or too many actions. */
+static sl_status gather_timelines(const sli_run *run, sl_timeline_entry **out)
+{
+    enum { MOST_ACTIONS = 1 << 16, WORDS = sizeof **out / sizeof(int64_t) };
+    _Static_assert(sizeof **out % sizeof(int64_t) == 0, "entries are words");
+    const sl_utilization *own = &run->utilization;
+    int replicas = run->replica.count, count = own->action_count;
+    if (replicas == 1 || count > MOST_ACTIONS / replicas)
+        return SL_OK;
+    *out = calloc((size_t)replicas * (size_t)count, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the timelines of %d replicas", replicas);
+    return sl_group_all_gather(run->replica.group, own->measured, *out, (int64_t)count * WORDS,
+                               SL_I64, NULL);
+}
+
 static sl_status call_reporters(const sli_run *run, const sl_pipeline_info *info)
 {
     SLI_CALL_REPORTERS(run, pipeline, info)
@@ -85,8 +102,7 @@ static sl_status report_utilization(const sli_run *run, bool ends_epoch)
     if (status == SL_OK)
         status = gather_layouts(run, machines, layouts);
     if (status == SL_OK)
-        status = sli_replica_gather_timelines(&run->replica, own->measured, own->action_count,
-                                              &timelines);
+        status = gather_timelines(run, &timelines);
     if (status == SL_OK)
         status =
             call_reporters(run, &(sl_pipeline_info){.epoch = run->at.epoch + 1,
@@ -115,7 +131,8 @@ static sl_status choose_next(sli_run *run)
     int64_t actions = (int64_t)run->replica.count * run->utilization.action_count;
     if (run->reported_step > 0)
         next = steps + llround(fmin(fmax((double)done / seconds, 1), 4 * (double)done));
-    next = llround(fmax((double)next, (double)(steps + run->info.rank_count + actions / ACTIONS)));
+    int64_t least = steps + run->info.rank_count + actions / ACTIONS;
+    next = next > least ? next : least;
     if (run->replica.all)
         SL_TRY(sl_group_broadcast(run->replica.all, &next, 1, SL_I64, 0, NULL));
     run->reported_step = steps;

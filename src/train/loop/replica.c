@@ -196,22 +196,6 @@ void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds)
             of_replica[r].seconds[SL_TIME_CHECKPOINT] += seconds;
 }
 
-sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_timeline_entry *own,
-                                       int count, sl_timeline_entry **out)
-{
-    enum { MOST_ACTIONS = 1 << 16 };
-    _Static_assert(sizeof(sl_timeline_entry) % sizeof(int64_t) == 0, "entries are words");
-    *out = NULL;
-    if (replica->count == 1 || count > MOST_ACTIONS / replica->count)
-        return SL_OK;
-    *out = calloc((size_t)replica->count * (size_t)count, sizeof **out);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the timelines of %d replicas",
-                        replica->count);
-    return sl_group_all_gather(replica->group, own, *out,
-                               count * (int64_t)(sizeof **out / sizeof(int64_t)), SL_I64, NULL);
-}
-
 /* ---- Rows of a batch ---------------------------------------------------------------------- */
 
 int64_t sl_train_sample(const sl_train_rows *rows, int64_t row)

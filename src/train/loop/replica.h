@@ -49,11 +49,6 @@ void sli_replica_update_memory(const sli_replica *replica);
 /* Gathers `rank_stats` of all ranks. */
 sl_status sli_replica_gather_rank_stats(const sli_replica *replica);
 
-/* What each replica measured of the same actions, [replicas][count], to be freed also after an
- * error; NULL where there is one replica, or more actions than the reporters want. */
-sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_timeline_entry *own,
-                                       int count, sl_timeline_entry **out);
-
 /* Adds to the times of this rank's entries of `rank_stats`. */
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds);
 
