@@ -350,7 +350,7 @@ static void few_bytes_that_ask_for_a_large_model_are_refused(void **state)
     static const char header[] =
         "{\"__metadata__\":{\"sluice.ntokens\":\"3\",\"sluice.emsize\":\"2\",\"sluice.nhid\":\"1\","
         "\"sluice.nlayers\":\"9999\",\"sluice.nhead\":\"1\",\"sluice.mask\":\"none\","
-        "\"sluice.activation\":\"relu\",\"sluice.pre_norm\":\"true\",\"sluice.tie\":\"false\"}}";
+        "\"sluice.activation\":\"relu\",\"sluice.pre_norm\":\"true\"}}";
     scratch *in = *state;
     program_run run;
     char *path = scratch_path(in, "hostile.safetensors");

@@ -245,8 +245,7 @@ static void metadata_of_a_model_that_the_tensors_are_not_are_refused(void **stat
         sl_metadata metadata[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
                                   {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
                                   {"sluice.nhead", "2"},       {"sluice.mask", "none"},
-                                  {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"},
-                                  {"sluice.tie", "false"}};
+                                  {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"}};
         enum { ENTRIES = sizeof metadata / sizeof *metadata };
         rewrite(path, NULL, NULL, metadata, ENTRIES);
         check_ok(sl_weights_model(path, &read));

@@ -128,7 +128,7 @@ sl_status sl_weights_model(const char *path, sl_model_options *out)
     sl_status status = SL_OK;
     for (int i = 0; i < DROPOUT && status == SL_OK; i++) {
         const char *value = sl_checkpoint_metadata(from, SLI_MODEL_PART, rows[i].name);
-        if (!value && i == CONTEXT) /* not known of every model */
+        if (!value && (i == TIE || i == CONTEXT)) /* other programs need not say it */
             continue;
         if (!value)
             status = sl_error(SL_ERR_FORMAT,
