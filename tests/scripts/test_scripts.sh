@@ -158,6 +158,31 @@ for name in sl_train_nothing SL_BALANCE_NOTHING --emsiz; do
     grep -qF "1:Call \`$name\` here." "$scratch/output" || fail "names: $(cat "$scratch/output")"
 done
 
+# ---- scripts/check-lines: no folder grows unseen --------------------------------------------------
+
+lines=$scratch/lines
+git init -q "$lines"
+mkdir -p "$lines/scripts" "$lines/src/a/b" "$lines/tests" "$lines/docs"
+cp "$source_dir/scripts/check-lines" "$lines/scripts"
+seq 10 >"$lines/src/a/x.c" && seq 7 >"$lines/src/a/b/y.c" && seq 3 >"$lines/tests/t.c"
+printf 'a\0\n\n' >"$lines/docs/binary.png"
+check_lines() { "$lines/scripts/check-lines" "$@" >"$scratch/output" 2>&1; }
+check_lines --update || fail "lines: $(cat "$scratch/output")"
+[ "$(tail -n +2 "$lines/scripts/lines.txt")" = $'src/a 20\ntests 10' ] || fail "lines: $(cat "$lines/scripts/lines.txt")"
+seq 10 >"$lines/src/a/b/y.c"
+check_lines || fail "lines up to the table's: $(cat "$scratch/output")"
+refuse_lines() { # REASON
+    ! check_lines || fail "lines: not refused: $1"
+    grep -qxF "$1" "$scratch/output" || fail "lines: $(cat "$scratch/output")"
+}
+seq 11 >"$lines/src/a/b/y.c"
+refuse_lines "src/a: 21 lines, at most 20 in scripts/lines.txt"
+check_lines --update && check_lines || fail "lines: the table was not raised: $(cat "$scratch/output")"
+mkdir "$lines/src/new" && seq 1 >"$lines/src/new/z.c"
+refuse_lines "src/new: 1 lines, at most 0 in scripts/lines.txt"
+rm -r "$lines/src/new" "$lines/tests"
+refuse_lines "tests: stands in scripts/lines.txt, and has no files"
+
 # ---- scripts/figures: pages have the figures that were measured ---------------------------------
 
 git init -q "$scratch/figures"
