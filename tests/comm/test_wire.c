@@ -28,22 +28,8 @@ static const sli_wire_message sound = {.kind = 2,
 
 static bool passes(const sli_wire_message *message)
 {
-    unsigned char body[SLI_WIRE_BODY_BYTES];
-    sli_wire_message read;
-    size_t bytes = sli_wire_encode(message, body);
-    return sli_wire_decode(body, bytes, RANKS, KINDS, &read);
-}
-
-static void message_survives_its_bytes(void **state)
-{
-    (void)state;
-    unsigned char body[SLI_WIRE_BODY_BYTES];
-    sli_wire_message read;
-    size_t bytes = sli_wire_encode(&sound, body);
-    assert_int_equal(bytes, SLI_WIRE_FIXED_BYTES + strlen(sound.text));
-    assert_true(sli_wire_decode(body, bytes, RANKS, KINDS, &read));
-    assert_memory_equal(&read, &sound, sizeof read);
-    assert_int_equal(body[16], 0xef); /* the lowest byte first */
+    size_t bytes = SLI_WIRE_FIXED_BYTES + strlen(message->text);
+    return sli_wire_message_is_valid(message, bytes, RANKS, KINDS);
 }
 
 static void number_out_of_its_range_is_refused(void **state)
@@ -76,20 +62,15 @@ static void number_out_of_its_range_is_refused(void **state)
     assert_true(passes(&message));
 }
 
-static void body_of_a_wrong_length_is_refused(void **state)
+static void text_of_another_length_is_refused(void **state)
 {
     (void)state;
-    unsigned char body[SLI_WIRE_BODY_BYTES + 1] = {0};
-    sli_wire_message read;
-    assert_true(sli_wire_decode(body, SLI_WIRE_FIXED_BYTES, RANKS, KINDS, &read));
-    assert_false(sli_wire_decode(body, SLI_WIRE_FIXED_BYTES - 1, RANKS, KINDS, &read));
-    assert_false(sli_wire_decode(body, 0, RANKS, KINDS, &read));
-    memset(body + SLI_WIRE_FIXED_BYTES, 'x', sizeof body - SLI_WIRE_FIXED_BYTES);
-    assert_true(sli_wire_decode(body, SLI_WIRE_BODY_BYTES, RANKS, KINDS, &read));
-    assert_int_equal(strlen(read.text), SLI_WIRE_TEXT_BYTES - 1);
-    assert_false(sli_wire_decode(body, SLI_WIRE_BODY_BYTES + 1, RANKS, KINDS, &read));
-    body[SLI_WIRE_FIXED_BYTES + 5] = 0; /* a text that ends before its end */
-    assert_false(sli_wire_decode(body, SLI_WIRE_BODY_BYTES, RANKS, KINDS, &read));
+    size_t bytes = SLI_WIRE_FIXED_BYTES + strlen(sound.text);
+    assert_true(sli_wire_message_is_valid(&sound, bytes, RANKS, KINDS));
+    assert_false(sli_wire_message_is_valid(&sound, bytes - 1, RANKS, KINDS));
+    assert_false(sli_wire_message_is_valid(&sound, bytes + 1, RANKS, KINDS)); /* ends before */
+    sli_wire_message empty = {.kind = 0};
+    assert_true(sli_wire_message_is_valid(&empty, SLI_WIRE_FIXED_BYTES, RANKS, KINDS));
 }
 
 /* ---- Connections -------------------------------------------------------------------------- */
@@ -98,13 +79,12 @@ static void body_of_a_wrong_length_is_refused(void **state)
 static void connect_ends(sli_wire_connection ends[2])
 {
     int fds[2];
-    unsigned char key[SLI_WIRE_KEY_BYTES] = "key", hello[SLI_WIRE_HELLO_BYTES];
-    unsigned char nonce[SLI_WIRE_NONCE_BYTES] = "nonce";
+    unsigned char key[SLI_WIRE_KEY_BYTES] = "key", nonce[SLI_WIRE_NONCE_BYTES] = "nonce";
+    sli_wire_hello hello = sli_wire_hello_of(1);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-    sli_wire_write_hello(1, hello);
     for (int i = 0; i < 2; i++) {
         ends[i] = (sli_wire_connection){.fd = fds[i], .ranks = RANKS, .kinds = KINDS};
-        sli_wire_derive_keys(&ends[i], key, i == 0, hello, nonce);
+        sli_wire_derive_keys(&ends[i], key, i == 0, &hello, nonce);
     }
 }
 
@@ -133,52 +113,133 @@ static void messages_come_in_order_and_whole(void **state)
     assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_NOTHING);
     assert_true(sli_wire_send(&ends[1], &sound));
     assert_int_equal(sli_wire_receive(&ends[0], &read), SLI_WIRE_MESSAGE);
+    assert_memory_equal(&read, &sound, sizeof read);
+    memset(message.text, 'x', sizeof message.text - 1); /* the longest */
+    assert_true(sli_wire_send(&ends[1], &message));
+    assert_int_equal(sli_wire_receive(&ends[0], &read), SLI_WIRE_MESSAGE);
+    assert_memory_equal(&read, &message, sizeof read);
     sli_wire_close(&ends[0]);
     assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_CLOSED);
     close_ends(ends);
 }
 
-/* Whatever stands between the two can alter, repeat, drop or send back what they say. */
-static void message_that_was_tampered_with_is_noticed(void **state)
+static void send_raw(sli_wire_connection *end, const void *bytes, size_t count)
+{
+    assert_int_equal(send(end->fd, bytes, count, 0), count);
+}
+
+/* What an end sends, without its sending it. */
+static size_t record(sli_wire_connection *end, unsigned char frame[SLI_WIRE_FRAME_BYTES])
+{
+    int fds[2], fd = end->fd;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    end->fd = fds[0];
+    assert_true(sli_wire_send(end, &sound));
+    ssize_t bytes = recv(fds[1], frame, SLI_WIRE_FRAME_BYTES, 0);
+    assert_true(bytes > 0);
+    close(fds[0]);
+    close(fds[1]);
+    end->fd = fd;
+    return (size_t)bytes;
+}
+
+/* Two ends that have both said something. */
+static void connect_streams(sli_wire_connection ends[2])
+{
+    sli_wire_message read;
+    connect_ends(ends);
+    for (int i = 0; i < 2; i++) {
+        assert_true(sli_wire_send(&ends[i], &sound));
+        assert_int_equal(sli_wire_receive(&ends[1 - i], &read), SLI_WIRE_MESSAGE);
+    }
+}
+
+/* Whatever stands between the two can alter any bit of what they say. */
+static void message_that_is_altered_is_noticed(void **state)
 {
     (void)state;
-    enum { ALTER, REPEAT, DROP, SEND_BACK, INVENT, CASES };
+    for (size_t at = 0, bytes = 1; at < bytes; at++) {
+        sli_wire_connection ends[2];
+        unsigned char frame[SLI_WIRE_FRAME_BYTES], more[SLI_WIRE_FRAME_BYTES] = {0};
+        sli_wire_message read;
+        connect_ends(ends);
+        bytes = record(&ends[0], frame); /* with the header of the stream */
+        frame[at] ^= 1;
+        send_raw(&ends[0], frame, bytes);
+        send_raw(&ends[0], more, sizeof more); /* where it is the length that has grown */
+        assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_INVALID);
+        close_ends(ends);
+    }
+}
+
+/* It can also repeat, drop, swap, shorten, send back and invent messages. */
+static void stream_that_was_tampered_with_is_noticed(void **state)
+{
+    (void)state;
+    enum { REPEAT, DROP, SWAP, SHORTEN, SEND_BACK, INVENT, CASES };
     for (int what = 0; what < CASES; what++) {
         sli_wire_connection ends[2];
         unsigned char frame[SLI_WIRE_FRAME_BYTES], second[SLI_WIRE_FRAME_BYTES];
         sli_wire_message read;
-        connect_ends(ends);
-        assert_true(sli_wire_send(&ends[0], &sound));
-        ssize_t bytes = recv(ends[1].fd, frame, sizeof frame, 0);
-        assert_true(sli_wire_send(&ends[0], &sound));
-        assert_int_equal(recv(ends[1].fd, second, sizeof second, 0), bytes);
+        connect_streams(ends);
+        size_t bytes = record(&ends[0], frame);
+        assert_int_equal(record(&ends[0], second), bytes);
+        assert_memory_not_equal(frame, second, bytes);
+        assert_null(memmem(frame, bytes, sound.text, 4)); /* nobody reads it on the way */
         int to = what == SEND_BACK ? 0 : 1;
-        if (what == ALTER)
-            frame[10] ^= 1;
-        if (what == INVENT)
-            memset(frame + bytes - SLI_WIRE_TAG_BYTES, 0, SLI_WIRE_TAG_BYTES);
-        if (what == DROP)
-            memcpy(frame, second, (size_t)bytes);
-        assert_int_equal(send(ends[1 - to].fd, frame, (size_t)bytes, 0), bytes);
         if (what == REPEAT) {
-            assert_int_equal(sli_wire_receive(&ends[to], &read), SLI_WIRE_MESSAGE);
-            assert_int_equal(send(ends[1 - to].fd, frame, (size_t)bytes, 0), bytes);
+            send_raw(&ends[0], frame, bytes);
+            assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_MESSAGE);
         }
+        if (what == INVENT)
+            randombytes_buf(frame + 4, bytes - 4);
+        if (what == SHORTEN)
+            frame[0]--;
+        if (what == DROP || what == SWAP)
+            send_raw(&ends[0], second, bytes);
+        send_raw(&ends[1 - to], frame, bytes);
         assert_int_equal(sli_wire_receive(&ends[to], &read), SLI_WIRE_INVALID);
         close_ends(ends);
     }
+}
+
+static void stream_that_is_sent_back_is_noticed(void **state)
+{
+    (void)state;
+    sli_wire_connection ends[2];
+    unsigned char frame[SLI_WIRE_FRAME_BYTES];
+    sli_wire_message read;
+    connect_ends(ends);
+    send_raw(&ends[1], frame, record(&ends[0], frame));
+    assert_int_equal(sli_wire_receive(&ends[0], &read), SLI_WIRE_INVALID);
+    close_ends(ends);
+}
+
+/* With the key, but with another nonce on one side, as a recorded connection has. */
+static void stream_of_another_connection_is_noticed(void **state)
+{
+    (void)state;
+    sli_wire_connection ends[2], others[2];
+    unsigned char frame[SLI_WIRE_FRAME_BYTES];
+    sli_wire_message read;
+    connect_ends(ends);
+    connect_ends(others);
+    send_raw(&ends[0], frame, record(&others[0], frame));
+    assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_INVALID);
+    close_ends(ends);
+    close_ends(others);
 }
 
 static void length_that_no_message_has_is_noticed(void **state)
 {
     (void)state;
     static const int32_t lengths[] = {
-        -1, 0, SLI_WIRE_FIXED_BYTES - 1, SLI_WIRE_BODY_BYTES + 1, INT32_MAX, INT32_MIN};
+        -1, 0, SLI_WIRE_FIXED_BYTES - 1, SLI_WIRE_MOST_BYTES + 1, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         sli_wire_connection ends[2];
         sli_wire_message read;
-        connect_ends(ends);
-        assert_int_equal(send(ends[0].fd, &lengths[i], 4, 0), 4);
+        connect_streams(ends);
+        send_raw(&ends[0], &lengths[i], 4);
         assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_INVALID);
         close_ends(ends);
     }
@@ -341,10 +402,10 @@ static void stranger_that_listens_learns_nothing_and_is_not_believed(void **stat
         shutdown(other.fd, SHUT_RDWR);
         pthread_join(thread, NULL);
         close(other.fd);
-        assert_true(other.heard >= 2 * SLI_WIRE_HELLO_BYTES); /* it was tried again */
+        assert_true(other.heard >= 2 * sizeof(sli_wire_hello)); /* it was tried again */
         assert_null(memmem(other.bytes, other.heard, address.key, 4));
         /* No proof either: it would be the next step to hand it on. */
-        assert_int_equal(other.heard % SLI_WIRE_HELLO_BYTES, 0);
+        assert_int_equal(other.heard % sizeof(sli_wire_hello), 0);
     }
 }
 
@@ -377,11 +438,13 @@ static void call_where_nobody_listens_ends_at_once(void **state)
 int wire_tests(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(message_survives_its_bytes),
         cmocka_unit_test(number_out_of_its_range_is_refused),
-        cmocka_unit_test(body_of_a_wrong_length_is_refused),
+        cmocka_unit_test(text_of_another_length_is_refused),
         cmocka_unit_test(messages_come_in_order_and_whole),
-        cmocka_unit_test(message_that_was_tampered_with_is_noticed),
+        cmocka_unit_test(message_that_is_altered_is_noticed),
+        cmocka_unit_test(stream_that_was_tampered_with_is_noticed),
+        cmocka_unit_test(stream_that_is_sent_back_is_noticed),
+        cmocka_unit_test(stream_of_another_connection_is_noticed),
         cmocka_unit_test(length_that_no_message_has_is_noticed),
         cmocka_unit_test(receiver_that_takes_nothing_is_noticed),
         cmocka_unit_test(address_survives_its_text),

@@ -292,6 +292,140 @@ static void silent_strangers_do_not_keep_a_rank_out(void **state)
     sli_wire_listener_destroy(&self.listener);
 }
 
+/* The first half of a rank's handshake; the second is a message. */
+static sli_wire_connection say_hello(owner *to, const sli_wire_hello *hello)
+{
+    unsigned char nonce[SLI_WIRE_NONCE_BYTES];
+    sli_wire_message message;
+    sli_wire_connection rank = {.fd = open_stranger(to), .ranks = 2, .kinds = KINDS};
+    assert_true(sli_wire_send_bytes(&rank, hello, sizeof *hello));
+    while (sli_wire_fill(&rank, sizeof nonce) == SLI_WIRE_NOTHING)
+        sli_wire_listener_turn(to->listener, -1, 1);
+    sli_wire_read_bytes(&rank, nonce, sizeof nonce);
+    sli_wire_derive_keys(&rank, to->address.key, false, hello, nonce);
+    assert_int_equal(sli_wire_receive(&rank, &message), SLI_WIRE_MESSAGE);
+    return rank;
+}
+
+/* What a rank sends, without its sending it. */
+static size_t record(sli_wire_connection *rank, const sli_wire_message *message,
+                     unsigned char frame[SLI_WIRE_FRAME_BYTES])
+{
+    int fds[2], fd = rank->fd;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    rank->fd = fds[0];
+    assert_true(sli_wire_send(rank, message));
+    ssize_t bytes = recv(fds[1], frame, SLI_WIRE_FRAME_BYTES, 0);
+    assert_true(bytes > 0);
+    close(fds[0]);
+    close(fds[1]);
+    rank->fd = fd;
+    return (size_t)bytes;
+}
+
+/* Until it is hung up on. */
+static void check_stranger_is_refused(owner *self, int fd)
+{
+    char answer[256];
+    ssize_t got;
+    while ((got = recv(fd, answer, sizeof answer, MSG_DONTWAIT)) != 0 &&
+           (got > 0 || errno == EAGAIN))
+        sli_wire_listener_turn(self->listener, -1, 1);
+    close(fd);
+    assert_int_equal(self->called, 0);
+}
+
+/* A stranger has no proof but the listener's own. */
+static void proof_that_is_sent_back_does_not_make_a_rank(void **state)
+{
+    (void)state;
+    owner self;
+    unsigned char answer[SLI_WIRE_NONCE_BYTES + SLI_WIRE_FRAME_BYTES];
+    const sli_wire_hello hello = sli_wire_hello_of(1);
+    ssize_t bytes;
+    start(&self, 2, 0);
+    int fd = open_stranger(&self);
+    assert_int_equal(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    for (int sent = 0; sent<2; sent += bytes> 0) { /* nonce, message */
+        sli_wire_listener_turn(self.listener, -1, 0);
+        bytes = recv(fd, answer, sent ? sizeof answer : SLI_WIRE_NONCE_BYTES, MSG_DONTWAIT);
+    }
+    assert_int_equal(send(fd, answer, (size_t)bytes, 0), bytes);
+    shutdown(fd, SHUT_WR);
+    check_stranger_is_refused(&self, fd);
+    sli_wire_listener_destroy(&self.listener);
+}
+
+/* A stranger has recorded a rank's handshake, which did not come to its end, and plays it again. */
+static void recorded_connection_does_not_become_a_rank(void **state)
+{
+    (void)state;
+    owner self;
+    unsigned char proof[SLI_WIRE_FRAME_BYTES];
+    const sli_wire_message name = {.kind = SLI_WIRE_ALIVE, .text = "here"};
+    sli_wire_hello hello = sli_wire_hello_of(1);
+    start(&self, 2, 0);
+    sli_wire_connection rank = say_hello(&self, &hello);
+    size_t bytes = record(&rank, &name, proof);
+    sli_wire_close(&rank);
+    int fd = open_stranger(&self);
+    assert_int_equal(send(fd, &hello, sizeof hello, 0), sizeof hello);
+    assert_int_equal(send(fd, proof, bytes, 0), bytes);
+    shutdown(fd, SHUT_WR);
+    check_stranger_is_refused(&self, fd);
+    hello = sli_wire_hello_of(1); /* the rank itself still gets in */
+    rank = say_hello(&self, &hello);
+    assert_true(sli_wire_send(&rank, &name));
+    turn_until(&self, &self.called, 1);
+    sli_wire_close(&rank);
+    sli_wire_listener_destroy(&self.listener);
+}
+
+/* What stands between a rank and the listener ends that connection, and nothing else. */
+static void stream_that_was_tampered_with_ends_its_connection_alone(void **state)
+{
+    (void)state;
+    enum { ALTER, REPEAT, DROP, SWAP, SEND_BACK, CASES };
+    for (int what = 0; what < CASES; what++) {
+        owner self;
+        rank_call ranks[2];
+        unsigned char frame[SLI_WIRE_FRAME_BYTES], second[SLI_WIRE_FRAME_BYTES];
+        const sli_wire_message said = {.kind = HELLO, .number = 1};
+        start(&self, 2, 0);
+        for (int r = 0; r < 2; r++)
+            start_call(&ranks[r], &self, r, 2);
+        turn_until(&self, &self.said, 2);
+        for (int r = 0; r < 2; r++)
+            end_call(&ranks[r]);
+        sli_wire_connection *rank = &ranks[1].connection;
+        size_t bytes = record(rank, &said, frame);
+        assert_int_equal(record(rank, &said, second), bytes);
+        if (what == ALTER)
+            frame[bytes - 1] ^= 0x80;
+        if (what == SEND_BACK) {
+            sli_wire_listener_send(self.listener, 1, &said);
+            assert_int_equal(recv(rank->fd, frame, sizeof frame, 0), bytes);
+        }
+        if (what == DROP || what == SWAP)
+            assert_true(sli_wire_send_bytes(rank, second, bytes));
+        if (what != DROP)
+            assert_true(sli_wire_send_bytes(rank, frame, bytes));
+        if (what == REPEAT)
+            assert_true(sli_wire_send_bytes(rank, frame, bytes));
+        turn_until(&self, &self.ended, 1);
+        assert_int_equal(self.why, SLI_WIRE_INVALID);
+        assert_int_equal(self.said, what == REPEAT ? 3 : 2);
+        assert_int_equal(sli_wire_listener_connected(self.listener), 1);
+        assert_true(sli_wire_send(&ranks[0].connection, &(sli_wire_message){.kind = HELLO}));
+        turn_until(&self, &self.said, what == REPEAT ? 4 : 3);
+        assert_int_equal(self.ended, 1);
+        assert_int_equal(self.wrong, 0);
+        for (int r = 0; r < 2; r++)
+            sli_wire_close(&ranks[r].connection);
+        sli_wire_listener_destroy(&self.listener);
+    }
+}
+
 /* Between its hello and its proof a rank says nothing: it keeps its place before strangers that
  * have not even said hello, and is alive once it is in. */
 static void rank_with_a_slow_handshake_stays_and_is_not_silent(void **state)
@@ -301,17 +435,9 @@ static void rank_with_a_slow_handshake_stays_and_is_not_silent(void **state)
     int strangers[STRANGERS];
     static const double silent_seconds = 1;
     owner self;
-    unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
-    sli_wire_message message;
+    sli_wire_hello hello = sli_wire_hello_of(1);
     start(&self, 2, silent_seconds);
-    sli_wire_connection rank = {.fd = open_stranger(&self), .ranks = 2, .kinds = KINDS};
-    sli_wire_write_hello(1, hello);
-    assert_true(sli_wire_send_bytes(&rank, hello, sizeof hello));
-    while (sli_wire_fill(&rank, sizeof nonce) == SLI_WIRE_NOTHING)
-        sli_wire_listener_turn(self.listener, -1, 1);
-    sli_wire_read_bytes(&rank, nonce, sizeof nonce);
-    sli_wire_derive_keys(&rank, self.address.key, false, hello, nonce);
-    assert_int_equal(sli_wire_receive(&rank, &message), SLI_WIRE_MESSAGE);
+    sli_wire_connection rank = say_hello(&self, &hello);
     for (int i = 0; i < STRANGERS; i++)
         strangers[i] = open_stranger(&self);
     double until = sli_wire_listener_seconds(self.listener) + silent_seconds + 1;
@@ -559,6 +685,9 @@ int wire_listener_tests(void)
         cmocka_unit_test(caller_without_the_key_or_a_free_rank_is_refused),
         cmocka_unit_test(hostile_rank_is_hung_up_on),
         cmocka_unit_test(silent_strangers_do_not_keep_a_rank_out),
+        cmocka_unit_test(proof_that_is_sent_back_does_not_make_a_rank),
+        cmocka_unit_test(recorded_connection_does_not_become_a_rank),
+        cmocka_unit_test(stream_that_was_tampered_with_ends_its_connection_alone),
         cmocka_unit_test(rank_with_a_slow_handshake_stays_and_is_not_silent),
         cmocka_unit_test(rank_joins_where_strangers_have_taken_the_last_files),
         cmocka_unit_test(listener_without_files_waits_and_does_not_spin),

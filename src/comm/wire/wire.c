@@ -1,39 +1,35 @@
 /* What goes over a connection:
  *
  *     caller   → listener    hello: which protocol, the caller's rank, a nonce
- *     listener → caller      a nonce, and the first message: the listener's proof
- *     caller   → listener    the first message, whose text is its name: the caller's proof
+ *     listener → caller      a nonce, and the first message: it shows that the listener has the key
+ *     caller   → listener    the first message, whose text is its name: so has the caller
  *     listener → caller      the second message: the rank is in
  *     then messages both ways
  *
- * A nonce is 32 random bytes. From the job's key, both nonces and the rank each side makes two keys
- * of this connection, one for what the caller sends and one for what the listener sends. A message
- * travels as
+ * Each side sends a stream of crypto_secretstream, which encrypts messages, and notices when one is
+ * altered, missing, repeated or out of order. The stream's key is the keyed hash, with the job's
+ * key, of who sends, the hello and the listener's nonce: so a recorded connection is worth nothing,
+ * and nothing can be sent back to its sender. A message travels as
  *
- *     length of the body (4 bytes) │ body: numbers (40), text │ tag (16)
+ *     (first) header of the stream (24) │ length of the message (4) │ sealed message (length + 17)
  *
- * with the lowest bytes of numbers first. The tag is the keyed hash (BLAKE2b) of the message's
- * number on this connection, the length and the body, with the sender's key: no other process can
- * repeat, reflect, swap or alter messages, and the first one proves that its sender knows the job's
- * key. */
+ * with the lowest bytes of numbers first, as the processors have them (io/safetensors checks). */
 #include "comm/wire/wire.h"
 
 #include "core/clock.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-static const char protocol[8] = "sluice01";
+static const char protocol[8] = "sluice02";
 
 const char *sli_wire_state_text(sli_wire_state state)
 {
@@ -52,82 +48,16 @@ const char *sli_wire_state_text(sli_wire_state state)
     return "is there";
 }
 
-/* ---- Messages as bytes -------------------------------------------------------------------- */
-
-static void put32(unsigned char *to, int32_t value)
-{
-    uint32_t ordered = htole32((uint32_t)value);
-    memcpy(to, &ordered, sizeof ordered);
-}
-
-static int32_t get32(const unsigned char *from)
-{
-    uint32_t ordered;
-    memcpy(&ordered, from, sizeof ordered);
-    return (int32_t)le32toh(ordered);
-}
-
-static void put64(unsigned char *to, uint64_t value)
-{
-    uint64_t ordered = htole64(value);
-    memcpy(to, &ordered, sizeof ordered);
-}
-
-static uint64_t get64(const unsigned char *from)
-{
-    uint64_t ordered;
-    memcpy(&ordered, from, sizeof ordered);
-    return le64toh(ordered);
-}
-
-size_t sli_wire_encode(const sli_wire_message *message, unsigned char body[SLI_WIRE_BODY_BYTES])
-{
-    uint64_t seconds;
-    size_t length = strnlen(message->text, sizeof message->text - 1);
-    memcpy(&seconds, &message->seconds, sizeof seconds);
-    put32(body, message->kind);
-    put32(body + 4, message->rank);
-    put32(body + 8, message->size);
-    put32(body + 12, message->number);
-    put64(body + 16, message->group);
-    put64(body + 24, message->sequence);
-    put64(body + 32, seconds);
-    memcpy(body + SLI_WIRE_FIXED_BYTES, message->text, length);
-    return SLI_WIRE_FIXED_BYTES + length;
-}
-
-bool sli_wire_decode(const unsigned char *body, size_t bytes, int ranks, int kinds,
-                     sli_wire_message *out)
-{
-    if (bytes < SLI_WIRE_FIXED_BYTES || bytes > SLI_WIRE_BODY_BYTES)
-        return false;
-    size_t length = bytes - SLI_WIRE_FIXED_BYTES;
-    uint64_t seconds = get64(body + 32);
-    *out = (sli_wire_message){.kind = get32(body),
-                              .rank = get32(body + 4),
-                              .size = get32(body + 8),
-                              .number = get32(body + 12),
-                              .group = get64(body + 16),
-                              .sequence = get64(body + 24)};
-    memcpy(&out->seconds, &seconds, sizeof seconds);
-    memcpy(out->text, body + SLI_WIRE_FIXED_BYTES, length);
-    bool names_none = out->size == 0 && out->rank == 0;
-    bool names_rank =
-        out->size > 0 && out->size <= ranks && out->rank >= 0 && out->rank < out->size;
-    return out->kind >= 0 && out->kind < kinds && (names_none || names_rank) &&
-           isfinite(out->seconds) && out->seconds >= 0 && strlen(out->text) == length;
-}
-
 /* ---- Sending and receiving ---------------------------------------------------------------- */
 
-static void write_tag(unsigned char tag[SLI_WIRE_TAG_BYTES], uint64_t number,
-                      const unsigned char *frame, size_t bytes,
-                      const unsigned char key[SLI_WIRE_KEY_BYTES])
+bool sli_wire_message_is_valid(const sli_wire_message *message, size_t bytes, int ranks, int kinds)
 {
-    unsigned char counted[8 + SLI_WIRE_FRAME_BYTES];
-    put64(counted, number);
-    memcpy(counted + 8, frame, bytes);
-    crypto_generichash(tag, SLI_WIRE_TAG_BYTES, counted, 8 + bytes, key, SLI_WIRE_KEY_BYTES);
+    int rank = message->rank, size = message->size;
+    bool names_none = size == 0 && rank == 0;
+    bool names_rank = size > 0 && size <= ranks && rank >= 0 && rank < size;
+    return message->kind >= 0 && message->kind < kinds && (names_none || names_rank) &&
+           isfinite(message->seconds) && message->seconds >= 0 &&
+           SLI_WIRE_FIXED_BYTES + strlen(message->text) == bytes;
 }
 
 bool sli_wire_send_bytes(const sli_wire_connection *connection, const void *bytes, size_t count)
@@ -141,11 +71,21 @@ bool sli_wire_send_bytes(const sli_wire_connection *connection, const void *byte
 
 bool sli_wire_send(sli_wire_connection *connection, const sli_wire_message *message)
 {
-    unsigned char frame[SLI_WIRE_FRAME_BYTES];
-    size_t bytes = sli_wire_encode(message, frame + 4);
-    put32(frame, (int32_t)bytes);
-    write_tag(frame + 4 + bytes, connection->sent++, frame, 4 + bytes, connection->send_key);
-    return sli_wire_send_bytes(connection, frame, 4 + bytes + SLI_WIRE_TAG_BYTES);
+    unsigned char frame[SLI_WIRE_FRAME_BYTES], *next = frame;
+    size_t text = strnlen(message->text, sizeof message->text - 1);
+    uint32_t bytes = (uint32_t)(SLI_WIRE_FIXED_BYTES + text);
+    if (!connection->sends) {
+        crypto_secretstream_xchacha20poly1305_init_push(&connection->send_state, next,
+                                                        connection->send_key);
+        connection->sends = true;
+        next += SLI_WIRE_HEADER_BYTES;
+    }
+    memcpy(next, &bytes, sizeof bytes);
+    next += sizeof bytes;
+    crypto_secretstream_xchacha20poly1305_push(&connection->send_state, next, NULL,
+                                               (const unsigned char *)message, bytes, NULL, 0, 0);
+    next += bytes + SLI_WIRE_SEAL_BYTES;
+    return sli_wire_send_bytes(connection, frame, (size_t)(next - frame));
 }
 
 sli_wire_state sli_wire_fill(sli_wire_connection *connection, size_t count)
@@ -174,21 +114,34 @@ void sli_wire_read_bytes(sli_wire_connection *connection, void *to, size_t count
 
 sli_wire_state sli_wire_receive(sli_wire_connection *connection, sli_wire_message *out)
 {
-    unsigned char frame[SLI_WIRE_FRAME_BYTES], tag[SLI_WIRE_TAG_BYTES];
-    sli_wire_state state = sli_wire_fill(connection, 4);
+    unsigned char frame[SLI_WIRE_FRAME_BYTES];
+    const unsigned char *sealed = frame + sizeof(uint32_t);
+    uint32_t bytes;
+    sli_wire_state state = SLI_WIRE_MESSAGE;
+    if (!connection->receives) {
+        state = sli_wire_fill(connection, SLI_WIRE_HEADER_BYTES);
+        if (state != SLI_WIRE_MESSAGE)
+            return state;
+        sli_wire_read_bytes(connection, frame, SLI_WIRE_HEADER_BYTES);
+        connection->receives =
+            crypto_secretstream_xchacha20poly1305_init_pull(&connection->receive_state, frame,
+                                                            connection->receive_key) == 0;
+    }
+    state = sli_wire_fill(connection, sizeof bytes);
     if (state != SLI_WIRE_MESSAGE)
         return state;
-    int32_t length = get32(connection->buffer);
-    if (length < SLI_WIRE_FIXED_BYTES || length > SLI_WIRE_BODY_BYTES)
+    memcpy(&bytes, connection->buffer, sizeof bytes);
+    if (bytes < SLI_WIRE_FIXED_BYTES || bytes > SLI_WIRE_MOST_BYTES)
         return SLI_WIRE_INVALID;
-    size_t bytes = (size_t)length;
-    state = sli_wire_fill(connection, 4 + bytes + SLI_WIRE_TAG_BYTES);
+    state = sli_wire_fill(connection, sizeof bytes + bytes + SLI_WIRE_SEAL_BYTES);
     if (state != SLI_WIRE_MESSAGE)
         return state;
-    sli_wire_read_bytes(connection, frame, 4 + bytes + SLI_WIRE_TAG_BYTES);
-    write_tag(tag, connection->received++, frame, 4 + bytes, connection->receive_key);
-    if (sodium_memcmp(tag, frame + 4 + bytes, sizeof tag) != 0 ||
-        !sli_wire_decode(frame + 4, bytes, connection->ranks, connection->kinds, out))
+    sli_wire_read_bytes(connection, frame, sizeof bytes + bytes + SLI_WIRE_SEAL_BYTES);
+    memset(out, 0, sizeof *out);
+    if (crypto_secretstream_xchacha20poly1305_pull(&connection->receive_state, (unsigned char *)out,
+                                                   NULL, NULL, sealed, bytes + SLI_WIRE_SEAL_BYTES,
+                                                   NULL, 0) != 0 ||
+        !sli_wire_message_is_valid(out, bytes, connection->ranks, connection->kinds))
         return SLI_WIRE_INVALID;
     return SLI_WIRE_MESSAGE;
 }
@@ -218,34 +171,36 @@ void sli_wire_set_socket_options(int fd)
 
 /* ---- The handshake ------------------------------------------------------------------------ */
 
-void sli_wire_write_hello(int rank, unsigned char hello[SLI_WIRE_HELLO_BYTES])
+sli_wire_hello sli_wire_hello_of(int rank)
 {
-    memcpy(hello, protocol, sizeof protocol);
-    put32(hello + 8, rank);
-    randombytes_buf(hello + 12, SLI_WIRE_NONCE_BYTES);
+    sli_wire_hello hello = {.rank = rank};
+    memcpy(hello.protocol, protocol, sizeof protocol);
+    randombytes_buf(hello.nonce, sizeof hello.nonce);
+    return hello;
 }
 
-int sli_wire_read_hello(const unsigned char hello[SLI_WIRE_HELLO_BYTES], int ranks)
+int sli_wire_hello_rank(const sli_wire_hello *hello, int ranks)
 {
-    int32_t rank = get32(hello + 8);
-    return memcmp(hello, protocol, sizeof protocol) == 0 && rank >= 0 && rank < ranks ? rank : -1;
+    bool is_one = memcmp(hello->protocol, protocol, sizeof protocol) == 0;
+    return is_one && hello->rank >= 0 && hello->rank < ranks ? hello->rank : -1;
 }
 
 void sli_wire_derive_keys(sli_wire_connection *connection,
                           const unsigned char key[SLI_WIRE_KEY_BYTES], bool is_listener,
-                          const unsigned char hello[SLI_WIRE_HELLO_BYTES],
+                          const sli_wire_hello *hello,
                           const unsigned char nonce[SLI_WIRE_NONCE_BYTES])
 {
-    unsigned char said[1 + SLI_WIRE_HELLO_BYTES + SLI_WIRE_NONCE_BYTES];
-    memcpy(said + 1, hello, SLI_WIRE_HELLO_BYTES);
-    memcpy(said + 1 + SLI_WIRE_HELLO_BYTES, nonce, SLI_WIRE_NONCE_BYTES);
-    for (int listener_sends = 0; listener_sends < 2; listener_sends++) {
-        bool sends = (listener_sends != 0) == is_listener;
-        said[0] = (unsigned char)listener_sends;
-        crypto_generichash(sends ? connection->send_key : connection->receive_key,
-                           SLI_WIRE_KEY_BYTES, said, sizeof said, key, SLI_WIRE_KEY_BYTES);
-    }
-    connection->sent = connection->received = 0;
+    struct {
+        sli_wire_hello hello;
+        unsigned char nonce[SLI_WIRE_NONCE_BYTES];
+        int32_t listener_sends;
+    } said = {.hello = *hello};
+    memcpy(said.nonce, nonce, sizeof said.nonce);
+    for (; said.listener_sends < 2; said.listener_sends++)
+        crypto_generichash(said.listener_sends == is_listener ? connection->send_key
+                                                              : connection->receive_key,
+                           SLI_WIRE_KEY_BYTES, (const unsigned char *)&said, sizeof said, key,
+                           SLI_WIRE_KEY_BYTES);
 }
 
 /* ---- Calling ------------------------------------------------------------------------------ */
@@ -323,15 +278,15 @@ static bool wait_for_message(sli_wire_connection *connection, time_limit *left)
 static bool shake_hands(const sli_wire_address *to, const sli_wire_call_options *options,
                         sli_wire_connection *connection, time_limit *left)
 {
-    unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
+    sli_wire_hello hello = sli_wire_hello_of(options->rank);
+    unsigned char nonce[SLI_WIRE_NONCE_BYTES];
     sli_wire_message proof = {.kind = SLI_WIRE_ALIVE};
     snprintf(proof.text, sizeof proof.text, "%s", options->host);
-    sli_wire_write_hello(options->rank, hello);
-    if (!sli_wire_send_bytes(connection, hello, sizeof hello) ||
+    if (!sli_wire_send_bytes(connection, &hello, sizeof hello) ||
         !wait_for_bytes(connection, sizeof nonce, left))
         return false;
     sli_wire_read_bytes(connection, nonce, sizeof nonce);
-    sli_wire_derive_keys(connection, to->key, false, hello, nonce);
+    sli_wire_derive_keys(connection, to->key, false, &hello, nonce);
     return wait_for_message(connection, left) && sli_wire_send(connection, &proof) &&
            wait_for_message(connection, left);
 }

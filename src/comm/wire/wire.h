@@ -1,10 +1,10 @@
 /* Messages over TCP between the processes of one job: a listener (wire_listener.h) and the ranks
  * that call it. Used by the launcher and by the watch over ranks (comm/mpi).
  *
- * Both sides know a secret key, which is never sent. Each call begins with a handshake (wire.c) in
- * which both prove that they know it, and every message after it carries a proof of its own: a
- * process without the key can neither join nor insert a message, wherever it sits between the two.
- * Messages are not encrypted.
+ * Both sides know a secret key, which is never sent. Each side of a connection sends a stream of
+ * libsodium's crypto_secretstream, with a key of its own (wire.c): a process without the job's key
+ * can neither join nor read, wherever it sits between the two, and a message that it alters, drops,
+ * repeats or moves ends the connection.
  *
  * Numbers from the network are checked when a message is received, and nowhere else: see
  * sli_wire_message. */
@@ -15,7 +15,9 @@
 #include "sluice/status.h"
 
 #include <netinet/in.h>
+#include <sodium.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* ---- Addresses (wire_address.c) ----------------------------------------------------------- */
@@ -66,15 +68,10 @@ const char *sli_wire_socket_address_text(const sli_wire_socket_address *address,
 
 /* ---- Messages ----------------------------------------------------------------------------- */
 
-enum {
-    SLI_WIRE_TEXT_BYTES = 2048,
-    SLI_WIRE_FIXED_BYTES = 40, /* of a message without its text */
-    SLI_WIRE_TAG_BYTES = 16,
-    SLI_WIRE_BODY_BYTES = SLI_WIRE_FIXED_BYTES + SLI_WIRE_TEXT_BYTES - 1,
-    SLI_WIRE_FRAME_BYTES = 4 + SLI_WIRE_BODY_BYTES + SLI_WIRE_TAG_BYTES
-};
+enum { SLI_WIRE_TEXT_BYTES = 2048 };
 
-/* Every received message has been checked against the ranges given here. */
+/* Travels as it is here, without the end of `text` from its 0 on. Every received message has been
+ * checked against the ranges given here. */
 typedef struct sli_wire_message {
     int32_t kind;       /* 0 (SLI_WIRE_ALIVE) … kinds - 1, which the two sides agree on */
     int32_t rank, size; /* a rank, 0 … size - 1, of a group of 1 … ranks; 0, 0: it names none */
@@ -83,6 +80,14 @@ typedef struct sli_wire_message {
     double seconds;                 /* finite and not negative */
     char text[SLI_WIRE_TEXT_BYTES]; /* ends with its only 0 */
 } sli_wire_message;
+
+enum {
+    SLI_WIRE_FIXED_BYTES = offsetof(sli_wire_message, text), /* of a message without its text */
+    SLI_WIRE_MOST_BYTES = SLI_WIRE_FIXED_BYTES + SLI_WIRE_TEXT_BYTES - 1,
+    SLI_WIRE_HEADER_BYTES = crypto_secretstream_xchacha20poly1305_HEADERBYTES, /* of a stream */
+    SLI_WIRE_SEAL_BYTES = crypto_secretstream_xchacha20poly1305_ABYTES,        /* of a message */
+    SLI_WIRE_FRAME_BYTES = SLI_WIRE_HEADER_BYTES + 4 + SLI_WIRE_MOST_BYTES + SLI_WIRE_SEAL_BYTES
+};
 
 /* The kind that only says that the sender lives. */
 enum { SLI_WIRE_ALIVE };
@@ -104,10 +109,11 @@ const char *sli_wire_state_text(sli_wire_state state);
 
 /* One end of a connection. */
 typedef struct sli_wire_connection {
-    int fd;                  /* -1: closed */
-    int ranks, kinds;        /* the limits of what is received */
-    uint64_t sent, received; /* messages */
+    int fd;               /* -1: closed */
+    int ranks, kinds;     /* the limits of what is received */
+    bool sends, receives; /* the stream has begun */
     unsigned char send_key[SLI_WIRE_KEY_BYTES], receive_key[SLI_WIRE_KEY_BYTES];
+    crypto_secretstream_xchacha20poly1305_state send_state, receive_state;
     size_t used; /* bytes in `buffer` */
     unsigned char buffer[SLI_WIRE_FRAME_BYTES];
 } sli_wire_connection;
@@ -139,29 +145,29 @@ void sli_wire_close(sli_wire_connection *connection);
 
 /* ---- For the two sides' handshakes, and tests --------------------------------------------- */
 
-/* A message as bytes, without the proof; gives their number. */
-size_t sli_wire_encode(const sli_wire_message *message, unsigned char body[SLI_WIRE_BODY_BYTES]);
+/* The only function that checks what comes from the network: whether `bytes` bytes, the rest zeros,
+ * are as sli_wire_message says. */
+bool sli_wire_message_is_valid(const sli_wire_message *message, size_t bytes, int ranks, int kinds);
 
-/* The only function that checks what comes from the network: false where it is not as
- * sli_wire_message says. */
-bool sli_wire_decode(const unsigned char *body, size_t bytes, int ranks, int kinds,
-                     sli_wire_message *out);
+enum { SLI_WIRE_NONCE_BYTES = 32 };
 
-enum {
-    SLI_WIRE_NONCE_BYTES = 32,
-    SLI_WIRE_HELLO_BYTES = 8 + 4 + SLI_WIRE_NONCE_BYTES /* which protocol, rank, nonce */
-};
+/* The caller's first bytes. */
+typedef struct sli_wire_hello {
+    char protocol[8];
+    int32_t rank;
+    unsigned char nonce[SLI_WIRE_NONCE_BYTES];
+} sli_wire_hello;
 
-/* The caller's first bytes, with a fresh nonce. */
-void sli_wire_write_hello(int rank, unsigned char hello[SLI_WIRE_HELLO_BYTES]);
+/* With a fresh nonce. */
+sli_wire_hello sli_wire_hello_of(int rank);
 
 /* The rank that a hello names; -1 where it is none, or no rank below `ranks`. */
-int sli_wire_read_hello(const unsigned char hello[SLI_WIRE_HELLO_BYTES], int ranks);
+int sli_wire_hello_rank(const sli_wire_hello *hello, int ranks);
 
 /* Both sides' keys of this connection, from the job's key and what the two have said. */
 void sli_wire_derive_keys(sli_wire_connection *connection,
                           const unsigned char key[SLI_WIRE_KEY_BYTES], bool is_listener,
-                          const unsigned char hello[SLI_WIRE_HELLO_BYTES],
+                          const sli_wire_hello *hello,
                           const unsigned char nonce[SLI_WIRE_NONCE_BYTES]);
 
 /* SLI_WIRE_MESSAGE when at least `count` bytes are in the connection's buffer. */

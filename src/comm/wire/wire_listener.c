@@ -5,7 +5,6 @@
 #include "core/file.h"
 
 #include <errno.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -36,8 +35,9 @@ typedef struct caller {
     sli_wire_connection connection;
     caller_state state;
     sli_wire_state why;
-    int rank;     /* from PROVING on */
-    double heard; /* when, on the listener's clock */
+    int rank;          /* from PROVING on */
+    double heard;      /* when, on the listener's clock */
+    uint64_t messages; /* of a rank */
 } caller;
 
 struct sli_wire_listener {
@@ -108,16 +108,17 @@ static caller *free_entry(sli_wire_listener *listener)
 /* Each rank calls once: a second caller with its number is closed. */
 static void answer_hello(sli_wire_listener *listener, caller *from)
 {
-    unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
-    sli_wire_read_bytes(&from->connection, hello, sizeof hello);
-    from->rank = sli_wire_read_hello(hello, listener->options.ranks);
+    sli_wire_hello hello;
+    unsigned char nonce[SLI_WIRE_NONCE_BYTES];
+    sli_wire_read_bytes(&from->connection, &hello, sizeof hello);
+    from->rank = sli_wire_hello_rank(&hello, listener->options.ranks);
     if (from->rank < 0 || listener->callers[from->rank].state != ABSENT) {
         close_unknown(from);
         return;
     }
     from->state = PROVING;
     randombytes_buf(nonce, sizeof nonce);
-    sli_wire_derive_keys(&from->connection, listener->key, true, hello, nonce);
+    sli_wire_derive_keys(&from->connection, listener->key, true, &hello, nonce);
     if (!sli_wire_send_bytes(&from->connection, nonce, sizeof nonce) ||
         !sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE}))
         close_unknown(from);
@@ -146,7 +147,7 @@ static void read_unknown(sli_wire_listener *listener, caller *from)
     sli_wire_message proof;
     sli_wire_state state = SLI_WIRE_NOTHING;
     if (from->state == GREETING) {
-        state = sli_wire_fill(&from->connection, SLI_WIRE_HELLO_BYTES);
+        state = sli_wire_fill(&from->connection, sizeof(sli_wire_hello));
         if (state == SLI_WIRE_MESSAGE)
             answer_hello(listener, from);
     }
@@ -210,8 +211,7 @@ static void accept_calls(sli_wire_listener *listener)
  * does not count. */
 static void answer_messages(const sli_wire_listener *listener, caller *from)
 {
-    if (listener->options.silent_seconds <= 0 &&
-        from->connection.received % SLI_WIRE_ANSWER_MESSAGES == 0)
+    if (listener->options.silent_seconds <= 0 && ++from->messages % SLI_WIRE_ANSWER_MESSAGES == 0)
         (void)sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
 }
 
