@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,16 +85,22 @@ static void show_address(const struct sockaddr_storage *bound, char *shown)
              brackets ? "]" : "", port);
 }
 
+/* Where a run was killed and starts again at once, its former reader has the address until it has
+ * ended. */
 sl_status sli_server_listen(const char *address, int *socket, char *shown, bool *loopback)
 {
+    enum { TRY_MS = 100 };
+    int tries = 30;
     struct addrinfo *found;
     struct sockaddr_storage bound = {0};
     SL_TRY(find_address(address, &found));
-    *socket = listen_at(found, &bound);
+    while ((*socket = listen_at(found, &bound)) < 0 && errno == EADDRINUSE && tries-- > 0)
+        (void)poll(NULL, 0, TRY_MS);
+    int error = errno;
     freeaddrinfo(found);
     if (*socket < 0)
         return sl_error(SL_ERR_IO, "the page cannot be served at \"%s\": %s", address,
-                        strerror(errno));
+                        strerror(error));
     *loopback = is_loopback((const struct sockaddr *)&bound);
     show_address(&bound, shown);
     return SL_OK;

@@ -107,7 +107,8 @@ for command in "$score" "generate --tokens 12" "$score --precision bf16" "genera
     diff "$scratch/alone" "$scratch/out" || fail "two processes: another $command"
 done
 
-# The live page shows what all processes of all replicas do in steps that the log does not have.
+# The live page shows what all processes of all replicas do in steps within an epoch. The process that writes the log
+# alone starts its reader.
 timeout 60 mpirun -n 4 "${train[@]}" --dp 2 --pp 2 --chunks 2 --quiet --max-batches 20 --eval-max-batches 1 \
     --epochs 100000 --serve 0 >"$scratch/out" 2>"$scratch/err" &
 run=$!
@@ -122,6 +123,7 @@ for line in urllib.request.urlopen(address.group(1) + "events"):
         assert line.count(b"measured: stage 0, ") == line.count(b"measured: stage 1, ") == 2 * 5
         break
 END
+[ "$(grep -c 'shown at' "$scratch/err")" = 1 ] || fail "several processes serve a page"
 kill "$run"
 wait "$run" || true
 

@@ -93,6 +93,17 @@ def check_killed_run(stops):
     json.load(open("trace.json"))  # is whole
 
 
+def check_restart():
+    """A run that is started again at once gets the port that its last reader still has."""
+    run = train("killed.jsonl", "--serve", "0")
+    find_reader(run)
+    run.kill()
+    port = re.search(r"shown at http://127\.0\.0\.1:(\d+)/", run.stderr.readline())[1]
+    again = start("--epochs", "1", "--max-batches", "1", "--serve", port)
+    said = again.communicate(timeout=60)[1]
+    assert again.returncode == 0 and f":{port}/" in said, said
+
+
 def check_refused():
     """There is no batch: the run ends before it begins, after its reader has started."""
     open("kept.json", "w").write("kept")
@@ -126,6 +137,7 @@ try:
               "may lack the run's end", losses)
     check_killed_run(stops=False)
     check_killed_run(stops=True)
+    check_restart()
     check_refused()
 finally:
     for process in started:

@@ -36,6 +36,24 @@ spans = [(e["ts"], e["ts"] + e["dur"], e["args"]["epoch"]) for e in events if e[
 assert max(s[1] for s in spans if s[2] == 1) <= min(s[0] for s in spans if s[2] == 2) + 0.002
 END
 
+# ---- A run that resumes ---------------------------------------------------------------------------
+
+# Its log goes on, its trace begins anew, and its events are in a file of their own. Without clipping, each step has its
+# norm as well.
+again=(--clip 0 --save-dir run --log-json again.jsonl --trace again.json --tensorboard again)
+"${train[@]}" "${again[@]}" --epochs 1 >out 2>err && "${train[@]}" "${again[@]}" --resume auto >out 2>err ||
+    fail "$(cat err)"
+/usr/bin/python3 - <<'END' || fail "a run that resumed shows other steps"
+import glob, json, math
+steps = [r for r in map(json.loads, open("again.jsonl")) if r["record"] == "step"]
+assert [r["step"] for r in steps] == list(range(1, 13))
+assert all(r["grad_norm"] > 0 and r["ms"] > 0 and math.isfinite(r["loss"]) for r in steps)
+events = json.load(open("again.json"))["traceEvents"]
+assert {e["args"]["epoch"] for e in events if e["ph"] == "X"} == {2}
+texts = [open(path, "rb").read() for path in glob.glob("again/*")]
+assert [text.count(b"train/loss") for text in texts] == [6, 6]
+END
+
 # ---- SIGUSR2 --------------------------------------------------------------------------------------
 
 await() { # NAME COMMAND...: until it succeeds, for at most 60 s
