@@ -28,6 +28,10 @@ sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out);
 sl_status sl_activation_create(sl_activation activation, sl_module **out);
 sl_status sl_dropout_create(float p, sl_module **out);
 
+/* torch.nn.Softmax over the last dimension. It has no kernel: it runs in the stage's thread, on a
+ * copy where the device's memory is not the host's. */
+sl_status sl_softmax_create(sl_module **out);
+
 /* y = x + branch(x), where the branch keeps the shape: the residual connection of He et al., "Deep
  * Residual Learning for Image Recognition" (2016). Takes *branch, whose parameters are then named
  * "branch.…". `created` is the status of the call that made it, as for sl_module_append; on any

@@ -1,4 +1,4 @@
-/* ReLU, GELU, dropout and layer norm as modules. */
+/* ReLU, GELU, softmax, dropout and layer norm as modules. */
 #include "sluice/layers.h"
 #include "support/modules.h"
 
@@ -18,14 +18,25 @@ static void gradients_of_activations_match_differences(void **state)
     }
 }
 
-static void check_values(sl_activation kind, const float *in_values, const float *expected,
-                         int count)
+static void softmax_holds_what_layers_must(void **state)
+{
+    (void)state;
+    sl_module *module;
+    check_ok(sl_softmax_create(&module));
+    const module_case one = {.module = module, .in = sl_shape_3d(2, 5, 7)};
+    check_module(&one);
+    check_samples_are_independent(&one);
+    sl_module_destroy(&module);
+}
+
+/* Of the module that a call has created. */
+static void check_values(sl_status created, sl_module *module, const float *in_values,
+                         const float *expected, int count)
 {
     sl_device *device;
-    sl_module *module;
     sl_pass *pass;
+    check_ok(created);
     check_ok(sl_device_create_cpu(1, &device));
-    check_ok(sl_activation_create(kind, &module));
     sl_pass_options options = {.device = device};
     check_ok(sl_pass_create(&options, &pass));
     sl_shape shape = sl_shape_1d(count);
@@ -48,8 +59,19 @@ static void activations_are_pytorchs(void **state)
     const float in[] = {-2, -0.5f, 0, 0.5f, 2};
     const float relu[] = {0, 0, 0, 0.5f, 2};
     const float gelu[] = {-0.04550026f, -0.15426877f, 0, 0.34573123f, 1.95449974f};
-    check_values(SL_ACTIVATION_RELU, in, relu, 5);
-    check_values(SL_ACTIVATION_GELU, in, gelu, 5);
+    sl_module *module;
+    sl_status created = sl_activation_create(SL_ACTIVATION_RELU, &module);
+    check_values(created, module, in, relu, 5);
+    created = sl_activation_create(SL_ACTIVATION_GELU, &module);
+    check_values(created, module, in, gelu, 5);
+}
+
+static void softmax_of_scores_far_apart_has_no_nan(void **state)
+{
+    (void)state;
+    sl_module *module;
+    sl_status created = sl_softmax_create(&module);
+    check_values(created, module, (const float[]){3e38f, 0, -3e38f}, (const float[]){1, 0, 0}, 3);
 }
 
 static void gradients_of_dropout_match_differences(void **state)
@@ -165,6 +187,8 @@ int elementwise_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_activations_match_differences),
+        cmocka_unit_test(softmax_holds_what_layers_must),
+        cmocka_unit_test(softmax_of_scores_far_apart_has_no_nan),
         cmocka_unit_test(activations_are_pytorchs),
         cmocka_unit_test(gradients_of_dropout_match_differences),
         cmocka_unit_test(elements_are_0_or_scaled_at_the_given_rate),

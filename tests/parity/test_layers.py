@@ -120,6 +120,11 @@ class Layers(unittest.TestCase):
             x = 4 * random_tensor(self.between(1, 9), self.between(1, 300))
             self.check("activation", {"activation": name}, module, module, x)
 
+    def test_softmax(self):
+        for factor in (1, 4):
+            x = factor * random_tensor(self.between(1, 9), self.between(1, 9), self.between(2, 300))
+            self.check("softmax", {}, torch.nn.Softmax(dim=-1), torch.nn.Softmax(dim=-1), x)
+
     def attention_shape(self):
         """Samples, time, heads, width: wide enough that a norm's gradient does not cancel out."""
         heads, most = self.between(1, 4), self.random.choice([40, 256])
