@@ -70,10 +70,8 @@ int main(int argc, char **argv)
     options.epochs = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 10;
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
     options.lr.lr = 0.01;
-    options.checkpoints = (sl_save_options){.directory = directory,
-                                            .every_epoch = true,
-                                            .resume = directory,
-                                            .resume_if_any = true};
+    options.checkpoints =
+        (sl_save_options){.directory = directory, .every_epoch = true, .resume = "auto"};
     sl_status status = sl_train_run(&options, &reporter, 1, &result);
     if (status == SL_OK)
         printf("after step %" PRId64 ": test loss %.17g\n", result.steps, result.test_loss);

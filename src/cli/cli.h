@@ -239,6 +239,14 @@ void cli_progress_destroy(cli_progress **progress);
 /* The run's reporters: [*count]. */
 const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *count);
 
+/* ---- Plans (print_plan.c) ----------------------------------------------------------------- */
+
+/* All of a run's plan, with who has decided what. */
+void cli_plan_print(const cli_line *line, const sl_plan *plan);
+
+/* The stages of a replica, and what each needs. */
+void cli_plan_print_stages(const sl_plan *plan, int replica);
+
 /* ---- Warnings (warnings.c) ---------------------------------------------------------------- */
 
 /* Warns where some bytes of the text are not UTF-8, and where more than half of it is <unk>. Its

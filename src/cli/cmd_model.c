@@ -63,27 +63,6 @@ static void print_modules(const sl_train_options *train, const sl_module *model,
             "the Decoder's\nforward together with its backward.\n");
 }
 
-static void print_plan(const sl_plan *plan, int replica, int replicas)
-{
-    char modules[32];
-    if (replicas > 1)
-        printf("Replica %d:\n", replica);
-    printf("%-6s %-10s %-10s %14s %12s %12s %12s %12s %12s\n", "stage", "device", "modules",
-           "elements", "parameters", "gradients", "optimizer", "activations", "workspace");
-    for (int s = 0; s < plan->stages; s++) {
-        const sl_stage_plan *stage = &plan->stage[s];
-        snprintf(modules, sizeof modules, "%d-%d", stage->first, stage->first + stage->count - 1);
-        printf("%-6d %-10s %-10s %14s %12s %12s %12s %12s %12s\n", s, stage->device, modules,
-               cli_count_text(stage->parameter_elements).text,
-               cli_bytes_text(stage->parameter_bytes).text,
-               cli_bytes_text(stage->gradient_bytes).text,
-               cli_bytes_text(stage->optimizer_bytes).text,
-               cli_bytes_text(stage->activation_bytes).text,
-               cli_bytes_text(stage->workspace_bytes).text);
-    }
-    printf("\n");
-}
-
 /* A GPU, and what the stages of all replicas hold on it. */
 typedef struct gpu {
     char name[32];
@@ -91,89 +70,71 @@ typedef struct gpu {
 } gpu;
 
 /* Adds the stages of a replica to their GPUs. cuda:0/1 is a virtual device of the GPU cuda:0. */
-static int add_to_gpus(const sl_plan *plan, bool keeps_best, gpu *gpus, int count)
+static int add_to_gpus(const sl_plan *plan, int replica, gpu *gpus, int count)
 {
     for (int s = 0; s < plan->stages; s++) {
         const sl_stage_plan *stage = &plan->stage[s];
-        int index = 0, length = (int)strcspn(stage->device, "/");
-        if (strncmp(stage->device, "cuda:", strlen("cuda:")) != 0)
+        const char *device =
+            plan->devices[replica * plan->options.pipeline_ranks + stage->rank].name;
+        int index = 0, length = (int)strcspn(device, "/");
+        if (strncmp(device, "cuda:", strlen("cuda:")) != 0)
             continue;
-        snprintf(gpus[count].name, sizeof gpus->name, "%.*s", length, stage->device);
+        snprintf(gpus[count].name, sizeof gpus->name, "%.*s", length, device);
         while (strcmp(gpus[index].name, gpus[count].name) != 0)
             index++;
         count += index == count;
         gpus[index].bytes += stage->parameter_bytes + stage->gradient_bytes +
                              stage->optimizer_bytes + stage->activation_bytes +
                              stage->workspace_bytes;
-        gpus[index].best += keeps_best ? stage->best_bytes : 0;
+        gpus[index].best += replica == 0 ? stage->best_bytes : 0;
     }
     return count;
 }
 
-static sl_status print_gpus(const sl_train_options *train, const sl_module *model)
+static void print_gpus(const sl_plan *plan)
 {
-    int count = 0, replicas = sl_train_options_replicas(train);
+    int count = 0, replicas = plan->options.replicas;
     gpu *gpus = cli_allocate((size_t)replicas * SL_MAX_STAGES + 1, sizeof *gpus);
-    sl_status status = SL_OK;
-    for (int r = 0; r < replicas && status == SL_OK; r++) {
-        sl_plan plan;
-        status = sl_plan_create(train, model, r, &plan);
-        if (status == SL_OK)
-            count = add_to_gpus(&plan, r == 0, gpus, count);
-    }
+    for (int r = 0; r < replicas; r++)
+        count = add_to_gpus(plan, r, gpus, count);
     for (int i = 0; i < count; i++)
         printf("On %s: %s, with a copy of the best parameters (%s).\n", gpus[i].name,
                cli_bytes_text(gpus[i].bytes + gpus[i].best).text,
                cli_bytes_text(gpus[i].best).text);
     free(gpus);
-    return status;
 }
 
 /* Of a run of the replicas, as threads of one process on this machine. */
-static sl_status print_memory(const sl_train_options *train, const sl_module *model)
+static void print_memory(const sl_train_options *train, const sl_plan *plan, sl_module *model)
 {
-    sl_host_plan plan;
-    SL_TRY(print_gpus(train, model));
-    SL_TRY(sl_plan_host(train, model, 0, &plan));
-    if (plan.total_bytes > plan.process_bytes)
+    const sl_host_plan *host = &plan->host;
+    print_gpus(plan);
+    if (host->total_bytes > host->process_bytes)
         printf("In all: %s, with a copy of the best parameters (%s); this machine has %s.\n",
-               cli_bytes_text(plan.total_bytes - plan.process_bytes).text,
-               cli_bytes_text(plan.best_bytes).text,
+               cli_bytes_text(host->total_bytes - host->process_bytes).text,
+               cli_bytes_text(host->best_bytes).text,
                cli_bytes_text((int64_t)sl_usable_memory()).text);
-    if (sl_plan_check_memory(train, model, 0, sl_usable_memory()) != SL_OK)
+    if (sl_plan_check_memory(train, NULL, model, sl_usable_memory()) != SL_OK)
         printf("It does not fit: %s.\n", sl_error_text());
-    return SL_OK;
 }
 
-static sl_status print_model(const sl_train_options *train, const sl_module *model,
-                             const sl_module_profile *times)
+static sl_status print_model(const settings *from, sl_module *model)
 {
-    sl_plan plan;
-    int replicas = sl_train_options_replicas(train);
-    SL_TRY(sl_plan_create(train, model, 0, &plan)); /* an error comes before anything is shown */
-    print_modules(train, model, times);
-    printf("\n");
-    for (int r = 0; r < replicas; r++) {
-        SL_TRY(sl_plan_create(train, model, r, &plan));
-        print_plan(&plan, r, replicas);
+    sl_plan *plan;
+    size_t modules = (size_t)sl_module_child_count(model);
+    sl_module_profile *times = from->profile ? cli_allocate(modules, sizeof *times) : NULL;
+    sl_status status = sl_plan_create(&from->run, NULL, model, times, &plan);
+    if (status == SL_OK) {
+        print_modules(&from->run, model, times);
+        printf("\n");
+        for (int r = 0; r < plan->options.replicas; r++)
+            cli_plan_print_stages(plan, r);
+        print_memory(&from->run, plan, model);
+        printf("Total parameters in model: %s\n", cli_count_text(plan->total_parameters).text);
     }
-    SL_TRY(print_memory(train, model));
-    printf("Total parameters in model: %s\n", cli_count_text(plan.total_parameters).text);
-    return SL_OK;
-}
-
-/* Each module's times, for the caller to free. A balance of `auto` becomes what they say. */
-static sl_status profile_model(sl_train_options *train, sl_module *model, sl_module_profile **times)
-{
-    sl_plan plan;
-    SL_TRY(sl_plan_create(train, model, 0, &plan));
-    *times = cli_allocate((size_t)sl_module_child_count(model), sizeof **times);
-    SL_TRY(sl_train_profile(train, model, *times, train->balance));
-    if (train->balance_kind == SL_BALANCE_AUTO) {
-        train->balance_kind = SL_BALANCE_EXPLICIT;
-        train->balance_count = plan.stages;
-    }
-    return SL_OK;
+    sl_plan_destroy(&plan);
+    free(times);
+    return status;
 }
 
 static sl_status count_types(const char *data, int64_t *ntokens)
@@ -197,11 +158,7 @@ static sl_status run_model(cli_line *line, void *parsed)
     if (from->data)
         SL_TRY(count_types(from->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
-    sl_module_profile *times = NULL;
-    sl_status status = from->profile ? profile_model(train, model, &times) : SL_OK;
-    if (status == SL_OK)
-        status = print_model(train, model, times);
-    free(times);
+    sl_status status = print_model(from, model);
     sl_module_destroy(&model);
     return status;
 }

@@ -61,7 +61,7 @@ static void parse_costs(const char *text, double costs[3])
 /* A file says how many ranks and micro-batches there are. */
 static sl_status open_table(const settings *from, const double costs[3], sl_schedule **out)
 {
-    const char *schedule = sl_train_options_schedule(&from->run);
+    const char *schedule = from->run.schedule;
     bool named = sl_schedule_has_name(schedule);
     sl_schedule_options wanted = {.ranks = from->ranks || !named ? from->ranks : RANKS,
                                   .virtual_stages = from->virtual_stages,

@@ -12,7 +12,7 @@
 typedef struct settings {
     sl_train_options run;
     const char *config;
-    bool print_config;
+    bool print_config, print_plan;
     cli_progress_options progress;
 } settings;
 
@@ -50,6 +50,9 @@ static const sl_option option_rows[] = {
     {.name = "print-config", .group = "Files and display", FIELD(FLAG, print_config),
      .help = "Print all options as a JSON object, and end; lr is left out where it is the "
              "optimizer's default"},
+    {.name = "print-plan", .group = "Files and display", FIELD(FLAG, print_plan),
+     .help = "Print what the run would be, as it would be found now: its layout, ranks, devices, "
+             "schedule, shards and memory, and who decided each; and end"},
     {.name = "log-json", .value = "FILE", .group = "Files and display",
      FIELD(TEXT, progress.log_json),
      .help = "Write the run's log to FILE as JSON lines, for sluice report"},
@@ -74,70 +77,6 @@ static const sl_option option_rows[] = {
 /* clang-format on */
 
 /* ---- Before the run ----------------------------------------------------------------------- */
-
-/* As --resume auto does: from the newest checkpoint in --save-dir, if there is one. */
-static void resume_if_any(sl_save_options *checkpoints)
-{
-    checkpoints->resume = checkpoints->directory;
-    checkpoints->resume_if_any = true;
-}
-
-/* The shards and micro-batches of a job's first attempt, for one that begins as that did. */
-static void keep_first_sums(sl_train_options *options, const sl_launch_info *launch,
-                            bool replicas_given)
-{
-    if (options->shards == 0 && replicas_given)
-        options->shards = options->replicas;
-    else if (options->shards == 0 && launch->first_world_size > 1)
-        options->shards = launch->first_world_size;
-    if (options->chunks == 0 && replicas_given && options->pipeline_ranks > 0 && !options->table)
-        options->chunks = sl_train_options_chunks(options);
-}
-
-/* Whether an attempt at this job has saved a checkpoint in --save-dir. A launcher that does not
- * name its jobs counts every one as its own. */
-static sl_status find_own(const sl_save_options *checkpoints, bool *found)
-{
-    char *newest = NULL, *best = NULL;
-    *found = false;
-    if (!checkpoints->directory)
-        return SL_OK;
-    if (checkpoints->job)
-        return sl_train_find_saved(checkpoints->directory, checkpoints->job, found);
-    SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
-    *found = newest;
-    free(best);
-    free(newest);
-    return SL_OK;
-}
-
-/* Where a job's attempt begins, if checkpoints are saved. "Own" is one in --save-dir that an
- * earlier attempt at this job has saved.
- *
- *     --resume   own   first attempt, without some hosts   restart
- *     no         no    anew, with the first sums           anew, with the first sums
- *     no         yes                                       the newest own one
- *     DIR        no    DIR                                 DIR
- *     DIR        yes                                       the newest own one
- */
-static sl_status resume_after_restart(settings *to, const sl_launch_info *launch,
-                                      bool replicas_given)
-{
-    sl_save_options *checkpoints = &to->run.checkpoints;
-    bool own;
-    SL_TRY(find_own(checkpoints, &own));
-    if (!checkpoints->resume && !own)
-        keep_first_sums(&to->run, launch, replicas_given);
-    if (launch->restarts == 0 || !checkpoints->directory)
-        return SL_OK;
-    if (own) {
-        resume_if_any(checkpoints);
-        checkpoints->resume_own = checkpoints->job;
-    }
-    if (own || !checkpoints->resume)
-        to->progress.restarts = launch->restarts;
-    return SL_OK;
-}
 
 /* Refuses to overwrite the file of options. */
 static sl_status check_not_read(const settings *from, const char *option, const char *path)
@@ -181,133 +120,86 @@ static sl_status handle_signals(settings *from, const sl_launch_info *launch)
 
 /* ---- The run ------------------------------------------------------------------------------ */
 
-/* The types of the vocabulary, from the newest checkpoint or else from the text. */
-static sl_status count_types(sl_train_options *options)
+static sl_train_launch launch_of(const cli_line *line, const sl_launch_info *info)
 {
-    const char *directory = options->checkpoints.directory;
-    char *best = NULL, *newest = NULL;
-    sl_corpus *corpus = NULL;
-    sl_model_options saved;
-    if (directory)
-        SL_TRY(sl_train_find_checkpoints(directory, &best, &newest));
-    bool found = newest && sl_weights_model(newest, &saved) == SL_OK;
-    free(best);
-    free(newest);
-    if (!found)
-        SL_TRY(sl_corpus_load(options->data, NULL, &corpus));
-    options->model.ntokens = found ? saved.ntokens : sl_vocab_size(sl_corpus_vocab(corpus));
-    sl_corpus_destroy(&corpus);
+    bool has_ranks = info->world_size > 1;
+    return (sl_train_launch){.ranks = has_ranks ? info->world_size : 0,
+                             .rank = info->rank,
+                             .local_ranks = has_ranks ? info->local_world_size : 0,
+                             .local_rank = info->local_rank,
+                             .first_ranks = info->first_world_size,
+                             .restarts = info->restarts,
+                             .job = *info->job ? info->job : NULL,
+                             .launched = info->launched,
+                             .replicas_open = !cli_line_value(line, "dp")};
+}
+
+static sl_status warn_of_checkpoint(void *context, const sl_checkpoint_event *event)
+{
+    (void)context;
+    cli_complain("warning: checkpoint %s is skipped: %s", event->path, event->reason);
     return SL_OK;
 }
 
-/* Rank 0 finds the layout for all: its plan counts what its process holds. */
-static sl_status fit_layout(sl_train_options *options, const sl_module *model,
-                            const sl_launch_info *launch, sl_group *group)
+/* What a layout of fewer processes leaves out. */
+static void warn_of_layout(const sl_train_options *asked, const sl_plan *plan, int processes)
 {
-    int64_t bytes = (int64_t)sl_usable_memory();
-    int32_t processes = launch->local_world_size;
-    if (group) {
-        SL_TRY(sl_group_all_reduce(group, &bytes, 1, SL_I64, SL_REDUCE_MIN, NULL));
-        SL_TRY(sl_group_all_reduce(group, &processes, 1, SL_I32, SL_REDUCE_MAX, NULL));
-    }
-    const sl_train_hosts hosts = {processes, (uint64_t)bytes};
-    if (launch->rank == 0)
-        SL_TRY(sl_train_fit_layout(options, model, launch->world_size, &hosts));
-    int32_t found[] = {options->replicas, options->pipeline_ranks, options->zero,
-                       (int32_t)options->balance_kind, options->placement != NULL};
-    if (group)
-        SL_TRY(sl_group_broadcast(group, found, 5, SL_I32, 0, NULL));
-    options->replicas = found[0];
-    options->pipeline_ranks = found[1];
-    options->zero = found[2];
-    options->balance_kind = (sl_balance_kind)found[3];
-    if (!found[4])
-        options->placement = NULL;
-    return SL_OK;
-}
-
-static sl_status fit_layout_together(sl_train_options *options, const sl_module *model,
-                                     const sl_launch_info *launch)
-{
-    sl_group *group = NULL;
-    if (launch->world_size > 1)
-        SL_TRY(cli_group_create(launch, &group));
-    sl_status status = fit_layout(options, model, launch, group);
-    if (status != SL_OK && group)
-        sl_group_abort(group, status, sl_error_text());
-    sl_group_destroy(&group);
-    return status;
-}
-
-/* Where a job has fewer processes than at its first attempt, finds the layout for them. One that
- * needs fewer still ends this attempt: the launcher starts as many. */
-static sl_status fit_fewer_processes(sl_train_options *options, const sl_launch_info *launch,
-                                     bool *ends)
-{
-    sl_module *model;
-    int64_t ntokens = options->model.ntokens;
-    sl_balance_kind balance = options->balance_kind;
-    bool is_placed = options->placement;
-    SL_TRY(sl_train_options_check(options));
-    SL_TRY(count_types(options));
-    SL_TRY(sl_transformer_lm_create(&options->model, &model));
-    options->model.ntokens = ntokens;
-    sl_status status = fit_layout_together(options, model, launch);
-    sl_module_destroy(&model);
-    int processes = launch->world_size;
-    if (status == SL_OK && launch->rank == 0 && options->balance_kind != balance)
+    const char *ending = processes == 1 ? "" : "es";
+    if (plan->options.balance_kind != asked->balance_kind)
         cli_complain("warning: --balance fits no layout of %d process%s: using --balance auto",
-                     processes, processes == 1 ? "" : "es");
-    if (status == SL_OK && launch->rank == 0 && is_placed && !options->placement)
+                     processes, ending);
+    if (asked->placement && !plan->options.placement)
         cli_complain("warning: --placement fits no layout of %d process%s: using the schedule's",
-                     processes, processes == 1 ? "" : "es");
-    int fitting = options->replicas * options->pipeline_ranks;
-    *ends = status == SL_OK && fitting > 0 && fitting < processes && cli_launcher;
-    if (*ends && launch->rank == 0)
-        sl_launch_link_processes(cli_launcher, fitting);
-    return status;
-}
-
-/* There are as many replicas as processes, if nothing says otherwise, and the processes of this
- * machine have its devices. The only process of a launcher is then one replica: a job may have come
- * to that by losing processes, so what was asked of several replicas is no mistake. */
-static sl_status fit_to_launch(sl_train_options *options, const sl_launch_info *launch,
-                               bool replicas_given)
-{
-    bool lists = options->devices && strchr(options->devices, ';');
-    if (launch->world_size > 1) {
-        options->replicas = replicas_given ? options->replicas : launch->world_size;
-        options->ranks = launch->world_size;
-        options->local_ranks = launch->local_world_size;
-    } else if (launch->launched && !replicas_given && !lists) {
-        options->replicas = 1;
-        options->zero = false;
-        options->nccl &= options->shards > 1 || options->checkpoints.resume;
-    }
-    return sl_train_options_check(options);
+                     processes, ending);
 }
 
 /* Trains as this process's rank or, where there are no other processes, all replicas. */
-static sl_status train_replicas(const settings *from, const sl_launch_info *launch,
-                                sl_run_result *result)
+static sl_status train_planned(const settings *from, sl_run *run, sl_group *group,
+                               sl_run_result *result)
 {
-    sl_group *group = NULL;
     cli_progress *progress = NULL;
-    int count = 0, replicas = sl_train_options_replicas(&from->run);
-    if (launch->world_size > 1)
-        SL_TRY(cli_group_create(launch, &group));
-    int first_rank = group ? sl_group_rank(group) : 0;
-    sl_status status =
-        cli_progress_create(&from->progress, first_rank, group ? 1 : replicas, replicas, &progress);
+    const sl_plan *plan = sl_run_plan(run);
+    cli_progress_options display = from->progress;
+    int count = 0, replicas = plan->options.replicas;
+    display.restarts = plan->restart;
+    sl_status status = cli_progress_create(&display, group ? sl_group_rank(group) : 0,
+                                           group ? 1 : replicas, replicas, &progress);
     const sl_reporter *reporters = progress ? cli_progress_reporters(progress, &count) : NULL;
     if (status != SL_OK && group)
         sl_group_abort(group, status, sl_error_text());
-    else if (status == SL_OK && group)
-        status = sl_train_run_rank(&from->run, group, launch->local_rank, reporters, count, result);
     else if (status == SL_OK)
-        status = sl_train_run(&from->run, reporters, count, result);
+        status = sl_run_train(run, reporters, count, result);
     cli_signals_end_run();
     cli_progress_destroy(&progress);
+    return status;
+}
+
+/* Plans the run, and does what the plan is for. One that needs fewer processes than there are ends
+ * this attempt: the launcher starts as many. */
+static sl_status plan_and_train(const cli_line *line, const settings *from,
+                                const sl_launch_info *info, sl_run_result *result)
+{
+    static const sl_reporter early = {.checkpoint = warn_of_checkpoint};
+    const sl_train_launch launch = launch_of(line, info);
+    sl_group *group = NULL;
+    sl_run *run = NULL;
+    sl_plan *asked;
+    SL_TRY(sl_plan_create(&from->run, &launch, NULL, NULL, &asked)); /* before there is a group */
+    sl_plan_destroy(&asked);
+    if (info->world_size > 1)
+        SL_TRY(cli_group_create(info, &group));
+    sl_status status = sl_run_create(&from->run, &launch, group, &early, 1, &run);
+    const sl_plan *plan = run ? sl_run_plan(run) : NULL;
+    bool is_too_many = plan && group && plan->ranks < info->world_size;
+    if (plan && info->rank == 0)
+        warn_of_layout(&from->run, plan, info->world_size);
+    if (plan && from->print_plan && info->rank == 0)
+        cli_plan_print(line, plan);
+    else if (plan && is_too_many && cli_launcher && info->rank == 0)
+        sl_launch_link_processes(cli_launcher, plan->ranks);
+    else if (plan && !from->print_plan && !(is_too_many && cli_launcher))
+        status = train_planned(from, run, group, result);
+    sl_run_destroy(&run);
     sl_group_destroy(&group);
     return status;
 }
@@ -326,7 +218,7 @@ static sl_status train_and_log(const cli_line *line, settings *from, const sl_la
         return sl_error(SL_ERR_MEMORY, "no memory for the command line");
     }
     from->progress.command = command;
-    sl_status status = train_replicas(from, launch, result);
+    sl_status status = plan_and_train(line, from, launch, result);
     free(command);
     return status;
 }
@@ -368,17 +260,14 @@ static void check_line(const cli_line *line, const sl_train_options *options)
                        of_steps[i]);
 }
 
-static void check_settings(settings *parsed)
+static void check_settings(const settings *parsed)
 {
-    sl_save_options *checkpoints = &parsed->run.checkpoints;
+    const sl_save_options *checkpoints = &parsed->run.checkpoints;
     if (!parsed->run.data)
         cli_refuse("train needs --data, a text file, or a directory with "
                    "wiki.{train,valid,test}.tokens or {train,valid,test}.txt");
-    if (!checkpoints->resume || strcmp(checkpoints->resume, "auto") != 0)
-        return;
-    if (!checkpoints->directory)
+    if (checkpoints->resume && strcmp(checkpoints->resume, "auto") == 0 && !checkpoints->directory)
         cli_refuse("--resume auto needs --save-dir DIR");
-    resume_if_any(checkpoints);
 }
 
 /* An error of opening the log begins with its path; names the option as well. */
@@ -397,20 +286,10 @@ static sl_status train(cli_line *line, const sl_launch_info *launch, settings *p
     options->measure_peak =
         parsed->progress.log_json || parsed->progress.tensorboard || parsed->progress.serve;
     options->report_timelines = parsed->progress.serve;
-    bool replicas_given = cli_line_value(line, "dp");
-    bool fewer = launch->world_size < launch->first_world_size, ends = false;
-    options->checkpoints.job = *launch->job ? launch->job : NULL;
-    if (launch->restarts > 0 || fewer)
-        SL_TRY(resume_after_restart(parsed, launch, replicas_given));
     SL_TRY(cli_saved_model_apply_sizes(line, options));
     SL_TRY(check_outputs(parsed));
     parsed->progress.synthetic = sli_synthetic_is_text(options->data);
     SL_TRY(handle_signals(parsed, launch));
-    if (fewer && replicas_given)
-        SL_TRY(fit_fewer_processes(options, launch, &ends));
-    if (ends)
-        return SL_OK;
-    SL_TRY(fit_to_launch(options, launch, replicas_given));
     SL_TRY(name_log(parsed->progress.log_json, train_and_log(line, parsed, launch, &result)));
     if (!result.stopped || launch->rank > 0) /* rank 0 prints it */
         return SL_OK;

@@ -279,7 +279,7 @@ void cli_settings_default(const cli_command *command, void *settings)
 
 static sl_status read_table(cli_line *line, sl_train_options *options)
 {
-    const char *schedule = sl_train_options_schedule(options);
+    const char *schedule = options->schedule;
     if (sl_schedule_has_name(schedule))
         return SL_OK;
     bool chunks_given = cli_line_value(line, "chunks"), ranks_given = cli_line_value(line, "pp");

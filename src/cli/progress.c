@@ -202,7 +202,7 @@ static void print_model(const display *on, const sl_run_info *info)
                options->lr.lr);
     print_line(on, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s", stages,
                plural(stages), options->chunks, plural(options->chunks),
-               sl_recompute_name(options->recompute), sl_train_options_schedule(options));
+               sl_recompute_name(options->recompute), options->schedule);
 }
 
 /* "0 (modules 0 to 2), 3 (modules 6 to 8)" */

@@ -56,7 +56,7 @@ void cli_warn_of_run(const sl_run_info *info)
             "warning: one stage (--pp 1) would take %.0f%% of a step's time, by a short profile",
             100 * info->one_stage);
     cli_warn_of_devices(info->pipe, options->precision);
-    int steps = options->accumulate > 0 ? options->accumulate : 1;
+    int steps = options->accumulate;
     if (steps * options->chunks > rows)
         cli_complain("warning: --chunks%s is %d, but a batch has %" PRId64
                      " row%s: it is cut into %" PRId64 " micro-batch%s of one row",

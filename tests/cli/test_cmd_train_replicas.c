@@ -231,6 +231,64 @@ static void job_with_fewer_processes_warns_of_a_cut_that_fits_none(void **state)
     }
 }
 
+/* Prints the plan, with these variables in the environment; nothing is trained or written. */
+static void print_plan(program_run *run, scratch *in, const char *line, const char *first)
+{
+    int entries = scratch_entries(in, 0);
+    setenv("RANK", "0", first != NULL);
+    setenv("WORLD_SIZE", "1", first != NULL);
+    if (first)
+        setenv("SLUICE_FIRST_WORLD_SIZE", first, 1);
+    else
+        unsetenv("RANK"), unsetenv("WORLD_SIZE");
+    program_start(run, "train %s --print-plan", line);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    unsetenv("SLUICE_FIRST_WORLD_SIZE");
+    assert_int_equal(run->status, 0);
+    assert_string_equal(run->err, "");
+    assert_int_equal(scratch_entries(in, 0), entries);
+}
+
+static void plan_says_who_decided_what(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char line[512];
+    snprintf(line, sizeof line, "--data %s " TINY_REPLICAS " --dp 2 --pp 2 --schedule 1f1b",
+             in->directory);
+    print_plan(&run, in, line, NULL);
+    check_line(run.out, "^dp +2 replicas +given$");
+    check_line(run.out, "^pp +2 pipeline ranks of each, 2 stages +given$");
+    check_line(run.out, "^schedule +1f1b, recompute except_last +given$");
+    check_line(run.out, "^chunks +8 micro-batches of an accumulation step +default$");
+    check_line(run.out, "^shards +2 of 8 rows in a batch +default$");
+    check_line(run.out, "^lr +5 +default$");
+    check_line(run.out, "^1 +0 +1 +1 +1 +cpu:3 +[0-9]+$");
+    check_line(run.out, "^1 +cpu:1 +2-3 +[0-9,]+ +[0-9.]+ KiB ");
+    check_line(run.out, "^This host needs [0-9.]+ MiB: parameters ");
+    /* A job that had two processes has one: what decides numbers is as it was. */
+    print_plan(&run, in, line, "2");
+    check_line(run.out, "^dp +1 replica +search$");
+    check_line(run.out, "^pp +1 pipeline rank of each, 1 stage +search$");
+    check_line(run.out, "^chunks +8 micro-batches of an accumulation step +default$");
+    check_line(run.out, "^shards +2 of 8 rows in a batch +default$");
+    /* A run that resumes keeps its checkpoint's. */
+    program_start(&run, "train %s --shards 3 --chunks 2 --lr 0.5 --save-dir %s/saved --quiet", line,
+                  in->directory);
+    assert_int_equal(run.status, 0);
+    snprintf(line, sizeof line, "--data %s " TINY_REPLICAS " --pp 2 --resume %s/saved",
+             in->directory, in->directory);
+    print_plan(&run, in, line, NULL);
+    check_line(run.out, "^resume +after step 3, from .*/saved/step-00000003 +given$");
+    check_line(run.out, "^dp +1 replica +default$");
+    check_line(run.out, "^chunks +2 micro-batches of an accumulation step +checkpoint$");
+    check_line(run.out, "^shards +3 of 8 rows in a batch +checkpoint$");
+    check_line(run.out, "^lr +0.5 +checkpoint$");
+    check_line(run.out, "^devices +cpu(:0)?,cpu(:1)? +profile$");
+    scratch_remove_tree(in, "saved");
+}
+
 static void only_process_of_a_launcher_needs_no_replicas(void **state)
 {
     scratch *in = *state;
@@ -285,6 +343,7 @@ int cmd_train_replicas_tests(void)
         WITH_CORPUS(replicas_of_the_preset_can_be_overridden),
         WITH_CORPUS(impossible_replicas_are_one_sentence),
         WITH_CORPUS(job_with_fewer_processes_warns_of_a_cut_that_fits_none),
+        WITH_CORPUS(plan_says_who_decided_what),
         WITH_CORPUS(only_process_of_a_launcher_needs_no_replicas),
         WITH_CORPUS(failing_replica_is_named),
     };

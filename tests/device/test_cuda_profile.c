@@ -43,6 +43,7 @@ static void profile(const char *modules, const char *devices, const int *cores, 
     sl_loss *loss;
     sl_device_list *list;
     sli_step_times times;
+    sl_plan *plan;
     *asked = (asked_devices){.count = 0};
     sl_train_options_default(&options);
     options.task = &task;
@@ -59,13 +60,16 @@ static void profile(const char *modules, const char *devices, const int *cores, 
     }
     check_ok(sl_cross_entropy_create(&loss));
     check_ok(sl_device_list_create(devices, &list, NULL));
-    sl_status status = sli_train_profile(&(sli_profile_inputs){.options = &options,
+    const sl_train_launch alone = {0};
+    check_ok(sli_plan_layout(&(sli_plan_inputs){.options = &options, .launch = &alone}, &plan));
+    sl_status status = sli_profile_model(&(sli_profile_inputs){.plan = plan,
                                                                .task = &task,
                                                                .model = model,
                                                                .loss = loss,
                                                                .devices = list,
                                                                .cores = cores},
                                          NULL, balance, &times);
+    sl_plan_destroy(&plan);
     sl_device_list_destroy(&list);
     sl_loss_destroy(&loss);
     sl_module_destroy(&model);

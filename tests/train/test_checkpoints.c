@@ -435,7 +435,8 @@ static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
     assert_int_equal(record.started, 0);
 
     /* Among checkpoints of which none is whole, no run begins anew. */
-    options.checkpoints.resume_if_any = true;
+    options.checkpoints.directory = checkpoints_path(in);
+    options.checkpoints.resume = "auto";
     assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
     check_text(sl_error_text(), "has 3 checkpoints, but none is whole: restore one, or train into");
     assert_int_equal(log.skipped, 3);
@@ -444,6 +445,7 @@ static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
     check_ok(run_noting(&options, &record, &log, &result));
     assert_int_equal(log.resumed, 0);
     assert_int_equal(record.step_count, STEPS);
+    checkpoints_count(in, true);
 }
 
 static void other_options_are_named_one_by_one(void **state)

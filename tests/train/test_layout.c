@@ -1,6 +1,6 @@
-#include "train/plan/layout.h"
+#include "plans.h"
 
-#include "support/check.h"
+#include "train/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,14 +43,14 @@ static void devices_go_to_replicas_and_stages(void **state)
     for (size_t i = 0; i < sizeof goods / sizeof *goods; i++) {
         const struct good *each = &goods[i];
         sl_train_options options = layout_of(each->replicas, each->stages, each->devices);
-        options.local_ranks = each->local;
-        char *devices;
-        check_ok(sl_train_options_check(&options));
-        assert_int_equal(sl_train_options_replicas(&options), each->expected_replicas);
-        assert_int_equal(sli_layout_stages(&options), each->expected_stages);
-        check_ok(sli_layout_devices(&options, &devices));
-        assert_string_equal(devices, each->expected);
-        free(devices);
+        const sl_train_launch launch = {.ranks = each->local ? each->replicas : 0,
+                                        .local_ranks = each->local};
+        sl_plan *plan;
+        check_ok(sl_plan_create(&options, &launch, NULL, NULL, &plan));
+        assert_int_equal(plan->options.replicas, each->expected_replicas);
+        assert_int_equal(plan->stages, each->expected_stages);
+        assert_string_equal(plan->device_names, each->expected);
+        sl_plan_destroy(&plan);
     }
 }
 
@@ -61,11 +61,10 @@ static void balance_says_the_stages_of_each_replica(void **state)
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 2;
     options.balance[0] = options.balance[1] = 5;
-    char *devices;
-    check_ok(sl_train_options_check(&options));
-    check_ok(sli_layout_devices(&options, &devices));
-    assert_string_equal(devices, "cpu:0,cpu:1,cpu:2,cpu:3");
-    free(devices);
+    sl_plan *plan;
+    check_ok(sl_plan_create(&options, NULL, NULL, NULL, &plan));
+    assert_string_equal(plan->device_names, "cpu:0,cpu:1,cpu:2,cpu:3");
+    sl_plan_destroy(&plan);
     options.devices = "cpu:0,cpu:1";
     check_error(sl_train_options_check(&options), SL_ERR_INVALID, "2 replicas, 2 ranks, devices");
 }
@@ -82,12 +81,9 @@ static void several_stages_of_a_rank_have_one_device(void **state)
     options.balance_count = 6;
     const int balance[] = {2, 1, 2, 1, 2, 2};
     memcpy(options.balance, balance, sizeof balance);
-    check_ok(sl_train_options_check(&options));
-    assert_int_equal(sli_layout_pipeline_ranks(&options), 2);
-    assert_int_equal(sli_layout_stages(&options), 6);
+    assert_int_equal(plan_numbers(&options, NULL).stages, 6);
     options.devices = NULL; /* the numbers say how many ranks there are */
-    check_ok(sl_train_options_check(&options));
-    assert_int_equal(sli_layout_pipeline_ranks(&options), 2);
+    assert_int_equal(plan_numbers(&options, NULL).options.pipeline_ranks, 2);
     options.balance_count = 5;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
                 "balance must give one number for each of 6 stages, got 5 numbers");
@@ -153,9 +149,13 @@ static void what_does_not_go_together_is_refused(void **state)
         check_error(sl_train_options_check(&options), SL_ERR_INVALID, bads[i].text);
     }
     sl_train_options options = layout_of(2, 1, NULL);
-    options.local_ranks = 3;
-    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+    const sl_train_launch launch = {.ranks = 2, .local_ranks = 3};
+    sl_plan *plan;
+    check_error(sl_plan_create(&options, &launch, NULL, NULL, &plan), SL_ERR_INVALID,
                 "local_ranks must be from 1 to 2, got 3");
+    const sl_train_launch outside = {.ranks = 2, .local_ranks = 1, .local_rank = 1};
+    check_error(sl_plan_create(&options, &outside, NULL, NULL, &plan), SL_ERR_INVALID,
+                "a host's 1 ranks from -1 on are not among 2");
 }
 
 static void state_is_sharded_over_several_replicas_only(void **state)
@@ -172,7 +172,7 @@ static void each_replica_needs_a_shard(void **state)
 {
     (void)state;
     sl_train_options options = layout_of(3, 1, NULL);
-    assert_int_equal(sli_layout_shards(&options), 3);
+    assert_int_equal(plan_numbers(&options, NULL).options.shards, 3);
     for (options.shards = 3; options.shards <= 5; options.shards++)
         check_ok(sl_train_options_check(&options));
     options.shards = 2;
@@ -198,13 +198,13 @@ static void chunks_are_four_for_each_rank_as_far_as_the_batch_allows(void **stat
         sl_train_options options = layout_of(1, cases[i].ranks, NULL);
         options.chunks = cases[i].given;
         options.batch_size = cases[i].rows;
-        assert_int_equal(sl_train_options_chunks(&options), cases[i].expected);
+        assert_int_equal(plan_numbers(&options, NULL).options.chunks, cases[i].expected);
     }
     sl_train_options in_turns = layout_of(1, 2, NULL);
     in_turns.batch_size = 20;
     in_turns.accumulate = 3;
     in_turns.chunks = 0;
-    assert_int_equal(sl_train_options_chunks(&in_turns), 6);
+    assert_int_equal(plan_numbers(&in_turns, NULL).options.chunks, 6);
 }
 
 static void chunks_are_those_of_a_table(void **state)
@@ -214,9 +214,9 @@ static void chunks_are_those_of_a_table(void **state)
     sl_train_options options = layout_of(1, 0, NULL);
     check_ok(sl_schedule_write(NULL, &(sl_schedule_options){.ranks = 2, .micros = 5}, &table));
     options.table = table;
-    assert_int_equal(sl_train_options_chunks(&options), 5);
+    assert_int_equal(plan_numbers(&options, NULL).options.chunks, 5);
     options.chunks = 3;
-    assert_int_equal(sl_train_options_chunks(&options), 3);
+    assert_int_equal(plan_numbers(&options, NULL).options.chunks, 3);
     sl_schedule_destroy(&table);
 }
 
@@ -226,20 +226,40 @@ static void profile_gives_the_times_that_decide_and_their_balance(void **state)
     sl_train_options options = layout_of(1, 2, NULL);
     sl_module *model;
     sl_module_profile times[4] = {0};
-    int balance[SL_MAX_STAGES] = {0};
+    sl_plan *plan;
     options.model =
         (sl_model_options){.ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = 2};
     options.batch_size = 8;
     options.balance_kind = SL_BALANCE_AUTO;
     check_ok(sl_transformer_lm_create(&options.model, &model));
-    check_ok(sl_train_profile(&options, model, times, balance));
-    assert_true(balance[0] > 0 && balance[1] > 0);
-    assert_int_equal(balance[0] + balance[1], 4);
+    check_ok(sl_plan_create(&options, NULL, model, times, &plan));
+    assert_int_equal(plan->by.balance, SL_BY_PROFILE);
+    assert_true(plan->stage[0].count > 0 && plan->stage[1].count > 0);
+    assert_int_equal(plan->stage[0].count + plan->stage[1].count, 4);
     for (int i = 0; i < 4; i++)
         assert_true(times[i].backward_input + times[i].backward_weight > 0);
+    sl_plan_destroy(&plan);
     options.schedule = "zigzag"; /* not found: another thing than a cut that fits */
-    check_error(sl_train_profile(&options, model, times, balance), SL_ERR_NOT_FOUND, "zigzag");
+    check_error(sl_plan_create(&options, NULL, model, times, &plan), SL_ERR_NOT_FOUND, "zigzag");
     sl_module_destroy(&model);
+}
+
+/* The layout for so many processes, and the plan with it. */
+static sl_status search(const sl_train_options *options, const sl_module *model, int processes,
+                        int host_processes, uint64_t bytes, sl_plan *numbers)
+{
+    sl_plan *plan;
+    const sl_train_launch launch = {.ranks = processes};
+    sli_found_layout found;
+    sli_plan_inputs inputs = {.options = options, .launch = &launch};
+    SL_TRY(sli_plan_search(&inputs, model, host_processes, bytes, &found));
+    if (found.replicas == 0)
+        return SL_ERR_NOT_FOUND;
+    inputs.found = &found;
+    SL_TRY(sli_plan_layout(&inputs, &plan));
+    *numbers = *plan;
+    sl_plan_destroy(&plan);
+    return SL_OK;
 }
 
 /* Of 2 replicas of 2 ranks, 3 ranks become one replica, of 3 ranks if the layers can be divided. */
@@ -263,32 +283,38 @@ static void fewer_processes_get_the_layout_with_the_shortest_step(void **state)
         options.batch_size = 16;
         options.schedule = cases[i].schedule;
         check_ok(sl_transformer_lm_create(&options.model, &model));
-        check_ok(sl_train_fit_layout(&options, model, cases[i].processes, NULL));
+        sl_plan plan;
+        check_ok(search(&options, model, cases[i].processes, 0, 0, &plan));
         sl_module_destroy(&model);
-        if (options.replicas != cases[i].expected_replicas ||
-            options.pipeline_ranks != cases[i].expected_ranks)
-            fail_msg("case %zu: %d x %d", i, options.replicas, options.pipeline_ranks);
+        if (plan.options.replicas != cases[i].expected_replicas ||
+            plan.options.pipeline_ranks != cases[i].expected_ranks)
+            fail_msg("case %zu: %d x %d", i, plan.options.replicas, plan.options.pipeline_ranks);
+        assert_int_equal(plan.ranks, cases[i].expected_replicas * cases[i].expected_ranks);
+        assert_int_equal(plan.by.replicas, SL_BY_SEARCH);
+        /* What decides numbers is that of the layout that was asked for. */
+        assert_int_equal(plan.options.shards, cases[i].replicas);
+        assert_int_equal(plan.options.chunks, plan_numbers(&options, NULL).options.chunks);
     }
     sl_train_options options = layout_of(2, 2, "cpu:0,cpu:1,cpu:2,cpu:3");
     sl_module *model;
+    sl_plan plan;
     options.model.ntokens = 50;
     check_ok(sl_transformer_lm_create(&options.model, &model));
-    check_ok(sl_train_fit_layout(&options, model, 3, NULL)); /* no layout has these devices */
-    assert_int_equal(options.replicas, 2);
-    assert_int_equal(options.pipeline_ranks, 2);
+    assert_int_equal(search(&options, model, 3, 0, 0, &plan), SL_ERR_NOT_FOUND);
     sl_module_destroy(&model);
 }
 
 /* Bytes that one host needs for a layout whose ranks are all on it. */
-static int64_t bytes_of_layout(sl_train_options options, const sl_module *model, int replicas,
-                               int ranks)
+static int64_t bytes_of_layout(sl_train_options options, sl_module *model, int replicas, int ranks)
 {
-    sl_host_plan plan;
+    sl_plan *plan;
     options.replicas = replicas;
     options.pipeline_ranks = ranks;
-    options.ranks = options.local_ranks = replicas * ranks;
-    check_ok(sl_plan_host(&options, model, 0, &plan));
-    return plan.total_bytes;
+    check_ok(sl_plan_create(&options, &(sl_train_launch){.ranks = replicas * ranks}, model, NULL,
+                            &plan));
+    int64_t bytes = plan->host.total_bytes;
+    sl_plan_destroy(&plan);
+    return bytes;
 }
 
 /* Two replicas are faster than one, but one host may not have the memory for both. */
@@ -305,27 +331,22 @@ static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
     int64_t one = bytes_of_layout(options, model, 1, 1),
             two = bytes_of_layout(options, model, 2, 1);
     int64_t slack = one / 10; /* a process's own memory is not the same every time */
-    sl_train_hosts hosts = {.bytes = (uint64_t)(two + slack)};
-    for (int fits_two = 1; fits_two >= 0; fits_two--) {
-        sl_train_options tried = options;
-        hosts.bytes = (uint64_t)(fits_two ? two + slack : one + slack);
-        check_ok(sl_train_fit_layout(&tried, model, 2, &hosts));
-        assert_int_equal(tried.replicas, 1 + fits_two);
-    }
-    hosts.processes = 1; /* on each of two hosts */
-    sl_train_options spread = options;
-    check_ok(sl_train_fit_layout(&spread, model, 2, &hosts));
-    assert_int_equal(spread.replicas, 2);
-    hosts.bytes = (uint64_t)(one / 2);
+    uint64_t both = (uint64_t)(two + slack), half = (uint64_t)(one / 2);
+    sl_plan plan;
+    check_ok(search(&options, model, 2, 0, both, &plan));
+    assert_int_equal(plan.options.replicas, 2);
+    check_ok(search(&options, model, 2, 0, (uint64_t)(one + slack), &plan));
+    assert_int_equal(plan.options.replicas, 1);
+    check_ok(search(&options, model, 2, 1, (uint64_t)(one + slack), &plan)); /* on two hosts */
+    assert_int_equal(plan.options.replicas, 2);
     check_error(
-        sl_train_fit_layout(&spread, model, 2, &hosts), SL_ERR_MEMORY,
+        search(&options, model, 2, 1, half, &plan), SL_ERR_MEMORY,
         "no layout of at most 2 processes fits the memory: the smallest has 2 replicas of 1 "
         "pipeline rank and needs");
-    hosts.bytes = 3 << 19;
-    check_error(sl_train_fit_layout(&spread, model, 2, &hosts), SL_ERR_MEMORY,
+    check_error(search(&options, model, 2, 1, 3 << 19, &plan), SL_ERR_MEMORY,
                 "MiB of a host that has 1.50 MiB");
-    spread.force = true;
-    check_ok(sl_train_fit_layout(&spread, model, 2, &hosts));
+    options.force = true;
+    check_ok(search(&options, model, 2, 1, 3 << 19, &plan));
     sl_module_destroy(&model);
 }
 
@@ -347,13 +368,13 @@ static void balance_and_placement_hold_for_their_number_of_stages(void **state)
         asked.balance[s] = 2;
     check_ok(sl_transformer_lm_create(&asked.model, &model));
     for (int processes = 1; processes <= 3; processes++) {
-        sl_train_options options = asked;
-        check_ok(sl_train_fit_layout(&options, model, processes, NULL));
+        sl_plan plan;
+        check_ok(search(&asked, model, processes, 0, 0, &plan));
         bool keeps = processes > 1;
-        assert_int_equal(options.replicas, 1);
-        assert_int_equal(options.pipeline_ranks, keeps ? 2 : 1);
-        assert_int_equal(options.balance_kind, keeps ? SL_BALANCE_EXPLICIT : SL_BALANCE_AUTO);
-        assert_int_equal(options.placement != NULL, keeps);
+        assert_int_equal(plan.options.replicas, 1);
+        assert_int_equal(plan.options.pipeline_ranks, keeps ? 2 : 1);
+        assert_int_equal(plan.options.balance_kind, keeps ? SL_BALANCE_EXPLICIT : SL_BALANCE_AUTO);
+        assert_int_equal(plan.options.placement != NULL, keeps);
     }
     sl_module_destroy(&model);
 }

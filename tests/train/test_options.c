@@ -1,7 +1,6 @@
-#include "sluice/app/train.h"
-#include "support/check.h"
+#include "plans.h"
+
 #include "support/replicas.h"
-#include "train/plan/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,8 +28,9 @@ static void first_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(fresh.eval_batch_size, 10);
     assert_int_equal(fresh.epochs, 3);
     assert_int_equal(fresh.max_batches, 0);
-    assert_true(sl_train_options_lr(&fresh) == 5.0 && fresh.lr.gamma == 0.95 && fresh.clip == 0.5);
-    assert_int_equal(sli_layout_stages(&fresh), 1);
+    assert_true(plan_numbers(&fresh, NULL).options.lr.lr == 5.0 && fresh.lr.gamma == 0.95 &&
+                fresh.clip == 0.5);
+    assert_int_equal(plan_numbers(&fresh, NULL).stages, 1);
 }
 
 static void defaults_have_no_tutorials_rates(void **state)
@@ -41,7 +41,7 @@ static void defaults_have_no_tutorials_rates(void **state)
     check_ok(sl_train_options_check(&options));
     assert_null(options.preset);
     assert_int_equal(options.optimizer.kind, SL_OPTIMIZER_ADAMW);
-    assert_true(sl_train_options_lr(&options) == 1e-3 && options.clip == 0);
+    assert_true(plan_numbers(&options, NULL).options.lr.lr == 1e-3 && options.clip == 0);
     assert_true(sl_lr_at(&options.lr, 1000, 100) == sl_lr_at(&options.lr, 0, 0));
 }
 
@@ -58,7 +58,7 @@ static void small_preset_is_for_texts_of_ones_own(void **state)
     assert_true(options.lr.warmup_steps > 0 && options.lr.gamma == 0 && options.clip == 1);
     assert_true(options.model.pre_norm);
     assert_int_equal(options.max_batches, 0);
-    assert_int_equal(sli_layout_stages(&options), 1);
+    assert_int_equal(plan_numbers(&options, NULL).stages, 1);
 }
 
 static void zeros_are_refused_with_the_function_that_gives_defaults(void **state)
@@ -87,10 +87,10 @@ static void pipeline_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(options.eval_batch_size, 10);
     assert_int_equal(options.chunks, 8);
     assert_int_equal(options.recompute, SL_RECOMPUTE_EXCEPT_LAST);
-    assert_int_equal(sli_layout_stages(&options), 2);
+    assert_int_equal(plan_numbers(&options, NULL).stages, 2);
     assert_int_equal(options.epochs, 3);
     assert_int_equal(options.max_batches, 50);
-    assert_true(sl_train_options_lr(&options) == 5.0 && options.lr.gamma == 0.95 &&
+    assert_true(plan_numbers(&options, NULL).options.lr.lr == 5.0 && options.lr.gamma == 0.95 &&
                 options.clip == 0.5);
     assert_string_equal(options.init, "a");
     assert_string_equal(options.save, "b");
@@ -108,7 +108,7 @@ static void ddp_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(options.bptt, 35);
     assert_int_equal(options.chunks, 8);
     assert_int_equal(options.recompute, SL_RECOMPUTE_NEVER);
-    assert_int_equal(sli_layout_stages(&options), 2);
+    assert_int_equal(plan_numbers(&options, NULL).stages, 2);
 }
 
 static void unknown_preset_lists_those_there_are(void **state)
@@ -129,12 +129,16 @@ static void stages_follow_from_what_is_given(void **state)
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.devices = "cpu:0,cpu:1";
-    assert_int_equal(sli_layout_stages(&options), 2);
+    assert_int_equal(plan_numbers(&options, NULL).stages, 2);
+    options.devices = NULL;
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 3;
-    assert_int_equal(sli_layout_stages(&options), 3);
-    options.pipeline_ranks = 4;
-    assert_int_equal(sli_layout_stages(&options), 4);
+    options.balance[0] = options.balance[1] = 1;
+    options.balance[2] = 2;
+    assert_int_equal(plan_numbers(&options, NULL).stages, 3);
+    options.balance_kind = SL_BALANCE_LAYERS;
+    options.model.nlayers = options.pipeline_ranks = 4;
+    assert_int_equal(plan_numbers(&options, NULL).stages, 4);
 }
 
 /* ---- Refusals ----------------------------------------------------------------------------- */
@@ -220,11 +224,11 @@ static void each_optimizer_has_a_rate_of_its_own(void **state)
     for (int i = 0; i < 3; i++) {
         sl_train_options options;
         check_ok(sl_train_options_preset(presets[i], memset(&options, 0, sizeof options)));
-        assert_true(sl_train_options_lr(&options) == 5.0);
+        assert_true(plan_numbers(&options, NULL).options.lr.lr == 5.0);
         options.optimizer.kind = SL_OPTIMIZER_ADAMW;
-        assert_true(sl_train_options_lr(&options) == 1e-3);
+        assert_true(plan_numbers(&options, NULL).options.lr.lr == 1e-3);
         options.lr.lr = 0;
-        assert_true(sl_train_options_lr(&options) == 0);
+        assert_true(plan_numbers(&options, NULL).options.lr.lr == 0);
     }
 }
 
@@ -298,21 +302,16 @@ static int somewhere;
 static void options_and_plan_name_what_is_missing(void **state)
 {
     (void)state;
-    sl_plan plan;
-    sl_host_plan host;
+    sl_plan *plan;
     sl_module *model = (sl_module *)&somewhere;
     check_null(sl_train_options_preset(NULL, &unused_options),
                "sl_train_options_preset: name is NULL");
     check_null(sl_train_options_preset("ddp-pipeline", NULL), "options is NULL");
-    check_null(sl_train_options_check(NULL), "sl_train_options_check: options is NULL");
-    check_null(sl_plan_create(NULL, model, 0, &plan), "sl_plan_create: options is NULL");
-    check_null(sl_plan_create(&unused_options, NULL, 0, &plan), "sl_plan_create: model is NULL");
-    check_null(sl_plan_create(&unused_options, model, 0, NULL), "sl_plan_create: out is NULL");
-    check_null(sl_plan_host(NULL, model, 0, &host), "sl_plan_host: options is NULL");
-    check_null(sl_plan_host(&unused_options, NULL, 0, &host), "sl_plan_host: model is NULL");
-    check_null(sl_plan_host(&unused_options, model, 0, NULL), "sl_plan_host: out is NULL");
-    check_null(sl_plan_check_memory(NULL, model, 0, 0), "sl_plan_check_memory: options is");
-    check_null(sl_plan_check_memory(&unused_options, NULL, 0, 0), "sl_plan_check_memory: model is");
+    check_null(sl_train_options_check(NULL), "options is NULL");
+    check_null(sl_plan_create(NULL, NULL, model, NULL, &plan), "sl_plan_create: options is NULL");
+    check_null(sl_plan_create(&unused_options, NULL, model, NULL, NULL), "out is NULL");
+    check_null(sl_plan_check_memory(NULL, NULL, model, 0), "options is NULL");
+    check_null(sl_plan_check_memory(&unused_options, NULL, NULL, 0), "check_memory: model is NULL");
     char *best;
     check_null(sl_train_check_output(NULL, "w"), "sl_train_check_output: options is NULL");
     check_null(sl_train_check_output(&unused_options, NULL), "check_output: path is NULL");
@@ -325,48 +324,43 @@ static void options_and_plan_name_what_is_missing(void **state)
 static sl_status run_without_options(sl_group *group, void *arg)
 {
     (void)arg;
-    sl_run_result own;
+    sl_run *run;
     sl_train_options of_one;
     sl_train_options_default(&of_one);
     bool lacks = sl_group_rank(group) == 1;
-    sl_status status = sl_train_run_rank(lacks ? NULL : &of_one, group, 0, NULL, 0, &own);
+    sl_status status = sl_run_create(lacks ? NULL : &of_one, NULL, group, NULL, 0, &run);
     return expect(status != SL_OK, "an error on every rank");
 }
 
-static void ranks_in_the_options_must_be_those_of_the_run(void **state)
+static void ranks_of_a_launch_must_be_those_of_the_group(void **state)
 {
     (void)state;
     sl_group *group;
+    sl_run *run;
     sl_train_options options = {0};
+    const sl_train_launch of_two = {.ranks = 2};
     check_ok(sl_train_options_preset("transformer-tutorial", &options));
-    options.ranks = 2;
-    check_null(sl_train_run(&options, NULL, 0, &unused_result),
-               "sl_train_run: ranks and local_ranks must be 0");
+    check_null(sl_run_create(&options, &of_two, NULL, NULL, 0, &run),
+               "ranks must be the size of the group, 0, or 0, got 2");
     check_ok(sl_group_create_local(1, NULL, &group));
-    check_null(sl_train_run_rank(&options, group, 0, NULL, 0, &unused_result),
+    check_null(sl_run_create(&options, &of_two, group, NULL, 0, &run),
                "ranks must be the size of the group, 1, or 0, got 2");
     sl_group_destroy(&group);
+    assert_null(run);
 }
 
 static void runs_name_what_is_missing(void **state)
 {
     (void)state;
-    sl_group *group = (sl_group *)&somewhere;
+    sl_run *run;
     check_null(sl_train_run(NULL, NULL, 0, &unused_result), "sl_train_run: options is NULL");
     check_null(sl_train_run(&unused_options, NULL, 0, NULL), "sl_train_run: result is NULL");
     sl_train_options_default(&unused_options);
     check_null(sl_train_run(&unused_options, NULL, 0, &unused_result),
                "no data directory was given");
-    check_null(sl_train_run_rank(&unused_options, NULL, 0, NULL, 0, &unused_result),
-               "group is NULL");
-    check_ok(sl_group_create_local(1, NULL, &group));
-    check_null(sl_train_run_rank(NULL, group, 0, NULL, 0, &unused_result),
-               "sl_train_run_rank: options is NULL");
-    sl_group_destroy(&group);
-    check_ok(sl_group_create_local(1, NULL, &group));
-    check_null(sl_train_run_rank(&unused_options, group, 0, NULL, 0, NULL),
-               "sl_train_run_rank: result is NULL");
-    sl_group_destroy(&group);
+    check_null(sl_run_create(NULL, NULL, NULL, NULL, 0, &run), "sl_run_create: options is NULL");
+    check_null(sl_run_create(&unused_options, NULL, NULL, NULL, 0, NULL), "out is NULL");
+    check_null(sl_run_train(NULL, NULL, 0, &unused_result), "sl_run_train: run is NULL");
     check_ranks(run_without_options, NULL, 2);
 }
 
@@ -437,7 +431,7 @@ int options_tests(void)
         cmocka_unit_test(options_beyond_any_machine_are_refused),
         cmocka_unit_test(impossible_stages_are_refused),
         cmocka_unit_test(options_and_plan_name_what_is_missing),
-        cmocka_unit_test(ranks_in_the_options_must_be_those_of_the_run),
+        cmocka_unit_test(ranks_of_a_launch_must_be_those_of_the_group),
         cmocka_unit_test(runs_name_what_is_missing),
         cmocka_unit_test(log_and_weights_name_what_is_missing),
         cmocka_unit_test(using_a_model_names_what_is_missing),

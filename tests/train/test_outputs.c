@@ -1,6 +1,7 @@
 /* What a run writes, and must not write: the file of the best weights, which holds them whatever
  * befell the run, or the run says that it has failed; the number of the last step; and the
  * checkpoints in a run's directory. */
+#include "plans.h"
 #include "small_run.h"
 #include "train/checkpoint/checkpoints.h"
 
@@ -314,9 +315,7 @@ static sl_status run_rank(sl_group *group, void *arg)
     sl_reporter reporters[] = {small_reporter(&records[rank]),
                                {.context = of->disk, .step = disk_step}};
     reporters[0].rank = rank;
-    options.local_ranks = 2;
-    of->ended[rank] =
-        sl_train_run_rank(&options, group, rank, reporters, rank == 0 ? 2 : 1, &result);
+    of->ended[rank] = run_as_rank(&options, group, 2, reporters, rank == 0 ? 2 : 1, &result);
     return SL_OK; /* a joined error would be the first rank's alone */
 }
 

@@ -1,18 +1,29 @@
 /* What a run will need, by arithmetic, against what a run took. */
+#include "plans.h"
 #include "small_run.h"
 
+#include "train/plan/plan.h"
+
 #include <math.h>
+
+/* With the model's ntokens. */
+static sl_plan plan_of_launch(const sl_train_options *options, const sl_train_launch *launch)
+{
+    sl_module *model;
+    sl_plan *plan, numbers;
+    check_ok(sl_transformer_lm_create(&options->model, &model));
+    check_ok(sl_plan_create(options, launch, model, NULL, &plan));
+    numbers = *plan;
+    sl_plan_destroy(&plan);
+    sl_module_destroy(&model);
+    return numbers;
+}
 
 static sl_plan plan_of(const sl_train_options *options, int64_t ntokens)
 {
     sl_train_options complete = *options;
-    sl_module *model;
-    sl_plan plan;
     complete.model.ntokens = ntokens;
-    check_ok(sl_transformer_lm_create(&complete.model, &model));
-    check_ok(sl_plan_create(&complete, model, 0, &plan));
-    sl_module_destroy(&model);
-    return plan;
+    return plan_of_launch(&complete, NULL);
 }
 
 static void totals_of_the_tutorials_models_are_theirs(void **state)
@@ -42,37 +53,28 @@ static void totals_of_the_tutorials_models_are_theirs(void **state)
 static void replicas_differ_in_their_devices_and_shard_what_zero_shards(void **state)
 {
     (void)state;
+    static const char *const names[] = {"cpu:0", "cpu:1", "cpu:2", "cpu:3"};
+    static const char *const listed[] = {"cpu:0-1", "cpu:2-3", "cpu:4-5", "cpu:6-7"};
     sl_train_options options = {0};
-    sl_module *model;
-    sl_plan plan;
+    sl_plan *plan;
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     options.optimizer.momentum = 0.9f;
     sl_plan whole = plan_of(&options, 100);
     options.zero = true;
-    options.model.ntokens = 100;
-    check_ok(sl_transformer_lm_create(&options.model, &model));
-    for (int replica = 0; replica < 2; replica++) {
-        check_ok(sl_plan_create(&options, model, replica, &plan));
-        for (int s = 0; s < 2; s++) {
-            char name[8];
-            snprintf(name, sizeof name, "cpu:%d", 2 * replica + s);
-            assert_string_equal(plan.stage[s].device, name);
-            int64_t trained = whole.stage[s].gradient_bytes / 4;
-            assert_int_equal(whole.stage[s].optimizer_bytes, 4 * trained);
-            assert_int_equal(plan.stage[s].optimizer_bytes, 4 * ((trained + 1) / 2));
-            assert_int_equal(plan.stage[s].gradient_bytes, whole.stage[s].gradient_bytes);
-        }
+    sl_plan sharded = plan_of(&options, 100);
+    for (int s = 0; s < 2; s++) {
+        int64_t trained = whole.stage[s].gradient_bytes / 4;
+        assert_int_equal(whole.stage[s].optimizer_bytes, 4 * trained);
+        assert_int_equal(sharded.stage[s].optimizer_bytes, 4 * ((trained + 1) / 2));
+        assert_int_equal(sharded.stage[s].gradient_bytes, whole.stage[s].gradient_bytes);
     }
-    check_error(sl_plan_create(&options, model, 2, &plan), SL_ERR_INVALID, "replica 2 of 2");
-    sl_train_options no_rows = options;
-    no_rows.eval_batch_size = 0;
-    check_error(sl_plan_create(&no_rows, model, 0, &plan), SL_ERR_INVALID,
-                "must be at least 1, got 20 and 0");
-    options.devices = "cpu:0-1,cpu:2-3;cpu:4-5,cpu:6-7";
-    check_ok(sl_plan_create(&options, model, 1, &plan));
-    assert_string_equal(plan.stage[0].device, "cpu:4-5");
-    assert_string_equal(plan.stage[1].device, "cpu:6-7");
-    sl_module_destroy(&model);
+    for (int is_listed = 0; is_listed < 2; is_listed++) {
+        options.devices = is_listed ? "cpu:0-1,cpu:2-3;cpu:4-5,cpu:6-7" : NULL;
+        check_ok(sl_plan_create(&options, NULL, NULL, NULL, &plan));
+        for (int i = 0; i < 4; i++)
+            assert_string_equal(plan->devices[i].name, is_listed ? listed[i] : names[i]);
+        sl_plan_destroy(&plan);
+    }
 }
 
 static void check_near(const char *what, double planned, double taken, double tolerance)
@@ -252,8 +254,6 @@ static void check_host(sl_train_options options)
     sl_reporter reporters[MOST_REPLICAS];
     peaks each[MOST_REPLICAS] = {{0}}, taken = {0};
     sl_corpus *corpus;
-    sl_module *model;
-    sl_host_plan plan;
     sl_run_result result;
     for (int r = 0; r < options.replicas; r++)
         reporters[r] = (sl_reporter){.context = &each[r], .finished = note_peaks, .rank = r};
@@ -261,9 +261,7 @@ static void check_host(sl_train_options options)
     sl_train_options complete = options;
     complete.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
     sl_corpus_destroy(&corpus);
-    check_ok(sl_transformer_lm_create(&complete.model, &model));
-    check_ok(sl_plan_host(&complete, model, 0, &plan));
-    sl_module_destroy(&model);
+    sl_host_plan plan = plan_of_launch(&complete, NULL).host;
     check_ok(sl_train_run(&options, reporters, options.replicas, &result));
     for (int r = 0; r < options.replicas; r++) {
         taken.total += each[r].total;
@@ -357,8 +355,8 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     options.model.ntokens = WIKITEXT2;
     check_ok(sl_transformer_lm_create(&options.model, &model));
-    check_ok(sl_plan_check_memory(&options, model, 0, 24 * gib));
-    check_error(sl_plan_check_memory(&options, model, 0, 20 * gib + gib / 4), SL_ERR_MEMORY,
+    check_ok(sl_plan_check_memory(&options, NULL, model, 24 * gib));
+    check_error(sl_plan_check_memory(&options, NULL, model, 20 * gib + gib / 4), SL_ERR_MEMORY,
                 "the run needs 21.");
     static const char *const said[] = {" GiB of memory (parameters 7.91 GiB, gradients 7.76",
                                        "best parameters 3.88 GiB",
@@ -374,34 +372,39 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
             fail_msg("\"%s\" is not in: %s", said[i], sl_error_text());
     assert_null(strstr(sl_error_text(), "chunks"));
     /* As processes each keeps a copy of the best. */
-    options.ranks = 2;
-    check_error(sl_plan_check_memory(&options, model, 0, 24 * gib), SL_ERR_MEMORY,
+    const sl_train_launch processes = {.ranks = 2};
+    check_error(sl_plan_check_memory(&options, &processes, model, 24 * gib), SL_ERR_MEMORY,
                 "best parameters 7.76 GiB");
     assert_null(strstr(sl_error_text(), "1 replica"));
-    options.ranks = 0;
     options.checkpoints.directory = "anywhere";
-    check_ok(sl_plan_check_memory(&options, model, 2, 24 * gib));
-    check_error(sl_plan_check_memory(&options, model, 0, 24 * gib), SL_ERR_MEMORY,
+    check_error(sl_plan_check_memory(&options, NULL, model, 24 * gib), SL_ERR_MEMORY,
                 "copies for checkpoints 7.84 GiB");
     assert_non_null(strstr(sl_error_text(), ", no checkpoints,"));
-    check_error(sl_plan_check_memory(&options, model, 0, gib), SL_ERR_MEMORY,
+    check_error(sl_plan_check_memory(&options, NULL, model, gib), SL_ERR_MEMORY,
                 "1.00 GiB. Make the model or the batch smaller, or set force");
     sl_module_destroy(&model);
 }
 
-static sl_host_plan host_plan_of(const sl_train_options *options, const sl_module *model)
+/* The first replica saves what is the same on all, so the second one's host keeps no copies. */
+static void copies_for_checkpoints_are_the_first_replicas(void **state)
 {
-    sl_host_plan plan;
-    check_ok(sl_plan_host(options, model, 0, &plan));
-    return plan;
+    (void)state;
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("ddp-pipeline", &options));
+    options.model.ntokens = 100;
+    options.checkpoints.directory = "anywhere";
+    for (int rank = 0; rank < 2; rank++) {
+        const sl_train_launch launch = {.ranks = 2, .rank = rank, .local_ranks = 1};
+        sl_plan plan = plan_of_launch(&options, &launch);
+        assert_int_equal(plan.host.saved_bytes > 0, rank == 0);
+        assert_true(plan.host.parameter_bytes > 0);
+    }
 }
 
 static void copies_of_tied_parameters_in_other_processes_are_planned_for(void **state)
 {
     (void)state;
     sl_train_options options = {0};
-    sl_module *model;
-    sl_plan here, apart;
     check_ok(sl_train_options_preset("pipeline-tutorial", &options));
     options.model.ntokens = 1000;
     options.model.tie = true;
@@ -409,52 +412,61 @@ static void copies_of_tied_parameters_in_other_processes_are_planned_for(void **
     options.replicas = 1;
     options.precision = SL_PRECISION_BF16;
     int64_t elements = 1000 * options.model.emsize;
-    check_ok(sl_transformer_lm_create(&options.model, &model));
-    check_ok(sl_plan_create(&options, model, 0, &here));
-    options.ranks = 2;
-    check_ok(sl_plan_create(&options, model, 0, &apart));
+    sl_plan here = plan_of_launch(&options, NULL),
+            apart = plan_of_launch(&options, &(sl_train_launch){.ranks = 2});
     assert_int_equal(apart.stage[0].parameter_bytes, here.stage[0].parameter_bytes);
     assert_int_equal(apart.stage[1].parameter_bytes, here.stage[1].parameter_bytes + 6 * elements);
     assert_int_equal(apart.stage[0].gradient_bytes, here.stage[0].gradient_bytes + 4 * elements);
     assert_int_equal(apart.stage[1].gradient_bytes, here.stage[1].gradient_bytes);
-    sl_module_destroy(&model);
 }
 
 static void memory_of_cuda_devices_is_not_the_hosts(void **state)
 {
     (void)state;
     sl_train_options options = {0};
-    sl_module *model;
     check_ok(sl_train_options_preset("pipeline-tutorial", &options));
     options.model.ntokens = 1000;
     options.pipeline_ranks = 2;
     options.replicas = 1;
-    check_ok(sl_transformer_lm_create(&options.model, &model));
     options.devices = "cpu:0,cpu:1";
-    sl_host_plan on_cpus = host_plan_of(&options, model);
+    sl_host_plan on_cpus = plan_of_launch(&options, NULL).host;
     options.devices = "cpu:0, cuda:0";
-    sl_host_plan mixed = host_plan_of(&options, model);
+    sl_host_plan mixed = plan_of_launch(&options, NULL).host;
     options.devices = "cuda:0,cuda:1";
-    sl_host_plan on_cards = host_plan_of(&options, model);
+    sl_host_plan on_cards = plan_of_launch(&options, NULL).host;
     assert_true(mixed.parameter_bytes > 0 && mixed.parameter_bytes < on_cpus.parameter_bytes);
     assert_int_equal(on_cards.total_bytes, on_cards.process_bytes);
-    sl_module_destroy(&model);
 }
 
-/* What would fit with `fits`, were that not refused by sl_train_options_check. */
+/* `fits` would fit this memory, were it not refused by sl_train_options_check. */
 static void check_not_said(const sl_train_options *options, const sl_train_options *fits,
-                           const char *refused)
+                           int64_t bytes, const char *refused)
 {
     const uint64_t slack = 1 << 24; /* the program grows */
     sl_module *model;
     check_ok(sl_train_options_check(options));
     assert_int_equal(sl_train_options_check(fits), SL_ERR_INVALID);
     check_ok(sl_transformer_lm_create(&options->model, &model));
-    uint64_t usable = (uint64_t)host_plan_of(fits, model).total_bytes + slack;
-    check_error(sl_plan_check_memory(options, model, 0, usable), SL_ERR_MEMORY, "the run needs");
+    check_error(sl_plan_check_memory(options, NULL, model, (uint64_t)bytes + slack), SL_ERR_MEMORY,
+                "the run needs");
     if (strstr(sl_error_text(), refused))
         fail_msg("\"%s\" is in: %s", refused, sl_error_text());
     sl_module_destroy(&model);
+}
+
+/* Of a run whose values are not checked. */
+static int64_t unchecked_bytes(const sl_train_options *options)
+{
+    static const sl_train_launch alone;
+    sl_module *model;
+    sl_plan *plan;
+    check_ok(sl_transformer_lm_create(&options->model, &model));
+    check_ok(sli_plan_layout(&(sli_plan_inputs){.options = options, .launch = &alone}, &plan));
+    check_ok(sli_plan_cut(plan, model, NULL));
+    int64_t bytes = plan->host.total_bytes;
+    sl_plan_destroy(&plan);
+    sl_module_destroy(&model);
+    return bytes;
 }
 
 static void options_that_are_refused_are_not_said_to_fit(void **state)
@@ -464,18 +476,17 @@ static void options_that_are_refused_are_not_said_to_fit(void **state)
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     options.model.ntokens = 100;
     fits = options;
-    options.zero = fits.zero = true; /* of two replicas' optimizers, not of one's */
     fits.replicas = 1;
-    fits.devices = NULL;
-    check_not_said(&options, &fits, "1 replica");
+    int64_t one = unchecked_bytes(&fits);
+    options.zero = fits.zero = true; /* of two replicas' optimizers, not of one's */
+    check_not_said(&options, &fits, one, "1 replica");
     options.zero = false;
     options.replicas = 1;
-    options.devices = NULL;
     options.batch_size = 16384;
     options.chunks = 4096; /* the most */
     fits = options;
     fits.chunks = 8192;
-    check_not_said(&options, &fits, "8192 chunks");
+    check_not_said(&options, &fits, unchecked_bytes(&fits), "8192 chunks");
 }
 
 int plan_tests(void)
@@ -484,6 +495,7 @@ int plan_tests(void)
         cmocka_unit_test(totals_of_the_tutorials_models_are_theirs),
         cmocka_unit_test(replicas_differ_in_their_devices_and_shard_what_zero_shards),
         cmocka_unit_test(runs_that_do_not_fit_are_refused_with_what_would),
+        cmocka_unit_test(copies_for_checkpoints_are_the_first_replicas),
         cmocka_unit_test(copies_of_tied_parameters_in_other_processes_are_planned_for),
         cmocka_unit_test(memory_of_cuda_devices_is_not_the_hosts),
         cmocka_unit_test(options_that_are_refused_are_not_said_to_fit),

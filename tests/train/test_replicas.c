@@ -1,4 +1,5 @@
 /* Replicas train as one that has all their rows, and agree in every number, to the bit. */
+#include "plans.h"
 #include "small_run.h"
 
 #include "support/replicas.h"
@@ -208,7 +209,7 @@ static void check_close(double one, double other, const char *what, int index)
 /* Every replica's rows of a block, one replica after the other: [replicas * columns, T]. */
 static void gather_block(const sli_run *run, int64_t block, int32_t *inputs, int32_t *targets)
 {
-    const sl_train_options *options = &run->options;
+    const sl_train_options *options = run->options;
     const sl_tokens *tokens = sl_corpus_tokens(run->corpus, SL_SPLIT_TRAIN);
     sl_batches whole, shard;
     check_ok(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &whole));
@@ -225,7 +226,7 @@ static double train_whole(const sli_run *run, sl_pipe *pipe, sl_pipe_optimizer *
     enum { MOST = 4096 };
     int32_t inputs[MOST], targets[MOST];
     double loss;
-    const sl_train_options *options = &run->options;
+    const sl_train_options *options = run->options;
     sl_shape shape = sl_shape_2d(options->replicas * options->batch_size, options->bptt);
     assert_true(sl_shape_count(&shape) <= MOST);
     sl_tensor *in, *out;
@@ -254,21 +255,21 @@ static void replicas_with_dropout_equal_one_with_all_their_rows(void **state)
     options.lr.lr = 0.5;
     options.replicas = 3;
     check_ok(run_replicas(&options));
-    sli_run run = {.options = options};
+    sl_run *run;
     sli_replica replica;
     sl_pipe_optimizer *optimizer;
-    check_ok(sli_run_create(&run, 0, 1, NULL, false));
-    sl_device *device = sl_device_list_get(run.devices, 0);
-    check_ok(sli_replica_create(&run.options, run.task, NULL, &device, true, &replica));
+    check_ok(sl_run_create(&options, NULL, NULL, NULL, 0, &run));
+    sl_device *device = sl_device_list_get(run->devices.list, 0);
+    check_ok(sli_replica_create(run->plan, run->task, NULL, &device, true, &replica));
     check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = replica.pipe,
                                                                    .optimizer = options.optimizer},
                                       &optimizer));
     for (int i = 0; i < records[0].step_count; i++)
-        check_close(train_whole(&run, replica.pipe, optimizer, i), records[0].steps[i].loss,
+        check_close(train_whole(run, replica.pipe, optimizer, i), records[0].steps[i].loss,
                     "loss of step", i);
     sl_pipe_optimizer_destroy(&optimizer);
     sli_replica_clear(&replica);
-    sli_run_clear(&run);
+    sl_run_destroy(&run);
 }
 
 /* Replicas divide an evaluation's blocks: several each, none for some, or all for one.
@@ -384,10 +385,9 @@ static sl_status run_own_rank(sl_group *group, void *arg)
     int rank = sl_group_rank(group);
     sl_reporter reporter = small_reporter(&records[rank]);
     reporter.rank = rank;
-    options.local_ranks = of->local_ranks;
     if (rank > 0 && rank == of->blind)
         options.data = "/nowhere";
-    return sl_train_run_rank(&options, group, rank % of->local_ranks, &reporter, 1, &result);
+    return run_as_rank(&options, group, of->local_ranks, &reporter, 1, &result);
 }
 
 static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)

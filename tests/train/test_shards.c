@@ -1,5 +1,6 @@
 /* Shards of the text: a run has the same bits with any number of replicas, in any layout, also from
  * checkpoints of other layouts. */
+#include "plans.h"
 #include "small_run.h"
 
 #include "core/checksum.h"
@@ -75,10 +76,9 @@ static sl_status run_rank(sl_group *group, void *arg)
     const ranks_of_run *run = arg;
     sl_run_result result;
     sl_train_options options = *run->options;
-    options.local_ranks = run->ranks;
     if (run->apart && options.checkpoints.directory && sl_group_rank(group) > 0)
         options.checkpoints.directory = "/nowhere";
-    return sl_train_run_rank(&options, group, sl_group_rank(group), run->reporter, 1, &result);
+    return run_as_rank(&options, group, run->ranks, run->reporter, 1, &result);
 }
 
 /* Where `ranks` is 0, all replicas are threads of one run. */

@@ -317,13 +317,15 @@ static double profile_hourglass(const sl_link_cost *links, sl_module_profile *pr
     sl_device_list *devices;
     int cores[2];
     sli_step_times times;
+    sl_plan *plan;
     options.pipeline_ranks = options.shards = 2;
     options.balance_kind = SL_BALANCE_AUTO;
     options.recompute = SL_RECOMPUTE_NEVER;
     check_ok(create_hourglass(NULL, &model, &loss));
     check_ok(sl_device_list_create("cpu,cpu", &devices, NULL));
-    check_ok(sli_find_cores(&options, devices, NULL, cores));
-    check_ok(sli_train_profile(&(sli_profile_inputs){.options = &options,
+    check_ok(sl_plan_create(&options, NULL, NULL, NULL, &plan));
+    check_ok(sli_find_cores(plan, devices, NULL, cores));
+    check_ok(sli_profile_model(&(sli_profile_inputs){.plan = plan,
                                                      .task = &task,
                                                      .model = model,
                                                      .loss = loss,
@@ -331,6 +333,7 @@ static double profile_hourglass(const sl_link_cost *links, sl_module_profile *pr
                                                      .links = links,
                                                      .cores = cores},
                                profiles, balance, &times));
+    sl_plan_destroy(&plan);
     sl_device_list_destroy(&devices);
     sl_module_destroy(&model);
     sl_loss_destroy(&loss);
@@ -366,7 +369,7 @@ enum { LINK_RANKS = 3 };
 
 /* What each of the ranks has found, which are threads: the test itself checks it. */
 typedef struct found_links {
-    const sl_train_options *options;
+    const sl_plan *plan;
     int cores[LINK_RANKS][LINK_RANKS];
     sl_link_cost *links[LINK_RANKS]; /* [LINK_RANKS][LINK_RANKS] */
 } found_links;
@@ -379,10 +382,10 @@ static sl_status measure_links(sl_group *group, void *context)
     sl_device_list *devices;
     SL_TRY(sl_device_list_create("cpu", &devices, NULL));
     sl_device_list_get(devices, 0)->core_set = rank == 0 ? 7 : 5;
-    sl_status status = sli_find_cores(found->options, devices, group, found->cores[rank]);
+    sl_status status = sli_find_cores(found->plan, devices, group, found->cores[rank]);
     sl_device_list_destroy(&devices);
     SL_TRY(status);
-    return sli_measure_links(found->options, group, &found->links[rank]);
+    return sli_measure_links(found->plan, group, &found->links[rank]);
 }
 
 static void check_links(const sl_link_cost *links)
@@ -401,12 +404,16 @@ static void links_and_cores_are_the_same_on_all_ranks(void **state)
     (void)state;
     sl_train_task task = make_task(&normal);
     sl_train_options options = options_of(&task);
-    found_links found = {.options = &options};
+    found_links found = {NULL};
+    sl_plan *plan;
     options.replicas = 1;
-    options.ranks = options.local_ranks = options.pipeline_ranks = LINK_RANKS;
+    options.pipeline_ranks = LINK_RANKS;
     options.schedule = "interleaved";
     options.virtual_stages = 2;
+    check_ok(sl_plan_create(&options, &(sl_train_launch){.ranks = LINK_RANKS}, NULL, NULL, &plan));
+    found.plan = plan;
     check_ok(sl_spawn(measure_links, &found, LINK_RANKS, NULL));
+    sl_plan_destroy(&plan);
     for (int rank = 0; rank < LINK_RANKS; rank++) {
         const int *cores = found.cores[rank];
         assert_true(cores[0] == 0 && cores[1] == 1 && cores[2] == 1);

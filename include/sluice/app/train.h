@@ -1,5 +1,11 @@
 /* Training runs: from options to a trained, evaluated and saved language model.
  *
+ *     options + launch + checkpoint → plan → run
+ *
+ * Options are what the user wants, the launch is which processes there are, and a checkpoint is
+ * what a run that resumes must keep. The plan is what follows from them, decided once: nothing
+ * changes it, or the options, afterwards.
+ *
  * The library prints nothing. A run tells reporters what happens (sluice/app/report.h): the
  * program's progress display is one, the JSON run log another. Every run begins with a preset or
  * with sl_train_options_default:
@@ -25,14 +31,16 @@
 SL_API_BEGIN
 
 enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096 };
-#define SL_LR_DEFAULT (-1.0) /* see sl_train_options_lr */
+#define SL_LR_DEFAULT (-1.0) /* see sl_train_options.lr */
 
 /* ---- Options ---------------------------------------------------------------------------- */
 
 typedef enum sl_balance_kind {
     SL_BALANCE_LAYERS,  /* the tutorials' rule: SL_PARTITION_LAYERS */
-    SL_BALANCE_AUTO,    /* a run profiles its modules first: sl_train_profile. A plan, which runs
-                           nothing, cuts by SL_PARTITION_PARAMETERS */
+    SL_BALANCE_AUTO,    /* a run profiles its modules first, and has the cut that
+                           sl_partition_by_time chooses by these times for its table and the host's
+                           memory. SL_PARTITION_PARAMETERS where none fits, and in a plan that
+                           profiles nothing */
     SL_BALANCE_EXPLICIT /* `balance` */
 } sl_balance_kind;
 
@@ -54,13 +62,9 @@ typedef struct sl_save_options {
     int keep;              /* how many of the newest checkpoints to keep; 0: all */
     uint64_t shard_bytes;  /* as in sl_checkpoint_contents */
     const char *resume;    /* a checkpoint, or a directory of checkpoints, of which the newest whole
-                              one is used; NULL: none */
-    bool resume_if_any;    /* `resume` is a directory, and one without checkpoints starts a new run
-                              instead of an error */
-    const char *job; /* (optional) a launcher's name of the job, of which this run is an attempt:
-                        kept in checkpoints; copied */
-    bool resume_own; /* only checkpoints that an attempt of `job` has saved count; of those of
-                        others none is used, and `directory` is another run's */
+                              one is used; "auto": `directory`, or a new run where that has none;
+                              NULL: none. A job that was started again goes on from what it has
+                              saved in `directory` (sl_train_launch.restarts) */
     const char *settings; /* (optional) what the caller wants to find in the checkpoints again, with
                              sl_train_find_settings: the text of a JSON object */
     /* (optional) Called after every step and validation, and before each block of a validation and
@@ -135,17 +139,14 @@ typedef struct sl_train_options {
 
     sl_model_options model; /* ntokens comes from the data */
 
-    int replicas;    /* of the whole pipeline, at most one for each shard; 0: one for each list in
-                        `devices` */
-    int shards;      /* of the training text (sl_batches_shard): a batch has batch_size rows of
-                        each. 0: one for each replica, or those of the checkpoint */
-    int ranks;       /* of the run's group, for sl_train_run_rank and for plans of it: each rank is
-                        a replica; or N consecutive ranks are one replica, and each has 1/N of its
-                        pipeline ranks. 0: all replicas are threads of this process; in
-                        sl_train_run_rank the group's size */
-    int local_ranks; /* those of them on this host, which have its `devices`; 0: all */
-    bool zero;       /* shard the optimizer's state over replicas: see sluice/zero.h */
-    int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as it has devices */
+    int replicas; /* of the whole pipeline, at most one for each shard; 0: as many as processes,
+                     or in one process one for each list in `devices` */
+    int shards;   /* of the training text (sl_batches_shard): a batch has batch_size rows of
+                     each. 0: those of the checkpoint, or one for each replica of the job's first
+                     attempt */
+    bool zero;    /* shard the optimizer's state over replicas: see sluice/zero.h */
+    int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as `balance` says, or as it
+                            has devices */
     const char *devices; /* one a pipeline rank of this host: "cpu:0,cpu:1,cpu:2,cpu:3" is divided
                             evenly among its ranks, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
                             NULL: cpu:0, cpu:1 and so on, or cpu for every rank where a short
@@ -153,8 +154,9 @@ typedef struct sl_train_options {
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;         /* micro-batches of an accumulation step (sl_pipe_options has those of a
-                           whole batch); 0: see sl_train_options_chunks */
+    int chunks;         /* micro-batches of an accumulation step; 0: the table's, else the
+                           checkpoint's, else 1 for one pipeline rank or 4 for each, as far as it has
+                           rows (batch_size / accumulate) */
     int accumulate;     /* accumulation steps of a batch; 0: 1 */
     int virtual_stages; /* stages of a pipeline rank; 0: the table's or the schedule's own */
     sl_recompute recompute;
@@ -173,7 +175,9 @@ typedef struct sl_train_options {
 
     int epochs;
     sl_optimizer_options optimizer;
-    sl_lr_schedule lr; /* total_steps comes from the data; lr may be SL_LR_DEFAULT */
+    sl_lr_schedule lr; /* total_steps comes from the data; lr may be SL_LR_DEFAULT: the
+                          checkpoint's, else 5.0 for SGD, as in the tutorials, and 0.001 for AdamW,
+                          as in PyTorch. A task has no default rate for SGD */
     double clip;       /* largest gradient norm; 0: no clipping */
     uint64_t seed;
     bool allow_nan; /* go on after a loss or gradient norm that is not finite */
@@ -205,22 +209,6 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options);
 /* The presets' names, then NULL. */
 extern const char *const sl_preset_names[];
 
-/* The schedule's name. */
-const char *sl_train_options_schedule(const sl_train_options *options);
-
-/* The number of replicas: `replicas`, or where that is 0 one for each list in `devices`. */
-int sl_train_options_replicas(const sl_train_options *options);
-
-/* The number of micro-batches of an accumulation step: `chunks`, or where that is 0 the table's, 1
- * for one pipeline rank, and else 4 for each rank, as far as it has rows (batch_size / accumulate).
- * A run that resumes with 0, and without a table, keeps the number of its checkpoint. */
-int sl_train_options_chunks(const sl_train_options *options);
-
-/* The learning rate that a run begins with: lr.lr, or where that is SL_LR_DEFAULT 5.0 for SGD, as
- * in the tutorials, and 0.001 for AdamW, as in PyTorch. A task has no default rate for SGD. A run
- * that resumes with SL_LR_DEFAULT keeps the rate of its checkpoint. */
-double sl_train_options_lr(const sl_train_options *options);
-
 /* The options as rows (sluice/app/option.h) of fields of sl_train_options; each array ends with a
  * row without a name. The plan of a run depends on the first array: model, pipeline, batches. */
 extern const sl_option sl_plan_option_rows[], sl_train_option_rows[];
@@ -228,13 +216,37 @@ extern const sl_option sl_plan_option_rows[], sl_train_option_rows[];
 /* Row `index` of both arrays, one behind the other; NULL after the last. */
 const sl_option *sl_train_option_row(int index);
 
-/* Refuses options that are invalid for every data directory. Errors: SL_ERR_INVALID. */
+/* Refuses options that are invalid for every data directory, in one process. Errors:
+ * SL_ERR_INVALID. */
 sl_status sl_train_options_check(const sl_train_options *options);
 
-/* ---- What a run will need --------------------------------------------------------------- */
+/* ---- The plan of a run ------------------------------------------------------------------ */
+
+/* Which processes a run has. Zeros: this one, whose threads are the replicas. */
+typedef struct sl_train_launch {
+    int ranks;       /* processes, the ranks of the run's group; 0: the group's size, or without a
+                        group all replicas are threads of this process */
+    int rank;        /* of this process; that of the group, where there is one */
+    int local_ranks; /* those on this host, which have its `devices`, consecutive; 0: all */
+    int local_rank;  /* this one's number among them */
+    int first_ranks; /* that the job had when it began; 0: as many as now */
+    int restarts;    /* how often a launcher has started the job again */
+    const char *job; /* (optional) the launcher's name of the job, kept in checkpoints; borrowed */
+    bool launched;   /* a launcher has started this process, also as the only one */
+    bool replicas_open; /* options->replicas is a preset's, no wish: there may be others */
+} sl_train_launch;
+
+/* Who has decided something about a run. */
+typedef enum sl_decider {
+    SL_BY_DEFAULT,    /* nobody: it follows from the rest */
+    SL_BY_OPTIONS,    /* sl_train_options */
+    SL_BY_LAUNCH,     /* the processes that there are, or that the job had when it began */
+    SL_BY_CHECKPOINT, /* the run that is resumed */
+    SL_BY_SEARCH,     /* the best layout for fewer processes than the job had when it began */
+    SL_BY_PROFILE     /* short measurements */
+} sl_decider;
 
 typedef struct sl_stage_plan {
-    char device[32];  /* its name */
     int rank;         /* the pipeline rank that runs it */
     int first, count; /* modules */
     int64_t parameter_elements;
@@ -248,14 +260,7 @@ typedef struct sl_stage_plan {
                            the last step */
 } sl_stage_plan;
 
-/* Of one replica. */
-typedef struct sl_plan {
-    int64_t total_parameters; /* of the model */
-    int stages;
-    sl_stage_plan stage[SL_MAX_STAGES];
-} sl_plan;
-
-/* Of all ranks on this host together, in its memory: what CUDA devices hold is not in it. */
+/* Of all ranks on one host together, in its memory: what CUDA devices hold is not in it. */
 typedef struct sl_host_plan {
     int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
     int64_t activation_bytes; /* with workspace */
@@ -265,96 +270,138 @@ typedef struct sl_host_plan {
     int64_t total_bytes;
 } sl_host_plan;
 
-/* Plans a replica of this host from shapes alone, without memory of any device. `model` was created
- * from options->model. Replicas differ in their devices alone. */
-sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
-                         sl_plan *out);
+/* The device of a pipeline rank. */
+typedef struct sl_device_plan {
+    char name[32]; /* empty: it is on another host, and not known yet */
+    int threads;   /* 0: it is not open */
+} sl_device_plan;
 
-/* Plans what one host holds of the run: options->local_ranks of its ranks from `first_rank` on,
- * each a process; or, where options->ranks is 0, all replicas as threads of one process. */
-sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int first_rank,
-                       sl_host_plan *out);
-
-/* Times the modules of `model`, which was created from options->model and has no parameters in a
- * parameter set, into profiles[0 ... modules - 1]: seconds of one of the run's micro-batches, of
- * random tokens, on the device of the module's stage in the first replica. It takes about the time
- * of two training steps for each kind of CPU device and each GPU, up to eight where a batch has
- * fewer than four rows, and the memory of the largest module.
+/* What a run is. R replicas have P pipeline ranks each, with the same number of stages each. The
+ * run's ranks are R threads or processes, each a replica, or more processes: two for each replica
+ * have P / 2 pipeline ranks each, and so on.
  *
- * Also writes the modules per stage to balance[0 ... stages - 1], which may be options->balance.
- * For SL_BALANCE_AUTO this is the cut that sl_partition_by_time chooses by these times on each
- * rank's device, for the run's table and the host's memory, or that of SL_PARTITION_PARAMETERS if
- * none fits; otherwise it is the cut that the options give. Errors: as sl_plan_create,
+ *     R = 2, P = 4      2 ranks                4 ranks                  8 ranks
+ *     replica 0         rank 0: 0 1 2 3        rank 0: 0 1              rank 0: 0
+ *                                              rank 1: 2 3              rank 1: 1   …
+ *     replica 1         rank 1: 0 1 2 3        rank 2: 0 1   …          rank 4: 0   …
+ */
+typedef struct sl_plan {
+    sl_train_options options; /* the caller's, with all that these leave open: replicas,
+                                 pipeline_ranks, virtual_stages, shards, chunks, accumulate, … */
+    struct {
+        sl_decider replicas, pipeline_ranks, balance, placement, shards, chunks, devices, lr;
+    } by;
+
+    int ranks, ranks_per_replica;
+    bool processes;             /* the ranks are; else they are threads of one process */
+    int first_rank, ranks_here; /* of this host */
+    int pipeline_ranks_each;    /* of a rank */
+    int stages;                 /* of a replica */
+    int micros;              /* micro-batches of a shard's whole batch, in all accumulation steps */
+    int64_t micro_rows;      /* rows of each but the last, which may have fewer */
+    sl_schedule *table;      /* of a whole accumulation step, with its recomputations */
+    char *device_names;      /* this host's, separated by commas */
+    sl_device_plan *devices; /* [replicas * pipeline_ranks] */
+
+    /* What follows from the model; 0 where the plan was made without one. */
+    sl_stage_plan stage[SL_MAX_STAGES]; /* [stages]; replicas differ in their devices alone */
+    int64_t total_parameters;
+    sl_host_plan host; /* this one */
+    double one_stage;  /* as sl_run_info.one_stage */
+
+    /* The checkpoint that the run goes on from; NULL: none. Known to rank 0. */
+    const char *resumes;
+    int64_t resumes_step;
+    int restart; /* of the job, by which the run goes on by itself; 0: none */
+} sl_plan;
+
+/* Plans a run that begins anew, from shapes alone, without memory of any device. `launch` NULL:
+ * {0}. `model` was created from options->model; NULL: its memory is not planned, nor where it is
+ * cut. No layout is searched for a job that has lost processes (sl_run_create): the plan is that of
+ * the layout that was asked for, in one process.
+ *
+ * With `profiles` (optional, [modules], of a model that has no parameters in a parameter set) it
+ * times the modules: seconds of one of the run's micro-batches, of random tokens, on the device of
+ * the module's stage in the first replica. That takes about the time of two training steps for each
+ * kind of CPU device and each GPU, up to eight where a batch has fewer than four rows, and the
+ * memory of the largest module. SL_BALANCE_AUTO is then decided by these times.
+ *
+ * Errors: SL_ERR_INVALID for options that contradict each other or the launch; also those of
  * sl_device_list_create and sl_profile_modules. */
-sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
-                           sl_module_profile *profiles, int *balance);
-
-/* The hosts of a run. */
-typedef struct sl_train_hosts {
-    int processes;  /* how many one host runs at most; 0: one host runs all */
-    uint64_t bytes; /* memory of the smallest host; 0: not checked */
-} sl_train_hosts;
-
-/* Chooses a layout for at most `processes` ranks, one pipeline rank each, and writes it to
- * options->replicas and pipeline_ranks; clears zero if one replica is left. Candidates have at most
- * as many replicas as `options` ask for and at least as many pipeline ranks (all processes, if
- * there are fewer; one, if they ask for no pipeline), and fit the hosts' memory (NULL: not
- * checked). The one with the shortest step wins, simulated with the modules' operations as times;
- * of equals, the one with the most ranks.
- *
- * An explicit balance and a placement are kept if a candidate has their number of stages; otherwise
- * balance_kind becomes SL_BALANCE_AUTO and placement NULL. Devices and a table stay. `model` was
- * created from options->model. If no layout is valid, options stay as they are and SL_OK is
- * returned. Errors: SL_ERR_MEMORY if only memory is too small; as sl_plan_create and
- * sl_partition_by_time. */
-sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes,
-                              const sl_train_hosts *hosts);
+sl_status sl_plan_create(const sl_train_options *options, const sl_train_launch *launch,
+                         sl_module *model, sl_module_profile *profiles, sl_plan **out);
+void sl_plan_destroy(sl_plan **plan);
 
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
  * group limits it. What other processes hold is not subtracted. */
 uint64_t sl_usable_memory(void);
 
-/* Refuses a run whose host plan needs more than `usable_bytes`. Errors: SL_ERR_MEMORY, whose text
- * has both numbers and each change of one option that would make the run fit. */
-sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
-                               int first_rank, uint64_t usable_bytes);
+/* Refuses a run whose plan needs more than `usable_bytes` of this host. Errors: SL_ERR_MEMORY,
+ * whose text has both numbers and each change of one option that would make the run fit; as
+ * sl_plan_create. */
+sl_status sl_plan_check_memory(const sl_train_options *options, const sl_train_launch *launch,
+                               sl_module *model, uint64_t usable_bytes);
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
-/* Loads the data, trains, validates after every epoch, and tests with the parameters of the best
- * validation, of which it keeps a copy. Each validation that is the best so far writes them to
- * options->save. Where that fails, the run reports it (SL_WEIGHTS_FAILED), goes on, and tries again
- * at its end; a second failure is the run's error, after `finished`. SL_ERR_NUMERIC is the error of
- * a loss or gradient norm that is not finite, unless allow_nan; SL_ERR_MEMORY that of a run whose
- * plan does not fit (sl_plan_check_memory), unless force.
+/* A run in this process: all of its replicas, or one rank of its group. */
+typedef struct sl_run sl_run;
+
+/* Decides what the run is (sl_plan), and makes all that comes before training: finds the checkpoint
+ * that it goes on from, reads the texts, opens the devices, and measures what is to be decided by
+ * time. `launch` NULL: {0}. `options` and `launch` are copied, what they point to is borrowed.
  *
- * Several replicas are threads of this process. A batch has the rows of all shards of the text
- * (sl_batches_shard), one shard after the other. Each replica has consecutive shards, as many as
- * the others or one more, and trains them one after the other, each with micro-batches of its own.
- * Gradients and losses are means over shards, added in one fixed binary tree, so results are
- * bit-identical for any number of replicas. Replicas divide the blocks of an evaluation among them,
- * with bit-identical results. When a replica fails, all end with its error, "rank R: …".
+ * `group` (borrowed; an error breaks it): every rank calls this; ranks may be processes on several
+ * machines. Where options->replicas is 0 or the group's size, each is a replica. Where the size is
+ * a multiple of it, consecutive ranks are one replica, each with as many of its pipeline ranks: it
+ * has the parameters of their stages alone. The texts are read by rank 0, the first rank of each
+ * replica, and those of a first or last stage. NULL: replicas are threads of this process.
+ *
+ * Where the job had more processes when it began (launch->first_ranks), and options->replicas was
+ * asked for, a layout is searched for those that there are, one pipeline rank each: of at most as
+ * many replicas and at least as many pipeline ranks (all processes, if there are fewer; one, if
+ * they ask for no pipeline) that fit the hosts' memory, the one with the shortest step, simulated
+ * with the modules' operations as times; of equals, the one with the most ranks. An explicit
+ * balance and a placement are kept if a layout has their number of stages. If the plan's ranks are
+ * fewer than the processes, no more than the plan is made, and the run cannot be trained: the job
+ * is to be started with as many.
+ *
+ * `reporters` [reporter_count] with rank 0 are told of checkpoints that are not used. Errors:
+ * SL_ERR_MEMORY where the host's plan does not fit (sl_plan_check_memory), unless options->force;
+ * SL_ERR_INVALID where the ranks do not fit the replicas and their pipeline ranks; those of reading
+ * the texts. */
+sl_status sl_run_create(const sl_train_options *options, const sl_train_launch *launch,
+                        sl_group *group, const sl_reporter *reporters, int reporter_count,
+                        sl_run **out);
+void sl_run_destroy(sl_run **run);
+
+/* Lives as long as the run. */
+const sl_plan *sl_run_plan(const sl_run *run);
+
+/* Trains, once; validates after every epoch, and tests with the parameters of the best validation,
+ * of which it keeps a copy. Every rank calls it. Each validation that is the best so far writes
+ * them to options->save. Where that fails, the run reports it (SL_WEIGHTS_FAILED), goes on, and
+ * tries again at its end; a second failure is the run's error, after `finished`. SL_ERR_NUMERIC is
+ * the error of a loss or gradient norm that is not finite, unless allow_nan.
+ *
+ * A batch has the rows of all shards of the text (sl_batches_shard), one shard after the other.
+ * Each replica has consecutive shards, as many as the others or one more, and trains them one after
+ * the other, each with micro-batches of its own. Gradients and losses are means over shards, added
+ * in one fixed binary tree, so results are bit-identical for all layouts. Replicas divide the
+ * blocks of an evaluation among them, with bit-identical results. When a replica fails, all end
+ * with its error, "rank R: …".
  *
  * The results of a run that resumes are bit-identical to those without the interruption, dropout
  * and the best parameters included. Replicas, stages, balance, devices, schedule and zero may
  * differ from those of its checkpoint; the shards are the checkpoint's. Options that affect numbers
  * must be those of the checkpoint: SL_ERR_INVALID names each one that differs. A thread of its own
- * writes a checkpoint from a copy of the state; a save that is due while it writes waits for it.
- * Errors: also SL_ERR_INVALID where options->ranks or local_ranks is not 0. */
+ * writes a checkpoint from a copy of the state; a save that is due while it writes waits for it. */
+sl_status sl_run_train(sl_run *run, const sl_reporter *reporters, int reporter_count,
+                       sl_run_result *result);
+
+/* All three for a run whose replicas are threads of this process. */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
-
-/* The same for one rank. Every rank of `group` (borrowed; an error breaks it) calls it; ranks may
- * be processes on several machines. Where options->replicas is 0 or the group's size, each is a
- * replica. Where the size is a multiple of it, consecutive ranks are one replica, each with as many
- * of its pipeline ranks: it has the parameters of their stages alone. `local_rank` is this one's
- * number among those on its host, which have the host's devices. Results are bit-identical for all
- * layouts. The texts are read by rank 0, the first rank of each replica, and those of a first or
- * last stage. Errors: SL_ERR_INVALID where the ranks do not fit the replicas and their pipeline
- * ranks, or options->ranks is neither 0 nor the group's size. */
-sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_rank,
-                            const sl_reporter *reporters, int reporter_count,
-                            sl_run_result *result);
 
 /* For a caller that writes files of its own beside a run: refuses `path` where a run with these
  * options reads that file (the texts in `data`, the weights in `init` and their vocabulary, and
@@ -368,10 +415,6 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
  * paths of the checkpoint `best` and of the newest one in the run's checkpoints.directory,
  * malloc'ed; NULL where there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest);
-
-/* Whether a run that was an attempt at `job` (sl_save_options.job) has saved one of the checkpoints
- * in a directory. Errors: as above. */
-sl_status sl_train_find_saved(const char *directory, const char *job, bool *found);
 
 /* The settings (sl_save_options) in a checkpoint, or in the newest one of the directory `resume`
  * that can be read: *settings is malloc'ed, and *path, the checkpoint's. Both are NULL where the

@@ -368,7 +368,7 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
         SL_TRY(sli_vocab_text(sl_corpus_vocab(run->corpus), &checkpoints->vocab,
                               &checkpoints->vocab_bytes));
         sli_checksum_of(checkpoints->vocab, checkpoints->vocab_bytes, checksum);
-        SL_TRY(sli_model_metadata_write(&run->options.model, checksum, &checkpoints->metadata));
+        SL_TRY(sli_model_metadata_write(&run->options->model, checksum, &checkpoints->metadata));
     }
     return sli_draw_number(options->directory, &checkpoints->number);
 }
@@ -379,7 +379,7 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
     const sli_run *run = checkpoints->run;
     const sli_replica *replica = &run->replica;
     bool is_shared, is_sharded = run->optimizer->ddp != NULL &&
-                                 sl_optimizer_state_bytes(&run->options.optimizer) > 0;
+                                 sl_optimizer_state_bytes(&run->options->optimizer) > 0;
     if (!is_sharded && !replica->pipe_group)
         return SL_OK;
     SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, replica,
@@ -416,7 +416,7 @@ sl_status sli_checkpoints_create(sli_run *run, sli_checkpoints **out)
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
     (*out)->run = run;
-    (*out)->options = &run->options.checkpoints;
+    (*out)->options = &run->options->checkpoints;
     (*out)->directory = -1;
     sl_status status = (*out)->options->directory ? prepare_saves(*out) : SL_OK;
     if (status != SL_OK)
@@ -559,7 +559,7 @@ sl_status sli_checkpoints_after_validation(sli_checkpoints *checkpoints, const s
                                            bool *stop)
 {
     const sli_run *run = checkpoints->run;
-    bool last = run->at.epoch == run->options.epochs;
+    bool last = run->at.epoch == run->options->epochs;
     int targets = eval->best ? BEST : 0;
     if (!eval->ends_epoch) {
         SL_TRY(report_ended(checkpoints, false));
@@ -578,9 +578,8 @@ sl_status sli_checkpoints_in_evaluation(sli_checkpoints *checkpoints, bool *stop
 
 sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)
 {
-    const sl_save_options *options = checkpoints->options;
-    bool there =
-        options->directory && options->resume && strcmp(options->directory, options->resume) == 0;
+    const char *directory = checkpoints->options->directory, *asked = checkpoints->run->from.asked;
+    bool there = directory && asked && strcmp(directory, asked) == 0;
     bool saved = checkpoints->end_saved || there;
     checkpoints->end_saved = true;
     return saved ? SL_OK : save_targets(checkpoints, STEP);

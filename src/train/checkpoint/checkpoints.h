@@ -58,15 +58,21 @@ sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints, sli_error_copy *u
 
 /* ---- The way back (resume.c). The first replica reads; the others get what it read ---------- */
 
-/* Opens the checkpoint that the options name, as run->from: that one, or the newest whole one of a
- * directory, reporting those that were skipped because they are damaged or have lost files. There
- * is none where none is needed and none was ever saved. Errors: SL_ERR_NOT_FOUND where none is
- * whole; any other that reading met, as SL_ERR_IO. */
-sl_status sli_resume_open(sli_run *run);
+/* Decides where the run begins (train/plan/cases.h), and opens the checkpoint that it goes on from,
+ * as run->from: that one, or the newest whole one of a directory, reporting those that were skipped
+ * because they are damaged or have lost files. There is none where none is needed and none was ever
+ * saved. Errors: SL_ERR_NOT_FOUND where none is whole; any other that reading met, as SL_ERR_IO. */
+sl_status sli_resume_open(sli_run *run, const sl_save_options *options);
 void sli_resume_clear(sli_resume *from);
 
-/* Reports that the run goes on from it. Errors: SL_ERR_INVALID for other options than its own. */
+/* Where a run that begins so looks for checkpoints; NULL: nowhere. */
+const char *sli_resume_asked(const sl_save_options *options, sli_start start);
+
+/* Errors: SL_ERR_INVALID for other options than its own. */
 sl_status sli_resume_check(const sli_run *run);
+
+/* Reports that the run goes on from it. */
+sl_status sli_resume_report(const sli_run *run);
 
 /* The model's tensors, into pipes of any partition: the first replica's at least. */
 sl_status sli_resume_model(const sli_run *run);
@@ -146,6 +152,10 @@ sl_status sli_save_directory_open(const char *path, const sli_run *run, sli_iden
 
 /* Whether an attempt at the job has saved it. False without a job. */
 bool sli_save_directory_is_of_job(const char *checkpoint, const char *job);
+
+/* Whether one has saved a checkpoint in the directory. A job without a name (NULL) takes every one
+ * for its own. */
+sl_status sli_save_directory_has_saved(const char *path, const char *job, bool *out);
 
 /* Refuses to replace a checkpoint of another run. Errors: SL_ERR_CONFLICT. */
 sl_status sli_save_directory_check_owner(const char *checkpoint, const sli_identity *identity);

@@ -45,15 +45,14 @@ static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
  * keeps one from being read may pass, and an older one in its place would lose steps. */
 static sl_status open_newest_of(sli_run *run, const int64_t *steps, size_t count)
 {
-    const sl_save_options *options = &run->options.checkpoints;
-    const char *directory = options->resume;
     sli_resume *out = &run->from;
+    const char *job = out->start == SLI_START_OWN ? run->launch.job : NULL;
     size_t others = 0;
     for (size_t i = 0; i < count; i++) {
         sli_error_copy why;
         free(out->path);
-        SL_TRY(sli_save_directory_step(directory, steps[i], &out->path));
-        if (options->resume_own && !sli_save_directory_is_of_job(out->path, options->job)) {
+        SL_TRY(sli_save_directory_step(out->asked, steps[i], &out->path));
+        if (job && !sli_save_directory_is_of_job(out->path, job)) {
             others++;
             continue;
         }
@@ -69,41 +68,67 @@ static sl_status open_newest_of(sli_run *run, const int64_t *steps, size_t count
     return sl_error(SL_ERR_NOT_FOUND,
                     "%s: has %zu checkpoint%s, but none is whole: restore one, or train into "
                     "another directory to begin anew",
-                    directory, count, count == 1 ? "" : "s");
+                    out->asked, count, count == 1 ? "" : "s");
 }
 
 /* Where there are checkpoints but none is whole, no run begins anew, since it would replace them.
- * Without any, `resume_if_any` begins anew, also where `progress` records steps: a run may end
- * before its first save. */
+ * Without any, one may, also where `progress` records steps: a run may end before its first save.
+ */
 static sl_status find_newest(sli_run *run)
 {
-    const sl_save_options *options = &run->options.checkpoints;
     int64_t *steps;
     size_t count;
-    SL_TRY(sli_save_directory_list(options->resume, false, &steps, &count));
+    SL_TRY(sli_save_directory_list(run->from.asked, false, &steps, &count));
     sl_status status = open_newest_of(run, steps, count);
     free(steps);
-    if (status == SL_OK && !run->from.reader && !options->resume_if_any)
+    if (status == SL_OK && !run->from.reader && run->from.start == SLI_START_NAMED)
         status = sl_error(SL_ERR_NOT_FOUND, "%s: there is no checkpoint to resume from",
-                          options->resume);
+                          run->from.asked);
     return status;
 }
 
-sl_status sli_resume_open(sli_run *run)
+static sl_status decide_start(const sl_train_launch *launch, const sl_save_options *options,
+                              sli_start *out)
 {
-    const sl_save_options *options = &run->options.checkpoints;
+    bool is_auto = options->resume && strcmp(options->resume, "auto") == 0, has_saved = false;
+    if (is_auto && !options->directory)
+        return sl_error(SL_ERR_INVALID, "resume auto needs a directory for checkpoints");
+    if (launch->restarts > 0 && options->directory)
+        SL_TRY(sli_save_directory_has_saved(options->directory, launch->job, &has_saved));
+    const int facts[] = {is_auto           ? SLI_RESUME_AUTO
+                         : options->resume ? SLI_RESUME_NAMED
+                                           : SLI_RESUME_NOTHING,
+                         launch->restarts > 0,
+                         has_saved            ? SLI_SAVED_SOME
+                         : options->directory ? SLI_SAVED_NONE
+                                              : SLI_SAVES_NOTHING};
+    *out = (sli_start)sli_case_find(sli_start_cases, SLI_START_CASES, facts);
+    return SL_OK;
+}
+
+const char *sli_resume_asked(const sl_save_options *options, sli_start start)
+{
+    return start == SLI_START_NAMED                              ? options->resume
+           : start == SLI_START_NEWEST || start == SLI_START_OWN ? options->directory
+                                                                 : NULL;
+}
+
+sl_status sli_resume_open(sli_run *run, const sl_save_options *options)
+{
     sli_resume *out = &run->from;
     bool single = false;
-    if (!options->resume)
+    SL_TRY(decide_start(&run->launch, options, &out->start));
+    out->asked = sli_resume_asked(options, out->start);
+    if (!out->asked)
         return SL_OK;
-    if (!options->resume_if_any) /* then it is a directory of them, or will be */
-        SL_TRY(is_checkpoint(options->resume, &single));
+    if (out->start == SLI_START_NAMED) /* else it is a directory of them, or will be */
+        SL_TRY(is_checkpoint(out->asked, &single));
     if (!single) {
         SL_TRY(find_newest(run));
     } else {
-        out->path = strdup(options->resume);
+        out->path = strdup(out->asked);
         if (!out->path)
-            return sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", options->resume);
+            return sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", out->asked);
         SL_TRY(open_whole(out->path, &out->reader));
     }
     if (!out->reader)
@@ -111,7 +136,7 @@ sl_status sli_resume_open(sli_run *run)
     SL_TRY(sl_error_context(sli_run_state_read(sl_checkpoint_state(out->reader), &out->recorded),
                             "%s: ", out->path));
     sli_identity worker;
-    int64_t last_step = single ? 0 : sli_last_step_read(options->resume, &worker);
+    int64_t last_step = single ? 0 : sli_last_step_read(out->asked, &worker);
     if (last_step > 0 && strcmp(worker.text, out->recorded.identity.text) == 0)
         out->last_step = last_step;
     return SL_OK;
@@ -166,9 +191,16 @@ sl_status sli_resume_check(const sli_run *run)
     const sli_resume *from = &run->from;
     if (!from->reader)
         return SL_OK;
-    SL_TRY(sl_error_context(sli_run_state_check(sl_checkpoint_state(from->reader), run),
-                            "%s: ", from->path));
+    return sl_error_context(sli_run_state_check(sl_checkpoint_state(from->reader), run),
+                            "%s: ", from->path);
+}
+
+sl_status sli_resume_report(const sli_run *run)
+{
+    const sli_resume *from = &run->from;
     int64_t step = from->recorded.position.steps;
+    if (!from->reader)
+        return SL_OK;
     return sli_report_checkpoint(run, &(sl_checkpoint_event){
                                           .kind = SL_CHECKPOINT_RESUMED,
                                           .path = from->path,

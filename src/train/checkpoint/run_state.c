@@ -24,8 +24,7 @@ static bool is_ignored(const sl_option *row, const sl_train_options *options)
 static json_t *describe_options(const sli_run *run)
 {
     const sl_option *row;
-    sl_train_options options = run->options;
-    options.optimizer = sli_optimizer_filled(&run->options.optimizer);
+    sl_train_options options = *run->options;
     options.lr.step_epochs = options.lr.step_epochs ? options.lr.step_epochs : 1;
     json_t *all = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
     int failed = !all;
@@ -55,15 +54,14 @@ static json_t *describe_layout(const sl_train_options *options, const sl_run_inf
     return json_pack("{si so so si sb si ss ss}", "stages", info->stage_count, "partition",
                      partition, "devices", devices, "replicas", options->replicas, "zero",
                      (int)options->zero, "chunks", options->chunks, "checkpoint",
-                     sl_recompute_name(options->recompute), "schedule",
-                     sl_train_options_schedule(options));
+                     sl_recompute_name(options->recompute), "schedule", options->schedule);
 }
 
 sl_status sli_run_state_print(const sli_run *run, char **text)
 {
     const sli_position *position = &run->at;
-    const char *settings = run->options.checkpoints.settings;
-    const char *job = run->options.checkpoints.job;
+    const char *settings = run->options->checkpoints.settings;
+    const char *job = run->launch.job;
     json_t *json =
         json_pack("{sI sI sI sI so so ss ss* so so so*}", "step", (json_int_t)position->steps,
                   "epoch", (json_int_t)position->epoch, "block", (json_int_t)position->batch,
@@ -71,7 +69,7 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
                   sli_json_number(position->best_loss), "seconds",
                   sli_json_number(sli_run_seconds(run)), "identity", run->identity.text, "job", job,
                   "options", describe_options(run), "layout",
-                  describe_layout(&run->options, &run->info), "settings",
+                  describe_layout(run->options, &run->info), "settings",
                   settings ? json_loads(settings, 0, NULL) : NULL);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
@@ -146,9 +144,9 @@ static sl_status read_recorded(const json_t *json, sli_recorded *out)
         return sl_error(SL_ERR_FORMAT,
                         "\"chunks\" of the run's layout must be a whole number from 1 to %d",
                         SL_MAX_CHUNKS);
-    out->chunks = (int)json_integer_value(chunks);
-    out->shards = (int)json_integer_value(shards);
-    out->lr = json_number_value(lr);
+    out->kept.chunks = (int)json_integer_value(chunks);
+    out->kept.shards = (int)json_integer_value(shards);
+    out->kept.lr = json_number_value(lr);
     return SL_OK;
 }
 
@@ -239,7 +237,7 @@ static sl_status check_position(const sli_run *run)
 {
     const sli_position *position = &run->from.recorded.position;
     int64_t batches = run->batches_per_epoch;
-    int epochs = run->options.epochs;
+    int epochs = run->options->epochs;
     if (position->batch > batches || position->epoch > INT64_MAX / batches - 1 ||
         position->steps != position->epoch * batches + position->batch)
         return sl_error(SL_ERR_FORMAT,

@@ -200,20 +200,17 @@ bool sli_save_directory_is_of_job(const char *checkpoint, const char *job)
     return job && *job && read_owner(checkpoint, &owner) && strcmp(owner.job, job) == 0;
 }
 
-sl_status sl_train_find_saved(const char *directory, const char *job, bool *found)
+sl_status sli_save_directory_has_saved(const char *path, const char *job, bool *out)
 {
     int64_t *steps;
     size_t count;
-    SLI_CHECK_NOT_NULL(directory);
-    SLI_CHECK_NOT_NULL(job);
-    SLI_CHECK_NOT_NULL(found);
-    *found = false;
-    SL_TRY(sli_save_directory_list(directory, false, &steps, &count));
+    SL_TRY(sli_save_directory_list(path, false, &steps, &count));
     sl_status status = SL_OK;
-    for (size_t i = 0; i < count && status == SL_OK && !*found; i++) {
+    *out = !job && count > 0;
+    for (size_t i = 0; job && i < count && status == SL_OK && !*out; i++) {
         char *name;
-        status = sli_save_directory_step(directory, steps[i], &name);
-        *found = status == SL_OK && sli_save_directory_is_of_job(name, job);
+        status = sli_save_directory_step(path, steps[i], &name);
+        *out = status == SL_OK && sli_save_directory_is_of_job(name, job);
         free(name);
     }
     free(steps);
@@ -241,12 +238,11 @@ static sl_status draw_identity(const char *path, const char *job, sli_identity *
 /* Another run's checkpoints would be overwritten and pruned, or be taken for older ones of this. */
 static sl_status identify_run(const char *path, const sli_run *run, sli_identity *out)
 {
-    const sl_save_options *options = &run->options.checkpoints;
     int64_t *steps;
     size_t count;
     bool goes_on;
     SL_TRY(sli_save_directory_list(path, false, &steps, &count));
-    sl_status status = resumes_from(path, options->resume, steps, count, &goes_on);
+    sl_status status = resumes_from(path, run->from.asked, steps, count, &goes_on);
     free(steps);
     SL_TRY(status);
     if (goes_on && run->from.reader)
@@ -258,7 +254,7 @@ static sl_status identify_run(const char *path, const sli_run *run, sli_identity
                         "%s: has checkpoints of another run: resume from one of them, or save to "
                         "another directory",
                         path);
-    return *out->text ? SL_OK : draw_identity(path, options->job, out);
+    return *out->text ? SL_OK : draw_identity(path, run->launch.job, out);
 }
 
 /* ---- The directory ---------------------------------------------------------------------- */

@@ -145,7 +145,7 @@ sl_status sli_run_report_pipeline(sli_run *run)
 {
     int64_t left = run->batches_per_epoch - run->at.batch;
     bool has_stages = sl_pipe_stages(run->replica.pipe) > 1;
-    bool is_due = run->options.report_timelines && run->at.steps >= run->next_report;
+    bool is_due = run->options->report_timelines && run->at.steps >= run->next_report;
     if (has_stages && (is_due || left <= 1))
         SL_TRY(measure(run));
     if (is_due)

@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/plan/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,63 +14,61 @@
 #include <string.h>
 
 /* Splits all ranks by their replicas and by their stages. */
-static sl_status join_groups(const sl_train_options *options, const sli_layout *layout,
-                             sli_replica *to)
+static sl_status join_groups(const sl_plan *plan, sli_rank_plan own, sli_replica *to)
 {
-    if (options->shards > 1)
+    bool is_summed = plan->options.shards > 1;
+    if (is_summed)
         to->group = to->all;
-    if (layout->ranks_per_replica == 1)
+    if (plan->ranks_per_replica == 1)
         return SL_OK;
-    SL_TRY(sl_group_split(to->all, layout->replica, &to->pipe_group));
-    return options->shards > 1 ? sl_group_split(to->all, layout->rank_in_replica, &to->group)
-                               : SL_OK;
+    SL_TRY(sl_group_split(to->all, own.replica, &to->pipe_group));
+    return is_summed ? sl_group_split(to->all, own.rank_in_replica, &to->group) : SL_OK;
 }
 
-static sl_status create_pipe(const sl_train_options *options, const sl_train_task *task,
+static sl_status create_pipe(const sl_plan *plan, const sl_train_task *task,
                              sl_device *const *devices, bool random_values, sli_replica *to)
 {
-    int balance[SL_MAX_STAGES], room[SL_MAX_STAGES], stages;
-    const int *placement;
+    const sl_train_options *options = &plan->options;
+    int balance[SL_MAX_STAGES];
+    for (int s = 0; s < plan->stages; s++)
+        balance[s] = plan->stage[s].count;
     SL_TRY(task->create_model(task->context, &to->model, &to->loss));
-    SL_TRY(sli_layout_balance(options, to->model, balance, &stages));
-    SL_TRY(sli_layout_placement(options, room, &placement));
     return sl_pipe_create(&(sl_pipe_options){.model = to->model,
                                              .loss = to->loss,
-                                             .stages = stages,
-                                             .virtual_stages =
-                                                 stages / sli_layout_pipeline_ranks(options),
-                                             .placement = placement,
+                                             .stages = plan->stages,
+                                             .virtual_stages = options->virtual_stages,
+                                             .placement = sl_schedule_placement(plan->table),
                                              .devices = devices,
                                              .balance = balance,
-                                             .chunks = sli_layout_micros(options),
+                                             .chunks = options->chunks * options->accumulate,
                                              .accumulate = options->accumulate,
                                              .recompute = options->recompute,
                                              .precision = options->precision,
                                              .table = options->table,
-                                             .schedule = sl_train_options_schedule(options),
+                                             .schedule = options->schedule,
                                              .seed = options->seed,
                                              .no_init = !random_values,
                                              .group = to->pipe_group},
                           &to->pipe);
 }
 
-sl_status sli_replica_create(const sl_train_options *options, const sl_train_task *task,
-                             sl_group *all, sl_device *const *devices, bool values,
-                             sli_replica *out)
+sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_group *all,
+                             sl_device *const *devices, bool values, sli_replica *out)
 {
+    const sl_train_options *options = &plan->options;
     int rank = all ? sl_group_rank(all) : 0;
-    sli_layout layout = sli_layout_of_rank(options, rank);
-    values = values && layout.replica == 0;
+    sli_rank_plan own = sli_plan_rank(plan, rank);
+    values = values && own.replica == 0;
     const char *init = values && !options->partial ? options->init : NULL;
     *out = (sli_replica){.all = all,
-                         .index = layout.replica,
+                         .index = own.replica,
                          .count = options->replicas,
                          .rank = rank,
-                         .is_silent = layout.rank_in_replica > 0};
-    SL_TRY(join_groups(options, &layout, out));
+                         .is_silent = own.rank_in_replica > 0};
+    SL_TRY(join_groups(plan, own, out));
     if (init && !options->task)
         SL_TRY(sli_weights_check_model(init, &options->model));
-    SL_TRY(create_pipe(options, task, devices, values && !init, out));
+    SL_TRY(create_pipe(plan, task, devices, values && !init, out));
     if (init)
         SL_TRY(sl_weights_load(out->pipe, init));
     size_t ranks = (size_t)sl_pipe_ranks(out->pipe);

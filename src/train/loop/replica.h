@@ -2,7 +2,7 @@
 #ifndef SLI_TRAIN_LOOP_REPLICA_H
 #define SLI_TRAIN_LOOP_REPLICA_H
 
-#include "sluice/app/train.h"
+#include "train/plan/plan.h"
 
 /* What a rank has of a replica: model, loss and pipe; and the groups in which it meets the others.
  *
@@ -25,13 +25,12 @@ typedef struct sli_replica {
     sl_rank_stats *rank_stats; /* [count * pipeline ranks], by replica and pipeline rank */
 } sli_replica;
 
-/* Makes the task's model and loss, and the pipe. `options` are checked. `devices` [pipeline ranks],
+/* Makes the task's model and loss, and the pipe. `devices` [pipeline ranks],
  * those of other ranks NULL, are borrowed. `values` = false leaves the parameters undefined; else
  * the first replica's are random, or those of options->init, unless options->partial. Cleared by
  * sli_replica_clear, also after an error. */
-sl_status sli_replica_create(const sl_train_options *options, const sl_train_task *task,
-                             sl_group *all, sl_device *const *devices, bool values,
-                             sli_replica *out);
+sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_group *all,
+                             sl_device *const *devices, bool values, sli_replica *out);
 void sli_replica_clear(sli_replica *replica);
 
 /* Gives every replica the first one's parameters, and averages the gradients of all shards from

@@ -6,20 +6,16 @@
 #include "core/error.h"
 #include "device/cores.h"
 #include "device/device.h"
-#include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/plan/layout.h"
-#include "train/plan/profile.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What comes before training ----------------------------------------------------------- */
+/* ---- The texts --------------------------------------------------------------------------- */
 
-static sl_status read_corpus(sli_run *run)
+static sl_status read_corpus(sli_run *run, const sl_train_options *options)
 {
-    const sl_train_options *options = &run->options;
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
     SL_TRY(sli_train_check_save(options));
@@ -28,39 +24,32 @@ static sl_status read_corpus(sli_run *run)
     SL_TRY(sl_corpus_load(options->data, run->vocab, &run->corpus));
     if (options->init && !run->vocab)
         SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(run->corpus)));
-    run->options.model.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
     return SL_OK;
 }
 
 /* The texts are read by rank 0, by the first rank of each replica, which counts tokens, and for the
  * first and the last stage. */
-static sl_status needs_corpus(const sl_train_options *options, int rank, bool *out)
+static bool needs_corpus(const sl_plan *plan, int rank)
 {
-    sl_schedule *table;
-    sli_layout of = sli_layout_of_rank(options, rank);
-    SL_TRY(sli_layout_table(options, 1, &table));
-    const int *placement = sl_schedule_placement(table);
-    int first = placement[0] - of.first,
-        last = placement[sli_layout_stages(options) - 1] - of.first;
-    *out = of.rank_in_replica == 0 || (first >= 0 && first < of.count) ||
-           (last >= 0 && last < of.count);
-    sl_schedule_destroy(&table);
-    return SL_OK;
+    sli_rank_plan own = sli_plan_rank(plan, rank);
+    int first = plan->stage[0].rank - own.first,
+        last = plan->stage[plan->stages - 1].rank - own.first;
+    return own.rank_in_replica == 0 || (first >= 0 && first < own.count) ||
+           (last >= 0 && last < own.count);
 }
 
 /* The task of a run on texts. */
-static sl_status create_language(sli_run *run, sl_group *group)
+static sl_status create_language(sli_run *run)
 {
-    const sl_train_options *options = &run->options;
-    bool reads = true;
-    if (group)
-        SL_TRY(needs_corpus(options, sl_group_rank(group), &reads));
-    if (reads)
-        SL_TRY(read_corpus(run));
-    if (group)
-        SL_TRY(sl_group_broadcast(group, &run->options.model.ntokens, 1, SL_I64, 0, NULL));
-    run->options.model.context = options->bptt;
-    run->language = (sli_language){.model = &run->options.model,
+    sl_train_options *options = &run->plan->options;
+    if (!run->corpus && needs_corpus(run->plan, run->launch.rank))
+        SL_TRY(read_corpus(run, options));
+    if (run->corpus)
+        options->model.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
+    if (run->processes)
+        SL_TRY(sl_group_broadcast(run->processes, &options->model.ntokens, 1, SL_I64, 0, NULL));
+    options->model.context = options->bptt;
+    run->language = (sli_language){.model = &options->model,
                                    .corpus = run->corpus,
                                    .bptt = options->bptt,
                                    .shard_rows = options->batch_size,
@@ -70,26 +59,11 @@ static sl_status create_language(sli_run *run, sl_group *group)
     return SL_OK;
 }
 
-/* The process has `count` of the host's ranks, from `first` on. */
-static sl_status create_devices(sli_run *run, int first, int count, bool own_cores)
-{
-    char *names;
-    sl_train_options *options = &run->options;
-    int ranks = sli_layout_pipeline_ranks_of_rank(options);
-    options->replicas = sl_train_options_replicas(options);
-    options->pipeline_ranks = sli_layout_pipeline_ranks(options);
-    SL_TRY(sli_layout_devices(options, &names));
-    sl_status status = sli_device_list_create_range(names, first * ranks, count * ranks, own_cores,
-                                                    &run->devices, &run->oversubscribed);
-    free(names);
-    return status;
-}
-
 /* Counts every split's batches, so that an impossible one is found before the first epoch. What has
  * no text gets rank 0's numbers. */
-static sl_status count_batches(sli_run *run, sl_group *group)
+static sl_status count_batches(sli_run *run)
 {
-    const sl_train_options *options = &run->options;
+    sl_train_options *options = &run->plan->options;
     const sl_train_task *task = run->task;
     run->rows = options->shards * options->batch_size;
     for (int split = 0; split < SL_SPLITS && (run->corpus || options->task); split++) {
@@ -101,8 +75,8 @@ static sl_status count_batches(sli_run *run, sl_group *group)
                             "the task's count_batches gave %" PRId64 " batches of the split %s",
                             *batches, sl_split_name((sl_split)split));
     }
-    if (group)
-        SL_TRY(sl_group_broadcast(group, run->batches, SL_SPLITS, SL_I64, 0, NULL));
+    if (run->processes)
+        SL_TRY(sl_group_broadcast(run->processes, run->batches, SL_SPLITS, SL_I64, 0, NULL));
     run->batches_per_epoch = run->batches[SL_SPLIT_TRAIN];
     if (run->batches_per_epoch < 1)
         return sl_error(SL_ERR_INVALID,
@@ -117,206 +91,100 @@ static sl_status count_batches(sli_run *run, sl_group *group)
         run->shuffled_rows = run->batches_per_epoch * run->rows;
     if (options->max_batches > 0 && run->batches_per_epoch > options->max_batches)
         run->batches_per_epoch = options->max_batches;
+    options->lr.total_steps = run->batches_per_epoch * options->epochs;
     return SL_OK;
 }
 
-/* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
- * step is shorter then. `split` is the time of the split step. */
-static sl_status try_sharing(sli_run *run, sli_profile_inputs inputs, bool own_cores, double split,
-                             int *balance)
+/* ---- The plan ---------------------------------------------------------------------------- */
+
+/* What every rank must know of the checkpoint that rank 0 has found. */
+static sl_status share_kept(sli_run *run, const sl_save_options *checkpoints)
 {
-    sl_train_options *options = &run->options;
-    sl_device_list *shared;
-    sli_step_times times;
-    SL_TRY(sli_layout_shared_devices(options, &run->shared_devices));
-    SL_TRY(sli_device_list_create_range(run->shared_devices, 0, options->pipeline_ranks, own_cores,
-                                        &shared, NULL));
-    int cut[SL_MAX_STAGES] = {0}, cores[SL_MAX_STAGES] = {0};
-    inputs.devices = shared;
-    inputs.cores = cores; /* all on the same */
-    sl_status status = sli_train_profile(&inputs, NULL, cut, &times);
-    if (status == SL_OK)
-        run->one_stage = sli_one_stage_ratio(split, &times);
-    if (status == SL_OK && times.cut < split) {
-        sl_device_list_destroy(&run->devices);
-        run->devices = shared;
-        shared = NULL;
-        run->oversubscribed = false;
-        options->devices = run->shared_devices;
-        memcpy(balance, cut, sizeof cut);
+    sli_kept *kept = &run->from.recorded.kept;
+    int32_t words[] = {(int32_t)run->from.start, run->from.reader != NULL, kept->shards,
+                       kept->chunks};
+    if (run->processes) {
+        SL_TRY(sl_group_broadcast(run->processes, words, 4, SL_I32, 0, NULL));
+        SL_TRY(sl_group_broadcast(run->processes, &kept->lr, 1, SL_F64, 0, NULL));
     }
-    sl_device_list_destroy(&shared);
-    return status;
-}
-
-/* Decides by time where the model is cut and what devices its ranks have, where the options leave
- * that open. The first process decides where to cut, since measured times are never the same; all
- * of them measure the links between them. */
-static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, sl_group *group,
-                                bool own_cores)
-{
-    sl_train_options *options = &run->options;
-    sli_step_times times = {0, 0};
-    int balance[SL_MAX_STAGES] = {0};
-    bool may_share = !options->devices && options->pipeline_ranks > 1 && !run->oversubscribed &&
-                     sli_layout_host_ranks(options) == 1 &&
-                     sli_layout_pipeline_ranks_of_rank(options) == options->pipeline_ranks;
-    bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
-    sl_link_cost *links = NULL;
-    int cores[SL_MAX_STAGES] = {0};
-    if (cuts || may_share)
-        SL_TRY(sli_find_cores(options, run->devices, group, cores));
-    if (cuts && group)
-        SL_TRY(sli_measure_links(options, group, &links));
-    const sli_profile_inputs inputs = {.options = options,
-                                       .task = run->task,
-                                       .model = model,
-                                       .loss = loss,
-                                       .devices = run->devices,
-                                       .links = links,
-                                       .cores = cores};
-    sl_status status = SL_OK;
-    if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
-        status = sli_train_profile(&inputs, NULL, balance, &times);
-    if (may_share && status == SL_OK)
-        status = try_sharing(run, inputs, own_cores, times.cut, balance);
-    free(links);
-    SL_TRY(status);
-    if (!cuts)
-        return SL_OK;
-    if (group)
-        SL_TRY(sl_group_broadcast(group, balance, SL_MAX_STAGES, SL_I32, 0, NULL));
-    options->balance_kind = SL_BALANCE_EXPLICIT;
-    options->balance_count = sli_layout_stages(options);
-    memcpy(options->balance, balance, sizeof balance);
+    run->from.start = (sli_start)words[0];
+    run->from.asked = sli_resume_asked(checkpoints, run->from.start);
+    run->from.found = words[1];
+    kept->shards = words[2];
+    kept->chunks = words[3];
     return SL_OK;
 }
 
-/* Whether this host has the memory for its ranks. */
-static sl_status check_memory(const sl_train_options *options, const sl_module *model,
-                              int first_rank)
+/* Rank 0 searches for all: it has read the text, and counts what its process holds. */
+static sl_status search(sli_run *run, const sli_plan_inputs *inputs, int processes, uint64_t bytes,
+                        sli_found_layout *out)
 {
-    if (options->force || options->task)
-        return SL_OK;
-    return sl_plan_check_memory(options, model, first_rank, sl_usable_memory());
-}
-
-/* Decides what depends on the model. Memory is checked as soon as it is known where it is cut.
- * `first`: this rank's number on its host, whose ranks are taken to be consecutive. */
-static sl_status plan_run(sli_run *run, int first, sl_group *group, bool own_cores)
-{
-    int first_rank = group ? sl_group_rank(group) - first : 0;
-    const sl_train_task *task = run->task;
-    bool is_cut = run->options.balance_kind != SL_BALANCE_AUTO;
-    sl_module *model = NULL;
-    sl_loss *loss = NULL;
-    sl_status status = task->create_model(task->context, &model, &loss);
-    if (status == SL_OK && is_cut)
-        status = check_memory(&run->options, model, first_rank);
-    if (status == SL_OK)
-        status = decide_by_time(run, model, loss, group, own_cores);
-    if (status == SL_OK && !is_cut)
-        status = check_memory(&run->options, model, first_rank);
-    sl_loss_destroy(&loss);
+    sl_module *model;
+    sl_model_options options = inputs->options->model;
+    SL_TRY(read_corpus(run, inputs->options));
+    options.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
+    SL_TRY(sl_transformer_lm_create(&options, &model));
+    sl_status status = sli_plan_search(inputs, model, processes, bytes, out);
     sl_module_destroy(&model);
     return status;
 }
 
-sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores)
+static sl_status search_layout(sli_run *run, const sli_plan_inputs *inputs, sli_found_layout *out)
 {
-    sl_train_options *options = &run->options;
-    sli_recorded *recorded = &run->from.recorded;
-    SL_TRY(sl_train_options_check(options));
-    options->optimizer = sli_optimizer_filled(&options->optimizer);
-    run->task = options->task;
-    if (!run->task)
-        SL_TRY(create_language(run, group));
-    SL_TRY(create_devices(run, first, count, own_cores));
-    recorded->shards = sli_layout_shards(options);
-    recorded->lr = sl_train_options_lr(options);
-    if (!group || sl_group_rank(group) == 0)
-        SL_TRY(sli_resume_open(run));
-    run->from.found = run->from.reader;
-    if (group && options->checkpoints.resume) {
-        int32_t words[] = {run->from.reader != NULL, recorded->shards, recorded->chunks};
-        SL_TRY(sl_group_broadcast(group, words, 3, SL_I32, 0, NULL));
-        SL_TRY(sl_group_broadcast(group, &recorded->lr, 1, SL_F64, 0, NULL));
-        run->from.found = words[0];
-        recorded->shards = words[1];
-        recorded->chunks = words[2];
+    _Static_assert(sizeof *out % sizeof(int32_t) == 0, "a layout is words");
+    sl_group *group = run->processes;
+    int64_t bytes = (int64_t)sl_usable_memory();
+    int32_t processes = run->launch.local_ranks;
+    *out = (sli_found_layout){0};
+    if (group) {
+        SL_TRY(sl_group_all_reduce(group, &bytes, 1, SL_I64, SL_REDUCE_MIN, NULL));
+        SL_TRY(sl_group_all_reduce(group, &processes, 1, SL_I32, SL_REDUCE_MAX, NULL));
     }
-    if (options->shards == 0)
-        options->shards = recorded->shards;
-    if (options->lr.lr == SL_LR_DEFAULT)
-        options->lr.lr = recorded->lr;
-    if (options->chunks == 0 && !options->table)
-        options->chunks = recorded->chunks;
-    options->chunks = sl_train_options_chunks(options);
-    SL_TRY(sli_layout_check(options));
-    SL_TRY(count_batches(run, group));
-    options->lr.total_steps = run->batches_per_epoch * options->epochs;
-    SL_TRY(plan_run(run, first, group, own_cores));
-    SL_TRY(sli_best_create(sli_layout_stages(options), count > 1, &run->best));
-    return sli_resume_check(run);
+    if (run->launch.rank == 0)
+        SL_TRY(search(run, inputs, processes, (uint64_t)bytes, out));
+    return group ? sl_group_broadcast(group, out, sizeof *out / sizeof(int32_t), SL_I32, 0, NULL)
+                 : SL_OK;
 }
 
-void sli_run_clear(sli_run *run)
+/* The devices of this process: first those of its first rank. */
+static sl_status open_devices(sli_run *run)
 {
-    sli_resume_clear(&run->from);
-    sli_best_destroy(&run->best);
-    sl_device_list_destroy(&run->devices);
-    free(run->shared_devices);
-    sl_corpus_destroy(&run->corpus);
-    sl_vocab_destroy(&run->vocab);
+    sl_plan *plan = run->plan;
+    int each = plan->pipeline_ranks_each, ranks = run->processes ? 1 : plan->ranks;
+    return sli_device_list_create_range(plan->device_names, run->launch.local_rank * each,
+                                        ranks * each, run->devices.own_cores, &run->devices.list,
+                                        &run->devices.oversubscribed);
 }
 
-/* ---- All replicas in this process ----------------------------------------------------------- */
-
-static sl_status run_thread(sl_group *group, void *arg)
+/* All ranks learn which devices the others have opened. */
+static sl_status share_devices(sli_run *run)
 {
-    const sli_run *run = arg;
-    sl_run_result others;
-    int rank = sl_group_rank(group);
-    return sli_run_train(run, group, rank * run->options.pipeline_ranks,
-                         rank == 0 ? run->result : &others);
+    _Static_assert(sizeof(sl_device_plan) % sizeof(int32_t) == 0, "entries are words");
+    sl_device_plan own[SL_MAX_STAGES];
+    sl_plan *plan = run->plan;
+    const sl_device_list *list = run->devices.list;
+    sl_device_plan *first = plan->devices + run->launch.rank * plan->pipeline_ranks_each;
+    for (int i = 0; i < sl_device_list_count(list); i++)
+        first[i].threads = sl_device_thread_count(sl_device_list_get(list, i));
+    if (!run->processes)
+        return SL_OK;
+    memcpy(own, first, (size_t)plan->pipeline_ranks_each * sizeof *own);
+    return sl_group_all_gather(run->processes, own, plan->devices,
+                               plan->pipeline_ranks_each * (int64_t)(sizeof *own / sizeof(int32_t)),
+                               SL_I32, NULL);
 }
 
-sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
-                       int reporter_count, sl_run_result *result)
+/* Decides what depends on the model. */
+static sl_status complete_plan(sli_run *run, const sli_plan_inputs *inputs)
 {
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(result);
-    sli_run run = {.options = *options,
-                   .reporters = reporters,
-                   .reporter_count = reporter_count,
-                   .result = result};
-    if (options->ranks != 0 || options->local_ranks != 0)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_train_run: ranks and local_ranks must be 0, as every replica is a "
-                        "thread of this process, got %d and %d",
-                        options->ranks, options->local_ranks);
-    int replicas = sl_train_options_replicas(options);
-    sl_status status = sli_run_create(&run, 0, replicas, NULL, false);
+    const sl_train_task *task = run->task;
+    sli_profile_inputs profile = {.task = task};
+    sl_status status = task->create_model(task->context, &profile.model, &profile.loss);
     if (status == SL_OK)
-        status = run.options.shards == 1 ? sli_run_train(&run, NULL, 0, result)
-                                         : sl_spawn(run_thread, &run, replicas, NULL);
-    sli_run_clear(&run);
+        status = sli_plan_complete(inputs, profile, run->processes, run->plan, &run->devices);
+    sl_loss_destroy(&profile.loss);
+    sl_module_destroy(&profile.model);
     return status;
-}
-
-/* ---- A process that is one rank ----------------------------------------------------------- */
-
-/* `given`: options->ranks as the caller set it. */
-static sl_status check_rank(const sl_train_options *options, int given, int local_rank)
-{
-    int local = sli_layout_host_ranks(options);
-    if (given != 0 && given != options->ranks)
-        return sl_error(SL_ERR_INVALID, "ranks must be the size of the group, %d, or 0, got %d",
-                        options->ranks, given);
-    if (local_rank < 0 || local_rank >= local)
-        return sl_error(SL_ERR_INVALID, "a host's %d rank%s cannot have a number %d", local,
-                        local == 1 ? "" : "s", local_rank);
-    return sl_train_options_check(options);
 }
 
 /* Whether this process has cores that no other rank on its machine may use, as under
@@ -336,6 +204,45 @@ static sl_status find_own_cores(sl_group *group, bool *out)
     return status;
 }
 
+/* The plan first, then what is made by it. */
+static sl_status create_run(sli_run *run, const sl_train_options *options)
+{
+    sli_found_layout found;
+    sli_plan_inputs inputs = {.options = options, .launch = &run->launch};
+    int processes = run->processes ? sl_group_size(run->processes) : 0;
+    SL_TRY(sli_train_options_check_values(options));
+    if (run->processes)
+        SL_TRY(find_own_cores(run->processes, &run->devices.own_cores));
+    if (run->launch.rank == 0)
+        SL_TRY(sli_resume_open(run, &options->checkpoints));
+    SL_TRY(share_kept(run, &options->checkpoints));
+    if (run->from.found)
+        inputs.kept = &run->from.recorded.kept;
+    if (sli_plan_rule(options, &run->launch) == SLI_LAYOUT_SEARCHED && !options->task) {
+        SL_TRY(search_layout(run, &inputs, &found));
+        inputs.found = found.replicas > 0 ? &found : NULL;
+    }
+    SL_TRY(sli_plan_layout(&inputs, &run->plan));
+    run->options = &run->plan->options;
+    run->task = options->task;
+    run->plan->resumes = run->from.reader ? run->from.path : NULL;
+    run->plan->resumes_step = run->from.recorded.position.steps;
+    if (run->from.start == SLI_START_AGAIN || run->from.start == SLI_START_OWN)
+        run->plan->restart = run->launch.restarts;
+    if (run->plan->processes && run->plan->ranks != processes)
+        return SL_OK; /* the job is to be started with as many */
+    if (!run->task)
+        SL_TRY(create_language(run));
+    SL_TRY(open_devices(run));
+    SL_TRY(count_batches(run));
+    SL_TRY(complete_plan(run, &inputs));
+    SL_TRY(share_devices(run));
+    SL_TRY(sli_best_create(run->plan->stages, !run->processes && run->plan->ranks > 1, &run->best));
+    return sli_resume_check(run);
+}
+
+/* ---- A rank among processes ---------------------------------------------------------------- */
+
 /* Breaks the group with this thread's error, unless another rank has broken it; the error of every
  * rank is then that of the first to do so, "rank R: …". One that only says the number of a rank
  * does not replace one that says where it is. */
@@ -348,26 +255,114 @@ static sl_status abort_group(sl_group *group, sl_status error)
     return names_less ? sli_error_restore(&own) : error;
 }
 
-sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_rank,
-                            const sl_reporter *reporters, int reporter_count, sl_run_result *result)
+/* This process's rank, and those of its host. */
+static sl_status complete_launch(sli_run *run)
 {
-    SLI_CHECK_NOT_NULL(group);
-    if (!options || !result) /* the other ranks wait for this one */
-        return abort_group(group, sl_error(SL_ERR_INVALID, "sl_train_run_rank: %s is NULL",
-                                           options ? "result" : "options"));
-    sli_run run = {.options = *options, .reporters = reporters, .reporter_count = reporter_count};
-    bool own_cores = false;
-    run.options.ranks = sl_group_size(group);
-    if (!run.options.replicas)
-        run.options.replicas = run.options.ranks;
-    sl_status status = check_rank(&run.options, options->ranks, local_rank);
+    sl_train_launch *launch = &run->launch;
+    int size = run->processes ? sl_group_size(run->processes) : 0;
+    if (launch->ranks != 0 && launch->ranks != size)
+        return sl_error(SL_ERR_INVALID, "ranks must be the size of the group, %d, or 0, got %d",
+                        size, launch->ranks);
+    launch->ranks = size;
+    launch->rank = size ? sl_group_rank(run->processes) : 0;
+    launch->local_rank = size ? launch->local_rank : 0;
+    if (launch->local_ranks == 0)
+        launch->local_rank = launch->rank;
+    int local = launch->local_ranks ? launch->local_ranks : size;
+    if (size && (launch->local_rank < 0 || launch->local_rank >= local))
+        return sl_error(SL_ERR_INVALID, "a host's %d rank%s cannot have a number %d", local,
+                        local == 1 ? "" : "s", launch->local_rank);
+    return SL_OK;
+}
+
+/* ---- The run ------------------------------------------------------------------------------ */
+
+sl_status sl_run_create(const sl_train_options *options, const sl_train_launch *launch,
+                        sl_group *group, const sl_reporter *reporters, int reporter_count,
+                        sl_run **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    sli_run *run = calloc(1, sizeof *run);
+    sl_status status = !options ? sl_error(SL_ERR_INVALID, "sl_run_create: options is NULL")
+                       : !run   ? sl_error(SL_ERR_MEMORY, "no memory for a run")
+                                : SL_OK;
+    if (status == SL_OK) {
+        run->launch = launch ? *launch : (sl_train_launch){0};
+        run->processes = group;
+        run->reporters = reporters;
+        run->reporter_count = reporter_count;
+        status = complete_launch(run);
+    }
     if (status == SL_OK)
-        status = find_own_cores(group, &own_cores);
-    if (status == SL_OK)
-        status = sli_run_create(&run, local_rank, 1, group, own_cores);
-    bool is_alone = run.options.ranks == 1 && run.options.shards == 1;
-    if (status == SL_OK)
-        status = sli_run_train(&run, is_alone ? NULL : group, 0, result);
-    sli_run_clear(&run);
-    return status == SL_OK ? SL_OK : abort_group(group, status);
+        status = create_run(run, options);
+    *out = run;
+    if (status != SL_OK)
+        sl_run_destroy(out);
+    return status == SL_OK || !group ? status : abort_group(group, status); /* the others wait */
+}
+
+void sl_run_destroy(sl_run **run)
+{
+    if (!run || !*run)
+        return;
+    sli_resume_clear(&(*run)->from);
+    sli_best_destroy(&(*run)->best);
+    sl_device_list_destroy(&(*run)->devices.list);
+    sl_corpus_destroy(&(*run)->corpus);
+    sl_vocab_destroy(&(*run)->vocab);
+    sl_plan_destroy(&(*run)->plan);
+    free(*run);
+    *run = NULL;
+}
+
+const sl_plan *sl_run_plan(const sl_run *run)
+{
+    return run->plan;
+}
+
+static sl_status run_thread(sl_group *group, void *arg)
+{
+    const sli_run *run = arg;
+    sl_run_result others;
+    int rank = sl_group_rank(group);
+    return sli_run_rank(run, group, rank * run->options->pipeline_ranks,
+                        rank == 0 ? run->result : &others);
+}
+
+/* A plan of fewer ranks than there are processes does not fit them. */
+static sl_status train_ranks(sli_run *run)
+{
+    int processes = run->processes ? sl_group_size(run->processes) : 0;
+    if (processes && run->plan->ranks != processes)
+        return sl_error(SL_ERR_INVALID, "the plan is for %d processes, but there are %d",
+                        run->plan->ranks, processes);
+    bool is_alone = run->options->shards == 1 && run->plan->ranks == 1;
+    if (processes || is_alone)
+        return sli_run_rank(run, is_alone ? NULL : run->processes, 0, run->result);
+    return sl_spawn(run_thread, run, run->plan->ranks, NULL);
+}
+
+sl_status sl_run_train(sl_run *run, const sl_reporter *reporters, int reporter_count,
+                       sl_run_result *result)
+{
+    SLI_CHECK_NOT_NULL(run);
+    run->reporters = reporters;
+    run->reporter_count = reporter_count;
+    run->result = result;
+    sl_status status =
+        result ? train_ranks(run) : sl_error(SL_ERR_INVALID, "sl_run_train: result is NULL");
+    return status == SL_OK || !run->processes ? status : abort_group(run->processes, status);
+}
+
+sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
+                       int reporter_count, sl_run_result *result)
+{
+    sl_run *run;
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(result);
+    SL_TRY(sl_run_create(options, NULL, NULL, reporters, reporter_count, &run));
+    sl_status status = sl_run_train(run, reporters, reporter_count, result);
+    sl_run_destroy(&run);
+    return status;
 }

@@ -6,6 +6,7 @@
 #include "core/claim.h"
 #include "train/loop/language.h"
 #include "train/loop/replica.h"
+#include "train/plan/profile.h"
 
 #include "sluice/pipe_optimizer.h"
 
@@ -35,14 +36,14 @@ typedef struct sli_owner {
 /* What a resumed run takes from its checkpoint where its options leave it open. */
 typedef struct sli_recorded {
     sli_position position;
-    int shards; /* that its text is cut into */
-    double lr;  /* the learning rate it began with */
-    int chunks; /* its option; 0: there is no checkpoint */
+    sli_kept kept;
     sli_identity identity;
 } sli_recorded;
 
 /* The checkpoint that a run resumes from; without a reader: none. */
 typedef struct sli_resume {
+    sli_start start;   /* what was looked for, on every rank */
+    const char *asked; /* where: a checkpoint, or a directory of them; NULL: nowhere; the same */
     sl_checkpoint_reader *reader;
     char *path;
     sli_recorded recorded;
@@ -53,23 +54,23 @@ typedef struct sli_resume {
 typedef struct sli_best sli_best;               /* train/checkpoint/checkpoints.h */
 typedef struct sli_checkpoints sli_checkpoints; /* the same */
 
-typedef struct sli_run {
+typedef struct sl_run {
     /* What the ranks of one process have in common (run.c). They only read it, but for the copy of
      * the best parameters, which the first one writes. */
-    sl_train_options options; /* completed by what the data say */
-    sl_vocab *vocab;          /* that the initial weights were saved with, if any */
-    sl_corpus *corpus;        /* NULL: the task is the caller's */
+    sl_train_launch launch;
+    sl_plan *plan;
+    const sl_train_options *options; /* the plan's, which are complete */
+    sl_group *processes; /* the ranks, where they are processes; borrowed; NULL: they are threads */
+    sl_vocab *vocab;     /* that the initial weights were saved with, if any */
+    sl_corpus *corpus;   /* NULL: the task is the caller's */
     sli_language language;
     sl_train_task language_task;
     const sl_train_task *task; /* the caller's, or that of `language` */
     int64_t rows;              /* of a batch for training, over all shards */
     int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
-    int64_t shuffled_rows;   /* of all batches for training; 0: in order */
-    sl_device_list *devices; /* [pipeline ranks of the process] */
-    char *shared_devices;    /* names, where the run has decided that stages share the cores */
-    bool oversubscribed;     /* without such a decision */
-    double one_stage;        /* of sl_run_info */
+    int64_t shuffled_rows;    /* of all batches for training; 0: in order */
+    sli_open_devices devices; /* [pipeline ranks of the process] */
     sli_best *best;
     const sl_reporter *reporters; /* [reporter_count], of all ranks; borrowed */
     int reporter_count;
@@ -93,22 +94,13 @@ typedef struct sli_run {
     double peak_flops_per_s; /* of all ranks' devices; 0: not measured */
     int last_step;           /* descriptor of the file that records it */
     bool stopped;            /* on request */
-    sli_claim *claim;        /* of options.save, rank 0's; NULL: none */
-    bool saved;              /* options.save has the best parameters so far */
+    sli_claim *claim;        /* of options->save, rank 0's; NULL: none */
+    bool saved;              /* options->save has the best parameters so far */
     double started;          /* this process */
 } sli_run;
 
 /* How long the run has taken, in this process and in those that it goes on from. */
 double sli_run_seconds(const sli_run *run);
-
-/* Makes everything that comes before training, from run->options and run->reporters: checks the
- * options, creates the devices, finds the checkpoint to go on from, which says into how many shards
- * the text is cut, the rate that the run began with and its micro-batches, and cuts the text. This
- * process has `count` of the host's ranks, from `first` on. `group`: the ranks that are processes;
- * NULL: all are threads of this one. `own_cores`: no other process of the run may use this one's
- * cores. Cleared by sli_run_clear, also after an error. */
-sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
-void sli_run_clear(sli_run *run);
 
 /* Refuses a `save` that would overwrite a text or the schedule's table; weights may be saved where
  * they came from. (outputs.c) */
@@ -116,7 +108,7 @@ sl_status sli_train_check_save(const sl_train_options *options);
 
 /* The training loop of one rank (trainer.c) of `group` (NULL: there is one rank, and one shard), on
  * the process's devices from number `first` on. */
-sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result);
+sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_run_result *result);
 
 /* Brings info.ranks up to date on all ranks, and tells the reporters. */
 sl_status sli_run_refresh(sli_run *run);

@@ -17,7 +17,6 @@
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/rank_times.h"
-#include "train/plan/layout.h"
 #include "train/plan/profile.h"
 
 #include <inttypes.h>
@@ -45,14 +44,14 @@ static bool is_first(const sli_run *run)
 /* The first replica reads and writes weights. */
 static bool saves_weights(const sli_run *run)
 {
-    return run->options.save && run->replica.index == 0;
+    return run->options->save && run->replica.index == 0;
 }
 
 static sl_status report_left_out(void *context, const char *tensor, const char *reason)
 {
     const sli_run *run = context;
     return sli_report_checkpoint(run, &(sl_checkpoint_event){.kind = SL_WEIGHTS_LEFT_OUT,
-                                                             .path = run->options.init,
+                                                             .path = run->options->init,
                                                              .tensor = tensor,
                                                              .reason = reason});
 }
@@ -60,10 +59,10 @@ static sl_status report_left_out(void *context, const char *tensor, const char *
 /* This rank's model and optimizer. */
 static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *devices)
 {
-    const sl_train_options *options = &run->options;
+    const sl_train_options *options = run->options;
     bool resumes = run->from.found;
     sli_replica *replica = &run->replica;
-    SL_TRY(sli_replica_create(options, run->task, all, devices, !resumes, replica));
+    SL_TRY(sli_replica_create(run->plan, run->task, all, devices, !resumes, replica));
     if (resumes)
         SL_TRY(sli_resume_model(run));
     else if (replica->index == 0 && options->init && options->partial)
@@ -86,16 +85,16 @@ static void describe_run(sli_run *run)
 {
     const sl_pipe *pipe = run->replica.pipe;
     run->info = (sl_run_info){
-        .options = &run->options,
+        .options = run->options,
         .option_rows = {sl_plan_option_rows, sl_train_option_rows},
-        .ntokens = run->corpus ? run->options.model.ntokens : 0,
+        .ntokens = run->corpus ? run->options->model.ntokens : 0,
         .replica = run->replica.index,
         .replicas = run->replica.count,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
         .batches_per_epoch = run->batches_per_epoch,
         .peak_flops_per_s = run->peak_flops_per_s,
-        .oversubscribed = run->oversubscribed,
-        .one_stage = run->one_stage,
+        .oversubscribed = run->devices.oversubscribed,
+        .one_stage = run->plan->one_stage,
         .stages = run->stages,
         .stage_count = sl_pipe_stages(pipe),
         .ranks = run->replica.rank_stats,
@@ -125,30 +124,30 @@ static void describe_run(sli_run *run)
 /* Of all ranks, which measure at the same time: those of one host may share its cores. */
 static sl_status measure_peak(sli_run *run, sl_group *all, sl_device *const *devices)
 {
-    sli_layout own = sli_layout_of_rank(&run->options, all ? sl_group_rank(all) : 0);
+    sli_rank_plan own = sli_plan_rank(run->plan, all ? sl_group_rank(all) : 0);
     double *peak = &run->peak_flops_per_s;
-    if (!run->options.measure_peak)
+    if (!run->options->measure_peak)
         return SL_OK;
     if (all)
         SL_TRY(sl_group_barrier(all, NULL));
-    SL_TRY(sli_measure_peak(devices + own.first, own.count, run->options.precision, peak));
+    SL_TRY(sli_measure_peak(devices + own.first, own.count, run->options->precision, peak));
     return all ? sl_group_all_reduce(all, peak, 1, SL_F64, SL_REDUCE_SUM, NULL) : SL_OK;
 }
 
 static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
 {
-    const sl_save_options *options = &run->options.checkpoints;
+    const char *directory = run->options->checkpoints.directory;
     run->replica.all = all; /* for an error before there is a replica */
+    SL_TRY(sli_resume_report(run));
     SL_TRY(measure_peak(run, all, devices));
     SL_TRY(create_replica(run, all, devices));
     SL_TRY(sli_replica_gather_rank_stats(&run->replica));
     describe_run(run);
     run->at.best_loss = INFINITY;
-    if (options->resume)
-        SL_TRY(sli_resume_rest(run));
+    SL_TRY(sli_resume_rest(run));
     SL_TRY(sli_checkpoints_create(run, &run->checkpoints));
-    if (is_first(run) && options->directory)
-        run->last_step = sli_last_step_open(options->directory);
+    if (is_first(run) && directory)
+        run->last_step = sli_last_step_open(directory);
     return SL_OK;
 }
 
@@ -175,7 +174,7 @@ double sli_run_seconds(const sli_run *run)
 static sl_status check_finite(const sli_run *run, const char *what, double value,
                               const sl_step_info *step)
 {
-    if (isfinite(value) || run->options.allow_nan)
+    if (isfinite(value) || run->options->allow_nan)
         return SL_OK;
     if (isnan(value))
         value = NAN; /* its sign says nothing */
@@ -189,7 +188,7 @@ static sl_status check_finite(const sli_run *run, const char *what, double value
  * error. */
 static sl_status report_norm_or_wait(const sli_run *run, const sl_step_info *step)
 {
-    if (isfinite(step->grad_norm) || run->options.allow_nan)
+    if (isfinite(step->grad_norm) || run->options->allow_nan)
         return SL_OK;
     return is_first(run) ? check_finite(run, "gradient norm", step->grad_norm, step)
                          : sl_group_barrier(run->replica.all, NULL);
@@ -205,7 +204,7 @@ static double step_flops(const sli_run *run)
 
 static sl_status load_shard(sli_run *run, int shard)
 {
-    const int64_t count = run->options.batch_size;
+    const int64_t count = run->options->batch_size;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
                                 .epoch = run->at.epoch,
                                 .batch = run->at.batch,
@@ -213,7 +212,7 @@ static sl_status load_shard(sli_run *run, int shard)
                                 .first = shard * count,
                                 .count = count,
                                 .shuffled = run->shuffled_rows,
-                                .seed = run->options.seed};
+                                .seed = run->options->seed};
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
     return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
@@ -227,7 +226,7 @@ static sl_status train_shard(const sli_run *run, int shard, bool first_shard, do
     const sl_pipe_batch batch = {.input = run->input,
                                  .targets = run->targets,
                                  .step = (uint64_t)run->at.steps,
-                                 .first_sample = shard * run->options.batch_size,
+                                 .first_sample = shard * run->options->batch_size,
                                  .same_weights = !first_shard};
     sl_pipe_zero_grad(replica->pipe);
     return replica->ddp ? sl_ddp_train(replica->ddp, &batch, loss)
@@ -245,7 +244,7 @@ static double mean_of_shards(const double *losses, int shards)
 static sl_status train_shards(sli_run *run, sl_step_info *step)
 {
     const sli_replica *replica = &run->replica;
-    int shards = run->options.shards;
+    int shards = run->options->shards;
     int first = 0, count = 1;
     if (replica->ddp)
         sl_ddp_shards(replica->ddp, &first, &count);
@@ -282,18 +281,18 @@ static sl_status train_batch(sli_run *run)
         .batch = run->at.batch + 1,
         .batches_per_epoch = run->batches_per_epoch,
         .step = run->at.steps + 1,
-        .lr = sl_lr_at(&run->options.lr, run->at.steps, run->at.epoch),
+        .lr = sl_lr_at(&run->options->lr, run->at.steps, run->at.epoch),
     };
     SL_TRY(train_shards(run, &step));
     if (!run->replica.is_silent) {
         step.flops = step_flops(run);
-        step.tokens = run->options.shards * sl_tensor_count(run->targets);
+        step.tokens = run->options->shards * sl_tensor_count(run->targets);
     }
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
     double before = sli_clock_seconds();
     sl_status status =
-        sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
+        sl_pipe_optimizer_step(run->optimizer, step.lr, run->options->clip, &step.grad_norm);
     SL_TRY(report_norm_or_wait(run, &step));
     SL_TRY(status);
     SL_TRY(wait_for_devices(run->replica.pipe)); /* for the optimizer's and the step's time */
@@ -305,7 +304,7 @@ static sl_status train_batch(sli_run *run)
     sli_last_step_write(run->last_step, run->at.steps, &run->identity);
     sli_replica_update_memory(&run->replica);
     step.seconds = sli_clock_seconds() - start;
-    step.mfu = run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
+    step.mfu = run->options->measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
     sli_rank_times_add(run->stages, &step, &run->replica.rank_stats[run->replica.index * ranks],
                        ranks);
     SLI_CALL_REPORTERS(run, step, &step)
@@ -318,14 +317,14 @@ static sl_status train_batch(sli_run *run)
  * calls this, and all get the same status. */
 static sl_status save_weights(sli_run *run)
 {
-    const sl_save_options *options = &run->options.checkpoints;
+    const sl_save_options *options = &run->options->checkpoints;
     if (!saves_weights(run) || run->saved)
         return SL_OK;
     if (options->saving)
         options->saving(options->context, true);
     sl_status status =
-        sl_weights_save(run->replica.pipe, run->corpus ? &run->options.model : NULL,
-                        run->corpus ? sl_corpus_vocab(run->corpus) : NULL, run->options.save);
+        sl_weights_save(run->replica.pipe, run->corpus ? &run->options->model : NULL,
+                        run->corpus ? sl_corpus_vocab(run->corpus) : NULL, run->options->save);
     if (options->saving)
         options->saving(options->context, false);
     run->saved = status == SL_OK;
@@ -340,7 +339,7 @@ static sl_status save_best(sli_run *run)
     if (sli_error_save(&error, save_weights(run)) == SL_OK)
         return SL_OK;
     return sli_report_checkpoint(run, &(sl_checkpoint_event){.kind = SL_WEIGHTS_FAILED,
-                                                             .path = run->options.save,
+                                                             .path = run->options->save,
                                                              .step = run->at.best_step,
                                                              .reason = error.text});
 }
@@ -371,8 +370,8 @@ static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval
     sl_evaluation result;
     run->evaluating = (sl_evaluating_info){.split = sl_split_name(split), .epoch = eval->epoch};
     SL_TRY(sli_evaluate(&run->replica, run->task, split, run->batches[split],
-                        &(sl_evaluate_options){.batch_size = run->options.eval_batch_size,
-                                               .max_batches = run->options.eval_max_batches,
+                        &(sl_evaluate_options){.batch_size = run->options->eval_batch_size,
+                                               .max_batches = run->options->eval_max_batches,
                                                .progress = report_evaluating,
                                                .context = run},
                         check_stop, &result));
@@ -417,7 +416,7 @@ static sl_status validate(sli_run *run, sl_eval_info *eval)
         return SL_OK;
     run->at.best_loss = eval->loss;
     run->at.best_step = run->at.steps;
-    bool is_last = eval->ends_epoch && eval->epoch == run->options.epochs;
+    bool is_last = eval->ends_epoch && eval->epoch == run->options->epochs;
     if (!is_last) /* after the last epoch they are the current ones */
         SL_TRY(sli_best_keep(run->best, &run->replica));
     return save_best(run);
@@ -441,7 +440,7 @@ static sl_status validate_epoch(sli_run *run, double epoch_start)
  * and that of the next step, so a run that resumes before the next step has it to do. */
 static sl_status validate_within_epoch(sli_run *run, double epoch_start)
 {
-    int64_t every = run->options.eval_every;
+    int64_t every = run->options->eval_every;
     sl_eval_info eval = {.epoch = run->at.epoch + 1};
     if (every == 0 || run->at.batch == 0 || run->at.steps % every != 0 ||
         run->batches[SL_SPLIT_VALID] == 0)
@@ -456,7 +455,7 @@ static sl_status validate_within_epoch(sli_run *run, double epoch_start)
 
 static sl_status run_test(sli_run *run, sl_run_result *result)
 {
-    sl_eval_info eval = {.epoch = run->options.epochs};
+    sl_eval_info eval = {.epoch = run->options->epochs};
     bool has_data = run->batches[SL_SPLIT_TEST] > 0;
     SL_TRY(sli_checkpoints_before_test(run->checkpoints));
     if (run->at.best_step != run->at.steps)
@@ -501,7 +500,7 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
 {
     sli_error_copy unsaved, unsaved_state = {.status = SL_OK};
     int64_t saved_step = isfinite(run->at.best_loss) ? run->at.best_step : run->at.steps;
-    bool leaves_weights = !run->stopped || !run->options.checkpoints.directory;
+    bool leaves_weights = !run->stopped || !run->options->checkpoints.directory;
     if (!run->stopped)
         SL_TRY(sli_checkpoints_finish(run->checkpoints, &unsaved_state));
     else if (leaves_weights && saves_weights(run) && !run->saved && saved_step != run->at.steps)
@@ -520,7 +519,7 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
     }
     SL_TRY(sli_error_restore(&unsaved));
     SL_TRY(sli_error_restore(&unsaved_state));
-    bool saves = (leaves_weights && run->options.save) || run->options.checkpoints.directory;
+    bool saves = (leaves_weights && run->options->save) || run->options->checkpoints.directory;
     bool must_wait = saves && run->replica.all;
     return must_wait ? sl_group_barrier(run->replica.all, NULL) : SL_OK;
 }
@@ -529,26 +528,26 @@ static sl_status train_all(sli_run *run, sl_run_result *result)
 {
     *result = (sl_run_result){0};
     SLI_CALL_REPORTERS(run, started, &run->info)
-    while (run->at.epoch < run->options.epochs && !run->stopped)
+    while (run->at.epoch < run->options->epochs && !run->stopped)
         SL_TRY(train_epoch(run));
     if (!run->stopped)
         SL_TRY(run_test(run, result));
     return finish_run(run, result);
 }
 
-sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result)
+sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_run_result *result)
 {
     sl_device *devices[SL_MAX_STAGES] = {NULL};
     sli_error_copy error;
     sli_run run = *process;
     int rank = group ? sl_group_rank(group) : 0;
-    sli_layout own = sli_layout_of_rank(&run.options, rank);
+    sli_rank_plan own = sli_plan_rank(run.plan, rank);
     run.started = sli_clock_seconds();
     run.last_step = -1;
     if (rank > 0)
-        run.from = (sli_resume){.found = run.from.found};
+        run.from = (sli_resume){.asked = run.from.asked, .found = run.from.found};
     for (int r = 0; r < own.count; r++)
-        devices[own.first + r] = sl_device_list_get(run.devices, first + r);
+        devices[own.first + r] = sl_device_list_get(run.devices.list, first + r);
     sl_status status = set_up(&run, group, devices);
     if (status == SL_OK)
         status = train_all(&run, result);

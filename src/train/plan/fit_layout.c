@@ -1,8 +1,9 @@
 /* Another layout of a run that has lost processes: of those that fit, the one whose step is planned
- * to be the shortest. The plan counts operations; it times nothing. */
+ * to be the shortest. It counts operations, and times nothing. */
+#include "train/plan/plan.h"
+
 #include "core/error.h"
 #include "core/memory.h"
-#include "train/plan/layout.h"
 
 #include <stdlib.h>
 
@@ -21,40 +22,35 @@ static sl_status count_operations(const sl_module *model, sl_shape shape, sl_mod
 }
 
 /* The length of a shard's accumulation step, for modules that take so long on any rank. */
-static sl_status simulate_shard(const sl_train_options *options, const sl_module *model,
+static sl_status simulate_shard(const sl_plan *plan, const sl_module *model,
                                 const sl_module_profile *times, double *length)
 {
-    sl_schedule *table;
     const sl_module_profile *of_ranks[SL_MAX_STAGES];
-    int balance[SL_MAX_STAGES], stages;
+    int balance[SL_MAX_STAGES];
     for (int rank = 0; rank < SL_MAX_STAGES; rank++)
         of_ranks[rank] = times;
-    SL_TRY(sli_layout_table(options, sl_train_options_chunks(options), &table));
     const sl_partition_costs costs = {.modules = sl_module_child_count(model),
                                       .profiles = of_ranks,
-                                      .table = table};
-    sl_status status = sl_schedule_recompute(table, options->recompute);
-    if (status == SL_OK && options->balance_kind == SL_BALANCE_AUTO)
-        status = sl_partition_by_time(&costs, balance, length);
-    else if (status == SL_OK &&
-             (status = sli_layout_balance(options, model, balance, &stages)) == SL_OK)
-        status = sl_partition_simulate(&costs, balance, length);
-    sl_schedule_destroy(&table);
-    return status;
+                                      .table = plan->table};
+    if (plan->options.balance_kind == SL_BALANCE_AUTO)
+        return sl_partition_by_time(&costs, balance, length);
+    for (int s = 0; s < plan->stages; s++)
+        balance[s] = plan->stage[s].count;
+    return sl_partition_simulate(&costs, balance, length);
 }
 
 /* The replica with the most shards trains one after the other. */
-static sl_status plan_step(const sl_train_options *options, const sl_module *model, double *length)
+static sl_status plan_step(const sl_plan *plan, const sl_module *model, double *length)
 {
-    int replicas = options->replicas, micros = sli_layout_micros(options);
-    int shards = (sli_layout_shards(options) + replicas - 1) / replicas;
-    sl_shape shape = sl_shape_2d((options->batch_size + micros - 1) / micros, options->bptt);
+    int replicas = plan->options.replicas;
+    int shards = (plan->options.shards + replicas - 1) / replicas;
+    sl_shape shape = sl_shape_2d(plan->micro_rows, plan->options.bptt);
     sl_module_profile *times = calloc((size_t)sl_module_child_count(model), sizeof *times);
     if (!times)
         return sl_error(SL_ERR_MEMORY, "no memory to plan a layout");
     sl_status status = count_operations(model, shape, times);
     if (status == SL_OK)
-        status = simulate_shard(options, model, times, length);
+        status = simulate_shard(plan, model, times, length);
     free(times);
     *length *= shards;
     return status;
@@ -63,58 +59,57 @@ static sl_status plan_step(const sl_train_options *options, const sl_module *mod
 /* ---- The search --------------------------------------------------------------------------- */
 
 typedef struct layout_search {
+    sli_plan_inputs inputs; /* without processes */
     const sl_module *model;
-    int processes;
-    const sl_train_hosts *hosts;
-    sl_train_options best; /* of those found so far that fit; ranks == 0: none */
+    int processes, host_processes;
+    uint64_t host_bytes;
+    sli_found_layout best; /* of those found so far that fit; replicas == 0: none */
     double length;
-    sl_train_options smallest; /* of those that only do not fit the memory */
+    sli_found_layout smallest; /* of those that only do not fit the memory */
     int64_t smallest_bytes;    /* that a host needs for it; 0: there is none */
 } layout_search;
 
-/* The most that a host needs: each has consecutive ranks. */
-static sl_status plan_hosts(const sl_train_options *trial, const sl_module *model, int64_t *bytes)
+/* Whether each host has the memory for its ranks, which are consecutive. */
+static bool fits_hosts(layout_search *search, const sl_plan *plan, const sli_found_layout *trial)
 {
-    *bytes = 0;
-    for (int first = 0; first < trial->ranks; first += trial->local_ranks) {
-        sl_train_options of_host = *trial;
-        sl_host_plan plan;
-        if (first + of_host.local_ranks > trial->ranks)
-            of_host.local_ranks = trial->ranks - first;
-        SL_TRY(sl_plan_host(&of_host, model, first, &plan));
-        *bytes = plan.total_bytes > *bytes ? plan.total_bytes : *bytes;
+    int64_t bytes = 0;
+    if (search->host_bytes == 0 || plan->options.force)
+        return true;
+    for (int first = 0; first < plan->ranks; first += plan->ranks_here) {
+        sl_host_plan host;
+        int left = plan->ranks - first;
+        sli_plan_host(plan, first, left < plan->ranks_here ? left : plan->ranks_here, &host);
+        bytes = host.total_bytes > bytes ? host.total_bytes : bytes;
     }
-    return SL_OK;
-}
-
-static sl_status check_memory(layout_search *search, const sl_train_options *trial, bool *fits)
-{
-    int64_t bytes;
-    *fits = true;
-    if (search->hosts->bytes == 0 || trial->force)
-        return SL_OK;
-    SL_TRY(plan_hosts(trial, search->model, &bytes));
-    *fits = (uint64_t)bytes <= search->hosts->bytes;
-    if (!*fits && (search->smallest_bytes == 0 || bytes < search->smallest_bytes)) {
+    bool fits = (uint64_t)bytes <= search->host_bytes;
+    if (!fits && (search->smallest_bytes == 0 || bytes < search->smallest_bytes)) {
         search->smallest = *trial;
         search->smallest_bytes = bytes;
     }
-    return SL_OK;
+    return fits;
 }
 
-static sl_status try_layout(layout_search *search, const sl_train_options *trial)
+static sl_status try_layout(layout_search *search, const sli_found_layout *trial)
 {
-    bool fits;
+    int ranks = trial->replicas * trial->pipeline_ranks, host = search->host_processes;
+    const sl_train_launch launch = {.ranks = ranks,
+                                    .local_ranks = host > 0 && host < ranks ? host : ranks};
+    sli_plan_inputs inputs = search->inputs;
+    sl_plan *plan;
     double length = 0;
-    if (sli_layout_check(trial) != SL_OK)
+    inputs.launch = &launch;
+    inputs.found = trial;
+    if (sli_plan_layout(&inputs, &plan) != SL_OK)
         return SL_OK; /* there are fewer layers, or a table, a list … of another size */
-    SL_TRY(check_memory(search, trial, &fits));
-    if (!fits)
-        return SL_OK;
-    SL_TRY(plan_step(trial, search->model, &length));
-    bool has_more = trial->ranks > search->best.ranks;
-    if (search->best.ranks == 0 || length < search->length ||
-        (length == search->length && has_more)) {
+    sl_status status = sli_plan_cut(plan, search->model, NULL);
+    bool fits = status == SL_OK && fits_hosts(search, plan, trial);
+    if (fits)
+        status = plan_step(plan, search->model, &length);
+    sl_plan_destroy(&plan);
+    if (status != SL_OK || !fits)
+        return status;
+    int most = search->best.replicas * search->best.pipeline_ranks;
+    if (most == 0 || length < search->length || (length == search->length && ranks > most)) {
         search->length = length;
         search->best = *trial;
     }
@@ -122,20 +117,15 @@ static sl_status try_layout(layout_search *search, const sl_train_options *trial
 }
 
 /* Tries all layouts of at most so many replicas, and, with a pipeline, any longer one. */
-static sl_status try_layouts(layout_search *search, const sl_train_options *asked)
+static sl_status try_layouts(layout_search *search, sli_found_layout asked)
 {
-    int pipeline_ranks = sli_layout_pipeline_ranks(asked), processes = search->processes;
+    int pipeline_ranks = asked.pipeline_ranks, processes = search->processes;
     int least = pipeline_ranks < processes ? pipeline_ranks : processes,
         most = pipeline_ranks > 1 ? processes : 1;
-    int of_host = search->hosts->processes;
-    for (int replicas = 1; replicas <= asked->replicas; replicas++)
-        for (int count = least; count <= most && replicas * count <= processes; count++) {
-            sl_train_options trial = *asked;
-            trial.replicas = replicas;
+    sli_found_layout trial = asked;
+    for (trial.replicas = 1; trial.replicas <= asked.replicas; trial.replicas++)
+        for (int count = least; count <= most && trial.replicas * count <= processes; count++) {
             trial.pipeline_ranks = count;
-            trial.ranks = replicas * count;
-            trial.local_ranks = of_host > 0 && of_host < trial.ranks ? of_host : trial.ranks;
-            trial.zero &= replicas > 1;
             SL_TRY(try_layout(search, &trial));
         }
     return SL_OK;
@@ -143,7 +133,7 @@ static sl_status try_layouts(layout_search *search, const sl_train_options *aske
 
 static sl_status refuse_all(const layout_search *search)
 {
-    const sl_train_options *smallest = &search->smallest;
+    const sli_found_layout *smallest = &search->smallest;
     char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
     return sl_error(SL_ERR_MEMORY,
                     "no layout of at most %d process%s fits the memory: the smallest has %d "
@@ -152,38 +142,34 @@ static sl_status refuse_all(const layout_search *search)
                     smallest->replicas == 1 ? "" : "s", smallest->pipeline_ranks,
                     smallest->pipeline_ranks == 1 ? "" : "s",
                     sli_bytes_text(search->smallest_bytes, needed),
-                    sli_bytes_text((int64_t)search->hosts->bytes, usable));
+                    sli_bytes_text((int64_t)search->host_bytes, usable));
 }
 
-sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes,
-                              const sl_train_hosts *hosts)
+sl_status sli_plan_search(const sli_plan_inputs *inputs, const sl_module *model, int host_processes,
+                          uint64_t host_bytes, sli_found_layout *out)
 {
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(model);
-    static const sl_train_hosts unknown;
-    layout_search search = {.model = model,
-                            .processes = processes,
-                            .hosts = hosts ? hosts : &unknown,
-                            .best = {.ranks = 0}};
-    sl_train_options asked = *options;
-    bool is_fixed = options->balance_kind == SL_BALANCE_EXPLICIT || options->placement;
-    asked.pipeline_ranks = sli_layout_pipeline_ranks(options);
-    asked.replicas = sl_train_options_replicas(options);
-    asked.shards = sli_layout_shards(options);
-    asked.chunks = sl_train_options_chunks(options);
-    SL_TRY(try_layouts(&search, &asked));
-    if (search.best.ranks == 0 && is_fixed) {
-        asked.placement = NULL;
-        if (asked.balance_kind == SL_BALANCE_EXPLICIT)
-            asked.balance_kind = SL_BALANCE_AUTO;
-        SL_TRY(try_layouts(&search, &asked));
-    }
-    if (search.best.ranks == 0)
-        return search.smallest_bytes > 0 ? refuse_all(&search) : SL_OK;
-    options->replicas = search.best.replicas;
-    options->pipeline_ranks = search.best.pipeline_ranks;
-    options->zero = search.best.zero;
-    options->balance_kind = search.best.balance_kind;
-    options->placement = search.best.placement;
+    static const sl_train_launch threads;
+    const sl_train_options *options = inputs->options;
+    layout_search search = {.inputs = {options, &threads, inputs->kept, NULL},
+                            .model = model,
+                            .processes = inputs->launch->ranks > 0 ? inputs->launch->ranks : 1,
+                            .host_processes = host_processes,
+                            .host_bytes = host_bytes};
+    sl_plan *asked;
+    *out = (sli_found_layout){0};
+    SL_TRY(sli_plan_layout(&search.inputs, &asked));
+    sli_found_layout layout = {.replicas = asked->options.replicas,
+                               .pipeline_ranks = asked->options.pipeline_ranks,
+                               .shards = asked->options.shards,
+                               .chunks = asked->options.chunks};
+    sl_plan_destroy(&asked);
+    SL_TRY(try_layouts(&search, layout));
+    layout.drops_balance = options->balance_kind == SL_BALANCE_EXPLICIT;
+    layout.drops_placement = options->placement != NULL;
+    if (search.best.replicas == 0 && (layout.drops_balance || layout.drops_placement))
+        SL_TRY(try_layouts(&search, layout));
+    if (search.best.replicas == 0 && search.smallest_bytes > 0)
+        return refuse_all(&search);
+    *out = search.best;
     return SL_OK;
 }

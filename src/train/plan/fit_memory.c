@@ -1,8 +1,9 @@
 /* Refuses a run that does not fit into its host's memory, and says which changes would make it fit.
  */
+#include "train/plan/plan.h"
+
 #include "core/error.h"
 #include "core/memory.h"
-#include "train/plan/layout.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -25,9 +26,9 @@ static void add_text(text_list *to, const char *text)
 
 /* A run, and the memory that it is to fit into. */
 typedef struct run_demand {
-    const sl_train_options *options;
+    sli_plan_inputs inputs;
+    const sl_plan *plan;
     const sl_module *model;
-    int first_rank;
     uint64_t usable_bytes;
     text_list changes; /* each of which makes the run fit */
 } run_demand;
@@ -35,10 +36,16 @@ typedef struct run_demand {
 /* Whether a run may have these options, and fits with them. */
 static bool run_fits(const run_demand *demand, const sl_train_options *options)
 {
-    sl_host_plan plan;
-    return sl_train_options_check(options) == SL_OK &&
-           sl_plan_host(options, demand->model, demand->first_rank, &plan) == SL_OK &&
-           (uint64_t)plan.total_bytes <= demand->usable_bytes;
+    sli_plan_inputs inputs = demand->inputs;
+    sl_plan *plan;
+    inputs.options = options;
+    if (sli_train_options_check_values(options) != SL_OK ||
+        sli_plan_layout(&inputs, &plan) != SL_OK)
+        return false;
+    bool fits = sli_plan_cut(plan, demand->model, NULL) == SL_OK &&
+                (uint64_t)plan->host.total_bytes <= demand->usable_bytes;
+    sl_plan_destroy(&plan);
+    return fits;
 }
 
 /* Adds a change to those that make the run fit, if it does. */
@@ -56,7 +63,7 @@ try_change(run_demand *demand, const sl_train_options *changed, const char *form
 
 static void try_pipeline(run_demand *demand)
 {
-    const sl_train_options *given = demand->options;
+    const sl_train_options *given = demand->inputs.options;
     sl_train_options changed = *given;
     changed.recompute = SL_RECOMPUTE_ALWAYS;
     if (given->recompute != SL_RECOMPUTE_ALWAYS)
@@ -65,11 +72,11 @@ static void try_pipeline(run_demand *demand)
         changed = *given;
         changed.schedule = sl_schedule_names[i];
         changed.table = NULL;
-        if (strcmp(sl_train_options_schedule(given), changed.schedule) != 0)
+        if (strcmp(demand->plan->options.schedule, changed.schedule) != 0)
             try_change(demand, &changed, "the schedule %s", changed.schedule);
     }
     changed = *given;
-    changed.chunks = sl_train_options_chunks(given);
+    changed.chunks = demand->plan->options.chunks;
     while (changed.chunks <= changed.batch_size / 2 && !run_fits(demand, &changed))
         changed.chunks *= 2;
     try_change(demand, &changed, "%d chunks", changed.chunks);
@@ -78,21 +85,21 @@ static void try_pipeline(run_demand *demand)
 /* A run that resumes keeps its checkpoint's batch size. */
 static void try_replicas(run_demand *demand)
 {
-    const sl_train_options *given = demand->options;
+    const sl_train_options *given = demand->inputs.options;
     sl_train_options changed = *given;
     while (!changed.checkpoints.resume && changed.batch_size > 1 && !run_fits(demand, &changed))
         changed.batch_size /= 2;
     try_change(demand, &changed, "a batch size of %" PRId64, changed.batch_size);
     changed = *given;
     changed.zero = true;
-    if (!given->zero && sl_train_options_replicas(given) > 1)
+    if (!given->zero && demand->plan->options.replicas > 1)
         try_change(demand, &changed, "zero, which shards the optimizer's state");
-    if (given->ranks > 1)
+    if (demand->plan->processes)
         return;
     changed = *given;
     changed.devices = NULL; /* there must be one for each stage of each replica */
-    changed.pipeline_ranks = sli_layout_pipeline_ranks(given);
-    changed.replicas = sl_train_options_replicas(given);
+    changed.pipeline_ranks = demand->plan->options.pipeline_ranks;
+    changed.replicas = demand->plan->options.replicas;
     while (changed.replicas > 1 && !run_fits(demand, &changed))
         changed.replicas--;
     try_change(demand, &changed, "%d replica%s", changed.replicas,
@@ -101,7 +108,7 @@ static void try_replicas(run_demand *demand)
 
 static void try_copies(run_demand *demand)
 {
-    const sl_train_options *given = demand->options;
+    const sl_train_options *given = demand->inputs.options;
     sl_train_options changed = *given;
     changed.epochs = 1;
     if (given->epochs > 1 && given->eval_every == 0 && !given->checkpoints.resume)
@@ -136,25 +143,35 @@ static text_list list_uses(const sl_host_plan *plan)
     return list;
 }
 
-sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
-                               int first_rank, uint64_t usable_bytes)
+sl_status sli_plan_check_memory(const sli_plan_inputs *inputs, const sl_plan *plan,
+                                const sl_module *model, uint64_t usable_bytes)
 {
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(model);
-    run_demand demand = {options, model, first_rank, usable_bytes, {.used = 0}};
-    sl_host_plan plan;
+    run_demand demand = {*inputs, plan, model, usable_bytes, {.used = 0}};
+    const sl_host_plan *host = &plan->host;
     char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
-    SL_TRY(sl_plan_host(options, model, first_rank, &plan));
-    if ((uint64_t)plan.total_bytes <= usable_bytes)
+    if ((uint64_t)host->total_bytes <= usable_bytes)
         return SL_OK;
     try_pipeline(&demand);
     try_replicas(&demand);
     try_copies(&demand);
     bool can_fit = demand.changes.used > 0;
     return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
-                    sli_bytes_text(plan.total_bytes, needed), list_uses(&plan).text,
+                    sli_bytes_text(host->total_bytes, needed), list_uses(host).text,
                     sli_bytes_text((int64_t)usable_bytes, usable),
                     can_fit ? "It fits with one of: " : "", demand.changes.text,
                     can_fit ? ". force starts it anyway"
                             : "Make the model or the batch smaller, or set force");
+}
+
+sl_status sl_plan_check_memory(const sl_train_options *options, const sl_train_launch *launch,
+                               sl_module *model, uint64_t usable_bytes)
+{
+    static const sl_train_launch alone;
+    sl_plan *plan;
+    SLI_CHECK_NOT_NULL(model);
+    SL_TRY(sl_plan_create(options, launch, model, NULL, &plan));
+    const sli_plan_inputs inputs = {.options = options, .launch = launch ? launch : &alone};
+    sl_status status = sli_plan_check_memory(&inputs, plan, model, usable_bytes);
+    sl_plan_destroy(&plan);
+    return status;
 }

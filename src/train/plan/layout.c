@@ -1,23 +1,16 @@
-/* The layout of a run: its replicas and stages, the rank, the modules and the device of each stage.
- *
- * A run has R replicas of P pipeline ranks. Its ranks are R threads or processes, each a replica,
- * or more processes: two for each replica have P / 2 pipeline ranks each, and so on.
- *
- *     R = 2, P = 4      2 ranks                4 ranks                  8 ranks
- *     replica 0         rank 0: 0 1 2 3        rank 0: 0 1              rank 0: 0
- *                                              rank 1: 2 3              rank 1: 1   …
- *     replica 1         rank 1: 0 1 2 3        rank 2: 0 1   …          rank 4: 0   …
+/* The layout of a run: its replicas and stages, its ranks, and the device of each pipeline rank.
  *
  * The devices of a host are in the order of its ranks and their pipeline ranks. By default they are
  * cpu:0, cpu:1 and so on; `devices` may be
  *
  *     cpu:0,cpu:1,cpu:2,cpu:3      divided evenly: two ranks have cpu:0,cpu:1 and cpu:2,cpu:3
  *     cpu:0,cpu:1;cpu:2,cpu:3      the same, with a list for each rank */
-#include "train/plan/layout.h"
+#include "train/plan/plan.h"
 
-#include "parallel/schedule/table.h"
-
+#include "core/error.h"
 #include "device/device.h"
+#include "optim/optimizer.h"
+#include "parallel/schedule/table.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,138 +38,157 @@ static int count_devices(const char *list)
     return 1 + count_before(list, ',', ';');
 }
 
-int sl_train_options_replicas(const sl_train_options *options)
+/* ---- Deciding ----------------------------------------------------------------------------- */
+
+sli_layout_rule sli_plan_rule(const sl_train_options *options, const sl_train_launch *launch)
 {
-    return options->replicas > 0 ? options->replicas : count_lists(options->devices);
+    int processes = launch->ranks > 0 ? launch->ranks : 1;
+    bool is_given = options->replicas > 0 && !launch->replicas_open,
+         is_listed = count_lists(options->devices) > 1;
+    const int facts[] = {launch->ranks > 0  ? SLI_PROCESS_RANKS
+                         : launch->launched ? SLI_PROCESS_ALONE
+                                            : SLI_PROCESS_OWN,
+                         is_given    ? SLI_REPLICAS_GIVEN
+                         : is_listed ? SLI_REPLICAS_LISTED
+                                     : SLI_REPLICAS_OPEN,
+                         processes < launch->first_ranks};
+    return (sli_layout_rule)sli_case_find(sli_layout_cases, SLI_LAYOUT_CASES, facts);
 }
 
-const char *sl_train_options_schedule(const sl_train_options *options)
+static void decide_replicas(const sli_plan_inputs *inputs, sl_plan *plan)
 {
-    return options->schedule ? options->schedule : sl_schedule_names[0];
+    const sl_train_launch *launch = inputs->launch;
+    sl_train_options *options = &plan->options;
+    sli_layout_rule rule =
+        inputs->found ? SLI_LAYOUT_SEARCHED : sli_plan_rule(inputs->options, launch);
+    int lists = count_lists(options->devices), asked = options->replicas;
+    plan->by.replicas = asked > 0 || lists > 1 ? SL_BY_OPTIONS : SL_BY_DEFAULT;
+    options->replicas = asked > 0 ? asked : lists;
+    if (rule == SLI_LAYOUT_PROCESSES || rule == SLI_LAYOUT_ONE) {
+        options->replicas = rule == SLI_LAYOUT_ONE ? 1 : launch->ranks;
+        options->zero &= rule == SLI_LAYOUT_PROCESSES;
+        plan->by.replicas = SL_BY_LAUNCH;
+    } else if (inputs->found) {
+        options->replicas = inputs->found->replicas;
+        options->pipeline_ranks = inputs->found->pipeline_ranks;
+        options->zero &= options->replicas > 1;
+        plan->by.replicas = SL_BY_SEARCH;
+    }
 }
 
-int sl_train_options_chunks(const sl_train_options *options)
+static void count_ranks(const sli_plan_inputs *inputs, sl_plan *plan)
+{
+    const sl_train_launch *launch = inputs->launch;
+    int replicas = plan->options.replicas;
+    plan->processes = launch->ranks > 0;
+    plan->ranks = !plan->processes ? replicas
+                  : inputs->found  ? replicas * inputs->found->pipeline_ranks
+                                   : launch->ranks;
+    plan->ranks_per_replica = plan->ranks / replicas > 1 ? plan->ranks / replicas : 1;
+    plan->first_rank = plan->processes ? launch->rank - launch->local_rank : 0;
+    plan->ranks_here = launch->local_ranks > 0 ? launch->local_ranks : plan->ranks;
+}
+
+/* As many as the table has, the options say, or as `balance` or `devices` has. */
+static void count_pipeline_ranks(const sli_plan_inputs *inputs, sl_plan *plan)
+{
+    sl_train_options *options = &plan->options;
+    const char *devices = options->devices;
+    int virtual_stages = options->virtual_stages, own = 1; /* of each rank */
+    plan->by.pipeline_ranks = inputs->found ? SL_BY_SEARCH : SL_BY_OPTIONS;
+    if (options->table) {
+        options->pipeline_ranks = sl_schedule_ranks(options->table);
+    } else if (options->pipeline_ranks == 0 && options->balance_kind == SL_BALANCE_EXPLICIT) {
+        options->pipeline_ranks = (options->balance_count + virtual_stages - 1) / virtual_stages;
+    } else if (options->pipeline_ranks == 0) {
+        if (devices)
+            own = count_devices(devices) / (count_lists(devices) > 1 ? 1 : plan->ranks_here);
+        options->pipeline_ranks = plan->ranks_per_replica * (own > 0 ? own : 1);
+        plan->by.pipeline_ranks = devices                       ? SL_BY_OPTIONS
+                                  : plan->ranks_per_replica > 1 ? SL_BY_LAUNCH
+                                                                : SL_BY_DEFAULT;
+    }
+    plan->stages = options->pipeline_ranks * virtual_stages;
+    plan->pipeline_ranks_each = options->pipeline_ranks / plan->ranks_per_replica;
+}
+
+static void decide_stages(const sli_plan_inputs *inputs, sl_plan *plan)
+{
+    sl_train_options *options = &plan->options;
+    int own = sl_schedule_virtual_stages(options->schedule);
+    if (options->table)
+        options->virtual_stages =
+            sl_schedule_stages(options->table) / sl_schedule_ranks(options->table);
+    else if (options->virtual_stages <= 0)
+        options->virtual_stages = own > 0 ? own : 1;
+    plan->by.placement = options->placement ? SL_BY_OPTIONS : SL_BY_DEFAULT;
+    plan->by.balance = options->balance_kind == SL_BALANCE_EXPLICIT ? SL_BY_OPTIONS : SL_BY_DEFAULT;
+    if (inputs->found && inputs->found->drops_placement)
+        options->placement = NULL;
+    if (inputs->found && inputs->found->drops_balance)
+        options->balance_kind = SL_BALANCE_AUTO;
+    count_pipeline_ranks(inputs, plan);
+}
+
+/* The first of them that there is. */
+static int choose(int given, int kept, int found, int otherwise, sl_decider *by)
+{
+    *by = given > 0 ? SL_BY_OPTIONS : kept > 0 ? SL_BY_CHECKPOINT : SL_BY_DEFAULT;
+    return given > 0 ? given : kept > 0 ? kept : found > 0 ? found : otherwise;
+}
+
+static void decide_shards(const sli_plan_inputs *inputs, sl_plan *plan)
+{
+    sl_train_options *options = &plan->options;
+    const sl_train_launch *launch = inputs->launch;
+    bool grew = plan->by.replicas == SL_BY_LAUNCH && launch->first_ranks > options->replicas;
+    options->shards = choose(options->shards, inputs->kept ? inputs->kept->shards : 0,
+                             inputs->found ? inputs->found->shards : 0,
+                             grew ? launch->first_ranks : options->replicas, &plan->by.shards);
+    if (plan->by.shards == SL_BY_DEFAULT && grew)
+        plan->by.shards = SL_BY_LAUNCH;
+    if (plan->by.replicas == SL_BY_LAUNCH && options->replicas == 1)
+        options->nccl &= options->shards > 1;
+}
+
+/* The rows of a batch that is too small are one micro-batch each. */
+static void decide_chunks(const sli_plan_inputs *inputs, sl_plan *plan)
 {
     enum { MICROS_PER_RANK = 4 };
-    int pipeline_ranks = sli_layout_pipeline_ranks(options);
-    if (options->chunks > 0)
-        return options->chunks;
-    if (options->table)
-        return sl_schedule_micros(options->table);
-    int64_t rows = options->batch_size / sli_layout_accumulation_steps(options);
-    if (pipeline_ranks == 1 || rows < 1)
-        return 1;
-    return rows < MICROS_PER_RANK * pipeline_ranks ? (int)rows : MICROS_PER_RANK * pipeline_ranks;
+    sl_train_options *options = &plan->options;
+    int pipeline_ranks = options->pipeline_ranks, otherwise = 1;
+    if (options->accumulate <= 0)
+        options->accumulate = 1;
+    int64_t rows = options->batch_size / options->accumulate;
+    if (pipeline_ranks > 1 && rows >= 1)
+        otherwise =
+            rows < MICROS_PER_RANK * pipeline_ranks ? (int)rows : MICROS_PER_RANK * pipeline_ranks;
+    int given = options->chunks > 0 || !options->table ? options->chunks
+                                                       : sl_schedule_micros(options->table);
+    options->chunks =
+        choose(given, inputs->kept ? inputs->kept->chunks : 0,
+               inputs->found ? inputs->found->chunks : 0, otherwise, &plan->by.chunks);
+    rows = options->batch_size;
+    plan->micros = sl_micro_batches(rows, options->chunks * options->accumulate, NULL);
+    plan->micro_rows = (rows + plan->micros - 1) / plan->micros;
 }
 
-static int count_ranks(const sl_train_options *options)
+static void decide_rate(const sli_plan_inputs *inputs, sl_plan *plan)
 {
-    return options->ranks > 0 ? options->ranks : sl_train_options_replicas(options);
+    sl_train_options *options = &plan->options;
+    bool is_sgd = options->optimizer.kind == SL_OPTIMIZER_SGD;
+    plan->by.lr = SL_BY_OPTIONS;
+    options->optimizer = sli_optimizer_filled(&options->optimizer);
+    if (options->lr.lr != SL_LR_DEFAULT)
+        return;
+    plan->by.lr = inputs->kept ? SL_BY_CHECKPOINT : SL_BY_DEFAULT;
+    options->lr.lr = inputs->kept ? inputs->kept->lr : is_sgd ? 5.0 : 1e-3;
 }
 
-/* At least 1, also where they do not fit the replicas. */
-static int ranks_of_replica(const sl_train_options *options)
+sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank)
 {
-    int ranks = count_ranks(options) / sl_train_options_replicas(options);
-    return ranks > 1 ? ranks : 1;
-}
-
-int sli_layout_host_ranks(const sl_train_options *options)
-{
-    return options->local_ranks > 0 ? options->local_ranks : count_ranks(options);
-}
-
-int sli_layout_pipeline_ranks_of_rank(const sl_train_options *options)
-{
-    return sli_layout_pipeline_ranks(options) / ranks_of_replica(options);
-}
-
-sli_layout sli_layout_of_rank(const sl_train_options *options, int rank)
-{
-    int of_replica = ranks_of_replica(options), own = sli_layout_pipeline_ranks_of_rank(options),
-        index = rank % of_replica;
-    return (sli_layout){rank / of_replica, index, of_replica, index * own, own};
-}
-
-int sli_layout_shards(const sl_train_options *options)
-{
-    return options->shards > 0 ? options->shards : sl_train_options_replicas(options);
-}
-
-int sli_layout_accumulation_steps(const sl_train_options *options)
-{
-    return options->accumulate > 0 ? options->accumulate : 1;
-}
-
-int sli_layout_micros(const sl_train_options *options)
-{
-    return sl_train_options_chunks(options) * sli_layout_accumulation_steps(options);
-}
-
-static int virtual_stages(const sl_train_options *options)
-{
-    if (options->table)
-        return sl_schedule_stages(options->table) / sl_schedule_ranks(options->table);
-    int own = sl_schedule_virtual_stages(sl_train_options_schedule(options));
-    return options->virtual_stages > 0 ? options->virtual_stages : own > 0 ? own : 1;
-}
-
-int sli_layout_pipeline_ranks(const sl_train_options *options)
-{
-    if (options->table)
-        return sl_schedule_ranks(options->table);
-    if (options->pipeline_ranks > 0)
-        return options->pipeline_ranks;
-    if (options->balance_kind == SL_BALANCE_EXPLICIT)
-        return (options->balance_count + virtual_stages(options) - 1) / virtual_stages(options);
-    int own = 1; /* of each rank */
-    if (options->devices && count_lists(options->devices) > 1)
-        own = count_devices(options->devices);
-    else if (options->devices)
-        own = count_devices(options->devices) / sli_layout_host_ranks(options);
-    return ranks_of_replica(options) * (own > 0 ? own : 1);
-}
-
-int sli_layout_stages(const sl_train_options *options)
-{
-    return sli_layout_pipeline_ranks(options) * virtual_stages(options);
-}
-
-sl_status sli_layout_placement(const sl_train_options *options, int room[SL_MAX_STAGES],
-                               const int **out)
-{
-    *out = NULL;
-    if (!options->placement)
-        return SL_OK;
-    *out = room;
-    return sl_placement_parse(options->placement, sli_layout_pipeline_ranks(options),
-                              virtual_stages(options), room);
-}
-
-sl_status sli_layout_table(const sl_train_options *options, int micros, sl_schedule **out)
-{
-    int room[SL_MAX_STAGES];
-    sl_schedule_options wanted = {.ranks = sli_layout_pipeline_ranks(options),
-                                  .virtual_stages = virtual_stages(options),
-                                  .micros = micros};
-    if (options->table)
-        return sl_schedule_first_micros(options->table, micros, out);
-    SL_TRY(sli_layout_placement(options, room, &wanted.placement));
-    return sl_schedule_write(sl_train_options_schedule(options), &wanted, out);
-}
-
-sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
-                             int *stages)
-{
-    *stages = sli_layout_stages(options);
-    if (options->balance_kind != SL_BALANCE_EXPLICIT)
-        return sl_partition(model, *stages,
-                            options->balance_kind == SL_BALANCE_LAYERS && !options->task
-                                ? SL_PARTITION_LAYERS
-                                : SL_PARTITION_PARAMETERS,
-                            balance);
-    memmove(balance, options->balance, (size_t)*stages * sizeof *balance);
-    return SL_OK;
+    int own = plan->pipeline_ranks_each, index = rank % plan->ranks_per_replica;
+    return (sli_rank_plan){rank / plan->ranks_per_replica, index, index * own, own};
 }
 
 /* ---- Checking --------------------------------------------------------------------------- */
@@ -187,10 +199,9 @@ static const char *plural(int count)
 }
 
 /* Says how many processes fit. */
-static sl_status refuse_ranks(const sl_train_options *options)
+static sl_status refuse_ranks(const sl_plan *plan)
 {
-    int replicas = sl_train_options_replicas(options),
-        pipeline_ranks = sli_layout_pipeline_ranks(options);
+    int replicas = plan->options.replicas, pipeline_ranks = plan->options.pipeline_ranks;
     char fit[256] = "1";
     size_t used = 1;
     for (int each = 1; each <= pipeline_ranks && used < sizeof fit; each++)
@@ -199,25 +210,33 @@ static sl_status refuse_ranks(const sl_train_options *options)
                                      each < pipeline_ranks ? ", " : " or ", replicas * each);
     return sl_error(SL_ERR_INVALID,
                     "%d processes cannot be %d replica%s of %d pipeline rank%s: start %s",
-                    options->ranks, replicas, plural(replicas), pipeline_ranks,
-                    plural(pipeline_ranks), fit);
+                    plan->ranks, replicas, plural(replicas), pipeline_ranks, plural(pipeline_ranks),
+                    fit);
 }
 
-static sl_status check_ranks(const sl_train_options *options)
+static sl_status check_ranks(const sl_plan *plan)
 {
-    int replicas = sl_train_options_replicas(options), ranks = options->ranks,
-        local = options->local_ranks, shards = sli_layout_shards(options);
-    if (ranks > 0 && (ranks % replicas != 0 ||
-                      sli_layout_pipeline_ranks(options) % ranks_of_replica(options) != 0))
-        return refuse_ranks(options);
-    if (local < 0 || local > count_ranks(options))
-        return sl_error(SL_ERR_INVALID, "local_ranks must be from 1 to %d, got %d",
-                        count_ranks(options), local);
+    int replicas = plan->options.replicas, shards = plan->options.shards, ranks = plan->ranks,
+        here = plan->ranks_here;
+    if (ranks % replicas != 0 || plan->options.pipeline_ranks % plan->ranks_per_replica != 0)
+        return refuse_ranks(plan);
+    if (here < 0 || here > ranks)
+        return sl_error(SL_ERR_INVALID, "local_ranks must be from 1 to %d, got %d", ranks, here);
+    if (plan->first_rank < 0 || plan->first_rank + here > ranks)
+        return sl_error(SL_ERR_INVALID, "a host's %d ranks from %d on are not among %d", here,
+                        plan->first_rank, ranks);
     if (replicas > shards)
         return sl_error(SL_ERR_INVALID,
                         "%d replicas are too many: the training text has %d shard%s, and each "
                         "replica needs one",
                         replicas, shards, plural(shards));
+    if (plan->options.zero && replicas == 1)
+        return sl_error(SL_ERR_INVALID,
+                        "zero shards the optimizer's state over replicas, and there is only one");
+    /* A run that resumes has its checkpoint's shards. */
+    if (plan->options.nccl && shards == 1 && !plan->options.checkpoints.resume)
+        return sl_error(SL_ERR_INVALID,
+                        "nccl exchanges gradients of replicas, and there is only one");
     return SL_OK;
 }
 
@@ -243,30 +262,27 @@ static sl_status check_lists(const char *devices, const char *owners, int count,
     return SL_OK;
 }
 
-static sl_status check_devices(const sl_train_options *options)
+static sl_status check_devices(const sl_plan *plan)
 {
-    char *names, owners[32];
-    int count = sli_layout_host_ranks(options),
-        pipeline_ranks = sli_layout_pipeline_ranks_of_rank(options);
-    bool is_replica = ranks_of_replica(options) == 1;
-    if (!options->devices)
+    char owners[32];
+    const char *devices = plan->options.devices;
+    int count = plan->ranks_here, pipeline_ranks = plan->pipeline_ranks_each;
+    bool is_replica = plan->ranks_per_replica == 1;
+    if (!devices)
         return SL_OK;
     snprintf(owners, sizeof owners, "%d %s%s", count, is_replica ? "replica" : "process",
              count == 1   ? ""
              : is_replica ? "s"
                           : "es");
-    if (count_lists(options->devices) > 1)
-        SL_TRY(check_lists(options->devices, owners, count, pipeline_ranks));
-    else if (count_devices(options->devices) != count * pipeline_ranks)
+    if (count_lists(devices) > 1)
+        SL_TRY(check_lists(devices, owners, count, pipeline_ranks));
+    else if (count_devices(devices) != count * pipeline_ranks)
         return sl_error(SL_ERR_INVALID,
                         "each pipeline rank of each %s needs a device of its own: %s, %d rank%s, "
                         "devices \"%s\"",
                         is_replica ? "replica" : "process", owners, pipeline_ranks,
-                        plural(pipeline_ranks), options->devices);
-    SL_TRY(sli_layout_devices(options, &names));
-    sl_status status = sli_device_list_check(names);
-    free(names);
-    return status;
+                        plural(pipeline_ranks), devices);
+    return sli_device_list_check(plan->device_names);
 }
 
 static sl_status check_balance(const sl_train_options *options, int stages)
@@ -290,9 +306,10 @@ static sl_status check_balance(const sl_train_options *options, int stages)
     return SL_OK;
 }
 
-static sl_status check_stages(const sl_train_options *options)
+static sl_status check_stages(const sl_plan *plan)
 {
-    int stages = sli_layout_stages(options);
+    const sl_train_options *options = &plan->options;
+    int stages = plan->stages;
     if (stages > SL_MAX_STAGES)
         return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
                         stages);
@@ -305,62 +322,121 @@ static sl_status check_stages(const sl_train_options *options)
     return SL_OK;
 }
 
-/* Does the table have these chunks and this placement, and can a schedule be written for them? */
-static sl_status check_table(const sl_train_options *options)
+/* ---- The table and the devices ------------------------------------------------------------- */
+
+/* Of a whole accumulation step, as far as the batch has micro-batches. */
+static sl_status make_table(sl_plan *plan)
 {
-    sl_schedule *table;
-    const char *name = sl_train_options_schedule(options);
-    int room[SL_MAX_STAGES], chunks = sl_train_options_chunks(options);
-    const int *placement;
-    SL_TRY(sli_layout_placement(options, room, &placement));
-    if (options->table && sl_schedule_micros(options->table) < chunks)
-        return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d", name,
-                        sl_schedule_micros(options->table), chunks);
-    if (options->table)
-        return sli_schedule_check_placement(options->table, name, placement);
-    SL_TRY(sli_layout_table(options, chunks, &table));
-    sl_schedule_destroy(&table);
-    return SL_OK;
+    const sl_train_options *options = &plan->options;
+    int room[SL_MAX_STAGES], chunks = options->chunks;
+    sl_schedule_options wanted = {.ranks = options->pipeline_ranks,
+                                  .virtual_stages = options->virtual_stages,
+                                  .micros = chunks < plan->micros ? chunks : plan->micros};
+    if (options->placement) {
+        SL_TRY(sl_placement_parse(options->placement, wanted.ranks, wanted.virtual_stages, room));
+        wanted.placement = room;
+    }
+    if (!options->table) {
+        SL_TRY(sl_schedule_write(options->schedule, &wanted, &plan->table));
+    } else if (sl_schedule_micros(options->table) < chunks) {
+        return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d",
+                        options->schedule, sl_schedule_micros(options->table), chunks);
+    } else {
+        SL_TRY(sli_schedule_check_placement(options->table, options->schedule, wanted.placement));
+        SL_TRY(sl_schedule_first_micros(options->table, wanted.micros, &plan->table));
+    }
+    for (int s = 0; s < plan->stages; s++)
+        plan->stage[s].rank = sl_schedule_placement(plan->table)[s];
+    return sl_schedule_recompute(plan->table, options->recompute);
 }
 
-sl_status sli_layout_check(const sl_train_options *options)
-{
-    SL_TRY(check_stages(options));
-    SL_TRY(check_table(options));
-    SL_TRY(check_ranks(options));
-    return check_devices(options);
-}
-
-/* ---- Devices --------------------------------------------------------------------------- */
-
-/* "cpu:0,cpu:1,…" or "cpu,cpu,…" */
-static sl_status print_devices(const sl_train_options *options, bool shared, char **out)
+sl_status sli_plan_default_devices(const sl_plan *plan, bool shared, char **names)
 {
     enum { NAME_BYTES = 16 }; /* "cpu:65535," */
-    int count = sli_layout_host_ranks(options) * sli_layout_pipeline_ranks_of_rank(options);
+    int count = plan->ranks_here * plan->pipeline_ranks_each;
     size_t bytes = (size_t)count * NAME_BYTES + 1, used = 0;
-    *out = calloc(bytes, 1);
-    if (!*out)
+    *names = calloc(bytes, 1);
+    if (!*names)
         return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", count);
     for (int i = 0; i < count; i++)
-        used += (size_t)snprintf(*out + used, bytes - used, shared ? "%scpu" : "%scpu:%d",
+        used += (size_t)snprintf(*names + used, bytes - used, shared ? "%scpu" : "%scpu:%d",
                                  i ? "," : "", i);
     return SL_OK;
 }
 
-sl_status sli_layout_shared_devices(const sl_train_options *options, char **out)
+sl_status sli_plan_set_devices(sl_plan *plan, char *names)
 {
-    return print_devices(options, true, out);
+    int all = plan->options.replicas * plan->options.pipeline_ranks,
+        index = plan->first_rank * plan->pipeline_ranks_each;
+    free(plan->device_names);
+    plan->device_names = names;
+    free(plan->devices);
+    plan->devices = calloc((size_t)all, sizeof *plan->devices);
+    if (!plan->devices)
+        return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", all);
+    for (const char *name = names; *name && index < all; index++) {
+        int length = (int)strcspn(name, ",");
+        snprintf(plan->devices[index].name, sizeof plan->devices->name, "%.*s", length, name);
+        name += length;
+        name += strspn(name, ", ");
+    }
+    return SL_OK;
 }
 
-sl_status sli_layout_devices(const sl_train_options *options, char **out)
+static sl_status name_devices(sl_plan *plan)
 {
-    if (!options->devices)
-        return print_devices(options, false, out);
-    *out = strdup(options->devices);
-    if (!*out)
+    char *names;
+    plan->by.devices = plan->options.devices ? SL_BY_OPTIONS : SL_BY_DEFAULT;
+    if (!plan->options.devices) {
+        SL_TRY(sli_plan_default_devices(plan, false, &names));
+        return sli_plan_set_devices(plan, names);
+    }
+    names = strdup(plan->options.devices);
+    if (!names)
         return sl_error(SL_ERR_MEMORY, "no memory for the names of devices");
-    for (char *at = *out; *at; at++)
-        *at = *at == ';' ? ',' : *at;
-    return SL_OK;
+    for (char *separator = names; (separator = strchr(separator, ';'));)
+        *separator = ',';
+    return sli_plan_set_devices(plan, names);
+}
+
+/* ---- All -------------------------------------------------------------------------------- */
+
+static sl_status lay_out(const sli_plan_inputs *inputs, sl_plan *plan)
+{
+    if (!plan->options.schedule)
+        plan->options.schedule = sl_schedule_names[0];
+    decide_replicas(inputs, plan);
+    count_ranks(inputs, plan);
+    decide_stages(inputs, plan);
+    decide_shards(inputs, plan);
+    decide_chunks(inputs, plan);
+    decide_rate(inputs, plan);
+    SL_TRY(check_stages(plan));
+    SL_TRY(make_table(plan));
+    SL_TRY(check_ranks(plan));
+    SL_TRY(name_devices(plan));
+    return check_devices(plan);
+}
+
+sl_status sli_plan_layout(const sli_plan_inputs *inputs, sl_plan **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for a plan");
+    (*out)->options = *inputs->options;
+    sl_status status = lay_out(inputs, *out);
+    if (status != SL_OK)
+        sl_plan_destroy(out);
+    return status;
+}
+
+void sl_plan_destroy(sl_plan **plan)
+{
+    if (!plan || !*plan)
+        return;
+    sl_schedule_destroy(&(*plan)->table);
+    free((*plan)->device_names);
+    free((*plan)->devices);
+    free(*plan);
+    *plan = NULL;
 }

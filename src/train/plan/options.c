@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "optim/optimizer.h"
-#include "train/plan/layout.h"
+#include "train/plan/plan.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -551,25 +551,16 @@ static sl_status check_batches(const sl_train_options *options)
     return SL_OK;
 }
 
-double sl_train_options_lr(const sl_train_options *options)
+sl_status sli_train_options_check_values(const sl_train_options *options)
 {
-    if (options->lr.lr != SL_LR_DEFAULT)
-        return options->lr.lr;
-    return options->optimizer.kind == SL_OPTIMIZER_SGD ? 5.0 : 1e-3;
-}
-
-sl_status sl_train_options_check(const sl_train_options *options)
-{
-    SLI_CHECK_NOT_NULL(options);
     if (options->epochs == 0 && options->batch_size == 0 && options->model.nlayers == 0)
         return sl_error(SL_ERR_INVALID, "the options have neither epochs, batches nor layers: "
                                         "begin with sl_train_options_default");
     sl_train_options filled = *options;
-    filled.lr.lr = sl_train_options_lr(options);
-    for (const sl_option *row = sl_plan_option_rows; row->name; row++)
-        SL_TRY(sl_option_check(row, &filled));
-    for (const sl_option *row = sl_train_option_rows; row->name; row++)
-        SL_TRY(sl_option_check(row, &filled));
+    if (options->lr.lr == SL_LR_DEFAULT)
+        filled.lr.lr = 0;
+    for (int i = 0; sl_train_option_row(i); i++)
+        SL_TRY(sl_option_check(sl_train_option_row(i), &filled));
     if (options->task)
         SL_TRY(check_task(options->task));
     if (options->task && options->optimizer.kind == SL_OPTIMIZER_SGD &&
@@ -577,13 +568,13 @@ sl_status sl_train_options_check(const sl_train_options *options)
         return sl_error(SL_ERR_INVALID, "sgd has no default learning rate for a task: set lr.lr");
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
-    SL_TRY(sli_layout_check(options));
-    if (options->zero && sl_train_options_replicas(options) == 1)
-        return sl_error(SL_ERR_INVALID,
-                        "zero shards the optimizer's state over replicas, and there is only one");
-    /* A run that resumes has its checkpoint's shards. */
-    if (options->nccl && sli_layout_shards(options) == 1 && !options->checkpoints.resume)
-        return sl_error(SL_ERR_INVALID,
-                        "nccl exchanges gradients of replicas, and there is only one");
     return sli_optimizer_check(&options->optimizer);
+}
+
+sl_status sl_train_options_check(const sl_train_options *options)
+{
+    sl_plan *plan;
+    SL_TRY(sl_plan_create(options, NULL, NULL, NULL, &plan));
+    sl_plan_destroy(&plan);
+    return SL_OK;
 }

@@ -29,7 +29,7 @@ static sl_status check_input(const char *output, const char *input)
 /* A table that is a file, by its path. */
 static sl_status check_table(const char *output, const sl_train_options *options)
 {
-    const char *schedule = sl_train_options_schedule(options);
+    const char *schedule = options->schedule ? options->schedule : sl_schedule_names[0];
     return sl_schedule_has_name(schedule) ? SL_OK : check_input(output, schedule);
 }
 

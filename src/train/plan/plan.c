@@ -1,34 +1,17 @@
-/* What a run will need: a replica's stages and a host's ranks. */
+/* Where a run's model is cut, and what that takes: each stage's memory, and a host's. */
 #include "train/plan/plan.h"
+
 #include "core/error.h"
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"
 #include "device/device.h"
 #include "nn/module.h"
+#include "train/plan/profile.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- One replica ------------------------------------------------------------------------- */
-
-/* Where the replica is on several hosts, those of this one's devices have names. */
-static sl_status name_devices(const sl_train_options *options, int replica, sl_plan *out)
-{
-    char *devices, *rest;
-    SL_TRY(sli_layout_devices(options, &devices));
-    const char *name = strtok_r(devices, ",", &rest);
-    int pipeline_ranks = sli_layout_pipeline_ranks(options);
-    for (int skipped = replica * pipeline_ranks; skipped > 0; skipped--)
-        name = strtok_r(NULL, ",", &rest);
-    for (int rank = 0; rank < pipeline_ranks && name; rank++, name = strtok_r(NULL, ",", &rest))
-        for (int s = 0; s < out->stages; s++)
-            if (out->stage[s].rank == rank)
-                snprintf(out->stage[s].device, sizeof out->stage[s].device, "%s", name);
-    free(devices);
-    return SL_OK;
-}
 
 static sl_stage_plan *find_stage(sl_plan *plan, sl_module *module)
 {
@@ -39,28 +22,22 @@ static sl_stage_plan *find_stage(sl_plan *plan, sl_module *module)
     return stage;
 }
 
-typedef struct tie_plan {
-    const sl_train_options *options;
-    sl_plan *plan;
-} tie_plan;
-
 /* A tied parameter has no memory but its gradient, in the stage that uses it. Where that stage is
  * in another process than the owner's, it has a copy of the value as well, and the owner's process
  * a second gradient (parallel/pipe/tied.c). */
 static sl_status add_tied(sl_parameter *tied, void *arg)
 {
-    const tie_plan *of = arg;
-    sl_stage_plan *user = find_stage(of->plan, tied->module);
-    sl_stage_plan *owner = find_stage(of->plan, tied->tied_to->module);
-    int64_t bytes = sl_shape_count(sl_parameter_shape(tied)) * (int64_t)sizeof(float),
-            own = sli_layout_pipeline_ranks_of_rank(of->options);
+    sl_plan *plan = arg;
+    sl_stage_plan *user = find_stage(plan, tied->module);
+    sl_stage_plan *owner = find_stage(plan, tied->tied_to->module);
+    int64_t bytes = sl_shape_count(sl_parameter_shape(tied)) * (int64_t)sizeof(float);
     bool is_trained = sli_parameter_is_trained(tied);
     if (is_trained)
         user->gradient_bytes += bytes;
-    if (user->rank / own == owner->rank / own)
+    if (user->rank / plan->pipeline_ranks_each == owner->rank / plan->pipeline_ranks_each)
         return SL_OK;
     user->parameter_bytes += bytes;
-    if (of->options->precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
+    if (plan->options.precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
         user->parameter_bytes += bytes / 2;
     if (is_trained)
         owner->gradient_bytes += bytes;
@@ -70,8 +47,7 @@ static sl_status add_tied(sl_parameter *tied, void *arg)
 /* The sums of shards that a replica holds at most beside its gradients. */
 static int count_sums(const sl_train_options *options)
 {
-    int shards = sli_layout_shards(options), replicas = sl_train_options_replicas(options),
-        most = 0;
+    int shards = options->shards, replicas = options->replicas, most = 0;
     for (int r = 0; r < replicas; r++) {
         int height = sli_sum_tree_height(sli_sum_tree_first(shards, r, replicas),
                                          sli_sum_tree_first(shards, r + 1, replicas), shards);
@@ -85,7 +61,7 @@ static void plan_parameters(const sl_train_options *options, const sl_module *mo
                             sl_stage_plan *stage)
 {
     int64_t trained = 0, frozen = 0, buffers = 0, copies = 0;
-    int owners = options->zero ? sl_train_options_replicas(options) : 1;
+    int owners = options->zero ? options->replicas : 1;
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
         trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
@@ -104,56 +80,60 @@ static void plan_parameters(const sl_train_options *options, const sl_module *mo
     stage->best_bytes = keeps_best ? trained * (int64_t)sizeof(float) : 0;
 }
 
-static sl_status plan_stages(const sl_train_options *options, const sl_module *model, sl_plan *out)
+sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *balance)
 {
-    int balance[SL_MAX_STAGES], first = 0;
-    SL_TRY(sli_layout_balance(options, model, balance, &out->stages));
-    for (int s = 0; s < out->stages; s++) {
-        sl_stage_plan *stage = &out->stage[s];
-        stage->first = first;
-        stage->count = balance[s];
-        first += balance[s];
-        plan_parameters(options, model, stage);
-    }
+    const sl_train_options *options = &plan->options;
+    if (options->balance_kind != SL_BALANCE_EXPLICIT)
+        return sl_partition(model, plan->stages,
+                            options->balance_kind == SL_BALANCE_LAYERS && !options->task
+                                ? SL_PARTITION_LAYERS
+                                : SL_PARTITION_PARAMETERS,
+                            balance);
+    memcpy(balance, options->balance, (size_t)plan->stages * sizeof *balance);
     return SL_OK;
 }
 
-sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
-                         sl_plan *out)
+sl_status sli_plan_cut(sl_plan *plan, const sl_module *model, const int *balance)
 {
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(model);
+    int chosen[SL_MAX_STAGES], first = 0;
+    if (!balance)
+        SL_TRY(sli_plan_choose_cut(plan, model, chosen));
+    plan->total_parameters = sl_module_parameter_elements(model);
+    for (int s = 0; s < plan->stages; s++) {
+        sl_stage_plan *stage = &plan->stage[s];
+        *stage = (sl_stage_plan){.rank = stage->rank,
+                                 .first = first,
+                                 .count = balance ? balance[s] : chosen[s]};
+        first += stage->count;
+        plan_parameters(&plan->options, model, stage);
+    }
+    if (plan->options.task) /* its batches have shapes that nobody knows before */
+        return SL_OK;
+    SL_TRY(sli_module_for_each_tie(model, add_tied, plan));
+    SL_TRY(sli_plan_training_step(model, plan));
+    SL_TRY(sli_plan_evaluation(model, plan));
+    sli_plan_host(plan, plan->first_rank, plan->ranks_here, &plan->host);
+    return SL_OK;
+}
+
+sl_status sl_plan_create(const sl_train_options *options, const sl_train_launch *launch,
+                         sl_module *model, sl_module_profile *profiles, sl_plan **out)
+{
+    static const sl_train_launch alone;
     SLI_CHECK_NOT_NULL(out);
-    sl_schedule *schedule;
-    *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
-    SL_TRY(sli_layout_check(options));
-    if (options->batch_size < 1 || options->eval_batch_size < 1)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_plan_create: batch_size and eval_batch_size must be at least 1, got "
-                        "%" PRId64 " and %" PRId64,
-                        options->batch_size, options->eval_batch_size);
-    int replicas =
-        sli_layout_host_ranks(options) / sli_layout_of_rank(options, 0).ranks_per_replica;
-    if (replica < 0 || (replica > 0 && replica >= replicas))
-        return sl_error(SL_ERR_INVALID, "sl_plan_create: asked for replica %d of %d", replica,
-                        replicas);
-    SL_TRY(plan_stages(options, model, out));
-    int64_t rows = options->batch_size;
-    int micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
-    int step_micros = sl_train_options_chunks(options);
-    SL_TRY(sli_layout_table(options, step_micros < micros ? step_micros : micros, &schedule));
-    for (int s = 0; s < out->stages; s++)
-        out->stage[s].rank = sl_schedule_placement(schedule)[s];
-    sl_status status = name_devices(options, replica, out);
-    if (status == SL_OK)
-        status = sli_module_for_each_tie(model, add_tied, &(tie_plan){options, out});
-    if (status == SL_OK)
-        status = sl_schedule_recompute(schedule, options->recompute);
-    if (status == SL_OK)
-        status =
-            sli_plan_training_step(options, (rows + micros - 1) / micros, model, schedule, out);
-    sl_schedule_destroy(&schedule);
-    return status == SL_OK ? sli_plan_evaluation(options, model, out) : status;
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    SL_TRY(sli_train_options_check_values(options));
+    if (!launch || sli_plan_rule(options, launch) == SLI_LAYOUT_SEARCHED)
+        launch = &alone;
+    const sli_plan_inputs inputs = {.options = options, .launch = launch};
+    SL_TRY(sli_plan_layout(&inputs, out));
+    sl_status status = model ? sli_plan_cut(*out, model, NULL) : SL_OK;
+    if (status == SL_OK && model && profiles)
+        status = sli_plan_profile(*out, model, profiles);
+    if (status != SL_OK)
+        sl_plan_destroy(out);
+    return status;
 }
 
 /* ---- All ranks of a host -------------------------------------------------------------------- */
@@ -175,8 +155,8 @@ static void add_device(const sl_stage_plan *stage, bool keeps_best, sl_host_plan
 
 /* Adds what pipeline rank `rank` of a replica has in host memory. The first replica saves what is
  * the same on all, and each its shard of the optimizer's state. */
-static void add_pipeline_rank(const sl_train_options *options, const sl_plan *plan, int rank,
-                              bool on_host, bool is_first, bool keeps_best, sl_host_plan *out)
+static void add_pipeline_rank(const sl_plan *plan, int rank, bool on_host, bool is_first,
+                              bool keeps_best, sl_host_plan *out)
 {
     for (int s = 0; s < plan->stages; s++) {
         const sl_stage_plan *stage = &plan->stage[s];
@@ -184,40 +164,31 @@ static void add_pipeline_rank(const sl_train_options *options, const sl_plan *pl
             continue;
         if (on_host)
             add_device(stage, keeps_best, out);
-        if (!options->checkpoints.directory)
+        if (!plan->options.checkpoints.directory)
             continue;
         if (is_first)
             out->saved_bytes += stage->parameter_bytes + stage->best_bytes;
-        if (is_first || options->zero)
+        if (is_first || plan->options.zero)
             out->saved_bytes += stage->optimizer_bytes;
     }
 }
 
-sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int first_rank,
-                       sl_host_plan *out)
+/* The devices of all hosts have the same names. */
+void sli_plan_host(const sl_plan *plan, int first_rank, int ranks, sl_host_plan *out)
 {
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(model);
-    SLI_CHECK_NOT_NULL(out);
-    sl_plan plan;
-    int count = sli_layout_host_ranks(options), processes = options->ranks > 0 ? count : 1;
-    char *devices, *rest;
+    int processes = plan->processes ? ranks : 1;
+    const sl_device_plan *devices = plan->devices + plan->first_rank * plan->pipeline_ranks_each;
     *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
-    SL_TRY(sl_plan_create(options, model, 0, &plan));
-    SL_TRY(sli_layout_devices(options, &devices));
-    const char *device = strtok_r(devices, ", ", &rest);
-    for (int rank = first_rank; rank < first_rank + count; rank++) {
-        sli_layout of = sli_layout_of_rank(options, rank);
-        bool keeps_best = options->ranks > 0 || rank == first_rank; /* one copy a process */
-        for (int i = 0; i < of.count; i++, device = device ? strtok_r(NULL, ", ", &rest) : NULL) {
-            bool on_host = !device || sli_device_name_has_host_memory(device);
-            add_pipeline_rank(options, &plan, of.first + i, on_host, of.replica == 0, keeps_best,
-                              out);
+    for (int rank = first_rank; rank < first_rank + ranks; rank++) {
+        sli_rank_plan own = sli_plan_rank(plan, rank);
+        bool keeps_best = plan->processes || rank == first_rank; /* one copy a process */
+        for (int i = 0; i < own.count; i++) {
+            const char *device = devices[(rank - first_rank) * own.count + i].name;
+            bool on_host = !*device || sli_device_name_has_host_memory(device);
+            add_pipeline_rank(plan, own.first + i, on_host, own.replica == 0, keeps_best, out);
         }
     }
-    free(devices);
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
                        out->activation_bytes + out->best_bytes + out->saved_bytes +
                        out->process_bytes;
-    return SL_OK;
 }

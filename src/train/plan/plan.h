@@ -1,17 +1,84 @@
-/* The parts of a plan (sl_plan_create). */
+/* How a plan (sl_plan) is made. Layout, cut and memory are decided here and nowhere else:
+ *
+ *     cases.c       which checkpoint a run begins with, and what rule its layout follows
+ *     layout.c      replicas, stages, ranks, devices, chunks, shards, the table
+ *     fit_layout.c  the search for a layout where a job has lost processes
+ *     plan.c        where the model is cut, and what that takes in memory
+ *     measure.c     what is decided by time: the cut, and whether stages share cores
+ *     fit_memory.c  what is said of a run that does not fit its host */
 #ifndef SLI_TRAIN_PLAN_PLAN_H
 #define SLI_TRAIN_PLAN_PLAN_H
 
-#include "train/plan/layout.h"
+#include "sluice/app/train.h"
+#include "train/plan/cases.h"
 
-/* Sets each stage's activations and workspace in a training step with micro-batches of `rows` rows.
- * `schedule` is the step's table with its recomputations; the plan's stages have their modules. */
-sl_status sli_plan_training_step(const sl_train_options *options, int64_t rows,
-                                 const sl_module *model, const sl_schedule *schedule,
-                                 sl_plan *plan);
+/* What a run that resumes keeps of its checkpoint, where its options leave it open. */
+typedef struct sli_kept {
+    int shards, chunks; /* chunks 0: not known */
+    double lr;
+} sli_kept;
 
-/* Raises them to what an evaluation needs. */
-sl_status sli_plan_evaluation(const sl_train_options *options, const sl_module *model,
-                              sl_plan *plan);
+/* A layout that was searched. Shards and chunks are those of the one that was asked for, so that
+ * its numbers do not change. */
+typedef struct sli_found_layout {
+    int replicas, pipeline_ranks; /* replicas 0: no layout is valid */
+    int shards, chunks;
+    int drops_balance, drops_placement; /* the options', which fit no layout */
+} sli_found_layout;
+
+/* What a plan is made from. */
+typedef struct sli_plan_inputs {
+    const sl_train_options *options; /* with valid values (sli_train_options_check_values) */
+    const sl_train_launch *launch;
+    const sli_kept *kept;          /* NULL: the run begins anew */
+    const sli_found_layout *found; /* NULL: none was searched */
+} sli_plan_inputs;
+
+/* The rule that the run's layout follows. */
+sli_layout_rule sli_plan_rule(const sl_train_options *options, const sl_train_launch *launch);
+
+/* All of a plan but what follows from the model. */
+sl_status sli_plan_layout(const sli_plan_inputs *inputs, sl_plan **out);
+
+/* The number of modules of each stage, as the options say; SL_BALANCE_AUTO: by parameters. */
+sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *balance);
+
+/* Cuts the model by `balance` [stages], or, where that is NULL, as the options say; and plans the
+ * memory. The plan may be a shallow copy, for a cut that is tried. */
+sl_status sli_plan_cut(sl_plan *plan, const sl_module *model, const int *balance);
+
+/* What a rank of a run has: a replica, or some pipeline ranks of one. */
+typedef struct sli_rank_plan {
+    int replica, rank_in_replica;
+    int first, count; /* its pipeline ranks */
+} sli_rank_plan;
+
+sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank);
+
+/* What one host holds whose ranks are these. */
+void sli_plan_host(const sl_plan *plan, int first_rank, int ranks, sl_host_plan *out);
+
+/* The parts of sli_plan_cut (plan_activations.c): sets each stage's activations and workspace in a
+ * training step, and raises them to what an evaluation needs. */
+sl_status sli_plan_training_step(const sl_module *model, sl_plan *plan);
+sl_status sli_plan_evaluation(const sl_module *model, sl_plan *plan);
+
+/* The names of this host's devices where the options have none, malloc'ed: "cpu:0,cpu:1,…", or
+ * "cpu,cpu,…" for ranks that share the cores. The plan takes others with sli_plan_set_devices, also
+ * where that fails. */
+sl_status sli_plan_default_devices(const sl_plan *plan, bool shared, char **names);
+sl_status sli_plan_set_devices(sl_plan *plan, char *names);
+
+/* As sl_run_create says: at most so many processes on one host, which has so much memory (0: not
+ * checked). Errors: SL_ERR_MEMORY if only memory is too small. */
+sl_status sli_plan_search(const sli_plan_inputs *inputs, const sl_module *model, int host_processes,
+                          uint64_t host_bytes, sli_found_layout *out);
+
+/* Refuses a plan whose host needs more. */
+sl_status sli_plan_check_memory(const sli_plan_inputs *inputs, const sl_plan *plan,
+                                const sl_module *model, uint64_t usable_bytes);
+
+/* Refuses values that no layout allows (options.c). */
+sl_status sli_train_options_check_values(const sl_train_options *options);
 
 #endif

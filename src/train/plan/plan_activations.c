@@ -177,10 +177,11 @@ static void count_actions(const sl_schedule *schedule, stage_use *uses)
     }
 }
 
-sl_status sli_plan_training_step(const sl_train_options *options, int64_t rows,
-                                 const sl_module *model, const sl_schedule *schedule, sl_plan *plan)
+sl_status sli_plan_training_step(const sl_module *model, sl_plan *plan)
 {
-    sl_shape shape = sl_shape_2d(rows, options->bptt);
+    const sl_train_options *options = &plan->options;
+    const sl_schedule *schedule = plan->table;
+    sl_shape shape = sl_shape_2d(plan->micro_rows, options->bptt);
     micro_plan micros[SL_MAX_STAGES];
     stage_use counted[SL_MAX_STAGES], uses[SL_MAX_STAGES];
     for (int s = 0; s < plan->stages; s++) {
@@ -201,11 +202,11 @@ sl_status sli_plan_training_step(const sl_train_options *options, int64_t rows,
 
 /* An evaluation keeps nothing, but its batch may be larger: inputs that wait, and a module's input
  * and output. */
-sl_status sli_plan_evaluation(const sl_train_options *options, const sl_module *model,
-                              sl_plan *plan)
+sl_status sli_plan_evaluation(const sl_module *model, sl_plan *plan)
 {
+    const sl_train_options *options = &plan->options;
     int64_t rows = options->eval_batch_size;
-    int micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
+    int micros = sl_micro_batches(rows, options->chunks * options->accumulate, NULL);
     sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
     for (int s = 0; s < plan->stages; s++) {
         sl_stage_plan *stage = &plan->stage[s];

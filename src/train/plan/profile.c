@@ -7,7 +7,6 @@
 #include "device/device_base.h"
 #include "tensor/tensor.h"
 #include "train/loop/replica.h"
-#include "train/plan/layout.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,9 +15,8 @@
 /* The profile of a model on the devices of the first replica's ranks. */
 typedef struct model_profile {
     sli_profile_inputs of;
-    int64_t micro_rows; /* of the run's micro-batches */
-    int64_t rows;       /* that are profiled: at most a quarter of the batch's */
-    int micros, pipeline_ranks;
+    int64_t rows; /* that are profiled: at most a quarter of the batch's */
+    int pipeline_ranks;
     const sl_module_profile *times[SL_MAX_STAGES]; /* [pipeline_ranks][modules] */
     sl_module_profile *room;                       /* where they are */
 } model_profile;
@@ -36,24 +34,23 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
                                 sl_module_profile *out)
 {
     sl_tensor *input, *targets;
+    const sl_train_options *options = &profile->of.plan->options;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
-                                .batch_rows = sli_layout_shards(profile->of.options) *
-                                              profile->of.options->batch_size,
+                                .batch_rows = options->shards * options->batch_size,
                                 .count = profile->rows};
     sl_status status = sli_task_load(profile->of.task, &rows, device, device, &input, &targets);
     if (status == SL_OK)
-        status =
-            sl_profile_modules(&(sl_profile_options){.model = profile->of.model,
-                                                     .loss = profile->of.loss,
-                                                     .device = device,
-                                                     .input = input,
-                                                     .targets = targets,
-                                                     .precision = profile->of.options->precision},
-                               out);
+        status = sl_profile_modules(&(sl_profile_options){.model = profile->of.model,
+                                                          .loss = profile->of.loss,
+                                                          .device = device,
+                                                          .input = input,
+                                                          .targets = targets,
+                                                          .precision = options->precision},
+                                    out);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
     for (int i = 0; i < sl_module_child_count(profile->of.model) && status == SL_OK; i++)
-        scale_costs(&out[i], (double)profile->micro_rows / (double)profile->rows);
+        scale_costs(&out[i], (double)profile->of.plan->micro_rows / (double)profile->rows);
     return status;
 }
 
@@ -92,11 +89,11 @@ static void number_cores(const rank_cores *ranks, int count, int *out)
     }
 }
 
-sl_status sli_find_cores(const sl_train_options *options, const sl_device_list *devices,
-                         sl_group *all, int *cores)
+sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_group *all,
+                         int *cores)
 {
-    int pipeline_ranks = sli_layout_pipeline_ranks(options);
-    int of_process = all ? sli_layout_pipeline_ranks_of_rank(options) : pipeline_ranks;
+    int pipeline_ranks = plan->options.pipeline_ranks;
+    int of_process = all ? plan->pipeline_ranks_each : pipeline_ranks;
     rank_cores own[SL_MAX_STAGES];
     for (int i = 0; i < of_process; i++)
         own[i] = describe_cores(devices, i, all ? sl_group_rank(all) : 0);
@@ -157,75 +154,58 @@ static sl_status profile_pipeline_ranks(model_profile *profile)
 
 static sl_status open_profile(model_profile *profile)
 {
-    const sl_train_options *options = profile->of.options;
-    int64_t rows = options->batch_size;
-    profile->micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
-    profile->micro_rows = (rows + profile->micros - 1) / profile->micros;
-    profile->rows = profile->micro_rows < (rows + 3) / 4 ? profile->micro_rows : (rows + 3) / 4;
-    profile->pipeline_ranks = sli_layout_pipeline_ranks(options);
+    const sl_plan *plan = profile->of.plan;
+    int64_t most = (plan->options.batch_size + 3) / 4;
+    profile->rows = plan->micro_rows < most ? plan->micro_rows : most;
+    profile->pipeline_ranks = plan->options.pipeline_ranks;
     return profile_pipeline_ranks(profile);
 }
 
 /* ---- Cuts ----------------------------------------------------------------------- */
 
 /* Each module's times on the device of its stage. */
-static sl_status pick_times(const model_profile *profile, const int *balance,
-                            sl_module_profile *out)
+static void pick_times(const model_profile *profile, const int *balance, sl_module_profile *out)
 {
-    sl_schedule *table;
-    SL_TRY(sli_layout_table(profile->of.options, 1, &table));
-    for (int s = 0, i = 0; s < sli_layout_stages(profile->of.options); s++)
+    const sl_plan *plan = profile->of.plan;
+    for (int s = 0, i = 0; s < plan->stages; s++)
         for (int end = i + balance[s]; i < end; i++)
-            out[i] = profile->times[sl_schedule_placement(table)[s]][i];
-    sl_schedule_destroy(&table);
-    return SL_OK;
+            out[i] = profile->times[plan->stage[s].rank][i];
 }
 
 /* Whether the host has the memory for the run when it is cut so. */
 static bool cut_fits(void *context, const int *balance)
 {
     const model_profile *profile = context;
-    sl_train_options options = *profile->of.options;
-    sl_host_plan plan;
-    options.balance_kind = SL_BALANCE_EXPLICIT;
-    options.balance_count = sli_layout_stages(&options);
-    memcpy(options.balance, balance, (size_t)options.balance_count * sizeof *balance);
-    return options.force || options.task ||
-           (sl_plan_host(&options, profile->of.model, 0, &plan) == SL_OK &&
-            (uint64_t)plan.total_bytes <= sl_usable_memory());
+    sl_plan trial = *profile->of.plan;
+    return trial.options.force || trial.options.task ||
+           (sli_plan_cut(&trial, profile->of.model, balance) == SL_OK &&
+            (uint64_t)trial.host.total_bytes <= sl_usable_memory());
 }
 
 /* Cuts the model as the options say, and simulates the table of an accumulation step. By time it is
  * the cut that makes the table the shortest; where none fits, that by parameters. */
 static sl_status cut_model(model_profile *profile, int *balance, sli_step_times *times)
 {
-    sl_schedule *table;
-    bool by_time = profile->of.options->balance_kind == SL_BALANCE_AUTO;
-    int stages, steps = sli_layout_accumulation_steps(profile->of.options),
-                micros = (profile->micros + steps - 1) / steps;
+    const sl_plan *plan = profile->of.plan;
+    bool by_time = plan->options.balance_kind == SL_BALANCE_AUTO;
+    int micros = sl_schedule_micros(plan->table);
     times->one_stage = 0;
     for (int i = 0; i < sl_module_child_count(profile->of.model); i++)
         times->one_stage += micros * (profile->times[0][i].forward + profile->times[0][i].backward);
-    sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
-                                .profiles = profile->times,
-                                .links = profile->of.links,
-                                .cores = has_shared_cores(profile) ? profile->of.cores : NULL,
-                                .fits = cut_fits,
-                                .context = profile};
-    SL_TRY(sli_layout_table(profile->of.options, micros, &table));
-    sl_status status = sl_schedule_recompute(table, profile->of.options->recompute);
-    costs.table = table;
-    if (status == SL_OK && by_time)
-        status = sl_partition_by_time(&costs, balance, NULL);
-    if (status == SL_ERR_NOT_FOUND || (status == SL_OK && !by_time))
-        status = sli_layout_balance(profile->of.options, profile->of.model, balance, &stages);
-    if (status == SL_OK)
-        status = sl_partition_simulate(&costs, balance, &times->cut);
-    sl_schedule_destroy(&table);
-    return status;
+    const sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
+                                      .profiles = profile->times,
+                                      .table = plan->table,
+                                      .links = profile->of.links,
+                                      .cores = has_shared_cores(profile) ? profile->of.cores : NULL,
+                                      .fits = cut_fits,
+                                      .context = profile};
+    sl_status status = by_time ? sl_partition_by_time(&costs, balance, NULL) : SL_ERR_NOT_FOUND;
+    if (status == SL_ERR_NOT_FOUND)
+        status = sli_plan_choose_cut(plan, profile->of.model, balance);
+    return status == SL_OK ? sl_partition_simulate(&costs, balance, &times->cut) : status;
 }
 
-sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
+sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,
                             int *balance, sli_step_times *times)
 {
     model_profile profile = {.of = *inputs};
@@ -233,7 +213,7 @@ sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile 
     if (status == SL_OK)
         status = cut_model(&profile, balance, times);
     if (status == SL_OK && profiles)
-        status = pick_times(&profile, balance, profiles);
+        pick_times(&profile, balance, profiles);
     free(profile.room);
     return status;
 }
@@ -258,40 +238,34 @@ static sl_status measure_cost(sl_group *group, int first, int other, sl_link_cos
 }
 
 /* One link after the other, so that none slows another down. */
-static sl_status measure_costs(const sl_train_options *options, sl_group *all, sl_link_cost *links)
+static sl_status measure_costs(const sl_plan *plan, sl_group *all, sl_link_cost *links)
 {
-    int pipeline_ranks = sli_layout_pipeline_ranks(options),
-        of_process = sli_layout_pipeline_ranks_of_rank(options), rank = sl_group_rank(all);
+    int pipeline_ranks = plan->options.pipeline_ranks, rank = sl_group_rank(all);
     bool measured[SL_MAX_STAGES][SL_MAX_STAGES] = {{false}};
-    sl_schedule *table;
-    sl_status status = SL_OK;
-    SL_TRY(sli_layout_table(options, 1, &table));
-    const int *placement = sl_schedule_placement(table);
-    for (int s = 1; s < sli_layout_stages(options) && status == SL_OK; s++) {
-        int from = placement[s - 1], to = placement[s];
-        int first = from / of_process, other = to / of_process;
+    for (int s = 1; s < plan->stages; s++) {
+        int from = plan->stage[s - 1].rank, to = plan->stage[s].rank;
+        int first = from / plan->pipeline_ranks_each, other = to / plan->pipeline_ranks_each;
         bool is_known = first == other || measured[from][to];
         measured[from][to] = measured[to][from] = true;
         if (!is_known && (rank == first || rank == other)) {
-            status = measure_cost(all, first, other, &links[from * pipeline_ranks + to]);
+            SL_TRY(measure_cost(all, first, other, &links[from * pipeline_ranks + to]));
             links[to * pipeline_ranks + from] = links[from * pipeline_ranks + to];
         }
     }
-    sl_schedule_destroy(&table);
-    return status;
+    return SL_OK;
 }
 
-sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_link_cost **out)
+sl_status sli_measure_links(const sl_plan *plan, sl_group *all, sl_link_cost **out)
 {
     _Static_assert(sizeof **out == 2 * sizeof(double), "costs are summed as numbers");
-    int pipeline_ranks = sli_layout_pipeline_ranks(options);
+    int pipeline_ranks = plan->options.pipeline_ranks;
     *out = NULL;
-    if (sli_layout_pipeline_ranks_of_rank(options) == pipeline_ranks)
+    if (plan->ranks_per_replica == 1)
         return SL_OK;
     sl_link_cost *links = calloc((size_t)pipeline_ranks * (size_t)pipeline_ranks, sizeof *links);
     if (!links)
         return sl_error(SL_ERR_MEMORY, "no memory for the links of %d ranks", pipeline_ranks);
-    sl_status status = measure_costs(options, all, links);
+    sl_status status = measure_costs(plan, all, links);
     if (status == SL_OK)
         status = sl_group_all_reduce(all, links, 2 * pipeline_ranks * pipeline_ranks, SL_F64,
                                      SL_REDUCE_SUM, NULL);
@@ -327,35 +301,30 @@ static sl_status load_random_ids(void *context, const sl_train_rows *rows, sl_de
     return make_ids(*options, rows->count, target_device, 2, targets);
 }
 
-sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
-                           sl_module_profile *profiles, int *balance)
+sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *profiles)
 {
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(model);
-    SLI_CHECK_NOT_NULL(profiles);
-    SLI_CHECK_NOT_NULL(balance);
+    const sl_train_options *options = &plan->options;
     const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
-    int cores[SL_MAX_STAGES] = {0};
+    int cores[SL_MAX_STAGES] = {0}, balance[SL_MAX_STAGES];
     sli_step_times times;
-    char *names;
     sl_loss *loss = NULL;
-    sl_device_list *devices = NULL;
-    SL_TRY(sli_layout_check(options));
-    SL_TRY(sli_layout_devices(options, &names));
-    sl_status status = sl_device_list_create(names, &devices, NULL);
-    free(names);
-    if (status == SL_OK)
-        status = sli_find_cores(options, devices, NULL, cores);
+    sl_device_list *devices;
+    SL_TRY(sl_device_list_create(plan->device_names, &devices, NULL));
+    sl_status status = sli_find_cores(plan, devices, NULL, cores);
     if (status == SL_OK)
         status = sl_cross_entropy_create(&loss);
     if (status == SL_OK)
-        status = sli_train_profile(&(sli_profile_inputs){.options = options,
+        status = sli_profile_model(&(sli_profile_inputs){.plan = plan,
                                                          .task = &task,
                                                          .model = model,
                                                          .loss = loss,
                                                          .devices = devices,
                                                          .cores = cores},
                                    profiles, balance, &times);
+    if (status == SL_OK)
+        status = sli_plan_cut(plan, model, balance);
+    if (options->balance_kind == SL_BALANCE_AUTO)
+        plan->by.balance = SL_BY_PROFILE;
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
     return status;

@@ -1,13 +1,13 @@
-/* How fast a run's modules, links and devices are. */
+/* How fast a run's modules, links and devices are, and what follows from that for its plan. */
 #ifndef SLI_TRAIN_PLAN_PROFILE_H
 #define SLI_TRAIN_PLAN_PROFILE_H
 
-#include "sluice/app/train.h"
+#include "train/plan/plan.h"
 
 /* What a profile is made of. */
 typedef struct sli_profile_inputs {
-    const sl_train_options *options; /* checked */
-    const sl_train_task *task;       /* its first batch is used */
+    const sl_plan *plan;       /* without its cut */
+    const sl_train_task *task; /* its first batch is used */
     sl_module *model;
     sl_loss *loss;
     const sl_device_list *devices; /* of this process: first those of the first replica's ranks */
@@ -21,8 +21,9 @@ typedef struct sli_step_times {
     double one_stage; /* on the first rank's device alone, where nothing is recomputed */
 } sli_step_times;
 
-/* As sl_train_profile; and the times of a step. `profiles` may be NULL. */
-sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile *profiles,
+/* Times the modules (as sl_plan_create, into `profiles`, which may be NULL), and cuts the model: by
+ * these times where the options ask for that. Also the times of a step. */
+sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,
                             int *balance, sli_step_times *times);
 
 /* Where one stage on all cores takes clearly less than the faster of a step whose ranks split the
@@ -30,16 +31,33 @@ sl_status sli_train_profile(const sli_profile_inputs *inputs, sl_module_profile 
  * less than 0.05 s anyway, 0. */
 double sli_one_stage_ratio(double split, const sli_step_times *shared);
 
+/* The same for random tokens, on devices that are open for that long, into the plan. */
+sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *profiles);
+
 /* Measures the links between the processes of the first replica whose stages are neighbours.
  * Every rank of the run calls it and gets the same costs, [pipeline ranks][pipeline ranks], to be
  * freed; NULL where the replica has one process, and after an error. */
-sl_status sli_measure_links(const sl_train_options *options, sl_group *all, sl_link_cost **out);
+sl_status sli_measure_links(const sl_plan *plan, sl_group *all, sl_link_cost **out);
 
 /* Which of the first replica's ranks compute on the same cores, [pipeline ranks] as in
  * sl_partition_costs. `devices` are the process's, as in sli_profile_inputs. Where the replica has
  * several processes, every rank of the run, `all`, calls it; NULL: the replica has one. */
-sl_status sli_find_cores(const sl_train_options *options, const sl_device_list *devices,
-                         sl_group *all, int *cores);
+sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_group *all,
+                         int *cores);
+
+/* A process's devices. */
+typedef struct sli_open_devices {
+    sl_device_list *list;
+    bool oversubscribed; /* several use the same cores, though that was not found to be faster */
+    bool own_cores;      /* no other process of the run may use this one's */
+} sli_open_devices;
+
+/* Completes a plan with what depends on the model: the cut, what stages share the host's cores, and
+ * memory. What the options leave open is decided by time. `inputs` have no links and cores. Every
+ * rank of `group` (NULL: there is one process) calls it, and cuts as rank 0 does, since measured
+ * times are never the same. Errors: SL_ERR_MEMORY where the host has too little. (measure.c) */
+sl_status sli_plan_complete(const sli_plan_inputs *from, sli_profile_inputs inputs, sl_group *group,
+                            sl_plan *plan, sli_open_devices *devices);
 
 /* The sum of the best rates of large matrix products in this precision on devices [count], all at
  * the same time, in FLOP/s. Takes about 0.05 s. (peak.c) */

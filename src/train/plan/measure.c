@@ -1,0 +1,93 @@
+/* What is decided by time: where the model is cut, and whether stages share the host's cores. */
+#include "train/plan/profile.h"
+
+#include "device/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
+ * step is shorter then. `split` is the time of the split step. */
+static sl_status try_sharing(sli_profile_inputs inputs, double split, sl_plan *plan,
+                             sli_open_devices *devices, int *balance)
+{
+    sl_device_list *shared = NULL;
+    sli_step_times times;
+    int cut[SL_MAX_STAGES] = {0}, cores[SL_MAX_STAGES] = {0}; /* all on the same */
+    char *names;
+    SL_TRY(sli_plan_default_devices(plan, true, &names));
+    sl_status status = sli_device_list_create_range(names, 0, plan->options.pipeline_ranks,
+                                                    devices->own_cores, &shared, NULL);
+    inputs.devices = shared;
+    inputs.cores = cores;
+    if (status == SL_OK)
+        status = sli_profile_model(&inputs, NULL, cut, &times);
+    if (status == SL_OK)
+        plan->one_stage = sli_one_stage_ratio(split, &times);
+    if (status == SL_OK && times.cut < split) {
+        sl_device_list_destroy(&devices->list);
+        devices->list = shared;
+        memcpy(balance, cut, sizeof cut);
+        return sli_plan_set_devices(plan, names);
+    }
+    sl_device_list_destroy(&shared);
+    free(names);
+    return status;
+}
+
+/* Rank 0's cut, or none where nothing is decided by time. */
+static sl_status decide_by_time(sli_profile_inputs inputs, sl_group *group, sl_plan *plan,
+                                sli_open_devices *devices, int *balance)
+{
+    const sl_train_options *options = &plan->options;
+    bool may_share = !options->devices && options->pipeline_ranks > 1 && plan->ranks_here == 1 &&
+                     plan->ranks_per_replica == 1 && !devices->oversubscribed;
+    bool cuts = options->balance_kind == SL_BALANCE_AUTO && plan->stages > 1;
+    sl_link_cost *links = NULL;
+    int cores[SL_MAX_STAGES] = {0};
+    sli_step_times times = {0, 0};
+    sl_status status = SL_OK;
+    if (cuts || may_share)
+        SL_TRY(sli_find_cores(plan, devices->list, group, cores));
+    if (cuts && group)
+        SL_TRY(sli_measure_links(plan, group, &links));
+    inputs.links = links;
+    inputs.cores = cores;
+    if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
+        status = sli_profile_model(&inputs, NULL, balance, &times);
+    if (may_share && status == SL_OK)
+        status = try_sharing(inputs, times.cut, plan, devices, balance);
+    free(links);
+    if (status == SL_OK && cuts && group)
+        status = sl_group_broadcast(group, balance, SL_MAX_STAGES, SL_I32, 0, NULL);
+    if (may_share)
+        plan->by.devices = SL_BY_PROFILE;
+    if (cuts)
+        plan->by.balance = SL_BY_PROFILE;
+    return status;
+}
+
+static sl_status check_memory(const sli_plan_inputs *from, const sl_plan *plan,
+                              const sl_module *model)
+{
+    if (plan->options.force || plan->options.task)
+        return SL_OK;
+    return sli_plan_check_memory(from, plan, model, sl_usable_memory());
+}
+
+/* Memory is checked as soon as it is known where the model is cut. */
+sl_status sli_plan_complete(const sli_plan_inputs *from, sli_profile_inputs inputs, sl_group *group,
+                            sl_plan *plan, sli_open_devices *devices)
+{
+    int balance[SL_MAX_STAGES] = {0};
+    bool is_cut = plan->options.balance_kind != SL_BALANCE_AUTO;
+    SL_TRY(sli_plan_cut(plan, inputs.model, NULL));
+    if (is_cut)
+        SL_TRY(check_memory(from, plan, inputs.model));
+    inputs.plan = plan;
+    inputs.devices = devices->list;
+    SL_TRY(decide_by_time(inputs, group, plan, devices, balance));
+    if (plan->by.balance == SL_BY_PROFILE)
+        SL_TRY(sli_plan_cut(plan, inputs.model, balance));
+    return is_cut ? SL_OK : check_memory(from, plan, inputs.model);
+}
