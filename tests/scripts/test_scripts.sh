@@ -143,6 +143,8 @@ status=0
 mkdir -p "$scratch/pages/docs" "$scratch/pages/bench" "$scratch/pages/tests/report"
 cp -r "$source_dir/include" "$source_dir/src" "$scratch/pages"
 cp "$source_dir/docs/options.md" "$scratch/pages/docs"
+mkdir "$scratch/pages/scripts"
+cp "$source_dir/scripts/figures" "$scratch/pages/scripts"
 check_page() { # TEXT: README.md has it
     echo "$1" >"$scratch/pages/README.md"
     (
