@@ -88,10 +88,10 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
 sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *balance,
                                 double *seconds);
 
-/* Micro-batches of `rows` rows as torch.chunk(chunks) cuts them: all of ceil(rows / chunks) but the
- * last, which has the rest. Returns their number; writes their rows to sizes[chunks], which may be
+/* Micro-batches of `rows` rows as torch.chunk(most) cuts them: all of ceil(rows / most) but the
+ * last, which has the rest. Returns their number; writes their rows to sizes[most], which may be
  * NULL. */
-int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes);
+int sl_micro_batches(int64_t rows, int most, int64_t *sizes);
 
 /* ---- Pipe ------------------------------------------------------------------------------- */
 
@@ -106,12 +106,12 @@ typedef struct sl_pipe_options {
                                   ranks of the group may be NULL */
     const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
                                   modules and more where it can, else by PARAMETERS */
-    int chunks;                /* micro-batches of a whole batch, at most (sl_train_options has
-                                  those of an accumulation step); 0: accumulate * the table's
-                                  micro-batches (1 without a table) */
-    int accumulate;            /* gradient accumulation steps; each runs the table for chunks /
-                                  accumulate micro-batches (rounded up). The results do not change;
-                                  only one step's activations are held. 65,536 at most; 0: 1 */
+    int chunks;                /* micro-batches of an accumulation step, which runs the table once;
+                                  0: as many as the table has (1 without a table) */
+    int accumulate;            /* gradient accumulation steps of a batch, which is cut into chunks *
+                                  accumulate micro-batches at most. The results are those of as many
+                                  chunks in one step; only one step's activations are held. 65,536
+                                  at most; 0: 1 */
     sl_recompute recompute;    /* zero value: except_last */
     /* The order of computation: a table, else what the writer writes, else the schedule of that
      * name (sl_schedule_names; NULL: the first). */

@@ -144,7 +144,7 @@ static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t
         .stages = one->stages,
         .devices = out->devices,
         .balance = balance,
-        .chunks = one->chunks,
+        .chunks = group ? one->chunks : one->chunks * one->accumulate,
         .accumulate = group ? one->accumulate : 1,
         .recompute = one->recompute,
         .schedule = one->schedule,

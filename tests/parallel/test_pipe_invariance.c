@@ -227,7 +227,7 @@ static result train(const recipe *r, const data *d, sl_pipe_options options, int
                     int threads)
 {
     result got;
-    options.chunks = r->chunks;
+    options.chunks = r->chunks / (options.accumulate ? options.accumulate : 1);
     options.seed = r->seed;
     options.precision = r->precision;
     test_pipe piped = open_pipe(build_model(r), build_loss(r), options, devices, threads);
@@ -331,6 +331,8 @@ static void check_pipe(unsigned *state, const recipe *r, const data *d, sl_pipe_
     draw_balance(state, modules, options.stages, balance);
     options.balance = balance;
     options.accumulate = test_draw(state, 0, 4);
+    if (options.accumulate && r->chunks % options.accumulate)
+        options.accumulate = r->chunks;
     int devices = test_draw(state, 1, options.stages / options.virtual_stages);
     int threads = test_draw(state, 1, 3);
     result got = train(r, d, options, devices, threads);

@@ -414,7 +414,7 @@ static sl_status check_plan(plan *p)
     sl_group *alone;
     sl_pipe_options one = {.stages = 1,
                            .recompute = SL_RECOMPUTE_NEVER,
-                           .chunks = p->options.chunks,
+                           .chunks = p->options.chunks * p->options.accumulate,
                            .seed = p->options.seed,
                            .precision = p->options.precision};
     check_ok(sl_group_create_local(1, NULL, &alone));

@@ -3,11 +3,11 @@
 
 #include "sluice/pipe.h"
 
-int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes)
+int sl_micro_batches(int64_t rows, int most, int64_t *sizes)
 {
-    if (rows < 1 || chunks < 1)
+    if (rows < 1 || most < 1)
         return 0;
-    int64_t size = rows / chunks + (rows % chunks != 0);
+    int64_t size = rows / most + (rows % most != 0);
     int count = 0;
     for (int64_t left = rows; left > 0; left -= size, count++)
         if (sizes)

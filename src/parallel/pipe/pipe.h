@@ -16,8 +16,8 @@ typedef struct sli_rank_call {
 struct sl_pipe {
     sl_module *model;
     sl_loss *loss;    /* NULL: forward only */
-    int batch_micros; /* most micro-batches of a batch: the options' `chunks` */
-    int step_micros;  /* most of an accumulation step, which runs a table once */
+    int batch_micros; /* most micro-batches of a batch */
+    int chunks;       /* most of an accumulation step, which runs a table once */
     sl_recompute recompute;
     sl_precision precision;
     uint64_t seed;
@@ -29,9 +29,8 @@ struct sl_pipe {
     const char *schedule;
     sl_schedule_writer writer; /* NULL: the library's, of `schedule` */
     const void *writer_context;
-    sl_schedule
-        *order;    /* of computation, for `step_micros` micro-batches: says where the stages are */
-    bool is_given; /* `order` is the caller's table: fewer micro-batches are those of it */
+    sl_schedule *order; /* of computation, for `chunks` micro-batches: says where the stages are */
+    bool is_given;      /* `order` is the caller's table: fewer micro-batches are those of it */
 
     int stage_count, rank_count;
     sli_pipe_group *group; /* NULL: all ranks are in this process */
@@ -47,7 +46,7 @@ struct sl_pipe {
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 
-    /* Tables of each kind by number of micro-batches (1 … step_micros, at [number - 1]): made when
+    /* Tables of each kind by number of micro-batches (1 … chunks, at [number - 1]): made when
      * first needed. */
     sli_table *tables[SLI_TABLE_KINDS];
 

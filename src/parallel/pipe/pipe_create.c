@@ -88,7 +88,7 @@ static sl_status check_options(const sl_pipe_options *options)
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
     size_t stages = (size_t)pipe->stage_count, micros = (size_t)pipe->batch_micros;
-    size_t ranks = (size_t)pipe->rank_count, step_micros = (size_t)pipe->step_micros;
+    size_t ranks = (size_t)pipe->rank_count, chunks = (size_t)pipe->chunks;
     pipe->stages = calloc(stages, sizeof *pipe->stages);
     pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
     pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
@@ -99,12 +99,12 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
                     pipe->device_locks && pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
-        pipe->tables[kind] = calloc(step_micros, sizeof *pipe->tables[kind]);
+        pipe->tables[kind] = calloc(chunks, sizeof *pipe->tables[kind]);
         complete = pipe->tables[kind];
     }
     for (size_t stage = 0; complete && stage < stages; stage++) {
         sli_stage *each = &pipe->stages[stage];
-        each->records = calloc(step_micros, sizeof *each->records);
+        each->records = calloc(chunks, sizeof *each->records);
         complete = each->records;
     }
     if (!complete)
@@ -119,11 +119,11 @@ static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
 {
     pipe->is_given = options->table;
     if (pipe->is_given) {
-        SL_TRY(sli_pipe_check_table(pipe, options->table, options->placement, pipe->step_micros));
-        SL_TRY(sl_schedule_first_micros(options->table, pipe->step_micros, &pipe->order));
+        SL_TRY(sli_pipe_check_table(pipe, options->table, options->placement, pipe->chunks));
+        SL_TRY(sl_schedule_first_micros(options->table, pipe->chunks, &pipe->order));
         SL_TRY(sli_schedule_renumber(pipe->order));
     } else {
-        SL_TRY(sli_pipe_write_order(pipe, options->placement, pipe->step_micros, &pipe->order));
+        SL_TRY(sli_pipe_write_order(pipe, options->placement, pipe->chunks, &pipe->order));
     }
     return sl_schedule_validate(pipe->order);
 }
@@ -224,7 +224,7 @@ static sl_status connect(sl_pipe *pipe, const sli_stage *from, const sli_stage *
 {
     bool crosses = from->group_rank != to->group_rank && (from->is_here || to->is_here);
     sli_channel_options options = {.to = to->device,
-                                   .micros = pipe->step_micros,
+                                   .micros = pipe->chunks,
                                    .spins = spins,
                                    .failure = &pipe->failure};
     if (crosses) {
@@ -357,14 +357,13 @@ static sl_status build_pipe(sl_pipe *pipe)
 static sl_status count_micros(sl_pipe *pipe, const sl_pipe_options *options)
 {
     int steps = options->accumulate ? options->accumulate : 1;
-    pipe->step_micros = options->table ? sl_schedule_micros(options->table) : 1;
-    if (options->chunks)
-        pipe->step_micros = options->chunks / steps + (options->chunks % steps != 0);
-    pipe->batch_micros = options->chunks;
-    if (!options->chunks && __builtin_mul_overflow(pipe->step_micros, steps, &pipe->batch_micros))
+    pipe->chunks = options->chunks  ? options->chunks
+                   : options->table ? sl_schedule_micros(options->table)
+                                    : 1;
+    if (__builtin_mul_overflow(pipe->chunks, steps, &pipe->batch_micros))
         return sl_error(SL_ERR_INVALID,
                         "sl_pipe_create: %d micro-batches times accumulate %d are too many",
-                        pipe->step_micros, steps);
+                        pipe->chunks, steps);
     return SL_OK;
 }
 
@@ -429,7 +428,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
     for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)
-        sli_tables_destroy(dead->tables[kind], dead->step_micros);
+        sli_tables_destroy(dead->tables[kind], dead->chunks);
     sl_schedule_destroy(&dead->order);
     sli_failure_destroy(&dead->failure);
     free(dead->stages);

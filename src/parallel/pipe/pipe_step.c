@@ -324,11 +324,11 @@ static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batc
     if (status == SL_OK)
         status = convert_all_parameters(pipe, step);
     do {
-        bool is_last = micros - first <= pipe->step_micros;
+        bool is_last = micros - first <= pipe->chunks;
         step->observers = is_last ? observers : NULL;
-        status = run_accumulation_step(pipe, step, first,
-                                       is_last ? micros - first : pipe->step_micros, status);
-        first += pipe->step_micros;
+        status = run_accumulation_step(pipe, step, first, is_last ? micros - first : pipe->chunks,
+                                       status);
+        first += pipe->chunks;
     } while (status == SL_OK && first < micros);
     return status;
 }

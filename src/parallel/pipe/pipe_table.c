@@ -46,7 +46,7 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
 /* The order of computation for `micros` micro-batches. */
 static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
 {
-    if (pipe->is_given || micros == pipe->step_micros)
+    if (pipe->is_given || micros == pipe->chunks)
         return sl_schedule_first_micros(pipe->order, micros, out);
     return sli_pipe_write_order(pipe, sl_schedule_placement(pipe->order), micros, out);
 }

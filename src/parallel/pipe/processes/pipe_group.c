@@ -244,7 +244,7 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
         {"number of stages", pipe->stage_count},
         {"number of pipeline ranks", pipe->rank_count},
         {"number of micro-batches of a batch", pipe->batch_micros},
-        {"number of micro-batches of an accumulation step", pipe->step_micros},
+        {"number of micro-batches of an accumulation step", pipe->chunks},
         {"recompute mode", pipe->recompute},
         {"precision", pipe->precision},
         {"seed", (int64_t)pipe->seed},
