@@ -1,10 +1,9 @@
 /* Included before every file that clang-tidy reads (.clang-tidy), and by no compiler: tells the
- * static analyzer that these functions return their first argument, which it cannot see in their
- * callers. */
+ * static analyzer what these functions return, which it cannot see in their callers. */
 #ifndef SLI_CORE_ANALYZER_H
 #define SLI_CORE_ANALYZER_H
 
-#include "../../include/sluice/status.h"
+#include "error.h"
 
 #define sl_error(status, ...) ((void)sl_error(status, __VA_ARGS__), (status))
 #define sl_error_context(status, ...)                                                              \
@@ -13,5 +12,6 @@
         (void)sl_error_context(sl_context_status_, __VA_ARGS__);                                   \
         sl_context_status_;                                                                        \
     })
+#define sli_no_memory(...) ((void)sli_no_memory(__VA_ARGS__), SL_ERR_MEMORY)
 
 #endif

@@ -1,4 +1,5 @@
 #include "core/checksum.h"
+#include "core/error.h"
 
 #include <stdio.h>
 #define XXH_STATIC_LINKING_ONLY /* XXH3_state_t in full */
@@ -13,7 +14,7 @@ sl_status sli_checksum_create(sli_checksum **out)
 {
     *out = (sli_checksum *)XXH3_createState();
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for a checksum");
+        return sli_no_memory(NULL, "a checksum");
     XXH3_128bits_reset(&(*out)->state);
     return SL_OK;
 }

@@ -78,7 +78,7 @@ sl_status sli_claim_create(const char *path, sli_claim **out)
 {
     sli_claim *claim = *out = calloc(1, sizeof *claim);
     if (!claim)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory to claim it", path);
+        return sli_no_memory(path, "a claim");
     claim->directory = claim->descriptor = -1;
     sl_status status = open_claim(claim, path);
     if (status != SL_OK)

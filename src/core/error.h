@@ -39,6 +39,14 @@ sl_status sli_error_add_lines(sl_status status, const char *lines);
  */
 sl_status sli_io_error(const char *path, const char *what);
 
+/* SL_ERR_MEMORY: "WHO: no memory for WHAT", where `what` and its arguments are printf's. `who`: the
+ * function or the file; NULL: a caller says it. */
+sl_status sli_no_memory(const char *who, const char *what, ...)
+#ifdef __GNUC__
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
 /* For public functions: refuses a required pointer that is NULL, with a sentence that names it. */
 #define SLI_CHECK_NOT_NULL(pointer)                                                                \
     do {                                                                                           \

@@ -27,7 +27,7 @@ static bool is_same(const struct stat *a, const struct stat *b)
 
 static sl_status no_memory(const char *path)
 {
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
+    return sli_no_memory(path, "a path");
 }
 
 sl_status sli_path_join(const char *directory, const char *name, char **out)
@@ -211,7 +211,7 @@ sl_status sli_file_read(const char *path, uint64_t max_bytes, char **data, size_
                           "%s: it has %" PRIu64 " bytes, more than the %" PRIu64 " allowed", path,
                           size, max_bytes);
     else if (!(*data = malloc(size + 1)))
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its %" PRIu64 " bytes", path, size);
+        status = sli_no_memory(path, "its %" PRIu64 " bytes", size);
     else
         status = sli_file_read_at(path, descriptor, 0, *data, size);
     close(descriptor);

@@ -1,4 +1,5 @@
 #include "core/json.h"
+#include "core/error.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -145,7 +146,7 @@ static sl_status decode_value(const sli_json *json, sli_json_value value, json_t
     if (*out)
         return SL_OK;
     if (json_error_code(&error) == json_error_out_of_memory)
-        return sl_error(SL_ERR_MEMORY, "no memory for the JSON of %s", json->what);
+        return sli_no_memory(NULL, "the JSON of %s", json->what);
     return refuse_text(json, value.begin + error.position - (error.position > 0), error.text);
 }
 

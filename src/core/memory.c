@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* MADV_HUGEPAGE */
 
 #include "core/memory.h"
+#include "core/error.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ sl_status sli_array_reserve(void *array, size_t *capacity, size_t count, size_t 
     memcpy(&old, array, sizeof old);
     grown = room <= SIZE_MAX / element_bytes ? realloc(old, room * element_bytes) : NULL;
     if (!grown)
-        return sl_error(SL_ERR_MEMORY, "no memory for %zu %s", room, what);
+        return sli_no_memory(NULL, "%zu %s", room, what);
     memcpy(array, &grown, sizeof grown);
     *capacity = room;
     return SL_OK;

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* asprintf */
 #include "sluice/app/option.h"
 
+#include "core/error.h"
 #include "core/json.h"
 
 #include <ctype.h>
@@ -347,7 +348,7 @@ sl_status sl_option_text(const sl_option *option, const void *object, char **tex
     if (option->type == SL_OPTION_CUSTOM)
         *text = option->print(object);
     else if (print_field(option, field_in(option, object), text) < 0)
-        return sl_error(SL_ERR_MEMORY, "no memory for the value of %s", option->name);
+        return sli_no_memory(NULL, "the value of %s", option->name);
     return SL_OK;
 }
 

@@ -34,7 +34,7 @@ static sl_status path_beside(const char *path, const char *name, const char *oth
     if (asprintf(out, "%.*s%s", (int)(end - strlen(name)), path, other) >= 0)
         return SL_OK;
     *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path beside it", path);
+    return sli_no_memory(path, "a path beside it");
 }
 
 /* ---- The second name -------------------------------------------------------------------- */
@@ -94,8 +94,7 @@ sl_status sli_replace_directory_find(const char *path, char **out)
     if (second.found[0])
         status = path_beside(path, name, second.found, out);
     else /* what is wrong with it is said where it is opened */
-        status = (*out = strdup(path)) ? SL_OK
-                                       : sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
+        status = (*out = strdup(path)) ? SL_OK : sli_no_memory(path, "a path");
     if (parent >= 0)
         close(parent);
     free(name);
@@ -109,11 +108,11 @@ static sl_status create_record(const char *path, sli_replace_directory **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
+        return sli_no_memory(path, "a directory's record");
     (*out)->parent = (*out)->descriptor = -1;
     (*out)->path = strdup(path);
     if (!(*out)->path)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
+        return sli_no_memory(path, "a directory's record");
     return sli_path_open_parent(path, path, &(*out)->parent, &(*out)->name);
 }
 

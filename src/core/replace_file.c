@@ -220,12 +220,10 @@ sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
     *out = NULL;
     sli_replace_file *file = calloc(1, sizeof *file);
     if (!file)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a file's record", path);
+        return sli_no_memory(path, "a file's record");
     file->descriptor = file->directory = -1;
     file->shown = strdup(path);
-    sl_status status = file->shown
-                           ? find_destination(file)
-                           : sl_error(SL_ERR_MEMORY, "%s: no memory for a file's path", path);
+    sl_status status = file->shown ? find_destination(file) : sli_no_memory(path, "a file's path");
     if (status == SL_OK)
         status = open_temporary(file);
     if (status != SL_OK)

@@ -12,6 +12,7 @@
 /* Macros while the static analyzer runs (core/analyzer.h). */
 #undef sl_error
 #undef sl_error_context
+#undef sli_no_memory
 
 /* Belongs to the thread, as errno does: ranks and stages that are threads never share it. */
 static _Thread_local char error_text[SLI_ERROR_BYTES];
@@ -174,6 +175,16 @@ sl_status sli_io_error(const char *path, const char *what)
     bool missing = errno == ENOENT || errno == ENOTDIR;
     return sl_error(missing ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s: %s", path, what,
                     strerror(errno));
+}
+
+sl_status sli_no_memory(const char *who, const char *what, ...)
+{
+    char text[SLI_ERROR_BYTES];
+    va_list arguments;
+    va_start(arguments, what);
+    vsnprintf(text, sizeof text, what, arguments);
+    va_end(arguments);
+    return sl_error(SL_ERR_MEMORY, "%s%sno memory for %s", who ? who : "", who ? ": " : "", text);
 }
 
 const char *sl_version(void)

@@ -15,6 +15,7 @@
 #define _GNU_SOURCE /* pthread_setaffinity_np */
 
 #include "core/threads.h"
+#include "core/error.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -245,8 +246,7 @@ sl_status sli_pool_create(const sli_pool_options *options, sli_pool **out)
     if (!pool || !members) {
         free(pool);
         free(members);
-        return sl_error(SL_ERR_MEMORY, "sli_pool_create: no memory for %d threads",
-                        options->threads);
+        return sli_no_memory("sli_pool_create", "%d threads", options->threads);
     }
     memset(pool, 0, sizeof *pool);
     pool->threads = options->threads;
@@ -327,7 +327,7 @@ sl_status sli_worker_create(void (*begin)(void *arg), void *arg, sli_worker **ou
     *out = NULL;
     sli_worker *worker = calloc(1, sizeof *worker);
     if (!worker)
-        return sl_error(SL_ERR_MEMORY, "no memory for a thread");
+        return sli_no_memory(NULL, "a thread");
     worker->begin = begin;
     worker->begin_arg = arg;
     pthread_mutex_init(&worker->lock, NULL);

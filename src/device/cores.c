@@ -3,6 +3,7 @@
 #include "device/cores.h"
 
 #include "core/cgroup.h"
+#include "core/error.h"
 #include "core/host.h"
 
 #include <hwloc.h>
@@ -40,7 +41,7 @@ static sl_status list_cores(hwloc_topology_t topology, hwloc_const_bitmap_t set,
     out->cores = calloc((size_t)total + 1, sizeof *out->cores);
     out->allowed = calloc((size_t)total + 1, sizeof *out->allowed);
     if (!out->cores || !out->allowed)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d cores", total);
+        return sli_no_memory(NULL, "%d cores", total);
     for (int i = 0; i < total; i++) {
         hwloc_obj_t unit = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, (unsigned)i);
         int number = (int)unit->os_index;
@@ -72,7 +73,7 @@ sl_status sli_cores_find(sli_cores *out)
     if (hwloc_topology_load(topology) < 0)
         status = sl_error(SL_ERR_NOT_FOUND, "hwloc cannot read the topology");
     else if (!(set = allowed_set(topology)))
-        status = sl_error(SL_ERR_MEMORY, "no memory for a set of cores");
+        status = sli_no_memory(NULL, "a set of cores");
     else
         status = list_cores(topology, set, out);
     hwloc_bitmap_free(set);

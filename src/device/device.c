@@ -1,5 +1,6 @@
 /* What all kinds of devices have in common: getters, and the accounts of their memory. */
 #include "core/clock.h"
+#include "core/error.h"
 #include "device/device_base.h"
 
 #include <assert.h>
@@ -135,10 +136,10 @@ sl_status sli_device_out_of_memory(sl_device *device, const char *what, size_t b
     uint64_t available = sli_available_memory("");
     if (bytes > available)
         snprintf(left, sizeof left, ", of which the host has %" PRIu64 " left", available);
-    return sl_error(SL_ERR_MEMORY,
-                    "%s: no memory for %zu bytes of %s; it holds these bytes: %s; the process can "
-                    "have %" PRIu64 "%s",
-                    device->name, bytes, what, holds, device->usable_bytes, left);
+    return sli_no_memory(device->name,
+                         "%zu bytes of %s; it holds these bytes: %s; the process can have %" PRIu64
+                         "%s",
+                         bytes, what, holds, device->usable_bytes, left);
 }
 
 sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
@@ -252,8 +253,7 @@ sl_status sli_host_array_open(sl_device *device, void *memory, size_t bytes, boo
         return SL_OK;
     out->host = malloc(bytes);
     if (!out->host)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory of the host for %zu bytes", device->name,
-                        bytes);
+        return sli_no_memory(device->name, "%zu bytes of the host", bytes);
     sl_status status = reads ? sli_device_read(device, out->host, memory, bytes) : SL_OK;
     if (status != SL_OK)
         sli_host_array_close(out, false);

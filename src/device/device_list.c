@@ -1,4 +1,5 @@
 /* Device lists: which kind each name belongs to. What a name stands for, its kind knows. */
+#include "core/error.h"
 #include "device/device.h"
 
 #include "device/device_base.h"
@@ -123,7 +124,7 @@ static sl_status read_names(const sli_device_kind *const *kinds, const char *tex
     out->own = calloc(count, sizeof *out->own);
     out->count = (int)count;
     if (!out->names || !out->own)
-        return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for the names");
+        return sli_no_memory("sl_device_list_create", "the names");
     for (size_t i = 0; i < count; i++) {
         size_t length = strcspn(text, ",");
         SL_TRY(copy_name(text, length, out->names[i].text));
@@ -152,8 +153,7 @@ static sl_status create_kind(const name_list *names, const sli_device_kind *kind
         return SL_OK;
     sl_device **made = calloc((size_t)(request.end - request.first), sizeof(sl_device *));
     if (!made)
-        return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for %d devices",
-                        request.end - request.first);
+        return sli_no_memory("sl_device_list_create", "%d devices", request.end - request.first);
     sl_status status = kind->create(&request, made, shared);
     for (int i = begin, next = 0; i < end && status == SL_OK; i++)
         if (kind_of(names->kinds, names->names[i].text) == kind)
@@ -168,7 +168,7 @@ static sl_status create_list(const name_list *names, int begin, int end, bool bo
     size_t size = (size_t)(end - begin);
     sl_device_list *list = calloc(1, sizeof *list + size * sizeof *list->devices);
     if (!list)
-        return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for %zu devices", size);
+        return sli_no_memory("sl_device_list_create", "%zu devices", size);
     list->count = (int)size;
     sli_memory_bound_init(&list->memory);
     sl_status status = SL_OK;

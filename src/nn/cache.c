@@ -1,5 +1,6 @@
 /* What modules keep of earlier positions. Each module has an entry of its own, so modules of
  * different stages may use a cache at the same time. */
+#include "core/error.h"
 #include "nn/module.h"
 
 #include <inttypes.h>
@@ -21,7 +22,7 @@ sl_status sl_cache_create(const sl_module *model, int64_t positions, sl_cache **
     uint32_t count = sli_module_root((sl_module *)model)->modules_end;
     sl_cache *cache = calloc(1, sizeof *cache + count * sizeof *cache->tensors);
     if (!cache)
-        return sl_error(SL_ERR_MEMORY, "sl_cache_create: no memory for a cache");
+        return sli_no_memory("sl_cache_create", "a cache");
     cache->positions = positions;
     cache->module_count = count;
     *out = cache;

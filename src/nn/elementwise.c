@@ -1,4 +1,5 @@
 /* ReLU, GELU and Dropout as modules. (The Transformer's layers have theirs fused into kernels.) */
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -87,7 +88,7 @@ sl_status sl_activation_create(sl_activation activation, sl_module **out)
     *out = NULL;
     sli_activation *kind = malloc(sizeof *kind);
     if (!kind)
-        return sl_error(SL_ERR_MEMORY, "sl_activation_create: no memory for an activation");
+        return sli_no_memory("sl_activation_create", "an activation");
     bool relu = activation == SL_ACTIVATION_RELU;
     *kind = relu ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;
     return sl_module_create(relu ? &relu_ops : &gelu_ops, kind, out);
@@ -168,7 +169,7 @@ sl_status sl_dropout_create(float p, sl_module **out)
     SL_TRY(sli_check_dropout("sl_dropout_create", p));
     float *state = malloc(sizeof *state);
     if (!state)
-        return sl_error(SL_ERR_MEMORY, "sl_dropout_create: no memory for a dropout");
+        return sli_no_memory("sl_dropout_create", "a dropout");
     *state = p;
     return sl_module_create(&dropout_ops, state, out);
 }

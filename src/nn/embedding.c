@@ -1,6 +1,7 @@
 /* Rows of a table that ids name: alone, as torch.nn.Embedding, and as the tutorials' Encoder:
  * embedding * sqrt(D), plus the positional encoding, dropout. Only the ids are saved for backward.
  */
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -27,7 +28,7 @@ static sl_status check_ids(const embedding *self, const sl_tensor *ids)
         return SL_OK;
     int32_t *host = malloc(sl_tensor_bytes(ids));
     if (!host)
-        return sl_error(SL_ERR_MEMORY, "no memory for a copy of %" PRId64 " token ids", count);
+        return sli_no_memory(NULL, "a copy of %" PRId64 " token ids", count);
     sl_status status = sl_tensor_read(ids, host);
     for (int64_t i = 0; i < count && status == SL_OK; i++)
         if (host[i] < 0 || host[i] >= self->options.ntokens)
@@ -323,7 +324,7 @@ static sl_status create(const sl_module_ops *ops, const sl_embedding_options *op
     *out = NULL;
     *state = calloc(1, sizeof **state);
     if (!*state)
-        return sl_error(SL_ERR_MEMORY, "no memory for an embedding");
+        return sli_no_memory(NULL, "an embedding");
     (*state)->options = *options;
     return sl_module_create(ops, *state, out); /* takes the state */
 }

@@ -22,6 +22,7 @@
  * gradient is. Backward works in place on grad_out, which becomes the gradient of each residual sum
  * in turn, and at last that of x. Its other tensors live only from one product to the next; on a
  * split pass, those of the four products that give weights' gradients until backward_weight. */
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -406,7 +407,7 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
     SL_TRY(check_options(options));
     encoder_layer *layer = calloc(1, sizeof *layer);
     if (!layer)
-        return sl_error(SL_ERR_MEMORY, "sl_encoder_layer_create: no memory for a layer");
+        return sli_no_memory("sl_encoder_layer_create", "a layer");
     layer->options = *options;
     layer->activation =
         options->activation == SL_ACTIVATION_RELU ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;

@@ -1,5 +1,6 @@
 /* Layer norm: alone as a module, and fused with the residual and the dropout before it. */
 
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -219,7 +220,7 @@ sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out)
                         (double)eps);
     sli_layer_norm *norm = calloc(1, sizeof *norm);
     if (!norm)
-        return sl_error(SL_ERR_MEMORY, "sl_layer_norm_create: no memory for a layer norm");
+        return sli_no_memory("sl_layer_norm_create", "a layer norm");
     norm->width = width;
     norm->eps = eps > 0.0f ? eps : 1e-5f;
     SL_TRY(sl_module_create(&norm_ops, norm, out));

@@ -1,4 +1,5 @@
 /* Linear: x W^T + bias; and the tutorials' Decoder, a Linear that is named "decoder". */
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -343,7 +344,7 @@ sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, floa
     *out = NULL;
     sli_linear *linear = calloc(1, sizeof *linear);
     if (!linear)
-        return sl_error(SL_ERR_MEMORY, "sl_linear_create: no memory for a linear layer");
+        return sli_no_memory("sl_linear_create", "a linear layer");
     *linear = (sli_linear){.in = in, .out = out_features};
     SL_TRY(sl_module_create(&linear_ops, linear, out));
     sl_status status = sli_linear_declare(*out, "weight", weight_bound, no_bias ? NULL : "bias",

@@ -1,6 +1,7 @@
 /* Losses: a table of functions and its state; and the mean squared error. */
 #include "sluice/loss.h"
 
+#include "core/error.h"
 #include "nn/layers.h"
 #include "tensor/tensor.h"
 
@@ -24,7 +25,7 @@ sl_status sl_loss_create(const sl_loss_ops *ops, void *state, sl_loss **out)
     *out = malloc(sizeof **out);
     if (!*out) {
         free_state(ops, state);
-        return sl_error(SL_ERR_MEMORY, "sl_loss_create: no memory for a %s", ops->type);
+        return sli_no_memory("sl_loss_create", "a %s", ops->type);
     }
     **out = (sl_loss){ops, state};
     return SL_OK;
@@ -132,7 +133,7 @@ static sl_status mse_apply(sl_loss *loss, const sl_loss_call *call)
     float *in = malloc(sl_tensor_bytes(call->in) + 1);
     float *targets = malloc(sl_tensor_bytes(call->targets) + 1);
     if (!in || !targets) {
-        status = sl_error(SL_ERR_MEMORY, "no memory for a copy of the output");
+        status = sli_no_memory(NULL, "a copy of the output");
         goto done;
     }
     status = sl_tensor_read(call->in, in);

@@ -1,6 +1,7 @@
 /* Modules: creating them, and the tree that they form. */
 #include "nn/module.h"
 
+#include "core/error.h"
 #include "core/memory.h"
 
 #include <limits.h>
@@ -24,7 +25,7 @@ sl_status sl_module_create(const sl_module_ops *ops, void *state, sl_module **ou
     sl_module *module = calloc(1, sizeof *module);
     if (!module) {
         free_state(ops, state);
-        return sl_error(SL_ERR_MEMORY, "sl_module_create: no memory for a %s", ops->type);
+        return sli_no_memory("sl_module_create", "a %s", ops->type);
     }
     module->ops = ops;
     module->state = state;
@@ -157,7 +158,7 @@ static sl_status attach_child(sl_module *module, const char *name, sl_module *ch
                              "children"));
     child->name = strdup(name);
     if (!child->name)
-        return sl_error(SL_ERR_MEMORY, "sl_module_add_child: no memory for the name \"%s\"", name);
+        return sli_no_memory("sl_module_add_child", "the name \"%s\"", name);
     child->parent = module;
     sl_status status = sli_parameters_rename(child);
     if (status != SL_OK) {

@@ -30,7 +30,7 @@ typedef struct gradients {
 
 static sl_status fail_memory(void)
 {
-    return sl_error(SL_ERR_MEMORY, "sl_module_check: no memory");
+    return sli_no_memory("sl_module_check", "a copy of a tensor");
 }
 
 /* ---- Random values -------------------------------------------------------------------------- */

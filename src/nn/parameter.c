@@ -1,4 +1,5 @@
 /* Parameters: what a module declares, and the access of its kernels to values and gradients. */
+#include "core/error.h"
 #include "nn/module.h"
 
 #include "core/memory.h"
@@ -17,8 +18,7 @@ static sl_status rename_one(sl_parameter *parameter)
         end += strlen(at->name) + 1;
     char *path = malloc(end + 1);
     if (!path)
-        return sl_error(SL_ERR_MEMORY, "no memory for the name of parameter \"%s\"",
-                        parameter->name);
+        return sli_no_memory(NULL, "the name of parameter \"%s\"", parameter->name);
     end -= length;
     memcpy(path + end, parameter->name, length + 1);
     for (const sl_module *at = parameter->module; at->parent; at = at->parent) {
@@ -75,7 +75,7 @@ sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *sp
                              INT_MAX, "parameters"));
     sl_parameter *parameter = calloc(1, sizeof *parameter);
     if (!parameter)
-        return sl_error(SL_ERR_MEMORY, "no memory for parameter \"%s\"", spec->name);
+        return sli_no_memory(NULL, "parameter \"%s\"", spec->name);
     parameter->module = module;
     parameter->kind = spec->kind;
     parameter->shape = spec->shape;
@@ -85,7 +85,7 @@ sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *sp
     parameter->name = strdup(spec->name);
     if (!parameter->name || rename_one(parameter) != SL_OK) {
         sli_parameter_destroy(parameter);
-        return sl_error(SL_ERR_MEMORY, "no memory for parameter \"%s\"", spec->name);
+        return sli_no_memory(NULL, "parameter \"%s\"", spec->name);
     }
     module->parameters[module->parameter_count++] = parameter;
     sli_module_number_tree(sli_module_root(module));

@@ -7,6 +7,7 @@
  *
  * These are the buckets of PyTorch's _compute_bucket_assignment_by_size for the reversed list. A
  * gap of zeros changes no sum and no norm, and an optimizer's step leaves it 0. */
+#include "core/error.h"
 #include "nn/module.h"
 
 #include "device/device.h"
@@ -81,10 +82,7 @@ static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int fir
     set->trained = calloc((size_t)total + 1, sizeof(sl_parameter *));
     set->buckets = calloc((size_t)total + 1, sizeof(bucket));
     if (!set->parameters || !set->trained || !set->buckets)
-        return sl_error(SL_ERR_MEMORY,
-                        "sl_parameter_set_create: no memory for the list of %d "
-                        "parameters",
-                        total);
+        return sli_no_memory("sl_parameter_set_create", "the list of %d parameters", total);
     if (whole)
         list_below(root, set);
     for (int i = first; i < first + count; i++)
@@ -215,7 +213,7 @@ static sl_status fill_from_host(const sl_parameter *parameter)
     int64_t count = elements_of(parameter);
     float *values = malloc((size_t)count * sizeof *values);
     if (!values)
-        return sl_error(SL_ERR_MEMORY, "no memory for the initial values of %s", parameter->path);
+        return sli_no_memory(NULL, "the initial values of %s", parameter->path);
     parameter->fill(parameter->module, values, count);
     sl_status status = sl_tensor_write(parameter->value, values);
     free(values);
@@ -276,7 +274,7 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
     SL_TRY(check_range(root, first, count));
     sl_parameter_set *set = calloc(1, sizeof *set);
     if (!set)
-        return sl_error(SL_ERR_MEMORY, "sl_parameter_set_create: no memory for a parameter set");
+        return sli_no_memory("sl_parameter_set_create", "a parameter set");
     set->options = *options;
     sl_status status = list_parameters(set, root, first, count);
     if (status == SL_OK)

@@ -1,4 +1,5 @@
 /* Passes: the record of one micro-batch through one stage. */
+#include "core/error.h"
 #include "nn/module.h"
 
 #include "core/memory.h"
@@ -19,7 +20,7 @@ sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out)
                                         "without backward");
     sl_pass *pass = calloc(1, sizeof *pass);
     if (!pass)
-        return sl_error(SL_ERR_MEMORY, "sl_pass_create: no memory for a pass");
+        return sli_no_memory("sl_pass_create", "a pass");
     pass->options = *options;
     pass->key = sli_philox_key_make(options->seed, SLI_RANDOM_DROPOUT);
     *out = pass;

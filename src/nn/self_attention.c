@@ -7,6 +7,7 @@
  *   attended   D
  */
 
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -363,7 +364,7 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
     SL_TRY(check_options(width, heads, dropout));
     self_attention *self = calloc(1, sizeof *self);
     if (!self)
-        return sl_error(SL_ERR_MEMORY, "sl_self_attention_create: no memory for self-attention");
+        return sli_no_memory("sl_self_attention_create", "self-attention");
     *self = (self_attention){.width = width,
                              .heads = heads,
                              .dropout = dropout,

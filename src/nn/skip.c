@@ -7,6 +7,7 @@
  * A pass has an entry for each skip that a module on it has stashed, or that another stage has
  * sent. The tensor is popped in forward, and the entry remains, so that the shape of the gradient
  * can be checked. */
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -33,7 +34,7 @@ static sl_status add_end(sl_module *module, const char *name, bool pops)
     size_t bytes = strlen(name) + 1;
     sli_skip_end *end = malloc(sizeof *end + bytes);
     if (!end)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for the skip connection \"%s\"", type, name);
+        return sli_no_memory(type, "the skip connection \"%s\"", name);
     *end = (sli_skip_end){.module = module, .pops = pops};
     memcpy(end->name, name, bytes);
     *last = end;

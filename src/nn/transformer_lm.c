@@ -1,6 +1,7 @@
 /* The tutorials' language model: Sequential(Encoder, layers, Decoder). */
 #include "sluice/model.h"
 
+#include "core/error.h"
 #include "nn/layers.h"
 
 #include <inttypes.h>
@@ -72,8 +73,7 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
     int64_t count = options->nlayers + 2;
     sl_module **modules = calloc((size_t)count, sizeof *modules);
     if (!modules)
-        return sl_error(SL_ERR_MEMORY, "sl_transformer_lm_create: no memory for %" PRId64 " layers",
-                        options->nlayers);
+        return sli_no_memory("sl_transformer_lm_create", "%" PRId64 " layers", options->nlayers);
     sl_status status = create_modules(options, modules);
     if (status == SL_OK) {
         status = sl_sequential_create(modules, (int)count, out);

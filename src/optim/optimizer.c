@@ -2,6 +2,7 @@
  * and so is the optimizer's state, each array beside the bucket that it belongs to. */
 #include "optim/optimizer.h"
 
+#include "core/error.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "sluice/optim.h"
@@ -172,8 +173,7 @@ static sl_status create_state(sl_optimizer *optimizer)
     optimizer->state = calloc((size_t)buckets * STATE_ARRAYS + 1, sizeof(sl_tensor *));
     optimizer->steps = calloc((size_t)optimizer->parameters + 1, sizeof *optimizer->steps);
     if (!optimizer->state || !optimizer->steps)
-        return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for %d parameters",
-                        optimizer->parameters);
+        return sli_no_memory("sl_optimizer_create", "%d parameters", optimizer->parameters);
     optimizer->bucket_count = buckets;
     for (int b = 0; b < optimizer->bucket_count; b++) {
         sl_shape shape = sl_shape_1d(own_shard(optimizer, b).count);
@@ -198,7 +198,7 @@ sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_par
     SL_TRY(sl_error_context(check_filled(&filled), "sl_optimizer_create: "));
     sl_optimizer *optimizer = calloc(1, sizeof *optimizer);
     if (!optimizer)
-        return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for an optimizer");
+        return sli_no_memory("sl_optimizer_create", "an optimizer");
     *optimizer = (sl_optimizer){.options = filled, .set = set, .shard = index, .shards = shards};
     sl_status status = create_state(optimizer);
     if (status != SL_OK)

@@ -1,5 +1,6 @@
 #include "tensor/tensor.h"
 
+#include "core/error.h"
 #include "device/device.h"
 
 #include <assert.h>
@@ -98,7 +99,7 @@ static sl_status storage_create(sl_device *device, sl_memory_category category, 
 {
     storage *created = malloc(sizeof *created);
     if (!created)
-        return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
+        return sli_no_memory("sl_tensor_create", "a tensor's record");
     *created = (storage){.device = device, .counted = device, .category = category, .bytes = bytes};
     atomic_init(&created->is_delivered, false);
     atomic_init(&created->handles, 0);
@@ -116,7 +117,7 @@ static sl_status handle_create(storage *on, sl_device *device, int64_t offset, s
 {
     sl_tensor *tensor = malloc(sizeof *tensor);
     if (!tensor)
-        return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
+        return sli_no_memory("sl_tensor_create", "a tensor's record");
     *tensor = (sl_tensor){on, device, NULL, offset, dtype, *shape};
     atomic_fetch_add_explicit(&on->handles, 1, memory_order_relaxed);
     *out = tensor;

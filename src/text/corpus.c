@@ -188,7 +188,7 @@ static sl_status name_file(const char *directory, const naming *as, sl_split spl
     size_t bytes = strlen(directory) + strlen(as->prefix) + strlen(name) + strlen(as->suffix) + 2;
     *out = malloc(bytes);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for the name of a file", directory);
+        return sli_no_memory(directory, "the name of a file");
     snprintf(*out, bytes, "%s/%s%s%s", directory, as->prefix, name, as->suffix);
     return SL_OK;
 }
@@ -268,7 +268,7 @@ static sl_status name_source(const char *data, sl_split split, bool is_file, sou
     size_t bytes = out->path ? strlen(out->path) + strlen(names[split]) + 1 : 0;
     out->name = bytes ? malloc(bytes) : NULL;
     if (!out->name)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for the name of a file", data);
+        return sli_no_memory(data, "the name of a file");
     snprintf(out->name, bytes, "%s%s", out->path, is_file ? names[split] : "");
     return SL_OK;
 }
@@ -336,7 +336,7 @@ static sl_status read_training_text(sl_corpus *corpus)
         goto done;
     final_ids = malloc((size_t)sl_vocab_builder_size(builder) * sizeof *final_ids);
     if (!final_ids) {
-        status = sl_error(SL_ERR_MEMORY, "sl_corpus_load: no memory to number tokens");
+        status = sli_no_memory("sl_corpus_load", "the numbers of tokens");
         goto done;
     }
     status = sl_vocab_builder_finish(builder, final_ids, &corpus->own_vocab);
@@ -370,7 +370,7 @@ sl_status sl_corpus_load(const char *data, const sl_vocab *vocab, sl_corpus **ou
     *out = NULL;
     sl_corpus *corpus = calloc(1, sizeof *corpus);
     if (!corpus)
-        return sl_error(SL_ERR_MEMORY, "sl_corpus_load: no memory");
+        return sli_no_memory("sl_corpus_load", "a corpus");
     corpus->vocab = vocab;
     sl_status status = load_splits(corpus, data);
     if (status != SL_OK)

@@ -26,14 +26,14 @@ sl_status sli_line_reader_open(const char *path, sli_line_reader **out)
     *out = NULL;
     sli_line_reader *reader = calloc(1, sizeof *reader);
     if (!reader)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
+        return sli_no_memory(path, "a reader of it");
     reader->descriptor = -1;
     reader->capacity = FIRST_CAPACITY;
     reader->buffer = malloc(reader->capacity);
     reader->path = strdup(path);
     sl_status status = reader->buffer && reader->path
                            ? sli_file_open(path, &reader->descriptor, &reader->file_bytes)
-                           : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
+                           : sli_no_memory(path, "a reader of it");
     if (status != SL_OK)
         sli_line_reader_close(&reader);
     *out = reader;

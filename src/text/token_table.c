@@ -1,3 +1,4 @@
+#include "core/error.h"
 #include "text/vocab.h"
 
 #include "core/memory.h"
@@ -39,7 +40,7 @@ sl_status sli_token_table_init(sli_token_table *table)
     table->starts = calloc(FIRST_TOKENS, sizeof *table->starts);
     if (make_slots(FIRST_SLOTS, &table->slots) != SL_OK || !table->starts) {
         sli_token_table_free(table);
-        return sl_error(SL_ERR_MEMORY, "no memory for a table of tokens");
+        return sli_no_memory(NULL, "a table of tokens");
     }
     return SL_OK;
 }
@@ -84,7 +85,7 @@ static sl_status grow_slots(sli_token_table *table)
     size_t count = table->mask + 1, doubled = count * 2;
     sli_token_slot *slots;
     if (make_slots(doubled, &slots) != SL_OK)
-        return sl_error(SL_ERR_MEMORY, "no memory for more than %d different tokens", table->count);
+        return sli_no_memory(NULL, "more than %d different tokens", table->count);
     for (size_t i = 0; i < count; i++) {
         if (table->slots[i].id < 0)
             continue;

@@ -10,6 +10,7 @@
  *   ' . , ( ) ! ?                    ends a token and is one
  *   <                                may begin "<br />", which ends a token
  *   all else                         belongs to a token */
+#include "core/error.h"
 #include "sluice/app/text.h"
 
 #include <stdlib.h>
@@ -124,7 +125,7 @@ struct sl_tokenizer {
 sl_status sl_tokenizer_create(sl_tokenizer **out)
 {
     *out = calloc(1, sizeof **out);
-    return *out ? SL_OK : sl_error(SL_ERR_MEMORY, "sl_tokenizer_create: no memory");
+    return *out ? SL_OK : sli_no_memory("sl_tokenizer_create", "a tokenizer");
 }
 
 void sl_tokenizer_destroy(sl_tokenizer **tokenizer)
@@ -145,8 +146,7 @@ static sl_status reserve_line(sl_tokenizer *tokenizer, size_t line_bytes)
     tokenizer->capacity = 0;
     tokenizer->line = needed > line_bytes ? malloc(needed) : NULL;
     if (!tokenizer->line)
-        return sl_error(SL_ERR_MEMORY, "sl_tokenizer_start: no memory for a line of %zu bytes",
-                        line_bytes);
+        return sli_no_memory("sl_tokenizer_start", "a line of %zu bytes", line_bytes);
     tokenizer->capacity = needed;
     return SL_OK;
 }

@@ -2,6 +2,7 @@
  * is the id. */
 #include "text/vocab.h"
 
+#include "core/error.h"
 #include "core/memory.h"
 #include "core/replace.h"
 #include "text/line_reader.h"
@@ -17,7 +18,7 @@ static sl_status create_empty(sl_vocab **out)
     *out = NULL;
     sl_vocab *vocab = calloc(1, sizeof *vocab);
     if (!vocab)
-        return sl_error(SL_ERR_MEMORY, "no memory for a vocabulary");
+        return sli_no_memory(NULL, "a vocabulary");
     sl_status status = sli_token_table_init(&vocab->tokens);
     if (status != SL_OK)
         sl_vocab_destroy(&vocab);
@@ -65,7 +66,7 @@ sl_status sl_vocab_builder_create(sl_vocab_builder **out)
     *out = NULL;
     sl_vocab_builder *builder = calloc(1, sizeof *builder);
     if (!builder)
-        return sl_error(SL_ERR_MEMORY, "sl_vocab_builder_create: no memory");
+        return sli_no_memory("sl_vocab_builder_create", "a builder");
     sl_status status = sli_token_table_init(&builder->tokens);
     if (status != SL_OK)
         sl_vocab_builder_destroy(&builder);
@@ -155,7 +156,7 @@ sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *fina
     *out = NULL;
     counted *sorted = malloc((size_t)count * sizeof *sorted + 1);
     if (!sorted)
-        return sl_error(SL_ERR_MEMORY, "sl_vocab_builder_finish: no memory for %d tokens", count);
+        return sli_no_memory("sl_vocab_builder_finish", "%d tokens", count);
     for (int32_t i = 0; i < count; i++)
         sorted[i] = (counted){sli_token_table_get(&builder->tokens, i), builder->counts[i], i};
     qsort(sorted, (size_t)count, sizeof *sorted, by_count_then_text);
@@ -233,7 +234,7 @@ sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes)
     *bytes = tokens->starts[tokens->count];
     *text = malloc(*bytes);
     if (!*text)
-        return sl_error(SL_ERR_MEMORY, "no memory for a vocabulary of %zu bytes", *bytes);
+        return sli_no_memory(NULL, "a vocabulary of %zu bytes", *bytes);
     memcpy(*text, tokens->bytes, *bytes);
     for (int32_t i = 1; i <= tokens->count; i++)
         (*text)[tokens->starts[i] - 1] = '\n';

@@ -30,6 +30,15 @@ static void context_goes_before_the_text_and_leaves_success_alone(void **state)
     assert_string_equal(sl_error_text(), "[stage 1] no memory");
 }
 
+static void missing_memory_is_one_sentence(void **state)
+{
+    (void)state;
+    assert_int_equal(sli_no_memory("sl_x_create", "%d things", 3), SL_ERR_MEMORY);
+    assert_string_equal(sl_error_text(), "sl_x_create: no memory for 3 things");
+    assert_int_equal(sli_no_memory(NULL, "a thing"), SL_ERR_MEMORY);
+    assert_string_equal(sl_error_text(), "no memory for a thing");
+}
+
 static void error_longer_than_the_buffer_is_cut(void **state)
 {
     (void)state;
@@ -124,6 +133,7 @@ int status_tests(void)
         cmocka_unit_test(error_sets_the_text_and_returns_the_code),
         cmocka_unit_test(error_may_quote_the_current_text),
         cmocka_unit_test(context_goes_before_the_text_and_leaves_success_alone),
+        cmocka_unit_test(missing_memory_is_one_sentence),
         cmocka_unit_test(error_longer_than_the_buffer_is_cut),
         cmocka_unit_test(error_quotes_no_control_characters),
         cmocka_unit_test(added_lines_keep_their_ends),

@@ -1,6 +1,7 @@
 #include "device/cpu/cpu_device.h"
 
 #include "core/environment.h"
+#include "core/error.h"
 #include "device/cores.h"
 
 #include <stdlib.h>
@@ -154,7 +155,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     cpu->base.usable_bytes = bound->usable_bytes;
     cpu->memory = sli_memory_cache_create(&cpu->base.reserved_bytes, debug, bound);
     if (!cpu->scratch || !cpu->memory)
-        return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s's own records", cpu->base.name);
+        return sli_no_memory("sl_device", "%s's own records", cpu->base.name);
     SL_TRY(sli_matmul_create(options->threads, &cpu->matmul));
     sli_pool_options pool = {.threads = options->threads,
                              .cores = options->cores,
@@ -167,7 +168,7 @@ sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out)
     *out = NULL;
     sli_cpu_device *cpu = calloc(1, sizeof *cpu);
     if (!cpu)
-        return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s", options->name);
+        return sli_no_memory("sl_device", "%s", options->name);
     sli_device_init(&cpu->base, &ops, options->name);
     pthread_mutex_init(&cpu->scratch_lock, NULL);
     sl_status status = fill_device(cpu, options);

@@ -4,6 +4,7 @@
  *     cpu:2       the third of the groups into which the list's N such names divide the cores
  *     cpu:4-7     cores by the system's numbers
  */
+#include "core/error.h"
 #include "device/cores.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device_base.h"
@@ -78,7 +79,7 @@ static sl_status create_named(const sli_device_name *name, const sli_cores *foun
     int wanted = name->last - name->first + 1;
     int *cores = malloc((size_t)wanted * sizeof *cores);
     if (!cores)
-        return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for %d cores", wanted);
+        return sli_no_memory("sl_device_list_create", "%d cores", wanted);
     sl_status status = SL_OK;
     for (int i = 0; i < wanted && status == SL_OK; i++) {
         cores[i] = name->first + i;

@@ -1,5 +1,7 @@
 #include "device/cpu/onednn.h"
 
+#include "core/error.h"
+
 #include <inttypes.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -324,7 +326,7 @@ sl_status sli_matmul_create(int threads, sli_matmul **out)
     *out = NULL;
     sli_matmul *matmul = calloc(1, sizeof *matmul);
     if (!matmul)
-        return sl_error(SL_ERR_MEMORY, "sli_matmul_create: no memory");
+        return sli_no_memory("sli_matmul_create", "the products");
     pthread_mutex_init(&matmul->lock, NULL);
     matmul->threads = threads;
     matmul->streams = calloc((size_t)threads, sizeof *matmul->streams);
