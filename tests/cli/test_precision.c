@@ -69,7 +69,7 @@ static void save_model_of_two_words(const char *from, const char *to)
     }
     check_ok(sl_weights_save(pipe.pipe, &options, vocab, to));
     sl_vocab_destroy(&vocab);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 static int set_up(void **state)

@@ -209,7 +209,7 @@ static sl_status copied_once(sl_group *group)
     if (status == SL_OK)
         status = check_copies(group, &stages[rank]);
     sl_tensor_destroy(&rows);
-    layout_close(&at);
+    layout_pipe_destroy(&at);
     return status;
 }
 
@@ -322,7 +322,7 @@ static sl_status endless_pipe(sl_group *group)
         if (status == SL_OK)
             status = sl_pipe_optimizer_step(at.optimizer, 1e-3, 1, NULL);
     }
-    layout_close(&at);
+    layout_pipe_destroy(&at);
     return status;
 }
 

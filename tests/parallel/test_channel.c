@@ -26,7 +26,7 @@ static void open_channel(ends *e, bool spins)
     check_ok(sli_channel_create(&options, &e->channel));
 }
 
-static void close_channel(ends *e)
+static void ends_destroy(ends *e)
 {
     sli_channel_destroy(&e->channel);
     assert_null(e->channel);
@@ -59,7 +59,7 @@ static void assert_holds(const sl_tensor *tensor, float expected)
 static void tensors_are_received_by_micro_batch_in_any_order(void **state)
 {
     (void)state;
-    ends e;
+    SCOPED(ends) e = {0};
     open_channel(&e, false);
     for (int micro = 0; micro < 3; micro++) {
         sl_tensor *tensor = tensor_with(e.from, (float)micro);
@@ -68,12 +68,10 @@ static void tensors_are_received_by_micro_batch_in_any_order(void **state)
     }
     const int order[] = {1, 2, 0};
     for (int i = 0; i < 3; i++) {
-        sl_tensor *tensor;
+        SCOPED(sl_tensor) *tensor = NULL;
         assert_true(sli_channel_receive(e.channel, order[i], 0, &tensor));
         assert_holds(tensor, (float)order[i]);
-        sl_tensor_destroy(&tensor);
     }
-    close_channel(&e);
 }
 
 static uint64_t activation_bytes(const sl_device *device)
@@ -86,7 +84,7 @@ static uint64_t activation_bytes(const sl_device *device)
 static void tensor_arrives_without_a_copy_on_the_receivers_device(void **state)
 {
     (void)state;
-    ends e;
+    SCOPED(ends) e = {0};
     open_channel(&e, false);
     sl_tensor *tensor = tensor_with(e.from, 1);
     const void *data = sl_tensor_data(tensor);
@@ -98,7 +96,6 @@ static void tensor_arrives_without_a_copy_on_the_receivers_device(void **state)
     assert_int_equal(activation_bytes(e.to), sizeof(float));
     sl_tensor_destroy(&tensor);
     assert_int_equal(activation_bytes(e.to), 0);
-    close_channel(&e);
 }
 
 static void *send_all(void *argument)
@@ -115,18 +112,16 @@ static void receiver_waits_for_a_sender_on_another_thread(void **state)
 {
     (void)state;
     for (int spins = 0; spins < 2; spins++) {
-        ends e;
+        SCOPED(ends) e = {0};
         open_channel(&e, spins);
         pthread_t sender;
         assert_int_equal(pthread_create(&sender, NULL, send_all, &e), 0);
         for (int micro = MICROS - 1; micro >= 0; micro--) {
-            sl_tensor *tensor;
+            SCOPED(sl_tensor) *tensor = NULL;
             assert_true(sli_channel_receive(e.channel, micro, 0, &tensor));
             assert_holds(tensor, (float)micro);
-            sl_tensor_destroy(&tensor);
         }
         pthread_join(sender, NULL);
-        close_channel(&e);
     }
 }
 
@@ -141,7 +136,7 @@ static void error_ends_every_wait_that_comes_after_it(void **state)
 {
     (void)state;
     for (int spins = 0; spins < 2; spins++) {
-        ends e;
+        SCOPED(ends) e = {0};
         open_channel(&e, spins);
         e.received = true;
         pthread_t receiver;
@@ -158,12 +153,10 @@ static void error_ends_every_wait_that_comes_after_it(void **state)
         sli_channel_send(e.channel, 3, &late);
         sli_channel_reset(e.channel); /* frees it */
         check_error(sli_failure_take(&e.failure), SL_ERR_IO, "the fifth");
-        sl_tensor *tensor = tensor_with(e.from, 6);
+        SCOPED(sl_tensor) *tensor = tensor_with(e.from, 6);
         sli_channel_send(e.channel, 3, &tensor);
         assert_true(sli_channel_receive(e.channel, 3, 0, &tensor));
         assert_holds(tensor, 6);
-        sl_tensor_destroy(&tensor);
-        close_channel(&e);
     }
 }
 
@@ -172,7 +165,7 @@ static void error_after_it_does_not_end_a_wait(void **state)
 {
     (void)state;
     for (int spins = 0; spins < 2; spins++) {
-        ends e;
+        SCOPED(ends) e = {0};
         open_channel(&e, spins);
         pthread_t receiver;
         assert_int_equal(pthread_create(&receiver, NULL, receive_number_5, &e), 0);
@@ -185,26 +178,24 @@ static void error_after_it_does_not_end_a_wait(void **state)
         assert_holds(e.tensor, 7);
         sl_tensor_destroy(&e.tensor);
         assert_int_equal(sli_failure_take(&e.failure), SL_ERR_IO);
-        close_channel(&e);
     }
 }
 
 static void channel_that_is_destroyed_frees_what_was_not_received(void **state)
 {
     (void)state;
-    ends e;
+    SCOPED(ends) e = {0};
     open_channel(&e, false);
     sl_tensor *tensor = tensor_with(e.from, 1);
     sli_channel_send(e.channel, 9, &tensor);
-    close_channel(&e);
 }
 
 static void tensor_that_its_maker_keeps_counts_on_the_makers_device(void **state)
 {
     (void)state;
-    ends e;
+    SCOPED(ends) e = {0};
     open_channel(&e, false);
-    sl_tensor *tensor = tensor_with(e.from, 1), *kept;
+    SCOPED(sl_tensor) *tensor = tensor_with(e.from, 1), *kept = NULL;
     check_ok(sl_tensor_alias(tensor, &kept));
     sli_channel_send(e.channel, 0, &tensor);
     assert_true(sli_channel_receive(e.channel, 0, 0, &tensor));
@@ -212,9 +203,6 @@ static void tensor_that_its_maker_keeps_counts_on_the_makers_device(void **state
     assert_ptr_equal(sl_tensor_device(kept), e.from);
     assert_int_equal(activation_bytes(e.from), sizeof(float));
     assert_int_equal(activation_bytes(e.to), 0);
-    sl_tensor_destroy(&kept);
-    sl_tensor_destroy(&tensor);
-    close_channel(&e);
 }
 
 int channel_tests(void)

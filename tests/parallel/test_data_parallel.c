@@ -52,7 +52,7 @@ static lab open_lab(int count)
     return open_lab_in(SL_PRECISION_F32, count);
 }
 
-static void close_lab(lab *dead)
+static void lab_destroy(lab *dead)
 {
     sl_data_parallel_destroy(&dead->parallel);
     sl_module_destroy(&dead->module);
@@ -83,9 +83,9 @@ static results train(const lab *at, int64_t rows)
     sl_shape in_shape = sl_shape_2d(rows, IN), out_shape = sl_shape_2d(rows, OUT);
     sl_parameter_set_zero_grad(sl_data_parallel_parameters(at->parallel));
     for (uint64_t step = 0; step < 2; step++) {
-        sl_tensor *input = random_tensor(at->devices[0], &in_shape, 11 + step);
-        sl_tensor *grad = random_tensor(at->devices[0], &out_shape, 31 + step);
-        sl_tensor *output, *grad_input;
+        SCOPED(sl_tensor) *input = random_tensor(at->devices[0], &in_shape, 11 + step);
+        SCOPED(sl_tensor) *grad = random_tensor(at->devices[0], &out_shape, 31 + step);
+        SCOPED(sl_tensor) *grad_input = NULL, *output = NULL;
         sl_pass_options pass = {.training = true, .keep = true, .seed = 8, .step = step};
         check_ok(sl_data_parallel_forward(at->parallel, &pass, input, &output));
         assert_ptr_equal(sl_tensor_device(output), at->devices[at->count - 1]);
@@ -94,16 +94,12 @@ static results train(const lab *at, int64_t rows)
         free(all.grad_input);
         all.output = tensor_values(output);
         all.grad_input = tensor_values(grad_input);
-        sl_tensor_destroy(&input);
-        sl_tensor_destroy(&grad);
-        sl_tensor_destroy(&output);
-        sl_tensor_destroy(&grad_input);
     }
     all.grads = flat_gradients(sl_data_parallel_parameters(at->parallel), &all.grad_count);
     return all;
 }
 
-static void free_results(results *all)
+static void results_destroy(results *all)
 {
     free(all->output);
     free(all->grad_input);
@@ -115,16 +111,12 @@ static void devices_together_give_what_one_gives(void **state)
     (void)state;
     for (int count = 1; count <= MAX_DEVICES; count += count < 3 ? 1 : 5)
         for (int64_t rows = 1; rows <= 30; rows += rows < 3 ? 1 : 9) {
-            lab one = open_lab(1), many = open_lab(count);
-            results expected = train(&one, rows), got = train(&many, rows);
+            SCOPED(lab) one = open_lab(1), many = open_lab(count);
+            SCOPED(results) expected = train(&one, rows), got = train(&many, rows);
             assert_int_equal(got.grad_count, expected.grad_count);
             assert_true(relative_distance(got.output, expected.output, rows * OUT) < 1e-6);
             assert_true(relative_distance(got.grad_input, expected.grad_input, rows * IN) < 1e-6);
             assert_true(relative_distance(got.grads, expected.grads, got.grad_count) < 1e-6);
-            free_results(&expected);
-            free_results(&got);
-            close_lab(&one);
-            close_lab(&many);
         }
 }
 
@@ -134,38 +126,30 @@ static void devices_together_give_what_one_gives_in_bf16(void **state)
 {
     (void)state;
     enum { ROWS = 6 };
-    lab f32 = open_lab(1), one = open_lab_in(SL_PRECISION_BF16, 1);
-    lab three = open_lab_in(SL_PRECISION_BF16, 3);
-    results exact = train(&f32, ROWS), expected = train(&one, ROWS), got = train(&three, ROWS);
+    SCOPED(lab) f32 = open_lab(1), one = open_lab_in(SL_PRECISION_BF16, 1);
+    SCOPED(lab) three = open_lab_in(SL_PRECISION_BF16, 3);
+    SCOPED(results) exact = train(&f32, ROWS), expected = train(&one, ROWS),
+                    got = train(&three, ROWS);
     assert_memory_equal(got.output, expected.output, ROWS * OUT * sizeof(float));
     assert_memory_equal(got.grad_input, expected.grad_input, ROWS * IN * sizeof(float));
     assert_true(relative_distance(got.grads, expected.grads, got.grad_count) < 1e-6);
     double rounding = relative_distance(exact.output, expected.output, ROWS * OUT);
     assert_true(rounding > 1e-4 && rounding < 0.02);
-    free_results(&exact);
-    free_results(&expected);
-    free_results(&got);
-    close_lab(&f32);
-    close_lab(&one);
-    close_lab(&three);
 }
 
 static void weights_that_an_optimizer_changed_reach_all_devices(void **state)
 {
     (void)state;
     for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
-        lab at = open_lab_in(in, 3);
+        SCOPED(lab) at = open_lab_in(in, 3);
         sl_shape shape = sl_shape_2d(6, IN);
-        sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output;
+        SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1), *output = NULL;
         sl_tensor *values =
             sl_parameter_set_bucket_values(sl_data_parallel_parameters(at.parallel), 0);
         check_ok(sl_tensor_zero(values));
         check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
         for (int64_t i = 0; i < sl_tensor_count(output); i++)
             assert_true(sl_tensor_f32(output)[i] == 0.0f);
-        sl_tensor_destroy(&input);
-        sl_tensor_destroy(&output);
-        close_lab(&at);
     }
 }
 
@@ -186,7 +170,7 @@ static sl_status create_probe(void *arg, sl_module **out)
 static int replicas_used(int64_t rows, int devices)
 {
     probes all = {0};
-    lab at = {.count = devices};
+    SCOPED(lab) at = {.count = devices};
     for (int i = 0; i < devices; i++)
         check_ok(sl_device_create_cpu(1, &at.devices[i]));
     check_ok(create_probe(&all, &at.module));
@@ -197,15 +181,12 @@ static int replicas_used(int64_t rows, int devices)
                                         .device_count = devices};
     check_ok(sl_data_parallel_create(&options, &at.parallel));
     sl_shape shape = sl_shape_2d(rows, 2);
-    sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output;
+    SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1), *output = NULL;
     check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
     assert_memory_equal(sl_tensor_data(output), sl_tensor_data(input), sl_tensor_bytes(input));
     int used = 0;
     for (int i = 0; i < devices; i++)
         used += atomic_load(&all.each[i].forwards);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&output);
-    close_lab(&at);
     return used;
 }
 
@@ -280,8 +261,8 @@ static sl_status create_linear_mean(void *arg, sl_module **out)
 static float run_rows(sl_module *module, sl_device *device, const sl_tensor *input, int64_t first,
                       int64_t rows, const sl_tensor *grads, int64_t index, float *grad_input)
 {
-    sl_pass *pass;
-    sl_tensor *in, *out, *grad, *grad_in;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *grad_in = NULL, *grad = NULL, *out = NULL, *in = NULL;
     check_ok(sl_tensor_narrow(input, first, rows, &in));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
     check_ok(sl_module_forward(module, pass, in, &out));
@@ -289,11 +270,6 @@ static float run_rows(sl_module *module, sl_device *device, const sl_tensor *inp
     check_ok(sl_module_backward(module, pass, grad, &grad_in));
     sl_tensor_read(grad_in, grad_input + first * IN);
     float value = sl_tensor_f32(out)[0];
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_tensor_destroy(&grad);
-    sl_tensor_destroy(&grad_in);
-    sl_pass_destroy(&pass);
     return value;
 }
 
@@ -301,7 +277,7 @@ static float run_rows(sl_module *module, sl_device *device, const sl_tensor *inp
 static void check_numbers(int dims)
 {
     enum { ROWS = 7, REPLICAS = 3 };
-    lab at = {.count = REPLICAS};
+    SCOPED(lab) at = {.count = REPLICAS};
     for (int i = 0; i < REPLICAS; i++)
         check_ok(sl_device_create_cpu(1, &at.devices[i]));
     check_ok(create_linear_mean(&dims, &at.module));
@@ -312,15 +288,16 @@ static void check_numbers(int dims)
                                         .device_count = REPLICAS,
                                         .seed = 4};
     check_ok(sl_data_parallel_create(&options, &at.parallel));
-    sl_module *single = NULL;
-    sl_parameter_set *set;
+    SCOPED(sl_module) *single = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
     check_ok(create_linear_mean(&dims, &single));
     check_ok(sl_parameter_set_create(
         single, 0, 0, &(sl_parameter_set_options){.device = at.devices[0], .seed = 4}, &set));
 
     sl_shape in_shape = sl_shape_2d(ROWS, IN), vector = sl_shape_1d(REPLICAS);
-    sl_tensor *input = random_tensor(at.devices[0], &in_shape, 1), *output, *grad_input;
-    sl_tensor *grad = random_tensor(at.devices[0], &vector, 2);
+    SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &in_shape, 1), *output = NULL,
+                      *grad_input = NULL;
+    SCOPED(sl_tensor) *grad = random_tensor(at.devices[0], &vector, 2);
     check_ok(
         sl_data_parallel_forward(at.parallel, &(sl_pass_options){.keep = true}, input, &output));
     assert_true(sl_shape_equal(sl_tensor_shape(output), &vector));
@@ -338,13 +315,6 @@ static void check_numbers(int dims)
     assert_true(relative_distance(got_grads, expected_grads, count) < 1e-6);
     free(got_grads);
     free(expected_grads);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&output);
-    sl_tensor_destroy(&grad);
-    sl_tensor_destroy(&grad_input);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&single);
-    close_lab(&at);
 }
 
 static void numbers_are_gathered_into_a_vector_of_one_a_replica(void **state)
@@ -414,8 +384,8 @@ static void parameter_that_no_replica_uses_keeps_its_value(void **state)
 {
     (void)state;
     int made = 0;
-    lab at = {.count = 3};
-    sl_optimizer *optimizer;
+    SCOPED(lab) at = {.count = 3};
+    SCOPED(sl_optimizer) *optimizer = NULL;
     for (int i = 0; i < at.count; i++)
         check_ok(sl_device_create_cpu(1, &at.devices[i]));
     check_ok(create_seldom(&made, &at.module));
@@ -429,7 +399,7 @@ static void parameter_that_no_replica_uses_keeps_its_value(void **state)
     sl_optimizer_options decays = {.kind = SL_OPTIMIZER_SGD, .weight_decay = 0.5f};
     check_ok(sl_optimizer_create(&decays, set, &optimizer));
     sl_shape shape = sl_shape_2d(6, 2);
-    sl_tensor *input = random_tensor(at.devices[0], &shape, 1);
+    SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1);
     const float once[] = {0.25f, -0.3125f}; /* v - 0.5 * (1 + 0.5 * v) */
     for (int step = 0; step < 2; step++) {
         sl_tensor *output;
@@ -443,9 +413,6 @@ static void parameter_that_no_replica_uses_keeps_its_value(void **state)
         assert_true(sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 1)))[0] ==
                     once[step]);
     }
-    sl_tensor_destroy(&input);
-    sl_optimizer_destroy(&optimizer);
-    close_lab(&at);
 }
 
 /* ---- Failures --------------------------------------------------------------------------- */
@@ -454,7 +421,7 @@ static void error_is_the_lowest_failing_replicas(void **state)
 {
     (void)state;
     probes all = {.each = {[1] = {.fail_forward = 1}, [2] = {.fail_forward = 1}}};
-    lab at = {.count = 3};
+    SCOPED(lab) at = {.count = 3};
     for (int i = 0; i < at.count; i++)
         check_ok(sl_device_create_cpu(1, &at.devices[i]));
     check_ok(create_probe(&all, &at.module));
@@ -465,7 +432,8 @@ static void error_is_the_lowest_failing_replicas(void **state)
                                         .device_count = at.count};
     check_ok(sl_data_parallel_create(&options, &at.parallel));
     sl_shape shape = sl_shape_2d(6, 2);
-    sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output, *grad;
+    SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1), *output = NULL;
+    sl_tensor *grad;
     sl_pass_options pass = {.training = true, .keep = true};
     check_error(sl_data_parallel_forward(at.parallel, &pass, input, &output), SL_ERR_NUMERIC,
                 "in replica 1 on device");
@@ -474,9 +442,6 @@ static void error_is_the_lowest_failing_replicas(void **state)
                 "there was no forward");
     check_ok(sl_data_parallel_forward(at.parallel, &pass, input, &output)); /* goes on */
     check_ok(sl_data_parallel_backward(at.parallel, input, NULL));
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&output);
-    close_lab(&at);
 }
 
 static sl_status create_other(void *arg, sl_module **out)
@@ -488,7 +453,7 @@ static sl_status create_other(void *arg, sl_module **out)
 static void construction_with_wrong_options_is_refused(void **state)
 {
     (void)state;
-    lab at = {.count = 2};
+    SCOPED(lab) at = {.count = 2};
     for (int i = 0; i < at.count; i++)
         check_ok(sl_device_create_cpu(1, &at.devices[i]));
     check_ok(sl_linear_create(IN, OUT, false, &at.module));
@@ -503,24 +468,20 @@ static void construction_with_wrong_options_is_refused(void **state)
     check_error(sl_data_parallel_create(&options, &at.parallel), SL_ERR_INVALID, "got 0");
     options.module = NULL;
     check_error(sl_data_parallel_create(&options, &at.parallel), SL_ERR_INVALID, "no module");
-    close_lab(&at);
 }
 
 static void devices_are_counted_when_none_are_named(void **state)
 {
     (void)state;
-    sl_device *all;
-    sl_module *module;
-    sl_data_parallel *parallel;
+    SCOPED(sl_device) *all = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_data_parallel) *parallel = NULL;
     check_ok(sl_device_create_cpu(0, &all));
     check_ok(create_model(NULL, &module));
     sl_data_parallel_options options = {.module = module, .replicate = create_model};
     check_ok(sl_data_parallel_create(&options, &parallel));
     assert_int_equal(sl_data_parallel_device_count(parallel), sl_device_thread_count(all));
     assert_string_equal(sl_device_name(sl_data_parallel_device(parallel, 0)), "cpu:0");
-    sl_data_parallel_destroy(&parallel);
-    sl_module_destroy(&module);
-    sl_device_destroy(&all);
 }
 
 int data_parallel_tests(void)

@@ -23,17 +23,15 @@ static float own_x(const sl_group *group)
 static sl_status start_differently(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     toy_options options = {.w = own_x(group),
                            .with_unused = true,
                            .with_frozen = true,
                            .with_buffer = true};
     SL_TRY(toy_open(group, &options, NULL, &replica));
-    sl_status status = expect(toy_value(&replica, "w") == 1 && toy_value(&replica, "frozen") == 1 &&
-                                  toy_value(&replica, "buffer") == 1,
-                              "rank 0's values");
-    toy_close(&replica);
-    return status;
+    return expect(toy_value(&replica, "w") == 1 && toy_value(&replica, "frozen") == 1 &&
+                      toy_value(&replica, "buffer") == 1,
+                  "rank 0's values");
 }
 
 static void construction_copies_rank_0s_parameters_and_buffers(void **state)
@@ -93,22 +91,18 @@ static sl_status open_wrongly(sl_group *group, void *arg)
     sl_ddp *ddp;
     SL_TRY(expect(sl_ddp_create(&(sl_ddp_options){.group = group}, &ddp) == SL_ERR_INVALID && !ddp,
                   "nothing to replicate to be refused"));
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
     SL_TRY(sl_device_create_cpu(1, &device));
     SL_TRY(sl_sequential_create(NULL, 0, &module));
     SL_TRY(
         sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     sl_ddp_options options = {.group = group, .module = module, .parameters = set};
-    sl_status status =
-        expect(sl_ddp_create(&options, &ddp) == SL_ERR_INVALID &&
-                   strstr(sl_error_text(), "doesn't have any parameters that require a gradient"),
-               "a module without parameters to be refused");
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
-    return status;
+    return expect(sl_ddp_create(&options, &ddp) == SL_ERR_INVALID &&
+                      strstr(sl_error_text(),
+                             "doesn't have any parameters that require a gradient"),
+                  "a module without parameters to be refused");
 }
 
 static void construction_without_trained_parameters_is_refused(void **state)
@@ -120,10 +114,11 @@ static void construction_without_trained_parameters_is_refused(void **state)
 static sl_status open_with_a_part_of_the_parameters(sl_group *group, void *arg)
 {
     (void)arg;
-    sl_ddp *ddp;
-    sl_device *device;
-    sl_module *model, *layers[2];
-    sl_parameter_set *set;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_ddp) *ddp = NULL;
+    sl_module *layers[2];
     SL_TRY(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         SL_TRY(sl_linear_create(3, 3, false, &layers[i]));
@@ -131,15 +126,9 @@ static sl_status open_with_a_part_of_the_parameters(sl_group *group, void *arg)
     SL_TRY(
         sl_parameter_set_create(model, 0, 1, &(sl_parameter_set_options){.device = device}, &set));
     sl_ddp_options options = {.group = group, .module = model, .parameters = set};
-    sl_status status =
-        expect(sl_ddp_create(&options, &ddp) == SL_ERR_INVALID && !ddp &&
-                   strstr(sl_error_text(), "1.weight is not in the given set"),
-               "a set of one layer of two to be refused, got \"%s\"", sl_error_text());
-    sl_ddp_destroy(&ddp);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
-    return status;
+    return expect(sl_ddp_create(&options, &ddp) == SL_ERR_INVALID && !ddp &&
+                      strstr(sl_error_text(), "1.weight is not in the given set"),
+                  "a set of one layer of two to be refused, got \"%s\"", sl_error_text());
 }
 
 static void construction_with_parameters_outside_the_set_is_refused(void **state)
@@ -151,16 +140,14 @@ static void construction_with_parameters_outside_the_set_is_refused(void **state
 static sl_status add_a_parameter(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     sl_parameter *late;
     const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
-    sl_status status =
-        expect(sl_module_add_parameter(replica.module, &spec, &late) == SL_ERR_INVALID &&
-                   strstr(sl_error_text(), "parameter \"late\" cannot be added to a model in use"),
-               "a parameter of a replica's to be refused, got \"%s\"", sl_error_text());
-    toy_close(&replica);
-    return status;
+    return expect(sl_module_add_parameter(replica.module, &spec, &late) == SL_ERR_INVALID &&
+                      strstr(sl_error_text(),
+                             "parameter \"late\" cannot be added to a model in use"),
+                  "a parameter of a replica's to be refused, got \"%s\"", sl_error_text());
 }
 
 static void replica_takes_no_other_parameter(void **state)
@@ -174,17 +161,12 @@ static void replica_takes_no_other_parameter(void **state)
 static sl_status average_twice(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
-    sl_status status = toy_step(&replica, own_x(group));
-    if (status == SL_OK)
-        status = expect(toy_grad(&replica, "w") == 1.5f, "1.5, got %g", toy_grad(&replica, "w"));
-    if (status == SL_OK)
-        status = toy_step(&replica, own_x(group));
-    if (status == SL_OK)
-        status = expect(toy_grad(&replica, "w") == 3.0f, "3.0, got %g", toy_grad(&replica, "w"));
-    toy_close(&replica);
-    return status;
+    SL_TRY(toy_step(&replica, own_x(group)));
+    SL_TRY(expect(toy_grad(&replica, "w") == 1.5f, "1.5, got %g", toy_grad(&replica, "w")));
+    SL_TRY(toy_step(&replica, own_x(group)));
+    return expect(toy_grad(&replica, "w") == 3.0f, "3.0, got %g", toy_grad(&replica, "w"));
 }
 
 static void gradients_are_averaged_and_add_up_without_zeroing(void **state)
@@ -196,16 +178,12 @@ static void gradients_are_averaged_and_add_up_without_zeroing(void **state)
 static sl_status use_a_weight_twice(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     toy_options options = {.w = 3, .squared = true, .with_frozen = true};
     SL_TRY(toy_open(group, &options, NULL, &replica));
-    sl_status status = toy_step(&replica, own_x(group));
-    if (status == SL_OK)
-        status = expect(toy_grad(&replica, "w") == 9, "9, got %g", toy_grad(&replica, "w"));
-    if (status == SL_OK)
-        status = expect(toy_value(&replica, "frozen") == 3, "a frozen parameter to stay");
-    toy_close(&replica);
-    return status;
+    SL_TRY(toy_step(&replica, own_x(group)));
+    SL_TRY(expect(toy_grad(&replica, "w") == 9, "9, got %g", toy_grad(&replica, "w")));
+    return expect(toy_value(&replica, "frozen") == 3, "a frozen parameter to stay");
 }
 
 /* y = w (w x) with one w, 3, in two layers: its gradients are 2 w x, 6 and 12. */
@@ -213,12 +191,14 @@ static sl_status tie_two_layers(sl_group *group, void *arg)
 {
     (void)arg;
     const sl_shape shape = sl_shape_2d(1, 1);
-    sl_device *device;
-    sl_module *layers[2], *model;
-    sl_parameter_set *set;
-    sl_ddp *ddp;
-    sl_pass *pass;
-    sl_tensor *in, *out, *grad;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_ddp) *ddp = NULL;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *out = NULL, *in = NULL;
+    sl_module *layers[2];
+    sl_tensor *grad;
     SL_TRY(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         SL_TRY(sl_linear_create(1, 1, true, &layers[i]));
@@ -238,13 +218,6 @@ static sl_status tie_two_layers(sl_group *group, void *arg)
     SL_TRY(sl_ddp_backward(ddp, pass, out, NULL));
     SL_TRY(sl_parameter_grad(sl_parameter_set_get(set, 0), &grad));
     SL_TRY(expect(sl_tensor_f32(grad)[0] == 9, "9, got %g", (double)sl_tensor_f32(grad)[0]));
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    sl_ddp_destroy(&ddp);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
     return SL_OK;
 }
 
@@ -258,29 +231,24 @@ static void weight_that_is_used_twice_counts_once(void **state)
 static sl_status accumulate(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
     float own = own_x(group), after_one = 0, after_two = 0, after_four = 0;
     sl_ddp_set_sync(replica.ddp, false);
-    sl_status status = toy_step(&replica, own);
+    SL_TRY(toy_step(&replica, own));
     after_one = toy_grad(&replica, "w");
     sl_ddp_set_sync(replica.ddp, true);
-    if (status == SL_OK)
-        status = toy_step(&replica, own);
+    SL_TRY(toy_step(&replica, own));
     after_two = toy_grad(&replica, "w");
     sl_parameter_set_zero_grad(replica.set);
-    for (int i = 0; i < 4 && status == SL_OK; i++) {
+    for (int i = 0; i < 4; i++) {
         sl_ddp_set_sync(replica.ddp, i == 3);
-        status = toy_step(&replica, own);
+        SL_TRY(toy_step(&replica, own));
     }
     after_four = toy_grad(&replica, "w");
-    if (status == SL_OK)
-        status = expect(after_one == own && after_two == 3 && after_four == 6,
-                        "%g, 3 and 6, got %g, %g and %g", own, after_one, after_two, after_four);
-    if (status == SL_OK)
-        status = expect(sl_ddp_get_log(replica.ddp)->steps == 2, "two exchanges");
-    toy_close(&replica);
-    return status;
+    SL_TRY(expect(after_one == own && after_two == 3 && after_four == 6,
+                  "%g, 3 and 6, got %g, %g and %g", own, after_one, after_two, after_four));
+    return expect(sl_ddp_get_log(replica.ddp)->steps == 2, "two exchanges");
 }
 
 static void steps_without_sync_are_averaged_with_the_next_synced_one(void **state)
@@ -303,38 +271,34 @@ static sl_status forward_twice_and_backward_twice(sl_group *group, void *arg)
     int rank = sl_group_rank(group);
     const sl_shape shape = sl_shape_1d(1);
     const float ones = 1;
-    toy replica;
+    SCOPED(toy) replica = {0};
     sl_pass *passes[2] = {NULL, NULL};
     sl_tensor *outputs[2] = {NULL, NULL};
-    sl_status status = toy_open(group, &(toy_options){0}, NULL, &replica);
-    for (int i = 0; i < 2 && status == SL_OK; i++) {
-        sl_tensor *in;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    for (int i = 0; i < 2; i++) {
+        SCOPED(sl_tensor) *in = NULL;
         const float x = own_x(group) * (i ? 10.0f : 1.0f);
         SL_TRY(
             sl_pass_create(&(sl_pass_options){.device = replica.device, .keep = true}, &passes[i]));
         SL_TRY(sl_tensor_create(replica.device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
         SL_TRY(sl_tensor_write(in, &x));
         sl_ddp_set_sync(replica.ddp, one->modes[i] == 'S');
-        status = sl_ddp_forward(replica.ddp, passes[i], in, &outputs[i]);
-        sl_tensor_destroy(&in);
+        SL_TRY(sl_ddp_forward(replica.ddp, passes[i], in, &outputs[i]));
     }
-    for (int i = 0; i < 2 && status == SL_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         SL_TRY(sl_tensor_write(outputs[one->order[i]], &ones));
-        status = sl_ddp_backward(replica.ddp, passes[one->order[i]], outputs[one->order[i]], NULL);
+        SL_TRY(sl_ddp_backward(replica.ddp, passes[one->order[i]], outputs[one->order[i]], NULL));
         float expected = one->expected[rank][i];
-        if (status == SL_OK)
-            status = expect(toy_grad(&replica, "w") == expected, "%g after backward %d, got %g",
-                            expected, i, toy_grad(&replica, "w"));
+        SL_TRY(expect(toy_grad(&replica, "w") == expected, "%g after backward %d, got %g", expected,
+                      i, toy_grad(&replica, "w")));
     }
-    if (status == SL_OK)
-        status = expect(sl_ddp_get_log(replica.ddp)->steps == one->exchanges,
-                        "another number of exchanges");
+    SL_TRY(expect(sl_ddp_get_log(replica.ddp)->steps == one->exchanges,
+                  "another number of exchanges"));
     for (int i = 0; i < 2; i++) {
         sl_tensor_destroy(&outputs[i]);
         sl_pass_destroy(&passes[i]);
     }
-    toy_close(&replica);
-    return status;
+    return SL_OK;
 }
 
 /* The numbers are PyTorch's; tests/parity/test_ddp.py asks it. */
@@ -355,22 +319,19 @@ static void mode_at_forward_decides_what_backward_exchanges(void **state)
 static sl_status leave_one_unused(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){.with_unused = true}, NULL, &replica));
     char expected[80];
     snprintf(expected, sizeof expected,
              "Parameter indices which did not receive grad for rank %d: 1", sl_group_rank(group));
-    sl_status status = SL_OK;
-    for (int i = 0; i < 2 && status == SL_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         sl_parameter_set_zero_grad(replica.set);
-        status = expect(toy_step(&replica, own_x(group)) == SL_ERR_INVALID &&
-                            strstr(sl_error_text(), expected),
-                        "\"%s\", got \"%s\"", expected, sl_error_text());
-        if (status == SL_OK)
-            status = expect(toy_grad(&replica, "w") == 1.5f, "the others' average all the same");
+        SL_TRY(expect(toy_step(&replica, own_x(group)) == SL_ERR_INVALID &&
+                          strstr(sl_error_text(), expected),
+                      "\"%s\", got \"%s\"", expected, sl_error_text()));
+        SL_TRY(expect(toy_grad(&replica, "w") == 1.5f, "the others' average all the same"));
     }
-    toy_close(&replica);
-    return status;
+    return SL_OK;
 }
 
 static void unused_parameter_is_an_error_that_names_its_index(void **state)
@@ -382,16 +343,12 @@ static void unused_parameter_is_an_error_that_names_its_index(void **state)
 static sl_status use_w_on_rank_0_alone(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     toy_options options = {.with_unused = true, .skips_w = sl_group_rank(group) == 1};
     SL_TRY(toy_open(group, &options, &(sl_ddp_options){.find_unused_parameters = true}, &replica));
-    sl_status status = toy_step(&replica, 6);
-    if (status == SL_OK)
-        status =
-            expect(toy_grad(&replica, "w") == 3 && toy_grad(&replica, "unused") == 0,
-                   "3 and 0, got %g and %g", toy_grad(&replica, "w"), toy_grad(&replica, "unused"));
-    toy_close(&replica);
-    return status;
+    SL_TRY(toy_step(&replica, 6));
+    return expect(toy_grad(&replica, "w") == 3 && toy_grad(&replica, "unused") == 0,
+                  "3 and 0, got %g and %g", toy_grad(&replica, "w"), toy_grad(&replica, "unused"));
 }
 
 static void unused_parameter_counts_as_zero_where_it_is_allowed(void **state)
@@ -404,35 +361,29 @@ static void unused_parameter_counts_as_zero_where_it_is_allowed(void **state)
 static sl_status decay_what_is_used(sl_group *group, void *arg)
 {
     bool sharded = *(bool *)arg;
-    toy replica;
-    sl_optimizer *whole = NULL;
-    sl_zero *zero = NULL;
+    SCOPED(toy) replica = {0};
+    SCOPED(sl_optimizer) *whole = NULL;
+    SCOPED(sl_zero) *zero = NULL;
     const sl_optimizer_options options = {.momentum = 0.5f, .weight_decay = 0.5f};
     toy_options of_toy = {.with_unused = true,
                           .unused_size = 40,
                           .skips_w = sl_group_rank(group) == 1};
     SL_TRY(toy_open(group, &of_toy, &(sl_ddp_options){.find_unused_parameters = true}, &replica));
-    sl_status status =
-        sharded ? sl_zero_create(&options, replica.set, sl_ddp_group(replica.ddp, 0), &zero)
-                : sl_optimizer_create(&options, replica.set, &whole);
+    SL_TRY(sharded ? sl_zero_create(&options, replica.set, sl_ddp_group(replica.ddp, 0), &zero)
+                   : sl_optimizer_create(&options, replica.set, &whole));
     const float w[] = {0.75f, 0.4375f, 0.171875f}, unused[] = {1, 1, 0.75f}; /* lr 0.5 */
-    for (int step = 0; step < 3 && status == SL_OK; step++) {
+    for (int step = 0; step < 3; step++) {
         sl_parameter_set_zero_grad(replica.set);
-        status = toy_step(&replica, 0); /* a gradient of 0, on rank 0 */
+        SL_TRY(toy_step(&replica, 0)); /* a gradient of 0, on rank 0 */
         if (step == 2)
             toy_grad(&replica, "unused"); /* now it has one of 0 */
-        if (status == SL_OK)
-            status = sharded ? sl_zero_step(zero, 0.5, 1) : sl_optimizer_step(whole, 0.5, 1);
-        if (status == SL_OK)
-            status = expect(toy_value(&replica, "unused") == unused[step] &&
-                                toy_value(&replica, "w") == w[step],
-                            "%g and %g after step %d, got %g and %g", unused[step], w[step], step,
-                            toy_value(&replica, "unused"), toy_value(&replica, "w"));
+        SL_TRY(sharded ? sl_zero_step(zero, 0.5, 1) : sl_optimizer_step(whole, 0.5, 1));
+        SL_TRY(expect(toy_value(&replica, "unused") == unused[step] &&
+                          toy_value(&replica, "w") == w[step],
+                      "%g and %g after step %d, got %g and %g", unused[step], w[step], step,
+                      toy_value(&replica, "unused"), toy_value(&replica, "w")));
     }
-    sl_zero_destroy(&zero);
-    sl_optimizer_destroy(&whole);
-    toy_close(&replica);
-    return status;
+    return SL_OK;
 }
 
 static void parameter_that_no_rank_uses_is_not_decayed(void **state)
@@ -448,22 +399,18 @@ static void parameter_that_no_rank_uses_is_not_decayed(void **state)
 static sl_status change_buffers(sl_group *group, void *arg)
 {
     bool broadcast = *(bool *)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     sl_ddp_options options = {.no_buffer_broadcast = !broadcast};
     SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, &options, &replica));
-    sl_status status = toy_step(&replica, 1);
+    SL_TRY(toy_step(&replica, 1));
     if (sl_group_rank(group) == 1)
         for (int i = 0; i < sl_parameter_set_count(replica.set); i++)
             if (sl_parameter_get_kind(sl_parameter_set_get(replica.set, i)) == SL_PARAMETER_BUFFER)
                 sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(replica.set, i)))[0] += 10;
-    if (status == SL_OK)
-        status = toy_step(&replica, 1);
+    SL_TRY(toy_step(&replica, 1));
     float expected = sl_group_rank(group) == 1 && !broadcast ? 12 : 2;
-    if (status == SL_OK)
-        status = expect(toy_value(&replica, "buffer") == expected, "%g, got %g", expected,
-                        toy_value(&replica, "buffer"));
-    toy_close(&replica);
-    return status;
+    return expect(toy_value(&replica, "buffer") == expected, "%g, got %g", expected,
+                  toy_value(&replica, "buffer"));
 }
 
 static void training_steps_start_from_rank_0s_buffers_unless_told_otherwise(void **state)
@@ -477,24 +424,18 @@ static void training_steps_start_from_rank_0s_buffers_unless_told_otherwise(void
 static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, NULL, &replica));
-    sl_status status = toy_step(&replica, own_x(group));
-    if (status == SL_OK && sl_group_rank(group) == 1) {
-        sl_pass *pass;
-        sl_tensor *in, *out = NULL;
+    SL_TRY(toy_step(&replica, own_x(group)));
+    if (sl_group_rank(group) == 1) {
+        SCOPED(sl_pass) *pass = NULL;
+        SCOPED(sl_tensor) *out = NULL, *in = NULL;
         sl_shape shape = sl_shape_1d(1);
         SL_TRY(sl_pass_create(&(sl_pass_options){.device = replica.device}, &pass));
         SL_TRY(sl_tensor_create_zero(replica.device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
-        status = sl_ddp_forward(replica.ddp, pass, in, &out);
-        sl_tensor_destroy(&in);
-        sl_tensor_destroy(&out);
-        sl_pass_destroy(&pass);
+        SL_TRY(sl_ddp_forward(replica.ddp, pass, in, &out));
     }
-    if (status == SL_OK)
-        status = toy_step(&replica, own_x(group));
-    toy_close(&replica);
-    return status;
+    return toy_step(&replica, own_x(group));
 }
 
 static void forward_without_backward_on_one_rank_waits_for_nobody(void **state)

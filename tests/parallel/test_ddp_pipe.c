@@ -162,7 +162,7 @@ static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t
     return sl_ddp_create(&ddp, &out->ddp);
 }
 
-static void close_trainee(trainee *dead)
+static void trainee_destroy(trainee *dead)
 {
     sl_ddp_destroy(&dead->ddp);
     sl_pipe_destroy(&dead->pipe);
@@ -194,7 +194,7 @@ static sl_status train_on_rows(const replica_case *one, trainee *at, int64_t fro
                                uint64_t step)
 {
     int64_t first = (int64_t)step * one->rows + from, rows = to - from;
-    sl_tensor *input = NULL, *targets = NULL;
+    SCOPED(sl_tensor) *targets = NULL, *input = NULL;
     double loss;
     SL_TRY(make_rows(at->devices[0], first, rows, one->widths[0], 0, &input));
     SL_TRY(make_rows(at->devices[0], first, rows, one->widths[one->modules], 1, &targets));
@@ -205,11 +205,7 @@ static sl_status train_on_rows(const replica_case *one, trainee *at, int64_t fro
                            .first_sample = first,
                            .weight = (double)rows * ranks / (double)one->rows};
     sl_pipe_zero_grad(at->pipe);
-    sl_status status =
-        at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
-    return status;
+    return at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
 }
 
 /* value -= 0.1 * clipped gradient. */
@@ -294,18 +290,15 @@ static sl_status train_replica(sl_group *group, const expectation *wanted, train
 static sl_status run_replica(sl_group *group, void *arg)
 {
     const expectation *wanted = arg;
-    trainee at;
+    SCOPED(trainee) at = {0};
     uint64_t own = wanted->one->has_dropout ? 0 : (uint64_t)sl_group_rank(group);
-    sl_status status = open_trainee(wanted->one, group, wanted->one->seed + own, &at);
-    if (status == SL_OK)
-        status = train_replica(group, wanted, &at);
-    close_trainee(&at);
-    return status;
+    SL_TRY(open_trainee(wanted->one, group, wanted->one->seed + own, &at));
+    return train_replica(group, wanted, &at);
 }
 
 static void check_case(const replica_case *one)
 {
-    trainee alone;
+    SCOPED(trainee) alone = {0};
     check_ok(open_trainee(one, NULL, one->seed, &alone));
     for (uint64_t step = 0; step < STEPS; step++) {
         double norm;
@@ -317,7 +310,6 @@ static void check_case(const replica_case *one)
     wanted.values = values;
     check_ranks(run_replica, &wanted, one->ranks);
     free(values);
-    close_trainee(&alone);
 }
 
 static void replicas_of_random_pipes_equal_one_pipe_with_all_rows(void **state)
@@ -357,7 +349,7 @@ static replica_case small_case(void)
 static sl_status leave_unused(sl_group *group, void *arg)
 {
     replica_case *one = arg;
-    trainee at;
+    SCOPED(trainee) at = {0};
     SL_TRY(open_trainee(one, group, 1, &at));
     sl_status status = train_on_rows(one, &at, 0, one->rows, 0);
     char expected[100];
@@ -367,7 +359,6 @@ static sl_status leave_unused(sl_group *group, void *arg)
     status = expect(status == SL_ERR_INVALID && strstr(sl_error_text(), expected) &&
                         strstr(sl_error_text(), ": 2"),
                     "\"%s\", got \"%s\"", expected, sl_error_text());
-    close_trainee(&at);
     return status;
 }
 
@@ -385,7 +376,7 @@ static sl_status cut_differently(sl_group *group, void *arg)
     one.first_bucket_bytes = one.bucket_bytes;
     trainee at;
     sl_status status = open_trainee(&one, group, 1, &at);
-    close_trainee(&at);
+    trainee_destroy(&at);
     return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "buckets"),
                   "other buckets to be refused, got \"%s\"", sl_error_text());
 }
@@ -406,18 +397,13 @@ static sl_status count_exchange(void *arg, sl_ddp_bucket *bucket)
 static sl_status accumulate_on_rank(sl_group *group, void *arg)
 {
     replica_case *one = arg;
-    trainee at;
+    SCOPED(trainee) at = {0};
     int exchanges = 0;
-    sl_status status = open_trainee(one, group, 1, &at);
-    if (status == SL_OK)
-        status = sl_ddp_register_hook(at.ddp, count_exchange, &exchanges);
-    if (status == SL_OK)
-        status = train_on_rows(one, &at, 0, one->rows, 0);
-    if (status == SL_OK)
-        status = expect(exchanges == sl_parameter_set_bucket_count(sl_pipe_parameters(at.pipe, 0)),
-                        "an exchange for each bucket, got %d", exchanges);
-    close_trainee(&at);
-    return status;
+    SL_TRY(open_trainee(one, group, 1, &at));
+    SL_TRY(sl_ddp_register_hook(at.ddp, count_exchange, &exchanges));
+    SL_TRY(train_on_rows(one, &at, 0, one->rows, 0));
+    return expect(exchanges == sl_parameter_set_bucket_count(sl_pipe_parameters(at.pipe, 0)),
+                  "an exchange for each bucket, got %d", exchanges);
 }
 
 static void accumulation_steps_of_a_batch_have_one_exchange(void **state)
@@ -452,7 +438,7 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
         status = sl_ddp_train(at.ddp, &(sl_pipe_batch){.input = input}, &loss);
         sl_tensor_destroy(&input);
     }
-    close_trainee(&at);
+    trainee_destroy(&at);
     const char *expected = sl_group_rank(group) == 0 ? "rank 1: sl_pipe_train: the batch has no"
                                                      : "sl_pipe_train: the batch has no targets";
     return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), expected),
@@ -476,7 +462,7 @@ static sl_status refuse_shards(sl_group *group, void *arg)
     for (one.shards = 1; one.shards <= 3; one.shards += 2) { /* too few; more, with has_idle */
         one.has_idle = one.shards == 3;
         sl_status status = open_trainee(&one, group, 1, &at);
-        close_trainee(&at);
+        trainee_destroy(&at);
         SL_TRY(expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "shard"),
                       "%d shards to be refused, got \"%s\"", one.shards, sl_error_text()));
     }
@@ -484,12 +470,12 @@ static sl_status refuse_shards(sl_group *group, void *arg)
     SL_TRY(open_trainee(&one, group, 1, &at));
     sl_status hook = sl_ddp_register_hook(at.ddp, sl_ddp_average_hook, NULL);
     sl_status join = sl_ddp_join_begin(at.ddp, NULL);
-    close_trainee(&at);
+    trainee_destroy(&at);
     SL_TRY(expect(hook == SL_ERR_INVALID && join == SL_ERR_INVALID,
                   "no hook and no join with more shards than ranks"));
     one.shards = 3 + sl_group_rank(group);
     sl_status status = open_trainee(&one, group, 1, &at);
-    close_trainee(&at);
+    trainee_destroy(&at);
     return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "options of rank"),
                   "other shards on another rank to be refused, got \"%s\"", sl_error_text());
 }
@@ -532,7 +518,7 @@ static sl_status train_both(sl_group *group, const replica_case *one, trainee *w
 static sl_status compare_optimizers(sl_group *group, void *arg)
 {
     replica_case *one = arg;
-    trainee whole, split = {0};
+    SCOPED(trainee) split = {0}, whole = {0};
     sl_status status = open_trainee(one, group, 1, &whole);
     if (status == SL_OK)
         status = open_trainee(one, group, 1, &split);
@@ -546,8 +532,6 @@ static sl_status compare_optimizers(sl_group *group, void *arg)
         free(expected);
         free(got);
     }
-    close_trainee(&whole);
-    close_trainee(&split);
     return status;
 }
 

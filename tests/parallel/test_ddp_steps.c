@@ -21,14 +21,12 @@ static float own_x(const sl_group *group)
 static sl_status stop_early(sl_group *group, void *arg)
 {
     (void)arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
     int steps = sl_group_rank(group) == 0 ? 1 : 2;
-    sl_status status = SL_OK;
-    for (int i = 0; i < steps && status == SL_OK; i++)
-        status = toy_step(&replica, 1);
-    toy_close(&replica);
-    return status;
+    for (int i = 0; i < steps; i++)
+        SL_TRY(toy_step(&replica, 1));
+    return SL_OK;
 }
 
 static void uneven_inputs_without_join_end_in_an_error(void **state)
@@ -50,30 +48,23 @@ typedef struct join_case {
 static sl_status train_unevenly(sl_group *group, void *arg)
 {
     const join_case *one = arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, NULL, &replica));
-    sl_status status = sl_ddp_join_begin(replica.ddp, &one->options);
+    SL_TRY(sl_ddp_join_begin(replica.ddp, &one->options));
     int rank = sl_group_rank(group);
-    for (int i = 0; i < 2 + 2 * rank && status == SL_OK; i++) {
+    for (int i = 0; i < 2 + 2 * rank; i++) {
         sl_parameter_set_zero_grad(replica.set);
-        status = toy_step(&replica, own_x(group));
+        SL_TRY(toy_step(&replica, own_x(group)));
         float got = toy_grad(&replica, "w");
-        if (status == SL_OK)
-            status =
-                expect(got == one->expected[i], "%g in step %d, got %g", one->expected[i], i, got);
+        SL_TRY(expect(got == one->expected[i], "%g in step %d, got %g", one->expected[i], i, got));
         float w = toy_value(&replica, "w") - got; /* lr = 1 */
-        if (status == SL_OK)
-            status = sl_tensor_write(sl_parameter_value(sl_parameter_set_get(replica.set, 0)), &w);
+        SL_TRY(sl_tensor_write(sl_parameter_value(sl_parameter_set_get(replica.set, 0)), &w));
     }
-    if (status == SL_OK)
-        status = sl_ddp_join_end(replica.ddp);
+    SL_TRY(sl_ddp_join_end(replica.ddp));
     float w = 1 - one->expected[0] - one->expected[1] - one->expected[2] - one->expected[3];
-    if (status == SL_OK)
-        status = expect(toy_value(&replica, "w") == w && toy_value(&replica, "buffer") == 4,
-                        "the last rank's values, %g and 4, got %g and %g", w,
-                        toy_value(&replica, "w"), toy_value(&replica, "buffer"));
-    toy_close(&replica);
-    return status;
+    return expect(toy_value(&replica, "w") == w && toy_value(&replica, "buffer") == 4,
+                  "the last rank's values, %g and 4, got %g and %g", w, toy_value(&replica, "w"),
+                  toy_value(&replica, "buffer"));
 }
 
 static void join_lets_ranks_have_different_numbers_of_batches(void **state)
@@ -103,7 +94,7 @@ static sl_status fail_while_joined(sl_group *group, void *arg)
         while (atomic_load(ends) == 0)
             usleep(1000);
     }
-    toy_close(&replica);
+    toy_destroy(&replica);
     return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "there is no input"),
                   "rank 0's error on both ranks, got \"%s\"", sl_error_text());
 }
@@ -130,22 +121,18 @@ static sl_status join_that_fails_early(sl_group *group, void *arg)
 {
     const sl_ddp_join_options fails = {.fail_at_first = true};
     int steps = *(int *)arg + (sl_group_rank(group) != 1);
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
-    sl_status status = SL_OK;
-    for (int i = 0; i < 2 && status == SL_OK; i++) {
-        status = expect(join(&replica, &fails, steps) == SL_ERR_CANCELLED &&
-                            strstr(sl_error_text(), "rank 1 exhausted its inputs"),
-                        "all ranks to fail and to name rank 1, got \"%s\"", sl_error_text());
-        if (status == SL_OK)
-            status = expect(sl_ddp_join_end(replica.ddp) == SL_ERR_INVALID &&
-                                strstr(sl_error_text(), "no join is under way"),
-                            "the join to have ended, got \"%s\"", sl_error_text());
-        if (status == SL_OK)
-            status = join(&replica, NULL, sl_group_rank(group));
+    for (int i = 0; i < 2; i++) {
+        SL_TRY(expect(join(&replica, &fails, steps) == SL_ERR_CANCELLED &&
+                          strstr(sl_error_text(), "rank 1 exhausted its inputs"),
+                      "all ranks to fail and to name rank 1, got \"%s\"", sl_error_text()));
+        SL_TRY(expect(sl_ddp_join_end(replica.ddp) == SL_ERR_INVALID &&
+                          strstr(sl_error_text(), "no join is under way"),
+                      "the join to have ended, got \"%s\"", sl_error_text()));
+        SL_TRY(join(&replica, NULL, sl_group_rank(group)));
     }
-    toy_close(&replica);
-    return status;
+    return SL_OK;
 }
 
 static void
@@ -188,24 +175,19 @@ typedef struct hook_case {
 static sl_status run_hook(sl_group *group, void *arg)
 {
     const hook_case *one = arg;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
     int calls = 0;
-    sl_status status = sl_ddp_register_hook(replica.ddp, one->hook, &calls);
-    for (int i = 0; i < 2 && status == SL_OK; i++) {
+    SL_TRY(sl_ddp_register_hook(replica.ddp, one->hook, &calls));
+    for (int i = 0; i < 2; i++) {
         sl_ddp_set_sync(replica.ddp, i == 1);
-        status = toy_step(&replica, i == 1 ? one->factor * own_x(group) : 0);
+        SL_TRY(toy_step(&replica, i == 1 ? one->factor * own_x(group) : 0));
     }
-    if (status == SL_OK)
-        status = expect(toy_grad(&replica, "w") == one->expected, "%g, got %g", one->expected,
-                        toy_grad(&replica, "w"));
-    if (status == SL_OK)
-        status = expect(!one->counts || calls == 1, "one call, got %d", calls);
-    if (status == SL_OK)
-        status = expect(sl_ddp_register_hook(replica.ddp, one->hook, NULL) == SL_ERR_INVALID,
-                        "a second hook to be refused");
-    toy_close(&replica);
-    return status;
+    SL_TRY(expect(toy_grad(&replica, "w") == one->expected, "%g, got %g", one->expected,
+                  toy_grad(&replica, "w")));
+    SL_TRY(expect(!one->counts || calls == 1, "one call, got %d", calls));
+    return expect(sl_ddp_register_hook(replica.ddp, one->hook, NULL) == SL_ERR_INVALID,
+                  "a second hook to be refused");
 }
 
 static void hook_replaces_averaging(void **state)
@@ -249,14 +231,14 @@ static sl_status exchange_in(sl_group *group, void *arg)
     static const float own[BF16_RANKS] = {1.0003f, 2.013f, 4.05f};
     sl_precision precision = *(sl_precision *)arg;
     bool narrow = precision == SL_PRECISION_BF16;
-    toy replica;
+    SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, &(sl_ddp_options){.comm_precision = precision},
                     &replica));
     sl_group *stage = sl_ddp_group(replica.ddp, 0);
     counting_ops counting = {*stage->ops, stage->ops, 0};
     counting.ops.collective = count_collective;
     stage->ops = &counting.ops;
-    sl_status status = toy_step(&replica, own[sl_group_rank(group)]);
+    SL_TRY(toy_step(&replica, own[sl_group_rank(group)]));
     stage->ops = counting.real;
     float sum = 0, expected;
     for (int r = 0; r < BF16_RANKS; r++)
@@ -264,15 +246,10 @@ static sl_status exchange_in(sl_group *group, void *arg)
     expected = sum * (1.0f / BF16_RANKS);
     expected = narrow ? rounded(expected) : expected;
     int64_t bytes = BUCKET_ELEMENTS * (narrow ? 2 : 4);
-    if (status == SL_OK)
-        status = expect(toy_grad(&replica, "w") == expected, "%.9g, got %.9g", (double)expected,
-                        (double)toy_grad(&replica, "w"));
-    if (status == SL_OK)
-        status = expect(counting.bytes == bytes &&
-                            sl_ddp_get_log(replica.ddp)->buckets[0].bytes == bytes,
-                        "%d bytes, got %d", (int)bytes, (int)counting.bytes);
-    toy_close(&replica);
-    return status;
+    SL_TRY(expect(toy_grad(&replica, "w") == expected, "%.9g, got %.9g", (double)expected,
+                  (double)toy_grad(&replica, "w")));
+    return expect(counting.bytes == bytes && sl_ddp_get_log(replica.ddp)->buckets[0].bytes == bytes,
+                  "%d bytes, got %d", (int)bytes, (int)counting.bytes);
 }
 
 static void gradients_in_bf16_take_half_the_bytes(void **state)
@@ -327,22 +304,17 @@ static sl_status check_exchange(layout_pipe *at, sl_ddp *ddp, bool narrow)
 static sl_status exchange_of_pipe(sl_group *group, void *arg)
 {
     const exchange_case *one = arg;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
+    SCOPED(sl_ddp) *ddp = NULL;
     sl_loss *mse;
-    sl_ddp *ddp = NULL;
     check_ok(sl_mse_loss_create(&mse));
     sl_pipe_options options = {.stages = 1, .chunks = 2, .precision = one->pipe};
-    sl_status status = layout_open(layout_linears(2), mse, options, &at);
+    SL_TRY(layout_open(layout_linears(2), mse, options, &at));
     sl_ddp_options with = one->ddp;
     with.group = group;
     with.pipe = at.pipe;
-    if (status == SL_OK)
-        status = sl_ddp_create(&with, &ddp);
-    if (status == SL_OK)
-        status = check_exchange(&at, ddp, with.comm_precision == SL_PRECISION_BF16);
-    sl_ddp_destroy(&ddp);
-    layout_close(&at);
-    return status;
+    SL_TRY(sl_ddp_create(&with, &ddp));
+    return check_exchange(&at, ddp, with.comm_precision == SL_PRECISION_BF16);
 }
 
 /* Whatever the pipe computes in. */
@@ -395,7 +367,7 @@ static sl_status fail_in_hook(sl_group *group, void *arg)
         status = sl_ddp_register_hook(replica.ddp, failing_hook, NULL);
     if (status == SL_OK)
         status = toy_step(&replica, 1);
-    toy_close(&replica);
+    toy_destroy(&replica);
     status = expect(status == SL_ERR_NUMERIC && strstr(sl_error_text(), "bucket 0 is bad"),
                     "every rank to fail with rank 1's error, got \"%s\"", sl_error_text());
     return status;

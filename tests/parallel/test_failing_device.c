@@ -396,28 +396,24 @@ static sl_status train_uneven_rank(sl_group *group, void *arg)
     (void)arg;
     static const toy_options options = {.with_unused = true, .unused_size = 100};
     static const sl_ddp_options unused = {.find_unused_parameters = true};
-    toy replica;
+    SCOPED(toy) replica = {0};
     sl_memory_stats before, after;
     SL_TRY(toy_open(group, &options, &unused, &replica));
     sl_device_memory(replica.device, &before);
     replica.device->ops = &failing_ops;
-    sl_status status = sl_ddp_join_begin(replica.ddp, NULL);
-    for (int step = 0; step < 2 - sl_group_rank(group) && status == SL_OK; step++) {
+    SL_TRY(sl_ddp_join_begin(replica.ddp, NULL));
+    for (int step = 0; step < 2 - sl_group_rank(group); step++) {
         sl_tensor *grad;
         sl_parameter_set_zero_grad(replica.set);
-        status = toy_step(&replica, 1);
-        if (status == SL_OK)
-            status = sl_parameter_grad(sl_parameter_set_get(replica.set, 0), &grad);
-        if (status == SL_OK)
-            status = expect(sl_tensor_f32(grad)[0] == (step == 0 ? 1 : 0.5f), "the average, got %g",
-                            sl_tensor_f32(grad)[0]);
+        SL_TRY(toy_step(&replica, 1));
+        SL_TRY(sl_parameter_grad(sl_parameter_set_get(replica.set, 0), &grad));
+        SL_TRY(expect(sl_tensor_f32(grad)[0] == (step == 0 ? 1 : 0.5f), "the average, got %g",
+                      sl_tensor_f32(grad)[0]));
     }
-    if (status == SL_OK)
-        status = sl_ddp_join_end(replica.ddp);
+    SL_TRY(sl_ddp_join_end(replica.ddp));
     sl_device_memory(replica.device, &after);
     bytes_left += (long)(after.current_total_bytes - before.current_total_bytes);
-    toy_close(&replica);
-    return status;
+    return SL_OK;
 }
 
 static void each_failing_operation_of_a_replica_ends_all(void **state)
@@ -438,10 +434,8 @@ static void each_failing_operation_of_a_replica_ends_all(void **state)
 static sl_status replicate(void *arg, sl_module **out)
 {
     (void)arg;
-    sl_loss *loss = NULL;
-    sl_status status = create_layers(out, &loss);
-    sl_loss_destroy(&loss);
-    return status;
+    SCOPED(sl_loss) *loss = NULL;
+    return create_layers(out, &loss);
 }
 
 static sl_status run_data_parallel(sl_device *const *devices, sl_module *model,

@@ -25,7 +25,7 @@ static data random_data(int64_t rows)
     return d;
 }
 
-static void free_data(data *d)
+static void data_destroy(data *d)
 {
     sl_tensor_destroy(&d->input);
     sl_device_destroy(&d->device);
@@ -79,8 +79,8 @@ static void stages_run_at_the_same_time(void **state)
     sl_tensor *output;
     check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
     sl_tensor_destroy(&output);
-    close_pipe(&piped);
-    free_data(&d);
+    test_pipe_destroy(&piped);
+    data_destroy(&d);
     pthread_barrier_destroy(&barrier);
 }
 
@@ -108,8 +108,8 @@ static void stages_on_one_device_take_turns(void **state)
     sl_tensor *output;
     check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
     sl_tensor_destroy(&output);
-    close_pipe(&piped);
-    free_data(&d);
+    test_pipe_destroy(&piped);
+    data_destroy(&d);
 }
 
 /* Four rows, four chunks: always recomputes four of them at each stage, except_last three, never
@@ -145,8 +145,8 @@ static void recomputations_are_four_three_and_none(void **state)
                                  stage < 2 ? 4 + cases[i].recomputations : 4);
                 assert_int_equal(c.probes[stage].backwards, 4);
             }
-            close_pipe(&piped);
-            free_data(&d);
+            test_pipe_destroy(&piped);
+            data_destroy(&d);
         }
 }
 
@@ -169,8 +169,8 @@ static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void *
         assert_int_equal(c.probes[stage].forwards, 4);
         assert_int_equal(c.probes[stage].backwards, 0);
     }
-    close_pipe(&piped);
-    free_data(&d);
+    test_pipe_destroy(&piped);
+    data_destroy(&d);
 }
 
 /* ---- Trace ------------------------------------------------------------------------------ */
@@ -178,13 +178,13 @@ static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void *
 static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **state)
 {
     (void)state;
-    data d = random_data(10);
+    SCOPED(data) d = random_data(10);
     for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
         crew c = {0};
         muster(&c, 3);
         sl_pipe_options options = {.stages = 3, .chunks = 5, .schedule = test_schedules[kind]};
-        test_pipe piped = open_pipe(c.model, mse(), options, 3, 1);
-        sl_schedule *schedule;
+        SCOPED(test_pipe) piped = open_pipe(c.model, mse(), options, 3, 1);
+        SCOPED(sl_schedule) *schedule = NULL;
         check_ok(sl_schedule_write(test_schedules[kind],
                                    &(sl_schedule_options){.ranks = 3, .micros = 5}, &schedule));
         check_ok(sl_schedule_recompute(schedule, SL_RECOMPUTE_EXCEPT_LAST));
@@ -194,10 +194,7 @@ static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **s
             int count = sl_pipe_timeline(piped.pipe, &entries);
             check_timeline(entries, count, schedule, 3, 0);
         }
-        sl_schedule_destroy(&schedule);
-        close_pipe(&piped);
     }
-    free_data(&d);
 }
 
 /* ---- The first error --------------------------------------------------------------------- */

@@ -88,7 +88,7 @@ static sl_status open_link(sl_group *group, linked *at)
     return SL_OK;
 }
 
-static void close_link(linked *at)
+static void linked_destroy(linked *at)
 {
     sli_link_destroy(&at->link);
     sli_failure_destroy(&at->failure);
@@ -127,14 +127,14 @@ static sl_status expect_error(sl_status status, const char *text)
 static sl_status wait_in_two_steps(sl_group *group, void *arg)
 {
     atomic_int *met = arg;
-    linked at;
+    SCOPED(linked) at = {0};
     SL_TRY(open_link(group, &at));
     sli_link_wait wait = {.rank = 2};
     while (sl_group_rank(group) == 1 && !wait.is_told && sli_link_status(at.link) == SL_OK)
         sli_link_poll_or_pause(at.link, &wait);
     sli_link_end_wait(at.link, &wait);
     meet(met, 1);
-    sl_status status = end_step(group, &at, 1, 2);
+    SL_TRY(end_step(group, &at, 1, 2));
     meet(met, 2);
     begin_step(&at, 2);
     wait = (sli_link_wait){.rank = 1};
@@ -143,11 +143,9 @@ static sl_status wait_in_two_steps(sl_group *group, void *arg)
             sli_link_poll_or_pause(at.link, &wait);
         else
             sched_yield();
-    if (status == SL_OK)
-        status = expect_error(sli_link_status(at.link), "nothing came from rank 1 within");
+    SL_TRY(expect_error(sli_link_status(at.link), "nothing came from rank 1 within"));
     meet(met, 3);
-    close_link(&at);
-    return status;
+    return SL_OK;
 }
 
 static void wait_of_an_earlier_step_blames_no_rank(void **state)
@@ -168,12 +166,12 @@ static sl_status leave_early(sl_group *group, void *arg)
     departure *test = arg;
     int rank = sl_group_rank(group);
     int64_t sent[RANKS], none[RANKS] = {0}, two[RANKS] = {0, 2, 0};
-    linked at;
+    SCOPED(linked) at = {0};
     SL_TRY(open_link(group, &at));
     sli_link_stop(at.link, sent);
     meet(&test->met, 1);
     if (rank == 0) {
-        close_link(&at);
+        linked_destroy(&at);
         atomic_store(&test->has_left, 1);
         return SL_OK;
     }
@@ -182,9 +180,7 @@ static sl_status leave_early(sl_group *group, void *arg)
         nanosleep(&(struct timespec){0, 20000000}, NULL);
     for (int i = 0; i < 2 && rank == 1; i++)
         sli_link_send_failure(at.link, 0);
-    sl_status status = sli_link_flush(at.link, rank == 2 ? two : none);
-    close_link(&at);
-    return status;
+    return sli_link_flush(at.link, rank == 2 ? two : none);
 }
 
 static void rank_that_has_all_it_needs_may_leave(void **state)
@@ -199,24 +195,21 @@ static sl_status send_too_much(sl_group *group, void *arg)
 {
     int rank = sl_group_rank(group);
     const sl_shape shape = sl_shape_1d(SLI_TRANSFER_BYTES / sizeof(float) + 1);
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(linked) at = {0};
     sl_tensor *large = NULL;
-    linked at;
     SL_TRY(sl_device_create_cpu(1, &device));
     SL_TRY(open_link(group, &at));
     if (rank == 0)
         SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &large));
     if (rank == 0)
         sli_link_send(at.link, 1, 0, 0, &large);
-    sl_status status = end_step(group, &at, 0, 1);
+    SL_TRY(end_step(group, &at, 0, 1));
     meet(arg, 1);
-    if (status == SL_OK)
-        status = expect(sli_failure_precedes(&at.failure, SLI_FAILURE_OF_CALL), "the step fails");
-    if (status == SL_OK && rank == 0)
-        status = expect_error(sli_failure_take(&at.failure), "is too large to be sent to rank 1");
-    close_link(&at);
-    sl_device_destroy(&device);
-    return status;
+    SL_TRY(expect(sli_failure_precedes(&at.failure, SLI_FAILURE_OF_CALL), "the step fails"));
+    if (rank == 0)
+        SL_TRY(expect_error(sli_failure_take(&at.failure), "is too large to be sent to rank 1"));
+    return SL_OK;
 }
 
 static void tensor_that_is_too_large_fails_the_step_alone(void **state)
@@ -254,9 +247,9 @@ static sl_status send_while_a_header_comes(sl_group *group, void *arg)
 {
     const sl_shape shape = sl_shape_1d(5);
     int rank = sl_group_rank(group);
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(linked) at = {0};
     sl_tensor *tensor;
-    linked at;
     SL_TRY(sl_device_create_cpu(1, &device));
     SL_TRY(open_link(group, &at));
     if (rank == 0) {
@@ -272,11 +265,9 @@ static sl_status send_while_a_header_comes(sl_group *group, void *arg)
     }
     while (sli_link_status(at.link) == SL_OK)
         sched_yield();
-    sl_status status = expect_error(sli_link_status(at.link), "the device failed after a header");
+    SL_TRY(expect_error(sli_link_status(at.link), "the device failed after a header"));
     meet(arg, 1);
-    close_link(&at);
-    sl_device_destroy(&device);
-    return status;
+    return SL_OK;
 }
 
 static void link_goes_on_while_a_device_is_read(void **state)
@@ -295,7 +286,7 @@ static sl_status send_unknown_kind(sl_group *group, void *arg)
                            .dtype = SL_I32,
                            .peer = 1};
     sli_transfer transfer;
-    sl_group *raw;
+    SCOPED(sl_group) *raw = NULL;
     sl_status status = SL_OK;
     linked at = {0};
     if (sl_group_rank(group) != 0) {
@@ -304,14 +295,13 @@ static sl_status send_unknown_kind(sl_group *group, void *arg)
             sched_yield();
         status = expect_error(sli_link_status(at.link), "rank 0 sent a header of the unknown kind");
         meet(arg, 1);
-        close_link(&at);
+        linked_destroy(&at);
         return status;
     }
     SL_TRY(sl_group_split(group, 0, &raw));
     status = raw->ops->start(raw, &message, false, &transfer);
     meet(arg, 1);
     (void)raw->ops->cancel(raw, &transfer);
-    sl_group_destroy(&raw);
     return status;
 }
 

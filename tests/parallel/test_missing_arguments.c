@@ -36,7 +36,7 @@ static sl_status open_bench(bench *b)
     return sl_pipe_create(&options, &b->pipe);
 }
 
-static void close_bench(bench *b)
+static void bench_destroy(bench *b)
 {
     sl_tensor_destroy(&b->rows);
     sl_pipe_destroy(&b->pipe);
@@ -48,7 +48,7 @@ static void close_bench(bench *b)
 static void pipe_names_what_is_missing(void **state)
 {
     (void)state;
-    bench b = {0};
+    SCOPED(bench) b = {0};
     sl_pipe *pipe;
     sl_tensor *output;
     double loss;
@@ -91,16 +91,15 @@ static void pipe_names_what_is_missing(void **state)
     check_null(sl_pipe_run_on_stages(b.pipe, NULL, NULL), "sl_pipe_run_on_stages: fn is NULL");
     check_null(sl_pipe_run_on_stages(NULL, NULL, NULL), "sl_pipe_run_on_stages: pipe is NULL");
     check_ok(sl_pipe_train(b.pipe, &whole, &loss)); /* it is none the worse for it */
-    close_bench(&b);
 }
 
 static void data_parallel_names_what_is_missing(void **state)
 {
     (void)state;
-    bench b = {0};
-    sl_module *module;
-    sl_data_parallel *parallel;
-    sl_tensor *output;
+    SCOPED(bench) b = {0};
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_data_parallel) *parallel = NULL;
+    SCOPED(sl_tensor) *output = NULL;
     const sl_pass_options pass = {.keep = true};
     check_ok(open_bench(&b));
     check_ok(sl_linear_create(3, 3, false, &module));
@@ -121,25 +120,21 @@ static void data_parallel_names_what_is_missing(void **state)
                "sl_data_parallel_backward: grad_output is NULL");
     check_null(sl_data_parallel_backward(NULL, output, NULL), "parallel is NULL");
     check_ok(sl_data_parallel_backward(parallel, output, NULL));
-    sl_tensor_destroy(&output);
-    sl_data_parallel_destroy(&parallel);
-    sl_module_destroy(&module);
-    close_bench(&b);
 }
 
 static void ddp_names_what_is_missing(void **state)
 {
     (void)state;
-    sl_group *group;
+    SCOPED(sl_group) *group = NULL;
+    SCOPED(toy) replica = {0};
+    SCOPED(sl_pass) *pass = NULL;
     sl_ddp *ddp;
     sl_tensor *out;
-    toy replica;
-    sl_pass *pass;
     check_ok(sl_group_create_local(1, NULL, &group));
     check_ok(toy_open(group, &(toy_options){0}, NULL, &replica));
     check_ok(sl_pass_create(&(sl_pass_options){.device = replica.device, .keep = true}, &pass));
     sl_shape shape = sl_shape_1d(1);
-    sl_tensor *in = random_tensor(replica.device, &shape, 1);
+    SCOPED(sl_tensor) *in = random_tensor(replica.device, &shape, 1);
     check_null(sl_ddp_create(NULL, &ddp), "sl_ddp_create: options is NULL");
     check_null(sl_ddp_create(&(sl_ddp_options){.group = group}, NULL), "out is NULL");
     check_null(sl_ddp_train(NULL, NULL, NULL), "sl_ddp_train: ddp is NULL");
@@ -155,18 +150,14 @@ static void ddp_names_what_is_missing(void **state)
     check_ok(toy_step(&replica, 1));
     check_null(sl_ddp_forward(replica.ddp, pass, NULL, &out), "there is no input");
     check_null(sl_ddp_backward(replica.ddp, pass, NULL, NULL), "there is no gradient");
-    sl_tensor_destroy(&in);
-    sl_pass_destroy(&pass);
-    toy_close(&replica);
-    sl_group_destroy(&group);
 }
 
 /* Rank 1's batch lacks something: both ranks get the error, and neither waits. */
 static sl_status train_without(sl_group *group, void *arg)
 {
     const char *what = arg;
-    bench b = {0};
-    sl_ddp *ddp;
+    SCOPED(bench) b = {0};
+    SCOPED(sl_ddp) *ddp = NULL;
     double loss;
     SL_TRY(open_bench(&b));
     SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = b.pipe}, &ddp));
@@ -180,8 +171,6 @@ static sl_status train_without(sl_group *group, void *arg)
     snprintf(expected, sizeof expected, "sl_pipe_train: %s is NULL", what);
     status = expect(status == SL_ERR_INVALID && strstr(sl_error_text(), expected),
                     "\"%s\" on every rank, got \"%s\"", expected, sl_error_text());
-    sl_ddp_destroy(&ddp);
-    close_bench(&b);
     return status;
 }
 

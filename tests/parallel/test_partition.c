@@ -26,13 +26,12 @@ static sl_module *sequential_of(const int *features, int count)
 static void check_layers(int layers, int stages, const int *expected)
 {
     int features[MAX_MODULES] = {0}, balance[MAX_MODULES];
-    sl_module *model = sequential_of(features, layers + 2);
+    SCOPED(sl_module) *model = sequential_of(features, layers + 2);
     check_ok(sl_partition(model, stages, SL_PARTITION_LAYERS, balance));
     for (int stage = 0; stage < stages; stage++)
         if (balance[stage] != expected[stage])
             fail_msg("%d layers, %d stages: stage %d has %d modules, not %d", layers, stages, stage,
                      balance[stage], expected[stage]);
-    sl_module_destroy(&model);
 }
 
 static void layers_are_cut_as_the_tutorials_cut_them(void **state)
@@ -60,7 +59,7 @@ static void more_stages_than_there_is_to_cut_are_refused(void **state)
 {
     (void)state;
     int features[] = {3, 0, 3, 0}, balance[8];
-    sl_module *model = sequential_of(features, 4);
+    SCOPED(sl_module) *model = sequential_of(features, 4);
     check_error(sl_partition(model, 3, SL_PARTITION_LAYERS, balance), SL_ERR_INVALID,
                 "sl_partition: 3 stages need as many layers between the first and the last module, "
                 "the model has 2");
@@ -78,7 +77,6 @@ static void more_stages_than_there_is_to_cut_are_refused(void **state)
                 "the model has 0");
     check_ok(sl_partition(model, 1, SL_PARTITION_PARAMETERS, balance));
     assert_int_equal(balance[0], 1);
-    sl_module_destroy(&model);
 }
 
 typedef struct cost {
@@ -126,7 +124,7 @@ static void parameters_are_cut_as_well_as_any_cut_there_is(void **state)
         int features[MAX_MODULES], balance[MAX_MODULES], tried[MAX_MODULES];
         for (int i = 0; i < count; i++)
             features[i] = rand() % 3 ? rand() % 40 : 0;
-        sl_module *model = sequential_of(features, count);
+        SCOPED(sl_module) *model = sequential_of(features, count);
         check_ok(sl_partition(model, stages, SL_PARTITION_PARAMETERS, balance));
         int sum = 0;
         for (int stage = 0; stage < stages; stage++) {
@@ -138,7 +136,6 @@ static void parameters_are_cut_as_well_as_any_cut_there_is(void **state)
         search(features, count, tried, 0, stages, &best);
         assert_int_equal(reached.largest, best.largest);
         assert_int_equal(reached.squares, best.squares);
-        sl_module_destroy(&model);
     }
 }
 

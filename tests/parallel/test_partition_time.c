@@ -85,7 +85,7 @@ static void cut_is_the_best_of_all(void **state)
                 times of;
                 int balance[MOST_STAGES], any[MOST_STAGES], sum = 0;
                 double seconds;
-                sl_schedule *table = open_table(sl_schedule_names[i], ranks, 6);
+                SCOPED(sl_schedule) *table = open_table(sl_schedule_names[i], ranks, 6);
                 make_times(MODULES, ranks, seed, &of);
                 check_ok(sl_partition_by_time(
                     &(sl_partition_costs){.modules = MODULES, .profiles = of.ranks, .table = table},
@@ -95,7 +95,6 @@ static void cut_is_the_best_of_all(void **state)
                 assert_int_equal(sum, MODULES);
                 assert_true(seconds == step_seconds(table, &of, balance, NULL));
                 assert_float_equal(seconds, shortest(table, &of, NULL, any, 0, MODULES), 1e-9);
-                sl_schedule_destroy(&table);
             }
 }
 
@@ -105,7 +104,7 @@ static void many_equal_modules_are_spread_evenly(void **state)
     (void)state;
     times of;
     int balance[MOST_STAGES];
-    sl_schedule *table = open_table("1f1b", MOST_STAGES, 16);
+    SCOPED(sl_schedule) *table = open_table("1f1b", MOST_STAGES, 16);
     make_times(MOST_MODULES, MOST_STAGES, 0, &of);
     of.modules[MOST_MODULES - 1].forward *= 4; /* a last module like four others */
     of.modules[MOST_MODULES - 1].backward *= 4;
@@ -115,7 +114,6 @@ static void many_equal_modules_are_spread_evenly(void **state)
     for (int stage = 0; stage + 1 < MOST_STAGES; stage++)
         assert_in_range(balance[stage], 4, 6);
     assert_in_range(balance[MOST_STAGES - 1], 2, 5);
-    sl_schedule_destroy(&table);
 }
 
 /* The rank of a slower device gets fewer modules. */
@@ -125,7 +123,7 @@ static void each_rank_has_its_own_times(void **state)
     times of;
     sl_module_profile slow[12];
     int balance[2];
-    sl_schedule *table = open_table("gpipe", 2, 8);
+    SCOPED(sl_schedule) *table = open_table("gpipe", 2, 8);
     make_times(12, 2, 0, &of);
     for (int i = 0; i < 12; i++)
         slow[i] =
@@ -134,7 +132,6 @@ static void each_rank_has_its_own_times(void **state)
     check_ok(sl_partition_by_time(
         &(sl_partition_costs){.modules = 12, .profiles = of.ranks, .table = table}, balance, NULL));
     assert_in_range(balance[0], 7, 8); /* of equal ones it would have 6 at most */
-    sl_schedule_destroy(&table);
 }
 
 /* The fifth of equal modules has a narrow output. A wide one takes longer over the slow link than a
@@ -146,7 +143,7 @@ static void slow_link_is_crossed_by_the_narrowest_tensor(void **state)
     times of;
     int balance[RANKS], without[RANKS];
     sl_link_cost links[RANKS][RANKS] = {{{0}}};
-    sl_schedule *table = open_table("1f1b", RANKS, 6);
+    SCOPED(sl_schedule) *table = open_table("1f1b", RANKS, 6);
     sl_partition_costs costs = {.modules = MODULES, .profiles = of.ranks, .table = table};
     make_times(MODULES, RANKS, 0, &of);
     for (int i = 0; i < MODULES; i++)
@@ -162,7 +159,6 @@ static void slow_link_is_crossed_by_the_narrowest_tensor(void **state)
         check_ok(sl_partition_by_time(&costs, balance, NULL));
         assert_int_equal(slow ? balance[0] + balance[1] : balance[0], NARROW);
     }
-    sl_schedule_destroy(&table);
 }
 
 static bool first_stage_has_at_most(void *context, const int *balance)
@@ -176,7 +172,7 @@ static void cuts_that_do_not_fit_are_left_out(void **state)
     times of;
     int balance[2] = {0}, most = 2;
     double seconds = 7;
-    sl_schedule *table = open_table("gpipe", 2, 8);
+    SCOPED(sl_schedule) *table = open_table("gpipe", 2, 8);
     make_times(12, 2, 0, &of);
     sl_partition_costs costs = {.modules = 12,
                                 .profiles = of.ranks,
@@ -194,7 +190,6 @@ static void cuts_that_do_not_fit_are_left_out(void **state)
                 "2 stages need as many modules, there are 1");
     costs.profiles = NULL;
     check_error(sl_partition_by_time(&costs, balance, NULL), SL_ERR_INVALID, "profiles is NULL");
-    sl_schedule_destroy(&table);
 }
 
 /* Too many cuts to try all, and the search begins with one that does not fit. */
@@ -202,7 +197,7 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
 {
     (void)state;
     times of;
-    sl_schedule *table = open_table("1f1b", MOST_STAGES, 16);
+    SCOPED(sl_schedule) *table = open_table("1f1b", MOST_STAGES, 16);
     make_times(MOST_MODULES, MOST_STAGES, 0, &of);
     for (int most = 1; most <= 4; most++) {
         int balance[MOST_STAGES], sum = 0;
@@ -221,7 +216,6 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
         assert_in_range(balance[0], 1, most);
         assert_true(seconds == step_seconds(table, &of, balance, NULL));
     }
-    sl_schedule_destroy(&table);
 }
 
 /* Ranks 0 and 1 are on the same cores: each gets about half of what rank 2 gets. */
@@ -234,7 +228,7 @@ static void ranks_on_the_same_cores_get_fewer_modules(void **state)
         times of;
         int balance[RANKS], any[RANKS];
         double seconds;
-        sl_schedule *table = open_table("1f1b", RANKS, 12);
+        SCOPED(sl_schedule) *table = open_table("1f1b", RANKS, 12);
         sl_partition_costs costs = {.modules = MODULES,
                                     .profiles = of.ranks,
                                     .table = table,
@@ -245,7 +239,6 @@ static void ranks_on_the_same_cores_get_fewer_modules(void **state)
         assert_true(seconds <= 1.001 * shortest(table, &of, cores, any, 0, MODULES));
         if (seed == 0) /* modules are equal */
             assert_in_range(balance[2], 5, 7);
-        sl_schedule_destroy(&table);
     }
 }
 
@@ -258,7 +251,7 @@ static void ranks_on_the_same_cores_take_the_sum_of_all_actions(void **state)
     times of;
     int balance[RANKS], expected[RANKS];
     double sum = 0, seconds, own_cores;
-    sl_schedule *table;
+    SCOPED(sl_schedule) *table = NULL;
     check_ok(sl_schedule_write("gpipe", &(sl_schedule_options){.ranks = RANKS, .micros = MICROS},
                                &table));
     make_times(MODULES, RANKS, 5, &of);
@@ -275,7 +268,6 @@ static void ranks_on_the_same_cores_take_the_sum_of_all_actions(void **state)
     check_ok(sl_partition_by_time(&costs, balance, &seconds));
     assert_float_equal(seconds, sum, 1e-9 * sum);
     assert_memory_equal(balance, expected, sizeof balance);
-    sl_schedule_destroy(&table);
 }
 
 int partition_time_tests(void)

@@ -51,7 +51,7 @@ static data random_data(int64_t rows)
     return d;
 }
 
-static void free_data(data *d)
+static void data_destroy(data *d)
 {
     sl_tensor_destroy(&d->input);
     sl_tensor_destroy(&d->targets);
@@ -86,21 +86,16 @@ static void output_is_the_unpiped_models_in_order(void **state)
     const int64_t rows[] = {12, 7, 5, 1}; /* even, uneven, and fewer than chunks */
     for (int i = 0; i < 4; i++)
         for (int stages = 1; stages <= 4; stages++) {
-            data d = random_data(rows[i]);
-            test_pipe alone = open_unpiped(0.5f);
-            test_pipe piped =
+            SCOPED(data) d = random_data(rows[i]);
+            SCOPED(test_pipe) alone = open_unpiped(0.5f);
+            SCOPED(test_pipe) piped =
                 open_perceptron((sl_pipe_options){.stages = stages, .chunks = 6}, 0.5f);
-            sl_tensor *expected, *output;
+            SCOPED(sl_tensor) *expected = NULL, *output = NULL;
             check_ok(sl_pipe_forward(alone.pipe, &(sl_pipe_batch){.input = d.input}, &expected));
             check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
             assert_true(sl_shape_equal(sl_tensor_shape(output), sl_tensor_shape(expected)));
             assert_ptr_equal(sl_tensor_device(output), piped.devices[stages - 1]);
             check_close(sl_tensor_f32(output), sl_tensor_f32(expected), rows[i] * CLASSES, 1e-6);
-            sl_tensor_destroy(&expected);
-            sl_tensor_destroy(&output);
-            close_pipe(&alone);
-            close_pipe(&piped);
-            free_data(&d);
         }
 }
 
@@ -136,20 +131,15 @@ static void check_readers(int64_t rows, int64_t x_rows, bool whole, const float 
 {
     static const float ones_to_ten[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     sl_shape shape = sl_shape_2d(rows, 1), x_shape = sl_shape_1d(x_rows);
-    data d = random_data(1);
-    test_pipe piped = open_readers();
-    sl_tensor *in = random_tensor(d.device, &shape, 1), *output;
-    sl_tensor *x = float_tensor(d.device, &x_shape, ones_to_ten);
+    SCOPED(data) d = random_data(1);
+    SCOPED(test_pipe) piped = open_readers();
+    SCOPED(sl_tensor) *in = random_tensor(d.device, &shape, 1), *output = NULL;
+    SCOPED(sl_tensor) *x = float_tensor(d.device, &x_shape, ones_to_ten);
     const sl_input inputs[] = {{.name = "y", .tensor = in}, {"x", x, whole}};
     check_ok(sl_pipe_forward(piped.pipe,
                              &(sl_pipe_batch){.input = in, .inputs = inputs, .input_count = 2},
                              &output));
     assert_memory_equal(sl_tensor_data(output), expected, (size_t)rows * sizeof *expected);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&x);
-    sl_tensor_destroy(&output);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 /* In 5 chunks. */
@@ -166,10 +156,11 @@ static void further_inputs_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
     sl_shape three = sl_shape_2d(3, 1), four = sl_shape_2d(4, 1);
-    data d = random_data(1);
-    test_pipe piped = open_readers();
-    sl_tensor *in = random_tensor(d.device, &three, 1), *output;
-    sl_tensor *x = random_tensor(d.device, &four, 2);
+    SCOPED(data) d = random_data(1);
+    SCOPED(test_pipe) piped = open_readers();
+    SCOPED(sl_tensor) *in = random_tensor(d.device, &three, 1);
+    sl_tensor *output;
+    SCOPED(sl_tensor) *x = random_tensor(d.device, &four, 2);
     sl_input inputs[] = {{"x", in, false}, {"x", x, false}};
     sl_pipe_batch batch = {.input = in, .inputs = inputs, .input_count = 2};
     check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
@@ -186,17 +177,13 @@ static void further_inputs_that_do_not_fit_are_refused(void **state)
     batch.input_count = 0;
     check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_NOT_FOUND,
                 "[stage 0 micro 0] 0 (Reader): the batch has no input \"x\"");
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&x);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 static void pipe_without_a_loss_runs_forward_only(void **state)
 {
     (void)state;
-    data d = random_data(4);
-    test_pipe piped = open_pipe(perceptron(0), NULL, (sl_pipe_options){.stages = 2}, 2, 1);
+    SCOPED(data) d = random_data(4);
+    SCOPED(test_pipe) piped = open_pipe(perceptron(0), NULL, (sl_pipe_options){.stages = 2}, 2, 1);
     sl_tensor *output;
     check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
     sl_tensor_destroy(&output);
@@ -207,16 +194,14 @@ static void pipe_without_a_loss_runs_forward_only(void **state)
                 "sl_pipe_train: the pipe was created without a loss");
     check_error(sl_pipe_evaluate(piped.pipe, &batch, &loss, &terms), SL_ERR_INVALID,
                 "sl_pipe_evaluate: the pipe was created without a loss");
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 /* ---- Training --------------------------------------------------------------------------- */
 
 static void check_training(const sl_pipe_options *options, int64_t rows)
 {
-    data d = random_data(rows);
-    test_pipe alone = open_unpiped(0.3f), piped = open_perceptron(*options, 0.3f);
+    SCOPED(data) d = random_data(rows);
+    SCOPED(test_pipe) alone = open_unpiped(0.3f), piped = open_perceptron(*options, 0.3f);
     for (uint64_t step = 0; step < 2; step++) { /* the second adds to the first's gradients */
         double expected = pipe_train(&alone, d.input, d.targets, step);
         double loss = pipe_train(&piped, d.input, d.targets, step);
@@ -229,9 +214,6 @@ static void check_training(const sl_pipe_options *options, int64_t rows)
     check_close(gradients, expected, count, 1e-6);
     free(expected);
     free(gradients);
-    close_pipe(&alone);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 static void loss_and_gradients_are_the_unpiped_models(void **state)
@@ -261,26 +243,23 @@ static void modules_may_be_cut_anywhere(void **state)
 static void stages_may_share_devices(void **state)
 {
     (void)state;
-    data d = random_data(8);
+    SCOPED(data) d = random_data(8);
     sl_pipe_options options = {.stages = 4, .chunks = 4, .seed = 5};
-    test_pipe alone = open_unpiped(0.3f);
+    SCOPED(test_pipe) alone = open_unpiped(0.3f);
     double expected = pipe_train(&alone, d.input, d.targets, 0);
     for (int devices = 1; devices <= 3; devices++) {
-        test_pipe shared = open_pipe(perceptron(0.3f), mse(), options, devices, 2);
+        SCOPED(test_pipe) shared = open_pipe(perceptron(0.3f), mse(), options, devices, 2);
         double loss = pipe_train(&shared, d.input, d.targets, 0);
         assert_true(fabs(loss - expected) <= 1e-6 * expected);
         check_pipe_is_empty(&shared);
-        close_pipe(&shared);
     }
-    close_pipe(&alone);
-    free_data(&d);
 }
 
 static void zero_grad_forgets_the_gradients(void **state)
 {
     (void)state;
-    data d = random_data(6);
-    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0);
+    SCOPED(data) d = random_data(6);
+    SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0);
     pipe_train(&piped, d.input, d.targets, 0);
     int64_t count;
     float *once = pipe_gradients(&piped, &count);
@@ -295,51 +274,42 @@ static void zero_grad_forgets_the_gradients(void **state)
     free(once);
     free(again);
     free(zero);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
 {
     (void)state;
     const int32_t ignored[4] = {-100, -100, -100, -100};
-    data d = random_data(4);
+    SCOPED(data) d = random_data(4);
     sl_loss *loss;
     check_ok(sl_cross_entropy_create(&loss));
-    test_pipe piped =
+    SCOPED(test_pipe) piped =
         open_pipe(perceptron(0), loss, (sl_pipe_options){.stages = 2, .chunks = 2}, 2, 1);
     sl_shape shape = sl_shape_1d(4);
-    sl_tensor *targets = integer_tensor(d.device, &shape, ignored);
+    SCOPED(sl_tensor) *targets = integer_tensor(d.device, &shape, ignored);
     assert_true(isnan(pipe_train(&piped, d.input, targets, 0)));
     int64_t count;
     float *gradients = pipe_gradients(&piped, &count);
     for (int64_t i = 0; i < count; i++)
         assert_true(gradients[i] == 0.0f);
     free(gradients);
-    sl_tensor_destroy(&targets);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 /* Two replicas with half the batch each see the dropout masks of the whole batch's rows. */
 static void first_sample_says_where_a_batch_lies_in_a_larger_one(void **state)
 {
     (void)state;
-    data d = random_data(8);
-    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 2}, 0.5f);
+    SCOPED(data) d = random_data(8);
+    SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 2}, 0.5f);
     double whole = pipe_train(&piped, d.input, d.targets, 0), halves[2];
     for (int half = 0; half < 2; half++) {
-        sl_tensor *input, *targets;
+        SCOPED(sl_tensor) *targets = NULL, *input = NULL;
         check_ok(sl_tensor_narrow(d.input, 4 * half, 4, &input));
         check_ok(sl_tensor_narrow(d.targets, 4 * half, 4, &targets));
         sl_pipe_batch batch = {.input = input, .targets = targets, .first_sample = 4 * half};
         check_ok(sl_pipe_train(piped.pipe, &batch, &halves[half]));
-        sl_tensor_destroy(&input);
-        sl_tensor_destroy(&targets);
     }
     assert_true(fabs((halves[0] + halves[1]) / 2 - whole) <= 1e-6 * whole);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 /* Parts of a batch, each weighted by its share of the rows, add up to the whole batch. */
@@ -347,15 +317,15 @@ static void weighted_parts_have_the_whole_batchs_gradient(void **state)
 {
     (void)state;
     enum { ROWS = 7, FIRST = 3 };
-    data d = random_data(ROWS);
-    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0.5f);
+    SCOPED(data) d = random_data(ROWS);
+    SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0.5f);
     int64_t count;
     double whole = pipe_train(&piped, d.input, d.targets, 0), sum = 0;
     float *expected = pipe_gradients(&piped, &count);
     sl_pipe_zero_grad(piped.pipe);
     for (int64_t first = 0, rows = FIRST; first < ROWS; first += rows, rows = ROWS - FIRST) {
         sl_pipe_batch batch = {.first_sample = first, .weight = (double)rows / ROWS};
-        sl_tensor *input, *targets;
+        SCOPED(sl_tensor) *targets = NULL, *input = NULL;
         double mean;
         check_ok(sl_tensor_narrow(d.input, first, rows, &input));
         check_ok(sl_tensor_narrow(d.targets, first, rows, &targets));
@@ -363,16 +333,12 @@ static void weighted_parts_have_the_whole_batchs_gradient(void **state)
         batch.targets = targets;
         check_ok(sl_pipe_train(piped.pipe, &batch, &mean));
         sum += batch.weight * mean;
-        sl_tensor_destroy(&input);
-        sl_tensor_destroy(&targets);
     }
     assert_true(fabs(sum - whole) <= 1e-6 * whole);
     float *got = pipe_gradients(&piped, &count);
     check_close(got, expected, count, 1e-6);
     free(got);
     free(expected);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 /* ---- Evaluation ------------------------------------------------------------------------- */
@@ -380,9 +346,9 @@ static void weighted_parts_have_the_whole_batchs_gradient(void **state)
 static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
 {
     (void)state;
-    data d = random_data(7);
-    test_pipe dropping = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 4}, 0.9f);
-    test_pipe plain = open_unpiped(0);
+    SCOPED(data) d = random_data(7);
+    SCOPED(test_pipe) dropping = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 4}, 0.9f);
+    SCOPED(test_pipe) plain = open_unpiped(0);
     double expected = pipe_train(&plain, d.input, d.targets, 0), sum;
     int64_t terms;
     check_ok(sl_pipe_evaluate(dropping.pipe,
@@ -391,19 +357,16 @@ static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
     assert_int_equal(terms, 7 * CLASSES);
     assert_true(fabs(sum / (double)terms - expected) <= 1e-6 * expected);
     check_pipe_is_empty(&dropping);
-    close_pipe(&dropping);
-    close_pipe(&plain);
-    free_data(&d);
 }
 
 /* What a pipe with dropout 0.9 that recomputes everything does with a batch in evaluation mode. */
 static void check_gradients_in_evaluation(sl_pipe_options options)
 {
-    data d = random_data(10);
+    SCOPED(data) d = random_data(10);
     options.chunks = 4;
-    test_pipe plain = open_perceptron(options, 0);
+    SCOPED(test_pipe) plain = open_perceptron(options, 0);
     options.recompute = SL_RECOMPUTE_ALWAYS;
-    test_pipe dropping = open_perceptron(options, 0.9f);
+    SCOPED(test_pipe) dropping = open_perceptron(options, 0.9f);
     sl_pipe_batch batch = {.input = d.input, .targets = d.targets, .evaluation = true};
     double loss, expected_loss = pipe_train(&plain, d.input, d.targets, 0);
     check_ok(sl_pipe_train(dropping.pipe, &batch, &loss));
@@ -420,9 +383,6 @@ static void check_gradients_in_evaluation(sl_pipe_options options)
     free(gradients);
     check_pipe_is_empty(&dropping);
     assert_true(pipe_train(&dropping, d.input, d.targets, 0) != loss); /* its dropout is back */
-    close_pipe(&plain);
-    close_pipe(&dropping);
-    free_data(&d);
 }
 
 static void gradients_flow_in_evaluation_without_dropout_or_recomputation(void **state)
@@ -437,8 +397,8 @@ static void gradients_flow_in_evaluation_without_dropout_or_recomputation(void *
 static void inference_has_no_gradients_and_refuses_to_train(void **state)
 {
     (void)state;
-    data d = random_data(6);
-    test_pipe piped =
+    SCOPED(data) d = random_data(6);
+    SCOPED(test_pipe) piped =
         open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3, .inference = true}, 0);
     double sum, loss;
     int64_t terms;
@@ -452,15 +412,13 @@ static void inference_has_no_gradients_and_refuses_to_train(void **state)
         sl_device_memory(piped.devices[stage], &stats);
         assert_int_equal(stats.peak_bytes[SL_MEMORY_GRADIENTS], 0);
     }
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 static void batches_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    data d = random_data(6), other = random_data(5), none = random_data(0);
-    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3}, 0);
+    SCOPED(data) d = random_data(6), other = random_data(5), none = random_data(0);
+    SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3}, 0);
     double loss;
     sl_tensor *output;
     check_error(sl_pipe_train(piped.pipe,
@@ -475,10 +433,6 @@ static void batches_that_make_no_sense_are_refused(void **state)
     check_error(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = none.input}, &output),
                 SL_ERR_INVALID, "sl_pipe_forward: the input must have at least one row");
     assert_null(output);
-    close_pipe(&piped);
-    free_data(&d);
-    free_data(&other);
-    free_data(&none);
 }
 
 /* ---- Functions on the stages' threads --------------------------------------------------- */
@@ -502,7 +456,7 @@ static sl_status visit(int stage, void *arg)
 static void functions_run_once_on_each_stages_own_thread(void **state)
 {
     (void)state;
-    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 4}, 0);
+    SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 4}, 0);
     visits v = {.fails_at = -1};
     check_ok(sl_pipe_run_on_stages(piped.pipe, visit, &v));
     for (int a = 0; a < 4; a++) {
@@ -517,7 +471,6 @@ static void functions_run_once_on_each_stages_own_thread(void **state)
     v.fails_at = -1;
     check_ok(sl_pipe_run_on_stages(piped.pipe, visit, &v));
     assert_int_equal(v.count[3], 3);
-    close_pipe(&piped);
 }
 
 /* The mean square of what the pipe gives for the data's targets. */
@@ -535,9 +488,9 @@ static double loss_of(test_pipe *in, const data *d, bool same_weights)
 static void weights_in_bf16_are_converted_again_unless_they_are_the_same(void **state)
 {
     (void)state;
-    data d = random_data(4);
+    SCOPED(data) d = random_data(4);
     sl_pipe_options options = {.stages = 2, .chunks = 2, .precision = SL_PRECISION_BF16};
-    test_pipe piped = open_perceptron(options, 0);
+    SCOPED(test_pipe) piped = open_perceptron(options, 0);
     double before = loss_of(&piped, &d, false);
     sl_tensor *weight = sl_parameter_value(
         sl_parameter_set_get(sl_pipe_parameters(piped.pipe, 0), 0)); /* the first linear's */
@@ -547,8 +500,6 @@ static void weights_in_bf16_are_converted_again_unless_they_are_the_same(void **
     double after = loss_of(&piped, &d, false);
     assert_true(after != before);
     assert_true(loss_of(&piped, &d, true) == after);
-    close_pipe(&piped);
-    free_data(&d);
 }
 
 int pipe_tests(void)

@@ -25,7 +25,7 @@ static bench set_up(void)
     return b;
 }
 
-static void tear_down(bench *b)
+static void bench_destroy(bench *b)
 {
     sl_module_destroy(&b->model);
     for (int i = 0; i <= MODULES; i++)
@@ -46,20 +46,18 @@ static void assert_refused(const bench *b, sl_pipe_options options, const char *
 static void more_micro_batches_than_can_be_counted_are_refused(void **state)
 {
     (void)state;
-    bench b = set_up();
-    sl_schedule *table;
+    SCOPED(bench) b = set_up();
+    SCOPED(sl_schedule) *table = NULL;
     check_ok(
         sl_schedule_write("gpipe", &(sl_schedule_options){.ranks = 1, .micros = 1 << 15}, &table));
     assert_refused(&b, (sl_pipe_options){.stages = 1, .table = table, .accumulate = 1 << 16},
                    "sl_pipe_create: 32768 micro-batches times accumulate 65536 are too many");
-    sl_schedule_destroy(&table);
-    tear_down(&b);
 }
 
 static void options_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     assert_refused(&b, (sl_pipe_options){.stages = 1, .model = sl_module_child(b.model, 0)},
                    "sl_pipe_create: module must be a Sequential to be partitioned, got Linear");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .chunks = -1},
@@ -85,7 +83,6 @@ static void options_that_make_no_sense_are_refused(void **state)
         "module and sum of balance have different length (module: 4, sum of balance: 5)");
     assert_refused(&b, (sl_pipe_options){.stages = 3, .balance = (int[]){3, 0, 1}},
                    "all balance numbers must be positive, stage 1 has 0");
-    tear_down(&b);
 }
 
 /* Writes what it is asked for, less what its argument says. */
@@ -112,7 +109,7 @@ static sl_status write_less(const void *context, const sl_schedule_options *opti
 static void writers_that_do_not_write_what_is_asked_for_are_refused(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     const struct {
         shortage less;
         const char *text;
@@ -130,7 +127,7 @@ static void writers_that_do_not_write_what_is_asked_for_are_refused(void **state
         {{.backward = true}, "sl_pipe_create: the table never goes backward"},
         {{.placement = true}, "sl_pipe_create: schedule: the table has stage 0 on rank 0, not 1"},
     };
-    sl_loss *loss;
+    SCOPED(sl_loss) *loss = NULL;
     check_ok(sl_mse_loss_create(&loss));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sl_pipe_options options = {.stages = 2,
@@ -141,16 +138,14 @@ static void writers_that_do_not_write_what_is_asked_for_are_refused(void **state
                                    .writer_context = &cases[i].less};
         assert_refused(&b, options, cases[i].text);
     }
-    sl_loss_destroy(&loss);
-    tear_down(&b);
 }
 
 static void tables_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
-    bench b = set_up();
-    sl_loss *loss;
-    sl_schedule *table, *forward;
+    SCOPED(bench) b = set_up();
+    SCOPED(sl_loss) *loss = NULL;
+    SCOPED(sl_schedule) *table = NULL, *forward = NULL;
     sl_schedule_options two = {.ranks = 2, .micros = 2};
     check_ok(sl_mse_loss_create(&loss));
     check_ok(sl_schedule_write("1f1b", &two, &table));
@@ -165,10 +160,6 @@ static void tables_that_do_not_fit_are_refused(void **state)
                    "sl_pipe_create: the table never goes backward");
     assert_refused(&b, (sl_pipe_options){.stages = 2, .table = table, .placement = (int[]){1, 0}},
                    "sl_pipe_create: schedule: the table has stage 0 on rank 0, not 1");
-    sl_schedule_destroy(&table);
-    sl_schedule_destroy(&forward);
-    sl_loss_destroy(&loss);
-    tear_down(&b);
 }
 
 static void check_cut(const bench *b, int stages, const int *balance, const int *expected)
@@ -177,7 +168,7 @@ static void check_cut(const bench *b, int stages, const int *balance, const int 
                                .devices = b->devices,
                                .stages = stages,
                                .balance = balance};
-    sl_pipe *pipe;
+    SCOPED(sl_pipe) *pipe = NULL;
     check_ok(sl_pipe_create(&options, &pipe));
     assert_int_equal(sl_pipe_stages(pipe), stages);
     assert_ptr_equal(sl_pipe_model(pipe), b->model);
@@ -195,45 +186,42 @@ static void check_cut(const bench *b, int stages, const int *balance, const int 
     }
     sl_pipe_destroy(&pipe);
     assert_null(pipe);
-    sl_pipe_destroy(&pipe);
 }
 
 static void model_is_cut_by_balance_by_layers_or_by_parameters(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     check_cut(&b, 2, (int[]){1, 3}, (int[]){1, 3});
     check_cut(&b, 2, NULL, (int[]){2, 2});    /* two layers, one for each */
     check_cut(&b, 3, NULL, (int[]){1, 1, 2}); /* too few layers: 6, 4, 4 + 2 parameters */
     check_cut(&b, 4, NULL, (int[]){1, 1, 1, 1});
-    tear_down(&b);
 }
 
 static void model_in_another_pipe_is_refused_and_stays_in_it(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     sl_pipe_options options = {.model = b.model, .devices = b.devices, .stages = 2};
-    sl_pipe *pipe, *second;
+    SCOPED(sl_pipe) *second = NULL;
+    sl_pipe *pipe;
     check_ok(sl_pipe_create(&options, &pipe));
     check_error(sl_pipe_create(&options, &second), SL_ERR_INVALID, "[stage ");
     assert_null(second);
     assert_non_null(sl_parameter_value(sl_parameter_set_get(sl_pipe_parameters(pipe, 1), 0)));
     sl_pipe_destroy(&pipe);
     check_ok(sl_pipe_create(&options, &second));
-    sl_pipe_destroy(&second);
-    tear_down(&b);
 }
 
 static void model_in_a_pipe_takes_no_parameter_and_no_child(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     sl_pipe_options options = {.model = b.model, .devices = b.devices, .stages = 3};
     const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
     sl_parameter *parameter;
     sl_module *late;
-    sl_pipe *pipe;
+    SCOPED(sl_pipe) *pipe = NULL;
     check_ok(sl_pipe_create(&options, &pipe));
     check_ok(sl_linear_create(1, 1, true, &late));
     check_error(sl_module_add_child(b.model, "late", late), SL_ERR_INVALID, "a model in use");
@@ -244,8 +232,6 @@ static void model_in_a_pipe_takes_no_parameter_and_no_child(void **state)
     check_ok(sl_linear_create(1, 1, true, &late));
     check_ok(sl_module_add_child(b.model, "late", late));
     check_ok(sl_pipe_create(&options, &pipe));
-    sl_pipe_destroy(&pipe);
-    tear_down(&b);
 }
 
 /* ---- Widths ----------------------------------------------------------------------------- */
@@ -323,9 +309,9 @@ static sl_module *stranger(void)
 /* Takes the modules; `text` NULL: they fit. */
 static void check_widths(const bench *b, sl_module *const *modules, const char *text)
 {
-    sl_module *model;
-    sl_loss *loss;
-    sl_pipe *pipe;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_loss) *loss = NULL;
+    SCOPED(sl_pipe) *pipe = NULL;
     int count = 0;
     while (modules[count])
         count++;
@@ -339,9 +325,6 @@ static void check_widths(const bench *b, sl_module *const *modules, const char *
         check_error(sl_pipe_create(&options, &pipe), SL_ERR_INVALID, text);
     else
         check_ok(sl_pipe_create(&options, &pipe));
-    sl_pipe_destroy(&pipe);
-    sl_loss_destroy(&loss);
-    sl_module_destroy(&model);
 }
 
 #define check_model(b, text, ...) check_widths(b, (sl_module *[]){__VA_ARGS__, NULL}, text)
@@ -349,7 +332,7 @@ static void check_widths(const bench *b, sl_module *const *modules, const char *
 static void first_module_that_does_not_fit_is_named(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     check_model(&b,
                 "sl_pipe_create: 2 (Decoder) expects inputs of width 48, but 1 (Linear) gives 32",
                 linear(8, 64), linear(64, 32), decoder(48, 9), linear(7, 7));
@@ -371,31 +354,29 @@ static void first_module_that_does_not_fit_is_named(void **state)
                 linear(2, 2));
     check_model(&b, "1 (Linear) expects inputs of width 2, but 0 (SelfAttention) gives 4",
                 attention(4), linear(2, 2));
-    tear_down(&b);
 }
 
 static void module_without_widths_is_taken_on_trust(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     check_model(&b, NULL, linear(2, 4), stranger(), linear(3, 3));
     check_model(&b, "3 (Linear) expects inputs of width 2, but 2 (Linear) gives 3", linear(2, 4),
                 stranger(), linear(3, 3), linear(2, 3));
     check_model(&b, NULL, stranger(), relu(), linear(3, 3));
-    tear_down(&b);
 }
 
 static void initial_values_do_not_depend_on_the_cut(void **state)
 {
     (void)state;
-    bench b = set_up();
+    SCOPED(bench) b = set_up();
     float values[MODULES][6];
     for (int stages = 1; stages <= MODULES; stages++) {
         sl_pipe_options options = {.model = b.model,
                                    .devices = b.devices,
                                    .stages = stages,
                                    .seed = 9};
-        sl_pipe *pipe;
+        SCOPED(sl_pipe) *pipe = NULL;
         check_ok(sl_pipe_create(&options, &pipe));
         int module = 0;
         for (int stage = 0; stage < stages; stage++)
@@ -408,9 +389,7 @@ static void initial_values_do_not_depend_on_the_cut(void **state)
                 module++;
             }
         assert_int_equal(module, MODULES);
-        sl_pipe_destroy(&pipe);
     }
-    tear_down(&b);
 }
 
 int pipe_create_tests(void)

@@ -44,11 +44,11 @@ static void build(rig *r, sl_pipe_options options, unsigned seed)
     r->targets = random_tensor(r->pipe.devices[STAGES - 1], &shape, 22);
 }
 
-static void tear_down(rig *r)
+static void rig_destroy(rig *r)
 {
     sl_tensor_destroy(&r->input);
     sl_tensor_destroy(&r->targets);
-    close_pipe(&r->pipe);
+    test_pipe_destroy(&r->pipe);
 }
 
 static sl_status train(rig *r, double *loss)
@@ -111,7 +111,7 @@ static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
     (void)state;
     for (int kind = 0; kind < TEST_SCHEDULES; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
-            rig r;
+            SCOPED(rig) r = {0};
             build(&r,
                   (sl_pipe_options){.schedule = test_schedules[kind],
                                     .recompute = (sl_recompute)mode},
@@ -122,7 +122,6 @@ static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
                 for (int call = 1; call <= CHUNKS; call++)
                     for (int backward = 0; backward < 2; backward++)
                         check_fault(&r, (fault){stage, call, backward}, expected);
-            tear_down(&r);
         }
 }
 
@@ -130,7 +129,7 @@ static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
 static void error_names_the_stage_and_the_micro_batch(void **state)
 {
     (void)state;
-    rig r;
+    SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_ALWAYS}, 3);
     const struct {
@@ -148,13 +147,12 @@ static void error_names_the_stage_and_the_micro_batch(void **state)
         assert_int_equal(train(&r, &loss), SL_ERR_NUMERIC);
         assert_string_equal(sl_error_text(), cases[i].text);
     }
-    tear_down(&r);
 }
 
 static void evaluation_and_forward_report_errors_as_well(void **state)
 {
     (void)state;
-    rig r;
+    SCOPED(rig) r = {0};
     build(&r, (sl_pipe_options){0}, 3);
     uint64_t before = bytes_in_use(&r);
     double sum, again;
@@ -176,7 +174,6 @@ static void evaluation_and_forward_report_errors_as_well(void **state)
     check_ok(sl_pipe_evaluate(r.pipe.pipe, &(sl_pipe_batch){.input = r.input, .targets = r.targets},
                               &again, &terms));
     assert_true(again == sum);
-    tear_down(&r);
 }
 
 /* ---- Which of two errors ---------------------------------------------------------------- */
@@ -210,7 +207,7 @@ static void fail_after_the_other(probe *p, int call)
  * first of the two is the one to be reported, whichever fails first. */
 static void check_duel(int winner, int winner_call, int loser, int loser_call, bool winner_is_late)
 {
-    rig r;
+    SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     duel of_winner = {r.pipe.pipe, &r.probes[loser]}, of_loser = {r.pipe.pipe, &r.probes[winner]};
@@ -224,7 +221,6 @@ static void check_duel(int winner, int winner_call, int loser, int loser_call, b
     snprintf(text, sizeof text, "[stage %d micro %d]", winner, CHUNKS - winner_call);
     check_error(train(&r, &loss), SL_ERR_NUMERIC, text);
     assert_int_equal(r.probes[loser].forwards, loser_call);
-    tear_down(&r);
 }
 
 static void of_two_errors_the_first_in_the_table_is_reported(void **state)
@@ -242,7 +238,7 @@ static void of_two_errors_the_first_in_the_table_is_reported(void **state)
 static void two_errors_that_race_give_the_same_one_every_time(void **state)
 {
     (void)state;
-    rig r;
+    SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     for (int i = 0; i < 300; i++) {
@@ -250,7 +246,6 @@ static void two_errors_that_race_give_the_same_one_every_time(void **state)
         r.probes[2].fail_forward = 1;
         check_error(train(&r, &loss), SL_ERR_NUMERIC, "[stage 0 micro 0]");
     }
-    tear_down(&r);
 }
 
 /* The index of the action in which the probe of a stage has its call number `call`. */
@@ -306,7 +301,7 @@ static void of_two_errors_in_a_random_table_the_first_is_reported(void **state)
     for (int round = 0; round < 100; round++) {
         rig r;
         int each = 1 << test_draw(&seed, 0, 2), *order;
-        sl_schedule *table = random_table(&seed, STAGES / each, each, CHUNKS);
+        SCOPED(sl_schedule) *table = random_table(&seed, STAGES / each, each, CHUNKS);
         check_ok(sl_schedule_recompute(table, (sl_recompute)test_draw(&seed, 0, 2)));
         check_ok(sli_schedule_order(table, &order));
         build(&r,
@@ -315,9 +310,8 @@ static void of_two_errors_in_a_random_table_the_first_is_reported(void **state)
                                 .recompute = SL_RECOMPUTE_NEVER}, /* none but the table's own */
               3);
         check_two_faults(&r, &seed, table, order);
-        tear_down(&r);
+        rig_destroy(&r);
         free(order);
-        sl_schedule_destroy(&table);
     }
 }
 
@@ -346,7 +340,7 @@ static void wait_for_failure_in_second_call(probe *p, int call)
 static void stage_before_the_failing_one_begins_nothing_more(void **state)
 {
     (void)state;
-    rig r;
+    SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     early_stop stop = {r.pipe.pipe, &r.probes[2]};
@@ -360,7 +354,6 @@ static void stage_before_the_failing_one_begins_nothing_more(void **state)
     assert_int_equal(r.probes[3].forwards, 1);
     for (int stage = 0; stage < STAGES; stage++)
         assert_int_equal(r.probes[stage].backwards, 0);
-    tear_down(&r);
 }
 
 /* ---- Modules that break their contract -------------------------------------------------- */
@@ -368,7 +361,7 @@ static void stage_before_the_failing_one_begins_nothing_more(void **state)
 static void results_that_are_missing_are_errors(void **state)
 {
     (void)state;
-    rig r;
+    SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     r.probes[1].gives_nothing = true;
@@ -379,13 +372,12 @@ static void results_that_are_missing_are_errors(void **state)
     check_error(train(&r, &loss), SL_ERR_INVALID, "[stage 2 micro 0]");
     r.probes[2].leaves_on_pass = false;
     check_ok(train(&r, &loss));
-    tear_down(&r);
 }
 
 static void input_that_a_module_cannot_take_is_an_error_of_its_stage(void **state)
 {
     (void)state;
-    rig r;
+    SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){0}, 3);
     sl_shape wrong = sl_shape_2d(2 * CHUNKS, FEATURES + 1);
@@ -400,7 +392,6 @@ static void input_that_a_module_cannot_take_is_an_error_of_its_stage(void **stat
     assert_memory_equal(sl_error_text(), "[stage 3 micro ", 15);
     sl_tensor_destroy(&targets);
     check_ok(train(&r, &loss));
-    tear_down(&r);
 }
 
 int pipe_errors_tests(void)

@@ -53,7 +53,7 @@ static sl_status open_linears(sl_group *group, layout_pipe *out)
 
 static void save_run(saved_run *run)
 {
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_checkpoint_part parts[2];
     check_ok(open_linears(NULL, &at));
     check_ok(take_step(&at, &run->loss, &run->norm));
@@ -62,30 +62,23 @@ static void save_run(saved_run *run)
     check_ok(
         sl_checkpoint_save(run->path, &(sl_checkpoint_contents){.parts = parts, .part_count = 2}));
     check_ok(take_step(&at, &run->loss, &run->norm));
-    layout_close(&at);
 }
 
 static sl_status resume_run(sl_group *group, void *arg)
 {
     const saved_run *run = arg;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_checkpoint_reader *from = NULL;
     double loss = 0, norm = 0;
-    sl_status status = open_linears(group, &at);
-    if (status == SL_OK)
-        status = sl_checkpoint_open(run->path, &from);
-    if (status == SL_OK)
-        status = sl_pipe_load(at.pipe, from);
-    if (status == SL_OK)
-        status = sl_pipe_optimizer_load(at.optimizer, from);
-    if (status == SL_OK)
-        status = take_step(&at, &loss, &norm);
-    if (status == SL_OK)
-        status = expect(loss == run->loss && norm == run->norm, "loss %a and norm %a, got %a %a",
-                        run->loss, run->norm, loss, norm);
+    SL_TRY(open_linears(group, &at));
+    SL_TRY(sl_checkpoint_open(run->path, &from));
+    SL_TRY(sl_pipe_load(at.pipe, from));
+    SL_TRY(sl_pipe_optimizer_load(at.optimizer, from));
+    SL_TRY(take_step(&at, &loss, &norm));
+    SL_TRY(expect(loss == run->loss && norm == run->norm, "loss %a and norm %a, got %a %a",
+                  run->loss, run->norm, loss, norm));
     sl_checkpoint_close(&from);
-    layout_close(&at);
-    return status;
+    return SL_OK;
 }
 
 static void ranks_load_their_own_stages_from_a_checkpoint(void **state)
@@ -138,7 +131,7 @@ static sl_status gather_on_rank(sl_group *group, void *arg)
 {
     static const int group_ranks[TIMED_STAGES] = {2, 0, 1, 0};
     gathered *all = arg;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_loss *loss;
     check_ok(sl_mse_loss_create(&loss));
     sl_pipe_options options = {.stages = TIMED_STAGES,
@@ -146,19 +139,16 @@ static sl_status gather_on_rank(sl_group *group, void *arg)
                                .schedule = "1f1b",
                                .group = group,
                                .group_ranks = group_ranks};
-    sl_status status = layout_open(layout_linears(TIMED_STAGES), loss, options, &at);
+    SL_TRY(layout_open(layout_linears(TIMED_STAGES), loss, options, &at));
     int rank = sl_group_rank(group);
-    if (status == SL_OK)
-        status = gather(&at, rank == RANKS - 1, &all[rank]);
-    layout_close(&at);
-    return status;
+    return gather(&at, rank == RANKS - 1, &all[rank]);
 }
 
 static void every_rank_gets_the_timeline_of_all_on_one_clock(void **state)
 {
     (void)state;
     gathered all[RANKS] = {0};
-    sl_schedule *schedule;
+    SCOPED(sl_schedule) *schedule = NULL;
     check_ranks(gather_on_rank, all, RANKS);
     check_ok(sl_schedule_write(
         "1f1b", &(sl_schedule_options){.ranks = TIMED_STAGES, .micros = TIMED_CHUNKS}, &schedule));
@@ -181,7 +171,6 @@ static void every_rank_gets_the_timeline_of_all_on_one_clock(void **state)
         free(all[r].entries);
         sl_utilization_clear(&all[r].utilization);
     }
-    sl_schedule_destroy(&schedule);
 }
 
 /* ---- Errors ----------------------------------------------------------------------------- */
@@ -209,17 +198,15 @@ static sl_status fail_and_go_on(sl_group *group, void *arg)
     (void)arg;
     double loss;
     probe probes[2] = {{.fail_forward = 3}, {.fail_forward = 1}};
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     SL_TRY(open_probed(group, probes, &at));
-    sl_status status = expect_error(layout_step(&at, &loss), "[stage 0 micro 1] 0 (Probe): ");
+    SL_TRY(expect_error(layout_step(&at, &loss), "[stage 0 micro 1] 0 (Probe): "));
     probes[0].fail_forward = probes[1].fail_forward = 0;
     probes[1].fail_backward = 2;
-    if (status == SL_OK)
-        status = expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): ");
-    for (int i = 0; i < 3 && status == SL_OK; i++)
-        status = layout_step(&at, &loss);
-    layout_close(&at);
-    return status;
+    SL_TRY(expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): "));
+    for (int i = 0; i < 3; i++)
+        SL_TRY(layout_step(&at, &loss));
+    return SL_OK;
 }
 
 static void error_of_a_stage_is_every_ranks_and_the_pipe_goes_on(void **state)
@@ -237,21 +224,13 @@ static sl_status fail_in_replica(sl_group *group, void *arg)
     double loss;
     int rank = sl_group_rank(group);
     probe probes[2] = {{0}, {.fail_backward = rank < RANKS ? 0 : 2}};
-    sl_group *pipe_group = NULL, *replicas = NULL;
-    layout_pipe at = {0};
-    sl_status status = sl_group_split(group, rank / RANKS, &pipe_group);
-    if (status == SL_OK)
-        status = sl_group_split(group, rank % RANKS, &replicas);
-    if (status == SL_OK)
-        status = open_probed(pipe_group, probes, &at);
-    if (status == SL_OK)
-        status = layout_join(&at, &replicas, 2);
-    if (status == SL_OK)
-        status = expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): ");
-    layout_close(&at);
-    sl_group_destroy(&pipe_group);
-    sl_group_destroy(&replicas);
-    return status;
+    SCOPED(sl_group) *replicas = NULL, *pipe_group = NULL;
+    SCOPED(layout_pipe) at = {0};
+    SL_TRY(sl_group_split(group, rank / RANKS, &pipe_group));
+    SL_TRY(sl_group_split(group, rank % RANKS, &replicas));
+    SL_TRY(open_probed(pipe_group, probes, &at));
+    SL_TRY(layout_join(&at, &replicas, 2));
+    return expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): ");
 }
 
 static void error_of_a_replicas_stage_is_every_ranks(void **state)
@@ -272,7 +251,7 @@ static sl_status fail_to_copy_weight(sl_group *group, void *arg)
 {
     (void)arg;
     double loss;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_loss *mse;
     sl_module *model = layout_linears(RANKS);
     check_ok(sl_module_tie_parameter(model, "2.weight", "0.weight"));
@@ -286,9 +265,7 @@ static sl_status fail_to_copy_weight(sl_group *group, void *arg)
         refusing.convert = refuse_conversion;
         last->ops = &refusing;
     }
-    sl_status status = expect_error(layout_step(&at, &loss), "fallen off the bus");
-    layout_close(&at);
-    return status;
+    return expect_error(layout_step(&at, &loss), "fallen off the bus");
 }
 
 static void error_in_a_copy_of_a_tied_weight_is_every_ranks(void **state)
@@ -312,12 +289,10 @@ static sl_status stop_without_error(sl_group *group, void *arg)
     (void)arg;
     double loss;
     probe probes[2] = {{.on_forward = stop_step}};
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     SL_TRY(open_probed(group, probes, &at));
     probes[0].arg = at.pipe;
-    sl_status status = expect_error(layout_step(&at, &loss), "was stopped without an error");
-    layout_close(&at);
-    return status;
+    return expect_error(layout_step(&at, &loss), "was stopped without an error");
 }
 
 static void step_that_was_stopped_gives_no_loss(void **state)
@@ -331,14 +306,11 @@ static sl_status give_no_input(sl_group *group, void *arg)
     (void)arg;
     double loss;
     probe probes[2] = {0};
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_pipe_batch none = {0};
     SL_TRY(open_probed(group, probes, &at));
-    sl_status status = expect_error(sl_pipe_train(at.pipe, &none, &loss), "batch->input is NULL");
-    if (status == SL_OK)
-        status = layout_step(&at, &loss);
-    layout_close(&at);
-    return status;
+    SL_TRY(expect_error(sl_pipe_train(at.pipe, &none, &loss), "batch->input is NULL"));
+    return layout_step(&at, &loss);
 }
 
 static void wrong_argument_of_one_rank_fails_on_all(void **state)
@@ -358,13 +330,13 @@ static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
     const stray_call *test = arg;
     double loss;
     int64_t terms;
-    layout_pipe at;
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(layout_pipe) at = {0};
     sl_tensor *output;
     sl_shape shape = sl_shape_2d(8, 8);
     SL_TRY(open_linears(group, &at));
     check_ok(sl_device_create_cpu(1, &device));
-    sl_tensor *rows = random_tensor(device, &shape, 1);
+    SCOPED(sl_tensor) *rows = random_tensor(device, &shape, 1);
     sl_pipe_batch batch = {.input = rows, .targets = rows};
     sl_status status = sl_group_rank(group) == test->rank
                            ? sl_pipe_evaluate(at.pipe, &batch, &loss, &terms)
@@ -373,9 +345,6 @@ static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
     status = expect_error(status, "the ranks of a pipe call different functions");
     if (status == SL_OK)
         status = layout_step(&at, &loss);
-    sl_tensor_destroy(&rows);
-    layout_close(&at);
-    sl_device_destroy(&device);
     return status;
 }
 
@@ -392,36 +361,28 @@ static void rank_that_calls_another_function_fails_all_at_once(void **state)
 static sl_status continue_rows(sl_group *group, void *arg)
 {
     (void)arg;
-    layout_pipe at;
-    sl_device *device;
-    sl_cache *cache;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(layout_pipe) at = {0};
+    SCOPED(sl_cache) *cache = NULL;
     sl_tensor *output;
     sl_shape shape = sl_shape_3d(2, 3, 8);
     SL_TRY(open_linears(group, &at));
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_cache_create(at.model, 5, &cache));
     sl_pipe_batch batch = {.input = random_tensor(device, &shape, 1), .cache = cache};
-    sl_tensor *input = (sl_tensor *)batch.input;
-    sl_status status = sl_pipe_forward(at.pipe, &batch, &output);
+    SCOPED(sl_tensor) *input = (sl_tensor *)batch.input;
+    SL_TRY(sl_pipe_forward(at.pipe, &batch, &output));
     sl_tensor_destroy(&output);
-    if (status == SL_OK)
-        status = expect(sl_cache_position(cache) == 3, "expected 3 positions");
-    if (status == SL_OK)
-        status = expect_error(sl_pipe_forward(at.pipe, &batch, &output),
-                              "the cache has 3 of 5 positions, so 3 more do not fit");
+    SL_TRY(expect(sl_cache_position(cache) == 3, "expected 3 positions"));
+    SL_TRY(expect_error(sl_pipe_forward(at.pipe, &batch, &output),
+                        "the cache has 3 of 5 positions, so 3 more do not fit"));
     if (sl_group_rank(group) == 1)
         batch.cache = NULL;
     sl_tensor_destroy(&input);
     shape = sl_shape_3d(2, 1, 8);
     batch.input = input = random_tensor(device, &shape, 1);
-    if (status == SL_OK)
-        status = expect_error(sl_pipe_forward(at.pipe, &batch, &output),
-                              "either all ranks have a cache or none");
-    sl_tensor_destroy(&input);
-    sl_cache_destroy(&cache);
-    layout_close(&at);
-    sl_device_destroy(&device);
-    return status;
+    return expect_error(sl_pipe_forward(at.pipe, &batch, &output),
+                        "either all ranks have a cache or none");
 }
 
 static void cache_goes_on_over_the_ranks(void **state)
@@ -434,16 +395,14 @@ static void cache_goes_on_over_the_ranks(void **state)
 static sl_status differ(sl_group *group, void *arg)
 {
     bool first = arg != NULL, differs = sl_group_rank(group) == 1;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_loss *loss;
     check_ok(sl_mse_loss_create(&loss));
     sl_pipe_options options = {.stages = RANKS, .group = group, .seed = first && differs};
     sl_module *model = layout_linears(differs && !first ? RANKS + 1 : RANKS);
     const char *text = first ? "rank 1 has another seed than rank 0"
                              : "rank 1 has another balance or placement than rank 0";
-    sl_status status = expect_error(layout_open(model, loss, options, &at), text);
-    layout_close(&at);
-    return status;
+    return expect_error(layout_open(model, loss, options, &at), text);
 }
 
 static void ranks_with_different_pipes_are_refused(void **state)
@@ -457,13 +416,11 @@ static void ranks_with_different_pipes_are_refused(void **state)
 static sl_status spread_unevenly(sl_group *group, void *arg)
 {
     (void)arg;
-    sl_module *model = layout_linears(4);
+    SCOPED(sl_module) *model = layout_linears(4);
     sl_pipe *pipe;
     sl_pipe_options options = {.model = model, .stages = 4, .group = group};
-    sl_status status = expect_error(sl_pipe_create(&options, &pipe),
-                                    "the 4 pipeline ranks must be spread evenly over the 3 ranks");
-    sl_module_destroy(&model);
-    return status;
+    return expect_error(sl_pipe_create(&options, &pipe),
+                        "the 4 pipeline ranks must be spread evenly over the 3 ranks");
 }
 
 static void ranks_that_cannot_be_spread_evenly_are_refused(void **state)
@@ -481,14 +438,13 @@ static sl_status leave(sl_group *group, void *name)
 {
     double loss;
     probe probes[2] = {0};
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_status status = open_probed(group, probes, &at);
     for (int i = 0; i < 2 && status == SL_OK && sl_group_rank(group) != 1; i++) {
         status = expect_error(layout_step(&at, &loss), name);
         if (status == SL_OK)
             status = expect_error(layout_step(&at, &loss), ", stage 1");
     }
-    layout_close(&at);
     return status;
 }
 
@@ -498,11 +454,9 @@ static sl_status leave_replica(sl_group *group, void *arg)
     (void)arg;
     static char names[2][32] = {"rank 1 on ", "rank 1 (4 of the job) on "};
     int replica = sl_group_rank(group) / RANKS;
-    sl_group *pipe_group;
+    SCOPED(sl_group) *pipe_group = NULL;
     SL_TRY(sl_group_split(group, replica, &pipe_group));
-    sl_status status = leave(pipe_group, names[replica]);
-    sl_group_destroy(&pipe_group);
-    return status;
+    return leave(pipe_group, names[replica]);
 }
 
 /* Rank 2, which has no stage, leaves. */
@@ -511,15 +465,14 @@ static sl_status leave_without_stage(sl_group *group, void *arg)
     const int group_ranks[] = {0, 1};
     (void)arg;
     double loss;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_loss *mse;
     check_ok(sl_mse_loss_create(&mse));
     sl_pipe_options options = {.stages = 2, .group = group, .group_ranks = group_ranks};
-    sl_status status = layout_open(layout_linears(2), mse, options, &at);
-    if (status == SL_OK && sl_group_rank(group) != 2)
-        status = expect_error(layout_step(&at, &loss), ", no stage");
-    layout_close(&at);
-    return status;
+    SL_TRY(layout_open(layout_linears(2), mse, options, &at));
+    if (sl_group_rank(group) != 2)
+        SL_TRY(expect_error(layout_step(&at, &loss), ", no stage"));
+    return SL_OK;
 }
 
 static void rank_that_leaves_is_named_with_host_and_stage(void **state)
@@ -553,19 +506,17 @@ static sl_status be_late(sl_group *group, void *arg)
     bool waits = sl_group_rank(group) == 2;
     double loss;
     probe probes[2] = {{0}, {.arg = arg}};
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     SL_TRY(open_probed(group, probes, &at));
     if (waits && until->between)
         wait_for_failures(until);
     else if (waits)
         probes[1].on_forward = wait_in_forward;
-    sl_status status = expect_error(layout_step(&at, &loss), "stage 2");
-    if (status == SL_OK)
-        status = expect_error(layout_step(&at, &loss), "rank 2 ");
+    SL_TRY(expect_error(layout_step(&at, &loss), "stage 2"));
+    SL_TRY(expect_error(layout_step(&at, &loss), "rank 2 "));
     if (!waits)
         atomic_fetch_add(&until->failed, 1);
-    layout_close(&at);
-    return status;
+    return SL_OK;
 }
 
 static void rank_that_is_late_is_named_with_host_and_stage(void **state)

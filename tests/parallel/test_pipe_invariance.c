@@ -206,7 +206,7 @@ static data build_data(const recipe *r)
     return d;
 }
 
-static void free_data(data *d)
+static void data_destroy(data *d)
 {
     sl_tensor_destroy(&d->input);
     sl_tensor_destroy(&d->targets);
@@ -230,7 +230,7 @@ static result train(const recipe *r, const data *d, sl_pipe_options options, int
     options.chunks = r->chunks / (options.accumulate ? options.accumulate : 1);
     options.seed = r->seed;
     options.precision = r->precision;
-    test_pipe piped = open_pipe(build_model(r), build_loss(r), options, devices, threads);
+    SCOPED(test_pipe) piped = open_pipe(build_model(r), build_loss(r), options, devices, threads);
     const sl_input inputs[] = {{.name = "gate", .tensor = d->gate},
                                {.name = "shift", .tensor = d->shift, .whole = true}};
     sl_pipe_batch batch = {.input = d->input,
@@ -248,7 +248,6 @@ static result train(const recipe *r, const data *d, sl_pipe_options options, int
     int64_t terms;
     check_ok(sl_pipe_evaluate(piped.pipe, &batch, &got.evaluated, &terms));
     got.values = pipe_values(&piped, &got.count);
-    close_pipe(&piped);
     return got;
 }
 
@@ -263,9 +262,8 @@ static void draw_balance(unsigned *state, int modules, int stages, int *balance)
 
 static int module_count(const recipe *r)
 {
-    sl_module *model = build_model(r);
+    SCOPED(sl_module) *model = build_model(r);
     int count = sl_module_child_count(model);
-    sl_module_destroy(&model);
     return count;
 }
 
@@ -363,7 +361,7 @@ static void check_random_table(unsigned *state, const recipe *r, const data *d,
     int ranks = test_draw(state, 1, modules / each < 4 ? modules / each : 4);
     if (ranks * each > TEST_MAX_STAGES)
         each = 2;
-    sl_schedule *table = random_table(state, ranks, each, r->chunks);
+    SCOPED(sl_schedule) *table = random_table(state, ranks, each, r->chunks);
     sl_pipe_options options = {.stages = ranks * each,
                                .virtual_stages = each,
                                .table = table,
@@ -374,7 +372,6 @@ static void check_random_table(unsigned *state, const recipe *r, const data *d,
         options.writer_context = table;
     }
     check_pipe(state, r, d, options, expected);
-    sl_schedule_destroy(&table);
 }
 
 static recipe draw_recipe(unsigned *state, bool is_language_model)
@@ -397,7 +394,7 @@ static void check_rounds(bool is_language_model)
     unsigned state = test_seed(20240518);
     for (int round = 0; round < ROUNDS; round++) {
         recipe r = draw_recipe(&state, is_language_model);
-        data d = build_data(&r);
+        SCOPED(data) d = build_data(&r);
         result expected = train(&r, &d, one_stage, 1, 1);
         for (int i = 0; i < PIPES_PER_ROUND; i++)
             if (i % 2)
@@ -405,7 +402,6 @@ static void check_rounds(bool is_language_model)
             else
                 check_random_pipe(&state, &r, &d, &expected);
         free(expected.values);
-        free_data(&d);
     }
 }
 
@@ -428,7 +424,7 @@ static void tables_of_pytorch_train_to_the_same_bits(void **state)
     unsigned seed = test_seed(20261127);
     const char *const texts[] = {pytorch_dual_pipe_v, pytorch_zb1p};
     for (int i = 0; i < 2; i++) {
-        sl_schedule *table;
+        SCOPED(sl_schedule) *table = NULL;
         recipe r;
         check_ok(sli_schedule_parse("table", texts[i], strlen(texts[i]), &table));
         int stages = sl_schedule_stages(table);
@@ -437,15 +433,13 @@ static void tables_of_pytorch_train_to_the_same_bits(void **state)
         while (module_count(&r) < stages);
         r.chunks = sl_schedule_micros(table);
         r.rows = 2 * r.chunks;
-        data d = build_data(&r);
+        SCOPED(data) d = build_data(&r);
         result expected = train(&r, &d, one_stage, 1, 1);
         sl_pipe_options options = {.stages = stages,
                                    .virtual_stages = stages / sl_schedule_ranks(table),
                                    .table = table};
         check_pipe(&seed, &r, &d, options, &expected);
         free(expected.values);
-        free_data(&d);
-        sl_schedule_destroy(&table);
     }
 }
 
@@ -455,7 +449,7 @@ static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
     unsigned draws = test_seed(20240518);
     for (int round = 0; round < ROUNDS; round++) {
         recipe r = draw_recipe(&draws, round % 2);
-        data d = build_data(&r);
+        SCOPED(data) d = build_data(&r);
         r.precision = SL_PRECISION_F32;
         r.chunks = 1;
         result whole = train(&r, &d, one_stage, 1, 1);
@@ -467,7 +461,6 @@ static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
                          cut.losses[step], r.chunks, whole.losses[step]);
         free(whole.values);
         free(cut.values);
-        free_data(&d);
     }
 }
 
@@ -495,14 +488,15 @@ static test_pipe open_language_model(int stages, sl_precision precision)
 static float *logits_one_by_one(int stages, sl_precision precision)
 {
     enum { EACH = CACHED_ROWS * CACHED_TOKENS };
-    test_pipe piped = open_language_model(stages, precision);
+    SCOPED(test_pipe) piped = open_language_model(stages, precision);
     float *all = malloc(CACHED_LENGTH * EACH * sizeof *all);
     sl_shape shape = sl_shape_2d(CACHED_ROWS, 1);
-    sl_cache *cache;
+    SCOPED(sl_cache) *cache = NULL;
     check_ok(sl_cache_create(piped.model, CACHED_LENGTH, &cache));
     for (int t = 0; t < CACHED_LENGTH; t++) {
         const int32_t ids[CACHED_ROWS] = {t * 5 % CACHED_TOKENS, (t * 7 + 1) % CACHED_TOKENS};
-        sl_tensor *input = integer_tensor(piped.devices[0], &shape, ids), *output;
+        SCOPED(sl_tensor) *input = integer_tensor(piped.devices[0], &shape, ids);
+        sl_tensor *output;
         sl_pipe_batch batch = {.input = input, .targets = input, .cache = cache};
         double loss;
         check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
@@ -514,10 +508,7 @@ static float *logits_one_by_one(int stages, sl_precision precision)
         if (t == CACHED_LENGTH - 1)
             check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
                         "the cache has 5 of 5 positions, so 1 more do not fit");
-        sl_tensor_destroy(&input);
     }
-    sl_cache_destroy(&cache);
-    close_pipe(&piped);
     return all;
 }
 

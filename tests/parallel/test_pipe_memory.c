@@ -51,17 +51,17 @@ static void build(rig *r, const char *kind, sl_recompute recompute)
     r->batch = random_tensor(r->device, &shape, 4);
 }
 
-static void tear_down(rig *r)
+static void rig_destroy(rig *r)
 {
     sl_tensor_destroy(&r->batch);
     sl_device_destroy(&r->device);
-    close_pipe(&r->pipe);
+    test_pipe_destroy(&r->pipe);
 }
 
 /* Highest use of activations at each stage during a training step, in units. */
 static void measure(const char *kind, sl_recompute recompute, double *units)
 {
-    rig r;
+    SCOPED(rig) r = {0};
     build(&r, kind, recompute);
     for (uint64_t step = 0; step < 2; step++) {
         for (int stage = 0; stage < STAGES; stage++)
@@ -74,7 +74,6 @@ static void measure(const char *kind, sl_recompute recompute, double *units)
         sl_device_memory(r.pipe.devices[stage], &stats);
         units[stage] = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS] / UNIT_BYTES;
     }
-    tear_down(&r);
 }
 
 typedef struct bounds {
@@ -85,7 +84,7 @@ static bounds predict(const char *schedule_name, sl_recompute recompute)
 {
     const double ones[STAGES] = {1, 1};
     sl_cost_model costs = {.forward = ones, .backward_input = ones, .backward_weight = ones};
-    sl_schedule *schedule;
+    SCOPED(sl_schedule) *schedule = NULL;
     sl_simulation simulation;
     sl_schedule_options options = {.ranks = STAGES, .micros = MICROS};
     check_ok(sl_schedule_write(schedule_name, &options, &schedule));
@@ -102,7 +101,6 @@ static bounds predict(const char *schedule_name, sl_recompute recompute)
     b.low[1] = held * (MODULES + 1) + waiting_low;
     b.high[1] = held * (MODULES + 1) + waiting_high + 1; /* and the loss's gradient */
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&schedule);
     return b;
 }
 
@@ -205,7 +203,7 @@ static sl_simulation simulate_held(const held_case *of, sl_recompute recompute,
     sl_schedule_options options = {.ranks = STAGES,
                                    .virtual_stages = of->virtual_stages,
                                    .micros = MICROS};
-    sl_schedule *schedule;
+    SCOPED(sl_schedule) *schedule = NULL;
     sl_simulation simulation;
     check_ok(sl_schedule_write(of->name, &options, &schedule));
     check_ok(sl_schedule_recompute(schedule, recompute));
@@ -216,7 +214,6 @@ static sl_simulation simulate_held(const held_case *of, sl_recompute recompute,
                                                    .held_bytes = bytes->saved,
                                                    .weight_held_bytes = bytes->deferred},
                                   &simulation));
-    sl_schedule_destroy(&schedule);
     return simulation;
 }
 
@@ -232,12 +229,12 @@ static sl_tensor *make_batch(const held_case *of, sl_device *device)
 
 static void check_held(const held_case *of, sl_recompute recompute)
 {
-    test_pipe piped = open_layers(of, recompute);
+    SCOPED(test_pipe) piped = open_layers(of, recompute);
     held_bytes bytes = add_up_bytes(of, &piped);
     sl_simulation expected = simulate_held(of, recompute, &bytes);
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     check_ok(sl_device_create_cpu(1, &device));
-    sl_tensor *batch = make_batch(of, device);
+    SCOPED(sl_tensor) *batch = make_batch(of, device);
     for (int rank = 0; rank < STAGES; rank++)
         sl_device_reset_peak(piped.devices[rank]);
     pipe_train(&piped, batch, batch, 0);
@@ -251,9 +248,6 @@ static void check_held(const held_case *of, sl_recompute recompute)
                      rank, ratio);
     }
     sl_simulation_clear(&expected);
-    sl_tensor_destroy(&batch);
-    sl_device_destroy(&device);
-    close_pipe(&piped);
 }
 
 static void passes_hold_what_the_simulator_says(void **state)
@@ -286,7 +280,7 @@ static void recomputing_and_1f1b_need_less_than_never_and_gpipe(void **state)
 static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
 {
     (void)state;
-    rig r;
+    SCOPED(rig) r = {0};
     build(&r, "gpipe", SL_RECOMPUTE_NEVER);
     double sum;
     int64_t terms;
@@ -299,7 +293,6 @@ static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
         int most = stage == 0 ? 2 : 2 + MICROS; /* a module's input and output; inputs that wait */
         assert_true(stats.peak_bytes[SL_MEMORY_ACTIVATIONS] <= (uint64_t)(most * UNIT_BYTES));
     }
-    tear_down(&r);
 }
 
 /* A language model whose logits outweigh everything else. */
@@ -313,7 +306,7 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     sl_loss *loss;
     check_ok(sl_transformer_lm_create(&options, &model));
     check_ok(sl_cross_entropy_create(&loss));
-    test_pipe piped =
+    SCOPED(test_pipe) piped =
         open_pipe(model, loss,
                   (sl_pipe_options){.stages = 2, .chunks = ROWS, .recompute = SL_RECOMPUTE_NEVER},
                   2, 1);
@@ -322,7 +315,7 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     for (int i = 0; i < ROWS * TOKENS; i++)
         values[i] = i * 61 % VOCABULARY;
     sl_shape shape = sl_shape_2d(ROWS, TOKENS);
-    sl_tensor *ids = integer_tensor(last, &shape, values);
+    SCOPED(sl_tensor) *ids = integer_tensor(last, &shape, values);
     sl_memory_stats before, after;
     sl_device_memory(last, &before);
     sl_device_reset_peak(last);
@@ -334,8 +327,6 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     sl_device_memory(last, &after);
     uint64_t logits = (uint64_t)ROWS * TOKENS * VOCABULARY * sizeof(float);
     assert_true(after.peak_total_bytes - before.current_total_bytes < logits / 2);
-    sl_tensor_destroy(&ids);
-    close_pipe(&piped);
 }
 
 int pipe_memory_tests(void)

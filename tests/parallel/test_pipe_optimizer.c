@@ -82,7 +82,7 @@ static sl_status open_trainee(const setup *of, trainee *out)
                                     &out->optimizer);
 }
 
-static void close_trainee(trainee *dead)
+static void trainee_destroy(trainee *dead)
 {
     sl_pipe_optimizer_destroy(&dead->optimizer);
     sl_ddp_destroy(&dead->ddp);
@@ -97,7 +97,7 @@ static void close_trainee(trainee *dead)
 static sl_status make_gradients(const trainee *at, uint64_t step)
 {
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
-    sl_tensor *input = NULL, *targets = NULL;
+    SCOPED(sl_tensor) *targets = NULL, *input = NULL;
     double loss;
     SL_TRY(sl_tensor_create(at->devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &input));
     SL_TRY(sl_tensor_create(at->devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &targets));
@@ -107,11 +107,7 @@ static sl_status make_gradients(const trainee *at, uint64_t step)
     }
     sl_pipe_batch batch = {.input = input, .targets = targets, .step = step};
     sl_pipe_zero_grad(at->pipe);
-    sl_status status =
-        at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
-    return status;
+    return at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
 }
 
 /* Steps first … end - 1. */
@@ -157,7 +153,7 @@ static double check_step(int stages, double clip)
     const double lr = 0.5;
     float before[VALUES], gradients[VALUES], after[VALUES], unscaled[VALUES];
     double norm, squares = 0;
-    trainee at;
+    SCOPED(trainee) at = {0};
     check_ok(open_trainee(&(setup){.stages = stages}, &at));
     check_ok(make_gradients(&at, 0));
     int count = read_all(&at, false, before);
@@ -173,7 +169,6 @@ static double check_step(int stages, double clip)
         assert_true(fabs(after[i] - (before[i] - lr * scale * gradients[i])) < 1e-6);
         assert_true(unscaled[i] == gradients[i]);
     }
-    close_trainee(&at);
     return norm;
 }
 
@@ -191,7 +186,7 @@ static void step_is_clipped_by_the_norm_of_all_stages(void **state)
 static void norm_that_is_not_finite_is_refused_where_asked_for(void **state)
 {
     (void)state;
-    trainee at, lenient;
+    SCOPED(trainee) lenient = {0}, at = {0};
     float before[VALUES], after[VALUES];
     double norm;
     check_ok(open_trainee(&(setup){.stages = 2, .error_if_nonfinite = true}, &at));
@@ -213,14 +208,12 @@ static void norm_that_is_not_finite_is_refused_where_asked_for(void **state)
     read_all(&lenient, false, after);
     for (int i = 0; i < count; i++)
         assert_true(isnan(after[i]));
-    close_trainee(&at);
-    close_trainee(&lenient);
 }
 
 static void impossible_options_are_refused(void **state)
 {
     (void)state;
-    trainee at;
+    SCOPED(trainee) at = {0};
     sl_pipe_optimizer *optimizer;
     check_ok(open_trainee(&(setup){.stages = 2}, &at));
     check_error(sl_pipe_optimizer_create(
@@ -231,7 +224,6 @@ static void impossible_options_are_refused(void **state)
     check_error(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){0}, &optimizer),
                 SL_ERR_INVALID, "sl_pipe_optimizer_create: options->pipe is NULL");
     check_error(sl_pipe_optimizer_step(NULL, 1, 1, NULL), SL_ERR_INVALID, "optimizer is NULL");
-    close_trainee(&at);
 }
 
 static sl_status refuse_sgd(sl_device *device, const sli_sgd *arguments)
@@ -245,7 +237,7 @@ static sl_status refuse_sgd(sl_device *device, const sli_sgd *arguments)
 static sl_status fail_on_one_rank(sl_group *group, void *arg)
 {
     atomic_bool *has_ended = arg;
-    trainee at;
+    SCOPED(trainee) at = {0};
     sli_device_ops failing;
     sl_status status =
         open_trainee(&(setup){.stages = 2, .group = group, .zero = true, .optimizer = momentum},
@@ -265,7 +257,6 @@ static sl_status fail_on_one_rank(sl_group *group, void *arg)
         atomic_store(has_ended, true);
     while (!atomic_load(has_ended))
         usleep(1000);
-    close_trainee(&at);
     return status;
 }
 
@@ -297,7 +288,7 @@ static double clip_reference(float *gradients, int count, double most, sl_grad_n
 
 static void check_clip(sl_grad_norm_kind kind, double most, float first)
 {
-    trainee at;
+    SCOPED(trainee) at = {0};
     float expected[VALUES], clipped[VALUES];
     sl_tensor *grad;
     double norm;
@@ -319,7 +310,6 @@ static void check_clip(sl_grad_norm_kind kind, double most, float first)
     for (int i = 0; i < count; i++)
         assert_true(clipped[i] == expected[i] || (isnan(clipped[i]) && isnan(expected[i])) ||
                     fabsf(clipped[i] / expected[i] - 1) < 1e-5f);
-    close_trainee(&at);
 }
 
 static void gradients_are_clipped_as_by_pytorch(void **state)
@@ -382,8 +372,8 @@ static void check_state(scratch *in, const sl_optimizer_options *options, int st
     check_ok(load(&other, path));
     check_ok(train(&other, 3, 6));
     assert_true(same_values(&at, &other));
-    close_trainee(&at);
-    close_trainee(&other);
+    trainee_destroy(&at);
+    trainee_destroy(&other);
     remove_checkpoint(in);
 }
 
@@ -402,7 +392,7 @@ static void state_has_pytorchs_names(void **state)
     (void)state;
     static const char *const first[] = {"0.weight.exp_avg", "0.weight.exp_avg_sq", "0.weight.step",
                                         "0.bias.exp_avg"};
-    trainee at;
+    SCOPED(trainee) at = {0};
     sl_checkpoint_part part;
     check_ok(open_trainee(&(setup){.stages = 2, .optimizer = adamw}, &at));
     check_ok(train(&at, 0, 2));
@@ -418,7 +408,6 @@ static void state_has_pytorchs_names(void **state)
     assert_string_equal(part.name, "model");
     assert_int_equal(part.count, 10);
     assert_string_equal(part.items[9].name, "5.bias");
-    close_trainee(&at);
 }
 
 /* Only where this program can put itself before malloc, which sanitizers do themselves. */
@@ -437,7 +426,7 @@ void *malloc(size_t bytes)
 static void state_after_a_lack_of_memory_is_whole(void **state)
 {
     (void)state;
-    trainee at;
+    SCOPED(trainee) at = {0};
     sl_checkpoint_part part;
     sl_status status = SL_ERR_MEMORY;
     int failures = 0;
@@ -453,7 +442,6 @@ static void state_after_a_lack_of_memory_is_whole(void **state)
     assert_int_equal(part.count, 10);
     for (size_t i = 0; i < part.count; i++)
         assert_non_null(part.items[i].data);
-    close_trainee(&at);
 }
 
 #else
@@ -503,7 +491,7 @@ static sl_status run_sharded(sl_group *group, void *arg)
     memset(at, 0, sizeof at);
     sl_status status = train_sharded(group, arg, at);
     for (int i = 0; i < TRAINEES; i++)
-        close_trainee(&at[i]);
+        trainee_destroy(&at[i]);
     return status;
 }
 
@@ -527,8 +515,8 @@ static void state_of_another_optimizer_is_refused(void **state)
     check_ok(train(&at, 0, 1));
     check_ok(save(&at, path, true));
     check_error(load(&other, path), SL_ERR_INVALID, "0.weight.exp_avg");
-    close_trainee(&at);
-    close_trainee(&other);
+    trainee_destroy(&at);
+    trainee_destroy(&other);
     remove_checkpoint(*state);
 }
 
@@ -545,23 +533,17 @@ static sl_status change_a_byte(const char *path)
 
 static sl_status load_damaged(sl_group *group, void *path)
 {
-    trainee at;
+    SCOPED(trainee) at = {0};
     const setup sharded = {.stages = 2, .group = group, .zero = true, .optimizer = adamw};
     bool is_first = sl_group_rank(group) == 0;
-    sl_status status = open_trainee(&sharded, &at);
-    if (status == SL_OK)
-        status = train(&at, 0, 1);
-    if (status == SL_OK)
-        status = save(&at, path, is_first);
-    if (status == SL_OK && is_first)
-        status = change_a_byte(path);
-    if (status == SL_OK)
-        status = sl_group_barrier(group, NULL);
-    if (status == SL_OK)
-        status = expect(load(&at, path) == SL_ERR_FORMAT, "damage to be found, got \"%s\"",
-                        sl_error_text());
-    close_trainee(&at);
-    return status;
+    SL_TRY(open_trainee(&sharded, &at));
+    SL_TRY(train(&at, 0, 1));
+    SL_TRY(save(&at, path, is_first));
+    if (is_first)
+        SL_TRY(change_a_byte(path));
+    SL_TRY(sl_group_barrier(group, NULL));
+    return expect(load(&at, path) == SL_ERR_FORMAT, "damage to be found, got \"%s\"",
+                  sl_error_text());
 }
 
 static void damaged_state_is_refused_by_every_shard(void **state)

@@ -26,7 +26,7 @@ static setup open_setup(sl_module *const *modules, int count, sl_loss *loss)
 }
 
 /* Nothing is left on the device. */
-static void close_setup(setup *of)
+static void setup_destroy(setup *of)
 {
     sl_memory_stats stats;
     sl_tensor_destroy(&of->input);
@@ -62,7 +62,7 @@ static void modules_run_as_often_as_the_rounds_say(void **state)
     modules[2] = probe_module(&probes[2]);
     check_ok(sl_mse_loss_create(&loss));
     sl_memory_stats before, after;
-    setup of = open_setup(modules, MODULES, loss);
+    SCOPED(setup) of = open_setup(modules, MODULES, loss);
     sl_profile_options options = options_of(&of, ROUNDS);
     sl_device_memory(of.device, &before);
     check_ok(sl_profile_modules(&options, times));
@@ -76,7 +76,6 @@ static void modules_run_as_often_as_the_rounds_say(void **state)
     assert_int_equal(atomic_load(&probes[0].forwards), 2 * (1 + ROUNDS));
     assert_int_equal(atomic_load(&probes[0].backwards), 2 * (1 + ROUNDS));
     assert_int_equal(atomic_load(&probes[2].forwards), 2 * (1 + ROUNDS));
-    close_setup(&of);
 }
 
 /* Of equal layers one is run, but for the first, whose input needs no gradient, and the last,
@@ -91,7 +90,7 @@ static void module_like_the_one_before_it_has_its_times(void **state)
     for (int i = 0; i < MODULES; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
     check_ok(sl_cross_entropy_create(&loss));
-    setup of = open_setup(modules, MODULES, loss);
+    SCOPED(setup) of = open_setup(modules, MODULES, loss);
     sl_shape rows = sl_shape_1d(ROWS);
     sl_tensor_destroy(&of.targets);
     of.targets = integer_tensor(of.device, &rows, (int32_t[ROWS]){0, 1, 2, 3, 4, 5});
@@ -100,7 +99,6 @@ static void module_like_the_one_before_it_has_its_times(void **state)
     assert_memory_equal(&times[1], &times[2], sizeof times[1]);
     assert_true(times[3].forward == 0); /* the loss takes the last one over */
     assert_true(times[3].backward > 0 && times[3].backward_input > 0);
-    close_setup(&of);
 }
 
 /* Frozen layers and those in evaluation mode are run as well as those that are trained. */
@@ -112,14 +110,13 @@ static void module_that_trains_otherwise_has_times_of_its_own(void **state)
     sl_module_profile times[MODULES];
     for (int i = 0; i < MODULES; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
-    setup of = open_setup(modules, MODULES, NULL);
+    SCOPED(setup) of = open_setup(modules, MODULES, NULL);
     check_ok(sl_module_freeze(modules[2]));
     sl_module_set_evaluation(modules[4], true);
     sl_profile_options options = options_of(&of, 1);
     check_ok(sl_profile_modules(&options, times));
     for (int i = 2; i < MODULES; i++)
         assert_memory_not_equal(&times[i], &times[i - 1], sizeof times[i]);
-    close_setup(&of);
 }
 
 static sl_status reader_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -150,7 +147,7 @@ static void modules_with_skip_connections_and_inputs_are_run(void **state)
     sl_module_profile times[MODULES + 13];
     check_ok(sl_module_create(&reader, NULL, &modules[0]));
     check_ok(u_net_create(WIDTH, &modules[1]));
-    setup of = open_setup(modules, MODULES, NULL);
+    SCOPED(setup) of = open_setup(modules, MODULES, NULL);
     const sl_input input = {.name = "x", .tensor = of.targets};
     sl_profile_options options = options_of(&of, 1);
     check_error(sl_profile_modules(&options, times), SL_ERR_NOT_FOUND, "no input \"x\"");
@@ -167,7 +164,6 @@ static void modules_with_skip_connections_and_inputs_are_run(void **state)
     check_ok(sl_profile_modules(&options, times));
     for (int i = 0; i < sl_module_child_count(of.model); i++)
         assert_true(times[i].forward > 0 && times[i].backward > 0 && times[i].backward_input > 0);
-    close_setup(&of);
 }
 
 /* The error is the module's, and the model can then be used. */
@@ -177,7 +173,7 @@ static void failing_module_ends_the_profile(void **state)
     probe failing = {.fail_backward = 2};
     sl_module *module = probe_module(&failing);
     sl_module_profile times;
-    setup of = open_setup(&module, 1, NULL);
+    SCOPED(setup) of = open_setup(&module, 1, NULL);
     sl_profile_options options = options_of(&of, 1);
     options.targets = NULL;
     check_error(sl_profile_modules(&options, &times), SL_ERR_NUMERIC, "sl_profile_modules: ");
@@ -191,7 +187,6 @@ static void failing_module_ends_the_profile(void **state)
     options = options_of(&of, 1);
     options.targets = NULL;
     check_error(sl_profile_modules(&options, &times), SL_ERR_INVALID, "a loss needs targets");
-    close_setup(&of);
 }
 
 /* The values of tied parameters are in other modules. */
@@ -204,13 +199,12 @@ static void tied_modules_are_profiled(void **state)
     for (int i = 0; i < 3; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
     check_ok(sl_mse_loss_create(&loss));
-    setup of = open_setup(modules, 3, loss);
+    SCOPED(setup) of = open_setup(modules, 3, loss);
     check_ok(sl_module_tie_parameter(of.model, "2.weight", "0.weight"));
     check_ok(sl_module_tie_parameter(of.model, "2.bias", "1.bias"));
     sl_profile_options options = options_of(&of, 1);
     check_ok(sl_profile_modules(&options, times));
     assert_true(times[2].forward > 0 && times[2].backward_weight > 0);
-    close_setup(&of);
 }
 
 int profile_tests(void)

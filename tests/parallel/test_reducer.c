@@ -129,7 +129,7 @@ static sl_status open_replica(sl_group *group, sl_module *module, replica *out)
     return sl_ddp_create(&options, &out->ddp);
 }
 
-static void close_replica(replica *dead)
+static void replica_destroy(replica *dead)
 {
     sl_ddp_destroy(&dead->ddp);
     sl_parameter_set_destroy(&dead->set);
@@ -139,23 +139,15 @@ static void close_replica(replica *dead)
 
 static sl_status step(const replica *at)
 {
-    sl_pass *pass = NULL;
-    sl_tensor *in = NULL, *out = NULL;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *out = NULL, *in = NULL;
     sl_shape shape = sl_shape_1d(1);
     sl_pass_options options = {.device = at->device, .training = true, .keep = true};
     sl_parameter_set_zero_grad(at->set);
-    sl_status status =
-        sl_tensor_create_zero(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in);
-    if (status == SL_OK)
-        status = sl_pass_create(&options, &pass);
-    if (status == SL_OK)
-        status = sl_ddp_forward(at->ddp, pass, in, &out);
-    if (status == SL_OK)
-        status = sl_ddp_backward(at->ddp, pass, out, NULL);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    return status;
+    SL_TRY(sl_tensor_create_zero(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
+    SL_TRY(sl_pass_create(&options, &pass));
+    SL_TRY(sl_ddp_forward(at->ddp, pass, in, &out));
+    return sl_ddp_backward(at->ddp, pass, out, NULL);
 }
 
 /* ---- Overlap ---------------------------------------------------------------------------- */
@@ -174,25 +166,19 @@ static sl_status exchange_before_the_end(sl_group *group, void *arg)
     (void)arg;
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     sl_module *modules[2], *model;
-    replica at;
+    SCOPED(replica) at = {0};
     SL_TRY(create_scale(1, &exchanged, &modules[0]));
     SL_TRY(create_scale(1, NULL, &modules[1]));
     SL_TRY(sl_sequential_create(modules, 2, &model));
-    sl_status status = open_replica(group, model, &at);
-    if (status == SL_OK)
-        status = sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged);
-    if (status == SL_OK)
-        status = step(&at);
+    SL_TRY(open_replica(group, model, &at));
+    SL_TRY(sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged));
+    SL_TRY(step(&at));
     const sl_ddp_log *log = sl_ddp_get_log(at.ddp);
-    if (status == SL_OK)
-        status =
-            expect(log->steps == 1 && log->bucket_count == 2 &&
-                       log->buckets[0].reduce_start < log->backward_end &&
-                       log->buckets[1].ready <= log->backward_end && log->overlap_seconds > 0 &&
-                       log->overlap_seconds <= log->reduce_seconds && log->wait_seconds >= 0,
-                   "a log that shows the overlap");
-    close_replica(&at);
-    return status;
+    return expect(log->steps == 1 && log->bucket_count == 2 &&
+                      log->buckets[0].reduce_start < log->backward_end &&
+                      log->buckets[1].ready <= log->backward_end && log->overlap_seconds > 0 &&
+                      log->overlap_seconds <= log->reduce_seconds && log->wait_seconds >= 0,
+                  "a log that shows the overlap");
 }
 
 static void exchange_starts_while_backward_goes_on(void **state)
@@ -207,12 +193,13 @@ static void exchange_starts_while_backward_goes_on(void **state)
 static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
 {
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-    sl_device *device;
-    sl_module *modules[2], *model;
-    sl_loss *loss;
-    sl_pipe *pipe;
-    sl_ddp *ddp = NULL;
-    sl_tensor *input, *targets;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_loss) *loss = NULL;
+    SCOPED(sl_pipe) *pipe = NULL;
+    SCOPED(sl_tensor) *targets = NULL, *input = NULL;
+    SCOPED(sl_ddp) *ddp = NULL;
+    sl_module *modules[2];
     sl_shape rows = sl_shape_2d(2, 1), labels = sl_shape_1d(2);
     double mean;
     SL_TRY(sl_device_create_cpu(1, &device));
@@ -233,19 +220,9 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
     SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_ACTIVATIONS, SL_I32, &labels, &targets));
     /* The first backward, of micro-batch 0, completes nothing and must not wait. */
     ((scale *)sl_module_state(modules[0]))->skips = 1;
-    sl_status status = sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = pipe}, &ddp);
-    if (status == SL_OK)
-        status = sl_ddp_register_hook(ddp, average_and_ring, &exchanged);
-    if (status == SL_OK)
-        status = sl_ddp_train(ddp, &(sl_pipe_batch){.input = input, .targets = targets}, &mean);
-    sl_ddp_destroy(&ddp);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
-    sl_pipe_destroy(&pipe);
-    sl_loss_destroy(&loss);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
-    return status;
+    SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = pipe}, &ddp));
+    SL_TRY(sl_ddp_register_hook(ddp, average_and_ring, &exchanged));
+    return sl_ddp_train(ddp, &(sl_pipe_batch){.input = input, .targets = targets}, &mean);
 }
 
 static void exchange_starts_in_the_action_that_completes_the_gradients(void **state)
@@ -263,12 +240,10 @@ static void exchange_starts_in_the_action_that_completes_the_gradients(void **st
 static sl_status twice_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                sl_tensor **out)
 {
-    sl_tensor *middle;
+    SCOPED(sl_tensor) *middle = NULL;
     sl_module *child = sl_module_child(module, 0);
     SL_TRY(sl_module_forward(child, pass, in, &middle));
-    sl_status status = sl_module_forward(child, pass, middle, out);
-    sl_tensor_destroy(&middle);
-    return status;
+    return sl_module_forward(child, pass, middle, out);
 }
 
 /* Between the two it gives an exchange that comes too early the time to happen; one that comes
@@ -276,16 +251,12 @@ static sl_status twice_forward(sl_module *module, sl_pass *pass, const sl_tensor
 static sl_status twice_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                 sl_tensor **grad_in)
 {
-    sl_tensor *middle;
+    SCOPED(sl_tensor) *middle = NULL;
     sl_module *child = sl_module_child(module, 0);
     bell *exchanged = *(bell **)sl_module_state(module);
     SL_TRY(sl_module_backward(child, pass, grad_out, &middle));
-    sl_status status =
-        expect(!rings_within(exchanged, 0.05), "no exchange while gradients still come");
-    if (status == SL_OK)
-        status = sl_module_backward(child, pass, middle, grad_in);
-    sl_tensor_destroy(&middle);
-    return status;
+    SL_TRY(expect(!rings_within(exchanged, 0.05), "no exchange while gradients still come"));
+    return sl_module_backward(child, pass, middle, grad_in);
 }
 
 static sl_status run_a_child_twice(sl_group *group, void *arg)
@@ -297,24 +268,18 @@ static sl_status run_a_child_twice(sl_group *group, void *arg)
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     bell **state = malloc(sizeof *state);
     sl_module *child, *twice, *model;
-    replica at;
+    SCOPED(replica) at = {0};
     *state = &exchanged;
     SL_TRY(create_scale(1, NULL, &child));
     SL_TRY(sl_module_create(&ops, state, &twice));
     SL_TRY(sl_module_add_child(twice, "child", child));
     SL_TRY(sl_sequential_create(&twice, 1, &model));
-    sl_status status = open_replica(group, model, &at);
-    if (status == SL_OK)
-        status = sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged);
-    if (status == SL_OK)
-        status = step(&at);
+    SL_TRY(open_replica(group, model, &at));
+    SL_TRY(sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged));
+    SL_TRY(step(&at));
     sl_tensor *grads;
-    if (status == SL_OK)
-        status = sl_parameter_set_bucket_grads(at.set, 0, &grads);
-    if (status == SL_OK)
-        status = expect(sl_tensor_f32(grads)[0] == 2, "both runs' gradients");
-    close_replica(&at);
-    return status;
+    SL_TRY(sl_parameter_set_bucket_grads(at.set, 0, &grads));
+    return expect(sl_tensor_f32(grads)[0] == 2, "both runs' gradients");
 }
 
 static void gradients_of_a_module_that_runs_twice_wait_for_both_runs(void **state)
@@ -345,15 +310,13 @@ static sl_status follow_gradients(sl_group *group, void *arg)
 {
     (void)arg;
     sl_module *module;
-    replica at;
+    SCOPED(replica) at = {0};
     SL_TRY(create_scale(WEIGHTS, NULL, &module));
-    sl_status status = open_replica(group, module, &at);
-    if (status == SL_OK)
-        status = expect_order(&at, (const int[]){0, 1, 2});
-    for (int i = 0; i < 2 && status == SL_OK; i++)
-        status = expect_order(&at, (const int[]){2, 1, 0});
-    close_replica(&at);
-    return status;
+    SL_TRY(open_replica(group, module, &at));
+    SL_TRY(expect_order(&at, (const int[]){0, 1, 2}));
+    for (int i = 0; i < 2; i++)
+        SL_TRY(expect_order(&at, (const int[]){2, 1, 0}));
+    return SL_OK;
 }
 
 static void order_of_sending_follows_the_gradients_of_the_first_step(void **state)
@@ -396,7 +359,7 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
     const bool *backward = arg;
     int rank = sl_group_rank(group);
     sl_module *modules[3], *model;
-    replica at;
+    SCOPED(replica) at = {0};
     SL_TRY(create_scale(2, NULL, &modules[0]));
     SL_TRY(rank == 1 ? sl_module_create(&walls[*backward], NULL, &modules[1])
                      : create_scale(0, NULL, &modules[1]));
@@ -409,7 +372,6 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
                     "every rank to fail with rank 1's error, got %s", sl_error_text());
     if (status == SL_OK)
         status = sl_group_barrier(group, NULL); /* no rank leaves before all know */
-    close_replica(&at);
     return status;
 }
 

@@ -61,10 +61,10 @@ static void every_table_is_valid_in_every_mode(void **state)
         for (int ranks = 1; ranks <= 6; ranks++)
             for (int micros = 1; micros <= 15; micros++)
                 for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
-                    sl_schedule *schedule = write_table(sl_schedule_names[i], ranks, 0, micros);
+                    SCOPED(sl_schedule) *schedule =
+                        write_table(sl_schedule_names[i], ranks, 0, micros);
                     check_ok(sl_schedule_recompute(schedule, (sl_recompute)mode));
                     check_ok(sl_schedule_validate(schedule));
-                    sl_schedule_destroy(&schedule);
                 }
 }
 
@@ -74,9 +74,8 @@ static void interleaved_takes_any_number_of_stages_and_micro_batches(void **stat
     for (int ranks = 1; ranks <= 5; ranks++)
         for (int each = 1; each <= 4; each++)
             for (int micros = 1; micros <= 3 * ranks + 1; micros++) {
-                sl_schedule *schedule = write_table("interleaved", ranks, each, micros);
+                SCOPED(sl_schedule) *schedule = write_table("interleaved", ranks, each, micros);
                 check_ok(sl_schedule_validate(schedule));
-                sl_schedule_destroy(&schedule);
             }
 }
 
@@ -125,13 +124,12 @@ static void completions_and_order_are_those_of_the_rows(void **state)
     for (int round = 0; round < 600; round++) {
         int ranks = test_draw(&seed, 1, 4), micros = test_draw(&seed, 1, 7);
         const char *name = sl_schedule_names[test_draw(&seed, 0, 5)];
-        sl_schedule *schedule = round % 2
-                                    ? random_table(&seed, ranks, test_draw(&seed, 1, 3), micros)
-                                    : write_table(name, ranks, 0, micros);
+        SCOPED(sl_schedule) *schedule =
+            round % 2 ? random_table(&seed, ranks, test_draw(&seed, 1, 3), micros)
+                      : write_table(name, ranks, 0, micros);
         check_ok(sl_schedule_recompute(schedule, (sl_recompute)test_draw(&seed, 0, 2)));
         check_completions(schedule);
         check_order(schedule);
-        sl_schedule_destroy(&schedule);
     }
 }
 
@@ -140,24 +138,22 @@ static void forward_only_tables_are_valid_for_any_placement(void **state)
     (void)state;
     const int placements[][6] = {{0, 1, 2, 0, 1, 2}, {0, 1, 2, 2, 1, 0}, {2, 2, 0, 1, 0, 1}};
     for (size_t i = 0; i < sizeof placements / sizeof *placements; i++) {
-        sl_schedule *schedule;
+        SCOPED(sl_schedule) *schedule = NULL;
         sl_schedule_options options = {.ranks = 3,
                                        .virtual_stages = 2,
                                        .micros = 5,
                                        .placement = placements[i]};
         check_ok(sl_schedule_forward_only(&options, &schedule));
         check_ok(sl_schedule_validate(schedule));
-        sl_schedule_destroy(&schedule);
     }
 }
 
 static char *draw(const char *name, int ranks, int micros, sl_recompute mode)
 {
     char *text;
-    sl_schedule *schedule = write_table(name, ranks, 0, micros);
+    SCOPED(sl_schedule) *schedule = write_table(name, ranks, 0, micros);
     check_ok(sl_schedule_recompute(schedule, mode));
     check_ok(sl_schedule_draw(schedule, &text));
-    sl_schedule_destroy(&schedule);
     return text;
 }
 
@@ -233,7 +229,7 @@ static void options_that_do_not_go_together_are_refused(void **state)
         {"1f1b", "too large", {.ranks = 1 << 20, .micros = 1 << 20}},
         {"zb-h1", "every cost must be", {.ranks = 2, .micros = 2, .forward = -1}},
     };
-    sl_schedule *schedule;
+    SCOPED(sl_schedule) *schedule = NULL;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sl_status status = sl_schedule_write(cases[i].name, &cases[i].options, &schedule);
         assert_null(schedule);
@@ -245,7 +241,6 @@ static void options_that_do_not_go_together_are_refused(void **state)
                                &schedule));
     assert_memory_equal(sl_schedule_placement(schedule), turned, sizeof turned);
     check_ok(sl_schedule_validate(schedule));
-    sl_schedule_destroy(&schedule);
 }
 
 static void placements_are_read(void **state)
@@ -271,14 +266,13 @@ static void placements_are_read(void **state)
 /* The idle fraction of the makespan at unit costs is (P - 1) / (n M + P - 1). */
 static void check_bubble(const char *name, int virtual_stages, int n, int ranks, int micros)
 {
-    sl_schedule *schedule = write_table(name, ranks, virtual_stages, micros);
+    SCOPED(sl_schedule) *schedule = write_table(name, ranks, virtual_stages, micros);
     sl_simulation simulation = simulate(schedule, unit, 0);
     double expected = (ranks - 1.0) / (n * micros + ranks - 1.0);
     if (fabs(simulation.bubble - expected) > 1e-9)
         fail_msg("%s, %d ranks, %d micro-batches: bubble %g, should be %g", name, ranks, micros,
                  simulation.bubble, expected);
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&schedule);
 }
 
 static void bubbles_are_the_closed_forms(void **state)
@@ -319,11 +313,10 @@ static void no_rank_holds_more_than_its_schedule_promises(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int ranks = 1; ranks <= 8; ranks++)
             for (int micros = 1; micros <= 30; micros++) {
-                sl_schedule *schedule = write_table(cases[i].name, ranks, 0, micros);
+                SCOPED(sl_schedule) *schedule = write_table(cases[i].name, ranks, 0, micros);
                 sl_simulation simulation = simulate(schedule, unit, 0);
                 assert_true(most_held(schedule, &simulation) <= cases[i].most * ranks);
                 sl_simulation_clear(&simulation);
-                sl_schedule_destroy(&schedule);
             }
 }
 
@@ -348,7 +341,7 @@ static void simulation_is_what_is_worked_out_by_hand(void **state)
         {.stage = 1, .micro = 1, .kind = SL_ACTION_BACKWARD_WEIGHT},
     };
     static const int counts[RANKS] = {4, 6};
-    sl_schedule *schedule;
+    SCOPED(sl_schedule) *schedule = NULL;
     sl_simulation simulation;
     sl_schedule_options options = {.ranks = RANKS, .micros = MICROS};
     check_ok(sl_schedule_from_table(&options, counts, rows, &schedule));
@@ -379,7 +372,6 @@ static void simulation_is_what_is_worked_out_by_hand(void **state)
     assert_float_equal(simulation.peak_bytes[0], 20, 0);
     assert_float_equal(simulation.peak_bytes[1], 50, 0); /* of 1F1 while 1W0 is to come */
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&schedule);
 }
 
 /* ---- Published figures ------------------------------------------------------------------ */
@@ -407,7 +399,7 @@ static const struct {
 
 static double span_bubble(const char *name, size_t line, int virtual_stages, int *held)
 {
-    sl_schedule *schedule;
+    SCOPED(sl_schedule) *schedule = NULL;
     sl_schedule_options options = {.ranks = published[line].ranks,
                                    .virtual_stages = virtual_stages,
                                    .micros = published[line].micros,
@@ -420,7 +412,6 @@ static double span_bubble(const char *name, size_t line, int virtual_stages, int
     double bubble = simulation.bubble_span;
     *held = most_held(schedule, &simulation);
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&schedule);
     return bubble;
 }
 

@@ -29,22 +29,20 @@ static void table_is_written_as_it_was_read(void **state)
 {
     (void)state;
     static const char text[] = "0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1R1,1B1\n";
-    sl_schedule *schedule = parse(text);
+    SCOPED(sl_schedule) *schedule = parse(text);
     assert_int_equal(sl_schedule_ranks(schedule), 2);
     assert_int_equal(sl_schedule_stages(schedule), 2);
     assert_int_equal(sl_schedule_micros(schedule), 2);
     check_ok(sl_schedule_validate(schedule));
     check_csv(schedule, text);
-    sl_schedule_destroy(&schedule);
 }
 
 static void pauses_blanks_and_line_ends_do_not_count(void **state)
 {
     (void)state;
-    sl_schedule *schedule = parse("0F0,, 0B0 ,\r\n,1F0,1B0\r\n\n\n");
+    SCOPED(sl_schedule) *schedule = parse("0F0,, 0B0 ,\r\n,1F0,1B0\r\n\n\n");
     check_ok(sl_schedule_validate(schedule));
     check_csv(schedule, "0F0,0B0\n1F0,1B0\n");
-    sl_schedule_destroy(&schedule);
 }
 
 static void two_actions_of_a_cell_are_joined(void **state)
@@ -52,33 +50,30 @@ static void two_actions_of_a_cell_are_joined(void **state)
     (void)state;
     static const char text[] = "0F0,(0F1;1I0)OVERLAP_F_B,1W0\n";
     const sl_action *row;
-    sl_schedule *schedule = parse(text);
+    SCOPED(sl_schedule) *schedule = parse(text);
     assert_int_equal(sl_schedule_actions(schedule, 0, &row), 4);
     assert_false(row[0].joined || row[1].joined || row[3].joined);
     assert_true(row[2].joined);
     check_csv(schedule, text);
-    sl_schedule_destroy(&schedule);
 }
 
 static void backward_with_a_weights_half_is_the_inputs_half(void **state)
 {
     (void)state;
-    sl_schedule *schedule = parse("0F0,0F1,0B0,0W0,0B1\n");
+    SCOPED(sl_schedule) *schedule = parse("0F0,0F1,0B0,0W0,0B1\n");
     check_csv(schedule, "0F0,0F1,0I0,0W0,0B1\n");
-    sl_schedule_destroy(&schedule);
 }
 
 static void descending_micro_batches_are_numbered_anew(void **state)
 {
     (void)state;
-    sl_schedule *schedule = parse("0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n");
+    SCOPED(sl_schedule) *schedule = parse("0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n");
     check_ok(sl_schedule_validate(schedule));
     check_csv(schedule, "0F2,0F1,0F0,0B0,0B1,0B2\n1F2,1F1,1F0,1B0,1B1,1B2\n");
     sl_schedule_destroy(&schedule);
     schedule = parse("0F0,0F1,0B0,0B1\n1F0,1F1,1B1,1B0\n"); /* not in the same order */
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID,
                 "rank 1, action 3: 1B0 comes after a higher micro-batch");
-    sl_schedule_destroy(&schedule);
 }
 
 static void first_micro_batches_of_a_table_are_a_table(void **state)
@@ -158,14 +153,13 @@ static void options_that_disagree_with_a_file_are_refused(void **state)
         {{.placement = (int[]){0, 1}}, "needs ranks and virtual_stages"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sl_schedule *schedule;
+        SCOPED(sl_schedule) *schedule = NULL;
         sl_status status = sl_schedule_open(path, &cases[i].options, &schedule);
         if (cases[i].error)
             check_error(status, SL_ERR_INVALID, cases[i].error);
         else
             check_ok(status);
         assert_int_equal(schedule != NULL, !cases[i].error);
-        sl_schedule_destroy(&schedule);
     }
     assert_int_equal(remove(path), 0);
 }
@@ -197,16 +191,15 @@ static void faults_are_named_with_rank_action_and_reason(void **state)
                                    "it: it needs that forward"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sl_schedule *schedule = parse(cases[i].text);
+        SCOPED(sl_schedule) *schedule = parse(cases[i].text);
         check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, cases[i].error);
-        sl_schedule_destroy(&schedule);
     }
 }
 
 static void faults_are_drawn_up_to_there(void **state)
 {
     (void)state;
-    sl_schedule *schedule = parse("0F0,0F1,0B0,0B1\n1F0,1B0,1B0,1F1,1B1");
+    SCOPED(sl_schedule) *schedule = parse("0F0,0F1,0B0,0B1\n1F0,1B0,1B0,1F1,1B1");
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "");
     assert_string_equal(sl_error_text(), "schedule: rank 1, action 2: 1B0 runs the micro-batch "
                                          "backward a second time:\n"
@@ -221,7 +214,6 @@ static void faults_are_drawn_up_to_there(void **state)
     /* Each alone could run, but not as one cell. */
     schedule = parse("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1");
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "rank 0 waits at 0F1");
-    sl_schedule_destroy(&schedule);
 }
 
 static void actions_outside_the_table_are_refused(void **state)
@@ -239,13 +231,12 @@ static void actions_outside_the_table_are_refused(void **state)
     };
     const int counts[] = {1, 0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sl_schedule *schedule;
+        SCOPED(sl_schedule) *schedule = NULL;
         sl_schedule_options options = {.ranks = 2, .micros = 1};
         char *drawing;
         check_ok(sl_schedule_from_table(&options, counts, &cases[i].action, &schedule));
         check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, cases[i].error);
         check_error(sl_schedule_draw(schedule, &drawing), SL_ERR_INVALID, cases[i].error);
-        sl_schedule_destroy(&schedule);
     }
 }
 
@@ -280,7 +271,7 @@ static void random_tables_are_valid_and_so_are_their_first_micro_batches(void **
     (void)state;
     unsigned seed = test_seed(20261123);
     for (int round = 0; round < 1000; round++) {
-        sl_schedule *schedule = draw_table(&seed), *first;
+        SCOPED(sl_schedule) *schedule = draw_table(&seed), *first = NULL;
         check_ok(sl_schedule_validate(schedule));
         check_read_again(schedule);
         check_ok(sl_schedule_first_micros(schedule,
@@ -288,8 +279,6 @@ static void random_tables_are_valid_and_so_are_their_first_micro_batches(void **
                                           &first));
         check_ok(sl_schedule_recompute(first, (sl_recompute)test_draw(&seed, 0, 2)));
         check_ok(sl_schedule_validate(first));
-        sl_schedule_destroy(&first);
-        sl_schedule_destroy(&schedule);
     }
 }
 
@@ -360,16 +349,14 @@ static void random_faults_are_refused_and_none_hangs(void **state)
     for (int round = 0; round < 3000; round++) {
         sl_action moved;
         fault kind = (fault)test_draw(&seed, 0, FAULTS - 1);
-        sl_schedule *schedule = draw_table(&seed);
-        sl_schedule *broken = break_table(schedule, &seed, kind, &moved);
+        SCOPED(sl_schedule) *schedule = draw_table(&seed);
+        SCOPED(sl_schedule) *broken = break_table(schedule, &seed, kind, &moved);
         sl_status status = sl_schedule_validate(broken);
         bool may_be_whole =
             kind == TWO_EXCHANGED || (kind != ONE_TWICE && moved.kind == SL_ACTION_RECOMPUTE);
         assert_true(status == SL_ERR_INVALID || (may_be_whole && status == SL_OK));
         if (status != SL_OK)
             check_reason();
-        sl_schedule_destroy(&broken);
-        sl_schedule_destroy(&schedule);
     }
 }
 
@@ -380,7 +367,7 @@ static void pytorchs_dual_pipe_v_takes_66_units(void **state)
 {
     (void)state;
     const double one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    sl_schedule *schedule = parse(pytorch_dual_pipe_v);
+    SCOPED(sl_schedule) *schedule = parse(pytorch_dual_pipe_v);
     sl_simulation simulation;
     check_ok(sl_schedule_simulate(
         schedule, &(sl_cost_model){.forward = one, .backward_input = one, .backward_weight = one},
@@ -390,13 +377,12 @@ static void pytorchs_dual_pipe_v_takes_66_units(void **state)
         assert_float_equal(simulation.idle[rank], 6, 0);
     sl_simulation_clear(&simulation);
     check_csv(schedule, pytorch_dual_pipe_v);
-    sl_schedule_destroy(&schedule);
 }
 
 static void pytorchs_zb1p_is_read_in_its_older_dialect(void **state)
 {
     (void)state;
-    sl_schedule *schedule = parse(pytorch_zb1p);
+    SCOPED(sl_schedule) *schedule = parse(pytorch_zb1p);
     check_ok(sl_schedule_validate(schedule));
     assert_int_equal(sl_schedule_stages(schedule), 4);
     assert_int_equal(sl_schedule_micros(schedule), 8);
@@ -406,7 +392,6 @@ static void pytorchs_zb1p_is_read_in_its_older_dialect(void **state)
         for (int i = 0; i < count; i++)
             assert_true(row[i].kind != SL_ACTION_BACKWARD);
     }
-    sl_schedule_destroy(&schedule);
 }
 
 int schedule_table_tests(void)

@@ -27,9 +27,9 @@ static sl_module *build(const end *ends, int count)
 
 static void check_refused(const end *ends, int count, const char *text)
 {
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     sl_pipe *pipe;
-    sl_module *model = build(ends, count);
+    SCOPED(sl_module) *model = build(ends, count);
     check_ok(sl_device_create_cpu(1, &device));
     for (int stages = 1; stages <= count; stages++) {
         sl_device *devices[8];
@@ -41,8 +41,6 @@ static void check_refused(const end *ends, int count, const char *text)
             SL_ERR_INVALID, text);
         assert_null(pipe);
     }
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
 }
 
 static void models_whose_skips_do_not_match_are_refused(void **state)
@@ -151,10 +149,10 @@ static void open_rig(rig *r, sl_pipe_options options)
     r->rows = random_tensor(r->pipe.devices[0], &shape, 5);
 }
 
-static void close_rig(rig *r)
+static void rig_destroy(rig *r)
 {
     sl_tensor_destroy(&r->rows);
-    close_pipe(&r->pipe);
+    test_pipe_destroy(&r->pipe);
 }
 
 static sl_status train(rig *r, double *loss)
@@ -199,12 +197,11 @@ static void modules_that_do_not_do_what_they_declare_end_the_step(void **state)
     (void)state;
     for (int crosses = 0; crosses < 2; crosses++)
         for (int schedule = 0; schedule < TEST_SCHEDULES; schedule++) {
-            rig r;
+            SCOPED(rig) r = {0};
             open_rig(&r, (sl_pipe_options){.stages = crosses ? 3 : 1,
                                            .schedule = test_schedules[schedule],
                                            .recompute = (sl_recompute)schedule});
             check_faults(&r, crosses);
-            close_rig(&r);
         }
 }
 
@@ -222,19 +219,16 @@ static void tensors_do_not_go_through_the_stages_between(void **state)
     check_ok(skip_end_create("wide", WIDE, &modules[4]));
     check_ok(sl_sequential_create(modules, 5, &model));
     check_ok(sl_mse_loss_create(&loss));
-    test_pipe pipe =
+    SCOPED(test_pipe) pipe =
         open_pipe(model, loss,
                   (sl_pipe_options){.stages = 3, .chunks = 2, .balance = (int[]){2, 1, 2}}, 3, 1);
     const sl_shape in = sl_shape_2d(ROWS, WIDE), out = sl_shape_2d(ROWS, WIDE + 1);
-    sl_tensor *input = random_tensor(pipe.devices[0], &in, 1);
-    sl_tensor *targets = random_tensor(pipe.devices[0], &out, 2);
+    SCOPED(sl_tensor) *input = random_tensor(pipe.devices[0], &in, 1);
+    SCOPED(sl_tensor) *targets = random_tensor(pipe.devices[0], &out, 2);
     sl_memory_stats between;
     (void)pipe_train(&pipe, input, targets, 0);
     sl_device_memory(pipe.devices[1], &between);
     assert_true(between.peak_total_bytes < WIDE);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
-    close_pipe(&pipe);
 }
 
 static sl_status replicate(void *arg, sl_module **out)
@@ -246,11 +240,11 @@ static sl_status replicate(void *arg, sl_module **out)
 /* The output and the gradient of the input. */
 static void run_replicas(sl_device *const *devices, int count, float **values)
 {
-    sl_module *model;
-    sl_data_parallel *parallel;
-    sl_tensor *out, *grad;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_data_parallel) *parallel = NULL;
+    SCOPED(sl_tensor) *grad = NULL, *out = NULL;
     const sl_shape shape = sl_shape_2d(ROWS, WIDTH);
-    sl_tensor *in = random_tensor(devices[0], &shape, 1);
+    SCOPED(sl_tensor) *in = random_tensor(devices[0], &shape, 1);
     check_ok(u_net_create(WIDTH, &model));
     check_ok(sl_data_parallel_create(&(sl_data_parallel_options){.module = model,
                                                                  .replicate = replicate,
@@ -262,11 +256,6 @@ static void run_replicas(sl_device *const *devices, int count, float **values)
     values[0] = tensor_values(out);
     check_ok(sl_data_parallel_backward(parallel, out, &grad));
     values[1] = tensor_values(grad);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_tensor_destroy(&grad);
-    sl_data_parallel_destroy(&parallel);
-    sl_module_destroy(&model);
 }
 
 static void replicas_have_skips_of_their_own(void **state)

@@ -38,7 +38,7 @@ static void idle_and_waiting_time_are_what_is_worked_out_by_hand(void **state)
     (void)state;
     static const double one[] = {1, 1};
     sl_utilization utilization;
-    sl_schedule *table = open_table("gpipe", RANKS, MICROS, SL_RECOMPUTE_NEVER);
+    SCOPED(sl_schedule) *table = open_table("gpipe", RANKS, MICROS, SL_RECOMPUTE_NEVER);
     sl_simulation simulation = simulate(table, one, one);
     check_ok(sl_timeline_utilization(simulation.entries, simulation.entry_count,
                                      &(sl_schedule_options){.ranks = RANKS}, &utilization));
@@ -55,7 +55,6 @@ static void idle_and_waiting_time_are_what_is_worked_out_by_hand(void **state)
     sl_utilization_clear(&utilization);
     assert_null(utilization.idle);
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
 }
 
 /* A simulation has no noise: what is measured is what is predicted. */
@@ -65,7 +64,7 @@ static void utilization_of_a_simulation_has_its_bubble(void **state)
     static const double forward[] = {1, 3, 2, 1, 1, 2}, backward[] = {2, 1, 1, 4, 1, 1};
     for (int i = 0; sl_schedule_names[i]; i++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
-            sl_schedule *table = open_table(sl_schedule_names[i], 3, 5, (sl_recompute)mode);
+            SCOPED(sl_schedule) *table = open_table(sl_schedule_names[i], 3, 5, (sl_recompute)mode);
             sl_simulation simulation = simulate(table, forward, backward);
             sl_utilization utilization;
             check_ok(sl_timeline_utilization(
@@ -87,7 +86,6 @@ static void utilization_of_a_simulation_has_its_bubble(void **state)
                             utilization.stage_seconds[utilization.slowest_stage]);
             sl_utilization_clear(&utilization);
             sl_simulation_clear(&simulation);
-            sl_schedule_destroy(&table);
         }
 }
 
@@ -108,7 +106,7 @@ static void joined_actions_run_one_after_the_other(void **state)
         {.stage = 1, .micro = 1, .kind = SL_ACTION_BACKWARD},
     };
     const sl_schedule_options of = {.ranks = RANKS, .micros = MICROS};
-    sl_schedule *table;
+    SCOPED(sl_schedule) *table = NULL;
     sl_utilization utilization;
     check_ok(sl_schedule_from_table(&of, (int[RANKS]){4, 4}, rows, &table));
     sl_simulation simulation = simulate(table, one, one);
@@ -125,7 +123,6 @@ static void joined_actions_run_one_after_the_other(void **state)
     assert_float_equal(utilization.bubble_predicted, simulation.bubble, 1e-12);
     sl_utilization_clear(&utilization);
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
 }
 
 /* A simulation with costs of links or shared cores is predicted from its own trace; returns its
@@ -133,7 +130,7 @@ static void joined_actions_run_one_after_the_other(void **state)
 static double check_prediction(const char *schedule, const double *links, const int *cores)
 {
     static const double two[] = {2, 2, 2, 2};
-    sl_schedule *table = open_table(schedule, 4, 6, SL_RECOMPUTE_NEVER);
+    SCOPED(sl_schedule) *table = open_table(schedule, 4, 6, SL_RECOMPUTE_NEVER);
     sl_simulation simulation;
     sl_utilization utilization;
     check_ok(sl_schedule_simulate(table,
@@ -152,7 +149,6 @@ static double check_prediction(const char *schedule, const double *links, const 
     assert_float_equal(utilization.bubble_predicted, simulation.bubble, 1e-9);
     sl_utilization_clear(&utilization);
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
     return seconds;
 }
 
@@ -178,7 +174,7 @@ static void what_is_no_whole_step_is_refused(void **state)
     static const double one[] = {1, 1};
     sl_utilization utilization;
     sl_schedule_options of = {.ranks = RANKS};
-    sl_schedule *table = open_table("1f1b", RANKS, MICROS, SL_RECOMPUTE_NEVER);
+    SCOPED(sl_schedule) *table = open_table("1f1b", RANKS, MICROS, SL_RECOMPUTE_NEVER);
     sl_simulation simulation = simulate(table, one, one);
     sl_timeline_entry *entries = simulation.entries;
     int count = simulation.entry_count;
@@ -210,7 +206,6 @@ static void what_is_no_whole_step_is_refused(void **state)
                 "entry 1, of stage 0, must be of a rank from 1 to 1");
     assert_null(utilization.idle);
     sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
 }
 
 static void pipe_gives_the_utilization_of_its_last_step(void **state)
@@ -227,18 +222,18 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
     layers[LAYERS] = probe_module(&failing);
     check_ok(sl_sequential_create(layers, LAYERS + 1, &model));
     check_ok(sl_mse_loss_create(&loss));
-    test_pipe on = open_pipe(model, loss,
-                             (sl_pipe_options){.stages = 4,
-                                               .virtual_stages = 2,
-                                               .chunks = 4,
-                                               .schedule = "interleaved",
-                                               .seed = 1},
-                             2, 1);
+    SCOPED(test_pipe) on = open_pipe(model, loss,
+                                     (sl_pipe_options){.stages = 4,
+                                                       .virtual_stages = 2,
+                                                       .chunks = 4,
+                                                       .schedule = "interleaved",
+                                                       .seed = 1},
+                                     2, 1);
     check_error(sl_pipe_get_utilization(on.pipe, &utilization), SL_ERR_INVALID,
                 "no training step has run");
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
-    sl_tensor *input = random_tensor(on.devices[0], &shape, 1);
-    sl_tensor *targets = random_tensor(on.devices[0], &shape, 2);
+    SCOPED(sl_tensor) *input = random_tensor(on.devices[0], &shape, 1);
+    SCOPED(sl_tensor) *targets = random_tensor(on.devices[0], &shape, 2);
     check_ok(sl_pipe_train(on.pipe, &(sl_pipe_batch){.input = input, .targets = targets}, &mean));
     check_ok(sl_pipe_get_utilization(on.pipe, &utilization));
     assert_int_equal(utilization.ranks, 2);
@@ -272,9 +267,6 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
                 SL_ERR_NUMERIC, "");
     check_error(sl_pipe_get_utilization(on.pipe, &utilization), SL_ERR_INVALID,
                 "sl_timeline_utilization: the trace is not of a whole step: ");
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
-    close_pipe(&on);
 }
 
 int utilization_tests(void)

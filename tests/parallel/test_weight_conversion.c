@@ -28,19 +28,17 @@ static double train(test_pipe *piped, bool same_weights)
 {
     double loss;
     sl_shape in = sl_shape_2d(ROWS, FEATURES), out = sl_shape_2d(ROWS, CLASSES);
-    sl_tensor *input = random_tensor(piped->devices[0], &in, 11);
-    sl_tensor *targets = random_tensor(piped->devices[0], &out, 12);
+    SCOPED(sl_tensor) *input = random_tensor(piped->devices[0], &in, 11);
+    SCOPED(sl_tensor) *targets = random_tensor(piped->devices[0], &out, 12);
     check_ok(sl_pipe_train(
         piped->pipe,
         &(sl_pipe_batch){.input = input, .targets = targets, .same_weights = same_weights}, &loss));
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
     return loss;
 }
 
 static void check_steps(sl_pipe_options options)
 {
-    test_pipe piped = open_linears(options);
+    SCOPED(test_pipe) piped = open_linears(options);
     conversions converted;
     int weights = options.precision == SL_PRECISION_BF16 ? LINEARS : 0;
     count_conversions(&converted, piped.pipe);
@@ -53,7 +51,6 @@ static void check_steps(sl_pipe_options options)
     assert_int_equal(take_conversions(&converted), 0);
     assert_true(train(&piped, false) != first);
     assert_int_equal(take_conversions(&converted), weights);
-    close_pipe(&piped);
 }
 
 static void training_converts_each_weight_once_a_step(void **state)
@@ -87,15 +84,13 @@ static void step_multiplies_with_the_newest_weights(void **state)
     (void)state;
     for (int stages = 1; stages <= 3; stages++) {
         sl_pipe_options options = {.stages = stages, .precision = SL_PRECISION_BF16, .seed = 1};
-        test_pipe trained = open_linears(options);
+        SCOPED(test_pipe) trained = open_linears(options);
         options.seed = 2;
-        test_pipe fresh = open_linears(options);
+        SCOPED(test_pipe) fresh = open_linears(options);
         (void)train(&trained, false);
         pipe_sgd_step(&trained, 0.5f);
         copy_values(&trained, &fresh);
         assert_true(train(&fresh, false) == train(&trained, false));
-        close_pipe(&trained);
-        close_pipe(&fresh);
     }
 }
 

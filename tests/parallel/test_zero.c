@@ -41,7 +41,7 @@ static sl_status open_replica(const zero_case *one, replica *out)
     return sl_parameter_set_create(out->model, 0, 0, &options, &out->set);
 }
 
-static void close_replica(replica *dead)
+static void replica_destroy(replica *dead)
 {
     sl_parameter_set_destroy(&dead->set);
     sl_module_destroy(&dead->model);
@@ -139,28 +139,20 @@ static sl_status check_memory(sl_group *group, const zero_case *one, const repli
 static sl_status train_both(sl_group *group, void *arg)
 {
     const zero_case *one = arg;
-    replica a, b;
-    sl_optimizer *whole = NULL;
-    sl_zero *zero = NULL;
-    sl_status status = open_replica(one, &a);
-    if (status == SL_OK)
-        status = open_replica(one, &b);
-    if (status == SL_OK)
-        status = sl_optimizer_create(&one->options, a.set, &whole);
-    if (status == SL_OK)
-        status = sl_zero_create(&one->options, b.set, group, &zero);
-    if (status == SL_OK)
-        status = check_memory(group, one, &a, &b);
-    for (int step = 0; step < STEPS && status == SL_OK; step++) {
-        status = step_both(&a, whole, &b, zero, step);
-        if (status == SL_OK && step == 1)
-            status = hand_on(group, one, &a, whole, &b, &zero);
+    SCOPED(replica) b = {0}, a = {0};
+    SCOPED(sl_zero) *zero = NULL;
+    SCOPED(sl_optimizer) *whole = NULL;
+    SL_TRY(open_replica(one, &a));
+    SL_TRY(open_replica(one, &b));
+    SL_TRY(sl_optimizer_create(&one->options, a.set, &whole));
+    SL_TRY(sl_zero_create(&one->options, b.set, group, &zero));
+    SL_TRY(check_memory(group, one, &a, &b));
+    for (int step = 0; step < STEPS; step++) {
+        SL_TRY(step_both(&a, whole, &b, zero, step));
+        if (step == 1)
+            SL_TRY(hand_on(group, one, &a, whole, &b, &zero));
     }
-    sl_optimizer_destroy(&whole);
-    sl_zero_destroy(&zero);
-    close_replica(&a);
-    close_replica(&b);
-    return status;
+    return SL_OK;
 }
 
 static void sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_memory(void **state)
@@ -207,31 +199,22 @@ static sl_status fail_and_consolidate(sl_group *group, void *arg)
 {
     const zero_case *one = arg;
     bool is_rank_0 = sl_group_rank(group) == 0;
-    replica a, b = {0};
-    sl_optimizer *whole = NULL, *consolidated = NULL;
-    sl_zero *zero = NULL;
-    sl_status status = open_replica(one, &a);
-    if (status == SL_OK)
-        status = open_replica(one, &b);
-    if (status == SL_OK)
-        status = sl_optimizer_create(&one->options, a.set, &whole);
-    if (status == SL_OK)
-        status = sl_zero_create(&one->options, b.set, group, &zero);
-    for (int step = 0; step < 2 && status == SL_OK; step++) {
-        status = step_both(&a, whole, &b, zero, step);
-        if (status == SL_OK && step == 0)
-            status = consolidate_without_memory(&b, zero, is_rank_0);
+    SCOPED(replica) b = {0}, a = {0};
+    SCOPED(sl_zero) *zero = NULL;
+    SCOPED(sl_optimizer) *whole = NULL, *consolidated = NULL;
+    SL_TRY(open_replica(one, &a));
+    SL_TRY(open_replica(one, &b));
+    SL_TRY(sl_optimizer_create(&one->options, a.set, &whole));
+    SL_TRY(sl_zero_create(&one->options, b.set, group, &zero));
+    for (int step = 0; step < 2; step++) {
+        SL_TRY(step_both(&a, whole, &b, zero, step));
+        if (step == 0)
+            SL_TRY(consolidate_without_memory(&b, zero, is_rank_0));
     }
-    if (status == SL_OK)
-        status = sl_zero_consolidate(zero, 0, &consolidated);
-    if (status == SL_OK && is_rank_0)
-        status = same_state(&a, whole, consolidated);
-    sl_optimizer_destroy(&consolidated);
-    sl_optimizer_destroy(&whole);
-    sl_zero_destroy(&zero);
-    close_replica(&a);
-    close_replica(&b);
-    return status;
+    SL_TRY(sl_zero_consolidate(zero, 0, &consolidated));
+    if (is_rank_0)
+        SL_TRY(same_state(&a, whole, consolidated));
+    return SL_OK;
 }
 
 /* What was sent to the rank that failed is not received later. */
@@ -253,7 +236,7 @@ static sl_status load_wrong_states(sl_group *group, void *arg)
     zero_case adam = sgd, wider = sgd;
     adam.options = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
     wider.width = 40;
-    replica small, large;
+    SCOPED(replica) large = {0}, small = {0};
     sl_zero *zero;
     sl_optimizer *other;
     SL_TRY(open_replica(&sgd, &small));
@@ -276,8 +259,6 @@ static sl_status load_wrong_states(sl_group *group, void *arg)
                                  &zero) == SL_ERR_INVALID &&
                       !zero,
                   "a negative decay to be refused"));
-    close_replica(&small);
-    close_replica(&large);
     return SL_OK;
 }
 

@@ -13,6 +13,10 @@
 
 #include <cmocka.h>
 
+/* Declares a variable that is destroyed where its scope ends, in the reverse order of declarations:
+ * SCOPED(sl_tensor) *rows = NULL; calls sl_tensor_destroy(&rows). A failed assertion leaves it. */
+#define SCOPED(type) __attribute__((cleanup(type##_destroy))) type
+
 /* Fails the test, with the error's text, unless `status` is SL_OK. */
 void check_ok_at(sl_status status, const char *file, int line);
 

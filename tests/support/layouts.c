@@ -67,7 +67,7 @@ sl_status layout_join(layout_pipe *at, sl_group **replicas, int shards)
     return sl_ddp_create(&ddp, &at->ddp);
 }
 
-void layout_close(layout_pipe *at)
+void layout_pipe_destroy(layout_pipe *at)
 {
     sl_pipe_optimizer_destroy(&at->optimizer);
     sl_ddp_destroy(&at->ddp);
@@ -90,17 +90,13 @@ sl_module *layout_linears(int count)
 
 sl_status layout_step(const layout_pipe *at, double *loss)
 {
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     sl_shape shape = sl_shape_2d(WIDTH, WIDTH);
     SL_TRY(sl_device_create_cpu(1, &device));
-    sl_tensor *rows = random_tensor(device, &shape, 1);
+    SCOPED(sl_tensor) *rows = random_tensor(device, &shape, 1);
     sl_pipe_batch batch = {.input = rows, .targets = rows};
     sl_pipe_zero_grad(at->pipe);
-    sl_status status =
-        at->ddp ? sl_ddp_train(at->ddp, &batch, loss) : sl_pipe_train(at->pipe, &batch, loss);
-    sl_tensor_destroy(&rows);
-    sl_device_destroy(&device);
-    return status;
+    return at->ddp ? sl_ddp_train(at->ddp, &batch, loss) : sl_pipe_train(at->pipe, &batch, loss);
 }
 
 /* ---- What is drawn ---------------------------------------------------------------------- */
@@ -410,23 +406,17 @@ static sl_status open_replica(const plan *p, sl_pipe_options options, sl_group *
 
 static sl_status check_plan(plan *p)
 {
-    layout_pipe own = {0}, whole = {0};
-    sl_group *alone;
+    SCOPED(sl_group) *alone = NULL;
+    SCOPED(layout_pipe) whole = {0}, own = {0};
     sl_pipe_options one = {.stages = 1,
                            .recompute = SL_RECOMPUTE_NEVER,
                            .chunks = p->options.chunks * p->options.accumulate,
                            .seed = p->options.seed,
                            .precision = p->options.precision};
     check_ok(sl_group_create_local(1, NULL, &alone));
-    sl_status status = open_replica(p, one, &alone, &whole);
-    if (status == SL_OK)
-        status = open_replica(p, p->options, &p->replica_group, &own);
-    if (status == SL_OK)
-        status = train_both(p, &own, &whole);
-    layout_close(&own);
-    layout_close(&whole);
-    sl_group_destroy(&alone);
-    return status;
+    SL_TRY(open_replica(p, one, &alone, &whole));
+    SL_TRY(open_replica(p, p->options, &p->replica_group, &own));
+    return train_both(p, &own, &whole);
 }
 
 sl_status layout_check(sl_group *group, unsigned seed)

@@ -19,7 +19,7 @@ typedef struct layout_pipe {
 
 /* Takes the model and the loss. */
 sl_status layout_open(sl_module *model, sl_loss *loss, sl_pipe_options options, layout_pipe *out);
-void layout_close(layout_pipe *pipe);
+void layout_pipe_destroy(layout_pipe *pipe);
 
 /* Makes the pipe one of several replicas. Takes the group of the ranks with the same stages. */
 sl_status layout_join(layout_pipe *at, sl_group **replicas, int shards);

@@ -135,10 +135,9 @@ static sl_tensor *run_forward(const module_case *one, sl_device *device, const s
                               int64_t first_sample)
 {
     sl_tensor *out;
-    sl_pass *pass = new_pass(one, device, false, first_sample);
+    SCOPED(sl_pass) *pass = new_pass(one, device, false, first_sample);
     check_ok(sl_module_forward(one->module, pass, in, &out));
     assert_int_equal(sl_pass_depth(pass), 0);
-    sl_pass_destroy(&pass);
     return out;
 }
 
@@ -153,28 +152,22 @@ void check_module(const module_case *one)
 
 void check_samples_are_independent(const module_case *one)
 {
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     check_ok(sl_device_create_cpu(1, &device));
-    sl_parameter_set *set = random_parameters(one->module, device);
-    sl_tensor *in = case_input(one, device), *whole = run_forward(one, device, in, 0);
+    SCOPED(sl_parameter_set) *set = random_parameters(one->module, device);
+    SCOPED(sl_tensor) *in = case_input(one, device), *whole = run_forward(one, device, in, 0);
     int64_t samples = one->in.size[0], row = sl_tensor_count(whole) / samples;
     float *expected = tensor_values(whole);
     for (int64_t first = 0; first < samples; first++) {
-        sl_tensor *part_in;
+        SCOPED(sl_tensor) *part_in = NULL;
         check_ok(sl_tensor_narrow(in, first, 1, &part_in));
-        sl_tensor *part = run_forward(one, device, part_in, first);
+        SCOPED(sl_tensor) *part = run_forward(one, device, part_in, first);
         float *values = tensor_values(part);
         assert_int_equal(sl_tensor_count(part), row);
         assert_true(relative_distance(values, expected + first * row, row) < 1e-5);
         free(values);
-        sl_tensor_destroy(&part);
-        sl_tensor_destroy(&part_in);
     }
     free(expected);
-    sl_tensor_destroy(&whole);
-    sl_tensor_destroy(&in);
-    sl_parameter_set_destroy(&set);
-    sl_device_destroy(&device);
 }
 
 const char *const layer_names[LAYER_NAMES] = {
@@ -225,9 +218,8 @@ static sl_status probe_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
     if (p->gives_nothing)
         return SL_OK;
     if (!p->leaves_on_pass) {
-        sl_tensor *saved;
+        SCOPED(sl_tensor) *saved = NULL;
         SL_TRY(sl_pass_pop(pass, &saved));
-        sl_tensor_destroy(&saved);
     }
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }

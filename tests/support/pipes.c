@@ -21,7 +21,7 @@ test_pipe open_pipe(sl_module *model, sl_loss *loss, sl_pipe_options options, in
     return opened;
 }
 
-void close_pipe(test_pipe *pipe)
+void test_pipe_destroy(test_pipe *pipe)
 {
     sl_pipe_destroy(&pipe->pipe);
     assert_null(pipe->pipe);

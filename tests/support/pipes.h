@@ -20,7 +20,7 @@ test_pipe open_pipe(sl_module *model, sl_loss *loss, sl_pipe_options options, in
                     int threads);
 
 /* Frees everything, and checks that no byte is left on any device. */
-void close_pipe(test_pipe *pipe);
+void test_pipe_destroy(test_pipe *pipe);
 
 /* Checks that no activation and no workspace is in use on any device. */
 void check_pipe_is_empty(const test_pipe *pipe);

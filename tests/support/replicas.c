@@ -122,11 +122,11 @@ sl_status toy_open(sl_group *group, const toy_options *options, const sl_ddp_opt
     if (status == SL_OK)
         status = sl_ddp_create(&filled, &out->ddp);
     if (status != SL_OK)
-        toy_close(out);
+        toy_destroy(out);
     return status;
 }
 
-void toy_close(toy *replica)
+void toy_destroy(toy *replica)
 {
     sl_ddp_destroy(&replica->ddp);
     sl_parameter_set_destroy(&replica->set);
@@ -141,24 +141,15 @@ sl_status toy_step(toy *replica, float x)
                                .training = true,
                                .keep = true,
                                .step = replica->steps++};
-    sl_pass *pass = NULL;
-    sl_tensor *in = NULL, *out = NULL;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *out = NULL, *in = NULL;
     float one = 1;
-    sl_status status = sl_pass_create(&options, &pass);
-    if (status == SL_OK)
-        status = sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in);
-    if (status == SL_OK)
-        status = sl_tensor_write(in, &x);
-    if (status == SL_OK)
-        status = sl_ddp_forward(replica->ddp, pass, in, &out);
-    if (status == SL_OK)
-        status = sl_tensor_write(out, &one);
-    if (status == SL_OK)
-        status = sl_ddp_backward(replica->ddp, pass, out, NULL);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    return status;
+    SL_TRY(sl_pass_create(&options, &pass));
+    SL_TRY(sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
+    SL_TRY(sl_tensor_write(in, &x));
+    SL_TRY(sl_ddp_forward(replica->ddp, pass, in, &out));
+    SL_TRY(sl_tensor_write(out, &one));
+    return sl_ddp_backward(replica->ddp, pass, out, NULL);
 }
 
 static sl_parameter *find(const toy *replica, const char *name)

@@ -36,7 +36,7 @@ typedef struct toy {
 
 sl_status toy_open(sl_group *group, const toy_options *options, const sl_ddp_options *ddp,
                    toy *out);
-void toy_close(toy *replica);
+void toy_destroy(toy *replica);
 
 /* Forward and backward with x and a gradient of 1 for y, so that w's gradient grows by x. */
 sl_status toy_step(toy *replica, float x);

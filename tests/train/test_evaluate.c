@@ -53,7 +53,7 @@ static void check_mean(int stages, int64_t max_batches, int64_t blocks)
     assert_true(fabs(result.loss / expected - 1) < 1e-6);
     assert_true(result.perplexity == exp(result.loss));
     sl_tokens_free(&tokens);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* 18 tokens a column are blocks of 5, 5, 5 and 2 positions: a mean of blocks' means is another
@@ -103,7 +103,7 @@ static void progress_is_told_and_may_end_it(void **state)
                 "enough");
     assert_int_equal(seen.calls, 3);
     sl_tokens_free(&tokens);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 static void tokens_too_few_or_out_of_range_are_refused(void **state)
@@ -121,7 +121,7 @@ static void tokens_too_few_or_out_of_range_are_refused(void **state)
     tokens.ids[7] = 0;
     check_ok(sl_evaluate_tokens(pipe.pipe, &tokens, &options, &result));
     sl_tokens_free(&tokens);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* Of three ranks the middle one has no stage; it gets the result of the others. */
@@ -173,7 +173,7 @@ static void rank_without_a_stage_gets_the_result(void **state)
                                 &expected));
     check_ok(sl_spawn(evaluate_on_rank, &expected, 3, &(sl_group_options){.timeout_seconds = 20}));
     sl_tokens_free(&tokens);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 int evaluate_tests(void)

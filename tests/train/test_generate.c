@@ -43,7 +43,7 @@ static void greedy_token_is_the_most_probable_one(void **state)
         assert_int_not_equal(ids[at], SL_VOCAB_UNKNOWN);
         free(logits);
     }
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 static void one_candidate_is_greedy(void **state)
@@ -56,7 +56,7 @@ static void one_candidate_is_greedy(void **state)
     generate(&pipe, &(sl_generate_options){.temperature = 1e-6, .seed = 9}, cold);
     assert_memory_equal(greedy, one, sizeof greedy);
     assert_memory_equal(greedy, cold, sizeof greedy);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 static void seed_decides_the_text_in_every_pipe(void **state)
@@ -69,12 +69,12 @@ static void seed_decides_the_text_in_every_pipe(void **state)
     options.seed = 6;
     generate(&pipe, &options, other);
     assert_memory_not_equal(one, other, sizeof one);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
     pipe = open_small_model(3, 3);
     options.seed = 5;
     generate(&pipe, &options, other);
     assert_memory_equal(one, other, sizeof one);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* The small model, after which a module runs that cannot use a cache and changes nothing. */
@@ -92,10 +92,10 @@ static void check_text_without_cache(const sl_generate_options *options, int sta
     probe identity = {0};
     test_pipe pipe = open_small_model(stages, 3);
     generate(&pipe, options, with);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
     pipe = open_without_cache(&identity, 3);
     generate(&pipe, options, without);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
     assert_memory_equal(with, without, sizeof with);
 }
 
@@ -154,7 +154,7 @@ static int64_t positions_of_a_text(int64_t context)
     check_ok(sl_sequential_append(&model, SL_OK, &last));
     test_pipe pipe = open_pipe(model, NULL, (sl_pipe_options){.stages = 1, .seed = 3}, 1, 1);
     generate(&pipe, &(sl_generate_options){.context = context}, ids);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
     return positions;
 }
 
@@ -200,7 +200,7 @@ static void check_draws(double temperature, int top_k)
             fail_msg("token %d was drawn %d times, expected %.1f", id, counts[id], mean);
     }
     free(logits);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 static void draws_follow_the_models_distribution(void **state)
@@ -227,7 +227,7 @@ static void impossible_requests_are_refused(void **state)
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, -1), SL_ERR_INVALID,
                 "must not be negative");
     assert_int_equal(length, 1);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 static void output_that_is_no_number_is_an_error(void **state)
@@ -240,7 +240,7 @@ static void output_that_is_no_number_is_an_error(void **state)
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, 1), SL_ERR_NUMERIC,
                 "the model's output for token 6 is nan");
     assert_int_equal(length, 1);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 int generate_tests(void)

@@ -97,7 +97,7 @@ static void weights_have_points(void **state)
     sl_safetensors_close(&reader);
     check_ok(sl_weights_model(path, &read));
     check_ok(sl_weights_load(pipe.pipe, path));
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* Reads a line of JSON, whose numbers with a comma would be two. */

@@ -75,7 +75,7 @@ static void save_again(const char *from, const char *to, sl_optimizer_options op
                                                          .state = sl_checkpoint_state(reader)}));
     sl_checkpoint_close(&reader);
     sl_pipe_optimizer_destroy(&state);
-    close_pipe(&at);
+    test_pipe_destroy(&at);
 }
 
 /* A run saves after two steps, a pipe of one's own reads that and saves it, and a run resumes. */
@@ -158,7 +158,7 @@ static void restored_values_are_those_kept_last(void **state)
         free(kept);
         free(restored);
         sli_best_destroy(&best);
-        close_pipe(&pipe);
+        test_pipe_destroy(&pipe);
     }
 }
 
@@ -176,7 +176,7 @@ static void memory_is_taken_with_the_first_copy_only(void **state)
     assert_int_equal(parameter_bytes(&pipe), with);
     sli_best_destroy(&best);
     assert_int_equal(parameter_bytes(&pipe), without);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* As replicas that are threads of one process do. */
@@ -206,8 +206,8 @@ static void replicas_share_the_firsts_copy(void **state)
     }
     free(kept);
     sli_best_destroy(&best);
-    close_pipe(&first);
-    close_pipe(&second);
+    test_pipe_destroy(&first);
+    test_pipe_destroy(&second);
 }
 
 static void restoring_without_a_copy_changes_nothing(void **state)
@@ -224,7 +224,7 @@ static void restoring_without_a_copy_changes_nothing(void **state)
     free(before);
     free(after);
     sli_best_destroy(&best);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* ---- Time ----------------------------------------------------------------------------------- */

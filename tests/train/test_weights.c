@@ -21,10 +21,10 @@ static void saved_weights_come_back_in_any_cut(void **state)
         float *values = pipe_values(&to, &count);
         assert_memory_equal(values, expected, (size_t)count * sizeof *values);
         free(values);
-        close_pipe(&to);
+        test_pipe_destroy(&to);
     }
     free(expected);
-    close_pipe(&from);
+    test_pipe_destroy(&from);
 }
 
 /* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
@@ -34,7 +34,7 @@ static void names_are_pytorchs(void **state)
     sl_safetensors_reader *reader;
     test_pipe pipe = open_small_model(1, 1);
     check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
     check_ok(sl_safetensors_open(path, &reader));
     assert_int_equal(sl_safetensors_count(reader), 2 + 3 * LAYER_NAMES + 2);
     const sl_safetensors_info *pe = sl_safetensors_get(reader, 0);
@@ -78,7 +78,7 @@ static void metadata_give_the_model_back(void **state)
         assert_int_equal(read.tie, saved.tie);
         assert_int_equal(read.context, saved.context);
     }
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* ---- Files that do not fit ---------------------------------------------------------------- */
@@ -132,7 +132,7 @@ static void buffer_may_be_missing_and_nothing_else(void **state)
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
     free(before);
     free(after);
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 typedef struct left_out_list {
@@ -176,8 +176,8 @@ static void partial_load_reads_what_fits_and_lists_the_rest(void **state)
     list = (left_out_list){.answer = SL_ERR_CANCELLED};
     check_error(sl_weights_load_partial(to.pipe, path, list_left_out, &list), SL_ERR_CANCELLED,
                 "enough");
-    close_pipe(&from);
-    close_pipe(&to);
+    test_pipe_destroy(&from);
+    test_pipe_destroy(&to);
 }
 
 static void partial_load_of_nothing_is_an_error(void **state)
@@ -191,7 +191,7 @@ static void partial_load_of_nothing_is_an_error(void **state)
     check_error(sl_weights_load_partial(pipe.pipe, path, list_left_out, &list), SL_ERR_INVALID,
                 "none of its tensors is a parameter of the model");
     assert_non_null(strstr(list.text, "0.encoder.weight: not in the file\n"));
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 static void metadata_that_make_no_sense_are_refused(void **state)
@@ -207,7 +207,7 @@ static void metadata_that_make_no_sense_are_refused(void **state)
     sl_model_options read;
     test_pipe pipe = open_small_model(1, 1);
     check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         sl_metadata metadata[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
                                   {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
@@ -240,7 +240,7 @@ static void metadata_of_a_model_that_the_tensors_are_not_are_refused(void **stat
     sl_model_options read;
     test_pipe pipe = open_small_model(1, 1);
     check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
         sl_metadata metadata[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
                                   {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
@@ -294,7 +294,7 @@ static void save(const char *path, const sl_vocab *vocab)
 {
     test_pipe pipe = open_small_model(1, 1);
     check_ok(sl_weights_save(pipe.pipe, &small_model_options, vocab, path));
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 /* The vocabulary that is found beside weights has `token` as its first after <unk>. */
@@ -386,7 +386,7 @@ static void trying_to_save_leaves_nothing_and_harms_nothing(void **state)
     assert_int_equal(scratch_entries(in, 0), 1);
     check_error(sli_weights_check_save(pipe.pipe, in->directory), SL_ERR_INVALID, in->directory);
     check_error(sli_weights_check_save(pipe.pipe, "/nowhere/x"), SL_ERR_NOT_FOUND, "/nowhere/x");
-    close_pipe(&pipe);
+    test_pipe_destroy(&pipe);
 }
 
 int weights_tests(void)
