@@ -12,22 +12,21 @@
 #include <unistd.h>
 
 typedef struct settings {
-    const char *serve, *trace, *tensorboard;
-    bool child;
+    sli_watch_options watch;
 } settings;
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "serve", .value = "[ADDRESS:]PORT", FIELD(TEXT, serve),
+    {.name = "serve", .value = "[ADDRESS:]PORT", FIELD(TEXT, watch.serve),
      .help = "Where to serve the page: without an address for this machine alone; at another "
              "address for those who have the token in the URL that is printed; 0 is any free "
              "port. Default: 0, or no page with --trace or --tensorboard"},
-    {.name = "trace", .value = "FILE", FIELD(TEXT, trace),
+    {.name = "trace", .value = "FILE", FIELD(TEXT, watch.trace),
      .help = "Write each epoch's last full step to FILE as trace events for Perfetto, one for each "
              "action, predicted and measured"},
-    {.name = "tensorboard", .value = "DIR", FIELD(TEXT, tensorboard),
+    {.name = "tensorboard", .value = "DIR", FIELD(TEXT, watch.tensorboard),
      .help = "Write losses, norms and speed to an event file in DIR for TensorBoard"},
-    {.name = "child", FIELD(FLAG, child),
+    {.name = "child", FIELD(FLAG, watch.child),
      .help = "For a program that starts watch beside a run, as train does: take records that come "
              "from now on, print one line when that begins, and end when standard input ends"},
     {0},
@@ -36,7 +35,7 @@ static const sl_option options[] = {
 
 static void complain(void *context, const char *reason)
 {
-    const settings *from = context;
+    const sli_watch_options *from = context;
     cli_complain("warning: %s%s", reason, from->child ? "; the run goes on without it" : "");
 }
 
@@ -61,7 +60,7 @@ static void block_signals(bool child, sigset_t *ending)
     sigprocmask(SIG_BLOCK, &blocked, NULL);
 }
 
-static bool is_over(const settings *from, const sli_watch *watch, const sigset_t *ending)
+static bool is_over(const sli_watch_options *from, const sli_watch *watch, const sigset_t *ending)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     if (from->child)
@@ -71,7 +70,7 @@ static bool is_over(const settings *from, const sli_watch *watch, const sigset_t
 }
 
 /* A child says only the page's address, if any, or "!" and why it cannot begin. */
-static void print_begin(const settings *from, const char *log, const sli_watch *watch)
+static void print_begin(const sli_watch_options *from, const sli_watch *watch)
 {
     const char *url = watch ? sli_watch_url(watch) : NULL;
     if (from->child && !watch)
@@ -79,7 +78,7 @@ static void print_begin(const settings *from, const char *log, const sli_watch *
     else if (from->child)
         printf("%s\n", url ? url : "");
     if (!from->child && watch) {
-        cli_print_text(log, 0);
+        cli_print_text(from->log, 0);
         printf(url ? " is shown at %s until Ctrl-C\n" : "%s is followed until its run ends\n",
                url ? url : "");
     }
@@ -90,31 +89,26 @@ static sl_status run_watch(cli_line *line, void *parsed)
 {
     enum { LOW_PRIORITY = 10 };
     static const char unnamed[] = "/proc/self/fd/";
-    const settings *from = parsed;
-    bool writes = from->trace || from->tensorboard;
+    sli_watch_options *watched = &((settings *)parsed)->watch;
     sli_watch *watch;
     sigset_t ending;
     if (line->word_count != 1)
         cli_refuse("watch needs one run log, got %d", line->word_count);
-    const char *log = line->words[0];
-    const sli_watch_options opened = {.log = log,
-                                      .name = strncmp(log, unnamed, strlen(unnamed)) == 0
-                                                  ? "The run"
-                                                  : log,
-                                      .serve = from->serve || writes ? from->serve : "0",
-                                      .trace = from->trace,
-                                      .tensorboard = from->tensorboard,
-                                      .new_records = from->child,
-                                      .failed = complain,
-                                      .context = parsed};
-    block_signals(from->child, &ending);
-    sl_status status = sli_watch_open(&opened, &watch);
-    print_begin(from, log, watch);
+    watched->log = line->words[0];
+    bool has_name = strncmp(watched->log, unnamed, strlen(unnamed)) != 0;
+    watched->name = has_name ? watched->log : "The run";
+    watched->failed = complain;
+    watched->context = watched;
+    if (!watched->serve && !watched->trace && !watched->tensorboard)
+        watched->serve = "0";
+    block_signals(watched->child, &ending);
+    sl_status status = sli_watch_open(watched, &watch);
+    print_begin(watched, watch);
     line->exit_status = status == SL_OK ? 0 : CLI_EXIT_ERROR;
     if (status != SL_OK)
-        return from->child ? SL_OK : status;
+        return watched->child ? SL_OK : status;
     (void)setpriority(PRIO_PROCESS, 0, LOW_PRIORITY);
-    while (!is_over(from, watch, &ending))
+    while (!is_over(watched, watch, &ending))
         sli_watch_turn(watch);
     sli_watch_close(&watch);
     return SL_OK;

@@ -5,7 +5,7 @@
  *         it is ready  ◀── its standard output: one line
  *         has ended    ──▶ its standard input: the end, which also comes where the run is killed
  */
-#define _GNU_SOURCE /* pipe2, posix_spawn_file_actions_addclosefrom_np */
+#define _GNU_SOURCE /* pipe2, close_range */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -13,7 +13,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,35 +21,35 @@ enum { START_MS = 60000, END_MS = 30000, TURN_MS = 10 };
 
 /* ---- The reader's start --------------------------------------------------------------------- */
 
-/* Returns errno. The log may be open without a name. */
-static int spawn(const cli_progress_options *options, int input, int output, int log, pid_t *out)
+/* Becomes the reader. The log may be open without a name. */
+_Noreturn static void become_reader(const char *const *words, int input, int output, int log)
 {
-    enum { LOG = STDERR_FILENO + 1, MOST_WORDS = 12 };
+    enum { LOG = STDERR_FILENO + 1 };
+    setpgid(0, 0);
+    dup2(input, STDIN_FILENO);
+    dup2(output, STDOUT_FILENO);
+    if (log >= 0 && dup2(log, LOG) == LOG)
+        fcntl(LOG, F_SETFD, 0);
+    close_range(log >= 0 ? LOG + 1 : LOG, ~0U, 0);
+    execv("/proc/self/exe", (char *const *)words);
+    _exit(CLI_EXIT_ERROR);
+}
+
+static void write_words(const cli_progress_options *options, const char *words[12])
+{
     const char *const given[][2] = {{"--serve", options->serve},
                                     {"--trace", options->trace},
                                     {"--tensorboard", options->tensorboard}};
-    const char *words[MOST_WORDS] = {"sluice", "watch", "--child"};
-    int count = 3;
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attributes;
+    int count = 0;
+    words[count++] = "sluice";
+    words[count++] = "watch";
+    words[count++] = "--child";
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         for (int part = 0; part < 2 && given[i][1]; part++)
             words[count++] = given[i][part];
     words[count++] = "--";
-    words[count] = log >= 0 ? "/proc/self/fd/3" : options->log_json;
-    if (posix_spawn_file_actions_init(&files) != 0 || posix_spawnattr_init(&attributes) != 0)
-        return ENOMEM;
-    posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
-    if (log >= 0)
-        posix_spawn_file_actions_adddup2(&files, log, LOG);
-    posix_spawn_file_actions_addclosefrom_np(&files, log >= 0 ? LOG + 1 : LOG);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-    int error =
-        posix_spawn(out, "/proc/self/exe", &files, &attributes, (char *const *)words, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&files);
-    return error;
+    words[count++] = options->log_json ? options->log_json : "/proc/self/fd/3";
+    words[count] = NULL;
 }
 
 /* Its line: where it shows the run, if it serves a page, or "!" and why it cannot. */
@@ -74,19 +73,20 @@ static sl_status hear_reader(int fd)
 
 static sl_status start_reader(const cli_progress_options *options, cli_outputs *out)
 {
+    const char *words[12];
     int input[2] = {-1, -1}, output[2] = {-1, -1};
-    int log = out->unnamed_log ? fileno(out->unnamed_log) : -1;
-    int error = pipe2(input, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0
-                    ? spawn(options, input[0], output[1], log, &out->reader)
-                    : errno;
+    write_words(options, words);
+    out->reader = pipe2(input, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0 ? fork() : -1;
+    if (out->reader == 0)
+        become_reader(words, input[0], output[1], out->unnamed_log ? fileno(out->unnamed_log) : -1);
+    sl_status status = out->reader > 0 ? SL_OK
+                                       : sl_error(SL_ERR_IO, "sluice watch cannot be started: %s",
+                                                  strerror(errno));
     close(input[0]);
     close(output[1]);
     out->reader_input = input[1];
-    if (error != 0)
-        out->reader = 0;
-    sl_status status =
-        error == 0 ? hear_reader(output[0])
-                   : sl_error(SL_ERR_IO, "sluice watch cannot be started: %s", strerror(error));
+    if (status == SL_OK)
+        status = hear_reader(output[0]);
     close(output[0]);
     if (status != SL_OK && out->reader > 0) {
         kill(out->reader, SIGKILL);
@@ -102,21 +102,16 @@ static sl_status start_reader(const cli_progress_options *options, cli_outputs *
 static const char *end_reader(cli_outputs *outputs, int status)
 {
     outputs->reader = 0;
-    if (status == 0)
-        return NULL;
     snprintf(outputs->reason, sizeof outputs->reason,
-             "sluice watch, which shows the run, was ended by signal %d (%s)", WTERMSIG(status),
-             strsignal(WTERMSIG(status)));
-    if (WIFEXITED(status))
-        snprintf(outputs->reason, sizeof outputs->reason,
-                 "sluice watch, which shows the run, has failed");
-    return outputs->reason;
+             "sluice watch, which shows the run, has ended: %s",
+             WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it failed");
+    return status == 0 ? NULL : outputs->reason;
 }
 
 const char *cli_outputs_check(cli_outputs *outputs)
 {
     int status = 0;
-    if (outputs->reader == 0 || waitpid(outputs->reader, &status, WNOHANG) == 0)
+    if (outputs->reader <= 0 || waitpid(outputs->reader, &status, WNOHANG) == 0)
         return NULL;
     return end_reader(outputs, status);
 }

@@ -323,19 +323,6 @@ sl_status sli_run_history_check(const sli_run_history *history)
                                    history->name);
 }
 
-sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
-                                sli_run_history **out)
-{
-    size_t used;
-    SL_TRY(sli_run_history_create(name, out));
-    sl_status status = sli_run_history_add(*out, text, bytes, &used);
-    if (status == SL_OK)
-        status = sli_run_history_check(*out);
-    if (status != SL_OK)
-        sli_run_history_destroy(out);
-    return status;
-}
-
 void sli_run_history_destroy(sli_run_history **history)
 {
     if (!history || !*history)

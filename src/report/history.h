@@ -111,10 +111,6 @@ sl_status sli_run_history_add(sli_run_history *history, const char *text, size_t
 /* Errors: SL_ERR_FORMAT where no run has begun. */
 sl_status sli_run_history_check(const sli_run_history *history);
 
-/* As sli_run_history_read of a file with these bytes. */
-sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
-                                sli_run_history **out);
-
 /* The first replica's pipeline; NULL: there is none. */
 const sli_history_pipeline *sli_history_first_pipeline(const sli_run_history *history);
 

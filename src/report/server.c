@@ -67,6 +67,7 @@ struct sli_server {
     char *page;
     size_t page_bytes;
     event *newest;          /* sent last; NULL: none yet */
+    size_t held_bytes;      /* of all events */
     uint64_t number, pings; /* of events, and of comments between them */
     double sent;            /* when the last of these came */
     subscriber *subscribers;
@@ -76,33 +77,23 @@ struct sli_server {
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-/* Takes the bytes over; NULL: there is no memory. */
-static event *create_event(char *bytes, size_t count)
+static void release_event(sli_server *server, event **held)
 {
-    event *out = malloc(sizeof *out);
-    if (out)
-        *out = (event){.bytes = bytes, .count = count, .references = 1};
-    else
-        free(bytes);
-    return out;
-}
-
-static void release_event(event *of)
-{
-    if (!of || --of->references > 0)
+    event *released = *held;
+    *held = NULL;
+    if (!released || --released->references > 0)
         return;
-    free(of->bytes);
-    free(of);
+    server->held_bytes -= released->count;
+    free(released->bytes);
+    free(released);
 }
 
 /* What is left of the event under way, or the newest one; none of both: 0. */
 static size_t read_text(subscriber *self, char *to, size_t most)
 {
     sli_server *server = self->server;
-    if (self->current && self->done == self->current->count) {
-        release_event(self->current);
-        self->current = NULL;
-    }
+    if (self->current && self->done == self->current->count)
+        release_event(server, &self->current);
     if (!self->current && self->number == server->number)
         return 0;
     if (!self->current) {
@@ -142,7 +133,7 @@ static ssize_t read_event(void *context, uint64_t position, char *to, size_t mos
 static void end_subscriber(void *context)
 {
     subscriber *self = context;
-    release_event(self->current);
+    release_event(self->server, &self->current);
     if (self->client)
         self->client->subscriber = NULL;
     *self->previous = self->next;
@@ -235,47 +226,35 @@ static client *client_of(struct MHD_Connection *connection)
 
 /* ---- What is sent -------------------------------------------------------------------------- */
 
-/* The oldest event but the newest that is being read; *bytes: of all of them. NULL: none. */
-static const event *find_held(const sli_server *server, size_t *bytes)
-{
-    const event *oldest = NULL;
-    *bytes = 0;
-    for (uint64_t number = 0;; number++) { /* one event after the other */
-        const event *next = NULL;
-        for (const subscriber *each = server->subscribers; each; each = each->next) {
-            const event *of = each->client->dropped ? NULL : each->current;
-            if (of && of != server->newest && of->number >= number &&
-                (!next || of->number < next->number))
-                next = of;
-        }
-        if (!next)
-            return oldest;
-        oldest = oldest ? oldest : next;
-        *bytes += next->count;
-        number = next->number;
-    }
-}
-
 /* A browser that reads slowly keeps the event that it reads; those that are too slow are dropped,
  * the ones that read the oldest events first. */
 static void bound_held_events(sli_server *server)
 {
-    size_t bytes;
-    const event *oldest;
-    while ((oldest = find_held(server, &bytes)) && bytes > MOST_HELD_BYTES && bytes > oldest->count)
+    for (;;) {
+        subscriber *oldest = NULL;
         for (subscriber *each = server->subscribers; each; each = each->next)
-            if (each->current == oldest && !each->client->dropped)
-                drop_client(server, each->client);
+            if (each->current && each->current != server->newest &&
+                (!oldest || each->current->number < oldest->current->number))
+                oldest = each;
+        size_t bytes = server->held_bytes - server->newest->count;
+        if (!oldest || bytes <= MOST_HELD_BYTES || bytes == oldest->current->count)
+            return;
+        release_event(server, &oldest->current);
+        drop_client(server, oldest->client);
+    }
 }
 
 void sli_server_publish(sli_server *server, char *text, size_t bytes)
 {
-    event *next = create_event(text, bytes);
-    if (!next)
+    event *next = malloc(sizeof *next);
+    if (!next) {
+        free(text);
         return; /* the pages stay as they are */
-    release_event(server->newest);
+    }
+    release_event(server, &server->newest);
+    *next = (event){text, bytes, 1, ++server->number};
     server->newest = next;
-    next->number = ++server->number;
+    server->held_bytes += bytes;
     server->sent = sli_clock_seconds();
     bound_held_events(server);
     resume_subscribers(server);
@@ -487,7 +466,7 @@ void sli_server_destroy(sli_server **server, double seconds)
     while (self->subscribers && sli_clock_seconds() < end)
         (void)MHD_run_wait(self->daemon, 10);
     MHD_stop_daemon(self->daemon);
-    release_event(self->newest);
+    release_event(self, &self->newest);
     free(self->page);
     free(self);
     *server = NULL;

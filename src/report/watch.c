@@ -159,7 +159,7 @@ static sl_status open_log(sli_watch *watch)
     const sli_record_observer observer = {add_record, watch};
     SL_TRY(sli_follower_create(watch->options.log, watch->options.name, &watch->log));
     watch->log.history->most_records = MOST_RECORDS;
-    if (!watch->options.new_records)
+    if (!watch->options.child)
         watch->log.history->observer = observer;
     SL_TRY(sli_follower_update(&watch->log, &changed));
     watch->log.history->observer = observer;

@@ -14,9 +14,10 @@ typedef struct sli_watch_options {
                           with port 0 at any free port. At an address that is not of the loopback,
                           the page asks for a random token. NULL: none */
     const char *trace, *tensorboard; /* see report/run_file.h; NULL: none */
-    bool new_records;                /* these two get the records that come after opening alone */
-    sl_reporter_failed *failed;      /* told once of each file that cannot be written, and where
-                                        there is no page, of lines of the log that are no records */
+    bool child; /* of the process that writes the log: these two get records that come after opening
+                   alone */
+    sl_reporter_failed *failed; /* told once of each file that cannot be written, and where
+                                   there is no page, of lines of the log that are no records */
     void *context;
 } sli_watch_options;
 

@@ -82,10 +82,23 @@ static void check_growing(const sli_run_history *whole, const char *text, size_t
     sli_run_history_destroy(&history);
 }
 
+/* As of a log with this text. */
+static sl_status read_text(const char *text, size_t bytes, sli_run_history **out)
+{
+    size_t used;
+    SL_TRY(sli_run_history_create("<script>", out));
+    sl_status status = sli_run_history_add(*out, text, bytes, &used);
+    if (status == SL_OK)
+        status = sli_run_history_check(*out);
+    if (status != SL_OK)
+        sli_run_history_destroy(out);
+    return status;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     sli_run_history *history;
-    sl_status status = sli_run_history_parse("<script>", (const char *)data, bytes, &history);
+    sl_status status = read_text((const char *)data, bytes, &history);
     demand((status == SL_OK) == (history != NULL), "NULL after an error");
     demand(status == SL_OK || status == SL_ERR_FORMAT, "refused");
     if (history) {

@@ -10,10 +10,23 @@
 
 static const char run_line[] = "{\"record\":\"run\",\"lr\":0.5,\"model\":{\"nhid\":8}}\n";
 
+/* As of a log with this text. */
+static sl_status read_text(const char *text, size_t bytes, sli_run_history **out)
+{
+    size_t used;
+    SL_TRY(sli_run_history_create("log", out));
+    sl_status status = sli_run_history_add(*out, text, bytes, &used);
+    if (status == SL_OK)
+        status = sli_run_history_check(*out);
+    if (status != SL_OK)
+        sli_run_history_destroy(out);
+    return status;
+}
+
 static sli_run_history *parse(const char *text)
 {
     sli_run_history *history;
-    check_ok(sli_run_history_parse("log", text, strlen(text), &history));
+    check_ok(read_text(text, strlen(text), &history));
     return history;
 }
 
@@ -281,11 +294,10 @@ static void what_is_no_record_is_refused(void **state)
     sli_run_history *history;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(text, sizeof text, "%s%s\n", run_line, cases[i].line);
-        check_error(sli_run_history_parse("log", text, strlen(text), &history), SL_ERR_FORMAT,
-                    cases[i].error);
+        check_error(read_text(text, strlen(text), &history), SL_ERR_FORMAT, cases[i].error);
         assert_null(history);
     }
-    check_error(sli_run_history_parse("log", "", 0, &history), SL_ERR_FORMAT,
+    check_error(read_text("", 0, &history), SL_ERR_FORMAT,
                 "log: is no run log: it has no record \"run\"");
     check_error(sli_run_history_read("/nowhere/log", &history), SL_ERR_NOT_FOUND, "/nowhere/log");
 }

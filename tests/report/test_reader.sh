@@ -131,8 +131,7 @@ try:
     losses = read_losses("alone.jsonl")
     assert len(losses) == STEPS + STEPS // 20 + 1
     check_by_hand("alone.jsonl", "whole.json")
-    check_run(signal.SIGKILL, "sluice watch, which shows the run, was ended by signal 9 (Killed); the run goes on without "
-              "it", losses)
+    check_run(signal.SIGKILL, "sluice watch, which shows the run, has ended: Killed; the run goes on without it", losses)
     check_run(signal.SIGSTOP, "sluice watch, which shows the run, has not ended with it and was killed: what it writes "
               "may lack the run's end", losses)
     check_killed_run(stops=False)

@@ -248,7 +248,6 @@ static void steps_show_their_timeline_and_memory(void **state)
     check_ok(sl_timeline_utilization(timelines, 4, &layouts[0], &own));
     const sl_pipeline_info step = {
         .epoch = 1, .step = 2, .utilization = &own, .timelines = timelines, .layouts = layouts};
-    page *served = serve_log(*state, log_lines);
     sl_run_log *log;
     check_ok(sl_run_log_create(scratch_path(*state, "log.jsonl"), NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
@@ -256,9 +255,10 @@ static void steps_show_their_timeline_and_memory(void **state)
     check_ok(reporter.pipeline(reporter.context, &step));
     sl_run_log_destroy(&log);
     sl_utilization_clear(&own);
+    page *served = open_page("0", scratch_path(*state, "log.jsonl"));
     int fd = open_events(served->url, 0);
-    assert_true(
-        read_until(fd, "measured: stage 1, backward of micro-batch 0: 1000 ms", got, sizeof got));
+    assert_true(read_until(fd, "</details>", got, sizeof got)); /* the event's end */
+    assert_non_null(strstr(got, "measured: stage 1, backward of micro-batch 0: 1000 ms"));
     assert_non_null(strstr(got, "measured: stage 1, backward of micro-batch 0: 6000 ms"));
     assert_non_null(strstr(got, "Predicted: bubble 50.0%")); /* 4 of 2 * 4 s */
     assert_non_null(strstr(got, "Predicted: bubble 55.0%")); /* 11 of 2 * 10 s */
