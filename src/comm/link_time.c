@@ -34,7 +34,7 @@ sl_status sli_measure_link(sl_group *group, int first, int other, double bytes, 
     int32_t *words = calloc((size_t)count, sizeof *words);
     *seconds = 0;
     if (!words)
-        return sl_error(SL_ERR_MEMORY, "no memory to measure a link");
+        return sli_no_memory(NULL, "the measurement of a link");
     sl_status status = time_round_trips(group, first, other, words, count, seconds);
     free(words);
     *seconds = sl_group_rank(group) == first ? *seconds * bytes / message : 0;

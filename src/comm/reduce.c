@@ -1,6 +1,7 @@
 #include "comm/reduce_plan.h"
 
 #include "core/bf16.h"
+#include "core/sum_tree.h"
 
 #include <assert.h>
 #include <string.h>
@@ -100,7 +101,7 @@ static void add_nodes(const sli_reduce_plan *plan, const void *const *nodes, siz
                       int64_t count, block *sums, void *total)
 {
     sl_dtype dtype = plan->operation->dtype;
-    const void *stack[plan->height];
+    const void *stack[SLI_SUM_TREE_DEPTH] = {NULL};
     int top = 0; /* the next node's */
     assert(plan->node_count > 0);
     for (int n = 0; n < plan->node_count; n++) {

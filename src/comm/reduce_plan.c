@@ -2,37 +2,28 @@
 
 #include "core/sum_tree.h"
 
-#include <string.h>
-
 /* ---- The tree ----------------------------------------------------------------------------- */
 
-/* Lists every rank's nodes: where each ends, among the terms. */
-static void list_nodes(sli_reduce_plan *plan, int *ends)
+/* Lists every rank's nodes, and the sums after each: core/sum_tree.h's stack. */
+static void list_nodes(sli_reduce_plan *plan)
 {
-    int terms = plan->operation->terms;
-    plan->first[0] = 0;
+    int begins[SLI_SUM_TREE_DEPTH], top = 0, begin = 0, terms = plan->operation->terms;
     for (int r = 0; r < plan->size; r++) {
-        int own[SLI_SUM_TREE_MOST_NODES];
+        int ends[SLI_SUM_TREE_MOST_NODES];
         int count = sli_sum_tree_nodes(sli_sum_tree_first(terms, r, plan->size),
-                                       sli_sum_tree_first(terms, r + 1, plan->size), terms, own);
-        memcpy(ends + plan->first[r], own, (size_t)count * sizeof *own);
-        plan->first[r + 1] = plan->first[r] + count;
+                                       sli_sum_tree_first(terms, r + 1, plan->size), terms, ends);
+        plan->first[r] = plan->node_count;
+        for (int n = 0; n < count; n++, plan->node_count++) {
+            uint8_t *sums = &plan->sums[plan->node_count];
+            begins[top++] = begin;
+            plan->height = top > plan->height ? top : plan->height;
+            *sums = 0;
+            for (; top > 1 && sli_sum_tree_has_node(begins[top - 2], ends[n], terms); top--)
+                ++*sums;
+            begin = ends[n];
+        }
     }
-    plan->node_count = plan->first[plan->size];
-}
-
-/* core/sum_tree.h's stack. */
-static void list_sums(sli_reduce_plan *plan, const int *ends)
-{
-    int begins[SLI_SUM_TREE_DEPTH], top = 0;
-    for (int n = 0; n < plan->node_count; n++) {
-        begins[top++] = n > 0 ? ends[n - 1] : 0;
-        plan->height = top > plan->height ? top : plan->height;
-        plan->sums[n] = 0;
-        for (; top > 1 && sli_sum_tree_has_node(begins[top - 2], ends[n], plan->operation->terms);
-             top--)
-            plan->sums[n]++;
-    }
+    plan->first[plan->size] = plan->node_count;
 }
 
 /* ---- Ranges and blocks -------------------------------------------------------------------- */
@@ -69,7 +60,6 @@ int64_t sli_reduce_count(const sli_reduce_plan *plan, int owner, int64_t k)
 void sli_reduce_plan_make(const sl_group *group, const sli_operation *operation, bool each_owns_all,
                           int *first, uint8_t *sums, sli_reduce_plan *out)
 {
-    int ends[operation->terms];
     *out = (sli_reduce_plan){.operation = operation,
                              .rank = group->rank,
                              .size = group->size,
@@ -78,8 +68,7 @@ void sli_reduce_plan_make(const sl_group *group, const sli_operation *operation,
                              .first = first,
                              .sums = sums,
                              .window = 1};
-    list_nodes(out, ends);
-    list_sums(out, ends);
+    list_nodes(out);
 }
 
 void sli_reduce_plan_cut(sli_reduce_plan *plan, size_t block_bytes)

@@ -29,6 +29,14 @@ sl_status sli_error_set_rank(sl_status status, int rank);
 /* The rank that the calling thread's error is about, or SLI_NO_RANK. */
 int sli_error_rank(void);
 
+/* SL_TRY where something is to be freed: sets `status`, and after an error goes to `fail`. */
+#define SLI_TRY_OR_FAIL(expression)                                                                \
+    do {                                                                                           \
+        status = (expression);                                                                     \
+        if (status != SL_OK)                                                                       \
+            goto fail;                                                                             \
+    } while (0)
+
 /* Puts a colon and `lines`, which quote no names, below the calling thread's error text. Their line
  * ends stay, but for one after the last line; those of other arguments of an error are escaped.
  * Returns `status`. */

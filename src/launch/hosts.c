@@ -90,7 +90,7 @@ static sl_status add_host(sli_hosts *self, const char *line)
             added->line = NULL;
     }
     if (!added || !added->line || !added->name)
-        return sl_error(SL_ERR_MEMORY, "no memory for the list of hosts");
+        return sli_no_memory(NULL, "the list of hosts");
     return SL_OK;
 }
 
@@ -112,26 +112,25 @@ sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out)
     char *line = NULL;
     size_t room = 0;
     *out = NULL;
-    FILE *from = fopen(options->hosts, "re");
-    sli_hosts *self = from ? calloc(1, sizeof *self) : NULL;
-    sl_status status = SL_OK;
-    if (!from)
+    FILE *file = fopen(options->hosts, "re");
+    if (!file)
         return sli_io_error(options->hosts, "it cannot be opened");
-    if (!self)
-        status = sl_error(SL_ERR_MEMORY, "no memory for the list of hosts");
-    else
-        *self = (sli_hosts){.options = options, .file = -1};
-    while (status == SL_OK && getline(&line, &room, from) >= 0)
-        status = add_host(self, line);
-    free(line);
-    fclose(from);
-    if (status == SL_OK && self->count == 0)
-        status = sl_error(SL_ERR_INVALID, "%s: there are no hosts in it", options->hosts);
-    if (status == SL_OK)
-        status = write_file(self);
-    if (status != SL_OK)
-        sli_hosts_destroy(&self);
+    sli_hosts *self = calloc(1, sizeof *self);
+    sl_status status;
+    SLI_TRY_OR_FAIL(self ? SL_OK : sli_no_memory(NULL, "the list of hosts"));
+    *self = (sli_hosts){.options = options, .file = -1};
+    while (getline(&line, &room, file) >= 0)
+        SLI_TRY_OR_FAIL(add_host(self, line));
+    if (self->count == 0)
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "%s: there are no hosts in it", options->hosts));
+    SLI_TRY_OR_FAIL(write_file(self));
     *out = self;
+    self = NULL;
+
+fail:
+    sli_hosts_destroy(&self);
+    free(line);
+    fclose(file);
     return status;
 }
 

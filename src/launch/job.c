@@ -19,6 +19,7 @@
 #define _GNU_SOURCE
 #include "comm/wire/wire_listener.h"
 #include "core/clock.h"
+#include "core/error.h"
 #include "launch/launch.h"
 
 #include <errno.h>
@@ -571,7 +572,7 @@ static sl_status listen_for_ranks(attempt *self)
                                          .ended = on_connection_end};
     self->ranks = calloc((size_t)self->count, sizeof *self->ranks);
     if (!self->ranks)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d processes", self->count);
+        return sli_no_memory(NULL, "%d processes", self->count);
     SL_TRY(sli_wire_listen(&options, &address, &self->listener));
     sli_wire_address_print(&address, self->address);
     return SL_OK;
@@ -581,13 +582,13 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
 {
     *out = (sli_job_end){0};
     attempt self = {.job = job, .options = job->options, .count = job->processes, .end = out};
-    sl_status status = listen_for_ranks(&self);
-    if (status == SL_OK)
-        status = start_mpirun(&self);
-    if (status == SL_OK) {
-        supervise_job(&self);
-        check_mpirun_status(&self);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(listen_for_ranks(&self));
+    SLI_TRY_OR_FAIL(start_mpirun(&self));
+    supervise_job(&self);
+    check_mpirun_status(&self);
+
+fail:
     sli_wire_listener_destroy(&self.listener);
     for (int i = 0; i < self.error_count; i++)
         free(self.errors[i]);

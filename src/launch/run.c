@@ -133,7 +133,7 @@ static sl_status write_command(launcher *self, words *out)
     snprintf(self->processes_text, sizeof self->processes_text, "%d", self->processes);
     *out = (words){.list = calloc(room, sizeof *out->list)};
     if (!out->list)
-        return sl_error(SL_ERR_MEMORY, "no memory for mpirun's command line");
+        return sli_no_memory(NULL, "mpirun's command line");
     add_words(out, (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "--mca",
                                          "orte_allowed_exit_without_sync", "1", "-n",
                                          self->processes_text, NULL});

@@ -377,7 +377,7 @@ sl_status sli_local_create(int size, const sl_group_options *options, sl_group *
         }
         if (w)
             world_free(w);
-        return sl_error(SL_ERR_MEMORY, "sl_group_create_local: no memory for %d ranks", size);
+        return sli_no_memory("sl_group_create_local", "%d ranks", size);
     }
     for (int r = 0; r < size; r++)
         *handles[r] = (sl_group){.ops = &local_ops,

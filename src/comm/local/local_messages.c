@@ -14,7 +14,7 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
     size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
     sli_queued_message *sent = malloc(sizeof *sent + bytes);
     if (!sent)
-        return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);
+        return sli_no_memory("send", "a message of %zu bytes", bytes);
     *sent = (sli_queued_message){NULL,         group->rank,    message->peer,
                                  message->tag, message->count, message->dtype};
     if (bytes > 0)
@@ -138,7 +138,7 @@ sl_status sli_local_start(sl_group *group, const sli_message *message, bool rece
     *out = (sli_transfer){0};
     sli_local_transfer *own = malloc(sizeof *own);
     if (!own)
-        return sl_error(SL_ERR_MEMORY, "no memory for a message");
+        return sli_no_memory(NULL, "a message");
     *own = (sli_local_transfer){.rank = group->rank, .receives = receives, .message = *message};
     pthread_mutex_lock(&w->lock);
     sli_local_transfer *other = remove_other_end(w, own);

@@ -51,8 +51,7 @@ static void start_ranks(rank_thread *threads, sl_group **handles, int ranks)
         threads[r].started = code == 0;
         if (code == 0)
             continue;
-        sl_error(SL_ERR_MEMORY, "sl_spawn: cannot start a thread (error %d)", code);
-        record_failure(&threads[r], SL_ERR_MEMORY);
+        record_failure(&threads[r], sli_no_memory("sl_spawn", "a thread (error %d)", code));
         sl_group_destroy(&threads[r].group);
     }
 }
@@ -65,18 +64,18 @@ sl_status sl_spawn(sl_status (*fn)(sl_group *group, void *arg), void *arg, int r
     sl_group **handles = calloc((size_t)ranks, sizeof(sl_group *));
     rank_thread *threads = calloc((size_t)ranks, sizeof *threads);
     outcome shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    sl_status status = handles && threads
-                           ? sl_group_create_local(ranks, options, handles)
-                           : sl_error(SL_ERR_MEMORY, "sl_spawn: no memory for %d ranks", ranks);
-    if (status == SL_OK) {
-        for (int r = 0; r < ranks; r++)
-            threads[r] = (rank_thread){.fn = fn, .arg = arg, .outcome = &shared};
-        start_ranks(threads, handles, ranks);
-        for (int r = 0; r < ranks; r++)
-            if (threads[r].started)
-                pthread_join(threads[r].handle, NULL);
-        status = sli_error_restore(&shared.error);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(handles && threads ? SL_OK : sli_no_memory("sl_spawn", "%d ranks", ranks));
+    SLI_TRY_OR_FAIL(sl_group_create_local(ranks, options, handles));
+    for (int r = 0; r < ranks; r++)
+        threads[r] = (rank_thread){.fn = fn, .arg = arg, .outcome = &shared};
+    start_ranks(threads, handles, ranks);
+    for (int r = 0; r < ranks; r++)
+        if (threads[r].started)
+            pthread_join(threads[r].handle, NULL);
+    status = sli_error_restore(&shared.error);
+
+fail:
     pthread_mutex_destroy(&shared.lock);
     free(threads);
     free(handles);

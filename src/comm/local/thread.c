@@ -49,7 +49,7 @@ sl_status sli_comm_thread_create(sl_group *group, sli_comm_thread **out)
     *out = NULL;
     sli_comm_thread *thread = calloc(1, sizeof *thread);
     if (!thread)
-        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for the communication thread");
+        return sli_no_memory("sl_group", "the communication thread");
     thread->group = group;
     pthread_mutex_init(&thread->lock, NULL);
     pthread_cond_init(&thread->changed, NULL);
@@ -58,8 +58,7 @@ sl_status sli_comm_thread_create(sl_group *group, sli_comm_thread **out)
         pthread_cond_destroy(&thread->changed);
         pthread_mutex_destroy(&thread->lock);
         free(thread);
-        return sl_error(SL_ERR_MEMORY, "sl_group: cannot start the communication thread (error %d)",
-                        code);
+        return sli_no_memory("sl_group", "the communication thread (error %d)", code);
     }
     *out = thread;
     return SL_OK;
@@ -83,7 +82,7 @@ void sli_comm_thread_destroy(sli_comm_thread **thread)
 static sl_status work_create(sl_work **out)
 {
     *out = calloc(1, sizeof **out);
-    return *out ? SL_OK : sl_error(SL_ERR_MEMORY, "sl_group: no memory for a work handle");
+    return *out ? SL_OK : sli_no_memory("sl_group", "a work handle");
 }
 
 sl_status sli_work_create_finished(sl_work **work)

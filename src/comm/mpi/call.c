@@ -27,7 +27,7 @@ sl_status sli_call_reserve(sli_call *call, int count)
     if (count > state->slot_count) {
         sli_request *grown = realloc(state->slots, (size_t)count * sizeof *grown);
         if (!grown)
-            return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d messages", count);
+            return sli_no_memory("sl_group", "%d messages", count);
         for (int i = state->slot_count; i < count; i++)
             grown[i] = (sli_request){.bits = NULL};
         state->slots = grown;
@@ -44,7 +44,7 @@ sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out)
         state->scratch_bytes = 0;
         state->scratch = sli_huge_pages_alloc(bytes);
         if (!state->scratch)
-            return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %zu bytes of messages", bytes);
+            return sli_no_memory("sl_group", "%zu bytes of messages", bytes);
         state->scratch_bytes = bytes;
     }
     *out = state->scratch;

@@ -28,6 +28,7 @@
 #include "comm/mpi/hub.h"
 
 #include "comm/wire/wire_listener.h"
+#include "core/error.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -261,7 +262,7 @@ sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sl
     *out = NULL;
     sli_hub *hub = calloc(1, sizeof *hub);
     if (!hub)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
+        return sli_no_memory(NULL, "%d ranks", size);
     hub->size = size;
     hub->groups = (sli_hub_groups){.processes = size, .send = send_to_rank, .hub = hub};
     hub->processes = calloc((size_t)size, sizeof *hub->processes);
@@ -273,17 +274,17 @@ sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sl
                                          .called = on_call,
                                          .said = on_message,
                                          .ended = on_end};
-    sl_status status = hub->processes ? sli_hub_groups_create(&hub->groups)
-                                      : sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
-    if (status == SL_OK)
-        status = sli_wire_listen(&options, address, &hub->listener);
-    int code = status == SL_OK ? pthread_create(&hub->thread, NULL, run_hub, hub) : 0;
-    if (code != 0)
-        status = sl_error(SL_ERR_MEMORY, "cannot start a thread (error %d)", code);
-    if (status != SL_OK)
-        hub_free(hub);
-    else
-        *out = hub;
+    sl_status status;
+    SLI_TRY_OR_FAIL(hub->processes ? SL_OK : sli_no_memory(NULL, "%d ranks", size));
+    SLI_TRY_OR_FAIL(sli_hub_groups_create(&hub->groups));
+    SLI_TRY_OR_FAIL(sli_wire_listen(&options, address, &hub->listener));
+    int code = pthread_create(&hub->thread, NULL, run_hub, hub);
+    SLI_TRY_OR_FAIL(code == 0 ? SL_OK : sli_no_memory(NULL, "a thread (error %d)", code));
+    *out = hub;
+    return SL_OK;
+
+fail:
+    hub_free(hub);
     return status;
 }
 

@@ -362,8 +362,7 @@ sl_status sli_hub_groups_create(sli_hub_groups *groups)
 {
     groups->first = NULL;
     groups->spare = allocate_group(groups->processes);
-    return groups->spare ? SL_OK
-                         : sl_error(SL_ERR_MEMORY, "no memory for %d ranks", groups->processes);
+    return groups->spare ? SL_OK : sli_no_memory(NULL, "%d ranks", groups->processes);
 }
 
 void sli_hub_groups_free(sli_hub_groups *groups)

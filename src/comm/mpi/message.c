@@ -82,7 +82,7 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
     size_t whole = padded_bytes(sizeof(envelope) + bytes);
     sli_outgoing *sent = malloc(sizeof *sent + whole);
     if (!sent)
-        return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);
+        return sli_no_memory("send", "a message of %zu bytes", bytes);
     *sent = (sli_outgoing){.to = message->peer};
     envelope top = {message->count, message->dtype, 0};
     memcpy(sent->data, &top, sizeof top);
@@ -246,7 +246,7 @@ sl_status sli_mpi_receive(sl_group *group, const sli_message *message)
     call.idle = 0;
     char *data = malloc(matched.bytes);
     if (!data)
-        return sl_error(SL_ERR_MEMORY, "recv: no memory for a message of %zu bytes", matched.bytes);
+        return sli_no_memory("recv", "a message of %zu bytes", matched.bytes);
     sl_status status = receive_data(&call, message, &matched, data);
     if (status == SL_OK)
         status = deliver_message(group, data, matched.bytes, matched.source, message);

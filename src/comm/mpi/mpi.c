@@ -70,7 +70,7 @@ static sl_status creation_prepare(const sli_transport *mpi, const sli_communicat
     pthread_t thread;
     creation *self = calloc(1, sizeof *self + (size_t)count * sizeof(int));
     if (!self)
-        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", count);
+        return sli_no_memory("sl_group", "%d ranks", count);
     *self = (creation){.mpi = mpi, .parent = *parent, .count = count};
     sem_init(&self->decided, 0, 0);
     atomic_init(&self->owners, 2);
@@ -80,7 +80,7 @@ static sl_status creation_prepare(const sli_transport *mpi, const sli_communicat
     if (code != 0) {
         atomic_store(&self->owners, 1);
         creation_release(self);
-        return sl_error(SL_ERR_MEMORY, "sl_group: cannot start a thread (error %d)", code);
+        return sli_no_memory("sl_group", "a thread (error %d)", code);
     }
     pthread_detach(thread);
     *out = self;
@@ -218,7 +218,7 @@ static sl_status make_handle(sli_mpi_process *process, const group_plan *plan,
     *out = calloc(1, sizeof **out);
     sli_mpi_group *state = *out ? calloc(1, sizeof *state) : NULL;
     if (!state)
-        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", plan->size);
+        return sli_no_memory("sl_group", "%d ranks", plan->size);
     **out = (sl_group){.ops = &mpi_ops,
                        .rank = plan->rank,
                        .size = plan->size,
@@ -229,7 +229,7 @@ static sl_status make_handle(sli_mpi_process *process, const group_plan *plan,
     state->processes = calloc(size, sizeof *state->processes);
     state->last = calloc(size, sizeof *state->last);
     if (!state->processes || !state->last)
-        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", plan->size);
+        return sli_no_memory("sl_group", "%d ranks", plan->size);
     for (int r = 0; r < plan->size; r++)
         state->processes[r] = plan->parent ? plan->parent->state->processes[plan->ranks[r]] : r;
     (*out)->job_ranks = state->processes;
@@ -314,21 +314,20 @@ static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_gro
     int64_t own = color;
     int64_t *colors = malloc((size_t)group->size * sizeof *colors);
     int *ranks = calloc((size_t)group->size, sizeof *ranks);
-    sl_status status = colors && ranks
-                           ? SL_OK
-                           : sl_error(SL_ERR_MEMORY, "split: no memory for %d ranks", group->size);
     sli_operation operation = {.kind = SLI_OP_SPLIT,
                                .in = &own,
                                .out = colors,
                                .count = 1,
                                .dtype = SL_I64,
                                .sequence = sequence};
-    if (status == SL_OK)
-        status = mpi_collective(group, &operation);
     sli_call call = sli_call_begin(group, &operation);
-    if (status == SL_OK)
-        status = split_by_color(&call, colors, ranks, out);
-    free(colors);
+    sl_status status;
+    SLI_TRY_OR_FAIL(colors && ranks ? SL_OK : sli_no_memory("split", "%d ranks", group->size));
+    SLI_TRY_OR_FAIL(mpi_collective(group, &operation));
+    SLI_TRY_OR_FAIL(split_by_color(&call, colors, ranks, out));
+
+fail:
     free(ranks);
+    free(colors);
     return sli_group_check(group, status);
 }

@@ -149,9 +149,7 @@ static sl_status compare_hosts(sli_mpi_process *self, bool *this_host)
 static sl_status end_at_exit(void)
 {
     state.ends_at_exit = state.ends_at_exit || atexit(end_process) == 0;
-    return state.ends_at_exit
-               ? SL_OK
-               : sl_error(SL_ERR_MEMORY, "no memory for what is to be done at the exit");
+    return state.ends_at_exit ? SL_OK : sli_no_memory(NULL, "what is to be done at the exit");
 }
 
 /* Rank 0's hub, and all ranks' connections to it. */

@@ -313,7 +313,7 @@ sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_
     *out = NULL;
     sli_watch *watch = calloc(1, sizeof *watch);
     if (!watch)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
+        return sli_no_memory(NULL, "%d ranks", size);
     watch->rank = rank;
     watch->size = size;
     watch->hub.fd = -1;
@@ -326,16 +326,17 @@ sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_
                                      .host = "",
                                      .whom = "rank 0",
                                      .seconds = call_seconds};
-    sl_status status = watch->dead && watch->stop >= 0
-                           ? sli_wire_call(hub, &options, &watch->hub)
-                           : sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
-    int code = status == SL_OK ? pthread_create(&watch->thread, NULL, run_watch, watch) : 0;
-    if (code != 0)
-        status = sl_error(SL_ERR_MEMORY, "cannot start a thread (error %d)", code);
-    if (status != SL_OK)
-        watch_free(watch);
-    else
-        *out = watch;
+    sl_status status;
+    SLI_TRY_OR_FAIL(watch->dead && watch->stop >= 0 ? SL_OK
+                                                    : sli_no_memory(NULL, "%d ranks", size));
+    SLI_TRY_OR_FAIL(sli_wire_call(hub, &options, &watch->hub));
+    int code = pthread_create(&watch->thread, NULL, run_watch, watch);
+    SLI_TRY_OR_FAIL(code == 0 ? SL_OK : sli_no_memory(NULL, "a thread (error %d)", code));
+    *out = watch;
+    return SL_OK;
+
+fail:
+    watch_free(watch);
     return status;
 }
 

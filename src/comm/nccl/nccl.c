@@ -409,7 +409,7 @@ sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
     nccl_group *state = group ? calloc(1, sizeof *state) : NULL;
     sl_status status = SL_OK;
     if (!state) {
-        status = sl_error(SL_ERR_MEMORY, "sl_group_create_nccl: no memory for a group");
+        status = sli_no_memory("sl_group_create_nccl", "a group");
         free(group);
         *out = NULL;
         return sli_group_check(below, status);

@@ -2,6 +2,7 @@
 #include "comm/wire/wire_listener.h"
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/file.h"
 
 #include <errno.h>
@@ -393,7 +394,7 @@ sl_status sli_wire_listen(const sli_wire_listener_options *options, sli_wire_add
     if (!listener || !callers) {
         free(listener);
         free(callers);
-        return sl_error(SL_ERR_MEMORY, "no memory to listen for %d ranks", options->ranks);
+        return sli_no_memory(NULL, "a listener for %d ranks", options->ranks);
     }
     for (int i = 0; i < count; i++)
         callers[i] = (caller){.connection.fd = -1, .rank = -1};
