@@ -33,7 +33,8 @@ static sl_status begin_again(sli_follower *follower, ino_t inode, bool *changed)
     sli_run_history *empty;
     SL_TRY(sli_run_history_create(follower->name, &empty));
     empty->most_records = follower->history->most_records;
-    empty->observer = follower->history->observer;
+    empty->added = follower->history->added;
+    empty->added_context = follower->history->added_context;
     *changed = *changed || follower->error.status != SL_OK;
     follower->error = (sli_error_copy){.status = SL_OK};
     sli_run_history_destroy(&follower->history);

@@ -56,8 +56,8 @@ static int64_t last_step(const sli_run_history *history)
 
 static void tell(const sli_run_history *history, sli_record_kind kind, const void *record)
 {
-    if (history->observer.added)
-        history->observer.added(history->observer.context, kind, record);
+    if (history->added)
+        history->added(history->added_context, kind, record);
 }
 
 /* A run that resumes may have fewer replicas and other ranks than the one before it. */

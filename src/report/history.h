@@ -66,12 +66,6 @@ typedef enum sli_record_kind {
     SLI_RECORD_EVAL      /* a sli_history_eval */
 } sli_record_kind;
 
-/* Is told of each such record. */
-typedef struct sli_record_observer {
-    void (*added)(void *context, sli_record_kind kind, const void *record); /* NULL: nobody */
-    void *context;
-} sli_record_observer;
-
 /* A run as its log tells it. Steps ascend; their number in the log may have gaps. */
 typedef struct sli_run_history {
     char *name;  /* the log's path */
@@ -82,7 +76,9 @@ typedef struct sli_run_history {
     sli_history_pipeline *pipelines; /* by replica, which ascend */
     size_t step_count, step_room, eval_count, eval_room, memory_count, memory_room, pipeline_count,
         pipeline_room;
-    sli_record_observer observer;
+    /* Is told of each such record; NULL: nobody. */
+    void (*added)(void *context, sli_record_kind kind, const void *record);
+    void *added_context;
     size_t most_records;      /* of steps and of evaluations, then old ones are thinned; 0: all */
     int64_t lines;            /* that were read */
     bool in_long_line;        /* what comes next belongs to a line that is too long */

@@ -106,19 +106,12 @@ static void update(sli_watch *watch)
         publish_page(watch);
 }
 
-static double thread_seconds(void)
-{
-    struct timespec used;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
-}
-
 void sli_watch_turn(sli_watch *watch)
 {
     if (sli_clock_seconds() >= watch->next) {
-        double used = thread_seconds();
+        clock_t before = clock(); /* the process's time */
         update(watch);
-        double pause = (thread_seconds() - used) / most_load;
+        double pause = (double)(clock() - before) / CLOCKS_PER_SEC / most_load;
         pause = pause < least_pause ? least_pause : pause;
         watch->next = sli_clock_seconds() + (pause > most_pause ? most_pause : pause);
     }
@@ -156,13 +149,13 @@ static sl_status open_outputs(sli_watch *watch)
 static sl_status open_log(sli_watch *watch)
 {
     bool changed;
-    const sli_record_observer observer = {add_record, watch};
     SL_TRY(sli_follower_create(watch->options.log, watch->options.name, &watch->log));
     watch->log.history->most_records = MOST_RECORDS;
+    watch->log.history->added_context = watch;
     if (!watch->options.child)
-        watch->log.history->observer = observer;
+        watch->log.history->added = add_record;
     SL_TRY(sli_follower_update(&watch->log, &changed));
-    watch->log.history->observer = observer;
+    watch->log.history->added = add_record;
     return SL_OK;
 }
 
