@@ -7,7 +7,7 @@
  *
  *   bench_step --emsize 1024 --nhid 1024 --nlayers 4 --nhead 16 --ntokens 28782
  *              --devices cpu:0,cpu:1 --stages 2 --virtual 1 --balance 3,3 --chunks 4
- *              --checkpoint never --schedule gpipe --batch 20 --bptt 35 --steps 10
+ *              --recompute never --schedule gpipe --batch 20 --bptt 35 --steps 10
  *              --precision f32 --optimizer sgd
  *
  * under these settings, each of which has a default, without the bound: one JSON line. */

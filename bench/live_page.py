@@ -114,7 +114,7 @@ def main():
         run = subprocess.Popen(
             [program, "train", "--data", text, "--pp", "2", "--nlayers", "4", "--emsize", "256", "--nhid", "512",
              "--nhead", "4", "--batch-size", "16", "--chunks", "4", "--epochs", "1000", "--eval-max-batches", "1",
-             "--checkpoint", "never", "--quiet", "--log-json", path, "--serve", "0"],
+             "--recompute", "never", "--quiet", "--log-json", path, "--serve", "0"],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             port = next(found.group(1) for line in run.stderr

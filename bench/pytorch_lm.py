@@ -210,7 +210,7 @@ def main():
                           ("stages", 2), ("chunks", 4), ("batch", 20), ("bptt", 35), ("steps", 5),
                           ("nhid", None), ("rank", None)):
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--checkpoint", default="never")
+    parser.add_argument("--recompute", default="never")
     parser.add_argument("--schedule", choices=SCHEDULES)
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--meeting")

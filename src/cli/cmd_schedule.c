@@ -16,7 +16,7 @@ typedef struct settings {
     bool csv, json;
 } settings;
 
-static const char *const run_names[] = {"schedule", "placement", "checkpoint", NULL};
+static const char *const run_names[] = {"schedule", "placement", "recompute", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -36,7 +36,7 @@ static const sl_option options[] = {
      .help = "Time to send a result to another rank, in the unit of --costs"},
     {.name = "csv", FIELD(FLAG, csv),
      .help = "Print the table in PyTorch's CSV instead; PyTorch has no R and reads tables with "
-             "--checkpoint never alone"},
+             "--recompute never alone"},
     {.name = "json", FIELD(FLAG, json),
      .help = "Print what the simulation gives as one JSON object instead"},
     {.name = "svg", .value = "FILE", FIELD(TEXT, svg),

@@ -38,12 +38,17 @@ const sl_option *cli_row(const cli_command *command, int number)
     return NULL;
 }
 
+static bool has_name(const sl_option *row, const char *name)
+{
+    return strcmp(row->name, name) == 0 || (row->old_name && strcmp(row->old_name, name) == 0);
+}
+
 /* The row of that name; NULL: there is none, and *near (NULL: not wanted) has the nearest. */
 static const sl_option *find_row(const cli_command *command, const char *name, cli_near *near)
 {
     const sl_option *row;
     for (int i = 0; (row = cli_row(command, i)); i++) {
-        if (strcmp(row->name, name) == 0)
+        if (has_name(row, name))
             return row;
         if (near)
             cli_near_add(near, row->name);
@@ -66,7 +71,7 @@ static const sl_option *find_option(const cli_command *command, const char *word
     if (!is_letter)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
     for (int i = 0; (row = cli_row(command, i)); i++) {
-        if (is_letter ? row->letter && row->letter == word[1] : strcmp(row->name, name) == 0)
+        if (is_letter ? row->letter && row->letter == word[1] : has_name(row, name))
             return row;
         cli_near_add(&near, row->name);
         if (!*name || strncmp(row->name, name, strlen(name)) != 0)

@@ -200,7 +200,7 @@ static void print_model(const display *on, const sl_run_info *info)
                    options->zero ? ", optimizer state sharded" : "");
     print_line(on, "Optimizer: %s, lr %g", sl_optimizer_kind_name(options->optimizer.kind),
                options->lr.lr);
-    print_line(on, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s", stages,
+    print_line(on, "Pipeline: %d stage%s, %d chunk%s, recompute %s, schedule %s", stages,
                plural(stages), options->chunks, plural(options->chunks),
                sl_recompute_name(options->recompute), options->schedule);
 }

@@ -25,7 +25,7 @@ static void lines_have_the_tutorials_form(void **state)
                "^Model: emsize 16, nhid 16, 2 layers, 2 heads, dropout 0\\.2, mask causal");
     check_line(run.out, "^Total parameters in model: [0-9,]+$");
     check_line(run.out, "^Optimizer: sgd, lr 5$");
-    check_line(run.out, "^Pipeline: 2 stages, 3 chunks, checkpoint except_last, schedule gpipe$");
+    check_line(run.out, "^Pipeline: 2 stages, 3 chunks, recompute except_last, schedule gpipe$");
     check_line(run.out, "^0 +[^ ]+ +cpu:1 +[0-9]+ \\([a-z0-9_]+\\) +1 \\(modules 2 to 3\\)$");
     check_line(run.out,
                "^\\| epoch   1 \\|    10/   12 batches \\| lr 5\\.00 \\| ms/batch +[0-9.]+ "
@@ -522,7 +522,7 @@ static void table_from_a_file_trains_to_the_same_bits(void **state)
 {
     const scratch *in = *state;
     program_run by_name, by_file, run;
-    program_succeed(&run, "schedule --pp 2 --chunks 3 --schedule zb-v --checkpoint never --csv");
+    program_succeed(&run, "schedule --pp 2 --chunks 3 --schedule zb-v --recompute never --csv");
     char path[700];
     snprintf(path, sizeof path, "%s/table.csv", in->directory);
     FILE *file = fopen(path, "w");

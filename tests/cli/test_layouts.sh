@@ -49,7 +49,7 @@ for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-2}; left > 0; s
         while ((pp % each != 0)); do each=$((each - 1)); done # a replica's processes
         if ((dp * each > 6)); then dp=$((6 / each)); fi
         read -ra schedule <<<"${schedules[RANDOM % ${#schedules[@]}]}"
-        options=(--dp "$dp" --pp "$pp" --schedule "${schedule[@]}" --checkpoint "${modes[RANDOM % 3]}")
+        options=(--dp "$dp" --pp "$pp" --schedule "${schedule[@]}" --recompute "${modes[RANDOM % 3]}")
         if ((RANDOM % 2 && dp > 1)); then options+=(--zero); fi
         command=("${run[@]}") ranks=threads
         if [ -n "${starters[RANDOM % ${#starters[@]}]}" ] && ((dp * each > 1)); then

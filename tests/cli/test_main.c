@@ -195,8 +195,8 @@ static void one_forward_one_backward_holds_less(void **state)
 {
     (void)state;
     program_run gpipe, other;
-    program_succeed(&gpipe, "schedule --pp 3 --chunks 6 --checkpoint never");
-    program_succeed(&other, "schedule --pp 3 --chunks 6 --checkpoint never --schedule 1f1b");
+    program_succeed(&gpipe, "schedule --pp 3 --chunks 6 --recompute never");
+    program_succeed(&other, "schedule --pp 3 --chunks 6 --recompute never --schedule 1f1b");
     check_text(gpipe.out, "each rank holds at its peak: 6 6 6\n");
     check_text(other.out, "each rank holds at its peak: 3 2 1\n");
     /* (S - 1) / (M + S - 1), for both */
@@ -228,7 +228,7 @@ static void simulation_is_one_json_object(void **state)
     (void)state;
     static const char *const keys[] = {"ranks",  "stages",      "micros", "makespan",
                                        "bubble", "bubble_span", "idle",   "peak_held"};
-    json_t *json = simulate("--pp 8 --chunks 24 --schedule zb-v --checkpoint never --costs "
+    json_t *json = simulate("--pp 8 --chunks 24 --schedule zb-v --recompute never --costs "
                             "18.522,18.086,9.337 --comm 0.601");
     assert_int_equal(json_object_size(json), sizeof keys / sizeof *keys);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -241,16 +241,16 @@ static void simulation_is_one_json_object(void **state)
     assert_int_equal(json_array_size(json_object_get(json, "peak_held")), 8);
     json_decref(json);
     /* 3 stages a rank: the bubble is (P - 1) / (V M + P - 1). */
-    json = simulate("--pp 4 --virtual 3 --chunks 8 --schedule interleaved --checkpoint never");
+    json = simulate("--pp 4 --virtual 3 --chunks 8 --schedule interleaved --recompute never");
     assert_int_equal(number(json, "stages"), 12);
     assert_float_equal(number(json, "bubble"), 3 / 27.0, 1e-12);
     json_decref(json);
     /* Each way to the other rank and back takes 2 x 5. */
-    json = simulate("--pp 2 --chunks 1 --checkpoint never --comm 5");
+    json = simulate("--pp 2 --chunks 1 --recompute never --comm 5");
     assert_float_equal(number(json, "makespan"), 6 + 10, 0);
     json_decref(json);
     /* R costs an F, and the last stage's F that discards nothing: 10, where it is 9 without. */
-    json = simulate("--pp 2 --chunks 2 --checkpoint always");
+    json = simulate("--pp 2 --chunks 2 --recompute always");
     assert_float_equal(number(json, "makespan"), 10, 0);
     json_decref(json);
 }
@@ -260,7 +260,7 @@ static void table_is_written_and_read_again(void **state)
     scratch *in = *state;
     program_run run, again;
     program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule looped-bfs --placement v "
-                          "--checkpoint never --csv");
+                          "--recompute never --csv");
     assert_string_equal(run.out, "0F1,0F0,3F1,3F0,3B0,3B1,0B0,0B1\n"
                                  "1F1,1F0,2F1,2F0,2B0,2B1,1B0,1B1\n");
     program_succeed(&run, "schedule --pp 2 --chunks 3 --schedule looped-bfs --virtual 3 "
@@ -318,7 +318,7 @@ static void pytorchs_dual_pipe_v_takes_66_units(void **state)
     char line[600];
     const char *path = scratch_path(in, "table.csv");
     write_file(path, pytorch_dual_pipe_v, strlen(pytorch_dual_pipe_v));
-    snprintf(line, sizeof line, "--schedule %s --checkpoint never --costs 2,2,2", path);
+    snprintf(line, sizeof line, "--schedule %s --recompute never --costs 2,2,2", path);
     json_t *json = simulate(line);
     assert_float_equal(number(json, "makespan"), 66, 0);
     for (size_t rank = 0; rank < 4; rank++)
@@ -334,7 +334,7 @@ static void picture_has_a_bar_for_each_action(void **state)
     static char text[1 << 16];
     program_run run;
     const char *path = scratch_path(in, "table.svg");
-    program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule zb-v --checkpoint never --svg %s",
+    program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule zb-v --recompute never --svg %s",
                     path);
     check_text(run.out, "0F0 0F1 ... 3F0");
     size_t bytes = read_file(path, text, sizeof text - 1);
@@ -361,8 +361,8 @@ static void impossible_value_is_refused(void **state)
     check_refused(&run, 2, "--pp must be a whole number from 1 to 4096, got \"0\"\n");
     program_start(&run, "schedule --chunks 1e3");
     check_refused(&run, 2, "--chunks must be a whole number from 1 to 65536, got \"1e3\"\n");
-    program_start(&run, "schedule --checkpoint sometimes");
-    check_refused(&run, 2, "--checkpoint must be except_last, never or always, got \"sometimes\"");
+    program_start(&run, "schedule --recompute sometimes");
+    check_refused(&run, 2, "--recompute must be except_last, never or always, got \"sometimes\"");
     program_start(&run, "schedule --costs 1,2");
     check_refused(&run, 2, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
     program_start(&run, "schedule --csv --json");

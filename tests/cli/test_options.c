@@ -24,7 +24,7 @@ static const option_case option_cases[][24] = {
      {"--pp 2", "\"partition\":[3,2]"},
      {"--chunks 3", "\"chunks\":3,"},
      {"--precision bf16", "\"precision\":\"bf16\""},
-     {"--checkpoint always", "\"checkpoint\":\"always\""},
+     {"--recompute always", "\"recompute\":\"always\""},
      {"--schedule 1f1b", "\"schedule\":\"1f1b\""},
      {"--seed 5", "\"seed\":5,"},
      {"--accumulate 2", "\"accumulate\":2,"},
@@ -45,6 +45,7 @@ static const option_case option_cases[][24] = {
      {"--betas 0.5,0.75", "\"beta1\":0.5,\"beta2\":0.75,"},
      {"--eps 0.5", "\"eps\":0.5,"}},
     {{"--devices cpu", "\"devices\":[\"cpu\"]"},
+     {"--checkpoint never", "\"recompute\":\"never\""}, /* the old name */
      {"--lr 0.5", "\"lr\":0.5,"},
      {"--gamma 0.5", "\"gamma\":0.5,"},
      {"--step-epochs 2", "\"step_epochs\":2,"},
@@ -113,7 +114,7 @@ static const char *const sets[] = {
     "",
     "--preset ddp-pipeline",
     "--data text --emsize 64 --nhid 32 --nlayers 4 --nhead 4 --dropout 0.1 --mask none "
-    "--activation gelu --pre-norm --pp 3 --balance 2,2,2 --chunks 7 --checkpoint always "
+    "--activation gelu --pre-norm --pp 3 --balance 2,2,2 --chunks 7 --recompute always "
     "--schedule 1f1b --dp 2 --zero --batch-size 6 --bptt 9 --eval-batch-size 3 --max-batches 5 "
     "--eval-max-batches 4 --epochs 9 --lr 0.3 --lr-schedule cosine --warmup 3 --clip 0 --seed "
     "18446744073709551615 --allow-nan --momentum 0.7 --nesterov --weight-decay 0.001 --init a.b "

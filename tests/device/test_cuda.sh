@@ -47,7 +47,7 @@ run gpus --devices cuda:0,cuda:1 --chunks 2 --schedule zb-h1
 diff "$scratch/cuda" "$scratch/virtual" || fail "two stages on virtual devices give other bits than one"
 diff "$scratch/cuda" "$scratch/gpus" || fail "two stages on two GPUs give other bits than one"
 
-run mixed --devices cuda:1,cpu:0 --chunks 2 --checkpoint always
+run mixed --devices cuda:1,cpu:0 --chunks 2 --recompute always
 near cpu mixed
 
 run cpu_bf16 --devices cpu:0 --precision bf16 --chunks 2

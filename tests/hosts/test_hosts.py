@@ -103,7 +103,7 @@ class Hosts(unittest.TestCase):
             for make_slow in (lambda _: None, *slow):
                 make_slow(net)
                 layout = ["--schedule", draw.choice(("gpipe", "1f1b", "zb-v")),
-                          "--checkpoint", draw.choice(("always", "never"))]
+                          "--recompute", draw.choice(("always", "never"))]
                 layout += draw.choice((["--pp", draw.choice("12"), "--zero"],
                                        ["--dp", "1", "--pp", str(count)]))
                 print(f"seed {seed}, {count} hosts:", *options[-2:], *layout, flush=True)

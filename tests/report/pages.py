@@ -222,7 +222,7 @@ def make_pictures(program, browser, started, directory):
     run, address = serve(
         program, "train", "--data", "text", "--pp", "2", "--nlayers", "4", "--emsize", "256", "--nhid", "512",
         "--nhead", "4", "--batch-size", "16", "--chunks", "4", "--epochs", "2", "--max-batches", "60",
-        "--eval-max-batches", "20", "--eval-every", "20", "--balance", "auto", "--checkpoint", "never", "--optimizer",
+        "--eval-max-batches", "20", "--eval-every", "20", "--balance", "auto", "--recompute", "never", "--optimizer",
         "adamw", "--schedule", "gpipe", "--log-json", "gpipe.jsonl", "--serve", "0")
     started.append(run)
     browser.open(address, 1280)

@@ -283,7 +283,7 @@ complete_line() { # WORD…: what the last one may become
 }
 [ "$(complete_line sluice tr)" = train ] || fail "tr: $(complete_line sluice tr)"
 [ "$(complete_line sluice train --sched)" = --schedule ] || fail "an option"
-[ "$(complete_line sluice train --checkpoint "")" = "except_last never always" ] || fail "a choice"
+[ "$(complete_line sluice train --recompute "")" = "except_last never always" ] || fail "a choice"
 [ "$(complete_line sluice train --preset = sm)" = small ] || fail "a choice behind ="
 [ "$(complete_line sluice train --mask =)" = "causal none" ] || fail "choices behind ="
 [ "$(complete_line sluice checkpoint ver)" = verify ] || fail "a verb"

@@ -31,12 +31,13 @@ typedef enum sl_option_type {
 } sl_option_type;
 
 typedef struct sl_option {
-    const char *name;  /* "batch-size" */
-    const char *value; /* what help writes for its value, "N"; NULL for a FLAG */
-    const char *group; /* heading over it in help and documentation; NULL: none */
-    const char *help;  /* one sentence without a full stop */
-    const char *needs; /* (optional) the name of the option that this one depends on */
-    size_t offset;     /* of its field in the struct */
+    const char *name;     /* "batch-size" */
+    const char *value;    /* what help writes for its value, "N"; NULL for a FLAG */
+    const char *group;    /* heading over it in help and documentation; NULL: none */
+    const char *help;     /* one sentence without a full stop */
+    const char *needs;    /* (optional) the name of the option that this one depends on */
+    const char *old_name; /* (optional) another name that is read, and never printed */
+    size_t offset;        /* of its field in the struct */
 
     int64_t lowest, highest;    /* INT and INT64: the range, both ends included; FLOAT and DOUBLE:
                                    highest alone. highest 0: the type's largest value */

@@ -53,7 +53,7 @@ static json_t *describe_layout(const sl_train_options *options, const sl_run_inf
     }
     return json_pack("{si so so si sb si ss ss}", "stages", info->stage_count, "partition",
                      partition, "devices", devices, "replicas", options->replicas, "zero",
-                     (int)options->zero, "chunks", options->chunks, "checkpoint",
+                     (int)options->zero, "chunks", options->chunks, "recompute",
                      sl_recompute_name(options->recompute), "schedule", options->schedule);
 }
 

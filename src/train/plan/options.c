@@ -229,7 +229,7 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Gradient accumulation: run a batch through the pipeline in N steps of --chunks "
              "micro-batches and update once. Gives the same bits as N times the chunks, with the "
              "activations of one step"},
-    {.name = "checkpoint", .value = "MODE", .group = "Pipeline", FIELD(CHOICE, recompute),
+    {.name = "recompute", .old_name = "checkpoint", .value = "MODE", .group = "Pipeline", FIELD(CHOICE, recompute),
      .choices = sl_recompute_names,
      .help = "Which micro-batches recompute their activations: all but the last (except_last), "
              "none (never) or all (always)"},
