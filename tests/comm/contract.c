@@ -2,6 +2,7 @@
 
 #include "comm/group.h"
 #include "core/sum_tree.h"
+#include "support/check.h"
 #include "support/replicas.h"
 
 #include <math.h>
@@ -279,24 +280,15 @@ static sl_status sum_in_parts(sl_group *group, sl_group *row, sl_group *column)
 static sl_status split_mesh(sl_group *group, void *arg)
 {
     (void)arg;
-    sl_group *row = NULL, *column = NULL, *none = NULL;
+    SCOPED(sl_group) *none = NULL, *column = NULL, *row = NULL;
     int rank = sl_group_rank(group), size = sl_group_size(group); /* replicas of two stages */
-    sl_status status = sl_group_split(group, rank / 2, &row);
-    if (status == SL_OK)
-        status = sl_group_split(group, rank % 2, &column);
-    if (status == SL_OK)
-        status = sl_group_split(group, rank == size - 1 ? 0 : -1, &none);
-    if (status == SL_OK)
-        status = expect(sl_group_rank(row) == rank % 2 && sl_group_rank(column) == rank / 2,
-                        "ranks within row and column");
-    if (status == SL_OK)
-        status = expect(rank == size - 1 ? sl_group_size(none) == 1 : none == NULL, "one member");
-    if (status == SL_OK)
-        status = sum_in_parts(group, row, column);
-    sl_group_destroy(&row);
-    sl_group_destroy(&column);
-    sl_group_destroy(&none);
-    return status;
+    SL_TRY(sl_group_split(group, rank / 2, &row));
+    SL_TRY(sl_group_split(group, rank % 2, &column));
+    SL_TRY(sl_group_split(group, rank == size - 1 ? 0 : -1, &none));
+    SL_TRY(expect(sl_group_rank(row) == rank % 2 && sl_group_rank(column) == rank / 2,
+                  "ranks within row and column"));
+    SL_TRY(expect(rank == size - 1 ? sl_group_size(none) == 1 : none == NULL, "one member"));
+    return sum_in_parts(group, row, column);
 }
 
 /* A rank that has started a receive has a communication thread, the others have none. */
@@ -419,14 +411,12 @@ static sl_status wrong_buffer_of_one(sl_group *group, bool scatters, int wrong)
 static sl_status wrong_buffers(sl_group *group, void *arg)
 {
     (void)arg;
-    sl_status status = SL_OK;
-    for (int which = 0; which < 4 && status == SL_OK; which++) {
-        sl_group *broken;
+    for (int which = 0; which < 4; which++) {
+        SCOPED(sl_group) *broken = NULL;
         SL_TRY(sl_group_split(group, 0, &broken));
-        status = wrong_buffer_of_one(broken, which / 2, which % 2);
-        sl_group_destroy(&broken);
+        SL_TRY(wrong_buffer_of_one(broken, which / 2, which % 2));
     }
-    return status;
+    return SL_OK;
 }
 
 const contract_case contract_cases[] = {

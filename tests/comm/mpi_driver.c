@@ -55,26 +55,20 @@ static sl_status bits(sl_group *group)
 static sl_status nccl(sl_group *below)
 {
     char name[32];
-    sl_device_list *devices;
-    sl_group *group = NULL;
+    SCOPED(sl_device_list) *devices = NULL;
+    SCOPED(sl_group) *group = NULL;
     snprintf(name, sizeof name, "cuda:0/%d", sl_group_rank(below));
     SL_TRY(sl_device_list_create(name, &devices, NULL));
-    sl_status status = sl_group_create_nccl(below, sl_device_list_get(devices, 0), &group);
-    if (status == SL_OK)
-        status = bits(group);
-    sl_group_destroy(&group);
-    sl_device_list_destroy(&devices);
-    return status;
+    SL_TRY(sl_group_create_nccl(below, sl_device_list_get(devices, 0), &group));
+    return bits(group);
 }
 
 static sl_status again(sl_group *group)
 {
     (void)group;
-    sl_group *other;
+    SCOPED(sl_group) *other = NULL;
     SL_TRY(sl_group_create_mpi(NULL, &other));
-    sl_status status = sl_group_barrier(other, NULL);
-    sl_group_destroy(&other);
-    return status;
+    return sl_group_barrier(other, NULL);
 }
 
 /* The seed comes from SLUICE_TEST_SEED. */
@@ -190,7 +184,7 @@ static sl_status copied_once(sl_group *group)
     recorder stages[2] = {{.is_first = true}, {.is_first = false}};
     int rank = sl_group_rank(group);
     double value;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_module *modules[2], *model;
     sl_loss *loss;
     for (int s = 0; s < 2; s++)
@@ -203,14 +197,10 @@ static sl_status copied_once(sl_group *group)
                                .group = group};
     sl_shape shape = sl_shape_2d(COPY_MICROS, COPY_WIDTH);
     SL_TRY(layout_open(model, loss, options, &at));
-    sl_tensor *rows = random_tensor(at.devices[rank], &shape, 1);
+    SCOPED(sl_tensor) *rows = random_tensor(at.devices[rank], &shape, 1);
     sl_pipe_batch batch = {.input = rows, .targets = rows};
-    sl_status status = sl_pipe_train(at.pipe, &batch, &value);
-    if (status == SL_OK)
-        status = check_copies(group, &stages[rank]);
-    sl_tensor_destroy(&rows);
-    layout_pipe_destroy(&at);
-    return status;
+    SL_TRY(sl_pipe_train(at.pipe, &batch, &value));
+    return check_copies(group, &stages[rank]);
 }
 
 /* ---- What must fail ----------------------------------------------------------------------- */
@@ -310,7 +300,7 @@ static sl_status endless_pipe(sl_group *group)
 {
     int stages = sl_group_size(group);
     double loss;
-    layout_pipe at;
+    SCOPED(layout_pipe) at = {0};
     sl_loss *mse;
     SL_TRY(sl_mse_loss_create(&mse));
     sl_pipe_options options = {.stages = stages, .chunks = 4, .schedule = "1f1b", .group = group};
@@ -322,7 +312,6 @@ static sl_status endless_pipe(sl_group *group)
         if (status == SL_OK)
             status = sl_pipe_optimizer_step(at.optimizer, 1e-3, 1, NULL);
     }
-    layout_pipe_destroy(&at);
     return status;
 }
 
@@ -515,13 +504,11 @@ static sl_status run(const char *name, int *rank)
         i++;
     if (i == sizeof cases / sizeof *cases)
         return sl_error(SL_ERR_INVALID, "mpi_driver: no case \"%s\"", name);
-    sl_group *group;
+    SCOPED(sl_group) *group = NULL;
     sl_group_options options = {.timeout_seconds = cases[i].limit_seconds};
     SL_TRY(sl_group_create_mpi(&options, &group));
     *rank = sl_group_rank(group);
-    sl_status status = cases[i].run(group);
-    sl_group_destroy(&group);
-    return status;
+    return cases[i].run(group);
 }
 
 int main(int count, char **words)

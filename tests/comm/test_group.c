@@ -95,23 +95,21 @@ static sl_status expect_error(sl_status status, const char *text)
 static sl_status rank_3_leaves_its_half(sl_group *group, void *arg)
 {
     (void)arg;
-    sl_group *half;
+    SCOPED(sl_group) *half = NULL;
     int number, rank = sl_group_rank(group);
-    sl_status status = SL_OK;
     SL_TRY(sl_group_split(group, rank / 2, &half));
     if (rank == 2)
-        status = expect_error(sl_group_recv(half, &number, 1, SL_I32, 1, 7, NULL, NULL),
-                              "recv, tag 7: rank 1 (3 of the job) has left the group");
-    if (rank == 2 && status == SL_OK)
-        status = expect_error(sl_group_barrier(half, NULL),
-                              "barrier, operation 1 of the group: rank 1 (3 of the job) left the "
-                              "group before it came");
-    if (rank == 2 && status == SL_OK)
-        status = expect_error(sl_group_send(half, &number, 1, SL_I32, 1, 7, NULL),
-                              "barrier, operation 1 of the group: rank 1 (3 of the job) left the "
-                              "group before it came");
-    sl_group_destroy(&half);
-    return status;
+        SL_TRY(expect_error(sl_group_recv(half, &number, 1, SL_I32, 1, 7, NULL, NULL),
+                            "recv, tag 7: rank 1 (3 of the job) has left the group"));
+    if (rank == 2)
+        SL_TRY(expect_error(sl_group_barrier(half, NULL),
+                            "barrier, operation 1 of the group: rank 1 (3 of the job) left the "
+                            "group before it came"));
+    if (rank == 2)
+        SL_TRY(expect_error(sl_group_send(half, &number, 1, SL_I32, 1, 7, NULL),
+                            "barrier, operation 1 of the group: rank 1 (3 of the job) left the "
+                            "group before it came"));
+    return SL_OK;
 }
 
 static void error_in_a_subgroup_names_the_rank_of_the_job(void **state)

@@ -109,7 +109,7 @@ static void group_is_ready_when_all_have_joined(void **state)
     (void)state;
     job_rank ranks[RANKS];
     sli_wire_address address;
-    sli_hub *hub;
+    SCOPED(sli_hub) *hub = NULL;
     check_ok(sli_hub_create(RANKS, true, &address, &hub));
     start_watches(ranks, RANKS, &address);
     for (int r = 0; r < RANKS; r++) {
@@ -125,7 +125,6 @@ static void group_is_ready_when_all_have_joined(void **state)
     for (int r = 0; r < RANKS; r++)
         sli_watch_leave(ranks[r].watch, &ranks[r].member);
     end_watches(ranks, RANKS);
-    sli_hub_destroy(&hub);
 }
 
 static void rank_that_cannot_join_ends_the_making_for_all(void **state)
@@ -133,7 +132,7 @@ static void rank_that_cannot_join_ends_the_making_for_all(void **state)
     (void)state;
     job_rank ranks[RANKS];
     sli_wire_address address;
-    sli_hub *hub;
+    SCOPED(sli_hub) *hub = NULL;
     check_ok(sli_hub_create(RANKS, true, &address, &hub));
     start_watches(ranks, RANKS, &address);
     sli_watch_join(ranks[0].watch, &ranks[0].member); /* before it, */
@@ -148,7 +147,6 @@ static void rank_that_cannot_join_ends_the_making_for_all(void **state)
         sli_watch_leave(ranks[r].watch, &ranks[r].member);
     }
     end_watches(ranks, RANKS);
-    sli_hub_destroy(&hub);
 }
 
 /* Ranks 2 and 1 of the job, as ranks 0 and 1 of a group. The break that one says and the one that
@@ -162,7 +160,7 @@ static void broken_group_knows_which_rank_of_the_job_failed(void **state)
     for (int is_late = 0; is_late < 2; is_late++) {
         job_rank ranks[RANKS];
         sli_wire_address address;
-        sli_hub *hub;
+        SCOPED(sli_hub) *hub = NULL;
         check_ok(sli_hub_create(RANKS, true, &address, &hub));
         start_watches(ranks, RANKS, &address);
         for (int r = 0; r < 2; r++) {
@@ -192,7 +190,6 @@ static void broken_group_knows_which_rank_of_the_job_failed(void **state)
         for (int r = 1; r < RANKS; r++)
             sli_watch_leave(ranks[r].watch, &ranks[r].member);
         end_watches(ranks, RANKS);
-        sli_hub_destroy(&hub);
     }
 }
 
@@ -201,7 +198,7 @@ static void rank_that_has_ended_is_not_waited_for(void **state)
     (void)state;
     job_rank ranks[RANKS];
     sli_wire_address address;
-    sli_hub *hub;
+    SCOPED(sli_hub) *hub = NULL;
     check_ok(sli_hub_create(RANKS, true, &address, &hub));
     start_watches(ranks, RANKS, &address);
     assert_int_equal(pthread_create(&ranks[2].thread, NULL, end_watch, &ranks[2]), 0);
@@ -210,7 +207,6 @@ static void rank_that_has_ended_is_not_waited_for(void **state)
     sli_watch_leave(ranks[0].watch, &ranks[0].member);
     end_watches(ranks, 2);
     pthread_join(ranks[2].thread, NULL);
-    sli_hub_destroy(&hub);
 }
 
 /* The error is of another group of the rank; it reaches a group that works and one in the making.
@@ -227,7 +223,7 @@ static void rank_that_leaves_because_of_an_error_passes_it_on(void **state)
         const sli_operation barrier = {.kind = SLI_OP_BARRIER, .sequence = 1};
         job_rank ranks[RANKS];
         sli_wire_address address;
-        sli_hub *hub;
+        SCOPED(sli_hub) *hub = NULL;
         check_ok(sli_hub_create(RANKS, true, &address, &hub));
         start_watches(ranks, RANKS, &address);
         for (int r = 0; r < joined; r++)
@@ -248,7 +244,6 @@ static void rank_that_leaves_because_of_an_error_passes_it_on(void **state)
             if (r != 1)
                 sli_watch_leave(ranks[r].watch, &ranks[r].member);
         end_watches(ranks, RANKS);
-        sli_hub_destroy(&hub);
     }
 }
 
@@ -259,7 +254,7 @@ static void silent_strangers_do_not_keep_ranks_from_the_hub(void **state)
     job_rank ranks[RANKS];
     int strangers[STRANGERS];
     sli_wire_address address;
-    sli_hub *hub;
+    SCOPED(sli_hub) *hub = NULL;
     check_ok(sli_hub_create(RANKS, true, &address, &hub));
     for (int i = 0; i < STRANGERS; i++) {
         strangers[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -277,7 +272,6 @@ static void silent_strangers_do_not_keep_ranks_from_the_hub(void **state)
     end_watches(ranks, RANKS);
     for (int i = 0; i < STRANGERS; i++)
         close(strangers[i]);
-    sli_hub_destroy(&hub);
 }
 
 /* ---- Many ranks --------------------------------------------------------------------------- */
@@ -448,7 +442,7 @@ static void hostile_rank_is_cut_off_and_the_others_are_told(void **state)
         job_rank ranks[RANKS];
         sli_wire_address address;
         sli_wire_connection hostile;
-        sli_hub *hub;
+        SCOPED(sli_hub) *hub = NULL;
         sli_wire_call_options options = {.rank = 2,
                                          .ranks = RANKS,
                                          .kinds = SLI_HUB_KINDS,
@@ -470,7 +464,6 @@ static void hostile_rank_is_cut_off_and_the_others_are_told(void **state)
         }
         end_watches(ranks, 2);
         sli_wire_close(&hostile);
-        sli_hub_destroy(&hub);
     }
 }
 

@@ -27,15 +27,11 @@ static sl_status create_device(int rank, sl_device_list **out)
 static sl_status run_rank(sl_group *below, void *arg)
 {
     const on_devices *what = arg;
-    sl_device_list *devices;
-    sl_group *group = NULL;
+    SCOPED(sl_device_list) *devices = NULL;
+    SCOPED(sl_group) *group = NULL;
     SL_TRY(create_device(sl_group_rank(below), &devices));
-    sl_status status = sl_group_create_nccl(below, sl_device_list_get(devices, 0), &group);
-    if (status == SL_OK)
-        status = what->run(group, what->arg);
-    sl_group_destroy(&group);
-    sl_device_list_destroy(&devices);
-    return status;
+    SL_TRY(sl_group_create_nccl(below, sl_device_list_get(devices, 0), &group));
+    return what->run(group, what->arg);
 }
 
 static sl_status run_ranks(sl_status (*run)(sl_group *group, void *arg), void *arg, int ranks)
@@ -211,8 +207,9 @@ static void zero_refuses_the_group(void **state)
 
 static void cpu_is_refused(void **state)
 {
-    sl_group *below, *group;
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_group) *below = NULL;
+    sl_group *group;
     (void)state;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_group_create_local(1, NULL, &below));
@@ -220,8 +217,6 @@ static void cpu_is_refused(void **state)
     assert_string_equal(sl_error_text(), "sl_group_create_nccl: cpu is not a CUDA device, and NCCL "
                                          "works on no other");
     assert_null(group);
-    sl_group_destroy(&below);
-    sl_device_destroy(&device);
 }
 
 int nccl_tests(void)

@@ -98,7 +98,7 @@ static void strangers_that_call_over_and_over_do_not_keep_ranks_out(void **state
     counts seen = {0};
     caller ranks[RANKS];
     sli_wire_address address;
-    sli_wire_listener *listener;
+    SCOPED(sli_wire_listener) *listener = NULL;
     const sli_wire_listener_options options = {.ranks = RANKS,
                                                .kinds = KINDS,
                                                .this_host = true,
@@ -135,7 +135,6 @@ static void strangers_that_call_over_and_over_do_not_keep_ranks_out(void **state
     assert_int_equal(seen.ended, 0);
     for (int r = 0; r < RANKS; r++)
         sli_wire_close(&ranks[r].connection);
-    sli_wire_listener_destroy(&listener);
 }
 
 int wire_flood_tests(void)

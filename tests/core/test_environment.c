@@ -1,13 +1,8 @@
 #include "core/environment.h"
+#include "support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void variable_that_is_unset_or_empty_reads_as_null(void **state)
 {

@@ -1,11 +1,5 @@
 #include "core/philox.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/check.h"
 
 /* Known answers of Random123 (kat_vectors, philox4x32 10). */
 static void philox_gives_the_known_answers(void **state)

@@ -345,11 +345,10 @@ static pid_t start_writer(scratch *in, int *said)
 static void replace_both(scratch *in)
 {
     sli_replace_file *file;
-    sli_replace_directory *directory;
+    SCOPED(sli_replace_directory) *directory = NULL;
     check_ok(sli_replace_file_create(scratch_path(in, "model"), &file));
     sli_replace_file_destroy(&file);
     check_ok(sli_replace_directory_create(scratch_path(in, "best"), &directory));
-    sli_replace_directory_destroy(&directory);
 }
 
 static void what_a_live_process_writes_is_no_leftover(void **state)

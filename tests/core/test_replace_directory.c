@@ -16,11 +16,10 @@ static void put(sli_replace_directory *directory, const char *name)
 
 static void commit(const char *path, const char *name)
 {
-    sli_replace_directory *directory;
+    SCOPED(sli_replace_directory) *directory = NULL;
     check_ok(sli_replace_directory_create(path, &directory));
     put(directory, name);
     check_ok(sli_replace_directory_commit(directory, false));
-    sli_replace_directory_destroy(&directory);
 }
 
 static void directory_appears_when_committed(void **state)

@@ -1,19 +1,14 @@
 #define _GNU_SOURCE /* usleep, sched_getaffinity */
 
 #include "core/threads.h"
+#include "support/check.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static sli_pool *create(int threads, bool spin)
 {
@@ -65,20 +60,18 @@ static void every_piece_runs_exactly_once(void **state)
 static void a_pool_wakes_up_from_sleep(void **state)
 {
     (void)state;
-    sli_pool *pool = create(3, true);
+    SCOPED(sli_pool) *pool = create(3, true);
     for (int round = 0; round < 5; round++) {
         usleep(2000); /* longer than idle threads look out */
         run_and_check(pool, 100);
     }
-    sli_pool_destroy(&pool);
 }
 
 static void an_unused_pool_ends(void **state)
 {
     (void)state;
     for (int i = 0; i < 50; i++) {
-        sli_pool *pool = create(4, i % 2);
-        sli_pool_destroy(&pool);
+        SCOPED(sli_pool) *pool = create(4, i % 2);
     }
     sli_pool *none = NULL;
     sli_pool_destroy(&none);
@@ -99,7 +92,7 @@ static void *run_many(void *argument)
 static void several_callers_take_turns(void **state)
 {
     (void)state;
-    sli_pool *pool = create(3, false);
+    SCOPED(sli_pool) *pool = create(3, false);
     pthread_t callers[3];
     for (int i = 0; i < 3; i++)
         assert_int_equal(pthread_create(&callers[i], NULL, run_many, pool), 0);
@@ -108,7 +101,6 @@ static void several_callers_take_turns(void **state)
         pthread_join(callers[i], &failed);
         assert_null(failed);
     }
-    sli_pool_destroy(&pool);
 }
 
 /* Piece 0 waits until all the others are done: it can only end if another thread does them. */
@@ -129,13 +121,12 @@ static void meet(void *argument, int64_t piece, int thread)
 static void pieces_run_at_the_same_time(void **state)
 {
     (void)state;
-    sli_pool *pool = create(3, false);
+    SCOPED(sli_pool) *pool = create(3, false);
     for (int round = 0; round < 20; round++) {
         meeting m = {0};
         sli_pool_run(pool, 3, meet, &m);
         assert_int_equal(atomic_load(&m.arrived), 3);
     }
-    sli_pool_destroy(&pool);
 }
 
 /* Where each thread may run; all have arrived before any leaves, so each does one piece. */
@@ -163,7 +154,7 @@ static void workers_are_bound_to_their_cores(void **state)
         last--;
     int cores[3] = {first, last, first};
     sli_pool_options options = {.threads = 3, .cores = cores};
-    sli_pool *pool;
+    SCOPED(sli_pool) *pool = NULL;
     assert_int_equal(sli_pool_create(&options, &pool), SL_OK);
     places p = {.all = {0}};
     sli_pool_run(pool, 3, note_place, &p);
@@ -172,7 +163,6 @@ static void workers_are_bound_to_their_cores(void **state)
         assert_int_equal(CPU_COUNT(&p.sets[thread]), 1);
         assert_true(CPU_ISSET((size_t)cores[thread], &p.sets[thread]));
     }
-    sli_pool_destroy(&pool);
 }
 
 static void impossible_options_are_refused(void **state)

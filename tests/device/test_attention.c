@@ -284,7 +284,7 @@ static sequence create_sequence(int64_t positions)
     return s;
 }
 
-static void free_sequence(sequence *s)
+static void sequence_destroy(sequence *s)
 {
     void *arrays[] = {s->query_kinds, s->key_kinds,   s->qkv,     s->grad_out,
                       s->out,         s->log_sum_exp, s->grad_qkv};
@@ -378,10 +378,9 @@ static void thousands_of_positions_match_the_reference(void **state)
     const lab *all = *state;
     sl_device *device = all->families[0].members[0];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sequence s = create_sequence(cases[i].positions);
+        SCOPED(sequence) s = create_sequence(cases[i].positions);
         check_forward(device, &s, cases[i].precision, cases[i].out);
         check_backward(device, &s, cases[i].precision, cases[i].grad);
-        free_sequence(&s);
     }
     if (SHORTER > 1)
         print_message("with a sanitizer, sequences are shorter by a factor of %d\n", SHORTER);

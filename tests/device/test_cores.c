@@ -85,13 +85,12 @@ static void cores_suffice_for_few_threads_and_not_for_many(void **state)
     (void)state;
     enum { MANY = 5000 };
     static sl_device *devices[MANY];
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     for (int i = 0; i < MANY; i++)
         devices[i] = device;
     assert_true(sli_cores_suffice(devices, 1));
     assert_false(sli_cores_suffice(devices, MANY));
-    sl_device_destroy(&device);
 }
 
 int cores_tests(void)

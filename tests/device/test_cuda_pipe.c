@@ -157,7 +157,7 @@ static void the_loss_of_a_panel_waits_for_nothing(void **state)
 {
     job *j = *state;
     const sl_shape rows = sl_shape_2d(ROWS, TIME), all = sl_shape_2d(ROWS * TIME, TOKENS);
-    sl_tensor *logits, *losses;
+    SCOPED(sl_tensor) *losses = NULL, *logits = NULL;
     double host[ROWS * TIME];
     check_ok(sl_tensor_create(j->devices[1], SL_MEMORY_WORKSPACE, SL_F32, &all, &logits));
     check_ok(sl_tensor_create(j->devices[1], SL_MEMORY_WORKSPACE, SL_F64, &rows, &losses));
@@ -175,18 +175,15 @@ static void the_loss_of_a_panel_waits_for_nothing(void **state)
     check_ok(sl_tensor_read(losses, host));
     for (int i = 0; i < ROWS * TIME; i++)
         assert_float_equal(host[i], log(TOKENS), 1e-6);
-    sl_tensor_destroy(&logits);
-    sl_tensor_destroy(&losses);
 }
 
 static void pools_of_a_pipes_gpus_stay_closed(void **state)
 {
     job *j = *state; /* two devices on GPU 0 */
-    sl_device_list *other;
+    SCOPED(sl_device_list) *other = NULL;
     long before = j->cuda->accesses;
     check_ok(sl_device_list_create("cuda:1,cuda:1/1", &other, NULL));
     assert_int_equal(j->cuda->accesses, before);
-    sl_device_list_destroy(&other);
 }
 
 static void ids_that_the_model_lacks_are_named(void **state)
@@ -211,7 +208,7 @@ static void ids_that_are_copied_are_checked_anew(void **state)
     job *j = *state;
     const sl_shape one = sl_shape_1d(1);
     const int32_t wrong[] = {TOKENS};
-    sl_tensor *other, *view;
+    SCOPED(sl_tensor) *other = NULL, *view = NULL;
     double loss;
     check_ok(sl_tensor_create(j->devices[0], SL_MEMORY_WORKSPACE, SL_I32, sl_tensor_shape(j->input),
                               &other));
@@ -223,8 +220,6 @@ static void ids_that_are_copied_are_checked_anew(void **state)
     check_ok(sl_tensor_view(j->input, 0, &one, &view));
     check_ok(sl_tensor_write(view, wrong));
     check_error(train(j, &loss), SL_ERR_INVALID, "token id 5 at [0, 0] is not in 0 .. 4");
-    sl_tensor_destroy(&view);
-    sl_tensor_destroy(&other);
 }
 
 /* ---- Copies from the host --------------------------------------------------------------- */

@@ -46,7 +46,7 @@ static void numbered_devices_divide_the_cores_evenly(void **state)
 {
     (void)state;
     int cores = core_count(), total = 0;
-    sl_device_list *list;
+    SCOPED(sl_device_list) *list = NULL;
     bool shared;
     check_ok(sl_device_list_create(" cpu:1, cpu:0 ", &list, &shared));
     assert_string_equal(sl_device_name(sl_device_list_get(list, 0)), "cpu:1");
@@ -61,7 +61,6 @@ static void numbered_devices_divide_the_cores_evenly(void **state)
         assert_int_not_equal(first_core(sl_device_list_get(list, 0)),
                              first_core(sl_device_list_get(list, 1)));
     }
-    sl_device_list_destroy(&list);
 }
 
 static void more_devices_than_cores_share_them(void **state)
@@ -71,7 +70,7 @@ static void more_devices_than_cores_share_them(void **state)
     int count = core_count() + 1;
     for (int i = 1; i < count; i++)
         sprintf(names + strlen(names), ",cpu:%d", i);
-    sl_device_list *list;
+    SCOPED(sl_device_list) *list = NULL;
     bool shared = false;
     check_ok(sl_device_list_create(names, &list, &shared));
     assert_true(shared);
@@ -79,7 +78,6 @@ static void more_devices_than_cores_share_them(void **state)
         assert_int_equal(sl_device_thread_count(sl_device_list_get(list, i)), 1);
     sl_device_list_destroy(&list);
     check_ok(sl_device_list_create(names, &list, NULL));
-    sl_device_list_destroy(&list);
 }
 
 static void a_range_names_cores(void **state)
@@ -199,7 +197,7 @@ static void *bind_and_look(void *argument)
 static void binding_a_thread_leaves_it_the_first_core(void **state)
 {
     (void)state;
-    sl_device_list *list;
+    SCOPED(sl_device_list) *list = NULL;
     check_ok(sl_device_list_create("cpu", &list, NULL));
     sl_device *device = sl_device_list_get(list, 0);
     pthread_t thread;
@@ -210,7 +208,6 @@ static void binding_a_thread_leaves_it_the_first_core(void **state)
     assert_int_equal(CPU_COUNT(set), 1);
     assert_true(CPU_ISSET((size_t)first_core(device), set));
     free(set);
-    sl_device_list_destroy(&list);
 }
 
 static void expect_error(const char *names, sl_status status, const char *text)
@@ -282,7 +279,8 @@ static void range_of_a_list_has_the_whole_lists_cores(void **state)
     (void)state;
     enum { NAMED = 4 };
     const char *names = "cpu:0,cpu:1,cpu:2,cpu:3";
-    sl_device_list *whole, *range;
+    SCOPED(sl_device_list) *whole = NULL;
+    sl_device_list *range;
     bool shared, range_shared;
     check_ok(sl_device_list_create(names, &whole, &shared));
     for (int first = 0; first <= NAMED; first++)
@@ -301,32 +299,29 @@ static void range_of_a_list_has_the_whole_lists_cores(void **state)
             }
             sl_device_list_destroy(&range);
         }
-    sl_device_list_destroy(&whole);
 }
 
 /* The launcher has bound the process: all allowed cores are for its range of the names. */
 static void range_of_a_bound_process_divides_all_its_cores(void **state)
 {
     (void)state;
-    sl_device_list *range;
+    SCOPED(sl_device_list) *range = NULL;
     bool shared;
     check_ok(sli_device_list_create_range("cpu:0,cpu:1,cpu:2,cpu:3", 3, 1, true, &range, &shared));
     assert_int_equal(sl_device_list_count(range), 1);
     assert_false(shared);
     assert_string_equal(sl_device_name(sl_device_list_get(range, 0)), "cpu:3");
     assert_int_equal(sl_device_thread_count(sl_device_list_get(range, 0)), core_count());
-    sl_device_list_destroy(&range);
 }
 
 static void negative_threads_are_refused(void **state)
 {
     (void)state;
-    sl_device *device = (sl_device *)&device;
+    SCOPED(sl_device) *device = (sl_device *)&device;
     assert_int_equal(sl_device_create_cpu(-1, &device), SL_ERR_INVALID);
     assert_null(device);
     check_ok(sl_device_create_cpu(0, &device));
     assert_int_equal(sl_device_thread_count(device), core_count());
-    sl_device_destroy(&device);
 }
 
 static void the_environment_chooses_the_instruction_set(void **state)
@@ -426,7 +421,7 @@ static void cores_are_divided_among_cpu_devices_alone(void **state)
     (void)state;
     int cores;
     check_ok(sli_device_count("cpu", &cores));
-    sl_device_list *list;
+    SCOPED(sl_device_list) *list = NULL;
     bool shared;
     for (int bound = 0; bound < 2; bound++) {
         check_ok(create_mixed("board:0,cpu:0,board:1", 1, 1, bound, &list, &shared));
@@ -436,7 +431,6 @@ static void cores_are_divided_among_cpu_devices_alone(void **state)
     }
     check_ok(create_mixed("board:0,cpu:0", 0, INT_MAX, false, &list, &shared));
     assert_true(shared);
-    sl_device_list_destroy(&list);
 }
 
 static void expect_mixed_error(const char *names, sl_status status, const char *text)

@@ -70,7 +70,7 @@ static void attention_rounds_to_its_precision(void **state)
 {
     enum { POSITIONS = 5, HEAD = 8 };
     float qkv[POSITIONS * 3 * HEAD], out[3][POSITIONS * HEAD];
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     (void)state;
     for (int i = 0; i < POSITIONS * 3 * HEAD; i++)
         qkv[i] = sinf((float)i);
@@ -91,7 +91,6 @@ static void attention_rounds_to_its_precision(void **state)
     }
     assert_true(tf32_error > 1e-5f && tf32_error < 2e-3f);
     assert_true(bf16_error > 2 * tf32_error && bf16_error < 2e-2f);
-    sl_device_destroy(&device);
 }
 
 static void threads_that_wait_for_others_in_vain_end_the_process(void **state)

@@ -49,7 +49,8 @@ static void nothing_behind_the_last_row_is_read(void **state)
 {
     enum { M = 3, N = 5, K = 4, GAP = 7 };
     (void)state;
-    sl_device *device = create_cpu("baseline"); /* which has no bf16: it widens the matrices */
+    SCOPED(sl_device) *device =
+        create_cpu("baseline"); /* which has no bf16: it widens the matrices */
     guarded a = create_guarded(), b = create_guarded();
     for (int layout = 0; layout < 4; layout++) {
         float c[M * N];
@@ -72,7 +73,6 @@ static void nothing_behind_the_last_row_is_read(void **state)
     }
     munmap(a.pages, 2 * a.page);
     munmap(b.pages, 2 * b.page);
-    sl_device_destroy(&device);
 }
 
 /* ---- Widened products --------------------------------------------------------------------- */
@@ -136,7 +136,7 @@ static operands create_operands(void)
     return o;
 }
 
-static void free_operands(operands *o)
+static void operands_destroy(operands *o)
 {
     free(o->a);
     free(o->b);
@@ -164,18 +164,16 @@ static void widened_product_has_the_bits_of_f32s(void **state)
 {
     (void)state;
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
-    operands o = create_operands();
+    SCOPED(operands) o = create_operands();
     for (int i = 0; i < 3; i++) {
-        sl_device *device;
+        SCOPED(sl_device) *device = NULL;
         sli_cpu_options options = {.name = "cpu", .threads = 2, .shared = true, .isa = isas[i]};
         if (sli_cpu_device_create(&options, &device) != SL_OK)
             continue;
         device->has_bf16 = false;
         for (size_t g = 0; g < 2 * (sizeof widened / sizeof *widened); g++)
             check_widened(device, gemm_of(&widened[g / 2], g % 2 ? 5 : 0), &o);
-        sl_device_destroy(&device);
     }
-    free_operands(&o);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------ */
@@ -184,7 +182,7 @@ static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
 {
     enum { M = 512, N = 1024, K = 64 }; /* panels of 512 KiB or more */
     (void)state;
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     sl_memory_stats memory;
     check_ok(sl_device_create_cpu(1, &device));
     if (!device->has_bf16) {
@@ -210,7 +208,6 @@ static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
     free(a);
     free(b);
     free(c);
-    sl_device_destroy(&device);
 }
 
 /* Whole, the matrices would take 5 to 40 MB as f32. */
@@ -221,7 +218,7 @@ static void widened_product_has_room_for_panels_alone(void **state)
                                     {.m = 1024, .n = 1024, .k = 700, .transpose_a = true}};
     enum { MOST = 4096 * 2048 };
     (void)state;
-    sl_device *device = create_cpu(NULL);
+    SCOPED(sl_device) *device = create_cpu(NULL);
     device->has_bf16 = false;
     uint16_t *a = calloc(MOST, sizeof *a), *b = calloc(MOST, sizeof *b);
     float *c = calloc(MOST, sizeof *c);
@@ -241,7 +238,6 @@ static void widened_product_has_room_for_panels_alone(void **state)
     free(a);
     free(b);
     free(c);
-    sl_device_destroy(&device);
 }
 
 int gemm_tests(void)

@@ -1,19 +1,14 @@
 /* The accounts of a device, and the cache behind it. */
 #include "device/cpu/cpu_device.h"
 #include "device/device.h"
+#include "support/check.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { CACHES = 0 };
@@ -74,13 +69,12 @@ static void accounts_count_bytes_by_category_with_peaks(void **state)
 static void nothing_is_allocated_for_zero_bytes(void **state)
 {
     (void)state;
-    sl_device *device = create();
+    SCOPED(sl_device) *device = create();
     void *memory = device;
     assert_int_equal(sli_device_allocate(device, SL_MEMORY_WORKSPACE, 0, &memory), SL_OK);
     assert_null(memory);
     sli_device_release(device, SL_MEMORY_WORKSPACE, memory, 0);
     assert_int_equal(stats_of(device).peak_total_bytes, 0);
-    sl_device_destroy(&device);
 }
 
 static void every_category_has_its_name(void **state)
@@ -93,7 +87,7 @@ static void every_category_has_its_name(void **state)
 static void refused_memory_names_the_device_the_bytes_and_what_it_holds(void **state)
 {
     (void)state;
-    sl_device *device = create();
+    SCOPED(sl_device) *device = create();
     void *a = allocate(device, SL_MEMORY_PARAMETERS, 1000), *b = a;
     size_t absurd = (size_t)1 << 58;
     assert_int_equal(sli_device_allocate(device, SL_MEMORY_ACTIVATIONS, absurd, &b), SL_ERR_MEMORY);
@@ -108,7 +102,6 @@ static void refused_memory_names_the_device_the_bytes_and_what_it_holds(void **s
         fail_msg("%s", sl_error_text());
     assert_int_equal(stats_of(device).current_bytes[SL_MEMORY_ACTIVATIONS], 0);
     sli_device_release(device, SL_MEMORY_PARAMETERS, a, 1000);
-    sl_device_destroy(&device);
 }
 
 enum { THREADS = 4, ROUNDS = 2000 };
@@ -130,7 +123,7 @@ static void *allocate_and_release(void *argument)
 static void threads_may_allocate_at_once(void **state)
 {
     (void)state;
-    sl_device *device = create();
+    SCOPED(sl_device) *device = create();
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, allocate_and_release, device), 0);
@@ -140,7 +133,6 @@ static void threads_may_allocate_at_once(void **state)
         assert_null(failed);
     }
     assert_int_equal(stats_of(device).current_total_bytes, 0);
-    sl_device_destroy(&device);
 }
 
 /* ---- The cache -------------------------------------------------------------------------- */
@@ -190,25 +182,23 @@ static void large_blocks_are_aligned_to_huge_pages(void **state)
 {
     (void)state;
     _Atomic uint64_t reserved = 0;
-    sli_memory_cache *cache = create_cache(&reserved);
+    SCOPED(sli_memory_cache) *cache = create_cache(&reserved);
     char *block = sli_memory_cache_allocate(cache, 5000000);
     assert_int_equal((uintptr_t)block % (2 << 20), 0);
     block[0] = block[4999999] = 1;
     sli_memory_cache_release(cache, block, 5000000);
-    sli_memory_cache_destroy(&cache);
 }
 
 static void a_full_system_gets_the_cached_blocks_back(void **state)
 {
     (void)state;
     _Atomic uint64_t reserved = 0;
-    sli_memory_cache *cache = create_cache(&reserved);
+    SCOPED(sli_memory_cache) *cache = create_cache(&reserved);
     void *block = sli_memory_cache_allocate(cache, 1 << 20);
     sli_memory_cache_release(cache, block, 1 << 20);
     assert_int_equal(reserved, CACHES ? 1 << 20 : 0);
     assert_null(sli_memory_cache_allocate(cache, (size_t)1 << 56));
     assert_int_equal(reserved, 0);
-    sli_memory_cache_destroy(&cache);
 }
 
 /* As the stages of one process do. */
@@ -271,7 +261,7 @@ static void debug_memory_is_nan_when_it_comes(void **state)
 {
     (void)state;
     setenv("SL_DEBUG", "memory", 1);
-    sl_device *device = create();
+    SCOPED(sl_device) *device = create();
     unsetenv("SL_DEBUG");
     for (int round = 0; round < 2; round++) {
         float *memory = allocate(device, SL_MEMORY_WORKSPACE, 4000);
@@ -281,7 +271,6 @@ static void debug_memory_is_nan_when_it_comes(void **state)
             memory[i] = 1;
         sli_device_release(device, SL_MEMORY_WORKSPACE, memory, 4000);
     }
-    sl_device_destroy(&device);
 }
 
 int memory_tests(void)

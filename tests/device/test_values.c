@@ -147,7 +147,7 @@ static void masks_are_the_same_on_every_kind_of_device(void **state)
     static const int64_t widths[] = {1, 35, 64, 130};
     static const float rates[] = {0.1f, 0.5f, 0.9f};
     const lab *all = *state;
-    sl_device *cpu;
+    SCOPED(sl_device) *cpu = NULL;
     check_ok(sl_device_create_cpu(1, &cpu));
     for (int i = 0; i < 4 * 3; i++) {
         int64_t width = widths[i / 3];
@@ -164,7 +164,6 @@ static void masks_are_the_same_on_every_kind_of_device(void **state)
         }
         free(expected);
     }
-    sl_device_destroy(&cpu);
 }
 
 static void kept_share_is_one_minus_p_and_independent_of_neighbours(void **state)

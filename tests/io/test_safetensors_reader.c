@@ -2,6 +2,7 @@
 
 #include "sluice/device.h"
 #include "sluice/safetensors.h"
+#include "support/check.h"
 
 #include <sys/stat.h>
 
@@ -157,7 +158,7 @@ static void open_large_shape_without_elements_is_accepted(void **state)
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2,0],\"data_offsets\":[0,0]}}",
         "{\"a\":{\"dtype\":\"F32\",\"shape\":[0,4611686018427387904,2],\"data_offsets\":[0,0]}}",
     };
-    sl_device_list *devices;
+    SCOPED(sl_device_list) *devices = NULL;
     assert_int_equal(sl_device_list_create("cpu", &devices, NULL), SL_OK);
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         sl_safetensors_reader *reader;
@@ -173,7 +174,6 @@ static void open_large_shape_without_elements_is_accepted(void **state)
                          SL_ERR_INVALID);
         sl_safetensors_close(&reader);
     }
-    sl_device_list_destroy(&devices);
 }
 
 static void open_bad_offsets_are_refused(void **state)

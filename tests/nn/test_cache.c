@@ -83,12 +83,11 @@ static void text_in_parts_has_the_logits_of_the_whole(void **state)
     (void)state;
     static const int64_t parts[] = {3, 1, 1, 40, 1, 20, 1, 1, 1, 1};
     for (int variant = 0; variant < 4; variant++) {
-        sl_module *model = language_model(variant, SL_MASK_CAUSAL);
+        SCOPED(sl_module) *model = language_model(variant, SL_MASK_CAUSAL);
         assert_true(sl_module_can_continue(model));
         check_parts(model, SL_PRECISION_F32, 2e-6, parts, sizeof parts / sizeof *parts);
         check_parts(model, SL_PRECISION_BF16, 2e-2, parts, sizeof parts / sizeof *parts);
         check_parts(model, SL_PRECISION_F32, 0x1p-60, (int64_t[]){LENGTH}, 1);
-        sl_module_destroy(&model);
     }
 }
 

@@ -54,8 +54,8 @@ static void mean_over_two_rows_is_pytorchs(void **state)
     sl_shape shape = sl_shape_2d(2, 3);
     const float logits[] = {1, 2, 3, 0, 0, 0};
     const int32_t classes[] = {2, 0};
-    sl_tensor *in = float_tensor(one->device, &shape, logits), *grad_in;
-    sl_tensor *targets = new_targets(one, 2, classes);
+    SCOPED(sl_tensor) *in = float_tensor(one->device, &shape, logits), *grad_in = NULL;
+    SCOPED(sl_tensor) *targets = new_targets(one, 2, classes);
     double row_losses[2];
     sl_loss_call call = {.device = one->device,
                          .in = in,
@@ -71,9 +71,6 @@ static void mean_over_two_rows_is_pytorchs(void **state)
         assert_float_equal(sl_tensor_f32(grad_in)[i], expected[i], 1e-6);
         assert_float_equal(sl_tensor_f32(in)[i], logits[i], 0.0); /* borrowed, not changed */
     }
-    sl_tensor_destroy(&grad_in);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&targets);
 }
 
 static void ignored_targets_count_and_change_nothing(void **state)
@@ -82,8 +79,8 @@ static void ignored_targets_count_and_change_nothing(void **state)
     sl_shape shape = sl_shape_2d(3, 3);
     const float logits[] = {1, 2, 3, 9, 9, 9, 0, 0, 0};
     const int32_t some[] = {2, -100, 0}, none[] = {-100, -100, -100};
-    sl_tensor *in = float_tensor(one->device, &shape, logits), *grad_in;
-    sl_tensor *targets = new_targets(one, 3, some);
+    SCOPED(sl_tensor) *in = float_tensor(one->device, &shape, logits), *grad_in = NULL;
+    SCOPED(sl_tensor) *targets = new_targets(one, 3, some);
     double row_losses[3];
     sl_loss_call call = {.device = one->device,
                          .in = in,
@@ -104,9 +101,6 @@ static void ignored_targets_count_and_change_nothing(void **state)
     assert_true(isnan(mean(row_losses, 3, loss_terms(one->loss, targets))));
     for (int i = 0; i < 9; i++)
         assert_float_equal(sl_tensor_f32(grad_in)[i], 0.0, 0.0);
-    sl_tensor_destroy(&grad_in);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&targets);
 }
 
 static void bad_targets_are_named(void **state)
@@ -114,8 +108,9 @@ static void bad_targets_are_named(void **state)
     const bench *one = *state;
     sl_shape shape = sl_shape_2d(2, 3);
     const int32_t above[] = {0, 3}, below[] = {-1, 0};
-    sl_tensor *in = random_tensor(one->device, &shape, 1), *grad_in;
-    sl_tensor *targets = new_targets(one, 2, above), *more = new_targets(one, 1, above);
+    SCOPED(sl_tensor) *in = random_tensor(one->device, &shape, 1);
+    sl_tensor *grad_in;
+    SCOPED(sl_tensor) *targets = new_targets(one, 2, above), *more = new_targets(one, 1, above);
     double row_losses[2];
     sl_loss_call call = {.device = one->device,
                          .in = in,
@@ -133,9 +128,6 @@ static void bad_targets_are_named(void **state)
                 "one target for each row of the input is needed, got shapes [1] and [2, 3]");
     call.targets = in;
     check_error(sl_loss_apply(one->loss, &call), SL_ERR_INVALID, "the target must be i32, got f32");
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&targets);
-    sl_tensor_destroy(&more);
 }
 
 /* A gradient of 0 times the loss is 0, not none at all. */
@@ -144,8 +136,8 @@ static void scale_of_0_gives_gradients_of_0(void **state)
     const bench *one = *state;
     sl_shape shape = sl_shape_2d(2, 3);
     const int32_t classes[] = {0, 2};
-    sl_tensor *in = random_tensor(one->device, &shape, 1), *grad_in;
-    sl_tensor *targets = new_targets(one, 2, classes);
+    SCOPED(sl_tensor) *in = random_tensor(one->device, &shape, 1), *grad_in = NULL;
+    SCOPED(sl_tensor) *targets = new_targets(one, 2, classes);
     double row_losses[2];
     sl_loss_call call = {.device = one->device,
                          .in = in,
@@ -155,9 +147,6 @@ static void scale_of_0_gives_gradients_of_0(void **state)
     check_ok(sl_loss_apply(one->loss, &call));
     for (int i = 0; i < 6; i++)
         assert_float_equal(sl_tensor_f32(grad_in)[i], 0.0, 0.0);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&grad_in);
-    sl_tensor_destroy(&targets);
 }
 
 /* ---- Taking over ------------------------------------------------------------------------ */
@@ -167,7 +156,7 @@ typedef struct result {
     float *grad_in, *grad_weight, *grad_bias;
 } result;
 
-static void result_free(result *one)
+static void result_destroy(result *one)
 {
     free(one->row_losses);
     free(one->grad_in);
@@ -184,9 +173,9 @@ static float *gradient(sl_parameter_set *set, int parameter)
 static result apart(const bench *one, sl_module *decoder, sl_parameter_set *set,
                     const sl_tensor *in, const sl_tensor *targets)
 {
-    sl_pass *pass;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *grad_in = NULL, *grad_logits = NULL, *logits = NULL;
     sl_pass_options options = {.device = one->device, .keep = true};
-    sl_tensor *logits, *grad_logits, *grad_in;
     result got = {.row_losses = malloc(8 * (size_t)sl_tensor_count(targets))};
     check_ok(sl_pass_create(&options, &pass));
     check_ok(sl_module_forward(decoder, pass, in, &logits));
@@ -201,10 +190,6 @@ static result apart(const bench *one, sl_module *decoder, sl_parameter_set *set,
     got.grad_in = tensor_values(grad_in);
     got.grad_weight = gradient(set, 0);
     got.grad_bias = gradient(set, 1);
-    sl_tensor_destroy(&logits);
-    sl_tensor_destroy(&grad_logits);
-    sl_tensor_destroy(&grad_in);
-    sl_pass_destroy(&pass);
     return got;
 }
 
@@ -212,8 +197,8 @@ static result apart(const bench *one, sl_module *decoder, sl_parameter_set *set,
 static result together(const bench *one, sl_module *decoder, sl_parameter_set *set,
                        const sl_tensor *in, const sl_tensor *targets, bool halved)
 {
-    sl_tensor *grad_in;
-    sl_pass *pass;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *grad_in = NULL;
     sl_pass_options pass_options = {.device = one->device, .training = true, .keep = true};
     check_ok(sl_pass_create(&pass_options, &pass));
     result got = {.row_losses = malloc(8 * (size_t)sl_tensor_count(targets))};
@@ -234,8 +219,6 @@ static result together(const bench *one, sl_module *decoder, sl_parameter_set *s
         check_ok(sl_loss_backward_weight(one->loss, decoder, pass));
     got.grad_weight = gradient(set, 0);
     got.grad_bias = gradient(set, 1);
-    sl_tensor_destroy(&grad_in);
-    sl_pass_destroy(&pass);
     return got;
 }
 
@@ -253,35 +236,28 @@ static sl_tensor *spread_targets(const bench *one, const sl_shape *shape, int64_
 static void check_taking_over(const bench *one, int64_t samples, int64_t time, int64_t width,
                               int64_t classes)
 {
-    sl_module *decoder;
+    SCOPED(sl_module) *decoder = NULL;
     check_ok(sl_decoder_create(width, classes, &decoder));
     assert_true(sl_loss_takes_over(one->loss, decoder));
-    sl_parameter_set *set = random_parameters(decoder, one->device);
+    SCOPED(sl_parameter_set) *set = random_parameters(decoder, one->device);
     sl_shape in_shape = sl_shape_3d(samples, time, width), shape = sl_shape_2d(samples, time);
     int64_t rows = samples * time;
-    sl_tensor *in = random_tensor(one->device, &in_shape, 1);
-    sl_tensor *targets = spread_targets(one, &shape, classes);
-    result expected = apart(one, decoder, set, in, targets);
+    SCOPED(sl_tensor) *in = random_tensor(one->device, &in_shape, 1);
+    SCOPED(sl_tensor) *targets = spread_targets(one, &shape, classes);
+    SCOPED(result) expected = apart(one, decoder, set, in, targets);
     sl_parameter_set_zero_grad(set);
-    result got = together(one, decoder, set, in, targets, false);
+    SCOPED(result) got = together(one, decoder, set, in, targets, false);
     for (int64_t i = 0; i < rows; i++)
         assert_true(fabs(got.row_losses[i] - expected.row_losses[i]) < 1e-5);
     assert_true(relative_distance(got.grad_in, expected.grad_in, rows * width) < 1e-5);
     assert_true(relative_distance(got.grad_weight, expected.grad_weight, classes * width) < 1e-5);
     assert_true(relative_distance(got.grad_bias, expected.grad_bias, classes) < 1e-5);
     sl_parameter_set_zero_grad(set);
-    result halves = together(one, decoder, set, in, targets, true);
+    SCOPED(result) halves = together(one, decoder, set, in, targets, true);
     assert_memory_equal(halves.grad_in, got.grad_in, (size_t)(rows * width) * sizeof(float));
     assert_memory_equal(halves.grad_weight, got.grad_weight,
                         (size_t)(classes * width) * sizeof(float));
     assert_memory_equal(halves.grad_bias, got.grad_bias, (size_t)classes * sizeof(float));
-    result_free(&expected);
-    result_free(&got);
-    result_free(&halves);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&targets);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&decoder);
 }
 
 static void taking_over_equals_decoder_and_loss_apart(void **state)
@@ -294,12 +270,12 @@ static void logits_are_held_in_panels(void **state)
 {
     const bench *one = *state;
     const int64_t rows = 600, classes = 100000;
-    sl_module *linear;
+    SCOPED(sl_module) *linear = NULL;
     check_ok(sl_linear_create(2, classes, false, &linear));
-    sl_parameter_set *set = random_parameters(linear, one->device);
+    SCOPED(sl_parameter_set) *set = random_parameters(linear, one->device);
     sl_shape in_shape = sl_shape_2d(rows, 2), shape = sl_shape_1d(rows);
-    sl_tensor *in = random_tensor(one->device, &in_shape, 1);
-    sl_tensor *targets = spread_targets(one, &shape, classes);
+    SCOPED(sl_tensor) *in = random_tensor(one->device, &in_shape, 1);
+    SCOPED(sl_tensor) *targets = spread_targets(one, &shape, classes);
     double *row_losses = malloc((size_t)rows * sizeof *row_losses);
     sl_loss_call call = {.device = one->device,
                          .last = linear,
@@ -314,24 +290,21 @@ static void logits_are_held_in_panels(void **state)
     const uint64_t panel = 150 * classes * 4, products = 1 << 20;
     assert_in_range(memory.peak_bytes[SL_MEMORY_WORKSPACE], panel, panel + products);
     free(row_losses);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&targets);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&linear);
 }
 
 static void values_alone_leave_gradients_alone(void **state)
 {
     const bench *one = *state;
-    sl_module *linear;
-    sl_parameter_set *set;
+    SCOPED(sl_module) *linear = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
     check_ok(sl_linear_create(3, 5, true, &linear));
     sl_parameter_set_options options = {.device = one->device, .no_gradients = true};
     check_ok(sl_parameter_set_create(linear, 0, 0, &options, &set));
     sl_shape in_shape = sl_shape_2d(4, 3);
-    sl_tensor *in = random_tensor(one->device, &in_shape, 1), *grad_in;
+    SCOPED(sl_tensor) *in = random_tensor(one->device, &in_shape, 1);
+    sl_tensor *grad_in;
     const int32_t classes[] = {0, 1, 2, -100};
-    sl_tensor *targets = new_targets(one, 4, classes);
+    SCOPED(sl_tensor) *targets = new_targets(one, 4, classes);
     double row_losses[4];
     sl_loss_call call = {.device = one->device,
                          .last = linear,
@@ -345,22 +318,16 @@ static void values_alone_leave_gradients_alone(void **state)
     check_error(sl_loss_apply(one->loss, &call), SL_ERR_INVALID,
                 "parameter weight has no gradient");
     assert_null(grad_in);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&targets);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&linear);
 }
 
 static void only_linear_layers_are_taken_over(void **state)
 {
     const bench *one = *state;
-    sl_module *linear, *norm;
+    SCOPED(sl_module) *norm = NULL, *linear = NULL;
     check_ok(sl_linear_create(3, 5, true, &linear));
     check_ok(sl_layer_norm_create(3, 0.0f, &norm));
     assert_true(sl_loss_takes_over(one->loss, linear));
     assert_false(sl_loss_takes_over(one->loss, norm));
-    sl_module_destroy(&linear);
-    sl_module_destroy(&norm);
 }
 
 int cross_entropy_tests(void)

@@ -10,23 +10,21 @@ static void gradients_of_activations_match_differences(void **state)
     const sl_activation kinds[] = {SL_ACTIVATION_RELU, SL_ACTIVATION_GELU};
     const sl_shape shapes[] = {sl_shape_1d(9), sl_shape_3d(2, 5, 3)};
     for (size_t i = 0; i < 4; i++) {
-        sl_module *module;
+        SCOPED(sl_module) *module = NULL;
         check_ok(sl_activation_create(kinds[i % 2], &module));
         module_case one = {.module = module, .in = shapes[i / 2]};
         check_module(&one);
-        sl_module_destroy(&module);
     }
 }
 
 static void softmax_holds_what_layers_must(void **state)
 {
     (void)state;
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_softmax_create(&module));
     const module_case one = {.module = module, .in = sl_shape_3d(2, 5, 7)};
     check_module(&one);
     check_samples_are_independent(&one);
-    sl_module_destroy(&module);
 }
 
 /* Of the module that a call has created. */
@@ -79,12 +77,11 @@ static void gradients_of_dropout_match_differences(void **state)
     (void)state;
     const float rates[] = {0.0f, 0.3f};
     for (int i = 0; i < 4; i++) {
-        sl_module *module;
+        SCOPED(sl_module) *module = NULL;
         check_ok(sl_dropout_create(rates[i % 2], &module));
         module_case one = {.module = module, .in = sl_shape_3d(3, 4, 5), .training = i < 2};
         check_module(&one);
         check_samples_are_independent(&one);
-        sl_module_destroy(&module);
     }
 }
 
@@ -92,15 +89,16 @@ static void elements_are_0_or_scaled_at_the_given_rate(void **state)
 {
     (void)state;
     const float p = 0.25f;
-    sl_device *device;
-    sl_module *module;
-    sl_pass *pass;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *out = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_dropout_create(p, &module));
     sl_pass_options options = {.device = device, .training = true, .seed = 1};
     check_ok(sl_pass_create(&options, &pass));
     sl_shape shape = sl_shape_2d(100, 400);
-    sl_tensor *in = random_tensor(device, &shape, 1), *out;
+    SCOPED(sl_tensor) *in = random_tensor(device, &shape, 1);
     check_ok(sl_module_forward(module, pass, in, &out));
     int64_t dropped = 0, count = sl_tensor_count(in);
     for (int64_t i = 0; i < count; i++) {
@@ -110,25 +108,19 @@ static void elements_are_0_or_scaled_at_the_given_rate(void **state)
     }
     double deviation = sqrt((double)count * p * (1.0 - p));
     assert_true(fabs((double)dropped - (double)count * p) < 5.0 * deviation);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void impossible_rates_and_shapes_are_refused(void **state)
 {
     (void)state;
     const float rates[] = {-0.1f, 1.0f, NAN};
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     for (int i = 0; i < 3; i++)
         check_error(sl_dropout_create(rates[i], &module), SL_ERR_INVALID,
                     "dropout must be at least 0 and below 1, got");
     check_ok(sl_dropout_create(0.5f, &module));
     sl_shape in = sl_shape_1d(3), out;
     check_error(sl_module_output_shape(module, &in, &out), SL_ERR_INVALID, "at least 2 dimensions");
-    sl_module_destroy(&module);
 }
 
 /* ---- Layer norm -------------------------------------------------------------------------- */
@@ -138,21 +130,21 @@ static void gradients_match_differences(void **state)
     (void)state;
     const sl_shape shapes[] = {sl_shape_1d(7), sl_shape_2d(3, 7), sl_shape_3d(2, 3, 7)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        sl_module *module;
+        SCOPED(sl_module) *module = NULL;
         check_ok(sl_layer_norm_create(7, 0.0f, &module));
         module_case one = {.module = module, .in = shapes[i]};
         check_module(&one);
-        sl_module_destroy(&module);
     }
 }
 
 static void output_of_a_known_row_is_known(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
-    sl_pass *pass;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *out = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_layer_norm_create(4, 3.75f, &module));
     sl_parameter_set_options options = {.device = device};
@@ -161,17 +153,11 @@ static void output_of_a_known_row_is_known(void **state)
     check_ok(sl_pass_create(&pass_options, &pass));
     sl_shape shape = sl_shape_2d(1, 4);
     const float row[] = {1, 2, 3, 4}; /* mean 2.5, variance 1.25: 1.25 + eps is 5 */
-    sl_tensor *in = float_tensor(device, &shape, row), *out;
+    SCOPED(sl_tensor) *in = float_tensor(device, &shape, row);
     check_ok(sl_module_forward(module, pass, in, &out));
     const double rstd = 0.447213595499958;
     for (int i = 0; i < 4; i++)
         assert_float_equal(sl_tensor_f32(out)[i], (row[i] - 2.5) * rstd, 1e-6);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void impossible_norms_are_refused(void **state)

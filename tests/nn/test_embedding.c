@@ -8,7 +8,7 @@ static void gradients_match_differences(void **state)
     (void)state;
     for (int training = 0; training < 2; training++) {
         sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 6, .dropout = 0.3f};
-        sl_module *module;
+        SCOPED(sl_module) *module = NULL;
         check_ok(sl_embedding_create(&options, &module));
         /* Ids repeat, and one is never looked up. */
         module_case one = {.module = module,
@@ -17,7 +17,6 @@ static void gradients_match_differences(void **state)
                            .training = training};
         check_module(&one);
         check_samples_are_independent(&one);
-        sl_module_destroy(&module);
     }
 }
 
@@ -40,7 +39,7 @@ static bench bench_open(const sl_embedding_options *embedding)
     return one;
 }
 
-static void bench_close(bench *one)
+static void bench_destroy(bench *one)
 {
     sl_pass_destroy(&one->pass);
     sl_parameter_set_destroy(&one->set);
@@ -52,7 +51,7 @@ static void positions_are_sines_and_cosines(void **state)
 {
     (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4};
-    bench one = bench_open(&options);
+    SCOPED(bench) one = bench_open(&options);
     sl_parameter *pe = sl_parameter_set_get(one.set, 0);
     assert_string_equal(sl_parameter_name(pe), "pos_encoder.pe");
     const sl_shape expected_shape = sl_shape_3d(5000, 1, 4);
@@ -63,14 +62,13 @@ static void positions_are_sines_and_cosines(void **state)
         for (int i = 0; i < 4; i++)
             assert_float_equal(values[4 * row + i], rows[row][i], 1e-6);
     assert_float_equal(values[4 * 4999], sin(4999.0), 1e-6);
-    bench_close(&one);
 }
 
 static void output_is_scaled_embedding_plus_position(void **state)
 {
     (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4};
-    bench one = bench_open(&options);
+    SCOPED(bench) one = bench_open(&options);
     const float *pe = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(one.set, 0)));
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(one.set, 1)), "encoder.weight");
     const float *table = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(one.set, 1)));
@@ -78,25 +76,23 @@ static void output_is_scaled_embedding_plus_position(void **state)
         assert_true(fabsf(table[i]) <= 0.1f);
     sl_shape shape = sl_shape_2d(2, 2);
     const int32_t ids[] = {4, 0, 2, 2};
-    sl_tensor *in = integer_tensor(one.device, &shape, ids), *out;
+    SCOPED(sl_tensor) *in = integer_tensor(one.device, &shape, ids), *out = NULL;
     check_ok(sl_module_forward(one.module, one.pass, in, &out));
     for (int row = 0; row < 4; row++)
         for (int i = 0; i < 4; i++)
             assert_float_equal(sl_tensor_f32(out)[4 * row + i],
                                2.0f * table[4 * ids[row] + i] + pe[4 * (row % 2) + i], 1e-6);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    bench_close(&one);
 }
 
 static void bad_ids_are_named(void **state)
 {
     (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 3};
-    bench one = bench_open(&options);
+    SCOPED(bench) one = bench_open(&options);
     sl_shape shape = sl_shape_2d(2, 2), longer = sl_shape_2d(1, 4);
     const int32_t above[] = {4, 0, 2, 5}, below[] = {4, -1, 2, 9}, fine[] = {0, 1, 2, 3};
-    sl_tensor *in = integer_tensor(one.device, &shape, above), *out;
+    SCOPED(sl_tensor) *in = integer_tensor(one.device, &shape, above);
+    sl_tensor *out;
     check_error(sl_module_forward(one.module, one.pass, in, &out), SL_ERR_INVALID,
                 "Encoder: token id 5 at [1, 1] is not in 0 .. 4");
     assert_null(out);
@@ -113,37 +109,33 @@ static void bad_ids_are_named(void **state)
                 "the input must be i32, got f32");
     check_error(sl_module_backward(one.module, one.pass, in, &out), SL_ERR_UNSUPPORTED,
                 "token ids have no gradient");
-    sl_tensor_destroy(&in);
-    bench_close(&one);
 }
 
 static void position_counts_only_when_asked(void **state)
 {
     (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 3};
-    bench one = bench_open(&options);
+    SCOPED(bench) one = bench_open(&options);
     assert_int_equal(sl_module_parameter_elements(one.module), 5 * 4);
     assert_int_equal(sl_parameter_get_kind(sl_parameter_set_get(one.set, 0)), SL_PARAMETER_BUFFER);
-    bench_close(&one);
+    bench_destroy(&one);
     options.position_is_parameter = true;
     one = bench_open(&options);
     assert_int_equal(sl_module_parameter_elements(one.module), 5 * 4 + 3 * 4);
     assert_int_equal(sl_parameter_get_kind(sl_parameter_set_get(one.set, 0)), SL_PARAMETER_FROZEN);
-    bench_close(&one);
 }
 
 static void parts_do_not_run_alone(void **state)
 {
     (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4};
-    bench one = bench_open(&options);
+    SCOPED(bench) one = bench_open(&options);
     sl_shape shape = sl_shape_2d(1, 2);
     const int32_t ids[] = {1, 2};
-    sl_tensor *in = integer_tensor(one.device, &shape, ids), *out;
+    SCOPED(sl_tensor) *in = integer_tensor(one.device, &shape, ids);
+    sl_tensor *out;
     check_error(sl_module_forward(sl_module_child(one.module, 1), one.pass, in, &out),
                 SL_ERR_UNSUPPORTED, "encoder (Embedding): runs only inside its parent");
-    sl_tensor_destroy(&in);
-    bench_close(&one);
 }
 
 static void impossible_options_are_refused(void **state)

@@ -22,30 +22,26 @@ static void gradients_match_differences(void **state)
     for (int i = 0; i < 8; i++) {
         sl_encoder_layer_options options =
             small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, i & 4 ? 0.2f : 0.0f);
-        sl_module *module;
+        SCOPED(sl_module) *module = NULL;
         check_ok(sl_encoder_layer_create(&options, &module));
         module_case one = {.module = module, .in = sl_shape_3d(2, 4, 6), .training = true};
         check_module(&one);
         check_samples_are_independent(&one);
-        sl_module_destroy(&module);
     }
 }
 
 static void parameters_bear_pytorchs_names_in_its_order(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
     sl_encoder_layer_options options = small(false, SL_ACTIVATION_RELU, 0.0f);
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_encoder_layer_create(&options, &module));
-    sl_parameter_set *set = random_parameters(module, device);
+    SCOPED(sl_parameter_set) *set = random_parameters(module, device);
     assert_int_equal(sl_parameter_set_count(set), LAYER_NAMES);
     for (int i = 0; i < LAYER_NAMES; i++)
         assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, i)), layer_names[i]);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 /* What stays after forward is what saved_bytes says and the output; nothing of it is workspace. */
@@ -84,12 +80,11 @@ static void operations_are_the_products(void **state)
 {
     (void)state;
     sl_encoder_layer_options options = small(false, SL_ACTIVATION_RELU, 0.0f);
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_encoder_layer_create(&options, &module));
     sl_shape in = sl_shape_3d(2, 4, 6);
     int64_t weights = 4 * 6 * 6 + 2 * 6 * 9, pairs = 4 * 5 / 2;
     assert_int_equal(sl_module_flops(module, &in), 2 * 8 * weights + 2 * 2 * 2 * pairs * 6);
-    sl_module_destroy(&module);
 }
 
 static void impossible_options_are_refused(void **state)
@@ -146,11 +141,10 @@ static void gradient_of_another_shape_is_refused_before_it_is_used(void **state)
     for (int i = 0; i < 4; i++) {
         sl_encoder_layer_options options =
             small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, 0.0f);
-        sl_module *module;
+        SCOPED(sl_module) *module = NULL;
         check_ok(sl_encoder_layer_create(&options, &module));
         check_other_gradient(module, 1, 2);
         check_other_gradient(module, 2, 4);
-        sl_module_destroy(&module);
     }
 }
 
@@ -160,13 +154,12 @@ static void attention_gradients_match_differences(void **state)
 {
     (void)state;
     for (int i = 0; i < 4; i++) {
-        sl_module *module;
+        SCOPED(sl_module) *module = NULL;
         sl_mask mask = i % 2 ? SL_MASK_NONE : SL_MASK_CAUSAL;
         check_ok(sl_self_attention_create(6, i < 2 ? 2 : 3, 0.2f, mask, &module));
         module_case one = {.module = module, .in = sl_shape_3d(2, 5, 6), .training = i < 2};
         check_module(&one);
         check_samples_are_independent(&one);
-        sl_module_destroy(&module);
     }
 }
 
@@ -211,39 +204,34 @@ static void causal_mask_hides_what_comes_later(void **state)
 static void attention_parameters_bear_pytorchs_names_in_its_order(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_self_attention_create(4, 2, 0.0f, SL_MASK_NONE, &module));
-    sl_parameter_set *set = random_parameters(module, device);
+    SCOPED(sl_parameter_set) *set = random_parameters(module, device);
     const char *const names[] = {"in_proj_weight", "in_proj_bias", "out_proj.weight",
                                  "out_proj.bias"};
     assert_int_equal(sl_parameter_set_count(set), 4);
     for (int i = 0; i < 4; i++)
         assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, i)), names[i]);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void operations_count_the_pairs_that_the_mask_lets_through(void **state)
 {
     (void)state;
-    sl_module *causal, *full;
+    SCOPED(sl_module) *full = NULL, *causal = NULL;
     check_ok(sl_self_attention_create(4, 2, 0.0f, SL_MASK_CAUSAL, &causal));
     check_ok(sl_self_attention_create(4, 2, 0.0f, SL_MASK_NONE, &full));
     sl_shape in = sl_shape_3d(2, 3, 4);
     int64_t projections = 2 * 6 * 4 * 12 + 2 * 6 * 4 * 4;
     assert_int_equal(sl_module_flops(causal, &in), projections + 2 * (2 * 2 * 6 * 4));
     assert_int_equal(sl_module_flops(full, &in), projections + 2 * (2 * 2 * 9 * 4));
-    sl_module_destroy(&causal);
-    sl_module_destroy(&full);
 }
 
 static void impossible_options_and_shapes_are_refused(void **state)
 {
     (void)state;
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     check_error(sl_self_attention_create(8, 3, 0.0f, SL_MASK_NONE, &module), SL_ERR_INVALID,
                 "the heads must divide the width, got 3 heads and a width of 8");
     check_error(sl_self_attention_create(8, 0, 0.0f, SL_MASK_NONE, &module), SL_ERR_INVALID,
@@ -254,7 +242,6 @@ static void impossible_options_and_shapes_are_refused(void **state)
     sl_shape in = sl_shape_2d(3, 8), out;
     check_error(sl_module_output_shape(module, &in, &out), SL_ERR_INVALID,
                 "the input must be [N, T, 8], got [3, 8]");
-    sl_module_destroy(&module);
 }
 
 int encoder_layer_tests(void)

@@ -10,20 +10,19 @@ static void gradients_match_differences(void **state)
     const sl_shape shapes[] = {sl_shape_1d(5), sl_shape_2d(3, 5), sl_shape_3d(2, 3, 5)};
     for (int no_bias = 0; no_bias < 2; no_bias++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            sl_module *module;
+            SCOPED(sl_module) *module = NULL;
             check_ok(sl_linear_create(5, 4, no_bias, &module));
             module_case one = {.module = module, .in = shapes[i]};
             check_module(&one);
-            sl_module_destroy(&module);
         }
 }
 
 static void initial_values_are_pytorchs(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(100, 300, false, &module));
     sl_parameter_set_options options = {.device = device, .seed = 3};
@@ -40,9 +39,6 @@ static void initial_values_are_pytorchs(void **state)
         assert_true(largest <= 0.1f && largest > 0.095f);
         assert_true(fabs(sum / (double)sl_tensor_count(value)) < 0.01);
     }
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void sizes_below_1_are_refused(void **state)
@@ -57,7 +53,7 @@ static void sizes_below_1_are_refused(void **state)
 static void shapes_and_operations_are_known_without_memory(void **state)
 {
     (void)state;
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_linear_create(5, 4, false, &module));
     sl_shape in = sl_shape_3d(2, 3, 5), out;
     check_ok(sl_module_output_shape(module, &in, &out));
@@ -67,54 +63,45 @@ static void shapes_and_operations_are_known_without_memory(void **state)
     check_error(sl_module_output_shape(module, &in, &out), SL_ERR_INVALID,
                 "Linear: the input needs at least 1 dimension, none empty, the last of 5; got "
                 "[0, 5]");
-    sl_module_destroy(&module);
 }
 
 static void wrong_types_and_gradients_are_refused(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(2, 3, false, &module));
-    sl_parameter_set *set = random_parameters(module, device);
-    sl_pass *pass;
+    SCOPED(sl_parameter_set) *set = random_parameters(module, device);
+    SCOPED(sl_pass) *pass = NULL;
     sl_pass_options options = {.device = device, .keep = true};
     check_ok(sl_pass_create(&options, &pass));
     sl_shape shape = sl_shape_2d(1, 2);
     const int32_t ids[] = {0, 1};
-    sl_tensor *integers = integer_tensor(device, &shape, ids), *out;
-    sl_tensor *in = random_tensor(device, &shape, 1);
+    SCOPED(sl_tensor) *integers = integer_tensor(device, &shape, ids), *out = NULL;
+    SCOPED(sl_tensor) *in = random_tensor(device, &shape, 1);
     check_error(sl_module_forward(module, pass, integers, &out), SL_ERR_INVALID,
                 "the input must be f32, got i32");
     check_ok(sl_module_forward(module, pass, in, &out));
     check_error(sl_module_backward(module, pass, in, NULL), SL_ERR_INVALID,
                 "the gradient must have the output's shape [1, 3], got [1, 2]");
-    sl_tensor_destroy(&integers);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void gradients_of_the_decoder_match_differences(void **state)
 {
     (void)state;
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_decoder_create(4, 7, &module));
     module_case one = {.module = module, .in = sl_shape_3d(2, 3, 4)};
     check_module(&one);
-    sl_module_destroy(&module);
 }
 
 static void parameters_of_the_decoder_are_the_tutorials(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_decoder_create(30, 50, &module));
     sl_parameter_set_options options = {.device = device};
@@ -129,9 +116,6 @@ static void parameters_of_the_decoder_are_the_tutorials(void **state)
     assert_true(largest <= 0.1f && largest > 0.095f);
     for (int i = 0; i < 50; i++)
         assert_float_equal(sl_tensor_f32(sl_parameter_value(bias))[i], 0.0, 0.0);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void sizes_of_the_decoder_below_1_are_refused(void **state)

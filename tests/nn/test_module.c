@@ -85,11 +85,10 @@ static void own_layer_runs_between_the_librarys(void **state)
 {
     (void)state;
     sl_module *modules[] = {new_linear(3, 4), new_square(), new_linear(4, 2)};
-    sl_module *model = new_sequential(modules, 3);
+    SCOPED(sl_module) *model = new_sequential(modules, 3);
     module_case one = {.module = model, .in = sl_shape_2d(5, 3)};
     check_module(&one);
     check_samples_are_independent(&one);
-    sl_module_destroy(&model);
 }
 
 /* ---- Halves ----------------------------------------------------------------------------- */
@@ -113,15 +112,14 @@ static sl_status square_backward_input(sl_module *module, sl_pass *pass, sl_tens
 static sl_status square_backward_weight(sl_module *module, sl_pass *pass)
 {
     const square *self = sl_module_state(module);
-    sl_tensor *in, *grad_out, *grad_factor;
+    SCOPED(sl_tensor) *grad_out = NULL, *in = NULL;
+    sl_tensor *grad_factor;
     SL_TRY(sl_pass_take_deferred(pass, &in));
     SL_TRY(sl_pass_take_deferred(pass, &grad_out));
     SL_TRY(sl_parameter_grad(self->factor, &grad_factor));
     for (int64_t i = 0; i < sl_tensor_count(in); i++)
         sl_tensor_f32(grad_factor)[0] +=
             sl_tensor_f32(grad_out)[i] * sl_tensor_f32(in)[i] * sl_tensor_f32(in)[i];
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&grad_out);
     return SL_OK;
 }
 
@@ -188,10 +186,9 @@ static void modules_with_one_backward_and_with_two_halves_work_together(void **s
     (void)state;
     sl_module *modules[] = {new_linear(3, 4), new_halved_square(), new_wrapper(new_halved_square()),
                             new_square(), new_wrapper(new_linear(4, 4))};
-    sl_module *model = new_sequential(modules, 5);
+    SCOPED(sl_module) *model = new_sequential(modules, 5);
     module_case one = {.module = model, .in = sl_shape_2d(5, 3)};
     check_module(&one);
-    sl_module_destroy(&model);
 }
 
 /* ---- The tree --------------------------------------------------------------------------- */
@@ -208,14 +205,13 @@ static void names_are_paths_from_the_root(void **state)
     sl_module *inner = new_sequential(inner_modules, 2);
     assert_string_equal(name_of(inner_modules[1], 0), "1.weight");
     sl_module *outer_modules[] = {new_linear(2, 2), inner};
-    sl_module *outer = new_sequential(outer_modules, 2);
+    SCOPED(sl_module) *outer = new_sequential(outer_modules, 2);
     assert_string_equal(name_of(outer_modules[0], 1), "0.bias");
     assert_string_equal(name_of(inner_modules[0], 0), "1.0.weight");
     assert_string_equal(name_of(inner_modules[1], 1), "1.1.bias");
     char path[SLI_PATH_BYTES];
     assert_string_equal(sli_module_path(inner_modules[1], path), "1.1");
     assert_string_equal(sli_module_path(outer, path), "");
-    sl_module_destroy(&outer);
 }
 
 /* What random functions know modules and parameters by. */
@@ -225,7 +221,7 @@ static void numbers_count_in_preorder(void **state)
     sl_module *inner_modules[] = {new_linear(2, 2), new_linear(2, 2)};
     sl_module *inner = new_sequential(inner_modules, 2);
     sl_module *outer_modules[] = {new_square(), inner, new_linear(2, 2)};
-    sl_module *outer = new_sequential(outer_modules, 3);
+    SCOPED(sl_module) *outer = new_sequential(outer_modules, 3);
     assert_int_equal(outer->number, 0);
     assert_int_equal(outer_modules[0]->number, 1);
     assert_int_equal(inner->number, 2);
@@ -235,7 +231,6 @@ static void numbers_count_in_preorder(void **state)
     assert_int_equal(outer_modules[0]->parameters[0]->number, 0);
     assert_int_equal(inner_modules[0]->parameters[1]->number, 2);
     assert_int_equal(outer_modules[2]->parameters[0]->number, 5);
-    sl_module_destroy(&outer);
 }
 
 static int list_numbers(const sl_module *module, uint32_t *numbers, int count)
@@ -253,7 +248,8 @@ static void numbers_are_right_wherever_a_tree_grows(void **state)
 {
     (void)state;
     enum { CHILDREN = 12, MOST = 128 };
-    sl_module *root = new_linear(2, 2), *at[CHILDREN + 1] = {root};
+    SCOPED(sl_module) *root = new_linear(2, 2);
+    sl_module *at[CHILDREN + 1] = {root};
     uint32_t kept[MOST], counted[MOST], random = 7;
     for (int i = 1; i <= CHILDREN; i++) {
         char name[16];
@@ -271,7 +267,6 @@ static void numbers_are_right_wherever_a_tree_grows(void **state)
         assert_int_equal(list_numbers(root, counted, 0), count);
         assert_memory_equal(kept, counted, (size_t)count * sizeof *kept);
     }
-    sl_module_destroy(&root);
 }
 
 static void child_twice_is_refused_in_pytorchs_words(void **state)
@@ -284,17 +279,18 @@ static void child_twice_is_refused_in_pytorchs_words(void **state)
                 "module with duplicate children is not supported");
     assert_null(sequential); /* and all modules are freed: AddressSanitizer looks */
 
-    sl_module *owned = new_linear(2, 2), *first = new_sequential(&owned, 1);
+    sl_module *owned = new_linear(2, 2);
+    SCOPED(sl_module) *first = new_sequential(&owned, 1);
     check_error(sl_sequential_create(&owned, 1, &sequential), SL_ERR_INVALID,
                 "module with duplicate children is not supported");
     check_error(sl_module_add_child(first, "a", NULL), SL_ERR_INVALID, "is NULL");
-    sl_module_destroy(&first);
 }
 
 static void bad_names_and_circles_are_refused(void **state)
 {
     (void)state;
-    sl_module *module = new_square(), *inner = new_linear(2, 2);
+    SCOPED(sl_module) *module = new_square();
+    sl_module *inner = new_linear(2, 2);
     sl_parameter *parameter;
     sl_parameter_spec spec = {.name = "factor", .shape = sl_shape_1d(1)};
     check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID,
@@ -309,7 +305,6 @@ static void bad_names_and_circles_are_refused(void **state)
     check_ok(sl_module_add_child(module, "inner", inner));
     check_error(sl_module_add_child(inner, "outer", module), SL_ERR_INVALID, "part of itself");
     assert_int_equal(sl_module_child_count(module), 1);
-    sl_module_destroy(&module);
 }
 
 static void elements_count_without_buffers(void **state)
@@ -324,9 +319,8 @@ static void elements_count_without_buffers(void **state)
     spec =
         (sl_parameter_spec){.name = "frozen", .kind = SL_PARAMETER_FROZEN, .shape = sl_shape_1d(7)};
     check_ok(sl_module_add_parameter(module, &spec, &parameter));
-    sl_module *sequential = new_sequential(&module, 1);
+    SCOPED(sl_module) *sequential = new_sequential(&module, 1);
     assert_int_equal(sl_module_parameter_elements(sequential), 3 * 4 + 4 + 7);
-    sl_module_destroy(&sequential);
 }
 
 /* ---- A placed model --------------------------------------------------------------------- */
@@ -334,11 +328,12 @@ static void elements_count_without_buffers(void **state)
 static void placed_model_takes_no_parameter_and_no_child(void **state)
 {
     (void)state;
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     sl_parameter *parameter;
     sl_parameter_set *set, *second;
     sl_module *modules[] = {new_linear(2, 2), new_linear(2, 2)};
-    sl_module *model = new_sequential(modules, 2), *outer = new_sequential(NULL, 0), *other;
+    SCOPED(sl_module) *outer = new_sequential(NULL, 0);
+    sl_module *model = new_sequential(modules, 2), *other;
     const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
     check_ok(sl_device_create_cpu(1, &device));
     const sl_parameter_set_options options = {.device = device};
@@ -365,8 +360,6 @@ static void placed_model_takes_no_parameter_and_no_child(void **state)
     sl_parameter_set_destroy(&second);
     check_ok(sl_module_add_parameter(model, &spec, &parameter));
     check_ok(sl_module_add_child(outer, "0", model));
-    sl_module_destroy(&outer);
-    sl_device_destroy(&device);
 }
 
 /* ---- Running ---------------------------------------------------------------------------- */
@@ -385,7 +378,7 @@ static bench bench_open(void)
     return one;
 }
 
-static void bench_close(bench *one)
+static void bench_destroy(bench *one)
 {
     sl_pass_destroy(&one->pass);
     sl_device_destroy(&one->device);
@@ -394,13 +387,14 @@ static void bench_close(bench *one)
 static void errors_name_the_innermost_module_once(void **state)
 {
     (void)state;
-    bench one = bench_open();
+    SCOPED(bench) one = bench_open();
     sl_module *inner_modules[] = {new_linear(2, 2), new_linear(5, 2)};
     sl_module *modules[] = {new_linear(2, 2), new_sequential(inner_modules, 2)};
-    sl_module *model = new_sequential(modules, 2);
-    sl_parameter_set *set = random_parameters(model, one.device);
+    SCOPED(sl_module) *model = new_sequential(modules, 2);
+    SCOPED(sl_parameter_set) *set = random_parameters(model, one.device);
     sl_shape shape = sl_shape_2d(3, 2);
-    sl_tensor *in = random_tensor(one.device, &shape, 1), *out;
+    SCOPED(sl_tensor) *in = random_tensor(one.device, &shape, 1);
+    sl_tensor *out;
     check_error(sl_module_forward(model, one.pass, in, &out), SL_ERR_INVALID,
                 "1.1 (Linear): the input needs at least 1 dimension, none empty, the last of 5; "
                 "got [3, 2]");
@@ -409,10 +403,6 @@ static void errors_name_the_innermost_module_once(void **state)
     check_error(sl_module_backward(model, one.pass, in, NULL), SL_ERR_INVALID,
                 "1.1 (Linear): nothing is saved on the pass");
     assert_int_equal(strncmp(sl_error_text(), "1.1 (Linear)", 12), 0);
-    sl_tensor_destroy(&in);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    bench_close(&one);
 }
 
 static sl_status silent_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -435,28 +425,26 @@ static void results_that_are_missing_are_errors(void **state)
                                          .forward = silent_forward,
                                          .backward = silent_backward};
     (void)state;
-    bench one = bench_open();
-    sl_module *module;
+    SCOPED(bench) one = bench_open();
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_module_create(&silent, NULL, &module));
     sl_shape shape = sl_shape_2d(3, 2);
-    sl_tensor *in = random_tensor(one.device, &shape, 1), *out;
+    SCOPED(sl_tensor) *in = random_tensor(one.device, &shape, 1);
+    sl_tensor *out;
     check_error(sl_module_forward(module, one.pass, in, &out), SL_ERR_INVALID,
                 "Silent: gave no output, and reported no error");
     check_error(sl_module_backward(module, one.pass, in, &out), SL_ERR_INVALID,
                 "Silent: gave no gradient of its input, and reported no error");
     check_ok(sl_module_backward(module, one.pass, in, NULL));
-    sl_tensor_destroy(&in);
-    sl_module_destroy(&module);
-    bench_close(&one);
 }
 
 static void input_of_another_device_is_refused(void **state)
 {
     (void)state;
-    bench one = bench_open();
-    sl_device *elsewhere;
+    SCOPED(bench) one = bench_open();
+    SCOPED(sl_device) *elsewhere = NULL;
     check_ok(sl_device_create_cpu(1, &elsewhere));
-    sl_module *module = new_linear(2, 2);
+    SCOPED(sl_module) *module = new_linear(2, 2);
     sl_parameter_set *set = random_parameters(module, elsewhere);
     sl_shape shape = sl_shape_2d(3, 2);
     sl_tensor *here = random_tensor(one.device, &shape, 1), *out;
@@ -469,22 +457,16 @@ static void input_of_another_device_is_refused(void **state)
     sl_tensor_destroy(&there);
     sl_parameter_set_destroy(&set);
     check_error(sl_module_forward(module, one.pass, NULL, &out), SL_ERR_INVALID, "no input");
-    sl_module_destroy(&module);
-    sl_device_destroy(&elsewhere);
-    bench_close(&one);
 }
 
 static void weights_half_without_its_first_half_is_refused(void **state)
 {
     (void)state;
-    bench one = bench_open();
-    sl_module *module = new_linear(2, 2);
-    sl_parameter_set *set = random_parameters(module, one.device);
+    SCOPED(bench) one = bench_open();
+    SCOPED(sl_module) *module = new_linear(2, 2);
+    SCOPED(sl_parameter_set) *set = random_parameters(module, one.device);
     check_error(sl_module_backward_weight(module, one.pass), SL_ERR_INVALID,
                 "nothing is deferred on the pass");
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    bench_close(&one);
 }
 
 static void module_without_values_or_gradients_says_so(void **state)
@@ -506,34 +488,33 @@ static void module_without_values_or_gradients_says_so(void **state)
     sl_tensor_destroy(&out);
     sl_parameter_set_destroy(&set);
     sl_module_destroy(&module);
-    bench_close(&one);
+    bench_destroy(&one);
 }
 
 /* A sum of the output, for a fixed input. */
 static double output_sum(const bench *one, sl_module *module)
 {
     sl_shape shape = sl_shape_3d(2, 3, 4);
-    sl_tensor *in = random_tensor(one->device, &shape, 1), *out;
+    SCOPED(sl_tensor) *out = NULL;
+    SCOPED(sl_tensor) *in = random_tensor(one->device, &shape, 1);
     check_ok(sl_module_forward(module, one->pass, in, &out));
     double sum = 0;
     for (int64_t i = 0; i < sl_tensor_count(out); i++)
         sum += (double)(i + 1) * sl_tensor_f32(out)[i];
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
     return sum;
 }
 
 static void modules_in_evaluation_have_no_dropout(void **state)
 {
     (void)state;
-    bench one = bench_open();
+    SCOPED(bench) one = bench_open();
     const sl_encoder_layer_options options = {.width = 4,
                                               .heads = 2,
                                               .feed_forward = 8,
                                               .dropout = 0.5f};
-    sl_module *layer;
+    SCOPED(sl_module) *layer = NULL;
     check_ok(sl_encoder_layer_create(&options, &layer));
-    sl_parameter_set *set = random_parameters(layer, one.device);
+    SCOPED(sl_parameter_set) *set = random_parameters(layer, one.device);
     one.pass->options.training = true;
     double trained = output_sum(&one, layer);
     sl_module_set_evaluation(sl_module_child(layer, 0), true); /* self_attn alone */
@@ -547,18 +528,15 @@ static void modules_in_evaluation_have_no_dropout(void **state)
     sl_module_set_evaluation(layer, false);
     assert_true(output_sum(&one, layer) == trained);
     assert_true(sl_module_is_training(sl_module_child(layer, 0), one.pass));
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&layer);
-    bench_close(&one);
 }
 
 static void model_in_use_cannot_be_frozen(void **state)
 {
     (void)state;
-    bench one = bench_open();
+    SCOPED(bench) one = bench_open();
     sl_module *children[] = {new_linear(2, 3), new_linear(3, 2)};
-    sl_module *model = new_sequential(children, 2);
-    sl_parameter_set *set = random_parameters(model, one.device);
+    SCOPED(sl_module) *model = new_sequential(children, 2);
+    SCOPED(sl_parameter_set) *set = random_parameters(model, one.device);
     check_error(sl_module_freeze(children[0]), SL_ERR_INVALID,
                 "Linear: a model in use cannot be frozen");
     sl_parameter_set_destroy(&set);
@@ -568,9 +546,6 @@ static void model_in_use_cannot_be_frozen(void **state)
     set = random_parameters(model, one.device);
     assert_int_equal(sl_parameter_set_count(set), 4);
     assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, 0)), 16 + 16);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    bench_close(&one);
 }
 
 int module_tests(void)

@@ -124,16 +124,13 @@ static sl_status scale_backward_input(sl_module *module, sl_pass *pass, sl_tenso
 static sl_status scale_backward_weight(sl_module *module, sl_pass *pass)
 {
     const scale *at = sl_module_state(module);
-    sl_tensor *in, *grad;
+    SCOPED(sl_tensor) *grad = NULL, *in = NULL;
     SL_TRY(sl_pass_take_deferred(pass, &in));
     SL_TRY(sl_pass_take_deferred(pass, &grad));
-    sl_status status = add_weight_gradient(at, in, grad,
-                                           at->has == HALVES               ? 2
-                                           : at->has == GRADIENT_OF_WEIGHT ? 1.02f
-                                                                           : 1);
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&grad);
-    return status;
+    return add_weight_gradient(at, in, grad,
+                               at->has == HALVES               ? 2
+                               : at->has == GRADIENT_OF_WEIGHT ? 1.02f
+                                                               : 1);
 }
 
 static sl_status scale_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
@@ -174,19 +171,16 @@ static const sl_module_ops ops = {.type = "Scale",
 static sl_status check_scale(fault has)
 {
     scale state = {.has = has};
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     const sl_parameter_spec weight = {.name = "weight",
                                       .shape = sl_shape_1d(WIDTH),
                                       .low = 1,
                                       .high = 1};
     check_ok(sl_module_create(&ops, &state, &module));
     check_ok(sl_module_add_parameter(module, &weight, &state.weight));
-    sl_status status =
-        sl_module_check(module, &(sl_module_check_options){.input = sl_shape_2d(ROWS, WIDTH),
-                                                           .precision = SL_PRECISION_BF16,
-                                                           .seed = 1});
-    sl_module_destroy(&module);
-    return status;
+    return sl_module_check(module, &(sl_module_check_options){.input = sl_shape_2d(ROWS, WIDTH),
+                                                              .precision = SL_PRECISION_BF16,
+                                                              .seed = 1});
 }
 
 static void right_module_passes(void **state)
@@ -225,7 +219,7 @@ static void each_fault_is_named(void **state)
 
 static void errors_of_the_module_are_its_own(void **state)
 {
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     (void)state;
     check_ok(sl_linear_create(WIDTH, 2, false, &module));
     check_error(sl_module_check(module,
@@ -233,7 +227,6 @@ static void errors_of_the_module_are_its_own(void **state)
                 SL_ERR_INVALID, "Linear");
     check_ok(
         sl_module_check(module, &(sl_module_check_options){.input = sl_shape_2d(ROWS, WIDTH)}));
-    sl_module_destroy(&module);
 }
 
 int module_check_tests(void)

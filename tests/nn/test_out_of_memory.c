@@ -237,11 +237,11 @@ static void check_step(sl_device *device, const sl_tensor *ids, bool pre_norm,
 static void training_step_survives_each_failing_allocation(void **state)
 {
     (void)state;
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_tensor) *ids = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     const int32_t tokens[] = {0, 1, 2, 3, 4, 0, 1, 2};
     sl_shape shape = sl_shape_2d(2, 4);
-    sl_tensor *ids;
     check_ok(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_I32, &shape, &ids));
     check_ok(sl_tensor_write(ids, tokens));
     real = device->ops;
@@ -257,8 +257,6 @@ static void training_step_survives_each_failing_allocation(void **state)
         check_step(device, ids, true, p);
     }
     device->ops = real;
-    sl_tensor_destroy(&ids);
-    sl_device_destroy(&device);
 }
 
 int out_of_memory_tests(void)

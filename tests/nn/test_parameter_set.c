@@ -53,11 +53,10 @@ static int make_device(void **state)
 /* No test leaves memory behind. */
 static int free_device(void **state)
 {
-    sl_device *device = *state;
+    SCOPED(sl_device) *device = *state;
     sl_memory_stats memory;
     sl_device_memory(device, &memory);
     assert_int_equal(memory.current_total_bytes, 0);
-    sl_device_destroy(&device);
     return 0;
 }
 
@@ -73,8 +72,8 @@ typedef struct bucket_case {
 
 static void check_buckets(sl_device *device, const bucket_case *one)
 {
-    sl_module *module = new_holder(one->sizes, one->count, SL_PARAMETER_TRAINED);
-    sl_parameter_set *set;
+    SCOPED(sl_module) *module = new_holder(one->sizes, one->count, SL_PARAMETER_TRAINED);
+    SCOPED(sl_parameter_set) *set = NULL;
     sl_parameter_set_options options = {.device = device,
                                         .first_bucket_bytes = one->first_limit,
                                         .bucket_bytes = one->limit};
@@ -84,8 +83,6 @@ static void check_buckets(sl_device *device, const bucket_case *one)
         assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, i)), one->padded[i]);
         assert_int_equal(sl_tensor_count(bucket_gradients(set, i)), one->padded[i]);
     }
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
 }
 
 /* The cases of PyTorch's _compute_bucket_assignment_by_size, registered in reverse. Limits are for
@@ -106,8 +103,8 @@ static void bucket_limits_are_1_and_25_mib_unless_given(void **state)
 {
     const int64_t mib = (1 << 20) / 4;
     const bucket_case one = {{1, 1, 25 * mib - 2, mib, 1, mib - 1}, 6, 0, 0, {0}, 0};
-    sl_module *module = new_holder(one.sizes, one.count, SL_PARAMETER_TRAINED);
-    sl_parameter_set *set;
+    SCOPED(sl_module) *module = new_holder(one.sizes, one.count, SL_PARAMETER_TRAINED);
+    SCOPED(sl_parameter_set) *set = NULL;
     sl_parameter_set_options options = {.device = *state, .no_init = true, .no_gradients = true};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
     assert_int_equal(sl_parameter_set_bucket_count(set), 3);
@@ -115,15 +112,13 @@ static void bucket_limits_are_1_and_25_mib_unless_given(void **state)
     assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, 1)), 26 * mib);
     assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, 2)), 32);
     assert_null(bucket_gradients(set, 0));
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
 }
 
 static void buckets_hold_parameters_in_reverse_with_zeros_between(void **state)
 {
     const int64_t sizes[] = {3, 17, 16};
-    sl_module *module = new_holder(sizes, 3, SL_PARAMETER_TRAINED);
-    sl_parameter_set *set;
+    SCOPED(sl_module) *module = new_holder(sizes, 3, SL_PARAMETER_TRAINED);
+    SCOPED(sl_parameter_set) *set = NULL;
     sl_parameter_set_options options = {.device = *state};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
     const float *values = sl_tensor_f32(sl_parameter_set_bucket_values(set, 0));
@@ -136,8 +131,6 @@ static void buckets_hold_parameters_in_reverse_with_zeros_between(void **state)
     }
     assert_ptr_equal(sl_tensor_data(sl_parameter_value(sl_parameter_set_get(set, 1))), values + 16);
     assert_ptr_equal(sl_tensor_data(gradient_of(sl_parameter_set_get(set, 0))), grads + 48);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
 }
 
 /* ---- Values ----------------------------------------------------------------------------- */
@@ -187,8 +180,8 @@ static void initial_values_do_not_depend_on_the_cut(void **state)
 static void initial_values_differ_by_seed_and_parameter(void **state)
 {
     sl_module *modules[] = {new_linear(8, 8), new_linear(8, 8)};
-    sl_module *model = new_sequential(modules, 2);
-    sl_parameter_set *set = create_set(model, 0, 0, *state, 1);
+    SCOPED(sl_module) *model = new_sequential(modules, 2);
+    SCOPED(sl_parameter_set) *set = create_set(model, 0, 0, *state, 1);
     float *first = values_of(set, 0), *other = values_of(set, 2);
     sl_parameter_set_destroy(&set);
     set = create_set(model, 0, 0, *state, 2);
@@ -198,8 +191,6 @@ static void initial_values_differ_by_seed_and_parameter(void **state)
     free(first);
     free(other);
     free(reseeded);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
 }
 
 static void frozen_parameters_and_buffers_have_values_alone(void **state)
@@ -208,8 +199,8 @@ static void frozen_parameters_and_buffers_have_values_alone(void **state)
     sl_module *frozen = new_holder(sizes, 1, SL_PARAMETER_FROZEN);
     sl_module *buffer = new_holder(sizes, 1, SL_PARAMETER_BUFFER);
     sl_module *modules[] = {frozen, buffer};
-    sl_module *model = new_sequential(modules, 2);
-    sl_parameter_set *set = create_set(model, 0, 0, *state, 1);
+    SCOPED(sl_module) *model = new_sequential(modules, 2);
+    SCOPED(sl_parameter_set) *set = create_set(model, 0, 0, *state, 1);
     assert_int_equal(sl_parameter_set_count(set), 2);
     assert_int_equal(sl_parameter_set_bucket_count(set), 0);
     for (int i = 0; i < 2; i++) {
@@ -220,8 +211,6 @@ static void frozen_parameters_and_buffers_have_values_alone(void **state)
         assert_null(sl_parameter_grad_accumulate(parameter, &beta));
         free(values);
     }
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
 }
 
 /* ---- Gradients -------------------------------------------------------------------------- */
@@ -229,8 +218,8 @@ static void frozen_parameters_and_buffers_have_values_alone(void **state)
 static void zero_grad_makes_the_first_contribution_overwrite(void **state)
 {
     const int64_t sizes[] = {4};
-    sl_module *module = new_holder(sizes, 1, SL_PARAMETER_TRAINED);
-    sl_parameter_set *set = create_set(module, 0, 0, *state, 1);
+    SCOPED(sl_module) *module = new_holder(sizes, 1, SL_PARAMETER_TRAINED);
+    SCOPED(sl_parameter_set) *set = create_set(module, 0, 0, *state, 1);
     sl_parameter *parameter = sl_parameter_set_get(set, 0);
     float beta, ones[] = {1, 1, 1, 1};
     check_ok(sl_tensor_write(sl_parameter_grad_accumulate(parameter, &beta), ones));
@@ -247,24 +236,20 @@ static void zero_grad_makes_the_first_contribution_overwrite(void **state)
     check_ok(sl_tensor_write(gradient_of(parameter), ones));
     sl_parameter_set_zero_grad(set);
     assert_float_equal(sl_tensor_f32(gradient_of(parameter))[0], 0.0, 0.0);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
 }
 
 /* ---- Memory and mistakes ---------------------------------------------------------------- */
 
 static void memory_is_counted_by_category(void **state)
 {
-    sl_module *module = new_linear(10, 30); /* 300 and 30 floats, in 304 and 32 */
+    SCOPED(sl_module) *module = new_linear(10, 30); /* 300 and 30 floats, in 304 and 32 */
     sl_memory_stats before, after;
     sl_device_memory(*state, &before);
-    sl_parameter_set *set = create_set(module, 0, 0, *state, 1);
+    SCOPED(sl_parameter_set) *set = create_set(module, 0, 0, *state, 1);
     sl_device_memory(*state, &after);
     assert_int_equal(after.current_bytes[SL_MEMORY_PARAMETERS], 4 * (304 + 32));
     assert_int_equal(after.current_bytes[SL_MEMORY_GRADIENTS], 4 * (304 + 32));
     assert_int_equal(after.current_total_bytes - before.current_total_bytes, 8 * (304 + 32));
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
 }
 
 static void impossible_sets_are_refused(void **state)
@@ -296,7 +281,7 @@ static void impossible_sets_are_refused(void **state)
 static void impossible_numbers_of_dimensions_are_refused(void **state)
 {
     static const int dims[] = {-1, SL_MAX_DIMS + 1};
-    sl_module *module = new_linear(2, 2);
+    SCOPED(sl_module) *module = new_linear(2, 2);
     sl_parameter *parameter;
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -306,7 +291,6 @@ static void impossible_numbers_of_dimensions_are_refused(void **state)
                       : "Linear: parameter \"late\" has 0 to 4 dimensions, got -1");
         assert_null(parameter);
     }
-    sl_module_destroy(&module);
 }
 
 /* ---- Layers with frozen parameters ------------------------------------------------------- */
@@ -363,11 +347,10 @@ static void layer_may_be_frozen_in_part(void **state)
 {
     (void)state;
     const sl_encoder_layer_options options = {.width = WIDTH, .heads = 2, .feed_forward = 6};
-    sl_module *module;
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_encoder_layer_create(&options, &module));
     check_ok(sl_module_freeze(sl_module_child(module, 0)));
     check_module(&(module_case){.module = module, .in = sl_shape_3d(SAMPLES, TIME, WIDTH)});
-    sl_module_destroy(&module);
 }
 
 /* A frozen decoder that the loss takes over: the gradient of its input is that of a trained one. */

@@ -111,11 +111,12 @@ static void mistakes_are_refused(void **state)
 static void dropout_is_known_by_its_place(void **state)
 {
     (void)state;
-    sl_module *modules[2], *root;
+    SCOPED(sl_module) *root = NULL;
+    sl_module *modules[2];
     for (int i = 0; i < 2; i++)
         check_ok(sl_dropout_create(0.5f, &modules[i]));
     check_ok(sl_sequential_create(modules, 2, &root));
-    sl_pass *training = new_pass(true, true), *evaluation = new_pass(true, false);
+    SCOPED(sl_pass) *training = new_pass(true, true), *evaluation = new_pass(true, false);
     sli_dropout mask = sli_pass_dropout(training, modules[1], 3, 0.25f, 35);
     assert_float_equal(mask.p, 0.25, 0.0);
     assert_int_equal(mask.site, 2 * SLI_SITES_PER_MODULE + 3);
@@ -125,9 +126,6 @@ static void dropout_is_known_by_its_place(void **state)
     mask = sli_pass_dropout(evaluation, modules[1], 3, 0.25f, 35);
     assert_float_equal(mask.p, 0.0, 0.0);
     assert_int_equal(mask.rows_per_sample, 35);
-    sl_pass_destroy(&training);
-    sl_pass_destroy(&evaluation);
-    sl_module_destroy(&root);
 }
 
 int pass_tests(void)

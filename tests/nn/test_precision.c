@@ -58,10 +58,9 @@ static sl_parameter_set *parameters_of(sl_module *module, sl_device *device, sl_
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
     for (int i = 0; i < sl_parameter_set_count(set); i++) {
         sl_tensor *value = sl_parameter_value(sl_parameter_set_get(set, i));
-        sl_tensor *noise = random_tensor(device, sl_tensor_shape(value), 50 + (uint64_t)i);
+        SCOPED(sl_tensor) *noise = random_tensor(device, sl_tensor_shape(value), 50 + (uint64_t)i);
         for (int64_t k = 0; k < sl_tensor_count(value); k++)
             sl_tensor_f32(value)[k] += 0.1f * sl_tensor_f32(noise)[k];
-        sl_tensor_destroy(&noise);
     }
     check_ok(sl_parameter_set_convert(set));
     return set;
@@ -363,11 +362,11 @@ static float attend(sl_precision precision, const float rows[3][2][HEAD])
     float in_proj[3][HEAD][HEAD] = {{{0}}}, out_proj[HEAD][HEAD] = {{0}}, zeros[3 * HEAD] = {0};
     const float *const values[] = {&in_proj[0][0][0], zeros, &out_proj[0][0], zeros};
     const sl_shape shape = sl_shape_3d(1, 2, HEAD);
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
-    sl_pass *pass;
-    sl_tensor *out;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *out = NULL;
     for (int matrix = 0; matrix < 3; matrix++)
         memcpy(in_proj[matrix], rows[matrix], sizeof rows[matrix]);
     for (int i = 0; i < HEAD; i++)
@@ -382,15 +381,9 @@ static float attend(sl_precision precision, const float rows[3][2][HEAD])
         check_ok(sl_tensor_write(sl_parameter_value(sl_parameter_set_get(set, i)), values[i]));
     check_ok(sl_parameter_set_convert(set));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .precision = precision}, &pass));
-    sl_tensor *in = float_tensor(device, &shape, &inputs[0][0]);
+    SCOPED(sl_tensor) *in = float_tensor(device, &shape, &inputs[0][0]);
     check_ok(sl_module_forward(module, pass, in, &out));
     float result = sl_tensor_f32(out)[HEAD];
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
     return result;
 }
 
@@ -444,7 +437,7 @@ static void devices_are_told_that_attention_is_in_bf16(void **state)
     (void)state;
     const sl_shape shape = sl_shape_3d(2, 3, HEAD);
     for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++) {
-        sl_device *device;
+        SCOPED(sl_device) *device = NULL;
         sl_module *module;
         sl_tensor *out;
         sl_pass *pass;
@@ -468,15 +461,14 @@ static void devices_are_told_that_attention_is_in_bf16(void **state)
         sl_parameter_set_destroy(&set);
         sl_module_destroy(&module);
         device->ops = listener.real;
-        sl_device_destroy(&device);
     }
 }
 
 static void a_cpu_refuses_tf32(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
     sl_parameter_set *set;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(4, 3, false, &module));
@@ -485,8 +477,6 @@ static void a_cpu_refuses_tf32(void **state)
                 "cpu has no products in tf32: use f32 or bf16, or GPUs for all stages");
     assert_null(set);
     assert_false(sl_device_has_tf32(device));
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 int precision_tests(void)

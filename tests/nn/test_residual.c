@@ -23,13 +23,12 @@ static void gradients_match_differences(void **state)
 {
     (void)state;
     for (int training = 0; training < 2; training++) {
-        sl_module *module = new_residual();
+        SCOPED(sl_module) *module = new_residual();
         const module_case one = {.module = module,
                                  .in = sl_shape_2d(ROWS, WIDTH),
                                  .training = training};
         check_module(&one);
         check_samples_are_independent(&one);
-        sl_module_destroy(&module);
     }
 }
 

@@ -33,26 +33,24 @@ static sl_module *new_model(void)
 static void gradients_flow_through_all_children(void **state)
 {
     (void)state;
-    sl_module *model = new_model();
+    SCOPED(sl_module) *model = new_model();
     module_case one = {.module = model, .in = sl_shape_3d(2, 3, 3), .training = true};
     check_module(&one);
     check_samples_are_independent(&one);
-    sl_module_destroy(&model);
 }
 
 static void empty_sequential_is_the_identity(void **state)
 {
     (void)state;
-    sl_module *model = new_sequential(NULL, 0);
+    SCOPED(sl_module) *model = new_sequential(NULL, 0);
     module_case one = {.module = model, .in = sl_shape_3d(2, 3, 3)};
     check_module(&one);
-    sl_module_destroy(&model);
 }
 
 static void operations_add_up_and_shapes_follow(void **state)
 {
     (void)state;
-    sl_module *model = new_model();
+    SCOPED(sl_module) *model = new_model();
     sl_shape in = sl_shape_3d(2, 3, 3), out;
     check_ok(sl_module_output_shape(model, &in, &out));
     assert_int_equal(out.size[2], 5);
@@ -62,7 +60,6 @@ static void operations_add_up_and_shapes_follow(void **state)
     check_error(sl_module_output_shape(model, &in, &out), SL_ERR_INVALID, "0 (Linear): the input");
     assert_true(sl_module_is_sequential(model));
     assert_false(sl_module_is_sequential(sl_module_child(model, 0)));
-    sl_module_destroy(&model);
 }
 
 static void missing_module_is_refused(void **state)
@@ -144,19 +141,17 @@ static void failure_in_the_middle_frees_what_was_appended(void **state)
 static void appended_modules_have_their_numbers_as_names(void **state)
 {
     (void)state;
-    sl_module *model = NULL, *layer;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    sl_module *layer;
     for (int i = 0; i < 3; i++)
         check_ok(sl_sequential_append(&model, sl_linear_create(4, 4, false, &layer), &layer));
-    sl_device *device;
-    sl_parameter_set *set;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(
         sl_parameter_set_create(model, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     assert_true(sl_module_is_sequential(model));
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 4)), "2.weight");
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
 }
 
 /* ---- The language model ------------------------------------------------------------------ */
@@ -178,11 +173,10 @@ static void parameters_count_as_in_the_tutorials(void **state)
          1061924974},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sl_module *model;
+        SCOPED(sl_module) *model = NULL;
         check_ok(sl_transformer_lm_create(&cases[i].options, &model));
         assert_int_equal(sl_module_child_count(model), cases[i].options.nlayers + 2);
         assert_int_equal(sl_module_parameter_elements(model), cases[i].expected);
-        sl_module_destroy(&model);
     }
 }
 
@@ -196,12 +190,12 @@ static sl_model_options small(void)
 static void names_are_those_of_the_flat_sequential(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *model;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *model = NULL;
     sl_model_options options = small();
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_transformer_lm_create(&options, &model));
-    sl_parameter_set *set = random_parameters(model, device);
+    SCOPED(sl_parameter_set) *set = random_parameters(model, device);
     assert_int_equal(sl_parameter_set_count(set), 2 + 2 * LAYER_NAMES + 2);
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 0)), "0.pos_encoder.pe");
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 1)), "0.encoder.weight");
@@ -213,16 +207,13 @@ static void names_are_those_of_the_flat_sequential(void **state)
     }
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 26)), "3.decoder.weight");
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 27)), "3.decoder.bias");
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
 }
 
 static void gradients_match_differences(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        sl_module *model;
+        SCOPED(sl_module) *model = NULL;
         sl_model_options options = small();
         options.pre_norm = i;
         options.mask = i ? SL_MASK_NONE : SL_MASK_CAUSAL;
@@ -234,7 +225,6 @@ static void gradients_match_differences(void **state)
                            .training = true};
         check_module(&one);
         check_samples_are_independent(&one);
-        sl_module_destroy(&model);
     }
 }
 

@@ -11,22 +11,22 @@ static void gradients_of_a_u_net_agree_with_differences(void **state)
 {
     (void)state;
     for (int frozen = 0; frozen < 2; frozen++) {
-        sl_module *model;
+        SCOPED(sl_module) *model = NULL;
         check_ok(u_net_create(WIDTH, &model));
         for (int i = 0; frozen && i < sl_module_child_count(model); i++)
             if (i != 1) /* the first linear module; all of the others are frozen */
                 check_ok(sl_module_freeze(sl_module_child(model, i)));
         check_module(&(module_case){.module = model, .in = sl_shape_2d(3, WIDTH)});
         check_samples_are_independent(&(module_case){.module = model, .in = sl_shape_2d(3, WIDTH)});
-        sl_module_destroy(&model);
     }
 }
 
 static void wrong_declarations_are_refused(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *stash, *linear;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *linear = NULL;
+    sl_module *stash;
     check_ok(skip_end_create("a", 0, &stash));
     check_error(sl_module_add_stash(stash, "a"), SL_ERR_INVALID,
                 "Stash: the skip connection \"a\" is declared twice");
@@ -37,12 +37,9 @@ static void wrong_declarations_are_refused(void **state)
     sl_module_destroy(&stash);
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(2, 2, false, &linear));
-    sl_parameter_set *set = random_parameters(linear, device);
+    SCOPED(sl_parameter_set) *set = random_parameters(linear, device);
     check_error(sl_module_add_pop(linear, "a"), SL_ERR_INVALID,
                 "pop \"a\" cannot be added to a model in use");
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&linear);
-    sl_device_destroy(&device);
 }
 
 typedef struct lab {
@@ -61,7 +58,7 @@ static lab open_lab(bool keep)
     return at;
 }
 
-static void close_lab(lab *at)
+static void lab_destroy(lab *at)
 {
     sl_memory_stats stats;
     sl_tensor_destroy(&at->rows);
@@ -73,17 +70,16 @@ static void close_lab(lab *at)
 
 static void stash_and_pop(const lab *at)
 {
-    sl_tensor *popped;
+    SCOPED(sl_tensor) *popped = NULL;
     check_ok(sl_pass_stash_skip(at->pass, "a", at->rows));
     check_ok(sl_pass_pop_skip(at->pass, "a", &popped));
     assert_ptr_equal(sl_tensor_data(popped), sl_tensor_data(at->rows));
-    sl_tensor_destroy(&popped);
 }
 
 static void tensors_are_popped_once(void **state)
 {
     (void)state;
-    lab at = open_lab(true);
+    SCOPED(lab) at = open_lab(true);
     sl_tensor *popped;
     const sl_shape one = sl_shape_1d(1);
     check_error(sl_pass_pop_skip(at.pass, "a", &popped), SL_ERR_INVALID,
@@ -97,17 +93,15 @@ static void tensors_are_popped_once(void **state)
     sl_tensor_destroy(&popped);
     check_error(sl_pass_pop_skip(at.pass, "a", &popped), SL_ERR_INVALID, "it was popped before");
     assert_null(popped);
-    sl_tensor *ids = integer_tensor(at.device, &one, (int32_t[]){1});
+    SCOPED(sl_tensor) *ids = integer_tensor(at.device, &one, (int32_t[]){1});
     check_error(sl_pass_stash_skip(at.pass, "b", ids), SL_ERR_INVALID,
                 "a stashed tensor must be f32, got i32");
-    sl_tensor_destroy(&ids);
-    close_lab(&at);
 }
 
 static void wrong_gradients_are_refused(void **state)
 {
     (void)state;
-    lab at = open_lab(true);
+    SCOPED(lab) at = open_lab(true);
     sl_tensor *grad, *popped;
     const sl_shape wrong = sl_shape_2d(2, 2), right = sl_shape_2d(2, 3);
     grad = random_tensor(at.device, &right, 2);
@@ -129,7 +123,6 @@ static void wrong_gradients_are_refused(void **state)
                 "a second gradient of \"a\"");
     check_error(sli_pass_check_skips(at.pass), SL_ERR_INVALID,
                 "the gradient of \"a\" was stashed, but not popped");
-    close_lab(&at);
 }
 
 /* The module that pops a gradient may overwrite it, and so may the next module that of the input.
@@ -137,7 +130,7 @@ static void wrong_gradients_are_refused(void **state)
 static void gradient_with_another_handle_is_copied(void **state)
 {
     (void)state;
-    lab at = open_lab(true);
+    SCOPED(lab) at = open_lab(true);
     sl_tensor *grad, *popped;
     stash_and_pop(&at);
     check_ok(sl_tensor_alias(at.rows, &grad));
@@ -153,11 +146,10 @@ static void gradient_with_another_handle_is_copied(void **state)
     check_ok(sl_pass_pop_skip_grad(at.pass, "a", &popped));
     assert_ptr_equal(sl_tensor_data(popped), memory);
     sl_tensor_destroy(&popped);
-    close_lab(&at);
+    lab_destroy(&at);
     at = open_lab(false);
     stash_and_pop(&at);
     stash_and_pop(&at);
-    close_lab(&at);
 }
 
 int skip_tests(void)

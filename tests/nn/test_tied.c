@@ -24,22 +24,21 @@ static sl_module *new_linears(int64_t in, int64_t middle, int64_t out)
 static void gradient_is_the_sum_of_both_uses(void **state)
 {
     (void)state;
-    sl_module *model;
+    SCOPED(sl_module) *model = NULL;
     check_ok(sl_transformer_lm_create(&tied_options, &model));
     check_module(&(module_case){.module = model, .in = sl_shape_2d(2, 3), .id_count = 7});
     sl_module_destroy(&model);
     model = new_linears(4, 4, 4);
     check_ok(sl_module_tie_parameter(model, "1.weight", "0.weight"));
     check_module(&(module_case){.module = model, .in = sl_shape_2d(2, 4)});
-    sl_module_destroy(&model);
 }
 
 static void parameter_is_counted_and_listed_once(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *model, *untied;
-    sl_parameter_set *set;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *untied = NULL, *model = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
     sl_model_options options = tied_options;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_transformer_lm_create(&options, &model));
@@ -58,10 +57,6 @@ static void parameter_is_counted_and_listed_once(void **state)
     assert_string_equal(sl_parameter_name(owner->ties), "2.decoder.weight");
     assert_ptr_equal(sl_tensor_data(sl_parameter_value(owner->ties)),
                      sl_tensor_data(sl_parameter_value(owner)));
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_module_destroy(&untied);
-    sl_device_destroy(&device);
 }
 
 /* A value that is frozen for one of its modules is frozen for both. */
@@ -69,14 +64,13 @@ static void freezing_either_module_freezes_the_value(void **state)
 {
     (void)state;
     for (int which = 0; which <= 2; which += 2) {
-        sl_module *model;
+        SCOPED(sl_module) *model = NULL;
         check_ok(sl_transformer_lm_create(&tied_options, &model));
         check_ok(sl_module_freeze(sl_module_child(model, which)));
         const sl_parameter *tied = sli_module_as_linear(sl_module_child(model, 2))->weight;
         assert_int_equal(sl_parameter_get_kind(tied), SL_PARAMETER_FROZEN);
         assert_int_equal(sl_parameter_get_kind(tied->tied_to), SL_PARAMETER_FROZEN);
         check_module(&(module_case){.module = model, .in = sl_shape_2d(2, 3), .id_count = 7});
-        sl_module_destroy(&model);
     }
 }
 
@@ -86,7 +80,8 @@ static void norm_trains_what_a_tie_leaves_it(void **state)
     static const char *const names[][2] = {{"1.weight", "0.weight"}, {"1.bias", "0.bias"}};
     (void)state;
     for (int i = 0; i < 2; i++) {
-        sl_module *norms[2], *model;
+        SCOPED(sl_module) *model = NULL;
+        sl_module *norms[2];
         check_ok(sl_layer_norm_create(4, 0.0f, &norms[0]));
         check_ok(sl_layer_norm_create(4, 0.0f, &norms[1]));
         check_ok(sl_sequential_create(norms, 2, &model));
@@ -94,7 +89,6 @@ static void norm_trains_what_a_tie_leaves_it(void **state)
         check_ok(sl_module_freeze(norms[0]));
         assert_int_equal(sli_module_elements(model, SL_PARAMETER_TRAINED), 4);
         check_module(&(module_case){.module = model, .in = sl_shape_2d(3, 4)});
-        sl_module_destroy(&model);
     }
 }
 
@@ -123,7 +117,7 @@ static sl_module *new_deep_model(void)
 static void names_are_whole_however_long(void **state)
 {
     (void)state;
-    sl_module *model = new_deep_model();
+    SCOPED(sl_module) *model = new_deep_model();
     char names[2][LONG_PATH_BYTES];
     sl_parameter *weights[2];
     for (int i = 0; i < 2; i++) {
@@ -134,7 +128,6 @@ static void names_are_whole_however_long(void **state)
     }
     check_ok(sl_module_tie_parameter(model, names[1], names[0]));
     assert_ptr_equal(weights[1]->tied_to, weights[0]);
-    sl_module_destroy(&model);
 }
 
 static void impossible_ties_are_refused(void **state)

@@ -25,7 +25,7 @@ static subject create_subject(int64_t elements, float value)
     return s;
 }
 
-static void destroy_subject(subject *s)
+static void subject_destroy(subject *s)
 {
     sl_parameter_set_destroy(&s->set);
     sl_module_destroy(&s->module);
@@ -36,8 +36,8 @@ static void destroy_subject(subject *s)
 static void check_steps(const sl_optimizer_options *options, double lr, double grad_scale,
                         const double *expected, int steps)
 {
-    subject s = create_subject(37, 1);
-    sl_optimizer *optimizer;
+    SCOPED(subject) s = create_subject(37, 1);
+    SCOPED(sl_optimizer) *optimizer = NULL;
     sl_parameter *weight = sl_parameter_set_get(s.set, 0);
     check_ok(sl_optimizer_create(options, s.set, &optimizer));
     for (int step = 0; step < steps; step++) {
@@ -50,8 +50,6 @@ static void check_steps(const sl_optimizer_options *options, double lr, double g
         for (int i = 0; i < 37; i++)
             assert_true(fabs(values[i] - expected[step]) < 2e-6);
     }
-    sl_optimizer_destroy(&optimizer);
-    destroy_subject(&s);
 }
 
 /* The numbers are those of torch.optim with lr 0.1, gradient 1, starting from 1. */
@@ -106,10 +104,10 @@ enum { WEIGHTS = 6, OUTS = 2, BUCKET_BYTES = 4 };
 static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_bytes, int steps,
                            int bias_from, float *weight, float *bias)
 {
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
-    sl_optimizer *optimizer;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_optimizer) *optimizer = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(WEIGHTS / OUTS, OUTS, false, &module));
     const sl_parameter_set_options placement = {.device = device,
@@ -137,10 +135,6 @@ static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_b
     }
     check_ok(sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 0)), weight));
     check_ok(sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 1)), bias));
-    sl_optimizer_destroy(&optimizer);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 /* In one bucket and in two: as if its steps began with its first gradient. */
@@ -170,10 +164,11 @@ static void frozen_parameters_are_not_decayed(void **state)
 {
     (void)state;
     const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.5f};
-    sl_device *device;
-    sl_parameter_set *set;
-    sl_optimizer *optimizer;
-    sl_module *layers[2], *model;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_optimizer) *optimizer = NULL;
+    sl_module *layers[2];
     check_ok(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         check_ok(sl_linear_create(2, 2, true, &layers[i]));
@@ -190,10 +185,6 @@ static void frozen_parameters_are_not_decayed(void **state)
     check_ok(sl_optimizer_step(optimizer, 0.1, 1));
     assert_true(frozen[0] == frozen_before);
     assert_true(trained[0] != trained_before);
-    sl_optimizer_destroy(&optimizer);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
 }
 
 /* In one bucket and in two: the weight decays, the bias does not. */
@@ -225,22 +216,20 @@ static void state_is_counted_as_the_optimizers_memory(void **state)
         int64_t bytes;
     } cases[] = {{{0}, 0}, {{.momentum = 0.9f}, 4}, {{.kind = SL_OPTIMIZER_ADAMW}, 8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        subject s = create_subject(64, 1);
-        sl_optimizer *optimizer;
+        SCOPED(subject) s = create_subject(64, 1);
+        SCOPED(sl_optimizer) *optimizer = NULL;
         sl_memory_stats stats;
         check_ok(sl_optimizer_create(&cases[i].options, s.set, &optimizer));
         sl_device_memory(s.device, &stats);
         assert_int_equal(stats.current_bytes[SL_MEMORY_OPTIMIZER], 64 * cases[i].bytes);
         assert_int_equal(sl_optimizer_state_bytes(&cases[i].options), cases[i].bytes);
-        sl_optimizer_destroy(&optimizer);
-        destroy_subject(&s);
     }
 }
 
 static void impossible_options_are_refused(void **state)
 {
     (void)state;
-    subject s = create_subject(4, 1);
+    SCOPED(subject) s = create_subject(4, 1);
     sl_optimizer *optimizer;
     sl_optimizer_options negative = {.momentum = -1}, nesterov = {.nesterov = true},
                          decay = {.weight_decay = NAN},
@@ -272,26 +261,21 @@ static void impossible_options_are_refused(void **state)
             "them out");
     }
     assert_null(optimizer);
-    destroy_subject(&s);
 }
 
 static void step_without_gradients_is_an_error(void **state)
 {
     (void)state;
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
-    sl_optimizer *optimizer;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_optimizer) *optimizer = NULL;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(2, 2, true, &module));
     check_ok(sl_parameter_set_create(
         module, 0, 0, &(sl_parameter_set_options){.device = device, .no_gradients = true}, &set));
     check_ok(sl_optimizer_create(&(sl_optimizer_options){0}, set, &optimizer));
     check_error(sl_optimizer_step(optimizer, 1, 1), SL_ERR_INVALID, "created without gradients");
-    sl_optimizer_destroy(&optimizer);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 /* ---- Clipping ---------------------------------------------------------------------------- */
@@ -311,9 +295,9 @@ static void coefficient_is_pytorchs(void **state)
 /* Gradients 3, -4 in the weight and 12 in the bias. */
 static void check_norm(sl_grad_norm_kind kind, double expected)
 {
-    sl_device *device;
-    sl_module *module;
-    sl_parameter_set *set;
+    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_parameter_set) *set = NULL;
     check_ok(sl_device_create_cpu(2, &device));
     check_ok(sl_linear_create(2, 1, false, &module));
     check_ok(
@@ -336,9 +320,6 @@ static void check_norm(sl_grad_norm_kind kind, double expected)
     bias[0] = NAN;
     check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
     assert_true(isnan(sl_grad_norm_combine(kind, terms, count)));
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void norms_are_over_all_parameters_and_show_nan(void **state)

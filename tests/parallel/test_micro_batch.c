@@ -1,11 +1,5 @@
 #include "sluice/pipe.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/check.h"
 
 static void rows_are_cut_as_torch_chunk_cuts_them(void **state)
 {

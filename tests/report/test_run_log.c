@@ -82,7 +82,7 @@ static log_file read_log(const char *path)
     return read;
 }
 
-static void free_log(log_file *log)
+static void log_file_destroy(log_file *log)
 {
     for (int i = 0; i < log->count; i++)
         json_decref(log->records[i]);
@@ -123,7 +123,7 @@ static void run_is_logged_with_all_that_decided_it(void **state)
     options.seed = 77;
     options.measure_peak = true;
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 0.8f};
-    log_file read = run_and_read_log(*state, &options, &record);
+    SCOPED(log_file) read = run_and_read_log(*state, &options, &record);
     /* run, 4 steps, the pipeline, 2 evaluations with 2 devices' memory each, end */
     assert_int_equal(read.count, 1 + 4 + 1 + 2 * (1 + 2) + 1);
     const json_t *run = read.records[0];
@@ -166,7 +166,6 @@ static void run_is_logged_with_all_that_decided_it(void **state)
                         real_of(step, "waiting_ms") <
                     real_of(step, "ms"));
     }
-    free_log(&read);
 }
 
 /* [action, start, end] of every action, measured and predicted in one order. */
@@ -197,7 +196,7 @@ static void pipeline_is_logged_after_each_epoch(void **state)
     sl_train_options options = small_options(*state);
     options.pipeline_ranks = 2;
     options.epochs = 2;
-    log_file read = run_and_read_log(*state, &options, &record);
+    SCOPED(log_file) read = run_and_read_log(*state, &options, &record);
     int found = 0;
     for (int i = 0; i < read.count; i++) {
         const json_t *pipeline = read.records[i];
@@ -224,7 +223,6 @@ static void pipeline_is_logged_after_each_epoch(void **state)
         assert_true(real_of(pipeline, "slowest_stage") == (stage_ms[1] > stage_ms[0]));
     }
     assert_int_equal(found, 2);
-    free_log(&read);
 }
 
 /* They come after as many steps as there are ranks, and one for 16 actions: after steps 1 and 4. */
@@ -238,7 +236,7 @@ static void timelines_within_an_epoch_are_logged_with_memory(void **state)
     options.pipeline_ranks = 2;
     options.max_batches = 5;
     options.report_timelines = true;
-    log_file read = run_and_read_log(*state, &options, &record);
+    SCOPED(log_file) read = run_and_read_log(*state, &options, &record);
     for (int i = 0; i < KINDS; i++)
         assert_true(is_kind(read.records[1 + i], kinds[i]));
     for (int i = 2; i < 1 + KINDS; i += 6) {
@@ -248,14 +246,13 @@ static void timelines_within_an_epoch_are_logged_with_memory(void **state)
         assert_true(real_of(read.records[i + 2], "stage") == 1);
     }
     assert_true(json_is_true(json_object_get(read.records[1 + KINDS], "ends_epoch")));
-    free_log(&read);
 }
 
 static void evaluations_and_memory_are_logged(void **state)
 {
     static small_record record;
     sl_train_options options = small_options(*state);
-    log_file read = run_and_read_log(*state, &options, &record);
+    SCOPED(log_file) read = run_and_read_log(*state, &options, &record);
     assert_int_equal(read.count, 1 + 4 + 2 * (1 + 1) + 1);
     static const char *const splits[] = {"valid", "test"};
     for (int i = 0; i < 2; i++) {
@@ -275,7 +272,6 @@ static void evaluations_and_memory_are_logged(void **state)
     assert_true(is_kind(end, "end"));
     assert_true(real_of(end, "steps") == 4);
     assert_true(real_of(end, "test_loss") == record.result.test_loss);
-    free_log(&read);
 }
 
 /* Two stages with one name are told apart, as are replicas. */
@@ -284,7 +280,7 @@ static void timelines_and_memory_of_every_replica_are_logged(void **state)
     static small_record record;
     sl_train_options options = small_options(*state);
     options.devices = "cpu,cpu;cpu,cpu";
-    log_file read = run_and_read_log(*state, &options, &record);
+    SCOPED(log_file) read = run_and_read_log(*state, &options, &record);
     assert_int_equal(read.count, 1 + 4 + 2 + 2 * (1 + 4) + 1);
     double parameters[2][2];
     for (int replica = 0; replica < 2; replica++) {
@@ -305,25 +301,22 @@ static void timelines_and_memory_of_every_replica_are_logged(void **state)
     }
     assert_true(parameters[0][0] == parameters[1][0] && parameters[0][1] == parameters[1][1]);
     assert_true(parameters[0][0] != parameters[0][1]);
-    free_log(&read);
 }
 
 static void numbers_that_are_none_are_null(void **state)
 {
     scratch *in = *state;
-    sl_run_log *log;
+    SCOPED(sl_run_log) *log = NULL;
     const char *path = scratch_path(in, "log.jsonl");
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_step_info step = {.step = 1, .loss = NAN, .grad_norm = INFINITY, .seconds = 1};
     check_ok(reporter.step(reporter.context, &step));
-    log_file read = read_log(path); /* is there at once: every record is flushed */
+    SCOPED(log_file) read = read_log(path); /* is there at once: every record is flushed */
     assert_int_equal(read.count, 1);
     assert_true(json_is_null(json_object_get(read.records[0], "loss")));
     assert_true(json_is_null(json_object_get(read.records[0], "grad_norm")));
     assert_true(real_of(read.records[0], "lr") == 0);
-    free_log(&read);
-    sl_run_log_destroy(&log);
 }
 
 /* An outlier counts until 128 values have come after it. */
@@ -342,7 +335,7 @@ static void z_scores_look_back_128_values(void **state)
 static void steps_have_z_scores(void **state)
 {
     static const double losses[] = {1, 2, NAN, 3, 5};
-    sl_run_log *log;
+    SCOPED(sl_run_log) *log = NULL;
     const char *path = scratch_path(*state, "log.jsonl");
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
@@ -351,20 +344,18 @@ static void steps_have_z_scores(void **state)
         check_ok(reporter.step(reporter.context, &step));
     }
     check_ok(reporter.finished(reporter.context, NULL, &(sl_run_result){.steps = 5}));
-    log_file read = read_log(path);
+    SCOPED(log_file) read = read_log(path);
     for (int i = 0; i < 3; i++)
         assert_true(json_is_null(json_object_get(read.records[i], "loss_z")));
     assert_float_equal(real_of(read.records[4], "loss_z"), 3, 1e-9);
     assert_true(json_is_null(json_object_get(read.records[4], "grad_norm_z")));
     assert_true(real_of(read.records[5], "nonfinite_steps") == 1);
-    free_log(&read);
-    sl_run_log_destroy(&log);
 }
 
 static void weights_that_were_not_saved_are_logged(void **state)
 {
     scratch *in = *state;
-    sl_run_log *log;
+    SCOPED(sl_run_log) *log = NULL;
     const char *path = scratch_path(in, "log.jsonl");
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
@@ -373,7 +364,7 @@ static void weights_that_were_not_saved_are_logged(void **state)
                                        .step = 4,
                                        .reason = "no room"};
     check_ok(reporter.checkpoint(reporter.context, &event));
-    log_file read = read_log(path);
+    SCOPED(log_file) read = read_log(path);
     assert_int_equal(read.count, 1);
     assert_true(is_kind(read.records[0], "weights"));
     assert_true(json_is_false(json_object_get(read.records[0], "saved")));
@@ -381,13 +372,11 @@ static void weights_that_were_not_saved_are_logged(void **state)
     assert_string_equal(json_string_value(json_object_get(read.records[0], "path")),
                         "m.safetensors");
     assert_string_equal(json_string_value(json_object_get(read.records[0], "reason")), "no room");
-    free_log(&read);
-    sl_run_log_destroy(&log);
 }
 
 static void checkpoints_and_what_a_run_resumes_from_are_logged(void **state)
 {
-    sl_run_log *log;
+    SCOPED(sl_run_log) *log = NULL;
     const char *path = scratch_path(*state, "log.jsonl");
     sl_train_options options;
     sl_train_options_default(&options);
@@ -411,7 +400,7 @@ static void checkpoints_and_what_a_run_resumes_from_are_logged(void **state)
     check_ok(reporter.started(reporter.context, &info));
     check_ok(reporter.checkpoint(reporter.context, &events[2]));
     check_ok(reporter.checkpoint(reporter.context, &events[3]));
-    log_file read = read_log(path);
+    SCOPED(log_file) read = read_log(path);
     assert_int_equal(read.count, 3);
     const json_t *run = read.records[0], *saved = read.records[1], *failed = read.records[2];
     assert_true(real_of(run, "resumed_step") == 5 && real_of(run, "lost_steps") == 2);
@@ -423,8 +412,6 @@ static void checkpoints_and_what_a_run_resumes_from_are_logged(void **state)
     assert_null(json_object_get(saved, "reason"));
     assert_true(is_kind(failed, "checkpoint") && json_is_false(json_object_get(failed, "saved")));
     assert_string_equal(json_string_value(json_object_get(failed, "reason")), "no room");
-    free_log(&read);
-    sl_run_log_destroy(&log);
 }
 
 /* With more names than a record of 1 MiB has room for. */
@@ -432,7 +419,7 @@ static void names_that_were_left_out_keep_the_log_readable(void **state)
 {
     enum { TENSORS = 50000 };
     const char *path = scratch_path(*state, "log.jsonl");
-    sli_run_history *history;
+    SCOPED(sli_run_history) *history = NULL;
     sl_run_log *log;
     char name[80];
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
@@ -453,13 +440,12 @@ static void names_that_were_left_out_keep_the_log_readable(void **state)
     const json_t *names = json_object_get(history->run, "left_out");
     assert_in_range(json_array_size(names), 1000, TENSORS - 1);
     assert_int_equal(json_integer_value(json_object_get(history->run, "left_out_count")), TENSORS);
-    sli_run_history_destroy(&history);
 }
 
 static void log_that_cannot_be_written_is_an_error(void **state)
 {
     (void)state;
-    sl_run_log *log;
+    SCOPED(sl_run_log) *log = NULL;
     check_error(sl_run_log_create("/nowhere/log", NULL, NULL, NULL, &log), SL_ERR_IO,
                 "/nowhere/log: the run log cannot be written: No such file or directory");
     assert_null(log);
@@ -472,7 +458,6 @@ static void log_that_cannot_be_written_is_an_error(void **state)
     const sl_step_info step = {.step = 1, .seconds = 1};
     check_error(reporter.step(reporter.context, &step), SL_ERR_IO,
                 "/dev/full: the run log cannot be written: No space left on device");
-    sl_run_log_destroy(&log);
 }
 
 /* ---- A disk without room ------------------------------------------------------------------- */
@@ -508,7 +493,7 @@ static void log_step_number(const sl_reporter *reporter, int64_t number)
 static void run_goes_on_without_records_there_is_no_room_for(void **state)
 {
     scratch *in = *state;
-    sl_run_log *log;
+    SCOPED(sl_run_log) *log = NULL;
     complaints said = {0};
     struct stat what;
     const char *path = scratch_path(in, "log.jsonl");
@@ -537,14 +522,12 @@ static void run_goes_on_without_records_there_is_no_room_for(void **state)
         {"step", "step", 1},   {"gap", "records", 2}, {"step", "step", 4},
         {"gap", "records", 1}, {"step", "step", 6},
     };
-    log_file read = read_log(path);
+    SCOPED(log_file) read = read_log(path);
     assert_int_equal(read.count, sizeof expected / sizeof *expected);
     for (int i = 0; i < read.count; i++) {
         assert_true(is_kind(read.records[i], expected[i].kind));
         assert_true(real_of(read.records[i], expected[i].key) == expected[i].value);
     }
-    free_log(&read);
-    sl_run_log_destroy(&log);
 }
 
 /* ---- Files --------------------------------------------------------------------------------- */

@@ -44,7 +44,7 @@ static void same_seed_writes_the_same_sentences(void **state)
 static void splits_are_as_long_as_asked(void **state)
 {
     scratch *in = *state;
-    sl_corpus *corpus;
+    SCOPED(sl_corpus) *corpus = NULL;
     write_text(in->directory, 7, 5000, 0);
     check_ok(sl_corpus_load(in->directory, NULL, &corpus));
     for (int split = 0; split < SL_SPLITS; split++) {
@@ -54,7 +54,6 @@ static void splits_are_as_long_as_asked(void **state)
         assert_string_equal(
             sl_vocab_token(sl_corpus_vocab(corpus), tokens->ids[tokens->count - 1]).text, ".");
     }
-    sl_corpus_destroy(&corpus);
 }
 
 /* ---- Its entropy, counted ---------------------------------------------------------------- */
@@ -102,7 +101,7 @@ static double stated_entropy(int64_t known)
 static void entropy_is_that_of_a_long_text(void **state)
 {
     scratch *in = *state;
-    sl_corpus *corpus;
+    SCOPED(sl_corpus) *corpus = NULL;
     double before = 0, counted[LONGEST], rate = log(sli_synthetic_best_perplexity(0));
     write_text(in->directory, 3, TOKENS, 1);
     check_ok(sl_corpus_load(in->directory, NULL, &corpus));
@@ -119,7 +118,6 @@ static void entropy_is_that_of_a_long_text(void **state)
     /* Who sees the last word alone, or none, does much worse. */
     assert_true(counted[1] > rate + 0.6);
     assert_true(counted[0] > counted[1] + 1);
-    sl_corpus_destroy(&corpus);
 }
 
 static void longer_blocks_allow_a_lower_perplexity(void **state)

@@ -1,13 +1,8 @@
 #include "sluice/tensor.h"
+#include "support/check.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static int create_device(void **state)
 {
@@ -67,24 +62,21 @@ static void tensor_knows_its_shape_type_and_size(void **state)
 
 static void scalar_has_one_element(void **state)
 {
-    sl_tensor *tensor = create(*state, (sl_shape){0, {0}});
+    SCOPED(sl_tensor) *tensor = create(*state, (sl_shape){0, {0}});
     assert_int_equal(sl_tensor_count(tensor), 1);
     assert_int_equal(sl_tensor_rows(tensor), 1);
     assert_int_equal(sl_tensor_columns(tensor), 1);
     sl_tensor_f32(tensor)[0] = 3;
-    sl_tensor_destroy(&tensor);
 }
 
 static void empty_tensor_takes_no_memory(void **state)
 {
-    sl_tensor *tensor = create(*state, sl_shape_2d(0, 5));
+    SCOPED(sl_tensor) *tensor = create(*state, sl_shape_2d(0, 5));
     assert_int_equal(bytes_held(*state), 0);
     assert_null(sl_tensor_data(tensor));
     assert_int_equal(sl_tensor_zero(tensor), SL_OK);
-    sl_tensor *other = create(*state, sl_shape_2d(0, 5));
+    SCOPED(sl_tensor) *other = create(*state, sl_shape_2d(0, 5));
     assert_int_equal(sl_tensor_copy(other, tensor), SL_OK);
-    sl_tensor_destroy(&other);
-    sl_tensor_destroy(&tensor);
 }
 
 static void shapes_print_compare_and_count(void **state)
@@ -124,12 +116,11 @@ static void types_have_names_and_sizes(void **state)
 static void zero_tensor_is_zero(void **state)
 {
     sl_shape shape = sl_shape_1d(1000);
-    sl_tensor *tensor;
+    SCOPED(sl_tensor) *tensor = NULL;
     assert_int_equal(sl_tensor_create_zero(*state, SL_MEMORY_GRADIENTS, SL_F32, &shape, &tensor),
                      SL_OK);
     for (int i = 0; i < 1000; i++)
         assert_true(sl_tensor_f32(tensor)[i] == 0);
-    sl_tensor_destroy(&tensor);
 }
 
 /* ---- Views ------------------------------------------------------------------------------ */
@@ -152,19 +143,15 @@ static void view_shows_the_same_elements_in_another_shape(void **state)
 
 static void views_of_views_add_their_offsets(void **state)
 {
-    sl_tensor *tensor = create_counting(*state, 10, 3), *rows, *part;
+    SCOPED(sl_tensor) *view = NULL, *part = NULL, *rows = NULL;
+    SCOPED(sl_tensor) *tensor = create_counting(*state, 10, 3);
     assert_int_equal(sl_tensor_narrow(tensor, 2, 5, &rows), SL_OK);
     assert_true(sl_shape_equal(sl_tensor_shape(rows), &(sl_shape){2, {5, 3}}));
     assert_int_equal(sl_tensor_narrow(rows, 1, 2, &part), SL_OK);
     assert_true(sl_tensor_f32(part)[0] == 9);
     sl_shape shape = sl_shape_1d(4);
-    sl_tensor *view;
     assert_int_equal(sl_tensor_view(part, 2, &shape, &view), SL_OK);
     assert_true(sl_tensor_f32(view)[3] == 14);
-    sl_tensor_destroy(&tensor);
-    sl_tensor_destroy(&rows);
-    sl_tensor_destroy(&part);
-    sl_tensor_destroy(&view);
 }
 
 static void shared_handle_keeps_the_storage(void **state)
@@ -180,9 +167,8 @@ static void shared_handle_keeps_the_storage(void **state)
 
 static void *destroy_handle(void *argument)
 {
-    sl_tensor *tensor = argument;
+    SCOPED(sl_tensor) *tensor = argument;
     sl_tensor_f32(tensor)[0] = 1;
-    sl_tensor_destroy(&tensor);
     return NULL;
 }
 
@@ -206,7 +192,7 @@ static void handles_may_be_dropped_by_different_threads(void **state)
 
 static void content_goes_to_the_host_and_back(void **state)
 {
-    sl_tensor *a = create_counting(*state, 3, 5), *b = create(*state, sl_shape_2d(3, 5));
+    SCOPED(sl_tensor) *a = create_counting(*state, 3, 5), *b = create(*state, sl_shape_2d(3, 5));
     float host[15];
     assert_int_equal(sl_tensor_read(a, host), SL_OK);
     for (int i = 0; i < 15; i++) {
@@ -219,8 +205,6 @@ static void content_goes_to_the_host_and_back(void **state)
     assert_int_equal(sl_tensor_zero(b), SL_OK);
     for (int i = 0; i < 15; i++)
         assert_true(sl_tensor_f32(b)[i] == 0);
-    sl_tensor_destroy(&a);
-    sl_tensor_destroy(&b);
 }
 
 /* ---- Errors ----------------------------------------------------------------------------- */
@@ -259,7 +243,8 @@ static void memory_that_is_not_there_is_an_error(void **state)
 
 static void views_past_the_end_are_refused(void **state)
 {
-    sl_tensor *tensor = create_counting(*state, 4, 6), *view = tensor;
+    SCOPED(sl_tensor) *tensor = create_counting(*state, 4, 6);
+    sl_tensor *view = tensor;
     sl_shape shape = sl_shape_1d(10);
     assert_int_equal(sl_tensor_view(tensor, 15, &shape, &view), SL_ERR_INVALID);
     assert_null(view);
@@ -279,20 +264,18 @@ static void views_past_the_end_are_refused(void **state)
     sl_tensor_destroy(&tensor);
     tensor = create(*state, (sl_shape){0, {0}});
     assert_int_equal(sl_tensor_narrow(tensor, 0, 1, &view), SL_ERR_INVALID);
-    sl_tensor_destroy(&tensor);
 }
 
 static void copies_between_different_shapes_or_types_are_refused(void **state)
 {
-    sl_tensor *a = create(*state, sl_shape_2d(2, 3)), *b = create(*state, sl_shape_2d(3, 2)), *c;
+    SCOPED(sl_tensor) *c = NULL;
+    SCOPED(sl_tensor) *a = create(*state, sl_shape_2d(2, 3)),
+                      *b = create(*state, sl_shape_2d(3, 2));
     assert_int_equal(sl_tensor_copy(a, b), SL_ERR_INVALID);
     assert_string_equal(sl_error_text(), "sl_tensor_copy: from f32 [3, 2] to f32 [2, 3]");
     sl_shape shape = sl_shape_2d(2, 3);
     assert_int_equal(sl_tensor_create(*state, SL_MEMORY_WORKSPACE, SL_I32, &shape, &c), SL_OK);
     assert_int_equal(sl_tensor_copy(a, c), SL_ERR_INVALID);
-    sl_tensor_destroy(&a);
-    sl_tensor_destroy(&b);
-    sl_tensor_destroy(&c);
 }
 
 int tensor_tests(void)

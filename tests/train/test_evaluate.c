@@ -15,7 +15,7 @@ static double reference_sum(test_pipe *pipe, const sl_batches *batches, int64_t 
         int64_t length = sl_batches_block_length(batches, b);
         int32_t inputs[COLUMNS * BPTT], targets[COLUMNS * BPTT];
         sl_shape shape = sl_shape_2d(COLUMNS, length);
-        sl_tensor *in, *out;
+        SCOPED(sl_tensor) *out = NULL, *in = NULL;
         check_ok(sl_batches_block(batches, b, inputs, targets));
         check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
         check_ok(sl_tensor_write(in, inputs));
@@ -30,15 +30,13 @@ static double reference_sum(test_pipe *pipe, const sl_batches *batches, int64_t 
             ++*terms;
         }
         free(logits);
-        sl_tensor_destroy(&in);
-        sl_tensor_destroy(&out);
     }
     return sum;
 }
 
 static void check_mean(int stages, int64_t max_batches, int64_t blocks)
 {
-    test_pipe pipe = open_small_model(stages, 8);
+    SCOPED(test_pipe) pipe = open_small_model(stages, 8);
     sl_tokens tokens = small_tokens(COUNT);
     sl_batches batches;
     sl_evaluation result;
@@ -53,7 +51,6 @@ static void check_mean(int stages, int64_t max_batches, int64_t blocks)
     assert_true(fabs(result.loss / expected - 1) < 1e-6);
     assert_true(result.perplexity == exp(result.loss));
     sl_tokens_free(&tokens);
-    test_pipe_destroy(&pipe);
 }
 
 /* 18 tokens a column are blocks of 5, 5, 5 and 2 positions: a mean of blocks' means is another
@@ -88,7 +85,7 @@ static sl_status count_batches(void *context, int64_t batch, int64_t batches)
 static void progress_is_told_and_may_end_it(void **state)
 {
     (void)state;
-    test_pipe pipe = open_small_model(2, 8);
+    SCOPED(test_pipe) pipe = open_small_model(2, 8);
     sl_tokens tokens = small_tokens(COUNT);
     sl_evaluation result;
     progress seen = {0};
@@ -103,13 +100,12 @@ static void progress_is_told_and_may_end_it(void **state)
                 "enough");
     assert_int_equal(seen.calls, 3);
     sl_tokens_free(&tokens);
-    test_pipe_destroy(&pipe);
 }
 
 static void tokens_too_few_or_out_of_range_are_refused(void **state)
 {
     (void)state;
-    test_pipe pipe = open_small_model(2, 8);
+    SCOPED(test_pipe) pipe = open_small_model(2, 8);
     sl_tokens tokens = small_tokens(COUNT);
     sl_evaluation result;
     sl_evaluate_options options = {.batch_size = COUNT, .bptt = BPTT};
@@ -121,7 +117,6 @@ static void tokens_too_few_or_out_of_range_are_refused(void **state)
     tokens.ids[7] = 0;
     check_ok(sl_evaluate_tokens(pipe.pipe, &tokens, &options, &result));
     sl_tokens_free(&tokens);
-    test_pipe_destroy(&pipe);
 }
 
 /* Of three ranks the middle one has no stage; it gets the result of the others. */
@@ -165,7 +160,7 @@ static sl_status evaluate_on_rank(sl_group *group, void *arg)
 static void rank_without_a_stage_gets_the_result(void **state)
 {
     (void)state;
-    test_pipe pipe = open_small_model(2, 8);
+    SCOPED(test_pipe) pipe = open_small_model(2, 8);
     sl_tokens tokens = small_tokens(COUNT);
     sl_evaluation expected;
     check_ok(sl_evaluate_tokens(pipe.pipe, &tokens,
@@ -173,7 +168,6 @@ static void rank_without_a_stage_gets_the_result(void **state)
                                 &expected));
     check_ok(sl_spawn(evaluate_on_rank, &expected, 3, &(sl_group_options){.timeout_seconds = 20}));
     sl_tokens_free(&tokens);
-    test_pipe_destroy(&pipe);
 }
 
 int evaluate_tests(void)

@@ -33,7 +33,7 @@ static void greedy_token_is_the_most_probable_one(void **state)
     (void)state;
     enum { CONTEXT = 5 };
     int32_t ids[ROOM];
-    test_pipe pipe = open_small_model(2, 3);
+    SCOPED(test_pipe) pipe = open_small_model(2, 3);
     generate(&pipe, &(sl_generate_options){.context = CONTEXT}, ids);
     for (int64_t at = PROMPT; at < ROOM; at++) {
         int64_t seen = at < CONTEXT ? at : CONTEXT;
@@ -43,20 +43,18 @@ static void greedy_token_is_the_most_probable_one(void **state)
         assert_int_not_equal(ids[at], SL_VOCAB_UNKNOWN);
         free(logits);
     }
-    test_pipe_destroy(&pipe);
 }
 
 static void one_candidate_is_greedy(void **state)
 {
     (void)state;
     int32_t greedy[ROOM], one[ROOM], cold[ROOM];
-    test_pipe pipe = open_small_model(1, 3);
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
     generate(&pipe, &(sl_generate_options){0}, greedy);
     generate(&pipe, &(sl_generate_options){.temperature = 5, .top_k = 1, .seed = 9}, one);
     generate(&pipe, &(sl_generate_options){.temperature = 1e-6, .seed = 9}, cold);
     assert_memory_equal(greedy, one, sizeof greedy);
     assert_memory_equal(greedy, cold, sizeof greedy);
-    test_pipe_destroy(&pipe);
 }
 
 static void seed_decides_the_text_in_every_pipe(void **state)
@@ -64,7 +62,7 @@ static void seed_decides_the_text_in_every_pipe(void **state)
     (void)state;
     int32_t one[ROOM], other[ROOM];
     sl_generate_options options = {.temperature = 2, .seed = 5};
-    test_pipe pipe = open_small_model(1, 3);
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
     generate(&pipe, &options, one);
     options.seed = 6;
     generate(&pipe, &options, other);
@@ -74,7 +72,6 @@ static void seed_decides_the_text_in_every_pipe(void **state)
     options.seed = 5;
     generate(&pipe, &options, other);
     assert_memory_equal(one, other, sizeof one);
-    test_pipe_destroy(&pipe);
 }
 
 /* The small model, after which a module runs that cannot use a cache and changes nothing. */
@@ -152,9 +149,9 @@ static int64_t positions_of_a_text(int64_t context)
     check_ok(sl_transformer_lm_create(&small_model_options, &model));
     check_ok(sl_module_create(&ops, &positions, &last));
     check_ok(sl_sequential_append(&model, SL_OK, &last));
-    test_pipe pipe = open_pipe(model, NULL, (sl_pipe_options){.stages = 1, .seed = 3}, 1, 1);
+    SCOPED(test_pipe) pipe =
+        open_pipe(model, NULL, (sl_pipe_options){.stages = 1, .seed = 3}, 1, 1);
     generate(&pipe, &(sl_generate_options){.context = context}, ids);
-    test_pipe_destroy(&pipe);
     return positions;
 }
 
@@ -172,7 +169,7 @@ static void check_draws(double temperature, int top_k)
 {
     enum { DRAWS = 4000 };
     int counts[SMALL_TOKENS] = {0};
-    test_pipe pipe = open_small_model(1, 3);
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
     for (int draw = 0; draw < DRAWS; draw++) {
         int32_t ids[PROMPT + 1];
         int64_t length = PROMPT;
@@ -200,7 +197,6 @@ static void check_draws(double temperature, int top_k)
             fail_msg("token %d was drawn %d times, expected %.1f", id, counts[id], mean);
     }
     free(logits);
-    test_pipe_destroy(&pipe);
 }
 
 static void draws_follow_the_models_distribution(void **state)
@@ -216,7 +212,7 @@ static void impossible_requests_are_refused(void **state)
     (void)state;
     int32_t ids[ROOM] = {4};
     int64_t length = 0;
-    test_pipe pipe = open_small_model(1, 3);
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, 1), SL_ERR_INVALID,
                 "the prompt must have at least one token");
     length = 1;
@@ -227,7 +223,6 @@ static void impossible_requests_are_refused(void **state)
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, -1), SL_ERR_INVALID,
                 "must not be negative");
     assert_int_equal(length, 1);
-    test_pipe_destroy(&pipe);
 }
 
 static void output_that_is_no_number_is_an_error(void **state)
@@ -235,12 +230,11 @@ static void output_that_is_no_number_is_an_error(void **state)
     (void)state;
     int32_t ids[ROOM] = {4};
     int64_t length = 1;
-    test_pipe pipe = open_small_model(1, 3);
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
     sl_tensor_f32(sl_parameter_value(find_parameter(&pipe, "4.decoder.bias")))[6] = NAN;
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, 1), SL_ERR_NUMERIC,
                 "the model's output for token 6 is nan");
     assert_int_equal(length, 1);
-    test_pipe_destroy(&pipe);
 }
 
 int generate_tests(void)

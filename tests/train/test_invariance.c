@@ -158,7 +158,7 @@ static void check_placements(scratch *in, sl_precision precision)
         check_same(&reference, &other, cases[i].schedule);
     }
     options.balance_kind = SL_BALANCE_LAYERS;
-    sl_schedule *table;
+    SCOPED(sl_schedule) *table = NULL;
     sl_schedule_options of_table = {.ranks = 2, .micros = options.chunks};
     check_ok(sl_schedule_write("zb-v", &of_table, &table));
     options.placement = NULL;
@@ -171,7 +171,6 @@ static void check_placements(scratch *in, sl_precision precision)
     options.accumulate = 3;
     other = trace_run(&options);
     check_same(&reference, &other, "a table's first micro-batch, three times");
-    sl_schedule_destroy(&table);
 }
 
 static void losses_are_the_same_bits_wherever_the_stages_are(void **state)

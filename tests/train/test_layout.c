@@ -45,12 +45,11 @@ static void devices_go_to_replicas_and_stages(void **state)
         sl_train_options options = layout_of(each->replicas, each->stages, each->devices);
         const sl_train_launch launch = {.ranks = each->local ? each->replicas : 0,
                                         .local_ranks = each->local};
-        sl_plan *plan;
+        SCOPED(sl_plan) *plan = NULL;
         check_ok(sl_plan_create(&options, &launch, NULL, NULL, &plan));
         assert_int_equal(plan->options.replicas, each->expected_replicas);
         assert_int_equal(plan->stages, each->expected_stages);
         assert_string_equal(plan->device_names, each->expected);
-        sl_plan_destroy(&plan);
     }
 }
 
@@ -93,7 +92,7 @@ static void placement_that_is_not_the_tables_is_refused(void **state)
 {
     (void)state;
     sl_train_options options = layout_of(1, 0, NULL);
-    sl_schedule *table;
+    SCOPED(sl_schedule) *table = NULL;
     check_ok(sl_schedule_write("zb-v", &(sl_schedule_options){.ranks = 2, .micros = 3}, &table));
     options.schedule = "a table";
     options.table = table;
@@ -107,7 +106,6 @@ static void placement_that_is_not_the_tables_is_refused(void **state)
     options.chunks = 4;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
                 "a table has 3 micro-batches, chunks is 4");
-    sl_schedule_destroy(&table);
 }
 
 static const struct bad {
@@ -210,21 +208,20 @@ static void chunks_are_four_for_each_rank_as_far_as_the_batch_allows(void **stat
 static void chunks_are_those_of_a_table(void **state)
 {
     (void)state;
-    sl_schedule *table;
+    SCOPED(sl_schedule) *table = NULL;
     sl_train_options options = layout_of(1, 0, NULL);
     check_ok(sl_schedule_write(NULL, &(sl_schedule_options){.ranks = 2, .micros = 5}, &table));
     options.table = table;
     assert_int_equal(plan_numbers(&options, NULL).options.chunks, 5);
     options.chunks = 3;
     assert_int_equal(plan_numbers(&options, NULL).options.chunks, 3);
-    sl_schedule_destroy(&table);
 }
 
 static void profile_gives_the_times_that_decide_and_their_balance(void **state)
 {
     (void)state;
     sl_train_options options = layout_of(1, 2, NULL);
-    sl_module *model;
+    SCOPED(sl_module) *model = NULL;
     sl_module_profile times[4] = {0};
     sl_plan *plan;
     options.model =
@@ -241,14 +238,13 @@ static void profile_gives_the_times_that_decide_and_their_balance(void **state)
     sl_plan_destroy(&plan);
     options.schedule = "zigzag"; /* not found: another thing than a cut that fits */
     check_error(sl_plan_create(&options, NULL, model, times, &plan), SL_ERR_NOT_FOUND, "zigzag");
-    sl_module_destroy(&model);
 }
 
 /* The layout for so many processes, and the plan with it. */
 static sl_status search(const sl_train_options *options, const sl_module *model, int processes,
                         int host_processes, uint64_t bytes, sl_plan *numbers)
 {
-    sl_plan *plan;
+    SCOPED(sl_plan) *plan = NULL;
     const sl_train_launch launch = {.ranks = processes};
     sli_found_layout found;
     sli_plan_inputs inputs = {.options = options, .launch = &launch};
@@ -258,7 +254,6 @@ static sl_status search(const sl_train_options *options, const sl_module *model,
     inputs.found = &found;
     SL_TRY(sli_plan_layout(&inputs, &plan));
     *numbers = *plan;
-    sl_plan_destroy(&plan);
     return SL_OK;
 }
 
@@ -296,24 +291,22 @@ static void fewer_processes_get_the_layout_with_the_shortest_step(void **state)
         assert_int_equal(plan.options.chunks, plan_numbers(&options, NULL).options.chunks);
     }
     sl_train_options options = layout_of(2, 2, "cpu:0,cpu:1,cpu:2,cpu:3");
-    sl_module *model;
+    SCOPED(sl_module) *model = NULL;
     sl_plan plan;
     options.model.ntokens = 50;
     check_ok(sl_transformer_lm_create(&options.model, &model));
     assert_int_equal(search(&options, model, 3, 0, 0, &plan), SL_ERR_NOT_FOUND);
-    sl_module_destroy(&model);
 }
 
 /* Bytes that one host needs for a layout whose ranks are all on it. */
 static int64_t bytes_of_layout(sl_train_options options, sl_module *model, int replicas, int ranks)
 {
-    sl_plan *plan;
+    SCOPED(sl_plan) *plan = NULL;
     options.replicas = replicas;
     options.pipeline_ranks = ranks;
     check_ok(sl_plan_create(&options, &(sl_train_launch){.ranks = replicas * ranks}, model, NULL,
                             &plan));
     int64_t bytes = plan->host.total_bytes;
-    sl_plan_destroy(&plan);
     return bytes;
 }
 
@@ -322,7 +315,7 @@ static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
 {
     (void)state;
     sl_train_options options = layout_of(2, 1, NULL);
-    sl_module *model;
+    SCOPED(sl_module) *model = NULL;
     options.model =
         (sl_model_options){.ntokens = 50, .emsize = 256, .nhid = 1024, .nhead = 2, .nlayers = 6};
     options.batch_size = 16;
@@ -347,7 +340,6 @@ static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
                 "MiB of a host that has 1.50 MiB");
     options.force = true;
     check_ok(search(&options, model, 2, 1, 3 << 19, &plan));
-    sl_module_destroy(&model);
 }
 
 /* One replica less has as many stages; one process less than it needs has not. */
@@ -355,7 +347,7 @@ static void balance_and_placement_hold_for_their_number_of_stages(void **state)
 {
     (void)state;
     sl_train_options asked = layout_of(2, 2, NULL);
-    sl_module *model;
+    SCOPED(sl_module) *model = NULL;
     asked.model =
         (sl_model_options){.ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = 6};
     asked.batch_size = 16;
@@ -376,7 +368,6 @@ static void balance_and_placement_hold_for_their_number_of_stages(void **state)
         assert_int_equal(plan.options.balance_kind, keeps ? SL_BALANCE_EXPLICIT : SL_BALANCE_AUTO);
         assert_int_equal(plan.options.placement != NULL, keeps);
     }
-    sl_module_destroy(&model);
 }
 
 int layout_tests(void)

@@ -9,13 +9,12 @@
 /* With the model's ntokens. */
 static sl_plan plan_of_launch(const sl_train_options *options, const sl_train_launch *launch)
 {
-    sl_module *model;
-    sl_plan *plan, numbers;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_plan) *plan = NULL;
+    sl_plan numbers;
     check_ok(sl_transformer_lm_create(&options->model, &model));
     check_ok(sl_plan_create(options, launch, model, NULL, &plan));
     numbers = *plan;
-    sl_plan_destroy(&plan);
-    sl_module_destroy(&model);
     return numbers;
 }
 
@@ -351,7 +350,7 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
     enum { WIKITEXT2 = 28782 };
     const uint64_t gib = UINT64_C(1) << 30;
     sl_train_options options = {0};
-    sl_module *model;
+    SCOPED(sl_module) *model = NULL;
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     options.model.ntokens = WIKITEXT2;
     check_ok(sl_transformer_lm_create(&options.model, &model));
@@ -382,7 +381,6 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
     assert_non_null(strstr(sl_error_text(), ", no checkpoints,"));
     check_error(sl_plan_check_memory(&options, NULL, model, gib), SL_ERR_MEMORY,
                 "1.00 GiB. Make the model or the batch smaller, or set force");
-    sl_module_destroy(&model);
 }
 
 /* The first replica saves what is the same on all, so the second one's host keeps no copies. */
@@ -443,7 +441,7 @@ static void check_not_said(const sl_train_options *options, const sl_train_optio
                            int64_t bytes, const char *refused)
 {
     const uint64_t slack = 1 << 24; /* the program grows */
-    sl_module *model;
+    SCOPED(sl_module) *model = NULL;
     check_ok(sl_train_options_check(options));
     assert_int_equal(sl_train_options_check(fits), SL_ERR_INVALID);
     check_ok(sl_transformer_lm_create(&options->model, &model));
@@ -451,21 +449,18 @@ static void check_not_said(const sl_train_options *options, const sl_train_optio
                 "the run needs");
     if (strstr(sl_error_text(), refused))
         fail_msg("\"%s\" is in: %s", refused, sl_error_text());
-    sl_module_destroy(&model);
 }
 
 /* Of a run whose values are not checked. */
 static int64_t unchecked_bytes(const sl_train_options *options)
 {
     static const sl_train_launch alone;
-    sl_module *model;
-    sl_plan *plan;
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_plan) *plan = NULL;
     check_ok(sl_transformer_lm_create(&options->model, &model));
     check_ok(sli_plan_layout(&(sli_plan_inputs){.options = options, .launch = &alone}, &plan));
     check_ok(sli_plan_cut(plan, model, NULL));
     int64_t bytes = plan->host.total_bytes;
-    sl_plan_destroy(&plan);
-    sl_module_destroy(&model);
     return bytes;
 }
 

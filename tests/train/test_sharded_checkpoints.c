@@ -71,7 +71,7 @@ static const sl_tensor *find(const sl_checkpoint_tensor *in, size_t count, const
 static void check_same_part(const sl_checkpoint_reader *a, const sl_checkpoint_reader *b,
                             const char *part)
 {
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     sl_checkpoint_tensor *of_a, *of_b;
     size_t count, other;
     check_ok(sl_device_create_cpu(1, &device));
@@ -86,7 +86,6 @@ static void check_same_part(const sl_checkpoint_reader *a, const sl_checkpoint_r
     }
     sl_checkpoint_tensors_destroy(&of_a, count);
     sl_checkpoint_tensors_destroy(&of_b, other);
-    sl_device_destroy(&device);
 }
 
 static void shards_make_up_what_one_replica_saves(void **state)

@@ -35,7 +35,7 @@ static void cut_text(text *of)
     check_ok(of->task.count_batches(of->task.context, SL_SPLIT_TRAIN, BATCH, &of->batches));
 }
 
-static void close_text(text *of)
+static void text_destroy(text *of)
 {
     sl_device_destroy(&of->device);
     sl_tokens_free(&of->tokens);
@@ -54,7 +54,7 @@ static void find_rows(const text *of, bool shuffle, int64_t epoch, int32_t *out)
                                         .count = ROWS,
                                         .shuffled = shuffle ? of->batches * BATCH : 0,
                                         .seed = 7};
-            sl_tensor *input = NULL, *targets = NULL;
+            SCOPED(sl_tensor) *targets = NULL, *input = NULL;
             check_ok(of->task.load_rows(of->task.context, &rows, of->device, of->device, &input,
                                         &targets));
             for (int row = 0; row < ROWS; row++) {
@@ -65,8 +65,6 @@ static void find_rows(const text *of, bool shuffle, int64_t epoch, int32_t *out)
                 }
                 *out++ = sl_tensor_i32(input)[(int64_t)row * BPTT];
             }
-            sl_tensor_destroy(&input);
-            sl_tensor_destroy(&targets);
         }
 }
 
@@ -82,7 +80,7 @@ static void every_epoch_has_all_whole_rows_once(void **state)
     enum { BATCHES = 5, COUNT = BATCHES * BATCH };
     int32_t in_order[COUNT], epochs[2][COUNT];
     (void)state;
-    text of = open_text(4 * 155);
+    SCOPED(text) of = open_text(4 * 155);
     cut_text(&of);
     assert_int_equal(of.batches, BATCHES);
     find_rows(&of, false, 0, in_order);
@@ -96,16 +94,14 @@ static void every_epoch_has_all_whole_rows_once(void **state)
         qsort(epochs[epoch], COUNT, sizeof **epochs, compare_ids);
         assert_memory_equal(epochs[epoch], in_order, sizeof in_order);
     }
-    close_text(&of);
 }
 
 static void rows_that_fill_the_columns_are_all_trained(void **state)
 {
     (void)state;
-    text of = open_text(4 * (int64_t)(SHARDS * (3 * BPTT + 1)));
+    SCOPED(text) of = open_text(4 * (int64_t)(SHARDS * (3 * BPTT + 1)));
     cut_text(&of);
     assert_int_equal(of.batches, 3);
-    close_text(&of);
 }
 
 /* ---- Runs ----------------------------------------------------------------------------------- */
