@@ -79,7 +79,7 @@ def train(args, folder, name, layout, deaths):
     said = Path(f"{path}/err").read_text(encoding="utf-8")
     if job.returncode != 0:
         sys.exit(f"status {job.returncode}: {said}")
-    checksum = hashlib.sha256(Path(f"{path}/weights").read_bytes()).hexdigest()
+    checksum = hashlib.sha256(Path(f"{path}/weights/model.safetensors").read_bytes()).hexdigest()
     return seconds, lost, checksum, said
 
 

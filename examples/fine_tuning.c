@@ -89,7 +89,7 @@ static sl_status pretrain(const char *path)
     SL_TRY(open_training(&recipe, 1, &training));
     sl_status status = train(training, "trained", losses);
     if (status == SL_OK)
-        status = sl_weights_save(training->pipe, &recipe.options, NULL, path);
+        status = sl_model_save(training->pipe, &recipe.options, NULL, 0, path);
     sl_training_destroy(&training);
     return status;
 }
@@ -105,17 +105,31 @@ static sl_status fine_tune(const char *path, int stages, double *losses)
     model_recipe recipe = recipe_of(LAYERS + 1, LAYERS + 1);
     const char *what = stages == 1 ? "fine-tuned in one stage" : "fine-tuned in two stages";
     sl_training *training;
+    sl_saved_model *saved = NULL;
     SL_TRY(open_training(&recipe, stages, &training));
-    sl_status status = sl_weights_load_partial(training->pipe, path, print_left_out, "  left out ");
+    sl_status status = sl_saved_model_open(path, &saved);
+    if (status == SL_OK)
+        status = sl_saved_model_load(saved, training->pipe, print_left_out, "  left out ");
+    sl_saved_model_close(&saved);
     if (status == SL_OK)
         status = train(training, what, losses);
     sl_training_destroy(&training);
     return status;
 }
 
+static void remove_model(const char *path)
+{
+    static const char *const names[] = {"/config.json", "/model.safetensors", ""};
+    char name[4096];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s%s", path, names[i]);
+        remove(name);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    const char *path = argc > 1 ? argv[1] : "fine_tuning.safetensors";
+    const char *path = argc > 1 ? argv[1] : "fine_tuning_model";
     static double losses[STAGES][STEPS];
     sl_status status = pretrain(path);
     for (int i = 0; i < STAGES && status == SL_OK; i++)
@@ -123,6 +137,6 @@ int main(int argc, char **argv)
     for (int step = 0; step < STEPS && status == SL_OK; step++)
         if (losses[0][step] != losses[1][step])
             status = sl_error(SL_ERR_NUMERIC, "the losses depend on how the model is cut");
-    remove(path);
+    remove_model(path);
     return exit_code("fine_tuning", status);
 }

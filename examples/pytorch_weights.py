@@ -1,17 +1,19 @@
-"""Weights that `sluice train --save` wrote, in PyTorch, and back.
+"""A model that `sluice train --save MODEL` saved, in PyTorch, and back.
 
-    python3 examples/pytorch_weights.py MODEL.safetensors BACK.safetensors the first words
+    python3 examples/pytorch_weights.py MODEL BACK the first words
 
-builds the model that the file's metadata describe, continues the words greedily, as `sluice
-generate --greedy` does, and writes a file that sluice reads.
+builds the model that MODEL/config.json describes, continues the words greedily, as `sluice generate
+--greedy` does, and writes a directory that sluice reads.
 
-    python3 examples/pytorch_weights.py MODEL.safetensors --logits LOGITS.safetensors
+    python3 examples/pytorch_weights.py MODEL --logits LOGITS.safetensors
 
 runs it on the batch that `sluice eval --logits` wrote, and says how far its logits are from sluice's,
 and its loss. Needs torch and safetensors.
 """
 
+import json
 import math
+import os
 import shutil
 import sys
 from collections import OrderedDict
@@ -55,79 +57,79 @@ class Layer(nn.TransformerEncoderLayer):
         return super().forward(x, src_mask=later if self.causal else None)
 
 
-def build(about):
-    """The model that a file's metadata describe, for evaluation (so without dropout)."""
-    ntokens, emsize, nhid, nlayers, nhead = (
-        int(about["sluice." + key]) for key in ("ntokens", "emsize", "nhid", "nlayers", "nhead"))
-    layers = [Layer(emsize, nhead, nhid, activation=about["sluice.activation"], batch_first=True,
-                    norm_first=about["sluice.pre_norm"] == "true") for _ in range(nlayers)]
+def build(config):
+    """The model that a config.json describes, for evaluation (so without dropout)."""
+    ntokens, emsize = config["ntokens"], config["emsize"]
+    layers = [Layer(emsize, config["nhead"], config["nhid"], activation=config["activation"],
+                    batch_first=True, norm_first=config["pre_norm"]) for _ in range(config["nlayers"])]
     for layer in layers:
-        layer.causal = about["sluice.mask"] == "causal"
+        layer.causal = config["mask"] == "causal"
     decoder = nn.Sequential(OrderedDict(decoder=nn.Linear(emsize, ntokens)))
     return nn.Sequential(Encoder(ntokens, emsize), *layers, decoder).eval()
 
 
 def read(path):
-    """All tensors of a safetensors file, and its metadata."""
+    """All tensors of a safetensors file."""
     try:
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError) as error:
         sys.exit(f"{path}: it cannot be read: {error}")
 
 
-def read_model(path):
-    weights, about = read(path)
-    try:
-        model = build(about)
-        model.load_state_dict(weights)
-        return model, about
-    except KeyError as key:
-        sys.exit(f"{path}: its metadata do not say {key}: the file was not saved by sluice")
-    except (AssertionError, RuntimeError, ValueError) as error:
-        sys.exit(f"{path}: metadata and tensors make no model: {' '.join(str(error).split())}")
-
-
-def vocabulary_of(path):
-    name = path.removesuffix(".safetensors")
-    return path + ".vocab" if name == path else name + ".vocab.txt"
-
-
-def read_vocabulary(path, about):
+def read_json(path):
     try:
         with open(path, encoding="utf-8") as file:
-            tokens = file.read().split("\n")[:-1]  # a token's line, from 0, is its id
-    except (OSError, UnicodeDecodeError) as error:
-        sys.exit(f"{path}: the vocabulary cannot be read: {error}")
-    if len(tokens) != int(about["sluice.ntokens"]):
-        sys.exit(f"{path}: it has {len(tokens)} tokens, the model {about['sluice.ntokens']}")
-    return tokens
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{path}: it cannot be read: {error}")
+
+
+def read_model(path):
+    config = read_json(os.path.join(path, "config.json"))
+    weights = read(os.path.join(path, "model.safetensors"))
+    try:
+        model = build(config)
+        model.load_state_dict(weights)
+        return model, config
+    except KeyError as key:
+        sys.exit(f"{path}: its config.json does not say {key}: it was not saved by sluice")
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        sys.exit(f"{path}: config.json and tensors make no model: {' '.join(str(error).split())}")
+
+
+def read_vocabulary(path):
+    """The words' ids. The library tokenizers opens the file as well, and cuts texts into words."""
+    return read_json(os.path.join(path, "tokenizer.json"))["model"]["vocab"]
 
 
 def continue_text(path, back, words):
-    model, about = read_model(path)
-    vocabulary = read_vocabulary(vocabulary_of(path), about)
+    model, _ = read_model(path)
+    vocabulary = read_vocabulary(path)
     if not set(words) <= set(vocabulary):
-        sys.exit(f"{vocabulary_of(path)}: it lacks {', '.join(set(words) - set(vocabulary))}")
-    ids = [vocabulary.index(word) for word in words]
+        sys.exit(f"{path}: its vocabulary lacks {', '.join(set(words) - set(vocabulary))}")
+    ids = [vocabulary[word] for word in words]
     with torch.no_grad():
         for _ in range(8):
             logits = model(torch.tensor([ids]))[0, -1]
             logits[0] = -math.inf  # never <unk>
             ids.append(int(logits.argmax()))
     try:
-        save_file(model.state_dict(), back, metadata=about)
-        shutil.copy(vocabulary_of(path), vocabulary_of(back))
+        os.makedirs(back, exist_ok=True)
+        for name in ("config.json", "tokenizer.json"):
+            shutil.copy(os.path.join(path, name), back)
+        save_file(model.state_dict(), os.path.join(back, "model.safetensors"), metadata={"format": "pt"})
     except (SafetensorError, OSError) as error:
         sys.exit(f"{back}: it cannot be written: {error}")
-    print(" ".join(vocabulary[each] for each in ids))
+    by_id = {number: word for word, number in vocabulary.items()}
+    print(" ".join(by_id[each] for each in ids))
 
 
 def compare_logits(path, written):
-    (model, about), (batch, _) = read_model(path), read(written)
+    (model, config), batch = read_model(path), read(written)
     if sorted(batch) != ["inputs", "logits", "targets"]:
         sys.exit(f"{written}: it was not written by sluice eval --logits")
-    if batch["logits"].size(-1) != int(about["sluice.ntokens"]):
+    if batch["logits"].size(-1) != config["ntokens"]:
         sys.exit(f"{written}: its logits are of another model than {path}")
     with torch.no_grad():
         logits = model(batch["inputs"])

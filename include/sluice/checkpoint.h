@@ -6,12 +6,17 @@
  *       model.safetensors               a part: named tensors. Larger than the shard size, it is
  *       optimizer.safetensors           model-00001-of-00003.safetensors, … with the index of
  *       …                               Hugging Face, model.safetensors.index.json
- *       model.vocab.txt                 any other file
+ *       config.json, tokenizer.json     any other files
  *
  * A directory appears under its name complete and on disk, or not at all. Checksums are XXH3's of
  * 128 bits, as `xxh128sum` prints them; state.json carries its own. A file that was truncated,
  * changed, taken from another checkpoint or deleted is an error, which names it and the reason.
  * Nothing in a checkpoint is ever executed.
+ *
+ * A directory without state.json is a model, as Hugging Face has them: model.safetensors, or an
+ * index and its files, with config.json and tokenizer.json. Such a directory, its model.safetensors
+ * or its index, and any other index or file of tensors are read like a checkpoint whose one part is
+ * "model".
  *
  * This is the format alone, for any tensors; what a training run saves, and how it goes on, is in
  * sluice/app/train.h. */
@@ -68,17 +73,19 @@ typedef struct sl_checkpoint_file_info {
     const char *name;
     const char *part; /* NULL: it belongs to none */
     uint64_t bytes;
-    const char *checksum; /* 32 hexadecimal digits */
+    const char *checksum; /* 32 hexadecimal digits; NULL: a model's, which has none */
 } sl_checkpoint_file_info;
 
-/* Opens a checkpoint and checks all but the tensors' bytes: state.json and its checksum, that every
- * file is there with its size, the headers. Errors: SL_ERR_NOT_FOUND where there is no
- * state.json, SL_ERR_FORMAT naming the file and what is wrong with it, SL_ERR_IO, SL_ERR_MEMORY. */
+/* Opens a checkpoint or a model and checks all but the tensors' bytes: state.json and its checksum,
+ * that every file is there with its size, the headers, what an index says. What is read from it is
+ * of one save, also where another process replaces the directory meanwhile. Errors:
+ * SL_ERR_NOT_FOUND where there is neither, SL_ERR_FORMAT naming the file and what is wrong with it,
+ * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out);
 void sl_checkpoint_close(sl_checkpoint_reader **reader);
 
 /* The state as it was given, the text of a JSON object; and the version of sluice that wrote it.
- * Like all that follows they live as long as the reader. */
+ * Both are NULL for a model. Like all that follows they live as long as the reader. */
 const char *sl_checkpoint_state(const sl_checkpoint_reader *reader);
 const char *sl_checkpoint_version(const sl_checkpoint_reader *reader);
 
@@ -102,7 +109,7 @@ const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *
 const char *sl_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
                                    const char *key);
 
-/* Reads every byte of every file and compares the checksums. */
+/* Reads every byte of every file and compares the checksums, where there are any. */
 sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader);
 
 /* Reads a part's tensors into `items` (borrowed), which must be exactly those of the part, in any
@@ -137,7 +144,7 @@ void sl_checkpoint_tensors_destroy(sl_checkpoint_tensor **tensors, size_t count)
 
 /* ---- Checkpoints from checkpoints ------------------------------------------------------- */
 
-/* Copies the checkpoint `from` to `to`, which must not exist, with files of another size
+/* Copies the checkpoint or model `from` to `to`, which must not exist, with files of another size
  * (sl_checkpoint_contents.shard_bytes). Compares its checksums first; memory holds one tensor at a
  * time. Errors: SL_ERR_INVALID, those of reading and saving. */
 sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes);

@@ -279,7 +279,7 @@ unsigned cli_signals_request(void *context);
  * error. */
 bool cli_signals_output_lost(void);
 
-/* ---- Saved weights (saved_model.c) -------------------------------------------------------- */
+/* ---- Saved models (saved_model.c) --------------------------------------------------------- */
 
 /* The row of commands that do so; their settings begin with `sl_train_options run`. */
 #define CLI_DEVICES_ROW                                                                            \
@@ -291,12 +291,13 @@ bool cli_signals_output_lost(void);
             "processes divide the list; default: one for each process"                             \
     }
 
-/* A model built again from its weights file. */
+/* A saved model, built again. */
 typedef struct cli_saved_model {
+    sl_saved_model *saved;
     sl_model_options options;
-    sl_vocab *vocab; /* from the file beside the weights */
-    sl_group *group; /* of the processes that a launcher has started; NULL: there is one */
-    bool prints;     /* this is the first of them */
+    const sl_vocab *vocab; /* of `saved` */
+    sl_group *group;       /* of the processes that a launcher has started; NULL: there is one */
+    bool prints;           /* this is the first of them */
     sl_device_list *devices;
     sl_module *model;
     sl_loss *loss;
@@ -312,14 +313,13 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model 
 void cli_saved_model_clear(cli_saved_model *model);
 
 /* The positions of a row for a model: `given` where the command line has option `name`, else the
- * model's own, or 35 where its weights do not say, with a warning. */
+ * model's own, or 35 where it does not say, with a warning. */
 int64_t cli_context(const cli_line *line, const char *name, int64_t given,
                     const cli_saved_model *model);
 
-/* Sets a training's model options, except dropout, to those of the weights that it starts from.
- * Without such weights, or where their metadata have no options (those of other programs), the
- * options do not change.
- * Errors: SL_ERR_INVALID where the command line has another size; those of opening weights. */
+/* Sets a training's model options, except dropout, to those of the model that it starts from.
+ * Without one, or where there are tensors alone, the options do not change. Errors: SL_ERR_INVALID
+ * where the command line has another size; those of opening a model. */
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to);
 
 /* Returns `status`; where that is SL_ERR_NOT_FOUND and `path` a run's directory instead of a

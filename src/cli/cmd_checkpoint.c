@@ -27,7 +27,8 @@ static void print_files(const sl_checkpoint_reader *reader)
         const sl_checkpoint_file_info *file = sl_checkpoint_file_get(reader, i);
         printf("  ");
         cli_print_text(file->name, 34);
-        printf(" %12s  %s\n", cli_bytes_text((int64_t)file->bytes).text, file->checksum);
+        printf(" %12s  %s\n", cli_bytes_text((int64_t)file->bytes).text,
+               file->checksum ? file->checksum : "");
     }
 }
 
@@ -67,15 +68,20 @@ static sl_status show_checkpoint(const char *path)
 {
     sl_checkpoint_reader *reader;
     SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
+    const char *state = sl_checkpoint_state(reader);
     cli_print_text(path, 0);
-    printf(", by sluice ");
-    cli_print_text(sl_checkpoint_version(reader), 0);
+    if (state) {
+        printf(", by sluice ");
+        cli_print_text(sl_checkpoint_version(reader), 0);
+    }
     printf("\n");
     print_files(reader);
     print_parts(reader);
-    printf("  state ");
-    cli_print_text(sl_checkpoint_state(reader), 0);
-    printf("\n");
+    if (state) {
+        printf("  state ");
+        cli_print_text(state, 0);
+        printf("\n");
+    }
     sl_checkpoint_close(&reader);
     return SL_OK;
 }
@@ -87,11 +93,12 @@ static sl_status verify_checkpoint(const char *path)
     sl_checkpoint_reader *reader;
     SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
     sl_status status = sl_checkpoint_verify(reader);
+    bool has_checksums = sl_checkpoint_state(reader);
     sl_checkpoint_close(&reader);
     if (status != SL_OK)
         return status;
     cli_print_text(path, 0);
-    printf(" is whole\n");
+    printf(has_checksums ? " is whole\n" : " can be read; a model has no checksums to compare\n");
     return SL_OK;
 }
 
@@ -162,7 +169,7 @@ static sl_status run_checkpoint(cli_line *line, void *parsed)
 
 const cli_command cmd_checkpoint = {
     .name = "checkpoint",
-    .summary = "show, verify, convert and average checkpoints",
+    .summary = "show, verify, convert and average checkpoints and models",
     .arguments = "show DIR...\nverify DIR...\nconvert FROM TO\naverage FROM... TO",
     .doc = "show prints what checkpoints contain. verify reads them and compares checksums; its "
            "status is 1 where one is damaged. convert writes a checkpoint again with files of "

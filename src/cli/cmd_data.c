@@ -16,7 +16,7 @@ typedef struct settings {
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "vocab", .value = "FILE", FIELD(TEXT, vocab_path),
-     .help = "Write the vocabulary to FILE: one token a line, in the order of ids"},
+     .help = "Write the vocabulary to FILE, as the tokenizer.json of a model"},
     {.name = "head", .value = "N", FIELD(INT64, head), RANGE(0, INT32_MAX), .initial = "10",
      .help = "Show the first N tokens of the vocabulary"},
     {.name = "synthetic", .value = "DIR", .group = "Synthetic text", FIELD(TEXT, synthetic),

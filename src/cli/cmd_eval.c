@@ -1,4 +1,4 @@
-/* sluice eval: the loss of saved weights on a split, and the logits of its first batch. */
+/* sluice eval: the loss of a saved model on a split, and the logits of its first batch. */
 #include "cli/cli.h"
 #include "sluice/safetensors.h"
 
@@ -103,7 +103,7 @@ static sl_status run_eval(cli_line *line, void *parsed)
     sl_tokens tokens = {0};
     char *path = NULL;
     if (!from->run.init || !from->run.data)
-        cli_refuse("eval needs --init FILE and --data DIR|FILE");
+        cli_refuse("eval needs --init DIR and --data DIR|FILE");
     if (from->logits)
         SL_TRY(sl_error_context(sl_train_check_output(&from->run, from->logits), "--logits: "));
     sl_status status = cli_saved_model_load(&from->run, &model);
@@ -123,9 +123,9 @@ static sl_status run_eval(cli_line *line, void *parsed)
 
 const cli_command cmd_eval = {
     .name = "eval",
-    .summary = "evaluate saved weights on a text",
-    .doc = "Prints the mean loss per token of saved weights on a text, and its perplexity.",
-    .examples = "sluice eval --init book.safetensors --data book.txt --split valid\n",
+    .summary = "evaluate a saved model on a text",
+    .doc = "Prints the mean loss per token of a saved model on a text, and its perplexity.",
+    .examples = "sluice eval --init book --data book.txt --split valid\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

@@ -1,4 +1,4 @@
-/* sluice generate: text from saved weights. */
+/* sluice generate: text from a saved model. */
 #include "cli/cli.h"
 
 #include <stdlib.h>
@@ -100,7 +100,7 @@ static sl_status run_generate(cli_line *line, void *parsed)
     settings *from = parsed;
     cli_saved_model model;
     if (!from->run.init)
-        cli_refuse("generate needs --init FILE");
+        cli_refuse("generate needs --init DIR");
     for (size_t i = 0; from->greedy && i < sizeof drawing / sizeof *drawing; i++)
         if (cli_line_value(line, drawing[i]))
             cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
@@ -118,9 +118,9 @@ static sl_status run_generate(cli_line *line, void *parsed)
 
 const cli_command cmd_generate = {
     .name = "generate",
-    .summary = "write text with saved weights",
-    .doc = "Writes text with saved weights. The same seed gives the same text.",
-    .examples = "sluice generate --init book.safetensors --prompt \"it was\" --top-k 20\n",
+    .summary = "write text with a saved model",
+    .doc = "Writes text with a saved model. The same seed gives the same text.",
+    .examples = "sluice generate --init book --prompt \"it was\" --top-k 20\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

@@ -14,6 +14,8 @@ typedef struct settings {
 
 /* clang-format off */
 static const sl_option options[] = {
+    {.name = "init", .value = "DIR", .group = "Vocabulary", FIELD(TEXT, run.init),
+     .help = "Take all sizes from the model in DIR, or a checkpoint"},
     {.name = "ntokens", .value = "N", .group = "Vocabulary", FIELD(INT64, ntokens),
      RANGE(1, INT32_MAX), .initial = "28782",
      .help = "Number of types in the vocabulary; the default is WikiText-2's"},
@@ -153,8 +155,14 @@ static sl_status run_model(cli_line *line, void *parsed)
     sl_module *model;
     if (from->data && cli_line_value(line, "ntokens"))
         cli_refuse("--data counts the vocabulary's types, so it cannot be combined with --ntokens");
+    if (train->init && (from->data || cli_line_value(line, "ntokens")))
+        cli_refuse("--init has a vocabulary's size, so it cannot be combined with --%s",
+                   from->data ? "data" : "ntokens");
+    train->model.ntokens = train->init ? 0 : from->ntokens;
+    SL_TRY(cli_saved_model_apply_sizes(line, train));
     SL_TRY(sl_train_options_check(train));
-    train->model.ntokens = from->ntokens;
+    if (train->init && train->model.ntokens == 0)
+        return sl_error(SL_ERR_NOT_FOUND, "%s: it has no config.json", train->init);
     if (from->data)
         SL_TRY(count_types(from->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
@@ -169,7 +177,8 @@ const cli_command cmd_model = {
     .doc = "Shows a model's layers, how they are divided among stages, and the bytes that each "
            "stage needs, without allocating them. With --profile it also runs each module.",
     .examples = "sluice model --preset pipeline-tutorial\n"
-                "sluice model --data book.txt --preset small --pp 2 --profile\n",
+                "sluice model --data book.txt --preset small --pp 2 --profile\n"
+                "sluice model --init RUN/best\n",
     .run_options = {sl_plan_option_rows},
     .options = options,
     .settings_bytes = sizeof(settings),

@@ -241,8 +241,8 @@ void cli_help_print_markdown(void)
 static const char files[] =
     "DIR/wiki.{train,valid,test}.tokens, DIR/{train,valid,test}.txt\n"
     "    the texts of --data DIR\n"
-    "NAME.safetensors, NAME.vocab.txt\n"
-    "    weights, by PyTorch's names, and their vocabulary (--save, --init)\n"
+    "MODEL/config.json, MODEL/tokenizer.json, MODEL/model.safetensors\n"
+    "    a model (--save, --init): its sizes, its vocabulary, and tensors by PyTorch's names\n"
     "RUN/step-00000400/, RUN/best/, RUN/progress\n"
     "    checkpoints, the best model, and the number of the last step (--save-dir)\n"
     "LOG.jsonl\n    a run's log (--log-json), for sluice report and sluice watch\n";

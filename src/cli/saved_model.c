@@ -1,26 +1,11 @@
-/* Saved weights as commands use them: the model that they belong to, built again on devices for
- * inference; and a training run's sizes, which are those of the weights that it starts from. */
+/* Saved models as commands use them: built again on devices for inference; and a training run's
+ * sizes, which are those of the model that it starts from. */
 #include "cli/cli.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static sl_status load_vocab(const char *weights, cli_saved_model *to)
-{
-    char *path;
-    SL_TRY(sl_weights_vocab_path(weights, &path));
-    sl_status status = sl_weights_vocab(weights, &to->vocab);
-    if (status == SL_OK && !to->vocab)
-        status = sl_error(SL_ERR_NOT_FOUND,
-                          "%s: not found: the vocabulary must lie beside the weights", path);
-    else if (status == SL_OK && sl_vocab_size(to->vocab) != to->options.ntokens)
-        status = sl_error(SL_ERR_INVALID, "%s has %d types, but the weights in %s need %" PRId64,
-                          path, sl_vocab_size(to->vocab), weights, to->options.ntokens);
-    free(path);
-    return status;
-}
 
 /* torchrun's variables without RANK do not start other processes. */
 sl_status cli_group_create(const sl_launch_info *launch, sl_group **out)
@@ -95,13 +80,19 @@ static sl_status build_pipe(const sl_train_options *options, cli_saved_model *to
 
 sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out)
 {
-    const char *weights = options->init;
+    const char *path = options->init;
     *out = (cli_saved_model){0};
-    SL_TRY(cli_name_checkpoints(sl_weights_model(weights, &out->options), weights));
-    SL_TRY(load_vocab(weights, out));
+    SL_TRY(cli_name_checkpoints(sl_saved_model_open(path, &out->saved), path));
+    const sl_model_options *saved = sl_saved_model_options(out->saved);
+    out->vocab = sl_saved_model_vocab(out->saved);
+    if (!saved || !out->vocab)
+        return sl_error(SL_ERR_NOT_FOUND,
+                        "%s: it has no %s: give the directory of a model or of a checkpoint", path,
+                        saved ? "tokenizer.json" : "config.json");
+    out->options = *saved;
     SL_TRY(build_pipe(options, out));
     cli_warn_of_devices(out->pipe, options->precision);
-    return sl_weights_load(out->pipe, weights);
+    return sl_saved_model_load(out->saved, out->pipe, NULL, NULL);
 }
 
 int64_t cli_context(const cli_line *line, const char *name, int64_t given,
@@ -113,9 +104,10 @@ int64_t cli_context(const cli_line *line, const char *name, int64_t given,
     if (model->options.context > 0)
         return model->options.context;
     if (model->prints)
-        cli_complain("warning: the weights do not say how many tokens a row had in their training; "
-                     "%d are taken (--%s)",
-                     TUTORIALS, name);
+        cli_complain(
+            "warning: the model does not say how many tokens a row had in its training; %d are "
+            "taken (--%s)",
+            TUTORIALS, name);
     return TUTORIALS;
 }
 
@@ -126,7 +118,7 @@ void cli_saved_model_clear(cli_saved_model *model)
     sl_module_destroy(&model->model);
     sl_device_list_destroy(&model->devices);
     sl_group_destroy(&model->group);
-    sl_vocab_destroy(&model->vocab);
+    sl_saved_model_close(&model->saved);
 }
 
 /* ---- Checkpoints in a run's directory ------------------------------------------------------- */
@@ -149,10 +141,10 @@ sl_status cli_name_checkpoints(sl_status status, const char *path)
     return status;
 }
 
-/* ---- The sizes of weights to start from ------------------------------------------------------ */
+/* ---- The sizes of a model to start from ------------------------------------------------------ */
 
-/* Sets a row of the model's as the weights have it. One that was given must have that value, unless
- * weights are loaded as far as they fit. */
+/* Sets a row of the model's as the saved one has it. One that was given must have that value,
+ * unless weights are loaded as far as they fit. */
 static sl_status apply_row(const cli_line *line, const sl_option *row, const void *saved,
                            sl_train_options *to)
 {
@@ -163,9 +155,8 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
     if (status == SL_OK && !cli_line_value(line, row->name))
         status = sl_option_set(row, to, has);
     else if (status == SL_OK && !to->partial && strcmp(has, wanted) != 0)
-        status =
-            sl_error(SL_ERR_INVALID, "%s: the weights have %s %s, but %s is set to %s: remove it",
-                     to->init, row->name, has, row->name, wanted);
+        status = sl_error(SL_ERR_INVALID, "%s: the model has %s %s, but %s is set to %s: remove it",
+                          to->init, row->name, has, row->name, wanted);
     free(has);
     free(wanted);
     return status;
@@ -174,12 +165,22 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to)
 {
     sl_train_options saved;
+    sl_saved_model *model;
     if (!to->init)
         return SL_OK;
-    sl_status status = cli_name_checkpoints(sl_weights_model(to->init, &saved.model), to->init);
-    if (status == SL_ERR_FORMAT || (status == SL_ERR_NOT_FOUND && to->checkpoints.resume))
-        return SL_OK; /* refused where they are read */
-    for (const sl_option *row = sl_plan_option_rows; row->name && status == SL_OK; row++)
+    sl_status status = cli_name_checkpoints(sl_saved_model_open(to->init, &model), to->init);
+    if (status == SL_ERR_NOT_FOUND && to->checkpoints.resume)
+        return SL_OK; /* the checkpoint has weights */
+    SL_TRY(status);
+    const sl_model_options *options = sl_saved_model_options(model);
+    bool has_options = options != NULL;
+    if (has_options) {
+        saved.model = *options;
+        to->model.ntokens = options->ntokens;
+    }
+    sl_saved_model_close(&model);
+    for (const sl_option *row = sl_plan_option_rows; has_options && row->name && status == SL_OK;
+         row++)
         if (row->in_model && strcmp(row->name, "dropout") != 0) /* it is no size */
             status = apply_row(line, row, &saved, to);
     return status;

@@ -80,11 +80,10 @@ sl_status cli_signals_handle(bool saves, bool speaks)
     shows_stop = speaks && terminal;
     for (int i = 0; i < STOPPING; i++) {
         if (speaks)
-            snprintf(
-                last_words[i], WORDS_BYTES,
-                "%ssluice: stopped by signal %d (%s), and nothing was saved: --save FILE saves "
-                "the weights, --save-dir DIR checkpoints to go on from\n",
-                terminal ? "\r\033[K" : "", stopping[i], strsignal(stopping[i]));
+            snprintf(last_words[i], WORDS_BYTES,
+                     "%ssluice: stopped by signal %d (%s), and nothing was saved: --save DIR saves "
+                     "the model, --save-dir DIR checkpoints to go on from\n",
+                     terminal ? "\r\033[K" : "", stopping[i], strsignal(stopping[i]));
         SL_TRY(handle_signal(stopping[i]));
     }
     SL_TRY(handle_signal(SIGUSR2));

@@ -2,20 +2,15 @@
 #include "cli/cli.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 /* Warns where more than half of the text is <unk>. */
 static void warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source)
 {
-    char *beside = NULL;
-    if (2 * text->unknown <= text->tokens ||
-        (init && sl_weights_vocab_path(init, &beside) != SL_OK))
-        return;
-    cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary %s%s does not "
-                 "have them",
-                 100.0 * (double)text->unknown / (double)text->tokens, text->path,
-                 beside ? "" : "of ", beside ? beside : source);
-    free(beside);
+    if (2 * text->unknown > text->tokens)
+        cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary of %s does not "
+                     "have them",
+                     100.0 * (double)text->unknown / (double)text->tokens, text->path,
+                     init ? init : source);
 }
 
 void cli_warn_of_text(const sl_text_info *text, const char *init, const char *source)

@@ -98,7 +98,10 @@ static bool read_link(const char *path, char **out)
 
 sl_status sli_path_follow(const char *path, char **out)
 {
-    *out = strdup(path);
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    *out = strndup(path, length);
     for (int links = 0; *out && links < MOST_LINKS; links++) {
         char *next;
         bool read = read_link(*out, &next);

@@ -15,8 +15,9 @@
  * SL_ERR_MEMORY. */
 sl_status sli_path_join(const char *directory, const char *name, char **out);
 
-/* The path of the file that a write to `path` changes: follows links, also one whose target does
- * not exist. Malloc'ed. Errors: SL_ERR_INVALID for links in a circle. */
+/* The path of the file or directory that a write to `path` changes: follows links, also one whose
+ * target does not exist; without slashes at the end. Malloc'ed. Errors: SL_ERR_INVALID for links in
+ * a circle. */
 sl_status sli_path_follow(const char *path, char **out);
 
 /* Whether two paths lead to the same file or directory, which need not exist. Like the other

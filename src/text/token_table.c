@@ -6,6 +6,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistr.h>
 #define XXH_INLINE_ALL /* most tokens have a few bytes: a call would take longer than the hash */
 #include <xxhash.h>
 
@@ -110,6 +111,8 @@ static sl_status check_token(const char *text, size_t bytes)
 {
     if (bytes == 0)
         return sl_error(SL_ERR_INVALID, "a token must not be empty");
+    if (memchr(text, 0, bytes) || u8_check((const uint8_t *)text, bytes))
+        return sl_error(SL_ERR_INVALID, "a token must be UTF-8, without zeros");
     for (size_t i = 0; i < bytes; i++)
         if (is_ascii_space((unsigned char)text[i]))
             return sl_error(SL_ERR_INVALID,

@@ -38,6 +38,7 @@ enum {
     CAPITAL_SIGMA = 0x3A3,
     SMALL_FINAL_SIGMA = 0x3C2,
     SMALL_SIGMA = 0x3C3,
+    REPLACEMENT = 0xFFFD,
 };
 
 static bool cased_letter_before(const uint8_t *at, const uint8_t *line)
@@ -69,15 +70,38 @@ static bool is_wide_space(ucs4_t c)
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/* Folds the character at *in, which does not begin in ASCII, and moves both pointers past it.
- * Returns whether it is UTF-8. */
-static bool fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **in, uint8_t **out)
+/* The bytes at `at`, which are not UTF-8, that Python's decoder replaces by one U+FFFD: what begins
+ * a character, as far as it does. */
+static int broken_bytes(const uint8_t *at, const uint8_t *end)
+{
+    int length = 1, wanted = at[0] < 0xC2 || at[0] > 0xF4 ? 1
+                             : at[0] < 0xE0               ? 2
+                                                          : 3 + (at[0] > 0xEF);
+    uint8_t low = at[0] == 0xE0   ? 0xA0
+                  : at[0] == 0xF0 ? 0x90
+                                  : 0x80,
+            high = at[0] == 0xED   ? 0x9F
+                   : at[0] == 0xF4 ? 0x8F
+                                   : 0xBF;
+    while (length < wanted && at + length < end && at[length] >= low && at[length] <= high) {
+        low = 0x80;
+        high = 0xBF;
+        length++;
+    }
+    return length;
+}
+
+/* Folds the character at *in, a zero or one beyond ASCII, and moves both pointers past it. Returns
+ * how many bytes are not UTF-8. */
+static int fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **in, uint8_t **out)
 {
     ucs4_t character;
     int length = u8_mbtoucr(&character, *in, (size_t)(end - *in));
-    if (length < 0) {
-        *(*out)++ = *(*in)++;
-        return false;
+    if (length < 0 || character == 0) {
+        int broken = length < 0 ? broken_bytes(*in, end) : 0;
+        *in += broken ? broken : 1;
+        *out += u8_uctomb(*out, REPLACEMENT, 4);
+        return broken;
     }
     const uint8_t *next = *in + length;
     if (is_wide_space(character)) {
@@ -92,14 +116,10 @@ static bool fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **i
             *out += u8_uctomb(*out, COMBINING_DOT_ABOVE, 4);
     }
     *in = next;
-    return true;
+    return 0;
 }
 
-/* What becomes of a line of `bytes` bytes has at most this many. */
-static size_t most_folded_bytes(size_t bytes)
-{
-    return bytes + bytes / 2; /* two bytes may become three: U+0130, U+023A */
-}
+enum { MOST_GROWTH = 3 }; /* of a line's bytes: one that is no text becomes U+FFFD */
 
 /* ---- Cutting ---------------------------------------------------------------------------- */
 
@@ -139,12 +159,12 @@ void sl_tokenizer_destroy(sl_tokenizer **tokenizer)
 
 static sl_status reserve_line(sl_tokenizer *tokenizer, size_t line_bytes)
 {
-    size_t needed = most_folded_bytes(line_bytes) + LINE_BREAK_BYTES;
+    size_t needed = MOST_GROWTH * line_bytes + LINE_BREAK_BYTES;
     if (needed <= tokenizer->capacity)
         return SL_OK;
     free(tokenizer->line); /* its content is the last line's */
     tokenizer->capacity = 0;
-    tokenizer->line = needed > line_bytes ? malloc(needed) : NULL;
+    tokenizer->line = line_bytes < SIZE_MAX / (MOST_GROWTH + 1) ? malloc(needed) : NULL;
     if (!tokenizer->line)
         return sli_no_memory("sl_tokenizer_start", "a line of %zu bytes", line_bytes);
     tokenizer->capacity = needed;
@@ -158,23 +178,25 @@ static bool is_control(uint8_t c)
     return c < 0x20 && (~white_space >> c & 1);
 }
 
-/* Writes the line to the tokenizer's: in lower case; without any "; and with a line end for each
- * white space beyond ASCII (not a blank, for "<br />" is only that with a true blank). Bytes that
- * are not UTF-8 stay, and count as no letter. Returns how many bytes it wrote. */
+/* Writes the line to the tokenizer's: in lower case; without any "; with a line end for each white
+ * space beyond ASCII (not a blank, for "<br />" is only that with a true blank); and with U+FFFD
+ * for zeros and for what is not UTF-8. Returns how many bytes it wrote. */
 static size_t fold_line(sl_tokenizer *tokenizer, const char *line, size_t bytes)
 {
     const uint8_t *start = (const uint8_t *)line, *in = start, *end = in + bytes;
     uint8_t *to = (uint8_t *)tokenizer->line;
     int64_t controls = 0;
     while (in < end) {
-        while (in < end && *in < 0x80) {
+        while (in < end && (uint8_t)(*in - 1) < 0x7F) {
             uint8_t c = *in++;
             *to = (uint8_t)(c | ((unsigned)(c - 'A') < 26u ? 0x20 : 0));
             to += c != '"';
             controls += is_control(c);
         }
-        if (in < end)
-            tokenizer->invalid += !fold_wide(start, end, &in, &to);
+        if (in == end)
+            break;
+        controls += *in == 0;
+        tokenizer->invalid += fold_wide(start, end, &in, &to);
     }
     tokenizer->controls += controls;
     return (size_t)(to - (uint8_t *)tokenizer->line);

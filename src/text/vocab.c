@@ -1,19 +1,15 @@
-/* Vocabularies, how they are made by counting, and their files: one token a line, the line's number
- * is the id. */
+/* Vocabularies, and how they are made by counting. */
 #include "text/vocab.h"
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/replace.h"
-#include "text/line_reader.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Look-up ---------------------------------------------------------------------------- */
 
-/* Without any token, not even <unk>. */
-static sl_status create_empty(sl_vocab **out)
+sl_status sli_vocab_create(sl_vocab **out)
 {
     *out = NULL;
     sl_vocab *vocab = calloc(1, sizeof *vocab);
@@ -160,103 +156,11 @@ sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *fina
     for (int32_t i = 0; i < count; i++)
         sorted[i] = (counted){sli_token_table_get(&builder->tokens, i), builder->counts[i], i};
     qsort(sorted, (size_t)count, sizeof *sorted, by_count_then_text);
-    sl_status status = create_empty(out);
+    sl_status status = sli_vocab_create(out);
     if (status == SL_OK)
         status = add_sorted(sorted, count, final_ids, *out);
     if (status != SL_OK)
         sl_vocab_destroy(out);
     free(sorted);
-    return status;
-}
-
-/* ---- Reading ---------------------------------------------------------------------------- */
-
-enum { SHOWN_BYTES = 40 }; /* of a token in an error sentence */
-
-static sl_status add_line(sl_vocab *vocab, const char *path, const char *line, size_t bytes)
-{
-    int32_t count = vocab->tokens.count, id;
-    int shown = bytes < SHOWN_BYTES ? (int)bytes : SHOWN_BYTES;
-    if (count == 0 && (bytes != SLI_UNKNOWN_TOKEN_BYTES ||
-                       memcmp(line, SLI_UNKNOWN_TOKEN, SLI_UNKNOWN_TOKEN_BYTES) != 0))
-        return sl_error(SL_ERR_FORMAT,
-                        "%s: line 1: a vocabulary begins with " SLI_UNKNOWN_TOKEN ", got \"%.*s\"",
-                        path, shown, line);
-    sl_status status = sli_token_table_add(&vocab->tokens, line, bytes, &id);
-    if (status != SL_OK)
-        return sl_error_context(status == SL_ERR_INVALID ? SL_ERR_FORMAT : status,
-                                "%s: line %lld: ", path, (long long)count + 1);
-    if (id < count)
-        return sl_error(SL_ERR_FORMAT, "%s: line %lld: the token \"%.*s\" stands in line %lld too",
-                        path, (long long)count + 1, shown, line, (long long)id + 1);
-    return SL_OK;
-}
-
-static sl_status read_lines(sli_line_reader *reader, const char *path, sl_vocab *vocab)
-{
-    const char *line;
-    size_t bytes;
-    for (;;) {
-        SL_TRY(sli_line_reader_next(reader, &line, &bytes));
-        if (!line)
-            break;
-        SL_TRY(add_line(vocab, path, line, bytes));
-    }
-    if (vocab->tokens.count == 0)
-        return sl_error(SL_ERR_FORMAT,
-                        "%s: a vocabulary begins with " SLI_UNKNOWN_TOKEN ", but the file is empty",
-                        path);
-    return SL_OK;
-}
-
-sl_status sl_vocab_load(const char *path, sl_vocab **out)
-{
-    sli_line_reader *reader = NULL;
-    *out = NULL;
-    sl_status status = sli_line_reader_open(path, &reader);
-    if (status == SL_OK)
-        status = create_empty(out);
-    if (status == SL_OK)
-        status = read_lines(reader, path, *out);
-    if (status != SL_OK)
-        sl_vocab_destroy(out);
-    sli_line_reader_close(&reader);
-    return status;
-}
-
-/* ---- Writing ---------------------------------------------------------------------------- */
-
-/* The table holds the tokens in the order of their ids with a 0 after each: the file, but for the
- * line ends. Tokens may have zeros of their own, so the ends are known by the starts alone. */
-sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes)
-{
-    const sli_token_table *tokens = &vocab->tokens;
-    *bytes = tokens->starts[tokens->count];
-    *text = malloc(*bytes);
-    if (!*text)
-        return sli_no_memory(NULL, "a vocabulary of %zu bytes", *bytes);
-    memcpy(*text, tokens->bytes, *bytes);
-    for (int32_t i = 1; i <= tokens->count; i++)
-        (*text)[tokens->starts[i] - 1] = '\n';
-    return SL_OK;
-}
-
-sl_status sli_vocab_checksum(const sl_vocab *vocab, char text[SLI_CHECKSUM_BYTES])
-{
-    char *content;
-    size_t bytes;
-    SL_TRY(sli_vocab_text(vocab, &content, &bytes));
-    sli_checksum_of(content, bytes, text);
-    free(content);
-    return SL_OK;
-}
-
-sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
-{
-    char *text;
-    size_t bytes;
-    SL_TRY(sl_error_context(sli_vocab_text(vocab, &text, &bytes), "%s: ", path));
-    sl_status status = sli_file_write(path, text, bytes);
-    free(text);
     return status;
 }

@@ -2,7 +2,6 @@
 #ifndef SLI_TEXT_VOCAB_H
 #define SLI_TEXT_VOCAB_H
 
-#include "core/checksum.h"
 #include "sluice/app/text.h"
 
 /* ---- The table (token_table.c) ------------------------------------------------------------ */
@@ -47,10 +46,14 @@ struct sl_vocab {
 #define SLI_UNKNOWN_TOKEN "<unk>"
 enum { SLI_UNKNOWN_TOKEN_BYTES = sizeof SLI_UNKNOWN_TOKEN - 1 };
 
-/* The file that sl_vocab_save writes, as malloc'ed text without an end. */
-sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes);
+/* One without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
+sl_status sli_vocab_create(sl_vocab **out);
 
-/* That file's checksum. Errors: SL_ERR_MEMORY. */
-sl_status sli_vocab_checksum(const sl_vocab *vocab, char text[SLI_CHECKSUM_BYTES]);
+/* ---- Its file (word_level.c) -------------------------------------------------------------- */
+
+/* The text of a tokenizer.json, malloc'ed; and the vocabulary of such a text. Errors: SL_ERR_FORMAT
+ * with one sentence, SL_ERR_MEMORY. */
+sl_status sli_vocab_print(const sl_vocab *vocab, char **text);
+sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out);
 
 #endif

@@ -18,7 +18,7 @@ static void lines_have_the_tutorials_form(void **state)
     program_run run;
     program_succeed(&run,
                     "train --data %s " TINY " --epochs 2 --max-batches 12 --pp 2 "
-                    "--devices cpu:0,cpu:1 --chunks 3 --save %s/model.safetensors",
+                    "--devices cpu:0,cpu:1 --chunks 3 --save %s/model",
                     in->directory, in->directory);
     check_line(run.out, "^  train +4,0[0-9]+ tokens  /.*/train\\.txt$");
     check_line(run.out,
@@ -39,11 +39,10 @@ static void lines_have_the_tutorials_form(void **state)
                "^\\| end of epoch   1 \\| time: +[0-9.]+s \\| valid loss +[0-9.]+ \\| valid "
                "ppl +[0-9.]+ \\| best so far$");
     check_line(run.out, "^\\| End of training \\| test loss +[0-9.]+ \\| test ppl +[0-9.]+$");
-    check_line(run.out, "^The best weights are in /.*/model\\.safetensors$");
+    check_line(run.out, "^The best weights are in /.*/model$");
     check_without(run.out, "\r");
-    assert_int_equal(access(scratch_path(in, "model.vocab.txt"), R_OK), 0);
-    remove(scratch_path(in, "model.vocab.txt"));
-    assert_int_equal(remove(scratch_path(in, "model.safetensors")), 0);
+    assert_int_equal(access(scratch_path(in, "model/model.safetensors"), R_OK), 0);
+    scratch_remove_tree(in, "model");
 }
 
 /* Losses of all steps, from the run log; gives their number. */
@@ -254,13 +253,13 @@ static const refusal refusals[] = {
     {"--log-json=", 2, "--log-json must not be empty\n"},
     {"--data /nowhere", 1, "/nowhere: expected a directory of text files"},
     {"--data /dev/null", 1, "/dev/null: expected a directory of text files, or a file"},
-    {"--save /nowhere/model.safetensors", 1, "its directory does not exist\n"},
+    {"--save /nowhere/model", 1, "its directory does not exist\n"},
     {"--save /dev/full", 1, "/dev/full: "},
     {"--zero", 1, "sluice: --zero shards the optimizer's state over replicas"},
     {"--emsize 30000 --nhead 2 --nlayers 1000", 1, "or the batch smaller, or give --force\n"},
     {"--log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},
     {"--log-json /dev", 1, "/dev: the run log cannot be written: Is a directory"},
-    {"--init /nowhere/model.safetensors", 1, "/nowhere/model.safetensors: cannot be opened"},
+    {"--init /nowhere/model", 1, "/nowhere/model: cannot be opened"},
     {"--preset x", 2, "preset must be transformer-tutorial, pipeline-tutorial, ddp-pipeline or "},
     {"--chunks 0", 2, "--chunks must be a whole number from 1 to 4096, got \"0\"\n"},
     {"--seed -1", 2, "--seed must be a whole number from 0 to 2^64 - 1, got \"-1\"\n"},
@@ -290,8 +289,7 @@ static void impossible_value_is_one_sentence_and_leaves_nothing(void **state)
         program_run run;
         const refusal *each = &refusals[i];
         program_start(&run,
-                      "train --data %s " TINY_SHORT
-                      " --save %s/model.safetensors --log-json %s/log.jsonl %s",
+                      "train --data %s " TINY_SHORT " --save %s/model --log-json %s/log.jsonl %s",
                       in->directory, in->directory, in->directory, each->options);
         check_refused(&run, each->status, each->text);
         assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
@@ -318,8 +316,8 @@ static void failure_names_the_option_as_it_is_typed(void **state)
 static void save_trained(scratch *in)
 {
     program_run run;
-    program_succeed(&run, "train --data %s " TINY_SHORT " --save %s/model.safetensors",
-                    in->directory, in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --save %s/model", in->directory,
+                    in->directory);
 }
 
 /* Starts a run whose options name files in the scratch directory, where they have a %s. */
@@ -338,19 +336,17 @@ static void file_that_is_read_is_never_overwritten(void **state)
 {
     scratch *in = *state;
     save_trained(in);
-    assert_int_equal(symlink("test.txt", scratch_path(in, "linked.vocab.txt")), 0);
     assert_int_equal(symlink("train.txt", scratch_path(in, "linked.txt")), 0);
-    check_kept(in, "--save %s/train.txt", "save: /");
-    check_kept(in, "--save %s/linked.txt", "/train.txt is an input and must not be overwritten\n");
-    check_kept(in, "--save %s/linked.safetensors", "save: /");
+    check_kept(in, "--save %s/train.txt", "a model is a directory, and a file has this name");
+    check_kept(in, "--save %s/linked.txt", "a model is a directory, and a file has this name");
+    check_kept(in, "--save %s/", "it exists and is not a model that sluice saved");
     check_kept(in, "--log-json %s/valid.txt", "/valid.txt is an input");
-    check_kept(in, "--init %s/model.safetensors --log-json %s/model.safetensors", "--log-json: /");
-    check_kept(in, "--init %s/model.safetensors --log-json %s/model.vocab.txt",
-               "/model.vocab.txt is an input");
-    check_kept(in, "--save %s/model.safetensors --log-json %s/model.safetensors",
-               "/model.safetensors is written by the run itself\n");
-    check_kept(in, "--save %s/new.safetensors --log-json %s/new.vocab.txt",
-               "/new.vocab.txt is written by the run itself\n");
+    check_kept(in, "--init %s/model --log-json %s/model/config.json", "--log-json: /");
+    check_kept(in, "--init %s/model --log-json %s/model/tokenizer.json",
+               "/tokenizer.json is an input");
+    check_kept(in, "--save %s/model --log-json %s/model/log", "/model, which the run replaces\n");
+    check_kept(in, "--save %s/new --log-json %s/new", "/new, which the run replaces\n");
+    check_kept(in, "--save %s/new --save-dir %s/new", "would lie among the run's checkpoints");
     check_kept(in, "--log-json %s/new --trace %s/./new", "--trace: /");
 }
 
@@ -386,23 +382,23 @@ static void weights_that_do_not_fit_are_refused(void **state)
                                          "--nhead 1",        "--mask none", "--pre-norm",
                                          "--activation gelu"};
     static const char *const sentences[] = {
-        ": the weights have nlayers 2, but nlayers is set to 3: remove it\n",
-        ": the weights have nhid 16, but nhid is set to 32: remove it\n",
-        ": the weights have emsize 16, but emsize is set to 32: remove it\n",
-        ": the weights have nhead 2, but nhead is set to 1: remove it\n",
-        ": the weights have mask causal, but mask is set to none: remove it\n",
-        ": the weights have pre-norm false, but pre-norm is set to true: remove it\n",
-        ": the weights have activation relu, but activation is set to gelu: remove it\n"};
+        ": the model has nlayers 2, but nlayers is set to 3: remove it\n",
+        ": the model has nhid 16, but nhid is set to 32: remove it\n",
+        ": the model has emsize 16, but emsize is set to 32: remove it\n",
+        ": the model has nhead 2, but nhead is set to 1: remove it\n",
+        ": the model has mask causal, but mask is set to none: remove it\n",
+        ": the model has pre-norm false, but pre-norm is set to true: remove it\n",
+        ": the model has activation relu, but activation is set to gelu: remove it\n"};
     scratch *in = *state;
     program_run run;
     char whole[65536 * 2];
     save_trained(in);
     for (int i = 0; i < 7; i++) {
-        program_start(&run, "train --data %s " TINY_SHORT " --init %s/model.safetensors %s",
-                      in->directory, in->directory, others[i]);
+        program_start(&run, "train --data %s " TINY_SHORT " --init %s/model %s", in->directory,
+                      in->directory, others[i]);
         check_refused(&run, 1, sentences[i]);
     }
-    const char *path = scratch_path(in, "model.safetensors");
+    const char *path = scratch_path(in, "model/model.safetensors");
     size_t bytes = read_file(path, whole, sizeof whole);
     const size_t kept[] = {0, 7, 100, bytes / 2, bytes - 1};
     for (int i = 0; i < 5; i++) {
@@ -443,10 +439,10 @@ static void saved_weights_are_where_training_goes_on(void **state)
     scratch *in = *state;
     program_run run, tested;
     save_trained(in);
-    program_succeed(&tested, "eval --init %s/model.safetensors --data %s " TINY_BATCH,
-                    in->directory, in->directory);
-    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 0 --init %s/model.safetensors",
-                    in->directory, in->directory);
+    program_succeed(&tested, "eval --init %s/model --data %s " TINY_BATCH, in->directory,
+                    in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 0 --init %s/model", in->directory,
+                    in->directory);
     assert_float_equal(number_after(run.out, "| test ppl "), number_after(tested.out, "test ppl "),
                        1e-6);
 }
@@ -486,9 +482,9 @@ static void full_disk_is_said_and_leaves_nothing(void **state)
         print_message("skipped: a small file system cannot be mounted here\n");
         skip();
     }
-    program_start(&run, "train --data %s " TINY_SHORT " --quiet --save %s/model.safetensors",
-                  in->directory, disk);
-    bool empty = rmdir(disk) != 0 && access(scratch_path(in, "disk/model.safetensors"), F_OK) != 0;
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --save %s/model", in->directory,
+                  disk);
+    bool empty = rmdir(disk) != 0 && access(scratch_path(in, "disk/model"), F_OK) != 0;
     assert_int_equal(umount(disk), 0);
     check_refused(&run, 1, "No space left on device");
     assert_true(empty);

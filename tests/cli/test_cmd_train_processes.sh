@@ -74,12 +74,12 @@ for ranks in 1 3; do
 done
 
 # With --dp the processes of a replica have a stage each, and eval and generate divide theirs too.
-"${train[@]}" --dp 2 --pp 2 --chunks 2 --quiet --save "$scratch/one.safetensors" \
+"${train[@]}" --dp 2 --pp 2 --chunks 2 --quiet --save "$scratch/one" \
     --log-json "$scratch/threads" >"$scratch/out" 2>&1
-processes 4 --dp 2 --pp 2 --chunks 2 --save "$scratch/several.safetensors" --log-json "$scratch/processes" ||
+processes 4 --dp 2 --pp 2 --chunks 2 --save "$scratch/several" --log-json "$scratch/processes" ||
     fail "four processes do not train two replicas"
 diff <(numbers "$scratch/threads") <(numbers "$scratch/processes") || fail "four processes have other numbers"
-cmp "$scratch/one.safetensors" "$scratch/several.safetensors" || fail "four processes have other weights"
+diff -r "$scratch/one" "$scratch/several" || fail "four processes have other weights"
 # Each replica's timeline has the actions of all its processes, as those of threads.
 timelines() { # LOG: all but times and fractions
     grep '"record":"pipeline"' "$1" | grep -oE '"(replica|step|placement)":[^"]*|"[0-9]+[FBRIW][0-9]+"'
@@ -100,9 +100,9 @@ grep -Eq '^\[RANK 0\]: Slowest of all: rank [0-3] on ' "$scratch/out" || fail "n
 score="eval --data $scratch/text --bptt 8 --eval-batch-size 8"
 for command in "$score" "generate --tokens 12" "$score --precision bf16" "generate --tokens 12 --precision bf16"; do
     # shellcheck disable=SC2086 # words
-    "$program" $command --init "$scratch/one.safetensors" >"$scratch/alone" 2>"$scratch/err"
+    "$program" $command --init "$scratch/one" >"$scratch/alone" 2>"$scratch/err"
     # shellcheck disable=SC2086 # words
-    timeout 60 mpirun -n 2 "$program" $command --init "$scratch/one.safetensors" \
+    timeout 60 mpirun -n 2 "$program" $command --init "$scratch/one" \
         >"$scratch/out" 2>"$scratch/err" || fail "two processes do not $command"
     diff "$scratch/alone" "$scratch/out" || fail "two processes: another $command"
 done

@@ -189,9 +189,9 @@ static void impossible_replicas_are_one_sentence(void **state)
         {"--devices cpu:0;cpu:0", 1, "\"cpu:0\" is named twice\n"},
         {"--dp 2 --batch-size 300", 1, "tokens a column in 2 shards are "},
         {"--zero", 1, "zero shards the optimizer's state over replicas, and there is only one\n"},
-        {"--dp 2 --save /nowhere/model.safetensors", 1, "its directory does not exist\n"},
+        {"--dp 2 --save /nowhere/model", 1, "its directory does not exist\n"},
         {"--dp 2 --log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},
-        {"--dp 2 --init /nowhere/model.safetensors", 1, "/nowhere/model.safetensors: cannot be"},
+        {"--dp 2 --init /nowhere/model", 1, "/nowhere/model: cannot be"},
     };
     scratch *in = *state;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {

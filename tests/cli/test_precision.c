@@ -51,11 +51,10 @@ static void set_parameter(const test_pipe *pipe, const char *name, float value)
 
 static void save_model_of_two_words(const char *from, const char *to)
 {
-    sl_model_options options;
+    sl_saved_model *saved;
     sl_module *model;
-    sl_vocab *vocab;
-    check_ok(sl_weights_model(from, &options));
-    check_ok(sl_weights_vocab(from, &vocab));
+    check_ok(sl_saved_model_open(from, &saved));
+    sl_model_options options = *sl_saved_model_options(saved);
     check_ok(sl_transformer_lm_create(&options, &model));
     test_pipe pipe = open_pipe(model, NULL, (sl_pipe_options){.stages = 1}, 1, 1);
     set_parameter(&pipe, "2.norm2.weight", 0);
@@ -67,8 +66,8 @@ static void save_model_of_two_words(const char *from, const char *to)
         sl_tensor_f32(weight)[ROUNDED * options.emsize + i] = 0.5f;
         sl_tensor_f32(weight)[EXACT * options.emsize + i] = 0.5f * (1 + 0x1.8p-9f);
     }
-    check_ok(sl_weights_save(pipe.pipe, &options, vocab, to));
-    sl_vocab_destroy(&vocab);
+    check_ok(sl_model_save(pipe.pipe, &options, sl_saved_model_vocab(saved), 0, to));
+    sl_saved_model_close(&saved);
     test_pipe_destroy(&pipe);
 }
 
@@ -78,8 +77,8 @@ static int set_up(void **state)
     char from[512];
     corpus_create_trained(state, &trained);
     scratch *in = *state;
-    snprintf(from, sizeof from, "%s/model.safetensors", in->directory);
-    save_model_of_two_words(from, scratch_path(in, "two.safetensors"));
+    snprintf(from, sizeof from, "%s/model", in->directory);
+    save_model_of_two_words(from, scratch_path(in, "two"));
     return 0;
 }
 
@@ -125,11 +124,11 @@ static void eval_in_bf16_agrees_with_f32_and_with_itself_in_a_pipe(void **state)
 {
     program_run f32, bf16[PLACES];
     int64_t count;
-    evaluate(state, &f32, "model.safetensors", "f32", 0);
+    evaluate(state, &f32, "model", "f32", 0);
     float *exact = read_logits(state, "f32", 0, &count), *rounded[PLACES];
     double loss = number_after(f32.out, "test loss ");
     for (int i = 0; i < PLACES; i++) {
-        evaluate(state, &bf16[i], "model.safetensors", "bf16", i);
+        evaluate(state, &bf16[i], "model", "bf16", i);
         rounded[i] = read_logits(state, "bf16", i, &count);
         assert_float_equal(number_after(bf16[i].out, "test loss "), loss, 0.01 * loss);
         double off = relative_distance(rounded[i], exact, count);
@@ -148,10 +147,10 @@ static void eval_in_bf16_agrees_with_f32_and_with_itself_in_a_pipe(void **state)
 static void loss_in_bf16_is_that_of_rounded_weights(void **state)
 {
     program_run f32, bf16;
-    evaluate(state, &f32, "two.safetensors", "f32", 0);
+    evaluate(state, &f32, "two", "f32", 0);
     double exact = number_after(f32.out, "test loss ");
     for (int i = 0; i < PLACES; i++) {
-        evaluate(state, &bf16, "two.safetensors", "bf16", i);
+        evaluate(state, &bf16, "two", "bf16", i);
         double rounded = number_after(bf16.out, "test loss ");
         if (!(exact - rounded > 0.005 && exact - rounded < 0.01 * exact))
             fail_msg("place %d: the loss is %g, in f32 %g", i, rounded, exact);
@@ -169,7 +168,7 @@ static void check_best_word(void **state, const sl_vocab *vocab, const char *pre
     sl_token token = sl_vocab_token(vocab, word);
     int bytes = (int)token.bytes;
     choose_isa(places[place].isa);
-    program_start(&run, "generate --init %s/two.safetensors --greedy --tokens 3 --precision %s %s",
+    program_start(&run, "generate --init %s/two --greedy --tokens 3 --precision %s %s",
                   in->directory, precision, places[place].options);
     choose_isa(NULL);
     assert_int_equal(run.status, 0);
@@ -180,13 +179,13 @@ static void check_best_word(void **state, const sl_vocab *vocab, const char *pre
 
 static void text_in_bf16_is_that_of_rounded_weights(void **state)
 {
-    sl_vocab *vocab;
-    check_ok(sl_weights_vocab(scratch_path(*state, "two.safetensors"), &vocab));
+    sl_saved_model *saved;
+    check_ok(sl_saved_model_open(scratch_path(*state, "two"), &saved));
     for (int i = 0; i < PLACES; i++) {
-        check_best_word(state, vocab, "f32", i, EXACT);
-        check_best_word(state, vocab, "bf16", i, ROUNDED);
+        check_best_word(state, sl_saved_model_vocab(saved), "f32", i, EXACT);
+        check_best_word(state, sl_saved_model_vocab(saved), "bf16", i, ROUNDED);
     }
-    sl_vocab_destroy(&vocab);
+    sl_saved_model_close(&saved);
 }
 
 /* ---- Warnings ------------------------------------------------------------------------------- */
@@ -205,11 +204,10 @@ static void bf16_without_instructions_for_it_is_warned_of(void **state)
                       "train --data %s --epochs 1 --max-batches 2 --batch-size 8 --precision bf16 "
                       "--quiet " TINY_MODEL " " TINY_BATCH,
                       at);
-        program_start(&runs[1],
-                      "eval --init %s/model.safetensors --data %s --precision bf16 " TINY_BATCH, at,
+        program_start(&runs[1], "eval --init %s/model --data %s --precision bf16 " TINY_BATCH, at,
                       at);
-        program_start(&runs[2], "generate --init %s/model.safetensors --precision bf16", at);
-        program_start(&f32, "generate --init %s/model.safetensors", at);
+        program_start(&runs[2], "generate --init %s/model --precision bf16", at);
+        program_start(&f32, "generate --init %s/model", at);
         choose_isa(NULL);
         for (int k = 0; k < 3; k++) {
             assert_int_equal(runs[k].status, 0);

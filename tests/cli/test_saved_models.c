@@ -36,19 +36,17 @@ static void weights_that_fit_begin_another_model(void **state)
     const char *at = in->directory;
     program_run run;
     program_succeed(&run,
-                    "train --data %s --init %s/model.safetensors --partial --nlayers 3 --tie "
+                    "train --data %s --init %s/model --partial --nlayers 3 --tie "
                     "--batch-size 8 --epochs 1 --max-batches 1 --log-json %s/other/log " TINY_BATCH,
                     at, at, at);
-    check_line(run.out,
-               "^Not loaded from .*/model.safetensors: 3.norm2.bias \\(not in the file\\)$");
-    check_line(run.out,
-               "^Not loaded from .*/model.safetensors: 3.decoder.bias \\(not in the model\\)$");
+    check_line(run.out, "^Not loaded from .*/model: 3.norm2.bias \\(not in the file\\)$");
+    check_line(run.out, "^Not loaded from .*/model: 3.decoder.bias \\(not in the model\\)$");
     assert_null(strstr(run.out, "0.encoder.weight"));
     char log[8192];
     log[read_file(scratch_path(in, "other/log"), log, sizeof log - 1)] = '\0';
     assert_non_null(strstr(log, "\"left_out\":[\"3.self_attn.in_proj_weight\","));
     program_start(&run, "train --data %s --partial", at);
-    check_refused(&run, 2, "--partial needs --init FILE");
+    check_refused(&run, 2, "--partial needs --init DIR|FILE");
 }
 
 /* One tensor that fits, and one with this name. */
@@ -78,7 +76,7 @@ static void saved_weights_give_the_loss_that_the_run_ended_with(void **state)
     scratch *in = *state;
     program_run run;
     double loss = number_after(trained.out, "| test loss "), tested, perplexity;
-    program_succeed(&run, "eval --init %s/model.safetensors --data %s " TINY_BATCH, in->directory,
+    program_succeed(&run, "eval --init %s/model --data %s " TINY_BATCH, in->directory,
                     in->directory);
     tested = number_after(run.out, "test loss ");
     perplexity = number_after(run.out, "| test ppl ");
@@ -94,16 +92,13 @@ static void rows_are_those_of_the_training(void **state)
     scratch *in = *state;
     const char *at = in->directory;
     program_run kept, given, other;
-    program_succeed(&kept, "eval --init %s/model.safetensors --data %s --eval-batch-size 8", at,
-                    at);
-    program_succeed(&given, "eval --init %s/model.safetensors --data %s " TINY_BATCH, at, at);
+    program_succeed(&kept, "eval --init %s/model --data %s --eval-batch-size 8", at, at);
+    program_succeed(&given, "eval --init %s/model --data %s " TINY_BATCH, at, at);
     assert_string_equal(kept.out, given.out);
-    program_succeed(&other,
-                    "eval --init %s/model.safetensors --data %s --eval-batch-size 8 --bptt 9", at,
-                    at);
+    program_succeed(&other, "eval --init %s/model --data %s --eval-batch-size 8 --bptt 9", at, at);
     assert_string_not_equal(other.out, given.out);
-    program_succeed(&kept, "generate --init %s/model.safetensors --greedy", at);
-    program_succeed(&given, "generate --init %s/model.safetensors --greedy --context 8", at);
+    program_succeed(&kept, "generate --init %s/model --greedy", at);
+    program_succeed(&given, "generate --init %s/model --greedy --context 8", at);
     assert_string_equal(kept.out, given.out);
 }
 
@@ -111,10 +106,10 @@ static void split_and_stages_are_chosen(void **state)
 {
     scratch *in = *state;
     program_run one, two;
-    program_succeed(&one, "eval --init %s/model.safetensors --data %s --split valid " TINY_BATCH,
-                    in->directory, in->directory);
+    program_succeed(&one, "eval --init %s/model --data %s --split valid " TINY_BATCH, in->directory,
+                    in->directory);
     program_start(&two,
-                  "eval --init %s/model.safetensors --data %s --split valid " TINY_BATCH
+                  "eval --init %s/model --data %s --split valid " TINY_BATCH
                   " --devices cpu:0,cpu:1",
                   in->directory, in->directory);
     assert_int_equal(two.status, 0);
@@ -126,9 +121,7 @@ static void batches_are_as_many_as_asked_for(void **state)
 {
     scratch *in = *state;
     program_run run;
-    program_succeed(&run,
-                    "eval --init %s/model.safetensors --data %s " TINY_BATCH
-                    " --eval-max-batches 2",
+    program_succeed(&run, "eval --init %s/model --data %s " TINY_BATCH " --eval-max-batches 2",
                     in->directory, in->directory);
     check_text(run.out, " | 128 tokens\n"); /* 2 blocks of 8 columns of 8 */
 }
@@ -166,11 +159,11 @@ static void logits_of_the_first_batch_are_written(void **state)
     int32_t ids[2][6];
     int64_t found[6];
     program_succeed(&run,
-                    "eval --init %s/model.safetensors --data %s --bptt 3 --eval-batch-size 2 "
+                    "eval --init %s/model --data %s --bptt 3 --eval-batch-size 2 "
                     "--eval-max-batches 1 --split valid --logits %s/logits",
                     in->directory, in->directory, in->directory);
     check_ok(sl_safetensors_open(scratch_path(in, "logits"), &reader));
-    check_ok(sl_vocab_load(scratch_path(in, "model.vocab.txt"), &vocab));
+    check_ok(sl_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
     check_ok(sl_tokens_read(vocab, scratch_path(in, "valid.txt"), &tokens));
     check_ok(sl_batchify(tokens.ids, tokens.count, 2, 3, &batches));
     check_ok(sl_batches_block(&batches, 0, ids[0], ids[1]));
@@ -196,17 +189,16 @@ static void logits_of_the_first_batch_are_written(void **state)
 
 static void logits_overwrite_nothing_that_is_read(void **state)
 {
-    static const char *const files[] = {"model.safetensors", "model.vocab.txt", "train.txt"};
+    static const char *const files[] = {"model/model.safetensors", "model/tokenizer.json",
+                                        "train.txt"};
     scratch *in = *state;
     program_run run;
     for (int i = 0; i < 3; i++) {
-        program_start(&run,
-                      "eval --init %s/model.safetensors --data %s " TINY_BATCH " --logits %s/%s",
+        program_start(&run, "eval --init %s/model --data %s " TINY_BATCH " --logits %s/%s",
                       in->directory, in->directory, in->directory, files[i]);
         check_refused(&run, 1, "is an input and must not be overwritten\n");
     }
-    program_start(&run,
-                  "eval --init %s/model.safetensors --data %s " TINY_BATCH " --logits %s/no/x",
+    program_start(&run, "eval --init %s/model --data %s " TINY_BATCH " --logits %s/no/x",
                   in->directory, in->directory, in->directory);
     check_refused(&run, 1, "/no/x: its directory does not exist");
 }
@@ -217,24 +209,23 @@ static void what_cannot_be_evaluated_is_refused(void **state)
     program_run run;
     const char *at = in->directory;
     program_start(&run, "eval --data %s", at);
-    check_refused(&run, 2, "eval needs --init FILE and --data DIR|FILE\n");
+    check_refused(&run, 2, "eval needs --init DIR and --data DIR|FILE\n");
     program_start(&run, "eval --init %s/none --data %s", at, at);
     check_refused(&run, 1, "/none: cannot be opened");
     program_start(&run, "eval --init %s/train.txt --data %s", at, at);
     check_refused(&run, 1, "this is no safetensors file");
-    program_start(&run, "eval --init %s/model.safetensors --data %s/none", at, at);
+    program_start(&run, "eval --init %s/model --data %s/none", at, at);
     check_refused(&run, 1, "/none");
-    program_start(&run, "eval --init %s/model.safetensors --data %s --split all", at, at);
+    program_start(&run, "eval --init %s/model --data %s --split all", at, at);
     check_refused(&run, 2, "--split must be train, valid or test, got \"all\"\n");
-    program_start(&run, "eval --init %s/model.safetensors --data %s --bptt 4000", at, at);
+    program_start(&run, "eval --init %s/model --data %s --bptt 4000", at, at);
     check_line(run.err, "^sluice: /.*/test\\.txt: [0-9]+ tokens in .*, too few for bptt 4000 and ");
     assert_int_equal(run.status, 1);
-    program_start(&run, "eval --init %s/model.safetensors --data %s --devices gpu", at, at);
+    program_start(&run, "eval --init %s/model --data %s --devices gpu", at, at);
     check_refused(&run, 1,
                   "sluice: a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; "
                   "cuda:NUMBER or cuda:NUMBER/NUMBER, got \"gpu\"");
-    program_start(&run, "eval --init %s/model.safetensors --data %s --devices cpu,cpu,cpu,cpu,cpu",
-                  at, at);
+    program_start(&run, "eval --init %s/model --data %s --devices cpu,cpu,cpu,cpu,cpu", at, at);
     check_refused(&run, 1, "5 stages need as many modules, the model has 4\n");
 }
 
@@ -243,8 +234,7 @@ static void what_cannot_be_evaluated_is_refused(void **state)
 static void generate(void **state, program_run *run, const char *options)
 {
     scratch *in = *state;
-    program_succeed(run, "generate --init %s/model.safetensors --tokens 30 %s", in->directory,
-                    options);
+    program_succeed(run, "generate --init %s/model --tokens 30 %s", in->directory, options);
 }
 
 static int count_words(const char *text)
@@ -301,29 +291,29 @@ static void what_cannot_be_generated_is_refused(void **state)
     program_run run;
     const char *at = in->directory;
     program_start(&run, "generate");
-    check_refused(&run, 2, "generate needs --init FILE\n");
-    program_start(&run, "generate --init %s/none.safetensors", at);
-    check_refused(&run, 1, "/none.safetensors: cannot be opened");
-    program_start(&run, "generate --init %s/model.safetensors --tokens 0", at);
+    check_refused(&run, 2, "generate needs --init DIR\n");
+    program_start(&run, "generate --init %s/none", at);
+    check_refused(&run, 1, "/none: cannot be opened");
+    program_start(&run, "generate --init %s/model --tokens 0", at);
     check_refused(&run, 2, "--tokens must be a whole number from 1 to 1000000, got \"0\"\n");
-    program_start(&run, "generate --init %s/model.safetensors --temperature -1", at);
+    program_start(&run, "generate --init %s/model --temperature -1", at);
     check_refused(&run, 2, "--temperature must be a number from 0, got \"-1\"\n");
-    program_start(&run, "generate --init %s/model.safetensors --top-k x", at);
+    program_start(&run, "generate --init %s/model --top-k x", at);
     check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
-    program_start(&run, "generate --init %s/model.safetensors --prompt ''", at);
+    program_start(&run, "generate --init %s/model --prompt ''", at);
     check_refused(&run, 2, "sluice: --prompt must not be empty\n");
-    program_start(&run, "generate --init %s/model.safetensors --devices gpu", at);
+    program_start(&run, "generate --init %s/model --devices gpu", at);
     check_refused(&run, 1,
                   "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; "
                   "cuda:NUMBER or cuda:NUMBER/NUMBER, got \"gpu\"\n");
     program_start(&run, "generate --init ''");
     check_refused(&run, 2, "--init must not be empty\n");
-    program_start(&run, "generate --greedy --init %s/model.safetensors --temperature 2", at);
+    program_start(&run, "generate --greedy --init %s/model --temperature 2", at);
     check_refused(
         &run, 2, "--greedy draws no random numbers, so it cannot be combined with --temperature\n");
-    program_start(&run, "generate --top-k 3 --greedy --init %s/model.safetensors", at);
+    program_start(&run, "generate --top-k 3 --greedy --init %s/model", at);
     check_refused(&run, 2, "so it cannot be combined with --top-k\n");
-    program_start(&run, "generate --greedy --init %s/model.safetensors --seed 5", at);
+    program_start(&run, "generate --greedy --init %s/model --seed 5", at);
     check_refused(&run, 2, "so it cannot be combined with --seed\n");
 }
 
@@ -337,7 +327,7 @@ static void more_processes_than_stages_can_be_are_refused(void **state)
     program_run run;
     for (int i = 0; i < 4; i++)
         setenv(variables[i][0], variables[i][1], 1);
-    program_start(&run, "eval --init %s/model.safetensors --data %s", in->directory, in->directory);
+    program_start(&run, "eval --init %s/model --data %s", in->directory, in->directory);
     for (int i = 0; i < 4; i++)
         unsetenv(variables[i][0]);
     check_refused(&run, 1,
@@ -347,30 +337,53 @@ static void more_processes_than_stages_can_be_are_refused(void **state)
 /* Refused before a model of so many layers is built, which would take minutes. */
 static void few_bytes_that_ask_for_a_large_model_are_refused(void **state)
 {
-    static const char header[] =
-        "{\"__metadata__\":{\"sluice.ntokens\":\"3\",\"sluice.emsize\":\"2\",\"sluice.nhid\":\"1\","
-        "\"sluice.nlayers\":\"9999\",\"sluice.nhead\":\"1\",\"sluice.mask\":\"none\","
-        "\"sluice.activation\":\"relu\",\"sluice.pre_norm\":\"true\"}}";
+    static const char config[] =
+        "{\"model_type\":\"sluice_transformer\",\"ntokens\":3,\"emsize\":2,\"nhid\":1,"
+        "\"nlayers\":9999,\"nhead\":1,\"mask\":\"none\",\"activation\":\"relu\","
+        "\"pre_norm\":true,\"tie\":false}";
     scratch *in = *state;
     program_run run;
-    char *path = scratch_path(in, "hostile.safetensors");
-    write_safetensors(path, header, sizeof header - 1, 0);
-    program_start(&run, "generate --init %s", path);
-    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkdir(scratch_path(in, "hostile"), 0700), 0);
+    write_file(scratch_path(in, "hostile/config.json"), config, sizeof config - 1);
+    write_safetensors(scratch_path(in, "hostile/model.safetensors"), "{}", 2, 0);
+    program_start(&run, "generate --init %s/hostile", in->directory);
     check_refused(&run, 1,
-                  "its tensors have 0 elements, far fewer than the model that its metadata");
+                  "its tensors have 0 elements, far fewer than the model that its config.json");
 }
 
-static void weights_without_their_vocabulary_are_refused(void **state)
+static void model_without_a_file_is_refused(void **state)
+{
+    static const char *const names[] = {"tokenizer.json", "config.json"};
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 2; i++) {
+        char away[512], name[64], expected[64];
+        snprintf(away, sizeof away, "%s/away", in->directory);
+        snprintf(name, sizeof name, "model/%s", names[i]);
+        snprintf(expected, sizeof expected, "/model: it has no %s: ", names[i]);
+        assert_int_equal(rename(scratch_path(in, name), away), 0);
+        program_start(&run, "generate --init %s/model", in->directory);
+        assert_int_equal(rename(away, scratch_path(in, name)), 0);
+        check_refused(&run, 1, expected);
+    }
+    char file[512];
+    snprintf(file, sizeof file, "%s", scratch_path(in, "model/model.safetensors"));
+    assert_int_equal(link(file, scratch_path(in, "bare")), 0);
+    program_start(&run, "generate --init %s/bare", in->directory);
+    check_refused(&run, 1, "/bare: it has no config.json: give the directory");
+    program_succeed(&run, "generate --init %s", file);
+}
+
+static void model_is_shown_by_its_own_sizes(void **state)
 {
     scratch *in = *state;
     program_run run;
-    char away[512];
-    snprintf(away, sizeof away, "%s/away", in->directory);
-    assert_int_equal(rename(scratch_path(in, "model.vocab.txt"), away), 0);
-    program_start(&run, "generate --init %s/model.safetensors", in->directory);
-    assert_int_equal(rename(away, scratch_path(in, "model.vocab.txt")), 0);
-    check_refused(&run, 1, "/model.vocab.txt: ");
+    program_succeed(&run, "model --init %s/model", in->directory);
+    check_line(run.out, "^1 +TransformerEncoderLayer +\\[[0-9]+, [0-9]+, 16\\] ");
+    program_start(&run, "model --init %s/model --nhead 1", in->directory);
+    check_refused(&run, 1, "the model has nhead 2, but nhead is set to 1: remove it");
+    program_start(&run, "model --init %s/model --ntokens 9", in->directory);
+    check_refused(&run, 2, "so it cannot be combined with --ntokens");
 }
 
 /* ---- Warnings ------------------------------------------------------------------------------- */
@@ -408,26 +421,22 @@ static void more_micro_batches_than_rows_are_warned_of(void **state)
     }
 }
 
-/* The weights of a version that did not keep it. */
-static void weights_without_the_length_of_rows_are_warned_of(void **state)
+/* Its member is there under another name. */
+static void model_without_the_length_of_rows_is_warned_of(void **state)
 {
-    static const char key[] = "\"sluice.context\"";
     scratch *in = *state;
     program_run run, given;
-    char path[512], *bytes = malloc(1 << 20);
-    assert_non_null(bytes);
-    snprintf(path, sizeof path, "%s", scratch_path(in, "model.safetensors"));
-    size_t count = read_file(path, bytes, 1 << 20);
-    char *at = strstr(bytes + 8, key); /* after the length of the header, which is a text */
-    assert_non_null(at);
-    at[1] = 'S';
-    write_file(path, bytes, count);
-    program_start(&run, "eval --init %s --data %s", path, in->directory);
-    program_start(&given, "eval --init %s --data %s --bptt 35", path, in->directory);
-    at[1] = 's';
-    write_file(path, bytes, count);
-    free(bytes);
-    check_warned(&run, "sluice: warning: the weights do not say how many tokens a row had in their "
+    char text[1024], *at;
+    const char *path = scratch_path(in, "model/config.json");
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    assert_non_null(at = strstr(text, "context"));
+    *at = 'C';
+    write_file(path, text, strlen(text));
+    program_start(&run, "eval --init %s/model --data %s", in->directory, in->directory);
+    program_start(&given, "eval --init %s/model --data %s --bptt 35", in->directory, in->directory);
+    *at = 'c';
+    write_file(path, text, strlen(text));
+    check_warned(&run, "sluice: warning: the model does not say how many tokens a row had in its "
                        "training; 35 are taken (--bptt)\n");
     check_warned(&given, "");
     assert_string_equal(run.out, given.out);
@@ -437,13 +446,11 @@ static void words_that_the_vocabulary_does_not_have_are_named(void **state)
 {
     scratch *in = *state;
     program_run run;
-    program_start(&run,
-                  "generate --init %s/model.safetensors --tokens 3 --prompt the$Zebras$of$<unk>",
+    program_start(&run, "generate --init %s/model --tokens 3 --prompt the$Zebras$of$<unk>",
                   in->directory);
     check_warned(&run, "sluice: warning: the vocabulary does not have these words of --prompt, "
                        "which the model sees as <unk>: \"zebras\", \"of\"\n");
-    program_succeed(&run, "generate --init %s/model.safetensors --tokens 3 --prompt the",
-                    in->directory);
+    program_succeed(&run, "generate --init %s/model --tokens 3 --prompt the", in->directory);
 }
 
 static void text_that_is_mostly_unknown_is_warned_of(void **state)
@@ -453,16 +460,16 @@ static void text_that_is_mostly_unknown_is_warned_of(void **state)
     program_run run;
     char expected[1024];
     program_start(&run,
-                  "eval --init %s/model.safetensors --data %s/other --split valid "
+                  "eval --init %s/model --data %s/other --split valid "
                   "--eval-batch-size 1 --bptt 1",
                   at, at);
     snprintf(expected, sizeof expected,
              "sluice: warning: 100%% of the tokens in %s/other/valid.txt are <unk>: the vocabulary "
-             "%s/model.vocab.txt does not have them\n",
+             "of %s/model does not have them\n",
              at, at);
     check_warned(&run, expected);
     program_start(&run,
-                  "train --init %s/model.safetensors --data %s/other --batch-size 1 "
+                  "train --init %s/model --data %s/other --batch-size 1 "
                   "--eval-batch-size 1 --bptt 1 --epochs 1",
                   at, at);
     assert_int_equal(run.status, 0);
@@ -484,19 +491,18 @@ static void one_file_is_divided_for_training(void **state)
     program_succeed(&run,
                     "train --data %s/train.txt " TINY_MODEL
                     " --bptt 8 --batch-size 8 --epochs 1 --eval-batch-size 4 "
-                    "--max-batches 5 --save %s/one.safetensors",
+                    "--max-batches 5 --save %s/one",
                     in->directory, in->directory);
     check_line(run.out, "^  train +3,6[0-9]+ tokens  /.*/train\\.txt \\(the first 90%\\)$");
     check_line(run.out, "^  valid +19[0-9] tokens  /.*/train\\.txt \\(the next 5%\\)$");
     check_line(run.out, "^  test +[12][0-9]+ tokens  /.*/train\\.txt \\(the last 5%\\)$");
     snprintf(last, sizeof last, "test ppl %8.2f", number_after(run.out, "| test ppl"));
     program_succeed(&run,
-                    "eval --init %s/one.safetensors --data %s/train.txt --eval-batch-size 4 "
+                    "eval --init %s/one --data %s/train.txt --eval-batch-size 4 "
                     "--bptt 8",
                     in->directory, in->directory);
     assert_float_equal(number_after(run.out, "test ppl"), number_after(last, "test ppl"), 0.0051);
-    remove(scratch_path(in, "one.vocab.txt"));
-    assert_int_equal(remove(scratch_path(in, "one.safetensors")), 0);
+    scratch_remove_tree(in, "one");
 }
 
 int saved_models_tests(void)
@@ -521,9 +527,10 @@ int saved_models_tests(void)
         cmocka_unit_test(what_cannot_be_generated_is_refused),
         cmocka_unit_test(more_processes_than_stages_can_be_are_refused),
         cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
-        cmocka_unit_test(weights_without_their_vocabulary_are_refused),
+        cmocka_unit_test(model_without_a_file_is_refused),
+        cmocka_unit_test(model_is_shown_by_its_own_sizes),
         cmocka_unit_test(more_micro_batches_than_rows_are_warned_of),
-        cmocka_unit_test(weights_without_the_length_of_rows_are_warned_of),
+        cmocka_unit_test(model_without_the_length_of_rows_is_warned_of),
         cmocka_unit_test(words_that_the_vocabulary_does_not_have_are_named),
         cmocka_unit_test(text_that_is_mostly_unknown_is_warned_of),
     };

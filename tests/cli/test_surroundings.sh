@@ -171,16 +171,16 @@ run 'through a link' "${train[@]}" --save-dir link/ --resume auto
 # ---- --save and --log-json ------------------------------------------------------------------------
 
 mkdir target
-for name in weights.safetensors weights.vocab.txt log; do ln -s "target/$name" "$name"; done
-refused 'refused run' 'to-nothing: ' "${train[@]}" --save weights.safetensors --log-json log --save-dir to-nothing
-for name in weights.safetensors weights.vocab.txt log; do
+for name in model log; do ln -s "target/$name" "$name"; done
+refused 'refused run' 'to-nothing: ' "${train[@]}" --save model --log-json log --save-dir to-nothing
+for name in model log; do
     [ -L "$name" ] && [ ! -e "$name" ] || fail "a refused run has changed $name"
 done
 [ -z "$(ls -A target)" ] || fail 'a refused run has left something'
-refused 'the same file' 'is written by the run itself' "${train[@]}" \
-    --save target/weights.safetensors --log-json weights.safetensors
-run 'links to nothing' "${train[@]}" --save weights.safetensors --log-json log
-for name in weights.safetensors weights.vocab.txt log; do
+refused 'the same name' 'would lie in target/model, which the run replaces' "${train[@]}" \
+    --save target/model --log-json model
+run 'links to nothing' "${train[@]}" --save model --log-json log
+for name in model log; do
     [ -L "$name" ] && [ -s "target/$name" ] || fail "$name was not written through its link"
 done
 no_leftovers links .
@@ -196,7 +196,7 @@ run 'beside leftovers' "${train[@]}" --save beside/w
 rm -r beside
 
 # Of two runs with one --save the second is refused, also through a link.
-"${train[@]}" --epochs 100000 --save shared.safetensors >first.out 2>&1 &
+"${train[@]}" --epochs 100000 --save shared >first.out 2>&1 &
 first=$!
 trap 'kill -9 "$first" 2>/dev/null || true; rm -rf "$scratch"' EXIT
 for ((i = 0; i < 600; i++)); do
@@ -204,14 +204,14 @@ for ((i = 0; i < 600; i++)); do
     kill -0 "$first" || fail 'the first run has ended'
     sleep 0.1
 done
-ln -s shared.safetensors also
-for name in shared.safetensors also; do
+ln -s shared also
+for name in shared also; do
     refused "$name" "$name: another run that has not ended writes it" "${train[@]}" --save "$name"
 done
 kill -9 "$first"
 wait "$first" || true
 trap 'rm -rf "$scratch"' EXIT
-run 'after a killed run' "${train[@]}" --save shared.safetensors
+run 'after a killed run' "${train[@]}" --save shared
 no_leftovers 'a killed run' .
 rm also
 
@@ -219,7 +219,7 @@ rm also
 cp -r a whole
 content whole >inside.before
 for output in "--save whole/best/model.safetensors" "--log-json whole/step-00000002/state.json" \
-    "--trace whole/best/model.vocab.txt" "--log-json whole/best/log" "--save whole/step-00000004/new"; do
+    "--trace whole/best/tokenizer.json" "--log-json whole/best/log" "--save whole/step-00000004/new"; do
     # shellcheck disable=SC2086 # words
     refused "$output" 'would lie in the checkpoint whole/' "${train[@]}" --init whole/best $output
     same inside whole
@@ -247,13 +247,24 @@ for output in "--save among/m" "--log-json among/log" "--trace among/../among/tr
     refused "$output" "would lie among the run's checkpoints, in among" "${train[@]}" --save-dir among $output
 done
 [ -z "$(ls -A among)" ] || fail 'a refused run has left something'
-# A name that leaves no room for a name beside it.
-for length in 252 254 255; do
-    refused "$length bytes" "at most 251 bytes was expected, got $length" \
-        "${train[@]}" --save "$(printf "%0${length}d" 0)"
-done
-run '251 bytes' "${train[@]}" --save "$(printf %0239d 0).safetensors"
-rm -f 0*
+# The longest name that a file system takes, replaced as well; a longer one is refused.
+for ((i = 0; i < 2; i++)); do run '255 bytes' "${train[@]}" --save "$(printf %0255d 0)"; done
+refused '256 bytes' ': cannot be examined: File name too long' "${train[@]}" --save "$(printf %0256d 0)"
+rm -r 0*
+
+# A model is saved whatever its name, over a model that sluice has saved alone.
+for ((i = 0; i < 2; i++)); do run 'any name' "${train[@]}" --save m.safetensors/; done
+[ -f m.safetensors/model.safetensors ] || fail 'm.safetensors is no directory'
+echo mine >m.safetensors/notes
+content m.safetensors >own.before
+refused 'notes' 'it exists and is not a model that sluice saved, with nothing else beside it' \
+    "${train[@]}" --save m.safetensors
+same own m.safetensors
+echo mine >file.safetensors
+refused 'a file' 'a model is a directory, and a file has this name' "${train[@]}" --save file.safetensors
+[ "$(cat file.safetensors)" = mine ] || fail 'a file was replaced'
+refused 'around checkpoints' "around/run would lie in around, which the run replaces" \
+    "${train[@]}" --save around --save-dir around/run
 
 # ---- data and checkpoint convert ------------------------------------------------------------------
 
@@ -338,10 +349,10 @@ limited() { # NAME WORD...
 }
 limited data "$program" data --synthetic large --tokens 4000
 seq 1000 >words.txt
-limited vocabulary "$program" data words.txt --vocab large.txt
+limited vocabulary "$program" data words.txt --vocab large.json
 limited convert "$program" checkpoint convert a/step-00000002 large-checkpoint
 limited average "$program" checkpoint average a/step-00000002 a/step-00000004 large-checkpoint
-limited train "${train[@]}" --save large.safetensors
+limited train "${train[@]}" --save large-model
 no_leftovers limited .
 # A started program has the signal as the launcher had it.
 "$program" launch -n 1 -- bash -c 'trap -p XFSZ; grep SigIgn /proc/self/status' >out 2>err || fail launch

@@ -1,14 +1,11 @@
-/* Any bytes as a vocabulary's file: loading must end in one sentence, or in a vocabulary that has
- * each line's token at its number and finds it again. */
-#define _GNU_SOURCE /* memfd_create */
-
-#include "sluice/app/text.h"
+/* Any bytes as a tokenizer.json and as a config.json: each must end in one sentence, or in what
+ * prints as a text that reads as the same. */
+#include "models/config.h"
+#include "text/vocab.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -20,36 +17,56 @@ static void demand(bool condition, const char *what)
     abort();
 }
 
-/* The tokens, a line each, are the file's bytes, but for a last line end that it may lack. */
-static void check_vocab(const sl_vocab *vocab, const uint8_t *data, size_t bytes)
+static void check_status(sl_status status)
 {
-    size_t at = 0;
-    demand(sl_vocab_size(vocab) >= 1, "with <unk>");
+    demand(status == SL_OK || status == SL_ERR_FORMAT || status == SL_ERR_UNSUPPORTED,
+           "refused for its format");
+}
+
+static void check_vocab(const char *text, size_t bytes)
+{
+    sl_vocab *vocab, *again;
+    char *printed;
+    sl_status status = sli_vocab_parse(text, bytes, &vocab);
+    check_status(status);
+    demand((status == SL_OK) == (vocab != NULL), "NULL after an error");
+    if (status != SL_OK)
+        return;
+    demand(sli_vocab_print(vocab, &printed) == SL_OK, "printed");
+    demand(sli_vocab_parse(printed, strlen(printed), &again) == SL_OK, "read again");
+    demand(sl_vocab_size(vocab) == sl_vocab_size(again), "of the same size");
     for (int32_t id = 0; id < sl_vocab_size(vocab); id++) {
         sl_token token = sl_vocab_token(vocab, id);
-        demand(token.bytes <= bytes - at && memcmp(token.text, data + at, token.bytes) == 0,
-               "the token of its line");
-        demand(sl_vocab_id(vocab, token.text, token.bytes) == id, "found by its text");
-        at += token.bytes;
-        demand(at == bytes ? id == sl_vocab_size(vocab) - 1 : data[at] == '\n', "a line's end");
-        at += at < bytes;
+        demand(sl_vocab_id(again, token.text, token.bytes) == id, "of the same ids");
     }
-    demand(at == bytes, "the whole file");
+    free(printed);
+    sl_vocab_destroy(&vocab);
+    sl_vocab_destroy(&again);
+}
+
+static void check_config(const char *text, size_t bytes)
+{
+    sl_model_options model, again;
+    char *printed, *twice;
+    sl_status status = sli_config_parse(text, bytes, &model);
+    check_status(status);
+    if (status != SL_OK)
+        return;
+    demand(sli_config_print(&model, &printed) == SL_OK, "printed");
+    demand(sli_config_parse(printed, strlen(printed), &again) == SL_OK, "read again");
+    demand(sli_config_print(&again, &twice) == SL_OK, "printed again");
+    demand(strcmp(printed, twice) == 0, "the same config");
+    free(printed);
+    free(twice);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    char path[32];
-    sl_vocab *vocab;
-    int descriptor = memfd_create("fuzz", MFD_CLOEXEC);
-    demand(descriptor >= 0 && write(descriptor, data, bytes) == (ssize_t)bytes, "a file in memory");
-    snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
-    sl_status status = sl_vocab_load(path, &vocab);
-    demand((status == SL_OK) == (vocab != NULL), "NULL after an error");
-    demand(status == SL_OK || status == SL_ERR_FORMAT, "refused for its format");
-    if (status == SL_OK)
-        check_vocab(vocab, data, bytes);
-    sl_vocab_destroy(&vocab);
-    close(descriptor);
+    char *text = malloc(bytes + 1); /* of its own, so that reading past its end is seen */
+    demand(text != NULL, "memory");
+    memcpy(text, data, bytes);
+    check_vocab(text, bytes);
+    check_config(text, bytes);
+    free(text);
     return 0;
 }

@@ -111,10 +111,10 @@ class Hosts(unittest.TestCase):
                 self.assertEqual((losses(self.file("several")), self.weights()), expected)
 
     def weights(self):
-        """The checksum of the file that a run has saved, which goes."""
-        with open(self.file("weights"), "rb") as file:
+        """The checksum of the weights that a run has saved, which go."""
+        with open(self.file("weights/model.safetensors"), "rb") as file:
             checksum = hashlib.sha256(file.read()).hexdigest()
-        os.remove(self.file("weights"))
+        shutil.rmtree(self.file("weights"))
         return checksum
 
     def test_ranks_are_on_their_own_hosts(self):

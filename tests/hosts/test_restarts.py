@@ -104,7 +104,7 @@ def run(folder, name, options, deaths=(), ranks=RANKS, training=SAVING):
     out, err = read(os.path.join(path, "out")), read(os.path.join(path, "err"))
     if job.returncode != 0:
         sys.exit(f"FAILED: status {job.returncode}: {err}")
-    with open(os.path.join(path, "weights"), "rb") as weights:
+    with open(os.path.join(path, "weights", "model.safetensors"), "rb") as weights:
         records[-1]["weights"] = hashlib.sha256(weights.read()).hexdigest()
     return records, out, err
 

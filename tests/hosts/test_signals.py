@@ -46,7 +46,7 @@ class Run:
         self.folder = os.path.join(root, name)
         os.makedirs(self.folder, exist_ok=True)
         self.log, self.saved = self.path("log"), self.path("saved")
-        self.weights = self.path("m.safetensors")
+        self.weights = self.path("m")
         names = {"SAVED": self.saved, "WEIGHTS": self.weights}
         log = [] if "--log-json" in options else ["--log-json", self.log]
         command = [PROGRAM, "train", "--data", os.path.join(root, "text"), *MODEL, "--epochs",
@@ -201,8 +201,8 @@ def test_weights(root):
         run.send(signal.SIGINT)
         status, _, err = run.end()
         check(status == -signal.SIGINT, f"status {status}")
-        check(err == "sluice: stopped by signal 2 (Interrupt), and nothing was saved: --save FILE saves "
-              "the weights, --save-dir DIR checkpoints to go on from\n", err)
+        check(err == "sluice: stopped by signal 2 (Interrupt), and nothing was saved: --save DIR saves "
+              "the model, --save-dir DIR checkpoints to go on from\n", err)
     terminal, side = pty.openpty()
     with Run(root, "terminal", "--save", "WEIGHTS", err=side, steps=100000) as run:
         os.close(side)

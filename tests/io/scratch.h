@@ -37,6 +37,14 @@ static inline char *scratch_path(scratch *in, const char *name)
     return in->path;
 }
 
+/* Removes a file or directory in it, and what that holds. */
+static inline void scratch_remove_tree(scratch *in, const char *name)
+{
+    char line[700];
+    snprintf(line, sizeof line, "rm -rf '%s/%s'", in->directory, name);
+    assert_int_equal(system(line), 0);
+}
+
 /* How many files and directories are in it; removes them where `remove_all`. */
 static inline int scratch_entries(scratch *in, int remove_all)
 {
@@ -48,18 +56,10 @@ static inline int scratch_entries(scratch *in, int remove_all)
             continue;
         count++;
         if (remove_all)
-            assert_int_equal(remove(scratch_path(in, entry->d_name)), 0);
+            scratch_remove_tree(in, entry->d_name);
     }
     closedir(open);
     return count;
-}
-
-/* Removes a directory in it, and what that holds. */
-static inline void scratch_remove_tree(scratch *in, const char *name)
-{
-    char line[700];
-    snprintf(line, sizeof line, "rm -rf '%s/%s'", in->directory, name);
-    assert_int_equal(system(line), 0);
 }
 
 static inline int scratch_remove(void **state)

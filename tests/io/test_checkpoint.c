@@ -81,6 +81,10 @@ static sl_status take(const char *path)
     sl_checkpoint_reader *reader;
     sample_fill(&back, -1000);
     SL_TRY(sl_checkpoint_open(path, &reader));
+    if (!sl_checkpoint_state(reader)) { /* without state.json a model is left */
+        sl_checkpoint_close(&reader);
+        return sl_error(SL_ERR_NOT_FOUND, "state.json is not there");
+    }
     sl_status status = sl_checkpoint_verify(reader);
     /* Reading finds the same damage by itself. */
     sl_status read = sl_checkpoint_read(reader, "model", back.items, TENSORS + 1);

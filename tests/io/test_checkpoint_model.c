@@ -70,7 +70,7 @@ static void file_is_a_model(void **state)
     sample_fill(&made, 0);
     check_ok(sl_safetensors_save(path, made.items, TENSORS, NULL, 0));
     check_loads(path);
-    check_ok(sli_checkpoint_open_model(path, &model));
+    check_ok(sl_checkpoint_open(path, &model));
     assert_int_equal(sl_checkpoint_file_count(model), 1);
     assert_string_equal(model->files[0].reader->path, path);
     sl_checkpoint_close(&model);
@@ -83,7 +83,7 @@ static void index_stands_for_its_files(void **state)
     char *path = write_shards(*state, whole_index);
     check_loads(path);
     check_loads(((scratch *)*state)->directory);
-    check_ok(sli_checkpoint_open_model(path, &model));
+    check_ok(sl_checkpoint_open(path, &model));
     assert_int_equal(sl_checkpoint_file_count(model), 2);
     assert_int_equal(sl_checkpoint_tensor_count(model, SLI_MODEL_PART), TENSORS);
     assert_string_equal(sl_checkpoint_tensor_get(model, SLI_MODEL_PART, 3)->name, "d");

@@ -90,7 +90,7 @@ static sl_status open_index(const text *from)
 {
     sl_checkpoint_reader *model;
     write_file(index_path, from->at, from->length);
-    sl_status status = sli_checkpoint_open_model(index_path, &model);
+    sl_status status = sl_checkpoint_open(index_path, &model);
     sl_checkpoint_close(&model);
     return status;
 }

@@ -118,8 +118,7 @@ def checksum(path):
 def read_ids(path, vocabulary):
     with open(path, encoding="utf-8") as file:
         tokens = re.sub(r"([.,()!?'])", r" \1 ", file.read().lower()).split()
-    ids = {token: i for i, token in enumerate(vocabulary)}
-    return torch.tensor([ids.get(token, 0) for token in tokens])
+    return torch.tensor([vocabulary.get(token, 0) for token in tokens])
 
 
 def blocks(ids, rows):
@@ -156,8 +155,7 @@ class Checkpoints(unittest.TestCase):
         sluice("checkpoint", "convert", cls.step("saved", STEPS), cls.path("cut"), "--shard-size",
                "20K")
         sluice("checkpoint", "convert", cls.step("zero", STEPS), cls.path("whole"))
-        with open(os.path.join(cls.path("cut"), "model.vocab.txt"), encoding="utf-8") as file:
-            cls.vocabulary = file.read().split("\n")
+        cls.vocabulary = pytorch_weights.read_vocabulary(cls.path("cut"))
 
     @classmethod
     def path(cls, *names):
@@ -177,8 +175,8 @@ class Checkpoints(unittest.TestCase):
 
     def load(self, directory):
         """The model in double precision."""
-        tensors, about = read_part(directory, "model")
-        model = build(about)
+        tensors, _ = read_part(directory, "model")
+        model = build(pytorch_weights.read_json(os.path.join(directory, "config.json")))
         model.load_state_dict(tensors)
         return model.double()
 
@@ -250,29 +248,27 @@ class Checkpoints(unittest.TestCase):
     # ---- From PyTorch ---------------------------------------------------------------------------
 
     def new_model(self):
-        """Another one than any run's, its metadata, and its loss on the test split."""
-        about = {key: value for key, value in read_part(self.path("cut"), "model")[1].items()
-                 if key in ("sluice.ntokens", "sluice.emsize", "sluice.nhid", "sluice.nlayers",
-                            "sluice.nhead", "sluice.mask", "sluice.activation", "sluice.pre_norm")}
+        """Another one than any run's, and its loss on the test split."""
         torch.manual_seed(1)
-        model = build(about)
-        return model, about, mean_loss(model.double(), self.ids("test"))
+        model = build(pytorch_weights.read_json(self.path("cut", "config.json")))
+        return model, mean_loss(model.double(), self.ids("test"))
 
-    def save_shards(self, model, about):
-        """As Hugging Face's tools do, of three files."""
+    def save_shards(self, model, *others):
+        """As Hugging Face's tools do, of three files; with copies of the other files of `cut`."""
         directory = tempfile.mkdtemp(dir=self.root)
         state = {name: tensor.float() for name, tensor in model.state_dict().items()}
         names, where = sorted(state), {}
         for i in range(3):
             file = f"model-{i + 1:05d}-of-00003.safetensors"
             mine = names[i::3]
-            save_file({name: state[name] for name in mine}, os.path.join(directory, file), about)
+            save_file({name: state[name] for name in mine}, os.path.join(directory, file), {"format": "pt"})
             where.update({name: file for name in mine})
         total = sum(tensor.numel() * 4 for tensor in state.values())
         index = os.path.join(directory, "model.safetensors.index.json")
         with open(index, "w", encoding="utf-8") as file:
             json.dump({"metadata": {"total_size": total}, "weight_map": where}, file)
-        shutil.copy(os.path.join(self.path("cut"), "model.vocab.txt"), directory)
+        for name in others:
+            shutil.copy(self.path("cut", name), directory)
         return directory, index
 
     def check_sluice_takes(self, init, expected):
@@ -281,19 +277,21 @@ class Checkpoints(unittest.TestCase):
         self.assertLess(abs(float(said.split()[2]) - expected), 6e-5, said)
 
     def test_sluice_evaluates_what_pytorch_saved(self):
-        model, about, expected = self.new_model()
-        directory, index = self.save_shards(model, about)
+        model, expected = self.new_model()
+        directory, index = self.save_shards(model, "config.json", "tokenizer.json")
         self.check_sluice_takes(directory, expected)
         self.check_sluice_takes(index, expected)
-        one = self.path("from_pytorch.safetensors")
-        save_file({name: value.float() for name, value in model.state_dict().items()}, one, about)
-        shutil.copy(os.path.join(directory, "model.vocab.txt"),
-                    self.path("from_pytorch.vocab.txt"))
+        one = self.path("from_pytorch")
+        os.mkdir(one)
+        save_file({name: value.float() for name, value in model.state_dict().items()},
+                  os.path.join(one, "model.safetensors"))
+        for name in ("config.json", "tokenizer.json"):
+            shutil.copy(os.path.join(directory, name), one)
         self.check_sluice_takes(one, expected)
 
     def test_sluice_trains_on_what_pytorch_saved(self):
-        model, about, _ = self.new_model()
-        _, index = self.save_shards(model, None)  # as anybody's, without sluice's metadata
+        model, _ = self.new_model()
+        _, index = self.save_shards(model)  # tensors alone
         log = self.path("init.log")
         sluice("train", "--data", self.text, *TINY, "--init", index, "--log-json", log)
         first = loss_of(model, *next(blocks(self.ids("train"), ROWS))).item()
@@ -324,20 +322,19 @@ class Example(unittest.TestCase):
 
     def train(self, *layer):
         sluice("train", "--data", "text", "--emsize", "32", "--nhid", "48", "--epochs", "1", "--pp",
-               "2", "--chunks", "4", "--quiet", "--save", "model.safetensors", *layer)
+               "2", "--chunks", "4", "--quiet", "--save", "model", *layer)
 
     def check_there_and_back(self, *layer):
         self.train(*layer)
-        self.assertEqual(example("model.safetensors", "back.safetensors", "the"),
-                         sluice("generate", "--init", "model.safetensors", "--prompt", "the",
-                                "--greedy", "--tokens", "8").rstrip("\n"))
-        evaluated = [sluice("eval", "--init", name, "--data", "text")
-                     for name in ("model.safetensors", "back.safetensors")]
+        self.assertEqual(example("model", "back", "the"),
+                         sluice("generate", "--init", "model", "--prompt", "the", "--greedy", "--tokens",
+                                "8").rstrip("\n"))
+        evaluated = [sluice("eval", "--init", name, "--data", "text") for name in ("model", "back")]
         self.assertEqual(*evaluated)
-        said = sluice("eval", "--init", "model.safetensors", "--data", "text", "--split", "valid",
+        said = sluice("eval", "--init", "model", "--data", "text", "--split", "valid",
                       "--bptt", "9", "--eval-batch-size", "6", "--eval-max-batches", "1",
                       "--logits", "logits.safetensors")
-        found = example("model.safetensors", "--logits", "logits.safetensors")
+        found = example("model", "--logits", "logits.safetensors")
         self.assertEqual(found.split()[-1], re.search(r" loss ([0-9.]+)", said)[1])
         self.assertLess(float(re.search(r"largest difference (\S+) ", found)[1]), 1e-5, found)
 
@@ -345,52 +342,48 @@ class Example(unittest.TestCase):
         self.check_there_and_back()
         self.check_there_and_back("--pre-norm", "--activation", "gelu", "--mask", "none")
 
+    def change(self, path, key, value):
+        """Gives a member of a JSON object another value; None: removes it."""
+        with open(path, encoding="utf-8") as file:
+            members = {**json.load(file), key: value}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({name: each for name, each in members.items() if each is not None}, file)
+
     def refused(self, pattern, *words):
         with self.assertRaisesRegex(SystemExit, "^" + pattern) as caught:
             example(*words)
         self.assertNotIn("\n", str(caught.exception))
 
-    def copy_changed(self, old, new):
-        """cut.safetensors: model.safetensors with other bytes."""
-        with open("model.safetensors", "rb") as file:
-            data = file.read()
-        self.assertIn(old, data)
-        with open("cut.safetensors", "wb") as file:
-            file.write(data.replace(old, new))
-        shutil.copy("model.vocab.txt", "cut.vocab.txt")
-
     def test_what_cannot_be_read_or_written_is_one_sentence(self):
         self.train()
-        model, back, cut = "model.safetensors", "back.safetensors", "cut.safetensors"
+        model, back, cut = "model", "back", "cut"
         example(model, back, "the")
         sluice("eval", "--init", model, "--data", "text", "--eval-max-batches", "1", "--logits",
                "logits.safetensors")
         self.refused(".*takes MODEL BACK WORD", model)
-        self.refused("none.safetensors: it cannot be read: .*No such file", "none.safetensors", back, "the")
-        self.refused("text: it cannot be read: ", "text", back, "the")
-        self.refused("text/train.txt: it cannot be read: ", "text/train.txt", back, "the")
-        shutil.copy(model, cut)
-        os.truncate(cut, 3000)
-        self.refused("cut.safetensors: it cannot be read: ", cut, back, "the")
-        self.refused("logits.safetensors: its metadata do not say 'sluice.ntokens'",
-                     "logits.safetensors", back, "the")
-        self.refused("model.vocab.txt: it lacks Zebra$", model, back, "the", "Zebra")
-        self.refused("none/back: it cannot be written: ", model, "none/back", "the")
-        self.refused("back.safetensors: it was not written by sluice eval", model, "--logits", back)
-        for nhid, problem in ((b"47", ".*linear1"), (b"4x", "")):
-            self.copy_changed(b'"sluice.nhid":"48"', b'"sluice.nhid":"' + nhid + b'"')
-            self.refused("cut.safetensors: metadata and tensors make no model: " + problem, cut, back, "the")
-        with open("model.vocab.txt", "a", encoding="utf-8") as file:
-            file.write("more\n")
-        self.refused("model.vocab.txt: it has [0-9]* tokens, the model [0-9]*$", model, back, "the")
-        os.remove("model.vocab.txt")
-        self.refused("model.vocab.txt: the vocabulary cannot be read: ", model, back, "the")
+        self.refused("none/config.json: it cannot be read: .*No such file", "none", back, "the")
+        self.refused("text/config.json: it cannot be read: ", "text", back, "the")
+        shutil.copytree(model, cut)
+        os.truncate("cut/model.safetensors", 3000)
+        self.refused("cut/model.safetensors: it cannot be read: ", cut, back, "the")
+        shutil.copy("model/model.safetensors", cut)
+        for nhid, problem in ((47, ".*linear1"), ("4x", "")):
+            self.change("cut/config.json", "nhid", nhid)
+            self.refused("cut: config.json and tensors make no model: " + problem, cut, back, "the")
+        self.change("cut/config.json", "nhid", None)
+        self.refused("cut: its config.json does not say 'nhid'", cut, back, "the")
+        self.refused("model: its vocabulary lacks Zebra$", model, back, "the", "Zebra")
+        self.refused("model/config.json: it cannot be written: ", model, "model/config.json", "the")
+        self.refused("back/model.safetensors: it was not written by sluice eval", model, "--logits",
+                     "back/model.safetensors")
+        os.remove("model/tokenizer.json")
+        self.refused("model/tokenizer.json: it cannot be read: ", model, back, "the")
 
     def test_python_without_torch_is_told_what_to_install(self):
         os.mkdir("without")
         with open("without/torch.py", "w", encoding="utf-8") as file:
             file.write('raise ImportError("No module named torch")\n')
-        done = subprocess.run([sys.executable, pytorch_weights.__file__, "model.safetensors", "back", "the"],
+        done = subprocess.run([sys.executable, pytorch_weights.__file__, "model", "back", "the"],
                               env={**os.environ, "PYTHONPATH": "without"}, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1))
         self.assertRegex(done.stderr, "^No module named torch: install torch and safetensors")

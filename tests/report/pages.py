@@ -201,7 +201,7 @@ def check_all(program, browser, started, logs):
     run, address = serve(
         program, "train", "--data", "text", "--emsize", "64", "--nhid", "64", "--nhead", "2", "--nlayers", "4",
         "--bptt", "16", "--batch-size", "16", "--eval-max-batches", "2", "--epochs", "10000", "--max-batches", "100",
-        "--devices", ",".join(4 * ["cpu"]), "--dp", "2", "--chunks", "4", "--quiet", "--save", "w.safetensors",
+        "--devices", ",".join(4 * ["cpu"]), "--dp", "2", "--chunks", "4", "--quiet", "--save", "w",
         "--log-json", "live.jsonl", "--trace", "live.json", "--serve", "0")
     started.append(run)
     check_run(browser, address)

@@ -155,7 +155,7 @@ falling_alike() { # EXAMPLE LINES: the last ones have two losses each, of the fi
 falling_alike own_layer 2
 falling_alike u_net 3
 falling_alike fine_tuning 2
-[ ! -e fine_tuning.safetensors ] || fail "fine_tuning left its file"
+[ ! -e fine_tuning_model ] || fail "fine_tuning left its model"
 
 # The table of eight micro-batches in two stages, then the losses of three epochs.
 "$examples/pipeline_tutorial" >printed

@@ -239,7 +239,7 @@ eval "$(sed -n '/^train=(/,/)$/p' "$source_dir/scripts/demo")"
 "$SLUICE_PROGRAM" train --data "$scratch" "${train[@]}" \
     --max-batches 2 --eval-max-batches 2 --emsize 16 --nhid 16 >"$scratch/output"
 grep -q "| test ppl " "$scratch/output" || fail "the run did not say its test perplexity"
-[ -s "$scratch/model.safetensors" ] || fail "the run saved no weights"
+[ -s "$scratch/model/model.safetensors" ] || fail "the run saved no weights"
 [ -s "$scratch/log.jsonl" ] || fail "the run wrote no log"
 
 # A directory without data is refused at once.

@@ -165,7 +165,7 @@ int corpus_create_trained(void **state, program_run *trained)
     scratch *in = *state;
     program_succeed(trained,
                     "train --data %s " TINY_MODEL " " TINY_BATCH
-                    " --batch-size 8 --epochs 2 --max-batches 20 --save %s/model.safetensors",
+                    " --batch-size 8 --epochs 2 --max-batches 20 --save %s/model",
                     in->directory, in->directory);
     return 0;
 }

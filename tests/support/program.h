@@ -38,7 +38,7 @@ enum { CORPUS_FILES = 3 };
 /* cmocka's set-up: `*state` is a scratch with a synthetic text of 4,000 tokens. */
 int corpus_create(void **state);
 
-/* The same with a model trained on it for a few batches: model.safetensors, model.vocab.txt. What
+/* The same with a model trained on it for a few batches: model/. What
  * the training printed is in `trained`. */
 int corpus_create_trained(void **state, program_run *trained);
 

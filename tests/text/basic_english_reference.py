@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""torchtext's basic_english, from its list of substitutions, on Python's own str.
+"""torchtext's basic_english, from its list of substitutions, on Python's own str. Bytes that are not UTF-8, and
+zeros, are U+FFFD.
 
     basic_english_reference.py tokens FILE   each line of FILE (ended by byte 0A) as its tokens, one
                                              a line, and an empty line after each line's
@@ -37,8 +38,8 @@ def print_tokens(path):
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
     for line in lines[:-1]:
-        for token in basic_english(line.decode("utf-8", "surrogateescape")):
-            sys.stdout.buffer.write(token.encode("utf-8", "surrogateescape") + b"\n")
+        for token in basic_english(line.decode("utf-8", "replace").replace("\0", "\ufffd")):
+            sys.stdout.buffer.write(token.encode() + b"\n")
         sys.stdout.buffer.write(b"\n")
 
 

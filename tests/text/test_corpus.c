@@ -1,7 +1,7 @@
 #include "io/scratch.h"
 
 #include "sluice/app/text.h"
-#include "support/check.h"
+#include "support/vocab.h"
 #include "text/line_reader.h"
 
 #include <time.h>
@@ -93,8 +93,7 @@ static void given_vocabulary_is_used_for_every_split(void **state)
     sl_corpus *corpus;
     sl_vocab *vocab;
     write_splits(in);
-    write_text(in, "vocab", "<unk>\ndog\n.\n");
-    check_ok(sl_vocab_load(scratch_path(in, "vocab"), &vocab));
+    vocab = vocab_of("dog dog .");
     check_ok(sl_corpus_load(in->directory, vocab, &corpus));
     assert_ptr_equal(sl_corpus_vocab(corpus), vocab);
     expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_TRAIN),
@@ -120,11 +119,10 @@ static void wikitext_names_go_before_plain_ones(void **state)
 
 static void text_in_memory_is_encoded(void **state)
 {
-    scratch *in = *state;
+    (void)state;
     sl_vocab *vocab;
     sl_tokens tokens;
-    write_text(in, "vocab", "<unk>\nthe\ncat\n.\n");
-    check_ok(sl_vocab_load(scratch_path(in, "vocab"), &vocab));
+    vocab = vocab_of("the the the cat cat .");
     check_ok(sl_tokens_encode(vocab, "The\n\"CAT\" sat.", 14, &tokens));
     expect_tokens(vocab, &tokens, "the cat <unk> . ");
     sl_tokens_free(&tokens);

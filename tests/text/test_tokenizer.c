@@ -52,6 +52,8 @@ static void expect_cases(const line_case *cases, size_t count)
 }
 #define EXPECT_CASES(cases) expect_cases(cases, sizeof(cases) / sizeof *(cases))
 
+#define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
+
 static void line_is_lowered_and_cut_at_white_space_and_symbols(void **state)
 {
     static const line_case cases[] = {
@@ -104,20 +106,10 @@ static void line_break_is_white_space_once_quotes_are_gone(void **state)
     EXPECT_CASES(cases);
 }
 
-static void zero_byte_is_part_of_a_token(void **state)
+static void zero_byte_is_replaced(void **state)
 {
     (void)state;
-    sl_tokenizer *tokenizer;
-    sl_token token;
-    check_ok(sl_tokenizer_create(&tokenizer));
-    check_ok(sl_tokenizer_start(tokenizer, "a\0B c", 5));
-    assert_true(sl_tokenizer_next(tokenizer, &token));
-    assert_int_equal(token.bytes, 3);
-    assert_memory_equal(token.text, "a\0b", 3);
-    assert_true(sl_tokenizer_next(tokenizer, &token));
-    assert_false(sl_tokenizer_next(tokenizer, &token));
-    sl_tokenizer_destroy(&tokenizer);
-    sl_tokenizer_destroy(&tokenizer);
+    expect_tokens("a\0B c\0", 6, "a" REPLACEMENT "b|c" REPLACEMENT "|");
 }
 
 static void letter_beyond_ascii_is_lowered_as_python_does(void **state)
@@ -136,7 +128,7 @@ static void letter_beyond_ascii_is_lowered_as_python_does(void **state)
         {"a\xCE\xA3\"b", "a\xCF\x82"
                          "b|"}, /* a quote is not */
         {"a\xCC\x81\xCE\xA3\xCC\x81", "a\xCC\x81\xCF\x82\xCC\x81|"},
-        {"a\xCE\xA3\xFF", "a\xCF\x82\xFF|"},
+        {"a\xCE\xA3\xFF", "a\xCF\x82" REPLACEMENT "|"},
     };
     (void)state;
     EXPECT_CASES(cases);
@@ -162,20 +154,26 @@ static void white_space_beyond_ascii_separates_tokens(void **state)
     }
 }
 
-static void bytes_that_are_no_utf8_pass_unchanged(void **state)
+/* As by Python's errors="replace": one U+FFFD for each beginning of a character. */
+static void bytes_that_are_no_utf8_are_replaced(void **state)
 {
-    static const char *const invalid[] = {"\xFF",         "\x80",         "\xC3",
-                                          "\xE2\x80",     "\xC0\xAF",     "\xC2",
-                                          "\xF0\x9F\x98", "\xED\xA0\x80", "\xF4\x90\x80\x80",
-                                          "\xE0\x80\x80", "\xC2\xC2",     "\xE2\xC2"};
-    char line[32], expected[32];
+    static const struct {
+        const char *bytes;
+        int replacements;
+    } invalid[] = {{"\xFF", 1},         {"\x80", 1},         {"\xC3", 1},
+                   {"\xE2\x80", 1},     {"\xC0\xAF", 2},     {"\xC2", 1},
+                   {"\xF0\x9F\x98", 1}, {"\xED\xA0\x80", 3}, {"\xF4\x90\x80\x80", 4},
+                   {"\xE0\x80\x80", 3}, {"\xC2\xC2", 2},     {"\xE2\xC2", 2}};
+    static const char four[] = REPLACEMENT REPLACEMENT REPLACEMENT REPLACEMENT;
+    char line[32], expected[64];
     (void)state;
     for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
-        snprintf(line, sizeof line, "A%s %sB", invalid[i], invalid[i]);
-        snprintf(expected, sizeof expected, "a%s|%sb|", invalid[i], invalid[i]);
+        int bytes = invalid[i].replacements * (int)strlen(REPLACEMENT);
+        snprintf(line, sizeof line, "A%s %sB", invalid[i].bytes, invalid[i].bytes);
+        snprintf(expected, sizeof expected, "a%.*s|%.*sb|", bytes, four, bytes, four);
         expect_tokens(line, strlen(line), expected);
     }
-    expect_tokens("\xC2\"\x85", 3, "\xC2\x85|"); /* does not become white space */
+    expect_tokens("\xC2\"\x85", 3, REPLACEMENT REPLACEMENT "|"); /* no white space */
 }
 
 static void line_longer_than_the_one_before_is_taken_whole(void **state)
@@ -367,10 +365,10 @@ int tokenizer_tests(void)
         cmocka_unit_test(line_is_lowered_and_cut_at_white_space_and_symbols),
         cmocka_unit_test(quote_is_removed_and_joins_its_neighbours),
         cmocka_unit_test(line_break_is_white_space_once_quotes_are_gone),
-        cmocka_unit_test(zero_byte_is_part_of_a_token),
+        cmocka_unit_test(zero_byte_is_replaced),
         cmocka_unit_test(letter_beyond_ascii_is_lowered_as_python_does),
         cmocka_unit_test(white_space_beyond_ascii_separates_tokens),
-        cmocka_unit_test(bytes_that_are_no_utf8_pass_unchanged),
+        cmocka_unit_test(bytes_that_are_no_utf8_are_replaced),
         cmocka_unit_test(line_longer_than_the_one_before_is_taken_whole),
         cmocka_unit_test_setup_teardown(every_character_gives_pythons_tokens, scratch_create,
                                         scratch_remove),

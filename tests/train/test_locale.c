@@ -4,7 +4,6 @@
 
 #include "core/json.h"
 #include "sluice/checkpoint.h"
-#include "sluice/safetensors.h"
 
 #include <ftw.h>
 #include <jansson.h>
@@ -84,19 +83,21 @@ static void options_have_points(void **state)
     assert_true(seen >= 8 && options.model.dropout == 0.25f && options.lr.lr == 0.25);
 }
 
-static void weights_have_points(void **state)
+static void saved_models_have_points(void **state)
 {
-    char *path = scratch_path(*state, "model.safetensors");
-    sl_safetensors_reader *reader;
-    sl_model_options read, saved = small_model_options;
+    char *path = scratch_path(*state, "model"), text[512];
+    sl_saved_model *model;
+    sl_model_options saved = small_model_options;
     saved.dropout = 0.25f;
     test_pipe pipe = open_small_model(1, 1);
-    check_ok(sl_weights_save(pipe.pipe, &saved, NULL, path));
-    check_ok(sl_safetensors_open(path, &reader));
-    assert_string_equal(sl_safetensors_metadata(reader, "sluice.dropout"), "0.25");
-    sl_safetensors_close(&reader);
-    check_ok(sl_weights_model(path, &read));
-    check_ok(sl_weights_load(pipe.pipe, path));
+    check_ok(sl_model_save(pipe.pipe, &saved, NULL, 0, path));
+    check_ok(sl_saved_model_open(path, &model));
+    assert_true(sl_saved_model_options(model)->dropout == 0.25f);
+    check_ok(sl_saved_model_load(model, pipe.pipe, NULL, NULL));
+    sl_saved_model_close(&model);
+    path = scratch_path(*state, "model/config.json");
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    assert_non_null(strstr(text, "\"dropout\": 0.25\n"));
     test_pipe_destroy(&pipe);
 }
 
@@ -151,7 +152,7 @@ int locale_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_those_of_c_between_begin_and_end),
         cmocka_unit_test(options_have_points),
-        cmocka_unit_test_setup_teardown(weights_have_points, scratch_create, remove_run),
+        cmocka_unit_test_setup_teardown(saved_models_have_points, scratch_create, remove_run),
         cmocka_unit_test_setup_teardown(run_has_points_in_its_log_and_checkpoints, scratch_create,
                                         remove_run),
     };

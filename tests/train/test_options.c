@@ -364,26 +364,20 @@ static void runs_name_what_is_missing(void **state)
     check_ranks(run_without_options, NULL, 2);
 }
 
-static void log_and_weights_name_what_is_missing(void **state)
+static void log_and_models_name_what_is_missing(void **state)
 {
     (void)state;
     sl_run_log *log;
     sl_pipe *pipe = (sl_pipe *)&somewhere;
     sl_model_options model;
-    sl_vocab *vocab;
-    char *path;
+    sl_saved_model *saved;
     check_null(sl_run_log_create(NULL, NULL, NULL, NULL, &log), "sl_run_log_create: path is NULL");
     check_null(sl_run_log_create("log", NULL, NULL, NULL, NULL), "sl_run_log_create: out is NULL");
-    check_null(sl_weights_save(NULL, &model, NULL, "w"), "sl_weights_save: pipe is NULL");
-    check_null(sl_weights_save(pipe, &model, NULL, NULL), "sl_weights_save: path is NULL");
-    check_null(sl_weights_load(NULL, "w"), "sl_weights_load: pipe is NULL");
-    check_null(sl_weights_load(pipe, NULL), "sl_weights_load: path is NULL");
-    check_null(sl_weights_model(NULL, &model), "sl_weights_model: path is NULL");
-    check_null(sl_weights_model("w", NULL), "sl_weights_model: out is NULL");
-    check_null(sl_weights_vocab(NULL, &vocab), "sl_weights_vocab: path is NULL");
-    check_null(sl_weights_vocab("w", NULL), "sl_weights_vocab: out is NULL");
-    check_null(sl_weights_vocab_path(NULL, &path), "sl_weights_vocab_path: path is NULL");
-    check_null(sl_weights_vocab_path("w", NULL), "sl_weights_vocab_path: out is NULL");
+    check_null(sl_model_save(NULL, &model, NULL, 0, "w"), "sl_model_save: pipe is NULL");
+    check_null(sl_model_save(pipe, &model, NULL, 0, NULL), "sl_model_save: path is NULL");
+    check_null(sl_saved_model_open(NULL, &saved), "sl_saved_model_open: path is NULL");
+    check_null(sl_saved_model_open("w", NULL), "sl_saved_model_open: out is NULL");
+    check_null(sl_saved_model_load(NULL, pipe, NULL, NULL), "sl_saved_model_load: model is NULL");
 }
 
 static void using_a_model_names_what_is_missing(void **state)
@@ -433,7 +427,7 @@ int options_tests(void)
         cmocka_unit_test(options_and_plan_name_what_is_missing),
         cmocka_unit_test(ranks_of_a_launch_must_be_those_of_the_group),
         cmocka_unit_test(runs_name_what_is_missing),
-        cmocka_unit_test(log_and_weights_name_what_is_missing),
+        cmocka_unit_test(log_and_models_name_what_is_missing),
         cmocka_unit_test(using_a_model_names_what_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

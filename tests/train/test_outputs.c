@@ -22,23 +22,27 @@ static void check_refused_output(const sl_train_options *options, const char *pa
 static void inputs_and_outputs_of_a_run_are_refused(void **state)
 {
     scratch *in = *state;
-    char text[512], save[512], vocab[512], other[512];
+    char text[512], save[512], config[512], other[512];
     write_file(scratch_path(in, "train.txt"), "a\n", 2);
     write_file(scratch_path(in, "valid.txt"), "a\n", 2);
     write_file(scratch_path(in, "test.txt"), "a\n", 2);
     snprintf(text, sizeof text, "%s/./valid.txt", in->directory);
-    snprintf(save, sizeof save, "%s/m.safetensors", in->directory);
-    snprintf(vocab, sizeof vocab, "%s/m.vocab.txt", in->directory);
+    snprintf(save, sizeof save, "%s/m", in->directory);
+    snprintf(config, sizeof config, "%s/m/config.json", in->directory);
     snprintf(other, sizeof other, "%s/log", in->directory);
     sl_train_options options = {.data = in->directory, .save = save};
     check_refused_output(&options, text, "/valid.txt is an input and must not be overwritten");
-    check_refused_output(&options, save, "/m.safetensors is written by the run itself");
-    check_refused_output(&options, vocab, "/m.vocab.txt is written by the run itself");
+    check_refused_output(&options, save, "/m, which the run replaces");
+    assert_int_equal(mkdir(save, 0700), 0);
+    write_file(config, "{}", 2);
+    check_refused_output(&options, config, "/m/config.json would lie in ");
     assert_int_equal(sl_train_check_output(&options, other), SL_OK);
     options.save = NULL;
-    assert_int_equal(sl_train_check_output(&options, save), SL_OK);
+    assert_int_equal(sl_train_check_output(&options, config), SL_OK);
+    write_safetensors(scratch_path(in, "m/model.safetensors"), "{}", 2, 0);
     options.init = save;
-    check_refused_output(&options, vocab, "/m.vocab.txt is an input and must not be overwritten");
+    check_refused_output(&options, config,
+                         "/m/config.json is an input and must not be overwritten");
 }
 
 static void best_and_newest_checkpoint_are_found(void **state)
@@ -210,7 +214,7 @@ static sl_status disk_event(void *context, const sl_checkpoint_event *event)
     if (event->kind == SL_WEIGHTS_FAILED) {
         of->failed++;
         assert_int_equal(event->step, 4);
-        assert_non_null(strstr(event->path, "model.safetensors"));
+        assert_non_null(strstr(event->path, "/model"));
         assert_non_null(strstr(event->reason, "its directory does not exist"));
     }
     return SL_OK;
@@ -240,22 +244,30 @@ static sl_train_options best_is_first(scratch *in, disk *of, char path[512])
     *of = (disk){0};
     snprintf(of->directory, sizeof of->directory, "%s/weights", in->directory);
     snprintf(of->hidden, sizeof of->hidden, "%s/hidden", in->directory);
-    snprintf(path, 512, "%.400s/model.safetensors", of->directory);
+    snprintf(path, 512, "%.400s/model", of->directory);
     assert_int_equal(mkdir(of->directory, 0700), 0);
     options.save = path;
     return options;
+}
+
+/* The tensors of a saved model. */
+static size_t read_weights(const char *model, char *bytes, size_t room)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/model.safetensors", model);
+    return read_file(path, bytes, room);
 }
 
 /* What an undisturbed run saves. */
 static size_t expected_weights(scratch *in, sl_train_options options, char *bytes, size_t room)
 {
     static small_record record;
-    options.save = scratch_path(in, "undisturbed.safetensors");
+    options.save = scratch_path(in, "undisturbed");
     check_ok(small_run(&options, &record));
     assert_true(record.evals[0].best);
     assert_false(record.evals[1].best);
     assert_true(record.result.saved);
-    size_t count = read_file(options.save, bytes, room);
+    size_t count = read_weights(options.save, bytes, room);
     assert_true(count > 1000 && count < room);
     return count;
 }
@@ -263,7 +275,7 @@ static size_t expected_weights(scratch *in, sl_train_options options, char *byte
 static void check_weights(const char *path, const char *expected, size_t count)
 {
     static char got[1 << 20];
-    assert_int_equal(read_file(path, got, sizeof got), count);
+    assert_int_equal(read_weights(path, got, sizeof got), count);
     assert_memory_equal(got, expected, count);
 }
 
@@ -341,7 +353,7 @@ static void resumed_run_saves_what_was_best_before(void **state)
     sl_train_options options = best_is_first(in, &of, path);
     size_t count = expected_weights(in, options, expected, sizeof expected);
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", in->directory);
-    snprintf(elsewhere, sizeof elsewhere, "%.400s/elsewhere.safetensors", of.directory);
+    snprintf(elsewhere, sizeof elsewhere, "%.400s/elsewhere", of.directory);
     options.checkpoints = (sl_save_options){.directory = checkpoints, .every_epoch = true};
     check_ok(run_on(&of, &options, &record));
     for (int more = 2; more <= 3; more++) { /* only the test is left, and an epoch as well */
@@ -352,7 +364,7 @@ static void resumed_run_saves_what_was_best_before(void **state)
         assert_int_equal(record.step_count, more == 2 ? 0 : 4);
         assert_true(record.result.saved);
         check_weights(elsewhere, expected, count);
-        assert_int_equal(remove(elsewhere), 0);
+        assert_int_equal(remove_directory(elsewhere), 0);
     }
     snprintf(line, sizeof line, "rm -r '%s'", checkpoints);
     assert_int_equal(system(line), 0);
@@ -416,9 +428,9 @@ static void stopped_run_leaves_its_last_weights_or_the_best(void **state)
     options.epochs = 1;
     options.max_batches = 2;
     static small_record record;
-    options.save = scratch_path(in, "undisturbed.safetensors");
+    options.save = scratch_path(in, "undisturbed");
     check_ok(small_run(&options, &record));
-    count = read_file(options.save, expected, sizeof expected);
+    count = read_weights(options.save, expected, sizeof expected);
     check_left_by_stop(in, 2, 2, expected, count);
 }
 

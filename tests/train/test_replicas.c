@@ -260,7 +260,7 @@ static void replicas_with_dropout_equal_one_with_all_their_rows(void **state)
     sl_pipe_optimizer *optimizer;
     check_ok(sl_run_create(&options, NULL, NULL, NULL, 0, &run));
     sl_device *device = sl_device_list_get(run->devices.list, 0);
-    check_ok(sli_replica_create(run->plan, run->task, NULL, &device, true, &replica));
+    check_ok(sli_replica_create(run->plan, run->task, NULL, &device, true, NULL, &replica));
     check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = replica.pipe,
                                                                    .optimizer = options.optimizer},
                                       &optimizer));
@@ -282,7 +282,7 @@ static void evaluation_has_the_bits_of_one_replicas(void **state)
     options.lr.lr = 0.5;
     options.eval_max_batches = 3;
     for (options.replicas = 2; options.replicas <= MOST_REPLICAS; options.replicas++) {
-        options.save = scratch_path(in, "model.safetensors");
+        options.save = scratch_path(in, "model");
         check_ok(run_replicas(&options));
         int scored = 0;
         for (int r = 0; r < options.replicas; r++)

@@ -54,7 +54,7 @@ static int remove_all(void **state)
 static const char *weights_path(const scratch *in)
 {
     static char path[600];
-    snprintf(path, sizeof path, "%s/weights.safetensors", in->directory);
+    snprintf(path, sizeof path, "%s/weights", in->directory);
     return path;
 }
 
@@ -85,7 +85,7 @@ static sl_status run_rank(sl_group *group, void *arg)
 static sl_status shard_run(const sl_train_options *options, int ranks, bool apart,
                            shard_record *record)
 {
-    char *data;
+    char *data, path[700];
     size_t bytes;
     sl_run_result result;
     sl_reporter reporter = small_reporter(&record->run);
@@ -94,7 +94,8 @@ static sl_status shard_run(const sl_train_options *options, int ranks, bool apar
                      : sl_train_run(options, &reporter, 1, &result));
     if (!options->save)
         return SL_OK;
-    SL_TRY(sli_file_read(options->save, 1 << 24, &data, &bytes));
+    snprintf(path, sizeof path, "%s/model.safetensors", options->save);
+    SL_TRY(sli_file_read(path, 1 << 24, &data, &bytes));
     sli_checksum_of(data, bytes, record->weights);
     free(data);
     return SL_OK;

@@ -166,9 +166,11 @@ static void test_uses_the_best_parameters(void **state)
     scratch *in = *state;
     sl_train_options options = small_options(in);
     options.pipeline_ranks = 2;
-    options.save = scratch_path(in, "model.safetensors");
+    options.save = scratch_path(in, "model");
     check_ok(small_run(&options, &one_epoch));
-    size_t bytes = read_file(options.save, first, sizeof first);
+    scratch weights = *in;
+    scratch_path(&weights, "model/model.safetensors");
+    size_t bytes = read_file(weights.path, first, sizeof first);
     assert_true(bytes > 1000 && bytes < sizeof first);
     options.epochs = 2;
     options.lr.gamma = 10;
@@ -178,7 +180,7 @@ static void test_uses_the_best_parameters(void **state)
     assert_true(two_epochs.evals[1].loss > two_epochs.evals[0].loss);
     assert_true(two_epochs.result.best_valid_loss == two_epochs.evals[0].loss);
     assert_true(two_epochs.result.test_loss == one_epoch.result.test_loss);
-    assert_int_equal(read_file(options.save, second, sizeof second), bytes);
+    assert_int_equal(read_file(weights.path, second, sizeof second), bytes);
     assert_memory_equal(first, second, bytes);
 }
 
@@ -189,7 +191,7 @@ static void test_uses_the_last_parameters_where_they_are_the_best(void **state)
     sl_train_options options = small_options(in);
     options.epochs = 2;
     options.lr.lr = 0.5;
-    options.save = scratch_path(in, "model.safetensors");
+    options.save = scratch_path(in, "model");
     check_ok(small_run(&options, &record));
     assert_true(record.evals[0].best && record.evals[1].best);
     options.init = options.save;
@@ -203,12 +205,12 @@ static void test_uses_the_last_parameters_where_they_are_the_best(void **state)
 
 /* ---- Starting from weights ---------------------------------------------------------------- */
 
-/* Saves a trained model as model.safetensors; its validation loss. */
+/* Saves a trained model as `model`; its validation loss. */
 static double save_trained(scratch *in, sl_train_options *options)
 {
     static small_record record;
     *options = small_options(in);
-    options->save = scratch_path(in, "model.safetensors");
+    options->save = scratch_path(in, "model");
     check_ok(small_run(options, &record));
     options->init = options->save;
     options->save = NULL;
@@ -234,8 +236,8 @@ static void weights_bring_their_vocabulary(void **state)
     options.init = kept;
     check_ok(small_run(&options, &record));
     assert_true(record.evals[0].loss == loss);
-    assert_int_equal(remove(scratch_path(in, "model.vocab.txt")), 0);
-    check_error(small_run(&options, &record), SL_ERR_INVALID, "model.safetensors");
+    assert_int_equal(remove(scratch_path(in, "model/tokenizer.json")), 0);
+    check_error(small_run(&options, &record), SL_ERR_INVALID, "0.encoder.weight");
     scratch_remove((void **)&other);
 }
 
@@ -248,7 +250,7 @@ static void weights_of_another_model_are_refused(void **state)
     other = options;
     other.model.nhead = 4;
     check_error(small_run(&other, &record), SL_ERR_INVALID,
-                "model.safetensors: its model has nhead 2, expected nhead 4");
+                "model: its model has nhead 2, expected nhead 4");
     other = options;
     other.model.mask = SL_MASK_NONE;
     check_error(small_run(&other, &record), SL_ERR_INVALID, "has mask causal, expected mask none");
@@ -273,16 +275,14 @@ static void place_for_weights_is_tried_before_training(void **state)
     static small_record record;
     scratch *in = *state;
     sl_train_options options = small_options(in);
-    options.save = "/nowhere/model.safetensors";
-    check_error(small_run(&options, &record), SL_ERR_NOT_FOUND, "/nowhere/model.safetensors");
+    options.save = "/nowhere/model";
+    check_error(small_run(&options, &record), SL_ERR_NOT_FOUND, "/nowhere/model");
     assert_int_equal(record.started, 0);
-    options.save = scratch_path(in, "model.safetensors");
-    char vocab[512];
-    snprintf(vocab, sizeof vocab, "%s/model.vocab.txt", in->directory);
-    assert_int_equal(mkdir(vocab, 0700), 0);
-    check_error(small_run(&options, &record), SL_ERR_INVALID, "/model.vocab.txt");
+    options.save = scratch_path(in, "model");
+    write_file(options.save, "mine", 4);
+    check_error(small_run(&options, &record), SL_ERR_INVALID,
+                "a model is a directory, and a file has this name");
     assert_int_equal(record.started, 0);
-    assert_int_equal(rmdir(vocab), 0);
 }
 
 /* ---- Data --------------------------------------------------------------------------------- */

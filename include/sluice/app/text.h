@@ -18,7 +18,7 @@ SL_API_BEGIN
 
 /* ---- Tokenizer -------------------------------------------------------------------------- */
 
-/* A token's bytes: UTF-8 where the text was, and never empty. */
+/* A token's bytes: UTF-8 without zeros, and never empty. */
 typedef struct sl_token {
     const char *text;
     size_t bytes;
@@ -30,8 +30,8 @@ typedef struct sl_token {
  *   spaces around '    " removed    spaces around .    "<br />" becomes a space
  *   spaces around , ( ) ! ?         ; and : become spaces
  *
- * Lower case and white space are Unicode's, as in Python's str.lower and str.split. Bytes that are
- * not UTF-8 stay as they are. */
+ * Lower case and white space are Unicode's, as in Python's str.lower and str.split. What is no
+ * text, zeros and bytes that are not UTF-8, becomes U+FFFD, as by Python's errors="replace". */
 typedef struct sl_tokenizer sl_tokenizer;
 
 /* Errors: SL_ERR_MEMORY. */
@@ -59,10 +59,11 @@ typedef struct sl_vocab sl_vocab;
 
 enum { SL_VOCAB_UNKNOWN = 0 }; /* the id of <unk>, and of every token that is not listed */
 
-/* A vocabulary's file has one token a line; the line's number, from 0, is its id, so that the first
- * line is <unk>. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY, and SL_ERR_FORMAT naming the
- * line where the file is empty, does not begin with <unk>, has a token twice, or has a line that
- * the tokenizer could not have produced: empty, or with white space in it. */
+/* A vocabulary's file is a tokenizer.json of kind WordLevel, whose normalizer and pre_tokenizer say
+ * what sl_tokenizer does: Hugging Face's library tokenizers opens it and gives the same ids.
+ * Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_UNSUPPORTED for a tokenizer of other
+ * rules or another kind; SL_ERR_FORMAT where ids are not 0, 1, 2 and so on from <unk>, each once,
+ * or a token is one that the tokenizer cannot produce. */
 sl_status sl_vocab_load(const char *path, sl_vocab **out);
 
 /* Writes such a file; an older one is replaced only when the new one is complete.
@@ -87,7 +88,7 @@ void sl_vocab_builder_destroy(sl_vocab_builder **builder);
 /* Counts one token, which is copied when it is new. `provisional` (NULL: not wanted) is its number
  * in order of first appearance, from 0. With it a text is read once: the same pass counts tokens
  * and stores their numbers, which final_ids turns into ids. Errors: SL_ERR_INVALID (an empty token,
- * or one with ASCII white space), SL_ERR_MEMORY. */
+ * one that is not UTF-8, or one with a zero or with ASCII white space), SL_ERR_MEMORY. */
 sl_status sl_vocab_builder_add(sl_vocab_builder *builder, const char *text, size_t bytes,
                                int32_t *provisional);
 int32_t sl_vocab_builder_size(const sl_vocab_builder *builder); /* provisional numbers in use */

@@ -123,8 +123,8 @@ typedef struct sl_train_options {
 
     /* What is trained; borrowed. NULL: the language model of `model`, on the text in `data`.
      * With a task, `model`, `data` and `bptt` are ignored and memory is not planned,
-     * SL_BALANCE_LAYERS cuts by SL_PARTITION_PARAMETERS, and the files of `init` and `save` have
-     * the tensors alone. */
+     * SL_BALANCE_LAYERS cuts by SL_PARTITION_PARAMETERS, and what `init` and `save` name has
+     * tensors alone. */
     const sl_train_task *task;
 
     const char *data;   /* the text: a directory or a file (sluice/app/text.h) */
@@ -182,12 +182,11 @@ typedef struct sl_train_options {
     uint64_t seed;
     bool allow_nan; /* go on after a loss or gradient norm that is not finite */
     bool force;     /* begin although the plan needs more memory than there is */
-    bool partial;   /* load of `init` what fits, as sl_weights_load_partial, and report the rest */
+    bool partial;   /* load of `init` what fits, as sl_saved_model_load does, and report the rest */
 
-    const char *init; /* weights to start from, as for sl_weights_load; NULL: random. A vocabulary
-                         beside them replaces the data's. Without one, the data's must have the
-                         checksum that the weights state, if any */
-    const char *save; /* the safetensors file to write; NULL: none */
+    const char *init; /* a model to start from, as for sl_saved_model_open; NULL: random values. Its
+                         vocabulary, if it has one, replaces the data's */
+    const char *save; /* the directory to save the model to (sl_model_save); NULL: none */
     sl_save_options checkpoints;
 
     bool report_timelines; /* call sl_reporter.pipeline about once a second as well, and after at
@@ -404,9 +403,8 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
                        int reporter_count, sl_run_result *result);
 
 /* For a caller that writes files of its own beside a run: refuses `path` where a run with these
- * options reads that file (the texts in `data`, the weights in `init` and their vocabulary, and
- * `schedule` where it is no name) or writes it (`save` and its vocabulary). sl_train_run itself
- * refuses a `save` that is one of the texts or that `schedule`. A path in a checkpoint or in the
+ * options reads that file (the texts in `data`, the files of `init`, and `schedule` where it is no
+ * name), or where it would lie in `save`, which is replaced whole. A path in a checkpoint or in the
  * directory of the run's checkpoints is refused, here and for `save`. Files that cannot be read are
  * not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
 sl_status sl_train_check_output(const sl_train_options *options, const char *path);
@@ -422,51 +420,52 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
  * sl_checkpoint_open. */
 sl_status sl_train_find_settings(const char *resume, char **path, char **settings);
 
-/* ---- Weights ---------------------------------------------------------------------------- */
+/* ---- Models on disk --------------------------------------------------------------------- */
 
-/* Writes all parameters and buffers under PyTorch's state_dict names to a safetensors file, and the
- * vocabulary (NULL: none) beside it, at sl_weights_vocab_path. The file's metadata have the model's
- * options (NULL: it is none of these) and the vocabulary's checksum. Whenever the process or the
- * machine dies, sl_weights_vocab finds the vocabulary of the weights that are then at `path`. Every
- * rank of a pipe's group calls it; the first one writes, and asks the others for one tensor at a
- * time. */
-sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
-                          const char *path);
+/* Saves a model as a directory:
+ *
+ *   DIR/config.json         its options (NULL: it is none of these, and there is no such file)
+ *   DIR/tokenizer.json      its vocabulary, as sl_vocab_save writes it (NULL: likewise)
+ *   DIR/model.safetensors   all parameters and buffers, by PyTorch's state_dict names; with more
+ *                           bytes than shard_bytes (0: never) in several files, with their index
+ *
+ * The directory is replaced whole: whenever the process or the machine dies, the old or the new one
+ * is there (where a file system cannot exchange two names, the old one may be left under a second
+ * name, which sl_saved_model_open finds). A link at `path` is followed. Every rank of a pipe's
+ * group calls it; the first one writes, and asks the others for one tensor at a time. Errors:
+ * SL_ERR_INVALID where `path` is something else than an empty directory or a model that sluice has
+ * saved, without other files; as sl_checkpoint_save. */
+sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
+                        uint64_t shard_bytes, const char *path);
 
-/* Reads weights, from a file or, as sl_safetensors_load, from an index or a directory. They must
- * have every parameter with its shape, and no other tensor; buffers may be missing. No value
- * changes where a name, a shape or the header is wrong; where reading the values fails (SL_ERR_IO,
- * damage), they are undefined. */
-sl_status sl_weights_load(sl_pipe *pipe, const char *path);
+/* An open model, all of one save, also where another process replaces the directory meanwhile.
+ * Functions that take it const may be called by several threads at once. */
+typedef struct sl_saved_model sl_saved_model;
 
-/* Reads what fits: the tensors that the model and the file both have, by name and shape. Other
- * values stay as they are. Calls `left_out` with `context` for each tensor of either that is not
+/* Opens a model's directory, also by the path of its model.safetensors or its index, or a
+ * checkpoint; or any other safetensors file or index, which have tensors alone. Errors: as
+ * sl_checkpoint_open; SL_ERR_NOT_FOUND for a checkpoint without a model; SL_ERR_FORMAT and
+ * SL_ERR_UNSUPPORTED where config.json or tokenizer.json are not those of a model that sluice has,
+ * contradict each other, or ask for a model that the tensors cannot be. */
+sl_status sl_saved_model_open(const char *path, sl_saved_model **out);
+void sl_saved_model_close(sl_saved_model **model);
+
+/* What it has beside tensors; NULL where there is no such file. They live as long as it. */
+const sl_model_options *sl_saved_model_options(const sl_saved_model *model);
+const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model);
+
+/* Reads its tensors into a pipe of any cut, and compares checksums where there are any. Without
+ * `left_out` it must have every parameter with its shape, and no other tensor; buffers may be
+ * missing. With it, reads what fits: the tensors that both have, by name and shape; other values
+ * stay as they are, and `left_out` is called with `context` for each tensor of either that is not
  * read, and why ("not in the file", "not in the model", "F32 [7, 4] in the file, F32 [9, 4] in the
- * model"); an error that it returns ends the loading, before any value changes. Errors:
- * SL_ERR_INVALID where no parameter fits; as sl_weights_load. */
-sl_status sl_weights_load_partial(sl_pipe *pipe, const char *path,
-                                  sl_status (*left_out)(void *context, const char *tensor,
-                                                        const char *reason),
-                                  void *context);
-
-/* The options of the model that weights were saved from, its context included. Errors:
- * SL_ERR_FORMAT where the metadata do not have them. */
-sl_status sl_weights_model(const char *path, sl_model_options *out);
-
-/* The path of the vocabulary beside weights: "dir/model.safetensors",
- * "dir/model.safetensors.index.json" and the directory "dir" -> "dir/model.vocab.txt"; any other
- * name, "dir/model" -> "dir/model.vocab". malloc'ed. */
-sl_status sl_weights_vocab_path(const char *path, char **out);
-
-/* The vocabulary beside weights, which may be a file, an index or a directory: the one that has the
- * checksum in their metadata, or in a checkpoint's state.json. The search has this order:
- * 1. sl_weights_vocab_path's name with ".new" added (an interrupted save),
- * 2. sl_weights_vocab_path's name,
- * 3. PATH.vocab.txt.
- * Weights without a checksum skip 1 and have the first of the others. *out is NULL where there is
- * none. Errors: SL_ERR_INVALID where all that are there are of other weights; as sl_vocab_load and
- * sl_weights_load. */
-sl_status sl_weights_vocab(const char *path, sl_vocab **out);
+ * model"); an error that it returns ends the loading. No value changes where a name, a shape or
+ * `left_out` is the error; where reading fails (SL_ERR_IO, damage), values are undefined. Errors:
+ * SL_ERR_INVALID for what does not fit, and where no parameter fits. */
+sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
+                              sl_status (*left_out)(void *context, const char *tensor,
+                                                    const char *reason),
+                              void *context);
 
 /* ---- Using a trained model -------------------------------------------------------------- */
 

@@ -37,7 +37,14 @@ static sl_status add_part(edit *to, const sli_checkpoint_tensors *from)
     return SL_OK;
 }
 
-/* The part's metadata, as its first file says, but for what every writer adds. */
+/* Metadata that the writer adds, or that say how the file was cut. */
+static bool is_written_anew(const char *key)
+{
+    return strcmp(key, SLI_CHECKPOINT_ID_KEY) == 0 || strcmp(key, SLI_MODEL_VERSION_KEY) == 0 ||
+           strcmp(key, SLI_SEGMENTS_KEY) == 0 || strcmp(key, "format") == 0;
+}
+
+/* The part's other metadata, as its first file says. */
 static sl_status add_metadata(const sl_checkpoint_reader *reader, sl_checkpoint_part *part)
 {
     size_t first = 0;
@@ -49,8 +56,7 @@ static sl_status add_metadata(const sl_checkpoint_reader *reader, sl_checkpoint_
     if (!kept)
         return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
     for (size_t i = 0; i < of->metadata_count; i++)
-        if (strcmp(of->metadata[i].key, SLI_CHECKPOINT_ID_KEY) != 0 &&
-            strcmp(of->metadata[i].key, SLI_SEGMENTS_KEY) != 0)
+        if (!is_written_anew(of->metadata[i].key))
             kept[part->metadata_count++] = of->metadata[i];
     return SL_OK;
 }
@@ -147,7 +153,7 @@ static void close_descriptors(const sl_checkpoint_reader *reader)
 
 static sl_status open_and_save(edit *of, const char *const *from, const char *to)
 {
-    SL_TRY(sli_checkpoint_check_path(to, true));
+    SL_TRY(sli_checkpoint_check_path(to, false, true));
     of->readers = calloc(of->count, sizeof(sl_checkpoint_reader *));
     if (!of->readers)
         return sl_error(SL_ERR_MEMORY, "no memory for %zu checkpoints", of->count);
@@ -163,7 +169,10 @@ static sl_status open_and_save(edit *of, const char *const *from, const char *to
         SL_TRY(check_models(of));
     const sli_item_source source = {read_item, of};
     return sli_checkpoint_write(to, &of->contents,
-                                &(sli_checkpoint_writing){.source = &source, .is_new = true});
+                                &(sli_checkpoint_writing){.source = &source,
+                                                          .is_model =
+                                                              !sl_checkpoint_state(of->readers[0]),
+                                                          .is_new = true});
 }
 
 static sl_status save_edited(edit *of, const char *const *from, const char *to)

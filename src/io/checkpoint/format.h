@@ -17,8 +17,10 @@
  */
 
 #define SLI_CHECKPOINT_STATE "state.json"
-/* The key of a tensor file's metadata that holds the id. */
+/* The keys of a tensor file's metadata that hold the checkpoint's id, and in a model that is none
+ * the version of sluice that saved it. */
 #define SLI_CHECKPOINT_ID_KEY "sluice.checkpoint"
+#define SLI_MODEL_VERSION_KEY "sluice.version"
 
 enum { SLI_CHECKPOINT_ID_BYTES = 17 };
 
@@ -120,6 +122,8 @@ typedef struct sli_checkpoint_tensors {
 /* A file of the state; without `reader` it has no tensors. */
 typedef struct sli_checkpoint_file {
     sl_safetensors_reader *reader;
+    char
+        *text; /* of a file that has neither tensors nor a checksum, as it was when it was opened */
     sli_cut_tensors cut;
     const sli_segment *segments; /* [tensors of the file], of its part's */
 } sli_checkpoint_file;
@@ -136,16 +140,8 @@ struct sl_checkpoint_reader {
 
 #define SLI_MODEL_PART "model"
 
-/* Opens a model, whatever it lies in on disk:
- *
- *     model.safetensors                  a file
- *     model.safetensors.index.json       Hugging Face's index, the files of which lie beside it
- *     DIR                                a checkpoint, of which the part "model" is read, or a
- *                                        directory with one of the above
- *
- * Its tensors are those of the part SLI_MODEL_PART. Errors as sl_safetensors_open and
- * sl_checkpoint_open; SL_ERR_FORMAT for an index that does not fit. */
-sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out);
+/* The files without tensors of a model's directory that is no checkpoint; then NULL. */
+extern const char *const sli_model_file_names[];
 
 /* Hugging Face's index of a model in several files:
  *
@@ -244,7 +240,8 @@ typedef struct sli_checkpoint_writing {
     const sli_checkpoint_shard *shards; /* [shard_count] */
     int shard_count;
     int rank, ranks;
-    bool is_new; /* nothing is replaced */
+    bool is_model; /* a directory without state.json */
+    bool is_new;   /* nothing is replaced */
     /* With shards: fills rank 0's all [ranks] with every rank's report. Every rank calls it once,
      * also after an error. */
     sl_status (*gather)(void *context, const sli_shard_report *own);
@@ -263,8 +260,10 @@ sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, 
                                       json_t *shapes);
 
 /* Refuses a path that a checkpoint cannot have: there may be an older checkpoint, a link to one or
- * an empty directory, and where `is_new` nothing. Errors: SL_ERR_INVALID, SL_ERR_NOT_FOUND. */
-sl_status sli_checkpoint_check_path(const char *path, bool is_new);
+ * an empty directory, and where `is_new` nothing. Where `is_model`, there may be a model's
+ * directory that sluice has saved, in which nothing else lies. Errors: SL_ERR_INVALID,
+ * SL_ERR_NOT_FOUND. */
+sl_status sli_checkpoint_check_path(const char *path, bool is_model, bool is_new);
 
 /* Refuses a path in a checkpoint, for a file or a directory, or that of a checkpoint where
  * `is_directory`, for one that gets files: nothing but what its state.json lists belongs there.

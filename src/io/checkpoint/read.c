@@ -25,7 +25,13 @@ static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, c
 {
     char *path, checksum[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
-    *data = NULL;
+    const char *text = reader->files[index].text;
+    if (text) {
+        *bytes = file->bytes;
+        *data = malloc(*bytes + 1);
+        return *data ? (memcpy(*data, text, *bytes + 1), SL_OK)
+                     : sli_no_memory(reader->path, "%s", file->name);
+    }
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
     sl_status status = sli_file_read(path, file->bytes, data, bytes);
     if (status == SL_OK)
@@ -45,7 +51,7 @@ sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char
     for (size_t i = 0; i < reader->state.count; i++)
         if (!reader->files[i].reader && strcmp(reader->state.files[i].name, name) == 0)
             return read_listed(reader, i, data, bytes);
-    return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path, name);
+    return sl_error(SL_ERR_NOT_FOUND, "%s: it has no file \"%s\"", reader->path, name);
 }
 
 /* ---- Files of tensors ------------------------------------------------------------------- */
@@ -137,7 +143,9 @@ static sl_status stream_listed(const sl_checkpoint_reader *reader, size_t index)
 sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 {
     for (size_t i = 0; i < reader->state.count; i++)
-        SL_TRY(reader->files[i].reader ? stream_file(reader, i, NULL) : stream_listed(reader, i));
+        if (!reader->files[i].text)
+            SL_TRY(reader->files[i].reader ? stream_file(reader, i, NULL)
+                                           : stream_listed(reader, i));
     return SL_OK;
 }
 
@@ -304,7 +312,7 @@ sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *par
 sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count)
 {
     sl_checkpoint_reader *reader;
-    SL_TRY(sli_checkpoint_open_model(path, &reader));
+    SL_TRY(sl_checkpoint_open(path, &reader));
     sl_status status = sl_checkpoint_read(reader, SLI_MODEL_PART, items, count);
     sl_checkpoint_close(&reader);
     return status;

@@ -1,6 +1,7 @@
 /* Opening. First the files are listed: by a checkpoint's state.json, by Hugging Face's index, or a
  * model's one file. Then each is opened and compared with what the list says of it; the headers of
- * tensor files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
+ * tensor files are checked by sl_safetensors_open. What has no tensors in a model's directory, and
+ * no checksum, is read at once. Only the tensors' bytes remain to be read. */
 #define _GNU_SOURCE /* asprintf, O_PATH */
 #include "io/checkpoint/format.h"
 
@@ -43,13 +44,14 @@ static sl_status list_state(sl_checkpoint_reader *to)
 /* ---- A model's files -------------------------------------------------------------------- */
 
 /* Adds the file to the list. The name is borrowed. */
-static sl_status add_file(sl_checkpoint_reader *to, const char *name, size_t *capacity)
+static sl_status add_file(sl_checkpoint_reader *to, const char *name, const char *part,
+                          size_t *capacity)
 {
     enum { MAX_FILES = 99999 }; /* their names have numbers of 5 digits */
     sli_checkpoint_state *state = &to->state;
     SL_TRY(sli_array_reserve(&state->files, capacity, state->count + 1, sizeof *state->files,
                              MAX_FILES, "files of a model"));
-    state->files[state->count++] = (sl_checkpoint_file_info){.name = name, .part = SLI_MODEL_PART};
+    state->files[state->count++] = (sl_checkpoint_file_info){.name = name, .part = part};
     return SL_OK;
 }
 
@@ -57,7 +59,7 @@ static sl_status list_file(sl_checkpoint_reader *to)
 {
     size_t capacity = 0;
     const char *slash = strrchr(to->path, '/');
-    return add_file(to, slash ? slash + 1 : to->path, &capacity);
+    return add_file(to, slash ? slash + 1 : to->path, SLI_MODEL_PART, &capacity);
 }
 
 sl_status sli_safetensors_index_parse(const char *text, size_t length, char **strings,
@@ -94,7 +96,7 @@ static sl_status add_index_files(sl_checkpoint_reader *to, const char **names)
     qsort(names, to->index_count, sizeof *names, compare_names);
     for (size_t i = 0; i < to->index_count; i++)
         if (i == 0 || strcmp(names[i - 1], names[i]) != 0)
-            SL_TRY(add_file(to, names[i], &capacity));
+            SL_TRY(add_file(to, names[i], SLI_MODEL_PART, &capacity));
     return SL_OK;
 }
 
@@ -153,6 +155,21 @@ sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t in
     return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
 }
 
+/* Adds the directory's files without tensors. */
+static sl_status list_others(sl_checkpoint_reader *to)
+{
+    size_t capacity = to->state.count;
+    for (size_t i = 0; sli_model_file_names[i]; i++) {
+        char *path;
+        SL_TRY(add_file(to, sli_model_file_names[i], NULL, &capacity));
+        SL_TRY(sli_checkpoint_file_path(to, to->state.count - 1, &path));
+        if (access(path, F_OK) != 0 && errno == ENOENT)
+            to->state.count--;
+        free(path);
+    }
+    return SL_OK;
+}
+
 static sl_status check_size(const char *path, const sl_checkpoint_file_info *file)
 {
     struct stat found;
@@ -178,24 +195,46 @@ static bool ends_with(const char *text, const char *ending)
     return length >= last && strcmp(text + length - last, ending) == 0;
 }
 
-static sl_status open_file(sl_checkpoint_reader *reader, size_t index, const char *path)
+/* A file of a checkpoint. */
+static sl_status open_listed_file(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
     const sl_checkpoint_file_info *file = &reader->state.files[index];
-    const char *expected = reader->state.id;
     sl_safetensors_reader **out = &reader->files[index].reader;
-    if (expected) {
-        SL_TRY(check_size(path, file));
-        if (!ends_with(file->name, ".safetensors"))
-            return SL_OK;
-        if (!file->part)
-            return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
-                            path);
-    }
+    SL_TRY(check_size(path, file));
+    if (!ends_with(file->name, ".safetensors"))
+        return SL_OK;
+    if (!file->part)
+        return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
+                        path);
     SL_TRY(sl_safetensors_open(path, out));
     const char *id = sl_safetensors_metadata(*out, SLI_CHECKPOINT_ID_KEY);
-    if (expected && (!id || strcmp(id, expected) != 0))
-        return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
-    if (index >= SLI_SAFETENSORS_MAX_OPEN)
+    return id && strcmp(id, reader->state.id) == 0
+               ? SL_OK
+               : sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
+}
+
+/* A file of a model. */
+static sl_status open_model_file(sl_checkpoint_reader *reader, size_t index, const char *path)
+{
+    sl_checkpoint_file_info *info = &reader->state.files[index];
+    sli_checkpoint_file *file = &reader->files[index];
+    if (!info->part) {
+        size_t bytes;
+        SL_TRY(sli_file_read(path, MOST_TEXT, &file->text, &bytes));
+        info->bytes = bytes;
+        return SL_OK;
+    }
+    SL_TRY(sl_safetensors_open(path, &file->reader));
+    info->bytes = file->reader->file_bytes;
+    return SL_OK;
+}
+
+static sl_status open_file(sl_checkpoint_reader *reader, size_t index, const char *path)
+{
+    sl_safetensors_reader **out = &reader->files[index].reader;
+    SL_TRY(reader->state.id ? open_listed_file(reader, index, path)
+                            : open_model_file(reader, index, path));
+    if (*out && index >= SLI_SAFETENSORS_MAX_OPEN)
         sli_safetensors_close_descriptor(*out);
     return SL_OK;
 }
@@ -234,7 +273,8 @@ static sl_status open_files(sl_checkpoint_reader *reader)
 
 typedef sl_status (*list_files)(sl_checkpoint_reader *to);
 
-static sl_status open_listed(const char *path, list_files list, sl_checkpoint_reader **out)
+static sl_status open_listed(const char *path, list_files list, bool with_others,
+                             sl_checkpoint_reader **out)
 {
     sl_checkpoint_reader *reader = *out = calloc(1, sizeof *reader);
     if (!reader || !(reader->path = strdup(path))) {
@@ -242,6 +282,8 @@ static sl_status open_listed(const char *path, list_files list, sl_checkpoint_re
         return sl_error(SL_ERR_MEMORY, "%s: no memory to open it", path);
     }
     sl_status status = list(reader);
+    if (status == SL_OK && with_others)
+        status = list_others(reader);
     if (status == SL_OK)
         status = open_files(reader);
     if (status != SL_OK)
@@ -265,50 +307,19 @@ static bool is_still_at(int directory, const char *path)
     return exists && held.st_dev == found.st_dev && held.st_ino == found.st_ino;
 }
 
-/* Opens a directory, which another process may replace meanwhile: what is then missing or of
- * another checkpoint is no damage, and the directory that has its name now is opened. */
-static sl_status open_whole(const char *path,
-                            sl_status (*read_lists)(const char *path, sl_checkpoint_reader **out),
-                            sl_checkpoint_reader **out)
-{
-    enum { ATTEMPTS = 20 };
-    sl_status status = SL_OK;
-    bool is_final = false;
-    *out = NULL;
-    for (int attempt = 0; attempt < ATTEMPTS && !is_final; attempt++) {
-        char *found;
-        SL_TRY(sli_replace_directory_find(path, &found));
-        int directory = hold_directory(found);
-        status = read_lists(found, out);
-        is_final = status == SL_OK || is_still_at(directory, found);
-        if (directory >= 0)
-            close(directory);
-        free(found);
-    }
-    return status;
-}
-
-static sl_status open_checkpoint(const char *path, sl_checkpoint_reader **out)
-{
-    return open_listed(path, list_state, out);
-}
-
-sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
-{
-    return open_whole(path, open_checkpoint, out);
-}
+static const char *const names[] = {SLI_CHECKPOINT_STATE, "model.safetensors",
+                                    "model.safetensors.index.json"};
 
 /* A directory is what it has, looked for in this order: a checkpoint, a file, an index. */
 static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
 {
-    static const char *const names[] = {SLI_CHECKPOINT_STATE, "model.safetensors",
-                                        "model.safetensors.index.json"};
     static const list_files listers[] = {list_state, list_file, list_index};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *file;
         SL_TRY(sli_path_join(path, names[i], &file));
         bool exists = access(file, F_OK) == 0;
-        sl_status status = exists ? open_listed(i == 0 ? path : file, listers[i], out) : SL_OK;
+        sl_status status =
+            exists ? open_listed(i == 0 ? path : file, listers[i], i > 0, out) : SL_OK;
         free(file);
         if (exists)
             return status;
@@ -318,22 +329,41 @@ static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
                     names[2]);
 }
 
-sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out)
+static sl_status open_path(const char *path, sl_checkpoint_reader **out)
 {
-    struct stat seen;
-    const sli_checkpoint_tensors *model;
-    char *found;
+    struct stat found;
+    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode))
+        return open_directory(path, out);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    bool is_models = strcmp(name, names[1]) == 0 || strcmp(name, names[2]) == 0;
+    return open_listed(path, ends_with(path, ".index.json") ? list_index : list_file, is_models,
+                       out);
+}
+
+/* Another process may replace a directory while it is opened: what is then missing or of another
+ * checkpoint is no damage, and the directory that has its name now is opened. Without checksums,
+ * files of two directories would look whole as well. */
+sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+{
+    enum { ATTEMPTS = 20 };
+    sl_status status = SL_OK;
+    bool is_final = false;
     *out = NULL;
-    SL_TRY(sli_replace_directory_find(path, &found));
-    bool is_directory = stat(found, &seen) == 0 && S_ISDIR(seen.st_mode);
-    free(found);
-    if (!is_directory)
-        return open_listed(path, ends_with(path, ".index.json") ? list_index : list_file, out);
-    SL_TRY(open_whole(path, open_directory, out));
-    sl_status status = sli_checkpoint_need_part(*out, SLI_MODEL_PART, &model);
-    if (status != SL_OK)
+    for (int attempt = 0; attempt < ATTEMPTS && !is_final; attempt++) {
+        char *found;
         sl_checkpoint_close(out);
-    return status;
+        SL_TRY(sli_replace_directory_find(path, &found));
+        int directory = hold_directory(found);
+        status = open_path(found, out);
+        is_final = (*out && (*out)->state.id) || is_still_at(directory, found);
+        if (directory >= 0)
+            close(directory);
+        free(found);
+    }
+    if (is_final || status != SL_OK)
+        return status;
+    sl_checkpoint_close(out);
+    return sl_error(SL_ERR_IO, "%s: it was replaced each time that it was opened", path);
 }
 
 void sl_checkpoint_close(sl_checkpoint_reader **reader)
@@ -343,6 +373,7 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
     for (size_t i = 0; (*reader)->files && i < (*reader)->state.count; i++) {
         sl_safetensors_close(&(*reader)->files[i].reader);
         sli_cut_tensors_clear(&(*reader)->files[i].cut);
+        free((*reader)->files[i].text);
     }
     for (size_t i = 0; i < (*reader)->part_count; i++) {
         free((*reader)->parts[i].tensors);
@@ -359,6 +390,8 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
 }
 
 /* ---- What a checkpoint says ------------------------------------------------------------- */
+
+const char *const sli_model_file_names[] = {"config.json", "tokenizer.json", NULL};
 
 const char *sl_checkpoint_state(const sl_checkpoint_reader *reader)
 {

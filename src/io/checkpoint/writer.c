@@ -1,5 +1,6 @@
 /* Saving: every file goes into a directory of a temporary name, its checksum taken while it is
- * written; state.json, which lists them, comes last; then the directory gets its name. */
+ * written; a checkpoint's state.json, which lists them, comes last; then the directory gets its
+ * name. */
 #define _GNU_SOURCE /* asprintf */
 #include "io/checkpoint/format.h"
 
@@ -64,20 +65,23 @@ static sl_status add_bytes(writer *to, const char *name, const char *part, const
 
 /* ---- Parts ------------------------------------------------------------------------------ */
 
-/* Writes all of `part` as the file `name`, whose metadata also say the id. */
+/* Writes all of `part` as the file `name`. Its metadata also say whose it is, and what Hugging
+ * Face's readers ask for. A model has the same bytes however often it is saved. */
 static sl_status write_tensors(writer *to, const sl_checkpoint_part *part, const char *name,
                                sli_written_file *written)
 {
     char *path;
     size_t count = part->metadata_count;
     SL_TRY(path_of(to, name, &path));
-    sl_metadata *metadata = calloc(count + 1, sizeof *metadata);
+    sl_metadata *metadata = calloc(count + 2, sizeof *metadata);
     sl_status status = metadata ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the metadata");
     if (status == SL_OK) {
         for (size_t i = 0; i < count; i++)
             metadata[i] = part->metadata[i];
-        metadata[count] = (sl_metadata){SLI_CHECKPOINT_ID_KEY, to->id};
-        status = sli_safetensors_write(path, part->items, part->count, metadata, count + 1,
+        metadata[count] = to->how->is_model ? (sl_metadata){SLI_MODEL_VERSION_KEY, sl_version()}
+                                            : (sl_metadata){SLI_CHECKPOINT_ID_KEY, to->id};
+        metadata[count + 1] = (sl_metadata){"format", "pt"};
+        status = sli_safetensors_write(path, part->items, part->count, metadata, count + 2,
                                        to->how->source, written);
     }
     free(metadata);
@@ -275,6 +279,27 @@ static sl_status check_contents(const sl_checkpoint_contents *contents)
     return SL_OK;
 }
 
+static bool is_part_of_model(void *context, const char *name)
+{
+    (void)context;
+    for (size_t i = 0; sli_model_file_names[i]; i++)
+        if (strcmp(name, sli_model_file_names[i]) == 0)
+            return true;
+    return strncmp(name, SLI_MODEL_PART, sizeof SLI_MODEL_PART - 1) == 0 &&
+           strstr(name, ".safetensors");
+}
+
+/* Whether sluice has saved a model there, and nothing else has come. */
+static bool is_saved_model(int directory, const char *path)
+{
+    sl_checkpoint_reader *reader = NULL;
+    bool is_model = sli_directory_walk(directory, is_part_of_model, NULL) &&
+                    sl_checkpoint_open(path, &reader) == SL_OK &&
+                    sl_checkpoint_metadata(reader, SLI_MODEL_PART, SLI_MODEL_VERSION_KEY);
+    sl_checkpoint_close(&reader);
+    return is_model;
+}
+
 static bool stop_at_entry(void *context, const char *name)
 {
     (void)context;
@@ -282,20 +307,29 @@ static bool stop_at_entry(void *context, const char *name)
     return false;
 }
 
-/* An older checkpoint, a link to one, or an empty directory may be replaced. */
-static sl_status check_replaceable(int holder, const char *name, bool is_link)
+/* An empty directory may be replaced; by a checkpoint an older one, or a link to one; and by a
+ * model one that sluice has saved. */
+static sl_status check_replaceable(int holder, const char *path, const struct stat *found,
+                                   const char *name, bool is_model)
 {
     int directory = openat(holder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool is_checkpoint = directory >= 0 && faccessat(directory, SLI_CHECKPOINT_STATE, F_OK, 0) == 0;
+    bool is_link = S_ISLNK(found->st_mode);
     bool is_empty = directory >= 0 && sli_directory_walk(directory, stop_at_entry, NULL);
+    bool is_own =
+        directory >= 0 && (is_model ? is_saved_model(directory, path)
+                                    : faccessat(directory, SLI_CHECKPOINT_STATE, F_OK, 0) == 0);
     if (directory >= 0)
         close(directory);
-    if (!is_checkpoint && (is_link || !is_empty))
-        return sl_error(SL_ERR_INVALID,
-                        "it exists and is not a checkpoint: move it away, or save elsewhere");
-    if (is_checkpoint && !is_link && !sli_directory_is_flat(holder, name))
+    if (is_own && !is_link && !sli_directory_is_flat(holder, name))
         return sl_error(SL_ERR_INVALID, "the checkpoint of that name has a directory in it");
-    return SL_OK;
+    if (is_own || (is_empty && !is_link))
+        return SL_OK;
+    if (is_model && S_ISREG(found->st_mode))
+        return sl_error(SL_ERR_INVALID, "a model is a directory, and a file has this name: move it "
+                                        "away, or save elsewhere");
+    return sl_error(SL_ERR_INVALID, "it exists and is not %s: move it away, or save elsewhere",
+                    is_model ? "a model that sluice saved, with nothing else beside it"
+                             : "a checkpoint");
 }
 
 /* Another file of its name does not make a directory a checkpoint. */
@@ -312,9 +346,6 @@ sl_status sli_checkpoint_check_outside(const char *path, bool is_directory)
     char *target;
     if (sli_path_follow(path, &target) != SL_OK)
         return SL_OK; /* said where it is written */
-    size_t length = strlen(target);
-    while (length > 1 && target[length - 1] == '/')
-        target[--length] = '\0';
     bool is_inside = is_directory && is_checkpoint(target);
     char *end = strrchr(target, '/');
     if (end && !is_inside)
@@ -327,7 +358,7 @@ sl_status sli_checkpoint_check_outside(const char *path, bool is_directory)
     return status;
 }
 
-sl_status sli_checkpoint_check_path(const char *path, bool is_new)
+sl_status sli_checkpoint_check_path(const char *path, bool is_model, bool is_new)
 {
     int holder;
     char *name;
@@ -338,7 +369,9 @@ sl_status sli_checkpoint_check_path(const char *path, bool is_new)
     if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) == 0)
         status = is_new
                      ? sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path)
-                     : check_replaceable(holder, name, S_ISLNK(found.st_mode));
+                     : check_replaceable(holder, path, &found, name, is_model);
+    else if (errno != ENOENT)
+        status = sli_io_error(path, "cannot be examined");
     close(holder);
     free(name);
     return status;
@@ -359,7 +392,7 @@ static sl_status write_files(writer *to, const char *path, const sl_checkpoint_c
     if (how->rank > 0) {
         SL_TRY(sli_replace_directory_join(path, id, &to->directory));
     } else {
-        SL_TRY(sli_checkpoint_check_path(path, how->is_new));
+        SL_TRY(sli_checkpoint_check_path(path, how->is_model, how->is_new));
         SL_TRY(sli_replace_directory_create_numbered(path, id, &to->directory));
     }
     for (size_t i = 0; i < contents->part_count; i++)
@@ -384,11 +417,14 @@ static sl_status write_shards(writer *to, sli_shard_report *report)
     return SL_OK;
 }
 
-static sl_status write_state(writer *to, const char *state)
+static sl_status complete(writer *to, const char *state)
 {
-    char *text;
-    SL_TRY(sli_checkpoint_state_print(to->id, state, to->files, &text));
-    sl_status status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
+    char *text = NULL;
+    sl_status status = SL_OK;
+    if (!to->how->is_model)
+        status = sli_checkpoint_state_print(to->id, state, to->files, &text);
+    if (text)
+        status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
     return status == SL_OK ? sli_replace_directory_commit(to->directory, to->how->is_new) : status;
 }
@@ -396,17 +432,18 @@ static sl_status write_state(writer *to, const char *state)
 sl_status sli_checkpoint_write(const char *path, const sl_checkpoint_contents *contents,
                                const sli_checkpoint_writing *how)
 {
-    static const char cannot[] = "%s: the checkpoint cannot be written: ";
+    static const char cannot[] = "%s: the %s cannot be written: ";
+    const char *what = how->is_model ? "model" : "checkpoint";
     writer to = {.how = how};
     sli_shard_report own = {0};
     sl_status status = write_files(&to, path, contents);
     if (status == SL_OK)
         status = write_shards(&to, &own);
-    sl_error_context(status, cannot, path);
+    sl_error_context(status, cannot, path, what);
     if (how->shard_count > 0)
         status = exchange_reports(&to, status, &own);
     if (status == SL_OK && how->rank == 0)
-        status = sl_error_context(write_state(&to, contents->state), cannot, path);
+        status = sl_error_context(complete(&to, contents->state), cannot, path, what);
     sli_replace_directory_destroy(&to.directory);
     json_decref(to.files);
     return status;

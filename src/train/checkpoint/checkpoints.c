@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/replace.h"
 #include "core/threads.h"
-#include "text/vocab.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -33,9 +32,7 @@ struct sli_checkpoints {
 
     /* Rank 0's, where there is a directory. */
     int directory; /* as long as it is open, no other run saves there; -1: none */
-    sli_model_metadata metadata;
-    char *vocab;
-    size_t vocab_bytes;
+    sli_model_texts texts;
 
     /* The copy, filled while nothing is being written: by the first replica all of it, by the
      * others the optimizer alone. */
@@ -122,12 +119,8 @@ typedef struct save {
 
 static sl_checkpoint_part part_of(const save *what, const char *name, const sli_tensors *tensors)
 {
-    const sli_model_metadata *metadata = &what->of->metadata;
-    if (tensors == &what->of->optimizer)
-        return (sl_checkpoint_part){name, tensors->items, tensors->count, &what->shapes,
-                                    tensors->shapes ? 1 : 0};
-    return (sl_checkpoint_part){name, tensors->items, tensors->count, metadata->rows,
-                                metadata->count};
+    return (sl_checkpoint_part){name, tensors->items, tensors->count, &what->shapes,
+                                tensors == &what->of->optimizer && tensors->shapes};
 }
 
 static sl_status gather_reports(void *context, const sli_shard_report *own)
@@ -198,12 +191,11 @@ static sl_status write_contents(const save *what, const sli_item_source *source)
     sli_checkpoints *of = what->of;
     const sli_replica *replica = &of->run->replica;
     bool is_root = replica->rank == 0;
-    const sl_checkpoint_file vocab = {"model.vocab.txt", of->vocab, of->vocab_bytes};
     sl_checkpoint_part parts[PARTS];
     sli_checkpoint_shard shards[PARTS] = {{.number = 0}};
     sl_checkpoint_contents contents = {.parts = parts,
-                                       .files = &vocab,
-                                       .file_count = is_root && of->vocab,
+                                       .files = of->texts.files,
+                                       .file_count = of->texts.count,
                                        .state = of->state,
                                        .shard_bytes = of->options->shard_bytes};
     int *files = calloc(of->whole_model.count + of->whole_best.count + 1, sizeof *files);
@@ -358,18 +350,14 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
 {
     const sl_save_options *options = checkpoints->options;
     const sli_run *run = checkpoints->run;
-    char checksum[SLI_CHECKSUM_BYTES];
     int directory;
     SL_TRY(sli_save_directory_open(options->directory, checkpoints->run,
                                    &checkpoints->run->identity, &directory));
     checkpoints->directory = directory;
     SL_TRY(report_others(checkpoints));
-    if (run->corpus) {
-        SL_TRY(sli_vocab_text(sl_corpus_vocab(run->corpus), &checkpoints->vocab,
-                              &checkpoints->vocab_bytes));
-        sli_checksum_of(checkpoints->vocab, checkpoints->vocab_bytes, checksum);
-        SL_TRY(sli_model_metadata_write(&run->options->model, checksum, &checkpoints->metadata));
-    }
+    if (run->corpus)
+        SL_TRY(sli_model_texts_make(&run->options->model, sl_corpus_vocab(run->corpus),
+                                    &checkpoints->texts));
     return sli_draw_number(options->directory, &checkpoints->number);
 }
 
@@ -443,7 +431,7 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
     free(dead->state);
     free(dead->reports);
     free(dead->path);
-    free(dead->vocab);
+    sli_model_texts_clear(&dead->texts);
     if (dead->directory >= 0)
         close(dead->directory);
     free(dead);

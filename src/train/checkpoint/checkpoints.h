@@ -188,42 +188,23 @@ int sli_last_step_open(const char *directory);
 void sli_last_step_write(int descriptor, int64_t step, const sli_identity *identity);
 int64_t sli_last_step_read(const char *directory, sli_identity *identity);
 
-/* ---- Weights files beyond the public functions (weights.c, weights_vocab.c) ------------------ */
+/* ---- Models on disk, beyond the public functions (saved_model.c) ------------------------------
+ */
 
-/* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:
- * nhead, mask, activation, pre_norm, tie. */
-sl_status sli_weights_check_model(const char *path, const sl_model_options *model);
-
-/* Fails as sl_weights_save would for a path that cannot be written or a disk without room; leaves
+/* Fails as sl_model_save would for a path that cannot be written or a disk without room; leaves
  * nothing behind. */
-sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path);
+sl_status sli_model_check_save(const sl_pipe *pipe, const char *path);
 
-/* A model's options as metadata: what shapes alone do not say. */
-enum { SLI_MODEL_METADATA = 12, SLI_MODEL_METADATA_BYTES = 40 };
-
-typedef struct sli_model_metadata {
-    sl_metadata rows[SLI_MODEL_METADATA]; /* [count] point into `text` */
+/* The files of a model's directory that have no tensors. Cleared by sli_model_texts_clear. */
+typedef struct sli_model_texts {
+    char *config, *tokenizer;
+    sl_checkpoint_file files[2]; /* [count] */
     size_t count;
-    char text[SLI_MODEL_METADATA][SLI_MODEL_METADATA_BYTES];
-} sli_model_metadata;
+} sli_model_texts;
 
-/* `vocab_checksum` NULL: nothing is said of a vocabulary. Errors: SL_ERR_MEMORY. */
-sl_status sli_model_metadata_write(const sl_model_options *model, const char *vocab_checksum,
-                                   sli_model_metadata *out);
-
-/* The checksum of the vocabulary that the weights were saved with; NULL where the file says
- * nothing. */
-const char *sli_model_metadata_vocab(const sl_checkpoint_reader *from);
-
-/* Before weights are saved at `path` with this vocabulary: brings it to disk, and takes none away
- * that weights need which are there. Does little where the older vocabulary is the same. */
-sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab);
-
-/* After: gives it its name. */
-sl_status sli_weights_vocab_end(const char *path);
-
-/* Refuses a vocabulary that is not the one that the weights at `path`, a file, index or directory,
- * say they were saved with. */
-sl_status sli_weights_vocab_check(const char *path, const sl_vocab *vocab);
+/* `model`, `vocab` NULL: there is no such file. Errors: SL_ERR_MEMORY; to be cleared then too. */
+sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vocab,
+                               sli_model_texts *out);
+void sli_model_texts_clear(sli_model_texts *texts);
 
 #endif

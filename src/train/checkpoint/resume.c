@@ -35,7 +35,9 @@ static sl_status is_checkpoint(const char *path, bool *out)
 static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
 {
     SL_TRY(sl_checkpoint_open(path, out));
-    sl_status status = sl_checkpoint_verify(*out);
+    sl_status status = sl_checkpoint_state(*out)
+                           ? sl_checkpoint_verify(*out)
+                           : sl_error(SL_ERR_NOT_FOUND, "%s: it has no state.json", path);
     if (status != SL_OK)
         sl_checkpoint_close(out);
     return status;
@@ -169,7 +171,7 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
             break; /* an older one is next where this one is damaged, as when it is resumed */
     }
     free(steps);
-    if (status == SL_OK && reader)
+    if (status == SL_OK && reader && sl_checkpoint_state(reader))
         status = sli_run_state_settings(sl_checkpoint_state(reader), settings);
     sl_checkpoint_close(&reader);
     if (status != SL_OK) {

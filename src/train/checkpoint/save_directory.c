@@ -276,7 +276,7 @@ static sl_status try_writing(const char *path, const sli_identity *identity)
     char *best;
     sli_replace_directory *trial = NULL;
     SL_TRY(sli_save_directory_best(path, &best));
-    sl_status status = sli_checkpoint_check_path(best, false);
+    sl_status status = sli_checkpoint_check_path(best, false, false);
     if (status == SL_OK)
         status = sli_save_directory_check_owner(best, identity);
     if (status == SL_OK)

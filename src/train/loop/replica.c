@@ -6,7 +6,7 @@
 #include "comm/location.h"
 #include "core/error.h"
 #include "core/host.h"
-#include "train/checkpoint/checkpoints.h"
+#include "models/config.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -53,24 +53,26 @@ static sl_status create_pipe(const sl_plan *plan, const sl_train_task *task,
 }
 
 sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_group *all,
-                             sl_device *const *devices, bool values, sli_replica *out)
+                             sl_device *const *devices, bool values, const sl_saved_model *init,
+                             sli_replica *out)
 {
     const sl_train_options *options = &plan->options;
     int rank = all ? sl_group_rank(all) : 0;
     sli_rank_plan own = sli_plan_rank(plan, rank);
     values = values && own.replica == 0;
-    const char *init = values && !options->partial ? options->init : NULL;
+    init = values ? init : NULL;
     *out = (sli_replica){.all = all,
                          .index = own.replica,
                          .count = options->replicas,
                          .rank = rank,
                          .is_silent = own.rank_in_replica > 0};
     SL_TRY(join_groups(plan, own, out));
-    if (init && !options->task)
-        SL_TRY(sli_weights_check_model(init, &options->model));
+    const sl_model_options *saved = init ? sl_saved_model_options(init) : NULL;
+    if (saved && !options->task)
+        SL_TRY(sl_error_context(sli_config_compare(saved, &options->model), "%s: ", options->init));
     SL_TRY(create_pipe(plan, task, devices, values && !init, out));
     if (init)
-        SL_TRY(sl_weights_load(out->pipe, init));
+        SL_TRY(sl_saved_model_load(init, out->pipe, NULL, NULL));
     size_t ranks = (size_t)sl_pipe_ranks(out->pipe);
     out->rank_stats = calloc((size_t)out->count * ranks, sizeof *out->rank_stats);
     if (!out->rank_stats)

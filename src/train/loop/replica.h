@@ -27,10 +27,11 @@ typedef struct sli_replica {
 
 /* Makes the task's model and loss, and the pipe. `devices` [pipeline ranks],
  * those of other ranks NULL, are borrowed. `values` = false leaves the parameters undefined; else
- * the first replica's are random, or those of options->init, unless options->partial. Cleared by
- * sli_replica_clear, also after an error. */
+ * the first replica's are random, or those of `init` (NULL: none). Cleared by sli_replica_clear,
+ * also after an error. */
 sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_group *all,
-                             sl_device *const *devices, bool values, sli_replica *out);
+                             sl_device *const *devices, bool values, const sl_saved_model *init,
+                             sli_replica *out);
 void sli_replica_clear(sli_replica *replica);
 
 /* Gives every replica the first one's parameters, and averages the gradients of all shards from

@@ -14,17 +14,24 @@
 
 /* ---- The texts --------------------------------------------------------------------------- */
 
+/* A run that resumes has weights, and can do without a vocabulary that is gone. */
+static sl_status open_init(sli_run *run, const sl_train_options *options)
+{
+    if (!options->init || run->init)
+        return SL_OK;
+    sl_status status = sl_saved_model_open(options->init, &run->init);
+    return status == SL_ERR_NOT_FOUND && run->from.found ? SL_OK : status;
+}
+
 static sl_status read_corpus(sli_run *run, const sl_train_options *options)
 {
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
     SL_TRY(sli_train_check_save(options));
-    if (options->init) /* its ids mean the tokens of its own vocabulary */
-        SL_TRY(sl_weights_vocab(options->init, &run->vocab));
-    SL_TRY(sl_corpus_load(options->data, run->vocab, &run->corpus));
-    if (options->init && !run->vocab)
-        SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(run->corpus)));
-    return SL_OK;
+    SL_TRY(open_init(run, options));
+    /* Its ids mean the tokens of its own vocabulary. */
+    const sl_vocab *vocab = run->init ? sl_saved_model_vocab(run->init) : NULL;
+    return sl_corpus_load(options->data, vocab, &run->corpus);
 }
 
 /* The texts are read by rank 0, by the first rank of each replica, which counts tokens, and for the
@@ -233,6 +240,8 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
         return SL_OK; /* the job is to be started with as many */
     if (!run->task)
         SL_TRY(create_language(run));
+    if (!run->from.found && sli_plan_rank(run->plan, run->launch.rank).replica == 0)
+        SL_TRY(open_init(run, run->options)); /* for the weights */
     SL_TRY(open_devices(run));
     SL_TRY(count_batches(run));
     SL_TRY(complete_plan(run, &inputs));
@@ -310,7 +319,7 @@ void sl_run_destroy(sl_run **run)
     sli_best_destroy(&(*run)->best);
     sl_device_list_destroy(&(*run)->devices.list);
     sl_corpus_destroy(&(*run)->corpus);
-    sl_vocab_destroy(&(*run)->vocab);
+    sl_saved_model_close(&(*run)->init);
     sl_plan_destroy(&(*run)->plan);
     free(*run);
     *run = NULL;

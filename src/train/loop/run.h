@@ -61,8 +61,8 @@ typedef struct sl_run {
     sl_plan *plan;
     const sl_train_options *options; /* the plan's, which are complete */
     sl_group *processes; /* the ranks, where they are processes; borrowed; NULL: they are threads */
-    sl_vocab *vocab;     /* that the initial weights were saved with, if any */
-    sl_corpus *corpus;   /* NULL: the task is the caller's */
+    sl_saved_model *init; /* NULL: none, or other ranks load it */
+    sl_corpus *corpus;    /* NULL: the task is the caller's */
     sli_language language;
     sl_train_task language_task;
     const sl_train_task *task; /* the caller's, or that of `language` */

@@ -42,7 +42,7 @@ static bool is_first(const sli_run *run)
 }
 
 /* The first replica reads and writes weights. */
-static bool saves_weights(const sli_run *run)
+static bool saves_model(const sli_run *run)
 {
     return run->options->save && run->replica.index == 0;
 }
@@ -62,13 +62,14 @@ static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *d
     const sl_train_options *options = run->options;
     bool resumes = run->from.found;
     sli_replica *replica = &run->replica;
-    SL_TRY(sli_replica_create(run->plan, run->task, all, devices, !resumes, replica));
+    SL_TRY(sli_replica_create(run->plan, run->task, all, devices, !resumes,
+                              options->partial ? NULL : run->init, replica));
     if (resumes)
         SL_TRY(sli_resume_model(run));
     else if (replica->index == 0 && options->init && options->partial)
-        SL_TRY(sl_weights_load_partial(replica->pipe, options->init, report_left_out, run));
-    if (saves_weights(run)) /* a path that cannot be written is found before training */
-        SL_TRY(sli_weights_check_save(replica->pipe, options->save));
+        SL_TRY(sl_saved_model_load(run->init, replica->pipe, report_left_out, run));
+    if (saves_model(run)) /* a path that cannot be written is found before training */
+        SL_TRY(sli_model_check_save(replica->pipe, options->save));
     if (options->save && is_first(run)) /* as long as this run lasts, no other one writes it */
         SL_TRY(sli_claim_create(options->save, &run->claim));
     SL_TRY(sli_replica_join(replica, options));
@@ -315,16 +316,16 @@ static sl_status train_batch(sli_run *run)
 
 /* Writes the parameters where this replica saves weights and has not saved these: every rank of it
  * calls this, and all get the same status. */
-static sl_status save_weights(sli_run *run)
+static sl_status save_model(sli_run *run)
 {
     const sl_save_options *options = &run->options->checkpoints;
-    if (!saves_weights(run) || run->saved)
+    if (!saves_model(run) || run->saved)
         return SL_OK;
     if (options->saving)
         options->saving(options->context, true);
-    sl_status status =
-        sl_weights_save(run->replica.pipe, run->corpus ? &run->options->model : NULL,
-                        run->corpus ? sl_corpus_vocab(run->corpus) : NULL, run->options->save);
+    sl_status status = sl_model_save(run->replica.pipe, run->corpus ? &run->options->model : NULL,
+                                     run->corpus ? sl_corpus_vocab(run->corpus) : NULL,
+                                     options->shard_bytes, run->options->save);
     if (options->saving)
         options->saving(options->context, false);
     run->saved = status == SL_OK;
@@ -336,7 +337,7 @@ static sl_status save_best(sli_run *run)
 {
     sli_error_copy error;
     run->saved = false;
-    if (sli_error_save(&error, save_weights(run)) == SL_OK)
+    if (sli_error_save(&error, save_model(run)) == SL_OK)
         return SL_OK;
     return sli_report_checkpoint(run, &(sl_checkpoint_event){.kind = SL_WEIGHTS_FAILED,
                                                              .path = run->options->save,
@@ -462,7 +463,7 @@ static sl_status run_test(sli_run *run, sl_run_result *result)
         SL_TRY(sli_best_restore(run->best, run->replica.pipe));
     /* A resumed run has not saved the best of before, nor a run without a finite validation the
      * last ones. finish_run tries again after an error. */
-    (void)save_weights(run);
+    (void)save_model(run);
     if (has_data)
         SL_TRY(evaluate_split(run, SL_SPLIT_TEST, &eval));
     if (run->stopped)
@@ -503,9 +504,9 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
     bool leaves_weights = !run->stopped || !run->options->checkpoints.directory;
     if (!run->stopped)
         SL_TRY(sli_checkpoints_finish(run->checkpoints, &unsaved_state));
-    else if (leaves_weights && saves_weights(run) && !run->saved && saved_step != run->at.steps)
+    else if (leaves_weights && saves_model(run) && !run->saved && saved_step != run->at.steps)
         SL_TRY(sli_best_restore(run->best, run->replica.pipe));
-    sli_error_save(&unsaved, leaves_weights ? save_weights(run) : SL_OK);
+    sli_error_save(&unsaved, leaves_weights ? save_model(run) : SL_OK);
     result->best_valid_loss = run->at.best_loss;
     result->steps = run->at.steps;
     result->stopped = run->stopped;

@@ -361,16 +361,17 @@ const sl_option sl_train_option_rows[] = {
      .help = "Which parameters weight decay is for. all: as PyTorch's optimizers by default; "
              "matrices: not biases and norms, as nanoGPT"},
 
-    {.name = "init", .value = "FILE", .group = "Files and display", FIELD(TEXT, init),
-     .help = "Load weights from FILE: a safetensors file, an index of several, or a checkpoint's "
-             "directory; the vocabulary lies beside them"},
+    {.name = "init", .value = "DIR|FILE", .group = "Files and display", FIELD(TEXT, init),
+     .help = "Start from the model in DIR, or a checkpoint, with its sizes and its vocabulary; or "
+             "from the tensors of a safetensors file or an index of several"},
     {.name = "partial", .group = "Files and display", FIELD(FLAG, partial), .needs = "init",
      .help = "Load only the weights of --init that the model has by name and shape, and list the "
              "others"},
-    {.name = "save", .value = "FILE", .group = "Files and display", FIELD(TEXT, save),
+    {.name = "save", .value = "DIR", .group = "Files and display", FIELD(TEXT, save),
      .not_logged = true,
-     .help = "Write the best weights to FILE (safetensors) and the vocabulary beside it; a run "
-             "that is stopped before its first validation writes its last weights"},
+     .help = "Save the best model to the directory DIR, which is replaced whole: config.json, "
+             "tokenizer.json, model.safetensors; a run that is stopped before its first validation "
+             "saves its last weights"},
     {.name = "force", .group = "Files and display", FIELD(FLAG, force), .not_logged = true,
      .help = "Start although the run needs more memory than there is"},
 

@@ -4,7 +4,6 @@
 #include "io/checkpoint/format.h"
 #include "train/loop/run.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -47,90 +46,78 @@ static sl_status check_texts(const char *output, const char *directory)
     return status;
 }
 
-static sl_status check_weights(const char *output, const char *init)
+static sl_status check_model(const char *output, const char *init)
 {
-    char *vocab;
-    sl_checkpoint_reader *weights;
+    sl_checkpoint_reader *model;
     SL_TRY(check_input(output, init));
-    SL_TRY(sl_weights_vocab_path(init, &vocab));
-    sl_status status = check_input(output, vocab);
-    free(vocab);
-    if (status != SL_OK || sli_checkpoint_open_model(init, &weights) != SL_OK)
-        return status;
-    for (size_t i = 0; i < weights->state.count && status == SL_OK; i++)
-        if (sli_checkpoint_has_tensors(weights, i, SLI_MODEL_PART))
-            status = check_input(output, weights->files[i].reader->path);
-    sl_checkpoint_close(&weights);
+    if (sl_checkpoint_open(init, &model) != SL_OK)
+        return SL_OK;
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < sl_checkpoint_file_count(model) && status == SL_OK; i++) {
+        char *path;
+        status = sli_checkpoint_file_path(model, i, &path);
+        if (status == SL_OK)
+            status = check_input(output, path);
+        free(path);
+    }
+    sl_checkpoint_close(&model);
     return status;
 }
 
+/* The directory that holds the file of this name, links followed; NULL: that cannot be said, and is
+ * said where the file is written. */
+static char *holder_of(const char *path)
+{
+    char *followed;
+    if (sli_path_follow(path, &followed) != SL_OK)
+        return NULL;
+    char *end = strrchr(followed, '/'),
+         *holder = end ? strndup(followed, (size_t)(end - followed) + 1) : strdup(".");
+    free(followed);
+    return holder;
+}
+
 /* Nothing but checkpoints is written into the directory of checkpoints, and nothing into one of
- * them, whose files have checksums. */
+ * them, whose files have checksums, or into a model's directory, which is replaced whole. */
 static sl_status check_place(const char *path, const sl_train_options *options)
 {
     const char *directory = options->checkpoints.directory;
-    char *followed;
     SL_TRY(sli_checkpoint_check_outside(path, true));
-    if (!directory || sli_path_follow(path, &followed) != SL_OK)
-        return SL_OK; /* said where it is written */
-    char *end = strrchr(followed, '/');
-    if (end)
-        end[1] = '\0';
-    bool is_among =
-        sli_path_same_file(path, directory) || sli_path_same_file(end ? followed : ".", directory);
-    free(followed);
-    return is_among ? sl_error(SL_ERR_INVALID, "%s would lie among the run's checkpoints, in %s",
-                               path, directory)
-                    : SL_OK;
+    char *holder = holder_of(path);
+    if (!holder)
+        return SL_OK;
+    sl_status status = SL_OK;
+    if (directory && (sli_path_same_file(path, directory) || sli_path_same_file(holder, directory)))
+        status = sl_error(SL_ERR_INVALID, "%s would lie among the run's checkpoints, in %s", path,
+                          directory);
+    if (status == SL_OK && options->save &&
+        (sli_path_same_file(holder, options->save) || sli_path_same_file(path, options->save)))
+        status = sl_error(SL_ERR_INVALID, "%s would lie in %s, which the run replaces", path,
+                          options->save);
+    free(holder);
+    return status;
 }
 
 sl_status sl_train_check_output(const sl_train_options *options, const char *path)
 {
-    char *vocab = NULL;
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(path);
     SL_TRY(check_place(path, options));
     SL_TRY(check_table(path, options));
     if (options->data)
         SL_TRY(check_texts(path, options->data));
-    if (options->init)
-        SL_TRY(check_weights(path, options->init));
-    if (options->save)
-        SL_TRY(sl_weights_vocab_path(options->save, &vocab));
-    bool is_written = overwrites(path, options->save) || overwrites(path, vocab);
-    free(vocab);
-    return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
+    return options->init ? check_model(path, options->init) : SL_OK;
 }
 
-/* The file system takes so long a name, with what is added to it while it is written. */
-static sl_status check_name(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    if (strlen(name) + sizeof ".new" - 1 <= NAME_MAX)
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "%s: a name of at most %d bytes was expected, got %zu: a file beside it needs "
-                    "the others",
-                    path, NAME_MAX - (int)(sizeof ".new" - 1), strlen(name));
-}
-
+/* What is there already is looked at where the model is written. */
 sl_status sli_train_check_save(const sl_train_options *options)
 {
-    char *vocab;
-    if (!options->save)
+    const char *save = options->save, *directory = options->checkpoints.directory;
+    if (!save)
         return SL_OK;
-    SL_TRY(sl_weights_vocab_path(options->save, &vocab));
-    const char *const outputs[] = {options->save, vocab};
-    sl_status status = SL_OK;
-    for (int i = 0; i < 2 && status == SL_OK; i++) {
-        status = check_place(outputs[i], options);
-        if (status == SL_OK)
-            status = check_name(outputs[i]);
-        if (status == SL_OK)
-            status = check_table(outputs[i], options);
-        if (status == SL_OK)
-            status = check_texts(outputs[i], options->data);
-    }
-    free(vocab);
+    sl_status status =
+        check_place(save, &(sl_train_options){.checkpoints = {.directory = directory}});
+    if (status == SL_OK && directory)
+        status = check_place(directory, &(sl_train_options){.save = save});
     return sl_error_context(status, "save: ");
 }

@@ -1,0 +1,31 @@
+/* A model's config.json, and what it must have in common with the model's tensors.
+ *
+ *   {"model_type": "sluice_transformer", "ntokens": 28782, "emsize": 200, …}
+ *
+ * The member "model_type" names the family, which says what the others mean. There is one, the
+ * tutorials' Transformer: its members are the fields of sl_model_options. */
+#ifndef SLI_MODELS_CONFIG_H
+#define SLI_MODELS_CONFIG_H
+
+#include "io/checkpoint/format.h"
+#include "sluice/model.h"
+
+#define SLI_CONFIG_FILE "config.json"
+
+/* Prints one; *text is malloc'ed. Errors: SL_ERR_MEMORY. */
+sl_status sli_config_print(const sl_model_options *model, char **text);
+
+/* Reads one; members that the family does not have are ignored. Errors, each one sentence about
+ * "it": SL_ERR_FORMAT naming the member, SL_ERR_UNSUPPORTED for another family, SL_ERR_MEMORY. */
+sl_status sli_config_parse(const char *text, size_t bytes, sl_model_options *out);
+
+/* Refuses a config of a model that is far larger than the tensors of `from`, before such a model is
+ * made: tensors that are missing or too many are named when they are read. Errors: SL_ERR_FORMAT.
+ */
+sl_status sli_config_check_size(const sl_model_options *model, const sl_checkpoint_reader *from);
+
+/* Refuses a model that differs from `wanted` in what shapes of tensors do not show. Errors:
+ * SL_ERR_INVALID naming the option and both values. */
+sl_status sli_config_compare(const sl_model_options *model, const sl_model_options *wanted);
+
+#endif

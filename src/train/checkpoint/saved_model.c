@@ -1,0 +1,318 @@
+/* Models on disk: the directories that are saved, and what is read from them. */
+#include "comm/agree.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/replace.h"
+#include "models/config.h"
+#include "text/vocab.h"
+#include "train/checkpoint/checkpoints.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char config_name[] = "config.json", tokenizer_name[] = "tokenizer.json";
+
+/* ---- Saving ------------------------------------------------------------------------------ */
+
+sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vocab,
+                               sli_model_texts *out)
+{
+    *out = (sli_model_texts){.count = 0};
+    if (model) {
+        SL_TRY(sli_config_print(model, &out->config));
+        out->files[out->count++] =
+            (sl_checkpoint_file){config_name, out->config, strlen(out->config)};
+    }
+    if (vocab) {
+        SL_TRY(sli_vocab_print(vocab, &out->tokenizer));
+        out->files[out->count++] =
+            (sl_checkpoint_file){tokenizer_name, out->tokenizer, strlen(out->tokenizer)};
+    }
+    return SL_OK;
+}
+
+void sli_model_texts_clear(sli_model_texts *texts)
+{
+    free(texts->config);
+    free(texts->tokenizer);
+    *texts = (sli_model_texts){.count = 0};
+}
+
+/* What is saved, and where. */
+typedef struct saving {
+    char *path;
+    sli_tensors tensors;
+    sli_model_texts texts;
+    uint64_t shard_bytes;
+} saving;
+
+static sl_status write_model(const saving *job, const sli_item_source *source)
+{
+    const sl_checkpoint_part part = {SLI_MODEL_PART, job->tensors.items, job->tensors.count, NULL,
+                                     0};
+    return sli_checkpoint_write(job->path,
+                                &(sl_checkpoint_contents){.parts = &part,
+                                                          .part_count = 1,
+                                                          .files = job->texts.files,
+                                                          .file_count = job->texts.count,
+                                                          .shard_bytes = job->shard_bytes},
+                                &(sli_checkpoint_writing){.source = source, .is_model = true});
+}
+
+/* The first rank of the pipe's group writes what all of them have. */
+static sl_status write_together(sl_group *group, const saving *job)
+{
+    sli_state_stream stream = {.group = group, .lists = {&job->tensors}};
+    const sli_item_source source = {sli_state_stream_read, &stream};
+    if (sl_group_rank(group) > 0)
+        return sli_state_stream_serve(&stream);
+    return sli_state_stream_end(&stream, write_model(job, &source));
+}
+
+sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
+                        uint64_t shard_bytes, const char *path)
+{
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(path);
+    saving job = {.shard_bytes = shard_bytes};
+    sl_group *group = sl_pipe_group(pipe);
+    sl_status status = sli_tensors_of_model(pipe, &job.tensors);
+    if (status == SL_OK)
+        status = sli_tensors_open(&job.tensors, true);
+    if (status == SL_OK)
+        status = sli_model_texts_make(model, vocab, &job.texts);
+    if (status == SL_OK)
+        status = sli_path_follow(path, &job.path);
+    status = sli_group_agree(group, status);
+    if (status == SL_OK && group)
+        status = sli_group_agree(group, write_together(group, &job));
+    else if (status == SL_OK)
+        status = write_model(&job, NULL);
+    sli_tensors_clear(&job.tensors);
+    sli_model_texts_clear(&job.texts);
+    free(job.path);
+    return status;
+}
+
+static sl_status try_tensors(const sl_pipe *pipe, const sli_replace_directory *trial)
+{
+    char *file;
+    sli_tensors tensors = {0};
+    SL_TRY(sli_path_join(sli_replace_directory_temporary(trial), "model.safetensors", &file));
+    sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = sli_safetensors_try_write(file, tensors.items, tensors.count);
+    sli_tensors_clear(&tensors);
+    free(file);
+    return status;
+}
+
+static sl_status try_saving(const sl_pipe *pipe, const char *path)
+{
+    char *followed;
+    sli_replace_directory *trial = NULL;
+    SL_TRY(sli_path_follow(path, &followed));
+    sl_status status = sl_error_context(sli_checkpoint_check_path(followed, true, false),
+                                        "%s: the model cannot be written: ", path);
+    if (status == SL_OK)
+        status = sli_replace_directory_create(followed, &trial);
+    if (status == SL_OK)
+        status = try_tensors(pipe, trial);
+    sli_replace_directory_destroy(&trial);
+    free(followed);
+    return status;
+}
+
+sl_status sli_model_check_save(const sl_pipe *pipe, const char *path)
+{
+    sl_group *group = sl_pipe_group(pipe);
+    bool writes = !group || sl_group_rank(group) == 0;
+    return sli_group_agree(group, writes ? try_saving(pipe, path) : SL_OK);
+}
+
+/* ---- Opening ----------------------------------------------------------------------------- */
+
+struct sl_saved_model {
+    char *path; /* as the caller gave it */
+    sl_checkpoint_reader *reader;
+    const sli_checkpoint_tensors *tensors; /* the reader's */
+    bool has_options;
+    sl_model_options options;
+    sl_vocab *vocab;
+};
+
+/* A file of the directory; *text is NULL where it is not there. */
+static sl_status read_text(const sl_saved_model *model, const char *name, char **text,
+                           size_t *bytes)
+{
+    sl_status status = sl_checkpoint_read_file(model->reader, name, text, bytes);
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+}
+
+static sl_status read_config(sl_saved_model *model)
+{
+    char *text;
+    size_t bytes;
+    SL_TRY(read_text(model, config_name, &text, &bytes));
+    if (!text)
+        return SL_OK;
+    sl_status status = sl_error_context(sli_config_parse(text, bytes, &model->options),
+                                        "%s/%s: ", model->path, config_name);
+    free(text);
+    SL_TRY(status);
+    model->has_options = true;
+    return sl_error_context(sli_config_check_size(&model->options, model->reader),
+                            "%s: ", model->path);
+}
+
+static sl_status read_tokenizer(sl_saved_model *model)
+{
+    char *text;
+    size_t bytes;
+    SL_TRY(read_text(model, tokenizer_name, &text, &bytes));
+    if (!text)
+        return SL_OK;
+    sl_status status = sl_error_context(sli_vocab_parse(text, bytes, &model->vocab),
+                                        "%s/%s: ", model->path, tokenizer_name);
+    free(text);
+    SL_TRY(status);
+    if (!model->has_options || sl_vocab_size(model->vocab) == model->options.ntokens)
+        return SL_OK;
+    return sl_error(SL_ERR_FORMAT, "%s: its %s has %d tokens, but its %s says ntokens %" PRId64,
+                    model->path, tokenizer_name, sl_vocab_size(model->vocab), config_name,
+                    model->options.ntokens);
+}
+
+sl_status sl_saved_model_open(const char *path, sl_saved_model **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(path);
+    sl_saved_model *model = *out = calloc(1, sizeof *model);
+    if (!model || !(model->path = strdup(path))) {
+        sl_saved_model_close(out);
+        return sli_no_memory(path, "its record");
+    }
+    sl_status status = sl_checkpoint_open(path, &model->reader);
+    if (status == SL_OK)
+        status = sli_checkpoint_need_part(model->reader, SLI_MODEL_PART, &model->tensors);
+    if (status == SL_OK)
+        status = read_config(model);
+    if (status == SL_OK)
+        status = read_tokenizer(model);
+    if (status != SL_OK)
+        sl_saved_model_close(out);
+    return status;
+}
+
+void sl_saved_model_close(sl_saved_model **model)
+{
+    if (!model || !*model)
+        return;
+    sl_checkpoint_close(&(*model)->reader);
+    sl_vocab_destroy(&(*model)->vocab);
+    free((*model)->path);
+    free(*model);
+    *model = NULL;
+}
+
+const sl_model_options *sl_saved_model_options(const sl_saved_model *model)
+{
+    return model->has_options ? &model->options : NULL;
+}
+
+const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model)
+{
+    return model->vocab;
+}
+
+/* ---- Loading ----------------------------------------------------------------------------- */
+
+typedef struct loading {
+    const sl_checkpoint_reader *from;
+    const sli_checkpoint_tensors *has;
+    bool *used;                 /* [has->count] the model has a tensor of that name */
+    sl_safetensors_item *items; /* [count] that are read */
+    size_t count;
+    int parameters; /* among them */
+    sl_status (*left_out)(void *context, const char *tensor, const char *reason);
+    void *context;
+} loading;
+
+static sl_status refuse_shape(const loading *job, const sl_safetensors_info *info,
+                              const sl_safetensors_item *item)
+{
+    char is[SLI_SIZES_BYTES], wanted[SLI_SIZES_BYTES], reason[2 * SLI_SIZES_BYTES + 64];
+    snprintf(reason, sizeof reason, "%s %s in the file, F32 %s in the model", info->type_name,
+             sli_safetensors_sizes(info->dims, info->size, is),
+             sli_safetensors_sizes(item->shape.dims, item->shape.size, wanted));
+    return job->left_out(job->context, item->name, reason);
+}
+
+/* Whether the file's tensor is read. A buffer has its value without the file. */
+static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool is_buffer)
+{
+    const sli_checkpoint_entry *found =
+        sli_checkpoint_find_tensor(job->from, SLI_MODEL_PART, item->name);
+    if (!found && is_buffer)
+        return SL_OK;
+    if (!found && job->left_out)
+        return job->left_out(job->context, item->name, "not in the file");
+    if (found)
+        job->used[found - job->has->tensors] = true;
+    if (job->left_out && !sli_checkpoint_fits(&found->info, item))
+        return refuse_shape(job, &found->info, item);
+    job->items[job->count++] = *item;
+    job->parameters += !is_buffer;
+    return SL_OK;
+}
+
+/* Where nothing may be left out, all that does not fit is an error. */
+static sl_status read_chosen(const loading *job, const char *path)
+{
+    if (!job->left_out)
+        return sl_checkpoint_read(job->from, SLI_MODEL_PART, job->items, job->count);
+    for (size_t i = 0; i < job->has->count; i++)
+        if (!job->used[i])
+            SL_TRY(job->left_out(job->context, job->has->tensors[i].info.name, "not in the model"));
+    if (job->parameters == 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: none of its tensors is a parameter of the model with its name and "
+                        "shape",
+                        path);
+    return sli_checkpoint_read_items(job->from, SLI_MODEL_PART, job->items, job->count);
+}
+
+sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
+                              sl_status (*left_out)(void *context, const char *tensor,
+                                                    const char *reason),
+                              void *context)
+{
+    SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(pipe);
+    sli_tensors tensors = {0};
+    loading job = {.from = model->reader,
+                   .has = model->tensors,
+                   .left_out = left_out,
+                   .context = context,
+                   .used = calloc(model->tensors->count + 1, sizeof *job.used)};
+    sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = sli_tensors_open(&tensors, true);
+    if (status == SL_OK)
+        job.items = calloc(tensors.count + 1, sizeof *job.items);
+    if (status == SL_OK && (!job.used || !job.items))
+        status = sli_no_memory(model->path, "a list of its tensors");
+    for (size_t i = 0; i < tensors.count && status == SL_OK; i++)
+        status = choose_item(&job, &tensors.items[i], tensors.entries[i].is_buffer);
+    if (status == SL_OK)
+        status = read_chosen(&job, model->path);
+    if (status == SL_OK)
+        status = sli_tensors_store(&tensors);
+    free(job.used);
+    free(job.items);
+    sli_tensors_clear(&tensors);
+    return status;
+}

@@ -1,0 +1,429 @@
+#include "io/scratch.h"
+#include "models/config.h"
+#include "sluice/safetensors.h"
+#include "support/modules.h"
+#include "support/vocab.h"
+#include "train/checkpoint/checkpoints.h"
+#include "train/small_run.h"
+
+#include <time.h>
+
+/* ---- Saving and loading ------------------------------------------------------------------- */
+
+static void save(const test_pipe *pipe, const sl_model_options *options, const sl_vocab *vocab,
+                 const char *path)
+{
+    check_ok(sl_model_save(pipe->pipe, options, vocab, 0, path));
+}
+
+static void save_small(const char *path)
+{
+    test_pipe pipe = open_small_model(2, 1);
+    save(&pipe, &small_model_options, NULL, path);
+    test_pipe_destroy(&pipe);
+}
+
+static sl_status load(const test_pipe *pipe, const char *path)
+{
+    sl_saved_model *model;
+    SL_TRY(sl_saved_model_open(path, &model));
+    sl_status status = sl_saved_model_load(model, pipe->pipe, NULL, NULL);
+    sl_saved_model_close(&model);
+    return status;
+}
+
+/* The same model in one file, in many with an index, and its tensors alone. */
+static void saved_model_comes_back_in_any_cut(void **state)
+{
+    char one[512], many[512], file[512];
+    scratch *in = *state;
+    snprintf(one, sizeof one, "%s/one", in->directory);
+    snprintf(many, sizeof many, "%s/many/", in->directory);
+    snprintf(file, sizeof file, "%s/one/model.safetensors", in->directory);
+    const char *const paths[] = {one, many, file};
+    test_pipe from = open_small_model(2, 1);
+    save(&from, &small_model_options, NULL, one);
+    check_ok(sl_model_save(from.pipe, &small_model_options, NULL, 2048, many));
+    assert_int_equal(access(scratch_path(in, "many/model.safetensors.index.json"), F_OK), 0);
+    int64_t count;
+    float *expected = pipe_values(&from, &count);
+    for (int stages = 1; stages <= 3; stages++) {
+        test_pipe to = open_small_model(stages, 2);
+        check_ok(load(&to, paths[stages - 1]));
+        float *values = pipe_values(&to, &count);
+        assert_memory_equal(values, expected, (size_t)count * sizeof *values);
+        free(values);
+        test_pipe_destroy(&to);
+    }
+    free(expected);
+    test_pipe_destroy(&from);
+}
+
+/* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
+static void names_are_pytorchs(void **state)
+{
+    sl_safetensors_reader *reader;
+    save_small(scratch_path(*state, "model"));
+    check_ok(sl_safetensors_open(scratch_path(*state, "model/model.safetensors"), &reader));
+    assert_string_equal(sl_safetensors_metadata(reader, "format"), "pt");
+    assert_int_equal(sl_safetensors_count(reader), 2 + 3 * LAYER_NAMES + 2);
+    const sl_safetensors_info *pe = sl_safetensors_get(reader, 0);
+    assert_string_equal(pe->name, "0.pos_encoder.pe");
+    assert_string_equal(sl_safetensors_get(reader, 1)->name, "0.encoder.weight");
+    assert_int_equal(pe->dims, 3);
+    assert_int_equal(pe->size[0], 5000);
+    assert_int_equal(pe->size[1], 1);
+    for (int i = 1; i <= 3; i++)
+        for (int k = 0; k < LAYER_NAMES; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "%d.%s", i, layer_names[k]);
+            assert_non_null(sl_safetensors_find(reader, name));
+        }
+    assert_non_null(sl_safetensors_find(reader, "4.decoder.weight"));
+    assert_non_null(sl_safetensors_find(reader, "4.decoder.bias"));
+    sl_safetensors_close(&reader);
+}
+
+static void config_gives_the_model_back(void **state)
+{
+    char *path = scratch_path(*state, "model");
+    sl_model_options saved = small_model_options;
+    test_pipe pipe = open_small_model(1, 1);
+    for (int variant = 0; variant < 2; variant++) {
+        sl_saved_model *model;
+        saved.mask = variant ? SL_MASK_NONE : SL_MASK_CAUSAL;
+        saved.activation = variant ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU;
+        saved.pre_norm = variant;
+        saved.tie = variant;
+        saved.context = variant ? 64 : 0;
+        saved.dropout = variant ? 0.1f : 0;
+        save(&pipe, &saved, NULL, path);
+        check_ok(sl_saved_model_open(path, &model));
+        const sl_model_options *read = sl_saved_model_options(model);
+        assert_int_equal(read->ntokens, saved.ntokens);
+        assert_int_equal(read->emsize, saved.emsize);
+        assert_int_equal(read->nhid, saved.nhid);
+        assert_int_equal(read->nlayers, saved.nlayers);
+        assert_int_equal(read->nhead, saved.nhead);
+        assert_int_equal(read->mask, saved.mask);
+        assert_int_equal(read->activation, saved.activation);
+        assert_int_equal(read->pre_norm, saved.pre_norm);
+        assert_int_equal(read->tie, saved.tie);
+        assert_int_equal(read->context, saved.context);
+        assert_true(read->dropout == saved.dropout);
+        assert_null(sl_saved_model_vocab(model));
+        sl_saved_model_close(&model);
+    }
+    test_pipe_destroy(&pipe);
+}
+
+/* A reader that was opened before the directory is replaced goes on with the old model. */
+static void open_model_is_of_one_save(void **state)
+{
+    char *path = scratch_path(*state, "model");
+    sl_saved_model *model;
+    test_pipe first = open_small_model(1, 1), second = open_small_model(1, 2),
+              to = open_small_model(2, 3);
+    sl_model_options other = small_model_options;
+    other.context = 99;
+    save(&first, &small_model_options, NULL, path);
+    check_ok(sl_saved_model_open(path, &model));
+    save(&second, &other, NULL, path);
+    assert_int_equal(sl_saved_model_options(model)->context, small_model_options.context);
+    check_ok(sl_saved_model_load(model, to.pipe, NULL, NULL));
+    sl_saved_model_close(&model);
+    int64_t count;
+    float *expected = pipe_values(&first, &count), *values = pipe_values(&to, &count);
+    assert_memory_equal(values, expected, (size_t)count * sizeof *values);
+    free(expected);
+    free(values);
+    test_pipe_destroy(&first);
+    test_pipe_destroy(&second);
+    test_pipe_destroy(&to);
+}
+
+/* ---- Tensors that do not fit -------------------------------------------------------------- */
+
+/* Writes a file of tensors again, without the tensor `without`, and with `extra` (each may be
+ * NULL).
+ */
+static void rewrite(const char *path, const char *without, const char *extra)
+{
+    enum { MOST = 64 };
+    sl_safetensors_item items[MOST];
+    sl_safetensors_reader *reader;
+    size_t count = 0;
+    float one = 1;
+    check_ok(sl_safetensors_open(path, &reader));
+    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
+        const sl_safetensors_info *info = sl_safetensors_get(reader, i);
+        if (without && strcmp(info->name, without) == 0)
+            continue;
+        sl_safetensors_item *item = &items[count++];
+        *item = (sl_safetensors_item){.name = info->name, .dtype = info->dtype};
+        item->shape.dims = info->dims;
+        memcpy(item->shape.size, info->size, (size_t)info->dims * sizeof *info->size);
+        item->data = malloc(info->bytes);
+        check_ok(sl_safetensors_read(reader, info, item->data));
+    }
+    size_t read = count;
+    if (extra)
+        items[count++] = (sl_safetensors_item){extra, SL_F32, sl_shape_1d(1), &one};
+    check_ok(sl_safetensors_save(path, items, count, NULL, 0));
+    for (size_t i = 0; i < read; i++)
+        free(items[i].data);
+    sl_safetensors_close(&reader);
+}
+
+static void buffer_may_be_missing_and_nothing_else(void **state)
+{
+    scratch *in = *state;
+    char model[512], file[512];
+    int64_t count;
+    snprintf(model, sizeof model, "%s/model", in->directory);
+    snprintf(file, sizeof file, "%s/model/model.safetensors", in->directory);
+    test_pipe pipe = open_small_model(2, 1);
+    save(&pipe, &small_model_options, NULL, model);
+    rewrite(file, "0.pos_encoder.pe", NULL);
+    check_ok(load(&pipe, model));
+    float *before = pipe_values(&pipe, &count);
+    rewrite(file, "2.norm1.bias", NULL);
+    check_error(load(&pipe, model), SL_ERR_INVALID, "2.norm1.bias");
+    scratch_remove_tree(in, "model");
+    save(&pipe, &small_model_options, NULL, model);
+    rewrite(file, NULL, "5.decoder.bias");
+    check_error(load(&pipe, model), SL_ERR_INVALID, "5.decoder.bias");
+    float *after = pipe_values(&pipe, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    free(before);
+    free(after);
+    test_pipe_destroy(&pipe);
+}
+
+typedef struct left_out_list {
+    char text[512];
+    sl_status answer;
+} left_out_list;
+
+static sl_status list_left_out(void *context, const char *tensor, const char *reason)
+{
+    left_out_list *list = context;
+    size_t used = strlen(list->text);
+    snprintf(list->text + used, sizeof list->text - used, "%s: %s\n", tensor, reason);
+    return list->answer == SL_OK ? SL_OK : sl_error(list->answer, "enough");
+}
+
+/* A tied model with fewer types. */
+static void partial_load_reads_what_fits_and_lists_the_rest(void **state)
+{
+    char *path = scratch_path(*state, "model");
+    left_out_list list = {.text = ""};
+    sl_model_options options = small_model_options;
+    sl_saved_model *saved;
+    test_pipe from = open_small_model(2, 1);
+    save(&from, &options, NULL, path);
+    options.ntokens = 9;
+    options.tie = true;
+    sl_module *model;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    test_pipe to = open_pipe(model, NULL, (sl_pipe_options){.stages = 2, .seed = 2}, 2, 1);
+    float kept = sl_tensor_f32(sl_parameter_value(find_parameter(&to, "0.encoder.weight")))[0];
+    check_ok(sl_saved_model_open(path, &saved));
+    check_ok(sl_saved_model_load(saved, to.pipe, list_left_out, &list));
+    assert_string_equal(list.text,
+                        "0.encoder.weight: F32 [11, 8] in the file, F32 [9, 8] in the model\n"
+                        "4.decoder.bias: F32 [11] in the file, F32 [9] in the model\n"
+                        "4.decoder.weight: not in the model\n");
+    assert_true(sl_tensor_f32(sl_parameter_value(find_parameter(&to, "0.encoder.weight")))[0] ==
+                kept);
+    const char *name = "2.linear1.weight";
+    assert_memory_equal(sl_tensor_data(sl_parameter_value(find_parameter(&to, name))),
+                        sl_tensor_data(sl_parameter_value(find_parameter(&from, name))),
+                        12 * 8 * 4);
+    list = (left_out_list){.answer = SL_ERR_CANCELLED};
+    check_error(sl_saved_model_load(saved, to.pipe, list_left_out, &list), SL_ERR_CANCELLED,
+                "enough");
+    sl_saved_model_close(&saved);
+    test_pipe_destroy(&from);
+    test_pipe_destroy(&to);
+}
+
+static void partial_load_of_nothing_is_an_error(void **state)
+{
+    char *path = scratch_path(*state, "other.safetensors");
+    left_out_list list = {.text = ""};
+    float value = 1;
+    sl_saved_model *saved;
+    const sl_safetensors_item item = {"other", SL_F32, sl_shape_1d(1), &value};
+    check_ok(sl_safetensors_save(path, &item, 1, NULL, 0));
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sl_saved_model_open(path, &saved));
+    assert_null(sl_saved_model_options(saved));
+    check_error(sl_saved_model_load(saved, pipe.pipe, list_left_out, &list), SL_ERR_INVALID,
+                "none of its tensors is a parameter of the model");
+    assert_non_null(strstr(list.text, "0.encoder.weight: not in the file\n"));
+    sl_saved_model_close(&saved);
+    test_pipe_destroy(&pipe);
+}
+
+/* ---- config.json ----------------------------------------------------------------------------- */
+
+static sl_status open_and_close(const char *path)
+{
+    sl_saved_model *model;
+    sl_status status = sl_saved_model_open(path, &model);
+    assert_true((model != NULL) == (status == SL_OK));
+    sl_saved_model_close(&model);
+    return status;
+}
+
+/* Changes a member of the config of `model`; "" removes it. */
+static void set_member(scratch *in, const char *key, const char *value)
+{
+    json_t *json = json_load_file(scratch_path(in, "model/config.json"), 0, NULL);
+    assert_non_null(json);
+    if (*value)
+        json_object_set_new(json, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    else
+        json_object_del(json, key);
+    assert_int_equal(json_dump_file(json, in->path, 0), 0);
+    json_decref(json);
+}
+
+static void config_that_makes_no_sense_is_refused(void **state)
+{
+    static const struct {
+        const char *key, *value, *sentence;
+        sl_status status;
+    } bad[] = {
+        {"nhead", "0", "/config.json: its nhead must be a whole number from 1", SL_ERR_FORMAT},
+        {"nhead", "\"2x\"", ", got \"2x\"", SL_ERR_FORMAT},
+        {"nhead", "[2]", ", got \"[2]\"", SL_ERR_FORMAT},
+        {"emsize", "9223372036854775807", "emsize", SL_ERR_INVALID},
+        {"mask", "\"some\"", "its mask must be causal or none, got \"some\"", SL_ERR_FORMAT},
+        {"pre_norm", "1", "its pre_norm must be true or false, got \"1\"", SL_ERR_FORMAT},
+        {"dropout", "1", "its dropout must be at least 0 and below 1, got \"1\"", SL_ERR_FORMAT},
+        {"emsize", "", "it has no \"emsize\", as that of a sluice_transformer has", SL_ERR_FORMAT},
+        {"model_type", "", "it has no \"model_type\"", SL_ERR_FORMAT},
+        {"model_type", "\"llama\"", "its model_type is \"llama\", and sluice has",
+         SL_ERR_UNSUPPORTED},
+    };
+    scratch *in = *state;
+    char path[512];
+    snprintf(path, sizeof path, "%s/model", in->directory);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        save_small(path);
+        check_ok(open_and_close(path));
+        set_member(in, bad[i].key, bad[i].value);
+        check_error(open_and_close(path), bad[i].status, bad[i].sentence);
+    }
+    write_file(scratch_path(in, "model/config.json"), "{", 1);
+    check_error(open_and_close(path), SL_ERR_FORMAT, "/config.json: it is not valid JSON");
+}
+
+/* A few bytes that ask for a model of gigabytes. */
+static void config_of_a_model_that_the_tensors_are_not_is_refused(void **state)
+{
+    static const char *const hostile[][2] = {
+        {"nlayers", "65536"},     {"nlayers", "1000"},
+        {"emsize", "1048576"},    {"emsize", "2147483646"},
+        {"nhid", "1048576"},      {"ntokens", "2147483647"},
+        {"nlayers", "100000000"}, {"ntokens", "9223372036854775807"},
+    };
+    scratch *in = *state;
+    char path[512];
+    snprintf(path, sizeof path, "%s/model", in->directory);
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        save_small(path);
+        set_member(in, hostile[i][0], hostile[i][1]);
+        clock_t begin = clock();
+        sl_status status = open_and_close(path);
+        assert_true(status == SL_ERR_FORMAT || status == SL_ERR_INVALID);
+        assert_true(clock() - begin < CLOCKS_PER_SEC);
+    }
+}
+
+/* ---- The vocabulary ----------------------------------------------------------------------- */
+
+static void vocabulary_is_saved_and_read(void **state)
+{
+    scratch *in = *state;
+    char path[512];
+    snprintf(path, sizeof path, "%s/model", in->directory);
+    sl_saved_model *model;
+    sl_vocab *vocab = vocab_of("a b c d e f g h i j"), *small = vocab_of("a b");
+    test_pipe pipe = open_small_model(1, 1);
+    save(&pipe, &small_model_options, vocab, path);
+    check_ok(sl_saved_model_open(path, &model));
+    assert_int_equal(sl_vocab_size(sl_saved_model_vocab(model)), 11);
+    assert_string_equal(sl_vocab_token(sl_saved_model_vocab(model), 10).text, "j");
+    sl_saved_model_close(&model);
+    check_ok(sl_vocab_save(small, scratch_path(in, "model/tokenizer.json")));
+    check_error(open_and_close(path), SL_ERR_FORMAT,
+                "model: its tokenizer.json has 3 tokens, but its config.json says ntokens 11");
+    write_file(scratch_path(in, "model/tokenizer.json"), "one\n", 4);
+    check_error(open_and_close(path), SL_ERR_FORMAT, "/tokenizer.json: it must be a JSON object");
+    sl_vocab_destroy(&vocab);
+    sl_vocab_destroy(&small);
+    test_pipe_destroy(&pipe);
+}
+
+/* ---- Where to write ----------------------------------------------------------------------- */
+
+static void check_kept(const test_pipe *pipe, const char *path, const char *sentence)
+{
+    check_error(sli_model_check_save(pipe->pipe, path), SL_ERR_INVALID, sentence);
+    check_error(sl_model_save(pipe->pipe, &small_model_options, NULL, 0, path), SL_ERR_INVALID,
+                sentence);
+}
+
+static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
+{
+    static const char foreign[] = "it exists and is not a model that sluice saved";
+    scratch *in = *state;
+    char path[512], content[16];
+    snprintf(path, sizeof path, "%s/model", in->directory);
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sli_model_check_save(pipe.pipe, path));
+    assert_int_equal(scratch_entries(in, 0), 0);
+    write_file(path, "old", 3);
+    check_kept(&pipe, path, "a model is a directory, and a file has this name");
+    assert_int_equal(read_file(path, content, sizeof content), 3);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkdir(path, 0750), 0); /* an empty one */
+    save_small(path);
+    save_small(path);
+    write_file(scratch_path(in, "model/notes"), "mine", 4);
+    check_kept(&pipe, path, foreign);
+    assert_int_equal(remove(in->path), 0);
+    rewrite(scratch_path(in, "model/model.safetensors"), NULL, NULL); /* by another program */
+    check_kept(&pipe, path, foreign);
+    scratch_remove_tree(in, "model");
+    const float value = 1;
+    const sl_safetensors_item item = {"a", SL_F32, sl_shape_1d(1), (void *)&value};
+    const sl_checkpoint_part part = {"model", &item, 1, NULL, 0};
+    check_ok(sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &part, .part_count = 1}));
+    check_kept(&pipe, path, foreign);
+    assert_int_equal(scratch_entries(in, 0), 1);
+    check_error(sli_model_check_save(pipe.pipe, "/nowhere/x"), SL_ERR_NOT_FOUND, "/nowhere/x");
+    test_pipe_destroy(&pipe);
+}
+
+int saved_model_tests(void)
+{
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_SCRATCH(saved_model_comes_back_in_any_cut),
+        WITH_SCRATCH(names_are_pytorchs),
+        WITH_SCRATCH(config_gives_the_model_back),
+        WITH_SCRATCH(open_model_is_of_one_save),
+        WITH_SCRATCH(buffer_may_be_missing_and_nothing_else),
+        WITH_SCRATCH(partial_load_reads_what_fits_and_lists_the_rest),
+        WITH_SCRATCH(partial_load_of_nothing_is_an_error),
+        WITH_SCRATCH(config_that_makes_no_sense_is_refused),
+        WITH_SCRATCH(config_of_a_model_that_the_tensors_are_not_is_refused),
+        WITH_SCRATCH(vocabulary_is_saved_and_read),
+        WITH_SCRATCH(only_a_model_that_sluice_has_saved_is_replaced),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
