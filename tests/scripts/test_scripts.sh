@@ -44,29 +44,16 @@ run() { # EXPECTED-STATUS LINE…
 }
 calls_file=$scratch/calls
 
-run 0 "the build: here too"
-[ -z "$calls" ] || fail "nothing is missing, but: $calls"
-
 run 0 "the build: here absent1" "nothing: here" "reading: gone
     absent2"
 [ "$calls" = "apt-get update -qq
 apt-get install -qq --no-install-recommends -y absent1 gone absent2" ] || fail "as root: $calls"
-[ "$messages" = "Installing Debian packages:
-  for the build: absent1
-  for reading: gone absent2" ] || fail "what is installed is not said: $messages"
 
 user=1000
 run 1 "the build: here absent1" "reading: gone"
 [ -z "$calls" ] || fail "without root, but: $calls"
 line="apt-get update && apt-get install --no-install-recommends -y absent1 gone"
 grep -qxF "$line" <<<"$messages" || fail "without root the line is not printed: $messages"
-run 0 "the build: here"
-[ -z "$messages" ] || fail "without root and nothing missing, but: $messages"
-
-user=0
-apt_status=100
-run 1 "the build: absent1"
-grep -qF "apt-get update failed" <<<"$messages" || fail "a failing update is not said: $messages"
 
 # ---- The checkout is found, also where cd looks elsewhere first ---------------------------------
 
@@ -83,82 +70,17 @@ project(counts NONE)
 enable_testing()
 add_test(NAME good COMMAND true)
 add_test(NAME bad COMMAND false)
-add_test(NAME waits COMMAND sleep 1)
-foreach(number RANGE 1 4)
-  add_test(NAME more${number} COMMAND true)
-endforeach()
 add_test(NAME crash COMMAND bash -c "kill -SEGV $$")
-add_test(NAME absent COMMAND /does/not/exist)
 add_test(NAME skips COMMAND bash -c "echo 'skipped: no <network>'; exit 77")
-add_test(NAME silent COMMAND bash -c "exit 77")
 add_test(NAME partly COMMAND bash -c
   "echo 'skipped: no mount'; echo '[  SKIPPED ] 2 test(s), listed below:'")
-add_test(NAME without COMMAND bash -c "echo 'skipped: no browser'; echo 'skipped: no browser'; echo 'skipped: no reader'")
-set_tests_properties(good bad skips silent partly PROPERTIES SKIP_RETURN_CODE 77)
+set_tests_properties(good bad skips partly PROPERTIES SKIP_RETURN_CODE 77)
 PROJECT
 cmake -G Ninja -S "$scratch/report" -B "$scratch/report/build" >/dev/null
 ctest --test-dir "$scratch/report/build" --output-junit "$scratch/report/report.xml" >/dev/null 2>&1 || true
-
-cat >"$scratch/report/expected" <<'COUNTS'
-8 3 6
-skipped  partly: no mount
-skipped  silent: no reason was printed
-skipped  skips: no <network>
-skipped  without: no browser
-skipped  without: no reader
-COUNTS
-"$source_dir/scripts/test-report" "$scratch/report/report.xml" >"$scratch/report/printed"
-{ head -n 1 "$scratch/report/printed" && grep '^skipped' "$scratch/report/printed" | sort; } |
-    diff "$scratch/report/expected" -
-
-# The slowest first, ten at most.
-grep '^slow' "$scratch/report/printed" | head -n 1 | grep -q '^slow     waits (1\.[0-9] s)$' ||
-    fail "the slowest test is not the first: $(grep '^slow' "$scratch/report/printed")"
-[ "$(grep -c '^slow' "$scratch/report/printed")" = 10 ] || fail "not ten slowest tests"
-
-if "$source_dir/scripts/test-report" "$scratch/report/absent.xml" 2>/dev/null; then
-    fail "a report that is not there must be an error"
-fi
-
-# ---- scripts/test: static analysis without a file is no success --------------------------------
-
-# shellcheck disable=SC2034 # the functions read it
-short=yes
-git init -q "$scratch/clone"
-git -C "$scratch/clone" -c user.name=a -c user.email=a@b commit -q --allow-empty -m first
-git -C "$scratch/clone" tag first
-mkdir "$scratch/clone/build"
-touch "$scratch/clone/build/compile_commands.json"
-status=0
-(
-    cd "$scratch/clone"
-    sources() { git ls-files --cached --others --exclude-standard -- "$@"; }
-    eval "$(sed -n -e '/^tidy_sources() {/,/^}/p' -e '/^check_tidy() {/,/^}/p' "$source_dir/scripts/test")"
-    check_tidy
-) >"$scratch/output" 2>&1 || status=$?
-[ "$status" = 77 ] || fail "clang-tidy without files: status $status, $(cat "$scratch/output")"
-
-# ---- scripts/test: pages name what is there -----------------------------------------------------
-
-mkdir -p "$scratch/pages/docs" "$scratch/pages/bench" "$scratch/pages/tests/report"
-cp -r "$source_dir/include" "$source_dir/src" "$scratch/pages"
-cp "$source_dir/docs/options.md" "$scratch/pages/docs"
-mkdir "$scratch/pages/scripts"
-cp "$source_dir/scripts/figures" "$scratch/pages/scripts"
-check_page() { # TEXT: README.md has it
-    echo "$1" >"$scratch/pages/README.md"
-    (
-        cd "$scratch/pages"
-        sources() { echo README.md; }
-        eval "$(sed -n -e '/^check_names() {/,/^}/p' "$source_dir/scripts/test")"
-        check_names
-    ) >"$scratch/output" 2>&1
-}
-check_page 'Call `sl_train_run` with SL_BALANCE_AUTO, or `sluice train --emsize 8`.' || fail "names: $(cat "$scratch/output")"
-for name in sl_train_nothing SL_BALANCE_NOTHING --emsiz; do
-    ! check_page "Call \`$name\` here." || fail "a page may name $name"
-    grep -qF "1:Call \`$name\` here." "$scratch/output" || fail "names: $(cat "$scratch/output")"
-done
+"$source_dir/scripts/test-report" "$scratch/report/report.xml" | sed '/^slow/d' | sort |
+    diff <(printf '%s\n' "2 2 3" "skipped  partly: no mount" "skipped  skips: no <network>") - ||
+    fail "the counts of scripts/test-report"
 
 # ---- scripts/check-lines: no folder grows unseen --------------------------------------------------
 
@@ -169,21 +91,10 @@ cp "$source_dir/scripts/check-lines" "$lines/scripts"
 seq 10 >"$lines/src/a/x.c" && seq 7 >"$lines/src/a/b/y.c" && seq 3 >"$lines/tests/t.c"
 printf 'a\0\n\n' >"$lines/docs/binary.png"
 check_lines() { "$lines/scripts/check-lines" "$@" >"$scratch/output" 2>&1; }
-check_lines --update || fail "lines: $(cat "$scratch/output")"
-[ "$(tail -n +2 "$lines/scripts/lines.txt")" = $'src/a 20\ntests 10' ] || fail "lines: $(cat "$lines/scripts/lines.txt")"
-seq 10 >"$lines/src/a/b/y.c"
-check_lines || fail "lines up to the table's: $(cat "$scratch/output")"
-refuse_lines() { # REASON
-    ! check_lines || fail "lines: not refused: $1"
-    grep -qxF "$1" "$scratch/output" || fail "lines: $(cat "$scratch/output")"
-}
+check_lines --update && check_lines || fail "lines up to the table's: $(cat "$scratch/output")"
 seq 11 >"$lines/src/a/b/y.c"
-refuse_lines "src/a: 21 lines, at most 20 in scripts/lines.txt"
-check_lines --update && check_lines || fail "lines: the table was not raised: $(cat "$scratch/output")"
-mkdir "$lines/src/new" && seq 1 >"$lines/src/new/z.c"
-refuse_lines "src/new: 1 lines, at most 0 in scripts/lines.txt"
-rm -r "$lines/src/new" "$lines/tests"
-refuse_lines "tests: stands in scripts/lines.txt, and has no files"
+! check_lines || fail "lines: a folder may grow"
+grep -qxF "src/a: 21 lines, at most 20 in scripts/lines.txt" "$scratch/output" || fail "lines: $(cat "$scratch/output")"
 
 # ---- scripts/figures: pages have the figures that were measured ---------------------------------
 
@@ -205,26 +116,6 @@ for figure in "14.9 ms" "15 s" "15%" "1.3 to 1.5 times as long" "three to five m
 done
 check_figures "" && sed -i 's/15.2 ms/15.1 ms/' "$scratch/figures/README.md"
 ! "$scratch/figures/scripts/figures" --check >"$scratch/output" || fail "a table may differ from docs/figures"
-
-# And bench/repeat.py writes them, with the median and the range of its runs.
-mkdir "$scratch/figures/bench"
-cp "$source_dir/bench/repeat.py" "$scratch/figures/bench"
-git -C "$scratch/figures" -c user.name=a -c user.email=a@b commit -q --allow-empty -m first
-cat >"$scratch/bench" <<'BENCH'
-n=$(cat "$0.count" || echo 1000)
-echo $((n + 100)) >"$0.count"
-printf '| emsize | a step |\n|---|---|\n| 200 | %s ms |\n' "$n"
-BENCH
-python3 "$scratch/figures/bench/repeat.py" --runs 3 --figures step "bash $scratch/bench" >/dev/null 2>&1
-diff - <(sed '/^machine: [0-9]* cores of/d' "$scratch/figures/docs/figures/step.md") <<EXPECTED || fail "repeat.py --figures"
-commit: $(git -C "$scratch/figures" rev-parse --short HEAD)
-runs: 3 runs
-command: bash $scratch/bench
-
-| emsize | a step |
-|---|---|
-| 200 | 1,100 ms (1,000 to 1,200) |
-EXPECTED
 
 # ---- scripts/demo: its command line, on a small corpus for a few batches ----------------------
 
@@ -283,8 +174,5 @@ complete_line() { # WORD…: what the last one may become
 }
 [ "$(complete_line sluice tr)" = train ] || fail "tr: $(complete_line sluice tr)"
 [ "$(complete_line sluice train --sched)" = --schedule ] || fail "an option"
-[ "$(complete_line sluice train --recompute "")" = "except_last never always" ] || fail "a choice"
-[ "$(complete_line sluice train --preset = sm)" = small ] || fail "a choice behind ="
-[ "$(complete_line sluice train --mask =)" = "causal none" ] || fail "choices behind ="
 [ "$(complete_line sluice checkpoint ver)" = verify ] || fail "a verb"
 [ "$(complete_line sluice launch --nh)" = "" ] || fail "what is no option"
