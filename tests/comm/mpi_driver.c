@@ -8,6 +8,7 @@
 #include "support/layouts.h"
 #include "support/modules.h"
 #include "support/replicas.h"
+#include "support/rig.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -184,19 +185,17 @@ static sl_status copied_once(sl_group *group)
     recorder stages[2] = {{.is_first = true}, {.is_first = false}};
     int rank = sl_group_rank(group);
     double value;
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     sl_module *modules[2], *model;
-    sl_loss *loss;
     for (int s = 0; s < 2; s++)
         SL_TRY(sl_module_create(&ops, &stages[s], &modules[s]));
     SL_TRY(sl_sequential_create(modules, 2, &model));
-    SL_TRY(sl_mse_loss_create(&loss));
     sl_pipe_options options = {.stages = 2,
                                .chunks = COPY_MICROS,
                                .recompute = SL_RECOMPUTE_NEVER,
                                .group = group};
     sl_shape shape = sl_shape_2d(COPY_MICROS, COPY_WIDTH);
-    SL_TRY(layout_open(model, loss, options, &at));
+    SL_TRY(rig_open(model, NULL, &(sl_training_options){.pipe = options}, &at));
     SCOPED(sl_tensor) *rows = random_tensor(at.devices[rank], &shape, 1);
     sl_pipe_batch batch = {.input = rows, .targets = rows};
     SL_TRY(sl_pipe_train(at.pipe, &batch, &value));
@@ -300,15 +299,14 @@ static sl_status endless_pipe(sl_group *group)
 {
     int stages = sl_group_size(group);
     double loss;
-    SCOPED(layout_pipe) at = {0};
-    sl_loss *mse;
-    SL_TRY(sl_mse_loss_create(&mse));
+    SCOPED(rig) at = {0};
     sl_pipe_options options = {.stages = stages, .chunks = 4, .schedule = "1f1b", .group = group};
-    sl_status status = layout_open(layout_linears(stages), mse, options, &at);
+    sl_status status =
+        rig_open(rig_linears(stages), NULL, &(sl_training_options){.pipe = options}, &at);
     printf("pid %d %d\n", sl_group_rank(group), (int)getpid());
     fflush(stdout);
     while (status == SL_OK) {
-        status = layout_step(&at, &loss);
+        status = rig_train(&at, &loss);
         if (status == SL_OK)
             status = sl_pipe_optimizer_step(at.optimizer, 1e-3, 1, NULL);
     }

@@ -6,9 +6,9 @@
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
 #include "support/check.h"
-#include "support/layouts.h"
 #include "support/modules.h"
 #include "support/replicas.h"
+#include "support/rig.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -380,7 +380,7 @@ static sl_status run_replica(sl_group *group, void *arg)
     sharded_step *steps = arg;
     SL_TRY(sl_device_list_create(sl_group_rank(group) ? "cuda:1" : "cuda:0", &j.list, NULL));
     j.devices[0] = sl_device_list_get(j.list, 0);
-    j.model = layout_linears(1);
+    j.model = rig_linears(1);
     sl_status status = sl_mse_loss_create(&j.loss);
     if (status == SL_OK)
         status = run_sharded_step(group, &j, &ddp, &steps[sl_group_rank(group)]);

@@ -4,8 +4,8 @@
 #include "comm/group.h"
 #include "core/bf16.h"
 #include "support/check.h"
-#include "support/layouts.h"
 #include "support/replicas.h"
+#include "support/rig.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -267,12 +267,12 @@ typedef struct exchange_case {
 
 /* Takes a step that exchanges nothing, then the same one with the other replica, which has the same
  * rows: so their average in f32 is what the first one gave. */
-static sl_status check_exchange(layout_pipe *at, sl_ddp *ddp, bool narrow)
+static sl_status check_exchange(rig *at, sl_ddp *ddp, bool narrow)
 {
     double loss;
     sl_tensor *grads;
     sl_parameter_set *set = sl_pipe_parameters(at->pipe, 0);
-    SL_TRY(layout_step(at, &loss));
+    SL_TRY(rig_train(at, &loss));
     SL_TRY(sl_parameter_set_bucket_grads(set, 0, &grads));
     int64_t count = sl_tensor_count(grads), differing = 0, rounding = 0;
     int64_t bytes = count * (narrow ? 2 : 4);
@@ -283,7 +283,7 @@ static sl_status check_exchange(layout_pipe *at, sl_ddp *ddp, bool narrow)
     counting.ops.collective = count_collective;
     stage->ops = &counting.ops;
     at->ddp = ddp;
-    sl_status status = layout_step(at, &loss);
+    sl_status status = rig_train(at, &loss);
     at->ddp = NULL;
     stage->ops = counting.real;
     for (int64_t i = 0; i < count; i++) {
@@ -304,12 +304,10 @@ static sl_status check_exchange(layout_pipe *at, sl_ddp *ddp, bool narrow)
 static sl_status exchange_of_pipe(sl_group *group, void *arg)
 {
     const exchange_case *one = arg;
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     SCOPED(sl_ddp) *ddp = NULL;
-    sl_loss *mse;
-    check_ok(sl_mse_loss_create(&mse));
     sl_pipe_options options = {.stages = 1, .chunks = 2, .precision = one->pipe};
-    SL_TRY(layout_open(layout_linears(2), mse, options, &at));
+    SL_TRY(rig_open(rig_linears(2), NULL, &(sl_training_options){.pipe = options}, &at));
     sl_ddp_options with = one->ddp;
     with.group = group;
     with.pipe = at.pipe;

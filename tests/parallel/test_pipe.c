@@ -209,7 +209,8 @@ static void check_training(const sl_pipe_options *options, int64_t rows)
         check_pipe_is_empty(&piped);
     }
     int64_t count, same;
-    float *expected = pipe_gradients(&alone, &same), *gradients = pipe_gradients(&piped, &count);
+    float *expected = pipe_gradients(alone.pipe, &same),
+          *gradients = pipe_gradients(piped.pipe, &count);
     assert_int_equal(count, same);
     check_close(gradients, expected, count, 1e-6);
     free(expected);
@@ -262,13 +263,13 @@ static void zero_grad_forgets_the_gradients(void **state)
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0);
     pipe_train(&piped, d.input, d.targets, 0);
     int64_t count;
-    float *once = pipe_gradients(&piped, &count);
+    float *once = pipe_gradients(piped.pipe, &count);
     sl_pipe_zero_grad(piped.pipe);
     pipe_train(&piped, d.input, d.targets, 0);
-    float *again = pipe_gradients(&piped, &count);
+    float *again = pipe_gradients(piped.pipe, &count);
     assert_memory_equal(once, again, (size_t)count * sizeof *once);
     sl_pipe_zero_grad(piped.pipe);
-    float *zero = pipe_gradients(&piped, &count);
+    float *zero = pipe_gradients(piped.pipe, &count);
     for (int64_t i = 0; i < count; i++)
         assert_true(zero[i] == 0.0f);
     free(once);
@@ -289,7 +290,7 @@ static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
     SCOPED(sl_tensor) *targets = integer_tensor(d.device, &shape, ignored);
     assert_true(isnan(pipe_train(&piped, d.input, targets, 0)));
     int64_t count;
-    float *gradients = pipe_gradients(&piped, &count);
+    float *gradients = pipe_gradients(piped.pipe, &count);
     for (int64_t i = 0; i < count; i++)
         assert_true(gradients[i] == 0.0f);
     free(gradients);
@@ -321,7 +322,7 @@ static void weighted_parts_have_the_whole_batchs_gradient(void **state)
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0.5f);
     int64_t count;
     double whole = pipe_train(&piped, d.input, d.targets, 0), sum = 0;
-    float *expected = pipe_gradients(&piped, &count);
+    float *expected = pipe_gradients(piped.pipe, &count);
     sl_pipe_zero_grad(piped.pipe);
     for (int64_t first = 0, rows = FIRST; first < ROWS; first += rows, rows = ROWS - FIRST) {
         sl_pipe_batch batch = {.first_sample = first, .weight = (double)rows / ROWS};
@@ -335,7 +336,7 @@ static void weighted_parts_have_the_whole_batchs_gradient(void **state)
         sum += batch.weight * mean;
     }
     assert_true(fabs(sum - whole) <= 1e-6 * whole);
-    float *got = pipe_gradients(&piped, &count);
+    float *got = pipe_gradients(piped.pipe, &count);
     check_close(got, expected, count, 1e-6);
     free(got);
     free(expected);
@@ -376,8 +377,8 @@ static void check_gradients_in_evaluation(sl_pipe_options options)
         assert_true(entries[i].action.kind == SL_ACTION_FORWARD ||
                     entries[i].action.kind == SL_ACTION_BACKWARD);
     int64_t count;
-    float *expected = pipe_gradients(&plain, &count),
-          *gradients = pipe_gradients(&dropping, &count);
+    float *expected = pipe_gradients(plain.pipe, &count),
+          *gradients = pipe_gradients(dropping.pipe, &count);
     assert_memory_equal(gradients, expected, (size_t)count * sizeof *gradients);
     free(expected);
     free(gradients);

@@ -7,6 +7,7 @@
 #include "support/modules.h"
 #include "support/pipes.h"
 #include "support/replicas.h"
+#include "support/rig.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -36,24 +37,25 @@ typedef struct saved_run {
     double loss, norm;
 } saved_run;
 
-static sl_status take_step(const layout_pipe *at, double *loss, double *norm)
+static sl_status take_step(const rig *at, double *loss, double *norm)
 {
-    SL_TRY(layout_step(at, loss));
+    SL_TRY(rig_train(at, loss));
     return sl_pipe_optimizer_step(at->optimizer, 0.01, 0.1, norm);
 }
 
-static sl_status open_linears(sl_group *group, layout_pipe *out)
+static sl_status open_linears(sl_group *group, rig *out)
 {
-    sl_loss *loss;
-    check_ok(sl_mse_loss_create(&loss));
     sl_pipe_options options = {
         .stages = RANKS, .chunks = 4, .no_init = group, .group = group, .seed = 1};
-    return layout_open(layout_linears(RANKS), loss, options, out);
+    return rig_open(rig_linears(RANKS), NULL,
+                    &(sl_training_options){.pipe = options,
+                                           .optimizer = {.kind = SL_OPTIMIZER_ADAMW}},
+                    out);
 }
 
 static void save_run(saved_run *run)
 {
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     sl_checkpoint_part parts[2];
     check_ok(open_linears(NULL, &at));
     check_ok(take_step(&at, &run->loss, &run->norm));
@@ -67,7 +69,7 @@ static void save_run(saved_run *run)
 static sl_status resume_run(sl_group *group, void *arg)
 {
     const saved_run *run = arg;
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     sl_checkpoint_reader *from = NULL;
     double loss = 0, norm = 0;
     SL_TRY(open_linears(group, &at));
@@ -114,13 +116,13 @@ typedef struct gathered {
 } gathered;
 
 /* The last rank's argument is wrong in one call. */
-static sl_status gather(const layout_pipe *at, bool is_last, gathered *out)
+static sl_status gather(const rig *at, bool is_last, gathered *out)
 {
     double loss;
     sl_utilization none;
     SL_TRY(expect_error(sl_pipe_get_utilization(at->pipe, &none), "no training step has run"));
     for (int i = 0; i < 2; i++)
-        SL_TRY(layout_step(at, &loss));
+        SL_TRY(rig_train(at, &loss));
     SL_TRY(expect_error(sl_pipe_get_utilization(at->pipe, is_last ? NULL : &none), "out is NULL"));
     SL_TRY(sl_pipe_get_utilization(at->pipe, &out->utilization));
     return sli_pipe_gather_timeline(at->pipe, SL_OK, &out->entries, &out->count, &out->clock_error);
@@ -131,15 +133,13 @@ static sl_status gather_on_rank(sl_group *group, void *arg)
 {
     static const int group_ranks[TIMED_STAGES] = {2, 0, 1, 0};
     gathered *all = arg;
-    SCOPED(layout_pipe) at = {0};
-    sl_loss *loss;
-    check_ok(sl_mse_loss_create(&loss));
+    SCOPED(rig) at = {0};
     sl_pipe_options options = {.stages = TIMED_STAGES,
                                .chunks = TIMED_CHUNKS,
                                .schedule = "1f1b",
                                .group = group,
                                .group_ranks = group_ranks};
-    SL_TRY(layout_open(layout_linears(TIMED_STAGES), loss, options, &at));
+    SL_TRY(rig_open(rig_linears(TIMED_STAGES), NULL, &(sl_training_options){.pipe = options}, &at));
     int rank = sl_group_rank(group);
     return gather(&at, rank == RANKS - 1, &all[rank]);
 }
@@ -176,19 +176,16 @@ static void every_rank_gets_the_timeline_of_all_on_one_clock(void **state)
 /* ---- Errors ----------------------------------------------------------------------------- */
 
 /* A pipe of three stages, one on each rank: a probe, a linear layer and a probe. */
-static sl_status open_probed(sl_group *group, probe probes[2], layout_pipe *out)
+static sl_status open_probed(sl_group *group, sl_group *replicas, probe probes[2], rig *out)
 {
-    sl_module *modules[RANKS] = {probe_module(&probes[0]), layout_linears(1),
+    sl_module *modules[RANKS] = {probe_module(&probes[0]), rig_linears(1),
                                  probe_module(&probes[1])};
     sl_module *model;
-    sl_loss *loss;
     check_ok(sl_sequential_create(modules, RANKS, &model));
-    check_ok(sl_mse_loss_create(&loss));
-    sl_pipe_options options = {.stages = RANKS,
-                               .chunks = 4,
-                               .recompute = SL_RECOMPUTE_NEVER,
-                               .group = group};
-    return layout_open(model, loss, options, out);
+    const sl_training_options options = {
+        .pipe = {.stages = RANKS, .chunks = 4, .recompute = SL_RECOMPUTE_NEVER, .group = group},
+        .ddp = {.group = replicas, .shards = replicas ? 2 : 0}};
+    return rig_open(model, NULL, &options, out);
 }
 
 /* Micro-batch 3 is the first under gpipe. Stages 0 and 2 fail at the same time of the table, and
@@ -198,14 +195,14 @@ static sl_status fail_and_go_on(sl_group *group, void *arg)
     (void)arg;
     double loss;
     probe probes[2] = {{.fail_forward = 3}, {.fail_forward = 1}};
-    SCOPED(layout_pipe) at = {0};
-    SL_TRY(open_probed(group, probes, &at));
-    SL_TRY(expect_error(layout_step(&at, &loss), "[stage 0 micro 1] 0 (Probe): "));
+    SCOPED(rig) at = {0};
+    SL_TRY(open_probed(group, NULL, probes, &at));
+    SL_TRY(expect_error(rig_train(&at, &loss), "[stage 0 micro 1] 0 (Probe): "));
     probes[0].fail_forward = probes[1].fail_forward = 0;
     probes[1].fail_backward = 2;
-    SL_TRY(expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): "));
+    SL_TRY(expect_error(rig_train(&at, &loss), "[stage 2 micro 1] 2 (Probe): "));
     for (int i = 0; i < 3; i++)
-        SL_TRY(layout_step(&at, &loss));
+        SL_TRY(rig_train(&at, &loss));
     return SL_OK;
 }
 
@@ -225,12 +222,11 @@ static sl_status fail_in_replica(sl_group *group, void *arg)
     int rank = sl_group_rank(group);
     probe probes[2] = {{0}, {.fail_backward = rank < RANKS ? 0 : 2}};
     SCOPED(sl_group) *replicas = NULL, *pipe_group = NULL;
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     SL_TRY(sl_group_split(group, rank / RANKS, &pipe_group));
     SL_TRY(sl_group_split(group, rank % RANKS, &replicas));
-    SL_TRY(open_probed(pipe_group, probes, &at));
-    SL_TRY(layout_join(&at, &replicas, 2));
-    return expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): ");
+    SL_TRY(open_probed(pipe_group, replicas, probes, &at));
+    return expect_error(rig_train(&at, &loss), "[stage 2 micro 1] 2 (Probe): ");
 }
 
 static void error_of_a_replicas_stage_is_every_ranks(void **state)
@@ -251,13 +247,11 @@ static sl_status fail_to_copy_weight(sl_group *group, void *arg)
 {
     (void)arg;
     double loss;
-    SCOPED(layout_pipe) at = {0};
-    sl_loss *mse;
-    sl_module *model = layout_linears(RANKS);
+    SCOPED(rig) at = {0};
+    sl_module *model = rig_linears(RANKS);
     check_ok(sl_module_tie_parameter(model, "2.weight", "0.weight"));
-    check_ok(sl_mse_loss_create(&mse));
     sl_pipe_options options = {.stages = RANKS, .group = group, .precision = SL_PRECISION_BF16};
-    SL_TRY(layout_open(model, mse, options, &at));
+    SL_TRY(rig_open(model, NULL, &(sl_training_options){.pipe = options}, &at));
     sl_device *last = sl_pipe_device(at.pipe, RANKS - 1);
     sli_device_ops refusing;
     if (last) {
@@ -265,7 +259,7 @@ static sl_status fail_to_copy_weight(sl_group *group, void *arg)
         refusing.convert = refuse_conversion;
         last->ops = &refusing;
     }
-    return expect_error(layout_step(&at, &loss), "fallen off the bus");
+    return expect_error(rig_train(&at, &loss), "fallen off the bus");
 }
 
 static void error_in_a_copy_of_a_tied_weight_is_every_ranks(void **state)
@@ -289,10 +283,10 @@ static sl_status stop_without_error(sl_group *group, void *arg)
     (void)arg;
     double loss;
     probe probes[2] = {{.on_forward = stop_step}};
-    SCOPED(layout_pipe) at = {0};
-    SL_TRY(open_probed(group, probes, &at));
+    SCOPED(rig) at = {0};
+    SL_TRY(open_probed(group, NULL, probes, &at));
     probes[0].arg = at.pipe;
-    return expect_error(layout_step(&at, &loss), "was stopped without an error");
+    return expect_error(rig_train(&at, &loss), "was stopped without an error");
 }
 
 static void step_that_was_stopped_gives_no_loss(void **state)
@@ -306,11 +300,11 @@ static sl_status give_no_input(sl_group *group, void *arg)
     (void)arg;
     double loss;
     probe probes[2] = {0};
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     sl_pipe_batch none = {0};
-    SL_TRY(open_probed(group, probes, &at));
+    SL_TRY(open_probed(group, NULL, probes, &at));
     SL_TRY(expect_error(sl_pipe_train(at.pipe, &none, &loss), "batch->input is NULL"));
-    return layout_step(&at, &loss);
+    return rig_train(&at, &loss);
 }
 
 static void wrong_argument_of_one_rank_fails_on_all(void **state)
@@ -331,7 +325,7 @@ static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
     double loss;
     int64_t terms;
     SCOPED(sl_device) *device = NULL;
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     sl_tensor *output;
     sl_shape shape = sl_shape_2d(8, 8);
     SL_TRY(open_linears(group, &at));
@@ -340,11 +334,11 @@ static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
     sl_pipe_batch batch = {.input = rows, .targets = rows};
     sl_status status = sl_group_rank(group) == test->rank
                            ? sl_pipe_evaluate(at.pipe, &batch, &loss, &terms)
-                       : test->others_train ? layout_step(&at, &loss)
+                       : test->others_train ? rig_train(&at, &loss)
                                             : sl_pipe_forward(at.pipe, &batch, &output);
     status = expect_error(status, "the ranks of a pipe call different functions");
     if (status == SL_OK)
-        status = layout_step(&at, &loss);
+        status = rig_train(&at, &loss);
     return status;
 }
 
@@ -362,7 +356,7 @@ static sl_status continue_rows(sl_group *group, void *arg)
 {
     (void)arg;
     SCOPED(sl_device) *device = NULL;
-    SCOPED(layout_pipe) at = {0};
+    SCOPED(rig) at = {0};
     SCOPED(sl_cache) *cache = NULL;
     sl_tensor *output;
     sl_shape shape = sl_shape_3d(2, 3, 8);
@@ -395,14 +389,12 @@ static void cache_goes_on_over_the_ranks(void **state)
 static sl_status differ(sl_group *group, void *arg)
 {
     bool first = arg != NULL, differs = sl_group_rank(group) == 1;
-    SCOPED(layout_pipe) at = {0};
-    sl_loss *loss;
-    check_ok(sl_mse_loss_create(&loss));
+    SCOPED(rig) at = {0};
     sl_pipe_options options = {.stages = RANKS, .group = group, .seed = first && differs};
-    sl_module *model = layout_linears(differs && !first ? RANKS + 1 : RANKS);
+    sl_module *model = rig_linears(differs && !first ? RANKS + 1 : RANKS);
     const char *text = first ? "rank 1 has another seed than rank 0"
                              : "rank 1 has another balance or placement than rank 0";
-    return expect_error(layout_open(model, loss, options, &at), text);
+    return expect_error(rig_open(model, NULL, &(sl_training_options){.pipe = options}, &at), text);
 }
 
 static void ranks_with_different_pipes_are_refused(void **state)
@@ -416,7 +408,7 @@ static void ranks_with_different_pipes_are_refused(void **state)
 static sl_status spread_unevenly(sl_group *group, void *arg)
 {
     (void)arg;
-    SCOPED(sl_module) *model = layout_linears(4);
+    SCOPED(sl_module) *model = rig_linears(4);
     sl_pipe *pipe;
     sl_pipe_options options = {.model = model, .stages = 4, .group = group};
     return expect_error(sl_pipe_create(&options, &pipe),
@@ -438,12 +430,12 @@ static sl_status leave(sl_group *group, void *name)
 {
     double loss;
     probe probes[2] = {0};
-    SCOPED(layout_pipe) at = {0};
-    sl_status status = open_probed(group, probes, &at);
+    SCOPED(rig) at = {0};
+    sl_status status = open_probed(group, NULL, probes, &at);
     for (int i = 0; i < 2 && status == SL_OK && sl_group_rank(group) != 1; i++) {
-        status = expect_error(layout_step(&at, &loss), name);
+        status = expect_error(rig_train(&at, &loss), name);
         if (status == SL_OK)
-            status = expect_error(layout_step(&at, &loss), ", stage 1");
+            status = expect_error(rig_train(&at, &loss), ", stage 1");
     }
     return status;
 }
@@ -465,13 +457,11 @@ static sl_status leave_without_stage(sl_group *group, void *arg)
     const int group_ranks[] = {0, 1};
     (void)arg;
     double loss;
-    SCOPED(layout_pipe) at = {0};
-    sl_loss *mse;
-    check_ok(sl_mse_loss_create(&mse));
+    SCOPED(rig) at = {0};
     sl_pipe_options options = {.stages = 2, .group = group, .group_ranks = group_ranks};
-    SL_TRY(layout_open(layout_linears(2), mse, options, &at));
+    SL_TRY(rig_open(rig_linears(2), NULL, &(sl_training_options){.pipe = options}, &at));
     if (sl_group_rank(group) != 2)
-        SL_TRY(expect_error(layout_step(&at, &loss), ", no stage"));
+        SL_TRY(expect_error(rig_train(&at, &loss), ", no stage"));
     return SL_OK;
 }
 
@@ -506,14 +496,14 @@ static sl_status be_late(sl_group *group, void *arg)
     bool waits = sl_group_rank(group) == 2;
     double loss;
     probe probes[2] = {{0}, {.arg = arg}};
-    SCOPED(layout_pipe) at = {0};
-    SL_TRY(open_probed(group, probes, &at));
+    SCOPED(rig) at = {0};
+    SL_TRY(open_probed(group, NULL, probes, &at));
     if (waits && until->between)
         wait_for_failures(until);
     else if (waits)
         probes[1].on_forward = wait_in_forward;
-    SL_TRY(expect_error(layout_step(&at, &loss), "stage 2"));
-    SL_TRY(expect_error(layout_step(&at, &loss), "rank 2 "));
+    SL_TRY(expect_error(rig_train(&at, &loss), "stage 2"));
+    SL_TRY(expect_error(rig_train(&at, &loss), "rank 2 "));
     if (!waits)
         atomic_fetch_add(&until->failed, 1);
     return SL_OK;

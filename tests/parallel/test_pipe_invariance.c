@@ -247,7 +247,7 @@ static result train(const recipe *r, const data *d, sl_pipe_options options, int
     }
     int64_t terms;
     check_ok(sl_pipe_evaluate(piped.pipe, &batch, &got.evaluated, &terms));
-    got.values = pipe_values(&piped, &got.count);
+    got.values = pipe_values(piped.pipe, &got.count);
     return got;
 }
 

@@ -8,6 +8,7 @@
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/replicas.h"
+#include "support/rig.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -26,24 +27,14 @@ enum {
 static const sl_optimizer_options momentum = {.momentum = 0.9f, .dampening = 0.5f};
 static const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
 
-/* Linear, ReLU, Linear, LayerNorm, Linear, Linear in a pipe, with an optimizer. */
-typedef struct trainee {
-    sl_device *devices[MOST_STAGES];
-    sl_module *model;
-    sl_loss *loss;
-    sl_pipe *pipe;
-    sl_ddp *ddp; /* NULL: alone */
-    sl_pipe_optimizer *optimizer;
-} trainee;
-
 typedef struct setup {
     int stages;
     sl_group *group; /* NULL: no DDP */
     bool zero;
-    bool error_if_nonfinite;
     sl_optimizer_options optimizer;
 } setup;
 
+/* Linear, ReLU, Linear, LayerNorm, Linear, Linear in a pipe, with an optimizer. */
 static sl_status create_model(sl_module **out)
 {
     sl_module *next;
@@ -56,45 +47,23 @@ static sl_status create_model(sl_module **out)
     return SL_OK;
 }
 
-static sl_status open_trainee(const setup *of, trainee *out)
+static sl_status open_trainee(const setup *made, rig *out)
 {
-    *out = (trainee){0};
-    for (int s = 0; s < of->stages; s++)
-        SL_TRY(sl_device_create_cpu(1, &out->devices[s]));
-    SL_TRY(create_model(&out->model));
-    SL_TRY(sl_mse_loss_create(&out->loss));
-    SL_TRY(sl_pipe_create(&(sl_pipe_options){.model = out->model,
-                                             .loss = out->loss,
-                                             .stages = of->stages,
-                                             .devices = out->devices,
-                                             .chunks = 2,
-                                             .seed = 3,
-                                             .first_bucket_bytes = 150,
-                                             .bucket_bytes = 150},
-                          &out->pipe));
-    if (of->group)
-        SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = of->group, .pipe = out->pipe}, &out->ddp));
-    return sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = out->pipe,
-                                                                 .optimizer = of->optimizer,
-                                                                 .zero = of->zero ? out->ddp : NULL,
-                                                                 .error_if_nonfinite =
-                                                                     of->error_if_nonfinite},
-                                    &out->optimizer);
-}
-
-static void trainee_destroy(trainee *dead)
-{
-    sl_pipe_optimizer_destroy(&dead->optimizer);
-    sl_ddp_destroy(&dead->ddp);
-    sl_pipe_destroy(&dead->pipe);
-    sl_loss_destroy(&dead->loss);
-    sl_module_destroy(&dead->model);
-    for (int s = 0; s < MOST_STAGES; s++)
-        sl_device_destroy(&dead->devices[s]);
+    const sl_training_options options = {.pipe = {.stages = made->stages,
+                                                  .chunks = 2,
+                                                  .seed = 3,
+                                                  .first_bucket_bytes = 150,
+                                                  .bucket_bytes = 150},
+                                         .ddp = {.group = made->group},
+                                         .optimizer = made->optimizer,
+                                         .zero = made->zero};
+    sl_module *model = NULL;
+    check_ok(create_model(&model));
+    return rig_open(model, NULL, &options, out);
 }
 
 /* Rows that are functions of the step. */
-static sl_status make_gradients(const trainee *at, uint64_t step)
+static sl_status make_gradients(const rig *at, uint64_t step)
 {
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     SCOPED(sl_tensor) *targets = NULL, *input = NULL;
@@ -111,7 +80,7 @@ static sl_status make_gradients(const trainee *at, uint64_t step)
 }
 
 /* Steps first … end - 1. */
-static sl_status train(const trainee *at, uint64_t first, uint64_t end)
+static sl_status train(const rig *at, uint64_t first, uint64_t end)
 {
     for (uint64_t step = first; step < end; step++) {
         SL_TRY(make_gradients(at, step));
@@ -121,7 +90,7 @@ static sl_status train(const trainee *at, uint64_t first, uint64_t end)
 }
 
 /* Values or gradients of all parameters in the model's order; how many there are. */
-static int read_all(const trainee *at, bool gradients, float to[VALUES])
+static int read_all(const rig *at, bool gradients, float to[VALUES])
 {
     int count = 0;
     for (int s = 0; s < sl_pipe_stages(at->pipe); s++) {
@@ -138,7 +107,7 @@ static int read_all(const trainee *at, bool gradients, float to[VALUES])
     return count;
 }
 
-static bool same_values(const trainee *a, const trainee *b)
+static bool same_values(const rig *a, const rig *b)
 {
     float of_a[VALUES], of_b[VALUES];
     int count = read_all(a, false, of_a);
@@ -153,7 +122,7 @@ static double check_step(int stages, double clip)
     const double lr = 0.5;
     float before[VALUES], gradients[VALUES], after[VALUES], unscaled[VALUES];
     double norm, squares = 0;
-    SCOPED(trainee) at = {0};
+    SCOPED(rig) at = {0};
     check_ok(open_trainee(&(setup){.stages = stages}, &at));
     check_ok(make_gradients(&at, 0));
     int count = read_all(&at, false, before);
@@ -186,16 +155,20 @@ static void step_is_clipped_by_the_norm_of_all_stages(void **state)
 static void norm_that_is_not_finite_is_refused_where_asked_for(void **state)
 {
     (void)state;
-    SCOPED(trainee) lenient = {0}, at = {0};
+    SCOPED(rig) lenient = {0}, at = {0};
     float before[VALUES], after[VALUES];
     double norm;
-    check_ok(open_trainee(&(setup){.stages = 2, .error_if_nonfinite = true}, &at));
+    SCOPED(sl_pipe_optimizer) *strict = NULL;
+    check_ok(open_trainee(&(setup){.stages = 2}, &at));
+    check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at.pipe,
+                                                                   .error_if_nonfinite = true},
+                                      &strict));
     check_ok(open_trainee(&(setup){.stages = 2}, &lenient));
     sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(sl_pipe_parameters(at.pipe, 1), 0)))[0] =
         INFINITY;
     check_ok(make_gradients(&at, 0));
     int count = read_all(&at, false, before);
-    check_error(sl_pipe_optimizer_step(at.optimizer, 0.1, 0, &norm), SL_ERR_NUMERIC,
+    check_error(sl_pipe_optimizer_step(strict, 0.1, 0, &norm), SL_ERR_NUMERIC,
                 "sl_pipe_optimizer_step: the gradient norm is nan");
     read_all(&at, false, after);
     assert_true(isnan(norm) && memcmp(before, after, sizeof *before * (size_t)count) == 0);
@@ -213,7 +186,7 @@ static void norm_that_is_not_finite_is_refused_where_asked_for(void **state)
 static void impossible_options_are_refused(void **state)
 {
     (void)state;
-    SCOPED(trainee) at = {0};
+    SCOPED(rig) at = {0};
     sl_pipe_optimizer *optimizer;
     check_ok(open_trainee(&(setup){.stages = 2}, &at));
     check_error(sl_pipe_optimizer_create(
@@ -237,7 +210,7 @@ static sl_status refuse_sgd(sl_device *device, const sli_sgd *arguments)
 static sl_status fail_on_one_rank(sl_group *group, void *arg)
 {
     atomic_bool *has_ended = arg;
-    SCOPED(trainee) at = {0};
+    SCOPED(rig) at = {0};
     sli_device_ops failing;
     sl_status status =
         open_trainee(&(setup){.stages = 2, .group = group, .zero = true, .optimizer = momentum},
@@ -288,7 +261,7 @@ static double clip_reference(float *gradients, int count, double most, sl_grad_n
 
 static void check_clip(sl_grad_norm_kind kind, double most, float first)
 {
-    SCOPED(trainee) at = {0};
+    SCOPED(rig) at = {0};
     float expected[VALUES], clipped[VALUES];
     sl_tensor *grad;
     double norm;
@@ -326,7 +299,7 @@ static void gradients_are_clipped_as_by_pytorch(void **state)
 /* ---- Checkpoints ------------------------------------------------------------------------ */
 
 /* Every rank calls it; rank 0 writes. */
-static sl_status save(const trainee *at, const char *path, bool writes)
+static sl_status save(const rig *at, const char *path, bool writes)
 {
     sl_checkpoint_part parts[2];
     SL_TRY(sl_pipe_get_state(at->pipe, &parts[0]));
@@ -336,7 +309,7 @@ static sl_status save(const trainee *at, const char *path, bool writes)
     return writes ? sl_checkpoint_save(path, &contents) : SL_OK;
 }
 
-static sl_status load(const trainee *at, const char *path)
+static sl_status load(const rig *at, const char *path)
 {
     sl_checkpoint_reader *reader;
     sl_checkpoint_part model;
@@ -361,7 +334,7 @@ static void remove_checkpoint(scratch *in)
 static void check_state(scratch *in, const sl_optimizer_options *options, int stages,
                         int other_stages)
 {
-    trainee at, other;
+    rig at, other;
     const char *path = scratch_path(in, "state");
     check_ok(open_trainee(&(setup){.stages = stages, .optimizer = *options}, &at));
     check_ok(open_trainee(&(setup){.stages = other_stages, .optimizer = *options}, &other));
@@ -372,8 +345,8 @@ static void check_state(scratch *in, const sl_optimizer_options *options, int st
     check_ok(load(&other, path));
     check_ok(train(&other, 3, 6));
     assert_true(same_values(&at, &other));
-    trainee_destroy(&at);
-    trainee_destroy(&other);
+    rig_destroy(&at);
+    rig_destroy(&other);
     remove_checkpoint(in);
 }
 
@@ -392,7 +365,7 @@ static void state_has_pytorchs_names(void **state)
     (void)state;
     static const char *const first[] = {"0.weight.exp_avg", "0.weight.exp_avg_sq", "0.weight.step",
                                         "0.bias.exp_avg"};
-    SCOPED(trainee) at = {0};
+    SCOPED(rig) at = {0};
     sl_checkpoint_part part;
     check_ok(open_trainee(&(setup){.stages = 2, .optimizer = adamw}, &at));
     check_ok(train(&at, 0, 2));
@@ -426,7 +399,7 @@ void *malloc(size_t bytes)
 static void state_after_a_lack_of_memory_is_whole(void **state)
 {
     (void)state;
-    SCOPED(trainee) at = {0};
+    SCOPED(rig) at = {0};
     sl_checkpoint_part part;
     sl_status status = SL_ERR_MEMORY;
     int failures = 0;
@@ -463,7 +436,7 @@ typedef struct sharded_case {
 enum { WHOLE, SHARDED, OTHER_CUT, OTHER_WHOLE, TRAINEES };
 
 /* What the sharded one has saved, another cut in shards, and one that is whole, take up. */
-static sl_status train_sharded(sl_group *group, const sharded_case *one, trainee *at)
+static sl_status train_sharded(sl_group *group, const sharded_case *one, rig *at)
 {
     for (int i = 0; i < TRAINEES; i++)
         SL_TRY(open_trainee(&(setup){.stages = i == OTHER_CUT ? 3 : 2,
@@ -487,11 +460,11 @@ static sl_status train_sharded(sl_group *group, const sharded_case *one, trainee
 
 static sl_status run_sharded(sl_group *group, void *arg)
 {
-    trainee at[TRAINEES];
+    rig at[TRAINEES];
     memset(at, 0, sizeof at);
     sl_status status = train_sharded(group, arg, at);
     for (int i = 0; i < TRAINEES; i++)
-        trainee_destroy(&at[i]);
+        rig_destroy(&at[i]);
     return status;
 }
 
@@ -508,15 +481,15 @@ static void sharded_state_goes_on_sharded_and_whole(void **state)
 
 static void state_of_another_optimizer_is_refused(void **state)
 {
-    trainee at, other;
+    rig at, other;
     const char *path = scratch_path(*state, "state");
     check_ok(open_trainee(&(setup){.stages = 2, .optimizer = momentum}, &at));
     check_ok(open_trainee(&(setup){.stages = 2, .optimizer = adamw}, &other));
     check_ok(train(&at, 0, 1));
     check_ok(save(&at, path, true));
     check_error(load(&other, path), SL_ERR_INVALID, "0.weight.exp_avg");
-    trainee_destroy(&at);
-    trainee_destroy(&other);
+    rig_destroy(&at);
+    rig_destroy(&other);
     remove_checkpoint(*state);
 }
 
@@ -533,7 +506,7 @@ static sl_status change_a_byte(const char *path)
 
 static sl_status load_damaged(sl_group *group, void *path)
 {
-    SCOPED(trainee) at = {0};
+    SCOPED(rig) at = {0};
     const setup sharded = {.stages = 2, .group = group, .zero = true, .optimizer = adamw};
     bool is_first = sl_group_rank(group) == 0;
     SL_TRY(open_trainee(&sharded, &at));

@@ -4,6 +4,7 @@
 
 #include "support/check.h"
 #include "support/replicas.h"
+#include "support/rig.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -193,36 +194,29 @@ static void exchange_starts_while_backward_goes_on(void **state)
 static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
 {
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-    SCOPED(sl_device) *device = NULL;
-    SCOPED(sl_module) *model = NULL;
-    SCOPED(sl_loss) *loss = NULL;
-    SCOPED(sl_pipe) *pipe = NULL;
-    SCOPED(sl_tensor) *targets = NULL, *input = NULL;
-    SCOPED(sl_ddp) *ddp = NULL;
-    sl_module *modules[2];
+    SCOPED(rig) at = {0};
+    SCOPED(sl_tensor) *input = NULL, *targets = NULL;
+    sl_module *modules[2], *model;
+    sl_loss *loss;
     sl_shape rows = sl_shape_2d(2, 1), labels = sl_shape_1d(2);
     double mean;
-    SL_TRY(sl_device_create_cpu(1, &device));
     SL_TRY(create_scale(1, &exchanged, &modules[0]));
     SL_TRY(sl_linear_create(1, 3, false, &modules[1]));
     SL_TRY(sl_sequential_create(modules, 2, &model));
     SL_TRY(sl_cross_entropy_create(&loss));
-    sl_pipe_options options = {.model = model,
-                               .loss = loss,
-                               .stages = 1,
-                               .devices = &device,
-                               .chunks = 2,
-                               .schedule = arg,
-                               .first_bucket_bytes = 1,
-                               .bucket_bytes = 1};
-    SL_TRY(sl_pipe_create(&options, &pipe));
-    SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_ACTIVATIONS, SL_F32, &rows, &input));
-    SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_ACTIVATIONS, SL_I32, &labels, &targets));
+    const sl_training_options options = {.pipe = {.stages = 1,
+                                                  .chunks = 2,
+                                                  .schedule = arg,
+                                                  .first_bucket_bytes = 1,
+                                                  .bucket_bytes = 1},
+                                         .ddp = {.group = group}};
+    SL_TRY(rig_open(model, loss, &options, &at));
+    SL_TRY(sl_tensor_create_zero(at.devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &rows, &input));
+    SL_TRY(sl_tensor_create_zero(at.devices[0], SL_MEMORY_ACTIVATIONS, SL_I32, &labels, &targets));
     /* The first backward, of micro-batch 0, completes nothing and must not wait. */
     ((scale *)sl_module_state(modules[0]))->skips = 1;
-    SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = pipe}, &ddp));
-    SL_TRY(sl_ddp_register_hook(ddp, average_and_ring, &exchanged));
-    return sl_ddp_train(ddp, &(sl_pipe_batch){.input = input, .targets = targets}, &mean);
+    SL_TRY(sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged));
+    return sl_ddp_train(at.ddp, &(sl_pipe_batch){.input = input, .targets = targets}, &mean);
 }
 
 static void exchange_starts_in_the_action_that_completes_the_gradients(void **state)

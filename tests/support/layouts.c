@@ -7,6 +7,7 @@
 #include "parallel/ddp/ddp.h"
 #include "pipes.h"
 #include "replicas.h"
+#include "rig.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
 
@@ -15,89 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 8, TOKENS = 5, CLASSES = 11, STEPS = 2, MAX_ROWS = 12, MAX_SHARDS = 6 };
-
-/* ---- A rank's pipe ---------------------------------------------------------------------- */
-
-/* Devices for the pipeline ranks of this rank of the group, and none for the others. */
-static sl_status open_devices(const sl_pipe_options *options, layout_pipe *at)
-{
-    int virtual_stages = options->virtual_stages ? options->virtual_stages : 1;
-    int ranks = options->stages / virtual_stages;
-    int size = options->group ? sl_group_size(options->group) : 1;
-    int own = options->group ? sl_group_rank(options->group) : 0;
-    for (int i = 0; i < ranks; i++) {
-        int on = options->group_ranks ? options->group_ranks[i] : i / (ranks / size);
-        if (on == own)
-            SL_TRY(sl_device_create_cpu(1, &at->devices[i]));
-    }
-    return SL_OK;
-}
-
-static sl_status create_pipe(sl_module *model, sl_loss *loss, sl_pipe_options options,
-                             layout_pipe *out)
-{
-    *out = (layout_pipe){.model = model, .loss = loss};
-    options.model = model;
-    options.loss = loss;
-    options.devices = out->devices;
-    SL_TRY(open_devices(&options, out));
-    return sl_pipe_create(&options, &out->pipe);
-}
-
-static sl_status create_optimizer(layout_pipe *at, bool is_sharded)
-{
-    sl_pipe_optimizer_options with = {.pipe = at->pipe,
-                                      .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
-                                      .zero = is_sharded ? at->ddp : NULL};
-    return sl_pipe_optimizer_create(&with, &at->optimizer);
-}
-
-sl_status layout_open(sl_module *model, sl_loss *loss, sl_pipe_options options, layout_pipe *out)
-{
-    SL_TRY(create_pipe(model, loss, options, out));
-    return create_optimizer(out, false);
-}
-
-sl_status layout_join(layout_pipe *at, sl_group **replicas, int shards)
-{
-    at->replicas = *replicas;
-    *replicas = NULL;
-    sl_ddp_options ddp = {.group = at->replicas, .pipe = at->pipe, .shards = shards};
-    return sl_ddp_create(&ddp, &at->ddp);
-}
-
-void layout_pipe_destroy(layout_pipe *at)
-{
-    sl_pipe_optimizer_destroy(&at->optimizer);
-    sl_ddp_destroy(&at->ddp);
-    sl_group_destroy(&at->replicas);
-    sl_pipe_destroy(&at->pipe);
-    sl_module_destroy(&at->model);
-    sl_loss_destroy(&at->loss);
-    for (int i = 0; i < LAYOUT_MAX_RANKS; i++)
-        sl_device_destroy(&at->devices[i]);
-}
-
-sl_module *layout_linears(int count)
-{
-    sl_module *modules[16], *model;
-    for (int i = 0; i < count; i++)
-        check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
-    check_ok(sl_sequential_create(modules, count, &model));
-    return model;
-}
-
-sl_status layout_step(const layout_pipe *at, double *loss)
-{
-    SCOPED(sl_device) *device = NULL;
-    sl_shape shape = sl_shape_2d(WIDTH, WIDTH);
-    SL_TRY(sl_device_create_cpu(1, &device));
-    SCOPED(sl_tensor) *rows = random_tensor(device, &shape, 1);
-    sl_pipe_batch batch = {.input = rows, .targets = rows};
-    sl_pipe_zero_grad(at->pipe);
-    return at->ddp ? sl_ddp_train(at->ddp, &batch, loss) : sl_pipe_train(at->pipe, &batch, loss);
-}
+enum { WIDTH = RIG_WIDTH, TOKENS = 5, CLASSES = 11, STEPS = 2, MAX_ROWS = 12, MAX_SHARDS = 6 };
 
 /* ---- What is drawn ---------------------------------------------------------------------- */
 
@@ -106,7 +25,7 @@ typedef struct plan {
     bool is_language_model, is_tied, is_sharded;
     int replicas, replica, shards;
     sl_group *pipe_group, *replica_group; /* the same replica's ranks; the same stages' */
-    int group_ranks[LAYOUT_MAX_RANKS];
+    int group_ranks[RIG_MAX_RANKS];
     sl_schedule *table;
     sl_pipe_options options;
 } plan;
@@ -135,8 +54,8 @@ static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
     plan p = *out;
     int size = sl_group_size(p.pipe_group);
     bool evenly = test_draw(&seed, 0, 1);
-    int ranks = evenly ? size * test_draw(&seed, 1, LAYOUT_MAX_RANKS / 2 / size)
-                       : test_draw(&seed, size, LAYOUT_MAX_RANKS / 2);
+    int ranks = evenly ? size * test_draw(&seed, 1, RIG_MAX_RANKS / 2 / size)
+                       : test_draw(&seed, size, RIG_MAX_RANKS / 2);
     int virtual_stages = test_draw(&seed, 1, 2), stages = ranks * virtual_stages;
     int choice = test_draw(&seed, 0, 3);
     p.rows = test_draw(&seed, 1, MAX_ROWS);
@@ -149,6 +68,8 @@ static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
                                   .accumulate = test_draw(&seed, 1, 2),
                                   .recompute = (sl_recompute)test_draw(&seed, 0, 2),
                                   .seed = seed,
+                                  .first_bucket_bytes = test_draw(&seed, 1, 600),
+                                  .bucket_bytes = test_draw(&seed, 1, 2000),
                                   .group = p.pipe_group};
     if (choice < 3)
         p.options.schedule = virtual_stages == 1 ? one_stage[choice] : two_stages[choice];
@@ -228,7 +149,7 @@ typedef struct shard_rows {
 } shard_rows;
 
 /* Trains on shards first … first + count - 1. */
-static sl_status train_step(layout_pipe *at, int step, const shard_rows *rows, int first, int count,
+static sl_status train_step(rig *at, int step, const shard_rows *rows, int first, int count,
                             double *losses)
 {
     for (int k = first; k < first + count; k++) {
@@ -242,7 +163,7 @@ static sl_status train_step(layout_pipe *at, int step, const shard_rows *rows, i
     return SL_OK;
 }
 
-static sl_status train(layout_pipe *at, const shard_rows *rows, numbers *out, sl_tensor **output)
+static sl_status train(rig *at, const shard_rows *rows, numbers *out, sl_tensor **output)
 {
     int first, count;
     sl_ddp_shards(at->ddp, &first, &count);
@@ -270,7 +191,7 @@ static bool same_bits(const sl_tensor *a, const sl_tensor *b)
            memcmp(sl_tensor_data(a), sl_tensor_data(b), sl_tensor_bytes(a)) == 0;
 }
 
-static sl_status compare_parameters(const layout_pipe *own, const layout_pipe *whole)
+static sl_status compare_parameters(const rig *own, const rig *whole)
 {
     for (int s = 0; s < sl_pipe_stages(own->pipe); s++) {
         sl_parameter_set *set = sl_pipe_parameters(own->pipe, s);
@@ -294,14 +215,14 @@ static sl_status compare_parameters(const layout_pipe *own, const layout_pipe *w
 
 /* A rank's devices hold the parameters of its own stages, each on a boundary of 64 bytes, and the
  * value that is tied to another process's: no others. In bf16, also a copy of each for products. */
-static sl_status check_parameter_memory(const plan *p, const layout_pipe *own)
+static sl_status check_parameter_memory(const plan *p, const rig *own)
 {
     uint64_t held = 0, expected = 0;
     int last = p->options.stages - 1;
     bool in_bf16 = p->options.precision == SL_PRECISION_BF16;
     bool has_copy = p->is_language_model && p->is_tied && sl_pipe_parameters(own->pipe, last) &&
                     !sl_pipe_parameters(own->pipe, 0);
-    for (int i = 0; i < LAYOUT_MAX_RANKS; i++) {
+    for (int i = 0; i < RIG_MAX_RANKS; i++) {
         sl_memory_stats stats = {0};
         if (own->devices[i])
             sl_device_memory(own->devices[i], &stats);
@@ -350,8 +271,8 @@ static sl_status compare_numbers(const numbers *own, const numbers *whole)
                   "the evaluation %a, got %a", whole->evaluation, own->evaluation);
 }
 
-static sl_status compare(const layout_pipe *own, const layout_pipe *whole, const numbers *a,
-                         const numbers *b, const sl_tensor *output, const sl_tensor *expected)
+static sl_status compare(const rig *own, const rig *whole, const numbers *a, const numbers *b,
+                         const sl_tensor *output, const sl_tensor *expected)
 {
     sl_checkpoint_part state, whole_state;
     int last = sl_pipe_stages(own->pipe) - 1;
@@ -366,7 +287,7 @@ static sl_status compare(const layout_pipe *own, const layout_pipe *whole, const
 }
 
 /* Each rank gives the tensors that its stages read, and no others. */
-static sl_status train_both(const plan *p, layout_pipe *own, layout_pipe *whole)
+static sl_status train_both(const plan *p, rig *own, rig *whole)
 {
     numbers a = {0}, b = {0};
     sl_tensor *output = NULL, *expected = NULL;
@@ -395,27 +316,29 @@ static sl_status train_both(const plan *p, layout_pipe *own, layout_pipe *whole)
     return status;
 }
 
-/* Takes the replicas' group. */
-static sl_status open_replica(const plan *p, sl_pipe_options options, sl_group **replicas,
-                              layout_pipe *out)
+static sl_status open_replica(const plan *p, sl_pipe_options options, sl_group *replicas, rig *out)
 {
-    SL_TRY(create_pipe(build_model(p), build_loss(p), options, out));
-    SL_TRY(layout_join(out, replicas, p->shards));
-    return create_optimizer(out, p->is_sharded);
+    sl_training_options filled = {.pipe = options,
+                                  .ddp = {.group = replicas, .shards = p->shards},
+                                  .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
+                                  .zero = p->is_sharded};
+    return rig_open(build_model(p), build_loss(p), &filled, out);
 }
 
-static sl_status check_plan(plan *p)
+static sl_status check_plan(const plan *p)
 {
     SCOPED(sl_group) *alone = NULL;
-    SCOPED(layout_pipe) whole = {0}, own = {0};
+    SCOPED(rig) own = {0}, whole = {0};
     sl_pipe_options one = {.stages = 1,
                            .recompute = SL_RECOMPUTE_NEVER,
                            .chunks = p->options.chunks * p->options.accumulate,
                            .seed = p->options.seed,
+                           .first_bucket_bytes = p->options.first_bucket_bytes,
+                           .bucket_bytes = p->options.bucket_bytes,
                            .precision = p->options.precision};
     check_ok(sl_group_create_local(1, NULL, &alone));
-    SL_TRY(open_replica(p, one, &alone, &whole));
-    SL_TRY(open_replica(p, p->options, &p->replica_group, &own));
+    SL_TRY(open_replica(p, one, alone, &whole));
+    SL_TRY(open_replica(p, p->options, p->replica_group, &own));
     return train_both(p, &own, &whole);
 }
 

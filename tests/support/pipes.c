@@ -47,12 +47,12 @@ void check_pipe_is_empty(const test_pipe *pipe)
 
 typedef sl_tensor *(*tensor_of)(sl_parameter *parameter);
 
-static float *gather(const test_pipe *pipe, tensor_of get, int64_t *count)
+static float *gather(const sl_pipe *pipe, tensor_of get, int64_t *count)
 {
     float *all = NULL;
     *count = 0;
-    for (int stage = 0; stage < sl_pipe_stages(pipe->pipe); stage++) {
-        sl_parameter_set *set = sl_pipe_parameters(pipe->pipe, stage);
+    for (int stage = 0; stage < sl_pipe_stages(pipe); stage++) {
+        sl_parameter_set *set = sl_pipe_parameters(pipe, stage);
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             sl_parameter *parameter = sl_parameter_set_get(set, i);
             if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
@@ -73,12 +73,12 @@ static sl_tensor *value_of(sl_parameter *parameter)
     return sl_parameter_value(parameter);
 }
 
-float *pipe_values(const test_pipe *pipe, int64_t *count)
+float *pipe_values(const sl_pipe *pipe, int64_t *count)
 {
     return gather(pipe, value_of, count);
 }
 
-float *pipe_gradients(const test_pipe *pipe, int64_t *count)
+float *pipe_gradients(const sl_pipe *pipe, int64_t *count)
 {
     return gather(pipe, gradient_of, count);
 }

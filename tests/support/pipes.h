@@ -26,8 +26,8 @@ void test_pipe_destroy(test_pipe *pipe);
 void check_pipe_is_empty(const test_pipe *pipe);
 
 /* Values or gradients of all trained parameters, in the model's order; malloc'ed. */
-float *pipe_values(const test_pipe *pipe, int64_t *count);
-float *pipe_gradients(const test_pipe *pipe, int64_t *count);
+float *pipe_values(const sl_pipe *pipe, int64_t *count);
+float *pipe_gradients(const sl_pipe *pipe, int64_t *count);
 
 /* value -= lr * gradient, on every stage. */
 void pipe_sgd_step(test_pipe *pipe, float lr);
