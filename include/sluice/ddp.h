@@ -181,7 +181,7 @@ typedef struct sl_ddp_log {
 const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp);
 
 /* Writes the log as text, one line for each bucket. */
-void sl_ddp_log_print(const sl_ddp_log *log, FILE *to);
+void sl_ddp_log_print(const sl_ddp_log *log, FILE *file);
 
 SL_API_END
 

@@ -225,7 +225,7 @@ typedef struct sl_utilization {
  * Free the result with sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that is not of a
  * whole step, or a cost of a link that is not 0 or more. */
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
-                                  const sl_schedule_options *of, sl_utilization *out);
+                                  const sl_schedule_options *layout, sl_utilization *out);
 void sl_utilization_clear(sl_utilization *utilization);
 
 /* ---- Pictures --------------------------------------------------------------------------- */

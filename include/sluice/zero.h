@@ -33,10 +33,10 @@ void sl_zero_destroy(sl_zero **zero);
  * that fails breaks the group. (Over a pipe: sl_pipe_optimizer_step.) */
 sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale);
 
-/* consolidate_state_dict: on rank `to`, *whole becomes an optimizer with the state that
+/* consolidate_state_dict: on rank `root`, *whole becomes an optimizer with the state that
  * sl_optimizer would have at this point; the caller owns it. On all other ranks it is NULL. Called
- * by every rank. If rank `to` cannot create it, every rank gets that error. */
-sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole);
+ * by every rank. If rank `root` cannot create it, every rank gets that error. */
+sl_status sl_zero_consolidate(sl_zero *zero, int root, sl_optimizer **whole);
 
 /* load_state_dict: loads this rank's shards from an unsharded optimizer of the same kind, of a set
  * with the same buckets. Errors: SL_ERR_INVALID for any other. */

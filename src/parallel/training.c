@@ -64,7 +64,7 @@ sl_status sl_training_create(const sl_training_options *options, sl_training **o
     SLI_CHECK_NOT_NULL(options);
     sl_training *training = calloc(1, sizeof *training);
     if (!training)
-        return sl_error(SL_ERR_MEMORY, "sl_training_create: no memory");
+        return sli_no_memory("sl_training_create", "the objects");
     sl_status status = create_objects(options, training);
     if (status != SL_OK)
         sl_training_destroy(&training);

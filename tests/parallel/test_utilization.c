@@ -180,7 +180,7 @@ static void what_is_no_whole_step_is_refused(void **state)
     int count = simulation.entry_count;
     check_error(sl_timeline_utilization(entries, count, &of, NULL), SL_ERR_INVALID, "out is NULL");
     check_error(sl_timeline_utilization(entries, count, NULL, &utilization), SL_ERR_INVALID,
-                "of is NULL");
+                "layout is NULL");
     check_error(sl_timeline_utilization(entries, 0, &of, &utilization), SL_ERR_INVALID,
                 "the trace needs at least 1 entry and 1 rank, got 0 and 2");
     check_error(sl_timeline_utilization(entries, count - 1, &of, &utilization), SL_ERR_INVALID,

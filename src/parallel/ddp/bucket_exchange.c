@@ -6,6 +6,7 @@
 
 #include "comm/group.h"
 #include "core/bf16.h"
+#include "core/error.h"
 #include "device/device.h"
 
 #include <assert.h>
@@ -48,45 +49,45 @@ sl_status sli_bucket_exchange_set_terms(sli_bucket_exchange *exchange, int terms
         return SL_OK;
     exchange->sums = calloc((size_t)room + 1, sizeof *exchange->sums);
     if (!exchange->sums)
-        return sl_error(SL_ERR_MEMORY, "no memory for the sums of %d terms", terms);
+        return sli_no_memory(NULL, "the sums of %d terms", terms);
     for (; exchange->room < room; exchange->room++)
         SL_TRY(sl_tensor_create(sl_parameter_set_device(exchange->set), SL_MEMORY_GRADIENTS, SL_F32,
                                 &shape, &exchange->sums[exchange->room]));
     return SL_OK;
 }
 
-/* Adds the bucket's gradients to the node below, that to the one below it, …, down to node `to`. */
-static sl_status push_bucket(const sli_bucket_exchange *exchange, int bucket, int to)
+/* Adds the bucket's gradients to the node below, that to the next, …, down to node `last`. */
+static sl_status push_bucket(const sli_bucket_exchange *exchange, int bucket, int last)
 {
     sl_device *device = sl_parameter_set_device(exchange->set);
     sl_tensor *grads;
     SL_TRY(sl_parameter_set_bucket_grads(exchange->set, bucket, &grads));
-    float *from = sl_tensor_f32(grads);
+    float *term = sl_tensor_f32(grads);
     int64_t count = sl_tensor_count(grads);
-    sli_convert rounding = {.count = count, .from = from, .to = from};
+    sli_convert rounding = {.count = count, .from = term, .to = term};
     if (exchanges_bf16(exchange))
         SL_TRY(sli_device_convert(device, &rounding));
-    if (to == exchange->nodes)
-        SL_TRY(sli_device_copy(device, sum_of(exchange, to, bucket), from,
+    if (last == exchange->nodes)
+        SL_TRY(sli_device_copy(device, sum_of(exchange, last, bucket), term,
                                (size_t)count * sizeof(float)));
-    for (int n = exchange->nodes - 1; n >= to; n--) {
+    for (int n = exchange->nodes - 1; n >= last; n--) {
         float *sum = sum_of(exchange, n, bucket);
-        SL_TRY(sli_device_add(device, count, sum, from));
-        from = sum;
+        SL_TRY(sli_device_add(device, count, sum, term));
+        term = sum;
     }
     return SL_OK;
 }
 
 sl_status sli_bucket_exchange_add_term(sli_bucket_exchange *exchange)
 {
-    int end = node_start(exchange, exchange->nodes) + 1, to = exchange->nodes;
+    int end = node_start(exchange, exchange->nodes) + 1, last = exchange->nodes;
     assert(end < exchange->end_term);
-    while (to > 0 && completes_node(exchange, to - 1, end))
-        to--;
+    while (last > 0 && completes_node(exchange, last - 1, end))
+        last--;
     for (int b = 0; b < sl_parameter_set_bucket_count(exchange->set); b++)
-        SL_TRY(push_bucket(exchange, b, to));
-    exchange->nodes = to + 1;
-    exchange->ends[to] = end;
+        SL_TRY(push_bucket(exchange, b, last));
+    exchange->nodes = last + 1;
+    exchange->ends[last] = end;
     return SL_OK;
 }
 
@@ -162,14 +163,15 @@ static sl_status exchange_nodes(const sli_bucket_exchange *exchange, const sl_dd
 {
     sli_host_array sums[SLI_SUM_TREE_MOST_NODES];
     size_t bytes = (size_t)bucket->count * sizeof(float);
-    sl_status status = SL_OK;
+    sl_status status;
     int open = 0;
-    for (; open < exchange->nodes && status == SL_OK; open++)
-        status =
-            sli_host_array_open(sl_parameter_set_device(exchange->set),
-                                sum_of(exchange, open, bucket->index), bytes, true, &sums[open]);
-    if (status == SL_OK)
-        status = exchange_opened_nodes(exchange, bucket, sums);
+    for (; open < exchange->nodes; open++)
+        SLI_TRY_OR_FAIL(sli_host_array_open(sl_parameter_set_device(exchange->set),
+                                            sum_of(exchange, open, bucket->index), bytes, true,
+                                            &sums[open]));
+    status = exchange_opened_nodes(exchange, bucket, sums);
+
+fail:
     while (open-- > 0)
         sli_host_array_close(&sums[open], false);
     return status;
@@ -201,12 +203,13 @@ static sl_status reduce_bf16_on_device(const sli_bucket_exchange *exchange,
                        .from_bf16 = true,
                        .from = narrow,
                        .to = bucket->grads};
-    sl_status status = sli_device_convert(device, &in);
-    if (status == SL_OK)
-        status = sl_group_all_reduce(exchange->device_group, narrow, bucket->count, SL_BF16,
-                                     SL_REDUCE_AVERAGE, NULL);
-    if (status == SL_OK)
-        status = sli_device_convert(device, &out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_device_convert(device, &in));
+    SLI_TRY_OR_FAIL(sl_group_all_reduce(exchange->device_group, narrow, bucket->count, SL_BF16,
+                                        SL_REDUCE_AVERAGE, NULL));
+    status = sli_device_convert(device, &out);
+
+fail:
     sli_device_release(device, SL_MEMORY_WORKSPACE, narrow, bytes);
     return status;
 }
@@ -289,7 +292,7 @@ sl_status sli_bucket_exchange_init(sli_bucket_exchange *exchange, sl_parameter_s
                                       .terms = sl_group_size(group)};
     exchange->offsets = calloc((size_t)buckets + 1, sizeof *exchange->offsets);
     if (!exchange->offsets)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d buckets", buckets);
+        return sli_no_memory("sl_ddp_create", "%d buckets", buckets);
     for (int b = 0; b < buckets; b++) {
         exchange->offsets[b] = exchange->elements;
         exchange->elements += sl_tensor_count(sl_parameter_set_bucket_values(set, b));

@@ -61,7 +61,7 @@ static sl_status create_devices(sl_data_parallel *parallel)
     SL_TRY(sli_device_count("cpu", &parallel->count));
     char *names = calloc((size_t)parallel->count, NAME_BYTES);
     if (!names)
-        return sl_error(SL_ERR_MEMORY, "sl_data_parallel_create: no memory for device names");
+        return sli_no_memory("sl_data_parallel_create", "device names");
     size_t used = 0, room = (size_t)parallel->count * NAME_BYTES;
     for (int i = 0; i < parallel->count; i++)
         used += (size_t)snprintf(names + used, room - used, "%scpu:%d", i ? "," : "", i);
@@ -78,8 +78,7 @@ static sl_status list_replicas(sl_data_parallel *parallel, const sl_data_paralle
     parallel->replicas = calloc((size_t)parallel->count, sizeof *parallel->replicas);
     parallel->sizes = calloc((size_t)parallel->count, sizeof *parallel->sizes);
     if (!parallel->replicas || !parallel->sizes)
-        return sl_error(SL_ERR_MEMORY, "sl_data_parallel_create: no memory for %d replicas",
-                        parallel->count);
+        return sli_no_memory("sl_data_parallel_create", "%d replicas", parallel->count);
     for (int i = 0; i < parallel->count; i++) {
         sl_device *device =
             options->devices ? options->devices[i] : sl_device_list_get(parallel->list, i);
@@ -148,13 +147,16 @@ sl_status sl_data_parallel_create(const sl_data_parallel_options *options, sl_da
     SL_TRY(check_options(options));
     sl_data_parallel *parallel = calloc(1, sizeof *parallel);
     if (!parallel)
-        return sl_error(SL_ERR_MEMORY, "sl_data_parallel_create: no memory");
-    sl_status status = list_replicas(parallel, options);
-    for (int i = 0; status == SL_OK && i < parallel->count; i++)
-        status = create_replica(&parallel->replicas[i], options);
-    if (status != SL_OK)
-        sl_data_parallel_destroy(&parallel);
+        return sli_no_memory("sl_data_parallel_create", "the replicas");
+    sl_status status;
+    SLI_TRY_OR_FAIL(list_replicas(parallel, options));
+    for (int i = 0; i < parallel->count; i++)
+        SLI_TRY_OR_FAIL(create_replica(&parallel->replicas[i], options));
     *out = parallel;
+    return SL_OK;
+
+fail:
+    sl_data_parallel_destroy(&parallel);
     return status;
 }
 
@@ -207,20 +209,20 @@ static sl_status run_tasks(sl_data_parallel *parallel, int count, sl_status (*ta
 }
 
 /* Copies the first replica's parameters and buffers to this one, and those of products to bf16. */
-static sl_status copy_weights(dp_replica *to)
+static sl_status copy_weights(dp_replica *replica)
 {
-    const sl_parameter_set *from = to->parallel->replicas[0].set;
-    if (to->index == 0)
-        return sl_parameter_set_convert(to->set);
-    for (int b = 0; b < sl_parameter_set_bucket_count(from); b++)
-        SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(to->set, b),
-                              sl_parameter_set_bucket_values(from, b)));
-    for (int i = 0; i < sl_parameter_set_count(from); i++) {
-        const sl_parameter *parameter = sl_parameter_set_get(from, i);
+    const sl_parameter_set *source = replica->parallel->replicas[0].set;
+    if (replica->index == 0)
+        return sl_parameter_set_convert(replica->set);
+    for (int b = 0; b < sl_parameter_set_bucket_count(source); b++)
+        SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(replica->set, b),
+                              sl_parameter_set_bucket_values(source, b)));
+    for (int i = 0; i < sl_parameter_set_count(source); i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(source, i);
         if (parameter->kind != SL_PARAMETER_TRAINED)
-            SL_TRY(sl_tensor_copy(sl_parameter_set_get(to->set, i)->value, parameter->value));
+            SL_TRY(sl_tensor_copy(sl_parameter_set_get(replica->set, i)->value, parameter->value));
     }
-    return sl_parameter_set_convert(to->set);
+    return sl_parameter_set_convert(replica->set);
 }
 
 /* *out: a copy of the batch's elements from `offset` on, in this shape, on the replica's device. */
@@ -231,12 +233,15 @@ static sl_status copy_rows(const dp_replica *replica, int64_t offset, const sl_s
     sl_tensor *view;
     *out = NULL;
     SL_TRY(sl_tensor_view(batch, offset, shape, &view));
-    sl_status status = sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS,
-                                        sl_tensor_dtype(batch), shape, out);
-    if (status == SL_OK)
-        status = sl_tensor_copy(*out, view);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(batch),
+                                     shape, out));
+    SLI_TRY_OR_FAIL(sl_tensor_copy(*out, view));
+    sl_tensor_destroy(&view);
+    return SL_OK;
+
+fail:
+    sl_tensor_destroy(out);
     sl_tensor_destroy(&view);
     return status;
 }
@@ -251,9 +256,11 @@ static sl_status run_forward(dp_replica *replica)
     replica->input.size[0] = replica->rows;
     int64_t row_elements = sl_shape_count(&replica->input) / replica->rows;
     SL_TRY(copy_rows(replica, replica->first_row * row_elements, &replica->input, &in));
-    sl_status status = sl_pass_create(&options, &replica->pass);
-    if (status == SL_OK)
-        status = sl_module_forward(replica->module, replica->pass, in, &replica->result);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_pass_create(&options, &replica->pass));
+    status = sl_module_forward(replica->module, replica->pass, in, &replica->result);
+
+fail:
     sl_tensor_destroy(&in);
     if (status != SL_OK || !options.keep)
         sl_pass_destroy(&replica->pass);
@@ -281,21 +288,20 @@ static sl_status run_backward(dp_replica *replica)
                            replica->parallel->wants_grad_input ? &replica->result : NULL);
     sl_tensor_destroy(&grad);
     sl_pass_destroy(&replica->pass);
-    if (status == SL_OK && replica->result)
-        status = check_gradient(replica);
-    return status;
+    SL_TRY(status);
+    return replica->result ? check_gradient(replica) : SL_OK;
 }
 
 /* A parameter without a gradient on both keeps none: its elements of the sum do not count. */
 static sl_status add_bucket(const dp_replica *first, const dp_replica *other, int bucket)
 {
-    sl_parameter *const *to, *const *from;
+    sl_parameter *const *sums, *const *others;
     sl_tensor *grads;
-    int count = sli_parameter_set_bucket(first->set, bucket, &to);
-    (void)sli_parameter_set_bucket(other->set, bucket, &from);
+    int count = sli_parameter_set_bucket(first->set, bucket, &sums);
+    (void)sli_parameter_set_bucket(other->set, bucket, &others);
     for (int i = 0; i < count; i++)
-        if (!from[i]->grad_is_stale)
-            SL_TRY(sl_parameter_grad(to[i], &grads));
+        if (!others[i]->grad_is_stale)
+            SL_TRY(sl_parameter_grad(sums[i], &grads));
     SL_TRY(sl_parameter_set_bucket_grads(other->set, bucket, &grads));
     return sli_tensor_add(sli_parameter_set_stale_grads(first->set, bucket), grads);
 }
@@ -382,17 +388,19 @@ static sl_status gather_results(sl_data_parallel *parallel, sl_tensor **out)
     shape.size[0] = rows;
     SL_TRY(sl_tensor_create(parallel->output_device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(first),
                             &shape, out));
-    sl_status status = SL_OK;
-    for (int i = 0; i < parallel->used && status == SL_OK; i++) {
+    parallel->output = shape;
+    sl_status status;
+    for (int i = 0; i < parallel->used; i++) {
         dp_replica *replica = &parallel->replicas[i];
         replica->output = *sl_tensor_shape(replica->result);
         replica->output_offset = offset;
         offset += sl_tensor_count(replica->result);
-        status = copy_result(*out, replica->output_offset, replica->result);
+        SLI_TRY_OR_FAIL(copy_result(*out, replica->output_offset, replica->result));
     }
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
-    parallel->output = shape;
+    return SL_OK;
+
+fail:
+    sl_tensor_destroy(out);
     return status;
 }
 
@@ -417,14 +425,16 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
     parallel->pass = *pass;
     parallel->pass.precision = parallel->precision;
     parallel->batch = input;
-    sl_status status = run_tasks(parallel, parallel->used, copy_weights);
-    if (status == SL_OK)
-        status = run_tasks(parallel, parallel->used, run_forward);
-    if (status == SL_OK)
-        status = gather_results(parallel, output);
+    sl_status status;
+    SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, copy_weights));
+    SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, run_forward));
+    SLI_TRY_OR_FAIL(gather_results(parallel, output));
     destroy_results(parallel);
-    if (status != SL_OK)
-        destroy_passes(parallel);
+    return SL_OK;
+
+fail:
+    destroy_results(parallel);
+    destroy_passes(parallel);
     return status;
 }
 
@@ -453,12 +463,14 @@ sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor 
     SL_TRY(check_backward(parallel, grad_output));
     parallel->batch = grad_output;
     parallel->wants_grad_input = grad_input != NULL;
-    sl_status status = run_tasks(parallel, parallel->used, run_backward);
-    destroy_passes(parallel);
-    if (status == SL_OK)
-        status = run_tasks(parallel, 1, add_gradients);
-    if (status == SL_OK && grad_input)
+    sl_status status;
+    SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, run_backward));
+    SLI_TRY_OR_FAIL(run_tasks(parallel, 1, add_gradients));
+    if (grad_input)
         status = gather_results(parallel, grad_input);
+
+fail:
+    destroy_passes(parallel);
     destroy_results(parallel);
     return status;
 }

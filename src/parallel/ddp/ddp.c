@@ -58,9 +58,43 @@ static sl_status check_set_holds(const sl_parameter_set *set, const sl_module *m
     return SL_OK;
 }
 
-/* Counts the parameters of each kind that are here. */
-static sl_status count_kinds(const sl_ddp *ddp, double counts[KINDS])
+/* Lists the stages that are in this process. */
+static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *parameters)
 {
+    int all = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
+    size_t stages = (size_t)all;
+    ddp->stages = calloc(stages, sizeof *ddp->stages);
+    ddp->sets = calloc(stages, sizeof *ddp->sets);
+    ddp->groups = calloc(stages, sizeof *ddp->groups);
+    ddp->device_groups = calloc(stages, sizeof *ddp->device_groups);
+    ddp->reducers = calloc(stages, sizeof *ddp->reducers);
+    ddp->observers = calloc(stages, sizeof *ddp->observers);
+    if (!ddp->stages || !ddp->sets || !ddp->groups || !ddp->device_groups || !ddp->reducers ||
+        !ddp->observers)
+        return sli_no_memory("sl_ddp_create", "%d stages", all);
+    for (int stage = 0; stage < all; stage++) {
+        sl_parameter_set *set = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : parameters;
+        if (!set)
+            continue;
+        ddp->stages[ddp->stage_count] = stage;
+        ddp->sets[ddp->stage_count++] = set;
+        ddp->log.bucket_count += sl_parameter_set_bucket_count(set);
+    }
+    ddp->bucket_logs = calloc((size_t)ddp->log.bucket_count + 1, sizeof *ddp->bucket_logs);
+    ddp->log.buckets = ddp->bucket_logs;
+    ddp->log.rank = sl_group_rank(ddp->group);
+    ddp->log.ranks = sl_group_size(ddp->group);
+    if (!ddp->bucket_logs)
+        return sli_no_memory("sl_ddp_create", "the log of %d buckets", ddp->log.bucket_count);
+    return SL_OK;
+}
+
+/* Lists the stages that are here, and counts their parameters of each kind. */
+static sl_status list_parameters(sl_ddp *ddp, sl_parameter_set *parameters, double counts[KINDS])
+{
+    SL_TRY(list_stages(ddp, parameters));
+    if (!ddp->pipe)
+        SL_TRY(check_set_holds(parameters, ddp->module));
     for (int s = 0; s < ddp->stage_count; s++)
         for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++) {
             const sl_parameter *parameter = sl_parameter_set_get(ddp->sets[s], i);
@@ -74,14 +108,11 @@ static sl_status count_kinds(const sl_ddp *ddp, double counts[KINDS])
     return SL_OK;
 }
 
-/* Refuses a replica that cannot be trained; finds out whether it has buffers. `status`: this rank's
- * before. */
-static sl_status inspect_replica(sl_ddp *ddp, sl_status status)
+/* Refuses a replica that cannot be trained; finds out whether it has buffers. */
+static sl_status inspect_replica(sl_ddp *ddp, sl_parameter_set *parameters)
 {
     double counts[KINDS] = {0};
-    if (status == SL_OK)
-        status = count_kinds(ddp, counts);
-    SL_TRY(sli_pipe_agree(ddp->pipe, status));
+    SL_TRY(sli_pipe_agree(ddp->pipe, list_parameters(ddp, parameters, counts)));
     if (ddp->pipe && ddp->pipe->group)
         SL_TRY(sli_pipe_group_sum(ddp->pipe->group, counts, KINDS));
     ddp->broadcasts_buffers &= counts[SL_PARAMETER_BUFFER] > 0;
@@ -89,38 +120,6 @@ static sl_status inspect_replica(sl_ddp *ddp, sl_status status)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: DistributedDataParallel is not needed when a module "
                         "doesn't have any parameters that require a gradient");
-    return SL_OK;
-}
-
-/* Lists the stages that are in this process. */
-static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *of_module)
-{
-    int all = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
-    size_t stages = (size_t)all;
-    ddp->stages = calloc(stages, sizeof *ddp->stages);
-    ddp->sets = calloc(stages, sizeof *ddp->sets);
-    ddp->groups = calloc(stages, sizeof *ddp->groups);
-    ddp->device_groups = calloc(stages, sizeof *ddp->device_groups);
-    ddp->reducers = calloc(stages, sizeof *ddp->reducers);
-    ddp->observers = calloc(stages, sizeof *ddp->observers);
-    if (!ddp->stages || !ddp->sets || !ddp->groups || !ddp->device_groups || !ddp->reducers ||
-        !ddp->observers)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d stages", all);
-    for (int stage = 0; stage < all; stage++) {
-        sl_parameter_set *set = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : of_module;
-        if (!set)
-            continue;
-        ddp->stages[ddp->stage_count] = stage;
-        ddp->sets[ddp->stage_count++] = set;
-        ddp->log.bucket_count += sl_parameter_set_bucket_count(set);
-    }
-    ddp->bucket_logs = calloc((size_t)ddp->log.bucket_count + 1, sizeof *ddp->bucket_logs);
-    ddp->log.buckets = ddp->bucket_logs;
-    ddp->log.rank = sl_group_rank(ddp->group);
-    ddp->log.ranks = sl_group_size(ddp->group);
-    if (!ddp->bucket_logs)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for the log of %d buckets",
-                        ddp->log.bucket_count);
     return SL_OK;
 }
 
@@ -160,7 +159,7 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
     SL_TRY(check_options(options));
     sl_ddp *ddp = calloc(1, sizeof *ddp);
     if (!ddp)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for a replica");
+        return sli_no_memory("sl_ddp_create", "a replica");
     ddp->group = options->group;
     ddp->pipe = options->pipe;
     ddp->module = options->module;
@@ -170,15 +169,14 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
     ddp->nccl = options->nccl;
     ddp->syncs = true;
     set_shards(ddp, options->shards);
-    sl_status status = list_stages(ddp, options->parameters);
-    if (status == SL_OK && !ddp->pipe)
-        status = check_set_holds(ddp->sets[0], ddp->module);
-    status = inspect_replica(ddp, status);
-    if (status == SL_OK)
-        status = sli_pipe_agree(ddp->pipe, connect_ranks(ddp));
-    if (status != SL_OK)
-        sl_ddp_destroy(&ddp);
+    sl_status status;
+    SLI_TRY_OR_FAIL(inspect_replica(ddp, options->parameters));
+    SLI_TRY_OR_FAIL(sli_pipe_agree(ddp->pipe, connect_ranks(ddp)));
     *out = ddp;
+    return SL_OK;
+
+fail:
+    sl_ddp_destroy(&ddp);
     return status;
 }
 
@@ -409,10 +407,10 @@ const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp)
     return &ddp->log;
 }
 
-void sl_ddp_log_print(const sl_ddp_log *log, FILE *to)
+void sl_ddp_log_print(const sl_ddp_log *log, FILE *file)
 {
     sli_c_numbers scope = sli_c_numbers_begin();
-    fprintf(to,
+    fprintf(file,
             "ddp: rank %d of %d, step %" PRId64 ", order of buckets %s: backward %.3f ms, "
             "exchange %.3f ms, of it overlapped %.3f ms, waited for %.3f ms\n",
             log->rank, log->ranks, log->steps,
@@ -420,7 +418,7 @@ void sl_ddp_log_print(const sl_ddp_log *log, FILE *to)
             1e3 * log->reduce_seconds, 1e3 * log->overlap_seconds, 1e3 * log->wait_seconds);
     for (int i = 0; i < log->bucket_count; i++) {
         const sl_ddp_bucket_log *each = &log->buckets[i];
-        fprintf(to,
+        fprintf(file,
                 "ddp:   stage %d bucket %d: %d parameters, %" PRId64 " bytes, ready at %.3f ms, "
                 "reduced from %.3f to %.3f ms\n",
                 each->stage, each->index, each->parameters, each->bytes, 1e3 * each->ready,

@@ -1,5 +1,6 @@
 /* Do all ranks have the same replica? Answered at construction, where the difference can still be
  * named: later it would be a hang, or a silent mix of unlike gradients. */
+#include "core/error.h"
 #include "parallel/ddp/ddp.h"
 
 #include "comm/group.h"
@@ -19,52 +20,54 @@ enum { SUMMARY_WORDS = sizeof(summary) / sizeof(int64_t) };
 
 static summary summarize_sets(const sl_ddp *ddp, int64_t options)
 {
-    summary own = {.stages = ddp->stage_count, .options = options};
+    summary sums = {.stages = ddp->stage_count, .options = options};
     for (int s = 0; s < ddp->stage_count; s++) {
         const sl_parameter_set *set = ddp->sets[s];
-        own.parameters += sl_parameter_set_count(set);
-        own.buckets += sl_parameter_set_bucket_count(set);
+        sums.parameters += sl_parameter_set_count(set);
+        sums.buckets += sl_parameter_set_bucket_count(set);
         for (int i = 0; i < sl_parameter_set_count(set); i++)
-            own.trained += sl_parameter_set_get(set, i)->kind == SL_PARAMETER_TRAINED;
+            sums.trained += sl_parameter_set_get(set, i)->kind == SL_PARAMETER_TRAINED;
     }
-    return own;
+    return sums;
 }
 
-static sl_status compare_summaries(int rank, const summary *own, int other, const summary *others)
+static sl_status compare_summaries(int rank, const summary *mine, int other, const summary *others)
 {
     const struct {
-        const char *what;
-        int64_t own, others;
+        const char *name;
+        int64_t mine, others;
     } counts[] = {
-        {"params", own->trained, others->trained},
-        {"params and buffers", own->parameters, others->parameters},
-        {"stages", own->stages, others->stages},
-        {"buckets", own->buckets, others->buckets},
+        {"params", mine->trained, others->trained},
+        {"params and buffers", mine->parameters, others->parameters},
+        {"stages", mine->stages, others->stages},
+        {"buckets", mine->buckets, others->buckets},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (counts[i].own != counts[i].others)
+        if (counts[i].mine != counts[i].others)
             return sl_error(SL_ERR_INVALID,
                             "sl_ddp_create: expects the same model across all ranks, but Rank %d "
                             "has %" PRId64 " %s, while rank %d has inconsistent %" PRId64 " %s",
-                            rank, counts[i].own, counts[i].what, other, counts[i].others,
-                            counts[i].what);
-    if (own->options != others->options)
+                            rank, counts[i].mine, counts[i].name, other, counts[i].others,
+                            counts[i].name);
+    if (mine->options != others->options)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: options of rank %d differ from those of rank %d", rank,
                         other);
     return SL_OK;
 }
 
-static sl_status verify_summaries(sl_group *group, const summary *own)
+static sl_status verify_summaries(sl_group *group, const summary *mine)
 {
     int size = sl_group_size(group), rank = sl_group_rank(group);
     summary *all = calloc((size_t)size, sizeof *all);
     if (!all)
-        return sli_group_check(group, sl_error(SL_ERR_MEMORY,
-                                               "sl_ddp_create: no memory for %d ranks", size));
-    sl_status status = sl_group_all_gather(group, own, all, SUMMARY_WORDS, SL_I64, NULL);
-    for (int other = 0; other < size && status == SL_OK; other++)
-        status = compare_summaries(rank, own, other, &all[other]);
+        return sli_group_check(group, sli_no_memory("sl_ddp_create", "%d ranks", size));
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_group_all_gather(group, mine, all, SUMMARY_WORDS, SL_I64, NULL));
+    for (int other = 0; other < size; other++)
+        SLI_TRY_OR_FAIL(compare_summaries(rank, mine, other, &all[other]));
+
+fail:
     free(all);
     return status;
 }
@@ -112,73 +115,73 @@ static void describe_set(const sl_parameter_set *set, int stage, description *ou
     }
 }
 
-static const char *shape_text(const description *from, char *text)
+static const char *shape_text(const description *parameter, char *text)
 {
-    sl_shape shape = {.dims = (int)from->dims};
+    sl_shape shape = {.dims = (int)parameter->dims};
     for (int i = 0; i < shape.dims; i++)
-        shape.size[i] = from->size[i];
+        shape.size[i] = parameter->size[i];
     return sl_shape_text(&shape, text);
 }
 
 /* The error for parameter `index` of all stages, which differs from rank 0's. */
-static sl_status name_difference(int rank, int index, const char *name, const description *own,
+static sl_status name_difference(int rank, int index, const char *name, const description *mine,
                                  const description *first)
 {
     char here[SL_SHAPE_TEXT_BYTES], there[SL_SHAPE_TEXT_BYTES];
-    if (own->dims != first->dims || memcmp(own->size, first->size, sizeof own->size) != 0)
+    if (mine->dims != first->dims || memcmp(mine->size, first->size, sizeof mine->size) != 0)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: params[%d] (%s) in process %d with sizes %s appears not "
                         "to match sizes %s of the same param in process 0",
-                        index, name, rank, shape_text(own, here), shape_text(first, there));
-    const char *what = own->name != first->name     ? "name"
-                       : own->kind != first->kind   ? "kind"
-                       : own->stage != first->stage ? "stage"
-                                                    : NULL;
-    if (what)
+                        index, name, rank, shape_text(mine, here), shape_text(first, there));
+    const char *difference = mine->name != first->name     ? "name"
+                             : mine->kind != first->kind   ? "kind"
+                             : mine->stage != first->stage ? "stage"
+                                                           : NULL;
+    if (difference)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: params[%d] (%s) in process %d differs from the same "
                         "param in process 0 in its %s",
-                        index, name, rank, what);
+                        index, name, rank, difference);
     return sl_error(SL_ERR_INVALID,
                     "sl_ddp_create: params[%d] (%s) is in bucket %" PRId64 " of stage %" PRId64
                     " in process %d, and in bucket %" PRId64
                     " in process 0: the sets were created with different sizes of buckets",
-                    index, name, own->bucket, own->stage, rank, first->bucket);
+                    index, name, mine->bucket, mine->stage, rank, first->bucket);
 }
 
-static sl_status compare_descriptions(const sl_ddp *ddp, const description *own,
+static sl_status compare_descriptions(const sl_ddp *ddp, const description *mine,
                                       const description *first)
 {
     int index = 0;
     for (int s = 0; s < ddp->stage_count; s++)
         for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++, index++)
-            if (memcmp(&own[index], &first[index], sizeof *own) != 0)
+            if (memcmp(&mine[index], &first[index], sizeof *mine) != 0)
                 return name_difference(sl_group_rank(ddp->group), index,
-                                       sl_parameter_set_get(ddp->sets[s], i)->path, &own[index],
+                                       sl_parameter_set_get(ddp->sets[s], i)->path, &mine[index],
                                        &first[index]);
     return SL_OK;
 }
 
 sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options)
 {
-    summary own = summarize_sets(ddp, options);
-    SL_TRY(verify_summaries(ddp->group, &own));
-    description *described = calloc((size_t)own.parameters * 2 + 1, sizeof *described);
+    summary mine = summarize_sets(ddp, options);
+    SL_TRY(verify_summaries(ddp->group, &mine));
+    description *described = calloc((size_t)mine.parameters * 2 + 1, sizeof *described);
     if (!described)
-        return sli_group_check(ddp->group,
-                               sl_error(SL_ERR_MEMORY,
-                                        "sl_ddp_create: no memory for %" PRId64 " parameters",
-                                        own.parameters));
-    description *next = described, *first = described + own.parameters;
+        return sli_group_check(ddp->group, sli_no_memory("sl_ddp_create", "%" PRId64 " parameters",
+                                                         mine.parameters));
+    description *next = described, *first = described + mine.parameters;
     for (int s = 0; s < ddp->stage_count; s++) {
         describe_set(ddp->sets[s], ddp->stages[s], next);
         next += sl_parameter_set_count(ddp->sets[s]);
     }
-    memcpy(first, described, (size_t)own.parameters * sizeof *first);
-    sl_status status =
-        sl_group_broadcast(ddp->group, first, own.parameters * DESCRIPTION_WORDS, SL_I64, 0, NULL);
-    if (status == SL_OK)
-        status = sli_group_agree(ddp->group, compare_descriptions(ddp, described, first));
+    memcpy(first, described, (size_t)mine.parameters * sizeof *first);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_group_broadcast(ddp->group, first, mine.parameters * DESCRIPTION_WORDS,
+                                       SL_I64, 0, NULL));
+    status = sli_group_agree(ddp->group, compare_descriptions(ddp, described, first));
+
+fail:
     free(described);
     return status;
 }

@@ -30,6 +30,7 @@
 
 #include "comm/group.h"
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/threads.h"
 #include "nn/module.h"
 #include "parallel/pipe/failure.h"
@@ -313,7 +314,7 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, sl_group *d
     *out = NULL;
     sli_reducer *reducer = calloc(1, sizeof *reducer);
     if (!reducer)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for a reducer");
+        return sli_no_memory("sl_ddp_create", "a reducer");
     reducer->set = set;
     reducer->group = group;
     reducer->bucket_count = sl_parameter_set_bucket_count(set);
@@ -327,19 +328,15 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, sl_group *d
     reducer->buckets = calloc(buckets, sizeof *reducer->buckets);
     reducer->order = calloc(buckets, sizeof *reducer->order);
     reducer->arrivals = calloc(buckets, sizeof *reducer->arrivals);
-    sl_status status = SL_ERR_MEMORY;
+    sl_status status;
     if (!reducer->trained || !reducer->used || !reducer->index_of || !reducer->buckets ||
-        !reducer->order || !reducer->arrivals) {
-        sl_error(status, "sl_ddp_create: no memory for a list of %zu parameters", parameters - 1);
-        goto fail;
-    }
+        !reducer->order || !reducer->arrivals)
+        SLI_TRY_OR_FAIL(sli_no_memory("sl_ddp_create", "a list of %zu parameters", parameters - 1));
     list_parameters(reducer);
     list_buckets(reducer, stage);
-    status = sli_bucket_exchange_init(&reducer->exchange, set, group, device_group, comm_precision);
-    if (status == SL_OK)
-        status = sli_worker_create(NULL, NULL, &reducer->thread);
-    if (status != SL_OK)
-        goto fail;
+    SLI_TRY_OR_FAIL(
+        sli_bucket_exchange_init(&reducer->exchange, set, group, device_group, comm_precision));
+    SLI_TRY_OR_FAIL(sli_worker_create(NULL, NULL, &reducer->thread));
     *out = reducer;
     return SL_OK;
 

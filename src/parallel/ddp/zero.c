@@ -33,7 +33,7 @@ sl_status sli_zero_create(const sl_optimizer_options *options, sl_parameter_set 
     *out = NULL;
     sl_zero *zero = calloc(1, sizeof *zero);
     if (!zero)
-        return sl_error(SL_ERR_MEMORY, "sl_zero_create: no memory for an optimizer");
+        return sli_no_memory("sl_zero_create", "an optimizer");
     *zero = (sl_zero){.set = set,
                       .group = group,
                       .device_group = device_group,
@@ -106,52 +106,53 @@ sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
 
 /* ---- The whole state -------------------------------------------------------------------- */
 
-/* Copies shard `from` of one array of a bucket's state into `whole`, which rank `to` has. */
-static sl_status send_shard(const sl_zero *zero, int from, int to, int bucket, int array,
+/* Copies shard `source` of one array of a bucket's state into `whole`, which rank `root` has. */
+static sl_status send_shard(const sl_zero *zero, int source, int root, int bucket, int array,
                             sl_optimizer *whole)
 {
-    sli_shard shard = sli_optimizer_shard(zero->set, bucket, from, zero->ranks);
-    if (shard.count == 0 || (zero->rank != from && zero->rank != to))
+    sli_shard shard = sli_optimizer_shard(zero->set, bucket, source, zero->ranks);
+    if (shard.count == 0 || (zero->rank != source && zero->rank != root))
         return SL_OK;
     sl_device *device = sl_parameter_set_device(zero->set);
     size_t bytes = (size_t)shard.count * sizeof(float);
-    float *own =
-        zero->rank == from ? sl_tensor_f32(sli_optimizer_state(zero->own, bucket, array)) : NULL;
+    float *held =
+        zero->rank == source ? sl_tensor_f32(sli_optimizer_state(zero->own, bucket, array)) : NULL;
     float *target =
         whole ? sl_tensor_f32(sli_optimizer_state(whole, bucket, array)) + shard.start : NULL;
-    if (from == to)
-        return sli_device_copy(device, target, own, bytes);
+    if (source == root)
+        return sli_device_copy(device, target, held, bytes);
     sli_host_array host;
-    SL_TRY(sli_host_array_open(device, own ? own : target, bytes, own != NULL, &host));
+    SL_TRY(sli_host_array_open(device, held ? held : target, bytes, held != NULL, &host));
     sl_status status =
-        own ? sl_group_send(zero->group, host.host, shard.count, SL_F32, to, array, NULL)
-            : sl_group_recv(zero->group, host.host, shard.count, SL_F32, from, array, NULL, NULL);
-    sl_status written = sli_host_array_close(&host, status == SL_OK && !own);
+        held
+            ? sl_group_send(zero->group, host.host, shard.count, SL_F32, root, array, NULL)
+            : sl_group_recv(zero->group, host.host, shard.count, SL_F32, source, array, NULL, NULL);
+    sl_status written = sli_host_array_close(&host, status == SL_OK && !held);
     return status == SL_OK ? written : status;
 }
 
-/* An error of rank `to` is every rank's: none may send what is not received. */
-static sl_status create_whole(const sl_zero *zero, int to, sl_optimizer **whole)
+/* An error of rank `root` is every rank's: none may send what is not received. */
+static sl_status create_whole(const sl_zero *zero, int root, sl_optimizer **whole)
 {
     sl_status status = SL_OK;
-    if (zero->rank == to)
+    if (zero->rank == root)
         status = sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole);
     if (*whole)
         sli_optimizer_copy_steps(*whole, zero->own);
     return sli_group_agree(zero->group, status);
 }
 
-sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)
+sl_status sl_zero_consolidate(sl_zero *zero, int root, sl_optimizer **whole)
 {
     *whole = NULL;
-    if (to < 0 || to >= zero->ranks)
+    if (root < 0 || root >= zero->ranks)
         return sl_error(SL_ERR_INVALID, "sl_zero_consolidate: ranks are 0 to %d, got %d",
-                        zero->ranks - 1, to);
-    sl_status status = create_whole(zero, to, whole);
+                        zero->ranks - 1, root);
+    sl_status status = create_whole(zero, root, whole);
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++)
-            for (int from = 0; from < zero->ranks && status == SL_OK; from++)
-                status = send_shard(zero, from, to, b, array, *whole);
+            for (int source = 0; source < zero->ranks && status == SL_OK; source++)
+                status = send_shard(zero, source, root, b, array, *whole);
     if (status != SL_OK)
         sl_optimizer_destroy(whole);
     return status;
@@ -192,11 +193,11 @@ sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++) {
         sli_shard shard = sli_optimizer_shard(zero->set, b, zero->rank, zero->ranks);
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
-            const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + shard.start;
+            const float *state = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + shard.start;
             if (shard.count == 0)
                 continue;
             SL_TRY(sli_device_copy(sl_parameter_set_device(zero->set),
-                                   sl_tensor_f32(sli_optimizer_state(zero->own, b, array)), from,
+                                   sl_tensor_f32(sli_optimizer_state(zero->own, b, array)), state,
                                    (size_t)shard.count * sizeof(float)));
         }
     }

@@ -1,6 +1,7 @@
 #include "parallel/pipe/channel.h"
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/threads.h"
 #include "parallel/pipe/processes/link.h"
 #include "tensor/tensor.h"
@@ -32,8 +33,7 @@ sl_status sli_channel_create(const sli_channel_options *options, sli_channel **o
     int micros = options->micros;
     sli_channel *channel = malloc(sizeof *channel + (size_t)micros * sizeof channel->slots[0]);
     if (!channel)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a channel of %d slots",
-                        micros);
+        return sli_no_memory("sl_pipe_create", "a channel of %d slots", micros);
     channel->options = *options;
     channel->last_bytes = 0;
     pthread_mutex_init(&channel->lock, NULL);

@@ -109,7 +109,7 @@ static sl_status by_parameters(const sl_module *model, int stages, int *balance)
             before[i + 1] = before[i] + sl_module_parameter_elements(sl_module_child(model, i));
         find_cuts(&s, balance);
     } else {
-        status = sl_error(SL_ERR_MEMORY, "sl_partition: no memory for %d modules", modules);
+        status = sli_no_memory("sl_partition", "%d modules", modules);
     }
     free(before);
     free(s.best);

@@ -206,7 +206,7 @@ static sl_status allocate_search(search *s)
     s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
     s->sums = calloc(5 * (size_t)s->stages, sizeof *s->sums);
     if (!s->cuts || !s->sums)
-        return sl_error(SL_ERR_MEMORY, "sl_partition_by_time: no memory for %d stages", s->stages);
+        return sli_no_memory("sl_partition_by_time", "%d stages", s->stages);
     s->trial = s->cuts + s->stages + 1;
     s->balance = s->trial + s->stages + 1;
     s->trial[s->stages] = s->modules;

@@ -108,9 +108,8 @@ static sl_status allocate_arrays(sl_pipe *pipe)
         complete = each->records;
     }
     if (!complete)
-        return sl_error(SL_ERR_MEMORY,
-                        "sl_pipe_create: no memory for %d stages of %d micro-batches",
-                        pipe->stage_count, pipe->batch_micros);
+        return sli_no_memory("sl_pipe_create", "%d stages of %d micro-batches", pipe->stage_count,
+                             pipe->batch_micros);
     return SL_OK;
 }
 
@@ -262,8 +261,7 @@ static sl_status connect_stages(sl_pipe *pipe)
     size_t pairs = (size_t)pipe->stage_count + (size_t)pipe->skip_count;
     pipe->channels = calloc(2 * pairs, sizeof *pipe->channels);
     if (!pipe->channels)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %zu pairs of channels",
-                        pairs);
+        return sli_no_memory("sl_pipe_create", "%zu pairs of channels", pairs);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
         SL_TRY(connect_pair(pipe, here, next, spins, &here->to_next, &next->to_previous));
@@ -312,7 +310,7 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     SL_TRY(sl_error_context(make_order(pipe, options), "sl_pipe_create: "));
     int *balance = calloc((size_t)pipe->stage_count, sizeof *balance);
     if (!balance)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a balance");
+        return sli_no_memory("sl_pipe_create", "a balance");
     sl_status status = choose_balance(options, balance);
     if (status == SL_OK)
         status = sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: ");
@@ -331,8 +329,7 @@ static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
     SL_TRY(sli_group_agree(group, status));
     int *ranks = malloc((size_t)pipe->stage_count * sizeof *ranks);
     if (!ranks)
-        return sli_group_check(group, sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a "
-                                                              "list of stages"));
+        return sli_group_check(group, sli_no_memory("sl_pipe_create", "a list of stages"));
     for (int i = 0; i < pipe->stage_count; i++)
         ranks[i] = pipe->stages[i].group_rank;
     status = sli_pipe_group_create(group, ranks, pipe->stage_count, &pipe->failure, &pipe->group);
@@ -372,7 +369,7 @@ static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
     SL_TRY(check_options(options));
     sl_pipe *pipe = *out = calloc(1, sizeof *pipe);
     if (!pipe)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a pipe");
+        return sli_no_memory("sl_pipe_create", "a pipe");
     pipe->model = options->model;
     pipe->loss = options->loss;
     pipe->recompute = options->recompute;

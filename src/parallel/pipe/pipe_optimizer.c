@@ -43,7 +43,7 @@ static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *nor
     int count = count_parameters(pipe, sl_pipe_stages(pipe));
     norm_job job = {pipe, kind, calloc((size_t)count + 1, sizeof *job.terms)};
     if (!job.terms)
-        return sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
+        return sli_no_memory(NULL, "the gradient norm");
     sl_status status = sl_pipe_run_on_stages(pipe, compute_terms, &job);
     if (status == SL_OK && pipe->group)
         status = sli_pipe_group_sum(pipe->group, job.terms, count);
@@ -121,7 +121,7 @@ sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
     sl_pipe_optimizer *optimizer =
         calloc(1, sizeof *optimizer + (size_t)stages * sizeof optimizer->stage[0]);
     if (!optimizer)
-        return sl_error(SL_ERR_MEMORY, "no memory for a pipe's optimizers");
+        return sli_no_memory(NULL, "a pipe's optimizers");
     optimizer->pipe = options->pipe;
     optimizer->options = options->optimizer;
     optimizer->error_if_nonfinite = options->error_if_nonfinite;

@@ -21,7 +21,7 @@
 
 static sl_status no_memory(void)
 {
-    return sl_error(SL_ERR_MEMORY, "no memory for a list of a pipe's tensors");
+    return sli_no_memory(NULL, "a list of a pipe's tensors");
 }
 
 /* Adds an item, named "NAME" or "NAME.SUFFIX" after its parameter. */
@@ -347,9 +347,7 @@ static sl_status reserve_memory(sli_tensors *to)
     if (sli_resident_memory() + bytes <= sli_usable_memory(""))
         to->memory = sli_huge_pages_alloc(bytes);
     to->memory_bytes = to->memory ? bytes : 0;
-    return to->memory ? SL_OK
-                      : sl_error(SL_ERR_MEMORY,
-                                 "no memory for a copy of the run's state, %zu bytes", bytes);
+    return to->memory ? SL_OK : sli_no_memory(NULL, "a copy of the run's state, %zu bytes", bytes);
 }
 
 /* Leaves what has elements here: whole tensors, and segments of others. */

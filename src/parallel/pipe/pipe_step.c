@@ -142,11 +142,11 @@ static sl_status begin_trace(sl_pipe *pipe, const sl_schedule *schedule)
     int count = table_size(schedule);
     sl_timeline_entry *trace = realloc(pipe->trace, (size_t)count * sizeof *trace);
     if (!trace)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory to trace %d actions", count);
+        return sli_no_memory("sl_pipe", "a trace of %d actions", count);
     pipe->trace = trace;
     sli_action_moments *moments = realloc(pipe->moments, (size_t)count * sizeof *moments);
     if (!moments)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory to trace %d actions", count);
+        return sli_no_memory("sl_pipe", "a trace of %d actions", count);
     pipe->moments = moments;
     memset(moments, 0, (size_t)count * sizeof *moments);
     pipe->moment_count = count;
@@ -183,8 +183,7 @@ static sl_status allocate_row_losses(sl_pipe *pipe, sli_step *step, int micros)
         count += sl_loss_rows(step->loss, pipe->micros[micro].targets);
     step->row_losses = calloc((size_t)count + 1, sizeof *step->row_losses);
     if (!step->row_losses)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory for the losses of %" PRId64 " rows",
-                        count);
+        return sli_no_memory("sl_pipe", "the losses of %" PRId64 " rows", count);
     for (int micro = 0; micro < micros; micro++) {
         pipe->micros[micro].row_losses = step->row_losses + step->row_loss_count;
         step->row_loss_count += sl_loss_rows(step->loss, pipe->micros[micro].targets);

@@ -123,8 +123,7 @@ static sl_status copy_entries(const sl_pipe *pipe, sl_timeline_entry **out, int 
 {
     *out = calloc((size_t)pipe->trace_count + 1, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the timeline of %d actions",
-                        pipe->trace_count);
+        return sli_no_memory(NULL, "the timeline of %d actions", pipe->trace_count);
     *count = pipe->trace_count;
     if (*count > 0)
         memcpy(*out, pipe->trace, (size_t)*count * sizeof **out);
@@ -146,7 +145,7 @@ static sl_status gather_entries(const sl_pipe *pipe, sl_status status, sl_timeli
     status = sli_error_restore(&own);
     sl_timeline_entry *entries = calloc(2 * (size_t)*count + 1, sizeof *entries);
     if (!entries && status == SL_OK)
-        status = sl_error(SL_ERR_MEMORY, "no memory for the timeline of %d actions", *count);
+        status = sli_no_memory(NULL, "the timeline of %d actions", *count);
     status = sli_group_agree(group->group, status);
     if (status == SL_OK)
         status = exchange_entries(pipe, ranks, entries + *count);
@@ -207,7 +206,7 @@ static sl_status describe_own(const sl_pipe *pipe, machine *out)
     out->links = calloc(stages, sizeof *out->links);
     out->cores = calloc(ranks, sizeof *out->cores);
     if (!out->core_numbers || !out->link_bytes || !out->links || !out->cores)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_get_utilization: no memory for %zu stages", stages);
+        return sli_no_memory("sl_pipe_get_utilization", "%zu stages", stages);
     for (size_t r = 0; r < ranks; r++)
         if (pipe->ranks[r].device)
             out->core_numbers[r] = number_cores(pipe, &pipe->ranks[r]);

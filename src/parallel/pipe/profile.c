@@ -299,11 +299,11 @@ static sl_status profile_all(profiler *p)
         int64_t rows = sl_loss_rows(options->loss, options->targets);
         p->row_losses = calloc((size_t)rows + 1, sizeof *p->row_losses);
         if (!p->row_losses)
-            return sl_error(SL_ERR_MEMORY, "sl_profile_modules: no memory for the rows' losses");
+            return sli_no_memory("sl_profile_modules", "the rows' losses");
     }
     p->owners = calloc((size_t)p->modules + 1, sizeof *p->owners);
     if (!p->owners)
-        return sl_error(SL_ERR_MEMORY, "sl_profile_modules: no memory for %d modules", p->modules);
+        return sli_no_memory("sl_profile_modules", "%d modules", p->modules);
     SL_TRY(sl_tensor_alias(options->input, &p->in));
     SL_TRY(sl_pass_create(&(sl_pass_options){.device = options->device, .keep = true}, &p->skips));
     for (int i = 0; i < p->modules; i++)

@@ -13,6 +13,7 @@
  * A skip between modules of one stage stays on the pass (nn/skip.c). */
 #include "parallel/pipe/skip.h"
 
+#include "core/error.h"
 #include "parallel/pipe/pipe.h"
 
 #include "core/memory.h"
@@ -101,8 +102,7 @@ static sl_status give_records_room(sl_pipe *pipe, sli_stage *stage)
     stage->skip_count = pipe->skip_count;
     stage->skip_room = calloc(count * micros + 1, sizeof(sl_tensor *));
     if (!stage->skip_room)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d skip connections",
-                        pipe->skip_count);
+        return sli_no_memory("sl_pipe_create", "%d skip connections", pipe->skip_count);
     for (size_t micro = 0; micro < micros; micro++)
         stage->records[micro].skips = stage->skip_room + micro * count;
     return SL_OK;

@@ -184,7 +184,7 @@ static sl_status split_backwards(sl_schedule *schedule)
     size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
     bool *has_weight = calloc(cells, sizeof *has_weight);
     if (!has_weight)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %zu marks", cells);
+        return sli_no_memory("schedule", "%zu marks", cells);
     for (size_t i = 0; i < schedule->count; i++) {
         const sl_action *action = &schedule->actions[i];
         if (action->kind == SL_ACTION_BACKWARD_WEIGHT)
@@ -208,13 +208,14 @@ static sl_status make_table(const reader *r, const int *placement, size shape, s
     memcpy((*out)->actions, r->actions, r->count * sizeof *r->actions);
     for (int line = 0; line < (int)r->lines; line++)
         (*out)->ends[line] = (*out)->count = r->ends[line];
-    sl_status status = split_backwards(*out);
-    if (status == SL_OK)
-        status = sli_schedule_renumber(*out);
-    if (status == SL_OK)
-        status = sli_schedule_mark(*out);
-    if (status != SL_OK)
-        sl_schedule_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(split_backwards(*out));
+    SLI_TRY_OR_FAIL(sli_schedule_renumber(*out));
+    SLI_TRY_OR_FAIL(sli_schedule_mark(*out));
+    return SL_OK;
+
+fail:
+    sl_schedule_destroy(out);
     return status;
 }
 
@@ -224,19 +225,17 @@ sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, s
     size shape;
     int *placement = NULL;
     *out = NULL;
-    sl_status status = read_lines(&r);
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_lines(&r));
     while (r.lines > 0 && r.ends[r.lines - 1] == (r.lines > 1 ? r.ends[r.lines - 2] : 0))
         r.lines--; /* empty lines at the end */
-    if (status == SL_OK)
-        status = find_size(&r, &shape);
-    if (status == SL_OK) {
-        placement = malloc((size_t)shape.stages * sizeof *placement);
-        status = placement
-                     ? find_placement(&r, shape.stages, placement)
-                     : sl_error(SL_ERR_MEMORY, "%s: no memory for %d stages", name, shape.stages);
-    }
-    if (status == SL_OK)
-        status = make_table(&r, placement, shape, out);
+    SLI_TRY_OR_FAIL(find_size(&r, &shape));
+    placement = malloc((size_t)shape.stages * sizeof *placement);
+    SLI_TRY_OR_FAIL(placement ? find_placement(&r, shape.stages, placement)
+                              : sli_no_memory(name, "%d stages", shape.stages));
+    status = make_table(&r, placement, shape, out);
+
+fail:
     free(placement);
     free(r.actions);
     free(r.ends);
@@ -293,11 +292,13 @@ sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *
         return sl_error_context(sl_schedule_write(name_or_path, options, out),
                                 "no such file, and ");
     SL_TRY(sl_schedule_read(name_or_path, out));
-    sl_status status = check_agreement(name_or_path, *out, options);
-    if (status == SL_OK)
-        status = sl_error_context(sl_schedule_validate(*out), "%s: ", name_or_path);
-    if (status != SL_OK)
-        sl_schedule_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_agreement(name_or_path, *out, options));
+    SLI_TRY_OR_FAIL(sl_error_context(sl_schedule_validate(*out), "%s: ", name_or_path));
+    return SL_OK;
+
+fail:
+    sl_schedule_destroy(out);
     return status;
 }
 
@@ -328,6 +329,5 @@ sl_status sl_schedule_csv(const sl_schedule *schedule, char **text)
         return SL_OK;
     free(*text);
     *text = NULL;
-    return sl_error(SL_ERR_MEMORY, "schedule: no memory for the text of %zu actions",
-                    schedule->count);
+    return sli_no_memory("schedule", "the text of %zu actions", schedule->count);
 }

@@ -73,7 +73,7 @@ sl_status sli_draw_play(const sl_schedule *schedule, const sli_play *play, const
     *text = NULL;
     char *made = malloc(rows * columns * d.width + 1);
     if (!made)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory to draw %zu columns", columns);
+        return sli_no_memory("schedule", "a drawing of %zu columns", columns);
     memset(made, '.', rows * columns * d.width);
     made[rows * columns * d.width] = '\0';
     for (size_t i = 1; i <= rows * columns; i++)
@@ -164,8 +164,7 @@ print_to_text(void (*write)(FILE *to, const sl_schedule *schedule, const sl_simu
     }
     free(*text);
     *text = NULL;
-    return sl_error(SL_ERR_MEMORY, "schedule: no memory for the text of %d actions",
-                    simulation->entry_count);
+    return sli_no_memory("schedule", "the text of %d actions", simulation->entry_count);
 }
 
 sl_status sl_schedule_svg(const sl_schedule *schedule, const sl_simulation *simulation, char **text)

@@ -1,5 +1,7 @@
 #include "parallel/schedule/play.h"
 
+#include "core/error.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,7 +227,7 @@ static sl_status play_on_shared_cores(player *p, sli_play *play)
     const sl_schedule *schedule = p->schedule;
     row_state *rows = calloc((size_t)schedule->ranks, sizeof *rows);
     if (!rows)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory to play %d ranks", schedule->ranks);
+        return sli_no_memory("schedule", "%d ranks", schedule->ranks);
     for (int rank = 0; rank < schedule->ranks; rank++)
         rows[rank] =
             (row_state){.next = sli_schedule_row(schedule, rank), .end = schedule->ends[rank]};
@@ -249,8 +251,7 @@ static sl_status allocate_play(const sl_schedule *schedule, player *p, sli_play 
     out->done = calloc(ranks, sizeof *out->done);
     if (!p->result_end || !p->free_at || !p->waits || !p->runnable || !out->starts || !out->ends ||
         !out->done)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory to play a table of %zu actions",
-                        schedule->count);
+        return sli_no_memory("schedule", "the times of %zu actions", schedule->count);
     for (size_t i = 0; i < results; i++)
         p->result_end[i] = -1;
     for (int rank = schedule->ranks - 1; rank >= 0; rank--) {
@@ -266,11 +267,14 @@ sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *c
                 .costs = costs,
                 .goes_backward = sli_schedule_goes_backward(schedule)};
     *out = (sli_play){0};
-    sl_status status = allocate_play(schedule, &p, out);
-    if (status == SL_OK && costs->cores)
-        status = play_on_shared_cores(&p, out);
-    while (!costs->cores && status == SL_OK && p.count > 0)
+    sl_status status;
+    SLI_TRY_OR_FAIL(allocate_play(schedule, &p, out));
+    if (costs->cores)
+        SLI_TRY_OR_FAIL(play_on_shared_cores(&p, out));
+    while (!costs->cores && p.count > 0)
         run_rank(&p, out, p.runnable[--p.count]);
+
+fail:
     free(p.result_end);
     free(p.free_at);
     free(p.runnable);
@@ -333,24 +337,21 @@ sl_status sli_schedule_order(const sl_schedule *schedule, int **order)
     double *costs = malloc(2 * stages * sizeof *costs);
     started *actions = malloc((schedule->count + 1) * sizeof *actions);
     sli_play play = {0};
-    sl_status status = SL_OK;
+    sl_status status;
     *order = malloc((schedule->count + 1) * sizeof **order);
-    if (!costs || !actions || !*order) {
-        status =
-            sl_error(SL_ERR_MEMORY, "schedule: no memory to order %zu actions", schedule->count);
-        goto done;
-    }
+    SLI_TRY_OR_FAIL(costs && actions && *order
+                        ? SL_OK
+                        : sli_no_memory("schedule", "the order of %zu actions", schedule->count));
     for (size_t i = 0; i < stages; i++) {
         costs[i] = 1;
         costs[stages + i] = 2;
     }
     const double *one = costs, *two = costs + stages;
-    status =
-        sli_schedule_play(schedule, &(sli_play_costs){.costs = {one, one, two, one, one}}, &play);
-    if (status == SL_OK)
-        sort_by_start(schedule, &play, actions, *order);
+    SLI_TRY_OR_FAIL(
+        sli_schedule_play(schedule, &(sli_play_costs){.costs = {one, one, two, one, one}}, &play));
+    sort_by_start(schedule, &play, actions, *order);
 
-done:
+fail:
     sli_play_clear(&play);
     free(costs);
     free(actions);

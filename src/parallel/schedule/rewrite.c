@@ -28,10 +28,10 @@ static void find_last_forwards(const sl_schedule *schedule, int *last)
 
 /* Copies actions `first` to `end` - 1, a row; before each cell that goes backward comes what it
  * needs again. `keeps` is the micro-batch of each stage that is not recomputed, NULL: none. */
-static size_t copy_row(const sl_schedule *from, size_t first, size_t end, const int *keeps,
-                       sl_action *to)
+static size_t copy_row(const sl_schedule *schedule, size_t first, size_t end, const int *keeps,
+                       sl_action *out)
 {
-    const sl_action *actions = from->actions;
+    const sl_action *actions = schedule->actions;
     size_t written = 0;
     for (size_t i = first; i < end;) {
         size_t next = i + 1 < end && actions[i + 1].joined ? i + 2 : i + 1;
@@ -39,13 +39,13 @@ static size_t copy_row(const sl_schedule *from, size_t first, size_t end, const 
             sl_action action = {.stage = actions[j].stage,
                                 .micro = actions[j].micro,
                                 .kind = SL_ACTION_RECOMPUTE};
-            bool known = action.stage >= 0 && action.stage < from->stages;
+            bool known = action.stage >= 0 && action.stage < schedule->stages;
             bool kept = keeps && known && keeps[action.stage] == action.micro;
             if (sli_action_is_backward(actions[j].kind) && !kept)
-                to[written++] = action;
+                out[written++] = action;
         }
         while (i < next)
-            to[written++] = actions[i++];
+            out[written++] = actions[i++];
     }
     return written;
 }
@@ -60,8 +60,7 @@ sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode)
     if (!last || !actions) {
         free(last);
         free(actions);
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %zu recomputations",
-                        schedule->count);
+        return sli_no_memory("schedule", "%zu recomputations", schedule->count);
     }
     find_last_forwards(schedule, last);
     const int *keeps = mode == SL_RECOMPUTE_EXCEPT_LAST ? last : NULL;
@@ -91,7 +90,7 @@ sl_status sli_schedule_renumber(sl_schedule *schedule)
     SLI_CHECK_NOT_NULL(schedule);
     int *number = malloc((size_t)schedule->micros * sizeof *number), next = 0;
     if (!number)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d numbers", schedule->micros);
+        return sli_no_memory("schedule", "%d numbers", schedule->micros);
     for (int micro = 0; micro < schedule->micros; micro++)
         number[micro] = -1;
     for (size_t i = 0; i < schedule->count; i++) {

@@ -35,8 +35,7 @@ static sl_status complete_costs(const sl_schedule *schedule, const sl_cost_model
 {
     *both = malloc((size_t)schedule->stages * sizeof **both);
     if (!*both)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for the costs of %d stages",
-                        schedule->stages);
+        return sli_no_memory("schedule", "the costs of %d stages", schedule->stages);
     for (int stage = 0; stage < schedule->stages; stage++)
         (*both)[stage] = costs->backward
                              ? costs->backward[stage]
@@ -100,8 +99,7 @@ static sl_status allocate_simulation(const sl_schedule *schedule, sl_simulation 
     out->peak_bytes = calloc(ranks, sizeof *out->peak_bytes);
     out->entries = calloc(schedule->count + 1, sizeof *out->entries);
     if (!out->idle || !out->peak_held || !out->peak_bytes || !out->entries)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory to simulate %zu actions",
-                        schedule->count);
+        return sli_no_memory("schedule", "the simulation of %zu actions", schedule->count);
     return SL_OK;
 }
 

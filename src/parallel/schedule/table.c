@@ -62,7 +62,7 @@ sl_status sli_schedule_allocate(int ranks, int stages, int micros, const int *pl
     SL_TRY(check_size(ranks, stages, micros));
     sl_schedule *schedule = calloc(1, sizeof *schedule);
     if (!schedule)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for a table");
+        return sli_no_memory("schedule", "a table");
     schedule->ranks = ranks;
     schedule->stages = stages;
     schedule->micros = micros;
@@ -71,7 +71,7 @@ sl_status sli_schedule_allocate(int ranks, int stages, int micros, const int *pl
     schedule->actions = malloc((capacity + 1) * sizeof *schedule->actions);
     if (!schedule->placement || !schedule->ends || !schedule->actions) {
         sl_schedule_destroy(&schedule);
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for a table of %zu actions", capacity);
+        return sli_no_memory("schedule", "a table of %zu actions", capacity);
     }
     for (int stage = 0; stage < stages; stage++)
         schedule->placement[stage] = placement ? placement[stage] : stage % ranks;
@@ -158,7 +158,7 @@ sl_status sli_schedule_mark(sl_schedule *schedule)
     size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
     bool *marks = calloc(cells, sizeof *marks);
     if (!marks)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %zu marks", cells);
+        return sli_no_memory("schedule", "%zu marks", cells);
     for (int rank = 1; rank < schedule->ranks; rank++)
         if (schedule->ends[rank] == 0) /* an empty row */
             schedule->ends[rank] = schedule->ends[rank - 1];
@@ -241,7 +241,7 @@ sl_status sli_schedule_rank_stages(const sl_schedule *schedule, int **out)
     if (!list || !counts) {
         free(list);
         free(counts);
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d stages", schedule->stages);
+        return sli_no_memory("schedule", "%d stages", schedule->stages);
     }
     for (int stage = 0; stage < schedule->stages; stage++) {
         int rank = schedule->placement[stage];

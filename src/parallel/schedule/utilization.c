@@ -10,21 +10,22 @@
 
 /* How many actions each rank has, in `counts`, and the number of micro-batches. */
 static sl_status count_actions(const sl_timeline_entry *entries, int count,
-                               const sl_schedule_options *of, int stages, int *counts, int *micros)
+                               const sl_schedule_options *layout, int stages, int *counts,
+                               int *micros)
 {
     int before = 0;
     for (int i = 0; i < count; i++) {
         sl_action action = entries[i].action;
         bool has_stage = action.stage >= 0 && action.stage < stages;
-        int rank = !has_stage      ? -1
-                   : of->placement ? of->placement[action.stage]
-                                   : action.stage % of->ranks;
-        if (rank < before || rank >= of->ranks)
+        int rank = !has_stage          ? -1
+                   : layout->placement ? layout->placement[action.stage]
+                                       : action.stage % layout->ranks;
+        if (rank < before || rank >= layout->ranks)
             return sl_error(
                 SL_ERR_INVALID,
                 "sl_timeline_utilization: entry %d, of stage %d, must be of a rank from %d "
                 "to %d",
-                i, action.stage, before, of->ranks - 1);
+                i, action.stage, before, layout->ranks - 1);
         if (action.micro == INT_MAX)
             return sl_error(SL_ERR_INVALID,
                             "sl_timeline_utilization: entry %d is of micro-batch %d", i,
@@ -37,30 +38,30 @@ static sl_status count_actions(const sl_timeline_entry *entries, int count,
 }
 
 static sl_status make_table(const sl_timeline_entry *entries, int count,
-                            const sl_schedule_options *of, sl_schedule **out)
+                            const sl_schedule_options *layout, sl_schedule **out)
 {
-    sl_schedule_options options = *of;
+    sl_schedule_options options = *layout;
     int stages;
-    if (__builtin_mul_overflow(of->ranks, of->virtual_stages ? of->virtual_stages : 1, &stages))
+    if (__builtin_mul_overflow(layout->ranks, layout->virtual_stages ? layout->virtual_stages : 1,
+                               &stages))
         return sl_error(SL_ERR_INVALID, "sl_timeline_utilization: too many stages");
-    int *counts = calloc((size_t)of->ranks, sizeof *counts);
+    int *counts = calloc((size_t)layout->ranks, sizeof *counts);
     sl_action *actions = malloc((size_t)count * sizeof *actions);
-    sl_status status = SL_OK;
-    if (!counts || !actions)
-        status =
-            sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d actions", count);
+    sl_status status;
+    SLI_TRY_OR_FAIL(
+        counts && actions ? SL_OK : sli_no_memory("sl_timeline_utilization", "%d actions", count));
     options.micros = 0;
-    if (status == SL_OK)
-        status = count_actions(entries, count, of, stages, counts, &options.micros);
-    for (int i = 0; i < count && status == SL_OK; i++)
+    SLI_TRY_OR_FAIL(count_actions(entries, count, layout, stages, counts, &options.micros));
+    for (int i = 0; i < count; i++)
         actions[i] = entries[i].action;
-    if (status == SL_OK)
-        status = sl_schedule_from_table(&options, counts, actions, out);
-    free(counts);
+    SLI_TRY_OR_FAIL(sl_schedule_from_table(&options, counts, actions, out));
+    status = sl_error_context(sl_schedule_validate(*out),
+                              "sl_timeline_utilization: the trace is not of a whole step: ");
+
+fail:
     free(actions);
-    SL_TRY(status);
-    return sl_error_context(sl_schedule_validate(*out),
-                            "sl_timeline_utilization: the trace is not of a whole step: ");
+    free(counts);
+    return status;
 }
 
 /* ---- Measured costs --------------------------------------------------------------------- */
@@ -154,14 +155,13 @@ static sl_status find_seconds(const sl_schedule *schedule, const sl_timeline_ent
     if (at && runs)
         find_own_seconds(schedule, entries, cores, at, runs, seconds);
     else
-        status = sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d ranks",
-                          schedule->ranks);
+        status = sli_no_memory("sl_timeline_utilization", "%d ranks", schedule->ranks);
     free(at);
     free(runs);
     return status;
 }
 
-static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_options *of,
+static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_options *layout,
                                const mean_costs *costs, sl_utilization *out)
 {
     sl_simulation simulation;
@@ -171,9 +171,9 @@ static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_op
                          .backward_input = costs->mean[SL_ACTION_BACKWARD_INPUT],
                          .backward_weight = costs->mean[SL_ACTION_BACKWARD_WEIGHT],
                          .backward = costs->mean[SL_ACTION_BACKWARD],
-                         .link = of->link,
-                         .links = of->links,
-                         .cores = of->cores},
+                         .link = layout->link,
+                         .links = layout->links,
+                         .cores = layout->cores},
         &simulation));
     out->bubble_predicted = simulation.bubble;
     out->predicted_seconds = simulation.makespan;
@@ -183,20 +183,19 @@ static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_op
 }
 
 static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                              const sl_schedule_options *of, sl_utilization *out)
+                              const sl_schedule_options *layout, sl_utilization *out)
 {
     size_t cells = SLI_ACTION_KINDS * (size_t)schedule->stages;
     double *room = calloc(2 * cells + schedule->count, sizeof *room);
     if (!room)
-        return sl_error(SL_ERR_MEMORY,
-                        "sl_timeline_utilization: no memory for the costs of %d stages",
-                        schedule->stages);
+        return sli_no_memory("sl_timeline_utilization", "the costs of %d stages", schedule->stages);
     double *seconds = room + 2 * cells;
-    sl_status status = find_seconds(schedule, entries, of->cores, seconds);
-    if (status == SL_OK) {
-        mean_costs costs = find_costs(schedule, seconds, room);
-        status = simulate_step(schedule, of, &costs, out);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(find_seconds(schedule, entries, layout->cores, seconds));
+    mean_costs costs = find_costs(schedule, seconds, room);
+    status = simulate_step(schedule, layout, &costs, out);
+
+fail:
     free(room);
     return status;
 }
@@ -211,8 +210,7 @@ static sl_status find_results(const sl_schedule *schedule, const sl_timeline_ent
     size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
     double *ends = *out = calloc(2 * cells, sizeof *ends);
     if (!ends)
-        return sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %zu results",
-                        2 * cells);
+        return sli_no_memory("sl_timeline_utilization", "%zu results", 2 * cells);
     double end = 0;
     for (size_t i = schedule->count; i-- > 0;) {
         sl_action action = schedule->actions[i];
@@ -263,7 +261,7 @@ static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entri
     out->waiting[rank] = out->seconds > 0 ? waiting / out->seconds : 0;
 }
 
-static sl_status allocate(const sl_schedule *schedule, const sl_schedule_options *of,
+static sl_status allocate(const sl_schedule *schedule, const sl_schedule_options *layout,
                           sl_utilization *out)
 {
     size_t ranks = (size_t)schedule->ranks, stages = (size_t)schedule->stages;
@@ -276,24 +274,24 @@ static sl_status allocate(const sl_schedule *schedule, const sl_schedule_options
     out->placement = calloc(stages, sizeof *out->placement);
     out->measured = calloc(schedule->count, sizeof *out->measured);
     out->predicted = calloc(schedule->count, sizeof *out->predicted);
-    out->links = of->links ? calloc(stages, sizeof *out->links) : NULL;
-    out->cores = of->cores ? calloc(ranks, sizeof *out->cores) : NULL;
+    out->links = layout->links ? calloc(stages, sizeof *out->links) : NULL;
+    out->cores = layout->cores ? calloc(ranks, sizeof *out->cores) : NULL;
     if (out->idle && out->waiting && out->stage_seconds && out->placement && out->measured &&
-        out->predicted && !out->links == !of->links && !out->cores == !of->cores)
+        out->predicted && !out->links == !layout->links && !out->cores == !layout->cores)
         return SL_OK;
-    return sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d stages", out->stages);
+    return sli_no_memory("sl_timeline_utilization", "%d stages", out->stages);
 }
 
 static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                               const sl_schedule_options *of, sl_utilization *out)
+                               const sl_schedule_options *layout, sl_utilization *out)
 {
     double *results;
-    SL_TRY(allocate(schedule, of, out));
+    SL_TRY(allocate(schedule, layout, out));
     memcpy(out->measured, entries, schedule->count * sizeof *entries);
-    if (of->links)
-        memcpy(out->links, of->links, (size_t)(schedule->stages - 1) * sizeof *out->links);
-    if (of->cores)
-        memcpy(out->cores, of->cores, (size_t)schedule->ranks * sizeof *out->cores);
+    if (layout->links)
+        memcpy(out->links, layout->links, (size_t)(schedule->stages - 1) * sizeof *out->links);
+    if (layout->cores)
+        memcpy(out->cores, layout->cores, (size_t)schedule->ranks * sizeof *out->cores);
     memcpy(out->placement, schedule->placement, (size_t)schedule->stages * sizeof *out->placement);
     SL_TRY(find_results(schedule, entries, &results));
     for (size_t i = 0; i < schedule->count; i++)
@@ -306,27 +304,30 @@ static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_en
     for (int stage = 1; stage < out->stages; stage++)
         if (out->stage_seconds[stage] > out->stage_seconds[out->slowest_stage])
             out->slowest_stage = stage;
-    return predict_step(schedule, entries, of, out);
+    return predict_step(schedule, entries, layout, out);
 }
 
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
-                                  const sl_schedule_options *of, sl_utilization *out)
+                                  const sl_schedule_options *layout, sl_utilization *out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = (sl_utilization){0};
-    SLI_CHECK_NOT_NULL(of);
-    if (!entries || count < 1 || of->ranks < 1 || of->virtual_stages < 0)
+    SLI_CHECK_NOT_NULL(layout);
+    if (!entries || count < 1 || layout->ranks < 1 || layout->virtual_stages < 0)
         return sl_error(
             SL_ERR_INVALID,
             "sl_timeline_utilization: the trace needs at least 1 entry and 1 rank, got %d and %d",
-            count, of->ranks);
+            count, layout->ranks);
     sl_schedule *schedule = NULL;
-    sl_status status = make_table(entries, count, of, &schedule);
-    if (status == SL_OK)
-        status = measure_ranks(schedule, entries, of, out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(make_table(entries, count, layout, &schedule));
+    SLI_TRY_OR_FAIL(measure_ranks(schedule, entries, layout, out));
     sl_schedule_destroy(&schedule);
-    if (status != SL_OK)
-        sl_utilization_clear(out);
+    return SL_OK;
+
+fail:
+    sl_schedule_destroy(&schedule);
+    sl_utilization_clear(out);
     return status;
 }
 

@@ -219,14 +219,15 @@ static sl_status check_rows(const sl_schedule *schedule, const sli_play *play)
                .states = calloc(sli_schedule_cell(schedule, schedule->stages, 0), 1),
                .last_input = calloc(stages, sizeof(int)),
                .last_weight = calloc(stages, sizeof(int))};
-    sl_status status = SL_OK;
-    if (!p.states || !p.last_input || !p.last_weight)
-        status = sl_error(SL_ERR_MEMORY, "schedule: no memory to validate %d micro-batches",
-                          schedule->micros);
-    for (int rank = 0; rank < schedule->ranks && status == SL_OK; rank++)
-        status = check_row(&p, rank);
-    if (status == SL_OK)
-        status = check_end(&p);
+    sl_status status;
+    SLI_TRY_OR_FAIL(p.states && p.last_input && p.last_weight
+                        ? SL_OK
+                        : sli_no_memory("schedule", "%d micro-batches", schedule->micros));
+    for (int rank = 0; rank < schedule->ranks; rank++)
+        SLI_TRY_OR_FAIL(check_row(&p, rank));
+    status = check_end(&p);
+
+fail:
     free(p.states);
     free(p.last_input);
     free(p.last_weight);
@@ -262,9 +263,11 @@ sl_status sl_schedule_validate(const sl_schedule *schedule)
     SL_TRY(sli_schedule_check_cells(schedule));
     sli_play play;
     SL_TRY(sli_schedule_play(schedule, &(sli_play_costs){.clocks = true}, &play));
-    sl_status status = check_rows(schedule, &play);
-    if (status == SL_OK)
-        status = check_deadlock(schedule, &play);
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_rows(schedule, &play));
+    status = check_deadlock(schedule, &play);
+
+fail:
     sli_play_clear(&play);
     return status;
 }

@@ -10,6 +10,7 @@
  * What is left comes at the end. The idea of comparing waiting times is that of the Zero Bubble
  * authors' scheduler. Ranks take turns of two actions, so that their waiting times can be compared.
  */
+#include "core/error.h"
 #include "parallel/schedule/writers.h"
 
 #include <stdlib.h>
@@ -139,7 +140,7 @@ sl_status sli_insert_weights(const sli_writer_costs *costs, int most_held, sl_sc
         free(p.actions);
         free(p.ends[0]);
         free(p.ranks);
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory to write %zu actions", 3 * cells);
+        return sli_no_memory("schedule", "a table of %zu actions", 3 * cells);
     }
     set_up_rows(&p);
     insert_all(&p);

@@ -80,25 +80,25 @@ static bool rename_ranks(const sl_schedule *table, const int *wanted, int *renam
 }
 
 /* The same rows for ranks of other names. */
-static sl_status copy_rows(const sl_schedule *from, const int *renamed, const int *placement,
+static sl_status copy_rows(const sl_schedule *table, const int *renamed, const int *placement,
                            sl_schedule **out)
 {
-    SL_TRY(sli_schedule_allocate(from->ranks, from->stages, from->micros, placement, from->count,
-                                 out));
-    int *own = calloc((size_t)from->ranks, sizeof *own);
-    if (!own) {
+    SL_TRY(sli_schedule_allocate(table->ranks, table->stages, table->micros, placement,
+                                 table->count, out));
+    int *old_rank = calloc((size_t)table->ranks, sizeof *old_rank);
+    if (!old_rank) {
         sl_schedule_destroy(out);
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d ranks", from->ranks);
+        return sli_no_memory("schedule", "%d ranks", table->ranks);
     }
-    for (int rank = 0; rank < from->ranks; rank++)
-        own[renamed[rank]] = rank;
-    for (int rank = 0; rank < from->ranks; rank++) {
+    for (int rank = 0; rank < table->ranks; rank++)
+        old_rank[renamed[rank]] = rank;
+    for (int rank = 0; rank < table->ranks; rank++) {
         const sl_action *row;
-        int count = sl_schedule_actions(from, own[rank], &row);
+        int count = sl_schedule_actions(table, old_rank[rank], &row);
         memcpy((*out)->actions + (*out)->count, row, (size_t)count * sizeof *row);
         (*out)->ends[rank] = (*out)->count += (size_t)count;
     }
-    free(own);
+    free(old_rank);
     return SL_OK;
 }
 
@@ -106,7 +106,7 @@ static sl_status apply_placement(const char *name, const int *wanted, sl_schedul
 {
     int *renamed = malloc((size_t)(*table)->ranks * sizeof *renamed);
     if (!renamed)
-        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d ranks", (*table)->ranks);
+        return sli_no_memory("schedule", "%d ranks", (*table)->ranks);
     sl_status status;
     sl_schedule *placed = NULL;
     if (rename_ranks(*table, wanted, renamed))
@@ -117,8 +117,7 @@ static sl_status apply_placement(const char *name, const int *wanted, sl_schedul
                           "ranks, not this one: leave placement out, or use looped-bfs",
                           name);
     free(renamed);
-    if (status != SL_OK)
-        return status;
+    SL_TRY(status);
     sl_schedule_destroy(table);
     *table = placed;
     return SL_OK;
@@ -205,10 +204,12 @@ sl_status sl_schedule_forward_only(const sl_schedule_options *options, sl_schedu
         for (int micro = 0; micro < options->micros; micro++)
             sli_schedule_append(*out, i / each, order[i], SL_ACTION_FORWARD, micro);
     free(order);
-    if (status == SL_OK)
-        status = sli_schedule_mark(*out);
-    if (status != SL_OK)
-        sl_schedule_destroy(out);
+    SLI_TRY_OR_FAIL(status);
+    SLI_TRY_OR_FAIL(sli_schedule_mark(*out));
+    return SL_OK;
+
+fail:
+    sl_schedule_destroy(out);
     return status;
 }
 

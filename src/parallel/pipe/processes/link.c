@@ -1,3 +1,4 @@
+#include "core/error.h"
 #include "parallel/pipe/processes/link_messages.h"
 
 #include "core/threads.h"
@@ -332,9 +333,7 @@ static sl_status start_thread(sli_link *link)
 {
     int code = pthread_create(&link->thread, NULL, run_link, link);
     link->has_thread = code == 0;
-    return code == 0
-               ? SL_OK
-               : sl_error(SL_ERR_MEMORY, "cannot start the thread of a link (error %d)", code);
+    return code == 0 ? SL_OK : sli_no_memory(NULL, "the thread of a link (error %d)", code);
 }
 
 sl_status sli_link_create(const sli_link_options *options, sli_link **out)
@@ -345,7 +344,7 @@ sl_status sli_link_create(const sli_link_options *options, sli_link **out)
     if (!link) {
         sl_group *group = options->group;
         sl_group_destroy(&group);
-        return sl_error(SL_ERR_MEMORY, "no memory for a link of %zu processes", size);
+        return sli_no_memory(NULL, "a link of %zu processes", size);
     }
     link->group = options->group;
     link->names = options->names;
@@ -356,7 +355,7 @@ sl_status sli_link_create(const sli_link_options *options, sli_link **out)
     link->sources = calloc(size, sizeof *link->sources);
     sl_status status = SL_OK;
     if (!link->sent || !link->sources)
-        status = sl_error(SL_ERR_MEMORY, "no memory for a link of %zu processes", size);
+        status = sli_no_memory(NULL, "a link of %zu processes", size);
     for (int r = 0; r < (int)size && status == SL_OK; r++) {
         link->sources[r].waits_for = -1;
         if (r != sl_group_rank(link->group))

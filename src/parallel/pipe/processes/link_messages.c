@@ -1,5 +1,6 @@
 #include "parallel/pipe/processes/link_messages.h"
 
+#include "core/error.h"
 #include "parallel/pipe/pipe.h"
 
 #include <inttypes.h>
@@ -106,7 +107,7 @@ static sl_status receive_tensor(sli_link *link, int from, const sli_link_header 
     SL_TRY(check_slot(link, from, got));
     sli_link_message *one = calloc(1, sizeof *one);
     if (!one)
-        return sl_error(SL_ERR_MEMORY, "no memory for a tensor of %s", link->names[from]);
+        return sli_no_memory(NULL, "a tensor of %s", link->names[from]);
     sl_shape shape = {.dims = got->dims};
     memcpy(shape.size, got->size, sizeof shape.size);
     one->header = *got;
@@ -218,7 +219,7 @@ sl_status sli_link_message_create(const sli_link *link, int to, const sli_link_h
 {
     sli_link_message *one = *out = calloc(1, sizeof *one);
     if (!one)
-        return sl_error(SL_ERR_MEMORY, "no memory for a message to %s", link->names[to]);
+        return sli_no_memory(NULL, "a message to %s", link->names[to]);
     one->header = *what;
     one->rank = to;
     if (!tensor)

@@ -1,6 +1,7 @@
 #include "comm/agree.h"
 #include "comm/group.h"
 #include "core/checksum.h"
+#include "core/error.h"
 #include "core/host.h"
 #include "nn/module.h"
 #include "parallel/pipe/pipe.h"
@@ -25,7 +26,7 @@ static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int s
 {
     host *hosts = calloc((size_t)group->size, sizeof *hosts);
     if (!hosts)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d ranks", group->size);
+        return sli_no_memory("sl_pipe_create", "%d ranks", group->size);
     host *own = &hosts[group->rank];
     sli_host_name(own->name);
     own->number = sli_host_number();
@@ -68,7 +69,7 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
     }
     sl_status status = SL_OK;
     if (!group || !group->names || !group->hosts || !group->outcomes)
-        status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %zu ranks", size);
+        status = sli_no_memory("sl_pipe_create", "%zu ranks", size);
     else
         status = connect_ranks(group, from, stage_ranks, stages);
     if (status != SL_OK) {
@@ -162,8 +163,7 @@ static sl_status compare_traits(sli_pipe_group *group, const trait *traits, int 
 {
     int64_t *all = calloc((size_t)group->size * (size_t)count, sizeof *all);
     if (!all)
-        return sli_pipe_group_check(group,
-                                    sl_error(SL_ERR_MEMORY, "no memory for %d ranks", group->size));
+        return sli_pipe_group_check(group, sli_no_memory(NULL, "%d ranks", group->size));
     int64_t *own = all + (size_t)group->rank * (size_t)count;
     for (int i = 0; i < count; i++)
         own[i] = traits[i].value;

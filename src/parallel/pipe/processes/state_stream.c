@@ -7,6 +7,7 @@
  * The report is the error of a rank that cannot send its data, for want of memory, say: rank 0 then
  * does not wait for them. The others go on serving, and the group stays as it is. */
 #include "comm/group.h"
+#include "core/error.h"
 #include "parallel/pipe/pipe_optimizer.h"
 
 #include <stdlib.h>
@@ -47,8 +48,7 @@ static sl_status reserve_buffer(sli_state_stream *stream, size_t bytes)
     free(stream->buffer);
     stream->buffer = malloc(bytes);
     stream->bytes = stream->buffer ? bytes : 0;
-    return stream->buffer ? SL_OK
-                          : sl_error(SL_ERR_MEMORY, "no memory for a tensor of %zu bytes", bytes);
+    return stream->buffer ? SL_OK : sli_no_memory(NULL, "a tensor of %zu bytes", bytes);
 }
 
 sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, const void **data)
