@@ -1,5 +1,5 @@
-/* Cutting, scheduling, recomputing and threads change nothing: losses, gradient norms and
- * evaluations of a run are the same bits, given the same micro-batches. */
+/* Accumulation, placements and threads change nothing: losses, gradient norms and evaluations of a
+ * run are the same bits, given the same micro-batches. test_shards.c draws all other layouts. */
 #include "small_run.h"
 
 #include <math.h>
@@ -32,43 +32,6 @@ static void check_same(const trace *one, const trace *other, const char *what)
         if (memcmp(&one->numbers[i], &other->numbers[i], sizeof one->numbers[i]) != 0)
             fail_msg("%s: number %d is %.17g, not %.17g", what, i, other->numbers[i],
                      one->numbers[i]);
-}
-
-static void check_every_pipe(scratch *in, bool tie, sl_precision precision)
-{
-    sl_train_options options = small_options(in);
-    options.epochs = 2;
-    options.model.tie = tie;
-    options.precision = precision;
-    trace reference = trace_run(&options);
-    assert_int_equal(reference.count, 2 * 4 * 2 + 3);
-    for (int stages = 1; stages <= 3; stages++)
-        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
-            for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
-                char what[96];
-                options.pipeline_ranks = stages;
-                options.recompute = (sl_recompute)mode;
-                options.schedule = test_schedules[kind];
-                snprintf(what, sizeof what, "%d stages, %s, %s", stages,
-                         sl_recompute_name(options.recompute), options.schedule);
-                trace other = trace_run(&options);
-                check_same(&reference, &other, what);
-            }
-}
-
-static void losses_are_the_same_bits_in_every_pipe(void **state)
-{
-    check_every_pipe(*state, false, SL_PRECISION_F32);
-}
-
-static void tied_losses_are_the_same_bits_in_every_pipe(void **state)
-{
-    check_every_pipe(*state, true, SL_PRECISION_F32);
-}
-
-static void tied_losses_in_bf16_are_the_same_bits_in_every_pipe(void **state)
-{
-    check_every_pipe(*state, true, SL_PRECISION_BF16);
 }
 
 /* ---- In both precisions ------------------------------------------------------------------- */
@@ -106,28 +69,6 @@ static void check_accumulation(scratch *in, sl_precision precision)
 static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
 {
     in_both_precisions(check_accumulation, *state);
-}
-
-/* An optimizer that is sharded, or not, over replicas of pipes. */
-static void check_zero(scratch *in, sl_precision precision)
-{
-    sl_train_options options = small_options(in);
-    options.precision = precision;
-    options.model.tie = true;
-    options.replicas = 2;
-    options.optimizer.momentum = 0.9f;
-    trace reference = trace_run(&options);
-    for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++)
-        for (int zero = 0; zero < 2; zero++) {
-            options.zero = zero;
-            trace other = trace_run(&options);
-            check_same(&reference, &other, zero ? "zero" : "not zero");
-        }
-}
-
-static void tied_losses_are_the_same_bits_with_zero(void **state)
-{
-    in_both_precisions(check_zero, *state);
 }
 
 /* Several stages a rank, and a table from a file. */
@@ -194,25 +135,6 @@ static sl_train_options wide_options(scratch *in, sl_precision precision)
     return options;
 }
 
-static void check_balances(scratch *in, sl_precision precision)
-{
-    sl_train_options options = wide_options(in, precision);
-    trace reference = trace_run(&options);
-    options.balance_kind = SL_BALANCE_EXPLICIT;
-    options.balance_count = 2;
-    for (int first = 1; first <= 4; first++) {
-        options.balance[0] = first;
-        options.balance[1] = 5 - first;
-        trace other = trace_run(&options);
-        check_same(&reference, &other, "another balance");
-    }
-}
-
-static void losses_are_the_same_bits_for_any_balance(void **state)
-{
-    in_both_precisions(check_balances, *state);
-}
-
 static void check_threads(scratch *in, sl_precision precision)
 {
     sl_train_options options = wide_options(in, precision);
@@ -263,13 +185,8 @@ int invariance_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {
-        WITH_CORPUS(losses_are_the_same_bits_in_every_pipe),
         WITH_CORPUS(losses_are_the_same_bits_with_gradient_accumulation),
-        WITH_CORPUS(tied_losses_are_the_same_bits_in_every_pipe),
-        WITH_CORPUS(tied_losses_in_bf16_are_the_same_bits_in_every_pipe),
-        WITH_CORPUS(tied_losses_are_the_same_bits_with_zero),
         WITH_CORPUS(losses_are_the_same_bits_wherever_the_stages_are),
-        WITH_CORPUS(losses_are_the_same_bits_for_any_balance),
         WITH_CORPUS(losses_are_the_same_bits_for_any_number_of_threads),
         WITH_CORPUS(chunks_change_losses_by_rounding_only),
         WITH_CORPUS(seed_decides_the_losses),

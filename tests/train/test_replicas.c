@@ -303,38 +303,6 @@ static void evaluation_has_the_bits_of_one_replicas(void **state)
 
 /* ---- What changes nothing ----------------------------------------------------------------- */
 
-static void check_any_table(scratch *in, sl_precision precision)
-{
-    static small_record reference;
-    sl_train_options options = small_options(in);
-    options.model.nlayers = 4;
-    options.precision = precision;
-    options.replicas = 2;
-    options.optimizer.kind = SL_OPTIMIZER_ADAMW;
-    options.lr.lr = 1e-3;
-    check_ok(run_replicas(&options));
-    reference = records[0];
-    options.pipeline_ranks = 2;
-    unsigned seed = test_seed(20261126);
-    for (int round = 0; round < 6; round++) {
-        sl_schedule *table = random_table(&seed, 2, test_draw(&seed, 1, 2), options.chunks);
-        options.table = table;
-        options.schedule = "a table";
-        options.zero = round % 2;
-        check_ok(run_replicas(&options));
-        check_same_record(&reference, &records[0]);
-        check_same_record(&reference, &records[1]);
-        sl_schedule_destroy(&table);
-    }
-}
-
-static void replicas_have_the_same_bits_with_any_table(void **state)
-{
-    for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
-        check_any_table(*state, precision);
-}
-
-/* A run in bf16 sends gradients in f32 all the same: rounded ones give other norms. */
 static void gradients_of_a_run_in_bf16_are_rounded_on_request_only(void **state)
 {
     double norms[2];
@@ -526,7 +494,6 @@ int replicas_tests(void)
         WITH_CORPUS(batches_are_as_many_as_one_shard_has),
         WITH_CORPUS(replicas_with_dropout_equal_one_with_all_their_rows),
         WITH_CORPUS(evaluation_has_the_bits_of_one_replicas),
-        WITH_CORPUS(replicas_have_the_same_bits_with_any_table),
         WITH_CORPUS(gradients_of_a_run_in_bf16_are_rounded_on_request_only),
         WITH_CORPUS(replicas_go_back_to_the_best_parameters),
         WITH_CORPUS(ranks_with_devices_of_their_own_give_the_same_bits),

@@ -128,6 +128,7 @@ typedef struct run_layout {
     bool zero;
     const char *schedule;
     sl_recompute recompute;
+    sl_balance_kind balance;
 } run_layout;
 
 static sl_train_options laid_out(sl_train_options options, const run_layout *layout)
@@ -138,6 +139,7 @@ static sl_train_options laid_out(sl_train_options options, const run_layout *lay
     options.zero = layout->zero && layout->replicas > 1;
     options.schedule = layout->schedule;
     options.recompute = layout->recompute;
+    options.balance_kind = layout->balance;
     return options;
 }
 
@@ -178,7 +180,8 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
                            .virtual_stages = (int)draw(seed, draws, 3),
                            .zero = draw(seed, draws, 2),
                            .schedule = sl_schedule_names[draw(seed, draws, (uint32_t)schedules)],
-                           .recompute = (sl_recompute)draw(seed, draws, 3)};
+                           .recompute = (sl_recompute)draw(seed, draws, 3),
+                           .balance = draw(seed, draws, 3) ? SL_BALANCE_LAYERS : SL_BALANCE_AUTO};
         out.processes = (int)draw(seed, draws, (uint32_t)out.ranks + 1);
         if (out.ranks % (out.processes ? out.processes : 1) != 0)
             out.processes = 0;
@@ -191,10 +194,11 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
 static void print_layout(const char *what, int64_t from, const run_layout *layout)
 {
     print_message("    %s from step %d: %d replicas of %d ranks in %d processes%s, %d stages each, "
-                  "%s, %s%s\n",
+                  "%s, %s%s, balance %d\n",
                   what, (int)from, layout->replicas, layout->ranks, layout->processes,
                   layout->apart ? " apart" : "", layout->virtual_stages, layout->schedule,
-                  sl_recompute_name(layout->recompute), layout->zero ? ", zero" : "");
+                  sl_recompute_name(layout->recompute), layout->zero ? ", zero" : "",
+                  (int)layout->balance);
 }
 
 /* One run in four layouts: from the beginning in two of them; and in the others after
@@ -207,6 +211,7 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     options.save = weights_path(in);
     options.model.nlayers = 4;
     options.model.tie = draw(seed, &draws, 2);
+    options.shuffle = draw(seed, &draws, 2);
     options.shards = 1 + (int)draw(seed, &draws, 7);
     options.batch_size = 1 + draw(seed, &draws, 4);
     options.chunks = 1 + (int)draw(seed, &draws, 4);
@@ -242,7 +247,7 @@ static void one_run_has_the_same_bits_in_any_layout(void **state)
 {
     const char *seed = getenv("SLUICE_TEST_SEED"), *cases = getenv("SLUICE_TEST_CASES");
     uint64_t first = seed ? strtoull(seed, NULL, 10) : 1;
-    uint64_t end = first + (cases ? strtoull(cases, NULL, 10) : 6);
+    uint64_t end = first + (cases ? strtoull(cases, NULL, 10) : 10);
     for (uint64_t at = first; at < end; at++)
         check_drawn_run(*state, at);
 }

@@ -1,4 +1,5 @@
-/* Training in an order that each epoch has anew. */
+/* Training in an order that each epoch has anew. That it has the same bits in any layout is
+ * test_shards.c's. */
 #include "train/loop/language.h"
 #include "train/small_run.h"
 
@@ -116,29 +117,6 @@ static sl_train_options shuffled_options(void **state)
     return options;
 }
 
-static void check_same_run(const small_record *got, const small_record *expected)
-{
-    static const small_record nothing;
-    check_continued(&nothing, got, expected);
-}
-
-static void shuffled_run_has_the_same_bits_on_any_layout(void **state)
-{
-    static small_record whole, cut, in_order;
-    sl_train_options options = shuffled_options(state);
-    check_ok(small_run(&options, &whole));
-    options.pipeline_ranks = 2;
-    check_ok(small_run(&options, &cut));
-    check_same_run(&cut, &whole);
-    options.replicas = 2;
-    options.zero = true;
-    check_ok(small_run(&options, &cut));
-    check_same_run(&cut, &whole);
-    options.shuffle = false;
-    check_ok(small_run(&options, &in_order));
-    assert_true(in_order.steps[0].loss != whole.steps[0].loss);
-}
-
 static unsigned stop_in_second_epoch(void *context)
 {
     int *asked = context;
@@ -172,7 +150,6 @@ int shuffle_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_epoch_has_all_whole_rows_once),
         cmocka_unit_test(rows_that_fill_the_columns_are_all_trained),
-        cmocka_unit_test(shuffled_run_has_the_same_bits_on_any_layout),
         cmocka_unit_test(resumed_run_goes_on_in_its_order),
     };
     return cmocka_run_group_tests(tests, small_corpus_create, scratch_remove);
