@@ -13,7 +13,6 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_names_every_command(void **state)
 {
-    (void)state;
     program_run run;
     program_succeed(&run, "--help");
     check_text(run.out, "Usage: sluice COMMAND");
@@ -26,7 +25,6 @@ static void help_names_every_command(void **state)
 
 static void version_is_a_number(void **state)
 {
-    (void)state;
     program_run run;
     char expected[64];
     program_succeed(&run, "--version");
@@ -37,7 +35,6 @@ static void version_is_a_number(void **state)
 
 static void every_command_has_help(void **state)
 {
-    (void)state;
     for (int i = 0; i < COMMANDS; i++) {
         program_run run;
         char usage[64];
@@ -51,7 +48,6 @@ static void every_command_has_help(void **state)
 /* A script in mpirun's place says which limit it was started with, and the refusal quotes it. */
 static void help_has_short_forms(void **state)
 {
-    (void)state;
     static const char *const same[][2] = {{"-h", "--help"},
                                           {"train -h", "train --help"},
                                           {"--help train", "train --help"}};
@@ -86,7 +82,6 @@ static void limit_on_open_files_is_raised_to_the_hard_one(void **state)
 
 static void help_of_train_is_in_groups(void **state)
 {
-    (void)state;
     static const char *const groups[] = {"Model:",    "Pipeline:",  "Batches:",
                                          "Training:", "Optimizer:", "Files and display:"};
     program_run run;
@@ -100,7 +95,6 @@ static void help_of_train_is_in_groups(void **state)
 
 static void bad_option_of_any_command_is_one_sentence(void **state)
 {
-    (void)state;
     program_run run;
     for (int i = 0; i < COMMANDS; i++) {
         program_start(&run, "%s --bogus", commands[i]);
@@ -117,7 +111,6 @@ static void bad_option_of_any_command_is_one_sentence(void **state)
 
 static void word_where_only_options_go_is_refused(void **state)
 {
-    (void)state;
     program_run run;
     for (int i = 0; i < COMMANDS - 2; i++) { /* the last two take words */
         program_start(&run, "%s word", commands[i]);
@@ -127,7 +120,6 @@ static void word_where_only_options_go_is_refused(void **state)
 
 static void command_that_is_none_is_refused(void **state)
 {
-    (void)state;
     program_run run;
     program_start(&run, "fine-tune");
     check_refused(&run, 2, "there is no such command (see sluice --help), got \"fine-tune\"\n");
@@ -139,7 +131,6 @@ static void command_that_is_none_is_refused(void **state)
 
 static void near_miss_is_refused_with_what_was_meant(void **state)
 {
-    (void)state;
     static const struct {
         const char *line, *end;
     } cases[] = {
@@ -171,7 +162,6 @@ static void near_miss_is_refused_with_what_was_meant(void **state)
 
 static void control_characters_in_an_error_are_escaped(void **state)
 {
-    (void)state;
     program_run run;
     program_start(&run, "two\nlines\033[31m");
     check_refused(&run, 2, "got \"two\\x0alines\\x1b[31m\"\n");
@@ -184,7 +174,6 @@ static void control_characters_in_an_error_are_escaped(void **state)
 
 static void gpipe_is_drawn(void **state)
 {
-    (void)state;
     program_run run;
     program_succeed(&run, "schedule --pp 2 --chunks 3");
     check_text(run.out, "0F2 0F1 0F0 ... ... 0B0 0R1 0B1 0R2 0B2\n"
@@ -193,7 +182,6 @@ static void gpipe_is_drawn(void **state)
 
 static void one_forward_one_backward_holds_less(void **state)
 {
-    (void)state;
     program_run gpipe, other;
     program_succeed(&gpipe, "schedule --pp 3 --chunks 6 --recompute never");
     program_succeed(&other, "schedule --pp 3 --chunks 6 --recompute never --schedule 1f1b");
@@ -225,7 +213,6 @@ static double number(const json_t *json, const char *key)
 /* With costs of a line of the Zero Bubble paper's table, of which each of two stages has half. */
 static void simulation_is_one_json_object(void **state)
 {
-    (void)state;
     static const char *const keys[] = {"ranks",  "stages",      "micros", "makespan",
                                        "bubble", "bubble_span", "idle",   "peak_held"};
     json_t *json = simulate("--pp 8 --chunks 24 --schedule zb-v --recompute never --costs "
@@ -355,7 +342,6 @@ static void picture_has_a_bar_for_each_action(void **state)
 
 static void impossible_value_is_refused(void **state)
 {
-    (void)state;
     program_run run;
     program_start(&run, "schedule --pp 0");
     check_refused(&run, 2, "--pp must be a whole number from 1 to 4096, got \"0\"\n");

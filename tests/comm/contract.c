@@ -23,7 +23,6 @@ static float bf16_value(uint16_t bits)
 /* Ranks give 2, 3, 4, then ones: PyTorch's own example, on three ranks and more. */
 static sl_status reduce_each_way(sl_group *group, void *arg)
 {
-    (void)arg;
     int rank = sl_group_rank(group), ones = sl_group_size(group) - 3;
     const struct {
         sl_reduce_op op;
@@ -92,7 +91,6 @@ static sl_status reduce_nan(sl_group *group, sl_reduce_op op, int64_t count, voi
 
 static sl_status reduce_nan_of_any_rank(sl_group *group, void *arg)
 {
-    (void)arg;
     enum { MANY = 20011 }; /* more than goes at once */
     void *data[FLOAT_TYPES] = {malloc(MANY * sizeof(float)), malloc(MANY * sizeof(double)),
                                malloc(MANY * sizeof(uint16_t))};
@@ -161,7 +159,6 @@ static sl_status check_sums(const float *data, int64_t count, int terms, float d
 
 static sl_status reduce_long(sl_group *group, void *arg)
 {
-    (void)arg;
     float *data = malloc(LONGER * sizeof *data);
     if (!data)
         return sl_error(SL_ERR_MEMORY, "no memory");
@@ -200,7 +197,6 @@ static sl_status reduce_nodes(sl_group *group, int terms, int64_t count, float *
 
 static sl_status reduce_more_terms_than_ranks(sl_group *group, void *arg)
 {
-    (void)arg;
     static const int64_t counts[] = {1, 100, 20011, LONG};
     float *room = malloc(5 * LONG * sizeof *room);
     sl_status status = room ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory");
@@ -215,7 +211,6 @@ static sl_status reduce_more_terms_than_ranks(sl_group *group, void *arg)
 
 static sl_status move_around(sl_group *group, void *arg)
 {
-    (void)arg;
     int rank = sl_group_rank(group), size = sl_group_size(group), last = size - 1;
     int32_t own[2] = {rank, 10 * rank}, all[16], part[2], one = rank == last ? 42 : 0;
     SL_TRY(sl_group_broadcast(group, &one, 1, SL_I32, last, NULL));
@@ -239,7 +234,6 @@ static sl_status move_around(sl_group *group, void *arg)
 
 static sl_status start_many(sl_group *group, void *arg)
 {
-    (void)arg;
     enum { MANY = 20 };
     int size = sl_group_size(group);
     sl_work *works[MANY];
@@ -279,7 +273,6 @@ static sl_status sum_in_parts(sl_group *group, sl_group *row, sl_group *column)
 
 static sl_status split_mesh(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(sl_group) *none = NULL, *column = NULL, *row = NULL;
     int rank = sl_group_rank(group), size = sl_group_size(group); /* replicas of two stages */
     SL_TRY(sl_group_split(group, rank / 2, &row));
@@ -294,7 +287,6 @@ static sl_status split_mesh(sl_group *group, void *arg)
 /* A rank that has started a receive has a communication thread, the others have none. */
 static sl_status split_after_started_receive(sl_group *group, void *arg)
 {
-    (void)arg;
     sl_group *half = NULL;
     sl_work *work = NULL;
     int32_t sent = 5, got = 0, sum = 1;
@@ -322,7 +314,6 @@ static sl_status split_after_started_receive(sl_group *group, void *arg)
 
 static sl_status exchange(sl_group *group, void *arg)
 {
-    (void)arg;
     int32_t a = 1, b = 2, got = 0;
     int source = -7;
     sl_work *works[2];
@@ -343,7 +334,6 @@ static sl_status exchange(sl_group *group, void *arg)
 /* A send never waits, so both may send before either receives, whatever the size. */
 static sl_status exchange_large(sl_group *group, void *arg)
 {
-    (void)arg;
     int rank = sl_group_rank(group), size = sl_group_size(group);
     float *data = malloc(2 * LONG * sizeof *data);
     if (!data)
@@ -362,7 +352,6 @@ static sl_status exchange_large(sl_group *group, void *arg)
 
 static sl_status receive_something_else(sl_group *group, void *arg)
 {
-    (void)arg;
     int32_t sent[2] = {1, 2};
     float got = 0;
     if (sl_group_rank(group) == 0)
@@ -379,7 +368,6 @@ static sl_status receive_something_else(sl_group *group, void *arg)
 
 static sl_status wrong_arguments(sl_group *group, void *arg)
 {
-    (void)arg;
     int32_t x[8] = {0};
     SL_TRY(
         expect(sl_group_all_reduce(group, x, 1, SL_I32, SL_REDUCE_AVERAGE, NULL) == SL_ERR_INVALID,
@@ -410,7 +398,6 @@ static sl_status wrong_buffer_of_one(sl_group *group, bool scatters, int wrong)
 
 static sl_status wrong_buffers(sl_group *group, void *arg)
 {
-    (void)arg;
     for (int which = 0; which < 4; which++) {
         SCOPED(sl_group) *broken = NULL;
         SL_TRY(sl_group_split(group, 0, &broken));

@@ -85,7 +85,6 @@ bool mpi_job_poll(void)
 
 int mpi_job_end(void **state)
 {
-    (void)state;
     if (mpi_job.mpirun > 0) {
         kill(mpi_job.mpirun, SIGTERM);
         double until = sli_clock_seconds() + 5;

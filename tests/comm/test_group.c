@@ -16,7 +16,6 @@
 /* The contract of contract.h, which the tests of other backends hold theirs to as well. */
 static void every_case_of_the_contract_holds(void **state)
 {
-    (void)state;
     sl_group_options options = {.timeout_seconds = 60};
     for (const contract_case *one = contract_cases; one->name; one++)
         for (int ranks = one->least_ranks; ranks <= 8; ranks++) {
@@ -29,7 +28,6 @@ static void every_case_of_the_contract_holds(void **state)
 
 static sl_status rank_1_fails(sl_group *group, void *arg)
 {
-    (void)arg;
     if (sl_group_rank(group) == 1)
         return sl_error(SL_ERR_NUMERIC, "the loss is NaN");
     return sl_group_barrier(group, NULL);
@@ -37,7 +35,6 @@ static sl_status rank_1_fails(sl_group *group, void *arg)
 
 static void spawn_with_a_failing_rank_stops_the_others_and_names_it(void **state)
 {
-    (void)state;
     assert_int_equal(sl_spawn(rank_1_fails, NULL, 4, NULL), SL_ERR_NUMERIC);
     assert_string_equal(sl_error_text(), "rank 1: the loss is NaN");
 }
@@ -60,7 +57,6 @@ static sl_status rank_1_breaks_the_group(sl_group *group, void *arg)
 
 static void spawn_blames_the_rank_that_broke_the_group(void **state)
 {
-    (void)state;
     atomic_int ends = 0;
     assert_int_equal(sl_spawn(rank_1_breaks_the_group, &ends, 2, NULL), SL_ERR_IO);
     assert_string_equal(sl_error_text(), "rank 1: the disk is full");
@@ -69,7 +65,6 @@ static void spawn_blames_the_rank_that_broke_the_group(void **state)
 /* Rank 3 of four breaks its half, in which it has another number. */
 static sl_status rank_3_breaks_its_half(sl_group *group, void *arg)
 {
-    (void)arg;
     sl_group *half;
     int rank = sl_group_rank(group);
     SL_TRY(sl_group_split(group, rank / 2, &half));
@@ -94,7 +89,6 @@ static sl_status expect_error(sl_status status, const char *text)
 /* Rank 3 of four leaves its half, for which the other one there waits in every way. */
 static sl_status rank_3_leaves_its_half(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(sl_group) *half = NULL;
     int number, rank = sl_group_rank(group);
     SL_TRY(sl_group_split(group, rank / 2, &half));
@@ -114,7 +108,6 @@ static sl_status rank_3_leaves_its_half(sl_group *group, void *arg)
 
 static void error_in_a_subgroup_names_the_rank_of_the_job(void **state)
 {
-    (void)state;
     check_ok(sl_spawn(rank_3_breaks_its_half, NULL, 4, NULL));
     check_ok(sl_spawn(rank_3_leaves_its_half, NULL, 4, NULL));
 }
@@ -158,7 +151,6 @@ static sl_status break_while_copying(sl_group *group, void *arg)
 
 static void buffers_belong_to_their_owner_again_only_when_nobody_reads_them(void **state)
 {
-    (void)state;
     char *gathered = calloc(GATHERING_RANKS, BUFFER_BYTES);
     assert_non_null(gathered);
     check_ok(sl_spawn(break_while_copying, gathered, GATHERING_RANKS, NULL));
@@ -170,13 +162,11 @@ static void buffers_belong_to_their_owner_again_only_when_nobody_reads_them(void
 
 static sl_status meet_once(sl_group *group, void *arg)
 {
-    (void)arg;
     return sl_group_barrier(group, NULL);
 }
 
 static void time_limit_may_be_infinite(void **state)
 {
-    (void)state;
     sl_group_options options = {.timeout_seconds = INFINITY};
     check_ok(sl_spawn(meet_once, NULL, 3, &options));
 }
@@ -198,7 +188,6 @@ static sl_status rank_2_stays_away(sl_group *group, void *arg)
 
 static void operation_past_its_time_limit_names_who_never_came(void **state)
 {
-    (void)state;
     atomic_int ends = 0;
     sl_group_options options = {.timeout_seconds = 1};
     assert_int_equal(sl_spawn(rank_2_stays_away, &ends, 3, &options), SL_ERR_CANCELLED);
@@ -218,7 +207,6 @@ static sl_status wait_in_vain(sl_group *group, void *arg)
 
 static void message_that_cannot_come_names_its_senders(void **state)
 {
-    (void)state;
     int anyone = SL_ANY_RANK, one = 1;
     check_error(sl_spawn(wait_in_vain, &anyone, 3, NULL), SL_ERR_CANCELLED,
                 "recv, tag 3: all others have left the group");
@@ -238,20 +226,17 @@ static void message_that_cannot_come_names_its_senders(void **state)
 
 static sl_status rank_0_leaves(sl_group *group, void *arg)
 {
-    (void)arg;
     return sl_group_rank(group) == 0 ? SL_OK : sl_group_barrier(group, NULL);
 }
 
 static void operation_after_a_rank_left_fails_at_once(void **state)
 {
-    (void)state;
     assert_int_equal(sl_spawn(rank_0_leaves, NULL, 3, NULL), SL_ERR_CANCELLED);
     assert_non_null(strstr(sl_error_text(), "barrier, operation 1 of the group: rank 0 left"));
 }
 
 static sl_status call_different_things(sl_group *group, void *arg)
 {
-    (void)arg;
     float x[2] = {0};
     SL_TRY(sl_group_barrier(group, NULL));
     return sl_group_rank(group) == 1
@@ -261,7 +246,6 @@ static sl_status call_different_things(sl_group *group, void *arg)
 
 static void mismatch_in_debug_mode_names_both_calls(void **state)
 {
-    (void)state;
     sl_group_options options = {.check_collectives = true};
     assert_int_equal(sl_spawn(call_different_things, NULL, 3, &options), SL_ERR_INVALID);
     assert_non_null(strstr(sl_error_text(),
@@ -271,7 +255,6 @@ static void mismatch_in_debug_mode_names_both_calls(void **state)
 
 static void mismatch_is_looked_for_where_the_environment_says_so(void **state)
 {
-    (void)state;
     setenv("SL_DEBUG", "collectives", 1);
     check_error(sl_spawn(call_different_things, NULL, 3, NULL), SL_ERR_INVALID,
                 "operation 2 of the group differs");
@@ -281,7 +264,6 @@ static void mismatch_is_looked_for_where_the_environment_says_so(void **state)
 /* Stops the whole process while the other rank waits for this one. */
 static sl_status suspend_then_come(sl_group *group, void *arg)
 {
-    (void)arg;
     if (sl_group_rank(group) == 1) {
         usleep(50000);
         kill(getpid(), SIGSTOP);
@@ -300,7 +282,6 @@ static sl_status suspend_then_come(sl_group *group, void *arg)
 
 static void time_in_which_the_process_was_suspended_is_no_waiting(void **state)
 {
-    (void)state;
     pid_t child = fork();
     if (child == 0) {
         sl_group_options options = {.timeout_seconds = 3};
@@ -320,7 +301,6 @@ static void time_in_which_the_process_was_suspended_is_no_waiting(void **state)
 
 static void group_without_a_rank_is_refused(void **state)
 {
-    (void)state;
     sl_group *handle;
     check_error(sl_group_create_local(0, NULL, &handle), SL_ERR_INVALID, "at least 1 rank, got 0");
 }

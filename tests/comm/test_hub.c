@@ -29,7 +29,6 @@ typedef struct job_rank {
 
 static void progress(void *argument)
 {
-    (void)argument;
 }
 
 static void *end_watch(void *argument)
@@ -106,7 +105,6 @@ static void wait_for_hub(job_rank *self)
 
 static void group_is_ready_when_all_have_joined(void **state)
 {
-    (void)state;
     job_rank ranks[RANKS];
     sli_wire_address address;
     SCOPED(sli_hub) *hub = NULL;
@@ -129,7 +127,6 @@ static void group_is_ready_when_all_have_joined(void **state)
 
 static void rank_that_cannot_join_ends_the_making_for_all(void **state)
 {
-    (void)state;
     job_rank ranks[RANKS];
     sli_wire_address address;
     SCOPED(sli_hub) *hub = NULL;
@@ -156,7 +153,6 @@ static void broken_group_knows_which_rank_of_the_job_failed(void **state)
 {
     static const int of_pair[] = {2, 1};
     const sli_operation barrier = {.kind = SLI_OP_BARRIER, .sequence = 1};
-    (void)state;
     for (int is_late = 0; is_late < 2; is_late++) {
         job_rank ranks[RANKS];
         sli_wire_address address;
@@ -195,7 +191,6 @@ static void broken_group_knows_which_rank_of_the_job_failed(void **state)
 
 static void rank_that_has_ended_is_not_waited_for(void **state)
 {
-    (void)state;
     job_rank ranks[RANKS];
     sli_wire_address address;
     SCOPED(sli_hub) *hub = NULL;
@@ -213,7 +208,6 @@ static void rank_that_has_ended_is_not_waited_for(void **state)
  */
 static void rank_that_leaves_because_of_an_error_passes_it_on(void **state)
 {
-    (void)state;
     static const char *const expected[] = {
         "the creation of the group: rank 1 left it, after this error: the loss is NaN",
         "barrier, operation 1 of the group: rank 1 left the group before it came, after this "
@@ -249,7 +243,6 @@ static void rank_that_leaves_because_of_an_error_passes_it_on(void **state)
 
 static void silent_strangers_do_not_keep_ranks_from_the_hub(void **state)
 {
-    (void)state;
     enum { STRANGERS = 200 }; /* more than the hub has room for */
     job_rank ranks[RANKS];
     int strangers[STRANGERS];
@@ -365,7 +358,6 @@ static void open_many(many_ranks *of, const sli_wire_address *hub)
  * each that leaves they would get a million. */
 static void leaving_takes_messages_in_proportion_to_ranks(void **state)
 {
-    (void)state;
     many_ranks *ranks = calloc(1, sizeof *ranks);
     sli_wire_address address;
     sli_hub *hub;
@@ -437,7 +429,6 @@ static const sli_wire_message hostile_rank[] = {
 
 static void hostile_rank_is_cut_off_and_the_others_are_told(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof hostile_rank / sizeof *hostile_rank; i++) {
         job_rank ranks[RANKS];
         sli_wire_address address;
@@ -469,23 +460,14 @@ static void hostile_rank_is_cut_off_and_the_others_are_told(void **state)
 
 static void ignore_call(void *owner, int rank, const char *name)
 {
-    (void)owner;
-    (void)rank;
-    (void)name;
 }
 
 static void ignore_message(void *owner, int rank, const sli_wire_message *message)
 {
-    (void)owner;
-    (void)rank;
-    (void)message;
 }
 
 static void ignore_end(void *owner, int rank, sli_wire_state why)
 {
-    (void)owner;
-    (void)rank;
-    (void)why;
 }
 
 typedef struct false_hub {
@@ -532,7 +514,6 @@ static const sli_wire_message hostile_hub[] = {
 
 static void hostile_hub_is_left(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof hostile_hub / sizeof *hostile_hub; i++) {
         job_rank self;
         sli_wire_address address;

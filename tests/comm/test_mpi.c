@@ -20,7 +20,6 @@ enum { IS_THREAD_SANITIZED = 0 };
 
 static void every_case_of_the_contract_holds_over_processes(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         mpi_job_run("contract", ranks);
         check_nobody_complains();
@@ -29,7 +28,6 @@ static void every_case_of_the_contract_holds_over_processes(void **state)
 
 static void operations_give_the_bits_of_local_ranks(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         mpi_job_run("bits", ranks);
         check_nobody_complains();
@@ -39,7 +37,6 @@ static void operations_give_the_bits_of_local_ranks(void **state)
 /* On the fake CUDA runtime and the fake NCCL of tests/device/cuda. */
 static void nccl_between_processes_gives_the_bits_of_local_ranks(void **state)
 {
-    (void)state;
     if (!getenv("FAKE_CUDA_ANY_MEMORY")) {
         print_message("skipped: the fake CUDA runtime was not built\n");
         skip();
@@ -50,7 +47,6 @@ static void nccl_between_processes_gives_the_bits_of_local_ranks(void **state)
 
 static void pipes_over_processes_give_the_bits_of_one_stage(void **state)
 {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         mpi_job_run("pipes", ranks);
         check_nobody_complains();
@@ -60,7 +56,6 @@ static void pipes_over_processes_give_the_bits_of_one_stage(void **state)
 /* Between two processes of a host, whose stages send each other activations and gradients. */
 static void tensor_of_another_stage_is_copied_once(void **state)
 {
-    (void)state;
     mpi_job_run("copied_once", 2);
     check_nobody_complains();
     if (*mpi_job.out_text) {
@@ -71,14 +66,12 @@ static void tensor_of_another_stage_is_copied_once(void **state)
 
 static void group_can_be_created_more_than_once(void **state)
 {
-    (void)state;
     mpi_job_run("again", 2);
     check_nobody_complains();
 }
 
 static void operation_past_its_time_limit_names_who_never_came(void **state)
 {
-    (void)state;
     mpi_job_run("late", 3);
     for (int rank = 0; rank < 3; rank++) /* the late one learns it as well */
         check_rank_says(rank, "all_reduce(sum, 1000 x f32), operation 2 of the group: rank 2 did "
@@ -87,7 +80,6 @@ static void operation_past_its_time_limit_names_who_never_came(void **state)
 
 static void operation_after_a_rank_left_fails(void **state)
 {
-    (void)state;
     mpi_job_run("leaves", 3);
     for (int rank = 0; rank < 2; rank++)
         check_rank_says(rank, "barrier, operation 2 of the group: rank 2 left the group before it "
@@ -96,7 +88,6 @@ static void operation_after_a_rank_left_fails(void **state)
 
 static void receive_from_a_rank_that_left_gets_what_it_sent_then_fails(void **state)
 {
-    (void)state;
     mpi_job_run("receives_from_a_leaver", 3);
     check_rank_says(0, "recv, tag 3: rank 2 has left the group");
     assert_null(strstr(mpi_job.err_text, "rank 1:"));
@@ -104,7 +95,6 @@ static void receive_from_a_rank_that_left_gets_what_it_sent_then_fails(void **st
 
 static void receive_from_anyone_says_so(void **state)
 {
-    (void)state;
     mpi_job_run("receives_from_anyone", 2);
     assert_non_null(
         strstr(mpi_job.err_text, "first: recv, tag 3: nothing came from any rank within"));
@@ -114,7 +104,6 @@ static void receive_from_anyone_says_so(void **state)
 
 static void abort_ends_all_ranks_with_its_text(void **state)
 {
-    (void)state;
     mpi_job_run("aborts", 3);
     for (int rank = 0; rank < 3; rank++)
         check_rank_says(rank, "rank 2: the loss is NaN");
@@ -122,7 +111,6 @@ static void abort_ends_all_ranks_with_its_text(void **state)
 
 static void mismatch_in_debug_mode_names_both_calls(void **state)
 {
-    (void)state;
     setenv("SL_DEBUG", "collectives", 1);
     mpi_job_run("mismatch", 3);
     unsetenv("SL_DEBUG");
@@ -147,7 +135,6 @@ static void check_without_memory(const char *name)
 
 static void group_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
 {
-    (void)state;
     check_without_memory("first_without_memory");
     mpi_job_end(state);
     check_without_memory("second_without_memory");
@@ -218,7 +205,6 @@ static void check_pipe_survivors(int ranks, int lost)
 
 static void death_of_a_stage_is_named_with_host_and_stage(void **state)
 {
-    (void)state;
     if (mpi_job_is_mpich) {
         print_message("skipped: MPICH's launcher ends the survivors before they can tell\n");
         skip();
@@ -241,7 +227,6 @@ static void death_of_a_stage_is_named_with_host_and_stage(void **state)
 
 static void death_of_a_rank_ends_the_others_and_leaves_nothing_behind(void **state)
 {
-    (void)state;
     if (mpi_job_is_mpich) {
         print_message("skipped: MPICH's launcher ends the survivors before they can tell\n");
         skip();
@@ -282,7 +267,6 @@ static void stop_rank_1(const char *name)
 /* A stopped process answers as little as one behind a link that is cut. */
 static void rank_that_falls_silent_is_given_up(void **state)
 {
-    (void)state;
     stop_rank_1("endless");
     check_survivors(3, 1, "cannot be reached any more");
 }
@@ -291,7 +275,6 @@ static void rank_that_falls_silent_is_given_up(void **state)
  * may be first: either names the rank. */
 static void stage_that_is_late_is_named_with_host_and_stage(void **state)
 {
-    (void)state;
     stop_rank_1("endless_pipe_with_limit");
     for (int rank = 0; rank < 3; rank += 2) {
         check_rank_says(rank, "rank 1 on ");
@@ -306,7 +289,6 @@ static void stage_that_is_late_is_named_with_host_and_stage(void **state)
  * been given up by anyone. */
 static void job_that_was_suspended_as_a_whole_goes_on(void **state)
 {
-    (void)state;
     enum { RANKS = 3, PROCESSES = RANKS + 1 };
     static const int orders[][PROCESSES] = {{0, 1, 2, 3}, {2, 3, 0, 1}};
     mpi_job_start("until_told", RANKS);
@@ -333,7 +315,6 @@ static void job_that_was_suspended_as_a_whole_goes_on(void **state)
 
 static void program_without_a_launcher_is_a_group_of_one(void **state)
 {
-    (void)state;
     char driver[4096], command[4200];
     mpi_driver_path(driver, sizeof driver);
     snprintf(command, sizeof command, "%s contract 2>&1", driver);
@@ -345,7 +326,6 @@ static void program_without_a_launcher_is_a_group_of_one(void **state)
  * others may be able to write. */
 static void plugin_beside_a_program_is_not_taken(void **state)
 {
-    (void)state;
     char driver[4096], folder[] = "/tmp/sluice-mpi-XXXXXX", command[16000];
     mpi_driver_path(driver, sizeof driver);
     assert_non_null(mkdtemp(folder));
@@ -363,7 +343,6 @@ static void plugin_beside_a_program_is_not_taken(void **state)
 /* Wherever it lies, one that was told does find it. */
 static void program_takes_the_plugin_of_its_build(void **state)
 {
-    (void)state;
     char driver[4096], folder[] = "/tmp/sluice-mpi-XXXXXX", command[9000];
     mpi_driver_path(driver, sizeof driver);
     assert_non_null(mkdtemp(folder));

@@ -47,7 +47,6 @@ static sl_status split_in_pairs(sl_group *group, void *arg)
 
 static void split_without_memory_fails_on_all_ranks(void **state)
 {
-    (void)state;
     splits all = {.failing = -1};
     do {
         all = (splits){.failing = all.failing + 1};
@@ -98,7 +97,6 @@ static sl_status split_where_one_lacks_memory(sl_group *group, void *arg)
 
 static void split_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
 {
-    (void)state;
     static const int failures[] = {1 + 3, 1}; /* a barrier; rank 0 makes the sub-group */
     for (int victim = 0; victim < 2; victim++) {
         lonely all = {.failing = -1};
@@ -120,14 +118,12 @@ static void split_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
 
 static void split_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
 {
-    (void)state;
     print_message("skipped: this program cannot put itself before malloc\n");
     skip();
 }
 
 static void split_without_memory_fails_on_all_ranks(void **state)
 {
-    (void)state;
     print_message("skipped: this program cannot put itself before malloc\n");
     skip();
 }

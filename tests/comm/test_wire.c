@@ -34,7 +34,6 @@ static bool passes(const sli_wire_message *message)
 
 static void number_out_of_its_range_is_refused(void **state)
 {
-    (void)state;
     static const int32_t ranks[][2] = {{4096, 4},      {4, 4},         {-1, 4},     {0, -1},
                                        {INT32_MIN, 4}, {0, 5},         {1, 0},      {4096, 4097},
                                        {-1, -1},       {INT32_MAX, 1}, {0, 1 << 30}};
@@ -64,7 +63,6 @@ static void number_out_of_its_range_is_refused(void **state)
 
 static void text_of_another_length_is_refused(void **state)
 {
-    (void)state;
     size_t bytes = SLI_WIRE_FIXED_BYTES + strlen(sound.text);
     assert_true(sli_wire_message_is_valid(&sound, bytes, RANKS, KINDS));
     assert_false(sli_wire_message_is_valid(&sound, bytes - 1, RANKS, KINDS));
@@ -96,7 +94,6 @@ static void close_ends(sli_wire_connection ends[2])
 
 static void messages_come_in_order_and_whole(void **state)
 {
-    (void)state;
     sli_wire_connection ends[2];
     sli_wire_message read, message = sound;
     connect_ends(ends);
@@ -157,7 +154,6 @@ static void connect_streams(sli_wire_connection ends[2])
 /* Whatever stands between the two can alter any bit of what they say. */
 static void message_that_is_altered_is_noticed(void **state)
 {
-    (void)state;
     for (size_t at = 0, bytes = 1; at < bytes; at++) {
         sli_wire_connection ends[2];
         unsigned char frame[SLI_WIRE_FRAME_BYTES], more[SLI_WIRE_FRAME_BYTES] = {0};
@@ -175,7 +171,6 @@ static void message_that_is_altered_is_noticed(void **state)
 /* It can also repeat, drop, swap, shorten, send back and invent messages. */
 static void stream_that_was_tampered_with_is_noticed(void **state)
 {
-    (void)state;
     enum { REPEAT, DROP, SWAP, SHORTEN, SEND_BACK, INVENT, CASES };
     for (int what = 0; what < CASES; what++) {
         sli_wire_connection ends[2];
@@ -205,7 +200,6 @@ static void stream_that_was_tampered_with_is_noticed(void **state)
 
 static void stream_that_is_sent_back_is_noticed(void **state)
 {
-    (void)state;
     sli_wire_connection ends[2];
     unsigned char frame[SLI_WIRE_FRAME_BYTES];
     sli_wire_message read;
@@ -218,7 +212,6 @@ static void stream_that_is_sent_back_is_noticed(void **state)
 /* With the key, but with another nonce on one side, as a recorded connection has. */
 static void stream_of_another_connection_is_noticed(void **state)
 {
-    (void)state;
     sli_wire_connection ends[2], others[2];
     unsigned char frame[SLI_WIRE_FRAME_BYTES];
     sli_wire_message read;
@@ -232,7 +225,6 @@ static void stream_of_another_connection_is_noticed(void **state)
 
 static void length_that_no_message_has_is_noticed(void **state)
 {
-    (void)state;
     static const int32_t lengths[] = {
         -1, 0, SLI_WIRE_FIXED_BYTES - 1, SLI_WIRE_MOST_BYTES + 1, INT32_MAX, INT32_MIN};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -247,7 +239,6 @@ static void length_that_no_message_has_is_noticed(void **state)
 
 static void receiver_that_takes_nothing_is_noticed(void **state)
 {
-    (void)state;
     sli_wire_connection ends[2];
     connect_ends(ends);
     int sent = 0;
@@ -260,7 +251,6 @@ static void receiver_that_takes_nothing_is_noticed(void **state)
 
 static void address_survives_its_text(void **state)
 {
-    (void)state;
     char text[SLI_WIRE_ADDRESS_BYTES], again[SLI_WIRE_ADDRESS_BYTES];
     sli_wire_address address = {.count = 0}, read;
     randombytes_buf(address.key, sizeof address.key);
@@ -280,7 +270,6 @@ static void address_survives_its_text(void **state)
 /* The longest text that there can be has room. */
 static void address_of_many_interfaces_has_room(void **state)
 {
-    (void)state;
     char text[SLI_WIRE_ADDRESS_BYTES];
     sli_wire_address address = {.count = SLI_WIRE_MAX_ADDRESSES}, read;
     sli_host_id(address.host);
@@ -295,7 +284,6 @@ static void address_of_many_interfaces_has_room(void **state)
 
 static void text_that_is_no_address_is_refused(void **state)
 {
-    (void)state;
 #define KEY  "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
 #define HOST "000102030405060708090a0b0c0d0e0f"
     static const char *const wrong[] = {"",
@@ -328,7 +316,6 @@ static void text_that_is_no_address_is_refused(void **state)
 
 static void loopback_leads_to_its_own_host_alone(void **state)
 {
-    (void)state;
     char host[SLI_HOST_ID_BYTES];
     sli_wire_address read;
     sli_host_id(host);
@@ -373,7 +360,6 @@ static void *listen_as_stranger(void *argument)
 
 static void stranger_that_listens_learns_nothing_and_is_not_believed(void **state)
 {
-    (void)state;
     for (int echoes = 0; echoes < 2; echoes++) {
         stranger other = {.fd = socket(AF_INET, SOCK_STREAM, 0), .echoes = echoes};
         sli_wire_address address = {.count = 1};
@@ -411,7 +397,6 @@ static void stranger_that_listens_learns_nothing_and_is_not_believed(void **stat
 
 static void call_where_nobody_listens_ends_at_once(void **state)
 {
-    (void)state;
     sli_wire_address address = {.count = 1};
     sli_wire_connection connection;
     socklen_t bytes = sizeof address.at[0];

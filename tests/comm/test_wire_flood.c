@@ -17,22 +17,15 @@ typedef struct counts {
 
 static void on_call(void *owner, int rank, const char *host)
 {
-    (void)rank;
-    (void)host;
     ((counts *)owner)->called++;
 }
 
 static void on_message(void *owner, int rank, const sli_wire_message *message)
 {
-    (void)owner;
-    (void)rank;
-    (void)message;
 }
 
 static void on_end(void *owner, int rank, sli_wire_state why)
 {
-    (void)rank;
-    (void)why;
     ((counts *)owner)->ended++;
 }
 
@@ -94,7 +87,6 @@ static void *call_over_and_over(void *argument)
 
 static void strangers_that_call_over_and_over_do_not_keep_ranks_out(void **state)
 {
-    (void)state;
     counts seen = {0};
     caller ranks[RANKS];
     sli_wire_address address;

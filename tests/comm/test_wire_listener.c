@@ -127,7 +127,6 @@ static int open_stranger(const owner *to)
 
 static void ranks_call_speak_and_leave(void **state)
 {
-    (void)state;
     owner self;
     rank_call calls[3];
     sli_wire_message message;
@@ -158,7 +157,6 @@ static void ranks_call_speak_and_leave(void **state)
 
 static void listener_for_this_host_is_on_loopback_alone(void **state)
 {
-    (void)state;
     owner self;
     start(&self, 1, 0);
     assert_int_equal(self.address.count, 1);
@@ -202,7 +200,6 @@ static void check_call_fails(owner *self, const sli_wire_address *to, int rank, 
 
 static void caller_without_the_key_or_a_free_rank_is_refused(void **state)
 {
-    (void)state;
     owner self;
     rank_call first;
     start(&self, 2, 0);
@@ -228,7 +225,6 @@ static void caller_without_the_key_or_a_free_rank_is_refused(void **state)
 /* A rank that knows the key and says what no rank says is hung up on; nothing reaches the owner. */
 static void hostile_rank_is_hung_up_on(void **state)
 {
-    (void)state;
     static const sli_wire_message hostile[] = {{.kind = HELLO, .rank = 4096, .size = 8192},
                                                {.kind = HELLO, .rank = -1, .size = 2},
                                                {.kind = HELLO, .rank = 1, .size = INT32_MAX},
@@ -254,7 +250,6 @@ static void hostile_rank_is_hung_up_on(void **state)
 
 static void silent_strangers_do_not_keep_a_rank_out(void **state)
 {
-    (void)state;
     enum { STRANGERS = 300 };
     owner self;
     rank_call rank;
@@ -338,7 +333,6 @@ static void check_stranger_is_refused(owner *self, int fd)
 /* A stranger has no proof but the listener's own. */
 static void proof_that_is_sent_back_does_not_make_a_rank(void **state)
 {
-    (void)state;
     owner self;
     unsigned char answer[SLI_WIRE_NONCE_BYTES + SLI_WIRE_FRAME_BYTES];
     const sli_wire_hello hello = sli_wire_hello_of(1);
@@ -359,7 +353,6 @@ static void proof_that_is_sent_back_does_not_make_a_rank(void **state)
 /* A stranger has recorded a rank's handshake, which did not come to its end, and plays it again. */
 static void recorded_connection_does_not_become_a_rank(void **state)
 {
-    (void)state;
     owner self;
     unsigned char proof[SLI_WIRE_FRAME_BYTES];
     const sli_wire_message name = {.kind = SLI_WIRE_ALIVE, .text = "here"};
@@ -384,7 +377,6 @@ static void recorded_connection_does_not_become_a_rank(void **state)
 /* What stands between a rank and the listener ends that connection, and nothing else. */
 static void stream_that_was_tampered_with_ends_its_connection_alone(void **state)
 {
-    (void)state;
     enum { ALTER, REPEAT, DROP, SWAP, SEND_BACK, CASES };
     for (int what = 0; what < CASES; what++) {
         owner self;
@@ -430,7 +422,6 @@ static void stream_that_was_tampered_with_ends_its_connection_alone(void **state
  * have not even said hello, and is alive once it is in. */
 static void rank_with_a_slow_handshake_stays_and_is_not_silent(void **state)
 {
-    (void)state;
     enum { STRANGERS = 200 }; /* more than there is room for */
     int strangers[STRANGERS];
     static const double silent_seconds = 1;
@@ -535,13 +526,11 @@ static void check_short_of_files(int strangers)
 
 static void rank_joins_where_strangers_have_taken_the_last_files(void **state)
 {
-    (void)state;
     check_short_of_files(20);
 }
 
 static void listener_without_files_waits_and_does_not_spin(void **state)
 {
-    (void)state;
     check_short_of_files(0);
 }
 
@@ -572,7 +561,6 @@ static _Noreturn void be_ranks(const owner *to, int first, int step)
 
 static void more_ranks_than_the_soft_limit_of_files_can_join(void **state)
 {
-    (void)state;
     struct rlimit before, limit;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     if (before.rlim_max < MANY_RANKS + 100) {
@@ -606,7 +594,6 @@ static void more_ranks_than_the_soft_limit_of_files_can_join(void **state)
 
 static void more_ranks_than_the_hard_limit_allows_are_refused(void **state)
 {
-    (void)state;
     pid_t child = start_child();
     if (child == 0) {
         struct rlimit low = {200, 200};
@@ -628,7 +615,6 @@ static void more_ranks_than_the_hard_limit_allows_are_refused(void **state)
 
 static void rank_that_falls_silent_is_lost_and_one_that_speaks_is_not(void **state)
 {
-    (void)state;
     owner self;
     rank_call ranks[2];
     sli_wire_message message;
@@ -660,7 +646,6 @@ static void rank_that_falls_silent_is_lost_and_one_that_speaks_is_not(void **sta
 /* The listener's process does not run for longer than the limit: nobody is lost for that. */
 static void time_in_which_the_listener_did_not_run_is_no_silence(void **state)
 {
-    (void)state;
     owner self;
     rank_call rank;
     start(&self, 1, 1.5);

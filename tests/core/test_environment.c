@@ -6,7 +6,6 @@
 
 static void variable_that_is_unset_or_empty_reads_as_null(void **state)
 {
-    (void)state;
     const char *value = "?";
     unsetenv("SL_ISA");
     assert_int_equal(sli_environment_read("SL_ISA", &value), SL_OK);
@@ -19,7 +18,6 @@ static void variable_that_is_unset_or_empty_reads_as_null(void **state)
 
 static void variable_with_a_known_value_reads_as_it(void **state)
 {
-    (void)state;
     const char *value;
     setenv("SL_ISA", "avx2", 1);
     assert_int_equal(sli_environment_read("SL_ISA", &value), SL_OK);
@@ -29,7 +27,6 @@ static void variable_with_a_known_value_reads_as_it(void **state)
 
 static void variable_with_another_value_is_refused(void **state)
 {
-    (void)state;
     const char *value = "?";
     setenv("SL_ISA", "yes", 1);
     assert_int_equal(sli_environment_read("SL_ISA", &value), SL_ERR_INVALID);
@@ -42,7 +39,6 @@ static void variable_with_another_value_is_refused(void **state)
 
 static void debug_is_a_list_of_words(void **state)
 {
-    (void)state;
     bool memory = false, collectives = true;
     setenv("SL_DEBUG", "memory", 1);
     assert_int_equal(sli_debug_contains("memory", &memory), SL_OK);

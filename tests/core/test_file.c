@@ -178,8 +178,6 @@ static bool remove_without_descriptors(int directory)
 
 static bool accept_all(const void *context, const char *of)
 {
-    (void)context;
-    (void)of;
     return true;
 }
 
@@ -255,7 +253,6 @@ static struct rlimit read_limit(void)
 
 static void descriptor_limit_is_raised_to_the_hard_one(void **state)
 {
-    (void)state;
     struct rlimit limit = read_limit();
     limit.rlim_cur = 64;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);

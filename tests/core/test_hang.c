@@ -37,7 +37,6 @@ static _Noreturn void hang(int error)
 
 static void stacks_of_all_threads_are_shown_and_the_process_aborts(void **state)
 {
-    (void)state;
     int ends[2], status;
     char text[65536];
     size_t used = 0;

@@ -72,7 +72,6 @@ static void check(tree files, uint64_t memory, uint64_t total, int cores)
 
 static void version_2_gives_the_smallest_limit_up_to_the_top(void **state)
 {
-    (void)state;
     check((tree){"proc/self/mountinfo",
                  V2_MOUNT,
                  "proc/self/cgroup",
@@ -103,7 +102,6 @@ static void version_2_gives_the_smallest_limit_up_to_the_top(void **state)
 
 static void the_top_of_a_namespace_is_looked_at(void **state)
 {
-    (void)state;
     check((tree){"proc/self/mountinfo", V2_MOUNT, "proc/self/cgroup", "0::/\n",
                  "sys/fs/cgroup/memory.max", "1073741824\n", "sys/fs/cgroup/memory.swap.max", "0\n",
                  "sys/fs/cgroup/cpu.max", "50000 100000\n", NULL},
@@ -112,7 +110,6 @@ static void the_top_of_a_namespace_is_looked_at(void **state)
 
 static void a_group_outside_of_the_namespace_leaves_its_top(void **state)
 {
-    (void)state;
     check((tree){"proc/self/mountinfo", V2_MOUNT, "proc/self/cgroup", "0::/../../other\n",
                  "sys/fs/cgroup/memory.max", "1073741824\n", "sys/fs/other/memory.max", "1\n",
                  NULL},
@@ -121,7 +118,6 @@ static void a_group_outside_of_the_namespace_leaves_its_top(void **state)
 
 static void version_1_has_a_hierarchy_for_each_controller(void **state)
 {
-    (void)state;
     check((tree){"proc/self/mountinfo",
                  V1_MOUNTS("/"),
                  "proc/self/cgroup",
@@ -150,7 +146,6 @@ static void version_1_has_a_hierarchy_for_each_controller(void **state)
 
 static void a_container_without_a_namespace_mounts_its_own_group(void **state)
 {
-    (void)state;
     check((tree){"proc/self/mountinfo", V1_MOUNTS("/docker/abc"), "proc/self/cgroup",
                  "4:memory:/docker/abc/sub\n2:cpu,cpuacct:/docker/abc\n",
                  "sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n",
@@ -167,7 +162,6 @@ static void a_container_without_a_namespace_mounts_its_own_group(void **state)
 
 static void both_versions_may_be_mounted(void **state)
 {
-    (void)state;
     check((tree){"proc/self/mountinfo",
                  V1_MOUNTS("/") "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n",
                  "proc/self/cgroup", "4:memory:/job\n0::/session\n",
@@ -178,7 +172,6 @@ static void both_versions_may_be_mounted(void **state)
 
 static void mount_points_may_have_any_name(void **state)
 {
-    (void)state;
     check((tree){"proc/self/mountinfo", "31 24 0:27 / /my\\040groups rw - cgroup2 none rw\n",
                  "proc/self/cgroup", "0::/a:b\n", "my groups/a:b/memory.max", "1073741824\n", NULL},
           GIB, NONE, INT_MAX);
@@ -186,7 +179,6 @@ static void mount_points_may_have_any_name(void **state)
 
 static void what_cannot_be_read_is_no_limit(void **state)
 {
-    (void)state;
     check((tree){NULL}, NONE, NONE, INT_MAX);
     check((tree){"proc/self/mountinfo", V2_MOUNT, NULL}, NONE, NONE, INT_MAX);
     check((tree){"proc/self/cgroup", "0::/a\n", "sys/fs/cgroup/a/memory.max", "1\n", NULL}, NONE,
@@ -210,7 +202,6 @@ static void what_cannot_be_read_is_no_limit(void **state)
 
 static void usable_memory_is_the_machines_or_what_the_group_has(void **state)
 {
-    (void)state;
     struct sysinfo machine;
     assert_int_equal(sysinfo(&machine), 0);
     uint64_t memory = (uint64_t)machine.totalram * machine.mem_unit;
@@ -234,7 +225,6 @@ static void usable_memory_is_the_machines_or_what_the_group_has(void **state)
 
 static void array_grows_up_to_its_maximum(void **state)
 {
-    (void)state;
     int *numbers = NULL;
     size_t room = 0;
     for (size_t i = 0; i < 100; i++) {
@@ -254,7 +244,6 @@ static void array_grows_up_to_its_maximum(void **state)
 
 static void blocks_of_every_size_are_aligned_and_writable(void **state)
 {
-    (void)state;
     static const size_t sizes[] = {1, 64, 4097, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 7 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         char *block = sli_huge_pages_alloc(sizes[i]);

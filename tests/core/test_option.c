@@ -118,7 +118,6 @@ static const struct {
 
 static void value_is_read_and_printed_or_refused_and_left_alone(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const sl_option *row = sl_option_find(rows, cases[i].name);
         object to = {.number = 7, .color = GREEN}, before = to;
@@ -140,7 +139,6 @@ static void value_is_read_and_printed_or_refused_and_left_alone(void **state)
 
 static void printed_values_read_back_to_the_same_bits(void **state)
 {
-    (void)state;
     srand(1);
     for (int i = 0; i < 10000; i++) {
         object one = {.share = (float)rand() / (float)RAND_MAX * 0.999F,
@@ -162,7 +160,6 @@ static void printed_values_read_back_to_the_same_bits(void **state)
 static void value_that_is_not_set_has_no_text(void **state)
 {
     static const char *const unset[] = {"optional", "rate", "bytes", "text", "range"};
-    (void)state;
     const object nothing = {.rate = -1};
     for (size_t i = 0; i < sizeof unset / sizeof *unset; i++) {
         char *text = (char *)&nothing;
@@ -178,7 +175,6 @@ static void value_that_is_not_set_has_no_text(void **state)
 
 static void value_that_a_program_set_is_checked(void **state)
 {
-    (void)state;
     object of = {.number = 0, .optional = 1, .wide = -1, .share = 1, .rate = NAN};
     check_error(sl_option_check(&rows[1], &of), SL_ERR_INVALID, "number must be at least 1, got 0");
     of.number = 65;

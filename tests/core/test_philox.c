@@ -4,7 +4,6 @@
 /* Known answers of Random123 (kat_vectors, philox4x32 10). */
 static void philox_gives_the_known_answers(void **state)
 {
-    (void)state;
     static const struct {
         uint32_t counter[4], key[2], answer[4];
     } known[] = {
@@ -27,7 +26,6 @@ static void philox_gives_the_known_answers(void **state)
 
 static void uniform_numbers_are_from_zero_to_below_one(void **state)
 {
-    (void)state;
     assert_true(sli_uniform_from_bits(0) == 0);
     assert_true(sli_uniform_from_bits(UINT32_MAX) == 1 - 0x1p-24f);
     assert_true(sli_uniform_from_bits(0x80000000u) == 0.5f);
@@ -35,7 +33,6 @@ static void uniform_numbers_are_from_zero_to_below_one(void **state)
 
 static void keys_differ_by_seed_and_by_domain(void **state)
 {
-    (void)state;
     static const enum sli_random_domain domains[] = {SLI_RANDOM_DROPOUT, SLI_RANDOM_INIT,
                                                      SLI_RANDOM_SAMPLE, SLI_RANDOM_GENERATE,
                                                      SLI_RANDOM_SHUFFLE};

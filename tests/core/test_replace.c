@@ -233,7 +233,6 @@ static bool exists(scratch *in, const char *name)
 static void names_are_parsed_back(void **state)
 {
     char name[SLI_TEMPORARY_BYTES], of[SLI_TEMPORARY_BYTES], text[300];
-    (void)state;
     sli_temporary_name("best", 0x123456789abcdef, name);
     assert_string_equal(name, ".best." NUMBER ".tmp");
     assert_true(sli_temporary_parse(name, of));
@@ -261,7 +260,6 @@ static void other_names_are_not_temporary(void **state)
         ".",
     };
     char of[SLI_TEMPORARY_BYTES];
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (sli_temporary_parse(names[i], of))
             fail_msg("\"%s\" counts as one of %s", names[i], of);

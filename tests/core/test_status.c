@@ -6,7 +6,6 @@
 
 static void error_sets_the_text_and_returns_the_code(void **state)
 {
-    (void)state;
     assert_int_equal(sl_error(SL_ERR_INVALID, "chunks must be at least 1, got %d", 0),
                      SL_ERR_INVALID);
     assert_string_equal(sl_error_text(), "chunks must be at least 1, got 0");
@@ -14,7 +13,6 @@ static void error_sets_the_text_and_returns_the_code(void **state)
 
 static void error_may_quote_the_current_text(void **state)
 {
-    (void)state;
     sl_error(SL_ERR_IO, "disk full");
     sl_error(SL_ERR_IO, "saving failed: %s", sl_error_text());
     assert_string_equal(sl_error_text(), "saving failed: disk full");
@@ -22,7 +20,6 @@ static void error_may_quote_the_current_text(void **state)
 
 static void context_goes_before_the_text_and_leaves_success_alone(void **state)
 {
-    (void)state;
     sl_error(SL_ERR_MEMORY, "no memory");
     assert_int_equal(sl_error_context(SL_ERR_MEMORY, "[stage %d] ", 1), SL_ERR_MEMORY);
     assert_string_equal(sl_error_text(), "[stage 1] no memory");
@@ -32,7 +29,6 @@ static void context_goes_before_the_text_and_leaves_success_alone(void **state)
 
 static void missing_memory_is_one_sentence(void **state)
 {
-    (void)state;
     assert_int_equal(sli_no_memory("sl_x_create", "%d things", 3), SL_ERR_MEMORY);
     assert_string_equal(sl_error_text(), "sl_x_create: no memory for 3 things");
     assert_int_equal(sli_no_memory(NULL, "a thing"), SL_ERR_MEMORY);
@@ -41,7 +37,6 @@ static void missing_memory_is_one_sentence(void **state)
 
 static void error_longer_than_the_buffer_is_cut(void **state)
 {
-    (void)state;
     char longer[2000];
     memset(longer, 'x', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
@@ -55,7 +50,6 @@ static void error_longer_than_the_buffer_is_cut(void **state)
 /* What a terminal would obey is shown: ESC, line ends, DEL, C1 in both of its forms. */
 static void error_quotes_no_control_characters(void **state)
 {
-    (void)state;
     sl_error(SL_ERR_FORMAT, "tensor \"%s\"", "a\x1b[2J\n\x7f\x9b\xc2\x9bz");
     assert_string_equal(sl_error_text(), "tensor \"a\\x1b[2J\\x0a\\x7f\\x9b\\xc2\\x9bz\"");
     sl_error_context(SL_ERR_FORMAT, "fi\tle: ");
@@ -65,7 +59,6 @@ static void error_quotes_no_control_characters(void **state)
 
 static void added_lines_keep_their_ends(void **state)
 {
-    (void)state;
     sli_error_copy copy;
     sl_error(SL_ERR_INVALID, "wrong\nname");
     sl_status status = sli_error_add_lines(SL_ERR_INVALID, "0F0 ...\n... 1F0\n");
@@ -78,7 +71,6 @@ static void added_lines_keep_their_ends(void **state)
 
 static void error_keeps_utf8_and_is_cut_between_characters(void **state)
 {
-    (void)state;
     char longer[2048];
     sl_error(SL_ERR_FORMAT, "%s", "na\xc3\xafve \xe6\x97\xa5 \xf0\x9f\x98\x80 back\\slash");
     assert_string_equal(sl_error_text(), "na\xc3\xafve \xe6\x97\xa5 \xf0\x9f\x98\x80 back\\slash");
@@ -93,7 +85,6 @@ static void error_keeps_utf8_and_is_cut_between_characters(void **state)
 
 static void copy_brings_an_error_back_uncut(void **state)
 {
-    (void)state;
     char longest[SLI_ERROR_BYTES];
     sli_error_copy copy;
     memset(longest, 'x', sizeof longest - 1);
@@ -111,7 +102,6 @@ static void copy_brings_an_error_back_uncut(void **state)
 
 static void io_error_says_what_failed_and_why(void **state)
 {
-    (void)state;
     errno = ENOSPC;
     check_error(sli_io_error("file", "cannot be written"), SL_ERR_IO,
                 "file: cannot be written: No space left");
@@ -122,7 +112,6 @@ static void io_error_says_what_failed_and_why(void **state)
 
 static void every_code_has_a_name(void **state)
 {
-    (void)state;
     for (int code = SL_ERR_CONFLICT; code <= SL_OK; code++)
         assert_string_not_equal(sl_status_name((sl_status)code), "unknown status");
 }

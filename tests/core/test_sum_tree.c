@@ -30,7 +30,6 @@ static bool has_by_definition(int first, int end, int terms)
 
 static void sums_have_the_bits_of_the_definition(void **state)
 {
-    (void)state;
     double values[MOST];
     for (int i = 0; i < MOST; i++)
         values[i] = 1.0 / (i + 3);
@@ -43,7 +42,6 @@ static void sums_have_the_bits_of_the_definition(void **state)
 
 static void nodes_are_those_of_the_definition(void **state)
 {
-    (void)state;
     for (int terms = 1; terms <= MOST; terms++)
         for (int first = 0; first < terms; first++)
             for (int end = first + 1; end <= terms; end++)
@@ -54,7 +52,6 @@ static void nodes_are_those_of_the_definition(void **state)
 /* The fewest: no two nodes of a range, nor more, are together another node. */
 static void ranges_are_cut_into_the_fewest_nodes(void **state)
 {
-    (void)state;
     for (int terms = 1; terms <= MOST; terms++)
         for (int first = 0; first < terms; first++)
             for (int end = first + 1; end <= terms; end++) {
@@ -72,7 +69,6 @@ static void ranges_are_cut_into_the_fewest_nodes(void **state)
 
 static void height_from_the_first_term_is_logarithmic(void **state)
 {
-    (void)state;
     assert_int_equal(sli_sum_tree_height(0, 1, 1), 1);
     assert_int_equal(sli_sum_tree_height(0, 2, 2), 2);
     assert_int_equal(sli_sum_tree_height(0, 4, 4), 3);
@@ -83,7 +79,6 @@ static void height_from_the_first_term_is_logarithmic(void **state)
 
 static void holders_have_neighbouring_terms(void **state)
 {
-    (void)state;
     static const int firsts[] = {0, 3, 5, 7};
     for (int holder = 0; holder <= 3; holder++)
         assert_int_equal(sli_sum_tree_first(7, holder, 3), firsts[holder]);

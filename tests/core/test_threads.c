@@ -45,7 +45,6 @@ static void run_and_check(sli_pool *pool, int pieces)
 
 static void every_piece_runs_exactly_once(void **state)
 {
-    (void)state;
     for (int spin = 0; spin < 2; spin++)
         for (int threads = 1; threads <= 5; threads++) {
             sli_pool *pool = create(threads, spin);
@@ -59,7 +58,6 @@ static void every_piece_runs_exactly_once(void **state)
 
 static void a_pool_wakes_up_from_sleep(void **state)
 {
-    (void)state;
     SCOPED(sli_pool) *pool = create(3, true);
     for (int round = 0; round < 5; round++) {
         usleep(2000); /* longer than idle threads look out */
@@ -69,7 +67,6 @@ static void a_pool_wakes_up_from_sleep(void **state)
 
 static void an_unused_pool_ends(void **state)
 {
-    (void)state;
     for (int i = 0; i < 50; i++) {
         SCOPED(sli_pool) *pool = create(4, i % 2);
     }
@@ -91,7 +88,6 @@ static void *run_many(void *argument)
 
 static void several_callers_take_turns(void **state)
 {
-    (void)state;
     SCOPED(sli_pool) *pool = create(3, false);
     pthread_t callers[3];
     for (int i = 0; i < 3; i++)
@@ -110,8 +106,6 @@ typedef struct meeting {
 
 static void meet(void *argument, int64_t piece, int thread)
 {
-    (void)piece;
-    (void)thread;
     meeting *m = argument;
     atomic_fetch_add(&m->arrived, 1);
     while (atomic_load(&m->arrived) < 3)
@@ -120,7 +114,6 @@ static void meet(void *argument, int64_t piece, int thread)
 
 static void pieces_run_at_the_same_time(void **state)
 {
-    (void)state;
     SCOPED(sli_pool) *pool = create(3, false);
     for (int round = 0; round < 20; round++) {
         meeting m = {0};
@@ -144,7 +137,6 @@ static void note_place(void *argument, int64_t piece, int thread)
 
 static void workers_are_bound_to_their_cores(void **state)
 {
-    (void)state;
     cpu_set_t mine;
     assert_int_equal(sched_getaffinity(0, sizeof mine, &mine), 0);
     int first = 0, last = CPU_SETSIZE - 1;
@@ -167,7 +159,6 @@ static void workers_are_bound_to_their_cores(void **state)
 
 static void impossible_options_are_refused(void **state)
 {
-    (void)state;
     sli_pool *pool = (sli_pool *)&pool;
     sli_pool_options options = {.threads = 0};
     assert_int_equal(sli_pool_create(&options, &pool), SL_ERR_INVALID);

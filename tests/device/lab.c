@@ -85,7 +85,6 @@ static sl_status create_emulated(lab *to)
     family->count = 2;
     return SL_OK;
 #else
-    (void)to;
     return sl_error(SL_ERR_UNSUPPORTED, "the build lacks a C++ compiler for emulated kernels");
 #endif
 }

@@ -27,7 +27,6 @@ static int try_on_one_core(int core)
 
 static void cores_that_the_process_may_not_use_are_left_out(void **state)
 {
-    (void)state;
 #ifdef __SANITIZE_THREAD__
     print_message("skipped: ThreadSanitizer has a thread of its own, which keeps its cores\n");
     skip();
@@ -47,7 +46,6 @@ static void cores_that_the_process_may_not_use_are_left_out(void **state)
 
 static void a_quota_takes_cores_away_and_binds_no_thread(void **state)
 {
-    (void)state;
     sli_cores found;
     check_ok(sli_cores_find(&found));
     int cores = found.core_count;
@@ -65,7 +63,6 @@ static void a_quota_takes_cores_away_and_binds_no_thread(void **state)
 
 static void cores_are_own_where_no_process_of_the_machine_has_one_of_them(void **state)
 {
-    (void)state;
     enum { OWN, OTHER, PROCESSES };
     int64_t words[PROCESSES][SLI_CORE_WORDS] = {0};
     check_ok(sli_cores_describe(words[OWN]));
@@ -82,7 +79,6 @@ static void cores_are_own_where_no_process_of_the_machine_has_one_of_them(void *
 
 static void cores_suffice_for_few_threads_and_not_for_many(void **state)
 {
-    (void)state;
     enum { MANY = 5000 };
     static sl_device *devices[MANY];
     SCOPED(sl_device) *device = NULL;

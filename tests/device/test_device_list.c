@@ -29,7 +29,6 @@ static int first_core(sl_device *device)
 
 static void cpu_alone_is_every_core(void **state)
 {
-    (void)state;
     sl_device_list *list;
     bool shared = true;
     check_ok(sl_device_list_create("cpu", &list, &shared));
@@ -44,7 +43,6 @@ static void cpu_alone_is_every_core(void **state)
 
 static void numbered_devices_divide_the_cores_evenly(void **state)
 {
-    (void)state;
     int cores = core_count(), total = 0;
     SCOPED(sl_device_list) *list = NULL;
     bool shared;
@@ -65,7 +63,6 @@ static void numbered_devices_divide_the_cores_evenly(void **state)
 
 static void more_devices_than_cores_share_them(void **state)
 {
-    (void)state;
     char names[4096] = "cpu:0";
     int count = core_count() + 1;
     for (int i = 1; i < count; i++)
@@ -82,7 +79,6 @@ static void more_devices_than_cores_share_them(void **state)
 
 static void a_range_names_cores(void **state)
 {
-    (void)state;
     sli_cores found;
     check_ok(sli_cores_find(&found));
     char names[64];
@@ -99,7 +95,6 @@ static void a_range_names_cores(void **state)
 
 static void the_same_cores_may_have_two_devices(void **state)
 {
-    (void)state;
     sli_cores found;
     check_ok(sli_cores_find(&found));
     char names[128];
@@ -146,7 +141,6 @@ static void find_core_sets(sli_device_name *names, int count, int quota, int *se
 
 static void devices_on_the_same_cores_are_known_without_bound_threads(void **state)
 {
-    (void)state;
     int sets[4];
     for (int quota = 1; quota <= INT_MAX / 2; quota += INT_MAX / 2 - 1) {
         find_core_sets((sli_device_name[]){{.text = "cpu"}, {.text = "cpu"}}, 2, quota, sets);
@@ -162,7 +156,6 @@ static void devices_on_the_same_cores_are_known_without_bound_threads(void **sta
 
 static void devices_with_a_common_core_count_as_on_the_same_ones(void **state)
 {
-    (void)state;
     sli_cores found;
     int sets[4];
     check_ok(sli_cores_find(&found));
@@ -196,7 +189,6 @@ static void *bind_and_look(void *argument)
 
 static void binding_a_thread_leaves_it_the_first_core(void **state)
 {
-    (void)state;
     SCOPED(sl_device_list) *list = NULL;
     check_ok(sl_device_list_create("cpu", &list, NULL));
     sl_device *device = sl_device_list_get(list, 0);
@@ -222,7 +214,6 @@ static void expect_error(const char *names, sl_status status, const char *text)
 
 static void unreadable_names_are_refused(void **state)
 {
-    (void)state;
     static const char *const forms[] = {"cpu, cpu:NUMBER or cpu:FIRST-LAST",
                                         "cuda:NUMBER or cuda:NUMBER/NUMBER",
                                         "cpu, cpu:NUMBER or cpu:FIRST-LAST; "
@@ -247,7 +238,6 @@ static void unreadable_names_are_refused(void **state)
 
 static void names_that_do_not_go_together_are_refused(void **state)
 {
-    (void)state;
     expect_error("cpu:0,cpu:0", SL_ERR_INVALID, "the device \"cpu:0\" is named twice");
     expect_error("cuda:0/1,cpu,cuda:0/01", SL_ERR_INVALID,
                  "the device \"cuda:0/01\" is named twice");
@@ -265,7 +255,6 @@ static void names_that_do_not_go_together_are_refused(void **state)
 
 static void cores_that_the_machine_lacks_are_not_found(void **state)
 {
-    (void)state;
     sl_device_list *list;
     assert_int_equal(sl_device_list_create("cpu:65000-65001", &list, NULL), SL_ERR_NOT_FOUND);
     assert_null(list);
@@ -276,7 +265,6 @@ static void cores_that_the_machine_lacks_are_not_found(void **state)
  */
 static void range_of_a_list_has_the_whole_lists_cores(void **state)
 {
-    (void)state;
     enum { NAMED = 4 };
     const char *names = "cpu:0,cpu:1,cpu:2,cpu:3";
     SCOPED(sl_device_list) *whole = NULL;
@@ -304,7 +292,6 @@ static void range_of_a_list_has_the_whole_lists_cores(void **state)
 /* The launcher has bound the process: all allowed cores are for its range of the names. */
 static void range_of_a_bound_process_divides_all_its_cores(void **state)
 {
-    (void)state;
     SCOPED(sl_device_list) *range = NULL;
     bool shared;
     check_ok(sli_device_list_create_range("cpu:0,cpu:1,cpu:2,cpu:3", 3, 1, true, &range, &shared));
@@ -316,7 +303,6 @@ static void range_of_a_bound_process_divides_all_its_cores(void **state)
 
 static void negative_threads_are_refused(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = (sl_device *)&device;
     assert_int_equal(sl_device_create_cpu(-1, &device), SL_ERR_INVALID);
     assert_null(device);
@@ -326,7 +312,6 @@ static void negative_threads_are_refused(void **state)
 
 static void the_environment_chooses_the_instruction_set(void **state)
 {
-    (void)state;
     sl_device *device;
     setenv("SL_ISA", "baseline", 1);
     check_ok(sl_device_create_cpu(1, &device));
@@ -399,7 +384,6 @@ static sl_status create_mixed(const char *names, int first, int most, bool bound
 
 static void mixed_list_keeps_its_order_in_every_range(void **state)
 {
-    (void)state;
     static const char *const names[] = {"board:2", "cpu:1", "cpu:0", "board:0"};
     sl_device_list *list;
     bool shared;
@@ -418,7 +402,6 @@ static void mixed_list_keeps_its_order_in_every_range(void **state)
 /* cpu:0 is the only CPU device of the list, so it has all cores, whatever else is there. */
 static void cores_are_divided_among_cpu_devices_alone(void **state)
 {
-    (void)state;
     int cores;
     check_ok(sli_device_count("cpu", &cores));
     SCOPED(sl_device_list) *list = NULL;
@@ -444,7 +427,6 @@ static void expect_mixed_error(const char *names, sl_status status, const char *
 
 static void errors_are_those_of_the_names_kind(void **state)
 {
-    (void)state;
     expect_mixed_error(
         "cpu:0,gpu:0", SL_ERR_INVALID,
         "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; board:NUMBER, got \"gpu:0\"");

@@ -22,13 +22,11 @@ static void check_races(bool (*race)(bool with_barrier))
 
 static void a_missing_barrier_before_reading_is_found_in_every_order(void **state)
 {
-    (void)state;
     check_races(race_before_reading);
 }
 
 static void a_missing_barrier_before_writing_is_found_in_every_order(void **state)
 {
-    (void)state;
     check_races(race_before_writing);
 }
 
@@ -43,7 +41,6 @@ static void a_seed_gives_blocks_warps_and_lanes_any_order(void **state)
 {
     unsigned order[RECORDED_THREADS], again[RECORDED_THREADS], other[RECORDED_THREADS];
     int runs[RECORDED_THREADS] = {0}, equal_steps = 0;
-    (void)state;
     record_of_seed(1, order);
     record_of_seed(1, again);
     record_of_seed(2, other);
@@ -61,7 +58,6 @@ static void a_seed_gives_blocks_warps_and_lanes_any_order(void **state)
 
 static void what_a_block_leaves_in_shared_memory_is_nan_to_the_next(void **state)
 {
-    (void)state;
     assert_true(shared_memory_begins_as_nan());
 }
 
@@ -71,7 +67,6 @@ static void attention_rounds_to_its_precision(void **state)
     enum { POSITIONS = 5, HEAD = 8 };
     float qkv[POSITIONS * 3 * HEAD], out[3][POSITIONS * HEAD];
     SCOPED(sl_device) *device = NULL;
-    (void)state;
     for (int i = 0; i < POSITIONS * 3 * HEAD; i++)
         qkv[i] = sinf((float)i);
     check_ok(emulated_device_create(&device));
@@ -95,7 +90,6 @@ static void attention_rounds_to_its_precision(void **state)
 
 static void threads_that_wait_for_others_in_vain_end_the_process(void **state)
 {
-    (void)state;
     for (int by_warp = 0; by_warp < 2; by_warp++) {
         pid_t child = fork();
         if (child == 0) {

@@ -48,7 +48,6 @@ static const uint16_t *put_ones(const guarded *to, int64_t rows, int64_t columns
 static void nothing_behind_the_last_row_is_read(void **state)
 {
     enum { M = 3, N = 5, K = 4, GAP = 7 };
-    (void)state;
     SCOPED(sl_device) *device =
         create_cpu("baseline"); /* which has no bf16: it widens the matrices */
     guarded a = create_guarded(), b = create_guarded();
@@ -162,7 +161,6 @@ static void check_widened(sl_device *device, sli_gemm gemm, operands *o)
 
 static void widened_product_has_the_bits_of_f32s(void **state)
 {
-    (void)state;
     static const char *const isas[] = {"baseline", "avx2", "avx512"};
     SCOPED(operands) o = create_operands();
     for (int i = 0; i < 3; i++) {
@@ -181,7 +179,6 @@ static void widened_product_has_the_bits_of_f32s(void **state)
 static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
 {
     enum { M = 512, N = 1024, K = 64 }; /* panels of 512 KiB or more */
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     sl_memory_stats memory;
     check_ok(sl_device_create_cpu(1, &device));
@@ -217,7 +214,6 @@ static void widened_product_has_room_for_panels_alone(void **state)
                                     {.m = 64, .n = 2048, .k = 2048, .transpose_b = true},
                                     {.m = 1024, .n = 1024, .k = 700, .transpose_a = true}};
     enum { MOST = 4096 * 2048 };
-    (void)state;
     SCOPED(sl_device) *device = create_cpu(NULL);
     device->has_bf16 = false;
     uint16_t *a = calloc(MOST, sizeof *a), *b = calloc(MOST, sizeof *b);

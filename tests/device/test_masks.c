@@ -59,7 +59,6 @@ static void masks_on_cpus_go_on_beyond_32_bits_of_groups(void **state)
 
 static void masks_of_cuda_go_on_beyond_32_bits_of_groups(void **state)
 {
-    (void)state;
 #ifdef SLUICE_TEST_EMULATION
     sli_dropout dropout = long_dropout();
     for (int w = 0; w < 2; w++) {
@@ -80,7 +79,6 @@ static void masks_of_cuda_go_on_beyond_32_bits_of_groups(void **state)
 /* A wrapped counter would repeat the first rows' masks, of this site or of another. */
 static void counters_of_groups_and_sites_differ(void **state)
 {
-    (void)state;
     uint32_t last_site = (UINT32_C(1) << SLI_SITE_BITS) - 1;
     assert_int_equal(sli_site_of_group(14, UINT32_MAX), 14);
     assert_int_equal(sli_site_of_group(14, UINT64_C(1) << 32), 14 + (1 << SLI_SITE_BITS));

@@ -42,7 +42,6 @@ static void *allocate(sl_device *device, sl_memory_category category, size_t byt
 
 static void accounts_count_bytes_by_category_with_peaks(void **state)
 {
-    (void)state;
     sl_device *device = create();
     void *a = allocate(device, SL_MEMORY_PARAMETERS, 1000);
     void *b = allocate(device, SL_MEMORY_ACTIVATIONS, 5000);
@@ -68,7 +67,6 @@ static void accounts_count_bytes_by_category_with_peaks(void **state)
 
 static void nothing_is_allocated_for_zero_bytes(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = create();
     void *memory = device;
     assert_int_equal(sli_device_allocate(device, SL_MEMORY_WORKSPACE, 0, &memory), SL_OK);
@@ -79,14 +77,12 @@ static void nothing_is_allocated_for_zero_bytes(void **state)
 
 static void every_category_has_its_name(void **state)
 {
-    (void)state;
     assert_string_equal(sl_memory_category_name(SL_MEMORY_PARAMETERS), "parameters");
     assert_string_equal(sl_memory_category_name(SL_MEMORY_WORKSPACE), "workspace");
 }
 
 static void refused_memory_names_the_device_the_bytes_and_what_it_holds(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = create();
     void *a = allocate(device, SL_MEMORY_PARAMETERS, 1000), *b = a;
     size_t absurd = (size_t)1 << 58;
@@ -122,7 +118,6 @@ static void *allocate_and_release(void *argument)
 
 static void threads_may_allocate_at_once(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = create();
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++)
@@ -139,7 +134,6 @@ static void threads_may_allocate_at_once(void **state)
 
 static void blocks_are_at_most_a_32nd_larger_than_asked(void **state)
 {
-    (void)state;
     for (size_t bytes = 1; bytes < (size_t)1 << 40; bytes += bytes / 3 + 1) {
         size_t block = sli_memory_block_bytes(bytes);
         assert_true(block >= bytes && block % 64 == 0);
@@ -157,7 +151,6 @@ static sli_memory_cache *create_cache(_Atomic uint64_t *reserved)
 
 static void released_blocks_serve_later_requests_of_their_size(void **state)
 {
-    (void)state;
     _Atomic uint64_t reserved = 0;
     sli_memory_cache *cache = create_cache(&reserved);
     char *first = sli_memory_cache_allocate(cache, 100000);
@@ -180,7 +173,6 @@ static void released_blocks_serve_later_requests_of_their_size(void **state)
 
 static void large_blocks_are_aligned_to_huge_pages(void **state)
 {
-    (void)state;
     _Atomic uint64_t reserved = 0;
     SCOPED(sli_memory_cache) *cache = create_cache(&reserved);
     char *block = sli_memory_cache_allocate(cache, 5000000);
@@ -191,7 +183,6 @@ static void large_blocks_are_aligned_to_huge_pages(void **state)
 
 static void a_full_system_gets_the_cached_blocks_back(void **state)
 {
-    (void)state;
     _Atomic uint64_t reserved = 0;
     SCOPED(sli_memory_cache) *cache = create_cache(&reserved);
     void *block = sli_memory_cache_allocate(cache, 1 << 20);
@@ -204,7 +195,6 @@ static void a_full_system_gets_the_cached_blocks_back(void **state)
 /* As the stages of one process do. */
 static void caches_of_one_bound_share_it(void **state)
 {
-    (void)state;
     enum { ROOM = 1 << 16 };
     _Atomic uint64_t reserved[2] = {0, 0};
     sli_memory_bound bound = {.usable_bytes = ROOM};
@@ -228,7 +218,6 @@ static void caches_of_one_bound_share_it(void **state)
 /* Memory that others in the process hold leaves less room for large blocks. */
 static void a_bound_counts_what_the_process_holds_besides(void **state)
 {
-    (void)state;
     enum { HELD = 64 << 20 };
     sli_memory_bound bound;
     sli_memory_bound_init(&bound);
@@ -247,7 +236,6 @@ static void a_bound_counts_what_the_process_holds_besides(void **state)
 /* As those of other ranks on the host. */
 static void a_bound_counts_what_other_processes_hold(void **state)
 {
-    (void)state;
     uint64_t available = sli_available_memory("");
     sli_memory_bound bound = {.usable_bytes = UINT64_MAX};
     assert_true(available < UINT64_MAX);
@@ -259,7 +247,6 @@ static void a_bound_counts_what_other_processes_hold(void **state)
 
 static void debug_memory_is_nan_when_it_comes(void **state)
 {
-    (void)state;
     setenv("SL_DEBUG", "memory", 1);
     SCOPED(sl_device) *device = create();
     unsetenv("SL_DEBUG");

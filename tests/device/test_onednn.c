@@ -46,7 +46,6 @@ static sl_status find_product(sli_matmul *matmul, int64_t m, int64_t k,
 /* More sizes come than are remembered, each after one that is asked for again and again. */
 static void size_is_valid_until_some_others_were_asked_for(void **state)
 {
-    (void)state;
     sli_matmul *matmul;
     const sli_matmul_primitive *size, *other;
     float first[ROWS * COLUMNS], again[ROWS * COLUMNS];

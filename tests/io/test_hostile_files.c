@@ -189,7 +189,6 @@ static void header_takes_memory_and_time_in_proportion(void **state)
         {"{", "\"a\":{" TENSOR "[0]}", "}", SL_ERR_FORMAT},
         {"{\"a\":", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "}", SL_ERR_FORMAT},
     };
-    (void)state;
     CHECK_ALL(read_header, cases);
 }
 
@@ -202,7 +201,6 @@ static void index_takes_memory_and_time_in_proportion(void **state)
         {"{\"weight_map\":{},\"metadata\":[", "{}", "]}", SL_OK},
         {"{", "\"#\":{}", "}", SL_ERR_FORMAT},
     };
-    (void)state;
     CHECK_ALL(read_index, cases);
 }
 
@@ -229,7 +227,6 @@ static void cut_tensors_take_memory_and_time_in_proportion(void **state)
         {"{\"a\":[", "1", "]}", SL_ERR_FORMAT},
         {"{\"a\":[", "[]", "]}", SL_ERR_FORMAT},
     };
-    (void)state;
     CHECK_ALL(read_cut_tensors, cases);
 }
 
@@ -260,7 +257,6 @@ static void state_takes_memory_and_time_in_proportion(void **state)
         {STATE "\"files\":[],\"run\":{", "\"#\":1", "}" STATE_END, SL_OK},
         {STATE "\"files\":[],\"run\":{},", "\"#\":{}", STATE_END, SL_OK},
     };
-    (void)state;
     CHECK_ALL(read_state_with_its_checksum, cases);
 }
 

@@ -134,7 +134,6 @@ static void what_a_program_leaves_behind_is_ended(void **state)
 
 static void program_that_is_none_is_not_started_again(void **state)
 {
-    (void)state;
     program_run run;
     program_start(&run, "launch -n 2 --max-restarts 3 ./there-is-no-such-program");
     check_refused(&run, 127,

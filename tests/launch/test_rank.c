@@ -26,15 +26,12 @@ typedef struct heard {
 
 static void hear_call(void *owner, int rank, const char *host)
 {
-    (void)rank;
-    (void)host;
     ((heard *)owner)->called = true;
 }
 
 static void hear_message(void *owner, int rank, const sli_wire_message *message)
 {
     heard *all = owner;
-    (void)rank;
     all->messages++;
     if (message->kind == SLI_RANK_SAVING || message->kind == SLI_RANK_SAVED)
         all->saves = message->kind;
@@ -46,8 +43,6 @@ static void hear_message(void *owner, int rank, const sli_wire_message *message)
 
 static void hear_end(void *owner, int rank, sli_wire_state why)
 {
-    (void)rank;
-    (void)why;
     ((heard *)owner)->ended = true;
 }
 
@@ -135,7 +130,6 @@ static atomic_int terminated;
 
 static void count_sigterm(int number)
 {
-    (void)number;
     atomic_fetch_add(&terminated, 1);
 }
 

@@ -6,7 +6,6 @@
 
 static void gradients_of_activations_match_differences(void **state)
 {
-    (void)state;
     const sl_activation kinds[] = {SL_ACTIVATION_RELU, SL_ACTIVATION_GELU};
     const sl_shape shapes[] = {sl_shape_1d(9), sl_shape_3d(2, 5, 3)};
     for (size_t i = 0; i < 4; i++) {
@@ -19,7 +18,6 @@ static void gradients_of_activations_match_differences(void **state)
 
 static void softmax_holds_what_layers_must(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_softmax_create(&module));
     const module_case one = {.module = module, .in = sl_shape_3d(2, 5, 7)};
@@ -53,7 +51,6 @@ static void check_values(sl_status created, sl_module *module, const float *in_v
 
 static void activations_are_pytorchs(void **state)
 {
-    (void)state;
     const float in[] = {-2, -0.5f, 0, 0.5f, 2};
     const float relu[] = {0, 0, 0, 0.5f, 2};
     const float gelu[] = {-0.04550026f, -0.15426877f, 0, 0.34573123f, 1.95449974f};
@@ -66,7 +63,6 @@ static void activations_are_pytorchs(void **state)
 
 static void softmax_of_scores_far_apart_has_no_nan(void **state)
 {
-    (void)state;
     sl_module *module;
     sl_status created = sl_softmax_create(&module);
     check_values(created, module, (const float[]){3e38f, 0, -3e38f}, (const float[]){1, 0, 0}, 3);
@@ -74,7 +70,6 @@ static void softmax_of_scores_far_apart_has_no_nan(void **state)
 
 static void gradients_of_dropout_match_differences(void **state)
 {
-    (void)state;
     const float rates[] = {0.0f, 0.3f};
     for (int i = 0; i < 4; i++) {
         SCOPED(sl_module) *module = NULL;
@@ -87,7 +82,6 @@ static void gradients_of_dropout_match_differences(void **state)
 
 static void elements_are_0_or_scaled_at_the_given_rate(void **state)
 {
-    (void)state;
     const float p = 0.25f;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
@@ -112,7 +106,6 @@ static void elements_are_0_or_scaled_at_the_given_rate(void **state)
 
 static void impossible_rates_and_shapes_are_refused(void **state)
 {
-    (void)state;
     const float rates[] = {-0.1f, 1.0f, NAN};
     SCOPED(sl_module) *module = NULL;
     for (int i = 0; i < 3; i++)
@@ -127,7 +120,6 @@ static void impossible_rates_and_shapes_are_refused(void **state)
 
 static void gradients_match_differences(void **state)
 {
-    (void)state;
     const sl_shape shapes[] = {sl_shape_1d(7), sl_shape_2d(3, 7), sl_shape_3d(2, 3, 7)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         SCOPED(sl_module) *module = NULL;
@@ -139,7 +131,6 @@ static void gradients_match_differences(void **state)
 
 static void output_of_a_known_row_is_known(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
@@ -162,7 +153,6 @@ static void output_of_a_known_row_is_known(void **state)
 
 static void impossible_norms_are_refused(void **state)
 {
-    (void)state;
     sl_module *module;
     check_error(sl_layer_norm_create(0, 0.0f, &module), SL_ERR_INVALID, "at least 1, got 0");
     check_error(sl_layer_norm_create(4, -1.0f, &module), SL_ERR_INVALID, "negative, got -1");

@@ -5,7 +5,6 @@
 
 static void gradients_match_differences(void **state)
 {
-    (void)state;
     for (int training = 0; training < 2; training++) {
         sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 6, .dropout = 0.3f};
         SCOPED(sl_module) *module = NULL;
@@ -49,7 +48,6 @@ static void bench_destroy(bench *one)
 
 static void positions_are_sines_and_cosines(void **state)
 {
-    (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4};
     SCOPED(bench) one = bench_open(&options);
     sl_parameter *pe = sl_parameter_set_get(one.set, 0);
@@ -66,7 +64,6 @@ static void positions_are_sines_and_cosines(void **state)
 
 static void output_is_scaled_embedding_plus_position(void **state)
 {
-    (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4};
     SCOPED(bench) one = bench_open(&options);
     const float *pe = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(one.set, 0)));
@@ -86,7 +83,6 @@ static void output_is_scaled_embedding_plus_position(void **state)
 
 static void bad_ids_are_named(void **state)
 {
-    (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 3};
     SCOPED(bench) one = bench_open(&options);
     sl_shape shape = sl_shape_2d(2, 2), longer = sl_shape_2d(1, 4);
@@ -113,7 +109,6 @@ static void bad_ids_are_named(void **state)
 
 static void position_counts_only_when_asked(void **state)
 {
-    (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 3};
     SCOPED(bench) one = bench_open(&options);
     assert_int_equal(sl_module_parameter_elements(one.module), 5 * 4);
@@ -127,7 +122,6 @@ static void position_counts_only_when_asked(void **state)
 
 static void parts_do_not_run_alone(void **state)
 {
-    (void)state;
     sl_embedding_options options = {.ntokens = 5, .width = 4};
     SCOPED(bench) one = bench_open(&options);
     sl_shape shape = sl_shape_2d(1, 2);
@@ -140,7 +134,6 @@ static void parts_do_not_run_alone(void **state)
 
 static void impossible_options_are_refused(void **state)
 {
-    (void)state;
     sl_module *module;
     sl_embedding_options options = {.ntokens = 0, .width = 4};
     check_error(sl_embedding_create(&options, &module), SL_ERR_INVALID, "ntokens must be 1 to");
@@ -158,7 +151,6 @@ static void impossible_options_are_refused(void **state)
 static void table_alone_gives_its_rows(void **state)
 {
     enum { NTOKENS = 4, WIDTH = 3 };
-    (void)state;
     sl_module *module;
     sl_device *device;
     sl_pass *pass;
@@ -186,7 +178,6 @@ static void table_alone_gives_its_rows(void **state)
 
 static void gradient_of_the_table_alone_matches_differences(void **state)
 {
-    (void)state;
     sl_module *module;
     check_ok(sl_token_embedding_create(5, 3, &module));
     check_module(&(module_case){.module = module, .in = sl_shape_2d(2, 4), .id_count = 5});

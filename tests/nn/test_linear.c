@@ -6,7 +6,6 @@
 
 static void gradients_match_differences(void **state)
 {
-    (void)state;
     const sl_shape shapes[] = {sl_shape_1d(5), sl_shape_2d(3, 5), sl_shape_3d(2, 3, 5)};
     for (int no_bias = 0; no_bias < 2; no_bias++)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -19,7 +18,6 @@ static void gradients_match_differences(void **state)
 
 static void initial_values_are_pytorchs(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
@@ -43,7 +41,6 @@ static void initial_values_are_pytorchs(void **state)
 
 static void sizes_below_1_are_refused(void **state)
 {
-    (void)state;
     sl_module *module;
     check_error(sl_linear_create(0, 4, false, &module), SL_ERR_INVALID,
                 "features must be at least 1, got 0 in and 4 out");
@@ -52,7 +49,6 @@ static void sizes_below_1_are_refused(void **state)
 
 static void shapes_and_operations_are_known_without_memory(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_linear_create(5, 4, false, &module));
     sl_shape in = sl_shape_3d(2, 3, 5), out;
@@ -67,7 +63,6 @@ static void shapes_and_operations_are_known_without_memory(void **state)
 
 static void wrong_types_and_gradients_are_refused(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_device_create_cpu(1, &device));
@@ -89,7 +84,6 @@ static void wrong_types_and_gradients_are_refused(void **state)
 
 static void gradients_of_the_decoder_match_differences(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_decoder_create(4, 7, &module));
     module_case one = {.module = module, .in = sl_shape_3d(2, 3, 4)};
@@ -98,7 +92,6 @@ static void gradients_of_the_decoder_match_differences(void **state)
 
 static void parameters_of_the_decoder_are_the_tutorials(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
@@ -120,7 +113,6 @@ static void parameters_of_the_decoder_are_the_tutorials(void **state)
 
 static void sizes_of_the_decoder_below_1_are_refused(void **state)
 {
-    (void)state;
     sl_module *module;
     check_error(sl_decoder_create(4, 0, &module), SL_ERR_INVALID, "at least 1, got 4 and 0");
     assert_null(module);

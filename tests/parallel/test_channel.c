@@ -58,7 +58,6 @@ static void assert_holds(const sl_tensor *tensor, float expected)
 
 static void tensors_are_received_by_micro_batch_in_any_order(void **state)
 {
-    (void)state;
     SCOPED(ends) e = {0};
     open_channel(&e, false);
     for (int micro = 0; micro < 3; micro++) {
@@ -83,7 +82,6 @@ static uint64_t activation_bytes(const sl_device *device)
 
 static void tensor_arrives_without_a_copy_on_the_receivers_device(void **state)
 {
-    (void)state;
     SCOPED(ends) e = {0};
     open_channel(&e, false);
     sl_tensor *tensor = tensor_with(e.from, 1);
@@ -110,7 +108,6 @@ static void *send_all(void *argument)
 
 static void receiver_waits_for_a_sender_on_another_thread(void **state)
 {
-    (void)state;
     for (int spins = 0; spins < 2; spins++) {
         SCOPED(ends) e = {0};
         open_channel(&e, spins);
@@ -134,7 +131,6 @@ static void *receive_number_5(void *argument)
 
 static void error_ends_every_wait_that_comes_after_it(void **state)
 {
-    (void)state;
     for (int spins = 0; spins < 2; spins++) {
         SCOPED(ends) e = {0};
         open_channel(&e, spins);
@@ -163,7 +159,6 @@ static void error_ends_every_wait_that_comes_after_it(void **state)
 /* The receiver's action comes before the error: it may fail as well, and must run. */
 static void error_after_it_does_not_end_a_wait(void **state)
 {
-    (void)state;
     for (int spins = 0; spins < 2; spins++) {
         SCOPED(ends) e = {0};
         open_channel(&e, spins);
@@ -183,7 +178,6 @@ static void error_after_it_does_not_end_a_wait(void **state)
 
 static void channel_that_is_destroyed_frees_what_was_not_received(void **state)
 {
-    (void)state;
     SCOPED(ends) e = {0};
     open_channel(&e, false);
     sl_tensor *tensor = tensor_with(e.from, 1);
@@ -192,7 +186,6 @@ static void channel_that_is_destroyed_frees_what_was_not_received(void **state)
 
 static void tensor_that_its_maker_keeps_counts_on_the_makers_device(void **state)
 {
-    (void)state;
     SCOPED(ends) e = {0};
     open_channel(&e, false);
     SCOPED(sl_tensor) *tensor = tensor_with(e.from, 1), *kept = NULL;

@@ -22,7 +22,6 @@ static void refuse(sli_link_header got)
 
 static void every_number_of_a_shape_is_checked(void **state)
 {
-    (void)state;
     const sli_link_header good = {.dtype = SL_F32, .dims = 2, .size = {3, 5}};
     check_ok(sli_link_header_check_shape(&good, "rank 1"));
     sli_link_header bad = good;
@@ -48,7 +47,6 @@ static void every_number_of_a_shape_is_checked(void **state)
 
 static void header_of_another_step_is_refused(void **state)
 {
-    (void)state;
     const sli_link_step own = {.sequence = 7, .kind = 1, .first_micro = 4};
     const sli_link_step others[] = {{8, 1, 4}, {7, 2, 4}, {7, 1, 0}, {7, -1, 4}};
     sli_link_header got = {.step = own};
@@ -150,7 +148,6 @@ static sl_status wait_in_two_steps(sl_group *group, void *arg)
 
 static void wait_of_an_earlier_step_blames_no_rank(void **state)
 {
-    (void)state;
     atomic_int met = 0;
     check_ok(sl_spawn(wait_in_two_steps, &met, RANKS, &(sl_group_options){.timeout_seconds = 3}));
 }
@@ -185,7 +182,6 @@ static sl_status leave_early(sl_group *group, void *arg)
 
 static void rank_that_has_all_it_needs_may_leave(void **state)
 {
-    (void)state;
     for (int late = 1; late < RANKS; late++)
         check_ranks(leave_early, &(departure){.late = late}, RANKS);
 }
@@ -214,7 +210,6 @@ static sl_status send_too_much(sl_group *group, void *arg)
 
 static void tensor_that_is_too_large_fails_the_step_alone(void **state)
 {
-    (void)state;
     atomic_int met = 0;
     check_ranks(send_too_much, &met, RANKS);
 }
@@ -227,16 +222,11 @@ static struct {
 
 static void *mark_nothing(sl_device *device)
 {
-    (void)device;
     return NULL;
 }
 
 static sl_status read_after_a_header(sl_device *device, void *host, const void *from, size_t bytes)
 {
-    (void)device;
-    (void)host;
-    (void)from;
-    (void)bytes;
     for (int i = 0; i < 20000 && !sli_failure_precedes(waiting.failure, 3); i++)
         usleep(1000);
     return sl_error(SL_ERR_IO, "the device %s a header",
@@ -272,7 +262,6 @@ static sl_status send_while_a_header_comes(sl_group *group, void *arg)
 
 static void link_goes_on_while_a_device_is_read(void **state)
 {
-    (void)state;
     atomic_int met = 0;
     check_ranks(send_while_a_header_comes, &met, RANKS);
 }
@@ -307,7 +296,6 @@ static sl_status send_unknown_kind(sl_group *group, void *arg)
 
 static void header_of_an_unknown_kind_breaks_the_link(void **state)
 {
-    (void)state;
     atomic_int met = 0;
     check_ranks(send_unknown_kind, &met, RANKS);
 }

@@ -3,7 +3,6 @@
 
 static void rows_are_cut_as_torch_chunk_cuts_them(void **state)
 {
-    (void)state;
     const struct {
         int rows, chunks, count, sizes[8];
     } cases[] = {
@@ -27,7 +26,6 @@ static void rows_are_cut_as_torch_chunk_cuts_them(void **state)
 
 static void any_rows_are_all_there_and_all_but_the_last_equal(void **state)
 {
-    (void)state;
     for (int64_t rows = 1; rows <= 70; rows++)
         for (int chunks = 1; chunks <= 20; chunks++) {
             int64_t sizes[20], sum = 0;
@@ -45,7 +43,6 @@ static void any_rows_are_all_there_and_all_but_the_last_equal(void **state)
 
 static void nothing_to_cut_gives_no_micro_batch(void **state)
 {
-    (void)state;
     assert_int_equal(sl_micro_batches(0, 4, NULL), 0);
     assert_int_equal(sl_micro_batches(4, 0, NULL), 0);
 }

@@ -77,7 +77,6 @@ static double shortest(const sl_schedule *table, const times *of, const int *cor
 
 static void cut_is_the_best_of_all(void **state)
 {
-    (void)state;
     enum { MODULES = 9 };
     for (int i = 0; sl_schedule_names[i]; i++)
         for (int ranks = 1; ranks <= 3; ranks++)
@@ -101,7 +100,6 @@ static void cut_is_the_best_of_all(void **state)
 /* Where there are too many cuts to try all. */
 static void many_equal_modules_are_spread_evenly(void **state)
 {
-    (void)state;
     times of;
     int balance[MOST_STAGES];
     SCOPED(sl_schedule) *table = open_table("1f1b", MOST_STAGES, 16);
@@ -119,7 +117,6 @@ static void many_equal_modules_are_spread_evenly(void **state)
 /* The rank of a slower device gets fewer modules. */
 static void each_rank_has_its_own_times(void **state)
 {
-    (void)state;
     times of;
     sl_module_profile slow[12];
     int balance[2];
@@ -138,7 +135,6 @@ static void each_rank_has_its_own_times(void **state)
  * module computes. Ranks 1 and 2 have a fast one. */
 static void slow_link_is_crossed_by_the_narrowest_tensor(void **state)
 {
-    (void)state;
     enum { MODULES = 12, RANKS = 3, NARROW = 5 };
     times of;
     int balance[RANKS], without[RANKS];
@@ -168,7 +164,6 @@ static bool first_stage_has_at_most(void *context, const int *balance)
 
 static void cuts_that_do_not_fit_are_left_out(void **state)
 {
-    (void)state;
     times of;
     int balance[2] = {0}, most = 2;
     double seconds = 7;
@@ -195,7 +190,6 @@ static void cuts_that_do_not_fit_are_left_out(void **state)
 /* Too many cuts to try all, and the search begins with one that does not fit. */
 static void cut_that_fits_is_found_beyond_the_even_one(void **state)
 {
-    (void)state;
     times of;
     SCOPED(sl_schedule) *table = open_table("1f1b", MOST_STAGES, 16);
     make_times(MOST_MODULES, MOST_STAGES, 0, &of);
@@ -221,7 +215,6 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
 /* Ranks 0 and 1 are on the same cores: each gets about half of what rank 2 gets. */
 static void ranks_on_the_same_cores_get_fewer_modules(void **state)
 {
-    (void)state;
     enum { MODULES = 12, RANKS = 3 };
     static const int cores[RANKS] = {0, 0, 2};
     for (uint32_t seed = 0; seed <= 3; seed++) {
@@ -245,7 +238,6 @@ static void ranks_on_the_same_cores_get_fewer_modules(void **state)
 /* Every cut takes as long then, and that for ranks with cores of their own is taken. */
 static void ranks_on_the_same_cores_take_the_sum_of_all_actions(void **state)
 {
-    (void)state;
     enum { MODULES = 8, RANKS = 3, MICROS = 8 };
     static const int cores[RANKS] = {0, 0, 0}, given[] = {3, 1, 4};
     times of;

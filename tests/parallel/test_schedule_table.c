@@ -27,7 +27,6 @@ static void check_csv(const sl_schedule *schedule, const char *expected)
 
 static void table_is_written_as_it_was_read(void **state)
 {
-    (void)state;
     static const char text[] = "0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1R1,1B1\n";
     SCOPED(sl_schedule) *schedule = parse(text);
     assert_int_equal(sl_schedule_ranks(schedule), 2);
@@ -39,7 +38,6 @@ static void table_is_written_as_it_was_read(void **state)
 
 static void pauses_blanks_and_line_ends_do_not_count(void **state)
 {
-    (void)state;
     SCOPED(sl_schedule) *schedule = parse("0F0,, 0B0 ,\r\n,1F0,1B0\r\n\n\n");
     check_ok(sl_schedule_validate(schedule));
     check_csv(schedule, "0F0,0B0\n1F0,1B0\n");
@@ -47,7 +45,6 @@ static void pauses_blanks_and_line_ends_do_not_count(void **state)
 
 static void two_actions_of_a_cell_are_joined(void **state)
 {
-    (void)state;
     static const char text[] = "0F0,(0F1;1I0)OVERLAP_F_B,1W0\n";
     const sl_action *row;
     SCOPED(sl_schedule) *schedule = parse(text);
@@ -59,14 +56,12 @@ static void two_actions_of_a_cell_are_joined(void **state)
 
 static void backward_with_a_weights_half_is_the_inputs_half(void **state)
 {
-    (void)state;
     SCOPED(sl_schedule) *schedule = parse("0F0,0F1,0B0,0W0,0B1\n");
     check_csv(schedule, "0F0,0F1,0I0,0W0,0B1\n");
 }
 
 static void descending_micro_batches_are_numbered_anew(void **state)
 {
-    (void)state;
     SCOPED(sl_schedule) *schedule = parse("0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n");
     check_ok(sl_schedule_validate(schedule));
     check_csv(schedule, "0F2,0F1,0F0,0B0,0B1,0B2\n1F2,1F1,1F0,1B0,1B1,1B2\n");
@@ -78,7 +73,6 @@ static void descending_micro_batches_are_numbered_anew(void **state)
 
 static void first_micro_batches_of_a_table_are_a_table(void **state)
 {
-    (void)state;
     sl_schedule *whole = parse("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n"), *part;
     check_ok(sl_schedule_first_micros(whole, 2, &part));
     check_csv(part, "0F0,0F1,0B0,0B1\n");
@@ -99,7 +93,6 @@ static void first_micro_batches_of_a_table_are_a_table(void **state)
 
 static void text_that_is_no_table_is_refused(void **state)
 {
-    (void)state;
     const struct {
         const char *text, *error;
     } cases[] = {
@@ -133,7 +126,6 @@ static void text_that_is_no_table_is_refused(void **state)
 
 static void options_that_disagree_with_a_file_are_refused(void **state)
 {
-    (void)state;
     static const char text[] = "0F0,0F1,3F0,3B0,0B0,3F1,3B1,0B1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n";
     char path[] = "/tmp/sluice-table-XXXXXX";
     int file = mkstemp(path);
@@ -168,7 +160,6 @@ static void options_that_disagree_with_a_file_are_refused(void **state)
 
 static void faults_are_named_with_rank_action_and_reason(void **state)
 {
-    (void)state;
     const struct {
         const char *text, *error;
     } cases[] = {
@@ -198,7 +189,6 @@ static void faults_are_named_with_rank_action_and_reason(void **state)
 
 static void faults_are_drawn_up_to_there(void **state)
 {
-    (void)state;
     SCOPED(sl_schedule) *schedule = parse("0F0,0F1,0B0,0B1\n1F0,1B0,1B0,1F1,1B1");
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "");
     assert_string_equal(sl_error_text(), "schedule: rank 1, action 2: 1B0 runs the micro-batch "
@@ -218,7 +208,6 @@ static void faults_are_drawn_up_to_there(void **state)
 
 static void actions_outside_the_table_are_refused(void **state)
 {
-    (void)state;
     const struct {
         sl_action action;
         const char *error;
@@ -268,7 +257,6 @@ static void check_read_again(const sl_schedule *schedule)
 
 static void random_tables_are_valid_and_so_are_their_first_micro_batches(void **state)
 {
-    (void)state;
     unsigned seed = test_seed(20261123);
     for (int round = 0; round < 1000; round++) {
         SCOPED(sl_schedule) *schedule = draw_table(&seed), *first = NULL;
@@ -344,7 +332,6 @@ static void check_reason(void)
  * exchanged it may be, and then it must also play to its end. */
 static void random_faults_are_refused_and_none_hangs(void **state)
 {
-    (void)state;
     unsigned seed = test_seed(20261122);
     for (int round = 0; round < 3000; round++) {
         sl_action moved;
@@ -365,7 +352,6 @@ static void random_faults_are_refused_and_none_hangs(void **state)
 /* At costs of 2 for all of a rank's layers, 1 for each of its two stages. */
 static void pytorchs_dual_pipe_v_takes_66_units(void **state)
 {
-    (void)state;
     const double one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     SCOPED(sl_schedule) *schedule = parse(pytorch_dual_pipe_v);
     sl_simulation simulation;
@@ -381,7 +367,6 @@ static void pytorchs_dual_pipe_v_takes_66_units(void **state)
 
 static void pytorchs_zb1p_is_read_in_its_older_dialect(void **state)
 {
-    (void)state;
     SCOPED(sl_schedule) *schedule = parse(pytorch_zb1p);
     check_ok(sl_schedule_validate(schedule));
     assert_int_equal(sl_schedule_stages(schedule), 4);

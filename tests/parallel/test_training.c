@@ -12,7 +12,6 @@ enum { ROWS = 8, WIDTH = 4, STEPS = 3, WEIGHTS = WIDTH * WIDTH + WIDTH };
 static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
 {
     sl_module *layer;
-    (void)context;
     SL_TRY(sl_sequential_append(model, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
     SL_TRY(sl_sequential_append(model, sl_activation_create(SL_ACTIVATION_GELU, &layer), &layer));
     SL_TRY(sl_sequential_append(model, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
@@ -88,7 +87,6 @@ static void train_one_by_one(const sl_training *given, numbers *out)
 
 static void training_has_the_bits_of_its_objects_one_by_one(void **state)
 {
-    (void)state;
     sl_training_options options = small_training("cpu:0,cpu:1");
     sl_training *training;
     static numbers got, expected;
@@ -145,7 +143,6 @@ static sl_status train_shards(sl_group *group, void *arg)
 
 static void weights_do_not_depend_on_how_many_ranks_train_the_shards(void **state)
 {
-    (void)state;
     static numbers one, several;
     check_ranks(train_shards, &one, 1);
     for (int ranks = 2; ranks <= SHARDS; ranks++) {
@@ -165,7 +162,6 @@ static sl_status fail_after_model(void *context, sl_module **model, sl_loss **lo
 
 static void trainings_that_cannot_be_are_refused(void **state)
 {
-    (void)state;
     sl_training *training;
     sl_training_options options = small_training("cpu:0,cpu:1");
     options.create_model = fail_after_model;

@@ -44,7 +44,6 @@ static void any_numbers_give_few_ticks_at_finite_places(void **state)
         {{{1, -1e308}, {2, 0}, {3, 1e308}}},       {{{1, 5}, {2, 5}, {3, 5}}},
         {{{1e-320, 5}, {2e-320, 6}, {3e-320, 7}}}, {{{9e18, 5}, {9e18, 5}, {9e18, 6}}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int log_scale = 0; log_scale < 2; log_scale++) {
             char *text = draw(cases[i].points, 3, log_scale);
@@ -57,7 +56,6 @@ static void any_numbers_give_few_ticks_at_finite_places(void **state)
 static void large_steps_are_shown_as_whole_numbers(void **state)
 {
     static const sli_point points[] = {{1234567, 5}, {12345678, 6}};
-    (void)state;
     char *text = draw(points, 2, false);
     assert_int_equal(count_of(text, ">step 1234567<"), 1);
     assert_int_equal(count_of(text, ">step 12345678<"), 1);

@@ -32,7 +32,6 @@ static sli_run_history *parse(const char *text)
 
 static void records_become_a_history(void **state)
 {
-    (void)state;
     sli_run_history *history = parse(
         "{\"record\":\"run\",\"lr\":0.5}\n"
         "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":2.5,\"ms\":4}\n"
@@ -63,7 +62,6 @@ static void records_become_a_history(void **state)
 
 static void resumed_run_repeats_steps(void **state)
 {
-    (void)state;
     sli_run_history *history =
         parse("{\"record\":\"run\",\"lr\":0.5}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5}\n"
@@ -86,7 +84,6 @@ static void resumed_run_repeats_steps(void **state)
 /* A run that resumes from a checkpoint at an epoch's end has no step before its evaluations. */
 static void resumed_run_repeats_evaluations(void **state)
 {
-    (void)state;
     sli_run_history *history =
         parse("{\"record\":\"run\"}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5}\n"
@@ -106,7 +103,6 @@ static void resumed_run_repeats_evaluations(void **state)
 
 static void evaluation_has_its_own_step(void **state)
 {
-    (void)state;
     sli_run_history *history =
         parse("{\"record\":\"run\",\"resumed_step\":7}\n"
               "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"step\":7,\"loss\":3}\n");
@@ -116,7 +112,6 @@ static void evaluation_has_its_own_step(void **state)
 
 static void timelines_are_read(void **state)
 {
-    (void)state;
     sli_run_history *history = parse(
         "{\"record\":\"run\"}\n"
         "{\"record\":\"pipeline\",\"replica\":0,\"epoch\":2,\"step\":8,\"bubble_measured\":0.5,"
@@ -135,7 +130,6 @@ static void timelines_are_read(void **state)
 
 static void each_replica_has_its_last_pipeline(void **state)
 {
-    (void)state;
     sli_run_history *history =
         parse("{\"record\":\"run\"}\n"
               "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":2}\n"
@@ -158,7 +152,6 @@ static void each_replica_has_its_last_pipeline(void **state)
 /* What the run after it has not measured itself stays, where it has that replica. */
 static void resumed_run_has_no_ranks_that_were_lost(void **state)
 {
-    (void)state;
     static const char first[] =
         "{\"record\":\"run\",\"replicas\":3}\n"
         "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":0}\n"
@@ -208,7 +201,6 @@ static void logs_of_any_size_are_read(void **state)
 static void line_that_is_too_long_is_left_out(void **state)
 {
     enum { LONG = 3 << 20 };
-    (void)state;
     static const char rest[] = "\n{\"record\":\"end\",\"seconds\":9}\n";
     size_t used;
     char *text = malloc(LONG + sizeof rest);
@@ -229,7 +221,6 @@ static void line_that_is_too_long_is_left_out(void **state)
 static void old_records_are_thinned(void **state)
 {
     enum { MOST = 64, STEPS = 10000 };
-    (void)state;
     char line[256];
     size_t used, most = 0;
     sli_run_history *history = parse(run_line);
@@ -260,7 +251,6 @@ static void old_records_are_thinned(void **state)
 
 static void what_is_no_record_is_refused(void **state)
 {
-    (void)state;
     static const struct {
         const char *line, *error;
     } cases[] = {

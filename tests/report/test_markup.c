@@ -20,7 +20,6 @@ static void check_number(double value, const char *expected)
 
 static void numbers_from_a_million_on_have_an_exponent(void **state)
 {
-    (void)state;
     check_number(5.123456, "5.123");
     check_number(99999.4, "99999");
     check_number(999999, "999999");
@@ -33,7 +32,6 @@ static void numbers_from_a_million_on_have_an_exponent(void **state)
 
 static void markup_of_a_text_is_shown(void **state)
 {
-    (void)state;
     char *text;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);

@@ -322,7 +322,6 @@ static void numbers_that_are_none_are_null(void **state)
 /* An outlier counts until 128 values have come after it. */
 static void z_scores_look_back_128_values(void **state)
 {
-    (void)state;
     sli_zscore before = {.count = 0};
     sli_zscore_add(&before, 1e6);
     for (int i = 0; i < 127; i++)
@@ -444,7 +443,6 @@ static void names_that_were_left_out_keep_the_log_readable(void **state)
 
 static void log_that_cannot_be_written_is_an_error(void **state)
 {
-    (void)state;
     SCOPED(sl_run_log) *log = NULL;
     check_error(sl_run_log_create("/nowhere/log", NULL, NULL, NULL, &log), SL_ERR_IO,
                 "/nowhere/log: the run log cannot be written: No such file or directory");

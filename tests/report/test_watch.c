@@ -39,7 +39,6 @@ static void *turn(void *context)
 
 static void complain(void *context, const char *reason)
 {
-    (void)context;
     fail_msg("%s", reason);
 }
 
@@ -273,7 +272,6 @@ static void browser_that_hangs_misses_events(void **state)
 {
     enum { EVENTS = 20, EVENT_BYTES = 1 << 20 }; /* more than the sockets hold */
     const double end = sli_clock_seconds() + 60; /* far longer than any machine takes */
-    (void)state;
     char name[32];
     sli_server *server;
     size_t used = 0, room = (EVENTS + 1) * (size_t)EVENT_BYTES;
@@ -360,7 +358,6 @@ static size_t serve_bytes(sli_server *server, int fd, size_t bytes)
 static void slow_browsers_hold_few_events(void **state)
 {
     enum { BROWSERS = 8, EVENT_BYTES = 24 << 20, KEPT = 3 /* with the newest */ };
-    (void)state;
     sli_server *server;
     int fds[BROWSERS];
     char first;

@@ -130,7 +130,6 @@ static atomic_bool printed;
 static void print_own_stack(int number)
 {
     void *frames[64];
-    (void)number;
     int count = backtrace(frames, sizeof frames / sizeof *frames);
     dprintf(STDERR_FILENO, "thread %d:\n", (int)gettid());
     backtrace_symbols_fd(frames, count, STDERR_FILENO);

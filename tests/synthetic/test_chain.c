@@ -122,7 +122,6 @@ static void entropy_is_that_of_a_long_text(void **state)
 
 static void longer_blocks_allow_a_lower_perplexity(void **state)
 {
-    (void)state;
     double all = sli_synthetic_best_perplexity(0), before = INFINITY;
     for (int64_t bptt = 1; bptt < 100000; bptt *= 2) {
         double now = sli_synthetic_best_perplexity(bptt);

@@ -11,7 +11,6 @@ static void columns_are_runs_and_the_rest_is_trimmed(void **state)
 {
     int32_t tokens[26], inputs[20], targets[20];
     sl_batches batches;
-    (void)state;
     count_up(tokens, 26);
     check_ok(sl_batchify(tokens, 26, 4, 5, &batches));
     assert_int_equal(batches.column_length, 6);
@@ -30,7 +29,6 @@ static void last_block_is_shorter(void **state)
     static const int32_t first[] = {0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20};
     static const int32_t last[] = {3, 4, 9, 10, 15, 16, 21, 22};
     sl_batches batches;
-    (void)state;
     count_up(tokens, 26);
     check_ok(sl_batchify(tokens, 26, 4, 3, &batches));
     assert_int_equal(sl_batches_count(&batches), 2);
@@ -50,7 +48,6 @@ static void blocks_cover_every_column_once(void **state)
 {
     enum { TOKENS = 101 };
     int32_t tokens[TOKENS], inputs[TOKENS], targets[TOKENS];
-    (void)state;
     count_up(tokens, TOKENS);
     for (int columns = 1; columns <= TOKENS / 2; columns++) {
         for (int bptt = 1; bptt < TOKENS / columns; bptt++) {
@@ -80,7 +77,6 @@ static void shard_has_a_range_of_every_column(void **state)
     enum { TOKENS = 103, COLUMNS = 4 };
     int32_t tokens[TOKENS], inputs[TOKENS], targets[TOKENS];
     sl_batches whole, shard;
-    (void)state;
     count_up(tokens, TOKENS);
     check_ok(sl_batchify(tokens, TOKENS, COLUMNS, 4, &whole));
     for (int shards = 1; shards <= 5; shards++)
@@ -117,7 +113,6 @@ static void impossible_sizes_are_refused(void **state)
 {
     int32_t tokens[26];
     sl_batches batches;
-    (void)state;
     count_up(tokens, 26);
     check_error(sl_batchify(tokens, 26, 0, 3, &batches), SL_ERR_INVALID, "at least 1, got 0 and 3");
     check_error(sl_batchify(tokens, 26, 4, 0, &batches), SL_ERR_INVALID, "at least 1, got 4 and 0");
@@ -132,7 +127,6 @@ static void block_that_is_not_there_is_refused(void **state)
 {
     int32_t tokens[26], inputs[12] = {-7};
     sl_batches batches;
-    (void)state;
     count_up(tokens, 26);
     check_ok(sl_batchify(tokens, 26, 4, 3, &batches));
     check_error(sl_batches_block(&batches, 2, inputs, NULL), SL_ERR_INVALID, "block 2 of 2");

@@ -119,7 +119,6 @@ static void wikitext_names_go_before_plain_ones(void **state)
 
 static void text_in_memory_is_encoded(void **state)
 {
-    (void)state;
     sl_vocab *vocab;
     sl_tokens tokens;
     vocab = vocab_of("the the the cat cat .");
@@ -139,7 +138,6 @@ static void wikitext_2_has_its_known_counts(void **state)
     static const int64_t lines[SL_SPLITS] = {36718, 3760, 4358};
     const char *directory = getenv("SLUICE_DATA");
     sl_corpus *corpus;
-    (void)state;
     if (!directory || !strstr(directory, "wikitext-2")) {
         print_message("skipped: SLUICE_DATA does not name WikiText-2's directory\n");
         skip();

@@ -7,7 +7,6 @@
 static void every_count_is_permuted(void **state)
 {
     enum { LARGE = 100003 };
-    (void)state;
     bool *seen = malloc(LARGE);
     assert_non_null(seen);
     for (int64_t count = 1; count <= LARGE; count = count < 300 ? count + 1 : count * 7 + 1) {
@@ -23,7 +22,6 @@ static void every_count_is_permuted(void **state)
 
 static void largest_count_is_permuted(void **state)
 {
-    (void)state;
     int64_t first = sl_shuffled(0, SL_MAX_SHUFFLED, 1, 0);
     int64_t last = sl_shuffled(SL_MAX_SHUFFLED - 1, SL_MAX_SHUFFLED, 1, 0);
     assert_true(first >= 0 && first < SL_MAX_SHUFFLED && last >= 0 && last < SL_MAX_SHUFFLED);
@@ -43,7 +41,6 @@ static int places_in_common(uint64_t seed, int64_t epoch, uint64_t other_seed, i
 /* Of two random orders one place is the same on average; more than 12 are in 1 of 10^9 pairs. */
 static void seeds_and_epochs_have_orders_of_their_own(void **state)
 {
-    (void)state;
     assert_int_equal(places_in_common(1, 0, 1, 0), 10000);
     assert_true(places_in_common(1, 0, 1, 1) < 13);
     assert_true(places_in_common(1, 0, 2, 0) < 13);
@@ -59,7 +56,6 @@ static void samples_stand_anywhere(void **state)
     enum { COUNT = 7, ORDERS = 14000 };
     int times[COUNT][COUNT] = {{0}};
     double expected = (double)ORDERS / COUNT, squares = 0;
-    (void)state;
     for (int epoch = 0; epoch < ORDERS; epoch++)
         for (int place = 0; place < COUNT; place++)
             times[place][sl_shuffled(place, COUNT, 1, epoch)]++;
@@ -73,7 +69,6 @@ static void samples_stand_anywhere(void **state)
 static void order_is_kept(void **state)
 {
     static const int64_t first[] = {2, 5, 1, 9, 8, 4, 7, 3, 0, 6};
-    (void)state;
     for (int place = 0; place < 10; place++)
         assert_int_equal(sl_shuffled(place, 10, 1, 0), first[place]);
     assert_int_equal(sl_shuffled(0, INT64_C(1000000007), 123456789012345, 3), 153835482);

@@ -69,7 +69,6 @@ static void line_is_lowered_and_cut_at_white_space_and_symbols(void **state)
         {"<unk> @-@ = =", "<unk>|@-@|=|=|"},
         {"[\\]^_`{|}~/*&%$#@+-=", "[\\]^_`{|}~/*&%$#@+-=|"},
     };
-    (void)state;
     EXPECT_CASES(cases);
 }
 
@@ -81,7 +80,6 @@ static void quote_is_removed_and_joins_its_neighbours(void **state)
         {"a \" b", "a|b|"},
         {"\"\"\"", ""},
     };
-    (void)state;
     EXPECT_CASES(cases);
 }
 
@@ -102,13 +100,11 @@ static void line_break_is_white_space_once_quotes_are_gone(void **state)
         {"<br ", "<br|"},
         {"<", "<|"},
     };
-    (void)state;
     EXPECT_CASES(cases);
 }
 
 static void zero_byte_is_replaced(void **state)
 {
-    (void)state;
     expect_tokens("a\0B c\0", 6, "a" REPLACEMENT "b|c" REPLACEMENT "|");
 }
 
@@ -130,7 +126,6 @@ static void letter_beyond_ascii_is_lowered_as_python_does(void **state)
         {"a\xCC\x81\xCE\xA3\xCC\x81", "a\xCC\x81\xCF\x82\xCC\x81|"},
         {"a\xCE\xA3\xFF", "a\xCF\x82" REPLACEMENT "|"},
     };
-    (void)state;
     EXPECT_CASES(cases);
 }
 
@@ -142,7 +137,6 @@ static void white_space_beyond_ascii_separates_tokens(void **state)
                                          "\xE3\x80\x80"};
     static const char *const others[] = {"\xE2\x80\x8B", "\xE1\xA0\x8E", "\xEF\xBB\xBF"};
     char line[16], expected[20];
-    (void)state;
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++) {
         snprintf(line, sizeof line, "%sa%sb%s", spaces[i], spaces[i], spaces[i]);
         expect_tokens(line, strlen(line), "a|b|");
@@ -166,7 +160,6 @@ static void bytes_that_are_no_utf8_are_replaced(void **state)
                    {"\xE0\x80\x80", 3}, {"\xC2\xC2", 2},     {"\xE2\xC2", 2}};
     static const char four[] = REPLACEMENT REPLACEMENT REPLACEMENT REPLACEMENT;
     char line[32], expected[64];
-    (void)state;
     for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
         int bytes = invalid[i].replacements * (int)strlen(REPLACEMENT);
         snprintf(line, sizeof line, "A%s %sB", invalid[i].bytes, invalid[i].bytes);
@@ -179,7 +172,6 @@ static void bytes_that_are_no_utf8_are_replaced(void **state)
 static void line_longer_than_the_one_before_is_taken_whole(void **state)
 {
     enum { LETTERS = 100000 };
-    (void)state;
     char *line = malloc(2 * LETTERS);
     sl_tokenizer *tokenizer;
     sl_token token;

@@ -26,7 +26,6 @@ static void tokens_are_ordered_by_frequency_then_code_point(void **state)
     /* U+FF5E comes before U+1F600 by code point, and after it as UTF-16 has them. */
     static const char *const expected[] = {
         "<unk>", "c", "b", "B", "a", "aa", "ab", "\xC3\xA9", "\xEF\xBD\x9E", "\xF0\x9F\x98\x80"};
-    (void)state;
     sl_vocab *vocab = vocab_of("c b \xF0\x9F\x98\x80 c ab aa \xEF\xBD\x9E a c B \xC3\xA9 b");
     expect_vocab(vocab, expected, sizeof expected / sizeof *expected);
     sl_vocab_destroy(&vocab);
@@ -36,7 +35,6 @@ static void tokens_are_ordered_by_frequency_then_code_point(void **state)
 static void unknown_token_in_the_text_keeps_id_0(void **state)
 {
     static const char *const expected[] = {"<unk>", "b", "a"};
-    (void)state;
     sl_vocab *vocab = vocab_of("a b <unk> b");
     expect_vocab(vocab, expected, 3);
     sl_vocab_destroy(&vocab);
@@ -45,7 +43,6 @@ static void unknown_token_in_the_text_keeps_id_0(void **state)
 static void vocabulary_of_nothing_has_the_unknown_token(void **state)
 {
     static const char *const expected[] = {"<unk>"};
-    (void)state;
     sl_vocab *vocab = vocab_of("");
     expect_vocab(vocab, expected, 1);
     sl_vocab_destroy(&vocab);
@@ -53,7 +50,6 @@ static void vocabulary_of_nothing_has_the_unknown_token(void **state)
 
 static void token_that_is_not_listed_is_unknown(void **state)
 {
-    (void)state;
     sl_vocab *vocab = vocab_of("aa bb");
     assert_int_equal(sl_vocab_id(vocab, "a", 1), SL_VOCAB_UNKNOWN);
     assert_int_equal(sl_vocab_id(vocab, "aaa", 3), SL_VOCAB_UNKNOWN);
@@ -70,7 +66,6 @@ static void provisional_numbers_lead_to_final_ids(void **state)
     int32_t provisional[6], final_ids[3];
     sl_vocab_builder *builder;
     sl_vocab *vocab;
-    (void)state;
     check_ok(sl_vocab_builder_create(&builder));
     for (int i = 0; i < 6; i++)
         check_ok(sl_vocab_builder_add(builder, words[i], strlen(words[i]), &provisional[i]));
@@ -86,7 +81,6 @@ static void provisional_numbers_lead_to_final_ids(void **state)
 static void token_with_white_space_or_without_bytes_is_refused(void **state)
 {
     sl_vocab_builder *builder;
-    (void)state;
     check_ok(sl_vocab_builder_create(&builder));
     check_error(sl_vocab_builder_add(builder, "", 0, NULL), SL_ERR_INVALID, "must not be empty");
     check_error(sl_vocab_builder_add(builder, "a b", 3, NULL), SL_ERR_INVALID, "0x20 at byte 1");
@@ -104,7 +98,6 @@ static void many_tokens_are_counted_and_found(void **state)
     char text[64];
     sl_vocab_builder *builder;
     sl_vocab *vocab;
-    (void)state;
     print_message("seed %llu\n", (unsigned long long)seed);
     check_ok(sl_vocab_builder_create(&builder));
     for (int round = 0; round < 2; round++) {
@@ -168,7 +161,6 @@ static int ascending(const void *a, const void *b)
 static void tokens_made_to_collide_do_not(void **state)
 {
     enum { TOKENS = 1000 };
-    (void)state;
     uint32_t hashes[2][TOKENS];
     char token[16];
     for (int t = 0; t < 2; t++) {

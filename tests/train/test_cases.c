@@ -28,7 +28,6 @@ static sli_start expected_start(int resume, bool restarted, int saved)
 
 static void every_start_has_one_row(void **state)
 {
-    (void)state;
     int used = 0;
     for (int resume = 0; resume < SLI_RESUME_WISHES; resume++)
         for (int restarted = SLI_NO; restarted <= SLI_YES; restarted++)
@@ -57,7 +56,6 @@ static sli_layout_rule expected_layout(int processes, int replicas, bool fewer)
 
 static void every_layout_has_one_row(void **state)
 {
-    (void)state;
     for (int processes = 0; processes < SLI_PROCESS_KINDS; processes++)
         for (int replicas = 0; replicas < SLI_REPLICAS_WISHES; replicas++)
             for (int fewer = SLI_NO; fewer <= SLI_YES; fewer++) {

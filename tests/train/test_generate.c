@@ -30,7 +30,6 @@ static float *logits_after(test_pipe *pipe, const int32_t *ids, int64_t length)
 
 static void greedy_token_is_the_most_probable_one(void **state)
 {
-    (void)state;
     enum { CONTEXT = 5 };
     int32_t ids[ROOM];
     SCOPED(test_pipe) pipe = open_small_model(2, 3);
@@ -47,7 +46,6 @@ static void greedy_token_is_the_most_probable_one(void **state)
 
 static void one_candidate_is_greedy(void **state)
 {
-    (void)state;
     int32_t greedy[ROOM], one[ROOM], cold[ROOM];
     SCOPED(test_pipe) pipe = open_small_model(1, 3);
     generate(&pipe, &(sl_generate_options){0}, greedy);
@@ -59,7 +57,6 @@ static void one_candidate_is_greedy(void **state)
 
 static void seed_decides_the_text_in_every_pipe(void **state)
 {
-    (void)state;
     int32_t one[ROOM], other[ROOM];
     sl_generate_options options = {.temperature = 2, .seed = 5};
     SCOPED(test_pipe) pipe = open_small_model(1, 3);
@@ -99,7 +96,6 @@ static void check_text_without_cache(const sl_generate_options *options, int sta
 /* Also where the text grows longer than the context, and where the prompt is longer. */
 static void cache_does_not_change_the_text(void **state)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 5; seed++)
         check_text_without_cache(
             &(sl_generate_options){.context = 100, .temperature = 1, .seed = seed}, 2);
@@ -112,7 +108,6 @@ static void cache_does_not_change_the_text(void **state)
 static sl_status count_positions(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                  sl_tensor **out)
 {
-    (void)pass;
     *(int64_t *)sl_module_state(module) += sl_tensor_shape(in)->size[1];
     return sl_tensor_alias(in, out);
 }
@@ -120,20 +115,16 @@ static sl_status count_positions(sl_module *module, sl_pass *pass, const sl_tens
 static sl_status give_gradient_on(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                   sl_tensor **grad_in)
 {
-    (void)module;
-    (void)pass;
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static bool always(const sl_module *module)
 {
-    (void)module;
     return true;
 }
 
 static void keep_counter(void *state)
 {
-    (void)state;
 }
 
 static int64_t positions_of_a_text(int64_t context)
@@ -158,7 +149,6 @@ static int64_t positions_of_a_text(int64_t context)
 /* The prompt once, and then each new token alone; behind the context, all of it for each token. */
 static void each_token_costs_one_position_within_the_context(void **state)
 {
-    (void)state;
     assert_int_equal(positions_of_a_text(100), ROOM - 1);
     assert_int_equal(positions_of_a_text(10), 10 + (ROOM - 11) * 10);
 }
@@ -201,7 +191,6 @@ static void check_draws(double temperature, int top_k)
 
 static void draws_follow_the_models_distribution(void **state)
 {
-    (void)state;
     check_draws(1, 0);
     check_draws(0.3, 0);
     check_draws(1, 4);
@@ -209,7 +198,6 @@ static void draws_follow_the_models_distribution(void **state)
 
 static void impossible_requests_are_refused(void **state)
 {
-    (void)state;
     int32_t ids[ROOM] = {4};
     int64_t length = 0;
     SCOPED(test_pipe) pipe = open_small_model(1, 3);
@@ -227,7 +215,6 @@ static void impossible_requests_are_refused(void **state)
 
 static void output_that_is_no_number_is_an_error(void **state)
 {
-    (void)state;
     int32_t ids[ROOM] = {4};
     int64_t length = 1;
     SCOPED(test_pipe) pipe = open_small_model(1, 3);

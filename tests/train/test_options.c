@@ -10,7 +10,6 @@
 
 static void first_preset_has_its_tutorials_numbers(void **state)
 {
-    (void)state;
     sl_train_options fresh = {.data = "data"};
     check_ok(sl_train_options_preset("transformer-tutorial", &fresh));
     check_ok(sl_train_options_check(&fresh));
@@ -35,7 +34,6 @@ static void first_preset_has_its_tutorials_numbers(void **state)
 
 static void defaults_have_no_tutorials_rates(void **state)
 {
-    (void)state;
     sl_train_options options;
     sl_train_options_default(&options);
     check_ok(sl_train_options_check(&options));
@@ -47,7 +45,6 @@ static void defaults_have_no_tutorials_rates(void **state)
 
 static void small_preset_is_for_texts_of_ones_own(void **state)
 {
-    (void)state;
     sl_train_options options = {.data = "book.txt"};
     check_ok(sl_train_options_preset("small", &options));
     check_ok(sl_train_options_check(&options));
@@ -63,7 +60,6 @@ static void small_preset_is_for_texts_of_ones_own(void **state)
 
 static void zeros_are_refused_with_the_function_that_gives_defaults(void **state)
 {
-    (void)state;
     const sl_train_options zeros = {.data = "data"};
     assert_int_equal(sl_train_options_check(&zeros), SL_ERR_INVALID);
     assert_non_null(strstr(sl_error_text(), "begin with sl_train_options_default"));
@@ -71,7 +67,6 @@ static void zeros_are_refused_with_the_function_that_gives_defaults(void **state
 
 static void pipeline_preset_has_its_tutorials_numbers(void **state)
 {
-    (void)state;
     sl_train_options options = {.init = "a", .save = "b"};
     check_ok(sl_train_options_preset("pipeline-tutorial", &options));
     check_ok(sl_train_options_check(&options));
@@ -98,7 +93,6 @@ static void pipeline_preset_has_its_tutorials_numbers(void **state)
 
 static void ddp_preset_has_its_tutorials_numbers(void **state)
 {
-    (void)state;
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     check_ok(sl_train_options_check(&options));
@@ -113,7 +107,6 @@ static void ddp_preset_has_its_tutorials_numbers(void **state)
 
 static void unknown_preset_lists_those_there_are(void **state)
 {
-    (void)state;
     sl_train_options options = {.epochs = 7};
     check_error(sl_train_options_preset("tutorial", &options), SL_ERR_NOT_FOUND,
                 "preset must be transformer-tutorial, pipeline-tutorial, ddp-pipeline or small, "
@@ -125,7 +118,6 @@ static void unknown_preset_lists_those_there_are(void **state)
 
 static void stages_follow_from_what_is_given(void **state)
 {
-    (void)state;
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.devices = "cpu:0,cpu:1";
@@ -153,7 +145,6 @@ static void stages_follow_from_what_is_given(void **state)
 
 static void impossible_models_are_refused(void **state)
 {
-    (void)state;
     CHECK_REFUSED(model.emsize, 0, "emsize must be at least 1, got 0");
     CHECK_REFUSED(model.emsize, INT64_MAX,
                   "emsize must be at most 1048576, got 9223372036854775807");
@@ -175,7 +166,6 @@ static void impossible_models_are_refused(void **state)
 
 static void impossible_batches_are_refused(void **state)
 {
-    (void)state;
     CHECK_REFUSED(bptt, 0, "bptt must be at least 1, got 0");
     CHECK_REFUSED(bptt, 5001, "bptt must be at most 5000, got 5001");
     CHECK_REFUSED(batch_size, 0, "batch-size must be at least 1, got 0");
@@ -189,7 +179,6 @@ static void impossible_batches_are_refused(void **state)
 
 static void impossible_training_is_refused(void **state)
 {
-    (void)state;
     CHECK_REFUSED(epochs, 0, "epochs must be at least 1, got 0");
     CHECK_REFUSED(lr.lr, -2.0, "lr must be a number from 0, got -2");
     CHECK_REFUSED(lr.lr, NAN, "lr must be a number from 0, got nan");
@@ -204,7 +193,6 @@ static void impossible_training_is_refused(void **state)
 
 static void nccl_needs_gradients_to_exchange(void **state)
 {
-    (void)state;
     CHECK_REFUSED(nccl, true, "nccl exchanges gradients of replicas, and there is only one");
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("transformer-tutorial", &options));
@@ -220,7 +208,6 @@ static void each_optimizer_has_a_rate_of_its_own(void **state)
 {
     static const char *const presets[] = {"transformer-tutorial", "pipeline-tutorial",
                                           "ddp-pipeline"};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         sl_train_options options;
         check_ok(sl_train_options_preset(presets[i], memset(&options, 0, sizeof options)));
@@ -234,7 +221,6 @@ static void each_optimizer_has_a_rate_of_its_own(void **state)
 
 static void numbers_of_the_other_optimizer_are_refused(void **state)
 {
-    (void)state;
     CHECK_REFUSED(optimizer.beta1, 0.8f,
                   "betas and eps are for adamw, but the optimizer is sgd: leave them out");
     sl_train_options options = {0};
@@ -251,7 +237,6 @@ static void numbers_of_the_other_optimizer_are_refused(void **state)
 /* Each for itself is possible; the bytes of all together would not be a number of 63 bits. */
 static void options_beyond_any_machine_are_refused(void **state)
 {
-    (void)state;
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("transformer-tutorial", &options));
     options.model.emsize = options.model.nhid = options.batch_size = 1 << 20;
@@ -266,7 +251,6 @@ static void options_beyond_any_machine_are_refused(void **state)
 
 static void impossible_stages_are_refused(void **state)
 {
-    (void)state;
     CHECK_REFUSED(pipeline_ranks, 3, "there are more stages than layers: 3 stages, 2 layers");
     CHECK_REFUSED(pipeline_ranks, 65, "pp must be at most 64, got 65");
     CHECK_REFUSED(pipeline_ranks, -1, "pp must be at least 1, got -1");
@@ -301,7 +285,6 @@ static int somewhere;
 
 static void options_and_plan_name_what_is_missing(void **state)
 {
-    (void)state;
     sl_plan *plan;
     sl_module *model = (sl_module *)&somewhere;
     check_null(sl_train_options_preset(NULL, &unused_options),
@@ -323,7 +306,6 @@ static void options_and_plan_name_what_is_missing(void **state)
 /* One rank's options are missing: every rank gets the error. */
 static sl_status run_without_options(sl_group *group, void *arg)
 {
-    (void)arg;
     sl_run *run;
     sl_train_options of_one;
     sl_train_options_default(&of_one);
@@ -334,7 +316,6 @@ static sl_status run_without_options(sl_group *group, void *arg)
 
 static void ranks_of_a_launch_must_be_those_of_the_group(void **state)
 {
-    (void)state;
     sl_group *group;
     sl_run *run;
     sl_train_options options = {0};
@@ -351,7 +332,6 @@ static void ranks_of_a_launch_must_be_those_of_the_group(void **state)
 
 static void runs_name_what_is_missing(void **state)
 {
-    (void)state;
     sl_run *run;
     check_null(sl_train_run(NULL, NULL, 0, &unused_result), "sl_train_run: options is NULL");
     check_null(sl_train_run(&unused_options, NULL, 0, NULL), "sl_train_run: result is NULL");
@@ -366,7 +346,6 @@ static void runs_name_what_is_missing(void **state)
 
 static void log_and_models_name_what_is_missing(void **state)
 {
-    (void)state;
     sl_run_log *log;
     sl_pipe *pipe = (sl_pipe *)&somewhere;
     sl_model_options model;
@@ -382,7 +361,6 @@ static void log_and_models_name_what_is_missing(void **state)
 
 static void using_a_model_names_what_is_missing(void **state)
 {
-    (void)state;
     sl_pipe *pipe = (sl_pipe *)&somewhere;
     const sl_tokens *tokens = (sl_tokens *)&somewhere;
     const sl_evaluate_options how = {0};

@@ -141,7 +141,6 @@ static void file_or_link_of_the_user_stays_as_it_is(void **state)
 
 static void directory_that_is_not_there_is_no_error(void **state)
 {
-    (void)state;
     assert_int_equal(sli_last_step_open("/nowhere"), -1);
     assert_int_equal(recorded_step("/nowhere"), 0);
 }

@@ -27,7 +27,6 @@ static sl_plan plan_of(const sl_train_options *options, int64_t ntokens)
 
 static void totals_of_the_tutorials_models_are_theirs(void **state)
 {
-    (void)state;
     enum { WIKITEXT2 = 28782 };
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("pipeline-tutorial", &options));
@@ -51,7 +50,6 @@ static void totals_of_the_tutorials_models_are_theirs(void **state)
 
 static void replicas_differ_in_their_devices_and_shard_what_zero_shards(void **state)
 {
-    (void)state;
     static const char *const names[] = {"cpu:0", "cpu:1", "cpu:2", "cpu:3"};
     static const char *const listed[] = {"cpu:0-1", "cpu:2-3", "cpu:4-5", "cpu:6-7"};
     sl_train_options options = {0};
@@ -234,7 +232,6 @@ typedef struct peaks {
 
 static sl_status note_peaks(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    (void)result;
     peaks *peak = context;
     for (int s = 0; s < sl_pipe_stages(info->pipe); s++) {
         sl_memory_stats stats;
@@ -346,7 +343,6 @@ static void epochs_with_ragged_ends_reserve_what_was_planned(void **state)
 /* What is refused has its numbers, and what is said to fit does. */
 static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
 {
-    (void)state;
     enum { WIKITEXT2 = 28782 };
     const uint64_t gib = UINT64_C(1) << 30;
     sl_train_options options = {0};
@@ -386,7 +382,6 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
 /* The first replica saves what is the same on all, so the second one's host keeps no copies. */
 static void copies_for_checkpoints_are_the_first_replicas(void **state)
 {
-    (void)state;
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     options.model.ntokens = 100;
@@ -401,7 +396,6 @@ static void copies_for_checkpoints_are_the_first_replicas(void **state)
 
 static void copies_of_tied_parameters_in_other_processes_are_planned_for(void **state)
 {
-    (void)state;
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("pipeline-tutorial", &options));
     options.model.ntokens = 1000;
@@ -420,7 +414,6 @@ static void copies_of_tied_parameters_in_other_processes_are_planned_for(void **
 
 static void memory_of_cuda_devices_is_not_the_hosts(void **state)
 {
-    (void)state;
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("pipeline-tutorial", &options));
     options.model.ntokens = 1000;
@@ -466,7 +459,6 @@ static int64_t unchecked_bytes(const sl_train_options *options)
 
 static void options_that_are_refused_are_not_said_to_fit(void **state)
 {
-    (void)state;
     sl_train_options options = {0}, fits;
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     options.model.ntokens = 100;

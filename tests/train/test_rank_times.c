@@ -7,7 +7,6 @@ enum { RANKS = 3 };
  * has 12, too. Rank 2 is in another process, has actions of 11 s, and ends last. */
 static void time_in_the_pipe_is_divided_as_its_timeline(void **state)
 {
-    (void)state;
     static const sl_stage_info stages[] = {{.rank = 0}, {.rank = 1}, {.rank = 1}, {.rank = 2}};
     static const sl_timeline_entry timeline[] = {
         {{.stage = 0, .kind = SL_ACTION_FORWARD}, 0, 1},

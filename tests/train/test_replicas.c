@@ -429,7 +429,6 @@ static void ranks_that_do_not_fit_the_replicas_are_refused(void **state)
 
 static sl_status refuse_step(void *context, const sl_step_info *step)
 {
-    (void)context;
     return step->step < 3 ? SL_OK : sl_error(SL_ERR_IO, "the disk is full");
 }
 

@@ -80,7 +80,6 @@ static void every_epoch_has_all_whole_rows_once(void **state)
 {
     enum { BATCHES = 5, COUNT = BATCHES * BATCH };
     int32_t in_order[COUNT], epochs[2][COUNT];
-    (void)state;
     SCOPED(text) of = open_text(4 * 155);
     cut_text(&of);
     assert_int_equal(of.batches, BATCHES);
@@ -99,7 +98,6 @@ static void every_epoch_has_all_whole_rows_once(void **state)
 
 static void rows_that_fill_the_columns_are_all_trained(void **state)
 {
-    (void)state;
     SCOPED(text) of = open_text(4 * (int64_t)(SHARDS * (3 * BPTT + 1)));
     cut_text(&of);
     assert_int_equal(of.batches, 3);

@@ -20,7 +20,6 @@ typedef struct own_task {
 static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
 {
     sl_module *layer;
-    (void)context;
     SL_TRY(sl_sequential_append(model, sl_linear_create(2, HIDDEN, false, &layer), &layer));
     SL_TRY(sl_sequential_append(model, sl_activation_create(SL_ACTIVATION_GELU, &layer), &layer));
     SL_TRY(sl_sequential_append(model, sl_dropout_create(0.2f, &layer), &layer));
@@ -86,7 +85,6 @@ static sl_train_options options_of(const sl_train_task *task)
 
 static void task_has_no_default_rate_for_sgd(void **state)
 {
-    (void)state;
     sl_train_task task = make_task(&normal);
     sl_train_options options = options_of(&task);
     options.lr.lr = SL_LR_DEFAULT;
@@ -108,7 +106,6 @@ static void check_same_run(const small_record *got, const small_record *expected
 
 static void own_model_has_the_same_bits_in_any_cut(void **state)
 {
-    (void)state;
     static small_record whole, cut;
     sl_train_task task = make_task(&normal);
     sl_train_options options = options_of(&task);
@@ -137,7 +134,6 @@ static void own_model_has_the_same_bits_in_any_cut(void **state)
 /* Two replicas divide the rows of the same batches. */
 static void replicas_have_the_bits_of_one(void **state)
 {
-    (void)state;
     static small_record whole, divided;
     sl_train_task task = make_task(&normal);
     sl_train_options options = options_of(&task);
@@ -268,7 +264,6 @@ static void check_refused(own_task does, int replicas, sl_status status, const c
 
 static void incomplete_task_is_refused(void **state)
 {
-    (void)state;
     static small_record record;
     sl_train_task task = make_task(&normal);
     const sl_train_options options = options_of(&task);
@@ -286,7 +281,6 @@ static void incomplete_task_is_refused(void **state)
 static sl_status create_hourglass(void *context, sl_module **model, sl_loss **loss)
 {
     static const int widths[] = {2, HIDDEN, 1, HIDDEN, CLASSES};
-    (void)context;
     for (int i = 0; i < 4; i++) {
         sl_module *layer;
         SL_TRY(sl_sequential_append(model,
@@ -298,7 +292,6 @@ static sl_status create_hourglass(void *context, sl_module **model, sl_loss **lo
 
 static void one_stage_is_recommended_where_it_is_clearly_faster(void **state)
 {
-    (void)state;
     assert_true(fabs(sli_one_stage_ratio(18, &(sli_step_times){14.1, 12.5}) - 12.5 / 14.1) < 1e-12);
     assert_true(fabs(sli_one_stage_ratio(14.1, &(sli_step_times){18, 12.5}) - 12.5 / 14.1) < 1e-12);
     assert_true(sli_one_stage_ratio(18, &(sli_step_times){12.6, 12.5}) == 0);
@@ -342,7 +335,6 @@ static double profile_hourglass(const sl_link_cost *links, sl_module_profile *pr
 
 static void cut_by_time_counts_what_a_slow_link_takes(void **state)
 {
-    (void)state;
     sl_link_cost links[2][2] = {{{0}}}; /* a float more takes seconds, a module microseconds */
     int balance[SL_MAX_STAGES];
     links[0][1].seconds_per_byte = links[1][0].seconds_per_byte = 1;
@@ -354,7 +346,6 @@ static void cut_by_time_counts_what_a_slow_link_takes(void **state)
 /* All of the step's actions, one after the other. */
 static void step_on_shared_cores_takes_the_sum_of_its_actions(void **state)
 {
-    (void)state;
     enum { MODULES = 4, MICROS = 3 };
     sl_module_profile profiles[MODULES];
     int balance[SL_MAX_STAGES];
@@ -400,7 +391,6 @@ static void check_links(const sl_link_cost *links)
 
 static void links_and_cores_are_the_same_on_all_ranks(void **state)
 {
-    (void)state;
     sl_train_task task = make_task(&normal);
     sl_train_options options = options_of(&task);
     found_links found = {NULL};
@@ -427,7 +417,6 @@ static void links_and_cores_are_the_same_on_all_ranks(void **state)
 /* The rows of a profile, which such a run begins with, are checked as those of a step. */
 static void profiled_task_must_give_its_rows(void **state)
 {
-    (void)state;
     static small_record record;
     own_task gives_nothing = normal;
     gives_nothing.gives_nothing = true;
@@ -442,7 +431,6 @@ static void profiled_task_must_give_its_rows(void **state)
 /* Its answer may change, where data grow. */
 static void batches_are_counted_once(void **state)
 {
-    (void)state;
     static small_record record;
     int counted[SL_SPLITS] = {0};
     own_task once = normal;
@@ -456,7 +444,6 @@ static void batches_are_counted_once(void **state)
 
 static void errors_of_a_task_end_the_run(void **state)
 {
-    (void)state;
     own_task fails = normal, gives_more = normal, is_empty = normal, is_negative = normal;
     fails.failing_batch = 2;
     gives_more.extra_rows = 1;

@@ -124,7 +124,6 @@ static void best_parameters_within_an_epoch_are_tested(void **state)
 
 static sl_status refuse_step(void *context, const sl_step_info *step)
 {
-    (void)context;
     return step->step < 3 ? SL_OK : sl_error(SL_ERR_IO, "the disk is full");
 }
 
@@ -344,7 +343,6 @@ static sl_status check_conversions_of_step(void *context, const sl_step_info *st
 
 static sl_status check_conversions_of_evaluation(void *context, const sl_eval_info *eval)
 {
-    (void)eval;
     conversion_record *record = context;
     return expect_each_weight_once(record, "evaluation", ++record->evaluations);
 }
@@ -376,7 +374,6 @@ static void weights_are_converted_to_bf16_once_a_step_of_several_shards(void **s
 
 static void measuring_the_peak_leaves_no_memory_on_the_device(void **state)
 {
-    (void)state;
     sl_device *device;
     sl_memory_stats stats;
     double flops_per_s;
