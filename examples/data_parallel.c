@@ -109,15 +109,16 @@ int main(int argc, char **argv)
     if (status == SL_OK)
         status = create_model(NULL, &module);
     if (status == SL_OK) {
-        printf("Let's use %ld devices!\n", count);
         sl_data_parallel_options options = {.module = module,
                                             .replicate = create_model,
                                             .devices = devices,
                                             .device_count = (int)count};
         status = sl_data_parallel_create(&options, &model);
     }
-    if (status == SL_OK)
+    if (status == SL_OK) {
+        printf("Let's use %d devices!\n", sl_data_parallel_device_count(model));
         status = run(model);
+    }
     sl_data_parallel_destroy(&model);
     sl_module_destroy(&module);
     sl_device_list_destroy(&list);

@@ -22,7 +22,9 @@ static sl_status save(const sl_training *training, const char *path, int rank)
     SL_TRY(sl_pipe_optimizer_get_state(training->optimizer, &parts[1]));
     if (rank > 0)
         return SL_OK;
-    return sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = parts, .part_count = 2});
+    return sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = parts,
+                                                              .part_count = 2,
+                                                              .state = "{\"step\": 1}"});
 }
 
 /* The device map: every tensor goes to this rank's device. */
@@ -32,25 +34,29 @@ static sl_device *own_device(void *device, const char *name)
     return device;
 }
 
-/* A part's tensors come in the order in which they were saved: the parameters'. */
+/* By a device map a part's tensors come by themselves. A pipe's own devices are a map too, for its
+ * parameters and its optimizer's state. */
 static sl_status load(sl_training *training, const char *path, int rank)
 {
     sl_checkpoint_reader *reader;
     sl_checkpoint_tensor *loaded = NULL;
     size_t count = 0;
+    double step;
     SL_TRY(sl_checkpoint_open(path, &reader));
     sl_status status = sl_checkpoint_load(reader, "model", own_device,
                                           sl_pipe_device(training->pipe, 0), &loaded, &count);
-    for (size_t i = 0; i < count && status == SL_OK; i++) {
-        const sl_parameter *to =
-            sl_parameter_set_get(sl_pipe_parameters(training->pipe, 0), (int)i);
+    for (size_t i = 0; i < count; i++)
         printf("[RANK %d]: loaded %s to %s\n", rank, loaded[i].name,
                sl_device_name(sl_tensor_device(loaded[i].tensor)));
-        status = sl_tensor_copy(sl_parameter_value(to), loaded[i].tensor);
-    }
     sl_checkpoint_tensors_destroy(&loaded, count);
     if (status == SL_OK)
+        status = sl_pipe_load(training->pipe, reader);
+    if (status == SL_OK)
         status = sl_pipe_optimizer_load(training->optimizer, reader);
+    if (status == SL_OK)
+        status = sl_checkpoint_number(reader, "step", &step);
+    if (status == SL_OK && step != 1)
+        status = sl_error(SL_ERR_INTERNAL, "the checkpoint is of step %g", step);
     sl_checkpoint_close(&reader);
     return status;
 }

@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 /* How far is a point from the origin? */
-enum { ROWS = 64, WIDTH = 32, STEPS = 300 };
+enum { ROWS = 64, WIDTH = 32, STEPS = 300, MOST_PARAMETERS = 16 };
 
 static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
 {
@@ -45,6 +45,29 @@ static sl_status run(sl_training *training, double *losses)
     return SL_OK;
 }
 
+/* All parameters go to a file that PyTorch can open, and come back from it. */
+static sl_status save_and_load(const sl_pipe *pipe, const char *path)
+{
+    sl_safetensors_item items[MOST_PARAMETERS];
+    size_t count = 0;
+    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
+        const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
+        for (int i = 0; i < sl_parameter_set_count(set) && count < MOST_PARAMETERS; i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(set, i);
+            if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
+                items[count++] =
+                    (sl_safetensors_item){sl_parameter_name(parameter), SL_F32,
+                                          *sl_parameter_shape(parameter),
+                                          sl_tensor_data(sl_parameter_value(parameter))};
+        }
+    }
+    sl_status status = sl_safetensors_save(path, items, count, NULL, 0);
+    if (status == SL_OK)
+        status = sl_safetensors_load(path, items, count);
+    remove(path);
+    return status;
+}
+
 static sl_status train(const char *devices, sl_recompute recompute, double *losses)
 {
     sl_training_options options = {.create_model = create_model,
@@ -56,6 +79,8 @@ static sl_status train(const char *devices, sl_recompute recompute, double *loss
     sl_training *training;
     SL_TRY(sl_training_create(&options, &training));
     sl_status status = run(training, losses);
+    if (status == SL_OK)
+        status = save_and_load(training->pipe, "own_layer.safetensors");
     sl_training_destroy(&training);
     if (status == SL_OK)
         printf("%-18s %-12s loss %.6f in the first step, %.6f in the last\n", devices,

@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { NTOKENS = 40, TEXT = 7001, COLUMNS = 20, BPTT = 35, STAGES = 2, CHUNKS = 8, EPOCHS = 3 };
+enum { NTOKENS = 40, WIDTH = 32, LAYERS = 4, TEXT = 7001, COLUMNS = 20, BPTT = 35 };
+enum { STAGES = 2, CHUNKS = 8, EPOCHS = 3 };
 
 static void write_text(int32_t *tokens)
 {
@@ -22,10 +23,14 @@ static void write_text(int32_t *tokens)
 
 static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
 {
+    const sl_embedding_options encoder = {.ntokens = NTOKENS, .width = WIDTH};
+    const sl_encoder_layer_options layer = {.width = WIDTH, .heads = 2, .feed_forward = 64};
+    sl_module *next;
     (void)context;
-    SL_TRY(sl_transformer_lm_create(
-        &(sl_model_options){.ntokens = NTOKENS, .emsize = 32, .nhid = 64, .nlayers = 4, .nhead = 2},
-        model));
+    SL_TRY(sl_sequential_append(model, sl_embedding_create(&encoder, &next), &next));
+    for (int i = 0; i < LAYERS; i++)
+        SL_TRY(sl_sequential_append(model, sl_encoder_layer_create(&layer, &next), &next));
+    SL_TRY(sl_sequential_append(model, sl_decoder_create(WIDTH, NTOKENS, &next), &next));
     return sl_cross_entropy_create(loss);
 }
 

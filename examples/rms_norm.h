@@ -30,24 +30,27 @@ static sl_status rms_forward(sl_module *module, sl_pass *pass, const sl_tensor *
 {
     const rms_norm *norm = sl_module_state(module);
     const float *weight = sl_tensor_f32(sl_parameter_value(norm->weight));
-    SL_TRY(sl_pass_save_alias(pass, in)); /* all that backward will need */
+    sl_shape rows = sl_shape_1d(sl_tensor_rows(in));
+    sl_tensor *scales;
+    SL_TRY(sl_pass_save_alias(pass, in)); /* this and the scales are all that backward will need */
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), out));
-    for (int64_t row = 0; row < sl_tensor_rows(in); row++) {
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &rows, &scales));
+    for (int64_t row = 0; row < rows.size[0]; row++) {
         const float *x = sl_tensor_f32(in) + row * norm->width;
         float *y = sl_tensor_f32(*out) + row * norm->width, scale = scale_of(x, norm->width);
         for (int64_t i = 0; i < norm->width; i++)
             y[i] = x[i] * scale * weight[i];
+        sl_tensor_f32(scales)[row] = scale;
     }
-    return SL_OK;
+    return sl_pass_save(pass, &scales); /* takes it */
 }
 
 /* With n = x * scale: grad_x = scale * (g - n * mean(g * n)), g = grad_y * weight; in place.
  * grad_weight is NULL where the layer is frozen. */
-static void backward_row(const rms_norm *norm, const float *weight, const float *x, float *grad,
-                         float *grad_weight)
+static void backward_row(const rms_norm *norm, const float *weight, const float *x, float scale,
+                         float *grad, float *grad_weight)
 {
-    float scale = scale_of(x, norm->width);
     double inner = 0;
     for (int64_t i = 0; i < norm->width; i++)
         inner += (double)grad[i] * weight[i] * x[i] * scale;
@@ -64,15 +67,19 @@ static sl_status rms_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_
 {
     const rms_norm *norm = sl_module_state(module);
     const float *weight = sl_tensor_f32(sl_parameter_value(norm->weight));
-    sl_tensor *in, *grad_weight;
+    sl_tensor *in = NULL, *scales, *grad_weight;
     SL_TRY(sl_parameter_grad(norm->weight, &grad_weight));
-    SL_TRY(sl_pass_pop(pass, &in));
-    for (int64_t row = 0; row < sl_tensor_rows(in); row++)
+    SL_TRY(sl_pass_pop(pass, &scales)); /* in the reverse order */
+    sl_status status = sl_pass_pop(pass, &in);
+    for (int64_t row = 0; status == SL_OK && row < sl_tensor_rows(in); row++)
         backward_row(norm, weight, sl_tensor_f32(in) + row * norm->width,
-                     sl_tensor_f32(grad_out) + row * norm->width,
+                     sl_tensor_f32(scales)[row], sl_tensor_f32(grad_out) + row * norm->width,
                      grad_weight ? sl_tensor_f32(grad_weight) : NULL);
     sl_tensor_destroy(&in);
-    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK; /* NULL: not needed */
+    sl_tensor_destroy(&scales);
+    if (status == SL_OK && grad_in) /* NULL: not needed */
+        status = sl_tensor_alias(grad_out, grad_in);
+    return status;
 }
 
 static sl_status rms_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
@@ -94,8 +101,9 @@ static void rms_widths(const sl_module *module, int64_t *in, int64_t *out)
 
 static int64_t rms_saved_bytes(const sl_module *module, const sl_shape *in)
 {
-    (void)module;
-    return sl_shape_count(in) * (int64_t)sizeof(float);
+    const rms_norm *norm = sl_module_state(module);
+    int64_t count = sl_shape_count(in);
+    return (count + count / norm->width) * (int64_t)sizeof(float);
 }
 
 static sl_status rms_norm_create(int64_t width, sl_module **out)

@@ -106,8 +106,8 @@ const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *
                                                     const char *part, size_t index);
 
 /* The value of a key of the metadata of a part's files, or NULL. */
-const char *sl_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
-                                   const char *key);
+const char *sli_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
+                                    const char *key);
 
 /* Reads every byte of every file and compares the checksums, where there are any. */
 sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader);
@@ -119,11 +119,6 @@ sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader);
  * undefined. */
 sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
                              const sl_safetensors_item *items, size_t count);
-
-/* Reads a file that belongs to no part; *data is malloc'ed, with a 0 behind its *bytes. Errors:
- * SL_ERR_NOT_FOUND, SL_ERR_FORMAT for damage, SL_ERR_IO. */
-sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name, char **data,
-                                  size_t *bytes);
 
 /* ---- Reading to devices ----------------------------------------------------------------- */
 

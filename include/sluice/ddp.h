@@ -57,9 +57,9 @@ typedef struct sl_ddp_options {
      * replaces it. */
     sl_precision comm_precision;
     /* Exchange gradients, buffers, the parameters at creation, and the weights that
-     * sl_pipe_optimizer_step shards, between CUDA devices by NCCL (sl_group_create_nccl) instead of
-     * through host memory. Results are bit-identical. Each rank needs a GPU of its own. Hooks,
-     * divide_by_active and sl_zero_create's optimizers still use host memory. */
+     * sl_pipe_optimizer_step shards, between CUDA devices by NCCL instead of
+     * through host memory. Results are bit-identical. Each rank needs a GPU of its own. Hooks and
+     * divide_by_active still use host memory. */
     bool nccl;
 } sl_ddp_options;
 
@@ -148,10 +148,8 @@ typedef sl_status (*sl_ddp_hook)(void *arg, sl_ddp_bucket *bucket);
  * SL_ERR_INVALID for a second call, and for more shards than ranks. */
 sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg);
 
-/* The average in f32, and the average as comm_precision SL_PRECISION_BF16 computes it. `arg` is
- * unused. */
+/* The average in f32, for hooks that do more than this. `arg` is unused. */
 sl_status sl_ddp_average_hook(void *arg, sl_ddp_bucket *bucket);
-sl_status sl_ddp_bf16_hook(void *arg, sl_ddp_bucket *bucket);
 
 /* ---- The log ---------------------------------------------------------------------------- */
 

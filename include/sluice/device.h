@@ -85,9 +85,6 @@ const char *sl_device_isa(const sl_device *device);
  * more time than f32's. */
 bool sl_device_has_bf16(const sl_device *device);
 
-/* Whether it has products in TF32 (GPUs). */
-bool sl_device_has_tf32(const sl_device *device);
-
 /* Whether it works on the host's memory, as CPUs do. A device without (a GPU) has memory of its
  * own: its operations are queued, and tensors come from and go to it by copies. */
 bool sl_device_has_host_memory(const sl_device *device);

@@ -8,14 +8,13 @@ SL_API_BEGIN
 
 typedef enum sl_dtype { SL_F32, SL_F64, SL_I32, SL_I64, SL_BF16 } sl_dtype;
 
-/* "f32", "f64", "i32", "i64", "bf16"; and the bytes of an element. */
-const char *sl_dtype_name(sl_dtype dtype);
+/* The bytes of an element. */
 size_t sl_dtype_bytes(sl_dtype dtype);
 
 /* In what matrix products are computed. BF16: their matrices are bf16 and their sums f32; what
  * forward keeps for backward and what modules pass on to each other is bf16. TF32: products round
- * the numbers of their f32 matrices to 11 bits, and sums are f32; only devices with
- * sl_device_has_tf32 have them. All else is f32. */
+ * the numbers of their f32 matrices to 11 bits, and sums are f32; only GPUs have them. All else is
+ * f32. */
 typedef enum sl_precision { SL_PRECISION_F32, SL_PRECISION_BF16, SL_PRECISION_TF32 } sl_precision;
 
 extern const char *const sl_precision_names[]; /* "f32", "bf16", "tf32", NULL */

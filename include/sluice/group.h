@@ -1,15 +1,15 @@
 /* Process groups: collective operations and messages between ranks.
  *
  * Counterpart of torch.distributed. A group is a set of ranks that call the same operations in the
- * same order, each through its own handle. There are three backends. In `local`, ranks are threads
+ * same order, each through its own handle. There are two backends. In `local`, ranks are threads
  * of one process, and collectives make no intermediate copies. In `mpi`, ranks are processes, on
- * one host or several. In `nccl`, which is made over a group of another backend, data lie on CUDA
- * devices. With each, every rank gets the same bits, in whatever order the ranks arrive.
+ * one host or several. (A third, `nccl`, moves the gradients of CUDA devices: sl_ddp_options.) With
+ * each, every rank gets the same bits, in whatever order the ranks arrive.
  *
- * Every operation works on `count` elements of one data type, in host memory, or with `nccl` in
- * that of the device. It either blocks (work == NULL) or returns at once with a handle to wait on;
- * its buffers then belong to the group until the wait. Operations of one handle run in the order in
- * which they were called. A handle is used by one thread at a time.
+ * Every operation works on `count` elements of one data type, in host memory. It either blocks
+ * (work == NULL) or returns at once with a handle to wait on; its buffers then belong to the group
+ * until the wait. Operations of one handle run in the order in which they were called. A handle is
+ * used by one thread at a time.
  *
  * Each operation has the group's time limit. When it passes, or a rank leaves or dies, every other
  * rank's call ends with an error that names the operation, its sequence number and the ranks that
@@ -19,10 +19,9 @@
  *
  * Errors of operations: SL_ERR_INVALID for an argument, for ranks that call different operations
  * (check_collectives), and for a message whose count or type is not the receive's; SL_ERR_CANCELLED
- * where a rank is late, has left or has died; SL_ERR_IO for an error of MPI or NCCL;
- * SL_ERR_UNSUPPORTED where `nccl` is to add more terms than it can; on a broken group the error
- * that broke it, for example the one that a rank gave to sl_group_abort. An operation that returned
- * a handle gives its error in sl_work_wait. */
+ * where a rank is late, has left or has died; SL_ERR_IO for an error of MPI; on a broken group the
+ * error that broke it, for example the one that a rank gave to sl_group_abort. An operation that
+ * returned a handle gives its error in sl_work_wait. */
 #ifndef SLUICE_GROUP_H
 #define SLUICE_GROUP_H
 
@@ -59,21 +58,6 @@ sl_status sl_group_create_local(int size, const sl_group_options *options, sl_gr
  * sluice was built without MPI, or none is installed; SL_ERR_IO where rank 0 cannot be reached;
  * SL_ERR_INVALID as sl_group_create_local. */
 sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
-
-/* A group of the same ranks whose operations work on memory of `device`, a CUDA device on a GPU
- * that no other rank of the group uses. NCCL moves data between the GPUs. Results are bit-identical
- * to those of `below`: sluice's own kernels add, in the order of the tree. Messages (send, recv) go
- * through host memory. An operation waits for the work that is queued on the device when the
- * operation starts.
- *
- * `below` is borrowed and must outlive the group. Do not run an operation of `below` while one of
- * this group runs. Breaking either breaks both; a failed creation breaks `below`. `below` provides
- * the time limit and the checks of sl_group_options. sl_pipe and sl_ddp take a group of another
- * backend. Called by every rank of `below`.
- *
- * Errors, on every rank: SL_ERR_UNSUPPORTED where a device is not a CUDA device or NCCL 2.18 or
- * later (libnccl.so.2) is missing; SL_ERR_IO for an error of NCCL, e.g. two ranks on one GPU. */
-sl_status sl_group_create_nccl(sl_group *below, sl_device *device, sl_group **out);
 
 /* Leaves the group; work handles must be waited for before. Operations that are still under way on
  * this handle end first or fail. Other ranks' later calls that need this rank fail. */

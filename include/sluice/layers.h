@@ -1,7 +1,7 @@
 /* The layers of Transformer language models, with PyTorch's names, layouts and initial values.
  *
  * Batches come first: token ids are i32 [N, T], activations f32 [N, T, D]. The caller owns a module
- * until it gives it to another one (sl_module_add_child). Errors of all functions: SL_ERR_INVALID
+ * until it gives it to another one (sl_module_append). Errors of all functions: SL_ERR_INVALID
  * for sizes below 1 and a dropout outside [0, 1), SL_ERR_MEMORY. */
 #ifndef SLUICE_LAYERS_H
 #define SLUICE_LAYERS_H

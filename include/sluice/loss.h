@@ -20,10 +20,10 @@ typedef struct sl_loss_call {
     const sl_tensor *in; /* f32: the last module's output; with `last`, its input, f32 or bf16 */
     const sl_tensor *targets; /* this micro-batch's */
     double scale;             /* gradients are of scale * (sum of the terms) */
-    double *row_losses;       /* [sl_loss_rows] set to each row's sum of terms */
+    double *row_losses;       /* [rows of sl_loss_ops] set to each row's sum of terms */
     sl_tensor **grad_in;      /* set to the gradient of `in`, the caller's; NULL: not needed */
-    sl_pass *pass;            /* `last` leaves the gradients of its weights to
-                                 sl_loss_backward_weight on this pass; NULL: computes them at once */
+    sl_pass *pass;            /* `last` leaves the gradients of its weights to the loss's
+                                 backward_weight on this pass; NULL: computes them at once */
 } sl_loss_call;
 
 typedef struct sl_loss_ops {
@@ -50,10 +50,6 @@ void *sl_loss_state(const sl_loss *loss);
 /* Run the slots of the table. An error's text begins with the loss's type. */
 sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call);
 sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out);
-int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets);
-/* backward_weight of the module that the loss has taken over; see sl_loss_call.pass. */
-sl_status sl_loss_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass);
-bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last);
 
 /* torch.nn.CrossEntropyLoss(ignore_index=-100), mean: in f32 [..., classes], targets i32 [...].
  * Takes over linear layers and decoders. Errors: SL_ERR_INVALID for a target out of range, which

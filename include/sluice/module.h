@@ -89,21 +89,19 @@ void sl_module_destroy(sl_module **module);
 void *sl_module_state(const sl_module *module);
 const char *sl_module_type(const sl_module *module);
 
-/* Makes `child` the last child of `module` under `name` ("self_attn"; copied). Takes the child. On
- * an error the child is destroyed, unless it has a parent, contains `module`, or has parameters in
- * a parameter set (a pipe has such sets). Errors: SL_ERR_INVALID for such a child ("module with
- * duplicate children is not supported" for one with a parent), for a name used twice, and while
- * parameters of `module`'s model are in a parameter set. */
-sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *child);
-
-/* Creating and adding a child in one line, so that nothing leaks where one of several fails:
+/* Creates and adds a child in one line, so that nothing leaks where one of several fails:
  *
  *     sl_module *child;
  *     SL_TRY(sl_module_create(&ops, state, out));
  *     SL_TRY(sl_module_append(out, "fc", sl_linear_create(10, 5, false, &child), &child));
  *
- * `created` is the status of the call that made *child. On any error, that one or
- * sl_module_add_child's, destroys *module with all that it has and sets it and *child to NULL. */
+ * *child becomes the last child of *module under `name` ("self_attn"; copied), which takes it.
+ * `created` is the status of the call that made *child. Any error, that one or its own, destroys
+ * *module with all that it has, sets it and *child to NULL, and destroys the child, unless it has a
+ * parent, contains `module`, or has parameters in a parameter set (a pipe has such sets). Errors:
+ * SL_ERR_INVALID for such a child ("module with duplicate children is not supported" for one with a
+ * parent), for a name used twice, and while parameters of the module's model are in a parameter
+ * set. */
 sl_status sl_module_append(sl_module **module, const char *name, sl_status created,
                            sl_module **child);
 
@@ -116,12 +114,6 @@ sl_module *sl_module_child(const sl_module *module, int index);
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in);
-/* Backward's halves. On each pass the modules' backward_weight must follow their backward_input, in
- * the same order; other passes may run in between. Both halves together give the same gradients as
- * sl_module_backward, bit for bit. */
-sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                   sl_tensor **grad_in);
-sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass);
 /* Checks an input's shape without running anything. Errors: as sl_module_forward. */
 sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out);
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in);
@@ -150,14 +142,9 @@ bool sl_module_is_training(const sl_module *module, const sl_pass *pass);
  * parameters of the module's model are in a parameter set. */
 sl_status sl_module_freeze(sl_module *module);
 
-/* torch.nn.Sequential: children named "0", "1", … that run one after the other. Takes the modules
- * as sl_module_add_child does, also when it fails. */
-sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out);
-
-/* sl_module_append for a sequential, which it creates where *sequential is NULL. The child's name
- * is its number. */
+/* torch.nn.Sequential: children named "0", "1", … that run one after the other. As
+ * sl_module_append; creates the sequential where *sequential is NULL. */
 sl_status sl_sequential_append(sl_module **sequential, sl_status created, sl_module **child);
-bool sl_module_is_sequential(const sl_module *module);
 
 /* ---- Parameters ------------------------------------------------------------------------- */
 
@@ -189,12 +176,11 @@ sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *sp
  * the model that `model` is a module of. The modules may be in different stages of a pipe.
  *
  * Each module adds to a gradient of its own. They are summed, that of `to` first, the others in the
- * order in which they were tied, at the end of sl_module_backward or sl_module_backward_weight of
- * the whole model (a module without a parent), or of sl_pipe_train. Outside a pipe,
- * if the backwards of several passes interleave, the sum is equal only to rounding. Errors:
- * SL_ERR_NOT_FOUND for a name that the model does not have; SL_ERR_INVALID for other shapes,
- * buffers, a `name` that another parameter is tied to, and while parameters of the model are in a
- * parameter set. */
+ * order in which they were tied, at the end of sl_module_backward of the whole model (a module
+ * without a parent), or of sl_pipe_train. Outside a pipe, if the backwards of several passes
+ * interleave, the sum is equal only to rounding. Errors: SL_ERR_NOT_FOUND for a name that the model
+ * does not have; SL_ERR_INVALID for other shapes, buffers, a `name` that another parameter is tied
+ * to, and while parameters of the model are in a parameter set. */
 sl_status sl_module_tie_parameter(sl_module *model, const char *name, const char *to);
 
 /* Its path from the root: "1.self_attn.in_proj_weight", as in PyTorch's state_dict. Changes when
@@ -211,11 +197,6 @@ sl_tensor *sl_parameter_value(const sl_parameter *parameter);
  * None), and optimizers skip it; after this call it has a gradient of zeros, and they do not.
  * Errors: what the device reports. */
 sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out);
-
-/* The gradient, for a kernel that can add to it or overwrite it. *beta is 0 for the first
- * contribution since zero_grad (overwrite: the content is old), 1 afterwards (add). NULL where
- * sl_parameter_grad gives NULL: a module's backward then computes none. */
-sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
 
 /* ---- Skip connections ------------------------------------------------------------------- */
 
@@ -259,11 +240,6 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
                                   const sl_parameter_set_options *options, sl_parameter_set **out);
 void sl_parameter_set_destroy(sl_parameter_set **set);
 
-/* With SL_PRECISION_BF16, products with a weight use a copy of it in bf16. Makes the copies again,
- * after the values have changed. A pipe does so at the beginning of every batch. Errors: what the
- * device reports. */
-sl_status sl_parameter_set_convert(sl_parameter_set *set);
-
 /* All parameters in order of registration, buffers and frozen ones included; NULL has none. */
 int sl_parameter_set_count(const sl_parameter_set *set);
 sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index);
@@ -300,7 +276,6 @@ sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out);
 void sl_pass_destroy(sl_pass **pass); /* and what is saved on it */
 
 sl_device *sl_pass_device(const sl_pass *pass);
-bool sl_pass_keeps(const sl_pass *pass);
 
 /* Saves a tensor: takes it and sets the caller's pointer to NULL. If the pass does not keep, or on
  * an error, the tensor is destroyed. */
@@ -310,7 +285,6 @@ sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor);
 /* Removes the tensor that was saved last; the caller owns it. Errors: SL_ERR_INVALID if there is
  * none. */
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out);
-int sl_pass_depth(const sl_pass *pass); /* how many tensors are saved */
 
 /* What modules keep of the positions that a model has seen: the keys and values of attention. On a
  * pass with a cache the input [N, T, …] is the T positions that follow those in the cache, and
@@ -321,11 +295,6 @@ int sl_pass_depth(const sl_pass *pass); /* how many tensors are saved */
 sl_status sl_cache_create(const sl_module *model, int64_t positions, sl_cache **out);
 void sl_cache_destroy(sl_cache **cache);
 int64_t sl_cache_position(const sl_cache *cache); /* how many positions it has */
-
-/* Counts `count` more positions as seen. To be called after each successful forward of the whole
- * model, unless a pipe ran it; after one that failed, do not call it, and the cache can be
- * used again. Errors: SL_ERR_INVALID if there is no room for them, or `count` is negative. */
-sl_status sl_cache_advance(sl_cache *cache, int64_t count);
 
 /* For modules: the position of the input's first column, 0 without a cache; and the module's own
  * tensor in the cache. The first call creates it, f32 [N, positions, width] with undefined content;
@@ -341,7 +310,6 @@ sl_status sl_pass_defer(sl_pass *pass, sl_tensor **tensor);
 sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor);
 /* Removes the oldest tensor; the caller owns it. Errors: SL_ERR_INVALID if there is none. */
 sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out);
-int sl_pass_deferred(const sl_pass *pass); /* how many */
 
 /* The ends of a skip connection (sl_module_add_stash). Names are borrowed as long as the pass.
  *
@@ -371,10 +339,7 @@ typedef struct sl_input {
     bool whole;              /* a pipe gives all of it to each micro-batch (PyTorch's NoChunk) */
 } sl_input;
 
-/* Adds an alias of a tensor; sl_pipe_batch.inputs does this in a pipe. The name is borrowed as long
- * as the pass. Errors: SL_ERR_INVALID for a name that the pass has. */
-sl_status sl_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor);
-/* *out lives as long as the pass. Errors: SL_ERR_NOT_FOUND. */
+/* One of sl_pipe_batch.inputs. *out lives as long as the pass. Errors: SL_ERR_NOT_FOUND. */
 sl_status sl_pass_input(const sl_pass *pass, const char *name, const sl_tensor **out);
 
 SL_API_END

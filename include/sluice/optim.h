@@ -73,20 +73,6 @@ typedef enum sl_grad_norm_kind {
     SL_GRAD_NORM_INF
 } sl_grad_norm_kind;
 
-/* Each trained parameter's term of the norm, in order of registration: the sum of |g| (L1), the sum
- * of g^2 (L2), or the largest |g| (INF); 0 where there is no gradient. `terms` [size] gets them,
- * *count how many there are: at most sl_parameter_set_count. Must be called by the thread that
- * drives the set's device. Errors: SL_ERR_INVALID if there are more than `size`. */
-sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms, int size,
-                             int *count);
-
-/* The norm from the terms of all stages, in the model's order. It does not depend on how the model
- * is cut into stages. */
-double sl_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int count);
-
-/* torch.nn.utils.clip_grad_norm_'s coefficient: min(1, max_norm / (norm + 1e-6)). */
-double sl_clip_coefficient(double norm, double max_norm);
-
 SL_API_END
 
 #endif

@@ -31,7 +31,8 @@ typedef struct sl_pipe_optimizer_options {
     sl_pipe *pipe; /* borrowed */
     sl_optimizer_options optimizer;
     const sl_ddp *zero;      /* borrowed; the pipe's DDP, over whose ranks the state is sharded
-                                (sluice/zero.h); NULL: this rank has all of it */
+                                (ZeRO stage 1): each rank has and updates an equal shard, to the
+                                same bits, in 1 / ranks of the memory; NULL: it has all of it */
     bool error_if_nonfinite; /* a step refuses a norm that is not finite */
 } sl_pipe_optimizer_options;
 

@@ -93,29 +93,21 @@ int sl_schedule_virtual_stages(const char *name);
 sl_status sl_schedule_write(const char *name, const sl_schedule_options *options,
                             sl_schedule **out);
 
-/* Forward only, for evaluation: F of every micro-batch at every stage. Takes ranks, placement
- * (NULL: a loop), virtual_stages (0: 1) and micros of the options. Errors: SL_ERR_INVALID for
- * numbers below 1, too many stages or micro-batches, or a placement that does not give each rank V
- * stages. */
-sl_status sl_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out);
-
 /* A table of one's own: `counts[r]` actions of rank r, one rank after the other in `actions`
- * (copied, not validated). `actions` may be NULL if there are none. Options and errors as
- * sl_schedule_forward_only's; SL_ERR_INVALID for a negative count. */
+ * (copied, not validated). `actions` may be NULL if there are none. Takes ranks, placement (NULL: a
+ * loop), virtual_stages (0: 1) and micros of the options. Errors: SL_ERR_INVALID for numbers below
+ * 1, too many stages or micro-batches, a placement that does not give each rank V stages, and a
+ * negative count. */
 sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *counts,
                                  const sl_action *actions, sl_schedule **out);
 
-/* A table from a file in PyTorch's CSV, compute form: a line for each rank, a cell for each action,
- * empty cells for pauses. P, V, M and the placement follow from the cells. B means I where the
+/* The table that a user's text names: a schedule, or where there is none of that name a file in
+ * PyTorch's CSV, compute form: a line for each rank, a cell for each action, empty cells for
+ * pauses. P, V, M and the placement follow from the cells; each option that is set must agree with
+ * them (to compare `placement`, ranks and virtual_stages must be set). B means I where the
  * micro-batch also has a W at that stage (an older dialect). Micro-batches are numbered anew where
- * that gives the canonical order. Not validated. Errors: SL_ERR_FORMAT with line and cell; what
- * reading the file reports. */
-sl_status sl_schedule_read(const char *path, sl_schedule **out);
-
-/* The table that a user's text names: a schedule, or where there is none of that name a file. For a
- * file, each option that is set must agree with it (to compare `placement`, ranks and
- * virtual_stages must be set). The table is validated. Errors: as sl_schedule_write,
- * sl_schedule_read and sl_schedule_validate. */
+ * that gives the canonical order. The table is validated. Errors: as sl_schedule_write and
+ * sl_schedule_validate; SL_ERR_FORMAT with line and cell; what reading the file reports. */
 sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *options,
                            sl_schedule **out);
 

@@ -2,6 +2,7 @@
 #ifndef SLUICE_SLUICE_H
 #define SLUICE_SLUICE_H
 
+#include "sluice/app/launch.h"
 #include "sluice/app/option.h"
 #include "sluice/app/report.h"
 #include "sluice/app/text.h"
@@ -12,7 +13,6 @@
 #include "sluice/device.h"
 #include "sluice/dtype.h"
 #include "sluice/group.h"
-#include "sluice/launch.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
 #include "sluice/model.h"
@@ -27,6 +27,5 @@
 #include "sluice/status.h"
 #include "sluice/tensor.h"
 #include "sluice/training.h"
-#include "sluice/zero.h"
 
 #endif

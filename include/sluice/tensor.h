@@ -48,10 +48,6 @@ sl_status sl_tensor_alias(const sl_tensor *tensor, sl_tensor **out);
 sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape *shape,
                          sl_tensor **out);
 
-/* A view of rows `start` to `start + length - 1` of dimension 0. Errors: SL_ERR_INVALID for a
- * scalar and for rows that `tensor` does not have; SL_ERR_MEMORY. */
-sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out);
-
 /* Frees the handle, and the storage with its last handle. */
 void sl_tensor_destroy(sl_tensor **tensor);
 
@@ -59,7 +55,6 @@ const sl_shape *sl_tensor_shape(const sl_tensor *tensor);
 sl_dtype sl_tensor_dtype(const sl_tensor *tensor);
 sl_device *sl_tensor_device(const sl_tensor *tensor);
 int64_t sl_tensor_count(const sl_tensor *tensor);
-size_t sl_tensor_bytes(const sl_tensor *tensor);
 
 /* Sizes as a matrix: the last dimension is its columns, all others together its rows. A scalar
  * has one row and one column. */
@@ -71,13 +66,12 @@ void *sl_tensor_data(const sl_tensor *tensor);
 float *sl_tensor_f32(const sl_tensor *tensor);
 int32_t *sl_tensor_i32(const sl_tensor *tensor);
 
-/* Copies between tensors of equal shape and data type, or between a tensor and host memory of
- * sl_tensor_bytes; sl_tensor_zero sets every byte to 0. Errors: SL_ERR_INVALID naming both shapes;
- * what the device reports when it fails, after which the target's content is undefined. */
+/* Copies between tensors of equal shape and data type, or between a tensor and host memory of as
+ * many bytes. Errors: SL_ERR_INVALID naming both shapes; what the device reports when it fails,
+ * after which the target's content is undefined. */
 sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from);
 sl_status sl_tensor_write(sl_tensor *tensor, const void *host);
 sl_status sl_tensor_read(const sl_tensor *tensor, void *host);
-sl_status sl_tensor_zero(sl_tensor *tensor);
 
 SL_API_END
 

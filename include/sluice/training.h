@@ -38,7 +38,7 @@ typedef struct sl_training_options {
     /* Without a group there is one replica, and no DDP. `pipe` is filled in. */
     sl_ddp_options ddp;
     sl_optimizer_options optimizer;
-    bool zero; /* the optimizer's state is sharded over the replicas (sluice/zero.h) */
+    bool zero;                         /* the optimizer's state is sharded over the replicas */
     sl_training_tensor input, targets; /* (optional) */
 } sl_training_options;
 

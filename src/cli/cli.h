@@ -3,9 +3,9 @@
 #ifndef SLI_CLI_CLI_H
 #define SLI_CLI_CLI_H
 
+#include "sluice/app/launch.h"
 #include "sluice/app/option.h"
 #include "sluice/app/train.h"
-#include "sluice/launch.h"
 
 #include <stdio.h>
 #include <sys/types.h>

@@ -1,4 +1,5 @@
 #include "comm/group.h"
+#include "core/dtype.h"
 
 #include "core/environment.h"
 
@@ -57,10 +58,10 @@ sl_status sli_group_check_host(const sl_group *group, const char *who)
                     sl_device_name(group->device));
 }
 
-sl_status sl_group_create_nccl(sl_group *below, sl_device *device, sl_group **out)
+sl_status sli_group_create_nccl(sl_group *below, sl_device *device, sl_group **out)
 {
     *out = NULL;
-    SL_TRY(sli_group_check_host(below, "sl_group_create_nccl"));
+    SL_TRY(sli_group_check_host(below, "the creation of a group of the backend nccl"));
     return sli_nccl_create(below, device, out);
 }
 
@@ -135,7 +136,7 @@ const char *sli_operation_text(const sli_operation *operation, char *text)
              sli_operation_name(operation->kind),
              has_reduction(operation->kind) ? reduce_name(operation->reduce) : "",
              has_reduction(operation->kind) ? ", " : "", operation->count,
-             sl_dtype_name(operation->dtype), root);
+             sli_dtype_name(operation->dtype), root);
     return text;
 }
 
@@ -229,7 +230,7 @@ sl_status sli_message_check(const sl_group *group, const sli_message *expected, 
     return sl_error(SL_ERR_INVALID,
                     "recv from %s, tag %d: expected %" PRId64 " x %s, got %" PRId64 " x %s",
                     sli_rank_text(group, source, text), expected->tag, expected->count,
-                    sl_dtype_name(expected->dtype), count, sl_dtype_name(dtype));
+                    sli_dtype_name(expected->dtype), count, sli_dtype_name(dtype));
 }
 
 /* ---- Checks ------------------------------------------------------------------------------- */
@@ -255,7 +256,7 @@ static sl_status check_average(const sli_operation *operation)
     if (operation->reduce == SL_REDUCE_AVERAGE &&
         (operation->dtype == SL_I32 || operation->dtype == SL_I64))
         return sl_error(SL_ERR_INVALID, "%s: an average needs a floating-point type, got %s",
-                        sli_operation_name(operation->kind), sl_dtype_name(operation->dtype));
+                        sli_operation_name(operation->kind), sli_dtype_name(operation->dtype));
     return SL_OK;
 }
 

@@ -148,7 +148,7 @@ sl_status sli_local_create(int size, const sl_group_options *options, sl_group *
 /* The backend `mpi` (mpi/mpi.c): this process's handle of a new group of all processes. */
 sl_status sli_mpi_create(const sl_group_options *options, sl_group **out);
 
-/* The backend `nccl` (nccl.c): arguments are sl_group_create_nccl's. */
+/* The backend `nccl` (nccl.c): arguments are sli_group_create_nccl's. */
 sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out);
 
 /* SL_ERR_INVALID for a group that works on a device's memory. */
@@ -191,5 +191,20 @@ void sli_comm_thread_drain(sli_comm_thread *thread);
 
 /* A handle for an operation that is finished already. */
 sl_status sli_work_create_finished(sl_work **work);
+
+/* A group of the same ranks whose operations work on memory of `device`, a CUDA device on a GPU
+ * that no other rank of the group uses. NCCL moves data between the GPUs. Results are bit-identical
+ * to those of `below`: sluice's own kernels add, in the order of the tree. Messages (send, recv) go
+ * through host memory. An operation waits for the work that is queued on the device when the
+ * operation starts.
+ *
+ * `below` is borrowed and must outlive the group. Do not run an operation of `below` while one of
+ * this group runs. Breaking either breaks both; a failed creation breaks `below`. `below` provides
+ * the time limit and the checks of sl_group_options. An all-reduce that is to add more terms than
+ * NCCL's kernels can is SL_ERR_UNSUPPORTED. Called by every rank of `below`.
+ *
+ * Errors, on every rank: SL_ERR_UNSUPPORTED where a device is not a CUDA device or NCCL 2.18 or
+ * later (libnccl.so.2) is missing; SL_ERR_IO for an error of NCCL, e.g. two ranks on one GPU. */
+sl_status sli_group_create_nccl(sl_group *below, sl_device *device, sl_group **out);
 
 #endif

@@ -1,8 +1,9 @@
 #include "sluice/dtype.h"
+#include "core/dtype.h"
 
 const char *const sl_precision_names[] = {"f32", "bf16", "tf32", NULL};
 
-const char *sl_dtype_name(sl_dtype dtype)
+const char *sli_dtype_name(sl_dtype dtype)
 {
     static const char *const names[] = {"f32", "f64", "i32", "i64", "bf16"};
     return names[dtype];

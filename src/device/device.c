@@ -61,7 +61,7 @@ bool sl_device_has_bf16(const sl_device *device)
     return device->has_bf16;
 }
 
-bool sl_device_has_tf32(const sl_device *device)
+bool sli_device_has_tf32(const sl_device *device)
 {
     return device->has_tf32;
 }

@@ -392,4 +392,7 @@ bool sli_device_name_has_host_memory(const char *name);
  * core each. Errors: SL_ERR_INVALID for a kind that there is not. */
 sl_status sli_device_count(const char *prefix, int *out);
 
+/* Whether it has products in TF32 (GPUs). */
+bool sli_device_has_tf32(const sl_device *device);
+
 #endif

@@ -4,7 +4,7 @@
 #define SLI_LAUNCH_LAUNCH_H
 
 #include "comm/wire/wire.h"
-#include "sluice/launch.h"
+#include "sluice/app/launch.h"
 
 #include <signal.h>
 
@@ -147,5 +147,8 @@ typedef struct sli_job_end {
 /* Runs the attempt until all its processes have ended, whether or not mpirun still lives. Errors:
  * why it cannot be started. */
 sl_status sli_job_run(const sli_job *job, sli_job_end *out);
+
+/* For tests, which open several. */
+void sli_launch_link_close(sl_launch_link **link);
 
 #endif

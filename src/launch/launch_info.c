@@ -1,4 +1,4 @@
-#include "sluice/launch.h"
+#include "sluice/app/launch.h"
 
 #include "core/error.h"
 

@@ -40,7 +40,7 @@ sl_launch_link *sl_launch_link_open(void)
     return link;
 }
 
-void sl_launch_link_close(sl_launch_link **link)
+void sli_launch_link_close(sl_launch_link **link)
 {
     if (!link || !*link)
         return;

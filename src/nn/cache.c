@@ -54,11 +54,11 @@ sl_status sli_cache_check_room(const sl_cache *cache, int64_t count)
     return SL_OK;
 }
 
-sl_status sl_cache_advance(sl_cache *cache, int64_t count)
+sl_status sli_cache_advance(sl_cache *cache, int64_t count)
 {
     if (count < 0)
         return sl_error(SL_ERR_INVALID,
-                        "sl_cache_advance: count must not be negative, got %" PRId64, count);
+                        "a cache's count of positions must not be negative, got %" PRId64, count);
     SL_TRY(sli_cache_check_room(cache, count));
     cache->position += count;
     return SL_OK;

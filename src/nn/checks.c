@@ -1,4 +1,5 @@
 /* Checks that the layers have in common. */
+#include "core/dtype.h"
 #include "nn/layers.h"
 
 #include <inttypes.h>
@@ -40,8 +41,8 @@ sl_status sli_check_dtype(const char *what, const sl_tensor *tensor, sl_dtype dt
 {
     if (sl_tensor_dtype(tensor) == dtype)
         return SL_OK;
-    return sl_error(SL_ERR_INVALID, "%s must be %s, got %s", what, sl_dtype_name(dtype),
-                    sl_dtype_name(sl_tensor_dtype(tensor)));
+    return sl_error(SL_ERR_INVALID, "%s must be %s, got %s", what, sli_dtype_name(dtype),
+                    sli_dtype_name(sl_tensor_dtype(tensor)));
 }
 
 sl_status sli_check_grad(const sl_tensor *grad_out, const sl_shape *output)

@@ -143,7 +143,7 @@ static sl_status run_kernel(const sl_loss_call *call, int64_t first, int64_t cla
         SL_TRY(sli_device_zero(call->device, arguments.grad_bias,
                                (size_t)arguments.classes * sizeof(float)));
     const sl_tensor *zeros = rounded ? rounded : logits;
-    return sli_device_zero(call->device, sl_tensor_data(zeros), sl_tensor_bytes(zeros));
+    return sli_device_zero(call->device, sl_tensor_data(zeros), sli_tensor_bytes(zeros));
 }
 
 static sl_status apply_to_logits(const sl_loss_call *call)

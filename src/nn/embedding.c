@@ -26,7 +26,7 @@ static sl_status check_ids(const embedding *self, const sl_tensor *ids)
     int64_t time = sl_tensor_columns(ids), count = sl_tensor_count(ids);
     if (sli_tensor_is_below(ids, self->options.ntokens))
         return SL_OK;
-    int32_t *host = malloc(sl_tensor_bytes(ids));
+    int32_t *host = malloc(sli_tensor_bytes(ids));
     if (!host)
         return sli_no_memory(NULL, "a copy of %" PRId64 " token ids", count);
     sl_status status = sl_tensor_read(ids, host);
@@ -268,7 +268,7 @@ static sl_status add_holder(sl_module *module, const sl_module_ops *ops, const c
         sl_module_destroy(&child);
         return status;
     }
-    return sl_module_add_child(module, name, child);
+    return sli_module_add_child(module, name, child);
 }
 
 static sl_parameter_spec weight_spec(const sl_embedding_options *options)

@@ -1,5 +1,6 @@
 /* Losses: a table of functions and its state; and the mean squared error. */
 #include "sluice/loss.h"
+#include "nn/loss.h"
 
 #include "core/error.h"
 #include "nn/layers.h"
@@ -61,7 +62,7 @@ sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call)
     if (call->grad_in)
         *call->grad_in = NULL;
     sl_status status;
-    if (call->last && !sl_loss_takes_over(loss, call->last))
+    if (call->last && !sli_loss_takes_over(loss, call->last))
         status = sl_error(SL_ERR_INVALID, "cannot take over a %s", sl_module_type(call->last));
     else
         status = loss->ops->apply(loss, call);
@@ -76,19 +77,19 @@ sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *
     return sl_error_context(loss->ops->terms(loss, targets, out), "%s: ", loss->ops->type);
 }
 
-int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets)
+int64_t sli_loss_rows(const sl_loss *loss, const sl_tensor *targets)
 {
     return loss->ops->rows(loss, targets);
 }
 
-sl_status sl_loss_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass)
+sl_status sli_loss_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass)
 {
     if (!loss->ops->backward_weight)
         return SL_OK;
     return sl_error_context(loss->ops->backward_weight(loss, last, pass), "%s: ", loss->ops->type);
 }
 
-bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last)
+bool sli_loss_takes_over(const sl_loss *loss, const sl_module *last)
 {
     return loss->ops->takes_over && loss->ops->takes_over(loss, last);
 }
@@ -130,8 +131,8 @@ static sl_status mse_apply(sl_loss *loss, const sl_loss_call *call)
     (void)loss;
     SL_TRY(check_targets(call));
     sl_status status = SL_OK;
-    float *in = malloc(sl_tensor_bytes(call->in) + 1);
-    float *targets = malloc(sl_tensor_bytes(call->targets) + 1);
+    float *in = malloc(sli_tensor_bytes(call->in) + 1);
+    float *targets = malloc(sli_tensor_bytes(call->targets) + 1);
     if (!in || !targets) {
         status = sli_no_memory(NULL, "a copy of the output");
         goto done;

@@ -158,7 +158,7 @@ static sl_status attach_child(sl_module *module, const char *name, sl_module *ch
                              "children"));
     child->name = strdup(name);
     if (!child->name)
-        return sli_no_memory("sl_module_add_child", "the name \"%s\"", name);
+        return sli_no_memory("sl_module_append", "the name \"%s\"", name);
     child->parent = module;
     sl_status status = sli_parameters_rename(child);
     if (status != SL_OK) {
@@ -170,7 +170,7 @@ static sl_status attach_child(sl_module *module, const char *name, sl_module *ch
     return SL_OK;
 }
 
-sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *child)
+sl_status sli_module_add_child(sl_module *module, const char *name, sl_module *child)
 {
     if (!child)
         return sl_error(SL_ERR_INVALID, "%s: child \"%s\" is NULL", module->ops->type, name);
@@ -194,7 +194,7 @@ sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *ch
 sl_status sl_module_append(sl_module **module, const char *name, sl_status created,
                            sl_module **child)
 {
-    sl_status status = created == SL_OK ? sl_module_add_child(*module, name, *child) : created;
+    sl_status status = created == SL_OK ? sli_module_add_child(*module, name, *child) : created;
     if (status == SL_OK)
         return SL_OK;
     *child = NULL; /* first: it may lie in the module's state */

@@ -106,7 +106,7 @@ sl_status sli_parameters_rename(sl_module *module);
 sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,
                                const float **out);
 
-/* The gradient and beta as sl_parameter_grad_accumulate gives them. Errors: SL_ERR_INVALID if the
+/* The gradient and beta as sli_parameter_grad_accumulate gives them. Errors: SL_ERR_INVALID if the
  * parameter has no gradient. */
 sl_status sli_parameter_gradient(sl_parameter *parameter, float *beta, float **out);
 
@@ -275,5 +275,45 @@ sl_status sli_pass_create_exact_if_kept(const sl_pass *pass, const sl_shape *sha
 /* A tensor like another one for a gradient that backward_weight may need: counted as an activation
  * on a split pass, else as workspace. */
 sl_status sli_pass_create_gradient(const sl_pass *pass, const sl_tensor *like, sl_tensor **out);
+
+/* ---- What pipes, optimizers and the layers use of modules, parameters and passes ------------ */
+
+bool sli_module_is_sequential(const sl_module *module);
+
+/* A sequential of modules, which it takes as sl_module_append does, also when it fails. */
+sl_status sli_sequential_create(sl_module *const *modules, int count, sl_module **out);
+
+/* Makes `child` the last child of `module`. Takes the child, and fails, as sl_module_append. */
+sl_status sli_module_add_child(sl_module *module, const char *name, sl_module *child);
+
+/* Backward's halves. On each pass the modules' backward_weight must follow their backward_input, in
+ * the same order; other passes may run in between. Both halves together give the same gradients as
+ * sl_module_backward, bit for bit. */
+sl_status sli_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                    sl_tensor **grad_in);
+sl_status sli_module_backward_weight(sl_module *module, sl_pass *pass);
+
+/* The gradient, for a kernel that can add to it or overwrite it. *beta is 0 for the first
+ * contribution since zero_grad (overwrite: the content is old), 1 afterwards (add). NULL where
+ * sl_parameter_grad gives NULL: a module's backward then computes none. */
+sl_tensor *sli_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
+
+/* With SL_PRECISION_BF16, products with a weight use a copy of it in bf16. Makes the copies again,
+ * after the values have changed. A pipe does so at the beginning of every batch. Errors: what the
+ * device reports. */
+sl_status sli_parameter_set_convert(sl_parameter_set *set);
+
+bool sli_pass_keeps(const sl_pass *pass);
+int sli_pass_depth(const sl_pass *pass);    /* how many tensors are saved */
+int sli_pass_deferred(const sl_pass *pass); /* how many are deferred */
+
+/* Adds an alias of a tensor as an input of the batch. The name is borrowed as long as the pass.
+ * Errors: SL_ERR_INVALID for a name that the pass has. */
+sl_status sli_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor);
+
+/* Counts `count` more positions as seen. To be called after each successful forward of the whole
+ * model; after one that failed, the cache can be used again. Errors: SL_ERR_INVALID if there is no
+ * room for them, or `count` is negative. */
+sl_status sli_cache_advance(sl_cache *cache, int64_t count);
 
 #endif

@@ -1,6 +1,7 @@
 /* Checks a module by differences, and against itself: whole and in halves, once and twice, in f32
  * and in bf16. */
 #include "sluice/module_check.h"
+#include "tensor/tensor.h"
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -87,7 +88,7 @@ static sl_status move_parameter(const module_check *check, int index)
     sl_tensor *value = sl_parameter_value(parameter);
     if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
         return SL_OK;
-    float *values = malloc(sl_tensor_bytes(value) + 1);
+    float *values = malloc(sli_tensor_bytes(value) + 1);
     if (!values)
         return fail_memory();
     sl_status status = sl_tensor_read(value, values);
@@ -109,7 +110,7 @@ static sl_status create_parameters(module_check *check, sl_precision precision)
                                    &check->set));
     for (int i = 0; i < sl_parameter_set_count(check->set); i++)
         SL_TRY(move_parameter(check, i));
-    return sl_parameter_set_convert(check->set);
+    return sli_parameter_set_convert(check->set);
 }
 
 /* ---- Forward and backward ------------------------------------------------------------------- */
@@ -139,7 +140,7 @@ static int64_t distinct_bytes(sl_tensor *const *tensors, int count)
         bool seen = false;
         for (int k = 0; k < i; k++)
             seen = seen || sl_tensor_data(tensors[k]) == sl_tensor_data(tensors[i]);
-        bytes += seen ? 0 : (int64_t)sl_tensor_bytes(tensors[i]);
+        bytes += seen ? 0 : (int64_t)sli_tensor_bytes(tensors[i]);
     }
     return bytes;
 }
@@ -147,7 +148,7 @@ static int64_t distinct_bytes(sl_tensor *const *tensors, int count)
 int64_t sli_pass_bytes(const sl_pass *pass)
 {
     return distinct_bytes(pass->saved, pass->count) +
-           distinct_bytes(pass->deferred + pass->deferred_next, sl_pass_deferred(pass));
+           distinct_bytes(pass->deferred + pass->deferred_next, sli_pass_deferred(pass));
 }
 
 /* ---- Differences ---------------------------------------------------------------------------- */
@@ -162,7 +163,7 @@ static sl_status weighted_sum(const module_check *check, double *sum)
     sl_status status = create_pass(check, false, 0, &pass);
     if (status == SL_OK)
         status = sl_module_forward(check->module, pass, check->input, &out);
-    if (status == SL_OK && !(values = malloc(sl_tensor_bytes(out) + 1)))
+    if (status == SL_OK && !(values = malloc(sli_tensor_bytes(out) + 1)))
         status = fail_memory();
     if (status == SL_OK)
         status = sl_tensor_read(out, values);
@@ -223,7 +224,7 @@ static sl_status compare_with_differences(const module_check *check, const char 
                                           sl_tensor *at, const float *got)
 {
     double tolerance = check->options->tolerance > 0 ? check->options->tolerance : 0.005;
-    size_t bytes = sl_tensor_bytes(at);
+    size_t bytes = sli_tensor_bytes(at);
     float *values = malloc(2 * bytes + 1), *right = values ? values + sl_tensor_count(at) : NULL;
     sl_status status = values ? find_differences(check, at, values, right) : fail_memory();
     if (status == SL_OK)
@@ -270,11 +271,11 @@ static sl_status backward_micro(const module_check *check, bool halves, sl_pass 
 {
     sl_tensor *grad_in = NULL;
     sl_status status =
-        (halves ? sl_module_backward_input : sl_module_backward)(check->module, pass, *grad_out,
-                                                                 values ? &grad_in : NULL);
+        (halves ? sli_module_backward_input : sl_module_backward)(check->module, pass, *grad_out,
+                                                                  values ? &grad_in : NULL);
     sl_tensor_destroy(grad_out);
-    if (status == SL_OK && sl_pass_depth(pass) > 0)
-        status = refuse(check, "tensors of forward that backward leaves", 0, sl_pass_depth(pass));
+    if (status == SL_OK && sli_pass_depth(pass) > 0)
+        status = refuse(check, "tensors of forward that backward leaves", 0, sli_pass_depth(pass));
     if (status == SL_OK && values &&
         !sl_shape_equal(sl_tensor_shape(grad_in), sl_tensor_shape(check->input)))
         status = sl_error(SL_ERR_INVALID,
@@ -283,7 +284,7 @@ static sl_status backward_micro(const module_check *check, bool halves, sl_pass 
     if (status == SL_OK && values)
         status = sl_tensor_read(grad_in, values);
     if (status == SL_OK && values)
-        status = sl_tensor_zero(grad_in);
+        status = sli_tensor_zero(grad_in);
     sl_tensor_destroy(&grad_in);
     int64_t deferred = sli_pass_bytes(pass);
     int64_t said = sl_module_deferred_bytes(check->module, sl_tensor_shape(check->input));
@@ -329,10 +330,10 @@ static sl_status train(const module_check *check, int micros, bool halves, bool 
         status = backward_micro(check, halves, passes[m], &grads_out[m],
                                 with_input ? out->inputs + m * elements : NULL);
     for (int m = 0; m < micros && status == SL_OK && halves; m++) {
-        status = sl_module_backward_weight(check->module, passes[m]);
-        if (status == SL_OK && sl_pass_deferred(passes[m]) > 0)
+        status = sli_module_backward_weight(check->module, passes[m]);
+        if (status == SL_OK && sli_pass_deferred(passes[m]) > 0)
             status = refuse(check, "tensors that backward_weight leaves", 0,
-                            sl_pass_deferred(passes[m]));
+                            sli_pass_deferred(passes[m]));
     }
     if (status == SL_OK)
         status = read_parameters(check, out);
@@ -416,7 +417,7 @@ static sl_status check_differences(const module_check *check, const gradients *g
         if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
             continue;
         SL_TRY(sl_parameter_grad(parameter, &grad));
-        float *values = malloc(sl_tensor_bytes(grad) + 1);
+        float *values = malloc(sli_tensor_bytes(grad) + 1);
         sl_status status = values ? sl_tensor_read(grad, values) : fail_memory();
         if (status == SL_OK)
             status = compare_with_differences(check, sl_parameter_name(parameter),

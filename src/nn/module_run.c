@@ -45,7 +45,7 @@ static sl_status missing_result(const char *what)
 static bool has_neighbour(const sl_module *module, int side)
 {
     const sl_module *parent = module->parent;
-    if (!parent || !sl_module_is_sequential(parent))
+    if (!parent || !sli_module_is_sequential(parent))
         return false;
     return parent->children[side < 0 ? 0 : parent->child_count - 1] != module;
 }
@@ -165,8 +165,8 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
     return end_call(module, pass, status);
 }
 
-sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                   sl_tensor **grad_in)
+sl_status sli_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                    sl_tensor **grad_in)
 {
     if (grad_in)
         *grad_in = NULL;
@@ -177,7 +177,7 @@ sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *
     return end_call(module, pass, status);
 }
 
-sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass)
+sl_status sli_module_backward_weight(sl_module *module, sl_pass *pass)
 {
     sli_pass_enter(pass);
     sl_status status = SL_OK;
@@ -195,7 +195,7 @@ sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl
         return SL_OK;
     sl_status status = module->ops->output_shape(module, in, out);
     /* A sequential's error is that of one of its children, which is named already. */
-    return sl_module_is_sequential(module) ? status : name_module(module, status);
+    return sli_module_is_sequential(module) ? status : name_module(module, status);
 }
 
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)

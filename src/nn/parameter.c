@@ -1,6 +1,7 @@
 /* Parameters: what a module declares, and the access of its kernels to values and gradients. */
 #include "core/error.h"
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include "core/memory.h"
 
@@ -133,13 +134,13 @@ sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out)
 {
     *out = NULL;
     if (parameter->grad && parameter->grad_is_stale)
-        SL_TRY(sl_tensor_zero(parameter->grad));
+        SL_TRY(sli_tensor_zero(parameter->grad));
     parameter->grad_is_stale = false;
     *out = parameter->grad;
     return SL_OK;
 }
 
-sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta)
+sl_tensor *sli_parameter_grad_accumulate(sl_parameter *parameter, float *beta)
 {
     *beta = parameter->grad_is_stale ? 0.0f : 1.0f;
     parameter->grad_is_stale = false;
@@ -179,7 +180,7 @@ sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *d
 sl_status sli_parameter_gradient(sl_parameter *parameter, float *beta, float **out)
 {
     *out = NULL;
-    sl_tensor *grad = sl_parameter_grad_accumulate(parameter, beta);
+    sl_tensor *grad = sli_parameter_grad_accumulate(parameter, beta);
     if (!grad)
         return sl_error(SL_ERR_INVALID,
                         "parameter %s has no gradient: its set was created without gradients",

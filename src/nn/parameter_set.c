@@ -60,7 +60,7 @@ static void list_below(sl_module *module, sl_parameter_set *set)
 static sl_status check_range(const sl_module *root, int first, int count)
 {
     bool whole = first == 0 && count == 0;
-    if (!whole && !sl_module_is_sequential(root))
+    if (!whole && !sli_module_is_sequential(root))
         return sl_error(
             SL_ERR_INVALID,
             "sl_parameter_set_create: only a sequential can be divided among sets, got %s",
@@ -128,7 +128,7 @@ static sl_status zero_range(sl_tensor *flat, int64_t from, int64_t to)
     sl_shape shape = sl_shape_1d(to - from);
     sl_tensor *view;
     SL_TRY(sl_tensor_view(flat, from, &shape, &view));
-    sl_status status = sl_tensor_zero(view);
+    sl_status status = sli_tensor_zero(view);
     sl_tensor_destroy(&view);
     return status;
 }
@@ -259,7 +259,7 @@ static sl_status check_options(const sl_parameter_set_options *options)
     if (options->first_bucket_bytes < 0 || options->bucket_bytes < 0)
         return sl_error(SL_ERR_INVALID,
                         "sl_parameter_set_create: a bucket's bytes must not be negative");
-    if (options->precision == SL_PRECISION_TF32 && !sl_device_has_tf32(options->device))
+    if (options->precision == SL_PRECISION_TF32 && !sli_device_has_tf32(options->device))
         return sl_error(SL_ERR_UNSUPPORTED,
                         "%s has no products in tf32: use f32 or bf16, or GPUs for all stages",
                         sl_device_name(options->device));
@@ -288,7 +288,7 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
     if (status == SL_OK)
         status = initialize_values(set);
     if (status == SL_OK && !set->options.no_init)
-        status = sl_parameter_set_convert(set);
+        status = sli_parameter_set_convert(set);
     if (status != SL_OK)
         goto fail;
     set->root = sli_module_root(root);
@@ -301,7 +301,7 @@ fail:
     return status;
 }
 
-sl_status sl_parameter_set_convert(sl_parameter_set *set)
+sl_status sli_parameter_set_convert(sl_parameter_set *set)
 {
     for (int i = 0; i < set->count; i++)
         if (set->parameters[i]->bf16)

@@ -54,12 +54,12 @@ sl_device *sl_pass_device(const sl_pass *pass)
     return pass->options.device;
 }
 
-bool sl_pass_keeps(const sl_pass *pass)
+bool sli_pass_keeps(const sl_pass *pass)
 {
     return pass->options.keep;
 }
 
-int sl_pass_depth(const sl_pass *pass)
+int sli_pass_depth(const sl_pass *pass)
 {
     return pass->count;
 }
@@ -173,7 +173,7 @@ sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor)
 sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out)
 {
     *out = NULL;
-    if (sl_pass_deferred(pass) == 0)
+    if (sli_pass_deferred(pass) == 0)
         return sl_error(SL_ERR_INVALID, "nothing is deferred on the pass: backward_weight takes "
                                         "what backward_input has put there");
     *out = pass->deferred[pass->deferred_next];
@@ -181,7 +181,7 @@ sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out)
     return SL_OK;
 }
 
-int sl_pass_deferred(const sl_pass *pass)
+int sli_pass_deferred(const sl_pass *pass)
 {
     return pass->deferred_count - pass->deferred_next;
 }
@@ -226,7 +226,7 @@ sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor
     return SL_OK;
 }
 
-sl_status sl_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor)
+sl_status sli_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor)
 {
     sl_tensor *alias;
     SL_TRY(sl_tensor_alias(tensor, &alias));

@@ -47,7 +47,7 @@ static sl_status residual_forward(sl_module *module, sl_pass *pass, const sl_ten
     return status;
 }
 
-/* Goes backward with sl_module_backward or sl_module_backward_input, which may overwrite grad_out.
+/* Goes backward with sl_module_backward or sli_module_backward_input, which may overwrite grad_out.
  */
 static sl_status go_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in,
@@ -79,12 +79,12 @@ static sl_status residual_backward(sl_module *module, sl_pass *pass, sl_tensor *
 static sl_status residual_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                          sl_tensor **grad_in)
 {
-    return go_backward(module, pass, grad_out, grad_in, sl_module_backward_input);
+    return go_backward(module, pass, grad_out, grad_in, sli_module_backward_input);
 }
 
 static sl_status residual_backward_weight(sl_module *module, sl_pass *pass)
 {
-    return sl_module_backward_weight(branch_of(module), pass);
+    return sli_module_backward_weight(branch_of(module), pass);
 }
 
 static int64_t residual_saved_bytes(const sl_module *module, const sl_shape *in)

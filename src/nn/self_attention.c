@@ -354,7 +354,7 @@ static sl_status declare_parameters(sl_module *module, self_attention *self)
     SL_TRY(sli_linear_create(self->width, self->width, false, (float)(1.0 / sqrt(width)), 0.0f,
                              &out_proj));
     self->out_proj = sli_module_as_linear(out_proj);
-    return sl_module_add_child(module, "out_proj", out_proj);
+    return sli_module_add_child(module, "out_proj", out_proj);
 }
 
 sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, sl_mask mask,

@@ -20,7 +20,7 @@ static sl_status sequential_forward(sl_module *module, sl_pass *pass, const sl_t
     return SL_OK;
 }
 
-/* Goes backward through the children with sl_module_backward or sl_module_backward_input. */
+/* Goes backward through the children with sl_module_backward or sli_module_backward_input. */
 static sl_status go_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in,
                              sl_status (*run)(sl_module *child, sl_pass *pass, sl_tensor *grad_out,
@@ -52,13 +52,13 @@ static sl_status sequential_backward(sl_module *module, sl_pass *pass, sl_tensor
 static sl_status sequential_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                            sl_tensor **grad_in)
 {
-    return go_backward(module, pass, grad_out, grad_in, sl_module_backward_input);
+    return go_backward(module, pass, grad_out, grad_in, sli_module_backward_input);
 }
 
 static sl_status sequential_backward_weight(sl_module *module, sl_pass *pass)
 {
     for (int i = module->child_count - 1; i >= 0; i--)
-        SL_TRY(sl_module_backward_weight(module->children[i], pass));
+        SL_TRY(sli_module_backward_weight(module->children[i], pass));
     return SL_OK;
 }
 
@@ -125,7 +125,7 @@ static const sl_module_ops sequential_ops = {
     .can_continue = sequential_can_continue,
 };
 
-bool sl_module_is_sequential(const sl_module *module)
+bool sli_module_is_sequential(const sl_module *module)
 {
     return module->ops == &sequential_ops;
 }
@@ -170,7 +170,7 @@ static void destroy_own(sl_module *const *modules, int first, int count)
     }
 }
 
-sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out)
+sl_status sli_sequential_create(sl_module *const *modules, int count, sl_module **out)
 {
     *out = NULL;
     int taken = 0;
@@ -181,7 +181,7 @@ sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module *
     for (; status == SL_OK && taken < count; taken++) {
         char name[16];
         snprintf(name, sizeof name, "%d", taken);
-        status = sl_module_add_child(sequential, name, modules[taken]);
+        status = sli_module_add_child(sequential, name, modules[taken]);
     }
     if (status == SL_OK) {
         *out = sequential;
@@ -226,7 +226,7 @@ static sl_status width_mismatch(const walk *at, const sl_module *module, int64_t
 
 static sl_status follow_widths(walk *at, const sl_module *module)
 {
-    if (sl_module_is_sequential(module)) {
+    if (sli_module_is_sequential(module)) {
         for (int i = 0; i < module->child_count; i++)
             SL_TRY(follow_widths(at, module->children[i]));
         return SL_OK;

@@ -1,4 +1,5 @@
 /* The tutorials' language model: Sequential(Encoder, layers, Decoder). */
+#include "nn/module.h"
 #include "sluice/model.h"
 
 #include "core/error.h"
@@ -76,7 +77,7 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
         return sli_no_memory("sl_transformer_lm_create", "%" PRId64 " layers", options->nlayers);
     sl_status status = create_modules(options, modules);
     if (status == SL_OK) {
-        status = sl_sequential_create(modules, (int)count, out);
+        status = sli_sequential_create(modules, (int)count, out);
     } else {
         for (int64_t i = 0; i < count; i++)
             sl_module_destroy(&modules[i]);

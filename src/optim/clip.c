@@ -4,6 +4,7 @@
  * terms are combined in the model's order. So the norm, and with it every weight, is the same bit
  * for bit however the model is cut into stages. The gradients are not rewritten: the optimizer
  * multiplies them by the coefficient while it reads them. */
+#include "optim/optimizer.h"
 #include "sluice/optim.h"
 
 #include "device/device.h"
@@ -45,14 +46,14 @@ static sl_status add_terms(sl_device *device, sli_norm_terms *batch, double *ter
     return SL_OK;
 }
 
-sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms, int size,
-                             int *count)
+sl_status sli_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
+                              int size, int *count)
 {
     sl_device *device = sl_parameter_set_device(set);
     *count = 0;
     if (count_gradients(set) > size)
         return sl_error(SL_ERR_INVALID,
-                        "sl_grad_norm_terms: %d trained parameters give as many terms, there is "
+                        "%d trained parameters give as many terms, there is "
                         "room for %d",
                         count_gradients(set), size);
     sli_norm_array arrays[MOST_ARRAYS];
@@ -70,7 +71,7 @@ sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, doub
     return add_terms(device, &batch, terms, count);
 }
 
-double sl_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int count)
+double sli_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int count)
 {
     double total = 0;
     for (int i = 0; i < count; i++) {
@@ -84,7 +85,7 @@ double sl_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int cou
     return kind == SL_GRAD_NORM_L2 ? sqrt(total) : total;
 }
 
-double sl_clip_coefficient(double norm, double max_norm)
+double sli_clip_coefficient(double norm, double max_norm)
 {
     double coefficient = max_norm / (norm + 1e-6);
     return coefficient < 1 ? coefficient : isnan(coefficient) ? coefficient : 1;

@@ -1,4 +1,5 @@
 #include "tensor/tensor.h"
+#include "core/dtype.h"
 
 #include "core/error.h"
 #include "device/device.h"
@@ -153,7 +154,7 @@ sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, 
                                 const sl_shape *shape, sl_tensor **out)
 {
     SL_TRY(sl_tensor_create(device, category, dtype, shape, out));
-    sl_status status = sl_tensor_zero(*out);
+    sl_status status = sli_tensor_zero(*out);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -182,14 +183,15 @@ sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape
                          shape, out);
 }
 
-sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out)
+sl_status sli_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out)
 {
     *out = NULL;
     if (tensor->shape.dims == 0 || start < 0 || length < 0 ||
         start > tensor->shape.size[0] - length) {
         char have[SL_SHAPE_TEXT_BYTES];
         return sl_error(SL_ERR_INVALID,
-                        "sl_tensor_narrow: %" PRId64 " rows from row %" PRId64 " of a tensor of %s",
+                        "sli_tensor_narrow: %" PRId64 " rows from row %" PRId64
+                        " of a tensor of %s",
                         length, start, sl_shape_text(&tensor->shape, have));
     }
     int64_t row = 1;
@@ -267,7 +269,7 @@ sl_status sli_tensor_receive(sl_tensor **tensor, sl_device *to)
     if (status == SL_OK) {
         atomic_store_explicit(&from->storage->is_delivered, true, memory_order_relaxed);
         status = sli_device_deliver(from->device, from->mark, sl_tensor_data(from), to,
-                                    sl_tensor_data(*tensor), sl_tensor_bytes(from));
+                                    sl_tensor_data(*tensor), sli_tensor_bytes(from));
     }
     sl_tensor_destroy(&from);
     if (status != SL_OK)
@@ -291,7 +293,7 @@ int64_t sl_tensor_count(const sl_tensor *tensor)
     return sl_shape_count(&tensor->shape);
 }
 
-size_t sl_tensor_bytes(const sl_tensor *tensor)
+size_t sli_tensor_bytes(const sl_tensor *tensor)
 {
     return (size_t)sl_tensor_count(tensor) * sl_dtype_bytes(tensor->dtype);
 }
@@ -333,13 +335,13 @@ sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from)
     if (to->dtype != from->dtype || !sl_shape_equal(&to->shape, &from->shape)) {
         char target[SL_SHAPE_TEXT_BYTES], source[SL_SHAPE_TEXT_BYTES];
         return sl_error(SL_ERR_INVALID, "sl_tensor_copy: from %s %s to %s %s",
-                        sl_dtype_name(from->dtype), sl_shape_text(&from->shape, source),
-                        sl_dtype_name(to->dtype), sl_shape_text(&to->shape, target));
+                        sli_dtype_name(from->dtype), sl_shape_text(&from->shape, source),
+                        sli_dtype_name(to->dtype), sl_shape_text(&to->shape, target));
     }
     to->storage->below = 0;
     if (reach_each_other(to->device, from->device))
         return sli_device_copy(to->device, sl_tensor_data(to), sl_tensor_data(from),
-                               sl_tensor_bytes(to));
+                               sli_tensor_bytes(to));
     sli_host_array host;
     SL_TRY(sli_tensor_open_host(from, true, &host));
     sl_status status = sl_tensor_write(to, host.host);
@@ -349,7 +351,7 @@ sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from)
 
 sl_status sli_tensor_open_host(const sl_tensor *tensor, bool reads, sli_host_array *out)
 {
-    return sli_host_array_open(tensor->device, sl_tensor_data(tensor), sl_tensor_bytes(tensor),
+    return sli_host_array_open(tensor->device, sl_tensor_data(tensor), sli_tensor_bytes(tensor),
                                reads, out);
 }
 
@@ -357,7 +359,7 @@ sl_status sli_tensor_open_host(const sl_tensor *tensor, bool reads, sli_host_arr
 static int64_t least_above(const sl_tensor *tensor, const int32_t *host)
 {
     int64_t count = sl_tensor_count(tensor), below = 0;
-    if (tensor->dtype != SL_I32 || sl_tensor_bytes(tensor) != tensor->storage->bytes ||
+    if (tensor->dtype != SL_I32 || sli_tensor_bytes(tensor) != tensor->storage->bytes ||
         sl_device_has_host_memory(tensor->device))
         return 0;
     for (int64_t i = 0; i < count; i++) {
@@ -401,18 +403,18 @@ sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from)
 sl_status sl_tensor_write(sl_tensor *tensor, const void *host)
 {
     tensor->storage->below = least_above(tensor, host);
-    return sli_device_write(tensor->device, sl_tensor_data(tensor), host, sl_tensor_bytes(tensor));
+    return sli_device_write(tensor->device, sl_tensor_data(tensor), host, sli_tensor_bytes(tensor));
 }
 
 sl_status sl_tensor_read(const sl_tensor *tensor, void *host)
 {
-    return sli_device_read(tensor->device, host, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
+    return sli_device_read(tensor->device, host, sl_tensor_data(tensor), sli_tensor_bytes(tensor));
 }
 
-sl_status sl_tensor_zero(sl_tensor *tensor)
+sl_status sli_tensor_zero(sl_tensor *tensor)
 {
     tensor->storage->below = 0;
-    return sli_device_zero(tensor->device, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
+    return sli_device_zero(tensor->device, sl_tensor_data(tensor), sli_tensor_bytes(tensor));
 }
 
 sl_status sli_tensor_convert(const sl_tensor *from, sl_tensor *to)

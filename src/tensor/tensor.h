@@ -42,4 +42,14 @@ sl_status sli_tensor_convert(const sl_tensor *from, sl_tensor *to);
 sl_status sli_tensor_as(const sl_tensor *tensor, sl_dtype dtype, sl_memory_category category,
                         sl_tensor **out);
 
+/* A view of rows `start` to `start + length - 1` of dimension 0. Errors: SL_ERR_INVALID for a
+ * scalar and for rows that `tensor` does not have; SL_ERR_MEMORY. */
+sl_status sli_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length,
+                            sl_tensor **out);
+
+size_t sli_tensor_bytes(const sl_tensor *tensor);
+
+/* Sets every byte to 0. Errors: what the device reports. */
+sl_status sli_tensor_zero(sl_tensor *tensor);
+
 #endif

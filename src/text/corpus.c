@@ -1,6 +1,7 @@
 /* Token ids of texts, of a directory of text files, one for each split, and of one file that is
  * divided into splits. */
 #include "sluice/app/text.h"
+#include "text/vocab.h"
 
 #include "core/error.h"
 #include "core/memory.h"
@@ -161,7 +162,7 @@ static sl_status read_file(sink *to, const char *path, const char *name, part of
     return close_sink(to, status, out);
 }
 
-sl_status sl_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out)
+sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out)
 {
     sink to = {.vocab = vocab};
     return read_file(&to, path, path, whole, out);

@@ -56,4 +56,9 @@ sl_status sli_vocab_create(sl_vocab **out);
 sl_status sli_vocab_print(const sl_vocab *vocab, char **text);
 sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out);
 
+/* The ids of a text file: its lines' tokens one after the other. Errors: SL_ERR_NOT_FOUND,
+ * SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the file is no regular one, is empty or has no
+ * token, or where more than a third of its bytes are no text: not UTF-8, or control characters. */
+sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out);
+
 #endif

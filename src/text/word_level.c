@@ -197,7 +197,7 @@ sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out)
     return status;
 }
 
-sl_status sl_vocab_load(const char *path, sl_vocab **out)
+sl_status sli_vocab_load(const char *path, sl_vocab **out)
 {
     char *text;
     size_t bytes;

@@ -2,6 +2,7 @@
  * options of `sluice train` that are about checkpoints. */
 #include "support/program.h"
 
+#include "io/safetensors/format.h"
 #include "sluice/checkpoint.h"
 
 #include <fcntl.h>
@@ -89,14 +90,15 @@ static void verify_finds_the_damaged_one(void **state)
 
 static size_t read_model(scratch *in, const char *name, float *values, size_t room)
 {
-    sl_safetensors_reader *reader;
-    check_ok(sl_safetensors_open(scratch_path(in, name), &reader));
+    sli_safetensors_reader *reader;
+    check_ok(sli_safetensors_open(scratch_path(in, name), &reader));
     /* The last one is trained; the first is the positional encoding. */
-    const sl_safetensors_info *info = sl_safetensors_get(reader, sl_safetensors_count(reader) - 1);
+    const sl_safetensors_info *info =
+        sli_safetensors_get(reader, sli_safetensors_count(reader) - 1);
     assert_true(info->bytes <= room);
-    check_ok(sl_safetensors_read(reader, info, values));
+    check_ok(sli_safetensors_read(reader, info, values));
     size_t count = info->bytes / sizeof(float);
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
     return count;
 }
 

@@ -2,6 +2,7 @@
  * are computed from, in any pipe and on any processor; weights stay f32, so a run goes on in
  * another precision; and there is a warning where bf16 is slow. */
 #include "core/bf16.h"
+#include "io/safetensors/format.h"
 #include "sluice/safetensors.h"
 #include "support/modules.h"
 #include "support/program.h"
@@ -16,12 +17,12 @@ static const struct {
 } places[PLACES] = {{NULL, ""}, {NULL, "--devices cpu:0,cpu:1"}, {"baseline", ""}};
 
 /* A tensor's values, malloc'ed. */
-static float *read_values(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
+static float *read_values(const sli_safetensors_reader *reader, const sl_safetensors_info *info,
                           int64_t *count)
 {
     float *values = malloc(info->bytes);
     assert_non_null(values);
-    check_ok(sl_safetensors_read(reader, info, values));
+    check_ok(sli_safetensors_read(reader, info, values));
     *count = (int64_t)(info->bytes / sizeof *values);
     return values;
 }
@@ -111,11 +112,11 @@ static float *read_logits(void **state, const char *precision, int place, int64_
 {
     scratch *in = *state;
     char name[64];
-    sl_safetensors_reader *reader;
+    sli_safetensors_reader *reader;
     snprintf(name, sizeof name, "logits-%s-%d", precision, place);
-    check_ok(sl_safetensors_open(scratch_path(in, name), &reader));
-    float *values = read_values(reader, sl_safetensors_find(reader, "logits"), count);
-    sl_safetensors_close(&reader);
+    check_ok(sli_safetensors_open(scratch_path(in, name), &reader));
+    float *values = read_values(reader, sli_safetensors_find(reader, "logits"), count);
+    sli_safetensors_close(&reader);
     return values;
 }
 
@@ -229,11 +230,11 @@ enum { EPOCH_STEPS = 30 };
  * an optimizer has nothing for words that never came. */
 static void check_file_is_f32(const char *path, bool is_optimizer)
 {
-    sl_safetensors_reader *reader;
-    check_ok(sl_safetensors_open(path, &reader));
-    assert_true(sl_safetensors_count(reader) > 0);
-    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
-        const sl_safetensors_info *info = sl_safetensors_get(reader, i);
+    sli_safetensors_reader *reader;
+    check_ok(sli_safetensors_open(path, &reader));
+    assert_true(sli_safetensors_count(reader) > 0);
+    for (size_t i = 0; i < sli_safetensors_count(reader); i++) {
+        const sl_safetensors_info *info = sli_safetensors_get(reader, i);
         assert_string_equal(info->type_name, "F32");
         if (info->dims < 2)
             continue; /* of few values */
@@ -246,7 +247,7 @@ static void check_file_is_f32(const char *path, bool is_optimizer)
                      info->name);
         free(values);
     }
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 /* Loss after the validation of an epoch, or after the test, in the log of a run. */

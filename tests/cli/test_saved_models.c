@@ -1,8 +1,10 @@
 /* The programs `sluice eval` and `sluice generate`, run as a user does on a small trained model,
  * and what the program warns of: on standard error, once a job, and the command goes on. */
+#include "io/safetensors/format.h"
 #include "sluice/app/text.h"
 #include "sluice/safetensors.h"
 #include "support/program.h"
+#include "text/vocab.h"
 
 #include <math.h>
 
@@ -127,15 +129,15 @@ static void batches_are_as_many_as_asked_for(void **state)
 }
 
 /* logits of [2, 3, V], ids of [2, 3], and the loss of that batch from both alone. */
-static double loss_of_logits(const sl_safetensors_reader *reader)
+static double loss_of_logits(const sli_safetensors_reader *reader)
 {
     int64_t targets[6];
-    const sl_safetensors_info *of = sl_safetensors_find(reader, "targets"),
-                              *scores = sl_safetensors_find(reader, "logits");
-    check_ok(sl_safetensors_read(reader, of, targets));
+    const sl_safetensors_info *of = sli_safetensors_find(reader, "targets"),
+                              *scores = sli_safetensors_find(reader, "logits");
+    check_ok(sli_safetensors_read(reader, of, targets));
     float *logits = malloc(scores->bytes);
     assert_non_null(logits);
-    check_ok(sl_safetensors_read(reader, scores, logits));
+    check_ok(sli_safetensors_read(reader, scores, logits));
     int64_t types = scores->size[2];
     double sum = 0;
     for (int i = 0; i < 6; i++) {
@@ -155,34 +157,34 @@ static void logits_of_the_first_batch_are_written(void **state)
     sl_tokens tokens;
     sl_vocab *vocab;
     sl_batches batches;
-    sl_safetensors_reader *reader;
+    sli_safetensors_reader *reader;
     int32_t ids[2][6];
     int64_t found[6];
     program_succeed(&run,
                     "eval --init %s/model --data %s --bptt 3 --eval-batch-size 2 "
                     "--eval-max-batches 1 --split valid --logits %s/logits",
                     in->directory, in->directory, in->directory);
-    check_ok(sl_safetensors_open(scratch_path(in, "logits"), &reader));
-    check_ok(sl_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
-    check_ok(sl_tokens_read(vocab, scratch_path(in, "valid.txt"), &tokens));
+    check_ok(sli_safetensors_open(scratch_path(in, "logits"), &reader));
+    check_ok(sli_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
+    check_ok(sli_tokens_read(vocab, scratch_path(in, "valid.txt"), &tokens));
     check_ok(sl_batchify(tokens.ids, tokens.count, 2, 3, &batches));
     check_ok(sl_batches_block(&batches, 0, ids[0], ids[1]));
-    assert_int_equal(sl_safetensors_count(reader), 3);
+    assert_int_equal(sli_safetensors_count(reader), 3);
     for (int i = 0; i < 2; i++) {
         const sl_safetensors_info *info =
-            sl_safetensors_find(reader, i == 0 ? "inputs" : "targets");
+            sli_safetensors_find(reader, i == 0 ? "inputs" : "targets");
         assert_true(info && info->dtype == SL_I64 && info->dims == 2);
         assert_true(info->size[0] == 2 && info->size[1] == 3);
-        check_ok(sl_safetensors_read(reader, info, found));
+        check_ok(sli_safetensors_read(reader, info, found));
         for (int k = 0; k < 6; k++)
             assert_int_equal(found[k], ids[i][k]);
     }
-    const sl_safetensors_info *logits = sl_safetensors_find(reader, "logits");
+    const sl_safetensors_info *logits = sli_safetensors_find(reader, "logits");
     assert_true(logits && logits->dtype == SL_F32 && logits->dims == 3);
     assert_true(logits->size[0] == 2 && logits->size[1] == 3);
     assert_int_equal(logits->size[2], sl_vocab_size(vocab));
     assert_float_equal(number_after(run.out, "valid loss "), loss_of_logits(reader), 0.00006);
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
     sl_tokens_free(&tokens);
     sl_vocab_destroy(&vocab);
 }

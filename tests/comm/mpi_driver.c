@@ -2,9 +2,11 @@
 /* One rank of a group over MPI. Usage: mpi_driver CASE, started by mpirun. What fails is written
  * to standard error as "rank R: TEXT", with exit status 1. */
 #include "comm/contract.h"
+#include "comm/group.h"
 #include "core/error.h"
+#include "nn/module.h"
+#include "sluice/app/launch.h"
 #include "sluice/group.h"
-#include "sluice/launch.h"
 #include "support/layouts.h"
 #include "support/modules.h"
 #include "support/replicas.h"
@@ -60,7 +62,7 @@ static sl_status nccl(sl_group *below)
     SCOPED(sl_group) *group = NULL;
     snprintf(name, sizeof name, "cuda:0/%d", sl_group_rank(below));
     SL_TRY(sl_device_list_create(name, &devices, NULL));
-    SL_TRY(sl_group_create_nccl(below, sl_device_list_get(devices, 0), &group));
+    SL_TRY(sli_group_create_nccl(below, sl_device_list_get(devices, 0), &group));
     return bits(group);
 }
 
@@ -189,7 +191,7 @@ static sl_status copied_once(sl_group *group)
     sl_module *modules[2], *model;
     for (int s = 0; s < 2; s++)
         SL_TRY(sl_module_create(&ops, &stages[s], &modules[s]));
-    SL_TRY(sl_sequential_create(modules, 2, &model));
+    SL_TRY(sli_sequential_create(modules, 2, &model));
     sl_pipe_options options = {.stages = 2,
                                .chunks = COPY_MICROS,
                                .recompute = SL_RECOMPUTE_NEVER,

@@ -1,8 +1,8 @@
 /* Groups over NCCL, on the fake CUDA runtime and the fake NCCL of tests/device/cuda. The contract's
  * buffers are the host's: here they count as the devices' (FAKE_CUDA_ANY_MEMORY). */
 #include "comm/contract.h"
+#include "comm/group.h"
 #include "sluice/group.h"
-#include "sluice/zero.h"
 #include "support/check.h"
 #include "support/replicas.h"
 
@@ -30,7 +30,7 @@ static sl_status run_rank(sl_group *below, void *arg)
     SCOPED(sl_device_list) *devices = NULL;
     SCOPED(sl_group) *group = NULL;
     SL_TRY(create_device(sl_group_rank(below), &devices));
-    SL_TRY(sl_group_create_nccl(below, sl_device_list_get(devices, 0), &group));
+    SL_TRY(sli_group_create_nccl(below, sl_device_list_get(devices, 0), &group));
     return what->run(group, what->arg);
 }
 
@@ -189,22 +189,6 @@ static void old_library_is_refused_with_its_version(void **state)
                                          "libnccl.so.2 of NCCL 2.18 or later: this one is 2.14.3");
 }
 
-static sl_status create_zero(sl_group *group, void *arg)
-{
-    const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW};
-    sl_zero *zero;
-    (void)arg;
-    return sl_zero_create(&options, NULL, group, &zero);
-}
-
-static void zero_refuses_the_group(void **state)
-{
-    (void)state;
-    check_error(run_ranks(create_zero, NULL, 1), SL_ERR_INVALID,
-                "sl_zero_create: expected a group of the backend local or mpi, got one of nccl on "
-                "cuda:0/0");
-}
-
 static void cpu_is_refused(void **state)
 {
     SCOPED(sl_device) *device = NULL;
@@ -213,8 +197,8 @@ static void cpu_is_refused(void **state)
     (void)state;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_group_create_local(1, NULL, &below));
-    assert_int_equal(sl_group_create_nccl(below, device, &group), SL_ERR_UNSUPPORTED);
-    assert_string_equal(sl_error_text(), "sl_group_create_nccl: cpu is not a CUDA device, and NCCL "
+    assert_int_equal(sli_group_create_nccl(below, device, &group), SL_ERR_UNSUPPORTED);
+    assert_string_equal(sl_error_text(), "nccl: cpu is not a CUDA device, and NCCL "
                                          "works on no other");
     assert_null(group);
 }
@@ -223,7 +207,6 @@ int nccl_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cpu_is_refused),
-        cmocka_unit_test(zero_refuses_the_group),
         cmocka_unit_test(every_case_of_the_contract_holds),
         cmocka_unit_test(operations_give_the_bits_of_local_ranks),
         cmocka_unit_test(error_of_nccl_ends_the_ranks_that_wait_for_it),

@@ -27,7 +27,7 @@ RUN(cross_entropy)
 static sl_status run_gemm(sl_device *device, const case_arguments *arguments)
 {
     sli_gemm gemm = arguments->gemm;
-    gemm.tf32 &= sl_device_has_tf32(device);
+    gemm.tf32 &= sli_device_has_tf32(device);
     return sli_device_gemm(device, &gemm);
 }
 

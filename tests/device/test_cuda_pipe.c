@@ -2,6 +2,7 @@
  * waits for, what it launches, and what it does without memory. */
 #include "device/cuda/fake_cuda_state.h"
 #include "device/device_base.h"
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
@@ -9,6 +10,7 @@
 #include "support/modules.h"
 #include "support/replicas.h"
 #include "support/rig.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -161,7 +163,7 @@ static void the_loss_of_a_panel_waits_for_nothing(void **state)
     double host[ROWS * TIME];
     check_ok(sl_tensor_create(j->devices[1], SL_MEMORY_WORKSPACE, SL_F32, &all, &logits));
     check_ok(sl_tensor_create(j->devices[1], SL_MEMORY_WORKSPACE, SL_F64, &rows, &losses));
-    check_ok(sl_tensor_zero(logits));
+    check_ok(sli_tensor_zero(logits));
     long waits = j->cuda->waits;
     check_ok(sli_device_cross_entropy(j->devices[1],
                                       &(sli_cross_entropy){.rows = ROWS * TIME,
@@ -289,7 +291,7 @@ static panel_step step_in_panels(const char *device, const char *schedule, sl_pr
     j.devices[0] = sl_device_list_get(j.list, 0);
     check_ok(sl_linear_create(PANEL_WIDTH, PANEL_WIDTH, true, &layers[0]));
     check_ok(sl_linear_create(PANEL_WIDTH, CLASSES, true, &layers[1]));
-    check_ok(sl_sequential_create(layers, 2, &j.model));
+    check_ok(sli_sequential_create(layers, 2, &j.model));
     check_ok(sl_cross_entropy_create(&j.loss));
     check_ok(sl_pipe_create(&(sl_pipe_options){.model = j.model,
                                                .loss = j.loss,

@@ -4,6 +4,7 @@
 #include "device/device_base.h"
 #include "sluice/layers.h"
 #include "support/check.h"
+#include "tensor/tensor.h"
 #include "train/plan/profile.h"
 
 #include <stdio.h>
@@ -27,9 +28,9 @@ static sl_status load_zeros(void *context, const sl_train_rows *rows, sl_device 
     snprintf(asked->names[asked->count++], SLI_DEVICE_NAME_BYTES, "%s",
              sl_device_name(input_device));
     SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_F32, &points, input));
-    SL_TRY(sl_tensor_zero(*input));
+    SL_TRY(sli_tensor_zero(*input));
     SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &classes, targets));
-    return sl_tensor_zero(*targets);
+    return sli_tensor_zero(*targets);
 }
 
 /* A letter for each module of the model: L a linear, N a layer norm, O the linear before the loss.

@@ -87,7 +87,7 @@ static void check_tensors(sli_channel *const *channels)
         if (sli_channel_accepts(channels[0], 1, micro))
             continue;
         demand(sli_channel_receive(channels[0], micro, 0, &tensor), "received");
-        demand(sl_tensor_bytes(tensor) <= SLI_TRANSFER_BYTES, "small enough");
+        demand(sli_tensor_bytes(tensor) <= SLI_TRANSFER_BYTES, "small enough");
         sl_tensor_destroy(&tensor);
     }
     demand(sli_channel_accepts(channels[2], 2, 0),

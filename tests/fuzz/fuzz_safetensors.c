@@ -30,19 +30,19 @@ static int make_file(const uint8_t *data, size_t bytes, char path[32])
 }
 
 /* Reads the tensors; items [*count], to be freed with their data, are those that can be written. */
-static sl_safetensors_item *read_all(const sl_safetensors_reader *reader, size_t file_bytes,
+static sl_safetensors_item *read_all(const sli_safetensors_reader *reader, size_t file_bytes,
                                      size_t *count)
 {
-    sl_safetensors_item *items = calloc(sl_safetensors_count(reader) + 1, sizeof *items);
+    sl_safetensors_item *items = calloc(sli_safetensors_count(reader) + 1, sizeof *items);
     demand(items != NULL, "memory");
     *count = 0;
-    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
-        const sl_safetensors_info *info = sl_safetensors_get(reader, i);
+    for (size_t i = 0; i < sli_safetensors_count(reader); i++) {
+        const sl_safetensors_info *info = sli_safetensors_get(reader, i);
         demand(info->bytes <= file_bytes, "a tensor inside the file");
-        demand(sl_safetensors_find(reader, info->name) == info, "found by its name");
+        demand(sli_safetensors_find(reader, info->name) == info, "found by its name");
         char *memory = malloc(info->bytes + 1);
         demand(memory != NULL, "memory");
-        sl_status status = sl_safetensors_read(reader, info, memory);
+        sl_status status = sli_safetensors_read(reader, info, memory);
         demand((status == SL_OK) == info->readable, "readable as announced");
         if (!info->readable || info->dims > SL_MAX_DIMS) {
             free(memory);
@@ -60,29 +60,29 @@ static sl_safetensors_item *read_all(const sl_safetensors_reader *reader, size_t
 static void write_again(const sl_safetensors_item *items, size_t count)
 {
     char path[64];
-    sl_safetensors_reader *reader;
+    sli_safetensors_reader *reader;
     snprintf(path, sizeof path, "/dev/shm/fuzz_safetensors.%d", (int)getpid());
     demand(sl_safetensors_save(path, items, count, NULL, 0) == SL_OK, "written again");
-    demand(sl_safetensors_open(path, &reader) == SL_OK, "read again");
+    demand(sli_safetensors_open(path, &reader) == SL_OK, "read again");
     demand(unlink(path) == 0, "removed");
-    demand(sl_safetensors_count(reader) == count, "as many tensors");
+    demand(sli_safetensors_count(reader) == count, "as many tensors");
     for (size_t i = 0; i < count; i++) {
-        const sl_safetensors_info *info = sl_safetensors_find(reader, items[i].name);
+        const sl_safetensors_info *info = sli_safetensors_find(reader, items[i].name);
         demand(info && info->dtype == items[i].dtype, "there");
         char *memory = malloc(info->bytes + 1);
-        demand(memory && sl_safetensors_read(reader, info, memory) == SL_OK, "read");
+        demand(memory && sli_safetensors_read(reader, info, memory) == SL_OK, "read");
         demand(memcmp(memory, items[i].data, info->bytes) == 0, "the same");
         free(memory);
     }
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     char path[32];
     int descriptor = make_file(data, bytes, path);
-    sl_safetensors_reader *reader;
-    sl_status status = sl_safetensors_open(path, &reader);
+    sli_safetensors_reader *reader;
+    sl_status status = sli_safetensors_open(path, &reader);
     demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
     if (status == SL_OK) {
         size_t count;
@@ -92,7 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
             free(items[i].data);
         free(items);
     }
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
     close(descriptor);
     return 0;
 }

@@ -121,7 +121,7 @@ static void check_round_trip(const char *path, size_t files)
     assert_true(number == 0.5);
     check_error(sl_checkpoint_number(reader, "epoch", &number), SL_ERR_NOT_FOUND,
                 "its state has no number \"epoch\"");
-    assert_string_equal(sl_checkpoint_metadata(reader, "model", "made"), "here");
+    assert_string_equal(sli_checkpoint_metadata(reader, "model", "made"), "here");
     assert_int_equal(sl_checkpoint_file_count(reader), files);
     assert_int_equal(sl_checkpoint_tensor_count(reader, "model"), TENSORS + 1);
     assert_int_equal(sl_checkpoint_tensor_count(reader, "none"), 0);
@@ -131,7 +131,7 @@ static void check_round_trip(const char *path, size_t files)
     assert_memory_equal(back.numbers, saved.numbers, sizeof saved.numbers);
     char *text;
     size_t bytes;
-    check_ok(sl_checkpoint_read_file(reader, "model.vocab.txt", &text, &bytes));
+    check_ok(sli_checkpoint_read_file(reader, "model.vocab.txt", &text, &bytes));
     assert_int_equal(bytes, 10);
     assert_string_equal(text, "<unk>\nthe\n");
     free(text);

@@ -89,7 +89,7 @@ static void index_stands_for_its_files(void **state)
     assert_string_equal(sl_checkpoint_tensor_get(model, SLI_MODEL_PART, 3)->name, "d");
     assert_string_equal(sli_checkpoint_find_tensor(model, SLI_MODEL_PART, "c")->info.name, "c");
     assert_null(sli_checkpoint_find_tensor(model, SLI_MODEL_PART, "e"));
-    assert_string_equal(sl_checkpoint_metadata(model, SLI_MODEL_PART, "made"), "here");
+    assert_string_equal(sli_checkpoint_metadata(model, SLI_MODEL_PART, "made"), "here");
     sl_checkpoint_close(&model);
 }
 

@@ -1,5 +1,6 @@
 /* Files go both ways between sluice and the format's reference implementation, and both judge
  * damaged files alike. Needs Python with `safetensors`: scripts/test makes it. */
+#include "io/safetensors/format.h"
 #include "scratch.h"
 
 #include "sluice/safetensors.h"
@@ -31,11 +32,11 @@ static void file_from_python_is_read(void **state)
 {
     char *path = scratch_path(*state, "from-python");
     assert_int_equal(run_reference("write", path, 0), 0);
-    sl_safetensors_reader *reader;
-    assert_int_equal(sl_safetensors_open(path, &reader), SL_OK);
-    assert_int_equal(sl_safetensors_count(reader), 8);
-    assert_string_equal(sl_safetensors_metadata(reader, "format"), "pt");
-    assert_string_equal(sl_safetensors_metadata(reader, "\xC3\xA4"), "\xC3\xB6\n");
+    sli_safetensors_reader *reader;
+    assert_int_equal(sli_safetensors_open(path, &reader), SL_OK);
+    assert_int_equal(sli_safetensors_count(reader), 8);
+    assert_string_equal(sli_safetensors_metadata(reader, "format"), "pt");
+    assert_string_equal(sli_safetensors_metadata(reader, "\xC3\xA4"), "\xC3\xB6\n");
     float w[6], one;
     double d[2];
     int32_t i[2];
@@ -56,14 +57,14 @@ static void file_from_python_is_read(void **state)
                      SL_F32, &one, 4},
                     {"none", SL_F32, NULL, 0}};
     for (size_t k = 0; k < sizeof expected / sizeof expected[0]; k++) {
-        const sl_safetensors_info *info = sl_safetensors_find(reader, expected[k].name);
+        const sl_safetensors_info *info = sli_safetensors_find(reader, expected[k].name);
         assert_non_null(info);
         assert_true(info->readable);
         assert_int_equal(info->dtype, expected[k].dtype);
         assert_int_equal(info->bytes, expected[k].bytes);
-        assert_int_equal(sl_safetensors_read(reader, info, expected[k].to), SL_OK);
+        assert_int_equal(sli_safetensors_read(reader, info, expected[k].to), SL_OK);
     }
-    assert_false(sl_safetensors_find(reader, "h")->readable);
+    assert_false(sli_safetensors_find(reader, "h")->readable);
     for (int k = 0; k < 6; k++) {
         uint32_t widened = (uint32_t)b[k] << 16;
         float value;
@@ -72,7 +73,7 @@ static void file_from_python_is_read(void **state)
     }
     assert_true(d[0] == 1.0 / 3 && d[1] == -2.5 && one == 7.0F);
     assert_true(i[0] == -1 && i[1] == INT32_MAX && l == INT64_MIN);
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 static void file_for_python_is_understood(void **state)
@@ -102,10 +103,10 @@ static void damaged_files_are_judged_as_the_reference_judges_them(void **state)
     char name[16], verdict[16];
     int counts[2] = {0, 0}, differences = 0;
     while (fscanf(verdicts, "%15s %15s", name, verdict) == 2) {
-        sl_safetensors_reader *reader;
+        sli_safetensors_reader *reader;
         int accepted = strcmp(verdict, "accepted") == 0;
-        sl_status status = sl_safetensors_open(scratch_path(in, name), &reader);
-        sl_safetensors_close(&reader);
+        sl_status status = sli_safetensors_open(scratch_path(in, name), &reader);
+        sli_safetensors_close(&reader);
         counts[accepted]++;
         if ((status == SL_OK) == accepted)
             continue;

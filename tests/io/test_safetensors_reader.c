@@ -1,3 +1,4 @@
+#include "io/safetensors/format.h"
 #include "scratch.h"
 
 #include "sluice/device.h"
@@ -15,8 +16,8 @@ typedef struct bad_header {
 
 static void assert_refused(const char *path, sl_status expected, const char *reason)
 {
-    sl_safetensors_reader *reader = (sl_safetensors_reader *)&reader;
-    sl_status status = sl_safetensors_open(path, &reader);
+    sli_safetensors_reader *reader = (sli_safetensors_reader *)&reader;
+    sl_status status = sli_safetensors_open(path, &reader);
     if (status != expected || !strstr(sl_error_text(), reason))
         print_error("expected \"%s\", got %s: %s\n", reason, sl_status_name(status),
                     status == SL_OK ? "accepted" : sl_error_text());
@@ -161,18 +162,18 @@ static void open_large_shape_without_elements_is_accepted(void **state)
     SCOPED(sl_device_list) *devices = NULL;
     assert_int_equal(sl_device_list_create("cpu", &devices, NULL), SL_OK);
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
-        sl_safetensors_reader *reader;
+        sli_safetensors_reader *reader;
         sl_tensor *tensor;
         char *path = scratch_path(*state, "empty.safetensors");
         write_safetensors(path, headers[i], strlen(headers[i]), 0);
-        assert_int_equal(sl_safetensors_open(path, &reader), SL_OK);
-        const sl_safetensors_info *info = sl_safetensors_get(reader, 0);
+        assert_int_equal(sli_safetensors_open(path, &reader), SL_OK);
+        const sl_safetensors_info *info = sli_safetensors_get(reader, 0);
         assert_int_equal(info->bytes, 0);
         sl_shape shape = {3, {info->size[0], info->size[1], info->size[2]}};
         assert_int_equal(sl_tensor_create(sl_device_list_get(devices, 0), SL_MEMORY_PARAMETERS,
                                           SL_F32, &shape, &tensor),
                          SL_ERR_INVALID);
-        sl_safetensors_close(&reader);
+        sli_safetensors_close(&reader);
     }
 }
 
@@ -247,15 +248,15 @@ static void open_good_file_lists_its_tensors(void **state)
     static const char *const order[] = {"bias\xC3\xA9", "none", "w", "half", "one", "deep"};
     char *path = scratch_path(*state, "good");
     write_safetensors(path, good, strlen(good), 38);
-    sl_safetensors_reader *reader;
-    assert_int_equal(sl_safetensors_open(path, &reader), SL_OK);
-    assert_int_equal(sl_safetensors_count(reader), 6);
+    sli_safetensors_reader *reader;
+    assert_int_equal(sli_safetensors_open(path, &reader), SL_OK);
+    assert_int_equal(sli_safetensors_count(reader), 6);
     for (size_t i = 0; i < 6; i++) {
-        const sl_safetensors_info *info = sl_safetensors_get(reader, i);
+        const sl_safetensors_info *info = sli_safetensors_get(reader, i);
         assert_string_equal(info->name, order[i]);
-        assert_ptr_equal(sl_safetensors_find(reader, order[i]), info);
+        assert_ptr_equal(sli_safetensors_find(reader, order[i]), info);
     }
-    const sl_safetensors_info *w = sl_safetensors_find(reader, "w");
+    const sl_safetensors_info *w = sli_safetensors_find(reader, "w");
     assert_string_equal(w->type_name, "F32");
     assert_true(w->readable);
     assert_int_equal(w->dtype, SL_F32);
@@ -263,37 +264,37 @@ static void open_good_file_lists_its_tensors(void **state)
     assert_int_equal(w->size[0], 2);
     assert_int_equal(w->size[1], 3);
     assert_int_equal(w->bytes, 24);
-    assert_int_equal(sl_safetensors_find(reader, "one")->dims, 0);
-    assert_int_equal(sl_safetensors_find(reader, "deep")->dims, 5);
-    assert_false(sl_safetensors_find(reader, "half")->readable);
-    assert_null(sl_safetensors_find(reader, "W"));
-    assert_null(sl_safetensors_find(reader, "__metadata__"));
-    assert_string_equal(sl_safetensors_metadata(reader, "format"), "pt");
-    assert_string_equal(sl_safetensors_metadata(reader, "empty"), "");
-    assert_null(sl_safetensors_metadata(reader, "absent"));
-    sl_safetensors_close(&reader);
+    assert_int_equal(sli_safetensors_find(reader, "one")->dims, 0);
+    assert_int_equal(sli_safetensors_find(reader, "deep")->dims, 5);
+    assert_false(sli_safetensors_find(reader, "half")->readable);
+    assert_null(sli_safetensors_find(reader, "W"));
+    assert_null(sli_safetensors_find(reader, "__metadata__"));
+    assert_string_equal(sli_safetensors_metadata(reader, "format"), "pt");
+    assert_string_equal(sli_safetensors_metadata(reader, "empty"), "");
+    assert_null(sli_safetensors_metadata(reader, "absent"));
+    sli_safetensors_close(&reader);
     assert_null(reader);
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 static void open_file_without_tensors_or_metadata_succeeds(void **state)
 {
     char *path = scratch_path(*state, "empty");
     write_safetensors(path, "{}", 2, 0);
-    sl_safetensors_reader *reader;
-    assert_int_equal(sl_safetensors_open(path, &reader), SL_OK);
-    assert_int_equal(sl_safetensors_count(reader), 0);
-    assert_null(sl_safetensors_find(reader, ""));
-    assert_null(sl_safetensors_metadata(reader, "format"));
-    sl_safetensors_close(&reader);
+    sli_safetensors_reader *reader;
+    assert_int_equal(sli_safetensors_open(path, &reader), SL_OK);
+    assert_int_equal(sli_safetensors_count(reader), 0);
+    assert_null(sli_safetensors_find(reader, ""));
+    assert_null(sli_safetensors_metadata(reader, "format"));
+    sli_safetensors_close(&reader);
 }
 
 static void read_gives_each_tensor_its_bytes(void **state)
 {
     char *path = scratch_path(*state, "good");
     write_safetensors(path, good, strlen(good), 38);
-    sl_safetensors_reader *reader;
-    assert_int_equal(sl_safetensors_open(path, &reader), SL_OK);
+    sli_safetensors_reader *reader;
+    assert_int_equal(sli_safetensors_open(path, &reader), SL_OK);
     static const struct {
         const char *name;
         unsigned char first;
@@ -302,39 +303,39 @@ static void read_gives_each_tensor_its_bytes(void **state)
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         unsigned char bytes[32];
         memset(bytes, 0xAA, sizeof bytes);
-        const sl_safetensors_info *info = sl_safetensors_find(reader, cases[c].name);
-        assert_int_equal(sl_safetensors_read(reader, info, bytes), SL_OK);
+        const sl_safetensors_info *info = sli_safetensors_find(reader, cases[c].name);
+        assert_int_equal(sli_safetensors_read(reader, info, bytes), SL_OK);
         for (size_t i = 0; i < sizeof bytes; i++)
             assert_int_equal(bytes[i], i < cases[c].bytes ? cases[c].first + i : 0xAA);
     }
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 static void read_type_that_sluice_lacks_is_refused_by_name(void **state)
 {
     char *path = scratch_path(*state, "good");
     write_safetensors(path, good, strlen(good), 38);
-    sl_safetensors_reader *reader;
-    assert_int_equal(sl_safetensors_open(path, &reader), SL_OK);
+    sli_safetensors_reader *reader;
+    assert_int_equal(sli_safetensors_open(path, &reader), SL_OK);
     unsigned char bytes[2];
-    sl_status status = sl_safetensors_read(reader, sl_safetensors_find(reader, "half"), bytes);
+    sl_status status = sli_safetensors_read(reader, sli_safetensors_find(reader, "half"), bytes);
     assert_int_equal(status, SL_ERR_UNSUPPORTED);
     assert_non_null(strstr(sl_error_text(), "tensor \"half\": its data type is F16"));
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 static void read_file_that_became_shorter_is_an_error(void **state)
 {
     char *path = scratch_path(*state, "shrinks");
     write_safetensors(path, good, strlen(good), 38);
-    sl_safetensors_reader *reader;
-    assert_int_equal(sl_safetensors_open(path, &reader), SL_OK);
+    sli_safetensors_reader *reader;
+    assert_int_equal(sli_safetensors_open(path, &reader), SL_OK);
     assert_int_equal(truncate(path, (off_t)strlen(good) + 8 + 20), 0);
     unsigned char bytes[24];
-    sl_status status = sl_safetensors_read(reader, sl_safetensors_find(reader, "w"), bytes);
+    sl_status status = sli_safetensors_read(reader, sli_safetensors_find(reader, "w"), bytes);
     assert_int_equal(status, SL_ERR_IO);
     assert_non_null(strstr(sl_error_text(), "the file became shorter"));
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 int safetensors_reader_tests(void)

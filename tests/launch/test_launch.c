@@ -1,7 +1,8 @@
 /* What sl_launch_run and `sluice launch` refuse, and what a program tells its supervisor. */
 #include "comm/wire/wire.h"
 #include "io/scratch.h"
-#include "sluice/launch.h"
+#include "launch/launch.h"
+#include "sluice/app/launch.h"
 #include "support/program.h"
 
 #include <fcntl.h>
@@ -48,7 +49,7 @@ static void missing_arguments_are_named(void **state)
     check_error(sl_launch_run_rank(words, NULL), SL_ERR_INVALID, "exit_status is NULL");
     check_error(sl_launch_info_read(NULL), SL_ERR_INVALID, "sl_launch_info_read: out is NULL");
     assert_int_equal(exit_status, -1);
-    sl_launch_link_close(NULL);
+    sli_launch_link_close(NULL);
 }
 
 /* The host does not answer, which is an event. */
@@ -207,7 +208,7 @@ static void saves_and_errors_are_packets(void **state)
     check_packet(ends[0], "error the disk is full");
     close(ends[0]);
     assert_false(sl_launch_link_error(link, "no process reads this"));
-    sl_launch_link_close(&link);
+    sli_launch_link_close(&link);
     assert_null(link);
 }
 

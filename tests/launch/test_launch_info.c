@@ -1,5 +1,5 @@
 /* What each launcher's environment says, and what is refused of it. */
-#include "sluice/launch.h"
+#include "sluice/app/launch.h"
 #include "support/check.h"
 
 #include <stdio.h>

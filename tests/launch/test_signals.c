@@ -1,6 +1,6 @@
 /* What signals do to a job that `sluice launch` runs. */
 #include "launch/shell_job.h"
-#include "sluice/launch.h"
+#include "sluice/app/launch.h"
 
 #include <signal.h>
 

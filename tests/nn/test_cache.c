@@ -1,3 +1,4 @@
+#include "nn/module.h"
 #include "sluice/model.h"
 #include "support/modules.h"
 
@@ -62,7 +63,7 @@ static void check_parts(sl_module *model, sl_precision precision, double toleran
     for (int i = 0; i < count; i++) {
         int64_t first = sl_cache_position(cache);
         check_ok(run_forward(model, device, cache, precision, first, parts[i], &part));
-        check_ok(sl_cache_advance(cache, parts[i]));
+        check_ok(sli_cache_advance(cache, parts[i]));
         for (int64_t n = 0; n < ROWS; n++)
             assert_true(relative_distance(sl_tensor_f32(part) + n * parts[i] * TOKENS,
                                           sl_tensor_f32(whole) + (n * LENGTH + first) * TOKENS,
@@ -108,8 +109,8 @@ static void what_a_cache_cannot_do_is_refused(void **state)
     check_error(sl_pass_create(&(sl_pass_options){.device = device, .keep = true, .cache = cache},
                                &pass),
                 SL_ERR_INVALID, "a pass with a cache is for evaluation without backward");
-    check_error(sl_cache_advance(cache, 5), SL_ERR_INVALID, "has 0 of 4 positions");
-    check_error(sl_cache_advance(cache, -1), SL_ERR_INVALID, "must not be negative, got -1");
+    check_error(sli_cache_advance(cache, 5), SL_ERR_INVALID, "has 0 of 4 positions");
+    check_error(sli_cache_advance(cache, -1), SL_ERR_INVALID, "must not be negative, got -1");
     assert_int_equal(sl_cache_position(cache), 0);
     sl_cache_destroy(&cache);
     sl_cache_destroy(&cache);

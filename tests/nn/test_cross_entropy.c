@@ -1,3 +1,4 @@
+#include "nn/loss.h"
 #include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
@@ -63,7 +64,7 @@ static void mean_over_two_rows_is_pytorchs(void **state)
                          .scale = 1.0 / (double)loss_terms(one->loss, targets),
                          .row_losses = row_losses,
                          .grad_in = &grad_in};
-    assert_int_equal(sl_loss_rows(one->loss, targets), 2);
+    assert_int_equal(sli_loss_rows(one->loss, targets), 2);
     check_ok(sl_loss_apply(one->loss, &call));
     assert_float_equal(mean(row_losses, 2, loss_terms(one->loss, targets)), .7531091, 1e-6);
     const double expected[] = {.0450153, .1223642, -.1673795, -1.0 / 3, 1.0 / 6, 1.0 / 6};
@@ -216,7 +217,7 @@ static result together(const bench *one, sl_module *decoder, sl_parameter_set *s
     assert_int_equal(sli_pass_bytes(pass),
                      halved ? sl_module_deferred_bytes(decoder, sl_tensor_shape(in)) : 0);
     if (halved)
-        check_ok(sl_loss_backward_weight(one->loss, decoder, pass));
+        check_ok(sli_loss_backward_weight(one->loss, decoder, pass));
     got.grad_weight = gradient(set, 0);
     got.grad_bias = gradient(set, 1);
     return got;
@@ -238,7 +239,7 @@ static void check_taking_over(const bench *one, int64_t samples, int64_t time, i
 {
     SCOPED(sl_module) *decoder = NULL;
     check_ok(sl_decoder_create(width, classes, &decoder));
-    assert_true(sl_loss_takes_over(one->loss, decoder));
+    assert_true(sli_loss_takes_over(one->loss, decoder));
     SCOPED(sl_parameter_set) *set = random_parameters(decoder, one->device);
     sl_shape in_shape = sl_shape_3d(samples, time, width), shape = sl_shape_2d(samples, time);
     int64_t rows = samples * time;
@@ -326,8 +327,8 @@ static void only_linear_layers_are_taken_over(void **state)
     SCOPED(sl_module) *norm = NULL, *linear = NULL;
     check_ok(sl_linear_create(3, 5, true, &linear));
     check_ok(sl_layer_norm_create(3, 0.0f, &norm));
-    assert_true(sl_loss_takes_over(one->loss, linear));
-    assert_false(sl_loss_takes_over(one->loss, norm));
+    assert_true(sli_loss_takes_over(one->loss, linear));
+    assert_false(sli_loss_takes_over(one->loss, norm));
 }
 
 int cross_entropy_tests(void)

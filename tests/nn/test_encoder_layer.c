@@ -1,6 +1,7 @@
 /* Encoder layers, and the self attention in them. */
 #include "sluice/layers.h"
 #include "support/modules.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 
@@ -66,7 +67,7 @@ static void activations_are_what_saved_bytes_says(void **state)
         sl_tensor_destroy(&in);
         sl_device_memory(device, &memory);
         assert_int_equal(memory.current_bytes[SL_MEMORY_ACTIVATIONS],
-                         sl_module_saved_bytes(module, &shape) + (int64_t)sl_tensor_bytes(out));
+                         sl_module_saved_bytes(module, &shape) + (int64_t)sli_tensor_bytes(out));
         assert_int_equal(memory.current_bytes[SL_MEMORY_WORKSPACE], 0);
         sl_tensor_destroy(&out);
         sl_pass_destroy(&pass);

@@ -1,3 +1,4 @@
+#include "nn/loss.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
 #include "support/modules.h"
@@ -58,8 +59,8 @@ static void own_loss_is_a_table(void **state)
     check_ok(sl_loss_apply(loss, &call));
     assert_true(row_losses[0] == 6.0 && row_losses[1] == 14.0);
     assert_int_equal(loss_terms(loss, targets), 4);
-    assert_int_equal(sl_loss_rows(loss, targets), 2);
-    assert_false(sl_loss_takes_over(loss, linear));
+    assert_int_equal(sli_loss_rows(loss, targets), 2);
+    assert_false(sli_loss_takes_over(loss, linear));
     call.last = linear;
     check_error(sl_loss_apply(loss, &call), SL_ERR_INVALID, "SumLoss: cannot take over a Linear");
     call.last = NULL;
@@ -87,7 +88,7 @@ static void squared_error_and_its_gradient_are_pytorchs(void **state)
     SCOPED(sl_tensor) *targets = float_tensor(device, &shape, target_values);
     double row_losses[2];
     assert_int_equal(loss_terms(loss, targets), 4);
-    assert_int_equal(sl_loss_rows(loss, targets), 2);
+    assert_int_equal(sli_loss_rows(loss, targets), 2);
     sl_loss_call call = {.device = device,
                          .in = in,
                          .targets = targets,

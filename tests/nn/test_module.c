@@ -77,7 +77,7 @@ static sl_module *new_linear(int64_t in, int64_t out)
 static sl_module *new_sequential(sl_module *const *modules, int count)
 {
     sl_module *sequential;
-    check_ok(sl_sequential_create(modules, count, &sequential));
+    check_ok(sli_sequential_create(modules, count, &sequential));
     return sequential;
 }
 
@@ -177,7 +177,7 @@ static sl_module *new_wrapper(sl_module *child)
 {
     sl_module *module;
     check_ok(sl_module_create(&wrapper_ops, NULL, &module));
-    check_ok(sl_module_add_child(module, "inner", child));
+    check_ok(sli_module_add_child(module, "inner", child));
     return module;
 }
 
@@ -257,7 +257,7 @@ static void numbers_are_right_wherever_a_tree_grows(void **state)
         snprintf(name, sizeof name, "c%d", i);
         at[i] = i % 3 ? new_linear(2, 2) : new_sequential((sl_module *[]){new_square()}, 1);
         random = random * 1664525u + 1013904223u;
-        check_ok(sl_module_add_child(at[(random >> 16) % (uint32_t)i], name, at[i]));
+        check_ok(sli_module_add_child(at[(random >> 16) % (uint32_t)i], name, at[i]));
         snprintf(name, sizeof name, "p%d", i);
         sl_parameter_spec spec = {.name = name, .shape = sl_shape_1d(1)};
         if (i % 4 == 0)
@@ -275,15 +275,15 @@ static void child_twice_is_refused_in_pytorchs_words(void **state)
     sl_module *module = new_linear(2, 2), *other = new_square();
     sl_module *twice[] = {module, other, module};
     sl_module *sequential;
-    check_error(sl_sequential_create(twice, 3, &sequential), SL_ERR_INVALID,
+    check_error(sli_sequential_create(twice, 3, &sequential), SL_ERR_INVALID,
                 "module with duplicate children is not supported");
     assert_null(sequential); /* and all modules are freed: AddressSanitizer looks */
 
     sl_module *owned = new_linear(2, 2);
     SCOPED(sl_module) *first = new_sequential(&owned, 1);
-    check_error(sl_sequential_create(&owned, 1, &sequential), SL_ERR_INVALID,
+    check_error(sli_sequential_create(&owned, 1, &sequential), SL_ERR_INVALID,
                 "module with duplicate children is not supported");
-    check_error(sl_module_add_child(first, "a", NULL), SL_ERR_INVALID, "is NULL");
+    check_error(sli_module_add_child(first, "a", NULL), SL_ERR_INVALID, "is NULL");
 }
 
 static void bad_names_and_circles_are_refused(void **state)
@@ -295,15 +295,15 @@ static void bad_names_and_circles_are_refused(void **state)
     sl_parameter_spec spec = {.name = "factor", .shape = sl_shape_1d(1)};
     check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID,
                 "the name \"factor\" is used twice");
-    check_error(sl_module_add_child(module, "factor", new_square()), SL_ERR_INVALID, "used twice");
-    check_error(sl_module_add_child(module, "a.b", new_square()), SL_ERR_INVALID, "has no dot");
-    check_error(sl_module_add_child(module, "", new_square()), SL_ERR_INVALID, "not empty");
+    check_error(sli_module_add_child(module, "factor", new_square()), SL_ERR_INVALID, "used twice");
+    check_error(sli_module_add_child(module, "a.b", new_square()), SL_ERR_INVALID, "has no dot");
+    check_error(sli_module_add_child(module, "", new_square()), SL_ERR_INVALID, "not empty");
     spec = (sl_parameter_spec){.name = "empty", .shape = sl_shape_2d(3, 0)};
     check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID, "[3, 0]");
     spec = (sl_parameter_spec){.name = "range", .shape = sl_shape_1d(1), .low = 1, .high = 0};
     check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID, "low and high");
-    check_ok(sl_module_add_child(module, "inner", inner));
-    check_error(sl_module_add_child(inner, "outer", module), SL_ERR_INVALID, "part of itself");
+    check_ok(sli_module_add_child(module, "inner", inner));
+    check_error(sli_module_add_child(inner, "outer", module), SL_ERR_INVALID, "part of itself");
     assert_int_equal(sl_module_child_count(module), 1);
 }
 
@@ -345,11 +345,11 @@ static void placed_model_takes_no_parameter_and_no_child(void **state)
     assert_null(parameter);
     check_error(sl_module_add_parameter(modules[1], &spec, &parameter), SL_ERR_INVALID,
                 "Linear: parameter \"late\" cannot be added to a model in use");
-    check_error(sl_module_add_child(modules[0], "late", new_linear(2, 2)), SL_ERR_INVALID,
+    check_error(sli_module_add_child(modules[0], "late", new_linear(2, 2)), SL_ERR_INVALID,
                 "Linear: child \"late\" cannot be added to a model in use");
-    check_error(sl_module_add_child(outer, "0", model), SL_ERR_INVALID,
+    check_error(sli_module_add_child(outer, "0", model), SL_ERR_INVALID,
                 "Sequential: a model in use cannot become child \"0\"");
-    check_error(sl_sequential_create(&model, 1, &other), SL_ERR_INVALID,
+    check_error(sli_sequential_create(&model, 1, &other), SL_ERR_INVALID,
                 "Sequential: a model in use cannot become child \"0\"");
     assert_int_equal(sl_module_child_count(outer), 0);
 
@@ -359,7 +359,7 @@ static void placed_model_takes_no_parameter_and_no_child(void **state)
                 "in a parameter set already");
     sl_parameter_set_destroy(&second);
     check_ok(sl_module_add_parameter(model, &spec, &parameter));
-    check_ok(sl_module_add_child(outer, "0", model));
+    check_ok(sli_module_add_child(outer, "0", model));
 }
 
 /* ---- Running ---------------------------------------------------------------------------- */
@@ -465,7 +465,7 @@ static void weights_half_without_its_first_half_is_refused(void **state)
     SCOPED(bench) one = bench_open();
     SCOPED(sl_module) *module = new_linear(2, 2);
     SCOPED(sl_parameter_set) *set = random_parameters(module, one.device);
-    check_error(sl_module_backward_weight(module, one.pass), SL_ERR_INVALID,
+    check_error(sli_module_backward_weight(module, one.pass), SL_ERR_INVALID,
                 "nothing is deferred on the pass");
 }
 

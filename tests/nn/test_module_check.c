@@ -4,6 +4,7 @@
 #include "sluice/layers.h"
 #include "sluice/module_check.h"
 #include "support/check.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 
@@ -46,7 +47,7 @@ static sl_status scale_forward(sl_module *module, sl_pass *pass, const sl_tensor
         SL_TRY(sl_pass_save_alias(pass, in));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), out));
-    if (at->has == LEAKS && sl_pass_keeps(pass)) {
+    if (at->has == LEAKS && sli_pass_keeps(pass)) {
         assert_true(lost_count < sizeof lost / sizeof *lost);
         SL_TRY(sl_tensor_alias(*out, &lost[lost_count++]));
     }
@@ -61,7 +62,7 @@ static sl_status add_weight_gradient(const scale *at, const sl_tensor *in, const
     sl_tensor *weight;
     SL_TRY(sl_parameter_grad(at->weight, &weight));
     if (at->has == OVERWRITES)
-        SL_TRY(sl_tensor_zero(weight));
+        SL_TRY(sli_tensor_zero(weight));
     for (int64_t i = 0; i < sl_tensor_count(in); i++)
         sl_tensor_f32(weight)[i % WIDTH] += factor * sl_tensor_f32(in)[i] * sl_tensor_f32(grad)[i];
     return SL_OK;

@@ -5,6 +5,7 @@
 #include "sluice/loss.h"
 #include "sluice/model.h"
 #include "support/check.h"
+#include "tensor/tensor.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -201,7 +202,7 @@ static sl_status attempt(const step *plan, long number)
     armed = false;
     sl_memory_stats memory;
     sl_device_memory(plan->device, &memory);
-    if (live != 0 || memory.current_total_bytes != sl_tensor_bytes(plan->ids)) {
+    if (live != 0 || memory.current_total_bytes != sli_tensor_bytes(plan->ids)) {
         print_error("allocation %ld failed: %ld allocations and %ld bytes of the device are left\n",
                     number, live, (long)memory.current_total_bytes);
         fail();

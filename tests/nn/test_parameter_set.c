@@ -1,3 +1,4 @@
+#include "nn/loss.h"
 #include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
@@ -38,7 +39,7 @@ static sl_module *new_linear(int64_t in, int64_t out)
 static sl_module *new_sequential(sl_module *const *modules, int count)
 {
     sl_module *sequential;
-    check_ok(sl_sequential_create(modules, count, &sequential));
+    check_ok(sli_sequential_create(modules, count, &sequential));
     return sequential;
 }
 
@@ -208,7 +209,7 @@ static void frozen_parameters_and_buffers_have_values_alone(void **state)
         float beta, *values = values_of(set, i);
         assert_float_equal(values[2], 1.0, 0.0);
         assert_null(gradient_of(parameter));
-        assert_null(sl_parameter_grad_accumulate(parameter, &beta));
+        assert_null(sli_parameter_grad_accumulate(parameter, &beta));
         free(values);
     }
 }
@@ -222,15 +223,15 @@ static void zero_grad_makes_the_first_contribution_overwrite(void **state)
     SCOPED(sl_parameter_set) *set = create_set(module, 0, 0, *state, 1);
     sl_parameter *parameter = sl_parameter_set_get(set, 0);
     float beta, ones[] = {1, 1, 1, 1};
-    check_ok(sl_tensor_write(sl_parameter_grad_accumulate(parameter, &beta), ones));
+    check_ok(sl_tensor_write(sli_parameter_grad_accumulate(parameter, &beta), ones));
     assert_float_equal(beta, 0.0, 0.0);
-    sl_parameter_grad_accumulate(parameter, &beta);
+    sli_parameter_grad_accumulate(parameter, &beta);
     assert_float_equal(beta, 1.0, 0.0);
     assert_float_equal(sl_tensor_f32(gradient_of(parameter))[3], 1.0, 0.0);
 
     sl_parameter_set_zero_grad(set);
     assert_float_equal(sl_tensor_f32(bucket_gradients(set, 0))[3], 0.0, 0.0);
-    sl_parameter_grad_accumulate(parameter, &beta);
+    sli_parameter_grad_accumulate(parameter, &beta);
     assert_float_equal(beta, 1.0, 0.0); /* it was zeroed for who looked at it */
 
     check_ok(sl_tensor_write(gradient_of(parameter), ones));
@@ -391,7 +392,7 @@ static void loss_takes_over_a_frozen_decoder(void **state)
         check_ok(sl_loss_apply(loss, &call));
         assert_int_equal(sli_pass_bytes(pass), sl_module_deferred_bytes(decoder, &in_shape));
         assert_true((sli_pass_bytes(pass) == 0) == frozen);
-        check_ok(sl_loss_backward_weight(loss, decoder, pass));
+        check_ok(sli_loss_backward_weight(loss, decoder, pass));
         grads[frozen] = tensor_values(grad_in);
         sl_tensor_destroy(&grad_in);
         sl_tensor_destroy(&in);

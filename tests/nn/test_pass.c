@@ -48,7 +48,7 @@ static void keeping_pass_gives_back_in_reverse(void **state)
     check_ok(sl_pass_save(pass, &first));
     assert_null(first);
     check_ok(sl_pass_save_alias(pass, second));
-    assert_int_equal(sl_pass_depth(pass), 2);
+    assert_int_equal(sli_pass_depth(pass), 2);
     sl_tensor *popped;
     check_ok(sl_pass_pop(pass, &popped));
     assert_ptr_equal(sl_tensor_data(popped), second_data);
@@ -89,8 +89,8 @@ static void pass_that_does_not_keep_drops_at_once(void **state)
     assert_null(tensor);
     check_ok(sl_pass_save_alias(pass, shared));
     assert_int_equal(bytes_in_use(), 16);
-    assert_int_equal(sl_pass_depth(pass), 0);
-    assert_false(sl_pass_keeps(pass));
+    assert_int_equal(sli_pass_depth(pass), 0);
+    assert_false(sli_pass_keeps(pass));
     sl_tensor_destroy(&shared);
     sl_pass_destroy(&pass);
 }
@@ -115,7 +115,7 @@ static void dropout_is_known_by_its_place(void **state)
     sl_module *modules[2];
     for (int i = 0; i < 2; i++)
         check_ok(sl_dropout_create(0.5f, &modules[i]));
-    check_ok(sl_sequential_create(modules, 2, &root));
+    check_ok(sli_sequential_create(modules, 2, &root));
     SCOPED(sl_pass) *training = new_pass(true, true), *evaluation = new_pass(true, false);
     sli_dropout mask = sli_pass_dropout(training, modules[1], 3, 0.25f, 35);
     assert_float_equal(mask.p, 0.25, 0.0);

@@ -2,6 +2,7 @@
  * bits for backward at once and in halves, and half the bytes kept. (parity/layers compares with
  * PyTorch in double precision.) */
 #include "device/device_base.h"
+#include "nn/loss.h"
 #include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
@@ -62,7 +63,7 @@ static sl_parameter_set *parameters_of(sl_module *module, sl_device *device, sl_
         for (int64_t k = 0; k < sl_tensor_count(value); k++)
             sl_tensor_f32(value)[k] += 0.1f * sl_tensor_f32(noise)[k];
     }
-    check_ok(sl_parameter_set_convert(set));
+    check_ok(sli_parameter_set_convert(set));
     return set;
 }
 
@@ -94,12 +95,12 @@ static void run_layer(const module_case *one, sl_device *device, sl_precision pr
     add_result(out, result);
     sl_tensor *grad = random_tensor(device, sl_tensor_shape(result), 9);
     check_ok((halves
-                  ? sl_module_backward_input
+                  ? sli_module_backward_input
                   : sl_module_backward)(one->module, pass, grad, one->id_count ? NULL : &grad_in));
     out->deferred_bytes = sli_pass_bytes(pass);
     if (halves)
-        check_ok(sl_module_backward_weight(one->module, pass));
-    assert_int_equal(sl_pass_depth(pass) + sl_pass_deferred(pass), 0);
+        check_ok(sli_module_backward_weight(one->module, pass));
+    assert_int_equal(sli_pass_depth(pass) + sli_pass_deferred(pass), 0);
     if (grad_in)
         add_result(out, grad_in);
     add_gradients(out, set);
@@ -252,7 +253,7 @@ static void run_loss(const decoder_case *one, sl_device *device, sl_precision pr
     check_ok(sl_loss_apply(loss, &call));
     out->deferred_bytes = sli_pass_bytes(pass);
     if (halves)
-        check_ok(sl_loss_backward_weight(loss, decoder, pass));
+        check_ok(sli_loss_backward_weight(loss, decoder, pass));
     for (int i = 0; i < one->rows; i++)
         float_losses[i] = (float)losses[i];
     sl_tensor *loss_sums = float_tensor(device, &rows, float_losses);
@@ -379,7 +380,7 @@ static float attend(sl_precision precision, const float rows[3][2][HEAD])
         &set));
     for (int i = 0; i < 4; i++)
         check_ok(sl_tensor_write(sl_parameter_value(sl_parameter_set_get(set, i)), values[i]));
-    check_ok(sl_parameter_set_convert(set));
+    check_ok(sli_parameter_set_convert(set));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .precision = precision}, &pass));
     SCOPED(sl_tensor) *in = float_tensor(device, &shape, &inputs[0][0]);
     check_ok(sl_module_forward(module, pass, in, &out));
@@ -476,7 +477,7 @@ static void a_cpu_refuses_tf32(void **state)
     check_error(sl_parameter_set_create(module, 0, 0, &options, &set), SL_ERR_UNSUPPORTED,
                 "cpu has no products in tf32: use f32 or bf16, or GPUs for all stages");
     assert_null(set);
-    assert_false(sl_device_has_tf32(device));
+    assert_false(sli_device_has_tf32(device));
 }
 
 int precision_tests(void)

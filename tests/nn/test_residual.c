@@ -1,4 +1,5 @@
 /* y = x + branch(x). */
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "support/modules.h"
 
@@ -41,7 +42,7 @@ static void branch_may_give_its_input(void **state)
     sl_pass *pass;
     sl_tensor *out, *grad;
     const sl_shape shape = sl_shape_2d(1, 2);
-    check_ok(sl_sequential_create(NULL, 0, &branch));
+    check_ok(sli_sequential_create(NULL, 0, &branch));
     check_ok(sl_residual_create(SL_OK, &branch, &module));
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));

@@ -11,7 +11,7 @@
 static sl_module *new_sequential(sl_module *const *modules, int count)
 {
     sl_module *sequential;
-    check_ok(sl_sequential_create(modules, count, &sequential));
+    check_ok(sli_sequential_create(modules, count, &sequential));
     return sequential;
 }
 
@@ -58,8 +58,8 @@ static void operations_add_up_and_shapes_follow(void **state)
     assert_int_equal(sl_module_flops(model, &in), 2 * 6 * weights + 2 * 2 * pairs * 4);
     in = sl_shape_3d(2, 3, 4);
     check_error(sl_module_output_shape(model, &in, &out), SL_ERR_INVALID, "0 (Linear): the input");
-    assert_true(sl_module_is_sequential(model));
-    assert_false(sl_module_is_sequential(sl_module_child(model, 0)));
+    assert_true(sli_module_is_sequential(model));
+    assert_false(sli_module_is_sequential(sl_module_child(model, 0)));
 }
 
 static void missing_module_is_refused(void **state)
@@ -67,7 +67,7 @@ static void missing_module_is_refused(void **state)
     (void)state;
     sl_module *modules[2] = {NULL, NULL}, *model;
     check_ok(sl_linear_create(2, 2, false, &modules[0]));
-    check_error(sl_sequential_create(modules, 2, &model), SL_ERR_INVALID, "module 1 is NULL");
+    check_error(sli_sequential_create(modules, 2, &model), SL_ERR_INVALID, "module 1 is NULL");
     assert_null(model);
 }
 
@@ -89,8 +89,8 @@ static void failure_frees_a_module_with_its_child_once(void **state)
     sl_module *modules[2], *model;
     check_ok(sl_module_create(&outer_ops, &memory, &modules[0]));
     check_ok(sl_module_create(&inner_ops, NULL, &modules[1]));
-    check_ok(sl_module_add_child(modules[0], "inner", modules[1]));
-    check_error(sl_sequential_create(modules, 2, &model), SL_ERR_INVALID,
+    check_ok(sli_module_add_child(modules[0], "inner", modules[1]));
+    check_error(sli_sequential_create(modules, 2, &model), SL_ERR_INVALID,
                 "module with duplicate children is not supported");
     assert_null(model);
     assert_non_null(memory);
@@ -150,7 +150,7 @@ static void appended_modules_have_their_numbers_as_names(void **state)
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(
         sl_parameter_set_create(model, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
-    assert_true(sl_module_is_sequential(model));
+    assert_true(sli_module_is_sequential(model));
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 4)), "2.weight");
 }
 

@@ -3,6 +3,7 @@
 #include "../examples/u_net.h"
 #include "nn/module.h"
 #include "support/modules.h"
+#include "tensor/tensor.h"
 
 enum { WIDTH = 8 };
 
@@ -137,7 +138,7 @@ static void gradient_with_another_handle_is_copied(void **state)
     check_ok(sl_pass_stash_skip_grad(at.pass, "a", &grad));
     check_ok(sl_pass_pop_skip_grad(at.pass, "a", &popped));
     assert_ptr_not_equal(sl_tensor_data(popped), sl_tensor_data(at.rows));
-    assert_memory_equal(sl_tensor_data(popped), sl_tensor_data(at.rows), sl_tensor_bytes(popped));
+    assert_memory_equal(sl_tensor_data(popped), sl_tensor_data(at.rows), sli_tensor_bytes(popped));
     sl_tensor_destroy(&popped);
     grad = random_tensor(at.device, sl_tensor_shape(at.rows), 3);
     const void *memory = sl_tensor_data(grad);

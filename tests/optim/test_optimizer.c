@@ -1,3 +1,5 @@
+#include "nn/module.h"
+#include "optim/optimizer.h"
 #include "sluice/layers.h"
 #include "sluice/optim.h"
 #include "support/modules.h"
@@ -129,7 +131,7 @@ static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_b
             for (int at = 0; at < (i ? OUTS : WEIGHTS); at++)
                 grad[at] = 0.25f * (float)(step - (i ? bias_from : 0) + at + 1);
         }
-        check_ok(sl_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, 2, &count)); /* changes nothing */
+        check_ok(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, 2, &count)); /* changes nothing */
         assert_int_equal(count, 2);
         check_ok(sl_optimizer_step(optimizer, 0.1, 1));
     }
@@ -172,7 +174,7 @@ static void frozen_parameters_are_not_decayed(void **state)
     check_ok(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         check_ok(sl_linear_create(2, 2, true, &layers[i]));
-    check_ok(sl_sequential_create(layers, 2, &model));
+    check_ok(sli_sequential_create(layers, 2, &model));
     check_ok(sl_module_freeze(layers[0]));
     check_ok(sl_parameter_set_create(model, 0, 0,
                                      &(sl_parameter_set_options){.device = device, .seed = 1},
@@ -284,12 +286,12 @@ static void coefficient_is_pytorchs(void **state)
 {
     (void)state;
     /* Gradients [3, 4] with max_norm 0.5 become [0.29999995, 0.39999992]. */
-    double coefficient = sl_clip_coefficient(5, 0.5);
+    double coefficient = sli_clip_coefficient(5, 0.5);
     assert_true(fabs(3 * coefficient - 0.29999995) < 1e-8);
     assert_true(fabs(4 * coefficient - 0.39999992) < 1e-8);
-    assert_true(sl_clip_coefficient(0.1, 0.5) == 1);
-    assert_true(sl_clip_coefficient(0, 0.5) == 1);
-    assert_true(isnan(sl_clip_coefficient(NAN, 0.5)));
+    assert_true(sli_clip_coefficient(0.1, 0.5) == 1);
+    assert_true(sli_clip_coefficient(0, 0.5) == 1);
+    assert_true(isnan(sli_clip_coefficient(NAN, 0.5)));
 }
 
 /* Gradients 3, -4 in the weight and 12 in the bias. */
@@ -304,10 +306,10 @@ static void check_norm(sl_grad_norm_kind kind, double expected)
         sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     double terms[2];
     int count;
-    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
+    check_ok(sli_grad_norm_terms(set, kind, terms, 2, &count));
     assert_int_equal(count, 2);
-    assert_true(sl_grad_norm_combine(kind, terms, count) == 0); /* untouched gradients are 0 */
-    check_error(sl_grad_norm_terms(set, kind, terms, 1, &count), SL_ERR_INVALID,
+    assert_true(sli_grad_norm_combine(kind, terms, count) == 0); /* untouched gradients are 0 */
+    check_error(sli_grad_norm_terms(set, kind, terms, 1, &count), SL_ERR_INVALID,
                 "2 trained parameters give as many terms, there is room for 1");
     assert_int_equal(count, 0);
     float *weight = sl_tensor_f32(gradient_of(sl_parameter_set_get(set, 0)));
@@ -315,11 +317,11 @@ static void check_norm(sl_grad_norm_kind kind, double expected)
     weight[0] = 3;
     weight[1] = -4;
     bias[0] = 12;
-    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
-    assert_true(fabs(sl_grad_norm_combine(kind, terms, count) - expected) < 1e-6);
+    check_ok(sli_grad_norm_terms(set, kind, terms, 2, &count));
+    assert_true(fabs(sli_grad_norm_combine(kind, terms, count) - expected) < 1e-6);
     bias[0] = NAN;
-    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
-    assert_true(isnan(sl_grad_norm_combine(kind, terms, count)));
+    check_ok(sli_grad_norm_terms(set, kind, terms, 2, &count));
+    assert_true(isnan(sli_grad_norm_combine(kind, terms, count)));
 }
 
 static void norms_are_over_all_parameters_and_show_nan(void **state)
@@ -334,7 +336,7 @@ static void norm_without_terms_is_zero(void **state)
 {
     (void)state;
     for (int kind = SL_GRAD_NORM_L1; kind <= SL_GRAD_NORM_INF; kind++)
-        assert_true(sl_grad_norm_combine((sl_grad_norm_kind)kind, NULL, 0) == 0);
+        assert_true(sli_grad_norm_combine((sl_grad_norm_kind)kind, NULL, 0) == 0);
 }
 
 /* ---- Learning rates ---------------------------------------------------------------------- */

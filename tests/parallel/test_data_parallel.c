@@ -1,7 +1,9 @@
 /* DataParallel, held against the same module on one device. */
+#include "nn/module.h"
 #include "sluice/data_parallel.h"
 #include "sluice/layers.h"
 #include "sluice/optim.h"
+#include "tensor/tensor.h"
 
 #include "support/check.h"
 #include "support/modules.h"
@@ -27,7 +29,7 @@ static sl_status create_model(void *arg, sl_module **out)
     SL_TRY(sl_dropout_create(0.3f, &modules[1]));
     SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &modules[2]));
     SL_TRY(sl_linear_create(7, OUT, false, &modules[3]));
-    return sl_sequential_create(modules, 4, out);
+    return sli_sequential_create(modules, 4, out);
 }
 
 static lab open_lab_in(sl_precision precision, int count)
@@ -146,7 +148,7 @@ static void weights_that_an_optimizer_changed_reach_all_devices(void **state)
         SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1), *output = NULL;
         sl_tensor *values =
             sl_parameter_set_bucket_values(sl_data_parallel_parameters(at.parallel), 0);
-        check_ok(sl_tensor_zero(values));
+        check_ok(sli_tensor_zero(values));
         check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
         for (int64_t i = 0; i < sl_tensor_count(output); i++)
             assert_true(sl_tensor_f32(output)[i] == 0.0f);
@@ -183,7 +185,7 @@ static int replicas_used(int64_t rows, int devices)
     sl_shape shape = sl_shape_2d(rows, 2);
     SCOPED(sl_tensor) *input = random_tensor(at.devices[0], &shape, 1), *output = NULL;
     check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
-    assert_memory_equal(sl_tensor_data(output), sl_tensor_data(input), sl_tensor_bytes(input));
+    assert_memory_equal(sl_tensor_data(output), sl_tensor_data(input), sli_tensor_bytes(input));
     int used = 0;
     for (int i = 0; i < devices; i++)
         used += atomic_load(&all.each[i].forwards);
@@ -254,7 +256,7 @@ static sl_status create_linear_mean(void *arg, sl_module **out)
         return sl_error(SL_ERR_MEMORY, "no memory for a state");
     state->dims = *(int *)arg;
     SL_TRY(sl_module_create(&mean_ops, state, &modules[1]));
-    return sl_sequential_create(modules, 2, out);
+    return sli_sequential_create(modules, 2, out);
 }
 
 /* What one module gives for rows first … first + rows - 1, and its gradients' growth by `grad`. */
@@ -263,7 +265,7 @@ static float run_rows(sl_module *module, sl_device *device, const sl_tensor *inp
 {
     SCOPED(sl_pass) *pass = NULL;
     SCOPED(sl_tensor) *grad_in = NULL, *grad = NULL, *out = NULL, *in = NULL;
-    check_ok(sl_tensor_narrow(input, first, rows, &in));
+    check_ok(sli_tensor_narrow(input, first, rows, &in));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
     check_ok(sl_module_forward(module, pass, in, &out));
     check_ok(sl_tensor_view(grads, index, sl_tensor_shape(out), &grad));
@@ -355,7 +357,7 @@ static sl_status seldom_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     const seldom *state = sl_module_state(module);
     if (state->uses_it) {
         float beta;
-        float *grad = sl_tensor_f32(sl_parameter_grad_accumulate(state->once, &beta));
+        float *grad = sl_tensor_f32(sli_parameter_grad_accumulate(state->once, &beta));
         *grad = 1 + (beta == 0.0f ? 0 : *grad);
     }
     return grad_in ? copy_of(grad_out, grad_in) : SL_OK;

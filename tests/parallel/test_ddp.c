@@ -1,9 +1,10 @@
 /* DistributedDataParallel over a module whose gradients can be worked out by hand: PyTorch's
  * answers to the same situations. Rank r usually feeds r + 1, which is its gradient as well. */
+#include "nn/module.h"
+#include "parallel/ddp/zero.h"
 #include "sluice/ddp.h"
 
 #include "sluice/layers.h"
-#include "sluice/zero.h"
 #include "support/check.h"
 #include "support/replicas.h"
 
@@ -95,7 +96,7 @@ static sl_status open_wrongly(sl_group *group, void *arg)
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     SL_TRY(sl_device_create_cpu(1, &device));
-    SL_TRY(sl_sequential_create(NULL, 0, &module));
+    SL_TRY(sli_sequential_create(NULL, 0, &module));
     SL_TRY(
         sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     sl_ddp_options options = {.group = group, .module = module, .parameters = set};
@@ -122,7 +123,7 @@ static sl_status open_with_a_part_of_the_parameters(sl_group *group, void *arg)
     SL_TRY(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         SL_TRY(sl_linear_create(3, 3, false, &layers[i]));
-    SL_TRY(sl_sequential_create(layers, 2, &model));
+    SL_TRY(sli_sequential_create(layers, 2, &model));
     SL_TRY(
         sl_parameter_set_create(model, 0, 1, &(sl_parameter_set_options){.device = device}, &set));
     sl_ddp_options options = {.group = group, .module = model, .parameters = set};
@@ -202,7 +203,7 @@ static sl_status tie_two_layers(sl_group *group, void *arg)
     SL_TRY(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         SL_TRY(sl_linear_create(1, 1, true, &layers[i]));
-    SL_TRY(sl_sequential_create(layers, 2, &model));
+    SL_TRY(sli_sequential_create(layers, 2, &model));
     SL_TRY(sl_module_tie_parameter(model, "1.weight", "0.weight"));
     SL_TRY(
         sl_parameter_set_create(model, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
@@ -363,21 +364,24 @@ static sl_status decay_what_is_used(sl_group *group, void *arg)
     bool sharded = *(bool *)arg;
     SCOPED(toy) replica = {0};
     SCOPED(sl_optimizer) *whole = NULL;
-    SCOPED(sl_zero) *zero = NULL;
+    SCOPED(sli_zero) *zero = NULL;
     const sl_optimizer_options options = {.momentum = 0.5f, .weight_decay = 0.5f};
     toy_options of_toy = {.with_unused = true,
                           .unused_size = 40,
                           .skips_w = sl_group_rank(group) == 1};
     SL_TRY(toy_open(group, &of_toy, &(sl_ddp_options){.find_unused_parameters = true}, &replica));
-    SL_TRY(sharded ? sl_zero_create(&options, replica.set, sl_ddp_group(replica.ddp, 0), &zero)
-                   : sl_optimizer_create(&options, replica.set, &whole));
+    SL_TRY(sharded
+               ? sli_zero_create(&options, replica.set, sl_ddp_group(replica.ddp, 0), NULL, &zero)
+               : sl_optimizer_create(&options, replica.set, &whole));
     const float w[] = {0.75f, 0.4375f, 0.171875f}, unused[] = {1, 1, 0.75f}; /* lr 0.5 */
     for (int step = 0; step < 3; step++) {
         sl_parameter_set_zero_grad(replica.set);
         SL_TRY(toy_step(&replica, 0)); /* a gradient of 0, on rank 0 */
         if (step == 2)
             toy_grad(&replica, "unused"); /* now it has one of 0 */
-        SL_TRY(sharded ? sl_zero_step(zero, 0.5, 1) : sl_optimizer_step(whole, 0.5, 1));
+        SL_TRY(sl_optimizer_step(sharded ? sli_zero_optimizer(zero) : whole, 0.5, 1));
+        if (sharded)
+            SL_TRY(sli_zero_exchange(zero));
         SL_TRY(expect(toy_value(&replica, "unused") == unused[step] &&
                           toy_value(&replica, "w") == w[step],
                       "%g and %g after step %d, got %g and %g", unused[step], w[step], step,

@@ -1,5 +1,6 @@
 /* Replicas of pipes, held against one pipe that gets all the data. Replicas over drawn layouts are
  * test_pipe_group.c's. */
+#include "nn/module.h"
 #include "sluice/layers.h"
 
 #include "support/check.h"
@@ -80,7 +81,7 @@ static sl_module *create_model(const char *kinds)
         if (kinds[i] == 'F')
             check_ok(sl_module_freeze(modules[i]));
     }
-    check_ok(sl_sequential_create(modules, count, &model));
+    check_ok(sli_sequential_create(modules, count, &model));
     return model;
 }
 

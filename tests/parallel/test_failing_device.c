@@ -3,12 +3,14 @@
  * behind. */
 #include "../examples/u_net.h"
 #include "device/device_base.h"
+#include "nn/module.h"
 #include "sluice/data_parallel.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
 #include "support/modules.h"
 #include "support/replicas.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -223,7 +225,7 @@ static sl_status create_layers(sl_module **model, sl_loss **loss)
     SL_TRY(sl_dropout_create(0.2f, &modules[3]));
     SL_TRY(sl_activation_create(SL_ACTIVATION_GELU, &modules[4]));
     SL_TRY(sl_linear_create(WIDTH, WIDTH, true, &modules[5]));
-    return sl_sequential_create(modules, 6, model);
+    return sli_sequential_create(modules, 6, model);
 }
 
 static sl_status create_u_net(sl_module **model, sl_loss **loss)
@@ -282,7 +284,7 @@ static sl_status read_weights(const run *r)
         const sl_parameter_set *set = sl_pipe_parameters(r->pipe, s);
         for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
             const sl_tensor *values = sl_parameter_set_bucket_values(set, b);
-            float *host = malloc(sl_tensor_bytes(values));
+            float *host = malloc(sli_tensor_bytes(values));
             sl_status status = sl_tensor_read(values, host);
             free(host);
             SL_TRY(status);

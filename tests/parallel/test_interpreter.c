@@ -1,4 +1,5 @@
 /* What runs, when, and how often: seen by modules that count their calls. */
+#include "nn/module.h"
 #include "parallel/pipe/failure.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
@@ -49,7 +50,7 @@ static void muster(crew *c, int count)
     sl_module *modules[4];
     for (int i = 0; i < count; i++)
         modules[i] = probe_module(&c->probes[i]);
-    check_ok(sl_sequential_create(modules, count, &c->model));
+    check_ok(sli_sequential_create(modules, count, &c->model));
 }
 
 static void meet_in_first_call(probe *p, int call)

@@ -1,3 +1,4 @@
+#include "nn/module.h"
 #include "sluice/model.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
@@ -19,7 +20,7 @@ static sl_module *sequential_of(const int *features, int count)
         else
             check_ok(sl_activation_create(SL_ACTIVATION_RELU, &modules[i]));
     }
-    check_ok(sl_sequential_create(modules, count, &model));
+    check_ok(sli_sequential_create(modules, count, &model));
     return model;
 }
 

@@ -1,8 +1,10 @@
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/pipes.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -24,7 +26,7 @@ static sl_module *perceptron(float dropout)
     check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[4]));
     check_ok(sl_activation_create(SL_ACTIVATION_RELU, &modules[5]));
     check_ok(sl_linear_create(WIDTH, CLASSES, false, &modules[6]));
-    check_ok(sl_sequential_create(modules, 7, &model));
+    check_ok(sli_sequential_create(modules, 7, &model));
     return model;
 }
 
@@ -123,7 +125,7 @@ static test_pipe open_readers(void)
     sl_module *modules[2], *model;
     for (int i = 0; i < 2; i++)
         check_ok(sl_module_create(&ops, NULL, &modules[i]));
-    check_ok(sl_sequential_create(modules, 2, &model));
+    check_ok(sli_sequential_create(modules, 2, &model));
     return open_pipe(model, NULL, (sl_pipe_options){.stages = 2, .chunks = 5}, 2, 1);
 }
 
@@ -305,8 +307,8 @@ static void first_sample_says_where_a_batch_lies_in_a_larger_one(void **state)
     double whole = pipe_train(&piped, d.input, d.targets, 0), halves[2];
     for (int half = 0; half < 2; half++) {
         SCOPED(sl_tensor) *targets = NULL, *input = NULL;
-        check_ok(sl_tensor_narrow(d.input, 4 * half, 4, &input));
-        check_ok(sl_tensor_narrow(d.targets, 4 * half, 4, &targets));
+        check_ok(sli_tensor_narrow(d.input, 4 * half, 4, &input));
+        check_ok(sli_tensor_narrow(d.targets, 4 * half, 4, &targets));
         sl_pipe_batch batch = {.input = input, .targets = targets, .first_sample = 4 * half};
         check_ok(sl_pipe_train(piped.pipe, &batch, &halves[half]));
     }
@@ -328,8 +330,8 @@ static void weighted_parts_have_the_whole_batchs_gradient(void **state)
         sl_pipe_batch batch = {.first_sample = first, .weight = (double)rows / ROWS};
         SCOPED(sl_tensor) *targets = NULL, *input = NULL;
         double mean;
-        check_ok(sl_tensor_narrow(d.input, first, rows, &input));
-        check_ok(sl_tensor_narrow(d.targets, first, rows, &targets));
+        check_ok(sli_tensor_narrow(d.input, first, rows, &input));
+        check_ok(sli_tensor_narrow(d.targets, first, rows, &targets));
         batch.input = input;
         batch.targets = targets;
         check_ok(sl_pipe_train(piped.pipe, &batch, &mean));

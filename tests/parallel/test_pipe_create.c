@@ -1,6 +1,9 @@
+#include "nn/module.h"
+#include "parallel/schedule/table.h"
 #include "sluice/layers.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
+#include "tensor/tensor.h"
 
 #include <string.h>
 
@@ -19,7 +22,7 @@ static bench set_up(void)
     const int features[MODULES + 1] = {3, 2, 2, 2, 1};
     for (int i = 0; i < MODULES; i++)
         check_ok(sl_linear_create(features[i], features[i + 1], true, &modules[i]));
-    check_ok(sl_sequential_create(modules, MODULES, &b.model));
+    check_ok(sli_sequential_create(modules, MODULES, &b.model));
     for (int i = 0; i <= MODULES; i++)
         check_ok(sl_device_create_cpu(1, &b.devices[i]));
     return b;
@@ -102,7 +105,7 @@ static sl_status write_less(const void *context, const sl_schedule_options *opti
     wanted.placement = NULL;
     if (less->table)
         return SL_OK;
-    return less->backward ? sl_schedule_forward_only(&wanted, out)
+    return less->backward ? sli_schedule_forward_only(&wanted, out)
                           : sl_schedule_write("1f1b", &wanted, out);
 }
 
@@ -149,7 +152,7 @@ static void tables_that_do_not_fit_are_refused(void **state)
     sl_schedule_options two = {.ranks = 2, .micros = 2};
     check_ok(sl_mse_loss_create(&loss));
     check_ok(sl_schedule_write("1f1b", &two, &table));
-    check_ok(sl_schedule_forward_only(&two, &forward));
+    check_ok(sli_schedule_forward_only(&two, &forward));
     assert_refused(
         &b, (sl_pipe_options){.stages = 3, .loss = loss, .table = table},
         "the table has 2 ranks, 2 stages and 2 micro-batches, the pipe needs 3, 3 and 2");
@@ -224,13 +227,13 @@ static void model_in_a_pipe_takes_no_parameter_and_no_child(void **state)
     SCOPED(sl_pipe) *pipe = NULL;
     check_ok(sl_pipe_create(&options, &pipe));
     check_ok(sl_linear_create(1, 1, true, &late));
-    check_error(sl_module_add_child(b.model, "late", late), SL_ERR_INVALID, "a model in use");
+    check_error(sli_module_add_child(b.model, "late", late), SL_ERR_INVALID, "a model in use");
     check_error(sl_module_add_parameter(sl_module_child(b.model, 3), &spec, &parameter),
                 SL_ERR_INVALID, "a model in use");
     sl_pipe_destroy(&pipe);
     check_ok(sl_module_add_parameter(sl_module_child(b.model, 3), &spec, &parameter));
     check_ok(sl_linear_create(1, 1, true, &late));
-    check_ok(sl_module_add_child(b.model, "late", late));
+    check_ok(sli_module_add_child(b.model, "late", late));
     check_ok(sl_pipe_create(&options, &pipe));
 }
 
@@ -295,7 +298,7 @@ static sl_module *dropout(void)
 static sl_module *pair(sl_module *first, sl_module *second)
 {
     sl_module *module, *modules[] = {first, second};
-    return made(sl_sequential_create(modules, 2, &module), &module);
+    return made(sli_sequential_create(modules, 2, &module), &module);
 }
 
 /* A module that says nothing of its widths. */
@@ -315,7 +318,7 @@ static void check_widths(const bench *b, sl_module *const *modules, const char *
     int count = 0;
     while (modules[count])
         count++;
-    check_ok(sl_sequential_create(modules, count, &model));
+    check_ok(sli_sequential_create(modules, count, &model));
     check_ok(sl_cross_entropy_create(&loss));
     sl_pipe_options options = {.model = model,
                                .loss = loss,
@@ -385,7 +388,7 @@ static void initial_values_do_not_depend_on_the_cut(void **state)
                     sl_parameter_value(sl_parameter_set_get(sl_pipe_parameters(pipe, stage), i));
                 if (stages == 1)
                     check_ok(sl_tensor_read(value, values[module]));
-                assert_memory_equal(sl_tensor_data(value), values[module], sl_tensor_bytes(value));
+                assert_memory_equal(sl_tensor_data(value), values[module], sli_tensor_bytes(value));
                 module++;
             }
         assert_int_equal(module, MODULES);

@@ -6,6 +6,7 @@
  * one thread; and then in pipes that are drawn as well. */
 #include "../examples/rms_norm.h"
 #include "../examples/u_net.h"
+#include "nn/module.h"
 #include "parallel/schedule/table.h"
 #include "sluice/model.h"
 #include "sluice/pipe.h"
@@ -141,7 +142,7 @@ static sl_module *build_modules(const recipe *r)
         if (!modules[i])
             modules[i] = random_module(&state, &width, i + 1 == count, r->classes);
     }
-    check_ok(sl_sequential_create(modules, count, &model));
+    check_ok(sli_sequential_create(modules, count, &model));
     return model;
 }
 

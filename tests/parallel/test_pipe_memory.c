@@ -10,6 +10,7 @@
  * and one that waits for its recomputation costs nothing at stage 0 and one unit, its input, at
  * stage 1. Gradients that stage 1 has sent count at stage 0, one unit each; how many of them are on
  * their way at once depends on who is faster, so peaks have a lower and an upper bound. */
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
 #include "sluice/pipe.h"
@@ -38,7 +39,7 @@ static void build(rig *r, const char *kind, sl_recompute recompute)
     r->probe = (probe){0};
     for (int i = 0; i < STAGES * MODULES; i++)
         modules[i] = probe_module(&r->probe);
-    check_ok(sl_sequential_create(modules, STAGES * MODULES, &model));
+    check_ok(sli_sequential_create(modules, STAGES * MODULES, &model));
     check_ok(sl_mse_loss_create(&loss));
     sl_pipe_options options = {.stages = STAGES,
                                .chunks = MICROS,
@@ -153,7 +154,7 @@ static sl_module *build_layers(const held_case *of, int stages, int *balance)
     }
     for (int i = 0; i < stages * LINEARS; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    check_ok(sl_sequential_create(modules, stages * LINEARS, &model));
+    check_ok(sli_sequential_create(modules, stages * LINEARS, &model));
     return model;
 }
 

@@ -1,5 +1,6 @@
 /* Norm, clipping and update over all stages, and the optimizers' state in checkpoints. */
 #include "sluice/pipe_optimizer.h"
+#include "tensor/tensor.h"
 
 #include "device/device_base.h"
 #include "sluice/layers.h"
@@ -100,7 +101,7 @@ static int read_all(const rig *at, bool gradients, float to[VALUES])
             sl_tensor *tensor = sl_parameter_value(parameter);
             if (gradients && sl_parameter_grad(parameter, &tensor) != SL_OK)
                 abort();
-            memcpy(to + count, sl_tensor_f32(tensor), sl_tensor_bytes(tensor));
+            memcpy(to + count, sl_tensor_f32(tensor), sli_tensor_bytes(tensor));
             count += (int)sl_tensor_count(tensor);
         }
     }

@@ -1,5 +1,6 @@
 /* Profiles of a model's modules. */
 #include "../examples/u_net.h"
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/pipe.h"
 #include "sluice/profile.h"
@@ -19,7 +20,7 @@ static setup open_setup(sl_module *const *modules, int count, sl_loss *loss)
     setup made = {.loss = loss};
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     check_ok(sl_device_create_cpu(1, &made.device));
-    check_ok(sl_sequential_create(modules, count, &made.model));
+    check_ok(sli_sequential_create(modules, count, &made.model));
     made.input = random_tensor(made.device, &shape, 1);
     made.targets = random_tensor(made.device, &shape, 2);
     return made;

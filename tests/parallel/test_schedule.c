@@ -143,7 +143,7 @@ static void forward_only_tables_are_valid_for_any_placement(void **state)
                                        .virtual_stages = 2,
                                        .micros = 5,
                                        .placement = placements[i]};
-        check_ok(sl_schedule_forward_only(&options, &schedule));
+        check_ok(sli_schedule_forward_only(&options, &schedule));
         check_ok(sl_schedule_validate(schedule));
     }
 }

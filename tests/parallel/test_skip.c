@@ -1,10 +1,12 @@
 /* Skip connections between stages: which models a pipe refuses, what errors look like, and the way
  * that tensors take. That all pipes give the same bits is test_pipe_invariance.c's. */
 #include "../examples/u_net.h"
+#include "nn/module.h"
 #include "sluice/data_parallel.h"
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/pipes.h"
+#include "tensor/tensor.h"
 
 enum { ROWS = 4, WIDTH = 8 };
 
@@ -21,7 +23,7 @@ static sl_module *build(const end *ends, int count)
     for (int i = 0; i < count; i++)
         check_ok(ends[i].name ? skip_end_create(ends[i].name, ends[i].width, &modules[i])
                               : sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    check_ok(sl_sequential_create(modules, count, &model));
+    check_ok(sli_sequential_create(modules, count, &model));
     return model;
 }
 
@@ -94,7 +96,7 @@ static sl_status faulty_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     const faulty *f = sl_module_state(module);
     sl_tensor *grad = NULL;
     if (f->pops && f->fault == WRONG_GRADIENT)
-        SL_TRY(sl_tensor_narrow(grad_out, 0, 1, &grad));
+        SL_TRY(sli_tensor_narrow(grad_out, 0, 1, &grad));
     else if (f->pops && f->fault != NO_GRADIENT)
         SL_TRY(sl_tensor_alias(grad_out, &grad));
     if (grad)
@@ -140,7 +142,7 @@ static void open_rig(rig *r, sl_pipe_options options)
             modules[i] = faulty_module(&r->ends[i == 4]);
         else
             check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    check_ok(sl_sequential_create(modules, 6, &model));
+    check_ok(sli_sequential_create(modules, 6, &model));
     check_ok(sl_mse_loss_create(&loss));
     options.balance = options.stages > 1 ? (int[]){2, 2, 2} : (int[]){6};
     options.chunks = 2;
@@ -217,7 +219,7 @@ static void tensors_do_not_go_through_the_stages_between(void **state)
     for (int i = 1; i < 4; i++)
         check_ok(sl_linear_create(sizes[i - 1], sizes[i], false, &modules[i]));
     check_ok(skip_end_create("wide", WIDE, &modules[4]));
-    check_ok(sl_sequential_create(modules, 5, &model));
+    check_ok(sli_sequential_create(modules, 5, &model));
     check_ok(sl_mse_loss_create(&loss));
     SCOPED(test_pipe) pipe =
         open_pipe(model, loss,

@@ -1,6 +1,7 @@
 /* Where a step's time went, by a trace that is worked out by hand, by simulations, and by a pipe.
  */
 #include "device/device_base.h"
+#include "nn/module.h"
 #include "sluice/model.h"
 #include "support/modules.h"
 #include "support/pipes.h"
@@ -220,7 +221,7 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
     for (int i = 0; i < LAYERS; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &layers[i]));
     layers[LAYERS] = probe_module(&failing);
-    check_ok(sl_sequential_create(layers, LAYERS + 1, &model));
+    check_ok(sli_sequential_create(layers, LAYERS + 1, &model));
     check_ok(sl_mse_loss_create(&loss));
     SCOPED(test_pipe) on = open_pipe(model, loss,
                                      (sl_pipe_options){.stages = 4,

@@ -1,5 +1,6 @@
 /* In bf16, a step of training converts each weight once, however many micro-batches and
  * accumulation steps it has. */
+#include "nn/module.h"
 #include "sluice/layers.h"
 #include "support/check.h"
 #include "support/conversions.h"
@@ -18,7 +19,7 @@ static test_pipe open_linears(sl_pipe_options options)
     check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[2]));
     check_ok(sl_activation_create(SL_ACTIVATION_GELU, &modules[3]));
     check_ok(sl_linear_create(WIDTH, CLASSES, false, &modules[4]));
-    check_ok(sl_sequential_create(modules, 5, &model));
+    check_ok(sli_sequential_create(modules, 5, &model));
     check_ok(sl_mse_loss_create(&loss));
     options.chunks = CHUNKS;
     return open_pipe(model, loss, options, options.stages, 1);

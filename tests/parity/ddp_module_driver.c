@@ -9,6 +9,7 @@
  * `g.K.I.R`, and `uses.K.I.R`, a bit for each layer. Writes `value.K.R.NAME` after each step of
  * each rank's own optimizer. */
 #include "driver.h"
+#include "nn/module.h"
 
 #include "sluice/ddp.h"
 #include "sluice/layers.h"
@@ -71,7 +72,7 @@ static sl_module *create_fork(int64_t width)
     records_check(sl_module_create(&fork_ops, calloc(1, sizeof(fork_state)), &module));
     for (int i = 0; i < LAYERS; i++) {
         records_check(sl_linear_create(width, width, false, &layer));
-        records_check(sl_module_add_child(module, names[i], layer));
+        records_check(sli_module_add_child(module, names[i], layer));
     }
     return module;
 }

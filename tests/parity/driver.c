@@ -1,4 +1,6 @@
 #include "driver.h"
+#include "core/dtype.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,7 +22,7 @@ static sl_status parse_line(char *line, record *out)
         return sl_error(SL_ERR_FORMAT, "a record's line is \"NAME DTYPE SIZE...\"");
     strcpy(out->name, name);
     size_t known = 0;
-    while (known < 3 && strcmp(sl_dtype_name(dtypes[known]), dtype) != 0)
+    while (known < 3 && strcmp(sli_dtype_name(dtypes[known]), dtype) != 0)
         known++;
     if (known == 3)
         return sl_error(SL_ERR_FORMAT, "%s: unknown data type \"%s\"", name, dtype);
@@ -86,7 +88,7 @@ void records_write(FILE *stream, const char *name, sl_dtype dtype, const sl_shap
                    const void *data)
 {
     size_t bytes = (size_t)sl_shape_count(shape) * sl_dtype_bytes(dtype);
-    fprintf(stream, "%s %s", name, sl_dtype_name(dtype));
+    fprintf(stream, "%s %s", name, sli_dtype_name(dtype));
     for (int i = 0; i < shape->dims; i++)
         fprintf(stream, " %" PRId64, shape->size[i]);
     fputc('\n', stream);
@@ -96,7 +98,7 @@ void records_write(FILE *stream, const char *name, sl_dtype dtype, const sl_shap
 
 void records_write_tensor(FILE *stream, const char *name, const sl_tensor *tensor)
 {
-    void *data = malloc(sl_tensor_bytes(tensor) + 1);
+    void *data = malloc(sli_tensor_bytes(tensor) + 1);
     if (!data)
         records_check(sl_error(SL_ERR_MEMORY, "no memory for a copy of %s", name));
     records_check(sl_tensor_read(tensor, data));

@@ -10,6 +10,9 @@
  * KIND u_net is the model of examples/u_net.h under the mean squared error, in a pipe: reads `in`
  * and `targets`, and writes `out`, `loss` and the gradients. */
 #include "driver.h"
+#include "nn/loss.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include "../../examples/u_net.h"
 
@@ -121,7 +124,7 @@ static void run_positions(sl_module *module, sl_device *device, sl_precision pre
     sl_tensor *one, *to;
     sl_cache *cache;
     sl_pass *pass;
-    float *all = malloc(sl_tensor_bytes(out));
+    float *all = malloc(sli_tensor_bytes(out));
     shape.size[1] = 1;
     records_check(sl_cache_create(module, time, &cache));
     for (int64_t t = 0; t < time; t++) {
@@ -133,7 +136,7 @@ static void run_positions(sl_module *module, sl_device *device, sl_precision pre
                    (const char *)sl_tensor_data(in) + 4 * (n * time + t) * each, (size_t)each * 4);
         records_check(sl_pass_create(&options, &pass));
         records_check(sl_module_forward(module, pass, one, &to));
-        records_check(sl_cache_advance(cache, 1));
+        records_check(sli_cache_advance(cache, 1));
         for (int64_t n = 0; n < rows; n++)
             memcpy(all + (n * time + t) * wide, sl_tensor_f32(to) + n * wide,
                    (size_t)wide * sizeof *all);
@@ -175,7 +178,7 @@ static void run_loss(sl_module *module, sl_device *device, const records *given)
     sl_tensor *in = records_tensor(given, "in", device), *grad_in;
     sl_tensor *targets = records_tensor(given, "targets", device);
     records_check(sl_cross_entropy_create(&loss));
-    sl_shape rows = sl_shape_1d(sl_loss_rows(loss, targets));
+    sl_shape rows = sl_shape_1d(sli_loss_rows(loss, targets));
     int64_t terms;
     records_check(sl_loss_terms(loss, targets, &terms));
     double *row_losses = malloc((size_t)rows.size[0] * sizeof *row_losses);
@@ -262,7 +265,7 @@ int main(int argc, char **argv)
     sl_parameter_set_options options = {.device = device, .precision = precision_option(argv + 2)};
     records_check(sl_parameter_set_create(module, 0, 0, &options, &set));
     load_parameters(set, &given);
-    records_check(sl_parameter_set_convert(set));
+    records_check(sli_parameter_set_convert(set));
     if (records_find(&given, "targets"))
         run_loss(module, device, &given);
     else

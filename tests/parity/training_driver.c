@@ -11,6 +11,7 @@
  * values, bit for bit, at the end. One rank trains without DDP, and writes the first batch's
  * `logits` before its step. */
 #include "driver.h"
+#include "tensor/tensor.h"
 
 #include "sluice/model.h"
 #include "sluice/pipe_optimizer.h"
@@ -159,10 +160,10 @@ static void write_value(replica *at, sl_parameter *parameter)
 static void check_same_value(replica *at, sl_parameter *parameter)
 {
     sl_tensor *value = sl_parameter_value(parameter);
-    float *first = malloc(sl_tensor_bytes(value));
-    memcpy(first, sl_tensor_data(value), sl_tensor_bytes(value));
+    float *first = malloc(sli_tensor_bytes(value));
+    memcpy(first, sl_tensor_data(value), sli_tensor_bytes(value));
     records_check(sl_group_broadcast(at->group, first, sl_tensor_count(value), SL_F32, 0, NULL));
-    if (memcmp(first, sl_tensor_data(value), sl_tensor_bytes(value)) != 0)
+    if (memcmp(first, sl_tensor_data(value), sli_tensor_bytes(value)) != 0)
         records_check(sl_error(SL_ERR_INTERNAL, "%s on rank %d is not rank 0's",
                                sl_parameter_name(parameter), sl_group_rank(at->group)));
     free(first);

@@ -97,6 +97,27 @@ for rank in 0 1; do
     sort -rn losses | cmp -s losses - || fail "rank $rank's losses do not fall: $(cat losses)"
 done
 
+# Rank 1 has fewer batches; weights and bytes are equal all the same.
+"$examples/ddp_uneven" >printed
+[ "$(grep -c '^\[RANK 0\]: batch ' printed)" = 5 ] && [ "$(grep -c '^\[RANK 1\]: batch ' printed)" = 3 ] || fail "ddp_uneven: $(cat printed)"
+one_value "exchanged [1-9][0-9]* bytes, first weight" 2
+
+# ---- collectives ---------------------------------------------------------------------------
+
+"$examples/collectives" >printed
+{
+    printf '[RANK %d]: has 1\n' 0 1
+    echo "[RANK 0]: squares 0 1 4 9, sum 14"
+    printf '[RANK %d]: sums 60 64 68 72\n' 0 1 2 3
+} >expected
+compare printed expected collectives
+
+# ---- own_model -----------------------------------------------------------------------------
+
+# It checks the text that it goes on with by itself.
+"$examples/own_model" >printed
+[ "$(tail -n 1 printed | wc -w)" = 10 ] || fail "own_model: $(cat printed)"
+
 # ---- own_schedule --------------------------------------------------------------------------
 
 # Its own table is drawn, timed and trained with; another one is refused where it deadlocks.
@@ -144,7 +165,7 @@ else
     fi
 fi
 
-# ---- own_layer, u_net, fine_tuning, pipeline_tutorial, ddp_pipeline -------------------------------
+# ---- own_layer, u_net, own_loop, fine_tuning, pipeline_tutorial, ddp_pipeline -------------------------------
 
 # Losses fall to a small part, and are the same bits however the model is cut.
 falling_alike() { # EXAMPLE LINES: the last ones have two losses each, of the first and of the last step
@@ -154,6 +175,7 @@ falling_alike() { # EXAMPLE LINES: the last ones have two losses each, of the fi
 }
 falling_alike own_layer 2
 falling_alike u_net 3
+falling_alike own_loop 2
 falling_alike fine_tuning 2
 [ ! -e fine_tuning_model ] || fail "fine_tuning left its model"
 

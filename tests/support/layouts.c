@@ -1,4 +1,5 @@
 #include "layouts.h"
+#include "tensor/tensor.h"
 
 #include "../examples/u_net.h"
 #include "check.h"
@@ -111,7 +112,7 @@ static sl_module *build_model(const plan *p)
             check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
         else
             check_ok(sl_dropout_create(0.3f, &modules[i]));
-    check_ok(sl_sequential_create(modules, p->layers, &model));
+    check_ok(sli_sequential_create(modules, p->layers, &model));
     check_ok(append_skip_end(&model, "input", WIDTH)); /* what the first module stashes */
     check_ok(sl_sequential_append(&model, sl_linear_create(2 * WIDTH, WIDTH, true, &next), &next));
     return model;
@@ -187,8 +188,8 @@ static const sl_parameter *find_parameter(const sl_parameter_set *set, const cha
 
 static bool same_bits(const sl_tensor *a, const sl_tensor *b)
 {
-    return sl_tensor_bytes(a) == sl_tensor_bytes(b) &&
-           memcmp(sl_tensor_data(a), sl_tensor_data(b), sl_tensor_bytes(a)) == 0;
+    return sli_tensor_bytes(a) == sli_tensor_bytes(b) &&
+           memcmp(sl_tensor_data(a), sl_tensor_data(b), sli_tensor_bytes(a)) == 0;
 }
 
 static sl_status compare_parameters(const rig *own, const rig *whole)
@@ -232,7 +233,7 @@ static sl_status check_parameter_memory(const plan *p, const rig *own)
         const sl_parameter_set *set = sl_pipe_parameters(own->pipe, s);
         for (int i = 0; set && i < sl_parameter_set_count(set); i++) {
             const sl_parameter *one = sl_parameter_set_get(set, i);
-            size_t bytes = sl_tensor_bytes(sl_parameter_value(one));
+            size_t bytes = sli_tensor_bytes(sl_parameter_value(one));
             expected += (bytes + 63) / 64 * 64;
             expected += in_bf16 && sli_parameter_is_in_products(one) ? bytes / 2 : 0;
         }

@@ -1,4 +1,5 @@
 #include "modules.h"
+#include "tensor/tensor.h"
 
 #include "core/philox.h"
 #include "nn/module.h"
@@ -61,7 +62,7 @@ static sl_tensor *case_input(const module_case *one, sl_device *device)
 
 float *tensor_values(const sl_tensor *tensor)
 {
-    float *values = malloc(sl_tensor_bytes(tensor) + 1);
+    float *values = malloc(sli_tensor_bytes(tensor) + 1);
     check_ok(sl_tensor_read(tensor, values));
     return values;
 }
@@ -137,7 +138,7 @@ static sl_tensor *run_forward(const module_case *one, sl_device *device, const s
     sl_tensor *out;
     SCOPED(sl_pass) *pass = new_pass(one, device, false, first_sample);
     check_ok(sl_module_forward(one->module, pass, in, &out));
-    assert_int_equal(sl_pass_depth(pass), 0);
+    assert_int_equal(sli_pass_depth(pass), 0);
     return out;
 }
 
@@ -160,7 +161,7 @@ void check_samples_are_independent(const module_case *one)
     float *expected = tensor_values(whole);
     for (int64_t first = 0; first < samples; first++) {
         SCOPED(sl_tensor) *part_in = NULL;
-        check_ok(sl_tensor_narrow(in, first, 1, &part_in));
+        check_ok(sli_tensor_narrow(in, first, 1, &part_in));
         SCOPED(sl_tensor) *part = run_forward(one, device, part_in, first);
         float *values = tensor_values(part);
         assert_int_equal(sl_tensor_count(part), row);

@@ -1,4 +1,5 @@
 #include "replicas.h"
+#include "nn/module.h"
 
 #include "check.h"
 
@@ -44,7 +45,7 @@ static sl_status toy_forward(sl_module *module, sl_pass *pass, const sl_tensor *
                             sl_tensor_shape(in), out));
     for (int64_t i = 0; i < sl_tensor_count(in); i++)
         sl_tensor_f32(*out)[i] = factor(state) * sl_tensor_f32(in)[i];
-    if (state->buffer && sl_pass_keeps(pass))
+    if (state->buffer && sli_pass_keeps(pass))
         sl_tensor_f32(sl_parameter_value(state->buffer))[0] += 1;
     sl_status status = sl_pass_save_alias(pass, in);
     if (status != SL_OK)
@@ -64,7 +65,7 @@ static sl_status toy_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_
     if (state->options.squared)
         slope = 2 * sl_tensor_f32(sl_parameter_value(state->w))[0];
     if (!state->options.skips_w) {
-        float *grad = sl_tensor_f32(sl_parameter_grad_accumulate(state->w, &beta));
+        float *grad = sl_tensor_f32(sli_parameter_grad_accumulate(state->w, &beta));
         grad[0] = slope * sum + (beta == 0 ? 0 : grad[0]);
     }
     sl_tensor_destroy(&in);

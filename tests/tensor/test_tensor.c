@@ -1,5 +1,7 @@
+#include "core/dtype.h"
 #include "sluice/tensor.h"
 #include "support/check.h"
+#include "tensor/tensor.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -48,7 +50,7 @@ static void tensor_knows_its_shape_type_and_size(void **state)
     assert_int_equal(sl_tensor_dtype(tensor), SL_I64);
     assert_ptr_equal(sl_tensor_device(tensor), *state);
     assert_int_equal(sl_tensor_count(tensor), 210);
-    assert_int_equal(sl_tensor_bytes(tensor), 1680);
+    assert_int_equal(sli_tensor_bytes(tensor), 1680);
     assert_int_equal(sl_tensor_rows(tensor), 30);
     assert_int_equal(sl_tensor_columns(tensor), 7);
     sl_memory_stats stats;
@@ -74,7 +76,7 @@ static void empty_tensor_takes_no_memory(void **state)
     SCOPED(sl_tensor) *tensor = create(*state, sl_shape_2d(0, 5));
     assert_int_equal(bytes_held(*state), 0);
     assert_null(sl_tensor_data(tensor));
-    assert_int_equal(sl_tensor_zero(tensor), SL_OK);
+    assert_int_equal(sli_tensor_zero(tensor), SL_OK);
     SCOPED(sl_tensor) *other = create(*state, sl_shape_2d(0, 5));
     assert_int_equal(sl_tensor_copy(other, tensor), SL_OK);
 }
@@ -108,7 +110,7 @@ static void types_have_names_and_sizes(void **state)
                  {SL_I64, "i64", 8},
                  {SL_BF16, "bf16", 2}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        assert_string_equal(sl_dtype_name(types[i].dtype), types[i].name);
+        assert_string_equal(sli_dtype_name(types[i].dtype), types[i].name);
         assert_int_equal(sl_dtype_bytes(types[i].dtype), types[i].bytes);
     }
 }
@@ -145,9 +147,9 @@ static void views_of_views_add_their_offsets(void **state)
 {
     SCOPED(sl_tensor) *view = NULL, *part = NULL, *rows = NULL;
     SCOPED(sl_tensor) *tensor = create_counting(*state, 10, 3);
-    assert_int_equal(sl_tensor_narrow(tensor, 2, 5, &rows), SL_OK);
+    assert_int_equal(sli_tensor_narrow(tensor, 2, 5, &rows), SL_OK);
     assert_true(sl_shape_equal(sl_tensor_shape(rows), &(sl_shape){2, {5, 3}}));
-    assert_int_equal(sl_tensor_narrow(rows, 1, 2, &part), SL_OK);
+    assert_int_equal(sli_tensor_narrow(rows, 1, 2, &part), SL_OK);
     assert_true(sl_tensor_f32(part)[0] == 9);
     sl_shape shape = sl_shape_1d(4);
     assert_int_equal(sl_tensor_view(part, 2, &shape, &view), SL_OK);
@@ -178,7 +180,7 @@ static void handles_may_be_dropped_by_different_threads(void **state)
         sl_tensor *tensor = create_counting(*state, 4, 1), *rows[4];
         pthread_t threads[4];
         for (int i = 0; i < 4; i++)
-            assert_int_equal(sl_tensor_narrow(tensor, i, 1, &rows[i]), SL_OK);
+            assert_int_equal(sli_tensor_narrow(tensor, i, 1, &rows[i]), SL_OK);
         sl_tensor_destroy(&tensor);
         for (int i = 0; i < 4; i++)
             assert_int_equal(pthread_create(&threads[i], NULL, destroy_handle, rows[i]), 0);
@@ -202,7 +204,7 @@ static void content_goes_to_the_host_and_back(void **state)
     assert_int_equal(sl_tensor_write(b, host), SL_OK);
     assert_int_equal(sl_tensor_copy(a, b), SL_OK);
     assert_memory_equal(sl_tensor_data(a), host, sizeof host);
-    assert_int_equal(sl_tensor_zero(b), SL_OK);
+    assert_int_equal(sli_tensor_zero(b), SL_OK);
     for (int i = 0; i < 15; i++)
         assert_true(sl_tensor_f32(b)[i] == 0);
 }
@@ -252,18 +254,18 @@ static void views_past_the_end_are_refused(void **state)
                                          "tensor of [4, 6]");
     assert_int_equal(sl_tensor_view(tensor, -1, &shape, &view), SL_ERR_INVALID);
     assert_int_equal(sl_tensor_view(tensor, INT64_MAX, &shape, &view), SL_ERR_INVALID);
-    assert_int_equal(sl_tensor_narrow(tensor, 3, 2, &view), SL_ERR_INVALID);
+    assert_int_equal(sli_tensor_narrow(tensor, 3, 2, &view), SL_ERR_INVALID);
     assert_null(view);
     assert_string_equal(sl_error_text(),
-                        "sl_tensor_narrow: 2 rows from row 3 of a tensor of [4, 6]");
-    assert_int_equal(sl_tensor_narrow(tensor, INT64_MAX, INT64_MAX, &view), SL_ERR_INVALID);
-    assert_string_equal(sl_error_text(), "sl_tensor_narrow: 9223372036854775807 rows from row "
+                        "sli_tensor_narrow: 2 rows from row 3 of a tensor of [4, 6]");
+    assert_int_equal(sli_tensor_narrow(tensor, INT64_MAX, INT64_MAX, &view), SL_ERR_INVALID);
+    assert_string_equal(sl_error_text(), "sli_tensor_narrow: 9223372036854775807 rows from row "
                                          "9223372036854775807 of a tensor of [4, 6]");
-    assert_int_equal(sl_tensor_narrow(tensor, -1, 2, &view), SL_ERR_INVALID);
-    assert_int_equal(sl_tensor_narrow(tensor, 0, -1, &view), SL_ERR_INVALID);
+    assert_int_equal(sli_tensor_narrow(tensor, -1, 2, &view), SL_ERR_INVALID);
+    assert_int_equal(sli_tensor_narrow(tensor, 0, -1, &view), SL_ERR_INVALID);
     sl_tensor_destroy(&tensor);
     tensor = create(*state, (sl_shape){0, {0}});
-    assert_int_equal(sl_tensor_narrow(tensor, 0, 1, &view), SL_ERR_INVALID);
+    assert_int_equal(sli_tensor_narrow(tensor, 0, 1, &view), SL_ERR_INVALID);
 }
 
 static void copies_between_different_shapes_or_types_are_refused(void **state)

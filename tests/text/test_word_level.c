@@ -14,7 +14,7 @@ static void saved_vocabulary_loads_as_it_was(void **state)
     char *path = scratch_path(*state, "tokenizer.json");
     sl_vocab *vocab = vocab_of("b a b \xC3\xA9\\ \" \xEF\xBF\xBD"), *loaded;
     check_ok(sl_vocab_save(vocab, path));
-    check_ok(sl_vocab_load(path, &loaded));
+    check_ok(sli_vocab_load(path, &loaded));
     assert_int_equal(sl_vocab_size(loaded), 6);
     for (int32_t id = 0; id < 6; id++)
         assert_string_equal(sl_vocab_token(loaded, id).text, sl_vocab_token(vocab, id).text);
@@ -40,7 +40,7 @@ static sl_status load_changed(scratch *in, const char *member, const char *value
         json_object_del(at, member);
     assert_int_equal(json_dump_file(json, path, 0), 0);
     json_decref(json);
-    sl_status status = sl_vocab_load(path, &loaded);
+    sl_status status = sli_vocab_load(path, &loaded);
     assert_true((loaded != NULL) == (status == SL_OK));
     sl_vocab_destroy(&loaded);
     return status;
@@ -97,7 +97,7 @@ static void text_that_is_no_tokenizer_is_refused(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         sl_vocab *vocab = (sl_vocab *)path;
         write_file(path, texts[i][0], strlen(texts[i][0]));
-        check_error(sl_vocab_load(path, &vocab), SL_ERR_FORMAT, texts[i][1]);
+        check_error(sli_vocab_load(path, &vocab), SL_ERR_FORMAT, texts[i][1]);
         assert_non_null(strstr(sl_error_text(), path));
         assert_null(vocab);
     }
@@ -107,10 +107,11 @@ static void file_that_cannot_be_read_or_written_is_an_error(void **state)
 {
     scratch *in = *state;
     sl_vocab *vocab;
-    check_error(sl_vocab_load(scratch_path(in, "missing"), &vocab), SL_ERR_NOT_FOUND, "/missing: ");
-    check_error(sl_vocab_load(in->directory, &vocab), SL_ERR_FORMAT, "is a directory");
+    check_error(sli_vocab_load(scratch_path(in, "missing"), &vocab), SL_ERR_NOT_FOUND,
+                "/missing: ");
+    check_error(sli_vocab_load(in->directory, &vocab), SL_ERR_FORMAT, "is a directory");
     assert_int_equal(mkfifo(scratch_path(in, "pipe"), 0600), 0);
-    check_error(sl_vocab_load(scratch_path(in, "pipe"), &vocab), SL_ERR_FORMAT,
+    check_error(sli_vocab_load(scratch_path(in, "pipe"), &vocab), SL_ERR_FORMAT,
                 "is a device or pipe");
     vocab = vocab_of("a");
     check_error(sl_vocab_save(vocab, scratch_path(in, "no/vocab")), SL_ERR_NOT_FOUND,

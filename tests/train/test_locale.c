@@ -1,5 +1,6 @@
 #define _GNU_SOURCE /* nftw */
 /* A program whose locale writes 0,25: every file of the library has 0.25, and is read again. */
+#include "io/safetensors/format.h"
 #include "small_run.h"
 
 #include "core/json.h"

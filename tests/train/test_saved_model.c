@@ -62,14 +62,14 @@ static void saved_model_comes_back_in_any_cut(void **state)
 /* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
 static void names_are_pytorchs(void **state)
 {
-    sl_safetensors_reader *reader;
+    sli_safetensors_reader *reader;
     save_small(scratch_path(*state, "model"));
-    check_ok(sl_safetensors_open(scratch_path(*state, "model/model.safetensors"), &reader));
-    assert_string_equal(sl_safetensors_metadata(reader, "format"), "pt");
-    assert_int_equal(sl_safetensors_count(reader), 2 + 3 * LAYER_NAMES + 2);
-    const sl_safetensors_info *pe = sl_safetensors_get(reader, 0);
+    check_ok(sli_safetensors_open(scratch_path(*state, "model/model.safetensors"), &reader));
+    assert_string_equal(sli_safetensors_metadata(reader, "format"), "pt");
+    assert_int_equal(sli_safetensors_count(reader), 2 + 3 * LAYER_NAMES + 2);
+    const sl_safetensors_info *pe = sli_safetensors_get(reader, 0);
     assert_string_equal(pe->name, "0.pos_encoder.pe");
-    assert_string_equal(sl_safetensors_get(reader, 1)->name, "0.encoder.weight");
+    assert_string_equal(sli_safetensors_get(reader, 1)->name, "0.encoder.weight");
     assert_int_equal(pe->dims, 3);
     assert_int_equal(pe->size[0], 5000);
     assert_int_equal(pe->size[1], 1);
@@ -77,11 +77,11 @@ static void names_are_pytorchs(void **state)
         for (int k = 0; k < LAYER_NAMES; k++) {
             char name[64];
             snprintf(name, sizeof name, "%d.%s", i, layer_names[k]);
-            assert_non_null(sl_safetensors_find(reader, name));
+            assert_non_null(sli_safetensors_find(reader, name));
         }
-    assert_non_null(sl_safetensors_find(reader, "4.decoder.weight"));
-    assert_non_null(sl_safetensors_find(reader, "4.decoder.bias"));
-    sl_safetensors_close(&reader);
+    assert_non_null(sli_safetensors_find(reader, "4.decoder.weight"));
+    assert_non_null(sli_safetensors_find(reader, "4.decoder.bias"));
+    sli_safetensors_close(&reader);
 }
 
 static void config_gives_the_model_back(void **state)
@@ -151,12 +151,12 @@ static void rewrite(const char *path, const char *without, const char *extra)
 {
     enum { MOST = 64 };
     sl_safetensors_item items[MOST];
-    sl_safetensors_reader *reader;
+    sli_safetensors_reader *reader;
     size_t count = 0;
     float one = 1;
-    check_ok(sl_safetensors_open(path, &reader));
-    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
-        const sl_safetensors_info *info = sl_safetensors_get(reader, i);
+    check_ok(sli_safetensors_open(path, &reader));
+    for (size_t i = 0; i < sli_safetensors_count(reader); i++) {
+        const sl_safetensors_info *info = sli_safetensors_get(reader, i);
         if (without && strcmp(info->name, without) == 0)
             continue;
         sl_safetensors_item *item = &items[count++];
@@ -164,7 +164,7 @@ static void rewrite(const char *path, const char *without, const char *extra)
         item->shape.dims = info->dims;
         memcpy(item->shape.size, info->size, (size_t)info->dims * sizeof *info->size);
         item->data = malloc(info->bytes);
-        check_ok(sl_safetensors_read(reader, info, item->data));
+        check_ok(sli_safetensors_read(reader, info, item->data));
     }
     size_t read = count;
     if (extra)
@@ -172,7 +172,7 @@ static void rewrite(const char *path, const char *without, const char *extra)
     check_ok(sl_safetensors_save(path, items, count, NULL, 0));
     for (size_t i = 0; i < read; i++)
         free(items[i].data);
-    sl_safetensors_close(&reader);
+    sli_safetensors_close(&reader);
 }
 
 static void buffer_may_be_missing_and_nothing_else(void **state)

@@ -1,6 +1,7 @@
 /* The optimizer's state in shards: each replica saves what it has, and together it is what one
  * replica alone would have saved. */
 #include "small_run.h"
+#include "tensor/tensor.h"
 
 #include "sluice/checkpoint.h"
 
@@ -82,7 +83,7 @@ static void check_same_part(const sl_checkpoint_reader *a, const sl_checkpoint_r
     for (size_t i = 0; i < count; i++) {
         const sl_tensor *mine = of_a[i].tensor, *theirs = find(of_b, count, of_a[i].name);
         assert_true(sl_shape_equal(sl_tensor_shape(mine), sl_tensor_shape(theirs)));
-        assert_memory_equal(sl_tensor_f32(mine), sl_tensor_f32(theirs), sl_tensor_bytes(mine));
+        assert_memory_equal(sl_tensor_f32(mine), sl_tensor_f32(theirs), sli_tensor_bytes(mine));
     }
     sl_checkpoint_tensors_destroy(&of_a, count);
     sl_checkpoint_tensors_destroy(&of_b, other);

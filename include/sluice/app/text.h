@@ -64,7 +64,7 @@ enum { SL_VOCAB_UNKNOWN = 0 }; /* the id of <unk>, and of every token that is no
  * Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_UNSUPPORTED for a tokenizer of other
  * rules or another kind; SL_ERR_FORMAT where ids are not 0, 1, 2 and so on from <unk>, each once,
  * or a token is one that the tokenizer cannot produce. */
-sl_status sl_vocab_load(const char *path, sl_vocab **out);
+sl_status sli_vocab_load(const char *path, sl_vocab **out);
 
 /* Writes such a file; an older one is replaced only when the new one is complete.
  * Errors: as sl_safetensors_save has them for a file that cannot be written. */
@@ -114,11 +114,6 @@ void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
 /* The ids of a text in memory (such as a prompt), possibly none. Errors: SL_ERR_MEMORY. */
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, sl_tokens *out);
 
-/* The ids of a text file: its lines' tokens one after the other. Errors: SL_ERR_NOT_FOUND,
- * SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the file is no regular one, is empty or has no
- * token, or where more than a third of its bytes are no text: not UTF-8, or control characters. */
-sl_status sl_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out);
-
 /* ---- Corpus ----------------------------------------------------------------------------- */
 
 typedef enum sl_split { SL_SPLIT_TRAIN, SL_SPLIT_VALID, SL_SPLIT_TEST } sl_split;
@@ -139,8 +134,10 @@ const char *sl_split_name(sl_split split); /* "train", "valid", "test" */
  * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_split_path(const char *data, sl_split split, char **out);
 
-/* The ids of a split. Errors: as sl_split_path and sl_tokens_read; SL_ERR_FORMAT where no line
- * begins in that part of the one file. */
+/* The ids of a split: its lines' tokens one after the other. Errors: as sl_split_path;
+ * SL_ERR_FORMAT where the file is no regular one, is empty or has no token, where more than a third
+ * of its bytes are no text (not UTF-8, or control characters), and where no line begins in that
+ * part of the one file. */
 sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split, sl_tokens *out);
 
 typedef struct sl_corpus sl_corpus;

@@ -144,7 +144,7 @@ typedef struct sl_train_options {
     int shards;   /* of the training text (sl_batches_shard): a batch has batch_size rows of
                      each. 0: those of the checkpoint, or one for each replica of the job's first
                      attempt */
-    bool zero;    /* shard the optimizer's state over replicas: see sluice/zero.h */
+    bool zero;    /* shard the optimizer's state over replicas */
     int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as `balance` says, or as it
                             has devices */
     const char *devices; /* one a pipeline rank of this host: "cpu:0,cpu:1,cpu:2,cpu:3" is divided

@@ -52,7 +52,8 @@ typedef struct call {
 
 static const char *call_text(const call *c, char text[SLI_OPERATION_TEXT_BYTES])
 {
-    return c->mine ? sli_operation_text(c->mine, text) : "sl_group_create_nccl";
+    return c->mine ? sli_operation_text(c->mine, text)
+                   : "the creation of a group of the backend nccl";
 }
 
 /* Fails when a rank has died, when the group is broken and when the time limit is over. */
@@ -391,8 +392,7 @@ static sl_status join_communicator(call *c, sl_device *device)
     char id[SLI_NCCL_ID_BYTES] = "";
     if (!device->ops->nccl)
         return sl_error(SL_ERR_UNSUPPORTED,
-                        "sl_group_create_nccl: %s is not a CUDA device, and NCCL works on no other",
-                        device->name);
+                        "nccl: %s is not a CUDA device, and NCCL works on no other", device->name);
     c->state->ops = device->ops->nccl;
     if (below->rank == 0)
         SL_TRY(c->state->ops->name(device, id));
@@ -409,7 +409,7 @@ sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
     nccl_group *state = group ? calloc(1, sizeof *state) : NULL;
     sl_status status = SL_OK;
     if (!state) {
-        status = sli_no_memory("sl_group_create_nccl", "a group");
+        status = sli_no_memory("nccl", "a group");
         free(group);
         *out = NULL;
         return sli_group_check(below, status);

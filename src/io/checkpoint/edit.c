@@ -1,5 +1,6 @@
 /* Checkpoints made from checkpoints. What goes in is compared with its checksums first; then each
  * tensor is read when its turn to be written comes, so that memory need hold but the largest. */
+#include "core/dtype.h"
 #include "io/checkpoint/format.h"
 
 #include <inttypes.h>
@@ -73,7 +74,7 @@ static sl_status add_files(const sl_checkpoint_reader *reader, edit *to)
         file->name = reader->state.files[i].name;
         if (reader->state.files[i].part)
             continue;
-        SL_TRY(sl_checkpoint_read_file(reader, file->name, &data, &file->bytes));
+        SL_TRY(sli_checkpoint_read_file(reader, file->name, &data, &file->bytes));
         file->data = data;
         to->contents.file_count++;
     }
@@ -110,7 +111,7 @@ static sl_status check_models(const edit *of)
         if (model->items[i].dtype != SL_F32)
             return sl_error(SL_ERR_INVALID, "tensor %s is %s: only f32 can be averaged",
                             sli_safetensors_quote(model->items[i].name, quoted),
-                            sl_dtype_name(model->items[i].dtype));
+                            sli_dtype_name(model->items[i].dtype));
     for (size_t i = 0; i < of->count; i++)
         SL_TRY(
             sli_checkpoint_check_items(of->readers[i], SLI_MODEL_PART, model->items, model->count));

@@ -121,7 +121,7 @@ typedef struct sli_checkpoint_tensors {
 
 /* A file of the state; without `reader` it has no tensors. */
 typedef struct sli_checkpoint_file {
-    sl_safetensors_reader *reader;
+    sli_safetensors_reader *reader;
     char
         *text; /* of a file that has neither tensors nor a checksum, as it was when it was opened */
     sli_cut_tensors cut;
@@ -269,5 +269,10 @@ sl_status sli_checkpoint_check_path(const char *path, bool is_model, bool is_new
  * `is_directory`, for one that gets files: nothing but what its state.json lists belongs there.
  * Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
 sl_status sli_checkpoint_check_outside(const char *path, bool is_directory);
+
+/* Reads a file that belongs to no part; *data is malloc'ed, with a 0 behind its *bytes. Errors:
+ * SL_ERR_NOT_FOUND, SL_ERR_FORMAT for damage, SL_ERR_IO. */
+sl_status sli_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name,
+                                   char **data, size_t *bytes);
 
 #endif

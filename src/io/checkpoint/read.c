@@ -44,8 +44,8 @@ static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, c
     return status;
 }
 
-sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name, char **data,
-                                  size_t *bytes)
+sl_status sli_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name,
+                                   char **data, size_t *bytes)
 {
     *data = NULL;
     for (size_t i = 0; i < reader->state.count; i++)
@@ -86,7 +86,7 @@ static sl_status stream_tensors(stream *from, const sli_checkpoint_file *file,
                                 const sl_safetensors_item *const *wanted)
 {
     SL_TRY(stream_bytes(from, file->reader->data_begin, NULL));
-    for (size_t i = 0; i < sl_safetensors_count(file->reader); i++) {
+    for (size_t i = 0; i < sli_safetensors_count(file->reader); i++) {
         const sli_segment *segment = &file->segments[i];
         const sl_safetensors_item *item = wanted ? wanted[segment->tensor] : NULL;
         char *to = item && item->data ? (char *)item->data + segment->offset : NULL;

@@ -1,6 +1,6 @@
 /* Opening. First the files are listed: by a checkpoint's state.json, by Hugging Face's index, or a
  * model's one file. Then each is opened and compared with what the list says of it; the headers of
- * tensor files are checked by sl_safetensors_open. What has no tensors in a model's directory, and
+ * tensor files are checked by sli_safetensors_open. What has no tensors in a model's directory, and
  * no checksum, is read at once. Only the tensors' bytes remain to be read. */
 #define _GNU_SOURCE /* asprintf, O_PATH */
 #include "io/checkpoint/format.h"
@@ -199,15 +199,15 @@ static bool ends_with(const char *text, const char *ending)
 static sl_status open_listed_file(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
     const sl_checkpoint_file_info *file = &reader->state.files[index];
-    sl_safetensors_reader **out = &reader->files[index].reader;
+    sli_safetensors_reader **out = &reader->files[index].reader;
     SL_TRY(check_size(path, file));
     if (!ends_with(file->name, ".safetensors"))
         return SL_OK;
     if (!file->part)
         return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
                         path);
-    SL_TRY(sl_safetensors_open(path, out));
-    const char *id = sl_safetensors_metadata(*out, SLI_CHECKPOINT_ID_KEY);
+    SL_TRY(sli_safetensors_open(path, out));
+    const char *id = sli_safetensors_metadata(*out, SLI_CHECKPOINT_ID_KEY);
     return id && strcmp(id, reader->state.id) == 0
                ? SL_OK
                : sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
@@ -224,14 +224,14 @@ static sl_status open_model_file(sl_checkpoint_reader *reader, size_t index, con
         info->bytes = bytes;
         return SL_OK;
     }
-    SL_TRY(sl_safetensors_open(path, &file->reader));
+    SL_TRY(sli_safetensors_open(path, &file->reader));
     info->bytes = file->reader->file_bytes;
     return SL_OK;
 }
 
 static sl_status open_file(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
-    sl_safetensors_reader **out = &reader->files[index].reader;
+    sli_safetensors_reader **out = &reader->files[index].reader;
     SL_TRY(reader->state.id ? open_listed_file(reader, index, path)
                             : open_model_file(reader, index, path));
     if (*out && index >= SLI_SAFETENSORS_MAX_OPEN)
@@ -371,7 +371,7 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
     if (!reader || !*reader)
         return;
     for (size_t i = 0; (*reader)->files && i < (*reader)->state.count; i++) {
-        sl_safetensors_close(&(*reader)->files[i].reader);
+        sli_safetensors_close(&(*reader)->files[i].reader);
         sli_cut_tensors_clear(&(*reader)->files[i].cut);
         free((*reader)->files[i].text);
     }
@@ -438,11 +438,11 @@ const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader
     return &reader->state.files[index];
 }
 
-const char *sl_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
-                                   const char *key)
+const char *sli_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
+                                    const char *key)
 {
     for (size_t i = 0; i < reader->state.count; i++)
         if (sli_checkpoint_has_tensors(reader, i, part))
-            return sl_safetensors_metadata(reader->files[i].reader, key);
+            return sli_safetensors_metadata(reader->files[i].reader, key);
     return NULL;
 }

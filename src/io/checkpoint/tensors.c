@@ -115,13 +115,13 @@ static const char *name_of(const sli_segment *segment)
 static sl_status list_file(sl_checkpoint_reader *reader, size_t index, sli_segment *to)
 {
     sli_checkpoint_file *file = &reader->files[index];
-    const char *shapes = sl_safetensors_metadata(file->reader, SLI_SEGMENTS_KEY);
+    const char *shapes = sli_safetensors_metadata(file->reader, SLI_SEGMENTS_KEY);
     if (shapes && reader->state.id) /* a file that is read by itself has no segments */
         SL_TRY(sl_error_context(sli_cut_tensors_parse(shapes, &file->cut), "%s/%s: ", reader->path,
                                 reader->state.files[index].name));
     file->segments = to;
-    for (size_t i = 0; i < sl_safetensors_count(file->reader); i++) {
-        to[i] = (sli_segment){.info = sl_safetensors_get(file->reader, i), .file = index};
+    for (size_t i = 0; i < sli_safetensors_count(file->reader); i++) {
+        to[i] = (sli_segment){.info = sli_safetensors_get(file->reader, i), .file = index};
         to[i].cut = sli_cut_tensors_find(&file->cut, to[i].info->name, &to[i].begin);
         if (!to[i].cut)
             to[i].begin = 0;
@@ -213,7 +213,7 @@ sl_status sli_checkpoint_join_part(sl_checkpoint_reader *reader, const char *nam
     size_t most = 1;
     for (size_t f = 0; f < reader->state.count; f++)
         if (sli_checkpoint_has_tensors(reader, f, name))
-            most += sl_safetensors_count(reader->files[f].reader);
+            most += sli_safetensors_count(reader->files[f].reader);
     sli_checkpoint_tensors *part = &reader->parts[reader->part_count++];
     *part = (sli_checkpoint_tensors){.part = name,
                                      .tensors = calloc(most, sizeof *part->tensors),
@@ -225,7 +225,7 @@ sl_status sli_checkpoint_join_part(sl_checkpoint_reader *reader, const char *nam
     for (size_t f = 0; f < reader->state.count; f++)
         if (sli_checkpoint_has_tensors(reader, f, name)) {
             SL_TRY(list_file(reader, f, part->segments + part->segment_count));
-            part->segment_count += sl_safetensors_count(reader->files[f].reader);
+            part->segment_count += sli_safetensors_count(reader->files[f].reader);
         }
     return sli_checkpoint_part_error(reader, name, join_tensors(part));
 }

@@ -295,7 +295,7 @@ static bool is_saved_model(int directory, const char *path)
     sl_checkpoint_reader *reader = NULL;
     bool is_model = sli_directory_walk(directory, is_part_of_model, NULL) &&
                     sl_checkpoint_open(path, &reader) == SL_OK &&
-                    sl_checkpoint_metadata(reader, SLI_MODEL_PART, SLI_MODEL_VERSION_KEY);
+                    sli_checkpoint_metadata(reader, SLI_MODEL_PART, SLI_MODEL_VERSION_KEY);
     sl_checkpoint_close(&reader);
     return is_model;
 }

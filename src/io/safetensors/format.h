@@ -55,6 +55,35 @@ const void *sli_names_find(const void *array, size_t count, size_t element_bytes
 
 /* ---- Readers (reader.c) ---- */
 
+/* An open file. Functions that take it const may be called by several threads at once. */
+typedef struct sli_safetensors_reader sli_safetensors_reader;
+
+/* Opens a file and checks its header completely. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO,
+ * SL_ERR_MEMORY; SL_ERR_FORMAT with one sentence on what is wrong: a truncated file, a header
+ * length that passes the file's end or 100 MB, invalid JSON or UTF-8, a name used twice, an unknown
+ * data type, a byte range that does not match shape and data type, ranges that overlap, leave holes
+ * or do not end with the file, products that overflow, `__metadata__` other than strings. */
+sl_status sli_safetensors_open(const char *path, sli_safetensors_reader **out);
+
+void sli_safetensors_close(sli_safetensors_reader **reader);
+
+size_t sli_safetensors_count(const sli_safetensors_reader *reader);
+
+/* The tensor at `index`, 0 to count - 1, in the order in which their bytes lie in the file. */
+const sl_safetensors_info *sli_safetensors_get(const sli_safetensors_reader *reader, size_t index);
+
+/* The tensor of that name, or NULL. */
+const sl_safetensors_info *sli_safetensors_find(const sli_safetensors_reader *reader,
+                                                const char *name);
+
+/* The value of a key of the file's `__metadata__`, or NULL; it lives as long as the reader. */
+const char *sli_safetensors_metadata(const sli_safetensors_reader *reader, const char *key);
+
+/* Reads a tensor's bytes into `to`, which holds `info->bytes`; `info` came from this reader.
+ * Errors: SL_ERR_UNSUPPORTED where the tensor is not `readable`, SL_ERR_IO. */
+sl_status sli_safetensors_read(const sli_safetensors_reader *reader,
+                               const sl_safetensors_info *info, void *to);
+
 /* The reference implementation's limit on the header's length. */
 #define SLI_SAFETENSORS_HEADER_LIMIT UINT64_C(100000000)
 #define SLI_SAFETENSORS_METADATA_KEY "__metadata__"
@@ -93,7 +122,7 @@ sl_status sli_safetensors_read_strings(const sli_json *json, sli_json_value obje
                                        const char *what, char **room, sl_metadata **out,
                                        size_t *count);
 
-struct sl_safetensors_reader {
+struct sli_safetensors_reader {
     int descriptor; /* -1: closed by sli_safetensors_close_descriptor */
     char *path;
     dev_t device; /* with its inode, which file it was */
@@ -106,15 +135,15 @@ struct sl_safetensors_reader {
 /* A reader of several files keeps so many of them open. It closes the descriptors of the others,
  * and each read opens the file again. */
 enum { SLI_SAFETENSORS_MAX_OPEN = 16 };
-void sli_safetensors_close_descriptor(sl_safetensors_reader *reader);
+void sli_safetensors_close_descriptor(sli_safetensors_reader *reader);
 
 /* A descriptor to read from, to be given back. Errors: SL_ERR_NOT_FOUND and SL_ERR_IO where the
  * file cannot be opened again, or another one has its name. */
-sl_status sli_safetensors_borrow_descriptor(const sl_safetensors_reader *reader, int *descriptor);
-void sli_safetensors_return_descriptor(const sl_safetensors_reader *reader, int descriptor);
+sl_status sli_safetensors_borrow_descriptor(const sli_safetensors_reader *reader, int *descriptor);
+void sli_safetensors_return_descriptor(const sli_safetensors_reader *reader, int descriptor);
 
-/* As sl_safetensors_read, for bytes offset … offset + bytes - 1 of the tensor. */
-sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
+/* As sli_safetensors_read, for bytes offset … offset + bytes - 1 of the tensor. */
+sl_status sli_safetensors_read_bytes(const sli_safetensors_reader *reader,
                                      const sl_safetensors_info *info, uint64_t offset,
                                      uint64_t bytes, void *to);
 

@@ -267,13 +267,13 @@ void sli_safetensors_header_clear(sli_safetensors_header *header)
 
 /* ---- Descriptors ------------------------------------------------------------------------ */
 
-void sli_safetensors_close_descriptor(sl_safetensors_reader *reader)
+void sli_safetensors_close_descriptor(sli_safetensors_reader *reader)
 {
     close(reader->descriptor);
     reader->descriptor = -1;
 }
 
-sl_status sli_safetensors_borrow_descriptor(const sl_safetensors_reader *reader, int *descriptor)
+sl_status sli_safetensors_borrow_descriptor(const sli_safetensors_reader *reader, int *descriptor)
 {
     struct stat found;
     uint64_t bytes;
@@ -289,7 +289,7 @@ sl_status sli_safetensors_borrow_descriptor(const sl_safetensors_reader *reader,
                     reader->path);
 }
 
-void sli_safetensors_return_descriptor(const sl_safetensors_reader *reader, int descriptor)
+void sli_safetensors_return_descriptor(const sli_safetensors_reader *reader, int descriptor)
 {
     if (descriptor != reader->descriptor)
         close(descriptor);
@@ -312,7 +312,7 @@ static sl_status check_length(uint64_t length, uint64_t file_bytes)
     return SL_OK;
 }
 
-static sl_status read_header(sl_safetensors_reader *reader)
+static sl_status read_header(sli_safetensors_reader *reader)
 {
     uint64_t length = 0, file_bytes = reader->file_bytes;
     const char *path = reader->path;
@@ -338,7 +338,7 @@ static sl_status read_header(sl_safetensors_reader *reader)
     return status;
 }
 
-static sl_status open_file(sl_safetensors_reader *reader)
+static sl_status open_file(sli_safetensors_reader *reader)
 {
     struct stat found;
     SL_TRY(sli_file_open(reader->path, &reader->descriptor, &reader->file_bytes));
@@ -349,9 +349,9 @@ static sl_status open_file(sl_safetensors_reader *reader)
     return read_header(reader);
 }
 
-sl_status sl_safetensors_open(const char *path, sl_safetensors_reader **out)
+sl_status sli_safetensors_open(const char *path, sli_safetensors_reader **out)
 {
-    sl_safetensors_reader *reader = *out = calloc(1, sizeof *reader);
+    sli_safetensors_reader *reader = *out = calloc(1, sizeof *reader);
     if (!reader || !(reader->path = strdup(path))) {
         free(reader);
         *out = NULL;
@@ -360,11 +360,11 @@ sl_status sl_safetensors_open(const char *path, sl_safetensors_reader **out)
     reader->descriptor = -1;
     sl_status status = open_file(reader);
     if (status != SL_OK)
-        sl_safetensors_close(out);
+        sli_safetensors_close(out);
     return status;
 }
 
-void sl_safetensors_close(sl_safetensors_reader **reader)
+void sli_safetensors_close(sli_safetensors_reader **reader)
 {
     if (!reader || !*reader)
         return;
@@ -376,18 +376,18 @@ void sl_safetensors_close(sl_safetensors_reader **reader)
     *reader = NULL;
 }
 
-size_t sl_safetensors_count(const sl_safetensors_reader *reader)
+size_t sli_safetensors_count(const sli_safetensors_reader *reader)
 {
     return reader->header.count;
 }
 
-const sl_safetensors_info *sl_safetensors_get(const sl_safetensors_reader *reader, size_t index)
+const sl_safetensors_info *sli_safetensors_get(const sli_safetensors_reader *reader, size_t index)
 {
     return &reader->header.entries[index].info;
 }
 
-const sl_safetensors_info *sl_safetensors_find(const sl_safetensors_reader *reader,
-                                               const char *name)
+const sl_safetensors_info *sli_safetensors_find(const sli_safetensors_reader *reader,
+                                                const char *name)
 {
     const sli_safetensors_header *header = &reader->header;
     const sli_safetensors_name *found =
@@ -395,7 +395,7 @@ const sl_safetensors_info *sl_safetensors_find(const sl_safetensors_reader *read
     return found ? &found->entry->info : NULL;
 }
 
-const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const char *key)
+const char *sli_safetensors_metadata(const sli_safetensors_reader *reader, const char *key)
 {
     for (size_t i = 0; i < reader->header.metadata_count; i++)
         if (strcmp(reader->header.metadata[i].key, key) == 0)
@@ -403,7 +403,7 @@ const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const c
     return NULL;
 }
 
-sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
+sl_status sli_safetensors_read_bytes(const sli_safetensors_reader *reader,
                                      const sl_safetensors_info *info, uint64_t offset,
                                      uint64_t bytes, void *to)
 {
@@ -422,8 +422,8 @@ sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
     return status;
 }
 
-sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
-                              void *to)
+sl_status sli_safetensors_read(const sli_safetensors_reader *reader,
+                               const sl_safetensors_info *info, void *to)
 {
     return sli_safetensors_read_bytes(reader, info, 0, info->bytes, to);
 }

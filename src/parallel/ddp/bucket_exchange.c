@@ -108,12 +108,6 @@ static sl_status reduce_in_bf16(const sl_ddp_bucket *bucket, sl_reduce_op op)
     return SL_OK;
 }
 
-sl_status sl_ddp_bf16_hook(void *arg, sl_ddp_bucket *bucket)
-{
-    (void)arg;
-    return reduce_in_bf16(bucket, SL_REDUCE_AVERAGE);
-}
-
 static sl_status reduce_bucket(const sli_bucket_exchange *exchange, const sl_ddp_bucket *bucket,
                                sl_reduce_op op)
 {

@@ -213,7 +213,7 @@ static sl_status copy_weights(dp_replica *replica)
 {
     const sl_parameter_set *source = replica->parallel->replicas[0].set;
     if (replica->index == 0)
-        return sl_parameter_set_convert(replica->set);
+        return sli_parameter_set_convert(replica->set);
     for (int b = 0; b < sl_parameter_set_bucket_count(source); b++)
         SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(replica->set, b),
                               sl_parameter_set_bucket_values(source, b)));
@@ -222,7 +222,7 @@ static sl_status copy_weights(dp_replica *replica)
         if (parameter->kind != SL_PARAMETER_TRAINED)
             SL_TRY(sl_tensor_copy(sl_parameter_set_get(replica->set, i)->value, parameter->value));
     }
-    return sl_parameter_set_convert(replica->set);
+    return sli_parameter_set_convert(replica->set);
 }
 
 /* *out: a copy of the batch's elements from `offset` on, in this shape, on the replica's device. */

@@ -133,8 +133,8 @@ static sl_status connect_ranks(sl_ddp *ddp)
     for (int s = 0; s < ddp->stage_count; s++) {
         SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[s]));
         if (ddp->nccl)
-            SL_TRY(sl_group_create_nccl(ddp->groups[s], sl_parameter_set_device(ddp->sets[s]),
-                                        &ddp->device_groups[s]));
+            SL_TRY(sli_group_create_nccl(ddp->groups[s], sl_parameter_set_device(ddp->sets[s]),
+                                         &ddp->device_groups[s]));
         SL_TRY(sli_reducer_create(ddp->sets[s], ddp->groups[s], ddp->device_groups[s],
                                   ddp->stages[s], ddp->comm_precision, &ddp->reducers[s]));
         SL_TRY(sli_reducer_set_terms(ddp->reducers[s], ddp->shards));

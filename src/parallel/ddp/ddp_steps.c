@@ -143,7 +143,7 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
     SLI_CHECK_NOT_NULL(ddp);
     SLI_CHECK_NOT_NULL(pass);
     SL_TRY(check_module(ddp, "sl_ddp_forward"));
-    bool syncs = ddp->syncs && sl_pass_keeps(pass);
+    bool syncs = ddp->syncs && sli_pass_keeps(pass);
     if (syncs)
         SL_TRY(prepare_forward(ddp));
     sl_status status = sl_module_forward(ddp->module, pass, in, out);

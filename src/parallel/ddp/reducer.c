@@ -157,14 +157,14 @@ static sl_status mark_module_ready(sli_reducer *reducer, const sl_module *module
 static bool runs_once(const sl_module *module)
 {
     for (const sl_module *above = module->parent; above; above = above->parent)
-        if (!sl_module_is_sequential(above))
+        if (!sli_module_is_sequential(above))
             return false;
     return true;
 }
 
 static sl_status went_backward(void *arg, const sl_module *module)
 {
-    if (sl_module_is_sequential(module) || !runs_once(module))
+    if (sli_module_is_sequential(module) || !runs_once(module))
         return SL_OK;
     return mark_module_ready(arg, module);
 }

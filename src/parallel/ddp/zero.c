@@ -6,48 +6,39 @@
 #include "comm/group.h"
 #include "core/error.h"
 #include "optim/optimizer.h"
-#include "sluice/zero.h"
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-struct sl_zero {
+struct sli_zero {
     sl_parameter_set *set;
     sl_group *group, *device_group; /* the latter over the former, by NCCL; NULL: there is none */
     sl_optimizer *own;              /* of shard `rank` of `ranks` */
     int rank, ranks;
 };
 
-sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
-                         sl_group *group, sl_zero **out)
-{
-    *out = NULL;
-    SL_TRY(sli_group_check_host(group, "sl_zero_create"));
-    return sli_zero_create(options, set, group, NULL, out);
-}
-
 sl_status sli_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
-                          sl_group *group, sl_group *device_group, sl_zero **out)
+                          sl_group *group, sl_group *device_group, sli_zero **out)
 {
     *out = NULL;
-    sl_zero *zero = calloc(1, sizeof *zero);
+    sli_zero *zero = calloc(1, sizeof *zero);
     if (!zero)
-        return sli_no_memory("sl_zero_create", "an optimizer");
-    *zero = (sl_zero){.set = set,
-                      .group = group,
-                      .device_group = device_group,
-                      .rank = sl_group_rank(group),
-                      .ranks = sl_group_size(group)};
+        return sli_no_memory(NULL, "a sharded optimizer");
+    *zero = (sli_zero){.set = set,
+                       .group = group,
+                       .device_group = device_group,
+                       .rank = sl_group_rank(group),
+                       .ranks = sl_group_size(group)};
     sl_status status =
         sli_optimizer_create_shard(options, set, zero->rank, zero->ranks, &zero->own);
     if (status != SL_OK)
-        sl_zero_destroy(&zero);
+        sli_zero_destroy(&zero);
     *out = zero;
     return status;
 }
 
-void sl_zero_destroy(sl_zero **zero)
+void sli_zero_destroy(sli_zero **zero)
 {
     if (!zero || !*zero)
         return;
@@ -56,14 +47,14 @@ void sl_zero_destroy(sl_zero **zero)
     *zero = NULL;
 }
 
-sl_optimizer *sli_zero_optimizer(const sl_zero *zero)
+sl_optimizer *sli_zero_optimizer(const sli_zero *zero)
 {
     return zero->own;
 }
 
 /* Gives all ranks every rank's shard of a bucket's values. Shards differ in length, so this is a
  * broadcast for each and not an all-gather. */
-static sl_status broadcast_shards(const sl_zero *zero, sl_group *group, int bucket, float *values)
+static sl_status broadcast_shards(const sli_zero *zero, sl_group *group, int bucket, float *values)
 {
     for (int rank = 0; rank < zero->ranks; rank++) {
         sli_shard shard = sli_optimizer_shard(zero->set, bucket, rank, zero->ranks);
@@ -74,7 +65,7 @@ static sl_status broadcast_shards(const sl_zero *zero, sl_group *group, int buck
     return SL_OK;
 }
 
-static sl_status exchange_bucket(const sl_zero *zero, int bucket)
+static sl_status exchange_bucket(const sli_zero *zero, int bucket)
 {
     sl_tensor *values = sl_parameter_set_bucket_values(zero->set, bucket);
     sli_host_array host;
@@ -86,28 +77,22 @@ static sl_status exchange_bucket(const sl_zero *zero, int bucket)
     return status == SL_OK ? written : status;
 }
 
-sl_status sli_zero_exchange(sl_zero *zero)
+sl_status sli_zero_exchange(sli_zero *zero)
 {
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
         SL_TRY(exchange_bucket(zero, b));
     return SL_OK;
 }
 
-sl_status sli_zero_abort(const sl_zero *zero, sl_status error)
+sl_status sli_zero_abort(const sli_zero *zero, sl_status error)
 {
     return sli_group_check(zero->group, error);
-}
-
-sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
-{
-    sl_status status = sl_optimizer_step(zero->own, lr, grad_scale);
-    return status == SL_OK ? sli_zero_exchange(zero) : sli_zero_abort(zero, status);
 }
 
 /* ---- The whole state -------------------------------------------------------------------- */
 
 /* Copies shard `source` of one array of a bucket's state into `whole`, which rank `root` has. */
-static sl_status send_shard(const sl_zero *zero, int source, int root, int bucket, int array,
+static sl_status send_shard(const sli_zero *zero, int source, int root, int bucket, int array,
                             sl_optimizer *whole)
 {
     sli_shard shard = sli_optimizer_shard(zero->set, bucket, source, zero->ranks);
@@ -132,7 +117,7 @@ static sl_status send_shard(const sl_zero *zero, int source, int root, int bucke
 }
 
 /* An error of rank `root` is every rank's: none may send what is not received. */
-static sl_status create_whole(const sl_zero *zero, int root, sl_optimizer **whole)
+static sl_status create_whole(const sli_zero *zero, int root, sl_optimizer **whole)
 {
     sl_status status = SL_OK;
     if (zero->rank == root)
@@ -142,11 +127,11 @@ static sl_status create_whole(const sl_zero *zero, int root, sl_optimizer **whol
     return sli_group_agree(zero->group, status);
 }
 
-sl_status sl_zero_consolidate(sl_zero *zero, int root, sl_optimizer **whole)
+sl_status sli_zero_consolidate(sli_zero *zero, int root, sl_optimizer **whole)
 {
     *whole = NULL;
     if (root < 0 || root >= zero->ranks)
-        return sl_error(SL_ERR_INVALID, "sl_zero_consolidate: ranks are 0 to %d, got %d",
+        return sl_error(SL_ERR_INVALID, "a sharded optimizer's ranks are 0 to %d, got %d",
                         zero->ranks - 1, root);
     sl_status status = create_whole(zero, root, whole);
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
@@ -156,51 +141,4 @@ sl_status sl_zero_consolidate(sl_zero *zero, int root, sl_optimizer **whole)
     if (status != SL_OK)
         sl_optimizer_destroy(whole);
     return status;
-}
-
-static sl_status check_whole(const sl_zero *zero, const sl_optimizer *whole)
-{
-    int arrays = sli_optimizer_state_arrays(zero->own);
-    if (sli_optimizer_state_arrays(whole) != arrays)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_zero_load: expected %d arrays of state a bucket, got %d", arrays,
-                        sli_optimizer_state_arrays(whole));
-    int buckets = sl_parameter_set_bucket_count(zero->set);
-    if (sli_optimizer_bucket_count(whole) != buckets)
-        return sl_error(SL_ERR_INVALID, "sl_zero_load: expected %d buckets, got %d", buckets,
-                        sli_optimizer_bucket_count(whole));
-    int parameters, others;
-    sli_optimizer_steps(zero->own, &parameters);
-    sli_optimizer_steps(whole, &others);
-    if (others != parameters)
-        return sl_error(SL_ERR_INVALID, "sl_zero_load: expected %d trained parameters, got %d",
-                        parameters, others);
-    for (int b = 0; b < buckets && arrays > 0; b++) {
-        int64_t expected = sl_tensor_count(sl_parameter_set_bucket_values(zero->set, b));
-        int64_t got = sl_tensor_count(sli_optimizer_state(whole, b, 0));
-        if (got != expected)
-            return sl_error(SL_ERR_INVALID,
-                            "sl_zero_load: expected state for %" PRId64 " elements of bucket %d, "
-                            "got %" PRId64,
-                            expected, b, got);
-    }
-    return SL_OK;
-}
-
-sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
-{
-    SL_TRY(check_whole(zero, whole));
-    for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++) {
-        sli_shard shard = sli_optimizer_shard(zero->set, b, zero->rank, zero->ranks);
-        for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
-            const float *state = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + shard.start;
-            if (shard.count == 0)
-                continue;
-            SL_TRY(sli_device_copy(sl_parameter_set_device(zero->set),
-                                   sl_tensor_f32(sli_optimizer_state(zero->own, b, array)), state,
-                                   (size_t)shard.count * sizeof(float)));
-        }
-    }
-    sli_optimizer_copy_steps(zero->own, whole);
-    return SL_OK;
 }

@@ -70,7 +70,7 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
                       micro, tensor);
         return;
     }
-    channel->last_bytes = (int64_t)sl_tensor_bytes(*tensor);
+    channel->last_bytes = (int64_t)sli_tensor_bytes(*tensor);
     sli_tensor_send(*tensor, channel->options.to);
     sl_tensor *before =
         atomic_exchange_explicit(&channel->slots[micro], *tensor, memory_order_acq_rel);

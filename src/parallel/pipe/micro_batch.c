@@ -1,5 +1,6 @@
 /* How a batch is cut into micro-batches: as torch.chunk cuts a tensor. */
 #include "parallel/pipe/micro_batch.h"
+#include "tensor/tensor.h"
 
 #include "sluice/pipe.h"
 
@@ -20,5 +21,5 @@ sl_status sli_micro_rows(const sl_tensor *batch, int batch_micros, int micro, sl
     int64_t rows = sl_tensor_shape(batch)->size[0],
             size = rows / batch_micros + (rows % batch_micros != 0);
     int64_t first = size * micro, left = rows - first;
-    return sl_tensor_narrow(batch, first, left < size ? left : size, out);
+    return sli_tensor_narrow(batch, first, left < size ? left : size, out);
 }

@@ -1,4 +1,5 @@
 /* Where a model is cut into stages. */
+#include "nn/module.h"
 #include "sluice/pipe.h"
 
 #include "core/error.h"
@@ -121,7 +122,7 @@ sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rul
 {
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(balance);
-    if (!sl_module_is_sequential(model))
+    if (!sli_module_is_sequential(model))
         return sl_error(SL_ERR_INVALID, "sl_partition: the model must be a sequential, got %s",
                         sl_module_type(model));
     if (stages < 1)

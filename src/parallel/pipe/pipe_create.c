@@ -1,4 +1,5 @@
 /* Putting a pipe together, and taking it apart. */
+#include "nn/loss.h"
 #include "parallel/pipe/pipe.h"
 
 #include "comm/agree.h"
@@ -55,7 +56,7 @@ static sl_status choose_balance(const sl_pipe_options *options, int *balance)
 static sl_status check_options(const sl_pipe_options *options)
 {
     const char *who = "sl_pipe_create";
-    if (!options->model || !sl_module_is_sequential(options->model))
+    if (!options->model || !sli_module_is_sequential(options->model))
         return sl_error(SL_ERR_INVALID, "%s: module must be a Sequential to be partitioned, got %s",
                         who, options->model ? sl_module_type(options->model) : "none");
     if (options->chunks < 0)
@@ -197,7 +198,7 @@ static void set_up_stages(sl_pipe *pipe, const int *balance)
     const int *placement = sl_schedule_placement(pipe->order);
     int first = 0, modules = sl_module_child_count(pipe->model);
     bool takes_last =
-        pipe->loss && sl_loss_takes_over(pipe->loss, sl_module_child(pipe->model, modules - 1));
+        pipe->loss && sli_loss_takes_over(pipe->loss, sl_module_child(pipe->model, modules - 1));
     for (int i = 0; i < pipe->stage_count; i++) {
         sli_stage *stage = &pipe->stages[i];
         stage->index = i;

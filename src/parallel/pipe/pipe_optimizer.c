@@ -32,8 +32,8 @@ static sl_status compute_terms(int stage, void *arg)
     const norm_job *job = arg;
     sl_parameter_set *set = sl_pipe_parameters(job->pipe, stage);
     int count;
-    return sl_grad_norm_terms(set, job->kind, job->terms + count_parameters(job->pipe, stage),
-                              sl_parameter_set_count(set), &count);
+    return sli_grad_norm_terms(set, job->kind, job->terms + count_parameters(job->pipe, stage),
+                               sl_parameter_set_count(set), &count);
 }
 
 /* The norm of all gradients together, the same bits for every cut: terms of 0 change no sum, and so
@@ -47,7 +47,7 @@ static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *nor
     sl_status status = sl_pipe_run_on_stages(pipe, compute_terms, &job);
     if (status == SL_OK && pipe->group)
         status = sli_pipe_group_sum(pipe->group, job.terms, count);
-    *norm = sl_grad_norm_combine(kind, job.terms, count);
+    *norm = sli_grad_norm_combine(kind, job.terms, count);
     free(job.terms);
     return status;
 }
@@ -89,7 +89,7 @@ sl_status sl_clip_grad_norm(sl_pipe *pipe, double max_norm, sl_grad_norm_kind ki
     SL_TRY(compute_norm(pipe, kind, norm));
     if (error_if_nonfinite)
         SL_TRY(check_finite("sl_clip_grad_norm", *norm));
-    scaling job = {pipe, (float)sl_clip_coefficient(*norm, max_norm)};
+    scaling job = {pipe, (float)sli_clip_coefficient(*norm, max_norm)};
     return job.factor == 1 ? SL_OK : sl_pipe_run_on_stages(pipe, scale_gradients, &job);
 }
 
@@ -145,7 +145,7 @@ void sl_pipe_optimizer_destroy(sl_pipe_optimizer **optimizer)
     sli_tensors_clear(&(*optimizer)->tensors);
     for (int s = 0; s < (*optimizer)->stages; s++) {
         sl_optimizer_destroy(&(*optimizer)->stage[s].whole);
-        sl_zero_destroy(&(*optimizer)->stage[s].zero);
+        sli_zero_destroy(&(*optimizer)->stage[s].zero);
     }
     free(*optimizer);
     *optimizer = NULL;
@@ -191,7 +191,7 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
     if (optimizer->error_if_nonfinite)
         SL_TRY(check_finite("sl_pipe_optimizer_step", found));
     optimizer->lr = lr;
-    optimizer->grad_scale = clip > 0 ? sl_clip_coefficient(found, clip) : 1;
+    optimizer->grad_scale = clip > 0 ? sli_clip_coefficient(found, clip) : 1;
     SL_TRY(
         abort_exchange(optimizer, sl_pipe_run_on_stages(optimizer->pipe, step_stage, optimizer)));
     return exchange_shards(optimizer);
@@ -218,7 +218,7 @@ sl_status sli_pipe_optimizer_gather(sl_pipe_optimizer *optimizer)
     sli_pipe_optimizer_release(optimizer);
     for (int s = 0; s < optimizer->stages && status == SL_OK; s++)
         if (optimizer->stage[s].zero)
-            status = sl_zero_consolidate(optimizer->stage[s].zero, 0, &optimizer->stage[s].whole);
+            status = sli_zero_consolidate(optimizer->stage[s].zero, 0, &optimizer->stage[s].whole);
     status = sli_pipe_agree(optimizer->ddp ? optimizer->pipe : NULL, status);
     if (status != SL_OK)
         sli_pipe_optimizer_release(optimizer);

@@ -3,8 +3,8 @@
 #define SLI_PARALLEL_PIPE_PIPE_OPTIMIZER_H
 
 #include "io/checkpoint/format.h"
+#include "parallel/ddp/zero.h"
 #include "sluice/pipe_optimizer.h"
-#include "sluice/zero.h"
 #include "tensor/tensor.h"
 
 /* ---- Tensors by name (pipe_state.c) --------------------------------------------------------- */
@@ -97,7 +97,7 @@ void sli_tensors_clear(sli_tensors *tensors);
 
 typedef struct sli_stage_optimizer {
     sl_optimizer *whole; /* of all the stage's parameters; if sharded, a copy or NULL */
-    sl_zero *zero;       /* this rank's shard of it; NULL: not sharded */
+    sli_zero *zero;      /* this rank's shard of it; NULL: not sharded */
 } sli_stage_optimizer;
 
 struct sl_pipe_optimizer {

@@ -1,6 +1,7 @@
 /* A step of a pipe: cuts a batch into micro-batches, has every rank run its row of a table for
  * those of each accumulation step, and puts together what comes out. */
 #include "parallel/pipe/pipe_step.h"
+#include "nn/loss.h"
 
 #include "core/error.h"
 #include "parallel/pipe/pipe.h"
@@ -26,7 +27,7 @@ static void drop_micros(sl_pipe *pipe)
 static sl_status cut_rows(const sl_tensor *batch, int64_t first, int64_t rows, sl_device *device,
                           sl_tensor **out)
 {
-    SL_TRY(sl_tensor_narrow(batch, first, rows, out));
+    SL_TRY(sli_tensor_narrow(batch, first, rows, out));
     return sli_tensor_move(out, device);
 }
 
@@ -180,13 +181,13 @@ static sl_status allocate_row_losses(sl_pipe *pipe, sli_step *step, int micros)
 {
     int64_t count = 0;
     for (int micro = 0; micro < micros; micro++)
-        count += sl_loss_rows(step->loss, pipe->micros[micro].targets);
+        count += sli_loss_rows(step->loss, pipe->micros[micro].targets);
     step->row_losses = calloc((size_t)count + 1, sizeof *step->row_losses);
     if (!step->row_losses)
         return sli_no_memory("sl_pipe", "the losses of %" PRId64 " rows", count);
     for (int micro = 0; micro < micros; micro++) {
         pipe->micros[micro].row_losses = step->row_losses + step->row_loss_count;
-        step->row_loss_count += sl_loss_rows(step->loss, pipe->micros[micro].targets);
+        step->row_loss_count += sli_loss_rows(step->loss, pipe->micros[micro].targets);
     }
     return SL_OK;
 }
@@ -302,7 +303,7 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
 
 static sl_status convert_parameters(int stage, void *pipe)
 {
-    return sl_parameter_set_convert(sl_pipe_parameters(pipe, stage));
+    return sli_parameter_set_convert(sl_pipe_parameters(pipe, stage));
 }
 
 /* All ranks have finished before any begins its row: a tied weight is another stage's. */

@@ -54,7 +54,7 @@ static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
 static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micros, sli_table *out)
 {
     if (kind == SLI_TABLE_FORWARD)
-        SL_TRY(sl_schedule_forward_only(
+        SL_TRY(sli_schedule_forward_only(
             &(sl_schedule_options){.ranks = pipe->rank_count,
                                    .virtual_stages = pipe->stage_count / pipe->rank_count,
                                    .placement = sl_schedule_placement(pipe->order),

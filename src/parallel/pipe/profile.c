@@ -1,4 +1,6 @@
 #include "sluice/profile.h"
+#include "nn/loss.h"
+#include "tensor/tensor.h"
 
 #include "core/error.h"
 #include "core/threads.h"
@@ -116,7 +118,7 @@ static sl_status run_with_loss(profiler *p, sl_module *module, bool halves, sl_p
     sl_tensor_destroy(&grad);
     if (status != SL_OK || !halves)
         return status;
-    SL_TRY(sl_loss_backward_weight(p->options->loss, module, pass));
+    SL_TRY(sli_loss_backward_weight(p->options->loss, module, pass));
     return add_seconds(p, &times->backward_weight, &start);
 }
 
@@ -127,12 +129,12 @@ static sl_status run_backward(profiler *p, int index, bool halves, sl_pass *pass
     sl_tensor *grad_in = NULL, **wanted = index > 0 ? &grad_in : NULL;
     double start;
     SL_TRY(wait_for_device(p, &start));
-    sl_status status = halves ? sl_module_backward_input(module, pass, grad, wanted)
+    sl_status status = halves ? sli_module_backward_input(module, pass, grad, wanted)
                               : sl_module_backward(module, pass, grad, wanted);
     if (status == SL_OK)
         status = add_seconds(p, halves ? &times->backward_input : &times->backward, &start);
     if (status == SL_OK && halves)
-        status = sl_module_backward_weight(module, pass);
+        status = sli_module_backward_weight(module, pass);
     if (status == SL_OK && halves)
         status = add_seconds(p, &times->backward_weight, &start);
     sl_tensor_destroy(&grad_in);
@@ -171,7 +173,7 @@ static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, 
 static bool takes_over(const profiler *p, int index)
 {
     return p->options->loss && index + 1 == p->modules &&
-           sl_loss_takes_over(p->options->loss, sl_module_child(p->options->model, index));
+           sli_loss_takes_over(p->options->loss, sl_module_child(p->options->model, index));
 }
 
 /* Once with backward at once and once in halves. */
@@ -189,7 +191,7 @@ static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
         sl_status status = SL_OK;
         for (int i = 0; i < p->options->input_count && status == SL_OK; i++)
             status =
-                sl_pass_add_input(pass, p->options->inputs[i].name, p->options->inputs[i].tensor);
+                sli_pass_add_input(pass, p->options->inputs[i].name, p->options->inputs[i].tensor);
         if (status == SL_OK && takes_over(p, index))
             status =
                 run_with_loss(p, sl_module_child(p->options->model, index), halves, pass, &times);
@@ -279,7 +281,7 @@ static sl_status profile_module(profiler *p, int index)
     for (int round = 0; round <= rounds && status == SL_OK; round++)
         status = run_round(p, index, round, &out);
     if (out)
-        p->profiles[index].output_bytes = (double)sl_tensor_bytes(out);
+        p->profiles[index].output_bytes = (double)sli_tensor_bytes(out);
     sl_parameter_set_destroy(&parameters);
     destroy_owners(p);
     if (out) {
@@ -296,7 +298,7 @@ static sl_status profile_all(profiler *p)
     const sl_profile_options *options = p->options;
     if (options->loss) {
         SL_TRY(sl_loss_terms(options->loss, options->targets, &p->terms));
-        int64_t rows = sl_loss_rows(options->loss, options->targets);
+        int64_t rows = sli_loss_rows(options->loss, options->targets);
         p->row_losses = calloc((size_t)rows + 1, sizeof *p->row_losses);
         if (!p->row_losses)
             return sli_no_memory("sl_profile_modules", "the rows' losses");
@@ -331,7 +333,7 @@ sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profil
     SLI_CHECK_NOT_NULL(profiles);
     SLI_CHECK_NOT_NULL(options->device);
     SLI_CHECK_NOT_NULL(options->input);
-    if (!options->model || !sl_module_is_sequential(options->model))
+    if (!options->model || !sli_module_is_sequential(options->model))
         return sl_error(SL_ERR_INVALID, "sl_profile_modules: the model must be a sequential");
     if (options->loss && !options->targets)
         return sl_error(SL_ERR_INVALID, "sl_profile_modules: a loss needs targets");

@@ -10,6 +10,7 @@
  * (what backward needs, modules have put on the pass), the pass when its last module has gone
  * backward. */
 #include "parallel/pipe/stage.h"
+#include "nn/loss.h"
 #include "parallel/pipe/micro_batch.h"
 #include "parallel/pipe/skip.h"
 
@@ -40,7 +41,7 @@ static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, s
 }
 
 /* Replaces the gradient of the output by that of the input; NULL at the first stage, whose input
- * are data, and on an error. `run` is sl_module_backward or sl_module_backward_input. */
+ * are data, and on an error. `run` is sl_module_backward or sli_module_backward_input. */
 static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_tensor **grad,
                               sl_status (*run)(sl_module *module, sl_pass *pass,
                                                sl_tensor *grad_out, sl_tensor **grad_in))
@@ -58,10 +59,10 @@ static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_t
     }
     if (status == SL_OK && stage->is_first)
         sl_tensor_destroy(grad);
-    if (status == SL_OK && sl_pass_depth(pass) != 0)
+    if (status == SL_OK && sli_pass_depth(pass) != 0)
         status = sl_error(SL_ERR_INVALID,
                           "backward left %d tensors on the pass: it must pop what forward saved",
-                          sl_pass_depth(pass));
+                          sli_pass_depth(pass));
     if (status == SL_OK)
         status = sli_stage_take_skip_grads(stage, micro);
     if (status != SL_OK)
@@ -73,13 +74,13 @@ static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_t
 static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int count)
 {
     for (int i = count - 1; i >= 0; i--)
-        SL_TRY(sl_module_backward_weight(sl_module_child(stage->model, stage->first + i), pass));
-    if (sl_pass_deferred(pass) == 0)
+        SL_TRY(sli_module_backward_weight(sl_module_child(stage->model, stage->first + i), pass));
+    if (sli_pass_deferred(pass) == 0)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
                     "backward left %d deferred tensors on the pass: backward_weight must take "
                     "what backward_input deferred",
-                    sl_pass_deferred(pass));
+                    sli_pass_deferred(pass));
 }
 
 /* Puts the micro-batch's rows of the batch's further inputs on the pass. */
@@ -186,7 +187,7 @@ static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
         SL_TRY(sl_tensor_create(stage->device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(output),
                                 &shape, &step->output));
     sl_tensor *view;
-    SL_TRY(sl_tensor_narrow(step->output, step->micros[micro].first_row, rows, &view));
+    SL_TRY(sli_tensor_narrow(step->output, step->micros[micro].first_row, rows, &view));
     sl_status status = sl_tensor_copy(view, output);
     sl_tensor_destroy(&view);
     return status;
@@ -283,7 +284,7 @@ static sl_status perform_backward_input(sli_stage *stage, sli_step *step, int mi
     sli_record *record = &stage->records[micro];
     if (stage->is_last)
         SL_TRY(apply_loss(stage, step, micro, &record->output, tensor, record->pass));
-    return run_backward(stage, micro, own_modules(stage, step), tensor, sl_module_backward_input);
+    return run_backward(stage, micro, own_modules(stage, step), tensor, sli_module_backward_input);
 }
 
 static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step, sl_action action)
@@ -292,7 +293,7 @@ static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step,
     observe_completion(stage, step, action);
     sl_status status = SL_OK;
     if (stage->loss_takes_last) {
-        status = sl_loss_backward_weight(step->loss, last_module(stage), record->pass);
+        status = sli_loss_backward_weight(step->loss, last_module(stage), record->pass);
         if (status == SL_OK)
             status = sli_pass_went_backward(record->pass, last_module(stage));
     }

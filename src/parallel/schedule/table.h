@@ -56,7 +56,16 @@ static inline bool sli_action_is_backward(sl_action_kind kind)
  * valid. (play.c) */
 sl_status sli_schedule_order(const sl_schedule *schedule, int **order);
 
-/* sl_schedule_read of a text in PyTorch's CSV; errors begin with `name`. (csv.c) */
+/* (writers.c) Forward only, for evaluation: F of every micro-batch at every stage. Takes ranks,
+ * placement (NULL: a loop), virtual_stages (0: 1) and micros of the options. Errors: SL_ERR_INVALID
+ * for numbers below 1, too many stages or micro-batches, or a placement that does not give each
+ * rank V stages. */
+sl_status sli_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out);
+
+/* The file of sl_schedule_open, not validated. (csv.c) */
+sl_status sli_schedule_read(const char *path, sl_schedule **out);
+
+/* sli_schedule_read of a text in PyTorch's CSV; errors begin with `name`. (csv.c) */
 sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, sl_schedule **out);
 
 /* Numbers micro-batches in the order in which the first stage goes backward. (rewrite.c) */

@@ -188,14 +188,14 @@ sl_status sl_schedule_write(const char *name, const sl_schedule_options *options
 
 /* Each rank runs all micro-batches through its first stage, then through the next: no placement
  * deadlocks. */
-sl_status sl_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out)
+sl_status sli_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     SLI_CHECK_NOT_NULL(options);
     int each = options->virtual_stages ? options->virtual_stages : 1, stages, *order;
     if (__builtin_mul_overflow(options->ranks, each, &stages))
-        return sl_error(SL_ERR_INVALID, "sl_schedule_forward_only: too many stages");
+        return sl_error(SL_ERR_INVALID, "sli_schedule_forward_only: too many stages");
     size_t cells = options->micros > 0 && stages > 0 ? (size_t)stages * (size_t)options->micros : 0;
     SL_TRY(sli_schedule_allocate(options->ranks, stages, options->micros, options->placement, cells,
                                  out));

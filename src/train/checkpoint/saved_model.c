@@ -147,7 +147,7 @@ struct sl_saved_model {
 static sl_status read_text(const sl_saved_model *model, const char *name, char **text,
                            size_t *bytes)
 {
-    sl_status status = sl_checkpoint_read_file(model->reader, name, text, bytes);
+    sl_status status = sli_checkpoint_read_file(model->reader, name, text, bytes);
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 

@@ -77,7 +77,7 @@ static sl_status refuse_large_tensor(sli_link *link, int to, size_t bytes)
 
 void sli_link_send(sli_link *link, int to, int channel, int micro, sl_tensor **tensor)
 {
-    size_t bytes = sl_tensor_bytes(*tensor);
+    size_t bytes = sli_tensor_bytes(*tensor);
     const sl_shape *shape = sl_tensor_shape(*tensor);
     sli_link_header what = {.kind = SLI_LINK_TENSOR,
                             .channel = channel,

@@ -1,8 +1,8 @@
 /* Launching: which rank a process was started as, and starting a program as many ranks.
  *
  * NULL is refused (sluice/status.h). */
-#ifndef SLUICE_LAUNCH_H
-#define SLUICE_LAUNCH_H
+#ifndef SLUICE_APP_LAUNCH_H
+#define SLUICE_APP_LAUNCH_H
 
 #include "sluice/status.h"
 
@@ -148,9 +148,9 @@ sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 typedef struct sl_launch_link sl_launch_link;
 
 /* NULL where there is no supervisor. Removes the variable from the environment, and closes the
- * socket in programs that this one starts. To be called once, before any other file is opened. */
+ * socket in programs that this one starts. To be called once, before any other file is opened; the
+ * connection lasts as long as the process. */
 sl_launch_link *sl_launch_link_open(void);
-void sl_launch_link_close(sl_launch_link **link);
 
 /* A save begins or has ended; several may be under way. Programs are not ended while they save
  * (save_seconds). Safe on any thread and in signal handlers. NULL: does nothing. */
