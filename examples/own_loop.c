@@ -66,7 +66,8 @@ static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
     SL_TRY(sl_loss_create(&huber, delta, loss));
     SL_TRY(sl_sequential_append(model, sl_linear_create(WIDTH, WIDTH, false, &next), &next));
     SL_TRY(sl_sequential_append(model, sl_activation_create(SL_ACTIVATION_GELU, &next), &next));
-    return sl_sequential_append(model, sl_linear_create(WIDTH, WIDTH, false, &next), &next);
+    SL_TRY(sl_sequential_append(model, sl_linear_create(WIDTH, WIDTH, false, &next), &next));
+    return sl_sequential_append(model, sl_softmax_create(&next), &next);
 }
 
 /* ---- The optimizer: Chen et al., Symbolic Discovery of Optimization Algorithms (2023) ---- */
@@ -89,7 +90,7 @@ static sl_status lion_step(int stage, void *arg)
     for (int64_t i = 0; i < sl_tensor_count(grads); i++) {
         float gradient = sl_tensor_f32(grads)[i], *m = &sl_tensor_f32(*momentum)[i];
         float mixed = 0.9f * *m + 0.1f * gradient;
-        sl_tensor_f32(values)[i] -= 0.003f * (float)((mixed > 0) - (mixed < 0));
+        sl_tensor_f32(values)[i] -= 0.01f * (float)((mixed > 0) - (mixed < 0));
         *m = 0.99f * *m + 0.01f * gradient;
     }
     return SL_OK;
@@ -103,7 +104,7 @@ static sl_status run(sl_training *training, lion *optimizer, double *losses)
     sl_pipe_batch batch = {.input = training->input, .targets = training->targets};
     for (int i = 0; i < ROWS * WIDTH; i++) {
         sl_tensor_f32(training->input)[i] = sinf((float)i);
-        sl_tensor_f32(training->targets)[i] = 0.5f * sinf((float)i + 1);
+        sl_tensor_f32(training->targets)[i] = i / WIDTH % WIDTH == i % WIDTH;
     }
     for (; batch.step < STEPS; batch.step++) {
         double norm;

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "device/device.h"
 #include "optim/optimizer.h"
-#include "parallel/schedule/table.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -342,11 +341,15 @@ static sl_status make_table(sl_plan *plan)
         return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d",
                         options->schedule, sl_schedule_micros(options->table), chunks);
     } else {
-        SL_TRY(sli_schedule_check_placement(options->table, options->schedule, wanted.placement));
         SL_TRY(sl_schedule_first_micros(options->table, wanted.micros, &plan->table));
     }
-    for (int s = 0; s < plan->stages; s++)
-        plan->stage[s].rank = sl_schedule_placement(plan->table)[s];
+    const int *placement = sl_schedule_placement(plan->table);
+    for (int s = 0; s < plan->stages; s++) {
+        if (wanted.placement && wanted.placement[s] != placement[s])
+            return sl_error(SL_ERR_INVALID, "schedule: %s has stage %d on rank %d, not %d",
+                            options->schedule, s, placement[s], wanted.placement[s]);
+        plan->stage[s].rank = placement[s];
+    }
     return sl_schedule_recompute(plan->table, options->recompute);
 }
 
