@@ -105,10 +105,6 @@ size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char
 const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
                                                     const char *part, size_t index);
 
-/* The value of a key of the metadata of a part's files, or NULL. */
-const char *sli_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
-                                    const char *key);
-
 /* Reads every byte of every file and compares the checksums, where there are any. */
 sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader);
 

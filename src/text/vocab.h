@@ -61,4 +61,10 @@ sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out);
  * token, or where more than a third of its bytes are no text: not UTF-8, or control characters. */
 sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out);
 
+/* Reads a file of sl_vocab_save. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY;
+ * SL_ERR_UNSUPPORTED for a tokenizer of other rules or another kind; SL_ERR_FORMAT where ids are
+ * not 0, 1, 2 and so on from <unk>, each once, or a token is one that the tokenizer cannot produce.
+ */
+sl_status sli_vocab_load(const char *path, sl_vocab **out);
+
 #endif

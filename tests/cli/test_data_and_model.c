@@ -1,6 +1,7 @@
 /* The programs `sluice data` and `sluice model`, run as a user does. */
 #include "sluice/app/text.h"
 #include "support/program.h"
+#include "text/vocab.h"
 
 #include <sys/wait.h>
 

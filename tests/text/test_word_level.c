@@ -1,6 +1,7 @@
 /* The vocabulary's file, tokenizer.json, and what Hugging Face's library tokenizers makes of it. */
 #include "io/scratch.h"
 #include "support/vocab.h"
+#include "text/vocab.h"
 
 #include <jansson.h>
 #include <time.h>

@@ -59,14 +59,9 @@ typedef struct sl_vocab sl_vocab;
 
 enum { SL_VOCAB_UNKNOWN = 0 }; /* the id of <unk>, and of every token that is not listed */
 
-/* A vocabulary's file is a tokenizer.json of kind WordLevel, whose normalizer and pre_tokenizer say
- * what sl_tokenizer does: Hugging Face's library tokenizers opens it and gives the same ids.
- * Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_UNSUPPORTED for a tokenizer of other
- * rules or another kind; SL_ERR_FORMAT where ids are not 0, 1, 2 and so on from <unk>, each once,
- * or a token is one that the tokenizer cannot produce. */
-sl_status sli_vocab_load(const char *path, sl_vocab **out);
-
-/* Writes such a file; an older one is replaced only when the new one is complete.
+/* Writes a tokenizer.json of kind WordLevel, whose normalizer and pre_tokenizer say what
+ * sl_tokenizer does: Hugging Face's library tokenizers opens it and gives the same ids. An older
+ * file is replaced only when the new one is complete.
  * Errors: as sl_safetensors_save has them for a file that cannot be written. */
 sl_status sl_vocab_save(const sl_vocab *vocab, const char *path);
 void sl_vocab_destroy(sl_vocab **vocab);

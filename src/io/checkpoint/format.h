@@ -275,4 +275,8 @@ sl_status sli_checkpoint_check_outside(const char *path, bool is_directory);
 sl_status sli_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name,
                                    char **data, size_t *bytes);
 
+/* The value of a key of the metadata of a part's files, or NULL. */
+const char *sli_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
+                                    const char *key);
+
 #endif
