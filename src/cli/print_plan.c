@@ -97,6 +97,7 @@ static void print_ranks(const sl_plan *plan)
 
 void cli_plan_print(const cli_line *line, const sl_plan *plan)
 {
+    char uses[SL_HOST_PLAN_BYTES];
     if (plan->resumes)
         print_decision(line, "resume",
                        cli_line_value(line, "resume") ? SL_BY_OPTIONS : SL_BY_LAUNCH,
@@ -110,15 +111,6 @@ void cli_plan_print(const cli_line *line, const sl_plan *plan)
     }
     print_ranks(plan);
     cli_plan_print_stages(plan, 0);
-    printf("This host needs %s: parameters %s, gradients %s, optimizer %s, activations and "
-           "workspace %s,\nbest parameters %s, copies for checkpoints %s, the program %s. It has "
-           "%s.\n",
-           cli_bytes_text(plan->host.total_bytes).text,
-           cli_bytes_text(plan->host.parameter_bytes).text,
-           cli_bytes_text(plan->host.gradient_bytes).text,
-           cli_bytes_text(plan->host.optimizer_bytes).text,
-           cli_bytes_text(plan->host.activation_bytes).text,
-           cli_bytes_text(plan->host.best_bytes).text, cli_bytes_text(plan->host.saved_bytes).text,
-           cli_bytes_text(plan->host.process_bytes).text,
-           cli_bytes_text((int64_t)sl_usable_memory()).text);
+    printf("This host needs %s: %s.\nIt has %s.\n", cli_bytes_text(plan->host.total_bytes).text,
+           sl_host_plan_text(&plan->host, uses), cli_bytes_text((int64_t)sl_usable_memory()).text);
 }

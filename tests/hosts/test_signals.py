@@ -149,7 +149,7 @@ def test_lost_readers(root):
         run.process.stdout.close()
         run.process.stdout = None
         status, _, err = run.end()
-        check(status == -signal.SIGPIPE and "nothing was saved: --save FILE" in err, f"{status} {err}")
+        check(status == -signal.SIGPIPE and "nothing was saved: --save DIR" in err, f"{status} {err}")
     print("who loses its reader stops with a checkpoint")
 
 

@@ -246,12 +246,10 @@ static sl_status search(const sl_train_options *options, const sl_module *model,
 {
     SCOPED(sl_plan) *plan = NULL;
     const sl_train_launch launch = {.ranks = processes};
-    sli_found_layout found;
     sli_plan_inputs inputs = {.options = options, .launch = &launch};
-    SL_TRY(sli_plan_search(&inputs, model, host_processes, bytes, &found));
-    if (found.replicas == 0)
+    SL_TRY(sli_plan_search(&inputs, model, host_processes, bytes));
+    if (inputs.found.replicas == 0)
         return SL_ERR_NOT_FOUND;
-    inputs.found = &found;
     SL_TRY(sli_plan_layout(&inputs, &plan));
     *numbers = *plan;
     return SL_OK;

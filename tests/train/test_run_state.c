@@ -19,7 +19,7 @@ static void shards_of_a_state_are_checked(void **state)
     sli_recorded recorded;
     snprintf(text, sizeof text, run_json, "4", "1");
     check_ok(sli_run_state_read(text, &recorded));
-    assert_int_equal(recorded.kept.shards, 4);
+    assert_int_equal(recorded.shards, 4);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(text, sizeof text, run_json, wrong[i], "1");
         check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
@@ -35,7 +35,7 @@ static void chunks_of_a_state_are_checked(void **state)
     sli_recorded recorded;
     snprintf(text, sizeof text, run_json, "1", "8");
     check_ok(sli_run_state_read(text, &recorded));
-    assert_int_equal(recorded.kept.chunks, 8);
+    assert_int_equal(recorded.chunks, 8);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         snprintf(text, sizeof text, run_json, "1", wrong[i]);
         check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,

@@ -52,8 +52,6 @@ typedef struct sl_stage_info {
     char device[32];  /* its name */
     int first, count; /* modules */
     int rank;         /* the pipeline rank that runs it */
-    int threads;      /* of the device */
-    const char *isa;  /* the instruction set of the device's kernels */
 } sl_stage_info;
 
 /* One of a run's texts. */

@@ -269,6 +269,10 @@ typedef struct sl_host_plan {
     int64_t total_bytes;
 } sl_host_plan;
 
+/* "parameters 1.25 GiB, gradients …": what it needs, in `text`, which is returned. */
+enum { SL_HOST_PLAN_BYTES = 320 };
+const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES]);
+
 /* The device of a pipeline rank. */
 typedef struct sl_device_plan {
     char name[32]; /* empty: it is on another host, and not known yet */

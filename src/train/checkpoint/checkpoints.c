@@ -566,7 +566,7 @@ sl_status sli_checkpoints_in_evaluation(sli_checkpoints *checkpoints, bool *stop
 
 sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)
 {
-    const char *directory = checkpoints->options->directory, *asked = checkpoints->run->from.asked;
+    const char *directory = checkpoints->options->directory, *asked = checkpoints->run->asked;
     bool there = directory && asked && strcmp(directory, asked) == 0;
     bool saved = checkpoints->end_saved || there;
     checkpoints->end_saved = true;

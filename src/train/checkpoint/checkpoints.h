@@ -59,17 +59,15 @@ sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints, sli_error_copy *u
 /* ---- The way back (resume.c). The first replica reads; the others get what it read ---------- */
 
 /* Decides where the run begins (train/plan/cases.h), and opens the checkpoint that it goes on from,
- * as run->from: that one, or the newest whole one of a directory, reporting those that were skipped
- * because they are damaged or have lost files. There is none where none is needed and none was ever
- * saved. Errors: SL_ERR_NOT_FOUND where none is whole; any other that reading met, as SL_ERR_IO. */
+ * as run->from, with what is to be known of it in run->found: that one, or the newest whole one of
+ * a directory, reporting those that were skipped because they are damaged or have lost files. There
+ * is none where none is needed and none was ever saved. Errors: SL_ERR_NOT_FOUND where none is
+ * whole; any other that reading met, as SL_ERR_IO. */
 sl_status sli_resume_open(sli_run *run, const sl_save_options *options);
 void sli_resume_clear(sli_resume *from);
 
 /* Where a run that begins so looks for checkpoints; NULL: nowhere. */
-const char *sli_resume_asked(const sl_save_options *options, sli_start start);
-
-/* Errors: SL_ERR_INVALID for other options than its own. */
-sl_status sli_resume_check(const sli_run *run);
+const char *sli_resume_asked(const sl_save_options *options, int start);
 
 /* Reports that the run goes on from it. */
 sl_status sli_resume_report(const sli_run *run);

@@ -31,67 +31,83 @@ static sl_status is_checkpoint(const char *path, bool *out)
     return status;
 }
 
-/* Opens it, and reads all of it once: what is damaged is found while there is another choice. */
-static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
+/* What is looked for. */
+typedef struct checkpoint_search {
+    const char *path;  /* a checkpoint, or a directory of them */
+    bool is_directory; /* it is one, or will be */
+    bool is_whole;     /* all of it is read once: what is damaged is found while there is another */
+    const char *job;   /* (optional) only those that it has saved */
+    const sli_run *run; /* (optional) reports those that are skipped */
+} checkpoint_search;
+
+static sl_status open_one(const char *path, bool is_whole, sl_checkpoint_reader **out)
 {
     SL_TRY(sl_checkpoint_open(path, out));
-    sl_status status = sl_checkpoint_state(*out)
-                           ? sl_checkpoint_verify(*out)
-                           : sl_error(SL_ERR_NOT_FOUND, "%s: it has no state.json", path);
+    sl_status status = !sl_checkpoint_state(*out)
+                           ? sl_error(SL_ERR_NOT_FOUND, "%s: it has no state.json", path)
+                       : is_whole ? sl_checkpoint_verify(*out)
+                                  : SL_OK;
     if (status != SL_OK)
         sl_checkpoint_close(out);
     return status;
 }
 
-/* Opens the newest whole one. One that is damaged, or has lost files, is skipped; whatever else
- * keeps one from being read may pass, and an older one in its place would lose steps. */
-static sl_status open_newest_of(sli_run *run, const int64_t *steps, size_t count)
+/* One that is damaged, or has lost files, is skipped; whatever else keeps one from being read may
+ * pass, and an older one in its place would lose steps. Where there are checkpoints but none is
+ * whole, no run begins anew, since it would replace them. */
+static sl_status open_newest_of(const checkpoint_search *search, const int64_t *steps, size_t count,
+                                char **path, sl_checkpoint_reader **out)
 {
-    sli_resume *out = &run->from;
-    const char *job = out->start == SLI_START_OWN ? run->launch.job : NULL;
     size_t others = 0;
     for (size_t i = 0; i < count; i++) {
         sli_error_copy why;
-        free(out->path);
-        SL_TRY(sli_save_directory_step(out->asked, steps[i], &out->path));
-        if (job && !sli_save_directory_is_of_job(out->path, job)) {
+        free(*path);
+        SL_TRY(sli_save_directory_step(search->path, steps[i], path));
+        if (search->job && !sli_save_directory_is_of_job(*path, search->job)) {
             others++;
             continue;
         }
-        sl_status status = sli_error_save(&why, open_whole(out->path, &out->reader));
+        sl_status status = sli_error_save(&why, open_one(*path, search->is_whole, out));
         if (status != SL_ERR_FORMAT && status != SL_ERR_NOT_FOUND)
             return status;
-        SL_TRY(sli_report_checkpoint(run, &(sl_checkpoint_event){.kind = SL_CHECKPOINT_SKIPPED,
-                                                                 .path = out->path,
-                                                                 .reason = why.text}));
+        if (search->run)
+            SL_TRY(sli_report_checkpoint(search->run,
+                                         &(sl_checkpoint_event){.kind = SL_CHECKPOINT_SKIPPED,
+                                                                .path = *path,
+                                                                .reason = why.text}));
     }
     if (count == others)
         return SL_OK;
     return sl_error(SL_ERR_NOT_FOUND,
                     "%s: has %zu checkpoint%s, but none is whole: restore one, or train into "
                     "another directory to begin anew",
-                    out->asked, count, count == 1 ? "" : "s");
+                    search->path, count, count == 1 ? "" : "s");
 }
 
-/* Where there are checkpoints but none is whole, no run begins anew, since it would replace them.
- * Without any, one may, also where `progress` records steps: a run may end before its first save.
- */
-static sl_status find_newest(sli_run *run)
+/* That checkpoint, or the newest one of a directory; NULL: it has none, also where `progress`
+ * records steps, since a run may end before its first save. */
+static sl_status open_checkpoint(const checkpoint_search *search, bool *single, char **path,
+                                 sl_checkpoint_reader **out)
 {
     int64_t *steps;
     size_t count;
-    SL_TRY(sli_save_directory_list(run->from.asked, false, &steps, &count));
-    sl_status status = open_newest_of(run, steps, count);
+    *single = false;
+    if (!search->is_directory)
+        SL_TRY(is_checkpoint(search->path, single));
+    if (*single) {
+        *path = strdup(search->path);
+        return *path ? open_one(*path, search->is_whole, out)
+                     : sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", search->path);
+    }
+    SL_TRY(sli_save_directory_list(search->path, false, &steps, &count));
+    sl_status status = open_newest_of(search, steps, count, path, out);
     free(steps);
-    if (status == SL_OK && !run->from.reader && run->from.start == SLI_START_NAMED)
-        status = sl_error(SL_ERR_NOT_FOUND, "%s: there is no checkpoint to resume from",
-                          run->from.asked);
     return status;
 }
 
-static sl_status decide_start(const sl_train_launch *launch, const sl_save_options *options,
-                              sli_start *out)
+static sl_status decide_start(sli_run *run, const sl_save_options *options)
 {
+    const sl_train_launch *launch = &run->launch;
     bool is_auto = options->resume && strcmp(options->resume, "auto") == 0, has_saved = false;
     if (is_auto && !options->directory)
         return sl_error(SL_ERR_INVALID, "resume auto needs a directory for checkpoints");
@@ -104,11 +120,11 @@ static sl_status decide_start(const sl_train_launch *launch, const sl_save_optio
                          has_saved            ? SLI_SAVED_SOME
                          : options->directory ? SLI_SAVED_NONE
                                               : SLI_SAVES_NOTHING};
-    *out = (sli_start)sli_case_find(sli_start_cases, SLI_START_CASES, facts);
+    run->found.start = sli_case_find(sli_start_cases, SLI_START_CASES, facts);
     return SL_OK;
 }
 
-const char *sli_resume_asked(const sl_save_options *options, sli_start start)
+const char *sli_resume_asked(const sl_save_options *options, int start)
 {
     return start == SLI_START_NAMED                              ? options->resume
            : start == SLI_START_NEWEST || start == SLI_START_OWN ? options->directory
@@ -118,60 +134,46 @@ const char *sli_resume_asked(const sl_save_options *options, sli_start start)
 sl_status sli_resume_open(sli_run *run, const sl_save_options *options)
 {
     sli_resume *out = &run->from;
-    bool single = false;
-    SL_TRY(decide_start(&run->launch, options, &out->start));
-    out->asked = sli_resume_asked(options, out->start);
-    if (!out->asked)
+    sli_identity worker;
+    bool single;
+    SL_TRY(decide_start(run, options));
+    run->asked = sli_resume_asked(options, run->found.start);
+    if (!run->asked)
         return SL_OK;
-    if (out->start == SLI_START_NAMED) /* else it is a directory of them, or will be */
-        SL_TRY(is_checkpoint(out->asked, &single));
-    if (!single) {
-        SL_TRY(find_newest(run));
-    } else {
-        out->path = strdup(out->asked);
-        if (!out->path)
-            return sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", out->asked);
-        SL_TRY(open_whole(out->path, &out->reader));
-    }
+    const checkpoint_search search = {.path = run->asked,
+                                      .is_directory = run->found.start != SLI_START_NAMED,
+                                      .is_whole = true,
+                                      .job = run->found.start == SLI_START_OWN ? run->launch.job
+                                                                               : NULL,
+                                      .run = run};
+    SL_TRY(open_checkpoint(&search, &single, &out->path, &out->reader));
+    if (!out->reader && run->found.start == SLI_START_NAMED)
+        return sl_error(SL_ERR_NOT_FOUND, "%s: there is no checkpoint to resume from", run->asked);
     if (!out->reader)
         return SL_OK;
     SL_TRY(sl_error_context(sli_run_state_read(sl_checkpoint_state(out->reader), &out->recorded),
                             "%s: ", out->path));
-    sli_identity worker;
-    int64_t last_step = single ? 0 : sli_last_step_read(out->asked, &worker);
+    int64_t last_step = single ? 0 : sli_last_step_read(run->asked, &worker);
     if (last_step > 0 && strcmp(worker.text, out->recorded.identity.text) == 0)
         out->last_step = last_step;
+    run->found.resumes = true;
+    run->found.lr = out->recorded.lr;
+    run->found.shards = out->recorded.shards;
+    run->found.chunks = out->recorded.chunks;
     return SL_OK;
 }
 
 sl_status sl_train_find_settings(const char *resume, char **path, char **settings)
 {
-    int64_t *steps = NULL;
-    size_t count = 1;
-    bool single;
     sl_checkpoint_reader *reader = NULL;
+    bool single;
     SLI_CHECK_NOT_NULL(resume);
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(settings);
     *path = *settings = NULL;
-    SL_TRY(is_checkpoint(resume, &single));
-    if (!single)
-        SL_TRY(sli_save_directory_list(resume, false, &steps, &count));
-    sl_status status = SL_OK;
-    for (size_t i = 0; i < count && !reader; i++) {
-        free(*path);
-        *path = NULL;
-        if (!single)
-            status = sli_save_directory_step(resume, steps[i], path);
-        else if (!(*path = strdup(resume)))
-            status = sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", resume);
-        if (*path)
-            status = sl_checkpoint_open(*path, &reader);
-        if (status != SL_ERR_FORMAT && status != SL_ERR_NOT_FOUND)
-            break; /* an older one is next where this one is damaged, as when it is resumed */
-    }
-    free(steps);
-    if (status == SL_OK && reader && sl_checkpoint_state(reader))
+    sl_status status =
+        open_checkpoint(&(checkpoint_search){.path = resume}, &single, path, &reader);
+    if (reader)
         status = sli_run_state_settings(sl_checkpoint_state(reader), settings);
     sl_checkpoint_close(&reader);
     if (status != SL_OK) {
@@ -186,15 +188,6 @@ void sli_resume_clear(sli_resume *from)
     sl_checkpoint_close(&from->reader);
     free(from->path);
     *from = (sli_resume){0};
-}
-
-sl_status sli_resume_check(const sli_run *run)
-{
-    const sli_resume *from = &run->from;
-    if (!from->reader)
-        return SL_OK;
-    return sl_error_context(sli_run_state_check(sl_checkpoint_state(from->reader), run),
-                            "%s: ", from->path);
 }
 
 sl_status sli_resume_report(const sli_run *run)
@@ -320,7 +313,7 @@ sl_status sli_resume_rest(sli_run *run)
         sli_position position;
     } message = {from && sli_checkpoint_has_steps(from), run->from.recorded.position};
     _Static_assert(sizeof message % sizeof(int64_t) == 0, "a message is words");
-    if (!run->from.found)
+    if (!run->found.resumes)
         return SL_OK;
     if (run->replica.all)
         SL_TRY(sl_group_broadcast(run->replica.all, &message, sizeof message / sizeof(int64_t),

@@ -24,13 +24,12 @@ static bool is_ignored(const sl_option *row, const sl_train_options *options)
 static json_t *describe_options(const sli_run *run)
 {
     const sl_option *row;
-    sl_train_options options = *run->options;
-    options.lr.step_epochs = options.lr.step_epochs ? options.lr.step_epochs : 1;
-    json_t *all = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
+    const sl_train_options *options = run->options;
+    json_t *all = json_pack("{sI}", "ntokens", (json_int_t)options->model.ntokens);
     int failed = !all;
     for (int i = 0; !failed && (row = sl_train_option_row(i)); i++)
-        if (row->affects_numbers && row->affects_numbers(&options) && !is_ignored(row, &options))
-            failed = json_object_set_new(all, row->name, sli_json_option(row, &options, true));
+        if (row->affects_numbers && row->affects_numbers(options) && !is_ignored(row, options))
+            failed = json_object_set_new(all, row->name, sli_json_option(row, options, true));
     for (int split = 0; !failed && split < SL_SPLITS; split++) {
         char name[32];
         snprintf(name, sizeof name, "%s %s", sl_split_name((sl_split)split),
@@ -44,32 +43,21 @@ static json_t *describe_options(const sli_run *run)
     return NULL;
 }
 
-static json_t *describe_layout(const sl_train_options *options, const sl_run_info *info)
-{
-    json_t *devices = json_array(), *partition = json_array();
-    for (int s = 0; s < info->stage_count; s++) {
-        json_array_append_new(devices, json_string(info->stages[s].device));
-        json_array_append_new(partition, json_integer(info->stages[s].count));
-    }
-    return json_pack("{si so so si sb si ss ss}", "stages", info->stage_count, "partition",
-                     partition, "devices", devices, "replicas", options->replicas, "zero",
-                     (int)options->zero, "chunks", options->chunks, "recompute",
-                     sl_recompute_name(options->recompute), "schedule", options->schedule);
-}
-
 sl_status sli_run_state_print(const sli_run *run, char **text)
 {
     const sli_position *position = &run->at;
-    const char *settings = run->options->checkpoints.settings;
-    const char *job = run->launch.job;
+    const sl_train_options *options = run->options;
+    const char *settings = options->checkpoints.settings, *job = run->launch.job;
+    json_t *layout =
+        json_pack("{si si si ss}", "replicas", options->replicas, "stages", run->plan->stages,
+                  "chunks", options->chunks, "schedule", options->schedule);
     json_t *json =
         json_pack("{sI sI sI sI so so ss ss* so so so*}", "step", (json_int_t)position->steps,
                   "epoch", (json_int_t)position->epoch, "block", (json_int_t)position->batch,
                   "best_step", (json_int_t)position->best_step, "best_loss",
                   sli_json_number(position->best_loss), "seconds",
                   sli_json_number(sli_run_seconds(run)), "identity", run->identity.text, "job", job,
-                  "options", describe_options(run), "layout",
-                  describe_layout(run->options, &run->info), "settings",
+                  "options", describe_options(run), "layout", layout, "settings",
                   settings ? json_loads(settings, 0, NULL) : NULL);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
@@ -144,9 +132,9 @@ static sl_status read_recorded(const json_t *json, sli_recorded *out)
         return sl_error(SL_ERR_FORMAT,
                         "\"chunks\" of the run's layout must be a whole number from 1 to %d",
                         SL_MAX_CHUNKS);
-    out->kept.chunks = (int)json_integer_value(chunks);
-    out->kept.shards = (int)json_integer_value(shards);
-    out->kept.lr = json_number_value(lr);
+    out->chunks = (int)json_integer_value(chunks);
+    out->shards = (int)json_integer_value(shards);
+    out->lr = json_number_value(lr);
     return SL_OK;
 }
 

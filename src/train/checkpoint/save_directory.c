@@ -242,7 +242,7 @@ static sl_status identify_run(const char *path, const sli_run *run, sli_identity
     size_t count;
     bool goes_on;
     SL_TRY(sli_save_directory_list(path, false, &steps, &count));
-    sl_status status = resumes_from(path, run->from.asked, steps, count, &goes_on);
+    sl_status status = resumes_from(path, run->asked, steps, count, &goes_on);
     free(steps);
     SL_TRY(status);
     if (goes_on && run->from.reader)

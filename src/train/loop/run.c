@@ -20,7 +20,7 @@ static sl_status open_init(sli_run *run, const sl_train_options *options)
     if (!options->init || run->init)
         return SL_OK;
     sl_status status = sl_saved_model_open(options->init, &run->init);
-    return status == SL_ERR_NOT_FOUND && run->from.found ? SL_OK : status;
+    return status == SL_ERR_NOT_FOUND && run->found.resumes ? SL_OK : status;
 }
 
 static sl_status read_corpus(sli_run *run, const sl_train_options *options)
@@ -104,53 +104,41 @@ static sl_status count_batches(sli_run *run)
 
 /* ---- The plan ---------------------------------------------------------------------------- */
 
-/* What every rank must know of the checkpoint that rank 0 has found. */
-static sl_status share_kept(sli_run *run, const sl_save_options *checkpoints)
+/* Rank 0 finds a checkpoint for all, and a layout where one is to be searched: it has read the
+ * text, and counts what its process holds. */
+static sl_status find(sli_run *run, sli_plan_inputs *inputs, const int64_t hosts[2])
 {
-    sli_kept *kept = &run->from.recorded.kept;
-    int32_t words[] = {(int32_t)run->from.start, run->from.reader != NULL, kept->shards,
-                       kept->chunks};
-    if (run->processes) {
-        SL_TRY(sl_group_broadcast(run->processes, words, 4, SL_I32, 0, NULL));
-        SL_TRY(sl_group_broadcast(run->processes, &kept->lr, 1, SL_F64, 0, NULL));
-    }
-    run->from.start = (sli_start)words[0];
-    run->from.asked = sli_resume_asked(checkpoints, run->from.start);
-    run->from.found = words[1];
-    kept->shards = words[2];
-    kept->chunks = words[3];
-    return SL_OK;
-}
-
-/* Rank 0 searches for all: it has read the text, and counts what its process holds. */
-static sl_status search(sli_run *run, const sli_plan_inputs *inputs, int processes, uint64_t bytes,
-                        sli_found_layout *out)
-{
+    const sl_train_options *options = inputs->options;
+    sl_model_options sizes = options->model;
     sl_module *model;
-    sl_model_options options = inputs->options->model;
-    SL_TRY(read_corpus(run, inputs->options));
-    options.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
-    SL_TRY(sl_transformer_lm_create(&options, &model));
-    sl_status status = sli_plan_search(inputs, model, processes, bytes, out);
+    SL_TRY(sli_resume_open(run, &options->checkpoints));
+    inputs->found = run->found;
+    if (sli_plan_rule(options, &run->launch) != SLI_LAYOUT_SEARCHED || options->task)
+        return SL_OK;
+    SL_TRY(read_corpus(run, options));
+    sizes.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
+    SL_TRY(sl_transformer_lm_create(&sizes, &model));
+    sl_status status = sli_plan_search(inputs, model, (int)hosts[0], (uint64_t)-hosts[1]);
     sl_module_destroy(&model);
     return status;
 }
 
-static sl_status search_layout(sli_run *run, const sli_plan_inputs *inputs, sli_found_layout *out)
+/* hosts: the most processes of one, and, negative, the least memory. */
+static sl_status find_together(sli_run *run, sli_plan_inputs *inputs)
 {
-    _Static_assert(sizeof *out % sizeof(int32_t) == 0, "a layout is words");
+    _Static_assert(sizeof run->found % sizeof(int32_t) == 0, "findings are words");
     sl_group *group = run->processes;
-    int64_t bytes = (int64_t)sl_usable_memory();
-    int32_t processes = run->launch.local_ranks;
-    *out = (sli_found_layout){0};
-    if (group) {
-        SL_TRY(sl_group_all_reduce(group, &bytes, 1, SL_I64, SL_REDUCE_MIN, NULL));
-        SL_TRY(sl_group_all_reduce(group, &processes, 1, SL_I32, SL_REDUCE_MAX, NULL));
-    }
+    int64_t hosts[] = {run->launch.local_ranks, -(int64_t)sl_usable_memory()};
+    if (group)
+        SL_TRY(sl_group_all_reduce(group, hosts, 2, SL_I64, SL_REDUCE_MAX, NULL));
     if (run->launch.rank == 0)
-        SL_TRY(search(run, inputs, processes, (uint64_t)bytes, out));
-    return group ? sl_group_broadcast(group, out, sizeof *out / sizeof(int32_t), SL_I32, 0, NULL)
-                 : SL_OK;
+        SL_TRY(find(run, inputs, hosts));
+    if (group)
+        SL_TRY(sl_group_broadcast(group, &inputs->found, sizeof run->found / sizeof(int32_t),
+                                  SL_I32, 0, NULL));
+    run->found = inputs->found;
+    run->asked = sli_resume_asked(&inputs->options->checkpoints, run->found.start);
+    return SL_OK;
 }
 
 /* The devices of this process: first those of its first rank. */
@@ -214,40 +202,34 @@ static sl_status find_own_cores(sl_group *group, bool *out)
 /* The plan first, then what is made by it. */
 static sl_status create_run(sli_run *run, const sl_train_options *options)
 {
-    sli_found_layout found;
     sli_plan_inputs inputs = {.options = options, .launch = &run->launch};
     int processes = run->processes ? sl_group_size(run->processes) : 0;
     SL_TRY(sli_train_options_check_values(options));
     if (run->processes)
         SL_TRY(find_own_cores(run->processes, &run->devices.own_cores));
-    if (run->launch.rank == 0)
-        SL_TRY(sli_resume_open(run, &options->checkpoints));
-    SL_TRY(share_kept(run, &options->checkpoints));
-    if (run->from.found)
-        inputs.kept = &run->from.recorded.kept;
-    if (sli_plan_rule(options, &run->launch) == SLI_LAYOUT_SEARCHED && !options->task) {
-        SL_TRY(search_layout(run, &inputs, &found));
-        inputs.found = found.replicas > 0 ? &found : NULL;
-    }
+    SL_TRY(find_together(run, &inputs));
     SL_TRY(sli_plan_layout(&inputs, &run->plan));
     run->options = &run->plan->options;
     run->task = options->task;
     run->plan->resumes = run->from.reader ? run->from.path : NULL;
     run->plan->resumes_step = run->from.recorded.position.steps;
-    if (run->from.start == SLI_START_AGAIN || run->from.start == SLI_START_OWN)
+    if (run->found.start == SLI_START_AGAIN || run->found.start == SLI_START_OWN)
         run->plan->restart = run->launch.restarts;
     if (run->plan->processes && run->plan->ranks != processes)
         return SL_OK; /* the job is to be started with as many */
     if (!run->task)
         SL_TRY(create_language(run));
-    if (!run->from.found && sli_plan_rank(run->plan, run->launch.rank).replica == 0)
+    if (!run->found.resumes && sli_plan_rank(run->plan, run->launch.rank).replica == 0)
         SL_TRY(open_init(run, run->options)); /* for the weights */
     SL_TRY(open_devices(run));
     SL_TRY(count_batches(run));
     SL_TRY(complete_plan(run, &inputs));
     SL_TRY(share_devices(run));
     SL_TRY(sli_best_create(run->plan->stages, !run->processes && run->plan->ranks > 1, &run->best));
-    return sli_resume_check(run);
+    if (!run->from.reader)
+        return SL_OK;
+    return sl_error_context(sli_run_state_check(sl_checkpoint_state(run->from.reader), run),
+                            "%s: ", run->from.path);
 }
 
 /* ---- A rank among processes ---------------------------------------------------------------- */

@@ -36,19 +36,17 @@ typedef struct sli_owner {
 /* What a resumed run takes from its checkpoint where its options leave it open. */
 typedef struct sli_recorded {
     sli_position position;
-    sli_kept kept;
+    int shards, chunks;
+    double lr; /* that it began with */
     sli_identity identity;
 } sli_recorded;
 
 /* The checkpoint that a run resumes from; without a reader: none. */
 typedef struct sli_resume {
-    sli_start start;   /* what was looked for, on every rank */
-    const char *asked; /* where: a checkpoint, or a directory of them; NULL: nowhere; the same */
     sl_checkpoint_reader *reader;
     char *path;
     sli_recorded recorded;
     int64_t last_step; /* that this run had done in its directory; 0: not known, or a single one */
-    bool found;        /* there is one, on every rank */
 } sli_resume;
 
 typedef struct sli_best sli_best;               /* train/checkpoint/checkpoints.h */
@@ -58,6 +56,9 @@ typedef struct sl_run {
     /* What the ranks of one process have in common (run.c). They only read it, but for the copy of
      * the best parameters, which the first one writes. */
     sl_train_launch launch;
+    sli_findings found;
+    const char
+        *asked; /* where a checkpoint was looked for: itself, or a directory; NULL: nowhere */
     sl_plan *plan;
     const sl_train_options *options; /* the plan's, which are complete */
     sl_group *processes; /* the ranks, where they are processes; borrowed; NULL: they are threads */

@@ -60,7 +60,7 @@ static sl_status report_left_out(void *context, const char *tensor, const char *
 static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *devices)
 {
     const sl_train_options *options = run->options;
-    bool resumes = run->from.found;
+    bool resumes = run->found.resumes;
     sli_replica *replica = &run->replica;
     SL_TRY(sli_replica_create(run->plan, run->task, all, devices, !resumes,
                               options->partial ? NULL : run->init, replica));
@@ -110,15 +110,13 @@ static void describe_run(sli_run *run)
                                                 .unknown = tokens->unknown_count,
                                                 .invalid_bytes = tokens->invalid_bytes};
     }
-    for (int s = 0; s < run->info.stage_count; s++) {
-        sl_stage_info *stage = &run->stages[s];
-        stage->rank = sl_pipe_rank(pipe, s);
-        const sl_rank_stats *device =
-            &run->replica.rank_stats[run->replica.index * sl_pipe_ranks(pipe) + stage->rank];
-        snprintf(stage->device, sizeof stage->device, "%s", device->device);
-        sl_pipe_stage_modules(pipe, s, &stage->first, &stage->count);
-        stage->threads = device->threads;
-        stage->isa = device->isa;
+    for (int s = 0; s < run->plan->stages; s++) {
+        const sl_stage_plan *stage = &run->plan->stage[s];
+        int device = run->replica.index * sl_pipe_ranks(pipe) + stage->rank;
+        run->stages[s] =
+            (sl_stage_info){.first = stage->first, .count = stage->count, .rank = stage->rank};
+        snprintf(run->stages[s].device, sizeof run->stages->device, "%s",
+                 run->replica.rank_stats[device].device);
     }
 }
 
@@ -546,7 +544,7 @@ sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_ru
     run.started = sli_clock_seconds();
     run.last_step = -1;
     if (rank > 0)
-        run.from = (sli_resume){.asked = run.from.asked, .found = run.from.found};
+        run.from = (sli_resume){0};
     for (int r = 0; r < own.count; r++)
         devices[own.first + r] = sl_device_list_get(run.devices.list, first + r);
     sl_status status = set_up(&run, group, devices);

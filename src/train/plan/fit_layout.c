@@ -63,14 +63,14 @@ typedef struct layout_search {
     const sl_module *model;
     int processes, host_processes;
     uint64_t host_bytes;
-    sli_found_layout best; /* of those found so far that fit; replicas == 0: none */
+    sli_findings best; /* of those found so far that fit; replicas == 0: none */
     double length;
-    sli_found_layout smallest; /* of those that only do not fit the memory */
-    int64_t smallest_bytes;    /* that a host needs for it; 0: there is none */
+    sli_findings smallest;  /* of those that only do not fit the memory */
+    int64_t smallest_bytes; /* that a host needs for it; 0: there is none */
 } layout_search;
 
 /* Whether each host has the memory for its ranks, which are consecutive. */
-static bool fits_hosts(layout_search *search, const sl_plan *plan, const sli_found_layout *trial)
+static bool fits_hosts(layout_search *search, const sl_plan *plan, const sli_findings *trial)
 {
     int64_t bytes = 0;
     if (search->host_bytes == 0 || plan->options.force)
@@ -89,7 +89,7 @@ static bool fits_hosts(layout_search *search, const sl_plan *plan, const sli_fou
     return fits;
 }
 
-static sl_status try_layout(layout_search *search, const sli_found_layout *trial)
+static sl_status try_layout(layout_search *search, const sli_findings *trial)
 {
     int ranks = trial->replicas * trial->pipeline_ranks, host = search->host_processes;
     const sl_train_launch launch = {.ranks = ranks,
@@ -98,7 +98,7 @@ static sl_status try_layout(layout_search *search, const sli_found_layout *trial
     sl_plan *plan;
     double length = 0;
     inputs.launch = &launch;
-    inputs.found = trial;
+    inputs.found = *trial;
     if (sli_plan_layout(&inputs, &plan) != SL_OK)
         return SL_OK; /* there are fewer layers, or a table, a list … of another size */
     sl_status status = sli_plan_cut(plan, search->model, NULL);
@@ -117,12 +117,12 @@ static sl_status try_layout(layout_search *search, const sli_found_layout *trial
 }
 
 /* Tries all layouts of at most so many replicas, and, with a pipeline, any longer one. */
-static sl_status try_layouts(layout_search *search, sli_found_layout asked)
+static sl_status try_layouts(layout_search *search, sli_findings asked)
 {
     int pipeline_ranks = asked.pipeline_ranks, processes = search->processes;
     int least = pipeline_ranks < processes ? pipeline_ranks : processes,
         most = pipeline_ranks > 1 ? processes : 1;
-    sli_found_layout trial = asked;
+    sli_findings trial = asked;
     for (trial.replicas = 1; trial.replicas <= asked.replicas; trial.replicas++)
         for (int count = least; count <= most && trial.replicas * count <= processes; count++) {
             trial.pipeline_ranks = count;
@@ -133,7 +133,7 @@ static sl_status try_layouts(layout_search *search, sli_found_layout asked)
 
 static sl_status refuse_all(const layout_search *search)
 {
-    const sli_found_layout *smallest = &search->smallest;
+    const sli_findings *smallest = &search->smallest;
     char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
     return sl_error(SL_ERR_MEMORY,
                     "no layout of at most %d process%s fits the memory: the smallest has %d "
@@ -145,23 +145,23 @@ static sl_status refuse_all(const layout_search *search)
                     sli_bytes_text((int64_t)search->host_bytes, usable));
 }
 
-sl_status sli_plan_search(const sli_plan_inputs *inputs, const sl_module *model, int host_processes,
-                          uint64_t host_bytes, sli_found_layout *out)
+sl_status sli_plan_search(sli_plan_inputs *inputs, const sl_module *model, int host_processes,
+                          uint64_t host_bytes)
 {
     static const sl_train_launch threads;
     const sl_train_options *options = inputs->options;
-    layout_search search = {.inputs = {options, &threads, inputs->kept, NULL},
+    layout_search search = {.inputs = {options, &threads, inputs->found},
                             .model = model,
                             .processes = inputs->launch->ranks > 0 ? inputs->launch->ranks : 1,
                             .host_processes = host_processes,
                             .host_bytes = host_bytes};
     sl_plan *asked;
-    *out = (sli_found_layout){0};
+    sli_findings layout = inputs->found;
     SL_TRY(sli_plan_layout(&search.inputs, &asked));
-    sli_found_layout layout = {.replicas = asked->options.replicas,
-                               .pipeline_ranks = asked->options.pipeline_ranks,
-                               .shards = asked->options.shards,
-                               .chunks = asked->options.chunks};
+    layout.replicas = asked->options.replicas;
+    layout.pipeline_ranks = asked->options.pipeline_ranks;
+    layout.shards = asked->options.shards;
+    layout.chunks = asked->options.chunks;
     sl_plan_destroy(&asked);
     SL_TRY(try_layouts(&search, layout));
     layout.drops_balance = options->balance_kind == SL_BALANCE_EXPLICIT;
@@ -170,6 +170,7 @@ sl_status sli_plan_search(const sli_plan_inputs *inputs, const sl_module *model,
         SL_TRY(try_layouts(&search, layout));
     if (search.best.replicas == 0 && search.smallest_bytes > 0)
         return refuse_all(&search);
-    *out = search.best;
+    if (search.best.replicas > 0)
+        inputs->found = search.best;
     return SL_OK;
 }

@@ -10,28 +10,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "A, B, C" */
-typedef struct text_list {
-    char text[512];
-    size_t used;
-} text_list;
-
-static void add_text(text_list *to, const char *text)
-{
-    if (to->used >= sizeof to->text) /* the text before was cut */
-        return;
-    to->used += (size_t)snprintf(to->text + to->used, sizeof to->text - to->used, "%s%s",
-                                 to->used > 0 ? ", " : "", text);
-}
-
 /* A run, and the memory that it is to fit into. */
 typedef struct run_demand {
     sli_plan_inputs inputs;
     const sl_plan *plan;
     const sl_module *model;
     uint64_t usable_bytes;
-    text_list changes; /* each of which makes the run fit */
+    char changes[512]; /* "A, B, C", each of which makes the run fit */
 } run_demand;
+
+/* To a list in `text`, whose end may be cut. */
+static void append(char *text, size_t bytes, const char *item)
+{
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%s%s", used > 0 ? ", " : "", item);
+}
 
 /* Whether a run may have these options, and fits with them. */
 static bool run_fits(const run_demand *demand, const sl_train_options *options)
@@ -58,7 +51,7 @@ try_change(run_demand *demand, const sl_train_options *changed, const char *form
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     if (run_fits(demand, changed))
-        add_text(&demand->changes, text);
+        append(demand->changes, sizeof demand->changes, text);
 }
 
 static void try_pipeline(run_demand *demand)
@@ -119,46 +112,41 @@ static void try_copies(run_demand *demand)
         try_change(demand, &changed, "no checkpoints, which are copied before they are written");
 }
 
-static text_list list_uses(const sl_host_plan *plan)
+const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES])
 {
-    const struct {
-        const char *name;
-        int64_t bytes;
-    } uses[] = {
-        {"parameters", plan->parameter_bytes},
-        {"gradients", plan->gradient_bytes},
-        {"optimizer", plan->optimizer_bytes},
-        {"activations and workspace", plan->activation_bytes},
-        {"best parameters", plan->best_bytes},
-        {"copies for checkpoints", plan->saved_bytes},
-        {"the program", plan->process_bytes},
-    };
-    text_list list = {.used = 0};
-    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-        char bytes[SLI_BYTES_TEXT_SIZE], text[64];
-        snprintf(text, sizeof text, "%s %s", uses[i].name, sli_bytes_text(uses[i].bytes, bytes));
-        if (uses[i].bytes > 0)
-            add_text(&list, text);
+    static const char *const names[] = {"parameters",      "gradients",
+                                        "optimizer",       "activations and workspace",
+                                        "best parameters", "copies for checkpoints",
+                                        "the program"};
+    const int64_t bytes[] = {host->parameter_bytes,  host->gradient_bytes, host->optimizer_bytes,
+                             host->activation_bytes, host->best_bytes,     host->saved_bytes,
+                             host->process_bytes};
+    *text = '\0';
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        char amount[SLI_BYTES_TEXT_SIZE], item[64];
+        snprintf(item, sizeof item, "%s %s", names[i], sli_bytes_text(bytes[i], amount));
+        if (bytes[i] > 0)
+            append(text, SL_HOST_PLAN_BYTES, item);
     }
-    return list;
+    return text;
 }
 
 sl_status sli_plan_check_memory(const sli_plan_inputs *inputs, const sl_plan *plan,
                                 const sl_module *model, uint64_t usable_bytes)
 {
-    run_demand demand = {*inputs, plan, model, usable_bytes, {.used = 0}};
+    run_demand demand = {*inputs, plan, model, usable_bytes, ""};
     const sl_host_plan *host = &plan->host;
-    char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
+    char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE], uses[SL_HOST_PLAN_BYTES];
     if ((uint64_t)host->total_bytes <= usable_bytes)
         return SL_OK;
     try_pipeline(&demand);
     try_replicas(&demand);
     try_copies(&demand);
-    bool can_fit = demand.changes.used > 0;
+    bool can_fit = *demand.changes != '\0';
     return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
-                    sli_bytes_text(host->total_bytes, needed), list_uses(host).text,
+                    sli_bytes_text(host->total_bytes, needed), sl_host_plan_text(host, uses),
                     sli_bytes_text((int64_t)usable_bytes, usable),
-                    can_fit ? "It fits with one of: " : "", demand.changes.text,
+                    can_fit ? "It fits with one of: " : "", demand.changes,
                     can_fit ? ". force starts it anyway"
                             : "Make the model or the batch smaller, or set force");
 }

@@ -58,62 +58,35 @@ static void decide_replicas(const sli_plan_inputs *inputs, sl_plan *plan)
 {
     const sl_train_launch *launch = inputs->launch;
     sl_train_options *options = &plan->options;
-    sli_layout_rule rule =
-        inputs->found ? SLI_LAYOUT_SEARCHED : sli_plan_rule(inputs->options, launch);
-    int lists = count_lists(options->devices), asked = options->replicas;
-    plan->by.replicas = asked > 0 || lists > 1 ? SL_BY_OPTIONS : SL_BY_DEFAULT;
-    options->replicas = asked > 0 ? asked : lists;
-    if (rule == SLI_LAYOUT_PROCESSES || rule == SLI_LAYOUT_ONE) {
+    sli_layout_rule rule = sli_plan_rule(inputs->options, launch);
+    int lists = count_lists(options->devices);
+    plan->by.replicas = options->replicas > 0 || lists > 1 ? SL_BY_OPTIONS : SL_BY_DEFAULT;
+    if (inputs->found.replicas > 0) {
+        options->replicas = inputs->found.replicas;
+        options->pipeline_ranks = inputs->found.pipeline_ranks;
+        plan->by.replicas = plan->by.pipeline_ranks = SL_BY_SEARCH;
+    } else if (rule == SLI_LAYOUT_PROCESSES || rule == SLI_LAYOUT_ONE) {
         options->replicas = rule == SLI_LAYOUT_ONE ? 1 : launch->ranks;
-        options->zero &= rule == SLI_LAYOUT_PROCESSES;
         plan->by.replicas = SL_BY_LAUNCH;
-    } else if (inputs->found) {
-        options->replicas = inputs->found->replicas;
-        options->pipeline_ranks = inputs->found->pipeline_ranks;
-        options->zero &= options->replicas > 1;
-        plan->by.replicas = SL_BY_SEARCH;
+    } else if (options->replicas == 0) {
+        options->replicas = lists;
     }
-}
-
-static void count_ranks(const sli_plan_inputs *inputs, sl_plan *plan)
-{
-    const sl_train_launch *launch = inputs->launch;
-    int replicas = plan->options.replicas;
+    if (inputs->found.replicas > 0 || rule == SLI_LAYOUT_ONE)
+        options->zero &= options->replicas > 1;
     plan->processes = launch->ranks > 0;
-    plan->ranks = !plan->processes ? replicas
-                  : inputs->found  ? replicas * inputs->found->pipeline_ranks
-                                   : launch->ranks;
-    plan->ranks_per_replica = plan->ranks / replicas > 1 ? plan->ranks / replicas : 1;
+    plan->ranks = !plan->processes             ? options->replicas
+                  : inputs->found.replicas > 0 ? options->replicas * options->pipeline_ranks
+                                               : launch->ranks;
+    plan->ranks_per_replica = plan->ranks > options->replicas ? plan->ranks / options->replicas : 1;
     plan->first_rank = plan->processes ? launch->rank - launch->local_rank : 0;
     plan->ranks_here = launch->local_ranks > 0 ? launch->local_ranks : plan->ranks;
 }
 
-/* As many as the table has, the options say, or as `balance` or `devices` has. */
-static void count_pipeline_ranks(const sli_plan_inputs *inputs, sl_plan *plan)
-{
-    sl_train_options *options = &plan->options;
-    const char *devices = options->devices;
-    int virtual_stages = options->virtual_stages, own = 1; /* of each rank */
-    plan->by.pipeline_ranks = inputs->found ? SL_BY_SEARCH : SL_BY_OPTIONS;
-    if (options->table) {
-        options->pipeline_ranks = sl_schedule_ranks(options->table);
-    } else if (options->pipeline_ranks == 0 && options->balance_kind == SL_BALANCE_EXPLICIT) {
-        options->pipeline_ranks = (options->balance_count + virtual_stages - 1) / virtual_stages;
-    } else if (options->pipeline_ranks == 0) {
-        if (devices)
-            own = count_devices(devices) / (count_lists(devices) > 1 ? 1 : plan->ranks_here);
-        options->pipeline_ranks = plan->ranks_per_replica * (own > 0 ? own : 1);
-        plan->by.pipeline_ranks = devices                       ? SL_BY_OPTIONS
-                                  : plan->ranks_per_replica > 1 ? SL_BY_LAUNCH
-                                                                : SL_BY_DEFAULT;
-    }
-    plan->stages = options->pipeline_ranks * virtual_stages;
-    plan->pipeline_ranks_each = options->pipeline_ranks / plan->ranks_per_replica;
-}
-
+/* The number of pipeline ranks is the table's or the options', or as `balance` or `devices` has. */
 static void decide_stages(const sli_plan_inputs *inputs, sl_plan *plan)
 {
     sl_train_options *options = &plan->options;
+    const char *devices = options->devices;
     int own = sl_schedule_virtual_stages(options->schedule);
     if (options->table)
         options->virtual_stages =
@@ -122,51 +95,64 @@ static void decide_stages(const sli_plan_inputs *inputs, sl_plan *plan)
         options->virtual_stages = own > 0 ? own : 1;
     plan->by.placement = options->placement ? SL_BY_OPTIONS : SL_BY_DEFAULT;
     plan->by.balance = options->balance_kind == SL_BALANCE_EXPLICIT ? SL_BY_OPTIONS : SL_BY_DEFAULT;
-    if (inputs->found && inputs->found->drops_placement)
+    if (inputs->found.drops_placement)
         options->placement = NULL;
-    if (inputs->found && inputs->found->drops_balance)
+    if (inputs->found.drops_balance)
         options->balance_kind = SL_BALANCE_AUTO;
-    count_pipeline_ranks(inputs, plan);
+    if (plan->by.pipeline_ranks != SL_BY_SEARCH)
+        plan->by.pipeline_ranks = SL_BY_OPTIONS;
+    if (options->table) {
+        options->pipeline_ranks = sl_schedule_ranks(options->table);
+    } else if (options->pipeline_ranks == 0 && options->balance_kind == SL_BALANCE_EXPLICIT) {
+        int each = options->virtual_stages;
+        options->pipeline_ranks = (options->balance_count + each - 1) / each;
+    } else if (options->pipeline_ranks == 0) {
+        own = devices ? count_devices(devices) / (count_lists(devices) > 1 ? 1 : plan->ranks_here)
+                      : 1;
+        options->pipeline_ranks = plan->ranks_per_replica * (own > 0 ? own : 1);
+        plan->by.pipeline_ranks = devices ? SL_BY_OPTIONS : SL_BY_DEFAULT;
+    }
+    plan->stages = options->pipeline_ranks * options->virtual_stages;
+    plan->pipeline_ranks_each = options->pipeline_ranks / plan->ranks_per_replica;
 }
 
 /* The first of them that there is. */
-static int choose(int given, int kept, int found, int otherwise, sl_decider *by)
+static int choose(const sli_plan_inputs *inputs, int given, int found, int otherwise,
+                  sl_decider *by)
 {
-    *by = given > 0 ? SL_BY_OPTIONS : kept > 0 ? SL_BY_CHECKPOINT : SL_BY_DEFAULT;
-    return given > 0 ? given : kept > 0 ? kept : found > 0 ? found : otherwise;
+    *by = given > 0                            ? SL_BY_OPTIONS
+          : found > 0 && inputs->found.resumes ? SL_BY_CHECKPOINT
+                                               : SL_BY_DEFAULT;
+    return given > 0 ? given : found > 0 ? found : otherwise;
 }
 
+/* A job that has lost processes keeps the shards that it began with. */
 static void decide_shards(const sli_plan_inputs *inputs, sl_plan *plan)
 {
     sl_train_options *options = &plan->options;
-    const sl_train_launch *launch = inputs->launch;
-    bool grew = plan->by.replicas == SL_BY_LAUNCH && launch->first_ranks > options->replicas;
-    options->shards = choose(options->shards, inputs->kept ? inputs->kept->shards : 0,
-                             inputs->found ? inputs->found->shards : 0,
-                             grew ? launch->first_ranks : options->replicas, &plan->by.shards);
-    if (plan->by.shards == SL_BY_DEFAULT && grew)
+    int first = plan->by.replicas == SL_BY_LAUNCH ? inputs->launch->first_ranks : 0;
+    options->shards =
+        choose(inputs, options->shards, inputs->found.shards,
+               first > options->replicas ? first : options->replicas, &plan->by.shards);
+    if (plan->by.shards == SL_BY_DEFAULT && first > options->replicas)
         plan->by.shards = SL_BY_LAUNCH;
     if (plan->by.replicas == SL_BY_LAUNCH && options->replicas == 1)
         options->nccl &= options->shards > 1;
 }
 
-/* The rows of a batch that is too small are one micro-batch each. */
 static void decide_chunks(const sli_plan_inputs *inputs, sl_plan *plan)
 {
     enum { MICROS_PER_RANK = 4 };
     sl_train_options *options = &plan->options;
-    int pipeline_ranks = options->pipeline_ranks, otherwise = 1;
     if (options->accumulate <= 0)
         options->accumulate = 1;
-    int64_t rows = options->batch_size / options->accumulate;
-    if (pipeline_ranks > 1 && rows >= 1)
-        otherwise =
-            rows < MICROS_PER_RANK * pipeline_ranks ? (int)rows : MICROS_PER_RANK * pipeline_ranks;
-    int given = options->chunks > 0 || !options->table ? options->chunks
-                                                       : sl_schedule_micros(options->table);
+    int64_t rows = options->batch_size / options->accumulate,
+            micros = options->pipeline_ranks > 1 ? MICROS_PER_RANK * options->pipeline_ranks : 1;
+    micros = rows < micros && rows > 0 ? rows : rows > 0 ? micros : 1;
+    if (options->chunks == 0 && options->table)
+        options->chunks = sl_schedule_micros(options->table);
     options->chunks =
-        choose(given, inputs->kept ? inputs->kept->chunks : 0,
-               inputs->found ? inputs->found->chunks : 0, otherwise, &plan->by.chunks);
+        choose(inputs, options->chunks, inputs->found.chunks, (int)micros, &plan->by.chunks);
     rows = options->batch_size;
     plan->micros = sl_micro_batches(rows, options->chunks * options->accumulate, NULL);
     plan->micro_rows = (rows + plan->micros - 1) / plan->micros;
@@ -175,13 +161,14 @@ static void decide_chunks(const sli_plan_inputs *inputs, sl_plan *plan)
 static void decide_rate(const sli_plan_inputs *inputs, sl_plan *plan)
 {
     sl_train_options *options = &plan->options;
-    bool is_sgd = options->optimizer.kind == SL_OPTIMIZER_SGD;
-    plan->by.lr = SL_BY_OPTIONS;
+    bool is_sgd = options->optimizer.kind == SL_OPTIMIZER_SGD, resumes = inputs->found.resumes;
     options->optimizer = sli_optimizer_filled(&options->optimizer);
-    if (options->lr.lr != SL_LR_DEFAULT)
-        return;
-    plan->by.lr = inputs->kept ? SL_BY_CHECKPOINT : SL_BY_DEFAULT;
-    options->lr.lr = inputs->kept ? inputs->kept->lr : is_sgd ? 5.0 : 1e-3;
+    options->lr.step_epochs += options->lr.step_epochs == 0;
+    plan->by.lr = options->lr.lr != SL_LR_DEFAULT ? SL_BY_OPTIONS
+                  : resumes                       ? SL_BY_CHECKPOINT
+                                                  : SL_BY_DEFAULT;
+    if (options->lr.lr == SL_LR_DEFAULT)
+        options->lr.lr = resumes ? inputs->found.lr : is_sgd ? 5.0 : 1e-3;
 }
 
 sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank)
@@ -353,28 +340,36 @@ static sl_status make_table(sl_plan *plan)
     return sl_schedule_recompute(plan->table, options->recompute);
 }
 
-sl_status sli_plan_default_devices(const sl_plan *plan, bool shared, char **names)
+/* "cpu:0,cpu:1,…", "cpu,cpu,…", or as the options have them. */
+static sl_status print_devices(const sl_plan *plan, bool shared, char **out)
 {
     enum { NAME_BYTES = 16 }; /* "cpu:65535," */
+    const char *given = plan->options.devices;
     int count = plan->ranks_here * plan->pipeline_ranks_each;
-    size_t bytes = (size_t)count * NAME_BYTES + 1, used = 0;
-    *names = calloc(bytes, 1);
-    if (!*names)
+    size_t bytes = given ? strlen(given) + 1 : (size_t)count * NAME_BYTES + 1, used = 0;
+    *out = calloc(bytes, 1);
+    if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", count);
-    for (int i = 0; i < count; i++)
-        used += (size_t)snprintf(*names + used, bytes - used, shared ? "%scpu" : "%scpu:%d",
+    for (int i = 0; given && given[i]; i++)
+        (*out)[i] = given[i];
+    for (char *separator = *out; given && (separator = strchr(separator, ';'));)
+        *separator = ',';
+    for (int i = 0; !given && i < count; i++)
+        used += (size_t)snprintf(*out + used, bytes - used, shared ? "%scpu" : "%scpu:%d",
                                  i ? "," : "", i);
     return SL_OK;
 }
 
-sl_status sli_plan_set_devices(sl_plan *plan, char *names)
+sl_status sli_plan_name_devices(sl_plan *plan, bool shared)
 {
     int all = plan->options.replicas * plan->options.pipeline_ranks,
         index = plan->first_rank * plan->pipeline_ranks_each;
+    char *names;
+    SL_TRY(print_devices(plan, shared, &names));
     free(plan->device_names);
     plan->device_names = names;
-    free(plan->devices);
-    plan->devices = calloc((size_t)all, sizeof *plan->devices);
+    if (!plan->devices)
+        plan->devices = calloc((size_t)all, sizeof *plan->devices);
     if (!plan->devices)
         return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", all);
     for (const char *name = names; *name && index < all; index++) {
@@ -386,22 +381,6 @@ sl_status sli_plan_set_devices(sl_plan *plan, char *names)
     return SL_OK;
 }
 
-static sl_status name_devices(sl_plan *plan)
-{
-    char *names;
-    plan->by.devices = plan->options.devices ? SL_BY_OPTIONS : SL_BY_DEFAULT;
-    if (!plan->options.devices) {
-        SL_TRY(sli_plan_default_devices(plan, false, &names));
-        return sli_plan_set_devices(plan, names);
-    }
-    names = strdup(plan->options.devices);
-    if (!names)
-        return sl_error(SL_ERR_MEMORY, "no memory for the names of devices");
-    for (char *separator = names; (separator = strchr(separator, ';'));)
-        *separator = ',';
-    return sli_plan_set_devices(plan, names);
-}
-
 /* ---- All -------------------------------------------------------------------------------- */
 
 static sl_status lay_out(const sli_plan_inputs *inputs, sl_plan *plan)
@@ -409,7 +388,6 @@ static sl_status lay_out(const sli_plan_inputs *inputs, sl_plan *plan)
     if (!plan->options.schedule)
         plan->options.schedule = sl_schedule_names[0];
     decide_replicas(inputs, plan);
-    count_ranks(inputs, plan);
     decide_stages(inputs, plan);
     decide_shards(inputs, plan);
     decide_chunks(inputs, plan);
@@ -417,7 +395,8 @@ static sl_status lay_out(const sli_plan_inputs *inputs, sl_plan *plan)
     SL_TRY(check_stages(plan));
     SL_TRY(make_table(plan));
     SL_TRY(check_ranks(plan));
-    SL_TRY(name_devices(plan));
+    plan->by.devices = plan->options.devices ? SL_BY_OPTIONS : SL_BY_DEFAULT;
+    SL_TRY(sli_plan_name_devices(plan, false));
     return check_devices(plan);
 }
 

@@ -11,28 +11,25 @@
 static sl_status try_sharing(sli_profile_inputs inputs, double split, sl_plan *plan,
                              sli_open_devices *devices, int *balance)
 {
-    sl_device_list *shared = NULL;
+    sl_device_list *list = NULL;
     sli_step_times times;
     int cut[SL_MAX_STAGES] = {0}, cores[SL_MAX_STAGES] = {0}; /* all on the same */
-    char *names;
-    SL_TRY(sli_plan_default_devices(plan, true, &names));
-    sl_status status = sli_device_list_create_range(names, 0, plan->options.pipeline_ranks,
-                                                    devices->own_cores, &shared, NULL);
-    inputs.devices = shared;
+    SL_TRY(sli_plan_name_devices(plan, true));
+    SL_TRY(sli_device_list_create_range(plan->device_names, 0, plan->options.pipeline_ranks,
+                                        devices->own_cores, &list, NULL));
+    inputs.devices = list;
     inputs.cores = cores;
-    if (status == SL_OK)
-        status = sli_profile_model(&inputs, NULL, cut, &times);
+    sl_status status = sli_profile_model(&inputs, NULL, cut, &times);
     if (status == SL_OK)
         plan->one_stage = sli_one_stage_ratio(split, &times);
     if (status == SL_OK && times.cut < split) {
         sl_device_list_destroy(&devices->list);
-        devices->list = shared;
+        devices->list = list;
         memcpy(balance, cut, sizeof cut);
-        return sli_plan_set_devices(plan, names);
+        return SL_OK;
     }
-    sl_device_list_destroy(&shared);
-    free(names);
-    return status;
+    sl_device_list_destroy(&list);
+    return status == SL_OK ? sli_plan_name_devices(plan, false) : status;
 }
 
 /* Rank 0's cut, or none where nothing is decided by time. */
@@ -67,27 +64,21 @@ static sl_status decide_by_time(sli_profile_inputs inputs, sl_group *group, sl_p
     return status;
 }
 
-static sl_status check_memory(const sli_plan_inputs *from, const sl_plan *plan,
-                              const sl_module *model)
-{
-    if (plan->options.force || plan->options.task)
-        return SL_OK;
-    return sli_plan_check_memory(from, plan, model, sl_usable_memory());
-}
-
 /* Memory is checked as soon as it is known where the model is cut. */
 sl_status sli_plan_complete(const sli_plan_inputs *from, sli_profile_inputs inputs, sl_group *group,
                             sl_plan *plan, sli_open_devices *devices)
 {
     int balance[SL_MAX_STAGES] = {0};
-    bool is_cut = plan->options.balance_kind != SL_BALANCE_AUTO;
+    bool is_checked = plan->options.force || plan->options.task;
     SL_TRY(sli_plan_cut(plan, inputs.model, NULL));
-    if (is_cut)
-        SL_TRY(check_memory(from, plan, inputs.model));
+    if (!is_checked && plan->options.balance_kind != SL_BALANCE_AUTO) {
+        SL_TRY(sli_plan_check_memory(from, plan, inputs.model, sl_usable_memory()));
+        is_checked = true;
+    }
     inputs.plan = plan;
     inputs.devices = devices->list;
     SL_TRY(decide_by_time(inputs, group, plan, devices, balance));
     if (plan->by.balance == SL_BY_PROFILE)
         SL_TRY(sli_plan_cut(plan, inputs.model, balance));
-    return is_cut ? SL_OK : check_memory(from, plan, inputs.model);
+    return is_checked ? SL_OK : sli_plan_check_memory(from, plan, inputs.model, sl_usable_memory());
 }

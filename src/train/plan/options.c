@@ -16,65 +16,28 @@
 
 /* ---- When an option decides a run's numbers ------------------------------------------------ */
 
-static bool always(const void *object)
-{
-    (void)object;
-    return true;
-}
+#define WHEN(name, condition)                                                                      \
+    static bool name(const void *object)                                                           \
+    {                                                                                              \
+        const sl_train_options *options = object;                                                  \
+        return condition;                                                                          \
+    }
 
-static bool with_sgd(const void *object)
-{
-    return ((const sl_train_options *)object)->optimizer.kind == SL_OPTIMIZER_SGD;
-}
-
-static bool with_adamw(const void *object)
-{
-    return !with_sgd(object);
-}
-
-/* Without it a run has the numbers of one that does not know the option. */
-static bool with_decay_of_matrices(const void *object)
-{
-    return ((const sl_train_options *)object)->optimizer.decay == SL_DECAY_MATRICES;
-}
-
-static bool with_steps(const void *object)
-{
-    return ((const sl_train_options *)object)->lr.kind == SL_LR_STEP;
-}
-
-static bool with_tie(const void *object)
-{
-    return ((const sl_train_options *)object)->model.tie;
-}
-
-/* The cosine ends with the last epoch; with steps, a run with more epochs has the same numbers. */
-static bool with_cosine(const void *object)
-{
-    return !with_steps(object);
-}
-
-static bool with_comm_in_bf16(const void *object)
-{
-    return ((const sl_train_options *)object)->comm_precision == SL_PRECISION_BF16;
-}
+WHEN(always, options != NULL)
+WHEN(with_sgd, options->optimizer.kind == SL_OPTIMIZER_SGD)
+WHEN(with_adamw, options->optimizer.kind != SL_OPTIMIZER_SGD)
+WHEN(with_steps, options->lr.kind == SL_LR_STEP)
+WHEN(with_cosine, options->lr.kind != SL_LR_STEP) /* it ends with the last epoch */
+WHEN(with_task, options->task != NULL)
+/* Without these a run has the numbers of one that does not know the option. */
+WHEN(with_decay_of_matrices, options->optimizer.decay == SL_DECAY_MATRICES)
+WHEN(with_tie, options->model.tie)
+WHEN(with_comm_in_bf16, options->comm_precision == SL_PRECISION_BF16)
+WHEN(with_eval_every, options->eval_every > 0)
+WHEN(with_shuffle, options->shuffle)
+#undef WHEN
 
 static const char *const comm_precision_names[] = {"f32", "bf16", NULL};
-
-static bool with_eval_every(const void *object)
-{
-    return ((const sl_train_options *)object)->eval_every > 0;
-}
-
-static bool with_task(const void *object)
-{
-    return ((const sl_train_options *)object)->task != NULL;
-}
-
-static bool with_shuffle(const void *object)
-{
-    return ((const sl_train_options *)object)->shuffle;
-}
 
 /* ---- Values that the option types do not have ----------------------------------------------- */
 

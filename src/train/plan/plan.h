@@ -12,26 +12,22 @@
 #include "sluice/app/train.h"
 #include "train/plan/cases.h"
 
-/* What a run that resumes keeps of its checkpoint, where its options leave it open. */
-typedef struct sli_kept {
-    int shards, chunks; /* chunks 0: not known */
-    double lr;
-} sli_kept;
-
-/* A layout that was searched. Shards and chunks are those of the one that was asked for, so that
- * its numbers do not change. */
-typedef struct sli_found_layout {
-    int replicas, pipeline_ranks; /* replicas 0: no layout is valid */
-    int shards, chunks;
+/* What rank 0 has found for all; zeros: nothing. Where a layout was searched, shards and chunks are
+ * those of the layout that was asked for, so that no number changes. */
+typedef struct sli_findings {
+    double lr;                          /* the checkpoint's */
+    int start;                          /* sli_start */
+    int resumes;                        /* from a checkpoint */
+    int shards, chunks;                 /* the checkpoint's, or see above */
+    int replicas, pipeline_ranks;       /* of a layout that was searched */
     int drops_balance, drops_placement; /* the options', which fit no layout */
-} sli_found_layout;
+} sli_findings;
 
 /* What a plan is made from. */
 typedef struct sli_plan_inputs {
     const sl_train_options *options; /* with valid values (sli_train_options_check_values) */
     const sl_train_launch *launch;
-    const sli_kept *kept;          /* NULL: the run begins anew */
-    const sli_found_layout *found; /* NULL: none was searched */
+    sli_findings found;
 } sli_plan_inputs;
 
 /* The rule that the run's layout follows. */
@@ -63,16 +59,14 @@ void sli_plan_host(const sl_plan *plan, int first_rank, int ranks, sl_host_plan 
 sl_status sli_plan_training_step(const sl_module *model, sl_plan *plan);
 sl_status sli_plan_evaluation(const sl_module *model, sl_plan *plan);
 
-/* The names of this host's devices where the options have none, malloc'ed: "cpu:0,cpu:1,…", or
- * "cpu,cpu,…" for ranks that share the cores. The plan takes others with sli_plan_set_devices, also
- * where that fails. */
-sl_status sli_plan_default_devices(const sl_plan *plan, bool shared, char **names);
-sl_status sli_plan_set_devices(sl_plan *plan, char *names);
+/* Names this host's devices: as the options do; else each has cores of its own, or with `shared`
+ * all of them. */
+sl_status sli_plan_name_devices(sl_plan *plan, bool shared);
 
-/* As sl_run_create says: at most so many processes on one host, which has so much memory (0: not
- * checked). Errors: SL_ERR_MEMORY if only memory is too small. */
-sl_status sli_plan_search(const sli_plan_inputs *inputs, const sl_module *model, int host_processes,
-                          uint64_t host_bytes, sli_found_layout *out);
+/* Completes inputs->found as sl_run_create says: for at most so many processes on one host, which
+ * has so much memory (0: not checked). Errors: SL_ERR_MEMORY if only memory is too small. */
+sl_status sli_plan_search(sli_plan_inputs *inputs, const sl_module *model, int host_processes,
+                          uint64_t host_bytes);
 
 /* Refuses a plan whose host needs more. */
 sl_status sli_plan_check_memory(const sli_plan_inputs *inputs, const sl_plan *plan,

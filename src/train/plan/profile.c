@@ -6,6 +6,7 @@
 #include "core/host.h"
 #include "device/device_base.h"
 #include "tensor/tensor.h"
+#include "train/loop/language.h"
 #include "train/loop/replica.h"
 
 #include <math.h>
@@ -278,33 +279,15 @@ sl_status sli_measure_links(const sl_plan *plan, sl_group *all, sl_link_cost **o
 
 /* ---- Without a text ------------------------------------------------------------------------- */
 
-/* Ids that lie apart, as a text's do. */
-static sl_status make_ids(const sl_train_options *options, int64_t rows, sl_device *device,
-                          uint32_t seed, sl_tensor **out)
-{
-    sl_shape shape = sl_shape_2d(rows, options->bptt);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
-    sli_host_array ids;
-    SL_TRY(sli_tensor_open_host(*out, false, &ids));
-    for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
-        seed = seed * 1664525u + 1013904223u;
-        ((int32_t *)ids.host)[i] = (int32_t)((seed >> 8) % (uint64_t)options->model.ntokens);
-    }
-    return sli_tensor_close_host(*out, &ids, true);
-}
-
-static sl_status load_random_ids(void *context, const sl_train_rows *rows, sl_device *input_device,
-                                 sl_device *target_device, sl_tensor **input, sl_tensor **targets)
-{
-    const sl_train_options *const *options = context;
-    SL_TRY(make_ids(*options, rows->count, input_device, 1, input));
-    return make_ids(*options, rows->count, target_device, 2, targets);
-}
-
-sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *profiles)
+/* On devices that are open for that long. */
+static sl_status profile_tokens(sl_plan *plan, sl_module *model, const sl_tokens *tokens,
+                                sl_module_profile *profiles)
 {
     const sl_train_options *options = &plan->options;
-    const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
+    sli_language language = {.tokens = {[SL_SPLIT_TRAIN] = tokens},
+                             .bptt = options->bptt,
+                             .shard_rows = options->batch_size};
+    const sl_train_task task = sli_language_task(&language);
     int cores[SL_MAX_STAGES] = {0}, balance[SL_MAX_STAGES];
     sli_step_times times;
     sl_loss *loss = NULL;
@@ -327,5 +310,23 @@ sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *p
         plan->by.balance = SL_BY_PROFILE;
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
+    return status;
+}
+
+sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *profiles)
+{
+    const sl_train_options *options = &plan->options;
+    sl_tokens tokens = {.count = options->shards * options->batch_size * (options->bptt + 1)};
+    int32_t *ids = malloc((size_t)tokens.count * sizeof *ids);
+    if (!ids)
+        return sl_error(SL_ERR_MEMORY, "no memory for a text to profile with");
+    uint32_t draw = 1;
+    for (int64_t i = 0; i < tokens.count; i++) { /* ids that lie apart, as a text's do */
+        draw = draw * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((draw >> 8) % (uint64_t)options->model.ntokens);
+    }
+    tokens.ids = ids;
+    sl_status status = profile_tokens(plan, model, &tokens, profiles);
+    free(ids);
     return status;
 }
