@@ -14,7 +14,7 @@ static void directory_is_shown_and_its_vocabulary_written(void **state)
 {
     scratch *in = *state;
     program_run run;
-    sl_vocab *vocab;
+    SCOPED(sl_vocab) *vocab = NULL;
     write_text(in, "train.txt", "The cat.\n\nThe dog, the bird.\n");
     write_text(in, "valid.txt", "the fish");
     write_text(in, "test.txt", "a\nb\nc\nthe");
@@ -31,7 +31,6 @@ static void directory_is_shown_and_its_vocabulary_written(void **state)
     check_ok(sli_vocab_load(scratch_path(in, "vocab.json"), &vocab));
     assert_int_equal(sl_vocab_size(vocab), 7);
     assert_string_equal(sl_vocab_token(vocab, 6).text, "dog");
-    sl_vocab_destroy(&vocab);
 }
 
 static void control_characters_of_a_text_are_escaped(void **state)
@@ -139,7 +138,6 @@ static void failure_is_one_sentence_and_status_1(void **state)
 
 static void output_that_cannot_be_written_is_an_error(void **state)
 {
-    (void)state;
     static const char *const lines[] = {"schedule", "train --help", "--help", "--version"};
     if (access("/dev/full", W_OK) != 0) {
         print_message("skipped: there is no /dev/full\n");
@@ -172,7 +170,6 @@ static void misuse_is_one_sentence_and_status_2(void **state)
         {"--synthetic a --tokens 0", "sluice: --tokens must be a whole number from 1"},
         {"a --bogus", "got \"--bogus\"\n"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof misuses / sizeof *misuses; i++) {
         program_run run;
         program_start(&run, "data %s", misuses[i][0]);
@@ -185,7 +182,6 @@ static void misuse_is_one_sentence_and_status_2(void **state)
 
 static void totals_of_the_presets_are_the_tutorials(void **state)
 {
-    (void)state;
     program_run run;
     program_succeed(&run, "model --preset pipeline-tutorial");
     check_text(run.out, "\nTotal parameters in model: 1,444,261,998\n");
@@ -205,7 +201,6 @@ static void totals_of_the_presets_are_the_tutorials(void **state)
 
 static void replicas_are_shown_with_their_devices(void **state)
 {
-    (void)state;
     program_run run, sharded;
     program_succeed(&run, "model --preset ddp-pipeline --momentum 0.9");
     check_text(run.out, "\nReplica 0:\nstage ");
@@ -220,7 +215,6 @@ static void replicas_are_shown_with_their_devices(void **state)
 
 static void bytes_are_added_up_where_they_are(void **state)
 {
-    (void)state;
     program_run run;
     const char *two_stages = "model " TINY_MODEL " --ntokens 1000 --pp 2";
     program_succeed(&run, "%s --devices cuda:0/0,cuda:0/1", two_stages);
@@ -247,7 +241,6 @@ static void types_are_counted_in_the_data(void **state)
 
 static void devices_need_not_be_here_but_be_some(void **state)
 {
-    (void)state;
     program_run run;
     program_succeed(&run, "model --devices cpu:1000-1063");
     check_line(run.out, "^0 +cpu:1000-1063 +0-3 ");
@@ -267,7 +260,6 @@ static void number_of_types_beside_the_data_is_refused(void **state)
 
 static void flag_overrides_the_preset_wherever_it_stands(void **state)
 {
-    (void)state;
     program_run before, after;
     program_succeed(&before, "model --nlayers 4 --pp 1 --preset pipeline-tutorial --emsize 64");
     program_succeed(&after, "model --preset pipeline-tutorial --emsize 64 --nlayers 4 --pp 1");
@@ -278,7 +270,6 @@ static void flag_overrides_the_preset_wherever_it_stands(void **state)
 
 static void balance_and_devices_replace_the_presets_stages(void **state)
 {
-    (void)state;
     program_run run;
     program_succeed(&run, "model --preset pipeline-tutorial --balance 5,5,4");
     check_line(run.out, "^2 +cpu:2 +10-13 ");
@@ -290,7 +281,6 @@ static void balance_and_devices_replace_the_presets_stages(void **state)
 
 static void columns_stand_under_their_titles(void **state)
 {
-    (void)state;
     program_run run;
     program_succeed(&run, "model --preset pipeline-tutorial");
     size_t width = strcspn(run.out, "\n");
@@ -304,7 +294,6 @@ static void columns_stand_under_their_titles(void **state)
 
 static void profile_shows_the_time_of_each_module(void **state)
 {
-    (void)state;
     program_run run;
     program_succeed(&run, "model " TINY_MODEL " --ntokens 500 --nlayers 3 --pp 2 --profile");
     check_line(run.out, "^name +type +output +parameters +forward FLOPs +F ms +I ms +W ms$");
@@ -315,7 +304,6 @@ static void profile_shows_the_time_of_each_module(void **state)
 
 static void impossible_model_is_refused(void **state)
 {
-    (void)state;
     program_run run;
     program_start(&run, "model --emsize 200 --nhead 3");
     check_refused(&run, 1, "emsize must be divisible by nhead, got emsize 200 and nhead 3\n");

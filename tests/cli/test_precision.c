@@ -57,7 +57,7 @@ static void save_model_of_two_words(const char *from, const char *to)
     check_ok(sl_saved_model_open(from, &saved));
     sl_model_options options = *sl_saved_model_options(saved);
     check_ok(sl_transformer_lm_create(&options, &model));
-    test_pipe pipe = open_pipe(model, NULL, (sl_pipe_options){.stages = 1}, 1, 1);
+    SCOPED(test_pipe) pipe = open_pipe(model, NULL, (sl_pipe_options){.stages = 1}, 1, 1);
     set_parameter(&pipe, "2.norm2.weight", 0);
     set_parameter(&pipe, "2.norm2.bias", 1);
     set_parameter(&pipe, "3.decoder.bias", 0);
@@ -69,7 +69,6 @@ static void save_model_of_two_words(const char *from, const char *to)
     }
     check_ok(sl_model_save(pipe.pipe, &options, sl_saved_model_vocab(saved), 0, to));
     sl_saved_model_close(&saved);
-    test_pipe_destroy(&pipe);
 }
 
 static int set_up(void **state)

@@ -155,7 +155,7 @@ static void logits_of_the_first_batch_are_written(void **state)
     scratch *in = *state;
     program_run run;
     sl_tokens tokens;
-    sl_vocab *vocab;
+    SCOPED(sl_vocab) *vocab = NULL;
     sl_batches batches;
     sli_safetensors_reader *reader;
     int32_t ids[2][6];
@@ -186,7 +186,6 @@ static void logits_of_the_first_batch_are_written(void **state)
     assert_float_equal(number_after(run.out, "valid loss "), loss_of_logits(reader), 0.00006);
     sli_safetensors_close(&reader);
     sl_tokens_free(&tokens);
-    sl_vocab_destroy(&vocab);
 }
 
 static void logits_overwrite_nothing_that_is_read(void **state)

@@ -68,7 +68,6 @@ static sl_status nccl(sl_group *below)
 
 static sl_status again(sl_group *group)
 {
-    (void)group;
     SCOPED(sl_group) *other = NULL;
     SL_TRY(sl_group_create_mpi(NULL, &other));
     return sl_group_barrier(other, NULL);
@@ -137,7 +136,6 @@ static sl_status record_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
                                  sl_tensor **grad_in)
 {
     recorder *of = sl_module_state(module);
-    (void)pass;
     if (of->is_first)
         record(of->got, &of->got_count, grad_out);
     else
@@ -320,7 +318,6 @@ static volatile sig_atomic_t is_told;
 
 static void be_told(int number)
 {
-    (void)number;
     is_told = 1;
 }
 

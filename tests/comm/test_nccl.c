@@ -42,7 +42,6 @@ static sl_status run_ranks(sl_status (*run)(sl_group *group, void *arg), void *a
 
 static void every_case_of_the_contract_holds(void **state)
 {
-    (void)state;
     for (const contract_case *one = contract_cases; one->name; one++)
         for (int ranks = 2; ranks <= 3; ranks++) {
             if (ranks < one->least_ranks)
@@ -64,7 +63,6 @@ static void operations_give_the_bits_of_local_ranks(void **state)
 {
     enum { RANKS = 3 };
     uint64_t local[RANKS], nccl[RANKS];
-    (void)state;
     check_ok(sl_spawn(take_digest, local, RANKS, NULL));
     check_ok(run_ranks(take_digest, nccl, RANKS));
     assert_memory_equal(nccl, local, sizeof local);
@@ -96,7 +94,6 @@ static void check_failure(const char *variable, const char *value, const char *t
 
 static void error_of_nccl_ends_the_ranks_that_wait_for_it(void **state)
 {
-    (void)state;
     check_failure("FAKE_NCCL_FAIL", "1:3",
                   "rank 1: cuda:0/1: NCCL: move data: unhandled system error (a cable was pulled)");
 }
@@ -106,7 +103,6 @@ static sl_status give_up(sl_group *group, void *arg)
 {
     float x[100] = {0};
     sl_work *work;
-    (void)arg;
     SL_TRY(sl_group_all_reduce(group, x, 100, SL_F32, SL_REDUCE_SUM, &work));
     if (sl_group_rank(group) == 0) {
         usleep(50000);
@@ -119,7 +115,6 @@ static sl_status give_up(sl_group *group, void *arg)
 
 static void move_that_never_ends_is_aborted_when_a_rank_gives_up(void **state)
 {
-    (void)state;
     setenv("FAKE_NCCL_STOP", "2:2", 1);
     sl_status status = run_ranks(give_up, NULL, 3);
     unsetenv("FAKE_NCCL_STOP");
@@ -129,7 +124,6 @@ static void move_that_never_ends_is_aborted_when_a_rank_gives_up(void **state)
 static sl_status leave_early(sl_group *group, void *arg)
 {
     float x = 1;
-    (void)arg;
     SL_TRY(sl_group_all_reduce(group, &x, 1, SL_F32, SL_REDUCE_SUM, NULL));
     SL_TRY(sl_group_barrier(group, NULL)); /* all have ended it */
     if (sl_group_rank(group) == 1) {       /* dies with its error */
@@ -146,14 +140,12 @@ static sl_status leave_early(sl_group *group, void *arg)
 
 static void rank_that_gives_up_ends_the_others(void **state)
 {
-    (void)state;
     check_ok(run_ranks(leave_early, NULL, 3));
 }
 
 static sl_status call_something_else(sl_group *group, void *arg)
 {
     float x[2] = {0};
-    (void)arg;
     sl_status status = sl_group_rank(group) == 1
                            ? sl_group_broadcast(group, x, 2, SL_F32, 0, NULL)
                            : sl_group_all_reduce(group, x, 1, SL_F32, SL_REDUCE_MAX, NULL);
@@ -165,7 +157,6 @@ static sl_status call_something_else(sl_group *group, void *arg)
 
 static void operations_that_differ_are_compared(void **state)
 {
-    (void)state;
     setenv("SL_DEBUG", "collectives", 1);
     sl_status status = run_ranks(call_something_else, NULL, 2);
     unsetenv("SL_DEBUG");
@@ -174,14 +165,11 @@ static void operations_that_differ_are_compared(void **state)
 
 static sl_status succeed(sl_group *group, void *arg)
 {
-    (void)group;
-    (void)arg;
     return SL_OK;
 }
 
 static void old_library_is_refused_with_its_version(void **state)
 {
-    (void)state;
     setenv("FAKE_NCCL_VERSION", "21403", 1);
     assert_int_equal(run_ranks(succeed, NULL, 2), SL_ERR_UNSUPPORTED);
     unsetenv("FAKE_NCCL_VERSION");
@@ -194,7 +182,6 @@ static void cpu_is_refused(void **state)
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_group) *below = NULL;
     sl_group *group;
-    (void)state;
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_group_create_local(1, NULL, &below));
     assert_int_equal(sli_group_create_nccl(below, device, &group), SL_ERR_UNSUPPORTED);

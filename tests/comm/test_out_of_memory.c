@@ -33,7 +33,7 @@ typedef struct splits {
 static sl_status split_in_pairs(sl_group *group, void *arg)
 {
     splits *all = arg;
-    sl_group *pair;
+    SCOPED(sl_group) *pair = NULL;
     before_failure = all->failing;
     armed = true;
     sl_status status = sl_group_split(group, sl_group_rank(group) % 2, &pair);
@@ -41,7 +41,6 @@ static sl_status split_in_pairs(sl_group *group, void *arg)
     atomic_fetch_add(status == SL_OK ? &all->made : &all->refused, 1);
     if (status == SL_OK ? !pair : pair || status != SL_ERR_MEMORY)
         return sl_error(SL_ERR_INTERNAL, "a split's status and group do not agree");
-    sl_group_destroy(&pair);
     return status;
 }
 
@@ -70,7 +69,7 @@ typedef struct lonely {
 static sl_status split_where_one_lacks_memory(sl_group *group, void *arg)
 {
     lonely *all = arg;
-    sl_group *both = NULL;
+    SCOPED(sl_group) *both = NULL;
     sl_work *work;
     char name[16];
     SL_TRY(sl_group_barrier(group, &work));
@@ -91,7 +90,6 @@ static sl_status split_where_one_lacks_memory(sl_group *group, void *arg)
             return sl_error(SL_ERR_INTERNAL, "the other rank still waits");
     if (status == SL_OK ? !both : both || status != SL_ERR_MEMORY)
         return sl_error(SL_ERR_INTERNAL, "a split's status and group do not agree");
-    sl_group_destroy(&both);
     return status;
 }
 

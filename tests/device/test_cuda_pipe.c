@@ -316,7 +316,6 @@ static void check_step(const panel_step *got, const panel_step *expected, double
 static void panels_of_logits_match_the_cpus(void **state)
 {
     fake_cuda_state *cuda = find_fake_cuda();
-    (void)state;
     if (IS_SANITIZED) {
         print_message("skipped: panels of logits have 17 million elements, too many here\n");
         skip();
@@ -398,7 +397,6 @@ static sl_status run_replica(sl_group *group, void *arg)
 static void shards_of_weights_stay_on_the_gpus_with_nccl(void **state)
 {
     sharded_step by_host[REPLICAS] = {{0}}, by_nccl[REPLICAS] = {{.nccl = true}, {.nccl = true}};
-    (void)state;
     check_ranks(run_replica, by_host, REPLICAS);
     check_ranks(run_replica, by_nccl, REPLICAS);
     assert_int_equal(by_host[0].waits, REPLICAS); /* each reads its only bucket */
@@ -410,7 +408,6 @@ static void pools_are_opened_for_nccl_between_threads(void **state)
 {
     sharded_step steps[REPLICAS] = {{.nccl = true}, {.nccl = true}};
     fake_cuda_state *cuda = find_fake_cuda();
-    (void)state;
     for (int isolated = 0; isolated < 2; isolated++) {
         long before = cuda->accesses, copies = cuda->peer_copies;
         cuda->isolated = isolated;
@@ -426,7 +423,6 @@ static void copies_that_arrive_as_zeros_refuse_nccl_between_threads(void **state
 {
     sharded_step steps[REPLICAS] = {{.nccl = true}, {.nccl = true}};
     fake_cuda_state *cuda = find_fake_cuda();
-    (void)state;
     cuda->zeroing = 1;
     sl_status status = sl_spawn(run_replica, steps, REPLICAS, NULL);
     cuda->zeroing = 0;

@@ -80,7 +80,6 @@ static void profile(const char *modules, const char *devices, const int *cores, 
 /* All of these devices have one thread. */
 static void a_profile_of_a_device_is_shared_between_like_cpus_alone(void **state)
 {
-    (void)state;
     const int cores[] = {0, 1, 2, 2};
     int core = allowed_core(0), balance[SL_MAX_STAGES];
     asked_devices asked;
@@ -97,7 +96,6 @@ static void a_profile_of_a_device_is_shared_between_like_cpus_alone(void **state
  * four, two on each side. */
 static void a_cut_by_time_balances_what_devices_do(void **state)
 {
-    (void)state;
     const int cores[] = {0, 1};
     int balance[SL_MAX_STAGES];
     asked_devices asked;
@@ -117,15 +115,12 @@ enum { UPDATE_US = 20000, STEPS = 3 };
 static sl_status create_linear(void *context, sl_module **model, sl_loss **loss)
 {
     sl_module *layer;
-    (void)context;
     SL_TRY(sl_sequential_append(model, sl_linear_create(WIDTH, CLASSES, false, &layer), &layer));
     return sl_cross_entropy_create(loss);
 }
 
 static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
 {
-    (void)context;
-    (void)rows;
     *batches = split == SL_SPLIT_TRAIN ? STEPS : 0;
     return SL_OK;
 }
@@ -141,7 +136,6 @@ static sl_status check_update(void *context, const sl_step_info *step)
 /* It is queued at once; its time and the step's are those in which the device does it. */
 static void an_optimizers_time_is_the_devices(void **state)
 {
-    (void)state;
     int steps = 0;
     asked_devices asked = {.count = 0};
     const sl_train_task task = {.context = &asked,

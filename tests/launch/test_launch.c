@@ -11,7 +11,6 @@
 
 static void options_without_sense_are_refused(void **state)
 {
-    (void)state;
     static const struct {
         int processes, least;
         const char *program, *sentence;
@@ -36,7 +35,6 @@ static void options_without_sense_are_refused(void **state)
 
 static void missing_arguments_are_named(void **state)
 {
-    (void)state;
     int exit_status = -1;
     const sl_launch_options none = {.processes = 1};
     const char *const words[] = {"true", NULL};
@@ -75,7 +73,6 @@ static void events_need_no_report(void **state)
 
 static void bad_command_line_is_one_sentence(void **state)
 {
-    (void)state;
     static const struct {
         const char *words, *sentence;
     } cases[] = {
@@ -141,7 +138,6 @@ static void mpirun_that_is_missing_or_another_is_named(void **state)
 
 static void rank_without_its_launcher_says_so(void **state)
 {
-    (void)state;
     program_run run;
     sli_wire_address nobody = {.count = 0};
     char text[SLI_WIRE_ADDRESS_BYTES];
@@ -182,7 +178,6 @@ static void check_packet(int fd, const char *expected)
 
 static void saves_and_errors_are_packets(void **state)
 {
-    (void)state;
     int ends[2];
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
     set_link(ends[1]);
@@ -427,7 +422,6 @@ static void drawing_below_an_error_keeps_its_lines(void **state)
 
 static void process_without_a_supervisor_has_no_link(void **state)
 {
-    (void)state;
     int file = open("/dev/null", O_RDWR);
     unsetenv("SLUICE_LAUNCH_FD");
     assert_null(sl_launch_link_open());

@@ -57,7 +57,6 @@ static sl_launch_info launched(int rank, int world_size, int local_rank, int loc
 
 static void nothing_set_is_one_rank_not_launched(void **state)
 {
-    (void)state;
     check_info("PATH=/bin", alone);
     check_info("RANK= WORLD_SIZE= OMPI_COMM_WORLD_RANK= PMI_RANK= SLURM_STEP_ID=", alone);
     check_info("LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", alone);
@@ -66,7 +65,6 @@ static void nothing_set_is_one_rank_not_launched(void **state)
 
 static void restarts_are_counted_by_the_launcher(void **state)
 {
-    (void)state;
     sl_launch_info expected = launched(1, 2, 1, 2);
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=0", expected);
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none", expected); /* torchrun's default */
@@ -90,21 +88,18 @@ static void restarts_are_counted_by_the_launcher(void **state)
 
 static void torchrun_names_are_read(void **state)
 {
-    (void)state;
     check_info("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4", launched(5, 8, 1, 4));
     check_info("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1", launched(0, 1, 0, 1));
 }
 
 static void ranks_of_no_named_machine_are_on_this_one(void **state)
 {
-    (void)state;
     check_info("RANK=2 WORLD_SIZE=3", launched(2, 3, 2, 3));
     check_info("PMI_RANK=1 PMI_SIZE=2", launched(1, 2, 1, 2));
 }
 
 static void open_mpi_names_are_read(void **state)
 {
-    (void)state;
     check_info("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 "
                "OMPI_COMM_WORLD_LOCAL_SIZE=2",
                launched(3, 4, 1, 2));
@@ -112,7 +107,6 @@ static void open_mpi_names_are_read(void **state)
 
 static void hydra_names_are_read(void **state)
 {
-    (void)state;
     check_info("PMI_RANK=3 PMI_SIZE=6 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=3", launched(3, 6, 0, 3));
 }
 
@@ -121,7 +115,6 @@ static void hydra_names_are_read(void **state)
 
 static void slurm_step_counts_the_tasks_of_its_node(void **state)
 {
-    (void)state;
     check_info(SLURM_NODES "SLURM_NODEID=0", launched(5, 9, 1, 2));
     check_info(SLURM_NODES "SLURM_NODEID=2", launched(5, 9, 1, 2));
     check_info(SLURM_NODES "SLURM_NODEID=3", launched(5, 9, 1, 3));
@@ -131,7 +124,6 @@ static void slurm_step_counts_the_tasks_of_its_node(void **state)
 
 static void slurm_shells_are_no_ranks(void **state)
 {
-    (void)state;
     check_info("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", alone);
     check_info("SLURM_STEP_ID=4294967290 SLURM_PROCID=0 SLURM_NTASKS=4", alone);
     check_info("SLURM_STEP_ID=4294967291 SLURM_PROCID=0 SLURM_NTASKS=4", alone);
@@ -139,7 +131,6 @@ static void slurm_shells_are_no_ranks(void **state)
 
 static void earlier_families_win(void **state)
 {
-    (void)state;
     const char *all = "RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3 "
                       "PMI_RANK=2 PMI_SIZE=4 SLURM_STEP_ID=0 SLURM_PROCID=3";
     check_info(all, launched(0, 2, 0, 2));
@@ -149,7 +140,6 @@ static void earlier_families_win(void **state)
 
 static void missing_variables_are_named(void **state)
 {
-    (void)state;
     check_rank_refused("RANK=1", "variable RANK is set without WORLD_SIZE");
     check_rank_refused("WORLD_SIZE=2", "variable WORLD_SIZE is set without RANK");
     check_rank_refused("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0",
@@ -167,7 +157,6 @@ static void missing_variables_are_named(void **state)
 
 static void words_that_are_no_number_are_shown(void **state)
 {
-    (void)state;
     check_rank_refused("RANK=one WORLD_SIZE=2",
                        "variable RANK: expected a whole number from 0, got \"one\"");
     static const char *const words[] = {
@@ -181,7 +170,6 @@ static void words_that_are_no_number_are_shown(void **state)
 
 static void contradictions_are_refused(void **state)
 {
-    (void)state;
     check_rank_refused("RANK=2 WORLD_SIZE=2",
                        "variable RANK must be below WORLD_SIZE, got 2 and 2");
     check_rank_refused("RANK=0 WORLD_SIZE=0",
@@ -196,7 +184,6 @@ static void contradictions_are_refused(void **state)
 
 static void slurm_lists_that_miss_the_node_are_refused(void **state)
 {
-    (void)state;
     static const char *const lists[] = {"2(x3)", "2,2,2", "2,,2,2", "2(x2",   "2(x),2",
                                         "2x4",   "",      "(x4)",   "2;2;2;2"};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {

@@ -226,7 +226,6 @@ static void ctrl_z_suspends_the_programs_as_well(void **state)
 /* As by a parent process in Python that does not want to wait for its children. */
 static void job_runs_where_children_are_ignored(void **state)
 {
-    (void)state;
     int exit_status = -1;
     struct sigaction ignored = {.sa_handler = SIG_IGN}, before, after;
     const char *supervisor[] = {getenv("SLUICE_PROGRAM"), "launch-rank", NULL};

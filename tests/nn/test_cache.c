@@ -81,7 +81,6 @@ static void check_parts(sl_module *model, sl_precision precision, double toleran
 
 static void text_in_parts_has_the_logits_of_the_whole(void **state)
 {
-    (void)state;
     static const int64_t parts[] = {3, 1, 1, 40, 1, 20, 1, 1, 1, 1};
     for (int variant = 0; variant < 4; variant++) {
         SCOPED(sl_module) *model = language_model(variant, SL_MASK_CAUSAL);
@@ -94,7 +93,6 @@ static void text_in_parts_has_the_logits_of_the_whole(void **state)
 
 static void what_a_cache_cannot_do_is_refused(void **state)
 {
-    (void)state;
     sl_device *device;
     sl_cache *cache;
     sl_pass *pass;

@@ -19,7 +19,6 @@ static sl_encoder_layer_options small(bool pre_norm, sl_activation activation, f
 /* Both orders of norms, both activations, with and without dropout. */
 static void gradients_match_differences(void **state)
 {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         sl_encoder_layer_options options =
             small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, i & 4 ? 0.2f : 0.0f);
@@ -33,7 +32,6 @@ static void gradients_match_differences(void **state)
 
 static void parameters_bear_pytorchs_names_in_its_order(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     sl_encoder_layer_options options = small(false, SL_ACTIVATION_RELU, 0.0f);
@@ -48,7 +46,6 @@ static void parameters_bear_pytorchs_names_in_its_order(void **state)
 /* What stays after forward is what saved_bytes says and the output; nothing of it is workspace. */
 static void activations_are_what_saved_bytes_says(void **state)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         sl_encoder_layer_options options =
             small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, 0.1f);
@@ -79,7 +76,6 @@ static void activations_are_what_saved_bytes_says(void **state)
 
 static void operations_are_the_products(void **state)
 {
-    (void)state;
     sl_encoder_layer_options options = small(false, SL_ACTIVATION_RELU, 0.0f);
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_encoder_layer_create(&options, &module));
@@ -90,7 +86,6 @@ static void operations_are_the_products(void **state)
 
 static void impossible_options_are_refused(void **state)
 {
-    (void)state;
     sl_module *module;
     sl_encoder_layer_options options = small(false, SL_ACTIVATION_RELU, 0.0f);
     options.feed_forward = 0;
@@ -138,7 +133,6 @@ static void check_other_gradient(sl_module *module, int64_t samples, int64_t pos
 
 static void gradient_of_another_shape_is_refused_before_it_is_used(void **state)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         sl_encoder_layer_options options =
             small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, 0.0f);
@@ -153,7 +147,6 @@ static void gradient_of_another_shape_is_refused_before_it_is_used(void **state)
 
 static void attention_gradients_match_differences(void **state)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         SCOPED(sl_module) *module = NULL;
         sl_mask mask = i % 2 ? SL_MASK_NONE : SL_MASK_CAUSAL;
@@ -197,14 +190,12 @@ static int positions_that_see_the_last(sl_mask mask)
 
 static void causal_mask_hides_what_comes_later(void **state)
 {
-    (void)state;
     assert_int_equal(positions_that_see_the_last(SL_MASK_CAUSAL), 1);
     assert_int_equal(positions_that_see_the_last(SL_MASK_NONE), 4);
 }
 
 static void attention_parameters_bear_pytorchs_names_in_its_order(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_device_create_cpu(1, &device));
@@ -219,7 +210,6 @@ static void attention_parameters_bear_pytorchs_names_in_its_order(void **state)
 
 static void operations_count_the_pairs_that_the_mask_lets_through(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *full = NULL, *causal = NULL;
     check_ok(sl_self_attention_create(4, 2, 0.0f, SL_MASK_CAUSAL, &causal));
     check_ok(sl_self_attention_create(4, 2, 0.0f, SL_MASK_NONE, &full));
@@ -231,7 +221,6 @@ static void operations_count_the_pairs_that_the_mask_lets_through(void **state)
 
 static void impossible_options_and_shapes_are_refused(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *module = NULL;
     check_error(sl_self_attention_create(8, 3, 0.0f, SL_MASK_NONE, &module), SL_ERR_INVALID,
                 "the heads must divide the width, got 3 heads and a width of 8");

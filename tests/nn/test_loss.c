@@ -22,14 +22,12 @@ static sl_status sum_apply(sl_loss *loss, const sl_loss_call *call)
 
 static sl_status sum_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
 {
-    (void)loss;
     *out = 2 * sl_tensor_count(targets);
     return SL_OK;
 }
 
 static int64_t sum_rows(const sl_loss *loss, const sl_tensor *targets)
 {
-    (void)loss;
     return sl_tensor_count(targets);
 }
 
@@ -40,7 +38,6 @@ static const sl_loss_ops sum_ops = {.type = "SumLoss",
 
 static void own_loss_is_a_table(void **state)
 {
-    (void)state;
     sl_device *device;
     sl_module *linear;
     sl_loss *loss;
@@ -76,7 +73,6 @@ static void own_loss_is_a_table(void **state)
 
 static void squared_error_and_its_gradient_are_pytorchs(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_loss) *loss = NULL;
     check_ok(sl_device_create_cpu(1, &device));
@@ -110,7 +106,6 @@ static void squared_error_and_its_gradient_are_pytorchs(void **state)
 
 static void shapes_and_types_of_a_squared_error_must_agree(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_loss) *loss = NULL;
     check_ok(sl_device_create_cpu(1, &device));

@@ -46,7 +46,6 @@ static sl_status square_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
 
 static int64_t square_saved_bytes(const sl_module *module, const sl_shape *in)
 {
-    (void)module;
     return 4 * sl_shape_count(in);
 }
 
@@ -83,7 +82,6 @@ static sl_module *new_sequential(sl_module *const *modules, int count)
 
 static void own_layer_runs_between_the_librarys(void **state)
 {
-    (void)state;
     sl_module *modules[] = {new_linear(3, 4), new_square(), new_linear(4, 2)};
     SCOPED(sl_module) *model = new_sequential(modules, 3);
     module_case one = {.module = model, .in = sl_shape_2d(5, 3)};
@@ -125,7 +123,6 @@ static sl_status square_backward_weight(sl_module *module, sl_pass *pass)
 
 static int64_t square_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
-    (void)module;
     return 2 * 4 * sl_shape_count(in);
 }
 
@@ -183,7 +180,6 @@ static sl_module *new_wrapper(sl_module *child)
 
 static void modules_with_one_backward_and_with_two_halves_work_together(void **state)
 {
-    (void)state;
     sl_module *modules[] = {new_linear(3, 4), new_halved_square(), new_wrapper(new_halved_square()),
                             new_square(), new_wrapper(new_linear(4, 4))};
     SCOPED(sl_module) *model = new_sequential(modules, 5);
@@ -200,7 +196,6 @@ static const char *name_of(const sl_module *module, int parameter)
 
 static void names_are_paths_from_the_root(void **state)
 {
-    (void)state;
     sl_module *inner_modules[] = {new_linear(2, 2), new_linear(2, 2)};
     sl_module *inner = new_sequential(inner_modules, 2);
     assert_string_equal(name_of(inner_modules[1], 0), "1.weight");
@@ -217,7 +212,6 @@ static void names_are_paths_from_the_root(void **state)
 /* What random functions know modules and parameters by. */
 static void numbers_count_in_preorder(void **state)
 {
-    (void)state;
     sl_module *inner_modules[] = {new_linear(2, 2), new_linear(2, 2)};
     sl_module *inner = new_sequential(inner_modules, 2);
     sl_module *outer_modules[] = {new_square(), inner, new_linear(2, 2)};
@@ -246,7 +240,6 @@ static int list_numbers(const sl_module *module, uint32_t *numbers, int count)
 /* Children and parameters come to places in the middle of the tree and to its end. */
 static void numbers_are_right_wherever_a_tree_grows(void **state)
 {
-    (void)state;
     enum { CHILDREN = 12, MOST = 128 };
     SCOPED(sl_module) *root = new_linear(2, 2);
     sl_module *at[CHILDREN + 1] = {root};
@@ -271,7 +264,6 @@ static void numbers_are_right_wherever_a_tree_grows(void **state)
 
 static void child_twice_is_refused_in_pytorchs_words(void **state)
 {
-    (void)state;
     sl_module *module = new_linear(2, 2), *other = new_square();
     sl_module *twice[] = {module, other, module};
     sl_module *sequential;
@@ -288,7 +280,6 @@ static void child_twice_is_refused_in_pytorchs_words(void **state)
 
 static void bad_names_and_circles_are_refused(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *module = new_square();
     sl_module *inner = new_linear(2, 2);
     sl_parameter *parameter;
@@ -309,7 +300,6 @@ static void bad_names_and_circles_are_refused(void **state)
 
 static void elements_count_without_buffers(void **state)
 {
-    (void)state;
     sl_module *module = new_linear(3, 4);
     sl_parameter *parameter;
     sl_parameter_spec spec = {.name = "buffer",
@@ -327,7 +317,6 @@ static void elements_count_without_buffers(void **state)
 
 static void placed_model_takes_no_parameter_and_no_child(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     sl_parameter *parameter;
     sl_parameter_set *set, *second;
@@ -386,7 +375,6 @@ static void bench_destroy(bench *one)
 
 static void errors_name_the_innermost_module_once(void **state)
 {
-    (void)state;
     SCOPED(bench) one = bench_open();
     sl_module *inner_modules[] = {new_linear(2, 2), new_linear(5, 2)};
     sl_module *modules[] = {new_linear(2, 2), new_sequential(inner_modules, 2)};
@@ -424,7 +412,6 @@ static void results_that_are_missing_are_errors(void **state)
     static const sl_module_ops silent = {.type = "Silent",
                                          .forward = silent_forward,
                                          .backward = silent_backward};
-    (void)state;
     SCOPED(bench) one = bench_open();
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_module_create(&silent, NULL, &module));
@@ -440,7 +427,6 @@ static void results_that_are_missing_are_errors(void **state)
 
 static void input_of_another_device_is_refused(void **state)
 {
-    (void)state;
     SCOPED(bench) one = bench_open();
     SCOPED(sl_device) *elsewhere = NULL;
     check_ok(sl_device_create_cpu(1, &elsewhere));
@@ -461,7 +447,6 @@ static void input_of_another_device_is_refused(void **state)
 
 static void weights_half_without_its_first_half_is_refused(void **state)
 {
-    (void)state;
     SCOPED(bench) one = bench_open();
     SCOPED(sl_module) *module = new_linear(2, 2);
     SCOPED(sl_parameter_set) *set = random_parameters(module, one.device);
@@ -471,7 +456,6 @@ static void weights_half_without_its_first_half_is_refused(void **state)
 
 static void module_without_values_or_gradients_says_so(void **state)
 {
-    (void)state;
     bench one = bench_open();
     sl_module *module = new_linear(2, 2);
     sl_shape shape = sl_shape_2d(3, 2);
@@ -506,7 +490,6 @@ static double output_sum(const bench *one, sl_module *module)
 
 static void modules_in_evaluation_have_no_dropout(void **state)
 {
-    (void)state;
     SCOPED(bench) one = bench_open();
     const sl_encoder_layer_options options = {.width = 4,
                                               .heads = 2,
@@ -532,7 +515,6 @@ static void modules_in_evaluation_have_no_dropout(void **state)
 
 static void model_in_use_cannot_be_frozen(void **state)
 {
-    (void)state;
     SCOPED(bench) one = bench_open();
     sl_module *children[] = {new_linear(2, 3), new_linear(3, 2)};
     SCOPED(sl_module) *model = new_sequential(children, 2);

@@ -186,7 +186,6 @@ static sl_status check_scale(fault has)
 
 static void right_module_passes(void **state)
 {
-    (void)state;
     check_ok(check_scale(NONE));
 }
 
@@ -213,7 +212,6 @@ static void each_fault_is_named(void **state)
         {COARSE_IN_BF16, "Scale: backward's gradient of the input in bf16 is 0.1 of its norm away "
                          "from that of f32, at most 0.05 is allowed"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_error(check_scale(cases[i].has), SL_ERR_INVALID, cases[i].text);
 }
@@ -221,7 +219,6 @@ static void each_fault_is_named(void **state)
 static void errors_of_the_module_are_its_own(void **state)
 {
     SCOPED(sl_module) *module = NULL;
-    (void)state;
     check_ok(sl_linear_create(WIDTH, 2, false, &module));
     check_error(sl_module_check(module,
                                 &(sl_module_check_options){.input = sl_shape_2d(ROWS, WIDTH + 1)}),

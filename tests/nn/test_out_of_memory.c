@@ -237,7 +237,6 @@ static void check_step(sl_device *device, const sl_tensor *ids, bool pre_norm,
 
 static void training_step_survives_each_failing_allocation(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_tensor) *ids = NULL;
     check_ok(sl_device_create_cpu(1, &device));

@@ -284,7 +284,6 @@ static void impossible_numbers_of_dimensions_are_refused(void **state)
     static const int dims[] = {-1, SL_MAX_DIMS + 1};
     SCOPED(sl_module) *module = new_linear(2, 2);
     sl_parameter *parameter;
-    (void)state;
     for (int i = 0; i < 2; i++) {
         sl_parameter_spec spec = {.name = "late", .shape = {dims[i], {1, 1, 1, 1}}};
         check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID,
@@ -313,7 +312,6 @@ static void check_frozen(sl_module *module, int32_t id_count)
 
 static void frozen_layers_compute_the_inputs_gradient_alone(void **state)
 {
-    (void)state;
     sl_module *module;
     check_ok(sl_linear_create(WIDTH, 5, false, &module));
     check_frozen(module, 0);
@@ -329,7 +327,6 @@ static void frozen_layers_compute_the_inputs_gradient_alone(void **state)
 
 static void frozen_encoder_layers_compute_the_inputs_gradient_alone(void **state)
 {
-    (void)state;
     for (int which = 0; which < 4; which++) {
         const sl_encoder_layer_options options = {.width = WIDTH,
                                                   .heads = 2,
@@ -346,7 +343,6 @@ static void frozen_encoder_layers_compute_the_inputs_gradient_alone(void **state
 /* The attention is frozen, the rest of its layer is not. */
 static void layer_may_be_frozen_in_part(void **state)
 {
-    (void)state;
     const sl_encoder_layer_options options = {.width = WIDTH, .heads = 2, .feed_forward = 6};
     SCOPED(sl_module) *module = NULL;
     check_ok(sl_encoder_layer_create(&options, &module));
@@ -357,7 +353,6 @@ static void layer_may_be_frozen_in_part(void **state)
 /* A frozen decoder that the loss takes over: the gradient of its input is that of a trained one. */
 static void loss_takes_over_a_frozen_decoder(void **state)
 {
-    (void)state;
     enum { ROWS = 6, CLASSES = 5 };
     float *grads[2];
     sl_shape in_shape = sl_shape_2d(ROWS, WIDTH), shape = sl_shape_1d(ROWS);

@@ -7,13 +7,11 @@ static sl_device *device;
 
 static int make_device(void **state)
 {
-    (void)state;
     return sl_device_create_cpu(1, &device);
 }
 
 static int free_device(void **state)
 {
-    (void)state;
     sl_device_destroy(&device);
     return 0;
 }
@@ -40,7 +38,6 @@ static int64_t bytes_in_use(void)
 
 static void keeping_pass_gives_back_in_reverse(void **state)
 {
-    (void)state;
     sl_pass *pass = new_pass(true, true);
     sl_shape shape = sl_shape_1d(4);
     sl_tensor *first = random_tensor(device, &shape, 1), *second = random_tensor(device, &shape, 2);
@@ -65,7 +62,6 @@ static void keeping_pass_gives_back_in_reverse(void **state)
 
 static void pass_frees_what_it_holds(void **state)
 {
-    (void)state;
     sl_pass *pass = new_pass(true, true);
     sl_shape shape = sl_shape_1d(4);
     for (int i = 0; i < 20; i++) {
@@ -80,7 +76,6 @@ static void pass_frees_what_it_holds(void **state)
 
 static void pass_that_does_not_keep_drops_at_once(void **state)
 {
-    (void)state;
     sl_pass *pass = new_pass(false, true);
     sl_shape shape = sl_shape_1d(4);
     sl_tensor *tensor = random_tensor(device, &shape, 1),
@@ -97,7 +92,6 @@ static void pass_that_does_not_keep_drops_at_once(void **state)
 
 static void mistakes_are_refused(void **state)
 {
-    (void)state;
     sl_pass *pass = new_pass(true, true);
     sl_tensor *none = NULL;
     check_error(sl_pass_save(pass, &none), SL_ERR_INVALID, "no tensor to save");
@@ -110,7 +104,6 @@ static void mistakes_are_refused(void **state)
 /* A mask is known by its module's number in the root, its number in the module, step and sample. */
 static void dropout_is_known_by_its_place(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *root = NULL;
     sl_module *modules[2];
     for (int i = 0; i < 2; i++)

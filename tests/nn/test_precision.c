@@ -173,7 +173,6 @@ static void check_layer(const char *what, module_case one, double gradient_bound
 
 static void layers_in_bf16_agree_with_f32(void **state)
 {
-    (void)state;
     const sl_shape in = sl_shape_3d(ROWS, TIME, WIDTH), ids = sl_shape_2d(ROWS, TIME);
     sl_module *module;
     check_ok(sl_linear_create(WIDTH, HIDDEN, false, &module));
@@ -194,7 +193,6 @@ static void layers_in_bf16_agree_with_f32(void **state)
 
 static void encoder_layers_in_bf16_agree_with_f32(void **state)
 {
-    (void)state;
     const sl_shape in = sl_shape_3d(ROWS, TIME, WIDTH);
     for (int which = 0; which < 8; which++) {
         char what[64];
@@ -305,21 +303,18 @@ static void check_loss(const decoder_case *one)
 
 static void cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32(void **state)
 {
-    (void)state;
     check_loss(&(decoder_case){ROWS * TIME, WIDTH, TOKENS});
 }
 
 /* Two panels of 150 rows, each of two strips. */
 static void cross_entropy_in_bf16_panels_agrees_with_f32(void **state)
 {
-    (void)state;
     check_loss(&(decoder_case){MOST_ROWS, 4, 140000});
 }
 
 /* What modules of a sequential pass on is bf16, where a pipe may cut it. */
 static void outputs_between_modules_are_bf16(void **state)
 {
-    (void)state;
     const sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     sl_device *device;
     sl_module *model = NULL, *layer;
@@ -401,7 +396,6 @@ static void attention_in_bf16_rounds_queries_keys_and_values(void **state)
         {{{{128, 128}}, {{1, 1, tiny}}, {{0, 1}}}, 0.5f},
         {{{{0}}, {{0}}, {{-1, 1, tiny}}}, 0},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_float_equal(attend(SL_PRECISION_BF16, cases[i].rows), cases[i].rounded, 1e-5);
         assert_true(attend(SL_PRECISION_F32, cases[i].rows) > cases[i].rounded + 5e-4f);
@@ -435,7 +429,6 @@ static sl_status hear_attention_backward(sl_device *device, const sli_attention_
 
 static void devices_are_told_that_attention_is_in_bf16(void **state)
 {
-    (void)state;
     const sl_shape shape = sl_shape_3d(2, 3, HEAD);
     for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++) {
         SCOPED(sl_device) *device = NULL;
@@ -467,7 +460,6 @@ static void devices_are_told_that_attention_is_in_bf16(void **state)
 
 static void a_cpu_refuses_tf32(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     sl_parameter_set *set;

@@ -22,7 +22,6 @@ static sl_module *new_residual(void)
 
 static void gradients_match_differences(void **state)
 {
-    (void)state;
     for (int training = 0; training < 2; training++) {
         SCOPED(sl_module) *module = new_residual();
         const module_case one = {.module = module,
@@ -36,7 +35,6 @@ static void gradients_match_differences(void **state)
 /* Of an empty sequential, which gives its input itself: y = 2 x, and its gradient is 2. */
 static void branch_may_give_its_input(void **state)
 {
-    (void)state;
     sl_module *branch, *module;
     sl_device *device;
     sl_pass *pass;
@@ -62,7 +60,6 @@ static void branch_may_give_its_input(void **state)
 
 static void branch_with_another_shape_is_refused(void **state)
 {
-    (void)state;
     sl_module *branch, *module;
     sl_shape in = sl_shape_2d(ROWS, WIDTH), out;
     sl_status created = sl_linear_create(WIDTH, 5, false, &branch);

@@ -32,7 +32,6 @@ static sl_module *new_model(void)
 
 static void gradients_flow_through_all_children(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *model = new_model();
     module_case one = {.module = model, .in = sl_shape_3d(2, 3, 3), .training = true};
     check_module(&one);
@@ -41,7 +40,6 @@ static void gradients_flow_through_all_children(void **state)
 
 static void empty_sequential_is_the_identity(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *model = new_sequential(NULL, 0);
     module_case one = {.module = model, .in = sl_shape_3d(2, 3, 3)};
     check_module(&one);
@@ -49,7 +47,6 @@ static void empty_sequential_is_the_identity(void **state)
 
 static void operations_add_up_and_shapes_follow(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *model = new_model();
     sl_shape in = sl_shape_3d(2, 3, 3), out;
     check_ok(sl_module_output_shape(model, &in, &out));
@@ -64,7 +61,6 @@ static void operations_add_up_and_shapes_follow(void **state)
 
 static void missing_module_is_refused(void **state)
 {
-    (void)state;
     sl_module *modules[2] = {NULL, NULL}, *model;
     check_ok(sl_linear_create(2, 2, false, &modules[0]));
     check_error(sli_sequential_create(modules, 2, &model), SL_ERR_INVALID, "module 1 is NULL");
@@ -82,7 +78,6 @@ static void reuse_a_module(void *state)
 
 static void failure_frees_a_module_with_its_child_once(void **state)
 {
-    (void)state;
     static const sl_module_ops outer_ops = {.type = "Outer", .destroy_state = reuse_a_module},
                                inner_ops = {.type = "Inner"};
     void *memory = NULL;
@@ -121,7 +116,6 @@ static sl_status append_three(const sl_module_ops *ops, int *ends, sl_module **m
 
 static void failure_in_the_middle_frees_what_was_appended(void **state)
 {
-    (void)state;
     static const sl_module_ops ops = {.type = "Counted", .destroy_state = count_end};
     sl_module *model = NULL, *child;
     int ends = 0;
@@ -140,7 +134,6 @@ static void failure_in_the_middle_frees_what_was_appended(void **state)
 
 static void appended_modules_have_their_numbers_as_names(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *model = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
@@ -158,7 +151,6 @@ static void appended_modules_have_their_numbers_as_names(void **state)
 
 static void parameters_count_as_in_the_tutorials(void **state)
 {
-    (void)state;
     const struct {
         sl_model_options options;
         int64_t expected;
@@ -189,7 +181,6 @@ static sl_model_options small(void)
 /* The names of the flat nn.Sequential(Encoder, layers, Decoder). */
 static void names_are_those_of_the_flat_sequential(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *model = NULL;
     sl_model_options options = small();
@@ -211,7 +202,6 @@ static void names_are_those_of_the_flat_sequential(void **state)
 
 static void gradients_match_differences(void **state)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         SCOPED(sl_module) *model = NULL;
         sl_model_options options = small();
@@ -237,7 +227,6 @@ static void check_refused(const sl_model_options *options, const char *text)
 
 static void impossible_options_are_refused_by_name(void **state)
 {
-    (void)state;
     sl_model_options options = small();
     options.ntokens = 0;
     check_refused(&options, "ntokens must be 1 to 2147483647, got 0");

@@ -10,7 +10,6 @@ enum { WIDTH = 8 };
 /* Through both ways of each skip; also where modules between the ends are frozen. */
 static void gradients_of_a_u_net_agree_with_differences(void **state)
 {
-    (void)state;
     for (int frozen = 0; frozen < 2; frozen++) {
         SCOPED(sl_module) *model = NULL;
         check_ok(u_net_create(WIDTH, &model));
@@ -24,7 +23,6 @@ static void gradients_of_a_u_net_agree_with_differences(void **state)
 
 static void wrong_declarations_are_refused(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *linear = NULL;
     sl_module *stash;
@@ -79,7 +77,6 @@ static void stash_and_pop(const lab *at)
 
 static void tensors_are_popped_once(void **state)
 {
-    (void)state;
     SCOPED(lab) at = open_lab(true);
     sl_tensor *popped;
     const sl_shape one = sl_shape_1d(1);
@@ -101,7 +98,6 @@ static void tensors_are_popped_once(void **state)
 
 static void wrong_gradients_are_refused(void **state)
 {
-    (void)state;
     SCOPED(lab) at = open_lab(true);
     sl_tensor *grad, *popped;
     const sl_shape wrong = sl_shape_2d(2, 2), right = sl_shape_2d(2, 3);
@@ -130,7 +126,6 @@ static void wrong_gradients_are_refused(void **state)
  */
 static void gradient_with_another_handle_is_copied(void **state)
 {
-    (void)state;
     SCOPED(lab) at = open_lab(true);
     sl_tensor *grad, *popped;
     stash_and_pop(&at);

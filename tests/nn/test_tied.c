@@ -23,7 +23,6 @@ static sl_module *new_linears(int64_t in, int64_t middle, int64_t out)
 /* By differences of the one value, through both modules that use it. */
 static void gradient_is_the_sum_of_both_uses(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *model = NULL;
     check_ok(sl_transformer_lm_create(&tied_options, &model));
     check_module(&(module_case){.module = model, .in = sl_shape_2d(2, 3), .id_count = 7});
@@ -35,7 +34,6 @@ static void gradient_is_the_sum_of_both_uses(void **state)
 
 static void parameter_is_counted_and_listed_once(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *untied = NULL, *model = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
@@ -62,7 +60,6 @@ static void parameter_is_counted_and_listed_once(void **state)
 /* A value that is frozen for one of its modules is frozen for both. */
 static void freezing_either_module_freezes_the_value(void **state)
 {
-    (void)state;
     for (int which = 0; which <= 2; which += 2) {
         SCOPED(sl_module) *model = NULL;
         check_ok(sl_transformer_lm_create(&tied_options, &model));
@@ -78,7 +75,6 @@ static void freezing_either_module_freezes_the_value(void **state)
 static void norm_trains_what_a_tie_leaves_it(void **state)
 {
     static const char *const names[][2] = {{"1.weight", "0.weight"}, {"1.bias", "0.bias"}};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         SCOPED(sl_module) *model = NULL;
         sl_module *norms[2];
@@ -116,7 +112,6 @@ static sl_module *new_deep_model(void)
 
 static void names_are_whole_however_long(void **state)
 {
-    (void)state;
     SCOPED(sl_module) *model = new_deep_model();
     char names[2][LONG_PATH_BYTES];
     sl_parameter *weights[2];
@@ -132,7 +127,6 @@ static void names_are_whole_however_long(void **state)
 
 static void impossible_ties_are_refused(void **state)
 {
-    (void)state;
     sl_device *device;
     sl_parameter_set *set;
     sl_module *model = new_linears(3, 4, 3), *lm;

@@ -57,7 +57,6 @@ static void check_steps(const sl_optimizer_options *options, double lr, double g
 /* The numbers are those of torch.optim with lr 0.1, gradient 1, starting from 1. */
 static void sgd_takes_pytorchs_steps(void **state)
 {
-    (void)state;
     const sl_optimizer_options plain = {0}, momentum = {.momentum = 0.9f},
                                nesterov = {.momentum = 0.9f, .nesterov = true},
                                dampening = {.momentum = 0.9f, .dampening = 0.5f},
@@ -71,7 +70,6 @@ static void sgd_takes_pytorchs_steps(void **state)
 
 static void grad_scale_multiplies_the_gradient_and_nothing_else(void **state)
 {
-    (void)state;
     const sl_optimizer_options decay = {.weight_decay = 0.1f};
     check_steps(&decay, 0.1, 0.5, (double[]){1 - 0.1 * (0.5 + 0.1)}, 1);
 }
@@ -79,7 +77,6 @@ static void grad_scale_multiplies_the_gradient_and_nothing_else(void **state)
 /* With a constant gradient both averages stay in proportion: each step is lr, and the decay. */
 static void adamw_takes_pytorchs_steps(void **state)
 {
-    (void)state;
     const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.01f};
     double expected[3], value = 1;
     for (int step = 0; step < 3; step++)
@@ -91,7 +88,6 @@ static void adamw_takes_pytorchs_steps(void **state)
  * root, behind the correction of the average in it. */
 static void adamw_adds_eps_to_the_corrected_root(void **state)
 {
-    (void)state;
     const float eps = 1e-8f;
     const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .eps = eps};
     check_steps(&adamw, 0.1, eps, (double[]){0.95, 0.9, 0.85}, 3);
@@ -142,7 +138,6 @@ static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_b
 /* In one bucket and in two: as if its steps began with its first gradient. */
 static void parameter_without_a_gradient_is_left_as_it_is(void **state)
 {
-    (void)state;
     const sl_optimizer_options all[] = {
         {.weight_decay = 0.1f},
         {.momentum = 0.9f, .dampening = 0.5f, .weight_decay = 0.1f},
@@ -164,7 +159,6 @@ static void parameter_without_a_gradient_is_left_as_it_is(void **state)
 
 static void frozen_parameters_are_not_decayed(void **state)
 {
-    (void)state;
     const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.5f};
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *model = NULL;
@@ -192,7 +186,6 @@ static void frozen_parameters_are_not_decayed(void **state)
 /* In one bucket and in two: the weight decays, the bias does not. */
 static void decay_of_matrices_leaves_biases_out(void **state)
 {
-    (void)state;
     for (int64_t bytes = 0; bytes <= BUCKET_BYTES; bytes += BUCKET_BYTES)
         for (int kind = SL_OPTIMIZER_SGD; kind <= SL_OPTIMIZER_ADAMW; kind++) {
             const sl_optimizer_options none = {.kind = (sl_optimizer_kind)kind},
@@ -212,7 +205,6 @@ static void decay_of_matrices_leaves_biases_out(void **state)
 
 static void state_is_counted_as_the_optimizers_memory(void **state)
 {
-    (void)state;
     const struct {
         sl_optimizer_options options;
         int64_t bytes;
@@ -230,7 +222,6 @@ static void state_is_counted_as_the_optimizers_memory(void **state)
 
 static void impossible_options_are_refused(void **state)
 {
-    (void)state;
     SCOPED(subject) s = create_subject(4, 1);
     sl_optimizer *optimizer;
     sl_optimizer_options negative = {.momentum = -1}, nesterov = {.nesterov = true},
@@ -267,7 +258,6 @@ static void impossible_options_are_refused(void **state)
 
 static void step_without_gradients_is_an_error(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
@@ -284,7 +274,6 @@ static void step_without_gradients_is_an_error(void **state)
 
 static void coefficient_is_pytorchs(void **state)
 {
-    (void)state;
     /* Gradients [3, 4] with max_norm 0.5 become [0.29999995, 0.39999992]. */
     double coefficient = sli_clip_coefficient(5, 0.5);
     assert_true(fabs(3 * coefficient - 0.29999995) < 1e-8);
@@ -326,7 +315,6 @@ static void check_norm(sl_grad_norm_kind kind, double expected)
 
 static void norms_are_over_all_parameters_and_show_nan(void **state)
 {
-    (void)state;
     check_norm(SL_GRAD_NORM_L1, 19);
     check_norm(SL_GRAD_NORM_L2, 13);
     check_norm(SL_GRAD_NORM_INF, 12);
@@ -334,7 +322,6 @@ static void norms_are_over_all_parameters_and_show_nan(void **state)
 
 static void norm_without_terms_is_zero(void **state)
 {
-    (void)state;
     for (int kind = SL_GRAD_NORM_L1; kind <= SL_GRAD_NORM_INF; kind++)
         assert_true(sli_grad_norm_combine((sl_grad_norm_kind)kind, NULL, 0) == 0);
 }
@@ -348,14 +335,12 @@ static void assert_near(double got, double expected)
 
 static void step_schedule_without_a_gamma_keeps_the_rate(void **state)
 {
-    (void)state;
     const sl_lr_schedule schedule = {.lr = 5};
     assert_true(sl_lr_at(&schedule, 30, 0) == 5 && sl_lr_at(&schedule, 90, 7) == 5);
 }
 
 static void step_schedule_multiplies_by_gamma_every_epoch(void **state)
 {
-    (void)state;
     const sl_lr_schedule schedule = {.kind = SL_LR_STEP, .lr = 5, .gamma = 0.95};
     const double expected[] = {5, 4.75, 4.5125, 4.286875};
     for (int epoch = 0; epoch < 4; epoch++)
@@ -364,7 +349,6 @@ static void step_schedule_multiplies_by_gamma_every_epoch(void **state)
 
 static void step_schedule_of_three_epochs_multiplies_every_third(void **state)
 {
-    (void)state;
     const sl_lr_schedule schedule = {.kind = SL_LR_STEP, .lr = 1, .gamma = 0.1, .step_epochs = 3};
     const double expected[] = {1, 1, 1, 0.1, 0.1, 0.1, 0.01};
     for (int epoch = 0; epoch < 7; epoch++)
@@ -373,7 +357,6 @@ static void step_schedule_of_three_epochs_multiplies_every_third(void **state)
 
 static void warm_up_rises_linearly_to_the_rate(void **state)
 {
-    (void)state;
     const sl_lr_schedule schedule = {.kind = SL_LR_STEP, .lr = 2, .gamma = 0.5, .warmup_steps = 4};
     const double expected[] = {0.5, 1, 1.5, 2, 2};
     for (int step = 0; step < 5; step++)
@@ -383,7 +366,6 @@ static void warm_up_rises_linearly_to_the_rate(void **state)
 
 static void cosine_falls_from_the_rate_to_zero(void **state)
 {
-    (void)state;
     const sl_lr_schedule schedule = {.kind = SL_LR_COSINE,
                                      .lr = 2,
                                      .warmup_steps = 10,

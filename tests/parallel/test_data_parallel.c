@@ -23,7 +23,6 @@ typedef struct lab {
 /* Linear, dropout, ReLU, linear. */
 static sl_status create_model(void *arg, sl_module **out)
 {
-    (void)arg;
     sl_module *modules[4];
     SL_TRY(sl_linear_create(IN, 7, false, &modules[0]));
     SL_TRY(sl_dropout_create(0.3f, &modules[1]));
@@ -110,7 +109,6 @@ static void results_destroy(results *all)
 
 static void devices_together_give_what_one_gives(void **state)
 {
-    (void)state;
     for (int count = 1; count <= MAX_DEVICES; count += count < 3 ? 1 : 5)
         for (int64_t rows = 1; rows <= 30; rows += rows < 3 ? 1 : 9) {
             SCOPED(lab) one = open_lab(1), many = open_lab(count);
@@ -126,7 +124,6 @@ static void devices_together_give_what_one_gives(void **state)
  * order. */
 static void devices_together_give_what_one_gives_in_bf16(void **state)
 {
-    (void)state;
     enum { ROWS = 6 };
     SCOPED(lab) f32 = open_lab(1), one = open_lab_in(SL_PRECISION_BF16, 1);
     SCOPED(lab) three = open_lab_in(SL_PRECISION_BF16, 3);
@@ -141,7 +138,6 @@ static void devices_together_give_what_one_gives_in_bf16(void **state)
 
 static void weights_that_an_optimizer_changed_reach_all_devices(void **state)
 {
-    (void)state;
     for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
         SCOPED(lab) at = open_lab_in(in, 3);
         sl_shape shape = sl_shape_2d(6, IN);
@@ -194,7 +190,6 @@ static int replicas_used(int64_t rows, int devices)
 
 static void rows_are_shared_out_as_torch_chunk_does(void **state)
 {
-    (void)state;
     assert_int_equal(replicas_used(30, 8), 8);
     assert_int_equal(replicas_used(10, 8), 5);
     assert_int_equal(replicas_used(30, 2), 2);
@@ -321,7 +316,6 @@ static void check_numbers(int dims)
 
 static void numbers_are_gathered_into_a_vector_of_one_a_replica(void **state)
 {
-    (void)state;
     check_numbers(0);
     check_numbers(1);
 }
@@ -345,15 +339,12 @@ static sl_status copy_of(const sl_tensor *from, sl_tensor **out)
 static sl_status seldom_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                 sl_tensor **out)
 {
-    (void)module;
-    (void)pass;
     return copy_of(in, out);
 }
 
 static sl_status seldom_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                  sl_tensor **grad_in)
 {
-    (void)pass;
     const seldom *state = sl_module_state(module);
     if (state->uses_it) {
         float beta;
@@ -384,7 +375,6 @@ static sl_status create_seldom(void *arg, sl_module **out)
 
 static void parameter_that_no_replica_uses_keeps_its_value(void **state)
 {
-    (void)state;
     int made = 0;
     SCOPED(lab) at = {.count = 3};
     SCOPED(sl_optimizer) *optimizer = NULL;
@@ -421,7 +411,6 @@ static void parameter_that_no_replica_uses_keeps_its_value(void **state)
 
 static void error_is_the_lowest_failing_replicas(void **state)
 {
-    (void)state;
     probes all = {.each = {[1] = {.fail_forward = 1}, [2] = {.fail_forward = 1}}};
     SCOPED(lab) at = {.count = 3};
     for (int i = 0; i < at.count; i++)
@@ -448,13 +437,11 @@ static void error_is_the_lowest_failing_replicas(void **state)
 
 static sl_status create_other(void *arg, sl_module **out)
 {
-    (void)arg;
     return sl_linear_create(IN, OUT + 1, false, out);
 }
 
 static void construction_with_wrong_options_is_refused(void **state)
 {
-    (void)state;
     SCOPED(lab) at = {.count = 2};
     for (int i = 0; i < at.count; i++)
         check_ok(sl_device_create_cpu(1, &at.devices[i]));
@@ -474,7 +461,6 @@ static void construction_with_wrong_options_is_refused(void **state)
 
 static void devices_are_counted_when_none_are_named(void **state)
 {
-    (void)state;
     SCOPED(sl_device) *all = NULL;
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_data_parallel) *parallel = NULL;

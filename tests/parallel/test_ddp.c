@@ -23,7 +23,6 @@ static float own_x(const sl_group *group)
 
 static sl_status start_differently(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     toy_options options = {.w = own_x(group),
                            .with_unused = true,
@@ -37,14 +36,12 @@ static sl_status start_differently(sl_group *group, void *arg)
 
 static void construction_copies_rank_0s_parameters_and_buffers(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks++)
         check_ranks(start_differently, NULL, ranks);
 }
 
 static sl_status open_with_an_extra_parameter(sl_group *group, void *arg)
 {
-    (void)arg;
     toy replica;
     toy_options options = {.with_unused = sl_group_rank(group) == 0};
     const char *expected = sl_group_rank(group) == 0
@@ -58,7 +55,6 @@ static sl_status open_with_an_extra_parameter(sl_group *group, void *arg)
 
 static sl_status open_with_another_shape(sl_group *group, void *arg)
 {
-    (void)arg;
     toy replica;
     toy_options options = {.with_unused = true, .unused_size = sl_group_rank(group) == 1 ? 4 : 3};
     const char *expected = "params[1] (unused) in process 1 with sizes [4] appears not to match "
@@ -71,7 +67,6 @@ static sl_status open_with_another_shape(sl_group *group, void *arg)
 
 static sl_status open_with_other_options(sl_group *group, void *arg)
 {
-    (void)arg;
     toy replica;
     sl_ddp_options options = {.find_unused_parameters = sl_group_rank(group) == 0};
     return expect(toy_open(group, &(toy_options){0}, &options, &replica) == SL_ERR_INVALID,
@@ -80,7 +75,6 @@ static sl_status open_with_other_options(sl_group *group, void *arg)
 
 static void construction_with_replicas_that_differ_names_the_difference(void **state)
 {
-    (void)state;
     check_ranks(open_with_an_extra_parameter, NULL, 2);
     check_ranks(open_with_another_shape, NULL, 3);
     check_ranks(open_with_other_options, NULL, 2);
@@ -88,7 +82,6 @@ static void construction_with_replicas_that_differ_names_the_difference(void **s
 
 static sl_status open_wrongly(sl_group *group, void *arg)
 {
-    (void)arg;
     sl_ddp *ddp;
     SL_TRY(expect(sl_ddp_create(&(sl_ddp_options){.group = group}, &ddp) == SL_ERR_INVALID && !ddp,
                   "nothing to replicate to be refused"));
@@ -108,13 +101,11 @@ static sl_status open_wrongly(sl_group *group, void *arg)
 
 static void construction_without_trained_parameters_is_refused(void **state)
 {
-    (void)state;
     check_ranks(open_wrongly, NULL, 2);
 }
 
 static sl_status open_with_a_part_of_the_parameters(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *model = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
@@ -134,13 +125,11 @@ static sl_status open_with_a_part_of_the_parameters(sl_group *group, void *arg)
 
 static void construction_with_parameters_outside_the_set_is_refused(void **state)
 {
-    (void)state;
     check_ranks(open_with_a_part_of_the_parameters, NULL, 2);
 }
 
 static sl_status add_a_parameter(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     sl_parameter *late;
     const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
@@ -153,7 +142,6 @@ static sl_status add_a_parameter(sl_group *group, void *arg)
 
 static void replica_takes_no_other_parameter(void **state)
 {
-    (void)state;
     check_ranks(add_a_parameter, NULL, 2);
 }
 
@@ -161,7 +149,6 @@ static void replica_takes_no_other_parameter(void **state)
 
 static sl_status average_twice(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
     SL_TRY(toy_step(&replica, own_x(group)));
@@ -172,13 +159,11 @@ static sl_status average_twice(sl_group *group, void *arg)
 
 static void gradients_are_averaged_and_add_up_without_zeroing(void **state)
 {
-    (void)state;
     check_ranks(average_twice, NULL, 2);
 }
 
 static sl_status use_a_weight_twice(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     toy_options options = {.w = 3, .squared = true, .with_frozen = true};
     SL_TRY(toy_open(group, &options, NULL, &replica));
@@ -190,7 +175,6 @@ static sl_status use_a_weight_twice(sl_group *group, void *arg)
 /* y = w (w x) with one w, 3, in two layers: its gradients are 2 w x, 6 and 12. */
 static sl_status tie_two_layers(sl_group *group, void *arg)
 {
-    (void)arg;
     const sl_shape shape = sl_shape_2d(1, 1);
     SCOPED(sl_device) *device = NULL;
     SCOPED(sl_module) *model = NULL;
@@ -224,14 +208,12 @@ static sl_status tie_two_layers(sl_group *group, void *arg)
 
 static void weight_that_is_used_twice_counts_once(void **state)
 {
-    (void)state;
     check_ranks(tie_two_layers, NULL, 2);
     check_ranks(use_a_weight_twice, NULL, 2);
 }
 
 static sl_status accumulate(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
     float own = own_x(group), after_one = 0, after_two = 0, after_four = 0;
@@ -254,7 +236,6 @@ static sl_status accumulate(sl_group *group, void *arg)
 
 static void steps_without_sync_are_averaged_with_the_next_synced_one(void **state)
 {
-    (void)state;
     check_ranks(accumulate, NULL, 2);
 }
 
@@ -305,7 +286,6 @@ static sl_status forward_twice_and_backward_twice(sl_group *group, void *arg)
 /* The numbers are PyTorch's; tests/parity/test_ddp.py asks it. */
 static void mode_at_forward_decides_what_backward_exchanges(void **state)
 {
-    (void)state;
     two_passes all[] = {
         {"NS", {0, 1}, {{1.5f, 11.5f}, {1.5f, 21.5f}}, 1}, {"NS", {1, 0}, {{15, 16}, {15, 17}}, 1},
         {"SN", {0, 1}, {{1.5f, 11.5f}, {1.5f, 21.5f}}, 1}, {"SN", {1, 0}, {{15, 16}, {15, 17}}, 1},
@@ -319,7 +299,6 @@ static void mode_at_forward_decides_what_backward_exchanges(void **state)
 
 static sl_status leave_one_unused(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){.with_unused = true}, NULL, &replica));
     char expected[80];
@@ -337,13 +316,11 @@ static sl_status leave_one_unused(sl_group *group, void *arg)
 
 static void unused_parameter_is_an_error_that_names_its_index(void **state)
 {
-    (void)state;
     check_ranks(leave_one_unused, NULL, 2);
 }
 
 static sl_status use_w_on_rank_0_alone(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     toy_options options = {.with_unused = true, .skips_w = sl_group_rank(group) == 1};
     SL_TRY(toy_open(group, &options, &(sl_ddp_options){.find_unused_parameters = true}, &replica));
@@ -354,7 +331,6 @@ static sl_status use_w_on_rank_0_alone(sl_group *group, void *arg)
 
 static void unused_parameter_counts_as_zero_where_it_is_allowed(void **state)
 {
-    (void)state;
     check_ranks(use_w_on_rank_0_alone, NULL, 2);
 }
 
@@ -392,7 +368,6 @@ static sl_status decay_what_is_used(sl_group *group, void *arg)
 
 static void parameter_that_no_rank_uses_is_not_decayed(void **state)
 {
-    (void)state;
     check_ranks(decay_what_is_used, &(bool){false}, 2);
     check_ranks(decay_what_is_used, &(bool){true}, 2);
 }
@@ -419,7 +394,6 @@ static sl_status change_buffers(sl_group *group, void *arg)
 
 static void training_steps_start_from_rank_0s_buffers_unless_told_otherwise(void **state)
 {
-    (void)state;
     check_ranks(change_buffers, &(bool){true}, 2);
     check_ranks(change_buffers, &(bool){false}, 2);
 }
@@ -427,7 +401,6 @@ static void training_steps_start_from_rank_0s_buffers_unless_told_otherwise(void
 /* Rank 1 looks at its own model in between; no rank waits for another. */
 static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, NULL, &replica));
     SL_TRY(toy_step(&replica, own_x(group)));
@@ -444,7 +417,6 @@ static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
 
 static void forward_without_backward_on_one_rank_waits_for_nobody(void **state)
 {
-    (void)state;
     check_ranks(evaluate_on_one_rank, NULL, 2);
 }
 

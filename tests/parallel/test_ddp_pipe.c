@@ -17,16 +17,12 @@ enum { STEPS = 3, MAX_MODULES = 8, SEED = 5 };
 /* A module with a parameter that it does not use, between others. */
 static sl_status pass_on(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
 {
-    (void)module;
-    (void)pass;
     return sl_tensor_alias(in, out);
 }
 
 static sl_status pass_back(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                            sl_tensor **grad_in)
 {
-    (void)module;
-    (void)pass;
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
@@ -214,7 +210,6 @@ static void check_case(const replica_case *one)
 /* With ragged rows, modules that are not trained, and every kind of stage. */
 static void replicas_of_pipes_equal_one_pipe_with_all_rows(void **state)
 {
-    (void)state;
     static const replica_case cases[] = {
         {1, "LIL", 3, 2, 2, 1, SL_RECOMPUTE_EXCEPT_LAST, "gpipe", true, 0, 0},
         {2, "LRLFNL", 7, 3, 4, 1, SL_RECOMPUTE_NEVER, "1f1b", false, 0, 0},
@@ -248,7 +243,6 @@ static sl_status leave_unused(sl_group *group, void *arg)
 
 static void unused_parameter_of_a_stage_is_named(void **state)
 {
-    (void)state;
     replica_case one = small_case;
     check_ranks(leave_unused, &one, 2);
 }
@@ -265,7 +259,6 @@ static sl_status cut_differently(sl_group *group, void *arg)
 
 static void replicas_with_other_buckets_are_refused(void **state)
 {
-    (void)state;
     replica_case one = small_case;
     check_ranks(cut_differently, &one, 2);
 }
@@ -290,7 +283,6 @@ static sl_status accumulate_on_rank(sl_group *group, void *arg)
 
 static void accumulation_steps_of_a_batch_have_one_exchange(void **state)
 {
-    (void)state;
     replica_case one = small_case;
     one.modules = "LLLL";
     one.stages = 1;
@@ -328,7 +320,6 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
 
 static void step_that_fails_on_one_rank_ends_on_all_with_its_error(void **state)
 {
-    (void)state;
     replica_case one = small_case;
     check_ranks(fail_on_rank_1, &one, 2);
     one.shards = 4;
@@ -337,7 +328,6 @@ static void step_that_fails_on_one_rank_ends_on_all_with_its_error(void **state)
 
 static sl_status refuse_shards(sl_group *group, void *arg)
 {
-    (void)arg;
     replica_case one = small_case;
     rig at;
     for (one.shards = 1; one.shards <= 3;
@@ -364,7 +354,6 @@ static sl_status refuse_shards(sl_group *group, void *arg)
 
 static void shards_that_cannot_be_are_refused(void **state)
 {
-    (void)state;
     check_ranks(refuse_shards, NULL, 2);
 }
 

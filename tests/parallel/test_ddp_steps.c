@@ -20,7 +20,6 @@ static float own_x(const sl_group *group)
 
 static sl_status stop_early(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(toy) replica = {0};
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
     int steps = sl_group_rank(group) == 0 ? 1 : 2;
@@ -31,7 +30,6 @@ static sl_status stop_early(sl_group *group, void *arg)
 
 static void uneven_inputs_without_join_end_in_an_error(void **state)
 {
-    (void)state;
     check_error(sl_spawn(stop_early, NULL, 2, &(sl_group_options){.timeout_seconds = 60}),
                 SL_ERR_CANCELLED, "rank 1: gradients of stage 0, bucket 0: all_reduce");
     assert_non_null(strstr(sl_error_text(), "rank 0 left the group"));
@@ -69,7 +67,6 @@ static sl_status train_unevenly(sl_group *group, void *arg)
 
 static void join_lets_ranks_have_different_numbers_of_batches(void **state)
 {
-    (void)state;
     check_ranks(train_unevenly, &(join_case){.expected = {1.5f, 1.5f, 1, 1}}, 2);
     check_ranks(train_unevenly,
                 &(join_case){.options.divide_by_active = true, .expected = {1.5f, 1.5f, 2, 2}}, 2);
@@ -101,7 +98,6 @@ static sl_status fail_while_joined(sl_group *group, void *arg)
 
 static void forward_that_fails_while_joined_ends_the_others_steps(void **state)
 {
-    (void)state;
     check_ranks(fail_while_joined, &(atomic_int){0}, 2);
 }
 
@@ -162,7 +158,6 @@ static sl_status constant_hook(void *arg, sl_ddp_bucket *bucket)
 
 static sl_status failing_hook(void *arg, sl_ddp_bucket *bucket)
 {
-    (void)arg;
     return sl_error(SL_ERR_NUMERIC, "bucket %d is bad", bucket->index);
 }
 
@@ -192,7 +187,6 @@ static sl_status run_hook(sl_group *group, void *arg)
 
 static void hook_replaces_averaging(void **state)
 {
-    (void)state;
     check_ranks(run_hook, &(hook_case){sum_hook, 1, 3, true}, 2);
     check_ranks(run_hook, &(hook_case){constant_hook, 1, 42, true}, 2);
     check_ranks(run_hook, &(hook_case){sl_ddp_average_hook, 1, 1.5f, false}, 2);
@@ -252,7 +246,6 @@ static sl_status exchange_in(sl_group *group, void *arg)
 
 static void gradients_in_bf16_take_half_the_bytes(void **state)
 {
-    (void)state;
     for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
         check_ranks(exchange_in, &precision, BF16_RANKS);
 }
@@ -316,7 +309,6 @@ static sl_status exchange_of_pipe(sl_group *group, void *arg)
 /* Whatever the pipe computes in. */
 static void gradients_are_exchanged_in_f32_unless_asked_otherwise(void **state)
 {
-    (void)state;
     const sl_ddp_options asked[] = {{0}, {.comm_precision = SL_PRECISION_BF16}};
     for (sl_precision pipe = SL_PRECISION_F32; pipe <= SL_PRECISION_BF16; pipe++)
         for (int i = 0; i < 2; i++) {
@@ -327,7 +319,6 @@ static void gradients_are_exchanged_in_f32_unless_asked_otherwise(void **state)
 
 static sl_status differ_in_precision(sl_group *group, void *arg)
 {
-    (void)arg;
     toy replica;
     sl_ddp_options options = {.comm_precision =
                                   sl_group_rank(group) ? SL_PRECISION_BF16 : SL_PRECISION_F32};
@@ -338,7 +329,6 @@ static sl_status differ_in_precision(sl_group *group, void *arg)
 
 static sl_status exchange_in_tf32(sl_group *group, void *arg)
 {
-    (void)arg;
     toy replica;
     sl_ddp_options options = {.comm_precision = SL_PRECISION_TF32};
     sl_status status = toy_open(group, &(toy_options){0}, &options, &replica);
@@ -348,14 +338,12 @@ static sl_status exchange_in_tf32(sl_group *group, void *arg)
 
 static void ranks_with_gradients_of_other_precisions_are_refused(void **state)
 {
-    (void)state;
     check_ranks(differ_in_precision, NULL, 2);
     check_ranks(exchange_in_tf32, NULL, 2);
 }
 
 static sl_status fail_in_hook(sl_group *group, void *arg)
 {
-    (void)arg;
     toy replica;
     SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
     sl_status status = SL_OK;
@@ -371,7 +359,6 @@ static sl_status fail_in_hook(sl_group *group, void *arg)
 
 static void hook_that_fails_on_one_rank_ends_the_step_on_all(void **state)
 {
-    (void)state;
     check_ranks(fail_in_hook, NULL, 3);
 }
 

@@ -99,7 +99,6 @@ static sl_status create_device(sl_device **out)
 
 static int set_up(void **state)
 {
-    (void)state;
     sl_device *device;
     if (sl_device_create_cpu(1, &device) != SL_OK)
         return -1;
@@ -361,7 +360,6 @@ static void check_plan(const plan *of)
 
 static void each_failing_operation_of_a_pipe_ends_the_step(void **state)
 {
-    (void)state;
     static const plan plans[] = {
         {"post-norm",
          create_post_norm,
@@ -395,7 +393,6 @@ static _Atomic long bytes_left;
  * parameter gets no gradient: the reducer zeroes it. */
 static sl_status train_uneven_rank(sl_group *group, void *arg)
 {
-    (void)arg;
     static const toy_options options = {.with_unused = true, .unused_size = 100};
     static const sl_ddp_options unused = {.find_unused_parameters = true};
     SCOPED(toy) replica = {0};
@@ -420,7 +417,6 @@ static sl_status train_uneven_rank(sl_group *group, void *arg)
 
 static void each_failing_operation_of_a_replica_ends_all(void **state)
 {
-    (void)state;
     sl_group_options options = {.timeout_seconds = 60};
     for (long number = 1;; number++) {
         start(number, number % 2);
@@ -435,7 +431,6 @@ static void each_failing_operation_of_a_replica_ends_all(void **state)
 
 static sl_status replicate(void *arg, sl_module **out)
 {
-    (void)arg;
     SCOPED(sl_loss) *loss = NULL;
     return create_layers(out, &loss);
 }
@@ -458,7 +453,6 @@ static sl_status run_data_parallel(sl_device *const *devices, sl_module *model,
 
 static void each_failing_operation_of_data_parallel_ends_the_step(void **state)
 {
-    (void)state;
     sl_device *devices[STAGES];
     bool end = false;
     for (int s = 0; s < STAGES; s++)

@@ -69,7 +69,6 @@ static void meet_in_second_call(probe *p, int call)
  * be there, so this would never end if they took turns. */
 static void stages_run_at_the_same_time(void **state)
 {
-    (void)state;
     pthread_barrier_t barrier;
     pthread_barrier_init(&barrier, NULL, 2);
     crew c = {.probes = {{.on_forward = meet_in_second_call, .arg = &barrier},
@@ -87,7 +86,6 @@ static void stages_run_at_the_same_time(void **state)
 
 static void be_alone(probe *p, int call)
 {
-    (void)call;
     atomic_int *inside = p->arg;
     if (atomic_fetch_add(inside, 1) != 0)
         p->fail_forward = call;
@@ -98,7 +96,6 @@ static void be_alone(probe *p, int call)
 
 static void stages_on_one_device_take_turns(void **state)
 {
-    (void)state;
     atomic_int inside = 0;
     crew c = {0};
     for (int i = 0; i < 4; i++)
@@ -118,7 +115,6 @@ static void stages_on_one_device_take_turns(void **state)
  * reader of its output: there, four forwards are enough in every mode. */
 static void recomputations_are_four_three_and_none(void **state)
 {
-    (void)state;
     const struct {
         sl_recompute mode;
         int recomputations;
@@ -153,7 +149,6 @@ static void recomputations_are_four_three_and_none(void **state)
 
 static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void **state)
 {
-    (void)state;
     crew c = {0};
     muster(&c, 3);
     test_pipe piped =
@@ -178,7 +173,6 @@ static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void *
 
 static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(10);
     for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
         crew c = {0};
@@ -202,7 +196,6 @@ static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **s
 
 static void failure_keeps_the_error_of_the_lowest_number_and_its_text(void **state)
 {
-    (void)state;
     sli_failure failure;
     sli_failure_init(&failure);
     assert_false(sli_failure_precedes(&failure, 1000));
@@ -234,7 +227,6 @@ static void *raise_on_another_thread(void *failure)
 
 static void failure_brings_the_text_to_the_thread_that_takes_it(void **state)
 {
-    (void)state;
     sli_failure failure;
     sli_failure_init(&failure);
     pthread_t thread;

@@ -48,7 +48,6 @@ static void bench_destroy(bench *b)
 
 static void pipe_names_what_is_missing(void **state)
 {
-    (void)state;
     SCOPED(bench) b = {0};
     sl_pipe *pipe;
     sl_tensor *output;
@@ -96,7 +95,6 @@ static void pipe_names_what_is_missing(void **state)
 
 static void data_parallel_names_what_is_missing(void **state)
 {
-    (void)state;
     SCOPED(bench) b = {0};
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_data_parallel) *parallel = NULL;
@@ -125,7 +123,6 @@ static void data_parallel_names_what_is_missing(void **state)
 
 static void ddp_names_what_is_missing(void **state)
 {
-    (void)state;
     SCOPED(sl_group) *group = NULL;
     SCOPED(toy) replica = {0};
     SCOPED(sl_pass) *pass = NULL;
@@ -177,7 +174,6 @@ static sl_status train_without(sl_group *group, void *arg)
 
 static void ddp_step_without_its_batch_fails_on_every_rank(void **state)
 {
-    (void)state;
     check_ranks(train_without, "batch", 2);
     check_ranks(train_without, "batch->input", 2);
     check_ranks(train_without, "mean_loss", 2);
@@ -185,7 +181,6 @@ static void ddp_step_without_its_batch_fails_on_every_rank(void **state)
 
 static void recompute_parse_names_what_is_missing(void **state)
 {
-    (void)state;
     sl_recompute mode;
     check_null(sl_recompute_parse(NULL, &mode), "sl_recompute_parse: text is NULL");
     check_null(sl_recompute_parse("never", NULL), "sl_recompute_parse: out is NULL");

@@ -37,7 +37,6 @@ static void check_layers(int layers, int stages, const int *expected)
 
 static void layers_are_cut_as_the_tutorials_cut_them(void **state)
 {
-    (void)state;
     check_layers(12, 2, (int[]){7, 7}); /* encoder and 6 layers, 6 layers and decoder */
     check_layers(12, 1, (int[]){14});
     check_layers(8, 2, (int[]){5, 5});
@@ -49,7 +48,6 @@ static void layers_are_cut_as_the_tutorials_cut_them(void **state)
 
 static void layers_are_spread_evenly_where_the_rule_would_leave_a_stage_empty(void **state)
 {
-    (void)state;
     check_layers(5, 4, (int[]){3, 1, 1, 2});    /* ceil would give 2, 2, 1, 0 */
     check_layers(9, 4, (int[]){4, 2, 2, 3});    /* 3, 3, 3, 0 */
     check_layers(6, 5, (int[]){3, 1, 1, 1, 2}); /* 2, 2, 2, 0, 0 */
@@ -58,7 +56,6 @@ static void layers_are_spread_evenly_where_the_rule_would_leave_a_stage_empty(vo
 
 static void more_stages_than_there_is_to_cut_are_refused(void **state)
 {
-    (void)state;
     int features[] = {3, 0, 3, 0}, balance[8];
     SCOPED(sl_module) *model = sequential_of(features, 4);
     check_error(sl_partition(model, 3, SL_PARTITION_LAYERS, balance), SL_ERR_INVALID,
@@ -116,7 +113,6 @@ static void search(const int *features, int left, int *balance, int stage, int s
 
 static void parameters_are_cut_as_well_as_any_cut_there_is(void **state)
 {
-    (void)state;
     unsigned seed = 20240517;
     printf("seed %u\n", seed);
     srand(seed);

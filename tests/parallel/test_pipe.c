@@ -84,7 +84,6 @@ static void check_close(const float *a, const float *b, int64_t count, double li
 
 static void output_is_the_unpiped_models_in_order(void **state)
 {
-    (void)state;
     const int64_t rows[] = {12, 7, 5, 1}; /* even, uneven, and fewer than chunks */
     for (int i = 0; i < 4; i++)
         for (int stages = 1; stages <= 4; stages++) {
@@ -105,7 +104,6 @@ static void output_is_the_unpiped_models_in_order(void **state)
 static sl_status reader_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                 sl_tensor **out)
 {
-    (void)module;
     const sl_tensor *x;
     float sum = 0;
     SL_TRY(sl_pass_input(pass, "x", &x));
@@ -147,7 +145,6 @@ static void check_readers(int64_t rows, int64_t x_rows, bool whole, const float 
 /* In 5 chunks. */
 static void further_inputs_are_cut_as_the_first_one(void **state)
 {
-    (void)state;
     check_readers(3, 3, false, (float[]){1, 2, 3});
     check_readers(3, 6, false, (float[]){1 + 2, 3 + 4, 5 + 6});
     check_readers(7, 7, false, (float[]){3, 3, 7, 7, 11, 11, 7}); /* 2, 2, 2 and 1 rows */
@@ -156,7 +153,6 @@ static void further_inputs_are_cut_as_the_first_one(void **state)
 
 static void further_inputs_that_do_not_fit_are_refused(void **state)
 {
-    (void)state;
     sl_shape three = sl_shape_2d(3, 1), four = sl_shape_2d(4, 1);
     SCOPED(data) d = random_data(1);
     SCOPED(test_pipe) piped = open_readers();
@@ -183,7 +179,6 @@ static void further_inputs_that_do_not_fit_are_refused(void **state)
 
 static void pipe_without_a_loss_runs_forward_only(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(4);
     SCOPED(test_pipe) piped = open_pipe(perceptron(0), NULL, (sl_pipe_options){.stages = 2}, 2, 1);
     sl_tensor *output;
@@ -221,7 +216,6 @@ static void check_training(const sl_pipe_options *options, int64_t rows)
 
 static void loss_and_gradients_are_the_unpiped_models(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < TEST_SCHEDULES; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
             for (int stages = 1; stages <= 3; stages++) {
@@ -237,7 +231,6 @@ static void loss_and_gradients_are_the_unpiped_models(void **state)
 
 static void modules_may_be_cut_anywhere(void **state)
 {
-    (void)state;
     check_training(&(sl_pipe_options){.stages = 7, .chunks = 3}, 9);
     check_training(&(sl_pipe_options){.stages = 2, .chunks = 3, .balance = (int[]){1, 6}}, 9);
     check_training(&(sl_pipe_options){.stages = 2, .chunks = 3, .balance = (int[]){6, 1}}, 9);
@@ -245,7 +238,6 @@ static void modules_may_be_cut_anywhere(void **state)
 
 static void stages_may_share_devices(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(8);
     sl_pipe_options options = {.stages = 4, .chunks = 4, .seed = 5};
     SCOPED(test_pipe) alone = open_unpiped(0.3f);
@@ -260,7 +252,6 @@ static void stages_may_share_devices(void **state)
 
 static void zero_grad_forgets_the_gradients(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(6);
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0);
     pipe_train(&piped, d.input, d.targets, 0);
@@ -281,7 +272,6 @@ static void zero_grad_forgets_the_gradients(void **state)
 
 static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
 {
-    (void)state;
     const int32_t ignored[4] = {-100, -100, -100, -100};
     SCOPED(data) d = random_data(4);
     sl_loss *loss;
@@ -301,7 +291,6 @@ static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
 /* Two replicas with half the batch each see the dropout masks of the whole batch's rows. */
 static void first_sample_says_where_a_batch_lies_in_a_larger_one(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(8);
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 2}, 0.5f);
     double whole = pipe_train(&piped, d.input, d.targets, 0), halves[2];
@@ -318,7 +307,6 @@ static void first_sample_says_where_a_batch_lies_in_a_larger_one(void **state)
 /* Parts of a batch, each weighted by its share of the rows, add up to the whole batch. */
 static void weighted_parts_have_the_whole_batchs_gradient(void **state)
 {
-    (void)state;
     enum { ROWS = 7, FIRST = 3 };
     SCOPED(data) d = random_data(ROWS);
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0.5f);
@@ -348,7 +336,6 @@ static void weighted_parts_have_the_whole_batchs_gradient(void **state)
 
 static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(7);
     SCOPED(test_pipe) dropping = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 4}, 0.9f);
     SCOPED(test_pipe) plain = open_unpiped(0);
@@ -390,7 +377,6 @@ static void check_gradients_in_evaluation(sl_pipe_options options)
 
 static void gradients_flow_in_evaluation_without_dropout_or_recomputation(void **state)
 {
-    (void)state;
     for (int stages = 1; stages <= 3; stages++) {
         check_gradients_in_evaluation((sl_pipe_options){.stages = stages});
         check_gradients_in_evaluation((sl_pipe_options){.stages = stages, .schedule = "1f1b"});
@@ -399,7 +385,6 @@ static void gradients_flow_in_evaluation_without_dropout_or_recomputation(void *
 
 static void inference_has_no_gradients_and_refuses_to_train(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(6);
     SCOPED(test_pipe) piped =
         open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3, .inference = true}, 0);
@@ -419,7 +404,6 @@ static void inference_has_no_gradients_and_refuses_to_train(void **state)
 
 static void batches_that_make_no_sense_are_refused(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(6), other = random_data(5), none = random_data(0);
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3}, 0);
     double loss;
@@ -458,7 +442,6 @@ static sl_status visit(int stage, void *arg)
 
 static void functions_run_once_on_each_stages_own_thread(void **state)
 {
-    (void)state;
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 4}, 0);
     visits v = {.fails_at = -1};
     check_ok(sl_pipe_run_on_stages(piped.pipe, visit, &v));
@@ -490,7 +473,6 @@ static double loss_of(test_pipe *in, const data *d, bool same_weights)
 
 static void weights_in_bf16_are_converted_again_unless_they_are_the_same(void **state)
 {
-    (void)state;
     SCOPED(data) d = random_data(4);
     sl_pipe_options options = {.stages = 2, .chunks = 2, .precision = SL_PRECISION_BF16};
     SCOPED(test_pipe) piped = open_perceptron(options, 0);

@@ -48,7 +48,6 @@ static void assert_refused(const bench *b, sl_pipe_options options, const char *
 
 static void more_micro_batches_than_can_be_counted_are_refused(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     SCOPED(sl_schedule) *table = NULL;
     check_ok(
@@ -59,7 +58,6 @@ static void more_micro_batches_than_can_be_counted_are_refused(void **state)
 
 static void options_that_make_no_sense_are_refused(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     assert_refused(&b, (sl_pipe_options){.stages = 1, .model = sl_module_child(b.model, 0)},
                    "sl_pipe_create: module must be a Sequential to be partitioned, got Linear");
@@ -111,7 +109,6 @@ static sl_status write_less(const void *context, const sl_schedule_options *opti
 
 static void writers_that_do_not_write_what_is_asked_for_are_refused(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     const struct {
         shortage less;
@@ -145,7 +142,6 @@ static void writers_that_do_not_write_what_is_asked_for_are_refused(void **state
 
 static void tables_that_do_not_fit_are_refused(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     SCOPED(sl_loss) *loss = NULL;
     SCOPED(sl_schedule) *table = NULL, *forward = NULL;
@@ -193,7 +189,6 @@ static void check_cut(const bench *b, int stages, const int *balance, const int 
 
 static void model_is_cut_by_balance_by_layers_or_by_parameters(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     check_cut(&b, 2, (int[]){1, 3}, (int[]){1, 3});
     check_cut(&b, 2, NULL, (int[]){2, 2});    /* two layers, one for each */
@@ -203,7 +198,6 @@ static void model_is_cut_by_balance_by_layers_or_by_parameters(void **state)
 
 static void model_in_another_pipe_is_refused_and_stays_in_it(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     sl_pipe_options options = {.model = b.model, .devices = b.devices, .stages = 2};
     SCOPED(sl_pipe) *second = NULL;
@@ -218,7 +212,6 @@ static void model_in_another_pipe_is_refused_and_stays_in_it(void **state)
 
 static void model_in_a_pipe_takes_no_parameter_and_no_child(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     sl_pipe_options options = {.model = b.model, .devices = b.devices, .stages = 3};
     const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
@@ -334,7 +327,6 @@ static void check_widths(const bench *b, sl_module *const *modules, const char *
 
 static void first_module_that_does_not_fit_is_named(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     check_model(&b,
                 "sl_pipe_create: 2 (Decoder) expects inputs of width 48, but 1 (Linear) gives 32",
@@ -361,7 +353,6 @@ static void first_module_that_does_not_fit_is_named(void **state)
 
 static void module_without_widths_is_taken_on_trust(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     check_model(&b, NULL, linear(2, 4), stranger(), linear(3, 3));
     check_model(&b, "3 (Linear) expects inputs of width 2, but 2 (Linear) gives 3", linear(2, 4),
@@ -371,7 +362,6 @@ static void module_without_widths_is_taken_on_trust(void **state)
 
 static void initial_values_do_not_depend_on_the_cut(void **state)
 {
-    (void)state;
     SCOPED(bench) b = set_up();
     float values[MODULES][6];
     for (int stages = 1; stages <= MODULES; stages++) {

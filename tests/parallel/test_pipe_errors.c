@@ -108,7 +108,6 @@ static void check_fault(rig *r, fault f, double expected)
 
 static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < TEST_SCHEDULES; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             SCOPED(rig) r = {0};
@@ -128,7 +127,6 @@ static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
 /* In gpipe's order, call by call: forwards 2, 1, 0, then recomputations and backwards 0, 1, 2. */
 static void error_names_the_stage_and_the_micro_batch(void **state)
 {
-    (void)state;
     SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_ALWAYS}, 3);
@@ -151,7 +149,6 @@ static void error_names_the_stage_and_the_micro_batch(void **state)
 
 static void evaluation_and_forward_report_errors_as_well(void **state)
 {
-    (void)state;
     SCOPED(rig) r = {0};
     build(&r, (sl_pipe_options){0}, 3);
     uint64_t before = bytes_in_use(&r);
@@ -225,7 +222,6 @@ static void check_duel(int winner, int winner_call, int loser, int loser_call, b
 
 static void of_two_errors_the_first_in_the_table_is_reported(void **state)
 {
-    (void)state;
     for (int late = 0; late < 2; late++) {
         check_duel(0, 2, 1, 1, late); /* at the same time: the lower stage's */
         check_duel(0, 3, 3, 1, late);
@@ -237,7 +233,6 @@ static void of_two_errors_the_first_in_the_table_is_reported(void **state)
 /* Both fail as soon as they can. */
 static void two_errors_that_race_give_the_same_one_every_time(void **state)
 {
-    (void)state;
     SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
@@ -296,7 +291,6 @@ static void check_two_faults(rig *r, unsigned *seed, const sl_schedule *table, c
 /* Any table: several stages a rank, joined cells, halves, recomputations. */
 static void of_two_errors_in_a_random_table_the_first_is_reported(void **state)
 {
-    (void)state;
     unsigned seed = test_seed(20261125);
     for (int round = 0; round < 100; round++) {
         rig r;
@@ -324,7 +318,6 @@ typedef struct early_stop {
 
 static void wait_for_second_call_of_counter(probe *p, int call)
 {
-    (void)call;
     const early_stop *stop = p->arg;
     while (atomic_load(&stop->counter->forwards) < 2)
         sched_yield();
@@ -339,7 +332,6 @@ static void wait_for_failure_in_second_call(probe *p, int call)
 
 static void stage_before_the_failing_one_begins_nothing_more(void **state)
 {
-    (void)state;
     SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
@@ -360,7 +352,6 @@ static void stage_before_the_failing_one_begins_nothing_more(void **state)
 
 static void results_that_are_missing_are_errors(void **state)
 {
-    (void)state;
     SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
@@ -376,7 +367,6 @@ static void results_that_are_missing_are_errors(void **state)
 
 static void input_that_a_module_cannot_take_is_an_error_of_its_stage(void **state)
 {
-    (void)state;
     SCOPED(rig) r = {0};
     double loss;
     build(&r, (sl_pipe_options){0}, 3);

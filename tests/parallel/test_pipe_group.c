@@ -23,7 +23,6 @@ static sl_status check_layout(sl_group *group, void *arg)
 
 static void every_layout_gives_the_bits_of_one_stage(void **state)
 {
-    (void)state;
     unsigned seed = test_seed(1);
     for (int i = 0; i < 40; i++) {
         unsigned own = seed + (unsigned)i;
@@ -85,7 +84,6 @@ static sl_status resume_run(sl_group *group, void *arg)
 
 static void ranks_load_their_own_stages_from_a_checkpoint(void **state)
 {
-    (void)state;
     char folder[] = "/tmp/pipe-group-XXXXXX", command[64];
     saved_run run;
     assert_non_null(mkdtemp(folder));
@@ -146,7 +144,6 @@ static sl_status gather_on_rank(sl_group *group, void *arg)
 
 static void every_rank_gets_the_timeline_of_all_on_one_clock(void **state)
 {
-    (void)state;
     gathered all[RANKS] = {0};
     SCOPED(sl_schedule) *schedule = NULL;
     check_ranks(gather_on_rank, all, RANKS);
@@ -192,7 +189,6 @@ static sl_status open_probed(sl_group *group, sl_group *replicas, probe probes[2
  * the lower one counts. */
 static sl_status fail_and_go_on(sl_group *group, void *arg)
 {
-    (void)arg;
     double loss;
     probe probes[2] = {{.fail_forward = 3}, {.fail_forward = 1}};
     SCOPED(rig) at = {0};
@@ -208,7 +204,6 @@ static sl_status fail_and_go_on(sl_group *group, void *arg)
 
 static void error_of_a_stage_is_every_ranks_and_the_pipe_goes_on(void **state)
 {
-    (void)state;
     for (int i = 0; i < 20; i++)
         check_ranks(fail_and_go_on, NULL, RANKS);
 }
@@ -217,7 +212,6 @@ static void error_of_a_stage_is_every_ranks_and_the_pipe_goes_on(void **state)
  * stages exchange gradients. */
 static sl_status fail_in_replica(sl_group *group, void *arg)
 {
-    (void)arg;
     double loss;
     int rank = sl_group_rank(group);
     probe probes[2] = {{0}, {.fail_backward = rank < RANKS ? 0 : 2}};
@@ -231,21 +225,17 @@ static sl_status fail_in_replica(sl_group *group, void *arg)
 
 static void error_of_a_replicas_stage_is_every_ranks(void **state)
 {
-    (void)state;
     check_ranks(fail_in_replica, NULL, 2 * RANKS);
 }
 
 static sl_status refuse_conversion(sl_device *device, const sli_convert *arguments)
 {
-    (void)device;
-    (void)arguments;
     return sl_error(SL_ERR_IO, "the device has fallen off the bus");
 }
 
 /* The last rank cannot convert its copy of the first one's weight. No rank waits for another. */
 static sl_status fail_to_copy_weight(sl_group *group, void *arg)
 {
-    (void)arg;
     double loss;
     SCOPED(rig) at = {0};
     sl_module *model = rig_linears(RANKS);
@@ -264,7 +254,6 @@ static sl_status fail_to_copy_weight(sl_group *group, void *arg)
 
 static void error_in_a_copy_of_a_tied_weight_is_every_ranks(void **state)
 {
-    (void)state;
     sl_group_options options = {.timeout_seconds = 20};
     check_ok(sl_spawn(fail_to_copy_weight, NULL, RANKS, &options));
 }
@@ -273,14 +262,12 @@ static void error_in_a_copy_of_a_tied_weight_is_every_ranks(void **state)
 static void stop_step(probe *of, int call)
 {
     sl_pipe *pipe = of->arg;
-    (void)call;
     sli_failure_raise_elsewhere(&pipe->failure, 0);
     sli_link_send_failure(pipe->group->link, 0);
 }
 
 static sl_status stop_without_error(sl_group *group, void *arg)
 {
-    (void)arg;
     double loss;
     probe probes[2] = {{.on_forward = stop_step}};
     SCOPED(rig) at = {0};
@@ -291,13 +278,11 @@ static sl_status stop_without_error(sl_group *group, void *arg)
 
 static void step_that_was_stopped_gives_no_loss(void **state)
 {
-    (void)state;
     check_ranks(stop_without_error, NULL, RANKS);
 }
 
 static sl_status give_no_input(sl_group *group, void *arg)
 {
-    (void)arg;
     double loss;
     probe probes[2] = {0};
     SCOPED(rig) at = {0};
@@ -309,7 +294,6 @@ static sl_status give_no_input(sl_group *group, void *arg)
 
 static void wrong_argument_of_one_rank_fails_on_all(void **state)
 {
-    (void)state;
     check_ranks(give_no_input, NULL, RANKS);
 }
 
@@ -344,7 +328,6 @@ static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
 
 static void rank_that_calls_another_function_fails_all_at_once(void **state)
 {
-    (void)state;
     sl_group_options options = {.timeout_seconds = 5};
     for (int i = 0; i < 2 * RANKS; i++)
         check_ok(
@@ -354,7 +337,6 @@ static void rank_that_calls_another_function_fails_all_at_once(void **state)
 /* Every rank's cache has the positions of a forward; one that has none fails on all. */
 static sl_status continue_rows(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(sl_device) *device = NULL;
     SCOPED(rig) at = {0};
     SCOPED(sl_cache) *cache = NULL;
@@ -381,7 +363,6 @@ static sl_status continue_rows(sl_group *group, void *arg)
 
 static void cache_goes_on_over_the_ranks(void **state)
 {
-    (void)state;
     check_ranks(continue_rows, NULL, RANKS);
 }
 
@@ -399,7 +380,6 @@ static sl_status differ(sl_group *group, void *arg)
 
 static void ranks_with_different_pipes_are_refused(void **state)
 {
-    (void)state;
     int any;
     check_ranks(differ, &any, RANKS);
     check_ranks(differ, NULL, RANKS);
@@ -407,7 +387,6 @@ static void ranks_with_different_pipes_are_refused(void **state)
 
 static sl_status spread_unevenly(sl_group *group, void *arg)
 {
-    (void)arg;
     SCOPED(sl_module) *model = rig_linears(4);
     sl_pipe *pipe;
     sl_pipe_options options = {.model = model, .stages = 4, .group = group};
@@ -417,7 +396,6 @@ static sl_status spread_unevenly(sl_group *group, void *arg)
 
 static void ranks_that_cannot_be_spread_evenly_are_refused(void **state)
 {
-    (void)state;
     check_ranks(spread_unevenly, NULL, RANKS);
 }
 
@@ -443,7 +421,6 @@ static sl_status leave(sl_group *group, void *name)
 /* Rank 1 of each replica leaves, the second one with another number in the job. */
 static sl_status leave_replica(sl_group *group, void *arg)
 {
-    (void)arg;
     static char names[2][32] = {"rank 1 on ", "rank 1 (4 of the job) on "};
     int replica = sl_group_rank(group) / RANKS;
     SCOPED(sl_group) *pipe_group = NULL;
@@ -455,7 +432,6 @@ static sl_status leave_replica(sl_group *group, void *arg)
 static sl_status leave_without_stage(sl_group *group, void *arg)
 {
     const int group_ranks[] = {0, 1};
-    (void)arg;
     double loss;
     SCOPED(rig) at = {0};
     sl_pipe_options options = {.stages = 2, .group = group, .group_ranks = group_ranks};
@@ -467,7 +443,6 @@ static sl_status leave_without_stage(sl_group *group, void *arg)
 
 static void rank_that_leaves_is_named_with_host_and_stage(void **state)
 {
-    (void)state;
     check_ranks(leave, "rank 1 on ", RANKS);
     check_ranks(leave_replica, NULL, 2 * RANKS);
     check_ranks(leave_without_stage, NULL, RANKS);
@@ -486,7 +461,6 @@ static void wait_for_failures(delay *until)
 
 static void wait_in_forward(probe *of, int call)
 {
-    (void)call;
     wait_for_failures(of->arg);
 }
 
@@ -511,7 +485,6 @@ static sl_status be_late(sl_group *group, void *arg)
 
 static void rank_that_is_late_is_named_with_host_and_stage(void **state)
 {
-    (void)state;
     sl_group_options options = {.timeout_seconds = 1.5};
     for (int between = 0; between < 2; between++) {
         delay until = {.between = between};

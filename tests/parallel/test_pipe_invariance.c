@@ -49,14 +49,12 @@ static sl_status gate_rows(sl_pass *pass, bool with_shift, const sl_tensor *in, 
 static sl_status gate_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                               sl_tensor **out)
 {
-    (void)module;
     return gate_rows(pass, true, in, out);
 }
 
 static sl_status gate_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                sl_tensor **grad_in)
 {
-    (void)module;
     return grad_in ? gate_rows(pass, false, grad_out, grad_in) : SL_OK;
 }
 
@@ -408,20 +406,17 @@ static void check_rounds(bool is_language_model)
 
 static void random_models_train_to_the_same_bits_in_any_pipe(void **state)
 {
-    (void)state;
     check_rounds(false);
 }
 
 static void transformers_train_to_the_same_bits_in_any_pipe(void **state)
 {
-    (void)state;
     check_rounds(true);
 }
 
 /* DualPipeV has cells with two actions, ZB1P several stages a rank and halves. */
 static void tables_of_pytorch_train_to_the_same_bits(void **state)
 {
-    (void)state;
     unsigned seed = test_seed(20261127);
     const char *const texts[] = {pytorch_dual_pipe_v, pytorch_zb1p};
     for (int i = 0; i < 2; i++) {
@@ -446,7 +441,6 @@ static void tables_of_pytorch_train_to_the_same_bits(void **state)
 
 static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
 {
-    (void)state;
     unsigned draws = test_seed(20240518);
     for (int round = 0; round < ROUNDS; round++) {
         recipe r = draw_recipe(&draws, round % 2);
@@ -515,7 +509,6 @@ static float *logits_one_by_one(int stages, sl_precision precision)
 
 static void cache_gives_the_same_bits_in_any_pipe(void **state)
 {
-    (void)state;
     for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++) {
         float *one = logits_one_by_one(1, precision);
         for (int stages = 2; stages <= 4; stages++) {

@@ -108,7 +108,6 @@ static bounds predict(const char *schedule_name, sl_recompute recompute)
 /* Probes hold nothing for a weights' half, so only tables without one are predicted. */
 static void peaks_are_what_the_table_predicts(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < 2; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             double units[STAGES];
@@ -253,7 +252,6 @@ static void check_held(const held_case *of, sl_recompute recompute)
 
 static void passes_hold_what_the_simulator_says(void **state)
 {
-    (void)state;
     static const held_case cases[] = {{"gpipe", 1, 0},      {"1f1b", 1, 0},  {"interleaved", 2, 0},
                                       {"looped-bfs", 2, 0}, {"zb-h1", 1, 0}, {"zb-v", 2, 0},
                                       {"gpipe", 1, 1},      {"1f1b", 1, 1},  {"interleaved", 2, 1},
@@ -265,7 +263,6 @@ static void passes_hold_what_the_simulator_says(void **state)
 
 static void recomputing_and_1f1b_need_less_than_never_and_gpipe(void **state)
 {
-    (void)state;
     double never[STAGES], except_last[STAGES], always[STAGES], one_each[STAGES];
     measure("gpipe", SL_RECOMPUTE_NEVER, never);
     measure("gpipe", SL_RECOMPUTE_EXCEPT_LAST, except_last);
@@ -280,7 +277,6 @@ static void recomputing_and_1f1b_need_less_than_never_and_gpipe(void **state)
 
 static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
 {
-    (void)state;
     SCOPED(rig) r = {0};
     build(&r, "gpipe", SL_RECOMPUTE_NEVER);
     double sum;
@@ -299,7 +295,6 @@ static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
 /* A language model whose logits outweigh everything else. */
 static void logits_of_a_batch_are_never_held_at_once(void **state)
 {
-    (void)state;
     enum { VOCABULARY = 4000 };
     sl_model_options options = {
         .ntokens = VOCABULARY, .emsize = 8, .nhid = 8, .nlayers = 2, .nhead = 2, .dropout = 0.1f};

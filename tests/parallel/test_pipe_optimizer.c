@@ -144,7 +144,6 @@ static double check_step(int stages, double clip)
 
 static void step_is_clipped_by_the_norm_of_all_stages(void **state)
 {
-    (void)state;
     static const double clips[] = {0, 0.01, 1e6};
     for (int i = 0; i < 3; i++) {
         double one = check_step(1, clips[i]);
@@ -155,7 +154,6 @@ static void step_is_clipped_by_the_norm_of_all_stages(void **state)
 
 static void norm_that_is_not_finite_is_refused_where_asked_for(void **state)
 {
-    (void)state;
     SCOPED(rig) lenient = {0}, at = {0};
     float before[VALUES], after[VALUES];
     double norm;
@@ -186,7 +184,6 @@ static void norm_that_is_not_finite_is_refused_where_asked_for(void **state)
 
 static void impossible_options_are_refused(void **state)
 {
-    (void)state;
     SCOPED(rig) at = {0};
     sl_pipe_optimizer *optimizer;
     check_ok(open_trainee(&(setup){.stages = 2}, &at));
@@ -202,8 +199,6 @@ static void impossible_options_are_refused(void **state)
 
 static sl_status refuse_sgd(sl_device *device, const sli_sgd *arguments)
 {
-    (void)device;
-    (void)arguments;
     return sl_error(SL_ERR_IO, "the device is lost");
 }
 
@@ -236,7 +231,6 @@ static sl_status fail_on_one_rank(sl_group *group, void *arg)
 
 static void step_that_fails_on_one_rank_ends_the_others_steps(void **state)
 {
-    (void)state;
     atomic_bool has_ended = false;
     check_ok(sl_spawn(fail_on_one_rank, &has_ended, 2, &(sl_group_options){.timeout_seconds = 10}));
 }
@@ -288,7 +282,6 @@ static void check_clip(sl_grad_norm_kind kind, double most, float first)
 
 static void gradients_are_clipped_as_by_pytorch(void **state)
 {
-    (void)state;
     for (int kind = SL_GRAD_NORM_L1; kind <= SL_GRAD_NORM_INF; kind++) {
         check_clip((sl_grad_norm_kind)kind, 0.125, 0.5f);
         check_clip((sl_grad_norm_kind)kind, 1e6, 0.5f);
@@ -363,7 +356,6 @@ static void saved_state_goes_on_to_the_same_bits_in_any_cut(void **state)
 
 static void state_has_pytorchs_names(void **state)
 {
-    (void)state;
     static const char *const first[] = {"0.weight.exp_avg", "0.weight.exp_avg_sq", "0.weight.step",
                                         "0.bias.exp_avg"};
     SCOPED(rig) at = {0};
@@ -399,7 +391,6 @@ void *malloc(size_t bytes)
 
 static void state_after_a_lack_of_memory_is_whole(void **state)
 {
-    (void)state;
     SCOPED(rig) at = {0};
     sl_checkpoint_part part;
     sl_status status = SL_ERR_MEMORY;
@@ -422,7 +413,6 @@ static void state_after_a_lack_of_memory_is_whole(void **state)
 
 static void state_after_a_lack_of_memory_is_whole(void **state)
 {
-    (void)state;
     print_message("skipped: this program cannot put itself before malloc\n");
     skip();
 }

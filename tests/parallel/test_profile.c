@@ -52,7 +52,6 @@ static sl_profile_options options_of(const setup *of, int rounds)
 /* A round runs a module twice forward and twice backward, and the first round is not timed. */
 static void modules_run_as_often_as_the_rounds_say(void **state)
 {
-    (void)state;
     enum { MODULES = 3, ROUNDS = 2 };
     probe probes[MODULES] = {{0}};
     sl_module *modules[MODULES];
@@ -83,7 +82,6 @@ static void modules_run_as_often_as_the_rounds_say(void **state)
  * behind which the loss is. */
 static void module_like_the_one_before_it_has_its_times(void **state)
 {
-    (void)state;
     enum { MODULES = 4 };
     sl_module *modules[MODULES];
     sl_loss *loss;
@@ -105,7 +103,6 @@ static void module_like_the_one_before_it_has_its_times(void **state)
 /* Frozen layers and those in evaluation mode are run as well as those that are trained. */
 static void module_that_trains_otherwise_has_times_of_its_own(void **state)
 {
-    (void)state;
     enum { MODULES = 5 };
     sl_module *modules[MODULES];
     sl_module_profile times[MODULES];
@@ -124,7 +121,6 @@ static sl_status reader_forward(sl_module *module, sl_pass *pass, const sl_tenso
                                 sl_tensor **out)
 {
     const sl_tensor *x;
-    (void)module;
     SL_TRY(sl_pass_input(pass, "x", &x));
     return sl_tensor_alias(in, out);
 }
@@ -139,7 +135,6 @@ static sl_status reader_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
 /* What a module stashes is there for the one that pops it, and its gradient for itself. */
 static void modules_with_skip_connections_and_inputs_are_run(void **state)
 {
-    (void)state;
     enum { MODULES = 2 };
     static const sl_module_ops reader = {.type = "Reader",
                                          .forward = reader_forward,
@@ -170,7 +165,6 @@ static void modules_with_skip_connections_and_inputs_are_run(void **state)
 /* The error is the module's, and the model can then be used. */
 static void failing_module_ends_the_profile(void **state)
 {
-    (void)state;
     probe failing = {.fail_backward = 2};
     sl_module *module = probe_module(&failing);
     sl_module_profile times;
@@ -193,7 +187,6 @@ static void failing_module_ends_the_profile(void **state)
 /* The values of tied parameters are in other modules. */
 static void tied_modules_are_profiled(void **state)
 {
-    (void)state;
     sl_module *modules[3];
     sl_loss *loss;
     sl_module_profile times[3];

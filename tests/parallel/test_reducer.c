@@ -57,22 +57,17 @@ typedef struct scale {
 static sl_status part_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                               sl_tensor **out)
 {
-    (void)module;
-    (void)pass;
     return sl_tensor_alias(in, out);
 }
 
 static sl_status part_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                      sl_tensor **grad_in)
 {
-    (void)module;
-    (void)pass;
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static sl_status part_backward_weight(sl_module *module, sl_pass *pass)
 {
-    (void)pass;
     scale *own = sl_module_state(module);
     if (own->waits && own->skips-- <= 0) /* the limit only keeps a test that fails from hanging */
         SL_TRY(expect(rings_within(own->waits, 60), "the bell to ring"));
@@ -165,7 +160,6 @@ static sl_status average_and_ring(void *arg, sl_ddp_bucket *bucket)
  * exchanged: a reducer that begins after backward would never get there. */
 static sl_status exchange_before_the_end(sl_group *group, void *arg)
 {
-    (void)arg;
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     sl_module *modules[2], *model;
     SCOPED(replica) at = {0};
@@ -185,7 +179,6 @@ static sl_status exchange_before_the_end(sl_group *group, void *arg)
 
 static void exchange_starts_while_backward_goes_on(void **state)
 {
-    (void)state;
     check_ranks(exchange_before_the_end, NULL, 2);
 }
 
@@ -222,7 +215,6 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
 
 static void exchange_starts_in_the_action_that_completes_the_gradients(void **state)
 {
-    (void)state;
     char schedules[TEST_SCHEDULES][16];
     for (int i = 0; i < TEST_SCHEDULES; i++) {
         snprintf(schedules[i], sizeof schedules[i], "%s", test_schedules[i]);
@@ -256,7 +248,6 @@ static sl_status twice_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
 
 static sl_status run_a_child_twice(sl_group *group, void *arg)
 {
-    (void)arg;
     static const sl_module_ops ops = {.type = "Twice",
                                       .forward = twice_forward,
                                       .backward = twice_backward};
@@ -279,7 +270,6 @@ static sl_status run_a_child_twice(sl_group *group, void *arg)
 
 static void gradients_of_a_module_that_runs_twice_wait_for_both_runs(void **state)
 {
-    (void)state;
     check_ranks(run_a_child_twice, NULL, 2);
 }
 
@@ -303,7 +293,6 @@ static sl_status expect_order(const replica *at, const int *expected)
  * first; buckets lie in reverse. */
 static sl_status follow_gradients(sl_group *group, void *arg)
 {
-    (void)arg;
     sl_module *module;
     SCOPED(replica) at = {0};
     SL_TRY(create_scale(WEIGHTS, NULL, &module));
@@ -316,7 +305,6 @@ static sl_status follow_gradients(sl_group *group, void *arg)
 
 static void order_of_sending_follows_the_gradients_of_the_first_step(void **state)
 {
-    (void)state;
     check_ranks(follow_gradients, NULL, 1);
     check_ranks(follow_gradients, NULL, 3);
 }
@@ -326,20 +314,12 @@ static void order_of_sending_follows_the_gradients_of_the_first_step(void **stat
 static sl_status failing_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                  sl_tensor **out)
 {
-    (void)module;
-    (void)pass;
-    (void)in;
-    (void)out;
     return sl_error(SL_ERR_NUMERIC, "cannot go on");
 }
 
 static sl_status failing_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                   sl_tensor **grad_in)
 {
-    (void)module;
-    (void)pass;
-    (void)grad_out;
-    (void)grad_in;
     return sl_error(SL_ERR_NUMERIC, "cannot go back");
 }
 
@@ -372,7 +352,6 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
 
 static void module_that_fails_on_one_rank_ends_the_step_on_all(void **state)
 {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         check_ranks(fail_on_rank_1, &(bool){false}, ranks);
         check_ranks(fail_on_rank_1, &(bool){true}, ranks);

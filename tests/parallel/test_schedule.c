@@ -56,7 +56,6 @@ static const double unit[] = {1, 1, 1};
 
 static void every_table_is_valid_in_every_mode(void **state)
 {
-    (void)state;
     for (int i = 0; sl_schedule_names[i]; i++)
         for (int ranks = 1; ranks <= 6; ranks++)
             for (int micros = 1; micros <= 15; micros++)
@@ -70,7 +69,6 @@ static void every_table_is_valid_in_every_mode(void **state)
 
 static void interleaved_takes_any_number_of_stages_and_micro_batches(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 5; ranks++)
         for (int each = 1; each <= 4; each++)
             for (int micros = 1; micros <= 3 * ranks + 1; micros++) {
@@ -119,7 +117,6 @@ static void check_order(const sl_schedule *schedule)
 
 static void completions_and_order_are_those_of_the_rows(void **state)
 {
-    (void)state;
     unsigned seed = test_seed(20261124);
     for (int round = 0; round < 600; round++) {
         int ranks = test_draw(&seed, 1, 4), micros = test_draw(&seed, 1, 7);
@@ -135,7 +132,6 @@ static void completions_and_order_are_those_of_the_rows(void **state)
 
 static void forward_only_tables_are_valid_for_any_placement(void **state)
 {
-    (void)state;
     const int placements[][6] = {{0, 1, 2, 0, 1, 2}, {0, 1, 2, 2, 1, 0}, {2, 2, 0, 1, 0, 1}};
     for (size_t i = 0; i < sizeof placements / sizeof *placements; i++) {
         SCOPED(sl_schedule) *schedule = NULL;
@@ -172,7 +168,6 @@ static char *read_writer(const char *name)
 
 static void each_schedule_is_as_its_file_draws_it(void **state)
 {
-    (void)state;
     if (!getenv("SLUICE_SOURCE_DIR")) {
         print_message("skipped: SLUICE_SOURCE_DIR names no sources\n");
         skip();
@@ -200,7 +195,6 @@ static void each_schedule_is_as_its_file_draws_it(void **state)
 
 static void recomputations_come_before_their_backwards(void **state)
 {
-    (void)state;
     char *text = draw("gpipe", 2, 3, SL_RECOMPUTE_EXCEPT_LAST);
     assert_string_equal(text, "0F2 0F1 0F0 ... ... 0B0 0R1 0B1 0R2 0B2\n"
                               "... 1F2 1F1 1F0 1B0 1R1 1B1 1R2 1B2 ...\n");
@@ -209,7 +203,6 @@ static void recomputations_come_before_their_backwards(void **state)
 
 static void options_that_do_not_go_together_are_refused(void **state)
 {
-    (void)state;
     const int uneven[] = {0, 0, 0, 1}, outside[] = {0, 1, 2, 1}, turned[] = {1, 0, 0, 1},
               loop[] = {0, 1, 0, 1};
     const struct {
@@ -245,7 +238,6 @@ static void options_that_do_not_go_together_are_refused(void **state)
 
 static void placements_are_read(void **state)
 {
-    (void)state;
     int placement[4];
     const struct {
         const char *text;
@@ -277,7 +269,6 @@ static void check_bubble(const char *name, int virtual_stages, int n, int ranks,
 
 static void bubbles_are_the_closed_forms(void **state)
 {
-    (void)state;
     for (int ranks = 1; ranks <= 9; ranks++)
         for (int micros = 2 * ranks; micros <= 2 * ranks + 25; micros++) {
             check_bubble("gpipe", 1, 1, ranks, micros);
@@ -291,7 +282,6 @@ static void bubbles_are_the_closed_forms(void **state)
 
 static void bubbles_of_large_tables_are_the_closed_forms(void **state)
 {
-    (void)state;
     static const int sizes[][2] = {{16, 32}, {16, 64}, {24, 49}, {32, 64}, {48, 128}, {64, 192}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         int ranks = sizes[i][0], micros = sizes[i][1];
@@ -305,7 +295,6 @@ static void bubbles_of_large_tables_are_the_closed_forms(void **state)
 
 static void no_rank_holds_more_than_its_schedule_promises(void **state)
 {
-    (void)state;
     const struct {
         const char *name;
         int most; /* times the ranks */
@@ -326,7 +315,6 @@ static void no_rank_holds_more_than_its_schedule_promises(void **state)
  * actions. */
 static void simulation_is_what_is_worked_out_by_hand(void **state)
 {
-    (void)state;
     enum { RANKS = 2, MICROS = 2 };
     static const sl_action rows[] = {
         {.stage = 0, .micro = 0},
@@ -417,7 +405,6 @@ static double span_bubble(const char *name, size_t line, int virtual_stages, int
 
 static void bubbles_are_those_of_the_zero_bubble_paper(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         int held, ranks = published[i].ranks, each = (published[i].layers + 2) / ranks;
         assert_float_equal(span_bubble("1f1b", i, 0, &held), published[i].one_f_one_b, 5e-5);

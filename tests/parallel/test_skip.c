@@ -47,7 +47,6 @@ static void check_refused(const end *ends, int count, const char *text)
 
 static void models_whose_skips_do_not_match_are_refused(void **state)
 {
-    (void)state;
     check_refused((end[]){{NULL, 0}, {"a", 0}, {NULL, 0}}, 3,
                   "sl_pipe_create: 1 (Stash) stashes \"a\", which no module pops");
     check_refused((end[]){{"b", 0}, {"a", WIDTH}, {"b", WIDTH}}, 3,
@@ -196,7 +195,6 @@ static void check_faults(rig *r, bool crosses)
 /* The pipe can be used again after each. */
 static void modules_that_do_not_do_what_they_declare_end_the_step(void **state)
 {
-    (void)state;
     for (int crosses = 0; crosses < 2; crosses++)
         for (int schedule = 0; schedule < TEST_SCHEDULES; schedule++) {
             SCOPED(rig) r = {0};
@@ -210,7 +208,6 @@ static void modules_that_do_not_do_what_they_declare_end_the_step(void **state)
 /* The stage between the ends never holds the tensor, which is larger than all that it works on. */
 static void tensors_do_not_go_through_the_stages_between(void **state)
 {
-    (void)state;
     enum { WIDE = 4096 };
     const int64_t sizes[] = {WIDE, 1, 1, 1};
     sl_module *modules[5], *model;
@@ -235,7 +232,6 @@ static void tensors_do_not_go_through_the_stages_between(void **state)
 
 static sl_status replicate(void *arg, sl_module **out)
 {
-    (void)arg;
     return u_net_create(WIDTH, out);
 }
 
@@ -262,7 +258,6 @@ static void run_replicas(sl_device *const *devices, int count, float **values)
 
 static void replicas_have_skips_of_their_own(void **state)
 {
-    (void)state;
     sl_device *devices[2];
     float *alone[2], *both[2];
     for (int i = 0; i < 2; i++)

@@ -36,7 +36,6 @@ static sl_simulation simulate(const sl_schedule *table, const double *forward,
  *     ... 1F1 1F0 1B0 1B0 1B1 1B1 ... ... */
 static void idle_and_waiting_time_are_what_is_worked_out_by_hand(void **state)
 {
-    (void)state;
     static const double one[] = {1, 1};
     sl_utilization utilization;
     SCOPED(sl_schedule) *table = open_table("gpipe", RANKS, MICROS, SL_RECOMPUTE_NEVER);
@@ -61,7 +60,6 @@ static void idle_and_waiting_time_are_what_is_worked_out_by_hand(void **state)
 /* A simulation has no noise: what is measured is what is predicted. */
 static void utilization_of_a_simulation_has_its_bubble(void **state)
 {
-    (void)state;
     static const double forward[] = {1, 3, 2, 1, 1, 2}, backward[] = {2, 1, 1, 4, 1, 1};
     for (int i = 0; sl_schedule_names[i]; i++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
@@ -94,7 +92,6 @@ static void utilization_of_a_simulation_has_its_bubble(void **state)
  *     ... 1F0 1B0 ... 1F1 1B1 ...     1F0 1-2; 1B0 2-4; 1F1 7-8; 1B1 8-10 */
 static void joined_actions_run_one_after_the_other(void **state)
 {
-    (void)state;
     static const double one[] = {1, 1};
     static const sl_action rows[] = {
         {.stage = 0, .micro = 0},
@@ -156,7 +153,6 @@ static double check_prediction(const char *schedule, const double *links, const 
 /* Where all ranks share their cores, these always have work: 4 ranks x 6 micro-batches x 6. */
 static void prediction_knows_links_and_shared_cores(void **state)
 {
-    (void)state;
     static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
     static const double links[] = {0, 3, 0};
     for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
@@ -171,7 +167,6 @@ static void prediction_knows_links_and_shared_cores(void **state)
 
 static void what_is_no_whole_step_is_refused(void **state)
 {
-    (void)state;
     static const double one[] = {1, 1};
     sl_utilization utilization;
     sl_schedule_options of = {.ranks = RANKS};
@@ -211,7 +206,6 @@ static void what_is_no_whole_step_is_refused(void **state)
 
 static void pipe_gives_the_utilization_of_its_last_step(void **state)
 {
-    (void)state;
     enum { WIDTH = 8, LAYERS = 4, ROWS = 12 };
     probe failing = {.fail_backward = 5}; /* in the second step */
     sl_module *layers[LAYERS + 1], *model;

@@ -56,7 +56,6 @@ static void check_steps(sl_pipe_options options)
 
 static void training_converts_each_weight_once_a_step(void **state)
 {
-    (void)state;
     for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++)
         for (int stages = 1; stages <= 3; stages++)
             for (int kind = 0; kind < TEST_SCHEDULES; kind++)
@@ -82,7 +81,6 @@ static void copy_values(const test_pipe *from, const test_pipe *to)
 /* And not copies of older ones: a pipe that began with others gives the same bits. */
 static void step_multiplies_with_the_newest_weights(void **state)
 {
-    (void)state;
     for (int stages = 1; stages <= 3; stages++) {
         sl_pipe_options options = {.stages = stages, .precision = SL_PRECISION_BF16, .seed = 1};
         SCOPED(test_pipe) trained = open_linears(options);

@@ -109,14 +109,12 @@ static sl_status step_both(const replica *a, sl_optimizer *whole, const replica 
 /* Consolidates on the last rank. */
 static sl_status consolidate(sl_group *group, const replica *a, sl_optimizer *whole, sli_zero *zero)
 {
-    sl_optimizer *consolidated;
+    SCOPED(sl_optimizer) *consolidated = NULL;
     int last = sl_group_size(group) - 1;
     SL_TRY(sli_zero_consolidate(zero, last, &consolidated));
     SL_TRY(expect((sl_group_rank(group) == last) == (consolidated != NULL),
                   "the state on the last rank alone"));
-    sl_status status = consolidated ? same_state(a, whole, consolidated) : SL_OK;
-    sl_optimizer_destroy(&consolidated);
-    return status;
+    return consolidated ? same_state(a, whole, consolidated) : SL_OK;
 }
 
 /* A rank's state is its shards of the whole, to a cache line for each bucket. */
@@ -156,7 +154,6 @@ static sl_status train_both(sl_group *group, void *arg)
 
 static void sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_memory(void **state)
 {
-    (void)state;
     const sl_optimizer_options methods[] = {
         {.kind = SL_OPTIMIZER_SGD},
         {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f},
@@ -174,8 +171,6 @@ static void sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_me
 
 static sl_status refuse_memory(sl_device *device, size_t bytes, void **out)
 {
-    (void)device;
-    (void)bytes;
     *out = NULL;
     return SL_ERR_MEMORY;
 }
@@ -219,7 +214,6 @@ static sl_status fail_and_consolidate(sl_group *group, void *arg)
 /* What was sent to the rank that failed is not received later. */
 static void consolidation_can_be_called_again_after_a_failure(void **state)
 {
-    (void)state;
     zero_case one = {.options = {.momentum = 0.9f}, .width = 20, .bucket_bytes = 600};
     check_ok(sl_spawn(fail_and_consolidate, &one, 3, &(sl_group_options){.timeout_seconds = 10}));
 }
@@ -228,7 +222,6 @@ static void consolidation_can_be_called_again_after_a_failure(void **state)
 
 static sl_status create_and_consolidate_wrongly(sl_group *group, void *arg)
 {
-    (void)arg;
     const zero_case sgd = {.options = {.kind = SL_OPTIMIZER_SGD, .momentum = 0.5f},
                            .width = 4,
                            .bucket_bytes = 1 << 20};
@@ -249,7 +242,6 @@ static sl_status create_and_consolidate_wrongly(sl_group *group, void *arg)
 
 static void wrong_ranks_and_options_are_refused(void **state)
 {
-    (void)state;
     check_ranks(create_and_consolidate_wrongly, NULL, 2);
 }
 

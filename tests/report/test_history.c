@@ -32,7 +32,7 @@ static sli_run_history *parse(const char *text)
 
 static void records_become_a_history(void **state)
 {
-    sli_run_history *history = parse(
+    SCOPED(sli_run_history) *history = parse(
         "{\"record\":\"run\",\"lr\":0.5}\n"
         "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":2.5,\"ms\":4}\n"
         "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":null,\"ms\":6}\n"
@@ -57,12 +57,11 @@ static void records_become_a_history(void **state)
     assert_true(sli_history_peak_bytes(history) == 22);
     assert_int_equal(history->missing, 3);
     assert_true(history->ended && history->seconds == 9);
-    sli_run_history_destroy(&history);
 }
 
 static void resumed_run_repeats_steps(void **state)
 {
-    sli_run_history *history =
+    SCOPED(sli_run_history) *history =
         parse("{\"record\":\"run\",\"lr\":0.5}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":4}\n"
@@ -78,13 +77,12 @@ static void resumed_run_repeats_steps(void **state)
     assert_int_equal(history->damaged, 1);
     assert_true(json_real_value(json_object_get(history->run, "lr")) == 0.25);
     assert_false(history->ended);
-    sli_run_history_destroy(&history);
 }
 
 /* A run that resumes from a checkpoint at an epoch's end has no step before its evaluations. */
 static void resumed_run_repeats_evaluations(void **state)
 {
-    sli_run_history *history =
+    SCOPED(sli_run_history) *history =
         parse("{\"record\":\"run\"}\n"
               "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5}\n"
               "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":1,\"loss\":7}\n"
@@ -98,21 +96,19 @@ static void resumed_run_repeats_evaluations(void **state)
     assert_true(history->evals[0].step == 1 && history->evals[0].loss == 7);
     assert_true(history->evals[1].loss == 3 && !history->evals[1].is_test);
     assert_true(history->evals[2].loss == 2 && history->evals[2].is_test);
-    sli_run_history_destroy(&history);
 }
 
 static void evaluation_has_its_own_step(void **state)
 {
-    sli_run_history *history =
+    SCOPED(sli_run_history) *history =
         parse("{\"record\":\"run\",\"resumed_step\":7}\n"
               "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"step\":7,\"loss\":3}\n");
     assert_int_equal(history->evals[0].step, 7);
-    sli_run_history_destroy(&history);
 }
 
 static void timelines_are_read(void **state)
 {
-    sli_run_history *history = parse(
+    SCOPED(sli_run_history) *history = parse(
         "{\"record\":\"run\"}\n"
         "{\"record\":\"pipeline\",\"replica\":0,\"epoch\":2,\"step\":8,\"bubble_measured\":0.5,"
         "\"placement\":[0,1,0,1],\"measured\":[[\"2F7\",0,1500]],"
@@ -125,12 +121,11 @@ static void timelines_are_read(void **state)
     assert_int_equal(pipeline->measured[0].action.micro, 7);
     assert_float_equal(pipeline->measured[0].end, 1.5e-3, 1e-12);
     assert_float_equal(pipeline->predicted[0].start, 1e-5, 1e-12);
-    sli_run_history_destroy(&history);
 }
 
 static void each_replica_has_its_last_pipeline(void **state)
 {
-    sli_run_history *history =
+    SCOPED(sli_run_history) *history =
         parse("{\"record\":\"run\"}\n"
               "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":2}\n"
               "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":1}\n");
@@ -146,7 +141,6 @@ static void each_replica_has_its_last_pipeline(void **state)
         assert_int_equal(history->pipelines[replica].replica, replica);
         assert_int_equal(history->pipelines[replica].epoch, replica == 1 ? 1 : 2);
     }
-    sli_run_history_destroy(&history);
 }
 
 /* What the run after it has not measured itself stays, where it has that replica. */
@@ -163,7 +157,7 @@ static void resumed_run_has_no_ranks_that_were_lost(void **state)
     static const char second[] = "{\"record\":\"run\",\"replicas\":2,\"resumed_step\":1}\n";
     static const char more[] = "{\"record\":\"pipeline\",\"step\":1,\"epoch\":2,\"replica\":1}\n";
     size_t used;
-    sli_run_history *history = parse(first);
+    SCOPED(sli_run_history) *history = parse(first);
     assert_int_equal(history->pipeline_count, 3);
     assert_int_equal(history->memory_count, 1);
     check_ok(sli_run_history_add(history, second, strlen(second), &used));
@@ -174,7 +168,6 @@ static void resumed_run_has_no_ranks_that_were_lost(void **state)
     check_ok(sli_run_history_add(history, more, strlen(more), &used));
     assert_int_equal(history->pipeline_count, 2);
     assert_int_equal(history->pipelines[1].epoch, 2);
-    sli_run_history_destroy(&history);
 }
 
 /* A file with a hole of 1.2 GB, which is a line of zeros, between two whole lines. */
@@ -183,7 +176,7 @@ static void logs_of_any_size_are_read(void **state)
     static const char step[] =
         "\n{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":2}\n";
     const off_t hole = 1200000000;
-    sli_run_history *history;
+    SCOPED(sli_run_history) *history = NULL;
     const char *path = scratch_path(*state, "log");
     write_file(path, run_line, sizeof run_line - 1);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -194,7 +187,6 @@ static void logs_of_any_size_are_read(void **state)
     assert_int_equal(history->step_count, 1);
     assert_int_equal(history->damaged, 1);
     assert_int_equal(history->lines, 3);
-    sli_run_history_destroy(&history);
 }
 
 /* Also where a part of it comes after the other. */
@@ -208,12 +200,11 @@ static void line_that_is_too_long_is_left_out(void **state)
     memset(text, ' ', LONG);
     memcpy(text + LONG, rest, sizeof rest);
     for (size_t first = LONG; first >= 1 << 20; first -= 1 << 19) {
-        sli_run_history *history = parse(run_line);
+        SCOPED(sli_run_history) *history = parse(run_line);
         check_ok(sli_run_history_add(history, text, first, &used));
         check_ok(sli_run_history_add(history, text + used, strlen(text) - used, &used));
         assert_int_equal(history->damaged, 1);
         assert_true(history->ended);
-        sli_run_history_destroy(&history);
     }
     free(text);
 }
@@ -223,7 +214,7 @@ static void old_records_are_thinned(void **state)
     enum { MOST = 64, STEPS = 10000 };
     char line[256];
     size_t used, most = 0;
-    sli_run_history *history = parse(run_line);
+    SCOPED(sli_run_history) *history = parse(run_line);
     history->most_records = MOST;
     for (int step = 1; step <= STEPS; step++) {
         int bytes =
@@ -246,7 +237,6 @@ static void old_records_are_thinned(void **state)
                     i < 3 * history->step_count / 4);
     }
     assert_int_equal(history->steps[history->step_count - 1].step, STEPS);
-    sli_run_history_destroy(&history);
 }
 
 static void what_is_no_record_is_refused(void **state)

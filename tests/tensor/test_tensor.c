@@ -83,7 +83,6 @@ static void empty_tensor_takes_no_memory(void **state)
 
 static void shapes_print_compare_and_count(void **state)
 {
-    (void)state;
     sl_shape a = sl_shape_3d(20, 35, 200), b = sl_shape_2d(20, 35), c = sl_shape_1d(20);
     char text[SL_SHAPE_TEXT_BYTES];
     assert_string_equal(sl_shape_text(&a, text), "[20, 35, 200]");
@@ -99,7 +98,6 @@ static void shapes_print_compare_and_count(void **state)
 
 static void types_have_names_and_sizes(void **state)
 {
-    (void)state;
     static const struct {
         sl_dtype dtype;
         const char *name;

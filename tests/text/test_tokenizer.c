@@ -28,7 +28,7 @@ static void write_tokens(sl_tokenizer *tokenizer, const char *line, size_t bytes
 /* `expected`: the tokens, each with a | behind it. */
 static void expect_tokens(const char *line, size_t bytes, const char *expected)
 {
-    sl_tokenizer *tokenizer;
+    SCOPED(sl_tokenizer) *tokenizer = NULL;
     char *text;
     size_t text_bytes;
     FILE *stream = open_memstream(&text, &text_bytes);
@@ -38,7 +38,6 @@ static void expect_tokens(const char *line, size_t bytes, const char *expected)
     assert_int_equal(fclose(stream), 0);
     assert_string_equal(text, expected);
     free(text);
-    sl_tokenizer_destroy(&tokenizer);
 }
 
 typedef struct line_case {

@@ -35,28 +35,25 @@ static void tokens_are_ordered_by_frequency_then_code_point(void **state)
 static void unknown_token_in_the_text_keeps_id_0(void **state)
 {
     static const char *const expected[] = {"<unk>", "b", "a"};
-    sl_vocab *vocab = vocab_of("a b <unk> b");
+    SCOPED(sl_vocab) *vocab = vocab_of("a b <unk> b");
     expect_vocab(vocab, expected, 3);
-    sl_vocab_destroy(&vocab);
 }
 
 static void vocabulary_of_nothing_has_the_unknown_token(void **state)
 {
     static const char *const expected[] = {"<unk>"};
-    sl_vocab *vocab = vocab_of("");
+    SCOPED(sl_vocab) *vocab = vocab_of("");
     expect_vocab(vocab, expected, 1);
-    sl_vocab_destroy(&vocab);
 }
 
 static void token_that_is_not_listed_is_unknown(void **state)
 {
-    sl_vocab *vocab = vocab_of("aa bb");
+    SCOPED(sl_vocab) *vocab = vocab_of("aa bb");
     assert_int_equal(sl_vocab_id(vocab, "a", 1), SL_VOCAB_UNKNOWN);
     assert_int_equal(sl_vocab_id(vocab, "aaa", 3), SL_VOCAB_UNKNOWN);
     assert_int_equal(sl_vocab_id(vocab, "", 0), SL_VOCAB_UNKNOWN);
     assert_null(sl_vocab_token(vocab, -1).text);
     assert_null(sl_vocab_token(vocab, 3).text);
-    sl_vocab_destroy(&vocab);
 }
 
 static void provisional_numbers_lead_to_final_ids(void **state)
@@ -80,13 +77,12 @@ static void provisional_numbers_lead_to_final_ids(void **state)
 
 static void token_with_white_space_or_without_bytes_is_refused(void **state)
 {
-    sl_vocab_builder *builder;
+    SCOPED(sl_vocab_builder) *builder = NULL;
     check_ok(sl_vocab_builder_create(&builder));
     check_error(sl_vocab_builder_add(builder, "", 0, NULL), SL_ERR_INVALID, "must not be empty");
     check_error(sl_vocab_builder_add(builder, "a b", 3, NULL), SL_ERR_INVALID, "0x20 at byte 1");
     check_error(sl_vocab_builder_add(builder, "ab\n", 3, NULL), SL_ERR_INVALID, "0x0A at byte 2");
     assert_int_equal(sl_vocab_builder_size(builder), 0);
-    sl_vocab_builder_destroy(&builder);
 }
 
 /* Tokens of many lengths, more than the tables' first sizes, that are found again. Some ten pairs
@@ -96,8 +92,8 @@ static void many_tokens_are_counted_and_found(void **state)
     enum { TOKENS = 300000 };
     uint64_t seed = (uint64_t)time(NULL), random = seed;
     char text[64];
-    sl_vocab_builder *builder;
-    sl_vocab *vocab;
+    SCOPED(sl_vocab_builder) *builder = NULL;
+    SCOPED(sl_vocab) *vocab = NULL;
     print_message("seed %llu\n", (unsigned long long)seed);
     check_ok(sl_vocab_builder_create(&builder));
     for (int round = 0; round < 2; round++) {
@@ -123,8 +119,6 @@ static void many_tokens_are_counted_and_found(void **state)
             assert_true(strcmp(sl_vocab_token(vocab, id - 1).text, token.text) < 0);
     }
     free(final_ids);
-    sl_vocab_destroy(&vocab);
-    sl_vocab_builder_destroy(&builder);
 }
 
 /* ---- Hashing ----------------------------------------------------------------------------- */

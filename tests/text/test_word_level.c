@@ -13,20 +13,20 @@
 static void saved_vocabulary_loads_as_it_was(void **state)
 {
     char *path = scratch_path(*state, "tokenizer.json");
-    sl_vocab *vocab = vocab_of("b a b \xC3\xA9\\ \" \xEF\xBF\xBD"), *loaded;
+    SCOPED(sl_vocab) *loaded = NULL;
+    SCOPED(sl_vocab) *vocab = vocab_of("b a b \xC3\xA9\\ \" \xEF\xBF\xBD");
     check_ok(sl_vocab_save(vocab, path));
     check_ok(sli_vocab_load(path, &loaded));
     assert_int_equal(sl_vocab_size(loaded), 6);
     for (int32_t id = 0; id < 6; id++)
         assert_string_equal(sl_vocab_token(loaded, id).text, sl_vocab_token(vocab, id).text);
-    sl_vocab_destroy(&vocab);
-    sl_vocab_destroy(&loaded);
 }
 
 /* Changes a member of a saved vocabulary, a path with dots, and loads it; "" removes it. */
 static sl_status load_changed(scratch *in, const char *member, const char *value)
 {
-    sl_vocab *loaded, *vocab = vocab_of("b a b");
+    SCOPED(sl_vocab) *loaded = NULL;
+    sl_vocab *vocab = vocab_of("b a b");
     char *path = scratch_path(in, "tokenizer.json"), key[64];
     check_ok(sl_vocab_save(vocab, path));
     sl_vocab_destroy(&vocab);
@@ -43,7 +43,6 @@ static sl_status load_changed(scratch *in, const char *member, const char *value
     json_decref(json);
     sl_status status = sli_vocab_load(path, &loaded);
     assert_true((loaded != NULL) == (status == SL_OK));
-    sl_vocab_destroy(&loaded);
     return status;
 }
 
@@ -107,7 +106,7 @@ static void text_that_is_no_tokenizer_is_refused(void **state)
 static void file_that_cannot_be_read_or_written_is_an_error(void **state)
 {
     scratch *in = *state;
-    sl_vocab *vocab;
+    SCOPED(sl_vocab) *vocab = NULL;
     check_error(sli_vocab_load(scratch_path(in, "missing"), &vocab), SL_ERR_NOT_FOUND,
                 "/missing: ");
     check_error(sli_vocab_load(in->directory, &vocab), SL_ERR_FORMAT, "is a directory");
@@ -118,7 +117,6 @@ static void file_that_cannot_be_read_or_written_is_an_error(void **state)
     check_error(sl_vocab_save(vocab, scratch_path(in, "no/vocab")), SL_ERR_NOT_FOUND,
                 "directory does not exist");
     check_error(sl_vocab_save(vocab, in->directory), SL_ERR_INVALID, "directory");
-    sl_vocab_destroy(&vocab);
 }
 
 /* ---- Against the library tokenizers --------------------------------------------------------- */
@@ -175,8 +173,8 @@ static void write_piece(uint64_t *random, FILE *to)
 /* Half of the lines' tokens are in the vocabulary. */
 static sl_vocab *vocab_of_half(const char *text, size_t bytes)
 {
-    sl_tokenizer *tokenizer;
-    sl_vocab_builder *builder;
+    SCOPED(sl_tokenizer) *tokenizer = NULL;
+    SCOPED(sl_vocab_builder) *builder = NULL;
     sl_vocab *vocab;
     sl_token token;
     check_ok(sl_tokenizer_create(&tokenizer));
@@ -186,8 +184,6 @@ static sl_vocab *vocab_of_half(const char *text, size_t bytes)
         if (i % 2)
             check_ok(sl_vocab_builder_add(builder, token.text, token.bytes, NULL));
     check_ok(sl_vocab_builder_finish(builder, NULL, &vocab));
-    sl_vocab_builder_destroy(&builder);
-    sl_tokenizer_destroy(&tokenizer);
     return vocab;
 }
 

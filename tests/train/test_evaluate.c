@@ -58,7 +58,6 @@ static void check_mean(int stages, int64_t max_batches, int64_t blocks)
  * number. */
 static void loss_is_the_mean_over_all_tokens(void **state)
 {
-    (void)state;
     for (int stages = 1; stages <= 3; stages++)
         check_mean(stages, 0, 4);
     check_mean(1, 9, 4);
@@ -66,7 +65,6 @@ static void loss_is_the_mean_over_all_tokens(void **state)
 
 static void fewer_batches_are_the_first_ones(void **state)
 {
-    (void)state;
     check_mean(1, 2, 2);
     check_mean(2, 1, 1);
 }
@@ -85,7 +83,6 @@ static sl_status count_batches(void *context, int64_t batch, int64_t batches)
 
 static void progress_is_told_and_may_end_it(void **state)
 {
-    (void)state;
     SCOPED(test_pipe) pipe = open_small_model(2, 8);
     sl_tokens tokens = small_tokens(COUNT);
     sl_evaluation result;
@@ -105,7 +102,6 @@ static void progress_is_told_and_may_end_it(void **state)
 
 static void tokens_too_few_or_out_of_range_are_refused(void **state)
 {
-    (void)state;
     SCOPED(test_pipe) pipe = open_small_model(2, 8);
     sl_tokens tokens = small_tokens(COUNT);
     sl_evaluation result;
@@ -160,7 +156,6 @@ static sl_status evaluate_on_rank(sl_group *group, void *arg)
 
 static void rank_without_a_stage_gets_the_result(void **state)
 {
-    (void)state;
     SCOPED(test_pipe) pipe = open_small_model(2, 8);
     sl_tokens tokens = small_tokens(COUNT);
     sl_evaluation expected;

@@ -39,7 +39,6 @@ static const struct good {
 
 static void devices_go_to_replicas_and_stages(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof goods / sizeof *goods; i++) {
         const struct good *each = &goods[i];
         sl_train_options options = layout_of(each->replicas, each->stages, each->devices);
@@ -55,7 +54,6 @@ static void devices_go_to_replicas_and_stages(void **state)
 
 static void balance_says_the_stages_of_each_replica(void **state)
 {
-    (void)state;
     sl_train_options options = layout_of(2, 0, NULL);
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 2;
@@ -71,7 +69,6 @@ static void balance_says_the_stages_of_each_replica(void **state)
 /* Devices are the ranks', and balance has a number for each of their stages. */
 static void several_stages_of_a_rank_have_one_device(void **state)
 {
-    (void)state;
     sl_train_options options = layout_of(1, 0, "cpu:0,cpu:1");
     options.schedule = "interleaved";
     options.virtual_stages = 3;
@@ -90,7 +87,6 @@ static void several_stages_of_a_rank_have_one_device(void **state)
 
 static void placement_that_is_not_the_tables_is_refused(void **state)
 {
-    (void)state;
     sl_train_options options = layout_of(1, 0, NULL);
     SCOPED(sl_schedule) *table = NULL;
     check_ok(sl_schedule_write("zb-v", &(sl_schedule_options){.ranks = 2, .micros = 3}, &table));
@@ -141,7 +137,6 @@ static const struct bad {
 
 static void what_does_not_go_together_is_refused(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof bads / sizeof *bads; i++) {
         sl_train_options options = layout_of(bads[i].replicas, bads[i].stages, bads[i].devices);
         check_error(sl_train_options_check(&options), SL_ERR_INVALID, bads[i].text);
@@ -158,7 +153,6 @@ static void what_does_not_go_together_is_refused(void **state)
 
 static void state_is_sharded_over_several_replicas_only(void **state)
 {
-    (void)state;
     sl_train_options options = layout_of(1, 0, NULL);
     options.zero = true;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID, "there is only one");
@@ -168,7 +162,6 @@ static void state_is_sharded_over_several_replicas_only(void **state)
 
 static void each_replica_needs_a_shard(void **state)
 {
-    (void)state;
     sl_train_options options = layout_of(3, 1, NULL);
     assert_int_equal(plan_numbers(&options, NULL).options.shards, 3);
     for (options.shards = 3; options.shards <= 5; options.shards++)
@@ -185,7 +178,6 @@ static void each_replica_needs_a_shard(void **state)
 
 static void chunks_are_four_for_each_rank_as_far_as_the_batch_allows(void **state)
 {
-    (void)state;
     static const struct {
         int ranks, given;
         int64_t rows;
@@ -207,7 +199,6 @@ static void chunks_are_four_for_each_rank_as_far_as_the_batch_allows(void **stat
 
 static void chunks_are_those_of_a_table(void **state)
 {
-    (void)state;
     SCOPED(sl_schedule) *table = NULL;
     sl_train_options options = layout_of(1, 0, NULL);
     check_ok(sl_schedule_write(NULL, &(sl_schedule_options){.ranks = 2, .micros = 5}, &table));
@@ -219,7 +210,6 @@ static void chunks_are_those_of_a_table(void **state)
 
 static void profile_gives_the_times_that_decide_and_their_balance(void **state)
 {
-    (void)state;
     sl_train_options options = layout_of(1, 2, NULL);
     SCOPED(sl_module) *model = NULL;
     sl_module_profile times[4] = {0};
@@ -258,7 +248,6 @@ static sl_status search(const sl_train_options *options, const sl_module *model,
 /* Of 2 replicas of 2 ranks, 3 ranks become one replica, of 3 ranks if the layers can be divided. */
 static void fewer_processes_get_the_layout_with_the_shortest_step(void **state)
 {
-    (void)state;
     static const struct {
         int replicas, ranks, layers, processes, expected_replicas, expected_ranks;
         const char *schedule;
@@ -311,7 +300,6 @@ static int64_t bytes_of_layout(sl_train_options options, sl_module *model, int r
 /* Two replicas are faster than one, but one host may not have the memory for both. */
 static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
 {
-    (void)state;
     sl_train_options options = layout_of(2, 1, NULL);
     SCOPED(sl_module) *model = NULL;
     options.model =
@@ -343,7 +331,6 @@ static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
 /* One replica less has as many stages; one process less than it needs has not. */
 static void balance_and_placement_hold_for_their_number_of_stages(void **state)
 {
-    (void)state;
     sl_train_options asked = layout_of(2, 2, NULL);
     SCOPED(sl_module) *model = NULL;
     asked.model =

@@ -49,7 +49,6 @@ static int remove_run(void **state)
 
 static void numbers_are_those_of_c_between_begin_and_end(void **state)
 {
-    (void)state;
     char inside[8], nested[8], after[8];
     sli_c_numbers outer = sli_c_numbers_begin();
     sli_c_numbers inner = sli_c_numbers_begin();
@@ -66,7 +65,6 @@ static void numbers_are_those_of_c_between_begin_and_end(void **state)
 
 static void options_have_points(void **state)
 {
-    (void)state;
     sl_train_options options;
     const sl_option *row;
     int seen = 0;
@@ -90,7 +88,7 @@ static void saved_models_have_points(void **state)
     sl_saved_model *model;
     sl_model_options saved = small_model_options;
     saved.dropout = 0.25f;
-    test_pipe pipe = open_small_model(1, 1);
+    SCOPED(test_pipe) pipe = open_small_model(1, 1);
     check_ok(sl_model_save(pipe.pipe, &saved, NULL, 0, path));
     check_ok(sl_saved_model_open(path, &model));
     assert_true(sl_saved_model_options(model)->dropout == 0.25f);
@@ -99,7 +97,6 @@ static void saved_models_have_points(void **state)
     path = scratch_path(*state, "model/config.json");
     text[read_file(path, text, sizeof text - 1)] = '\0';
     assert_non_null(strstr(text, "\"dropout\": 0.25\n"));
-    test_pipe_destroy(&pipe);
 }
 
 /* Reads a line of JSON, whose numbers with a comma would be two. */

@@ -229,7 +229,7 @@ static double train_whole(const sli_run *run, sl_pipe *pipe, sl_pipe_optimizer *
     const sl_train_options *options = run->options;
     sl_shape shape = sl_shape_2d(options->replicas * options->batch_size, options->bptt);
     assert_true(sl_shape_count(&shape) <= MOST);
-    sl_tensor *in, *out;
+    SCOPED(sl_tensor) *out = NULL, *in = NULL;
     check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
     check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &out));
     gather_block(run, step, inputs, targets);
@@ -241,8 +241,6 @@ static double train_whole(const sli_run *run, sl_pipe *pipe, sl_pipe_optimizer *
                            &loss));
     check_ok(
         sl_pipe_optimizer_step(optimizer, sl_lr_at(&options->lr, step, 0), options->clip, NULL));
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
     return loss;
 }
 
@@ -255,7 +253,7 @@ static void replicas_with_dropout_equal_one_with_all_their_rows(void **state)
     options.lr.lr = 0.5;
     options.replicas = 3;
     check_ok(run_replicas(&options));
-    sl_run *run;
+    SCOPED(sl_run) *run = NULL;
     sli_replica replica;
     sl_pipe_optimizer *optimizer;
     check_ok(sl_run_create(&options, NULL, NULL, NULL, 0, &run));
@@ -269,7 +267,6 @@ static void replicas_with_dropout_equal_one_with_all_their_rows(void **state)
                     "loss of step", i);
     sl_pipe_optimizer_destroy(&optimizer);
     sli_replica_clear(&replica);
-    sl_run_destroy(&run);
 }
 
 /* Replicas divide an evaluation's blocks: several each, none for some, or all for one.

@@ -13,7 +13,6 @@ static const char run_json[] =
 
 static void shards_of_a_state_are_checked(void **state)
 {
-    (void)state;
     static const char *const wrong[] = {"0", "-1", "2.5", "\"8\"", "1025"};
     char text[256];
     sli_recorded recorded;
@@ -29,7 +28,6 @@ static void shards_of_a_state_are_checked(void **state)
 
 static void chunks_of_a_state_are_checked(void **state)
 {
-    (void)state;
     static const char *const wrong[] = {"0", "-1", "2.5", "\"8\"", "4097"};
     char text[256];
     sli_recorded recorded;
@@ -142,7 +140,6 @@ static uint64_t parameter_bytes(const test_pipe *pipe)
 
 static void restored_values_are_those_kept_last(void **state)
 {
-    (void)state;
     for (int stages = 1; stages <= 3; stages++) {
         sli_best *best;
         int64_t count;
@@ -165,9 +162,8 @@ static void restored_values_are_those_kept_last(void **state)
 
 static void memory_is_taken_with_the_first_copy_only(void **state)
 {
-    (void)state;
     sli_best *best;
-    test_pipe pipe = open_small_model(2, 2);
+    SCOPED(test_pipe) pipe = open_small_model(2, 2);
     check_ok(sli_best_create(2, false, &best));
     uint64_t without = parameter_bytes(&pipe);
     check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
@@ -177,13 +173,11 @@ static void memory_is_taken_with_the_first_copy_only(void **state)
     assert_int_equal(parameter_bytes(&pipe), with);
     sli_best_destroy(&best);
     assert_int_equal(parameter_bytes(&pipe), without);
-    test_pipe_destroy(&pipe);
 }
 
 /* As replicas that are threads of one process do. */
 static void replicas_share_the_firsts_copy(void **state)
 {
-    (void)state;
     sli_best *best;
     int64_t count;
     test_pipe first = open_small_model(2, 2), second = open_small_model(2, 2);
@@ -213,7 +207,6 @@ static void replicas_share_the_firsts_copy(void **state)
 
 static void restoring_without_a_copy_changes_nothing(void **state)
 {
-    (void)state;
     sli_best *best;
     int64_t count;
     test_pipe pipe = open_small_model(2, 2);
@@ -233,7 +226,6 @@ static void restoring_without_a_copy_changes_nothing(void **state)
 static unsigned sleep_and_stop(void *context)
 {
     const struct timespec half = {.tv_nsec = 500000000};
-    (void)context;
     nanosleep(&half, NULL);
     return SL_TRAIN_STOP;
 }
@@ -260,7 +252,6 @@ static void seconds_of_a_run_include_earlier_processes(void **state)
 
 static void seconds_of_a_state_are_checked(void **state)
 {
-    (void)state;
     static const char json[] =
         "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,%s"
         "\"options\":{\"shards\":1,\"lr\":5.0},\"layout\":{\"chunks\":1}}";

@@ -18,9 +18,8 @@ static void save(const test_pipe *pipe, const sl_model_options *options, const s
 
 static void save_small(const char *path)
 {
-    test_pipe pipe = open_small_model(2, 1);
+    SCOPED(test_pipe) pipe = open_small_model(2, 1);
     save(&pipe, &small_model_options, NULL, path);
-    test_pipe_destroy(&pipe);
 }
 
 static sl_status load(const test_pipe *pipe, const char *path)
@@ -41,22 +40,20 @@ static void saved_model_comes_back_in_any_cut(void **state)
     snprintf(many, sizeof many, "%s/many/", in->directory);
     snprintf(file, sizeof file, "%s/one/model.safetensors", in->directory);
     const char *const paths[] = {one, many, file};
-    test_pipe from = open_small_model(2, 1);
+    SCOPED(test_pipe) from = open_small_model(2, 1);
     save(&from, &small_model_options, NULL, one);
     check_ok(sl_model_save(from.pipe, &small_model_options, NULL, 2048, many));
     assert_int_equal(access(scratch_path(in, "many/model.safetensors.index.json"), F_OK), 0);
     int64_t count;
     float *expected = pipe_values(from.pipe, &count);
     for (int stages = 1; stages <= 3; stages++) {
-        test_pipe to = open_small_model(stages, 2);
+        SCOPED(test_pipe) to = open_small_model(stages, 2);
         check_ok(load(&to, paths[stages - 1]));
         float *values = pipe_values(to.pipe, &count);
         assert_memory_equal(values, expected, (size_t)count * sizeof *values);
         free(values);
-        test_pipe_destroy(&to);
     }
     free(expected);
-    test_pipe_destroy(&from);
 }
 
 /* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
@@ -88,7 +85,7 @@ static void config_gives_the_model_back(void **state)
 {
     char *path = scratch_path(*state, "model");
     sl_model_options saved = small_model_options;
-    test_pipe pipe = open_small_model(1, 1);
+    SCOPED(test_pipe) pipe = open_small_model(1, 1);
     for (int variant = 0; variant < 2; variant++) {
         sl_saved_model *model;
         saved.mask = variant ? SL_MASK_NONE : SL_MASK_CAUSAL;
@@ -114,7 +111,6 @@ static void config_gives_the_model_back(void **state)
         assert_null(sl_saved_model_vocab(model));
         sl_saved_model_close(&model);
     }
-    test_pipe_destroy(&pipe);
 }
 
 /* A reader that was opened before the directory is replaced goes on with the old model. */
@@ -182,7 +178,7 @@ static void buffer_may_be_missing_and_nothing_else(void **state)
     int64_t count;
     snprintf(model, sizeof model, "%s/model", in->directory);
     snprintf(file, sizeof file, "%s/model/model.safetensors", in->directory);
-    test_pipe pipe = open_small_model(2, 1);
+    SCOPED(test_pipe) pipe = open_small_model(2, 1);
     save(&pipe, &small_model_options, NULL, model);
     rewrite(file, "0.pos_encoder.pe", NULL);
     check_ok(load(&pipe, model));
@@ -197,7 +193,6 @@ static void buffer_may_be_missing_and_nothing_else(void **state)
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
     free(before);
     free(after);
-    test_pipe_destroy(&pipe);
 }
 
 typedef struct left_out_list {
@@ -220,13 +215,13 @@ static void partial_load_reads_what_fits_and_lists_the_rest(void **state)
     left_out_list list = {.text = ""};
     sl_model_options options = small_model_options;
     sl_saved_model *saved;
-    test_pipe from = open_small_model(2, 1);
+    SCOPED(test_pipe) from = open_small_model(2, 1);
     save(&from, &options, NULL, path);
     options.ntokens = 9;
     options.tie = true;
     sl_module *model;
     check_ok(sl_transformer_lm_create(&options, &model));
-    test_pipe to = open_pipe(model, NULL, (sl_pipe_options){.stages = 2, .seed = 2}, 2, 1);
+    SCOPED(test_pipe) to = open_pipe(model, NULL, (sl_pipe_options){.stages = 2, .seed = 2}, 2, 1);
     float kept = sl_tensor_f32(sl_parameter_value(find_parameter(&to, "0.encoder.weight")))[0];
     check_ok(sl_saved_model_open(path, &saved));
     check_ok(sl_saved_model_load(saved, to.pipe, list_left_out, &list));
@@ -244,8 +239,6 @@ static void partial_load_reads_what_fits_and_lists_the_rest(void **state)
     check_error(sl_saved_model_load(saved, to.pipe, list_left_out, &list), SL_ERR_CANCELLED,
                 "enough");
     sl_saved_model_close(&saved);
-    test_pipe_destroy(&from);
-    test_pipe_destroy(&to);
 }
 
 static void partial_load_of_nothing_is_an_error(void **state)
@@ -256,14 +249,13 @@ static void partial_load_of_nothing_is_an_error(void **state)
     sl_saved_model *saved;
     const sl_safetensors_item item = {"other", SL_F32, sl_shape_1d(1), &value};
     check_ok(sl_safetensors_save(path, &item, 1, NULL, 0));
-    test_pipe pipe = open_small_model(1, 1);
+    SCOPED(test_pipe) pipe = open_small_model(1, 1);
     check_ok(sl_saved_model_open(path, &saved));
     assert_null(sl_saved_model_options(saved));
     check_error(sl_saved_model_load(saved, pipe.pipe, list_left_out, &list), SL_ERR_INVALID,
                 "none of its tensors is a parameter of the model");
     assert_non_null(strstr(list.text, "0.encoder.weight: not in the file\n"));
     sl_saved_model_close(&saved);
-    test_pipe_destroy(&pipe);
 }
 
 /* ---- config.json ----------------------------------------------------------------------------- */
@@ -383,7 +375,7 @@ static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
     scratch *in = *state;
     char path[512], content[16];
     snprintf(path, sizeof path, "%s/model", in->directory);
-    test_pipe pipe = open_small_model(1, 1);
+    SCOPED(test_pipe) pipe = open_small_model(1, 1);
     check_ok(sli_model_check_save(pipe.pipe, path));
     assert_int_equal(scratch_entries(in, 0), 0);
     write_file(path, "old", 3);
@@ -406,7 +398,6 @@ static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
     check_kept(&pipe, path, foreign);
     assert_int_equal(scratch_entries(in, 0), 1);
     check_error(sli_model_check_save(pipe.pipe, "/nowhere/x"), SL_ERR_NOT_FOUND, "/nowhere/x");
-    test_pipe_destroy(&pipe);
 }
 
 int saved_model_tests(void)

@@ -56,7 +56,6 @@ static size_t count_files(const sl_checkpoint_reader *reader, const char *prefix
 
 static sl_device *everything(void *context, const char *name)
 {
-    (void)name;
     return context;
 }
 
@@ -142,8 +141,6 @@ static sl_status note_start(void *context, const sl_run_info *info)
 
 static sl_status note_finish(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    (void)info;
-    (void)result;
     peaks *of = context;
     sl_memory_stats stats;
     sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
@@ -228,7 +225,6 @@ static void every_save_is_completed_and_reported_once(void **state)
 
 static sl_status fail_after_two_steps(void *context, const sl_step_info *info)
 {
-    (void)context;
     return info->step < 2 ? SL_OK : sl_error(SL_ERR_CANCELLED, "enough");
 }
 
@@ -254,7 +250,6 @@ static atomic_bool begun, is_late;
 
 static void see_save(void *context, bool begins)
 {
-    (void)context;
     if (begins)
         atomic_store(&begun, true);
 }
@@ -263,7 +258,6 @@ static void see_save(void *context, bool begins)
 static unsigned wait_for_save(void *context)
 {
     enum { PATIENCE = 10000 }; /* milliseconds */
-    (void)context;
     for (int i = 0; i < PATIENCE && !atomic_load(&begun); i++)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     if (!atomic_load(&begun))

@@ -374,7 +374,7 @@ static void weights_are_converted_to_bf16_once_a_step_of_several_shards(void **s
 
 static void measuring_the_peak_leaves_no_memory_on_the_device(void **state)
 {
-    sl_device *device;
+    SCOPED(sl_device) *device = NULL;
     sl_memory_stats stats;
     double flops_per_s;
     check_ok(sl_device_create_cpu(1, &device));
@@ -383,7 +383,6 @@ static void measuring_the_peak_leaves_no_memory_on_the_device(void **state)
     sl_device_memory(device, &stats);
     assert_int_equal(stats.peak_total_bytes, 0);
     assert_int_equal(stats.reserved_bytes, 0);
-    sl_device_destroy(&device);
 }
 
 int trainer_tests(void)
