@@ -64,7 +64,7 @@ sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out);
 /* Reads those tensors from the part "model" of a checkpoint that a pipe of any cut has saved. In a
  * group, every rank opens the checkpoint and reads what its own stages have; an error is that
  * rank's alone. Errors: as sl_checkpoint_read. */
-sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from);
+sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *reader);
 
 /* The optimizers' state as a part "optimizer", under torch.optim's names: for each trained
  * parameter "0.weight.momentum_buffer", or "0.weight.exp_avg" and "0.weight.exp_avg_sq", f32; and
@@ -76,7 +76,7 @@ sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoin
 /* Reads the state from the part "optimizer" that a pipe of any cut, sharded or not, has saved, or a
  * training run (sluice/app/train.h), which has the number of steps as "step" of its state. Every
  * rank opens the checkpoint and reads what it needs. Errors: as sl_checkpoint_read. */
-sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from);
+sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *reader);
 
 SL_API_END
 

@@ -19,7 +19,7 @@ static void open_channel(ends *e, bool spins)
     check_ok(sl_device_create_cpu(1, &e->from));
     check_ok(sl_device_create_cpu(1, &e->to));
     sli_failure_init(&e->failure);
-    sli_channel_options options = {.to = e->to,
+    sli_channel_options options = {.device = e->to,
                                    .micros = MICROS,
                                    .spins = spins,
                                    .failure = &e->failure};

@@ -62,22 +62,15 @@ static sl_status check_set_holds(const sl_parameter_set *set, const sl_module *m
 static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *parameters)
 {
     int all = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
-    size_t stages = (size_t)all;
-    ddp->stages = calloc(stages, sizeof *ddp->stages);
-    ddp->sets = calloc(stages, sizeof *ddp->sets);
-    ddp->groups = calloc(stages, sizeof *ddp->groups);
-    ddp->device_groups = calloc(stages, sizeof *ddp->device_groups);
-    ddp->reducers = calloc(stages, sizeof *ddp->reducers);
-    ddp->observers = calloc(stages, sizeof *ddp->observers);
-    if (!ddp->stages || !ddp->sets || !ddp->groups || !ddp->device_groups || !ddp->reducers ||
-        !ddp->observers)
+    ddp->stages = calloc((size_t)all, sizeof *ddp->stages);
+    ddp->observers = calloc((size_t)all, sizeof *ddp->observers);
+    if (!ddp->stages || !ddp->observers)
         return sli_no_memory("sl_ddp_create", "%d stages", all);
     for (int stage = 0; stage < all; stage++) {
         sl_parameter_set *set = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : parameters;
         if (!set)
             continue;
-        ddp->stages[ddp->stage_count] = stage;
-        ddp->sets[ddp->stage_count++] = set;
+        ddp->stages[ddp->stage_count++] = (sli_ddp_stage){.index = stage, .set = set};
         ddp->log.bucket_count += sl_parameter_set_bucket_count(set);
     }
     ddp->bucket_logs = calloc((size_t)ddp->log.bucket_count + 1, sizeof *ddp->bucket_logs);
@@ -96,8 +89,8 @@ static sl_status list_parameters(sl_ddp *ddp, sl_parameter_set *parameters, doub
     if (!ddp->pipe)
         SL_TRY(check_set_holds(parameters, ddp->module));
     for (int s = 0; s < ddp->stage_count; s++)
-        for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++) {
-            const sl_parameter *parameter = sl_parameter_set_get(ddp->sets[s], i);
+        for (int i = 0; i < sl_parameter_set_count(ddp->stages[s].set); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(ddp->stages[s].set, i);
             counts[parameter->kind]++;
             if (parameter->kind == SL_PARAMETER_TRAINED && !parameter->grad)
                 return sl_error(
@@ -131,14 +124,15 @@ static sl_status connect_ranks(sl_ddp *ddp)
                       ddp->broadcasts_buffers;
     SL_TRY(sli_ddp_verify(ddp, options));
     for (int s = 0; s < ddp->stage_count; s++) {
-        SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[s]));
+        sli_ddp_stage *stage = &ddp->stages[s];
+        SL_TRY(sl_group_split(ddp->group, 0, &stage->group));
         if (ddp->nccl)
-            SL_TRY(sli_group_create_nccl(ddp->groups[s], sl_parameter_set_device(ddp->sets[s]),
-                                         &ddp->device_groups[s]));
-        SL_TRY(sli_reducer_create(ddp->sets[s], ddp->groups[s], ddp->device_groups[s],
-                                  ddp->stages[s], ddp->comm_precision, &ddp->reducers[s]));
-        SL_TRY(sli_reducer_set_terms(ddp->reducers[s], ddp->shards));
-        ddp->observers[ddp->stages[s]] = sli_reducer_observer(ddp->reducers[s]);
+            SL_TRY(sli_group_create_nccl(stage->group, sl_parameter_set_device(stage->set),
+                                         &stage->device_group));
+        SL_TRY(sli_reducer_create(stage->set, stage->group, stage->device_group, stage->index,
+                                  ddp->comm_precision, &stage->reducer));
+        SL_TRY(sli_reducer_set_terms(stage->reducer, ddp->shards));
+        ddp->observers[stage->index] = sli_reducer_observer(stage->reducer);
     }
     return sli_ddp_broadcast(ddp, 0, false);
 }
@@ -186,18 +180,11 @@ void sl_ddp_destroy(sl_ddp **ddp)
         return;
     sl_ddp *dead = *ddp;
     for (int s = 0; s < dead->stage_count; s++) {
-        if (dead->reducers)
-            sli_reducer_destroy(&dead->reducers[s]);
-        if (dead->device_groups)
-            sl_group_destroy(&dead->device_groups[s]);
-        if (dead->groups)
-            sl_group_destroy(&dead->groups[s]);
+        sli_reducer_destroy(&dead->stages[s].reducer);
+        sl_group_destroy(&dead->stages[s].device_group);
+        sl_group_destroy(&dead->stages[s].group);
     }
     free(dead->stages);
-    free(dead->sets);
-    free(dead->groups);
-    free(dead->device_groups);
-    free(dead->reducers);
     free(dead->observers);
     free(dead->bucket_logs);
     free(dead);
@@ -222,40 +209,40 @@ void sl_ddp_set_sync(sl_ddp *ddp, bool sync)
     ddp->syncs = sync;
 }
 
-/* The stage's index among those that are here; -1: it is in another process. */
-static int find_stage(const sl_ddp *ddp, int stage)
+/* NULL: the stage is in another process. */
+static const sli_ddp_stage *find_stage(const sl_ddp *ddp, int index)
 {
     for (int s = 0; s < ddp->stage_count; s++)
-        if (ddp->stages[s] == stage)
-            return s;
-    return -1;
+        if (ddp->stages[s].index == index)
+            return &ddp->stages[s];
+    return NULL;
 }
 
 sl_group *sl_ddp_group(const sl_ddp *ddp, int stage)
 {
-    int s = find_stage(ddp, stage);
-    return s < 0 ? NULL : ddp->groups[s];
+    const sli_ddp_stage *found = find_stage(ddp, stage);
+    return found ? found->group : NULL;
 }
 
 sl_group *sli_ddp_device_group(const sl_ddp *ddp, int stage)
 {
-    int s = find_stage(ddp, stage);
-    return s < 0 ? NULL : ddp->device_groups[s];
+    const sli_ddp_stage *found = find_stage(ddp, stage);
+    return found ? found->device_group : NULL;
 }
 
 /* ---- Values ----------------------------------------------------------------------------- */
 
-/* Over the group of the host's memory or, unless it is NULL, over that of the device's. */
-static sl_status broadcast_tensor(sl_group *group, sl_group *device_group, sl_tensor *tensor,
-                                  int root)
+/* Over the group of the device's memory, where there is one. */
+static sl_status broadcast_tensor(const sli_ddp_stage *stage, sl_tensor *tensor, int root)
 {
     sli_host_array host;
-    if (device_group)
-        return sl_group_broadcast(device_group, sl_tensor_data(tensor), sl_tensor_count(tensor),
-                                  sl_tensor_dtype(tensor), root, NULL);
+    int64_t count = sl_tensor_count(tensor);
+    sl_dtype dtype = sl_tensor_dtype(tensor);
+    if (stage->device_group)
+        return sl_group_broadcast(stage->device_group, sl_tensor_data(tensor), count, dtype, root,
+                                  NULL);
     SL_TRY(sli_tensor_open_host(tensor, true, &host));
-    sl_status status = sl_group_broadcast(group, host.host, sl_tensor_count(tensor),
-                                          sl_tensor_dtype(tensor), root, NULL);
+    sl_status status = sl_group_broadcast(stage->group, host.host, count, dtype, root, NULL);
     sl_status written = sli_host_array_close(&host, status == SL_OK);
     return status == SL_OK ? written : status;
 }
@@ -263,16 +250,14 @@ static sl_status broadcast_tensor(sl_group *group, sl_group *device_group, sl_te
 sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
 {
     for (int s = 0; s < ddp->stage_count; s++) {
-        sl_parameter_set *set = ddp->sets[s];
-        sl_group *group = ddp->groups[s], *on_device = ddp->device_groups[s];
-        for (int b = 0; b < sl_parameter_set_bucket_count(set) && !only_buffers; b++)
-            SL_TRY(
-                broadcast_tensor(group, on_device, sl_parameter_set_bucket_values(set, b), root));
-        for (int i = 0; i < sl_parameter_set_count(set); i++) {
-            const sl_parameter *parameter = sl_parameter_set_get(set, i);
+        const sli_ddp_stage *stage = &ddp->stages[s];
+        for (int b = 0; b < sl_parameter_set_bucket_count(stage->set) && !only_buffers; b++)
+            SL_TRY(broadcast_tensor(stage, sl_parameter_set_bucket_values(stage->set, b), root));
+        for (int i = 0; i < sl_parameter_set_count(stage->set); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(stage->set, i);
             if (parameter->kind == SL_PARAMETER_BUFFER ||
                 (parameter->kind == SL_PARAMETER_FROZEN && !only_buffers))
-                SL_TRY(broadcast_tensor(group, on_device, parameter->value, root));
+                SL_TRY(broadcast_tensor(stage, parameter->value, root));
         }
     }
     return SL_OK;
@@ -297,7 +282,7 @@ sl_status sli_ddp_check_no_shards(const sl_ddp *ddp, const char *who, const char
 static sl_status add_shard(int stage, void *arg)
 {
     const sl_ddp *ddp = arg;
-    return sli_reducer_add_term(ddp->reducers[find_stage(ddp, stage)]);
+    return sli_reducer_add_term(find_stage(ddp, stage)->reducer);
 }
 
 sl_status sli_ddp_add_shard(sl_ddp *ddp)
@@ -316,7 +301,7 @@ void sli_ddp_begin_exchange(sl_ddp *ddp)
         .divisor = ddp->joins && ddp->join.divide_by_active ? ddp->active : 0,
     };
     for (int s = 0; s < ddp->stage_count; s++)
-        sli_reducer_begin(ddp->reducers[s], &reduction);
+        sli_reducer_begin(ddp->stages[s].reducer, &reduction);
 }
 
 static void write_log(sl_ddp *ddp, double backward_end)
@@ -324,8 +309,8 @@ static void write_log(sl_ddp *ddp, double backward_end)
     sl_ddp_log *log = &ddp->log;
     sl_ddp_bucket_log *next = ddp->bucket_logs;
     for (int s = 0; s < ddp->stage_count; s++) {
-        sli_reducer_log(ddp->reducers[s], ddp->start, next);
-        next += sl_parameter_set_bucket_count(ddp->sets[s]);
+        sli_reducer_log(ddp->stages[s].reducer, ddp->start, next);
+        next += sl_parameter_set_bucket_count(ddp->stages[s].set);
     }
     log->steps++;
     log->order_rebuilt = ddp->has_rebuilt_order;
@@ -346,7 +331,7 @@ static sl_status end_reducers(const sl_ddp *ddp)
 {
     sli_error_copy first = {0};
     for (int s = 0; s < ddp->stage_count; s++) {
-        sl_status status = sli_reducer_end(ddp->reducers[s]);
+        sl_status status = sli_reducer_end(ddp->stages[s].reducer);
         if (first.status == SL_OK)
             sli_error_save(&first, status);
     }
@@ -358,10 +343,10 @@ sl_status sli_ddp_end_exchange(sl_ddp *ddp)
     double backward_end = sli_clock_seconds() - ddp->start;
     SL_TRY(end_reducers(ddp));
     for (int s = 0; s < ddp->stage_count && ddp->find_unused_parameters; s++)
-        SL_TRY(sli_reducer_drop_unused(ddp->reducers[s]));
+        SL_TRY(sli_reducer_drop_unused(ddp->stages[s].reducer));
     write_log(ddp, backward_end);
     for (int s = 0; s < ddp->stage_count && !ddp->has_rebuilt_order; s++)
-        SL_TRY(sli_reducer_rebuild_order(ddp->reducers[s]));
+        SL_TRY(sli_reducer_rebuild_order(ddp->stages[s].reducer));
     ddp->has_rebuilt_order = true;
     return SL_OK;
 }
@@ -369,7 +354,7 @@ sl_status sli_ddp_end_exchange(sl_ddp *ddp)
 sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error)
 {
     for (int s = 0; s < ddp->stage_count; s++)
-        sli_reducer_abort(ddp->reducers[s], error);
+        sli_reducer_abort(ddp->stages[s].reducer, error);
     return error;
 }
 
@@ -382,8 +367,8 @@ sl_status sli_ddp_check_gradients(const sl_ddp *ddp)
     int missing = 0, index = 0; /* among the trained parameters of all stages */
     size_t used = 0;
     for (int s = 0; s < ddp->stage_count; s++)
-        for (int i = 0; i < sli_reducer_trained_count(ddp->reducers[s]); i++, index++) {
-            const sl_parameter *parameter = sli_reducer_missing(ddp->reducers[s], i);
+        for (int i = 0; i < sli_reducer_trained_count(ddp->stages[s].reducer); i++, index++) {
+            const sl_parameter *parameter = sli_reducer_missing(ddp->stages[s].reducer, i);
             if (!parameter)
                 continue;
             if (missing++ == 0)

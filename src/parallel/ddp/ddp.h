@@ -9,6 +9,14 @@
 #include "parallel/ddp/reducer.h"
 #include "sluice/ddp.h"
 
+typedef struct sli_ddp_stage {
+    int index;
+    sl_parameter_set *set;  /* borrowed */
+    sl_group *group;        /* the same stage of all replicas */
+    sl_group *device_group; /* over it, by NCCL; NULL: none */
+    sli_reducer *reducer;
+} sli_ddp_stage;
+
 struct sl_ddp {
     sl_group *group; /* of all replicas, for everything that concerns no single stage; where a
                         replica is in several processes, of those with the same stages */
@@ -22,11 +30,7 @@ struct sl_ddp {
     int shard;                            /* of this rank's, the next one to train on */
 
     int stage_count;                     /* of those in this process; 1 for a module */
-    int *stages;                         /* [stage_count] their indexes, ascending */
-    sl_parameter_set **sets;             /* [stage_count] borrowed */
-    sl_group **groups;                   /* [stage_count] the same stage of all replicas */
-    sl_group **device_groups;            /* [stage_count] over them, by NCCL; NULL: none */
-    sli_reducer **reducers;              /* [stage_count] */
+    sli_ddp_stage *stages;               /* [stage_count], by their indexes */
     const sli_pass_observer **observers; /* [stages of the pipe] the reducers'; NULL: no such */
 
     sl_ddp_hook hook; /* NULL: the average */
@@ -58,23 +62,24 @@ sl_group *sli_ddp_device_group(const sl_ddp *ddp, int stage);
 /* Every rank gets rank `root`'s values: all of them, or only the buffers. Called by every rank. */
 sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers);
 
-/* Starts a step's exchange. Buckets are sent when the reducers' observers report their gradients;
- * the end sends the others and waits for all. Called by every rank. */
+/* The exchange of a step, on every rank. After begin, a bucket is sent when the reducer's observer
+ * has reported all its gradients. End sends the other buckets, and waits for all. */
 void sli_ddp_begin_exchange(sl_ddp *ddp);
 sl_status sli_ddp_end_exchange(sl_ddp *ddp);
 
-/* Adds the gradients of a shard that is not this rank's last one to the sums. */
+/* Adds the gradients of one of this rank's shards to the sums. Its last shard is exchanged instead.
+ */
 sl_status sli_ddp_add_shard(sl_ddp *ddp);
 
-/* Refuses more shards than ranks, for `what`, which is not possible with them. */
+/* Errors: SL_ERR_INVALID where there are more shards than ranks, which `what` does not allow. */
 sl_status sli_ddp_check_no_shards(const sl_ddp *ddp, const char *who, const char *what);
 
-/* Instead of the end, after backward's error, whose text is the calling thread's: ends the other
- * ranks' steps with it. Returns `error`. */
+/* Ends the exchange after an error of backward, the calling thread's: the other ranks' steps fail
+ * with it too. Returns `error`. */
 sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error);
 
-/* Errors: SL_ERR_INVALID if the last step gave some trained parameter no gradient, unless that is
- * allowed. */
+/* Errors: SL_ERR_INVALID if a trained parameter got no gradient in the last step, unless
+ * find_unused_parameters allows it. */
 sl_status sli_ddp_check_gradients(const sl_ddp *ddp);
 
 #endif

@@ -104,7 +104,7 @@ static sl_status train_shard(sl_ddp *ddp, const sl_pipe_batch *batch, double *me
     if (status == SL_OK)
         status = sli_ddp_add_shard(ddp);
     for (int s = 0; s < ddp->stage_count && status != SL_OK; s++)
-        (void)sli_group_check(ddp->groups[s], status);
+        (void)sli_group_check(ddp->stages[s].group, status);
     return status;
 }
 
@@ -149,7 +149,7 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
     sl_status status = sl_module_forward(ddp->module, pass, in, out);
     ddp->exchanges |= syncs && status == SL_OK;
     if (status != SL_OK && syncs) { /* the other ranks would wait for this one's next step */
-        (void)sli_group_check(ddp->groups[0], status);
+        (void)sli_group_check(ddp->stages[0].group, status);
         (void)sli_group_check(ddp->joins ? ddp->group : NULL, status);
         ddp->joins = false;
     }
@@ -167,7 +167,7 @@ sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_te
         return sl_module_backward(ddp->module, pass, grad_out, grad_in);
     ddp->exchanges = false;
     SL_TRY(prepare_backward(ddp));
-    sli_pass_observe(pass, sli_reducer_observer(ddp->reducers[0]));
+    sli_pass_observe(pass, sli_reducer_observer(ddp->stages[0].reducer));
     sl_status status = sl_module_backward(ddp->module, pass, grad_out, grad_in);
     sli_pass_observe(pass, NULL);
     return finish_backward(ddp, status);
@@ -181,7 +181,7 @@ static sl_status shadow_phase(sl_ddp *ddp, const int32_t words[WORDS], int root)
     if (words[BEFORE_FORWARD] > 0)
         return ddp->broadcasts_buffers ? sli_ddp_broadcast(ddp, root, true) : SL_OK;
     for (int stage = 0; stage < ddp->stage_count; stage++)
-        sl_parameter_set_zero_grad(ddp->sets[stage]);
+        sl_parameter_set_zero_grad(ddp->stages[stage].set);
     sli_ddp_begin_exchange(ddp);
     return sli_ddp_end_exchange(ddp);
 }

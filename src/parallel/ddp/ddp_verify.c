@@ -22,7 +22,7 @@ static summary summarize_sets(const sl_ddp *ddp, int64_t options)
 {
     summary sums = {.stages = ddp->stage_count, .options = options};
     for (int s = 0; s < ddp->stage_count; s++) {
-        const sl_parameter_set *set = ddp->sets[s];
+        const sl_parameter_set *set = ddp->stages[s].set;
         sums.parameters += sl_parameter_set_count(set);
         sums.buckets += sl_parameter_set_bucket_count(set);
         for (int i = 0; i < sl_parameter_set_count(set); i++)
@@ -154,11 +154,11 @@ static sl_status compare_descriptions(const sl_ddp *ddp, const description *mine
 {
     int index = 0;
     for (int s = 0; s < ddp->stage_count; s++)
-        for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++, index++)
+        for (int i = 0; i < sl_parameter_set_count(ddp->stages[s].set); i++, index++)
             if (memcmp(&mine[index], &first[index], sizeof *mine) != 0)
                 return name_difference(sl_group_rank(ddp->group), index,
-                                       sl_parameter_set_get(ddp->sets[s], i)->path, &mine[index],
-                                       &first[index]);
+                                       sl_parameter_set_get(ddp->stages[s].set, i)->path,
+                                       &mine[index], &first[index]);
     return SL_OK;
 }
 
@@ -172,8 +172,8 @@ sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options)
                                                          mine.parameters));
     description *next = described, *first = described + mine.parameters;
     for (int s = 0; s < ddp->stage_count; s++) {
-        describe_set(ddp->sets[s], ddp->stages[s], next);
-        next += sl_parameter_set_count(ddp->sets[s]);
+        describe_set(ddp->stages[s].set, ddp->stages[s].index, next);
+        next += sl_parameter_set_count(ddp->stages[s].set);
     }
     memcpy(first, described, (size_t)mine.parameters * sizeof *first);
     sl_status status;

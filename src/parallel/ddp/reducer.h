@@ -15,10 +15,10 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, sl_group *d
                              int stage, sl_precision comm_precision, sli_reducer **out);
 void sli_reducer_destroy(sli_reducer **reducer);
 
-/* Sets the number of terms over all ranks; this rank's are those that sli_sum_tree_first gives.
- * Allocates the sums of all its terms but the last: sli_reducer_add_term adds one of these, and the
- * step's gradients are the last. The average is the sum times 1 / terms. To be called once, after
- * creation, with at least as many terms as ranks; without it each rank has one. */
+/* Sets how many terms a step's sum has over all ranks: at least one for each rank, which is the
+ * default. sli_sum_tree_first says which are this rank's. Its last term is what begin and end
+ * exchange; sli_reducer_add_term adds the gradients of each term before it. The average is the sum
+ * times 1 / terms. Called once, after creation: it allocates the memory of the sums. */
 sl_status sli_reducer_set_terms(sli_reducer *reducer, int terms);
 sl_status sli_reducer_add_term(sli_reducer *reducer);
 

@@ -65,13 +65,13 @@ void sli_channel_wake(sli_channel *channel)
 void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
 {
     assert(micro >= 0 && micro < channel->options.micros && *tensor);
-    if (!channel->options.to) {
+    if (!channel->options.device) {
         sli_link_send(channel->options.link, channel->options.neighbour, channel->options.number,
                       micro, tensor);
         return;
     }
     channel->last_bytes = (int64_t)sli_tensor_bytes(*tensor);
-    sli_tensor_send(*tensor, channel->options.to);
+    sli_tensor_send(*tensor, channel->options.device);
     sl_tensor *before =
         atomic_exchange_explicit(&channel->slots[micro], *tensor, memory_order_acq_rel);
     assert(!before);
@@ -130,10 +130,10 @@ bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor 
     return *out != NULL;
 }
 
-bool sli_channel_accepts(const sli_channel *channel, int from, int micro)
+bool sli_channel_accepts(const sli_channel *channel, int source, int micro)
 {
-    return channel->options.link && channel->options.to && channel->options.neighbour == from &&
-           micro >= 0 && micro < channel->options.micros &&
+    return channel->options.link && channel->options.device &&
+           channel->options.neighbour == source && micro >= 0 && micro < channel->options.micros &&
            !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed);
 }
 
@@ -144,7 +144,7 @@ int64_t sli_channel_last_bytes(const sli_channel *channel)
 
 sl_device *sli_channel_device(const sli_channel *channel)
 {
-    return channel->options.to;
+    return channel->options.device;
 }
 
 void sli_channel_reset(sli_channel *channel)

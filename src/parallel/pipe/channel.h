@@ -15,10 +15,10 @@ typedef struct sli_channel sli_channel;
 typedef struct sli_link sli_link;
 
 typedef struct sli_channel_options {
-    sl_device *to; /* where it leads; NULL: to another process */
-    int micros;    /* it is for micro-batches 0 … micros - 1 */
-    bool spins;    /* a receiver polls for some microseconds before it sleeps, which pays where its
-                      cores run no other thread */
+    sl_device *device; /* where it leads; NULL: to another process */
+    int micros;        /* it is for micro-batches 0 … micros - 1 */
+    bool spins; /* a receiver polls for some microseconds before it sleeps, which pays where its
+                   cores run no other thread */
     /* A receiver stops waiting when this (borrowed) has an error that comes before the action that
      * it receives for. */
     const sli_failure *failure;
@@ -38,8 +38,8 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor);
  * False when there is an error whose number is `number` or lower. */
 bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out);
 
-/* Whether it leads from process `from` to this one, with an empty slot for the micro-batch. */
-bool sli_channel_accepts(const sli_channel *channel, int from, int micro);
+/* Whether it leads from process `source` to this one, with an empty slot for the micro-batch. */
+bool sli_channel_accepts(const sli_channel *channel, int source, int micro);
 
 /* Bytes of the last tensor that has come to it; 0: none has. */
 int64_t sli_channel_last_bytes(const sli_channel *channel);

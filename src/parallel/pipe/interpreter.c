@@ -85,15 +85,15 @@ static void fail_step(sli_step *step, sl_action action, int number, sl_status st
         sli_link_send_failure(step->link, number);
 }
 
-static bool perform_action(sli_rank *rank, sli_step *step, cell *of, int which)
+static bool perform_action(sli_rank *rank, sli_step *step, cell *current, int which)
 {
-    size_t index = of->index + (size_t)which;
-    sl_action action = of->actions[which];
+    size_t index = current->index + (size_t)which;
+    sl_action action = current->actions[which];
     sli_stage *stage = &rank->stages[action.stage];
     sli_action_moments moments = {.action = action};
     if (step->moments)
         moments.start = sli_device_moment(stage->device);
-    sl_status status = sli_stage_perform(stage, step, action, &of->tensors[which]);
+    sl_status status = sli_stage_perform(stage, step, action, &current->tensors[which]);
     if (status != SL_OK)
         fail_step(step, action, step->table->order[index], status);
     moments.ended = status == SL_OK;
@@ -105,25 +105,26 @@ static bool perform_action(sli_rank *rank, sli_step *step, cell *of, int which)
 }
 
 /* False when the step has failed, here or elsewhere. */
-static bool run_cell(sli_rank *rank, sli_step *step, cell *of)
+static bool run_cell(sli_rank *rank, sli_step *step, cell *current)
 {
     bool goes_on = true;
-    for (int i = 0; i < of->count && goes_on; i++)
-        goes_on = receive_input(rank, step, of->actions[i], of->number, &of->tensors[i]) &&
-                  sli_stage_receive_skips(&rank->stages[of->actions[i].stage], of->actions[i],
-                                          of->number);
+    for (int i = 0; i < current->count && goes_on; i++)
+        goes_on =
+            receive_input(rank, step, current->actions[i], current->number, &current->tensors[i]) &&
+            sli_stage_receive_skips(&rank->stages[current->actions[i].stage], current->actions[i],
+                                    current->number);
     if (goes_on) {
         pthread_mutex_lock(rank->device_lock);
-        for (int i = 0; i < of->count; i++) /* joined ones do not need each other */
-            goes_on = perform_action(rank, step, of, i) && goes_on;
+        for (int i = 0; i < current->count; i++) /* joined ones do not need each other */
+            goes_on = perform_action(rank, step, current, i) && goes_on;
         pthread_mutex_unlock(rank->device_lock);
     }
-    for (int i = 0; i < of->count; i++)
+    for (int i = 0; i < current->count; i++)
         if (goes_on) {
-            sli_stage_send_skips(&rank->stages[of->actions[i].stage], of->actions[i]);
-            send_result(rank, of->actions[i], &of->tensors[i]);
+            sli_stage_send_skips(&rank->stages[current->actions[i].stage], current->actions[i]);
+            send_result(rank, current->actions[i], &current->tensors[i]);
         } else {
-            sl_tensor_destroy(&of->tensors[i]);
+            sl_tensor_destroy(&current->tensors[i]);
         }
     return goes_on;
 }

@@ -29,11 +29,12 @@ static const double own_cores_weight = 1e-3;
 static double link_seconds(const search *s, int stage)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
-    int from = placement[stage], to = placement[stage + 1];
-    if (!s->costs->links || from == to)
+    int source = placement[stage], target = placement[stage + 1];
+    if (!s->costs->links || source == target)
         return 0;
-    const sl_link_cost *link = &s->costs->links[from * sl_schedule_ranks(s->costs->table) + to];
-    double bytes = s->costs->profiles[from][s->trial[stage + 1] - 1].output_bytes;
+    const sl_link_cost *link =
+        &s->costs->links[source * sl_schedule_ranks(s->costs->table) + target];
+    double bytes = s->costs->profiles[source][s->trial[stage + 1] - 1].output_bytes;
     return link->seconds + bytes * link->seconds_per_byte;
 }
 
@@ -239,11 +240,14 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
         return sl_error(SL_ERR_INVALID,
                         "sl_partition_by_time: %d stages need as many modules, there are %d",
                         s.stages, s.modules);
-    sl_status status = find_cuts(&s);
-    for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(find_cuts(&s));
+    for (int stage = 0; stage < s.stages; stage++)
         balance[stage] = s.cuts[stage + 1] - s.cuts[stage];
-    if (seconds && status == SL_OK)
+    if (seconds)
         *seconds = s.seconds;
+
+fail:
     free(s.cuts);
     free(s.sums);
     return status;
@@ -255,11 +259,13 @@ sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *bala
     search s = {.costs = costs,
                 .modules = costs->modules,
                 .stages = sl_schedule_stages(costs->table)};
-    sl_status status = allocate_search(&s);
-    for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(allocate_search(&s));
+    for (int stage = 0; stage < s.stages; stage++)
         s.trial[stage + 1] = s.trial[stage] + balance[stage];
-    if (status == SL_OK)
-        status = simulate_trial(&s, costs->cores, seconds);
+    status = simulate_trial(&s, costs->cores, seconds);
+
+fail:
     free(s.cuts);
     free(s.sums);
     return status;

@@ -11,17 +11,18 @@
 
 static void call_rank(void *argument)
 {
-    sli_rank_call *call = argument;
-    call->fn(call->rank, call->arg);
+    sli_rank *rank = argument;
+    rank->fn(rank, rank->arg);
 }
 
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg)
 {
     for (int i = 0; i < pipe->rank_count; i++) {
-        if (!pipe->ranks[i].worker)
-            continue;
-        pipe->calls[i] = (sli_rank_call){fn, &pipe->ranks[i], arg};
-        sli_worker_start(pipe->ranks[i].worker, call_rank, &pipe->calls[i]);
+        sli_rank *rank = &pipe->ranks[i];
+        rank->fn = fn;
+        rank->arg = arg;
+        if (rank->worker)
+            sli_worker_start(rank->worker, call_rank, rank);
     }
     for (int i = 0; i < pipe->rank_count; i++)
         if (pipe->ranks[i].worker)

@@ -6,13 +6,6 @@
 #include "parallel/pipe/rank.h"
 #include "sluice/pipe.h"
 
-/* What a rank's worker is asked to do. */
-typedef struct sli_rank_call {
-    void (*fn)(sli_rank *rank, void *arg);
-    sli_rank *rank;
-    void *arg;
-} sli_rank_call;
-
 struct sl_pipe {
     sl_module *model;
     sl_loss *loss;    /* NULL: forward only */
@@ -37,7 +30,6 @@ struct sl_pipe {
     sli_stage *stages;     /* [stage_count] */
     sli_rank *ranks;       /* [rank_count] */
     int *rank_stages;      /* [stage_count] what ranks have as `own` */
-    sli_rank_call *calls;  /* [rank_count], of those at work */
     sli_skip *skips;       /* [skip_count] those between two stages */
     size_t skip_capacity;
     sli_channel **channels; /* [channel_count] two between neighbours, and two for each skip; those

@@ -93,12 +93,11 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     pipe->stages = calloc(stages, sizeof *pipe->stages);
     pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
     pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
-    pipe->calls = calloc(ranks, sizeof *pipe->calls);
     pipe->device_locks = calloc(ranks, sizeof *pipe->device_locks);
     pipe->micros = calloc(micros, sizeof *pipe->micros);
     pipe->sizes = calloc(micros, sizeof *pipe->sizes);
-    bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
-                    pipe->device_locks && pipe->micros && pipe->sizes;
+    bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->device_locks &&
+                    pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
         pipe->tables[kind] = calloc(chunks, sizeof *pipe->tables[kind]);
         complete = pipe->tables[kind];
@@ -219,18 +218,18 @@ static void set_up_stages(sl_pipe *pipe, const int *balance)
 
 /* A channel from one stage to another one. All processes have all channels, so that they number
  * them alike. */
-static sl_status connect(sl_pipe *pipe, const sli_stage *from, const sli_stage *to, bool spins,
-                         sli_channel **out)
+static sl_status connect(sl_pipe *pipe, const sli_stage *source, const sli_stage *target,
+                         bool spins, sli_channel **out)
 {
-    bool crosses = from->group_rank != to->group_rank && (from->is_here || to->is_here);
-    sli_channel_options options = {.to = to->device,
+    bool crosses = source->group_rank != target->group_rank && (source->is_here || target->is_here);
+    sli_channel_options options = {.device = target->device,
                                    .micros = pipe->chunks,
                                    .spins = spins,
                                    .failure = &pipe->failure};
     if (crosses) {
         options.link = pipe->group->link;
         options.number = pipe->channel_count;
-        options.neighbour = from->is_here ? to->group_rank : from->group_rank;
+        options.neighbour = source->is_here ? target->group_rank : source->group_rank;
     }
     SL_TRY(sli_channel_create(&options, out));
     pipe->channels[pipe->channel_count++] = *out;
@@ -238,11 +237,11 @@ static sl_status connect(sl_pipe *pipe, const sli_stage *from, const sli_stage *
 }
 
 /* A channel for tensors to a stage and one for gradients back. */
-static sl_status connect_pair(sl_pipe *pipe, const sli_stage *from, const sli_stage *to, bool spins,
-                              sli_channel **forward, sli_channel **gradient)
+static sl_status connect_pair(sl_pipe *pipe, const sli_stage *source, const sli_stage *target,
+                              bool spins, sli_channel **forward, sli_channel **gradient)
 {
-    SL_TRY(connect(pipe, from, to, spins, forward));
-    return connect(pipe, to, from, spins, gradient);
+    SL_TRY(connect(pipe, source, target, spins, forward));
+    return connect(pipe, target, source, spins, gradient);
 }
 
 /* Receivers spin only where each rank has a device of its own and there are cores for all. */
@@ -271,18 +270,20 @@ static sl_status connect_stages(sl_pipe *pipe)
     }
     for (int i = 0; i < pipe->skip_count; i++) {
         sli_skip *skip = &pipe->skips[i];
-        SL_TRY(connect_pair(pipe, &pipe->stages[skip->from], &pipe->stages[skip->to], spins,
-                            &skip->forward, &skip->gradient));
+        SL_TRY(connect_pair(pipe, &pipe->stages[skip->stash_stage], &pipe->stages[skip->pop_stage],
+                            spins, &skip->forward, &skip->gradient));
     }
     return SL_OK;
 }
 
-static sl_status start_workers(sl_pipe *pipe)
+static sl_status start_ranks(sl_pipe *pipe)
 {
+    SL_TRY(connect_stages(pipe));
     for (int i = 0; i < pipe->rank_count; i++)
         if (pipe->ranks[i].device)
-            SL_TRY(sli_worker_create(sli_device_bind_thread, pipe->ranks[i].device,
-                                     &pipe->ranks[i].worker));
+            SL_TRY(sl_error_context(sli_worker_create(sli_device_bind_thread, pipe->ranks[i].device,
+                                                      &pipe->ranks[i].worker),
+                                    "sl_pipe_create: "));
     return SL_OK;
 }
 
@@ -312,15 +313,16 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     int *balance = calloc((size_t)pipe->stage_count, sizeof *balance);
     if (!balance)
         return sli_no_memory("sl_pipe_create", "a balance");
-    sl_status status = choose_balance(options, balance);
-    if (status == SL_OK)
-        status = sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: ");
-    if (status == SL_OK)
-        set_up_stages(pipe, balance);
+    sl_status status;
+    SLI_TRY_OR_FAIL(choose_balance(options, balance));
+    SLI_TRY_OR_FAIL(sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: "));
+    set_up_stages(pipe, balance);
+    SLI_TRY_OR_FAIL(sli_pipe_check_ties(pipe));
+    status = sli_pipe_find_skips(pipe);
+
+fail:
     free(balance);
-    SL_TRY(status);
-    SL_TRY(sli_pipe_check_ties(pipe));
-    return sli_pipe_find_skips(pipe);
+    return status;
 }
 
 /* Joins the other ranks, where `status` is what this one has found out by itself. */
@@ -335,14 +337,13 @@ static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
         ranks[i] = pipe->stages[i].group_rank;
     status = sli_pipe_group_create(group, ranks, pipe->stage_count, &pipe->failure, &pipe->group);
     free(ranks);
-    return status == SL_OK ? sli_pipe_group_compare(pipe) : status;
+    SL_TRY(status);
+    return sli_pipe_group_compare(pipe);
 }
 
 static sl_status build_pipe(sl_pipe *pipe)
 {
-    sl_status status = connect_stages(pipe);
-    if (status == SL_OK)
-        status = sl_error_context(start_workers(pipe), "sl_pipe_create: ");
+    sl_status status = start_ranks(pipe);
     sli_failure_raise(&pipe->failure, SLI_FAILURE_OF_CALL, status);
     if (status == SL_OK)
         sli_pipe_call_stages(pipe, create_parameters, pipe);
@@ -398,10 +399,12 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
     sl_status status = create_pipe(options, out);
     if (options->group)
         status = join_group(*out, options->group, status);
-    if (status == SL_OK)
-        status = build_pipe(*out);
-    if (status != SL_OK)
-        sl_pipe_destroy(out);
+    SLI_TRY_OR_FAIL(status);
+    SLI_TRY_OR_FAIL(build_pipe(*out));
+    return SL_OK;
+
+fail:
+    sl_pipe_destroy(out);
     return status;
 }
 
@@ -432,7 +435,6 @@ void sl_pipe_destroy(sl_pipe **pipe)
     free(dead->stages);
     free(dead->ranks);
     free(dead->rank_stages);
-    free(dead->calls);
     free(dead->skips);
     free(dead->channels);
     free(dead->device_locks);

@@ -44,10 +44,13 @@ static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *nor
     norm_job job = {pipe, kind, calloc((size_t)count + 1, sizeof *job.terms)};
     if (!job.terms)
         return sli_no_memory(NULL, "the gradient norm");
-    sl_status status = sl_pipe_run_on_stages(pipe, compute_terms, &job);
-    if (status == SL_OK && pipe->group)
-        status = sli_pipe_group_sum(pipe->group, job.terms, count);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_pipe_run_on_stages(pipe, compute_terms, &job));
+    if (pipe->group)
+        SLI_TRY_OR_FAIL(sli_pipe_group_sum(pipe->group, job.terms, count));
     *norm = sli_grad_norm_combine(kind, job.terms, count);
+
+fail:
     free(job.terms);
     return status;
 }
@@ -129,12 +132,14 @@ sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
     optimizer->shard = zero ? sl_group_rank(zero->group) : 0;
     optimizer->shards = zero ? sl_group_size(zero->group) : 1;
     optimizer->stages = stages;
-    sl_status status = SL_OK;
-    for (int s = 0; s < stages && status == SL_OK; s++)
-        status = create_stage(options, s, &optimizer->stage[s]);
-    if (status != SL_OK)
-        sl_pipe_optimizer_destroy(&optimizer);
+    sl_status status;
+    for (int s = 0; s < stages; s++)
+        SLI_TRY_OR_FAIL(create_stage(options, s, &optimizer->stage[s]));
     *out = optimizer;
+    return SL_OK;
+
+fail:
+    sl_pipe_optimizer_destroy(&optimizer);
     return status;
 }
 
@@ -201,8 +206,8 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
 
 sl_optimizer *sli_pipe_optimizer_own(const sl_pipe_optimizer *optimizer, int stage)
 {
-    const sli_stage_optimizer *own = &optimizer->stage[stage];
-    return own->zero ? sli_zero_optimizer(own->zero) : own->whole;
+    const sli_stage_optimizer *found = &optimizer->stage[stage];
+    return found->zero ? sli_zero_optimizer(found->zero) : found->whole;
 }
 
 void sli_pipe_optimizer_release(sl_pipe_optimizer *optimizer)

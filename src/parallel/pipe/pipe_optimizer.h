@@ -61,11 +61,12 @@ sl_status sli_tensors_store(const sli_tensors *tensors);
 
 /* Reads what is here of the part's tensors, which must be exactly those of the list. Compares no
  * checksums. Errors: as sl_checkpoint_read. */
-sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, sli_tensors *to);
+sl_status sli_tensors_read(const sl_checkpoint_reader *reader, const char *part,
+                           sli_tensors *tensors);
 
 /* Whether the part "optimizer" has each parameter's number of steps. A run's checkpoint has it once
  * for all, as "step" of its state. */
-bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from);
+bool sli_checkpoint_has_steps(const sl_checkpoint_reader *reader);
 
 /* Makes the list a copy in host memory, from which a checkpoint is written while training goes on:
  * of the tensors with elements here, each stage's copied by its own worker. What is no whole tensor

@@ -25,7 +25,7 @@ static sl_status no_memory(void)
 }
 
 /* Adds an item, named "NAME" or "NAME.SUFFIX" after its parameter. */
-static sl_status add_item(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
+static sl_status add_item(sli_tensors *tensors, const sl_parameter *parameter, const char *suffix,
                           sl_safetensors_item item, sli_tensor_entry entry)
 {
     char *name;
@@ -33,26 +33,26 @@ static sl_status add_item(sli_tensors *to, const sl_parameter *parameter, const 
                  suffix ? suffix : "") < 0)
         return no_memory();
     item.name = name;
-    to->items[to->count] = item;
-    to->entries[to->count++] = entry;
+    tensors->items[tensors->count] = item;
+    tensors->entries[tensors->count++] = entry;
     return SL_OK;
 }
 
 /* Adds the elements `range` of a parameter, which `flat` has; NULL: it does not have them. */
-static sl_status add_tensor(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
+static sl_status add_tensor(sli_tensors *tensors, const sl_parameter *parameter, const char *suffix,
                             int stage, const sli_shard_range *range, const sl_tensor *flat)
 {
     const sl_shape row = sl_shape_1d(range->count);
     sl_safetensors_item item = {NULL, SL_F32, *sl_parameter_shape(parameter), NULL};
     sli_tensor_entry entry = {.first = range->first, .count = range->count, .stage = stage};
     entry.is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
-    SL_TRY(add_item(to, parameter, suffix, item, entry));
+    SL_TRY(add_item(tensors, parameter, suffix, item, entry));
     if (!flat || range->count == 0)
         return SL_OK;
-    sl_tensor **view = &to->entries[to->count - 1].tensor;
+    sl_tensor **view = &tensors->entries[tensors->count - 1].tensor;
     SL_TRY(sl_tensor_view(flat, range->offset, &row, view));
     if (sl_device_has_host_memory(sl_tensor_device(*view)))
-        to->items[to->count - 1].data = sl_tensor_data(*view);
+        tensors->items[tensors->count - 1].data = sl_tensor_data(*view);
     return SL_OK;
 }
 
@@ -67,103 +67,108 @@ typedef struct listing {
 
 /* The stage under way. */
 typedef struct listed_stage {
-    const listing *in;
+    const listing *list;
     int index;
-    const sl_parameter_set *set; /* NULL: it is in another process */
-    const sl_optimizer *own;     /* NULL: likewise, or no optimizer is listed */
+    const sl_parameter_set *set;   /* NULL: it is in another process */
+    const sl_optimizer *optimizer; /* NULL: likewise, or no optimizer is listed */
     int64_t *steps;
     int left; /* of the steps, which are in the order of buckets: that of parameters reversed */
-    sli_tensors *to;
+    sli_tensors *tensors;
 } listed_stage;
 
 /* Adds the arrays of a trained parameter's state, and the number of its steps. */
-static sl_status add_state(listed_stage *at, const sl_parameter *parameter)
+static sl_status add_state(listed_stage *stage, const sl_parameter *parameter)
 {
-    const listing *in = at->in;
-    const sl_optimizer *from = in->whole ? in->optimizer->stage[at->index].whole : at->own;
-    const sl_optimizer_options *options = &in->optimizer->options;
+    const listing *list = stage->list;
+    const sl_optimizer *source =
+        list->whole ? list->optimizer->stage[stage->index].whole : stage->optimizer;
+    const sl_optimizer_options *options = &list->optimizer->options;
     int arrays = sli_optimizer_arrays_of(options);
     sli_shard_range range = {0};
-    if (at->own)
-        SL_TRY(sli_optimizer_range(at->set, parameter, in->whole ? 0 : in->optimizer->shard,
-                                   in->whole ? 1 : in->optimizer->shards, &range));
+    if (stage->optimizer)
+        SL_TRY(sli_optimizer_range(stage->set, parameter, list->whole ? 0 : list->optimizer->shard,
+                                   list->whole ? 1 : list->optimizer->shards, &range));
     for (int a = 0; a < arrays; a++)
-        SL_TRY(add_tensor(at->to, parameter, sli_optimizer_array_name(options, a), at->index,
-                          &range, from ? sli_optimizer_state(from, range.bucket, a) : NULL));
-    if (arrays == 0 || !in->steps)
+        SL_TRY(add_tensor(stage->tensors, parameter, sli_optimizer_array_name(options, a),
+                          stage->index, &range,
+                          source ? sli_optimizer_state(source, range.bucket, a) : NULL));
+    if (arrays == 0 || !list->steps)
         return SL_OK;
-    return add_item(
-        at->to, parameter, "step",
-        (sl_safetensors_item){NULL, SL_I64, {0}, at->own ? &at->steps[--at->left] : NULL},
-        (sli_tensor_entry){.count = at->own != NULL, .stage = at->index});
+    return add_item(stage->tensors, parameter, "step",
+                    (sl_safetensors_item){
+                        NULL, SL_I64, {0}, stage->optimizer ? &stage->steps[--stage->left] : NULL},
+                    (sli_tensor_entry){.count = stage->optimizer != NULL, .stage = stage->index});
 }
 
-static sl_status add_parameter(listed_stage *at, const sl_parameter *parameter)
+static sl_status add_parameter(listed_stage *stage, const sl_parameter *parameter)
 {
-    const listing *in = at->in;
+    const listing *list = stage->list;
     bool trained = sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
     sli_shard_range range = {0};
     const sl_tensor *flat = NULL;
-    if (!trained && (in->optimizer || in->buckets))
+    if (!trained && (list->optimizer || list->buckets))
         return SL_OK;
-    if (in->optimizer)
-        return add_state(at, parameter);
-    if (at->set && in->buckets) {
-        SL_TRY(sli_optimizer_range(at->set, parameter, 0, 1, &range));
-        flat = in->buckets[at->index][range.bucket];
-    } else if (at->set) {
+    if (list->optimizer)
+        return add_state(stage, parameter);
+    if (stage->set && list->buckets) {
+        SL_TRY(sli_optimizer_range(stage->set, parameter, 0, 1, &range));
+        flat = list->buckets[stage->index][range.bucket];
+    } else if (stage->set) {
         range.count = sl_shape_count(sl_parameter_shape(parameter));
         flat = sl_parameter_value(parameter);
     }
-    return add_tensor(at->to, parameter, NULL, at->index, &range, flat);
+    return add_tensor(stage->tensors, parameter, NULL, stage->index, &range, flat);
 }
 
-static sl_status list_module(listed_stage *at, const sl_module *module)
+static sl_status list_module(listed_stage *stage, const sl_module *module)
 {
     for (int i = 0; i < module->parameter_count; i++)
-        SL_TRY(add_parameter(at, module->parameters[i]));
+        SL_TRY(add_parameter(stage, module->parameters[i]));
     for (int i = 0; i < module->child_count; i++)
-        SL_TRY(list_module(at, module->children[i]));
+        SL_TRY(list_module(stage, module->children[i]));
     return SL_OK;
 }
 
-static sl_status list_stage(const sl_pipe *pipe, const listing *in, int stage, sli_tensors *to)
+static sl_status list_stage(const sl_pipe *pipe, const listing *list, int index,
+                            sli_tensors *tensors)
 {
-    const sli_stage *of = &pipe->stages[stage];
-    listed_stage at = {.in = in, .index = stage, .set = of->parameters, .to = to};
-    if (in->own && !of->is_here)
+    const sli_stage *stage = &pipe->stages[index];
+    listed_stage listed = {.list = list,
+                           .index = index,
+                           .set = stage->parameters,
+                           .tensors = tensors};
+    if (list->own && !stage->is_here)
         return SL_OK;
-    if (in->optimizer && of->is_here) {
-        at.own = sli_pipe_optimizer_own(in->optimizer, stage);
-        at.steps = sli_optimizer_steps(at.own, &at.left);
+    if (list->optimizer && stage->is_here) {
+        listed.optimizer = sli_pipe_optimizer_own(list->optimizer, index);
+        listed.steps = sli_optimizer_steps(listed.optimizer, &listed.left);
     }
-    for (int m = 0; m < of->count; m++)
-        SL_TRY(list_module(&at, sl_module_child(pipe->model, of->first + m)));
+    for (int m = 0; m < stage->count; m++)
+        SL_TRY(list_module(&listed, sl_module_child(pipe->model, stage->first + m)));
     return SL_OK;
 }
 
 /* After an error the list is empty. */
-static sl_status list_tensors(const sl_pipe *pipe, const listing *in, sli_tensors *out)
+static sl_status list_tensors(const sl_pipe *pipe, const listing *list, sli_tensors *out)
 {
     enum { MOST_ITEMS = 3 }; /* of a parameter */
     size_t most = 1;
-    sl_status status = SL_OK;
+    sl_status status;
     for (int s = 0; s < pipe->stage_count; s++)
         most += MOST_ITEMS * (size_t)pipe->stages[s].parameter_count;
     sli_tensors_empty(out);
     out->items = calloc(most, sizeof *out->items);
     out->entries = calloc(most, sizeof *out->entries);
-    if (!out->items || !out->entries)
-        status = no_memory();
-    for (int s = 0; s < pipe->stage_count && status == SL_OK; s++)
-        status = list_stage(pipe, in, s, out);
-    if (status != SL_OK) {
-        sli_tensors_empty(out);
-        return status;
-    }
+    SLI_TRY_OR_FAIL(out->items && out->entries ? SL_OK : no_memory());
+    for (int s = 0; s < pipe->stage_count; s++)
+        SLI_TRY_OR_FAIL(list_stage(pipe, list, s, out));
     for (size_t i = 0; i < out->count; i++)
         out->entries[i].owner = pipe->stages[out->entries[i].stage].group_rank;
     return SL_OK;
+
+fail:
+    sli_tensors_empty(out);
+    return status;
 }
 
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
@@ -250,11 +255,11 @@ sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoin
     return SL_OK;
 }
 
-bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from)
+bool sli_checkpoint_has_steps(const sl_checkpoint_reader *reader)
 {
     static const char suffix[] = ".step";
-    for (size_t i = 0; i < sl_checkpoint_tensor_count(from, OPTIMIZER); i++) {
-        const char *name = sl_checkpoint_tensor_get(from, OPTIMIZER, i)->name;
+    for (size_t i = 0; i < sl_checkpoint_tensor_count(reader, OPTIMIZER); i++) {
+        const char *name = sl_checkpoint_tensor_get(reader, OPTIMIZER, i)->name;
         size_t length = strlen(name);
         if (length >= strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0)
             return true;
@@ -262,43 +267,47 @@ bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from)
     return false;
 }
 
-sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, sli_tensors *to)
+sl_status sli_tensors_read(const sl_checkpoint_reader *reader, const char *part,
+                           sli_tensors *tensors)
 {
-    SL_TRY(sli_tensors_open(to, false));
-    SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
-    for (size_t i = 0; i < to->count; i++)
-        if (to->entries[i].count > 0)
+    SL_TRY(sli_tensors_open(tensors, false));
+    SL_TRY(sli_checkpoint_check_items(reader, part, tensors->items, tensors->count));
+    for (size_t i = 0; i < tensors->count; i++)
+        if (tensors->entries[i].count > 0)
             SL_TRY(sli_checkpoint_read_elements(
-                from, sli_checkpoint_find_tensor(from, part, to->items[i].name),
-                to->entries[i].first, to->entries[i].count, to->items[i].data));
-    return sli_tensors_store(to);
+                reader, sli_checkpoint_find_tensor(reader, part, tensors->items[i].name),
+                tensors->entries[i].first, tensors->entries[i].count, tensors->items[i].data));
+    return sli_tensors_store(tensors);
 }
 
-sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from)
+sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *reader)
 {
     sli_tensors tensors = {0};
     SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(from);
-    SL_TRY(sli_checkpoint_verify_part(from, MODEL));
-    sl_status status = sli_tensors_of_model(pipe, &tensors);
-    if (status == SL_OK)
-        status = sli_tensors_read(from, MODEL, &tensors);
+    SLI_CHECK_NOT_NULL(reader);
+    SL_TRY(sli_checkpoint_verify_part(reader, MODEL));
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    status = sli_tensors_read(reader, MODEL, &tensors);
+
+fail:
     sli_tensors_clear(&tensors);
     return status;
 }
 
-sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from)
+sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *reader)
 {
     SLI_CHECK_NOT_NULL(optimizer);
-    SLI_CHECK_NOT_NULL(from);
+    SLI_CHECK_NOT_NULL(reader);
     double step;
-    bool has_step = sl_checkpoint_number(from, "step", &step) == SL_OK && step >= 0 && step < 1e18;
-    bool reads_steps = sli_checkpoint_has_steps(from) || !has_step;
+    bool has_step =
+        sl_checkpoint_number(reader, "step", &step) == SL_OK && step >= 0 && step < 1e18;
+    bool reads_steps = sli_checkpoint_has_steps(reader) || !has_step;
     sli_tensors *tensors = &optimizer->tensors;
     sli_pipe_optimizer_release(optimizer);
     SL_TRY(sli_tensors_of_optimizer(optimizer, false, reads_steps, tensors));
-    SL_TRY(sli_checkpoint_verify_part(from, OPTIMIZER));
-    SL_TRY(sli_tensors_read(from, OPTIMIZER, tensors));
+    SL_TRY(sli_checkpoint_verify_part(reader, OPTIMIZER));
+    SL_TRY(sli_tensors_read(reader, OPTIMIZER, tensors));
     for (int s = 0; s < optimizer->stages && !reads_steps; s++)
         if (sl_pipe_parameters(optimizer->pipe, s))
             sli_optimizer_set_steps(sli_pipe_optimizer_own(optimizer, s), (int64_t)step);
@@ -335,19 +344,20 @@ static size_t aligned_bytes(const sli_tensor_entry *entry)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static sl_status reserve_memory(sli_tensors *to)
+static sl_status reserve_memory(sli_tensors *tensors)
 {
     size_t bytes = 0;
-    for (size_t i = 0; i < to->count; i++)
-        bytes += aligned_bytes(&to->entries[i]);
-    if (to->memory_bytes >= bytes)
+    for (size_t i = 0; i < tensors->count; i++)
+        bytes += aligned_bytes(&tensors->entries[i]);
+    if (tensors->memory_bytes >= bytes)
         return SL_OK;
-    free(to->memory);
-    to->memory = NULL;
+    free(tensors->memory);
+    tensors->memory = NULL;
     if (sli_resident_memory() + bytes <= sli_usable_memory(""))
-        to->memory = sli_huge_pages_alloc(bytes);
-    to->memory_bytes = to->memory ? bytes : 0;
-    return to->memory ? SL_OK : sli_no_memory(NULL, "a copy of the run's state, %zu bytes", bytes);
+        tensors->memory = sli_huge_pages_alloc(bytes);
+    tensors->memory_bytes = tensors->memory ? bytes : 0;
+    return tensors->memory ? SL_OK
+                           : sli_no_memory(NULL, "a copy of the run's state, %zu bytes", bytes);
 }
 
 /* Leaves what has elements here: whole tensors, and segments of others. */
@@ -369,10 +379,10 @@ static sl_status cut_tensors(sli_tensors *tensors, json_t *shapes)
         tensors->entries[kept++] = *entry;
     }
     tensors->count = kept;
-    if (status == SL_OK && json_object_size(shapes) > 0)
-        tensors->shapes = json_dumps(shapes, JSON_COMPACT);
-    return status == SL_OK && json_object_size(shapes) > 0 && !tensors->shapes ? no_memory()
-                                                                               : status;
+    if (status != SL_OK || json_object_size(shapes) == 0)
+        return status;
+    tensors->shapes = json_dumps(shapes, JSON_COMPACT);
+    return tensors->shapes ? SL_OK : no_memory();
 }
 
 static sl_status copy_stage(int stage, void *arg)
@@ -399,5 +409,6 @@ sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors, bool keeps_all)
     json_t *shapes = json_object();
     sl_status status = shapes ? cut_tensors(tensors, shapes) : no_memory();
     json_decref(shapes);
-    return status == SL_OK ? sli_pipe_run_here(pipe, copy_stage, tensors) : status;
+    SL_TRY(status);
+    return sli_pipe_run_here(pipe, copy_stage, tensors);
 }

@@ -33,17 +33,17 @@ enum { RANK_TRACE_NUMBERS = sizeof(rank_trace) / sizeof(double) };
 
 /* ---- One clock -------------------------------------------------------------------------- */
 
-static sl_status measure_clock(sli_pipe_group *group, int rank, rank_trace *to)
+static sl_status measure_clock(sli_pipe_group *group, int rank, rank_trace *trace)
 {
-    to->clock_error = INFINITY;
+    trace->clock_error = INFINITY;
     for (int i = 0; i < ROUND_TRIPS; i++) {
         double there, sent = sli_clock_seconds();
         SL_TRY(sli_pipe_group_send(group, &sent, 1, SL_F64, rank));
         SL_TRY(sli_pipe_group_receive(group, &there, 1, SL_F64, rank));
         double half = (sli_clock_seconds() - sent) / 2;
-        if (half < to->clock_error) {
-            to->clock_error = half;
-            to->offset = there - (sent + half);
+        if (half < trace->clock_error) {
+            trace->clock_error = half;
+            trace->offset = there - (sent + half);
         }
     }
     return SL_OK;
@@ -110,13 +110,13 @@ static sl_status exchange_entries(const sl_pipe *pipe, const rank_trace *ranks,
 }
 
 /* Copies the entries of all processes in the table's order. */
-static void order_entries(const sl_pipe *pipe, const sl_timeline_entry *from, int count,
-                          sl_timeline_entry *to)
+static void order_entries(const sl_pipe *pipe, const sl_timeline_entry *gathered, int count,
+                          sl_timeline_entry *next)
 {
     for (int rank = 0; rank < pipe->rank_count; rank++)
         for (int i = 0; i < count; i++)
-            if (sl_pipe_rank(pipe, from[i].action.stage) == rank)
-                *to++ = from[i];
+            if (sl_pipe_rank(pipe, gathered[i].action.stage) == rank)
+                *next++ = gathered[i];
 }
 
 static sl_status copy_entries(const sl_pipe *pipe, sl_timeline_entry **out, int *count)
@@ -135,25 +135,25 @@ static sl_status gather_entries(const sl_pipe *pipe, sl_status status, sl_timeli
 {
     sli_pipe_group *group = pipe->group;
     rank_trace ranks[group->size];
-    sli_error_copy own;
-    sli_error_save(&own, status);
+    sli_error_copy error;
+    sli_error_save(&error, status);
     SL_TRY(compare_traces(pipe, ranks));
     for (int r = 0; r < group->size; r++) {
         *count += (int)ranks[r].count;
         *clock_error = fmax(*clock_error, 2 * ranks[r].clock_error);
     }
-    status = sli_error_restore(&own);
+    status = sli_error_restore(&error);
     sl_timeline_entry *entries = calloc(2 * (size_t)*count + 1, sizeof *entries);
     if (!entries && status == SL_OK)
         status = sli_no_memory(NULL, "the timeline of %d actions", *count);
-    status = sli_group_agree(group->group, status);
-    if (status == SL_OK)
-        status = exchange_entries(pipe, ranks, entries + *count);
-    if (status == SL_OK)
-        order_entries(pipe, entries + *count, *count, entries);
-    else
-        free(entries);
-    *out = status == SL_OK ? entries : NULL;
+    SLI_TRY_OR_FAIL(sli_group_agree(group->group, status));
+    SLI_TRY_OR_FAIL(exchange_entries(pipe, ranks, entries + *count));
+    order_entries(pipe, entries + *count, *count, entries);
+    *out = entries;
+    return SL_OK;
+
+fail:
+    free(entries);
     return status;
 }
 
@@ -180,12 +180,12 @@ typedef struct machine {
     bool has_shared_cores;
 } machine;
 
-static void destroy_machine(machine *of)
+static void destroy_machine(machine *described)
 {
-    free(of->core_numbers);
-    free(of->link_bytes);
-    free(of->links);
-    free(of->cores);
+    free(described->core_numbers);
+    free(described->link_bytes);
+    free(described->links);
+    free(described->cores);
 }
 
 /* The number of the rank's cores: the same for devices of a host that have cores in common, and for
@@ -221,11 +221,11 @@ static sl_status probe_links(const sl_pipe *pipe, const machine *out)
 {
     sli_pipe_group *group = pipe->group;
     for (int s = 1; s < pipe->stage_count; s++) {
-        int from = pipe->stages[s - 1].group_rank, to = pipe->stages[s].group_rank;
-        if (out->link_bytes[s] > 0 && (group->rank == from || group->rank == to))
+        int source = pipe->stages[s - 1].group_rank, target = pipe->stages[s].group_rank;
+        if (out->link_bytes[s] > 0 && (group->rank == source || group->rank == target))
             SL_TRY(sli_pipe_group_check(group,
-                                        sli_measure_link(group->group, from, to, out->link_bytes[s],
-                                                         &out->links[s - 1])));
+                                        sli_measure_link(group->group, source, target,
+                                                         out->link_bytes[s], &out->links[s - 1])));
     }
     return sli_pipe_group_sum(group, out->links, pipe->stage_count);
 }
@@ -267,28 +267,10 @@ void sl_pipe_step_times(const sl_pipe *pipe, double *seconds, double *busy_secon
     *busy_seconds = pipe->trace_busy_seconds;
 }
 
-/* In a group, every rank calls it with the same entries. */
-static sl_status find_utilization(sl_pipe *pipe, const sl_timeline_entry *entries, int count,
-                                  sl_utilization *out)
-{
-    machine on = {0};
-    if (count == 0)
-        return sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run");
-    sl_status status = describe_machine(pipe, &on);
-    const sl_schedule_options options = {.ranks = pipe->rank_count,
-                                         .virtual_stages = pipe->stage_count / pipe->rank_count,
-                                         .placement = sl_schedule_placement(pipe->order),
-                                         .links = pipe->links ? pipe->links : on.links,
-                                         .cores = on.has_shared_cores ? on.cores : NULL};
-    if (status == SL_OK)
-        status = sl_timeline_utilization(entries, count, &options, out);
-    destroy_machine(&on);
-    return status;
-}
-
 sl_status sl_pipe_get_utilization(sl_pipe *pipe, sl_utilization *out)
 {
-    sl_timeline_entry *gathered;
+    sl_timeline_entry *entries;
+    machine found = {0};
     int count;
     double clock_error;
     if (out)
@@ -296,8 +278,20 @@ sl_status sl_pipe_get_utilization(sl_pipe *pipe, sl_utilization *out)
     SLI_CHECK_NOT_NULL(pipe);
     sl_status status =
         out ? SL_OK : sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: out is NULL");
-    SL_TRY(sli_pipe_gather_timeline(pipe, status, &gathered, &count, &clock_error));
-    status = find_utilization(pipe, gathered, count, out);
-    free(gathered);
+    SL_TRY(sli_pipe_gather_timeline(pipe, status, &entries, &count, &clock_error));
+    if (count == 0)
+        SLI_TRY_OR_FAIL(
+            sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run"));
+    SLI_TRY_OR_FAIL(describe_machine(pipe, &found));
+    const sl_schedule_options options = {.ranks = pipe->rank_count,
+                                         .virtual_stages = pipe->stage_count / pipe->rank_count,
+                                         .placement = sl_schedule_placement(pipe->order),
+                                         .links = pipe->links ? pipe->links : found.links,
+                                         .cores = found.has_shared_cores ? found.cores : NULL};
+    status = sl_timeline_utilization(entries, count, &options, out);
+
+fail:
+    destroy_machine(&found);
+    free(entries);
     return status;
 }

@@ -31,11 +31,11 @@ static sl_status wait_for_device(const profiler *p, double *seconds)
 }
 
 /* Adds the seconds since *start, and starts anew. */
-static sl_status add_seconds(const profiler *p, double *to, double *start)
+static sl_status add_seconds(const profiler *p, double *sum, double *start)
 {
     double now;
     SL_TRY(wait_for_device(p, &now));
-    *to += now - *start;
+    *sum += now - *start;
     *start = now;
     return SL_OK;
 }
@@ -112,12 +112,11 @@ static sl_status run_with_loss(profiler *p, sl_module *module, bool halves, sl_p
     sl_tensor *grad = NULL;
     double start;
     SL_TRY(wait_for_device(p, &start));
-    sl_status status = apply_loss(p, module, p->in, halves ? pass : NULL, &grad);
-    if (status == SL_OK)
-        status = add_seconds(p, halves ? &times->backward_input : &times->backward, &start);
+    SL_TRY(apply_loss(p, module, p->in, halves ? pass : NULL, &grad));
     sl_tensor_destroy(&grad);
-    if (status != SL_OK || !halves)
-        return status;
+    SL_TRY(add_seconds(p, halves ? &times->backward_input : &times->backward, &start));
+    if (!halves)
+        return SL_OK;
     SL_TRY(sli_loss_backward_weight(p->options->loss, module, pass));
     return add_seconds(p, &times->backward_weight, &start);
 }
@@ -129,16 +128,14 @@ static sl_status run_backward(profiler *p, int index, bool halves, sl_pass *pass
     sl_tensor *grad_in = NULL, **wanted = index > 0 ? &grad_in : NULL;
     double start;
     SL_TRY(wait_for_device(p, &start));
-    sl_status status = halves ? sli_module_backward_input(module, pass, grad, wanted)
-                              : sl_module_backward(module, pass, grad, wanted);
-    if (status == SL_OK)
-        status = add_seconds(p, halves ? &times->backward_input : &times->backward, &start);
-    if (status == SL_OK && halves)
-        status = sli_module_backward_weight(module, pass);
-    if (status == SL_OK && halves)
-        status = add_seconds(p, &times->backward_weight, &start);
+    SL_TRY(halves ? sli_module_backward_input(module, pass, grad, wanted)
+                  : sl_module_backward(module, pass, grad, wanted));
     sl_tensor_destroy(&grad_in);
-    return status;
+    SL_TRY(add_seconds(p, halves ? &times->backward_input : &times->backward, &start));
+    if (!halves)
+        return SL_OK;
+    SL_TRY(sli_module_backward_weight(module, pass));
+    return add_seconds(p, &times->backward_weight, &start);
 }
 
 /* Adds what the loss behind the last module takes to its backward. */
@@ -158,12 +155,14 @@ static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, 
     SL_TRY(sli_module_for_each_skip_end(module, take_skip, &run));
     SL_TRY(wait_for_device(p, &start));
     bool has_loss = options->loss && index + 1 == p->modules;
-    sl_status status = has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
-                                : copy_as_gradient(options->device, *out, &grad);
-    if (status == SL_OK && has_loss)
-        status = add_seconds(p, halves ? &times->backward_input : &times->backward, &start);
-    if (status == SL_OK)
-        status = run_backward(p, index, halves, pass, grad, times);
+    sl_status status;
+    SLI_TRY_OR_FAIL(has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
+                             : copy_as_gradient(options->device, *out, &grad));
+    if (has_loss)
+        SLI_TRY_OR_FAIL(add_seconds(p, halves ? &times->backward_input : &times->backward, &start));
+    status = run_backward(p, index, halves, pass, grad, times);
+
+fail:
     sl_tensor_destroy(&grad);
     return status;
 }
@@ -180,31 +179,33 @@ static bool takes_over(const profiler *p, int index)
 static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
 {
     sl_module_profile times = {0}, *least = &p->profiles[index];
+    const sl_profile_options *options = p->options;
+    const sl_pass_options pass_options = {.device = options->device,
+                                          .training = true,
+                                          .keep = true,
+                                          .precision = options->precision,
+                                          .seed = 1};
+    sl_pass *pass = NULL;
+    sl_status status = SL_OK;
     for (int halves = 0; halves < 2; halves++) {
-        sl_pass *pass;
-        SL_TRY(sl_pass_create(&(sl_pass_options){.device = p->options->device,
-                                                 .training = true,
-                                                 .keep = true,
-                                                 .precision = p->options->precision,
-                                                 .seed = 1},
-                              &pass));
-        sl_status status = SL_OK;
-        for (int i = 0; i < p->options->input_count && status == SL_OK; i++)
-            status =
-                sli_pass_add_input(pass, p->options->inputs[i].name, p->options->inputs[i].tensor);
-        if (status == SL_OK && takes_over(p, index))
-            status =
-                run_with_loss(p, sl_module_child(p->options->model, index), halves, pass, &times);
-        else if (status == SL_OK)
-            status = run_module(p, index, halves, pass, out, &times);
+        SLI_TRY_OR_FAIL(sl_pass_create(&pass_options, &pass));
+        for (int i = 0; i < options->input_count; i++)
+            SLI_TRY_OR_FAIL(
+                sli_pass_add_input(pass, options->inputs[i].name, options->inputs[i].tensor));
+        SLI_TRY_OR_FAIL(
+            takes_over(p, index)
+                ? run_with_loss(p, sl_module_child(options->model, index), halves, pass, &times)
+                : run_module(p, index, halves, pass, out, &times));
         sl_pass_destroy(&pass);
-        SL_TRY(status);
     }
     keep_smallest(&least->forward, times.forward / 2, round);
     keep_smallest(&least->backward, times.backward, round);
     keep_smallest(&least->backward_input, times.backward_input, round);
     keep_smallest(&least->backward_weight, times.backward_weight, round);
-    return SL_OK;
+
+fail:
+    sl_pass_destroy(&pass);
+    return status;
 }
 
 static sl_status count_skip_end(const sli_skip_end *end, void *count)
@@ -270,21 +271,21 @@ static sl_status profile_module(profiler *p, int index)
     sl_parameter_set *parameters = NULL;
     sl_tensor *out = NULL;
     int rounds = options->rounds > 0 ? options->rounds : DEFAULT_ROUNDS;
-    sl_status status =
-        sli_module_for_each_tie(options->model, create_owner, &(tie_search){p, index});
-    if (status == SL_OK)
-        status =
-            sl_parameter_set_create(options->model, index, 1,
-                                    &(sl_parameter_set_options){.device = options->device,
-                                                                .precision = options->precision},
-                                    &parameters);
-    for (int round = 0; round <= rounds && status == SL_OK; round++)
-        status = run_round(p, index, round, &out);
-    if (out)
-        p->profiles[index].output_bytes = (double)sli_tensor_bytes(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_module_for_each_tie(options->model, create_owner, &(tie_search){p, index}));
+    SLI_TRY_OR_FAIL(
+        sl_parameter_set_create(options->model, index, 1,
+                                &(sl_parameter_set_options){.device = options->device,
+                                                            .precision = options->precision},
+                                &parameters));
+    for (int round = 0; round <= rounds; round++)
+        SLI_TRY_OR_FAIL(run_round(p, index, round, &out));
+
+fail:
     sl_parameter_set_destroy(&parameters);
     destroy_owners(p);
     if (out) {
+        p->profiles[index].output_bytes = (double)sli_tensor_bytes(out);
         sl_tensor_destroy(&p->in);
         p->in = out;
     }

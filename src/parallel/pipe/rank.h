@@ -13,6 +13,8 @@ typedef struct sli_rank {
     sli_stage *stages;  /* all of the pipe's */
     const int *own;     /* [own_count] indexes of its own, ascending */
     int own_count;
+    void (*fn)(struct sli_rank *rank, void *arg); /* what its worker runs */
+    void *arg;
 
     /* Held while the rank works with its device, because other ranks of the pipe may have the same
      * one. No rank waits for another while it holds the lock; of other locks only a channel's, the

@@ -87,9 +87,9 @@ static void leave_crossing(sl_pipe *pipe)
     int crossing = 0;
     for (int i = 0; i < pipe->skip_count; i++) {
         sli_skip skip = pipe->skips[i];
-        skip.from = sli_pipe_find_stage(pipe, skip.stash->module)->index;
-        skip.to = sli_pipe_find_stage(pipe, skip.pop->module)->index;
-        if (skip.from != skip.to)
+        skip.stash_stage = sli_pipe_find_stage(pipe, skip.stash->module)->index;
+        skip.pop_stage = sli_pipe_find_stage(pipe, skip.pop->module)->index;
+        if (skip.stash_stage != skip.pop_stage)
             pipe->skips[crossing++] = skip;
     }
     pipe->skip_count = crossing;
@@ -127,7 +127,7 @@ sl_status sli_pipe_find_skips(sl_pipe *pipe)
 static sli_channel *channel_of(const sli_stage *stage, const sli_skip *skip, sl_action action,
                                bool sends)
 {
-    bool stashes = stage->index == skip->from, pops = stage->index == skip->to;
+    bool stashes = stage->index == skip->stash_stage, pops = stage->index == skip->pop_stage;
     switch (action.kind) {
     case SL_ACTION_FORWARD:
         return (sends ? stashes : pops) ? skip->forward : NULL;
@@ -145,8 +145,8 @@ bool sli_stage_receive_skips(const sli_stage *stage, sl_action action, int numbe
 {
     sl_tensor **slots = stage->records[action.micro].skips;
     for (int i = 0; i < stage->skip_count; i++) {
-        sli_channel *from = channel_of(stage, &stage->skips[i], action, false);
-        if (from && !sli_channel_receive(from, action.micro, number, &slots[i]))
+        sli_channel *source = channel_of(stage, &stage->skips[i], action, false);
+        if (source && !sli_channel_receive(source, action.micro, number, &slots[i]))
             return false;
     }
     return true;
@@ -165,9 +165,9 @@ void sli_stage_send_skips(const sli_stage *stage, sl_action action)
 {
     sl_tensor **slots = stage->records[action.micro].skips;
     for (int i = 0; i < stage->skip_count; i++) {
-        sli_channel *to = channel_of(stage, &stage->skips[i], action, true);
-        if (to)
-            sli_channel_send(to, action.micro, &slots[i]);
+        sli_channel *target = channel_of(stage, &stage->skips[i], action, true);
+        if (target)
+            sli_channel_send(target, action.micro, &slots[i]);
     }
 }
 
@@ -178,7 +178,7 @@ sl_status sli_stage_give_skips(const sli_stage *stage, int micro, sl_pass *pass,
     for (int i = 0; i < stage->skip_count; i++) {
         const sli_skip *skip = &stage->skips[i];
         sl_tensor **slot = &stage->records[micro].skips[i], *alias = NULL;
-        if (skip->to != stage->index)
+        if (skip->pop_stage != stage->index)
             continue;
         if (again)
             SL_TRY(sl_tensor_alias(*slot, &alias));
@@ -187,11 +187,11 @@ sl_status sli_stage_give_skips(const sli_stage *stage, int micro, sl_pass *pass,
     return SL_OK;
 }
 
-static sl_status missing(const char *what, const sli_skip_end *end)
+static sl_status missing(const char *kind, const sli_skip_end *end)
 {
     char path[SLI_PATH_BYTES];
     return sl_error(SL_ERR_INVALID, "%s (%s) stashed no %s\"%s\"",
-                    sli_module_path(end->module, path), sl_module_type(end->module), what,
+                    sli_module_path(end->module, path), sl_module_type(end->module), kind,
                     end->name);
 }
 
@@ -199,7 +199,7 @@ sl_status sli_stage_take_skips(const sli_stage *stage, int micro, sl_pass *pass)
 {
     for (int i = 0; i < stage->skip_count; i++) {
         const sli_skip_end *stash = stage->skips[i].stash;
-        if (stage->skips[i].from != stage->index)
+        if (stage->skips[i].stash_stage != stage->index)
             continue;
         sli_pass_skip *stashed = sli_pass_find_skip(pass, stash->name);
         if (!stashed || !stashed->tensor)
@@ -220,7 +220,7 @@ void sli_stage_give_skip_grads(const sli_stage *stage, int micro)
 {
     sli_record *record = &stage->records[micro];
     for (int i = 0; i < stage->skip_count; i++)
-        if (stage->skips[i].from == stage->index) {
+        if (stage->skips[i].stash_stage == stage->index) {
             sli_pass_find_skip(record->pass, stage->skips[i].stash->name)->grad = record->skips[i];
             record->skips[i] = NULL;
         }
@@ -231,7 +231,7 @@ sl_status sli_stage_take_skip_grads(const sli_stage *stage, int micro)
     const sli_record *record = &stage->records[micro];
     for (int i = 0; i < stage->skip_count; i++) {
         const sli_skip_end *pop = stage->skips[i].pop;
-        if (stage->skips[i].to != stage->index)
+        if (stage->skips[i].pop_stage != stage->index)
             continue;
         sli_pass_skip *popped = sli_pass_find_skip(record->pass, pop->name);
         if (!popped || !popped->grad)

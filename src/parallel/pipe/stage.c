@@ -14,6 +14,7 @@
 #include "parallel/pipe/micro_batch.h"
 #include "parallel/pipe/skip.h"
 
+#include "core/error.h"
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
@@ -29,15 +30,15 @@ static int own_modules(const sli_stage *stage, const sli_step *step)
 /* Replaces *tensor by what the modules make of it; NULL on an error. */
 static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **tensor)
 {
-    sl_status status = SL_OK;
-    for (int i = 0; i < count && status == SL_OK; i++) {
+    for (int i = 0; i < count; i++) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
         sl_tensor *out;
-        status = sl_module_forward(module, pass, *tensor, &out);
+        sl_status status = sl_module_forward(module, pass, *tensor, &out);
         sl_tensor_destroy(tensor);
         *tensor = out;
+        SL_TRY(status);
     }
-    return status;
+    return SL_OK;
 }
 
 /* Replaces the gradient of the output by that of the input; NULL at the first stage, whose input
@@ -47,26 +48,29 @@ static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_t
                                                sl_tensor *grad_out, sl_tensor **grad_in))
 {
     sl_pass *pass = stage->records[micro].pass;
-    sl_status status = SL_OK;
+    sl_status status;
     sli_stage_give_skip_grads(stage, micro);
-    for (int i = count - 1; i >= 0 && status == SL_OK; i--) {
+    for (int i = count - 1; i >= 0; i--) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
         bool wanted = i > 0 || !stage->is_first;
         sl_tensor *grad_in = NULL;
         status = run(module, pass, *grad, wanted ? &grad_in : NULL);
         sl_tensor_destroy(grad);
         *grad = grad_in;
+        SLI_TRY_OR_FAIL(status);
     }
-    if (status == SL_OK && stage->is_first)
+    if (stage->is_first)
         sl_tensor_destroy(grad);
-    if (status == SL_OK && sli_pass_depth(pass) != 0)
-        status = sl_error(SL_ERR_INVALID,
-                          "backward left %d tensors on the pass: it must pop what forward saved",
-                          sli_pass_depth(pass));
-    if (status == SL_OK)
-        status = sli_stage_take_skip_grads(stage, micro);
-    if (status != SL_OK)
-        sl_tensor_destroy(grad);
+    if (sli_pass_depth(pass) != 0)
+        SLI_TRY_OR_FAIL(
+            sl_error(SL_ERR_INVALID,
+                     "backward left %d tensors on the pass: it must pop what forward saved",
+                     sli_pass_depth(pass)));
+    SLI_TRY_OR_FAIL(sli_stage_take_skip_grads(stage, micro));
+    return SL_OK;
+
+fail:
+    sl_tensor_destroy(grad);
     return status;
 }
 
@@ -115,22 +119,21 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
         .cache = step->cache,
     };
     sl_pass *pass;
-    sl_status status = sl_pass_create(&options, &pass);
-    if (status == SL_OK)
-        status = give_inputs(stage, step, micro, pass);
-    if (status == SL_OK)
-        status = sli_stage_give_skips(stage, micro, pass, step->backward && !keep);
-    if (status == SL_OK)
-        status = run_forward(stage, pass, own_modules(stage, step), tensor);
-    if (status == SL_OK)
-        status = sli_stage_take_skips(stage, micro, pass);
-    if (status == SL_OK && keep) {
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_pass_create(&options, &pass));
+    SLI_TRY_OR_FAIL(give_inputs(stage, step, micro, pass));
+    SLI_TRY_OR_FAIL(sli_stage_give_skips(stage, micro, pass, step->backward && !keep));
+    SLI_TRY_OR_FAIL(run_forward(stage, pass, own_modules(stage, step), tensor));
+    SLI_TRY_OR_FAIL(sli_stage_take_skips(stage, micro, pass));
+    if (keep)
         stage->records[micro].pass = pass;
-        return SL_OK;
-    }
+    else
+        sl_pass_destroy(&pass);
+    return SL_OK;
+
+fail:
     sl_pass_destroy(&pass);
-    if (status != SL_OK)
-        sl_tensor_destroy(tensor);
+    sl_tensor_destroy(tensor);
     return status;
 }
 
@@ -159,9 +162,10 @@ static sl_status apply_loss(const sli_stage *stage, const sli_step *step, int mi
     };
     sl_status status = sl_loss_apply(step->loss, &call);
     sl_tensor_destroy(output);
-    if (status == SL_OK && grad && !*grad)
-        status = sl_error(SL_ERR_INVALID, "the loss gave no gradient, and reported no error");
-    return status;
+    SL_TRY(status);
+    if (grad && !*grad)
+        return sl_error(SL_ERR_INVALID, "the loss gave no gradient, and reported no error");
+    return SL_OK;
 }
 
 static sl_status check_output(const sl_tensor *output, int64_t rows)
@@ -196,13 +200,12 @@ static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
 /* Takes a micro-batch's output as rows of the batch's. The only one of a batch is the batch's. */
 static sl_status store_output(const sli_stage *stage, sli_step *step, int micro, sl_tensor **output)
 {
-    sl_status status = check_output(*output, step->micros[micro].rows);
-    if (status == SL_OK && step->micros[micro].rows == step->rows) {
-        step->output = *output;
-        *output = NULL;
-    } else if (status == SL_OK) {
-        status = copy_output(stage, step, micro, *output);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_output(*output, step->micros[micro].rows));
+    status = step->micros[micro].rows == step->rows ? sl_tensor_alias(*output, &step->output)
+                                                    : copy_output(stage, step, micro, *output);
+
+fail:
     sl_tensor_destroy(output);
     return status;
 }
@@ -266,14 +269,16 @@ static sl_status perform_backward(sli_stage *stage, sli_step *step, sl_action ac
     observe_completion(stage, step, action);
     if (stage->is_last)
         SL_TRY(apply_loss(stage, step, action.micro, &record->output, tensor, NULL));
-    sl_status status = SL_OK;
+    sl_status status;
     if (stage->loss_takes_last)
-        status = sli_pass_went_backward(record->pass, last_module(stage));
-    if (status == SL_OK)
-        status =
-            run_backward(stage, action.micro, own_modules(stage, step), tensor, sl_module_backward);
-    else
-        sl_tensor_destroy(tensor);
+        SLI_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
+    SLI_TRY_OR_FAIL(
+        run_backward(stage, action.micro, own_modules(stage, step), tensor, sl_module_backward));
+    sl_pass_destroy(&record->pass);
+    return SL_OK;
+
+fail:
+    sl_tensor_destroy(tensor);
     sl_pass_destroy(&record->pass);
     return status;
 }
@@ -291,14 +296,14 @@ static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step,
 {
     sli_record *record = &stage->records[action.micro];
     observe_completion(stage, step, action);
-    sl_status status = SL_OK;
+    sl_status status;
     if (stage->loss_takes_last) {
-        status = sli_loss_backward_weight(step->loss, last_module(stage), record->pass);
-        if (status == SL_OK)
-            status = sli_pass_went_backward(record->pass, last_module(stage));
+        SLI_TRY_OR_FAIL(sli_loss_backward_weight(step->loss, last_module(stage), record->pass));
+        SLI_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
     }
-    if (status == SL_OK)
-        status = run_backward_weight(stage, record->pass, own_modules(stage, step));
+    status = run_backward_weight(stage, record->pass, own_modules(stage, step));
+
+fail:
     sl_pass_destroy(&record->pass);
     return status;
 }

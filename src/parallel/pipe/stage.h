@@ -8,8 +8,8 @@
 /* A skip connection from one stage to a later one. */
 typedef struct sli_skip {
     const sli_skip_end *stash, *pop; /* of one name */
-    int from, to;                    /* their stages */
-    sli_channel *forward, *gradient; /* from `from` to `to`, and back */
+    int stash_stage, pop_stage;
+    sli_channel *forward, *gradient; /* from the stash's stage to the pop's, and back */
 } sli_skip;
 
 /* What a stage holds of a micro-batch between its actions.

@@ -128,22 +128,22 @@ void sli_pipe_zero_tied(sl_pipe *pipe)
 
 /* ---- Between processes -------------------------------------------------------------------- */
 
-static sl_status send_tensor(const sl_pipe *pipe, const sl_tensor *tensor, int to)
+static sl_status send_tensor(const sl_pipe *pipe, const sl_tensor *tensor, int rank)
 {
     sli_host_array data;
     SL_TRY(sli_tensor_open_host(tensor, true, &data));
     sl_status status =
-        sli_pipe_group_send(pipe->group, data.host, sl_tensor_count(tensor), SL_F32, to);
+        sli_pipe_group_send(pipe->group, data.host, sl_tensor_count(tensor), SL_F32, rank);
     sli_host_array_close(&data, false);
     return status;
 }
 
-static sl_status receive_tensor(const sl_pipe *pipe, sl_tensor *tensor, int from)
+static sl_status receive_tensor(const sl_pipe *pipe, sl_tensor *tensor, int rank)
 {
     sli_host_array data;
     SL_TRY(sli_tensor_open_host(tensor, false, &data));
     sl_status status =
-        sli_pipe_group_receive(pipe->group, data.host, sl_tensor_count(tensor), SL_F32, from);
+        sli_pipe_group_receive(pipe->group, data.host, sl_tensor_count(tensor), SL_F32, rank);
     sl_status closed = sli_host_array_close(&data, status == SL_OK);
     return status == SL_OK ? closed : status;
 }

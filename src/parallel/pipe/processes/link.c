@@ -16,10 +16,10 @@ static const double longest_pause_seconds = 1;
 
 /* ---- Failing, with the lock held -------------------------------------------------------- */
 
-/* Breaks the link with this thread's error, unless it is broken. */
+/* Breaks the link with this thread's error, unless there is none or the link is broken. */
 static void break_link(sli_link *link, sl_status status)
 {
-    if (link->broken.status != SL_OK)
+    if (status == SL_OK || link->broken.status != SL_OK)
         return;
     sli_error_save(&link->broken, status);
     sli_failure_raise(link->failure, SLI_FAILURE_OF_LINK, status);
@@ -58,43 +58,42 @@ static sl_status check_processes(const sli_link *link)
 /* Breaks the link with the error of a process that has died or left, else with this thread's. */
 static void break_link_by_cause(sli_link *link, sl_status status)
 {
-    sli_error_copy own;
-    sli_error_save(&own, status);
+    sli_error_copy error;
+    sli_error_save(&error, status);
     sl_status cause = check_processes(link);
-    break_link(link, cause != SL_OK ? cause : sli_error_restore(&own));
+    break_link(link, cause != SL_OK ? cause : sli_error_restore(&error));
 }
 
 /* A tensor that is too large ends the step, as an argument does that is wrong. */
-static sl_status refuse_large_tensor(sli_link *link, int to, size_t bytes)
+static sl_status refuse_large_tensor(sli_link *link, int rank, size_t bytes)
 {
     sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL,
                       sl_error(SL_ERR_UNSUPPORTED,
                                "a tensor of %zu bytes is too large to be sent to %s: at most 1 GiB",
-                               bytes, link->names[to]));
+                               bytes, link->names[rank]));
     sli_link_wake_ranks(link);
     return sli_link_send_to_all(link, SLI_LINK_FAILURE, SLI_FAILURE_OF_CALL);
 }
 
-void sli_link_send(sli_link *link, int to, int channel, int micro, sl_tensor **tensor)
+void sli_link_send(sli_link *link, int rank, int channel, int micro, sl_tensor **tensor)
 {
     size_t bytes = sli_tensor_bytes(*tensor);
     const sl_shape *shape = sl_tensor_shape(*tensor);
-    sli_link_header what = {.kind = SLI_LINK_TENSOR,
-                            .channel = channel,
-                            .micro = micro,
-                            .dtype = sl_tensor_dtype(*tensor),
-                            .dims = shape->dims};
-    memcpy(what.size, shape->size, sizeof what.size);
+    sli_link_header header = {.kind = SLI_LINK_TENSOR,
+                              .channel = channel,
+                              .micro = micro,
+                              .dtype = sl_tensor_dtype(*tensor),
+                              .dims = shape->dims};
+    memcpy(header.size, shape->size, sizeof header.size);
     sli_link_message *message = NULL;
     sl_status status = SL_OK;
     if (bytes <= SLI_TRANSFER_BYTES)
-        status = sli_link_message_create(link, to, &what, tensor, &message);
+        status = sli_link_message_create(link, rank, &header, tensor, &message);
     pthread_mutex_lock(&link->lock);
     if (status == SL_OK && link->broken.status == SL_OK)
-        status =
-            message ? sli_link_start_sending(link, &message) : refuse_large_tensor(link, to, bytes);
-    if (status != SL_OK)
-        break_link(link, status);
+        status = message ? sli_link_start_sending(link, &message)
+                         : refuse_large_tensor(link, rank, bytes);
+    break_link(link, status);
     pthread_mutex_unlock(&link->lock);
     sli_link_message_destroy(&message);
     sl_tensor_destroy(tensor);
@@ -103,10 +102,8 @@ void sli_link_send(sli_link *link, int to, int channel, int micro, sl_tensor **t
 void sli_link_send_failure(sli_link *link, int number)
 {
     pthread_mutex_lock(&link->lock);
-    sl_status status =
-        link->broken.status == SL_OK ? sli_link_send_to_all(link, SLI_LINK_FAILURE, number) : SL_OK;
-    if (status != SL_OK)
-        break_link(link, status);
+    if (link->broken.status == SL_OK)
+        break_link(link, sli_link_send_to_all(link, SLI_LINK_FAILURE, number));
     pthread_mutex_unlock(&link->lock);
 }
 
@@ -127,9 +124,8 @@ static bool poll_transfers(sli_link *link, const int64_t *most)
 static bool poll_in_step(sli_link *link)
 {
     bool goes_on = poll_transfers(link, NULL);
-    sl_status status = goes_on || link->broken.status != SL_OK ? SL_OK : check_processes(link);
-    if (status != SL_OK)
-        break_link(link, status);
+    if (!goes_on && link->broken.status == SL_OK)
+        break_link(link, check_processes(link));
     return goes_on;
 }
 
@@ -171,13 +167,10 @@ static void break_late_link(sli_link *link, int rank)
  * more. */
 static void tell_wait(sli_link *link, int change, int rank)
 {
-    sl_status status = SL_OK;
     pthread_mutex_lock(&link->lock);
     link->told_waits += change;
     if (link->broken.status == SL_OK && (change > 0 || link->told_waits == 0))
-        status = sli_link_send_to_all(link, SLI_LINK_WAITS, rank);
-    if (status != SL_OK)
-        break_link(link, status);
+        break_link(link, sli_link_send_to_all(link, SLI_LINK_WAITS, rank));
     pthread_mutex_unlock(&link->lock);
 }
 
@@ -285,8 +278,7 @@ static void check_flush(sli_link *link, const int64_t *headers, sli_running_cloc
         sli_running_clock_read(waited, longest_pause_seconds) > limit)
         status = sl_error(SL_ERR_CANCELLED, "nothing came from %s within %g s",
                           link->names[find_slow_process(link, headers)], limit);
-    if (status != SL_OK)
-        break_link(link, status);
+    break_link(link, status);
 }
 
 sl_status sli_link_flush(sli_link *link, const int64_t *sent)
@@ -353,19 +345,20 @@ sl_status sli_link_create(const sli_link_options *options, sli_link **out)
     pthread_cond_init(&link->changed, NULL);
     link->sent = calloc(size, sizeof *link->sent);
     link->sources = calloc(size, sizeof *link->sources);
-    sl_status status = SL_OK;
-    if (!link->sent || !link->sources)
-        status = sli_no_memory(NULL, "a link of %zu processes", size);
-    for (int r = 0; r < (int)size && status == SL_OK; r++) {
+    sl_status status;
+    SLI_TRY_OR_FAIL(
+        link->sent && link->sources ? SL_OK : sli_no_memory(NULL, "a link of %zu processes", size));
+    for (int r = 0; r < (int)size; r++) {
         link->sources[r].waits_for = -1;
         if (r != sl_group_rank(link->group))
-            status = sli_link_post_header(link, r);
+            SLI_TRY_OR_FAIL(sli_link_post_header(link, r));
     }
-    if (status == SL_OK)
-        status = start_thread(link);
-    if (status != SL_OK)
-        sli_link_destroy(&link);
+    SLI_TRY_OR_FAIL(start_thread(link));
     *out = link;
+    return SL_OK;
+
+fail:
+    sli_link_destroy(&link);
     return status;
 }
 

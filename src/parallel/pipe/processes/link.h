@@ -40,9 +40,9 @@ typedef struct sli_link_step {
 void sli_link_begin(sli_link *link, const sli_link_step *step, sli_channel *const *channels,
                     int channel_count);
 
-/* Takes the tensor. It is freed when process `to` has it. One of more than 1 GiB is not sent: an
+/* Takes the tensor. It is freed when process `rank` has it. One of more than 1 GiB is not sent: an
  * error SLI_FAILURE_OF_CALL ends the step. */
-void sli_link_send(sli_link *link, int to, int channel, int micro, sl_tensor **tensor);
+void sli_link_send(sli_link *link, int rank, int channel, int micro, sl_tensor **tensor);
 
 /* Tells the other processes that an error with this number ends the step. */
 void sli_link_send_failure(sli_link *link, int number);

@@ -35,18 +35,18 @@ static const char *kind_name(int32_t kind)
     return kind >= 0 && kind <= SLI_LINK_EVALUATION ? names[kind] : "of an unknown kind";
 }
 
-sl_status sli_link_header_check_step(const sli_link_header *got, const sli_link_step *own,
+sl_status sli_link_header_check_step(const sli_link_header *got, const sli_link_step *step,
                                      const char *sender)
 {
-    const sli_link_step *step = &got->step;
-    if (step->sequence == own->sequence && step->kind == own->kind &&
-        step->first_micro == own->first_micro)
+    const sli_link_step *theirs = &got->step;
+    if (theirs->sequence == step->sequence && theirs->kind == step->kind &&
+        theirs->first_micro == step->first_micro)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
                     "the ranks of a pipe call different functions: %s is in call %" PRIu64
                     ", %s, this rank in call %" PRIu64 ", %s",
-                    sender, step->sequence, kind_name(step->kind), own->sequence,
-                    kind_name(own->kind));
+                    sender, theirs->sequence, kind_name(theirs->kind), step->sequence,
+                    kind_name(step->kind));
 }
 
 void sli_link_wake_ranks(const sli_link *link)
@@ -67,25 +67,25 @@ void sli_link_message_destroy(sli_link_message **message)
 
 /* ---- Receiving -------------------------------------------------------------------------- */
 
-sl_status sli_link_post_header(sli_link *link, int from)
+sl_status sli_link_post_header(sli_link *link, int rank)
 {
-    sli_link_source *at = &link->sources[from];
-    sli_message message = {.data = &at->header,
-                           .count = sizeof at->header / sizeof(int32_t),
+    sli_link_source *source = &link->sources[rank];
+    sli_message message = {.data = &source->header,
+                           .count = sizeof source->header / sizeof(int32_t),
                            .dtype = SL_I32,
-                           .peer = from,
+                           .peer = rank,
                            .tag = TAG_HEADER};
-    return link->group->ops->start(link->group, &message, true, &at->transfer);
+    return link->group->ops->start(link->group, &message, true, &source->transfer);
 }
 
 /* Is there an empty slot for the tensor? */
-static sl_status check_slot(const sli_link *link, int from, const sli_link_header *got)
+static sl_status check_slot(const sli_link *link, int rank, const sli_link_header *got)
 {
     if (got->channel >= 0 && got->channel < link->channel_count &&
-        sli_channel_accepts(link->channels[got->channel], from, got->micro))
+        sli_channel_accepts(link->channels[got->channel], rank, got->micro))
         return SL_OK;
     return sl_error(SL_ERR_INVALID, "%s sent a tensor that this rank does not expect",
-                    link->names[from]);
+                    link->names[rank]);
 }
 
 /* Ends the step in all processes: those that wait for this one would wait for ever. After the step
@@ -101,65 +101,65 @@ static sl_status refuse_other_step(sli_link *link, sl_status status)
 }
 
 /* Posts the receive of a tensor's data. */
-static sl_status receive_tensor(sli_link *link, int from, const sli_link_header *got)
+static sl_status receive_tensor(sli_link *link, int rank, const sli_link_header *got)
 {
-    SL_TRY(sli_link_header_check_shape(got, link->names[from]));
-    SL_TRY(check_slot(link, from, got));
-    sli_link_message *one = calloc(1, sizeof *one);
-    if (!one)
-        return sli_no_memory(NULL, "a tensor of %s", link->names[from]);
+    SL_TRY(sli_link_header_check_shape(got, link->names[rank]));
+    SL_TRY(check_slot(link, rank, got));
+    sli_link_message *message = calloc(1, sizeof *message);
+    if (!message)
+        return sli_no_memory(NULL, "a tensor of %s", link->names[rank]);
     sl_shape shape = {.dims = got->dims};
     memcpy(shape.size, got->size, sizeof shape.size);
-    one->header = *got;
-    one->rank = from;
-    sl_status status = sli_link_header_check_step(got, &link->step, link->names[from]);
-    one->is_wanted = status == SL_OK;
-    one->next = link->incoming;
-    link->incoming = one;
+    message->header = *got;
+    message->rank = rank;
+    sl_status status = sli_link_header_check_step(got, &link->step, link->names[rank]);
+    message->is_wanted = status == SL_OK;
+    message->next = link->incoming;
+    link->incoming = message;
     if (status != SL_OK)
         SL_TRY(refuse_other_step(link, status));
     SL_TRY(sl_tensor_create(sli_channel_device(link->channels[got->channel]), SL_MEMORY_ACTIVATIONS,
-                            (sl_dtype)got->dtype, &shape, &one->tensor));
-    SL_TRY(sli_tensor_open_host(one->tensor, false, &one->host));
-    sli_message message = {.data = one->host.host,
-                           .count = sl_tensor_count(one->tensor),
-                           .dtype = (sl_dtype)got->dtype,
-                           .peer = from,
-                           .tag = TAG_DATA};
-    return link->group->ops->start(link->group, &message, true, &one->data);
+                            (sl_dtype)got->dtype, &shape, &message->tensor));
+    SL_TRY(sli_tensor_open_host(message->tensor, false, &message->host));
+    sli_message data = {.data = message->host.host,
+                        .count = sl_tensor_count(message->tensor),
+                        .dtype = (sl_dtype)got->dtype,
+                        .peer = rank,
+                        .tag = TAG_DATA};
+    return link->group->ops->start(link->group, &data, true, &message->data);
 }
 
-static sl_status handle_header(sli_link *link, int from, const sli_link_header *got)
+static sl_status handle_header(sli_link *link, int rank, const sli_link_header *got)
 {
     switch (got->kind) {
     case SLI_LINK_TENSOR:
-        return receive_tensor(link, from, got);
+        return receive_tensor(link, rank, got);
     case SLI_LINK_FAILURE:
         sli_failure_raise_elsewhere(link->failure, got->number);
         sli_link_wake_ranks(link);
         return SL_OK;
     case SLI_LINK_WAITS:
-        link->sources[from].waits_for = got->number;
+        link->sources[rank].waits_for = got->number;
         return SL_OK;
     default:
         return sl_error(SL_ERR_INVALID, "%s sent a header of the unknown kind %d",
-                        link->names[from], got->kind);
+                        link->names[rank], got->kind);
     }
 }
 
 /* Handles the headers that have come from a process, but no more than `most` in all. */
-static sl_status receive_headers(sli_link *link, int from, int64_t most, bool *goes_on)
+static sl_status receive_headers(sli_link *link, int rank, int64_t most, bool *goes_on)
 {
-    sli_link_source *at = &link->sources[from];
-    while (at->received < most) {
-        SL_TRY(link->group->ops->progress(link->group, &at->transfer));
-        if (at->transfer.is_under_way)
+    sli_link_source *source = &link->sources[rank];
+    while (source->received < most) {
+        SL_TRY(link->group->ops->progress(link->group, &source->transfer));
+        if (source->transfer.is_under_way)
             return SL_OK;
-        sli_link_header got = at->header;
+        sli_link_header got = source->header;
         *goes_on = true;
-        at->received++;
-        SL_TRY(sli_link_post_header(link, from));
-        SL_TRY(handle_header(link, from, &got));
+        source->received++;
+        SL_TRY(sli_link_post_header(link, rank));
+        SL_TRY(handle_header(link, rank, &got));
     }
     return SL_OK;
 }
@@ -214,14 +214,14 @@ static sl_status free_sent(sli_link *link, bool *goes_on)
     return SL_OK;
 }
 
-sl_status sli_link_message_create(const sli_link *link, int to, const sli_link_header *what,
+sl_status sli_link_message_create(const sli_link *link, int rank, const sli_link_header *header,
                                   sl_tensor **tensor, sli_link_message **out)
 {
     sli_link_message *one = *out = calloc(1, sizeof *one);
     if (!one)
-        return sli_no_memory(NULL, "a message to %s", link->names[to]);
-    one->header = *what;
-    one->rank = to;
+        return sli_no_memory(NULL, "a message to %s", link->names[rank]);
+    one->header = *header;
+    one->rank = rank;
     if (!tensor)
         return SL_OK;
     one->tensor = *tensor;
@@ -256,19 +256,19 @@ sl_status sli_link_start_sending(sli_link *link, sli_link_message **message)
     return link->group->ops->start(link->group, &data, false, &one->data);
 }
 
-static sl_status send_header(sli_link *link, int to, const sli_link_header *what)
+static sl_status send_header(sli_link *link, int rank, const sli_link_header *header)
 {
     sli_link_message *one;
-    SL_TRY(sli_link_message_create(link, to, what, NULL, &one));
+    SL_TRY(sli_link_message_create(link, rank, header, NULL, &one));
     return sli_link_start_sending(link, &one);
 }
 
 sl_status sli_link_send_to_all(sli_link *link, sli_link_header_kind kind, int number)
 {
-    sli_link_header what = {.kind = kind, .number = number};
+    sli_link_header header = {.kind = kind, .number = number};
     for (int r = 0; r < sl_group_size(link->group); r++)
         if (r != sl_group_rank(link->group))
-            SL_TRY(send_header(link, r, &what));
+            SL_TRY(send_header(link, r, &header));
     return SL_OK;
 }
 

@@ -29,7 +29,7 @@ typedef struct sli_link_header {
 sl_status sli_link_header_check_shape(const sli_link_header *got, const char *sender);
 
 /* Whether the sender runs the same step. */
-sl_status sli_link_header_check_step(const sli_link_header *got, const sli_link_step *own,
+sl_status sli_link_header_check_step(const sli_link_header *got, const sli_link_step *step,
                                      const char *sender);
 
 /* A header and a tensor on their way out, or the data of a tensor on their way in. */
@@ -76,11 +76,11 @@ struct sli_link {
 void sli_link_wake_ranks(const sli_link *link);
 
 /* Posts the receive of a process's next header. */
-sl_status sli_link_post_header(sli_link *link, int from);
+sl_status sli_link_post_header(sli_link *link, int rank);
 
 /* Makes a message of a header and a tensor, which it takes; NULL: none. It reads the tensor from
  * its device, which may take long: called without the lock. */
-sl_status sli_link_message_create(const sli_link *link, int to, const sli_link_header *what,
+sl_status sli_link_message_create(const sli_link *link, int rank, const sli_link_header *header,
                                   sl_tensor **tensor, sli_link_message **out);
 void sli_link_message_destroy(sli_link_message **message); /* NULL is allowed */
 

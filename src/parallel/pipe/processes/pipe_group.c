@@ -27,68 +27,72 @@ static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int s
     host *hosts = calloc((size_t)group->size, sizeof *hosts);
     if (!hosts)
         return sli_no_memory("sl_pipe_create", "%d ranks", group->size);
-    host *own = &hosts[group->rank];
-    sli_host_name(own->name);
-    own->number = sli_host_number();
-    sl_status status =
-        sl_group_all_gather(group->group, own, hosts, sizeof *own / sizeof(int32_t), SL_I32, NULL);
-    for (int r = 0; r < group->size && status == SL_OK; r++) {
+    host *here = &hosts[group->rank];
+    sli_host_name(here->name);
+    here->number = sli_host_number();
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_group_all_gather(group->group, here, hosts, sizeof *here / sizeof(int32_t),
+                                        SL_I32, NULL));
+    for (int r = 0; r < group->size; r++) {
         sli_rank_location_text(group->group, r, hosts[r].name, stage_ranks, stages,
                                group->names[r]);
         while (hosts[group->hosts[r]].number != hosts[r].number)
             group->hosts[r]++;
     }
+
+fail:
     free(hosts);
     return status;
 }
 
-static sl_status connect_ranks(sli_pipe_group *group, sl_group *from, const int *stage_ranks,
+static sl_status connect_ranks(sli_pipe_group *group, sl_group *parent, const int *stage_ranks,
                                int stages)
 {
     sli_link_options link = {.names = (const char(*)[SLI_LOCATION_BYTES])group->names,
                              .failure = group->failure};
-    SL_TRY(sl_group_split(from, 0, &group->group));
-    SL_TRY(sl_group_split(from, 0, &link.group));
+    SL_TRY(sl_group_split(parent, 0, &group->group));
+    SL_TRY(sl_group_split(parent, 0, &link.group));
     SL_TRY(sli_link_create(&link, &group->link));
     return name_ranks(group, stage_ranks, stages);
 }
 
-sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stages,
+sl_status sli_pipe_group_create(sl_group *parent, const int *stage_ranks, int stages,
                                 sli_failure *failure, sli_pipe_group **out)
 {
-    size_t size = (size_t)sl_group_size(from);
+    size_t size = (size_t)sl_group_size(parent);
     sli_pipe_group *group = calloc(1, sizeof *group);
     *out = NULL;
-    if (group) {
-        group->rank = sl_group_rank(from);
-        group->size = (int)size;
-        group->failure = failure;
-        group->names = calloc(size, sizeof *group->names);
-        group->hosts = calloc(size, sizeof *group->hosts);
-        group->outcomes = calloc(size * (OUTCOME_SENT + size), sizeof *group->outcomes);
-    }
-    sl_status status = SL_OK;
-    if (!group || !group->names || !group->hosts || !group->outcomes)
-        status = sli_no_memory("sl_pipe_create", "%zu ranks", size);
-    else
-        status = connect_ranks(group, from, stage_ranks, stages);
-    if (status != SL_OK) {
-        (void)sli_group_check(from, status);
-        sli_pipe_group_destroy(&group);
-    }
+    if (group)
+        *group = (sli_pipe_group){
+            .rank = sl_group_rank(parent),
+            .size = (int)size,
+            .failure = failure,
+            .names = calloc(size, sizeof *group->names),
+            .hosts = calloc(size, sizeof *group->hosts),
+            .outcomes = calloc(size * (OUTCOME_SENT + size), sizeof *group->outcomes),
+        };
+    sl_status status;
+    SLI_TRY_OR_FAIL(group && group->names && group->hosts && group->outcomes
+                        ? connect_ranks(group, parent, stage_ranks, stages)
+                        : sli_no_memory("sl_pipe_create", "%zu ranks", size));
     *out = group;
+    return SL_OK;
+
+fail:
+    (void)sli_group_check(parent, status);
+    sli_pipe_group_destroy(&group);
     return status;
 }
 
 void sli_pipe_group_destroy(sli_pipe_group **group)
 {
-    sli_error_copy own;
+    sli_error_copy error;
     if (!group || !*group)
         return;
-    sli_error_save(&own, SL_ERR_INTERNAL); /* destroying a broken group keeps its error */
+    sli_error_save(&error, SL_ERR_INTERNAL); /* destroying a broken group keeps its error */
     sli_link_destroy(&(*group)->link);
     sl_group_destroy(&(*group)->group);
-    (void)sli_error_restore(&own);
+    (void)sli_error_restore(&error);
     free((*group)->names);
     free((*group)->hosts);
     free((*group)->outcomes);
@@ -132,16 +136,16 @@ sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t co
 }
 
 sl_status sli_pipe_group_send(sli_pipe_group *group, const void *data, int64_t count,
-                              sl_dtype dtype, int to)
+                              sl_dtype dtype, int rank)
 {
     return sli_pipe_group_check(group,
-                                sl_group_send(group->group, data, count, dtype, to, 0, NULL));
+                                sl_group_send(group->group, data, count, dtype, rank, 0, NULL));
 }
 
 sl_status sli_pipe_group_receive(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
-                                 int from)
+                                 int rank)
 {
-    return sli_pipe_group_check(group, sl_group_recv(group->group, data, count, dtype, from, 0,
+    return sli_pipe_group_check(group, sl_group_recv(group->group, data, count, dtype, rank, 0,
                                                      NULL, NULL));
 }
 
@@ -164,18 +168,22 @@ static sl_status compare_traits(sli_pipe_group *group, const trait *traits, int 
     int64_t *all = calloc((size_t)group->size * (size_t)count, sizeof *all);
     if (!all)
         return sli_pipe_group_check(group, sli_no_memory(NULL, "%d ranks", group->size));
-    int64_t *own = all + (size_t)group->rank * (size_t)count;
+    int64_t *values = all + (size_t)group->rank * (size_t)count;
     for (int i = 0; i < count; i++)
-        own[i] = traits[i].value;
-    sl_status status = sli_pipe_group_check(group, sl_group_all_gather(group->group, own, all,
-                                                                       count, SL_I64, NULL));
-    for (int r = 1; r < group->size && status == SL_OK; r++)
-        for (int i = 0; i < count && status == SL_OK; i++)
+        values[i] = traits[i].value;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_pipe_group_check(group, sl_group_all_gather(group->group, values, all,
+                                                                    count, SL_I64, NULL)));
+    for (int r = 1; r < group->size; r++)
+        for (int i = 0; i < count; i++)
             if (all[r * count + i] != all[i])
-                status = sl_error(SL_ERR_INVALID,
-                                  "sl_pipe_create: all ranks of the group need the same pipe, but "
-                                  "rank %d has another %s than rank 0",
-                                  r, traits[i].name);
+                SLI_TRY_OR_FAIL(
+                    sl_error(SL_ERR_INVALID,
+                             "sl_pipe_create: all ranks of the group need the same pipe, but rank "
+                             "%d has another %s than rank 0",
+                             r, traits[i].name));
+
+fail:
     free(all);
     return status;
 }
@@ -268,12 +276,12 @@ static int64_t *outcome_of(const sli_pipe_group *group, int rank)
 static sl_status exchange_outcomes(sli_pipe_group *group, int number, bool ran_table,
                                    const double *busy_seconds)
 {
-    int64_t count = OUTCOME_SENT + group->size, *own = outcome_of(group, group->rank);
-    own[OUTCOME_FAILURE] = number;
-    own[OUTCOME_BUSY] = busy_seconds ? llround(1e9 * *busy_seconds) : 0;
+    int64_t count = OUTCOME_SENT + group->size, *outcome = outcome_of(group, group->rank);
+    outcome[OUTCOME_FAILURE] = number;
+    outcome[OUTCOME_BUSY] = busy_seconds ? llround(1e9 * *busy_seconds) : 0;
     if (!ran_table)
-        memset(own + OUTCOME_SENT, 0, (size_t)group->size * sizeof *own);
-    return sli_pipe_group_check(group, sl_group_all_gather(group->group, own, group->outcomes,
+        memset(outcome + OUTCOME_SENT, 0, (size_t)group->size * sizeof *outcome);
+    return sli_pipe_group_check(group, sl_group_all_gather(group->group, outcome, group->outcomes,
                                                            count, SL_I64, NULL));
 }
 

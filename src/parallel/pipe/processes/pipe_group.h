@@ -16,17 +16,17 @@ typedef struct sli_pipe_group {
     uint64_t calls; /* of the pipe's functions that run a table, and of their accumulation steps */
     char (*names)[SLI_LOCATION_BYTES]; /* [size] "rank 1 (3 of the job) on HOST, stage 1" */
     int *hosts;                        /* [size] the first rank on the same host */
-    int64_t *outcomes; /* [size][2 + size] of a call: each rank's number of its failure, the time of
-                          its actions in nanoseconds, and the headers that it has sent to each rank
-                        */
+    /* [size][2 + size] At the end of a call, from each rank: the number of its failure, how long
+     * its actions took in nanoseconds, and how many headers it has sent to each rank. */
+    int64_t *outcomes;
 } sli_pipe_group;
 
 /* Breaks the group after an error that the other ranks cannot know otherwise, so that they do not
  * wait for this one. Returns the error that broke it first. */
 sl_status sli_pipe_group_check(sli_pipe_group *group, sl_status status);
 
-/* Called by every rank of `from`. stage_ranks[s]: the rank of the group that has stage s. */
-sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stages,
+/* Called by every rank of `parent`. stage_ranks[s]: the rank of the group that has stage s. */
+sl_status sli_pipe_group_create(sl_group *parent, const int *stage_ranks, int stages,
                                 sli_failure *failure, sli_pipe_group **out);
 void sli_pipe_group_destroy(sli_pipe_group **group);
 
@@ -48,9 +48,9 @@ sl_status sli_pipe_agree(const sl_pipe *pipe, sl_status status);
 sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
                                    int root);
 sl_status sli_pipe_group_send(sli_pipe_group *group, const void *data, int64_t count,
-                              sl_dtype dtype, int to);
+                              sl_dtype dtype, int rank);
 sl_status sli_pipe_group_receive(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
-                                 int from);
+                                 int rank);
 sl_status sli_pipe_group_sum(sli_pipe_group *group, double *terms, int64_t count);
 
 #endif

@@ -76,19 +76,19 @@ sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, 
 sl_status sli_state_stream_end(sli_state_stream *stream, sl_status status)
 {
     const request none = {.list = -1};
-    sli_error_copy own;
-    sli_error_save(&own, status);
+    sli_error_copy error;
+    sli_error_save(&error, status);
     for (int r = 1; r < sl_group_size(stream->group); r++) {
         sl_status sent =
             sl_group_send(stream->group, &none, REQUEST_WORDS, SL_I64, r, TAG_INDEX, NULL);
         (void)sli_group_check(stream->group, sent); /* rank r waits for it */
-        if (own.status == SL_OK)
-            sli_error_save(&own, sent);
+        if (error.status == SL_OK)
+            sli_error_save(&error, sent);
     }
     free(stream->buffer);
     stream->buffer = NULL;
     stream->bytes = 0;
-    return sli_error_restore(&own);
+    return sli_error_restore(&error);
 }
 
 /* Sends the data, or at least the error because of which they do not come. */
@@ -111,15 +111,15 @@ static sl_status send_item(const sli_state_stream *stream, const sl_safetensors_
 
 sl_status sli_state_stream_serve(const sli_state_stream *stream)
 {
-    sli_error_copy own = {.status = SL_OK};
+    sli_error_copy error = {.status = SL_OK};
     for (;;) {
         request wanted;
         SL_TRY(
             sl_group_recv(stream->group, &wanted, REQUEST_WORDS, SL_I64, 0, TAG_INDEX, NULL, NULL));
         if (wanted.list < 0)
-            return sli_error_restore(&own);
+            return sli_error_restore(&error);
         sl_status status = send_item(stream, &stream->lists[wanted.list]->items[wanted.index]);
-        if (own.status == SL_OK)
-            sli_error_save(&own, status);
+        if (error.status == SL_OK)
+            sli_error_save(&error, status);
     }
 }
