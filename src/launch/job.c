@@ -47,8 +47,8 @@ static const double lost_seconds = 8;
 
 enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, CONNECTION_LOST = -1 };
 
-/* A rank may end with an error because another one has died, or by the SIGTERM with which mpirun
- * ends the others then, and its message may come first: the job reports the highest of these. */
+/* How ranks end. When one dies, others may fail because of it, or end by mpirun's SIGTERM, and may
+ * be heard of first. So the job reports the highest of these. */
 typedef enum failure {
     NO_FAILURE,
     RANK_FAILED,

@@ -9,13 +9,13 @@
 #include "core/clock.h"
 #include "launch/launch.h"
 
-static void add(sl_launch_lost_time *to, const sl_launch_lost_time *more)
+static void add(sl_launch_lost_time *sum, const sl_launch_lost_time *more)
 {
-    to->failures += more->failures;
-    to->notice_seconds += more->notice_seconds;
-    to->restart_seconds += more->restart_seconds;
-    to->repeat_seconds += more->repeat_seconds;
-    to->repeated_steps += more->repeated_steps;
+    sum->failures += more->failures;
+    sum->notice_seconds += more->notice_seconds;
+    sum->restart_seconds += more->restart_seconds;
+    sum->repeat_seconds += more->repeat_seconds;
+    sum->repeated_steps += more->repeated_steps;
 }
 
 /* The gap ends at the time `now`. */

@@ -27,10 +27,10 @@ static size_t count_words(const char *const *list)
     return count;
 }
 
-static void add_words(words *to, const char *const *list)
+static void add_words(words *line, const char *const *list)
 {
     while (*list)
-        to->list[to->count++] = *list++;
+        line->list[line->count++] = *list++;
 }
 
 static sl_status check_arguments(const sl_launch_options *options, const char *const *command)
@@ -61,10 +61,10 @@ static sl_status check_arguments(const sl_launch_options *options, const char *c
 static sl_status check_mpirun(void)
 {
     char line[256] = "";
-    FILE *from = popen("mpirun --version 2>&1", "r"); /* NOLINT(cert-env33-c): a constant */
-    if (from && !fgets(line, sizeof line, from))
+    FILE *output = popen("mpirun --version 2>&1", "r"); /* NOLINT(cert-env33-c): a constant */
+    if (output && !fgets(line, sizeof line, output))
         line[0] = '\0';
-    int status = from ? pclose(from) : -1;
+    int status = output ? pclose(output) : -1;
     line[strcspn(line, "\n")] = '\0';
     if (status != 0)
         return sl_error(SL_ERR_NOT_FOUND, "there is no mpirun on PATH that runs: install "

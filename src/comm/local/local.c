@@ -252,9 +252,9 @@ static sl_status local_collective(sl_group *group, const sli_operation *operatio
 
 static void world_free(sli_world *w)
 {
-    for (sli_queued_message *at = w->queue, *next; at; at = next) {
-        next = at->next;
-        free(at);
+    for (sli_queued_message *message = w->queue, *next; message; message = next) {
+        next = message->next;
+        free(message);
     }
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
@@ -310,16 +310,16 @@ static sl_status make_subgroups(sli_world *w, const sl_group_options *options)
 static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_group **out)
 {
     sli_world *w = group->state;
-    sli_rank_slot *own = &w->slots[group->rank];
+    sli_rank_slot *slot = &w->slots[group->rank];
     sli_operation operation = {.kind = SLI_OP_SPLIT, .sequence = sequence};
     *out = NULL;
-    own->color = color; /* published by arrive's lock */
-    own->subgroup = NULL;
+    slot->color = color; /* published by arrive's lock */
+    slot->subgroup = NULL;
     SL_TRY(arrive_at_operation(group, &operation));
     if (group->rank == 0 && make_subgroups(w, &group->options) != SL_OK)
         (void)sli_group_check(group, SL_ERR_MEMORY);
     depart_from_operation(group);
-    *out = own->subgroup;
+    *out = slot->subgroup;
     if (*out || color < 0)
         return SL_OK;
     pthread_mutex_lock(&w->lock);

@@ -10,7 +10,7 @@
 /* A message that was sent and is not received yet. */
 typedef struct sli_queued_message {
     struct sli_queued_message *next;
-    int from, to, tag;
+    int sender, receiver, tag;
     int64_t count;
     sl_dtype dtype;
     char data[];

@@ -41,8 +41,8 @@ static sli_queued_message *remove_matching(sli_world *w, int rank, const sli_mes
 {
     for (sli_queued_message **at = &w->queue; *at; at = &(*at)->next) {
         sli_queued_message *found = *at;
-        if (found->to == rank && found->tag == wanted->tag &&
-            (wanted->peer == SL_ANY_RANK || wanted->peer == found->from)) {
+        if (found->receiver == rank && found->tag == wanted->tag &&
+            (wanted->peer == SL_ANY_RANK || wanted->peer == found->sender)) {
             *at = found->next;
             return found;
         }
@@ -53,12 +53,12 @@ static sli_queued_message *remove_matching(sli_world *w, int rank, const sli_mes
 static sl_status deliver_message(const sl_group *group, const sli_queued_message *found,
                                  const sli_message *message)
 {
-    SL_TRY(sli_message_check(group, message, found->count, found->dtype, found->from));
+    SL_TRY(sli_message_check(group, message, found->count, found->dtype, found->sender));
     size_t bytes = (size_t)found->count * sl_dtype_bytes(found->dtype);
     if (bytes > 0)
         memcpy(message->data, found->data, bytes);
     if (message->source)
-        *message->source = found->from;
+        *message->source = found->sender;
     return SL_OK;
 }
 
@@ -78,13 +78,13 @@ static sl_status wait_for_message(const sl_group *group, const sli_message *mess
                                   sli_running_clock *waited)
 {
     sli_world *w = group->state;
-    char what[32];
+    char call[32];
     SL_TRY(sli_error_restore(&w->broken));
     if (!any_sender_remains(w, group->rank, message)) {
-        snprintf(what, sizeof what, "recv, tag %d", message->tag);
+        snprintf(call, sizeof call, "recv, tag %d", message->tag);
         return message->peer == SL_ANY_RANK
-                   ? sl_error(SL_ERR_CANCELLED, "%s: all others have left the group", what)
-                   : sli_message_absent(group, what, message->peer, "has left the group");
+                   ? sl_error(SL_ERR_CANCELLED, "%s: all others have left the group", call)
+                   : sli_message_absent(group, call, message->peer, "has left the group");
     }
     return sli_local_wait(w, waited) ? SL_OK : sli_message_late(group, message);
 }
@@ -108,12 +108,12 @@ sl_status sli_local_receive(sl_group *group, const sli_message *message)
 /* ---- Transfers ---------------------------------------------------------------------------- */
 
 /* With the lock held: the other end of a transfer, if it has been started. */
-static sli_local_transfer *remove_other_end(sli_world *w, const sli_local_transfer *own)
+static sli_local_transfer *remove_other_end(sli_world *w, const sli_local_transfer *transfer)
 {
     for (sli_local_transfer **at = &w->transfers; *at; at = &(*at)->next) {
         sli_local_transfer *other = *at;
-        if (other->receives != own->receives && other->rank == own->message.peer &&
-            other->message.peer == own->rank && other->message.tag == own->message.tag) {
+        if (other->receives != transfer->receives && other->rank == transfer->message.peer &&
+            other->message.peer == transfer->rank && other->message.tag == transfer->message.tag) {
             *at = other->next;
             return other;
         }
@@ -122,13 +122,13 @@ static sli_local_transfer *remove_other_end(sli_world *w, const sli_local_transf
 }
 
 /* With the lock held. */
-static void copy_data(const sli_local_transfer *own, const sli_local_transfer *other)
+static void copy_data(const sli_local_transfer *transfer, const sli_local_transfer *other)
 {
-    const sli_message *from = own->receives ? &other->message : &own->message;
-    const sli_message *to = own->receives ? &own->message : &other->message;
-    size_t bytes = (size_t)to->count * sl_dtype_bytes(to->dtype);
+    const sli_message *source = transfer->receives ? &other->message : &transfer->message;
+    const sli_message *target = transfer->receives ? &transfer->message : &other->message;
+    size_t bytes = (size_t)target->count * sl_dtype_bytes(target->dtype);
     if (bytes > 0)
-        memcpy(to->data, from->data, bytes);
+        memcpy(target->data, source->data, bytes);
 }
 
 sl_status sli_local_start(sl_group *group, const sli_message *message, bool receives,
@@ -136,37 +136,37 @@ sl_status sli_local_start(sl_group *group, const sli_message *message, bool rece
 {
     sli_world *w = group->state;
     *out = (sli_transfer){0};
-    sli_local_transfer *own = malloc(sizeof *own);
-    if (!own)
+    sli_local_transfer *started = malloc(sizeof *started);
+    if (!started)
         return sli_no_memory(NULL, "a message");
-    *own = (sli_local_transfer){.rank = group->rank, .receives = receives, .message = *message};
+    *started = (sli_local_transfer){.rank = group->rank, .receives = receives, .message = *message};
     pthread_mutex_lock(&w->lock);
-    sli_local_transfer *other = remove_other_end(w, own);
+    sli_local_transfer *other = remove_other_end(w, started);
     if (other) {
-        copy_data(own, other);
-        own->done = other->done = true;
+        copy_data(started, other);
+        started->done = other->done = true;
     } else {
         sli_local_transfer **end = &w->transfers;
         while (*end)
             end = &(*end)->next;
-        *end = own;
+        *end = started;
     }
     pthread_mutex_unlock(&w->lock);
-    *out = (sli_transfer){.is_under_way = true, .receives = receives, .state = own};
+    *out = (sli_transfer){.is_under_way = true, .receives = receives, .state = started};
     return SL_OK;
 }
 
 sl_status sli_local_progress(sl_group *group, sli_transfer *transfer)
 {
     sli_world *w = group->state;
-    sli_local_transfer *own = transfer->state;
+    sli_local_transfer *started = transfer->state;
     pthread_mutex_lock(&w->lock);
     sl_status status = sli_error_restore(&w->broken);
-    bool done = own->done;
+    bool done = started->done;
     pthread_mutex_unlock(&w->lock);
     if (status != SL_OK || !done)
         return status;
-    free(own);
+    free(started);
     *transfer = (sli_transfer){0};
     return SL_OK;
 }
@@ -174,15 +174,15 @@ sl_status sli_local_progress(sl_group *group, sli_transfer *transfer)
 bool sli_local_cancel(sl_group *group, sli_transfer *transfer)
 {
     sli_world *w = group->state;
-    sli_local_transfer *own = transfer->state;
+    sli_local_transfer *started = transfer->state;
     pthread_mutex_lock(&w->lock);
     for (sli_local_transfer **at = &w->transfers; *at; at = &(*at)->next)
-        if (*at == own) {
-            *at = own->next;
+        if (*at == started) {
+            *at = started->next;
             break;
         }
     pthread_mutex_unlock(&w->lock);
-    free(own);
+    free(started);
     *transfer = (sli_transfer){0};
     return true;
 }

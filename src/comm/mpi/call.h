@@ -18,7 +18,7 @@ enum { SLI_TAG_DATA, SLI_TAG_RESULT, SLI_TAG_CHECK, SLI_TAG_USERS };
 typedef struct sli_outgoing {
     struct sli_outgoing *next;
     sli_request request;
-    int to;
+    int receiver;
     _Alignas(16) char data[];
 } sli_outgoing;
 

@@ -37,10 +37,10 @@ struct sli_hub_group {
 /* The group with a message's number and size: the message's rank is then one of its ranks. */
 static sli_hub_group *find_group(const sli_hub_groups *groups, const sli_wire_message *message)
 {
-    sli_hub_group *at = groups->first;
-    while (at && (at->id != message->group || at->size != message->size))
-        at = at->next;
-    return at;
+    sli_hub_group *group = groups->first;
+    while (group && (group->id != message->group || group->size != message->size))
+        group = group->next;
+    return group;
 }
 
 static void remove_group(sli_hub_groups *groups, sli_hub_group *group)
@@ -74,8 +74,8 @@ static sli_wire_message break_message(const sli_hub_group *group, sl_status erro
 /* Adds a rank of the group to a list. One that has not joined has no number in the job yet. */
 static void add_rank(const sli_hub_group *group, int rank, char *text, size_t bytes)
 {
-    const group_rank *at = &group->ranks[rank];
-    sli_ranks_text_add(rank, at->joined ? at->process : rank, text, bytes);
+    const group_rank *member = &group->ranks[rank];
+    sli_ranks_text_add(rank, member->joined ? member->process : rank, text, bytes);
 }
 
 static void break_group(const sli_hub_groups *groups, sli_hub_group *group,
@@ -276,9 +276,9 @@ static void tell_group(const sli_hub_groups *groups, sli_hub_group *group)
 
 void sli_hub_groups_tell(sli_hub_groups *groups)
 {
-    for (sli_hub_group *at = groups->first; at; at = at->next)
-        if (at->untold > 0)
-            tell_group(groups, at);
+    for (sli_hub_group *group = groups->first; group; group = group->next)
+        if (group->untold > 0)
+            tell_group(groups, group);
     groups->tell_at = 0;
 }
 
@@ -344,18 +344,18 @@ bool sli_hub_groups_handle(sli_hub_groups *groups, int process, const sli_wire_m
 
 void sli_hub_groups_mark_dead(sli_hub_groups *groups, int process)
 {
-    for (sli_hub_group *at = groups->first; at; at = at->next) {
-        for (int r = 0; r < at->size; r++)
-            if (at->ranks[r].joined && at->ranks[r].process == process)
-                at->ranks[r].asked = false;
-        check_late(groups, at);
+    for (sli_hub_group *group = groups->first; group; group = group->next) {
+        for (int r = 0; r < group->size; r++)
+            if (group->ranks[r].joined && group->ranks[r].process == process)
+                group->ranks[r].asked = false;
+        check_late(groups, group);
     }
 }
 
 void sli_hub_groups_check_times(sli_hub_groups *groups)
 {
-    for (sli_hub_group *at = groups->first; at; at = at->next)
-        check_late(groups, at);
+    for (sli_hub_group *group = groups->first; group; group = group->next)
+        check_late(groups, group);
 }
 
 sl_status sli_hub_groups_create(sli_hub_groups *groups)

@@ -83,7 +83,7 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
     sli_outgoing *sent = malloc(sizeof *sent + whole);
     if (!sent)
         return sli_no_memory("send", "a message of %zu bytes", bytes);
-    *sent = (sli_outgoing){.to = message->peer};
+    *sent = (sli_outgoing){.receiver = message->peer};
     envelope top = {message->count, message->dtype, 0};
     memcpy(sent->data, &top, sizeof top);
     if (bytes > 0)
@@ -96,8 +96,8 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
 /* With the lock held: whether the receiver of some message is still in the group. */
 static bool any_receiver_remains(sli_mpi_group *state)
 {
-    for (const sli_outgoing *at = state->outgoing; at; at = at->next)
-        if (!sli_watch_absence(state->process->watch, &state->member, at->to, NULL))
+    for (const sli_outgoing *sent = state->outgoing; sent; sent = sent->next)
+        if (!sli_watch_absence(state->process->watch, &state->member, sent->receiver, NULL))
             return true;
     return false;
 }

@@ -13,7 +13,7 @@
 /* MPI_Finalize can hang if a process dies just then. */
 static const double finish_seconds = 10;
 
-/* The one state of the library that is the process's: MPI's is as well. */
+/* Of the process and not of a group, since a process initializes and finalizes MPI only once. */
 static struct {
     pthread_mutex_t lock; /* guards all below */
     bool made, ends_at_exit;
@@ -112,25 +112,25 @@ typedef struct report {
     char text[SLI_WIRE_ADDRESS_BYTES];
 } report;
 
-static sl_status broadcast_report(sli_mpi_process *self, report *from, int root)
+static sl_status broadcast_report(sli_mpi_process *self, report *shared, int root)
 {
-    int code = self->mpi->broadcast(&self->world, from, sizeof *from, root);
+    int code = self->mpi->broadcast(&self->world, shared, sizeof *shared, root);
     if (code != 0)
         return mpi_error(self, "the ranks cannot find each other", code);
-    from->text[sizeof from->text - 1] = '\0';
-    if (from->status == SL_OK)
+    shared->text[sizeof shared->text - 1] = '\0';
+    if (shared->status == SL_OK)
         return SL_OK;
-    sl_status status = sl_error((sl_status)from->status, "%s", from->text);
+    sl_status status = sl_error((sl_status)shared->status, "%s", shared->text);
     return self->rank == root ? status : sl_error_context(status, "rank %d: ", root);
 }
 
-/* Every rank gives its own status, and gets the error of the lowest rank that has one: what one of
- * them lacks must not leave the others waiting. Takes no memory. */
-static sl_status agree_on_status(sli_mpi_process *self, sl_status own)
+/* Every rank gives its own status, and gets the error of the lowest rank that has one: what one
+ * of them lacks must not leave the others waiting. Takes no memory. */
+static sl_status agree_on_status(sli_mpi_process *self, sl_status status)
 {
-    int64_t failed = own == SL_OK ? self->size : self->rank;
-    report error = {.status = own};
-    snprintf(error.text, sizeof error.text, "%s", own == SL_OK ? "" : sl_error_text());
+    int64_t failed = status == SL_OK ? self->size : self->rank;
+    report error = {.status = status};
+    snprintf(error.text, sizeof error.text, "%s", status == SL_OK ? "" : sl_error_text());
     int code = self->mpi->lowest(&self->world, &failed, 1);
     if (code != 0)
         return mpi_error(self, "the ranks cannot agree", code);

@@ -129,10 +129,10 @@ static void break_for_absent(const sli_watch *watch, sli_member *member,
 /* The group with a message's number and size: the message's rank is then one of its ranks. */
 static sli_member *find_member(const sli_watch *watch, const sli_wire_message *message)
 {
-    sli_member *at = watch->members;
-    while (at && (at->id != message->group || at->size != message->size))
-        at = at->next;
-    return at;
+    sli_member *member = watch->members;
+    while (member && (member->id != message->group || member->size != message->size))
+        member = member->next;
+    return member;
 }
 
 /* With the lock held. If it fails, the hub has hung up or does not read: the thread that reads from
@@ -158,10 +158,10 @@ static void mark_dead(sli_watch *watch, int process, const char *why)
     if (*watch->dead[process])
         return;
     snprintf(watch->dead[process], REASON_BYTES, "%.63s", why);
-    for (sli_member *at = watch->members; at; at = at->next) {
-        atomic_store(&at->alarm, true);
-        if (!atomic_load(&at->ready))
-            break_for_absent(watch, at, NULL);
+    for (sli_member *member = watch->members; member; member = member->next) {
+        atomic_store(&member->alarm, true);
+        if (!atomic_load(&member->ready))
+            break_for_absent(watch, member, NULL);
     }
 }
 
@@ -344,8 +344,8 @@ bool sli_watch_end(sli_watch *watch, bool ready, void (*progress)(void *argument
 {
     sli_wire_message bye = {.kind = SLI_HUB_BYE, .number = !ready};
     pthread_mutex_lock(&watch->lock);
-    for (const sli_member *at = watch->members; at; at = at->next)
-        send_left(watch, at); /* it begins nothing more in a group that it has not left */
+    for (const sli_member *member = watch->members; member; member = member->next)
+        send_left(watch, member); /* it begins nothing more in a group that it has not left */
     send_to_hub(watch, &bye);
     while (!watch->ended && !watch->hub_is_lost) {
         pthread_mutex_unlock(&watch->lock);

@@ -220,9 +220,9 @@ typedef struct time_limit {
     double until; /* on the clock */
 } time_limit;
 
-static double seconds_now(time_limit *of)
+static double seconds_now(time_limit *limit)
 {
-    return sli_running_clock_read(&of->clock, 2 * step_seconds);
+    return sli_running_clock_read(&limit->clock, 2 * step_seconds);
 }
 
 static bool wait_for_events(int fd, short events, time_limit *left)
@@ -236,13 +236,13 @@ static bool wait_for_events(int fd, short events, time_limit *left)
 }
 
 /* Gives an error of the system, or 0. */
-static int connect_to(const sli_wire_socket_address *to, time_limit *left, int *out)
+static int connect_to(const sli_wire_socket_address *peer, time_limit *left, int *out)
 {
-    int error = 0, fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int error = 0, fd = socket(peer->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     socklen_t bytes = sizeof error;
     if (fd < 0)
         return errno;
-    if (connect(fd, &to->any, sli_wire_socket_address_bytes(to)) != 0) {
+    if (connect(fd, &peer->any, sli_wire_socket_address_bytes(peer)) != 0) {
         error = errno;
         if (error == EINPROGRESS && !wait_for_events(fd, POLLOUT, left))
             error = ETIMEDOUT;
@@ -275,7 +275,7 @@ static bool wait_for_message(sli_wire_connection *connection, time_limit *left)
 }
 
 /* A stranger may listen at the address: only the listener's first message shows that it is ours. */
-static bool shake_hands(const sli_wire_address *to, const sli_wire_call_options *options,
+static bool shake_hands(const sli_wire_address *address, const sli_wire_call_options *options,
                         sli_wire_connection *connection, time_limit *left)
 {
     sli_wire_hello hello = sli_wire_hello_of(options->rank);
@@ -286,36 +286,36 @@ static bool shake_hands(const sli_wire_address *to, const sli_wire_call_options 
         !wait_for_bytes(connection, sizeof nonce, left))
         return false;
     sli_wire_read_bytes(connection, nonce, sizeof nonce);
-    sli_wire_derive_keys(connection, to->key, false, &hello, nonce);
+    sli_wire_derive_keys(connection, address->key, false, &hello, nonce);
     return wait_for_message(connection, left) && sli_wire_send(connection, &proof) &&
            wait_for_message(connection, left);
 }
 
 /* False where another attempt makes sense; `why` says what happened. */
-static bool try_address(const sli_wire_address *to, int index, const sli_wire_call_options *options,
-                        time_limit *left, sli_wire_connection *out, char why[REASON_BYTES],
-                        bool *refused)
+static bool try_address(const sli_wire_address *address, int index,
+                        const sli_wire_call_options *options, time_limit *left,
+                        sli_wire_connection *out, char why[REASON_BYTES], bool *refused)
 {
     char name[INET6_ADDRSTRLEN];
-    const char *address = sli_wire_socket_address_text(&to->at[index], name);
+    const char *text = sli_wire_socket_address_text(&address->at[index], name);
     left->until = seconds_now(left) + connect_seconds;
     *out = (sli_wire_connection){.ranks = options->ranks, .kinds = options->kinds};
-    int error = connect_to(&to->at[index], left, &out->fd);
+    int error = connect_to(&address->at[index], left, &out->fd);
     *refused = error == ECONNREFUSED;
     if (error != 0) {
-        snprintf(why, REASON_BYTES, "%s: %s", address, strerror(error));
+        snprintf(why, REASON_BYTES, "%s: %s", text, strerror(error));
         return false;
     }
     sli_wire_set_socket_options(out->fd);
     left->until = seconds_now(left) + greeting_seconds;
-    if (shake_hands(to, options, out, left))
+    if (shake_hands(address, options, out, left))
         return true;
-    snprintf(why, REASON_BYTES, "%s: who listens there does not answer as it should", address);
+    snprintf(why, REASON_BYTES, "%s: who listens there does not answer as it should", text);
     sli_wire_close(out);
     return false;
 }
 
-sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options *options,
+sl_status sli_wire_call(const sli_wire_address *address, const sli_wire_call_options *options,
                         sli_wire_connection *out)
 {
     char host[SLI_HOST_ID_BYTES], why[REASON_BYTES] = "none of its addresses leads there from here";
@@ -327,11 +327,11 @@ sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options 
     sli_host_id(host);
     while (again && seconds_now(&left) < options->seconds) {
         again = false;
-        for (int i = 0; i < to->count; i++) {
+        for (int i = 0; i < address->count; i++) {
             bool refused;
-            if (!sli_wire_address_is_reachable(to, i, host))
+            if (!sli_wire_address_is_reachable(address, i, host))
                 continue;
-            if (try_address(to, i, options, &left, out, why, &refused))
+            if (try_address(address, i, options, &left, out, why, &refused))
                 return SL_OK;
             again |= !refused;
         }

@@ -130,7 +130,7 @@ typedef struct sli_wire_call_options {
  * over; gives up at once where the network says that no process listens. Waits until the listener
  * has admitted this rank. Errors: SL_ERR_IO names the last address tried and what happened there.
  */
-sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options *options,
+sl_status sli_wire_call(const sli_wire_address *address, const sli_wire_call_options *options,
                         sli_wire_connection *out);
 
 /* Never waits. False where the connection is broken, or its other end has stopped reading: it can

@@ -67,17 +67,17 @@ static bool read_number_address(const char *text, sli_wire_socket_address *out)
 }
 
 /* Takes a copy; false for what another host, or this family's socket, cannot reach. */
-static bool read_interface(const struct ifaddrs *from, int family, sli_wire_socket_address *out)
+static bool read_interface(const struct ifaddrs *entry, int family, sli_wire_socket_address *out)
 {
-    if (!from->ifa_addr || !(from->ifa_flags & IFF_UP))
+    if (!entry->ifa_addr || !(entry->ifa_flags & IFF_UP))
         return false;
-    if (from->ifa_addr->sa_family == AF_INET) {
-        memcpy(&out->v4, from->ifa_addr, sizeof out->v4);
+    if (entry->ifa_addr->sa_family == AF_INET) {
+        memcpy(&out->v4, entry->ifa_addr, sizeof out->v4);
         return true;
     }
-    if (from->ifa_addr->sa_family != AF_INET6 || family != AF_INET6)
+    if (entry->ifa_addr->sa_family != AF_INET6 || family != AF_INET6)
         return false;
-    memcpy(&out->v6, from->ifa_addr, sizeof out->v6);
+    memcpy(&out->v6, entry->ifa_addr, sizeof out->v6);
     /* a link's own addresses mean nothing to another host */
     return !IN6_IS_ADDR_LINKLOCAL(&out->v6.sin6_addr);
 }
@@ -92,9 +92,9 @@ sl_status sli_wire_address_find(sli_wire_address *address, int family, int port,
                         strerror(errno));
     bool known = read_number_address(this_host && family == AF_INET6 ? "::1" : "127.0.0.1",
                                      &address->at[address->count++]);
-    for (const struct ifaddrs *at = first; at && address->count < SLI_WIRE_MAX_ADDRESSES;
-         at = at->ifa_next)
-        if (read_interface(at, family, &found) && !is_loopback(&found))
+    for (const struct ifaddrs *entry = first; entry && address->count < SLI_WIRE_MAX_ADDRESSES;
+         entry = entry->ifa_next)
+        if (read_interface(entry, family, &found) && !is_loopback(&found))
             address->at[address->count++] = found;
     if (first)
         freeifaddrs(first);
@@ -107,15 +107,16 @@ sl_status sli_wire_address_find(sli_wire_address *address, int family, int port,
 
 static int bind_to(int family, const struct in6_addr *v6, in_addr_t v4)
 {
-    sli_wire_socket_address at = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(v4)}};
+    sli_wire_socket_address local = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(v4)}};
     if (family == AF_INET6)
-        at = (sli_wire_socket_address){.v6 = {.sin6_family = AF_INET6, .sin6_addr = *v6}};
+        local = (sli_wire_socket_address){.v6 = {.sin6_family = AF_INET6, .sin6_addr = *v6}};
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
     if ((family == AF_INET ||
          setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int)) == 0) &&
-        bind(fd, &at.any, sli_wire_socket_address_bytes(&at)) == 0 && listen(fd, BACKLOG) == 0)
+        bind(fd, &local.any, sli_wire_socket_address_bytes(&local)) == 0 &&
+        listen(fd, BACKLOG) == 0)
         return fd;
     int error = errno;
     close(fd);

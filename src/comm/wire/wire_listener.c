@@ -107,60 +107,60 @@ static caller *free_entry(sli_wire_listener *listener)
 /* ---- Calls -------------------------------------------------------------------------------- */
 
 /* Each rank calls once: a second caller with its number is closed. */
-static void answer_hello(sli_wire_listener *listener, caller *from)
+static void answer_hello(sli_wire_listener *listener, caller *unknown)
 {
     sli_wire_hello hello;
     unsigned char nonce[SLI_WIRE_NONCE_BYTES];
-    sli_wire_read_bytes(&from->connection, &hello, sizeof hello);
-    from->rank = sli_wire_hello_rank(&hello, listener->options.ranks);
-    if (from->rank < 0 || listener->callers[from->rank].state != ABSENT) {
-        close_unknown(from);
+    sli_wire_read_bytes(&unknown->connection, &hello, sizeof hello);
+    unknown->rank = sli_wire_hello_rank(&hello, listener->options.ranks);
+    if (unknown->rank < 0 || listener->callers[unknown->rank].state != ABSENT) {
+        close_unknown(unknown);
         return;
     }
-    from->state = PROVING;
+    unknown->state = PROVING;
     randombytes_buf(nonce, sizeof nonce);
-    sli_wire_derive_keys(&from->connection, listener->key, true, &hello, nonce);
-    if (!sli_wire_send_bytes(&from->connection, nonce, sizeof nonce) ||
-        !sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE}))
-        close_unknown(from);
+    sli_wire_derive_keys(&unknown->connection, listener->key, true, &hello, nonce);
+    if (!sli_wire_send_bytes(&unknown->connection, nonce, sizeof nonce) ||
+        !sli_wire_send(&unknown->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE}))
+        close_unknown(unknown);
 }
 
-static void admit_rank(sli_wire_listener *listener, caller *from, const char *host)
+static void admit_rank(sli_wire_listener *listener, caller *unknown, const char *host)
 {
-    int index = from->rank;
+    int index = unknown->rank;
     caller *rank = &listener->callers[index];
     if (rank->state != ABSENT ||
-        !sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE})) {
-        close_unknown(from);
+        !sli_wire_send(&unknown->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE})) {
+        close_unknown(unknown);
         return;
     }
-    *rank = *from;
+    *rank = *unknown;
     rank->state = ADMITTED;
     rank->heard = listener->clock.seconds;
-    from->state = ABSENT;
-    from->connection.fd = -1;
+    unknown->state = ABSENT;
+    unknown->connection.fd = -1;
     set_polling(listener, EPOLL_CTL_MOD, rank->connection.fd, (uint64_t)index);
     listener->options.called(listener->options.owner, index, host);
 }
 
-static void read_unknown(sli_wire_listener *listener, caller *from)
+static void read_unknown(sli_wire_listener *listener, caller *unknown)
 {
     sli_wire_message proof;
     sli_wire_state state = SLI_WIRE_NOTHING;
-    if (from->state == GREETING) {
-        state = sli_wire_fill(&from->connection, sizeof(sli_wire_hello));
+    if (unknown->state == GREETING) {
+        state = sli_wire_fill(&unknown->connection, sizeof(sli_wire_hello));
         if (state == SLI_WIRE_MESSAGE)
-            answer_hello(listener, from);
+            answer_hello(listener, unknown);
     }
-    if (from->state == PROVING) {
-        state = sli_wire_receive(&from->connection, &proof);
+    if (unknown->state == PROVING) {
+        state = sli_wire_receive(&unknown->connection, &proof);
         if (state == SLI_WIRE_MESSAGE) {
-            admit_rank(listener, from, proof.text);
+            admit_rank(listener, unknown, proof.text);
             return;
         }
     }
-    if (from->state != ABSENT && state != SLI_WIRE_NOTHING)
-        close_unknown(from);
+    if (unknown->state != ABSENT && state != SLI_WIRE_NOTHING)
+        close_unknown(unknown);
 }
 
 static void add_caller(sli_wire_listener *listener, int fd)
@@ -210,25 +210,25 @@ static void accept_calls(sli_wire_listener *listener)
 
 /* Tells a rank that its messages are read. One that has hung up may still be read: so a failure
  * does not count. */
-static void answer_messages(const sli_wire_listener *listener, caller *from)
+static void answer_messages(const sli_wire_listener *listener, caller *sender)
 {
-    if (listener->options.silent_seconds <= 0 && ++from->messages % SLI_WIRE_ANSWER_MESSAGES == 0)
-        (void)sli_wire_send(&from->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
+    if (listener->options.silent_seconds <= 0 && ++sender->messages % SLI_WIRE_ANSWER_MESSAGES == 0)
+        (void)sli_wire_send(&sender->connection, &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
 }
 
-static void read_rank(sli_wire_listener *listener, caller *from, int rank)
+static void read_rank(sli_wire_listener *listener, caller *sender, int rank)
 {
     sli_wire_message message;
-    while (from->state == ADMITTED) {
-        sli_wire_state state = sli_wire_receive(&from->connection, &message);
+    while (sender->state == ADMITTED) {
+        sli_wire_state state = sli_wire_receive(&sender->connection, &message);
         if (state == SLI_WIRE_NOTHING)
             return;
         if (state != SLI_WIRE_MESSAGE) {
-            mark_failing(listener, from, state);
+            mark_failing(listener, sender, state);
             return;
         }
-        from->heard = listener->clock.seconds;
-        answer_messages(listener, from);
+        sender->heard = listener->clock.seconds;
+        answer_messages(listener, sender);
         if (message.kind != SLI_WIRE_ALIVE)
             listener->options.said(listener->options.owner, rank, &message);
     }
@@ -236,17 +236,17 @@ static void read_rank(sli_wire_listener *listener, caller *from, int rank)
 
 static void read_caller(sli_wire_listener *listener, int index)
 {
-    caller *from = &listener->callers[index];
-    if (index >= listener->options.ranks && from->state != ABSENT) {
-        int rank = from->rank;
-        read_unknown(listener, from);
-        if (from->state != ABSENT || rank < 0)
+    caller *sender = &listener->callers[index];
+    if (index >= listener->options.ranks && sender->state != ABSENT) {
+        int rank = sender->rank;
+        read_unknown(listener, sender);
+        if (sender->state != ABSENT || rank < 0)
             return;
         index = rank; /* what the rank has sent since may be in the buffer already */
-        from = &listener->callers[index];
+        sender = &listener->callers[index];
     }
-    if (index < listener->options.ranks && from->state == ADMITTED)
-        read_rank(listener, from, index);
+    if (index < listener->options.ranks && sender->state == ADMITTED)
+        read_rank(listener, sender, index);
 }
 
 /* ---- Turns -------------------------------------------------------------------------------- */
@@ -316,9 +316,9 @@ double sli_wire_listener_seconds(const sli_wire_listener *listener)
 
 void sli_wire_listener_send(sli_wire_listener *listener, int rank, const sli_wire_message *message)
 {
-    caller *to = &listener->callers[rank];
-    if (to->state == ADMITTED && !sli_wire_send(&to->connection, message))
-        mark_failing(listener, to, SLI_WIRE_LOST);
+    caller *receiver = &listener->callers[rank];
+    if (receiver->state == ADMITTED && !sli_wire_send(&receiver->connection, message))
+        mark_failing(listener, receiver, SLI_WIRE_LOST);
 }
 
 void sli_wire_listener_refuse(sli_wire_listener *listener, int rank)

@@ -14,18 +14,18 @@ _Static_assert(sizeof(MPI_Datatype) <= sizeof(void *), "a type fits into its roo
 
 enum { MANY_BYTES = 1 << 30 };
 
-static void set_comm(sli_communicator *to, MPI_Comm comm)
+static void set_comm(sli_communicator *out, MPI_Comm comm)
 {
-    to->comm = NULL;
+    out->comm = NULL;
     if (comm != MPI_COMM_NULL)
-        memcpy(&to->comm, &comm, sizeof comm);
+        memcpy(&out->comm, &comm, sizeof comm);
 }
 
-static MPI_Comm comm_of(const sli_communicator *from)
+static MPI_Comm comm_of(const sli_communicator *communicator)
 {
     MPI_Comm comm = MPI_COMM_NULL;
-    if (from->comm)
-        memcpy(&comm, &from->comm, sizeof comm);
+    if (communicator->comm)
+        memcpy(&comm, &communicator->comm, sizeof comm);
     return comm;
 }
 
@@ -51,12 +51,12 @@ static void set_request(sli_request *out, MPI_Request request)
         memcpy(&out->bits, &request, sizeof request);
 }
 
-static MPI_Request request_of(const sli_request *from)
+static MPI_Request request_of(const sli_request *request)
 {
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (from->bits)
-        memcpy(&request, &from->bits, sizeof request);
-    return request;
+    MPI_Request handle = MPI_REQUEST_NULL;
+    if (request->bits)
+        memcpy(&handle, &request->bits, sizeof handle);
+    return handle;
 }
 
 static int initialize(bool *initialized, char *error, size_t error_bytes)
