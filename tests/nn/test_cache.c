@@ -53,10 +53,9 @@ static sl_status run_forward(sl_module *model, sl_device *device, sl_cache *cach
 static void check_parts(sl_module *model, sl_precision precision, double tolerance,
                         const int64_t *parts, int count)
 {
-    sl_device *device;
+    sl_device *device = new_device(2);
     sl_cache *cache;
     sl_tensor *whole, *part;
-    check_ok(sl_device_create_cpu(2, &device));
     sl_parameter_set *set = random_parameters(model, device);
     check_ok(sl_cache_create(model, LENGTH, &cache));
     check_ok(run_forward(model, device, NULL, precision, 0, LENGTH, &whole));
@@ -93,12 +92,11 @@ static void text_in_parts_has_the_logits_of_the_whole(void **state)
 
 static void what_a_cache_cannot_do_is_refused(void **state)
 {
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_cache *cache;
     sl_pass *pass;
     sl_tensor *out;
     sl_module *model = language_model(0, SL_MASK_NONE);
-    check_ok(sl_device_create_cpu(1, &device));
     check_error(sl_cache_create(model, 0, &cache), SL_ERR_INVALID, "at least 1 position, got 0");
     check_ok(sl_cache_create(model, 4, &cache));
     assert_false(sl_module_can_continue(model));

@@ -29,10 +29,9 @@ static void softmax_holds_what_layers_must(void **state)
 static void check_values(sl_status created, sl_module *module, const float *in_values,
                          const float *expected, int count)
 {
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_pass *pass;
     check_ok(created);
-    check_ok(sl_device_create_cpu(1, &device));
     sl_pass_options options = {.device = device};
     check_ok(sl_pass_create(&options, &pass));
     sl_shape shape = sl_shape_1d(count);
@@ -83,11 +82,10 @@ static void gradients_of_dropout_match_differences(void **state)
 static void elements_are_0_or_scaled_at_the_given_rate(void **state)
 {
     const float p = 0.25f;
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_pass) *pass = NULL;
     SCOPED(sl_tensor) *out = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_dropout_create(p, &module));
     sl_pass_options options = {.device = device, .training = true, .seed = 1};
     check_ok(sl_pass_create(&options, &pass));
@@ -131,12 +129,11 @@ static void gradients_match_differences(void **state)
 
 static void output_of_a_known_row_is_known(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_pass) *pass = NULL;
     SCOPED(sl_tensor) *out = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_layer_norm_create(4, 3.75f, &module));
     sl_parameter_set_options options = {.device = device};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set)); /* weight 1, bias 0 */

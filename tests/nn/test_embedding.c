@@ -152,13 +152,12 @@ static void table_alone_gives_its_rows(void **state)
 {
     enum { NTOKENS = 4, WIDTH = 3 };
     sl_module *module;
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_pass *pass;
     sl_tensor *out;
     const sl_shape shape = sl_shape_2d(2, 2);
     static const int32_t ids[] = {3, 0, 3, 1};
     check_ok(sl_token_embedding_create(NTOKENS, WIDTH, &module));
-    check_ok(sl_device_create_cpu(1, &device));
     sl_parameter_set *set = random_parameters(module, device);
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 0)), "weight");
     const float *weight = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 0)));

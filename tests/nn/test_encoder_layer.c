@@ -32,10 +32,9 @@ static void gradients_match_differences(void **state)
 
 static void parameters_bear_pytorchs_names_in_its_order(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     sl_encoder_layer_options options = small(false, SL_ACTIVATION_RELU, 0.0f);
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_encoder_layer_create(&options, &module));
     SCOPED(sl_parameter_set) *set = random_parameters(module, device);
     assert_int_equal(sl_parameter_set_count(set), LAYER_NAMES);
@@ -49,11 +48,10 @@ static void activations_are_what_saved_bytes_says(void **state)
     for (int i = 0; i < 4; i++) {
         sl_encoder_layer_options options =
             small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, 0.1f);
-        sl_device *device;
+        sl_device *device = new_device(1);
         sl_module *module;
         sl_pass *pass;
         sl_memory_stats memory;
-        check_ok(sl_device_create_cpu(1, &device));
         check_ok(sl_encoder_layer_create(&options, &module));
         sl_parameter_set *set = random_parameters(module, device);
         sl_pass_options pass_options = {.device = device, .training = true, .keep = true};
@@ -111,10 +109,9 @@ static void check_all_gradients_are_0(sl_parameter_set *set)
 /* `samples` of `positions` in the gradient, where the output has 1 of 4. */
 static void check_other_gradient(sl_module *module, int64_t samples, int64_t positions)
 {
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_pass *pass;
     sl_shape in_shape = sl_shape_3d(1, 4, 6), grad_shape = sl_shape_3d(samples, positions, 6);
-    check_ok(sl_device_create_cpu(1, &device));
     sl_parameter_set *set = random_parameters(module, device);
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
     sl_tensor *in = random_tensor(device, &in_shape, 1), *out;
@@ -161,10 +158,9 @@ static void attention_gradients_match_differences(void **state)
 static int positions_that_see_the_last(sl_mask mask)
 {
     enum { TIME = 4, WIDTH = 4 };
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_module *module;
     sl_pass *pass;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_self_attention_create(WIDTH, 2, 0.0f, mask, &module));
     sl_parameter_set *set = random_parameters(module, device);
     sl_pass_options options = {.device = device};
@@ -196,9 +192,8 @@ static void causal_mask_hides_what_comes_later(void **state)
 
 static void attention_parameters_bear_pytorchs_names_in_its_order(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_self_attention_create(4, 2, 0.0f, SL_MASK_NONE, &module));
     SCOPED(sl_parameter_set) *set = random_parameters(module, device);
     const char *const names[] = {"in_proj_weight", "in_proj_bias", "out_proj.weight",

@@ -18,10 +18,9 @@ static void gradients_match_differences(void **state)
 
 static void initial_values_are_pytorchs(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(100, 300, false, &module));
     sl_parameter_set_options options = {.device = device, .seed = 3};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
@@ -63,9 +62,8 @@ static void shapes_and_operations_are_known_without_memory(void **state)
 
 static void wrong_types_and_gradients_are_refused(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(2, 3, false, &module));
     SCOPED(sl_parameter_set) *set = random_parameters(module, device);
     SCOPED(sl_pass) *pass = NULL;
@@ -92,10 +90,9 @@ static void gradients_of_the_decoder_match_differences(void **state)
 
 static void parameters_of_the_decoder_are_the_tutorials(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_decoder_create(30, 50, &module));
     sl_parameter_set_options options = {.device = device};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));

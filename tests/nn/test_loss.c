@@ -38,12 +38,11 @@ static const sl_loss_ops sum_ops = {.type = "SumLoss",
 
 static void own_loss_is_a_table(void **state)
 {
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_module *linear;
     sl_loss *loss;
     float *factor = malloc(sizeof *factor);
     *factor = 2.0f;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(2, 2, false, &linear));
     check_ok(sl_loss_create(&sum_ops, factor, &loss));
     sl_shape shape = sl_shape_2d(2, 2), target_shape = sl_shape_1d(2);
@@ -73,10 +72,8 @@ static void own_loss_is_a_table(void **state)
 
 static void squared_error_and_its_gradient_are_pytorchs(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
-    SCOPED(sl_loss) *loss = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
-    check_ok(sl_mse_loss_create(&loss));
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_loss) *loss = new_mse_loss();
     sl_shape shape = sl_shape_2d(2, 2);
     const float values[] = {1, 2, 3, 4}, target_values[] = {0, 2, 5, 1};
     SCOPED(sl_tensor) *in = float_tensor(device, &shape, values);
@@ -106,10 +103,8 @@ static void squared_error_and_its_gradient_are_pytorchs(void **state)
 
 static void shapes_and_types_of_a_squared_error_must_agree(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
-    SCOPED(sl_loss) *loss = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
-    check_ok(sl_mse_loss_create(&loss));
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_loss) *loss = new_mse_loss();
     sl_shape shape = sl_shape_2d(1, 2), other = sl_shape_1d(2);
     const int32_t ids[] = {1, 2};
     SCOPED(sl_tensor) *in = random_tensor(device, &shape, 1);

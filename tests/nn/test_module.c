@@ -317,14 +317,13 @@ static void elements_count_without_buffers(void **state)
 
 static void placed_model_takes_no_parameter_and_no_child(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     sl_parameter *parameter;
     sl_parameter_set *set, *second;
     sl_module *modules[] = {new_linear(2, 2), new_linear(2, 2)};
     SCOPED(sl_module) *outer = new_sequential(NULL, 0);
     sl_module *model = new_sequential(modules, 2), *other;
     const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
-    check_ok(sl_device_create_cpu(1, &device));
     const sl_parameter_set_options options = {.device = device};
     check_ok(sl_parameter_set_create(model, 0, 1, &options, &set));
     check_ok(sl_parameter_set_create(model, 1, 1, &options, &second));
@@ -428,8 +427,7 @@ static void results_that_are_missing_are_errors(void **state)
 static void input_of_another_device_is_refused(void **state)
 {
     SCOPED(bench) one = bench_open();
-    SCOPED(sl_device) *elsewhere = NULL;
-    check_ok(sl_device_create_cpu(1, &elsewhere));
+    SCOPED(sl_device) *elsewhere = new_device(1);
     SCOPED(sl_module) *module = new_linear(2, 2);
     sl_parameter_set *set = random_parameters(module, elsewhere);
     sl_shape shape = sl_shape_2d(3, 2);

@@ -45,8 +45,7 @@ static sl_module *new_sequential(sl_module *const *modules, int count)
 
 static int make_device(void **state)
 {
-    sl_device *device;
-    check_ok(sl_device_create_cpu(1, &device));
+    sl_device *device = new_device(1);
     *state = device;
     return 0;
 }
@@ -357,14 +356,12 @@ static void loss_takes_over_a_frozen_decoder(void **state)
     float *grads[2];
     sl_shape in_shape = sl_shape_2d(ROWS, WIDTH), shape = sl_shape_1d(ROWS);
     for (int frozen = 0; frozen < 2; frozen++) {
-        sl_device *device;
+        sl_device *device = new_device(1);
         sl_module *decoder;
-        sl_loss *loss;
+        sl_loss *loss = new_cross_entropy();
         sl_pass *pass;
         sl_parameter_set *set;
-        check_ok(sl_device_create_cpu(1, &device));
         check_ok(sl_decoder_create(WIDTH, CLASSES, &decoder));
-        check_ok(sl_cross_entropy_create(&loss));
         check_ok(
             sl_pass_create(&(sl_pass_options){.device = device, .training = true, .keep = true},
                            &pass));

@@ -101,7 +101,8 @@ static void mistakes_are_refused(void **state)
     assert_null(pass);
 }
 
-/* A mask is known by its module's number in the root, its number in the module, step and sample. */
+/* A mask is known by the seed, its module's number in the root, its number in the module, step and
+ * sample. */
 static void dropout_is_known_by_its_place(void **state)
 {
     SCOPED(sl_module) *root = NULL;
@@ -110,12 +111,18 @@ static void dropout_is_known_by_its_place(void **state)
         check_ok(sl_dropout_create(0.5f, &modules[i]));
     check_ok(sli_sequential_create(modules, 2, &root));
     SCOPED(sl_pass) *training = new_pass(true, true), *evaluation = new_pass(true, false);
+    SCOPED(sl_pass) *seeded = NULL;
+    sl_pass_options options = training->options;
+    options.seed++;
+    check_ok(sl_pass_create(&options, &seeded));
     sli_dropout mask = sli_pass_dropout(training, modules[1], 3, 0.25f, 35);
     assert_float_equal(mask.p, 0.25, 0.0);
     assert_int_equal(mask.site, 2 * SLI_SITES_PER_MODULE + 3);
     assert_int_equal(mask.step, 9);
     assert_int_equal(mask.first_sample, 40);
     assert_int_equal(mask.rows_per_sample, 35);
+    sli_dropout other = sli_pass_dropout(seeded, modules[1], 3, 0.25f, 35);
+    assert_memory_not_equal(&mask.key, &other.key, sizeof mask.key);
     mask = sli_pass_dropout(evaluation, modules[1], 3, 0.25f, 35);
     assert_float_equal(mask.p, 0.0, 0.0);
     assert_int_equal(mask.rows_per_sample, 35);

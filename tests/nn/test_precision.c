@@ -136,8 +136,7 @@ enum { WAYS = 2 };
 
 static sl_device *create_device(int way)
 {
-    sl_device *device;
-    check_ok(sl_device_create_cpu(2, &device));
+    sl_device *device = new_device(2);
     device->has_bf16 = device->has_bf16 && way == 0;
     return device;
 }
@@ -228,10 +227,9 @@ static void run_loss(const decoder_case *one, sl_device *device, sl_precision pr
     for (int i = 0; i < one->rows; i++)
         ids[i] = 7 * i % one->tokens;
     sl_module *decoder;
-    sl_loss *loss;
+    sl_loss *loss = new_cross_entropy();
     sl_pass *pass;
     check_ok(sl_decoder_create(one->width, one->tokens, &decoder));
-    check_ok(sl_cross_entropy_create(&loss));
     const sl_pass_options options = {.device = device, .keep = true, .precision = precision};
     check_ok(sl_pass_create(&options, &pass));
     sl_parameter_set *set = parameters_of(decoder, device, precision);
@@ -316,14 +314,13 @@ static void cross_entropy_in_bf16_panels_agrees_with_f32(void **state)
 static void outputs_between_modules_are_bf16(void **state)
 {
     const sl_shape shape = sl_shape_2d(ROWS, WIDTH);
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_module *model = NULL, *layer;
     sl_pass *pass;
     sl_tensor *middle, *out, *grad_middle, *grad_in;
     for (int i = 0; i < 2; i++)
         check_ok(
             sl_sequential_append(&model, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
-    check_ok(sl_device_create_cpu(1, &device));
     sl_parameter_set *set = parameters_of(model, device, SL_PRECISION_BF16);
     check_ok(sl_pass_create(
         &(sl_pass_options){.device = device, .keep = true, .precision = SL_PRECISION_BF16}, &pass));
@@ -358,7 +355,7 @@ static float attend(sl_precision precision, const float rows[3][2][HEAD])
     float in_proj[3][HEAD][HEAD] = {{{0}}}, out_proj[HEAD][HEAD] = {{0}}, zeros[3 * HEAD] = {0};
     const float *const values[] = {&in_proj[0][0][0], zeros, &out_proj[0][0], zeros};
     const sl_shape shape = sl_shape_3d(1, 2, HEAD);
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_pass) *pass = NULL;
@@ -367,7 +364,6 @@ static float attend(sl_precision precision, const float rows[3][2][HEAD])
         memcpy(in_proj[matrix], rows[matrix], sizeof rows[matrix]);
     for (int i = 0; i < HEAD; i++)
         out_proj[i][i] = 1;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_self_attention_create(HEAD, 1, 0, SL_MASK_NONE, &module));
     check_ok(sl_parameter_set_create(
         module, 0, 0,
@@ -431,11 +427,10 @@ static void devices_are_told_that_attention_is_in_bf16(void **state)
 {
     const sl_shape shape = sl_shape_3d(2, 3, HEAD);
     for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++) {
-        SCOPED(sl_device) *device = NULL;
+        SCOPED(sl_device) *device = new_device(1);
         sl_module *module;
         sl_tensor *out;
         sl_pass *pass;
-        check_ok(sl_device_create_cpu(1, &device));
         listening_device listener = {.ops = *device->ops, .real = device->ops};
         listener.ops.attention = hear_attention;
         listener.ops.attention_backward = hear_attention_backward;
@@ -460,10 +455,9 @@ static void devices_are_told_that_attention_is_in_bf16(void **state)
 
 static void a_cpu_refuses_tf32(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     sl_parameter_set *set;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(4, 3, false, &module));
     const sl_parameter_set_options options = {.device = device, .precision = SL_PRECISION_TF32};
     check_error(sl_parameter_set_create(module, 0, 0, &options, &set), SL_ERR_UNSUPPORTED,

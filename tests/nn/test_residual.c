@@ -36,13 +36,12 @@ static void gradients_match_differences(void **state)
 static void branch_may_give_its_input(void **state)
 {
     sl_module *branch, *module;
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_pass *pass;
     sl_tensor *out, *grad;
     const sl_shape shape = sl_shape_2d(1, 2);
     check_ok(sli_sequential_create(NULL, 0, &branch));
     check_ok(sl_residual_create(SL_OK, &branch, &module));
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
     sl_tensor *in = float_tensor(device, &shape, (const float[]){1, -3});
     check_ok(sl_module_forward(module, pass, in, &out));

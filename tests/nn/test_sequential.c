@@ -134,13 +134,12 @@ static void failure_in_the_middle_frees_what_was_appended(void **state)
 
 static void appended_modules_have_their_numbers_as_names(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *model = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     sl_module *layer;
     for (int i = 0; i < 3; i++)
         check_ok(sl_sequential_append(&model, sl_linear_create(4, 4, false, &layer), &layer));
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(
         sl_parameter_set_create(model, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     assert_true(sli_module_is_sequential(model));
@@ -181,10 +180,9 @@ static sl_model_options small(void)
 /* The names of the flat nn.Sequential(Encoder, layers, Decoder). */
 static void names_are_those_of_the_flat_sequential(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *model = NULL;
     sl_model_options options = small();
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_transformer_lm_create(&options, &model));
     SCOPED(sl_parameter_set) *set = random_parameters(model, device);
     assert_int_equal(sl_parameter_set_count(set), 2 + 2 * LAYER_NAMES + 2);

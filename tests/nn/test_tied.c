@@ -34,11 +34,10 @@ static void gradient_is_the_sum_of_both_uses(void **state)
 
 static void parameter_is_counted_and_listed_once(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *untied = NULL, *model = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     sl_model_options options = tied_options;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_transformer_lm_create(&options, &model));
     options.tie = false;
     check_ok(sl_transformer_lm_create(&options, &untied));
@@ -127,7 +126,7 @@ static void names_are_whole_however_long(void **state)
 
 static void impossible_ties_are_refused(void **state)
 {
-    sl_device *device;
+    sl_device *device = new_device(1);
     sl_parameter_set *set;
     sl_module *model = new_linears(3, 4, 3), *lm;
     check_error(sl_module_tie_parameter(model, "1.weight", "0.weight"), SL_ERR_INVALID,
@@ -149,7 +148,6 @@ static void impossible_ties_are_refused(void **state)
     check_ok(sl_module_tie_parameter(model, "1.weight", "0.weight"));
     check_error(sl_module_tie_parameter(model, "0.weight", "1.bias"), SL_ERR_INVALID,
                 "another one is tied to it");
-    check_ok(sl_device_create_cpu(1, &device));
     set = random_parameters(model, device);
     check_error(sl_module_tie_parameter(model, "1.bias", "0.bias"), SL_ERR_INVALID,
                 "tie \"1.bias\" cannot be added to a model in use");

@@ -102,11 +102,10 @@ enum { WEIGHTS = 6, OUTS = 2, BUCKET_BYTES = 4 };
 static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_bytes, int steps,
                            int bias_from, float *weight, float *bias)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_optimizer) *optimizer = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(WEIGHTS / OUTS, OUTS, false, &module));
     const sl_parameter_set_options placement = {.device = device,
                                                 .first_bucket_bytes = bucket_bytes,
@@ -160,12 +159,11 @@ static void parameter_without_a_gradient_is_left_as_it_is(void **state)
 static void frozen_parameters_are_not_decayed(void **state)
 {
     const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.5f};
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *model = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_optimizer) *optimizer = NULL;
     sl_module *layers[2];
-    check_ok(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         check_ok(sl_linear_create(2, 2, true, &layers[i]));
     check_ok(sli_sequential_create(layers, 2, &model));
@@ -258,11 +256,10 @@ static void impossible_options_are_refused(void **state)
 
 static void step_without_gradients_is_an_error(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     SCOPED(sl_optimizer) *optimizer = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_linear_create(2, 2, true, &module));
     check_ok(sl_parameter_set_create(
         module, 0, 0, &(sl_parameter_set_options){.device = device, .no_gradients = true}, &set));
@@ -286,10 +283,9 @@ static void coefficient_is_pytorchs(void **state)
 /* Gradients 3, -4 in the weight and 12 in the bias. */
 static void check_norm(sl_grad_norm_kind kind, double expected)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(2);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
-    check_ok(sl_device_create_cpu(2, &device));
     check_ok(sl_linear_create(2, 1, false, &module));
     check_ok(
         sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));

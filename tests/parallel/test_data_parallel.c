@@ -461,10 +461,9 @@ static void construction_with_wrong_options_is_refused(void **state)
 
 static void devices_are_counted_when_none_are_named(void **state)
 {
-    SCOPED(sl_device) *all = NULL;
+    SCOPED(sl_device) *all = new_device(0);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_data_parallel) *parallel = NULL;
-    check_ok(sl_device_create_cpu(0, &all));
     check_ok(create_model(NULL, &module));
     sl_data_parallel_options options = {.module = module, .replicate = create_model};
     check_ok(sl_data_parallel_create(&options, &parallel));

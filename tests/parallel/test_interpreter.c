@@ -32,13 +32,6 @@ static void data_destroy(data *d)
     sl_device_destroy(&d->device);
 }
 
-static sl_loss *mse(void)
-{
-    sl_loss *loss;
-    check_ok(sl_mse_loss_create(&loss));
-    return loss;
-}
-
 typedef struct crew {
     probe probes[4];
     sl_module *model;
@@ -123,7 +116,7 @@ static void recomputations_are_four_three_and_none(void **state)
         for (int i = 0; i < 3; i++) {
             crew c = {0};
             muster(&c, 3);
-            test_pipe piped = open_pipe(c.model, mse(),
+            test_pipe piped = open_pipe(c.model, new_mse_loss(),
                                         (sl_pipe_options){.stages = 3,
                                                           .chunks = 4,
                                                           .recompute = cases[i].mode,
@@ -152,7 +145,7 @@ static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void *
     crew c = {0};
     muster(&c, 3);
     test_pipe piped =
-        open_pipe(c.model, mse(),
+        open_pipe(c.model, new_mse_loss(),
                   (sl_pipe_options){.stages = 3, .chunks = 4, .recompute = SL_RECOMPUTE_ALWAYS}, 3,
                   1);
     data d = random_data(4);
@@ -178,7 +171,7 @@ static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **s
         crew c = {0};
         muster(&c, 3);
         sl_pipe_options options = {.stages = 3, .chunks = 5, .schedule = test_schedules[kind]};
-        SCOPED(test_pipe) piped = open_pipe(c.model, mse(), options, 3, 1);
+        SCOPED(test_pipe) piped = open_pipe(c.model, new_mse_loss(), options, 3, 1);
         SCOPED(sl_schedule) *schedule = NULL;
         check_ok(sl_schedule_write(test_schedules[kind],
                                    &(sl_schedule_options){.ranks = 3, .micros = 5}, &schedule));

@@ -30,13 +30,6 @@ static sl_module *perceptron(float dropout)
     return model;
 }
 
-static sl_loss *mse(void)
-{
-    sl_loss *loss;
-    check_ok(sl_mse_loss_create(&loss));
-    return loss;
-}
-
 /* A batch on a device of its own, which is none of the pipe's. */
 typedef struct data {
     sl_device *device;
@@ -63,7 +56,7 @@ static void data_destroy(data *d)
 static test_pipe open_perceptron(sl_pipe_options options, float dropout)
 {
     options.seed = 5;
-    return open_pipe(perceptron(dropout), mse(), options, options.stages, 1);
+    return open_pipe(perceptron(dropout), new_mse_loss(), options, options.stages, 1);
 }
 
 /* One stage, one chunk, nothing recomputed: the unpiped model. */
@@ -243,7 +236,7 @@ static void stages_may_share_devices(void **state)
     SCOPED(test_pipe) alone = open_unpiped(0.3f);
     double expected = pipe_train(&alone, d.input, d.targets, 0);
     for (int devices = 1; devices <= 3; devices++) {
-        SCOPED(test_pipe) shared = open_pipe(perceptron(0.3f), mse(), options, devices, 2);
+        SCOPED(test_pipe) shared = open_pipe(perceptron(0.3f), new_mse_loss(), options, devices, 2);
         double loss = pipe_train(&shared, d.input, d.targets, 0);
         assert_true(fabs(loss - expected) <= 1e-6 * expected);
         check_pipe_is_empty(&shared);
@@ -274,10 +267,8 @@ static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
 {
     const int32_t ignored[4] = {-100, -100, -100, -100};
     SCOPED(data) d = random_data(4);
-    sl_loss *loss;
-    check_ok(sl_cross_entropy_create(&loss));
-    SCOPED(test_pipe) piped =
-        open_pipe(perceptron(0), loss, (sl_pipe_options){.stages = 2, .chunks = 2}, 2, 1);
+    SCOPED(test_pipe) piped = open_pipe(perceptron(0), new_cross_entropy(),
+                                        (sl_pipe_options){.stages = 2, .chunks = 2}, 2, 1);
     sl_shape shape = sl_shape_1d(4);
     SCOPED(sl_tensor) *targets = integer_tensor(d.device, &shape, ignored);
     assert_true(isnan(pipe_train(&piped, d.input, targets, 0)));

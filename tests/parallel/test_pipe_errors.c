@@ -32,13 +32,11 @@ static void build(rig *r, sl_pipe_options options, unsigned seed)
         modules[2 * i + 1] = probe_module(&r->probes[i]);
     }
     check_ok(sli_sequential_create(modules, 2 * STAGES, &model));
-    sl_loss *loss;
-    check_ok(sl_mse_loss_create(&loss));
     options.stages = STAGES;
     options.chunks = CHUNKS;
     options.balance = (int[]){2, 2, 2, 2};
     options.seed = seed;
-    r->pipe = open_pipe(model, loss, options, STAGES, 1);
+    r->pipe = open_pipe(model, new_mse_loss(), options, STAGES, 1);
     sl_shape shape = sl_shape_2d(2 * CHUNKS, FEATURES);
     r->input = random_tensor(r->pipe.devices[0], &shape, 21);
     r->targets = random_tensor(r->pipe.devices[STAGES - 1], &shape, 22);

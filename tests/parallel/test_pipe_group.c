@@ -308,12 +308,11 @@ static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
     const stray_call *test = arg;
     double loss;
     int64_t terms;
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(rig) at = {0};
     sl_tensor *output;
     sl_shape shape = sl_shape_2d(8, 8);
     SL_TRY(open_linears(group, &at));
-    check_ok(sl_device_create_cpu(1, &device));
     SCOPED(sl_tensor) *rows = random_tensor(device, &shape, 1);
     sl_pipe_batch batch = {.input = rows, .targets = rows};
     sl_status status = sl_group_rank(group) == test->rank
@@ -337,13 +336,12 @@ static void rank_that_calls_another_function_fails_all_at_once(void **state)
 /* Every rank's cache has the positions of a forward; one that has none fails on all. */
 static sl_status continue_rows(sl_group *group, void *arg)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(rig) at = {0};
     SCOPED(sl_cache) *cache = NULL;
     sl_tensor *output;
     sl_shape shape = sl_shape_3d(2, 3, 8);
     SL_TRY(open_linears(group, &at));
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_cache_create(at.model, 5, &cache));
     sl_pipe_batch batch = {.input = random_tensor(device, &shape, 1), .cache = cache};
     SCOPED(sl_tensor) *input = (sl_tensor *)batch.input;

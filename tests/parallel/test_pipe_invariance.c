@@ -466,15 +466,13 @@ enum { CACHED_ROWS = 2, CACHED_LENGTH = 5, CACHED_TOKENS = 9 };
 static test_pipe open_language_model(int stages, sl_precision precision)
 {
     sl_module *model;
-    sl_loss *loss;
     check_ok(sl_transformer_lm_create(&(sl_model_options){.ntokens = CACHED_TOKENS,
                                                           .emsize = 8,
                                                           .nhid = 6,
                                                           .nlayers = 2,
                                                           .nhead = 2},
                                       &model));
-    check_ok(sl_cross_entropy_create(&loss));
-    return open_pipe(model, loss,
+    return open_pipe(model, new_cross_entropy(),
                      (sl_pipe_options){.stages = stages, .chunks = 2, .precision = precision},
                      stages, 1);
 }

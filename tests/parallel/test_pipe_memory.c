@@ -35,18 +35,16 @@ typedef struct rig {
 static void build(rig *r, const char *kind, sl_recompute recompute)
 {
     sl_module *modules[STAGES * MODULES], *model;
-    sl_loss *loss;
     r->probe = (probe){0};
     for (int i = 0; i < STAGES * MODULES; i++)
         modules[i] = probe_module(&r->probe);
     check_ok(sli_sequential_create(modules, STAGES * MODULES, &model));
-    check_ok(sl_mse_loss_create(&loss));
     sl_pipe_options options = {.stages = STAGES,
                                .chunks = MICROS,
                                .balance = (int[]){MODULES, MODULES},
                                .schedule = kind,
                                .recompute = recompute};
-    r->pipe = open_pipe(model, loss, options, STAGES, 1);
+    r->pipe = open_pipe(model, new_mse_loss(), options, STAGES, 1);
     sl_shape shape = sl_shape_2d(ROWS, COLUMNS);
     check_ok(sl_device_create_cpu(1, &r->device));
     r->batch = random_tensor(r->device, &shape, 4);
@@ -232,8 +230,7 @@ static void check_held(const held_case *of, sl_recompute recompute)
     SCOPED(test_pipe) piped = open_layers(of, recompute);
     held_bytes bytes = add_up_bytes(of, &piped);
     sl_simulation expected = simulate_held(of, recompute, &bytes);
-    SCOPED(sl_device) *device = NULL;
-    check_ok(sl_device_create_cpu(1, &device));
+    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_tensor) *batch = make_batch(of, device);
     for (int rank = 0; rank < STAGES; rank++)
         sl_device_reset_peak(piped.devices[rank]);
@@ -299,11 +296,9 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     sl_model_options options = {
         .ntokens = VOCABULARY, .emsize = 8, .nhid = 8, .nlayers = 2, .nhead = 2, .dropout = 0.1f};
     sl_module *model;
-    sl_loss *loss;
     check_ok(sl_transformer_lm_create(&options, &model));
-    check_ok(sl_cross_entropy_create(&loss));
     SCOPED(test_pipe) piped =
-        open_pipe(model, loss,
+        open_pipe(model, new_cross_entropy(),
                   (sl_pipe_options){.stages = 2, .chunks = ROWS, .recompute = SL_RECOMPUTE_NEVER},
                   2, 1);
     sl_device *last = piped.devices[1];

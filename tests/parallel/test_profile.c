@@ -55,12 +55,11 @@ static void modules_run_as_often_as_the_rounds_say(void **state)
     enum { MODULES = 3, ROUNDS = 2 };
     probe probes[MODULES] = {{0}};
     sl_module *modules[MODULES];
-    sl_loss *loss;
+    sl_loss *loss = new_mse_loss();
     sl_module_profile times[MODULES];
     modules[0] = probe_module(&probes[0]);
     check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[1]));
     modules[2] = probe_module(&probes[2]);
-    check_ok(sl_mse_loss_create(&loss));
     sl_memory_stats before, after;
     SCOPED(setup) of = open_setup(modules, MODULES, loss);
     sl_profile_options options = options_of(&of, ROUNDS);
@@ -84,11 +83,10 @@ static void module_like_the_one_before_it_has_its_times(void **state)
 {
     enum { MODULES = 4 };
     sl_module *modules[MODULES];
-    sl_loss *loss;
+    sl_loss *loss = new_cross_entropy();
     sl_module_profile times[MODULES];
     for (int i = 0; i < MODULES; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
-    check_ok(sl_cross_entropy_create(&loss));
     SCOPED(setup) of = open_setup(modules, MODULES, loss);
     sl_shape rows = sl_shape_1d(ROWS);
     sl_tensor_destroy(&of.targets);
@@ -188,11 +186,10 @@ static void failing_module_ends_the_profile(void **state)
 static void tied_modules_are_profiled(void **state)
 {
     sl_module *modules[3];
-    sl_loss *loss;
+    sl_loss *loss = new_mse_loss();
     sl_module_profile times[3];
     for (int i = 0; i < 3; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    check_ok(sl_mse_loss_create(&loss));
     SCOPED(setup) of = open_setup(modules, 3, loss);
     check_ok(sl_module_tie_parameter(of.model, "2.weight", "0.weight"));
     check_ok(sl_module_tie_parameter(of.model, "2.bias", "1.bias"));

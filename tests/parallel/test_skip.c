@@ -29,10 +29,9 @@ static sl_module *build(const end *ends, int count)
 
 static void check_refused(const end *ends, int count, const char *text)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     sl_pipe *pipe;
     SCOPED(sl_module) *model = build(ends, count);
-    check_ok(sl_device_create_cpu(1, &device));
     for (int stages = 1; stages <= count; stages++) {
         sl_device *devices[8];
         for (int i = 0; i < stages; i++)
@@ -134,7 +133,6 @@ typedef struct rig {
 static void open_rig(rig *r, sl_pipe_options options)
 {
     sl_module *modules[6], *model;
-    sl_loss *loss;
     *r = (rig){.ends = {{.pops = false}, {.pops = true}}};
     for (int i = 0; i < 6; i++)
         if (i == 1 || i == 4)
@@ -142,10 +140,9 @@ static void open_rig(rig *r, sl_pipe_options options)
         else
             check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
     check_ok(sli_sequential_create(modules, 6, &model));
-    check_ok(sl_mse_loss_create(&loss));
     options.balance = options.stages > 1 ? (int[]){2, 2, 2} : (int[]){6};
     options.chunks = 2;
-    r->pipe = open_pipe(model, loss, options, options.stages, 1);
+    r->pipe = open_pipe(model, new_mse_loss(), options, options.stages, 1);
     const sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     r->rows = random_tensor(r->pipe.devices[0], &shape, 5);
 }
@@ -211,15 +208,13 @@ static void tensors_do_not_go_through_the_stages_between(void **state)
     enum { WIDE = 4096 };
     const int64_t sizes[] = {WIDE, 1, 1, 1};
     sl_module *modules[5], *model;
-    sl_loss *loss;
     check_ok(skip_end_create("wide", 0, &modules[0]));
     for (int i = 1; i < 4; i++)
         check_ok(sl_linear_create(sizes[i - 1], sizes[i], false, &modules[i]));
     check_ok(skip_end_create("wide", WIDE, &modules[4]));
     check_ok(sli_sequential_create(modules, 5, &model));
-    check_ok(sl_mse_loss_create(&loss));
     SCOPED(test_pipe) pipe =
-        open_pipe(model, loss,
+        open_pipe(model, new_mse_loss(),
                   (sl_pipe_options){.stages = 3, .chunks = 2, .balance = (int[]){2, 1, 2}}, 3, 1);
     const sl_shape in = sl_shape_2d(ROWS, WIDE), out = sl_shape_2d(ROWS, WIDE + 1);
     SCOPED(sl_tensor) *input = random_tensor(pipe.devices[0], &in, 1);

@@ -209,15 +209,13 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
     enum { WIDTH = 8, LAYERS = 4, ROWS = 12 };
     probe failing = {.fail_backward = 5}; /* in the second step */
     sl_module *layers[LAYERS + 1], *model;
-    sl_loss *loss;
     sl_utilization utilization;
     double mean;
     for (int i = 0; i < LAYERS; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &layers[i]));
     layers[LAYERS] = probe_module(&failing);
     check_ok(sli_sequential_create(layers, LAYERS + 1, &model));
-    check_ok(sl_mse_loss_create(&loss));
-    SCOPED(test_pipe) on = open_pipe(model, loss,
+    SCOPED(test_pipe) on = open_pipe(model, new_mse_loss(),
                                      (sl_pipe_options){.stages = 4,
                                                        .virtual_stages = 2,
                                                        .chunks = 4,

@@ -13,16 +13,14 @@ enum { ROWS = 12, FEATURES = 6, WIDTH = 7, CLASSES = 5, LINEARS = 3, CHUNKS = 4 
 static test_pipe open_linears(sl_pipe_options options)
 {
     sl_module *modules[5], *model;
-    sl_loss *loss;
     check_ok(sl_linear_create(FEATURES, WIDTH, false, &modules[0]));
     check_ok(sl_activation_create(SL_ACTIVATION_GELU, &modules[1]));
     check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[2]));
     check_ok(sl_activation_create(SL_ACTIVATION_GELU, &modules[3]));
     check_ok(sl_linear_create(WIDTH, CLASSES, false, &modules[4]));
     check_ok(sli_sequential_create(modules, 5, &model));
-    check_ok(sl_mse_loss_create(&loss));
     options.chunks = CHUNKS;
-    return open_pipe(model, loss, options, options.stages, 1);
+    return open_pipe(model, new_mse_loss(), options, options.stages, 1);
 }
 
 static double train(test_pipe *piped, bool same_weights)

@@ -11,6 +11,27 @@
 
 enum { SEED = 17, STEP = 3 };
 
+sl_device *new_device(int threads)
+{
+    sl_device *device;
+    check_ok(sl_device_create_cpu(threads, &device));
+    return device;
+}
+
+sl_loss *new_mse_loss(void)
+{
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    return loss;
+}
+
+sl_loss *new_cross_entropy(void)
+{
+    sl_loss *loss;
+    check_ok(sl_cross_entropy_create(&loss));
+    return loss;
+}
+
 /* ---- Tensors ---------------------------------------------------------------------------- */
 
 static float random_value(uint64_t seed, int64_t index)

@@ -8,6 +8,11 @@
 
 #include <stdatomic.h>
 
+/* What every test can have. */
+sl_device *new_device(int threads);
+sl_loss *new_mse_loss(void);
+sl_loss *new_cross_entropy(void);
+
 /* f32, uniform in [-1, 1) as a function of the seed. */
 sl_tensor *random_tensor(sl_device *device, const sl_shape *shape, uint64_t seed);
 

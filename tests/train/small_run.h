@@ -5,7 +5,7 @@
 
 #include "io/scratch.h"
 #include "sluice/app/train.h"
-#include "support/check.h"
+#include "support/modules.h"
 #include "support/pipes.h"
 #include "synthetic/chain.h"
 
@@ -29,11 +29,9 @@ static const sl_model_options small_model_options = {
 static inline test_pipe open_small_model(int stages, uint64_t seed)
 {
     sl_module *model;
-    sl_loss *loss;
     check_ok(sl_transformer_lm_create(&small_model_options, &model));
-    check_ok(sl_cross_entropy_create(&loss));
-    return open_pipe(model, loss, (sl_pipe_options){.stages = stages, .chunks = 3, .seed = seed},
-                     stages, 1);
+    return open_pipe(model, new_cross_entropy(),
+                     (sl_pipe_options){.stages = stages, .chunks = 3, .seed = seed}, stages, 1);
 }
 
 /* The trained parameter of that name. */

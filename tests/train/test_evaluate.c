@@ -122,13 +122,12 @@ static sl_status evaluate_on_rank(sl_group *group, void *arg)
     static const int group_ranks[] = {0, 2};
     const sl_evaluation *expected = arg;
     sl_module *model;
-    sl_loss *loss;
+    sl_loss *loss = new_cross_entropy();
     sl_device *device, *devices[2] = {NULL};
     sl_pipe *pipe;
     sl_evaluation result;
     sl_tokens tokens = small_tokens(COUNT);
     check_ok(sl_transformer_lm_create(&small_model_options, &model));
-    check_ok(sl_cross_entropy_create(&loss));
     check_ok(sl_device_create_cpu(1, &device));
     for (int stage = 0; stage < 2; stage++)
         devices[stage] = group_ranks[stage] == sl_group_rank(group) ? device : NULL;

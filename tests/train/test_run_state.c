@@ -50,13 +50,11 @@ static void save_again(const char *from, const char *to, sl_optimizer_options op
     sl_checkpoint_part parts[2];
     sl_saved_model *saved;
     sl_module *model;
-    sl_loss *loss;
     sl_pipe_optimizer *state;
     check_ok(sl_saved_model_open(from, &saved));
     check_ok(sl_transformer_lm_create(sl_saved_model_options(saved), &model));
     sl_saved_model_close(&saved);
-    check_ok(sl_cross_entropy_create(&loss));
-    test_pipe at = open_pipe(model, loss, (sl_pipe_options){.stages = 2}, 2, 1);
+    test_pipe at = open_pipe(model, new_cross_entropy(), (sl_pipe_options){.stages = 2}, 2, 1);
     check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at.pipe,
                                                                    .optimizer = optimizer},
                                       &state));

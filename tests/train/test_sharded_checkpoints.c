@@ -71,10 +71,9 @@ static const sl_tensor *find(const sl_checkpoint_tensor *in, size_t count, const
 static void check_same_part(const sl_checkpoint_reader *a, const sl_checkpoint_reader *b,
                             const char *part)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     sl_checkpoint_tensor *of_a, *of_b;
     size_t count, other;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_checkpoint_load(a, part, everything, device, &of_a, &count));
     check_ok(sl_checkpoint_load(b, part, everything, device, &of_b, &other));
     assert_int_equal(count, other);

@@ -374,10 +374,9 @@ static void weights_are_converted_to_bf16_once_a_step_of_several_shards(void **s
 
 static void measuring_the_peak_leaves_no_memory_on_the_device(void **state)
 {
-    SCOPED(sl_device) *device = NULL;
+    SCOPED(sl_device) *device = new_device(1);
     sl_memory_stats stats;
     double flops_per_s;
-    check_ok(sl_device_create_cpu(1, &device));
     check_ok(sli_measure_peak(&device, 1, SL_PRECISION_F32, &flops_per_s));
     assert_true(flops_per_s > 0);
     sl_device_memory(device, &stats);
