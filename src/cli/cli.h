@@ -85,10 +85,10 @@ sl_status cli_line_set_again(cli_line *line, struct json_t *config, const char *
                              void *settings);
 
 /* Prints the command and its options as a shell would read them, without the option `omitted`. */
-void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
+void cli_line_print(FILE *file, const cli_line *line, const char *omitted);
 
 /* Prints a word in quotes where a shell would change it. */
-void cli_print_word(FILE *to, const char *word);
+void cli_print_word(FILE *file, const char *word);
 
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
 const char *cli_line_value(const cli_line *line, const char *name);
@@ -126,10 +126,10 @@ sl_status cli_options_recover(cli_line *line, const sl_launch_info *launch, void
 
 /* ---- Help --------------------------------------------------------------------------------- */
 
-void cli_help_print(FILE *to, const cli_command *command); /* --help; NULL: the program's */
-void cli_help_print_markdown(void);                        /* docs/options.md */
-void cli_help_print_man(const cli_command *command);       /* its help as sluice-train(1) */
-void cli_help_print_completion(void);                      /* a script for bash */
+void cli_help_print(FILE *file, const cli_command *command); /* --help; NULL: the program's */
+void cli_help_print_markdown(void);                          /* docs/options.md */
+void cli_help_print_man(const cli_command *command);         /* its help as sluice-train(1) */
+void cli_help_print_completion(void);                        /* a script for bash */
 
 /* ---- Errors and warnings ------------------------------------------------------------------ */
 
@@ -320,7 +320,7 @@ int64_t cli_context(const cli_line *line, const char *name, int64_t given,
 /* Sets a training's model options, except dropout, to those of the model that it starts from.
  * Without one, or where there are tensors alone, the options do not change. Errors: SL_ERR_INVALID
  * where the command line has another size; those of opening a model. */
-sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to);
+sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *train);
 
 /* Returns `status`; where that is SL_ERR_NOT_FOUND and `path` a run's directory instead of a
  * checkpoint, the error names the checkpoints in it. */

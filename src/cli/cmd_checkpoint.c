@@ -122,7 +122,7 @@ static sl_status verify_all(char **paths, int count)
 typedef enum action { SHOW, VERIFY, CONVERT, AVERAGE, ACTIONS } action;
 
 /* Ends the program where the line asks for nothing that can be done. */
-static action read_action(const cli_line *line, const settings *from)
+static action read_action(const cli_line *line, const settings *parsed)
 {
     static const char expected[] = "checkpoint: expected show, verify, convert or average";
     static const char *const names[] = {"show", "verify", "convert", "average"};
@@ -141,15 +141,15 @@ static action read_action(const cli_line *line, const settings *from)
         cli_refuse("checkpoint convert: expected two directories, FROM and TO");
     if (found == AVERAGE && paths < 2)
         cli_refuse("checkpoint average: expected directories, FROM... and TO");
-    if (from->shard_bytes > 0 && found <= VERIFY)
+    if (parsed->shard_bytes > 0 && found <= VERIFY)
         cli_refuse("checkpoint: --shard-size belongs to convert and average");
     return found;
 }
 
-static sl_status run_checkpoint(cli_line *line, void *parsed)
+static sl_status run_checkpoint(cli_line *line, void *settings_read)
 {
-    const settings *from = parsed;
-    action asked = read_action(line, from);
+    const settings *parsed = settings_read;
+    action asked = read_action(line, parsed);
     char **paths = line->words + 1;
     int count = line->word_count - 1;
     if (asked == VERIFY)
@@ -158,10 +158,10 @@ static sl_status run_checkpoint(cli_line *line, void *parsed)
         SL_TRY(show_checkpoint(paths[i]));
     sl_status status = SL_OK;
     if (asked == CONVERT)
-        status = sl_checkpoint_convert(paths[0], paths[1], from->shard_bytes);
+        status = sl_checkpoint_convert(paths[0], paths[1], parsed->shard_bytes);
     if (asked == AVERAGE)
         status = sl_checkpoint_average((const char *const *)paths, (size_t)count - 1,
-                                       paths[count - 1], from->shard_bytes);
+                                       paths[count - 1], parsed->shard_bytes);
     for (int i = 0; i + 1 < count; i++)
         status = cli_name_checkpoints(status, paths[i]);
     return status;

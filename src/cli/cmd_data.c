@@ -37,13 +37,14 @@ static void show_counts(const sl_corpus *corpus)
 {
     printf("%-6s %12s %14s %14s\n", "split", "lines", "tokens", "of these <unk>");
     for (int split = 0; split < SL_SPLITS; split++) {
-        const sl_tokens *of = sl_corpus_tokens(corpus, split);
-        printf("%-6s %12s %14s %14s  ", sl_split_name(split), cli_count_text(of->line_count).text,
-               cli_count_text(of->count).text, cli_count_text(of->unknown_count).text);
+        const sl_tokens *tokens = sl_corpus_tokens(corpus, split);
+        printf("%-6s %12s %14s %14s  ", sl_split_name(split),
+               cli_count_text(tokens->line_count).text, cli_count_text(tokens->count).text,
+               cli_count_text(tokens->unknown_count).text);
         cli_print_text(sl_corpus_name(corpus, split), 0);
         printf("\n");
         cli_warn_of_text(&(sl_text_info){.path = sl_corpus_name(corpus, split),
-                                         .invalid_bytes = of->invalid_bytes},
+                                         .invalid_bytes = tokens->invalid_bytes},
                          NULL, NULL);
     }
 }
@@ -68,46 +69,46 @@ static void show_vocabulary(const sl_corpus *corpus, int64_t head)
     free(counts);
 }
 
-static sl_status show_corpus(const settings *from, const char *directory, const sl_corpus *corpus)
+static sl_status show_corpus(const settings *parsed, const char *directory, const sl_corpus *corpus)
 {
     show_counts(corpus);
-    show_vocabulary(corpus, from->head);
+    show_vocabulary(corpus, parsed->head);
     if (sli_synthetic_is_text(directory))
         printf("\nsynthetic text: the best possible perplexity is %.4f (%.4f in blocks of %d "
                "tokens, without the text before each block; %.4f by the last word alone)\n",
                sli_synthetic_best_perplexity(0), sli_synthetic_best_perplexity(EXAMPLE_BPTT),
                EXAMPLE_BPTT, sli_synthetic_best_perplexity(1));
-    if (from->vocab_path) {
-        SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
+    if (parsed->vocab_path) {
+        SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), parsed->vocab_path));
         printf("\nvocabulary written to ");
-        cli_print_text(from->vocab_path, 0);
+        cli_print_text(parsed->vocab_path, 0);
         printf("\n");
     }
     return SL_OK;
 }
 
-static sl_status run_data(cli_line *line, void *parsed)
+static sl_status run_data(cli_line *line, void *settings_read)
 {
-    const settings *from = parsed;
-    const char *directory = from->synthetic ? from->synthetic : line->words[0];
+    const settings *parsed = settings_read;
+    const char *directory = parsed->synthetic ? parsed->synthetic : line->words[0];
     sl_corpus *corpus;
-    if (line->word_count + (from->synthetic != NULL) > 1)
+    if (line->word_count + (parsed->synthetic != NULL) > 1)
         cli_refuse("data: expected one directory, got \"%s\"", line->words[line->word_count - 1]);
     if (directory && !*directory)
         cli_refuse("data: expected a directory of text, got \"\"");
     if (!directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR");
-    if (from->synthetic)
+    if (parsed->synthetic)
         SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){0}, directory),
                                 "--synthetic: "));
-    if (from->synthetic)
-        SL_TRY(sli_synthetic_write(directory, &from->text));
-    if (from->vocab_path)
+    if (parsed->synthetic)
+        SL_TRY(sli_synthetic_write(directory, &parsed->text));
+    if (parsed->vocab_path)
         SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = directory},
-                                                      from->vocab_path),
+                                                      parsed->vocab_path),
                                 "--vocab: "));
     SL_TRY(sl_corpus_load(directory, NULL, &corpus));
-    sl_status status = show_corpus(from, directory, corpus);
+    sl_status status = show_corpus(parsed, directory, corpus);
     sl_corpus_destroy(&corpus);
     return status;
 }

@@ -65,11 +65,11 @@ done:
 /* ---- Evaluation --------------------------------------------------------------------------- */
 
 /* `path` is the split's, to name it in errors: a text may be too short. */
-static sl_status evaluate_text(const settings *from, const cli_saved_model *model, const char *path,
-                               const sl_tokens *tokens)
+static sl_status evaluate_text(const settings *parsed, const cli_saved_model *model,
+                               const char *path, const sl_tokens *tokens)
 {
-    const sl_train_options *run = &from->run;
-    const char *split = sl_split_name(from->split);
+    const sl_train_options *run = &parsed->run;
+    const char *split = sl_split_name(parsed->split);
     sl_batches batches;
     sl_evaluation result;
     if (model->prints)
@@ -81,8 +81,8 @@ static sl_status evaluate_text(const settings *from, const cli_saved_model *mode
     SL_TRY(sl_error_context(sl_batchify(tokens->ids, tokens->count, run->eval_batch_size, run->bptt,
                                         &batches),
                             "%s: ", path));
-    if (from->logits)
-        SL_TRY(write_logits(from->logits, model, &batches));
+    if (parsed->logits)
+        SL_TRY(write_logits(parsed->logits, model, &batches));
     SL_TRY(sl_evaluate_tokens(model->pipe, tokens,
                               &(sl_evaluate_options){.batch_size = run->eval_batch_size,
                                                      .bptt = run->bptt,
@@ -96,25 +96,25 @@ static sl_status evaluate_text(const settings *from, const cli_saved_model *mode
     return SL_OK;
 }
 
-static sl_status run_eval(cli_line *line, void *parsed)
+static sl_status run_eval(cli_line *line, void *settings_read)
 {
-    settings *from = parsed;
+    settings *parsed = settings_read;
     cli_saved_model model = {0};
     sl_tokens tokens = {0};
     char *path = NULL;
-    if (!from->run.init || !from->run.data)
+    if (!parsed->run.init || !parsed->run.data)
         cli_refuse("eval needs --init DIR and --data DIR|FILE");
-    if (from->logits)
-        SL_TRY(sl_error_context(sl_train_check_output(&from->run, from->logits), "--logits: "));
-    sl_status status = cli_saved_model_load(&from->run, &model);
+    if (parsed->logits)
+        SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->logits), "--logits: "));
+    sl_status status = cli_saved_model_load(&parsed->run, &model);
     if (status == SL_OK) {
-        from->run.bptt = cli_context(line, "bptt", from->run.bptt, &model);
-        status = sl_split_path(from->run.data, from->split, &path);
+        parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
+        status = sl_split_path(parsed->run.data, parsed->split, &path);
     }
     if (status == SL_OK)
-        status = sl_split_read(model.vocab, from->run.data, from->split, &tokens);
+        status = sl_split_read(model.vocab, parsed->run.data, parsed->split, &tokens);
     if (status == SL_OK)
-        status = evaluate_text(from, &model, path, &tokens);
+        status = evaluate_text(parsed, &model, path, &tokens);
     sl_tokens_free(&tokens);
     free(path);
     cli_saved_model_clear(&model);

@@ -9,7 +9,7 @@ typedef struct settings {
     const char *prompt;
     bool greedy;
     int64_t tokens;
-    sl_generate_options how;
+    sl_generate_options generation;
 } settings;
 
 static const char *const run_names[] = {"init", "precision", NULL};
@@ -23,14 +23,14 @@ static const sl_option options[] = {
      .help = "Number of tokens to add"},
     {.name = "greedy", .group = "Text", FIELD(FLAG, greedy),
      .help = "Always take the most probable token"},
-    {.name = "temperature", .value = "X", .group = "Text", FIELD(DOUBLE, how.temperature),
+    {.name = "temperature", .value = "X", .group = "Text", FIELD(DOUBLE, generation.temperature),
      .initial = "1",
      .help = "Divide the logits by X: below 1 probable tokens get more probable, above 1 less"},
-    {.name = "top-k", .value = "K", .group = "Text", FIELD(INT, how.top_k),
+    {.name = "top-k", .value = "K", .group = "Text", FIELD(INT, generation.top_k),
      .help = "Draw from the K most probable tokens; 0: from all"},
-    {.name = "seed", .value = "S", .group = "Text", FIELD(SEED, how.seed), .initial = "1",
+    {.name = "seed", .value = "S", .group = "Text", FIELD(SEED, generation.seed), .initial = "1",
      .help = "Seed of the random draws"},
-    {.name = "context", .value = "N", .group = "Text", FIELD(INT64, how.context),
+    {.name = "context", .value = "N", .group = "Text", FIELD(INT64, generation.context),
      RANGE(1, SL_MAX_POSITIONS), .optional = true,
      .help = "Number of preceding tokens that the model sees; by default as many as in a row of its "
              "training"},
@@ -71,21 +71,21 @@ static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
     return status;
 }
 
-static sl_status generate_text(const settings *from, const cli_saved_model *model)
+static sl_status generate_text(const settings *parsed, const cli_saved_model *model)
 {
     sl_tokens prompt;
-    SL_TRY(sl_tokens_encode(model->vocab, from->prompt, strlen(from->prompt), &prompt));
+    SL_TRY(sl_tokens_encode(model->vocab, parsed->prompt, strlen(parsed->prompt), &prompt));
     int64_t length = prompt.count;
-    int32_t *ids = cli_allocate((size_t)(length + from->tokens), sizeof *ids);
+    int32_t *ids = cli_allocate((size_t)(length + parsed->tokens), sizeof *ids);
     for (int64_t i = 0; i < length; i++)
         ids[i] = prompt.ids[i];
     sl_tokens_free(&prompt);
-    sl_status status = model->prints ? warn_unknown_words(model->vocab, from->prompt) : SL_OK;
+    sl_status status = model->prints ? warn_unknown_words(model->vocab, parsed->prompt) : SL_OK;
     if (status == SL_OK && length == 0)
         status = sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
-                          from->prompt);
+                          parsed->prompt);
     if (status == SL_OK)
-        status = sl_generate(model->pipe, &from->how, ids, &length, from->tokens);
+        status = sl_generate(model->pipe, &parsed->generation, ids, &length, parsed->tokens);
     for (int64_t i = 0; status == SL_OK && model->prints && i < length; i++) {
         cli_print_text(sl_vocab_token(model->vocab, ids[i]).text, 0);
         putchar(i + 1 < length ? ' ' : '\n');
@@ -94,23 +94,24 @@ static sl_status generate_text(const settings *from, const cli_saved_model *mode
     return status;
 }
 
-static sl_status run_generate(cli_line *line, void *parsed)
+static sl_status run_generate(cli_line *line, void *settings_read)
 {
     static const char *const drawing[] = {"temperature", "top-k", "seed"};
-    settings *from = parsed;
+    settings *parsed = settings_read;
     cli_saved_model model;
-    if (!from->run.init)
+    if (!parsed->run.init)
         cli_refuse("generate needs --init DIR");
-    for (size_t i = 0; from->greedy && i < sizeof drawing / sizeof *drawing; i++)
+    for (size_t i = 0; parsed->greedy && i < sizeof drawing / sizeof *drawing; i++)
         if (cli_line_value(line, drawing[i]))
             cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
                        drawing[i]);
-    if (from->greedy)
-        from->how.temperature = 0;
-    sl_status status = cli_saved_model_load(&from->run, &model);
+    if (parsed->greedy)
+        parsed->generation.temperature = 0;
+    sl_status status = cli_saved_model_load(&parsed->run, &model);
     if (status == SL_OK) {
-        from->how.context = cli_context(line, "context", from->how.context, &model);
-        status = generate_text(from, &model);
+        parsed->generation.context =
+            cli_context(line, "context", parsed->generation.context, &model);
+        status = generate_text(parsed, &model);
     }
     cli_saved_model_clear(&model);
     return status;

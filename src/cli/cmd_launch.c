@@ -51,21 +51,21 @@ static const sl_option options[] = {
 };
 /* clang-format on */
 
-static void read_elastic(settings *to)
+static void read_elastic(settings *parsed)
 {
     const sl_option number = {.type = SL_OPTION_INT,
                               .name = "",
                               .lowest = 1,
                               .highest = SL_LAUNCH_MAX_PROCESSES};
-    const char *colon = strchr(to->elastic, ':');
+    const char *colon = strchr(parsed->elastic, ':');
     char least[16] = "";
     if (colon)
-        snprintf(least, sizeof least, "%.*s", (int)(colon - to->elastic), to->elastic);
-    if (!colon || sl_option_set(&number, &to->launch.least_processes, least) != SL_OK ||
-        sl_option_set(&number, &to->most, colon + 1) != SL_OK ||
-        to->launch.least_processes > to->most)
+        snprintf(least, sizeof least, "%.*s", (int)(colon - parsed->elastic), parsed->elastic);
+    if (!colon || sl_option_set(&number, &parsed->launch.least_processes, least) != SL_OK ||
+        sl_option_set(&number, &parsed->most, colon + 1) != SL_OK ||
+        parsed->launch.least_processes > parsed->most)
         cli_refuse("--elastic must be MIN:MAX, two numbers of processes from 1 to %d, got \"%s\"",
-                   SL_LAUNCH_MAX_PROCESSES, to->elastic);
+                   SL_LAUNCH_MAX_PROCESSES, parsed->elastic);
 }
 
 static void check_settings(settings *parsed, const cli_line *line)
@@ -155,7 +155,7 @@ static void show_event(void *context, const sl_launch_event *event)
 static sl_status run_launch(cli_line *line, void *settings_read)
 {
     settings *parsed = settings_read;
-    sl_launch_options *to = &parsed->launch;
+    sl_launch_options *launch = &parsed->launch;
     char self[PATH_MAX] = "";
     const char *exports[line->given_count + 1];
     check_settings(parsed, line);
@@ -166,13 +166,13 @@ static sl_status run_launch(cli_line *line, void *settings_read)
             const char *text = line->given[i].text;
             if (*text == '=')
                 cli_refuse("--export must be NAME or NAME=VALUE, got \"%s\"", text);
-            exports[to->export_count++] = text;
+            exports[launch->export_count++] = text;
         }
-    to->exports = exports;
-    to->supervisor = (const char *const[]){self, "launch-rank", NULL};
-    to->report = show_event;
-    to->context = parsed;
-    sl_status status = sl_launch_run(to, (const char *const *)line->words, &line->exit_status);
+    launch->exports = exports;
+    launch->supervisor = (const char *const[]){self, "launch-rank", NULL};
+    launch->report = show_event;
+    launch->context = parsed;
+    sl_status status = sl_launch_run(launch, (const char *const *)line->words, &line->exit_status);
     if (status == SL_ERR_INVALID)
         cli_refuse("%s", sl_error_text());
     return status;

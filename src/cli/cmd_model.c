@@ -120,18 +120,18 @@ static void print_memory(const sl_train_options *train, const sl_plan *plan, sl_
         printf("It does not fit: %s.\n", sl_error_text());
 }
 
-static sl_status print_model(const settings *from, sl_module *model)
+static sl_status print_model(const settings *parsed, sl_module *model)
 {
     sl_plan *plan;
     size_t modules = (size_t)sl_module_child_count(model);
-    sl_module_profile *times = from->profile ? cli_allocate(modules, sizeof *times) : NULL;
-    sl_status status = sl_plan_create(&from->run, NULL, model, times, &plan);
+    sl_module_profile *times = parsed->profile ? cli_allocate(modules, sizeof *times) : NULL;
+    sl_status status = sl_plan_create(&parsed->run, NULL, model, times, &plan);
     if (status == SL_OK) {
-        print_modules(&from->run, model, times);
+        print_modules(&parsed->run, model, times);
         printf("\n");
         for (int r = 0; r < plan->options.replicas; r++)
             cli_plan_print_stages(plan, r);
-        print_memory(&from->run, plan, model);
+        print_memory(&parsed->run, plan, model);
         printf("Total parameters in model: %s\n", cli_count_text(plan->total_parameters).text);
     }
     sl_plan_destroy(&plan);
@@ -148,25 +148,25 @@ static sl_status count_types(const char *data, int64_t *ntokens)
     return SL_OK;
 }
 
-static sl_status run_model(cli_line *line, void *parsed)
+static sl_status run_model(cli_line *line, void *settings_read)
 {
-    settings *from = parsed;
-    sl_train_options *train = &from->run;
+    settings *parsed = settings_read;
+    sl_train_options *train = &parsed->run;
     sl_module *model;
-    if (from->data && cli_line_value(line, "ntokens"))
+    if (parsed->data && cli_line_value(line, "ntokens"))
         cli_refuse("--data counts the vocabulary's types, so it cannot be combined with --ntokens");
-    if (train->init && (from->data || cli_line_value(line, "ntokens")))
+    if (train->init && (parsed->data || cli_line_value(line, "ntokens")))
         cli_refuse("--init has a vocabulary's size, so it cannot be combined with --%s",
-                   from->data ? "data" : "ntokens");
-    train->model.ntokens = train->init ? 0 : from->ntokens;
+                   parsed->data ? "data" : "ntokens");
+    train->model.ntokens = train->init ? 0 : parsed->ntokens;
     SL_TRY(cli_saved_model_apply_sizes(line, train));
     SL_TRY(sl_train_options_check(train));
     if (train->init && train->model.ntokens == 0)
         return sl_error(SL_ERR_NOT_FOUND, "%s: it has no config.json", train->init);
-    if (from->data)
-        SL_TRY(count_types(from->data, &train->model.ntokens));
+    if (parsed->data)
+        SL_TRY(count_types(parsed->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
-    sl_status status = print_model(from, model);
+    sl_status status = print_model(parsed, model);
     sl_module_destroy(&model);
     return status;
 }

@@ -34,33 +34,33 @@ static sl_status check_output(const char *output, const cli_line *line)
                   : SL_OK;
 }
 
-static sl_status write_report(const settings *from, const sli_run_history *const *runs, int count)
+static sl_status write_report(const settings *parsed, const sli_run_history *const *runs, int count)
 {
-    FILE *to = from->output ? fopen(from->output, "w") : stdout;
-    if (!to)
-        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", from->output, strerror(errno));
-    if (from->csv)
-        sli_report_csv(runs, count, to);
+    FILE *file = parsed->output ? fopen(parsed->output, "w") : stdout;
+    if (!file)
+        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", parsed->output, strerror(errno));
+    if (parsed->csv)
+        sli_report_csv(runs, count, file);
     else
-        sli_report_html(runs, count, to);
-    bool failed = ferror(to) != 0;
-    if (from->output && (fclose(to) != 0 || failed))
-        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", from->output, strerror(errno));
+        sli_report_html(runs, count, file);
+    bool failed = ferror(file) != 0;
+    if (parsed->output && (fclose(file) != 0 || failed))
+        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", parsed->output, strerror(errno));
     return SL_OK;
 }
 
-static sl_status run_report(cli_line *line, void *parsed)
+static sl_status run_report(cli_line *line, void *settings_read)
 {
     sli_run_history *runs[MOST_LOGS] = {NULL};
     int count = line->word_count;
-    const settings *from = parsed;
+    const settings *parsed = settings_read;
     if (count < 1 || count > MOST_LOGS)
         cli_refuse("report needs 1 to %d run logs, got %d", MOST_LOGS, count);
-    sl_status status = check_output(from->output, line);
+    sl_status status = check_output(parsed->output, line);
     for (int i = 0; i < count && status == SL_OK; i++)
         status = sli_run_history_read(line->words[i], &runs[i]);
     if (status == SL_OK)
-        status = write_report(from, (const sli_run_history *const *)runs, count);
+        status = write_report(parsed, (const sli_run_history *const *)runs, count);
     for (int i = 0; i < count; i++)
         sli_run_history_destroy(&runs[i]);
     return status;

@@ -48,30 +48,30 @@ static const sl_option options[] = {
 /* "1,1,0.5" */
 static void parse_costs(const char *text, double costs[3])
 {
-    const char *at = text;
+    const char *letter = text;
     for (int i = 0; i < 3; i++) {
         char *end;
-        costs[i] = strtod(at, &end);
-        if (end == at || !(costs[i] >= 0) || *end != (i < 2 ? ',' : '\0'))
+        costs[i] = strtod(letter, &end);
+        if (end == letter || !(costs[i] >= 0) || *end != (i < 2 ? ',' : '\0'))
             cli_refuse("--costs must be three numbers of 0 or more, F,I,W, got \"%s\"", text);
-        at = end + 1;
+        letter = end + 1;
     }
 }
 
 /* A file says how many ranks and micro-batches there are. */
-static sl_status open_table(const settings *from, const double costs[3], sl_schedule **out)
+static sl_status open_table(const settings *parsed, const double costs[3], sl_schedule **out)
 {
-    const char *schedule = from->run.schedule;
+    const char *schedule = parsed->run.schedule;
     bool named = sl_schedule_has_name(schedule);
-    sl_schedule_options wanted = {.ranks = from->ranks || !named ? from->ranks : RANKS,
-                                  .virtual_stages = from->virtual_stages,
-                                  .micros = from->chunks || !named ? from->chunks : CHUNKS,
+    sl_schedule_options wanted = {.ranks = parsed->ranks || !named ? parsed->ranks : RANKS,
+                                  .virtual_stages = parsed->virtual_stages,
+                                  .micros = parsed->chunks || !named ? parsed->chunks : CHUNKS,
                                   .forward = costs[0],
                                   .backward_input = costs[1],
                                   .backward_weight = costs[2],
-                                  .link = from->link};
+                                  .link = parsed->link};
     SL_TRY(sl_schedule_open(schedule, &wanted, out));
-    if (!from->run.placement)
+    if (!parsed->run.placement)
         return SL_OK;
     int stages = sl_schedule_stages(*out); /* as many as the placement must name ranks for */
     int *placement = cli_allocate((size_t)stages, sizeof *placement);
@@ -80,15 +80,15 @@ static sl_status open_table(const settings *from, const double costs[3], sl_sche
     wanted.placement = placement;
     sl_schedule_destroy(out);
     sl_status status =
-        sl_placement_parse(from->run.placement, wanted.ranks, wanted.virtual_stages, placement);
+        sl_placement_parse(parsed->run.placement, wanted.ranks, wanted.virtual_stages, placement);
     if (status == SL_OK)
         status = sl_schedule_open(schedule, &wanted, out);
     free(placement);
     return status;
 }
 
-static sl_status simulate(const sl_schedule *schedule, const settings *from, const double costs[3],
-                          sl_simulation *out)
+static sl_status simulate(const sl_schedule *schedule, const settings *parsed,
+                          const double costs[3], sl_simulation *out)
 {
     int stages = sl_schedule_stages(schedule), each = stages / sl_schedule_ranks(schedule);
     double *forward = cli_allocate(3 * (size_t)stages, sizeof *forward);
@@ -102,7 +102,7 @@ static sl_status simulate(const sl_schedule *schedule, const settings *from, con
                                             &(sl_cost_model){.forward = forward,
                                                              .backward_input = input,
                                                              .backward_weight = weight,
-                                                             .link = from->link},
+                                                             .link = parsed->link},
                                             out);
     free(forward);
     if (status == SL_OK && !isfinite(out->makespan))
@@ -140,44 +140,44 @@ static sl_status print_table(const sl_schedule *schedule, const sl_simulation *s
     return SL_OK;
 }
 
-static sl_status show_schedule(const sl_schedule *schedule, const settings *from,
+static sl_status show_schedule(const sl_schedule *schedule, const settings *parsed,
                                const sl_simulation *simulation)
 {
     char *text;
-    if (from->svg) {
+    if (parsed->svg) {
         SL_TRY(sl_schedule_svg(schedule, simulation, &text));
-        SL_TRY(write_text(from->svg, text));
+        SL_TRY(write_text(parsed->svg, text));
     }
-    if (from->csv) {
+    if (parsed->csv) {
         SL_TRY(sl_schedule_csv(schedule, &text));
         SL_TRY(write_text(NULL, text));
     }
-    if (from->json) {
+    if (parsed->json) {
         SL_TRY(sl_schedule_json(schedule, simulation, &text));
         SL_TRY(write_text(NULL, text));
     }
-    return from->csv || from->json ? SL_OK : print_table(schedule, simulation);
+    return parsed->csv || parsed->json ? SL_OK : print_table(schedule, simulation);
 }
 
-static sl_status run_schedule(cli_line *line, void *parsed)
+static sl_status run_schedule(cli_line *line, void *settings_read)
 {
-    const settings *from = parsed;
+    const settings *parsed = settings_read;
     double costs[3];
     sl_schedule *schedule = NULL;
     sl_simulation simulation = {0};
     (void)line;
-    parse_costs(from->costs, costs);
-    if (from->csv && from->json)
+    parse_costs(parsed->costs, costs);
+    if (parsed->csv && parsed->json)
         cli_refuse("--csv prints the table alone, so it cannot be combined with --json");
-    if (from->svg)
-        SL_TRY(sl_error_context(sl_train_check_output(&from->run, from->svg), "--svg: "));
-    sl_status status = open_table(from, costs, &schedule);
+    if (parsed->svg)
+        SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->svg), "--svg: "));
+    sl_status status = open_table(parsed, costs, &schedule);
     if (status == SL_OK)
-        status = sl_schedule_recompute(schedule, from->run.recompute);
+        status = sl_schedule_recompute(schedule, parsed->run.recompute);
     if (status == SL_OK)
-        status = simulate(schedule, from, costs, &simulation);
+        status = simulate(schedule, parsed, costs, &simulation);
     if (status == SL_OK)
-        status = show_schedule(schedule, from, &simulation);
+        status = show_schedule(schedule, parsed, &simulation);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&schedule);
     return status;

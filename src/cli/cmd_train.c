@@ -19,7 +19,7 @@ typedef struct settings {
 /* "10" batches, or "2.5s" */
 static sl_status parse_interval(const char *text, void *object)
 {
-    cli_progress_options *to = &((settings *)object)->progress;
+    cli_progress_options *progress = &((settings *)object)->progress;
     char *end;
     double number = strtod(text, &end);
     bool in_seconds = strcmp(end, "s") == 0;
@@ -29,16 +29,16 @@ static sl_status parse_interval(const char *text, void *object)
                         "log-interval must be a number of batches from 1, or of seconds as in 10s, "
                         "got \"%s\"",
                         text);
-    to->log_interval = in_seconds ? 0 : (int64_t)number;
-    to->log_seconds = number;
+    progress->log_interval = in_seconds ? 0 : (int64_t)number;
+    progress->log_seconds = number;
     return SL_OK;
 }
 
 static char *print_interval(const void *object)
 {
-    const cli_progress_options *from = &((const settings *)object)->progress;
+    const cli_progress_options *progress = &((const settings *)object)->progress;
     char text[48];
-    snprintf(text, sizeof text, "%.9g%s", from->log_seconds, from->log_interval ? "" : "s");
+    snprintf(text, sizeof text, "%.9g%s", progress->log_seconds, progress->log_interval ? "" : "s");
     return strdup(text);
 }
 
@@ -79,27 +79,28 @@ static const sl_option option_rows[] = {
 /* ---- Before the run ----------------------------------------------------------------------- */
 
 /* Refuses to overwrite the file of options. */
-static sl_status check_not_read(const settings *from, const char *option, const char *path)
+static sl_status check_not_read(const settings *parsed, const char *option, const char *path)
 {
-    if (cli_is_same_file(path, from->config))
+    if (cli_is_same_file(path, parsed->config))
         return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option,
                         path);
     return SL_OK;
 }
 
 /* The same, and what the run itself reads and writes. */
-static sl_status check_output(const settings *from, const char *option, const char *path)
+static sl_status check_output(const settings *parsed, const char *option, const char *path)
 {
-    SL_TRY(check_not_read(from, option, path));
-    return path ? sl_error_context(sl_train_check_output(&from->run, path), "%s: ", option) : SL_OK;
+    SL_TRY(check_not_read(parsed, option, path));
+    return path ? sl_error_context(sl_train_check_output(&parsed->run, path), "%s: ", option)
+                : SL_OK;
 }
 
-static sl_status check_outputs(const settings *from)
+static sl_status check_outputs(const settings *parsed)
 {
-    SL_TRY(check_not_read(from, "--save", from->run.save));
-    SL_TRY(check_output(from, "--log-json", from->progress.log_json));
-    SL_TRY(check_output(from, "--tensorboard", from->progress.tensorboard));
-    return check_output(from, "--trace", from->progress.trace);
+    SL_TRY(check_not_read(parsed, "--save", parsed->run.save));
+    SL_TRY(check_output(parsed, "--log-json", parsed->progress.log_json));
+    SL_TRY(check_output(parsed, "--tensorboard", parsed->progress.tensorboard));
+    return check_output(parsed, "--trace", parsed->progress.trace);
 }
 
 static void report_saving(void *context, bool begins)
@@ -109,10 +110,10 @@ static void report_saving(void *context, bool begins)
 }
 
 /* A run that saves something is asked to stop; one that saves nothing just ends. */
-static sl_status handle_signals(settings *from, const sl_launch_info *launch)
+static sl_status handle_signals(settings *parsed, const sl_launch_info *launch)
 {
-    sl_save_options *checkpoints = &from->run.checkpoints;
-    bool saves = checkpoints->directory || from->run.save;
+    sl_save_options *checkpoints = &parsed->run.checkpoints;
+    bool saves = checkpoints->directory || parsed->run.save;
     checkpoints->request = cli_signals_request;
     checkpoints->saving = report_saving;
     return cli_signals_handle(saves, launch->rank == 0);
@@ -154,12 +155,12 @@ static void warn_of_layout(const sl_train_options *asked, const sl_plan *plan, i
 }
 
 /* Trains as this process's rank or, where there are no other processes, all replicas. */
-static sl_status train_planned(const settings *from, sl_run *run, sl_group *group,
+static sl_status train_planned(const settings *parsed, sl_run *run, sl_group *group,
                                sl_run_result *result)
 {
     cli_progress *progress = NULL;
     const sl_plan *plan = sl_run_plan(run);
-    cli_progress_options display = from->progress;
+    cli_progress_options display = parsed->progress;
     int count = 0, replicas = plan->options.replicas;
     display.restarts = plan->restart;
     sl_status status = cli_progress_create(&display, group ? sl_group_rank(group) : 0,
@@ -176,7 +177,7 @@ static sl_status train_planned(const settings *from, sl_run *run, sl_group *grou
 
 /* Plans the run, and does what the plan is for. One that needs fewer processes than there are ends
  * this attempt: the launcher starts as many. */
-static sl_status plan_and_train(const cli_line *line, const settings *from,
+static sl_status plan_and_train(const cli_line *line, const settings *parsed,
                                 const sl_launch_info *info, sl_run_result *result)
 {
     static const sl_reporter early = {.checkpoint = warn_of_checkpoint};
@@ -184,28 +185,28 @@ static sl_status plan_and_train(const cli_line *line, const settings *from,
     sl_group *group = NULL;
     sl_run *run = NULL;
     sl_plan *asked;
-    SL_TRY(sl_plan_create(&from->run, &launch, NULL, NULL, &asked)); /* before there is a group */
+    SL_TRY(sl_plan_create(&parsed->run, &launch, NULL, NULL, &asked)); /* before there is a group */
     sl_plan_destroy(&asked);
     if (info->world_size > 1)
         SL_TRY(cli_group_create(info, &group));
-    sl_status status = sl_run_create(&from->run, &launch, group, &early, 1, &run);
+    sl_status status = sl_run_create(&parsed->run, &launch, group, &early, 1, &run);
     const sl_plan *plan = run ? sl_run_plan(run) : NULL;
     bool is_too_many = plan && group && plan->ranks < info->world_size;
     if (plan && info->rank == 0)
-        warn_of_layout(&from->run, plan, info->world_size);
-    if (plan && from->print_plan && info->rank == 0)
+        warn_of_layout(&parsed->run, plan, info->world_size);
+    if (plan && parsed->print_plan && info->rank == 0)
         cli_plan_print(line, plan);
     else if (plan && is_too_many && cli_launcher && info->rank == 0)
         sl_launch_link_processes(cli_launcher, plan->ranks);
-    else if (plan && !from->print_plan && !(is_too_many && cli_launcher))
-        status = train_planned(from, run, group, result);
+    else if (plan && !parsed->print_plan && !(is_too_many && cli_launcher))
+        status = train_planned(parsed, run, group, result);
     sl_run_destroy(&run);
     sl_group_destroy(&group);
     return status;
 }
 
 /* The run's log says the command line. */
-static sl_status train_and_log(const cli_line *line, settings *from, const sl_launch_info *launch,
+static sl_status train_and_log(const cli_line *line, settings *parsed, const sl_launch_info *launch,
                                sl_run_result *result)
 {
     char *command = NULL;
@@ -217,8 +218,8 @@ static sl_status train_and_log(const cli_line *line, settings *from, const sl_la
         free(command);
         return sl_error(SL_ERR_MEMORY, "no memory for the command line");
     }
-    from->progress.command = command;
-    sl_status status = plan_and_train(line, from, launch, result);
+    parsed->progress.command = command;
+    sl_status status = plan_and_train(line, parsed, launch, result);
     free(command);
     return status;
 }

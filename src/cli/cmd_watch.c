@@ -35,8 +35,8 @@ static const sl_option options[] = {
 
 static void complain(void *context, const char *reason)
 {
-    const sli_watch_options *from = context;
-    cli_complain("warning: %s%s", reason, from->child ? "; the run goes on without it" : "");
+    const sli_watch_options *watched = context;
+    cli_complain("warning: %s%s", reason, watched->child ? "; the run goes on without it" : "");
 }
 
 /* Blocks the signals that may end it, which are waited for instead, and SIGPIPE: a reader of the
@@ -60,25 +60,26 @@ static void block_signals(bool child, sigset_t *ending)
     sigprocmask(SIG_BLOCK, &blocked, NULL);
 }
 
-static bool is_over(const sli_watch_options *from, const sli_watch *watch, const sigset_t *ending)
+static bool is_over(const sli_watch_options *watched, const sli_watch *watch,
+                    const sigset_t *ending)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    if (from->child)
+    if (watched->child)
         return poll(&input, 1, 0) > 0;
     return (!sli_watch_url(watch) && sli_watch_has_ended(watch)) ||
            sigtimedwait(ending, NULL, &(struct timespec){0}) > 0;
 }
 
 /* A child says only the page's address, if any, or "!" and why it cannot begin. */
-static void print_begin(const sli_watch_options *from, const sli_watch *watch)
+static void print_begin(const sli_watch_options *watched, const sli_watch *watch)
 {
     const char *url = watch ? sli_watch_url(watch) : NULL;
-    if (from->child && !watch)
+    if (watched->child && !watch)
         printf("!%s\n", sl_error_text());
-    else if (from->child)
+    else if (watched->child)
         printf("%s\n", url ? url : "");
-    if (!from->child && watch) {
-        cli_print_text(from->log, 0);
+    if (!watched->child && watch) {
+        cli_print_text(watched->log, 0);
         printf(url ? " is shown at %s until Ctrl-C\n" : "%s is followed until its run ends\n",
                url ? url : "");
     }

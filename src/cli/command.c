@@ -19,10 +19,10 @@
 
 static bool takes_run_option(const cli_command *command, const char *name)
 {
-    const char *const *at = command->run_names;
-    while (at && *at && strcmp(*at, name) != 0)
-        at++;
-    return !at || *at;
+    const char *const *allowed = command->run_names;
+    while (allowed && *allowed && strcmp(*allowed, name) != 0)
+        allowed++;
+    return !allowed || *allowed;
 }
 
 const sl_option *cli_row(const cli_command *command, int number)
@@ -240,21 +240,22 @@ static void set_option(const cli_given *given, void *settings)
 /* A run's options from the file or from the line. Devices and a balance of numbers say how many
  * stages there are, as --pp does, and devices in groups how many replicas, as --dp does: numbers of
  * a preset or of the file then do not count. */
-static void set_run_source(const cli_given *source, int count, sl_train_options *to)
+static void set_run_source(const cli_given *source, int count, sl_train_options *train)
 {
     const char *preset = find_value(source, count, "preset"),
                *devices = find_value(source, count, "devices");
     if (preset) /* an unknown one is refused with the other options */
-        (void)sl_train_options_preset(preset, to);
-    int stages = to->pipeline_ranks, replicas = to->replicas;
-    to->pipeline_ranks = to->replicas = 0;
+        (void)sl_train_options_preset(preset, train);
+    int stages = train->pipeline_ranks, replicas = train->replicas;
+    train->pipeline_ranks = train->replicas = 0;
     for (int i = 0; i < count; i++)
-        set_option(&source[i], to);
-    bool balance = find_value(source, count, "balance") && to->balance_kind == SL_BALANCE_EXPLICIT;
-    if (to->pipeline_ranks == 0 && !devices && !balance)
-        to->pipeline_ranks = stages;
-    if (to->replicas == 0 && !(devices && strchr(devices, ';')))
-        to->replicas = replicas;
+        set_option(&source[i], train);
+    bool balance =
+        find_value(source, count, "balance") && train->balance_kind == SL_BALANCE_EXPLICIT;
+    if (train->pipeline_ranks == 0 && !devices && !balance)
+        train->pipeline_ranks = stages;
+    if (train->replicas == 0 && !(devices && strchr(devices, ';')))
+        train->replicas = replicas;
 }
 
 static void check_needs(const cli_line *line)
@@ -303,13 +304,13 @@ static sl_status set_line(cli_line *line, void *settings)
 {
     bool is_run = line->command->run_options[0] != NULL;
     cli_settings_default(line->command, settings);
-    const cli_given *own = line->given + line->config_count;
+    const cli_given *given = line->given + line->config_count;
     int count = line->given_count - line->config_count;
     for (int i = 0; !is_run && i < count; i++)
-        set_option(&own[i], settings);
+        set_option(&given[i], settings);
     if (is_run) {
         set_run_source(line->given, line->config_count, settings);
-        set_run_source(own, count, settings);
+        set_run_source(given, count, settings);
     }
     check_needs(line);
     return is_run ? read_table(line, settings) : SL_OK;
@@ -379,29 +380,29 @@ void cli_name_options(const cli_command *command, sl_status status)
 
 /* ---- Printing ----------------------------------------------------------------------------- */
 
-void cli_print_word(FILE *to, const char *word)
+void cli_print_word(FILE *file, const char *word)
 {
-    const char *at = word, *quote = "";
-    while (isalnum((unsigned char)*at) || (*at && strchr("_-./=:,+@%", *at)))
-        at++;
-    if (!*word || *at)
+    const char *letter = word, *quote = "";
+    while (isalnum((unsigned char)*letter) || (*letter && strchr("_-./=:,+@%", *letter)))
+        letter++;
+    if (!*word || *letter)
         quote = "'";
-    fputs(quote, to);
-    for (at = word; *at; at++)
-        fprintf(to, *at == '\'' ? "'\\''" : "%c", *at);
-    fputs(quote, to);
+    fputs(quote, file);
+    for (letter = word; *letter; letter++)
+        fprintf(file, *letter == '\'' ? "'\\''" : "%c", *letter);
+    fputs(quote, file);
 }
 
-void cli_line_print(FILE *to, const cli_line *line, const char *omitted)
+void cli_line_print(FILE *file, const cli_line *line, const char *omitted)
 {
-    fprintf(to, "sluice %s", line->command->name);
+    fprintf(file, "sluice %s", line->command->name);
     for (int i = line->config_count; i < line->given_count; i++) {
         const cli_given *given = &line->given[i];
         if (strcmp(given->option->name, omitted) == 0)
             continue;
-        fprintf(to, " --%s%s", given->option->name, given->text ? " " : "");
+        fprintf(file, " --%s%s", given->option->name, given->text ? " " : "");
         if (given->text)
-            cli_print_word(to, given->text);
+            cli_print_word(file, given->text);
     }
 }
 

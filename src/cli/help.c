@@ -38,8 +38,8 @@ static void write_range(const sl_option *row, char *text, size_t bytes)
 }
 
 /* Calls `print` for a command's rows by groups, these in the order in which they first come. */
-static void print_rows(const cli_command *command, void (*print)(const entry *at, FILE *to),
-                       FILE *to)
+static void print_rows(const cli_command *command, void (*print)(const entry *item, FILE *file),
+                       FILE *file)
 {
     const sl_option *first, *row;
     void *settings = cli_allocate(1, command->settings_bytes);
@@ -51,124 +51,124 @@ static void print_rows(const cli_command *command, void (*print)(const entry *at
                 continue;
             if (k < i) /* the group has been printed */
                 break;
-            entry at = {command, row, group, .begins_group = k == i};
-            write_range(row, at.range, sizeof at.range);
+            entry item = {command, row, group, .begins_group = k == i};
+            write_range(row, item.range, sizeof item.range);
             if (row->type != SL_OPTION_FLAG)
-                (void)sl_option_text(row, settings, &at.value);
-            print(&at, to);
-            free(at.value);
+                (void)sl_option_text(row, settings, &item.value);
+            print(&item, file);
+            free(item.value);
         }
     }
     free(settings);
 }
 
 /* What a section has; NULL: of the program. */
-typedef void print_text(FILE *to, const cli_command *command);
+typedef void print_text(FILE *file, const cli_command *command);
 
 /* ---- --help ------------------------------------------------------------------------------- */
 
 /* Breaks the text between words. `column` columns of its first line are written already; it is
  * indented like the others. */
-static void print_wrapped(FILE *to, const char *text, int column, int indent)
+static void print_wrapped(FILE *file, const char *text, int column, int indent)
 {
     while (*text) {
         int length = (int)strcspn(text, " ");
         if (column > indent && column + 1 + length > LINE_COLUMNS) {
-            fputc('\n', to);
+            fputc('\n', file);
             column = 0;
         }
-        column += fprintf(to, "%*s%.*s", column > indent ? 1 : indent - column, "", length, text);
+        column += fprintf(file, "%*s%.*s", column > indent ? 1 : indent - column, "", length, text);
         text += length;
         text += *text == ' ';
     }
-    fputc('\n', to);
+    fputc('\n', file);
 }
 
 /* The option, and its help with "(1 to 4096; default 10)", what there is of it. */
-static void print_help_row(const entry *at, FILE *to)
+static void print_help_row(const entry *item, FILE *file)
 {
-    const sl_option *row = at->row;
+    const sl_option *row = item->row;
     char help[1024], letter[8] = "";
-    bool has_range = *at->range, has_any = has_range || at->value;
-    if (at->begins_group)
-        fprintf(to, "\n %s:\n", at->group);
+    bool has_range = *item->range, has_any = has_range || item->value;
+    if (item->begins_group)
+        fprintf(file, "\n %s:\n", item->group);
     if (row->letter)
         snprintf(letter, sizeof letter, "-%c, ", row->letter);
-    int column = fprintf(to, "%6s--%s%s%s", letter, row->name, row->value ? "=" : "",
+    int column = fprintf(file, "%6s--%s%s%s", letter, row->name, row->value ? "=" : "",
                          row->value ? row->value : "");
-    snprintf(help, sizeof help, "%s%s%s%s%s%s%s", row->help, has_any ? " (" : "", at->range,
-             has_range && at->value ? "; " : "", at->value ? "default " : "",
-             at->value ? at->value : "", has_any ? ")" : "");
+    snprintf(help, sizeof help, "%s%s%s%s%s%s%s", row->help, has_any ? " (" : "", item->range,
+             has_range && item->value ? "; " : "", item->value ? "default " : "",
+             item->value ? item->value : "", has_any ? ")" : "");
     if (column >= HELP_COLUMN) {
-        fputc('\n', to);
+        fputc('\n', file);
         column = 0;
     }
-    print_wrapped(to, help, column, HELP_COLUMN);
+    print_wrapped(file, help, column, HELP_COLUMN);
 }
 
-static void print_program_description(FILE *to)
+static void print_program_description(FILE *file)
 {
-    fprintf(to, "Trains Transformer language models on many devices at once.\n\n");
-    for (const cli_command *const *at = cli_commands; *at; at++)
-        fprintf(to, "  %-10s %s\n", (*at)->name, (*at)->summary);
-    fprintf(to,
+    fprintf(file, "Trains Transformer language models on many devices at once.\n\n");
+    for (const cli_command *const *command = cli_commands; *command; command++)
+        fprintf(file, "  %-10s %s\n", (*command)->name, (*command)->summary);
+    fprintf(file,
             "\n`sluice COMMAND --help` shows a command's options.\nThe exit status is 0, 1 after "
             "an error, or 2 for an invalid command line.\n");
 }
 
-static void print_environment(FILE *to)
+static void print_environment(FILE *file)
 {
     for (const sl_option *row = sl_environment_rows; row->name; row++) {
         char values[128], help[1024];
         write_range(row, values, sizeof values);
         snprintf(help, sizeof help, "%s (%s)", row->help, values);
-        fprintf(to, "  %s=%s\n", row->name, row->value);
-        print_wrapped(to, help, 0, 6);
+        fprintf(file, "  %s=%s\n", row->name, row->value);
+        print_wrapped(file, help, 0, 6);
     }
 }
 
 /* The forms of the command line, a line each. */
-static void print_forms(FILE *to, const cli_command *command)
+static void print_forms(FILE *file, const cli_command *command)
 {
     const char *form = command && command->arguments ? command->arguments : "";
     if (!command)
-        fprintf(to, "sluice COMMAND [OPTION...]\n");
+        fprintf(file, "sluice COMMAND [OPTION...]\n");
     for (bool more = command; more; more = *form) {
         int length = (int)strcspn(form, "\n");
-        fprintf(to, "sluice %s [OPTION...]%s%.*s\n", command->name, length ? " " : "", length,
+        fprintf(file, "sluice %s [OPTION...]%s%.*s\n", command->name, length ? " " : "", length,
                 form);
         form += length;
         form += *form == '\n';
     }
 }
 
-static void print_description(FILE *to, const cli_command *command)
+static void print_description(FILE *file, const cli_command *command)
 {
     if (command)
-        print_wrapped(to, command->doc, 0, 0);
+        print_wrapped(file, command->doc, 0, 0);
     else
-        print_program_description(to);
+        print_program_description(file);
 }
 
 /* The options of a command; the variables that all commands know. */
-static void print_options(FILE *to, const cli_command *command)
+static void print_options(FILE *file, const cli_command *command)
 {
     if (command)
-        print_rows(command, print_help_row, to);
+        print_rows(command, print_help_row, file);
     else
-        print_environment(to);
+        print_environment(file);
 }
 
-static void print_examples(FILE *to, const cli_command *command)
+static void print_examples(FILE *file, const cli_command *command)
 {
     fputs(command ? command->examples
                   : "sluice train --data book.txt --preset small --save book.safetensors\n"
                     "sluice generate --init book.safetensors --prompt \"it was\"\n",
-          to);
+          file);
 }
 
 /* Prints what `print` prints with `first` before the first line and `more` before the others. */
-static void print_indented(FILE *to, const char *first, const char *more, print_text *print,
+static void print_indented(FILE *file, const char *first, const char *more, print_text *print,
                            const cli_command *command)
 {
     char *text = NULL;
@@ -179,49 +179,49 @@ static void print_indented(FILE *to, const char *first, const char *more, print_
     if (!lines || fclose(lines) != 0)
         cli_refuse("no memory for the help");
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
-        fprintf(to, "%s%.*s\n", line == text ? first : more, (int)strcspn(line, "\n"), line);
+        fprintf(file, "%s%.*s\n", line == text ? first : more, (int)strcspn(line, "\n"), line);
     }
     free(text);
 }
 
-void cli_help_print(FILE *to, const cli_command *command)
+void cli_help_print(FILE *file, const cli_command *command)
 {
-    print_indented(to, "Usage: ", "   or: ", print_forms, command);
-    print_description(to, command);
+    print_indented(file, "Usage: ", "   or: ", print_forms, command);
+    print_description(file, command);
     if (!command)
-        fprintf(to, "\nEnvironment variables:\n");
-    print_options(to, command);
-    fprintf(to, "\nExamples:\n");
-    print_indented(to, "  ", "  ", print_examples, command);
+        fprintf(file, "\nEnvironment variables:\n");
+    print_options(file, command);
+    fprintf(file, "\nExamples:\n");
+    print_indented(file, "  ", "  ", print_examples, command);
 }
 
 /* ---- Markdown ----------------------------------------------------------------------------- */
 
 /* In a table's cell: | ends it. */
-static void print_cell(FILE *to, const char *text)
+static void print_cell(FILE *file, const char *text)
 {
     for (; *text; text++)
-        fprintf(to, *text == '|' ? "\\|" : "%c", *text);
+        fprintf(file, *text == '|' ? "\\|" : "%c", *text);
 }
 
-static void print_markdown_row(const entry *at, FILE *to)
+static void print_markdown_row(const entry *item, FILE *file)
 {
-    const sl_option *row = at->row;
+    const sl_option *row = item->row;
     bool affects =
-        at->command == &cmd_train; /* the table says which ones a resumed run must have */
-    if (at->begins_group)
-        fprintf(to, "\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", at->group,
-                affects ? " fixed for a resumed run |" : "", affects ? "---|" : "");
-    fprintf(to, "| `--%s%s", row->name, row->value ? " " : "");
-    print_cell(to, row->value ? row->value : "");
-    fprintf(to, "`");
+        item->command == &cmd_train; /* the table says which ones a resumed run must have */
+    if (item->begins_group)
+        fprintf(file, "\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n",
+                item->group, affects ? " fixed for a resumed run |" : "", affects ? "---|" : "");
+    fprintf(file, "| `--%s%s", row->name, row->value ? " " : "");
+    print_cell(file, row->value ? row->value : "");
+    fprintf(file, "`");
     if (row->letter)
-        fprintf(to, ", `-%c`", row->letter);
-    fprintf(to, " | ");
-    print_cell(to, row->help);
-    fprintf(to, at->value ? " | %s | `%s` |" : " | %s | %s|", at->range,
-            at->value ? at->value : "");
-    fprintf(to, "%s\n", !affects ? "" : row->affects_numbers ? " yes |" : " |");
+        fprintf(file, ", `-%c`", row->letter);
+    fprintf(file, " | ");
+    print_cell(file, row->help);
+    fprintf(file, item->value ? " | %s | `%s` |" : " | %s | %s|", item->range,
+            item->value ? item->value : "");
+    fprintf(file, "%s\n", !affects ? "" : row->affects_numbers ? " yes |" : " |");
 }
 
 void cli_help_print_markdown(void)
@@ -230,9 +230,9 @@ void cli_help_print_markdown(void)
         "# Options\n\n`sluice help --markdown` prints this page. A run that resumes must have "
         "the same text, and the same values\nof the options that are marked as fixed, as far as "
         "its optimizer and its schedule use them (`--epochs`\nonly with the cosine schedule).\n");
-    for (const cli_command *const *at = cli_commands; *at; at++) {
-        printf("\n## sluice %s\n", (*at)->name);
-        print_rows(*at, print_markdown_row, stdout);
+    for (const cli_command *const *command = cli_commands; *command; command++) {
+        printf("\n## sluice %s\n", (*command)->name);
+        print_rows(*command, print_markdown_row, stdout);
     }
 }
 
@@ -265,10 +265,10 @@ static void print_section(const char *title, print_text *print, const cli_comman
 {
     char *text = NULL;
     size_t bytes;
-    FILE *to = open_memstream(&text, &bytes);
-    if (to)
-        print(to, command);
-    if (!to || fclose(to) != 0)
+    FILE *file = open_memstream(&text, &bytes);
+    if (file)
+        print(file, command);
+    if (!file || fclose(file) != 0)
         cli_refuse("no memory for the page");
     if (*text)
         printf(".SH %s\n.nf\n.in 0\n", title);
@@ -277,10 +277,10 @@ static void print_section(const char *title, print_text *print, const cli_comman
     free(text);
 }
 
-static void print_files(FILE *to, const cli_command *command)
+static void print_files(FILE *file, const cli_command *command)
 {
     (void)command;
-    fputs(files, to);
+    fputs(files, file);
 }
 
 void cli_help_print_man(const cli_command *command)
@@ -341,11 +341,11 @@ void cli_help_print_completion(void)
         "    elif [ \"$previous\" = = ]; then\n"
         "        previous=${COMP_WORDS[COMP_CWORD - 2]}\n    fi\n"
         "    if [ \"$COMP_CWORD\" = 1 ]; then\n        words=\"--help --version");
-    for (const cli_command *const *at = cli_commands; *at; at++)
-        printf(" %s", (*at)->name);
+    for (const cli_command *const *command = cli_commands; *command; command++)
+        printf(" %s", (*command)->name);
     printf("\"\n    else\n    case ${COMP_WORDS[1]} in\n");
-    for (const cli_command *const *at = cli_commands; *at; at++)
-        print_case(*at);
+    for (const cli_command *const *command = cli_commands; *command; command++)
+        print_case(*command);
     printf("    esac\n    fi\n"
            "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$current\")\n"
            "}\ncomplete -o default -F _sluice sluice\n");

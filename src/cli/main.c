@@ -27,18 +27,18 @@ static const cli_command *find_command(const char *name)
 }
 
 /* sluice help [COMMAND]; the other forms print documentation. */
-static int print_help(const char *what, const char *command)
+static int print_help(const char *text, const char *command)
 {
-    if (!what)
+    if (!text)
         cli_help_print(stdout, NULL);
-    else if (strcmp(what, "--markdown") == 0)
+    else if (strcmp(text, "--markdown") == 0)
         cli_help_print_markdown();
-    else if (strcmp(what, "--man") == 0)
+    else if (strcmp(text, "--man") == 0)
         cli_help_print_man(command ? find_command(command) : NULL);
-    else if (strcmp(what, "--completion") == 0)
+    else if (strcmp(text, "--completion") == 0)
         cli_help_print_completion();
     else
-        cli_help_print(stdout, find_command(what));
+        cli_help_print(stdout, find_command(text));
     return cli_finish(SL_OK);
 }
 

@@ -158,14 +158,14 @@ void cli_print_text(const char *text, int width)
 cli_text cli_count_text(int64_t number)
 {
     cli_text digits, out = {""};
-    char *to = out.text;
+    char *end = out.text;
     int length = snprintf(digits.text, sizeof digits.text, "%" PRId64, number);
     for (int i = 0; i < length; i++) {
         if (i > 0 && (length - i) % 3 == 0)
-            *to++ = ',';
-        *to++ = digits.text[i];
+            *end++ = ',';
+        *end++ = digits.text[i];
     }
-    *to = '\0';
+    *end = '\0';
     return out;
 }
 

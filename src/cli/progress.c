@@ -16,7 +16,7 @@
 
 /* One rank's; a reporter's context. */
 typedef struct display {
-    cli_progress *of;
+    cli_progress *progress;
     int rank;
     int64_t resumed_step;                   /* 0: the run has begun anew */
     double interval_loss, interval_seconds; /* since the last line */
@@ -50,16 +50,16 @@ static void clear_live(cli_progress *progress)
 }
 
 /* Draws the progress line, where it may be drawn (again). */
-__attribute__((format(printf, 2, 3))) static void draw_live(display *on, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void draw_live(display *view, const char *format, ...)
 {
     const double pause = 0.1; /* a person cannot read faster */
-    cli_progress *progress = on->of;
+    cli_progress *progress = view->progress;
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-    if (!progress->options.live || on->rank > 0 || now - on->live_time < pause)
+    if (!progress->options.live || view->rank > 0 || now - view->live_time < pause)
         return;
-    on->live_time = now;
+    view->live_time = now;
     va_list arguments;
     va_start(arguments, format);
     pthread_mutex_lock(&progress->screen);
@@ -72,8 +72,8 @@ __attribute__((format(printf, 2, 3))) static void draw_live(display *on, const c
 
 /* One line with its end, escaped, as names in it may be a file's. It is one write even where MPI
  * has taken standard output's buffer away: the lines of other processes come between writes. */
-__attribute__((format(printf, 2, 3))) static void print_line(const display *on, const char *format,
-                                                             ...)
+__attribute__((format(printf, 2, 3))) static void print_line(const display *view,
+                                                             const char *format, ...)
 {
     char *line, rank[32] = "";
     va_list arguments;
@@ -86,13 +86,13 @@ __attribute__((format(printf, 2, 3))) static void print_line(const display *on, 
     free(line);
     if (!shown)
         return;
-    if (on->of->replicas > 1)
-        snprintf(rank, sizeof rank, "[RANK %d]: ", on->rank);
-    pthread_mutex_lock(&on->of->screen);
-    clear_live(on->of);
+    if (view->progress->replicas > 1)
+        snprintf(rank, sizeof rank, "[RANK %d]: ", view->rank);
+    pthread_mutex_lock(&view->progress->screen);
+    clear_live(view->progress);
     printf("%s%s\n", rank, shown);
     fflush(stdout);
-    pthread_mutex_unlock(&on->of->screen);
+    pthread_mutex_unlock(&view->progress->screen);
     free(shown);
 }
 
@@ -116,8 +116,9 @@ __attribute__((format(printf, 2, 3))) static void warn(cli_progress *progress, c
 
 static void warn_of_output(void *context, const char *reason)
 {
-    const display *on = context;
-    warn(on->of, "%s%s", reason, cli_signals_output_lost() ? "" : "; the run goes on without it");
+    const display *view = context;
+    warn(view->progress, "%s%s", reason,
+         cli_signals_output_lost() ? "" : "; the run goes on without it");
 }
 
 static const char *plural(int64_t count)
@@ -149,14 +150,14 @@ static cli_text duration_text(double seconds)
     return out;
 }
 
-static void draw_step(display *on, const sl_step_info *step)
+static void draw_step(display *view, const sl_step_info *step)
 {
-    double each = on->trained_seconds / (double)on->trained_batches;
-    draw_live(on, "epoch %" PRId64 " " BAR " | loss %s | %.0f tokens/s | %s left to train",
+    double each = view->trained_seconds / (double)view->trained_batches;
+    draw_live(view, "epoch %" PRId64 " " BAR " | loss %s | %.0f tokens/s | %s left to train",
               step->epoch, bar_length(step->batch, step->batches_per_epoch), full_bar, step->batch,
               step->batches_per_epoch, cli_real_text(step->loss, 3).text,
               (double)step->tokens / step->seconds,
-              duration_text(each * (double)(on->total_batches - step->step)).text);
+              duration_text(each * (double)(view->total_batches - step->step)).text);
 }
 
 static bool is_validation(const char *split)
@@ -173,34 +174,34 @@ static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 
 /* ---- The start ---------------------------------------------------------------------------- */
 
-static void print_data(const display *on, const sl_run_info *info)
+static void print_data(const display *view, const sl_run_info *info)
 {
-    print_line(on, "Data: %s", info->options->data);
+    print_line(view, "Data: %s", info->options->data);
     for (int split = 0; split < SL_SPLITS; split++)
-        print_line(on, "  %-5s %12s tokens  %s", sl_split_name(split),
+        print_line(view, "  %-5s %12s tokens  %s", sl_split_name(split),
                    cli_count_text(info->texts[split].tokens).text, info->texts[split].path);
-    print_line(on, "  vocabulary of %s types", cli_count_text(info->ntokens).text);
+    print_line(view, "  vocabulary of %s types", cli_count_text(info->ntokens).text);
 }
 
 /* What all replicas have in common. */
-static void print_model(const display *on, const sl_run_info *info)
+static void print_model(const display *view, const sl_run_info *info)
 {
     const sl_train_options *options = info->options;
     const sl_model_options *model = &options->model;
     int stages = info->stage_count;
-    print_line(on,
+    print_line(view,
                "Model: emsize %" PRId64 ", nhid %" PRId64 ", %" PRId64 " layers, %" PRId64
                " heads, dropout %g, mask %s",
                model->emsize, model->nhid, model->nlayers, model->nhead, model->dropout,
                model->mask == SL_MASK_CAUSAL ? "causal" : "none");
-    print_line(on, "Total parameters in model: %s", cli_count_text(info->total_parameters).text);
+    print_line(view, "Total parameters in model: %s", cli_count_text(info->total_parameters).text);
     if (info->replicas > 1 || options->shards > 1)
-        print_line(on, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s",
+        print_line(view, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s",
                    info->replicas, plural(info->replicas), options->shards, options->batch_size,
                    options->zero ? ", optimizer state sharded" : "");
-    print_line(on, "Optimizer: %s, lr %g", sl_optimizer_kind_name(options->optimizer.kind),
+    print_line(view, "Optimizer: %s, lr %g", sl_optimizer_kind_name(options->optimizer.kind),
                options->lr.lr);
-    print_line(on, "Pipeline: %d stage%s, %d chunk%s, recompute %s, schedule %s", stages,
+    print_line(view, "Pipeline: %d stage%s, %d chunk%s, recompute %s, schedule %s", stages,
                plural(stages), options->chunks, plural(options->chunks),
                sl_recompute_name(options->recompute), options->schedule);
 }
@@ -219,32 +220,33 @@ static void write_stages(const sl_run_info *info, int pipeline_rank, char *text,
 }
 
 /* Prints the line of info->ranks[index], or for -1 the heading. */
-typedef void print_row(const display *on, const sl_run_info *info, int index);
+typedef void print_row(const display *view, const sl_run_info *info, int index);
 
 /* A line for each pipeline rank of each replica; of very many the first, then how many more there
  * are, and `where` (may be ""). */
-static void print_table(const display *on, const sl_run_info *info, print_row *row,
+static void print_table(const display *view, const sl_run_info *info, print_row *row,
                         const char *where)
 {
     enum { MOST_ROWS = 64 };
     int count = info->rank_count;
     for (int i = -1; i < count && i < MOST_ROWS; i++)
-        row(on, info, i);
+        row(view, info, i);
     if (count > MOST_ROWS)
-        print_line(on, "and %d more%s", count - MOST_ROWS, where);
+        print_line(view, "and %d more%s", count - MOST_ROWS, where);
 }
 
-static void print_location(const display *on, const sl_run_info *info, int index)
+static void print_location(const display *view, const sl_run_info *info, int index)
 {
     if (index < 0) {
-        print_line(on, "%-5s %-16s %-10s %-12s %s", "rank", "host", "device", "cores", "stages");
+        print_line(view, "%-5s %-16s %-10s %-12s %s", "rank", "host", "device", "cores", "stages");
         return;
     }
-    const sl_rank_stats *at = &info->ranks[index];
+    const sl_rank_stats *rank = &info->ranks[index];
     char cores[48], stages[256];
-    snprintf(cores, sizeof cores, "%d (%s)", at->threads, at->isa);
+    snprintf(cores, sizeof cores, "%d (%s)", rank->threads, rank->isa);
     write_stages(info, index % (info->rank_count / info->replicas), stages, sizeof stages);
-    print_line(on, "%-5d %-16s %-10s %-12s %s", at->rank, at->host, at->device, cores, stages);
+    print_line(view, "%-5d %-16s %-10s %-12s %s", rank->rank, rank->host, rank->device, cores,
+               stages);
 }
 
 /* Tells the launcher the stages of each process, where none has all of them. */
@@ -261,25 +263,25 @@ static void tell_stages(const sl_run_info *info)
 
 static sl_status print_started(void *context, const sl_run_info *info)
 {
-    display *on = context;
-    bool is_first = on->rank == 0;
-    const cli_progress_options *options = &on->of->options;
-    on->total_batches = info->batches_per_epoch * info->options->epochs;
+    display *view = context;
+    bool is_first = view->rank == 0;
+    const cli_progress_options *options = &view->progress->options;
+    view->total_batches = info->batches_per_epoch * info->options->epochs;
     if (is_first) {
         cli_warn_of_run(info);
         tell_stages(info);
-        sl_launch_link_steps(cli_launcher, on->resumed_step);
+        sl_launch_link_steps(cli_launcher, view->resumed_step);
     }
     if (options->quiet)
         return SL_OK;
     if (is_first) {
-        if (options->restarts > 0 && on->resumed_step == 0)
-            print_line(on,
+        if (options->restarts > 0 && view->resumed_step == 0)
+            print_line(view,
                        "Restart %d: there is no checkpoint yet, the run starts from the beginning",
                        options->restarts);
-        print_data(on, info);
-        print_model(on, info);
-        print_table(on, info, print_location, "");
+        print_data(view, info);
+        print_model(view, info);
+        print_table(view, info, print_location, "");
     }
     return SL_OK;
 }
@@ -294,73 +296,73 @@ static cli_text rate_text(double lr)
     return out;
 }
 
-static void print_interval(display *on, const sl_step_info *step)
+static void print_interval(display *view, const sl_step_info *step)
 {
-    double loss = on->interval_loss / (double)on->interval_tokens;
-    print_line(on,
+    double loss = view->interval_loss / (double)view->interval_tokens;
+    print_line(view,
                "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
                " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s",
                step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr).text,
-               1e3 * on->interval_seconds / (double)on->interval_batches,
+               1e3 * view->interval_seconds / (double)view->interval_batches,
                cli_real_text(loss, 2).text, cli_real_text(exp(loss), 2).text,
-               (double)on->interval_tokens / on->interval_seconds);
-    on->interval_loss = on->interval_seconds = 0;
-    on->interval_tokens = on->interval_batches = 0;
+               (double)view->interval_tokens / view->interval_seconds);
+    view->interval_loss = view->interval_seconds = 0;
+    view->interval_tokens = view->interval_batches = 0;
 }
 
 /* Milliseconds of a step. */
-static void print_rank_times(const display *on, const sl_run_info *info, int index)
+static void print_rank_times(const display *view, const sl_run_info *info, int index)
 {
     enum { COLUMN = 11 };
     char columns[SL_TIME_KINDS * (COLUMN + 24) + 1];
-    const sl_rank_stats *of = index < 0 ? NULL : &info->ranks[index];
+    const sl_rank_stats *rank = index < 0 ? NULL : &info->ranks[index];
     int used = 0;
     for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
-        double ms = of && of->steps > 0 ? 1e3 * of->seconds[kind] / (double)of->steps : 0;
+        double ms = rank && rank->steps > 0 ? 1e3 * rank->seconds[kind] / (double)rank->steps : 0;
         used += snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,
-                         of ? cli_real_text(ms, 2).text : sl_time_kind_name((sl_time_kind)kind));
+                         rank ? cli_real_text(ms, 2).text : sl_time_kind_name((sl_time_kind)kind));
     }
-    if (of)
-        print_line(on, "%-5d %-5d%s", of->rank, of->stage, columns);
+    if (rank)
+        print_line(view, "%-5d %-5d%s", rank->rank, rank->stage, columns);
     else
-        print_line(on, "%-5s %-5s%s", "rank", "stage", columns);
+        print_line(view, "%-5s %-5s%s", "rank", "stage", columns);
 }
 
 static sl_status print_times(void *context, const sl_run_info *info)
 {
-    const display *on = context;
-    print_line(on, "Time of a step in ms, by what it went to:");
-    print_table(on, info, print_rank_times, "");
+    const display *view = context;
+    print_line(view, "Time of a step in ms, by what it went to:");
+    print_table(view, info, print_rank_times, "");
     if (info->slowest && info->rank_count > 1)
-        print_line(on, "Slowest of all: rank %d on %s, %s, from stage %d on", info->slowest->rank,
+        print_line(view, "Slowest of all: rank %d on %s, %s, from stage %d on", info->slowest->rank,
                    info->slowest->host, info->slowest->device, info->slowest->stage);
     return SL_OK;
 }
 
 static sl_status print_step(void *context, const sl_step_info *step)
 {
-    display *on = context;
-    const cli_progress_options *options = &on->of->options;
-    if (on->rank == 0) {
+    display *view = context;
+    const cli_progress_options *options = &view->progress->options;
+    if (view->rank == 0) {
         sl_launch_link_steps(cli_launcher, step->step);
-        const char *reason = cli_outputs_check(&on->of->outputs);
+        const char *reason = cli_outputs_check(&view->progress->outputs);
         if (reason)
-            warn_of_output(on, reason);
+            warn_of_output(view, reason);
     }
     if (options->quiet)
         return SL_OK;
-    on->interval_loss += step->replica_loss * (double)step->tokens;
-    on->interval_tokens += step->tokens;
-    on->interval_seconds += step->seconds;
-    on->interval_batches++;
-    on->trained_seconds += step->seconds;
-    on->trained_batches++;
+    view->interval_loss += step->replica_loss * (double)step->tokens;
+    view->interval_tokens += step->tokens;
+    view->interval_seconds += step->seconds;
+    view->interval_batches++;
+    view->trained_seconds += step->seconds;
+    view->trained_batches++;
     bool due = options->log_interval ? step->batch % options->log_interval == 0
-                                     : on->interval_seconds >= options->log_seconds;
+                                     : view->interval_seconds >= options->log_seconds;
     if (due || step->batch == step->batches_per_epoch)
-        print_interval(on, step);
+        print_interval(view, step);
     else
-        draw_step(on, step);
+        draw_step(view, step);
     return SL_OK;
 }
 
@@ -377,7 +379,7 @@ static const char *percents_text(const double *fractions, int count, char text[P
 }
 
 /* Of ranks that have all cores together: those that one leaves idle the others use. */
-static void print_shared_pipeline(display *on, const sl_pipeline_info *info)
+static void print_shared_pipeline(display *view, const sl_pipeline_info *info)
 {
     const sl_stage_info *slowest = info->slowest;
     const sl_utilization *utilization = info->utilization;
@@ -385,7 +387,7 @@ static void print_shared_pipeline(display *on, const sl_pipeline_info *info)
     char text[PERCENTS_BYTES];
     for (int r = 0; r < utilization->ranks; r++)
         worked[r] = 1 - utilization->idle[r];
-    print_line(on,
+    print_line(view,
                "| pipeline: the ranks share the cores, and worked %s of the step | slowest: stage "
                "%d, modules %d to %d",
                percents_text(worked, utilization->ranks, text), utilization->slowest_stage,
@@ -436,36 +438,36 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 
 /* ---- The end ------------------------------------------------------------------------------ */
 
-static void print_result(const display *on, const sl_run_info *info, const sl_run_result *result)
+static void print_result(const display *view, const sl_run_info *info, const sl_run_result *result)
 {
-    print_line(on, "| End of training | test loss %5s | test ppl %8s",
+    print_line(view, "| End of training | test loss %5s | test ppl %8s",
                cli_real_text(result->test_loss, 2).text,
                cli_real_text(result->test_perplexity, 2).text);
-    print_line(on, "%s", rule);
+    print_line(view, "%s", rule);
     double best = sli_synthetic_best_perplexity(info->options->bptt);
-    if (on->of->options.synthetic && isfinite(result->test_perplexity))
-        print_line(on,
+    if (view->progress->options.synthetic && isfinite(result->test_perplexity))
+        print_line(view,
                    "The best possible perplexity on this text, seeing blocks of %" PRId64
                    " tokens, is %.4f: the model is %s%% above it.",
                    info->options->bptt, best,
                    cli_real_text(100 * (result->test_perplexity / best - 1), 2).text);
 }
 
-static void print_peaks(const display *on, const sl_run_info *info, int index)
+static void print_peaks(const display *view, const sl_run_info *info, int index)
 {
     enum { COLUMN = 13 };
     char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
-    const sl_rank_stats *of = index < 0 ? NULL : &info->ranks[index];
+    const sl_rank_stats *rank = index < 0 ? NULL : &info->ranks[index];
     int used = 0;
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
         used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
-                         of ? cli_bytes_text((int64_t)of->stats.peak_bytes[c]).text
-                            : sl_memory_category_name(c));
-    if (of)
-        print_line(on, "%-5d %-5d %-10s %12s%s", of->rank, of->stage, of->device,
-                   cli_bytes_text((int64_t)of->stats.peak_total_bytes).text, columns);
+                         rank ? cli_bytes_text((int64_t)rank->stats.peak_bytes[c]).text
+                              : sl_memory_category_name(c));
+    if (rank)
+        print_line(view, "%-5d %-5d %-10s %12s%s", rank->rank, rank->stage, rank->device,
+                   cli_bytes_text((int64_t)rank->stats.peak_total_bytes).text, columns);
     else
-        print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
+        print_line(view, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
 }
 
 static sl_status print_ranks(void *context, const sl_run_info *info)
@@ -477,12 +479,12 @@ static sl_status print_ranks(void *context, const sl_run_info *info)
 
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    display *on = context;
-    print_result(on, info, result);
-    if (!on->of->options.quiet)
-        (void)print_ranks(on, info);
-    if (result->saved && !on->of->options.quiet)
-        print_line(on, "The best weights are in %s", info->options->save);
+    display *view = context;
+    print_result(view, info, result);
+    if (!view->progress->options.quiet)
+        (void)print_ranks(view, info);
+    if (result->saved && !view->progress->options.quiet)
+        print_line(view, "The best weights are in %s", info->options->save);
     const char *debug = getenv("SL_DEBUG"); /* which the run has checked */
     if (info->ddp_log && debug && strstr(debug, "ddp"))
         sl_ddp_log_print(info->ddp_log, stderr);
@@ -491,48 +493,48 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
 
 /* ---- Checkpoints and the log -------------------------------------------------------------- */
 
-static void print_resumed(display *on, const sl_checkpoint_event *event)
+static void print_resumed(display *view, const sl_checkpoint_event *event)
 {
     char begin[48] = "Resuming";
-    on->resumed_step = event->step;
-    if (on->of->options.quiet)
+    view->resumed_step = event->step;
+    if (view->progress->options.quiet)
         return;
-    if (on->of->options.restarts > 0)
-        snprintf(begin, sizeof begin, "Restart %d: resuming", on->of->options.restarts);
-    print_line(on, "%s after step %" PRId64 " from %s", begin, event->step, event->path);
+    if (view->progress->options.restarts > 0)
+        snprintf(begin, sizeof begin, "Restart %d: resuming", view->progress->options.restarts);
+    print_line(view, "%s after step %" PRId64 " from %s", begin, event->step, event->path);
     if (event->lost_steps > 0)
-        print_line(on, "Repeating %" PRId64 " step%s, lost since the checkpoint", event->lost_steps,
-                   plural(event->lost_steps));
+        print_line(view, "Repeating %" PRId64 " step%s, lost since the checkpoint",
+                   event->lost_steps, plural(event->lost_steps));
 }
 
 static sl_status print_checkpoint(void *context, const sl_checkpoint_event *event)
 {
-    display *on = context;
+    display *view = context;
     switch (event->kind) {
     case SL_CHECKPOINT_SKIPPED:
-        warn(on->of, "checkpoint %s is skipped: %s", event->path, event->reason);
+        warn(view->progress, "checkpoint %s is skipped: %s", event->path, event->reason);
         break;
     case SL_CHECKPOINT_FAILED:
-        warn(on->of, "step %" PRId64 " is not saved, the run goes on: %s", event->step,
+        warn(view->progress, "step %" PRId64 " is not saved, the run goes on: %s", event->step,
              event->reason);
         break;
     case SL_CHECKPOINT_UNPRUNED:
-        warn(on->of, "older checkpoints stay: %s", event->reason);
+        warn(view->progress, "older checkpoints stay: %s", event->reason);
         break;
     case SL_WEIGHTS_FAILED:
-        warn(on->of, "the best weights are not saved, the run goes on: %s", event->reason);
+        warn(view->progress, "the best weights are not saved, the run goes on: %s", event->reason);
         break;
     case SL_WEIGHTS_LEFT_OUT:
-        if (!on->of->options.quiet)
-            print_line(on, "Not loaded from %s: %s (%s)", event->path, event->tensor,
+        if (!view->progress->options.quiet)
+            print_line(view, "Not loaded from %s: %s (%s)", event->path, event->tensor,
                        event->reason);
         break;
     case SL_CHECKPOINT_RESUMED:
-        print_resumed(on, event);
+        print_resumed(view, event);
         break;
     case SL_CHECKPOINT_SAVED:
-        if (!on->of->options.quiet)
-            print_line(on, "| saved %s | copied in %.0f ms, written in %.0f ms", event->path,
+        if (!view->progress->options.quiet)
+            print_line(view, "| saved %s | copied in %.0f ms, written in %.0f ms", event->path,
                        1e3 * event->copy_seconds, 1e3 * event->write_seconds);
         break;
     }
@@ -557,32 +559,34 @@ void cli_progress_destroy(cli_progress **progress)
 sl_status cli_progress_create(const cli_progress_options *options, int first_rank, int count,
                               int replicas, cli_progress **out)
 {
-    cli_progress *to = cli_allocate(1, sizeof *to);
-    *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
-    to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate((size_t)count + 1, sizeof *to->reporters);
-    pthread_mutex_init(&to->screen, NULL);
+    cli_progress *progress = cli_allocate(1, sizeof *progress);
+    *progress = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
+    progress->displays = cli_allocate((size_t)count, sizeof *progress->displays);
+    progress->reporters = cli_allocate((size_t)count + 1, sizeof *progress->reporters);
+    pthread_mutex_init(&progress->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first_rank + i == 0; /* all have the same evaluations and results */
         bool shows = is_first && !options->quiet;
-        to->displays[i] = (display){.of = to, .rank = first_rank + i};
-        to->reporters[i] = (sl_reporter){.context = &to->displays[i],
-                                         .started = print_started,
-                                         .step = print_step,
-                                         .pipeline = options->quiet ? NULL : print_pipeline,
-                                         .evaluating = shows ? draw_evaluating : NULL,
-                                         .evaluated = shows ? print_evaluated : NULL,
-                                         .refreshed = is_first ? print_ranks : NULL,
-                                         .finished = is_first ? print_finished : NULL,
-                                         .rank = first_rank + i,
-                                         .checkpoint = print_checkpoint};
+        progress->displays[i] = (display){.progress = progress, .rank = first_rank + i};
+        progress->reporters[i] = (sl_reporter){.context = &progress->displays[i],
+                                               .started = print_started,
+                                               .step = print_step,
+                                               .pipeline = options->quiet ? NULL : print_pipeline,
+                                               .evaluating = shows ? draw_evaluating : NULL,
+                                               .evaluated = shows ? print_evaluated : NULL,
+                                               .refreshed = is_first ? print_ranks : NULL,
+                                               .finished = is_first ? print_finished : NULL,
+                                               .rank = first_rank + i,
+                                               .checkpoint = print_checkpoint};
     }
-    *out = to;
+    *out = progress;
     sl_status status = SL_OK;
     if (first_rank == 0)
-        status = cli_outputs_create(options, warn_of_output, &to->displays[0], &to->outputs);
-    if (to->outputs.log)
-        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->outputs.log);
+        status =
+            cli_outputs_create(options, warn_of_output, &progress->displays[0], &progress->outputs);
+    if (progress->outputs.log)
+        progress->reporters[progress->reporter_count++] =
+            sl_run_log_reporter(progress->outputs.log);
     if (status != SL_OK)
         cli_progress_destroy(out);
     return status;

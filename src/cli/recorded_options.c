@@ -149,11 +149,11 @@ sl_status cli_options_recover(cli_line *line, const sl_launch_info *launch, void
     if (!resume || (is_auto && !directory) || cli_line_value(line, "data") ||
         cli_line_value(line, "config"))
         return SL_OK;
-    const char *from = is_auto ? directory : resume;
-    sl_status status = read_together(launch, line, from, &text);
+    const char *path = is_auto ? directory : resume;
+    sl_status status = read_together(launch, line, path, &text);
     json_t *options = status == SL_OK ? json_loads(text, 0, NULL) : NULL;
     if (status == SL_OK && !options)
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its options", from);
+        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its options", path);
     free(text);
-    return status == SL_OK ? cli_line_set_again(line, options, from, settings) : status;
+    return status == SL_OK ? cli_line_set_again(line, options, path, settings) : status;
 }

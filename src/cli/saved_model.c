@@ -30,7 +30,7 @@ static void name_devices(int count, char *text, size_t bytes)
 }
 
 /* This process's devices, at its stages; stages are divided evenly, neighbours together. */
-static sl_status open_devices(const char *names, cli_saved_model *to,
+static sl_status open_devices(const char *names, cli_saved_model *model,
                               sl_device *devices[SL_MAX_STAGES], int *stages)
 {
     char each[16 * SL_MAX_STAGES];
@@ -41,12 +41,12 @@ static sl_status open_devices(const char *names, cli_saved_model *to,
                         "each process needs a stage, and there can be at most %d, got %d processes",
                         SL_MAX_STAGES, launch.world_size);
     if (launch.world_size > 1)
-        SL_TRY(cli_group_create(&launch, &to->group));
-    to->prints = launch.rank == 0;
+        SL_TRY(cli_group_create(&launch, &model->group));
+    model->prints = launch.rank == 0;
     name_devices(launch.local_world_size, each, sizeof each);
-    SL_TRY(sl_device_list_create(names ? names : each, &to->devices, NULL));
-    int count = sl_device_list_count(to->devices), own = count / launch.local_world_size;
-    *stages = own * launch.world_size;
+    SL_TRY(sl_device_list_create(names ? names : each, &model->devices, NULL));
+    int count = sl_device_list_count(model->devices), stages_each = count / launch.local_world_size;
+    *stages = stages_each * launch.world_size;
     if (count % launch.local_world_size != 0)
         return sl_error(SL_ERR_INVALID,
                         "--devices: %d processes of this machine need as many devices each, got %d",
@@ -54,28 +54,28 @@ static sl_status open_devices(const char *names, cli_saved_model *to,
     if (*stages > SL_MAX_STAGES)
         return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
                         *stages);
-    for (int s = 0; s < own; s++)
-        devices[launch.rank * own + s] =
-            sl_device_list_get(to->devices, launch.local_rank * own + s);
+    for (int s = 0; s < stages_each; s++)
+        devices[launch.rank * stages_each + s] =
+            sl_device_list_get(model->devices, launch.local_rank * stages_each + s);
     return SL_OK;
 }
 
-static sl_status build_pipe(const sl_train_options *options, cli_saved_model *to)
+static sl_status build_pipe(const sl_train_options *options, cli_saved_model *model)
 {
     sl_device *devices[SL_MAX_STAGES] = {NULL};
     int stages = 0;
-    SL_TRY(open_devices(options->devices, to, devices, &stages));
-    SL_TRY(sl_transformer_lm_create(&to->options, &to->model));
-    SL_TRY(sl_cross_entropy_create(&to->loss));
-    return sl_pipe_create(&(sl_pipe_options){.model = to->model,
-                                             .loss = to->loss,
+    SL_TRY(open_devices(options->devices, model, devices, &stages));
+    SL_TRY(sl_transformer_lm_create(&model->options, &model->model));
+    SL_TRY(sl_cross_entropy_create(&model->loss));
+    return sl_pipe_create(&(sl_pipe_options){.model = model->model,
+                                             .loss = model->loss,
                                              .stages = stages,
                                              .devices = devices,
                                              .precision = options->precision,
                                              .no_init = true,
                                              .inference = true,
-                                             .group = to->group},
-                          &to->pipe);
+                                             .group = model->group},
+                          &model->pipe);
 }
 
 sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out)
@@ -146,42 +146,42 @@ sl_status cli_name_checkpoints(sl_status status, const char *path)
 /* Sets a row of the model's as the saved one has it. One that was given must have that value,
  * unless weights are loaded as far as they fit. */
 static sl_status apply_row(const cli_line *line, const sl_option *row, const void *saved,
-                           sl_train_options *to)
+                           sl_train_options *train)
 {
     char *has = NULL, *wanted = NULL;
     sl_status status = sl_option_text(row, saved, &has);
     if (status == SL_OK)
-        status = sl_option_text(row, to, &wanted);
+        status = sl_option_text(row, train, &wanted);
     if (status == SL_OK && !cli_line_value(line, row->name))
-        status = sl_option_set(row, to, has);
-    else if (status == SL_OK && !to->partial && strcmp(has, wanted) != 0)
+        status = sl_option_set(row, train, has);
+    else if (status == SL_OK && !train->partial && strcmp(has, wanted) != 0)
         status = sl_error(SL_ERR_INVALID, "%s: the model has %s %s, but %s is set to %s: remove it",
-                          to->init, row->name, has, row->name, wanted);
+                          train->init, row->name, has, row->name, wanted);
     free(has);
     free(wanted);
     return status;
 }
 
-sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to)
+sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *train)
 {
     sl_train_options saved;
     sl_saved_model *model;
-    if (!to->init)
+    if (!train->init)
         return SL_OK;
-    sl_status status = cli_name_checkpoints(sl_saved_model_open(to->init, &model), to->init);
-    if (status == SL_ERR_NOT_FOUND && to->checkpoints.resume)
+    sl_status status = cli_name_checkpoints(sl_saved_model_open(train->init, &model), train->init);
+    if (status == SL_ERR_NOT_FOUND && train->checkpoints.resume)
         return SL_OK; /* the checkpoint has weights */
     SL_TRY(status);
     const sl_model_options *options = sl_saved_model_options(model);
     bool has_options = options != NULL;
     if (has_options) {
         saved.model = *options;
-        to->model.ntokens = options->ntokens;
+        train->model.ntokens = options->ntokens;
     }
     sl_saved_model_close(&model);
     for (const sl_option *row = sl_plan_option_rows; has_options && row->name && status == SL_OK;
          row++)
         if (row->in_model && strcmp(row->name, "dropout") != 0) /* it is no size */
-            status = apply_row(line, row, &saved, to);
+            status = apply_row(line, row, &saved, train);
     return status;
 }

@@ -32,6 +32,6 @@ typedef struct sli_chart {
  * points are thinned to the lowest and highest of each pixel's. Where the pointer is, or a tap was,
  * a line and the curves' values are shown, by style alone. Call it between sli_c_numbers_begin and
  * _end. */
-void sli_chart_draw(FILE *to, const sli_chart *chart);
+void sli_chart_draw(FILE *file, const sli_chart *chart);
 
 #endif

@@ -96,13 +96,13 @@ static void remove_from(sli_run_history *history, int64_t step)
 /* Where there are as many as there may be, leaves out every second of the older half. */
 static void thin(const sli_run_history *history, void *records, size_t bytes, size_t *count)
 {
-    char *at = records;
+    char *first = records;
     size_t half = *count / 2, kept = (half + 1) / 2;
     if (history->most_records == 0 || *count < history->most_records)
         return;
     for (size_t i = 1; i < kept; i++)
-        memcpy(at + i * bytes, at + 2 * i * bytes, bytes);
-    memmove(at + kept * bytes, at + half * bytes, (*count - half) * bytes);
+        memcpy(first + i * bytes, first + 2 * i * bytes, bytes);
+    memmove(first + kept * bytes, first + half * bytes, (*count - half) * bytes);
     *count -= half - kept;
 }
 
@@ -190,12 +190,12 @@ static sl_status add_memory(sli_run_history *history, json_t *record)
 /* Takes the pipeline over, instead of the replica's former one. */
 static sl_status set_pipeline(sli_run_history *history, sli_history_pipeline *pipeline)
 {
-    size_t at = 0, count = history->pipeline_count;
-    while (at < count && history->pipelines[at].replica < pipeline->replica)
-        at++;
-    if (at < count && history->pipelines[at].replica == pipeline->replica) {
-        sli_history_pipeline_clear(&history->pipelines[at]);
-        history->pipelines[at] = *pipeline;
+    size_t index = 0, count = history->pipeline_count;
+    while (index < count && history->pipelines[index].replica < pipeline->replica)
+        index++;
+    if (index < count && history->pipelines[index].replica == pipeline->replica) {
+        sli_history_pipeline_clear(&history->pipelines[index]);
+        history->pipelines[index] = *pipeline;
         return SL_OK;
     }
     sl_status status = sli_array_reserve(&history->pipelines, &history->pipeline_room, count + 1,
@@ -204,8 +204,9 @@ static sl_status set_pipeline(sli_run_history *history, sli_history_pipeline *pi
         sli_history_pipeline_clear(pipeline);
         return status;
     }
-    memmove(history->pipelines + at + 1, history->pipelines + at, (count - at) * sizeof *pipeline);
-    history->pipelines[at] = *pipeline;
+    memmove(history->pipelines + index + 1, history->pipelines + index,
+            (count - index) * sizeof *pipeline);
+    history->pipelines[index] = *pipeline;
     history->pipeline_count++;
     return SL_OK;
 }

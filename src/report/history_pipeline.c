@@ -50,11 +50,11 @@ static bool read_action(const char *text, int stages, sl_action *out)
     return true;
 }
 
-static sl_status read_entry(json_t *from, int stages, sl_timeline_entry *out)
+static sl_status read_entry(json_t *entry, int stages, sl_timeline_entry *out)
 {
     const char *action;
     json_int_t start, end;
-    if (json_unpack(from, "[sII!]", &action, &start, &end) != 0 ||
+    if (json_unpack(entry, "[sII!]", &action, &start, &end) != 0 ||
         !read_action(action, stages, &out->action) || start < 0 || end < start ||
         end > most_microseconds)
         return sl_error(SL_ERR_FORMAT,
@@ -65,14 +65,14 @@ static sl_status read_entry(json_t *from, int stages, sl_timeline_entry *out)
     return SL_OK;
 }
 
-static sl_status read_entries(const json_t *list, const sli_history_pipeline *of,
+static sl_status read_entries(const json_t *list, const sli_history_pipeline *pipeline,
                               sl_timeline_entry **out)
 {
-    *out = calloc((size_t)of->action_count, sizeof **out);
+    *out = calloc((size_t)pipeline->action_count, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d actions", of->action_count);
-    for (int i = 0; i < of->action_count; i++)
-        SL_TRY(read_entry(json_array_get(list, (size_t)i), of->stages, &(*out)[i]));
+        return sl_error(SL_ERR_MEMORY, "no memory for %d actions", pipeline->action_count);
+    for (int i = 0; i < pipeline->action_count; i++)
+        SL_TRY(read_entry(json_array_get(list, (size_t)i), pipeline->stages, &(*out)[i]));
     return SL_OK;
 }
 

@@ -30,48 +30,48 @@ static const char *reference(ucs4_t character)
     }
 }
 
-void sli_markup_text(FILE *to, const char *text)
+void sli_markup_text(FILE *file, const char *text)
 {
     size_t left = strlen(text);
-    for (const uint8_t *at = (const uint8_t *)text; left > 0;) {
+    for (const uint8_t *byte = (const uint8_t *)text; left > 0;) {
         ucs4_t character; /* U+FFFD for bytes that are not UTF-8 */
         uint8_t encoded[6] = {0};
-        int bytes = u8_mbtouc(&character, at, left);
+        int bytes = u8_mbtouc(&character, byte, left);
         const char *instead = reference(character);
         int length = instead ? 0 : u8_uctomb(encoded, character, sizeof encoded);
-        fputs(instead ? instead : "", to);
-        fwrite(encoded, 1, (size_t)length, to);
-        at += bytes;
+        fputs(instead ? instead : "", file);
+        fwrite(encoded, 1, (size_t)length, file);
+        byte += bytes;
         left -= (size_t)bytes;
     }
 }
 
-void sli_csv_text(FILE *to, const char *text)
+void sli_csv_text(FILE *file, const char *text)
 {
     bool quoted = strpbrk(text, "\",\r\n") != NULL;
-    fputs(quoted ? "\"" : "", to);
+    fputs(quoted ? "\"" : "", file);
     for (; *text; text++)
-        fprintf(to, *text == '"' ? "\"\"" : "%c", *text);
-    fputs(quoted ? "\"" : "", to);
+        fprintf(file, *text == '"' ? "\"\"" : "%c", *text);
+    fputs(quoted ? "\"" : "", file);
 }
 
-void sli_markup_number(FILE *to, double value)
+void sli_markup_number(FILE *file, double value)
 {
     double size = fabs(value);
     if (isnan(value))
-        fputs("–", to);
+        fputs("–", file);
     else if (size >= 1e4 && size < 1e6)
-        fprintf(to, "%.0f", value);
+        fprintf(file, "%.0f", value);
     else
-        fprintf(to, "%.4g", value);
+        fprintf(file, "%.4g", value);
 }
 
-void sli_markup_bytes(FILE *to, double bytes)
+void sli_markup_bytes(FILE *file, double bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     int unit = 0;
     for (; bytes >= 1024 && unit < 4; unit++)
         bytes /= 1024;
-    sli_markup_number(to, bytes);
-    fprintf(to, " %s", units[unit]);
+    sli_markup_number(file, bytes);
+    fprintf(file, " %s", units[unit]);
 }

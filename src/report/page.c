@@ -19,19 +19,19 @@ enum { COLOURS = SLI_PAGE_COLOURS };
 /* A heading for the row, and one column a run. */
 static void begin_table(const sli_page *page, const char *class, const char *corner)
 {
-    fprintf(page->to, "<div class=\"wide\"><table class=\"%s\"><thead><tr><th>%s</th>", class,
+    fprintf(page->file, "<div class=\"wide\"><table class=\"%s\"><thead><tr><th>%s</th>", class,
             corner);
     for (int r = 0; r < page->count; r++) {
-        fprintf(page->to, "<th><i class=\"c%d\"></i>\u00a0", r % COLOURS);
-        sli_markup_text(page->to, sli_page_short_name(page, page->runs[r]));
-        fputs("</th>", page->to);
+        fprintf(page->file, "<th><i class=\"c%d\"></i>\u00a0", r % COLOURS);
+        sli_markup_text(page->file, sli_page_short_name(page, page->runs[r]));
+        fputs("</th>", page->file);
     }
-    fputs("</tr></thead><tbody>\n", page->to);
+    fputs("</tr></thead><tbody>\n", page->file);
 }
 
 static void end_table(const sli_page *page)
 {
-    fputs("</tbody></table></div>\n", page->to);
+    fputs("</tbody></table></div>\n", page->file);
 }
 
 /* The last one of a split; NaN where there is none. */
@@ -174,17 +174,17 @@ static void write_figures(const sli_page *page)
 {
     begin_table(page, "numbers", "result");
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
-        fprintf(page->to, "<tr><th>%s</th>", results[i].name);
+        fprintf(page->file, "<tr><th>%s</th>", results[i].name);
         for (int r = 0; r < page->count; r++) {
             double value = results[i].value(page->runs[r]);
-            fputs("<td>", page->to);
+            fputs("<td>", page->file);
             if (results[i].bytes && isfinite(value))
-                sli_markup_bytes(page->to, value);
+                sli_markup_bytes(page->file, value);
             else
-                sli_markup_number(page->to, value);
-            fputs("</td>", page->to);
+                sli_markup_number(page->file, value);
+            fputs("</td>", page->file);
         }
-        fputs("</tr>\n", page->to);
+        fputs("</tr>\n", page->file);
     }
     end_table(page);
 }
@@ -201,11 +201,11 @@ static void write_origin(const sli_page *page, const sli_run_history *run)
         strftime(date, sizeof date, " began on %Y-%m-%d at %H:%M:%S UTC", &parts);
     if (!*date && !command)
         return;
-    fputs("<p>", page->to);
-    sli_markup_text(page->to, sli_page_short_name(page, run));
-    fprintf(page->to, "%s%s", date, command ? ": <code>" : "");
-    sli_markup_text(page->to, command ? command : "");
-    fprintf(page->to, "%s</p>\n", command ? "</code>" : "");
+    fputs("<p>", page->file);
+    sli_markup_text(page->file, sli_page_short_name(page, run));
+    fprintf(page->file, "%s%s", date, command ? ": <code>" : "");
+    sli_markup_text(page->file, command ? command : "");
+    fprintf(page->file, "%s</p>\n", command ? "</code>" : "");
 }
 
 /* What a reader of the results must know about a log. */
@@ -213,15 +213,15 @@ static void write_state(const sli_page *page, const sli_run_history *run)
 {
     write_origin(page, run);
     if (!run->ended && !page->is_live) {
-        fputs("<p>", page->to);
-        sli_markup_text(page->to, sli_page_short_name(page, run));
-        fputs(": the log has no end; the run goes on, was stopped, or failed.</p>\n", page->to);
+        fputs("<p>", page->file);
+        sli_markup_text(page->file, sli_page_short_name(page, run));
+        fputs(": the log has no end; the run goes on, was stopped, or failed.</p>\n", page->file);
     }
     if (run->missing + run->damaged == 0)
         return;
-    fputs("<p>", page->to);
-    sli_markup_text(page->to, sli_page_short_name(page, run));
-    fprintf(page->to,
+    fputs("<p>", page->file);
+    sli_markup_text(page->file, sli_page_short_name(page, run));
+    fprintf(page->file,
             ": %" PRId64 " records could not be written, %" PRId64
             " lines were cut off or are too long.</p>\n",
             run->missing, run->damaged);
@@ -254,20 +254,20 @@ static void write_option(const sli_page *page, const char *group, const char *ke
     }
     if (same && page->count > 1)
         return;
-    fputs("<tr><th>", page->to);
-    sli_markup_text(page->to, key);
-    fputs("</th>", page->to);
+    fputs("<tr><th>", page->file);
+    sli_markup_text(page->file, key);
+    fputs("</th>", page->file);
     for (int r = 0; r < page->count; r++) {
         json_t *value = option_value(page->runs[r], group, key);
         char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6)) : NULL;
-        fputs("<td>", page->to);
-        sli_markup_text(page->to, json_is_string(value) ? json_string_value(value)
-                                  : text                ? text
-                                                        : "–");
-        fputs("</td>", page->to);
+        fputs("<td>", page->file);
+        sli_markup_text(page->file, json_is_string(value) ? json_string_value(value)
+                                    : text                ? text
+                                                          : "–");
+        fputs("</td>", page->file);
         free(text);
     }
-    fputs("</tr>\n", page->to);
+    fputs("</tr>\n", page->file);
 }
 
 /* Whether run `r` is the first that has this option. */
@@ -293,29 +293,30 @@ static void write_options_of(const sli_page *page, const char *group)
 
 void sli_page_write_options(const sli_page *page)
 {
-    fprintf(page->to, "<details%s><summary>%s</summary>\n", page->count > 1 ? " open=\"open\"" : "",
+    fprintf(page->file, "<details%s><summary>%s</summary>\n",
+            page->count > 1 ? " open=\"open\"" : "",
             page->count > 1 ? "Options that differ" : "Options");
     begin_table(page, "options", "option");
     write_options_of(page, NULL);
     write_options_of(page, "model");
     end_table(page);
-    fputs("</details>\n", page->to);
+    fputs("</details>\n", page->file);
 }
 
 /* ---- The page ----------------------------------------------------------------------------- */
 
-void sli_page_write_head(FILE *to, const char *title, const char *policy)
+void sli_page_write_head(FILE *file, const char *title, const char *policy)
 {
     fputs("<!DOCTYPE html>\n"
           "<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
           "<meta name=\"color-scheme\" content=\"light dark\"/>\n",
-          to);
+          file);
     if (policy)
-        fprintf(to, "<meta http-equiv=\"Content-Security-Policy\" content=\"%s\"/>\n", policy);
-    fputs("<title>", to);
-    sli_markup_text(to, title);
-    fprintf(to, "</title>\n<style>\n%s</style></head><body>\n", page_style);
+        fprintf(file, "<meta http-equiv=\"Content-Security-Policy\" content=\"%s\"/>\n", policy);
+    fputs("<title>", file);
+    sli_markup_text(file, title);
+    fprintf(file, "</title>\n<style>\n%s</style></head><body>\n", page_style);
 }
 
 void sli_page_write_results(const sli_page *page)
@@ -330,17 +331,17 @@ static void write_page(const sli_page *page)
     char title[256];
     snprintf(title, sizeof title, "%s%s – sluice", sli_page_short_name(page, page->runs[0]),
              page->count > 1 ? " and others" : "");
-    sli_page_write_head(page->to, title, "default-src 'none'; style-src 'unsafe-inline'");
-    fprintf(page->to, "<h1>%s</h1>\n", page->count > 1 ? "Training runs" : "A training run");
+    sli_page_write_head(page->file, title, "default-src 'none'; style-src 'unsafe-inline'");
+    fprintf(page->file, "<h1>%s</h1>\n", page->count > 1 ? "Training runs" : "A training run");
     sli_page_write_results(page);
     sli_page_draw_pictures(page);
     sli_page_write_options(page);
-    fprintf(page->to, "<footer>sluice %s</footer>\n</body></html>\n", sl_version());
+    fprintf(page->file, "<footer>sluice %s</footer>\n</body></html>\n", sl_version());
 }
 
-void sli_report_html(const sli_run_history *const *runs, int count, FILE *to)
+void sli_report_html(const sli_run_history *const *runs, int count, FILE *file)
 {
     sli_c_numbers scope = sli_c_numbers_begin();
-    write_page(&(sli_page){.to = to, .runs = runs, .count = count});
+    write_page(&(sli_page){.file = file, .runs = runs, .count = count});
     sli_c_numbers_end(scope);
 }

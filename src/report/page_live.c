@@ -93,57 +93,58 @@ static const char script[] =
     "open();\n";
 /* clang-format on */
 
-void sli_page_write_live(FILE *to, const char *name, const char *nonce)
+void sli_page_write_live(FILE *file, const char *name, const char *nonce)
 {
     const char *slash = strrchr(name, '/');
     char title[256];
     snprintf(title, sizeof title, "%s – sluice", slash ? slash + 1 : name);
-    sli_page_write_head(to, title, NULL);
+    sli_page_write_head(file, title, NULL);
     fputs("<main><p>This page needs JavaScript.</p></main>\n"
           "<p id=\"link\" class=\"wrong\" hidden=\"hidden\">There is no connection to sluice: the "
           "run, or sluice watch, has ended, or cannot be reached. The page shows the last state "
           "that was received.</p>\n"
           "<div id=\"tip\" hidden=\"hidden\"></div>\n",
-          to);
-    fprintf(to, "<footer>sluice %s</footer>\n<script nonce=\"%s\">\n%s</script>\n</body></html>\n",
+          file);
+    fprintf(file,
+            "<footer>sluice %s</footer>\n<script nonce=\"%s\">\n%s</script>\n</body></html>\n",
             sl_version(), nonce, script);
 }
 
 /* ---- The figures ---------------------------------------------------------------------------- */
 
-static void begin_figure(FILE *to, const char *name)
+static void begin_figure(FILE *file, const char *name)
 {
-    fprintf(to, "<div><span>%s</span><b>", name);
+    fprintf(file, "<div><span>%s</span><b>", name);
 }
 
-static void end_figure(FILE *to)
+static void end_figure(FILE *file)
 {
-    fputs("</b></div>\n", to);
+    fputs("</b></div>\n", file);
 }
 
 /* Nothing where there is no value. */
-static void write_figure(FILE *to, const char *name, double value)
+static void write_figure(FILE *file, const char *name, double value)
 {
     if (isnan(value))
         return;
-    begin_figure(to, name);
-    sli_markup_number(to, value);
-    end_figure(to);
+    begin_figure(file, name);
+    sli_markup_number(file, value);
+    end_figure(file);
 }
 
 /* "1:02:03" or "2:03" */
-static void write_duration(FILE *to, const char *name, double seconds)
+static void write_duration(FILE *file, const char *name, double seconds)
 {
     if (!(seconds >= 0 && seconds < 1e9))
         return;
     int64_t whole = llround(seconds);
     int minutes = (int)(whole % 3600 / 60), rest = (int)(whole % 60);
-    begin_figure(to, name);
+    begin_figure(file, name);
     if (whole >= 3600)
-        fprintf(to, "%" PRId64 ":%02d:%02d", whole / 3600, minutes, rest);
+        fprintf(file, "%" PRId64 ":%02d:%02d", whole / 3600, minutes, rest);
     else
-        fprintf(to, "%d:%02d", minutes, rest);
-    end_figure(to);
+        fprintf(file, "%d:%02d", minutes, rest);
+    end_figure(file);
 }
 
 /* By the mean of the last steps. */
@@ -165,63 +166,63 @@ static double all_steps(const sli_run_history *run)
     return steps >= 1 && steps < 1e15 ? steps : 0;
 }
 
-static void write_progress(FILE *to, const sli_run_history *run, bool grows)
+static void write_progress(FILE *file, const sli_run_history *run, bool grows)
 {
     const sli_history_step *last = run->step_count > 0 ? &run->steps[run->step_count - 1] : NULL;
     double all = all_steps(run), done = last ? (double)last->step : 0;
-    fputs("<p>", to);
+    fputs("<p>", file);
     if (last)
-        fprintf(to, "Epoch %" PRId64 ", step %.0f", last->epoch, done);
+        fprintf(file, "Epoch %" PRId64 ", step %.0f", last->epoch, done);
     if (last && all > 0)
-        fprintf(to, " of %.0f", all);
-    fprintf(to, "%s%s.</p>\n", last ? ". " : "",
+        fprintf(file, " of %.0f", all);
+    fprintf(file, "%s%s.</p>\n", last ? ". " : "",
             run->ended ? "The run has ended"
             : grows    ? "The run goes on"
                        : "The log has no end: the run goes on, was stopped, or failed");
     if (all > 0)
-        fprintf(to, "<progress max=\"%.0f\" value=\"%.0f\"></progress>\n", all, fmin(done, all));
+        fprintf(file, "<progress max=\"%.0f\" value=\"%.0f\"></progress>\n", all, fmin(done, all));
 }
 
-static void write_figures(FILE *to, const sli_run_history *run)
+static void write_figures(FILE *file, const sli_run_history *run)
 {
     const sli_history_step *last = run->step_count > 0 ? &run->steps[run->step_count - 1] : NULL;
     const double *values = last ? last->values : NULL;
-    fputs("<div class=\"state\">\n", to);
+    fputs("<div class=\"state\">\n", file);
     if (values) {
-        write_figure(to, "loss", values[SLI_STEP_LOSS]);
-        write_figure(to, "perplexity", exp(values[SLI_STEP_LOSS]));
-        write_figure(to, "best validation", sli_history_best_loss(run));
-        write_figure(to, "gradient norm", values[SLI_STEP_GRAD_NORM]);
-        write_figure(to, "learning rate", values[SLI_STEP_LR]);
-        write_figure(to, "tokens/s", values[SLI_STEP_TOKENS_PER_S]);
-        write_figure(to, "GFLOP/s", 1e-9 * values[SLI_STEP_FLOPS_PER_S]);
-        write_figure(to, "mfu, %", 100 * values[SLI_STEP_MFU]);
+        write_figure(file, "loss", values[SLI_STEP_LOSS]);
+        write_figure(file, "perplexity", exp(values[SLI_STEP_LOSS]));
+        write_figure(file, "best validation", sli_history_best_loss(run));
+        write_figure(file, "gradient norm", values[SLI_STEP_GRAD_NORM]);
+        write_figure(file, "learning rate", values[SLI_STEP_LR]);
+        write_figure(file, "tokens/s", values[SLI_STEP_TOKENS_PER_S]);
+        write_figure(file, "GFLOP/s", 1e-9 * values[SLI_STEP_FLOPS_PER_S]);
+        write_figure(file, "mfu, %", 100 * values[SLI_STEP_MFU]);
     }
     if (run->ended)
-        write_duration(to, "time in all", run->seconds);
+        write_duration(file, "time in all", run->seconds);
     else if (last && all_steps(run) > 0)
-        write_duration(to, "left to train",
+        write_duration(file, "left to train",
                        seconds_left(run, fmax(0, all_steps(run) - (double)last->step)));
-    fputs("</div>\n", to);
+    fputs("</div>\n", file);
 }
 
 void sli_page_write_live_content(const sli_page *page, bool grows, const char *error)
 {
     const sli_run_history *run = page->runs[0];
-    fputs("<h1>", page->to);
-    sli_markup_text(page->to, run->name);
-    fputs("</h1>\n", page->to);
+    fputs("<h1>", page->file);
+    sli_markup_text(page->file, run->name);
+    fputs("</h1>\n", page->file);
     if (error) {
-        fputs("<p class=\"wrong\">A line of the log cannot be read: ", page->to);
-        sli_markup_text(page->to, error);
-        fputs("</p>\n", page->to);
+        fputs("<p class=\"wrong\">A line of the log cannot be read: ", page->file);
+        sli_markup_text(page->file, error);
+        fputs("</p>\n", page->file);
     }
     if (!run->run) {
-        fputs("<p>The run has not begun.</p>\n", page->to);
+        fputs("<p>The run has not begun.</p>\n", page->file);
         return;
     }
-    write_progress(page->to, run, grows);
-    write_figures(page->to, run);
+    write_progress(page->file, run, grows);
+    write_figures(page->file, run);
     sli_page_draw_pictures(page);
     sli_page_write_results(page);
     sli_page_write_options(page);

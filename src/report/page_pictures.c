@@ -63,74 +63,75 @@ typedef struct source {
 } source;
 
 /* A curve with room for `most` points, without any; NULL: there is no memory for it. */
-static sli_curve *add_curve(curves *to, const source *from, const char *kind, size_t most)
+static sli_curve *add_curve(curves *all, const source *shown, const char *kind, size_t most)
 {
-    sli_curve *curve = &to->curves[to->count];
-    *curve = (sli_curve){.label = from->name,
+    sli_curve *curve = &all->curves[all->count];
+    *curve = (sli_curve){.label = shown->name,
                          .kind = kind,
-                         .colour = from->colour,
+                         .colour = shown->colour,
                          .points = calloc(most + 1, sizeof *curve->points)};
-    to->count += curve->points != NULL;
+    all->count += curve->points != NULL;
     return curve->points ? curve : NULL;
 }
 
 /* A clock may be set back: x must not. */
-static void add_point(sli_curve *to, const source *from, int64_t step, double time, double y)
+static void add_point(sli_curve *curve, const source *shown, int64_t step, double time, double y)
 {
-    sli_point *points = (sli_point *)to->points;
-    double x = from->kind->over_time ? (time - from->start) / from->unit : (double)step;
+    sli_point *points = (sli_point *)curve->points;
+    double x = shown->kind->over_time ? (time - shown->start) / shown->unit : (double)step;
     if (!isfinite(x))
         return;
-    points[to->count] = (sli_point){to->count > 0 ? fmax(x, points[to->count - 1].x) : x, y};
-    to->count++;
+    points[curve->count] =
+        (sli_point){curve->count > 0 ? fmax(x, points[curve->count - 1].x) : x, y};
+    curve->count++;
 }
 
-static double field_value(const source *from, const sli_history_step *step)
+static double field_value(const source *shown, const sli_history_step *step)
 {
-    double value = step->values[from->kind->field];
-    return from->kind->as_perplexity ? exp(value) : value;
+    double value = step->values[shown->kind->field];
+    return shown->kind->as_perplexity ? exp(value) : value;
 }
 
 /* A mean that gives older steps less weight, over about a tenth of the run. It begins with the
  * first step's value. */
-static void add_smoothed(curves *to, const source *from)
+static void add_smoothed(curves *all, const source *shown)
 {
-    const sli_run_history *run = from->run;
+    const sli_run_history *run = shown->run;
     const double weight = fmin(1, 20.0 / (double)(run->step_count + 1));
     double sum = 0, weights = 0;
-    sli_curve *curve = add_curve(to, from, "smoothed", run->step_count);
+    sli_curve *curve = add_curve(all, shown, "smoothed", run->step_count);
     for (size_t i = 0; curve && i < run->step_count; i++) {
         const sli_history_step *step = &run->steps[i];
-        double value = step->values[from->kind->field], mean = NAN;
+        double value = step->values[shown->kind->field], mean = NAN;
         if (isfinite(value)) {
             sum = (1 - weight) * sum + weight * value;
             weights = (1 - weight) * weights + weight;
-            mean = from->kind->as_perplexity ? exp(sum / weights) : sum / weights;
+            mean = shown->kind->as_perplexity ? exp(sum / weights) : sum / weights;
         }
-        add_point(curve, from, step->step, step->values[SLI_STEP_TIME], mean);
+        add_point(curve, shown, step->step, step->values[SLI_STEP_TIME], mean);
     }
 }
 
-static void add_raw(curves *to, const source *from)
+static void add_raw(curves *all, const source *shown)
 {
-    const sli_run_history *run = from->run;
-    sli_curve *curve = add_curve(to, from, "", run->step_count);
+    const sli_run_history *run = shown->run;
+    sli_curve *curve = add_curve(all, shown, "", run->step_count);
     for (size_t i = 0; curve && i < run->step_count; i++)
-        add_point(curve, from, run->steps[i].step, run->steps[i].values[SLI_STEP_TIME],
-                  field_value(from, &run->steps[i]));
+        add_point(curve, shown, run->steps[i].step, run->steps[i].values[SLI_STEP_TIME],
+                  field_value(shown, &run->steps[i]));
     if (curve)
-        curve->faint = from->kind->smoothed;
+        curve->faint = shown->kind->smoothed;
 }
 
-static void add_validations(curves *to, const source *from)
+static void add_validations(curves *all, const source *shown)
 {
-    const sli_run_history *run = from->run;
-    sli_curve *curve = add_curve(to, from, "validation", run->eval_count);
+    const sli_run_history *run = shown->run;
+    sli_curve *curve = add_curve(all, shown, "validation", run->eval_count);
     for (size_t i = 0; curve && i < run->eval_count; i++) {
         const sli_history_eval *eval = &run->evals[i];
         if (!eval->is_test)
-            add_point(curve, from, eval->step, eval->time,
-                      from->kind->as_perplexity ? eval->perplexity : eval->loss);
+            add_point(curve, shown, eval->step, eval->time,
+                      shown->kind->as_perplexity ? eval->perplexity : eval->loss);
     }
     if (curve)
         curve->dots = true;
@@ -172,25 +173,25 @@ static void draw_chart(const sli_page *page, const chart_kind *kind)
     double unit = kind->over_time ? time_unit(page, &x_name) : 0;
     curves all = {.curves = calloc(3 * (size_t)page->count, sizeof *all.curves)};
     for (int r = 0; all.curves && r < page->count; r++) {
-        const source from = {.kind = kind,
-                             .run = page->runs[r],
-                             .name = sli_page_short_name(page, page->runs[r]),
-                             .colour = r % COLOURS,
-                             .start = start_time(page->runs[r]),
-                             .unit = unit};
-        add_raw(&all, &from);
+        const source shown = {.kind = kind,
+                              .run = page->runs[r],
+                              .name = sli_page_short_name(page, page->runs[r]),
+                              .colour = r % COLOURS,
+                              .start = start_time(page->runs[r]),
+                              .unit = unit};
+        add_raw(&all, &shown);
         if (kind->smoothed)
-            add_smoothed(&all, &from);
+            add_smoothed(&all, &shown);
         if (kind->has_validations)
-            add_validations(&all, &from);
+            add_validations(&all, &shown);
     }
-    sli_chart_draw(page->to, &(sli_chart){.title = kind->title,
-                                          .y_name = kind->y_name,
-                                          .x_name = x_name,
-                                          .whole_x = !kind->over_time,
-                                          .log_scale = kind->log_scale,
-                                          .curves = all.curves,
-                                          .curve_count = all.count});
+    sli_chart_draw(page->file, &(sli_chart){.title = kind->title,
+                                            .y_name = kind->y_name,
+                                            .x_name = x_name,
+                                            .whole_x = !kind->over_time,
+                                            .log_scale = kind->log_scale,
+                                            .curves = all.curves,
+                                            .curve_count = all.count});
     for (int i = 0; i < all.count; i++)
         free((sli_point *)all.curves[i].points);
     free(all.curves);
@@ -215,27 +216,27 @@ static void draw_device(const sli_page *page, const sli_history_memory *memory, 
     snprintf(name, sizeof name, "%.8s%s%s", names_host ? memory->host : "", names_host ? " " : "",
              memory->device);
     double x = MEMORY_LEFT, scale = (MEMORY_WIDTH - MEMORY_LEFT - 80) / most;
-    fprintf(page->to, "<text x=\"4\" y=\"%d\">%d.%d ", row * MEMORY_ROW + 15, memory->rank,
+    fprintf(page->file, "<text x=\"4\" y=\"%d\">%d.%d ", row * MEMORY_ROW + 15, memory->rank,
             memory->stage);
-    sli_markup_text(page->to, name);
-    fputs("<title>", page->to);
-    sli_markup_text(page->to, memory->host);
-    fputs("</title></text>\n", page->to);
+    sli_markup_text(page->file, name);
+    fputs("<title>", page->file);
+    sli_markup_text(page->file, memory->host);
+    fputs("</title></text>\n", page->file);
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++) {
         double bytes = memory->peak_bytes[c];
         if (!(bytes > 0))
             continue;
-        fprintf(page->to,
+        fprintf(page->file,
                 "<rect class=\"c%d\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>%s: ",
                 c, x, row * MEMORY_ROW + 3, bytes * scale, MEMORY_ROW - 6,
                 sl_memory_category_name((sl_memory_category)c));
-        sli_markup_bytes(page->to, bytes);
-        fputs("</title></rect>", page->to);
+        sli_markup_bytes(page->file, bytes);
+        fputs("</title></rect>", page->file);
         x += bytes * scale;
     }
-    fprintf(page->to, "<text x=\"%.1f\" y=\"%d\">", x + 4, row * MEMORY_ROW + 15);
-    sli_markup_bytes(page->to, memory->peak_total_bytes);
-    fputs("</text>\n", page->to);
+    fprintf(page->file, "<text x=\"%.1f\" y=\"%d\">", x + 4, row * MEMORY_ROW + 15);
+    sli_markup_bytes(page->file, memory->peak_total_bytes);
+    fputs("</text>\n", page->file);
 }
 
 /* Peaks of categories come at different moments: together they may be more than the device's. */
@@ -251,19 +252,19 @@ static void draw_memory(const sli_page *page, const sli_run_history *run)
     }
     if (most <= 0 || !isfinite(most))
         return;
-    fputs("<figure><figcaption>Peak memory <small>rank.stage and device of ", page->to);
-    sli_markup_text(page->to, sli_page_short_name(page, run));
+    fputs("<figure><figcaption>Peak memory <small>rank.stage and device of ", page->file);
+    sli_markup_text(page->file, sli_page_short_name(page, run));
     if (run->memory_count > MOST_DEVICES)
-        fprintf(page->to, "; %d of %zu devices are shown", MOST_DEVICES, run->memory_count);
-    fprintf(page->to, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
+        fprintf(page->file, "; %d of %zu devices are shown", MOST_DEVICES, run->memory_count);
+    fprintf(page->file, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
             MEMORY_WIDTH, count * MEMORY_ROW + 4);
     for (int i = 0; i < count; i++)
         draw_device(page, &run->memory[i], i, most, has_several_hosts(run));
-    fputs("</svg>\n<p class=\"key\">", page->to);
+    fputs("</svg>\n<p class=\"key\">", page->file);
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
-        fprintf(page->to, "<span><i class=\"c%d\"></i> %s</span> ", c,
+        fprintf(page->file, "<span><i class=\"c%d\"></i> %s</span> ", c,
                 sl_memory_category_name((sl_memory_category)c));
-    fputs("</p></figure>\n", page->to);
+    fputs("</p></figure>\n", page->file);
 }
 
 /* ---- The pipeline ------------------------------------------------------------------------- */
@@ -306,48 +307,48 @@ static void draw_timeline(const sli_page *page, const sli_history_pipeline *pipe
                                       .row = TIMELINE_ROW,
                                       .bar = TIMELINE_BAR};
     int height = 26 + pipeline->ranks * TIMELINE_ROW;
-    fprintf(page->to,
+    fprintf(page->file,
             "<svg class=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\">\n"
             "<text x=\"%d\" y=\"14\">%s: bubble %.1f%%</text>\n",
             predicted ? "predicted" : "measured", TIMELINE_WIDTH, height, TIMELINE_LEFT,
             predicted ? "Predicted" : "Measured",
             100 * (predicted ? pipeline->bubble_predicted : pipeline->bubble_measured));
-    sli_timeline_draw(page->to, &timeline, &frame);
-    fputs("</svg>\n", page->to);
+    sli_timeline_draw(page->file, &timeline, &frame);
+    fputs("</svg>\n", page->file);
 }
 
 static void draw_timelines(const sli_page *page, const sli_history_pipeline *pipeline)
 {
-    fputs("<div class=\"wide\"><div class=\"timelines\">\n", page->to);
+    fputs("<div class=\"wide\"><div class=\"timelines\">\n", page->file);
     draw_timeline(page, pipeline, true);
     draw_timeline(page, pipeline, false);
-    fputs("</div></div>\n<p class=\"key\">", page->to);
+    fputs("</div></div>\n<p class=\"key\">", page->file);
     for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
-        fprintf(page->to, "<span><i style=\"background:%s\"></i> %c %s</span> ",
+        fprintf(page->file, "<span><i style=\"background:%s\"></i> %c %s</span> ",
                 sli_action_colour((sl_action_kind)kind), sli_action_letter((sl_action_kind)kind),
                 sli_action_name((sl_action_kind)kind));
-    fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p>\n", page->to);
+    fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p>\n", page->file);
 }
 
 static void draw_pipeline(const sli_page *page, const sli_run_history *run,
                           const sli_history_pipeline *pipeline)
 {
-    fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", page->to);
-    sli_markup_text(page->to, sli_page_short_name(page, run));
+    fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", page->file);
+    sli_markup_text(page->file, sli_page_short_name(page, run));
     if (run->pipeline_count > 1)
-        fprintf(page->to, ", replica %d", pipeline->replica);
-    fprintf(page->to, ", step %" PRId64 " of epoch %" PRId64, pipeline->step, pipeline->epoch);
+        fprintf(page->file, ", replica %d", pipeline->replica);
+    fprintf(page->file, ", step %" PRId64 " of epoch %" PRId64, pipeline->step, pipeline->epoch);
     if (pipeline->action_count > 0)
-        fprintf(page->to, "; %.4g ms", 1e3 * timeline_end(pipeline));
-    fputs("</small></figcaption>\n", page->to);
+        fprintf(page->file, "; %.4g ms", 1e3 * timeline_end(pipeline));
+    fputs("</small></figcaption>\n", page->file);
     if (pipeline->action_count > 0)
         draw_timelines(page, pipeline);
     else
-        fprintf(page->to,
+        fprintf(page->file,
                 "<p>The log has no timeline of this step. It has none of a step with more than %d "
                 "actions.</p>\n",
                 SL_RUN_LOG_MOST_ACTIONS);
-    fputs("</figure>\n", page->to);
+    fputs("</figure>\n", page->file);
 }
 
 static void draw_pipelines(const sli_page *page, const sli_run_history *run)
@@ -356,9 +357,9 @@ static void draw_pipelines(const sli_page *page, const sli_run_history *run)
         draw_pipeline(page, run, &run->pipelines[i]);
     if (run->pipeline_count <= MOST_PIPELINES)
         return;
-    fputs("<p>", page->to);
-    sli_markup_text(page->to, sli_page_short_name(page, run));
-    fprintf(page->to, ": the pipelines of %d of %zu replicas are shown.</p>\n", MOST_PIPELINES,
+    fputs("<p>", page->file);
+    sli_markup_text(page->file, sli_page_short_name(page, run));
+    fprintf(page->file, ": the pipelines of %d of %zu replicas are shown.</p>\n", MOST_PIPELINES,
             run->pipeline_count);
 }
 
@@ -366,12 +367,12 @@ static void draw_pipelines(const sli_page *page, const sli_run_history *run)
 
 void sli_page_draw_pictures(const sli_page *page)
 {
-    fputs("<div class=\"charts\">\n", page->to);
+    fputs("<div class=\"charts\">\n", page->file);
     for (size_t i = 0; i < sizeof chart_kinds / sizeof *chart_kinds; i++)
         draw_chart(page, &chart_kinds[i]);
     for (int r = 0; r < page->count; r++)
         draw_memory(page, page->runs[r]);
-    fputs("</div>\n", page->to);
+    fputs("</div>\n", page->file);
     for (int r = 0; r < page->count; r++)
         draw_pipelines(page, page->runs[r]);
 }

@@ -215,19 +215,19 @@ static sl_status log_record(sl_run_log *log, json_t *record)
 }
 
 /* A pair is logged as two numbers: "beta1" and "beta2". */
-static void add_option(json_t *to, const sl_option *row, const void *options)
+static void add_option(json_t *object, const sl_option *row, const void *options)
 {
     char name[32], key[64];
     bool logged = !row->not_logged && !(row->ignored && row->ignored(options));
     json_t *value = logged ? sli_json_option(row, options, false) : NULL;
     snprintf(name, sizeof name, "%s", row->log_key ? row->log_key : row->name);
-    for (char *at = name; *at; at++)
-        *at = *at == '-' ? '_' : *at;
+    for (char *letter = name; *letter; letter++)
+        *letter = *letter == '-' ? '_' : *letter;
     if (value && row->type != SL_OPTION_PAIR)
-        json_object_set(to, name, value);
+        json_object_set(object, name, value);
     for (size_t i = 0; i < json_array_size(value); i++) {
         snprintf(key, sizeof key, "%s%zu", name, i + 1);
-        json_object_set(to, key, json_array_get(value, i));
+        json_object_set(object, key, json_array_get(value, i));
     }
     json_decref(value);
 }
@@ -335,30 +335,30 @@ static json_t *timeline_list(const sl_timeline_entry *entries, int count)
     return list;
 }
 
-static json_t *describe_timeline(const sl_utilization *of)
+static json_t *describe_timeline(const sl_utilization *pipeline)
 {
     json_t *placement = json_array();
-    for (int stage = 0; stage < of->stages; stage++)
-        json_array_append_new(placement, json_integer(of->placement[stage]));
+    for (int stage = 0; stage < pipeline->stages; stage++)
+        json_array_append_new(placement, json_integer(pipeline->placement[stage]));
     return json_pack("{so so so}", "placement", placement, "measured",
-                     timeline_list(of->measured, of->action_count), "predicted",
-                     timeline_list(of->predicted, of->action_count));
+                     timeline_list(pipeline->measured, pipeline->action_count), "predicted",
+                     timeline_list(pipeline->predicted, pipeline->action_count));
 }
 
 static sl_status log_utilization(sl_run_log *log, const sl_pipeline_info *info, int replica,
-                                 const sl_utilization *of)
+                                 const sl_utilization *pipeline)
 {
-    json_t *record =
-        json_pack("{ss si sI sI sb so so so so so si}", "record", "pipeline", "replica", replica,
-                  "epoch", (json_int_t)info->epoch, "step", (json_int_t)info->step, "ends_epoch",
-                  (int)info->ends_epoch, "bubble_predicted", sli_json_number(of->bubble_predicted),
-                  "bubble_measured", sli_json_number(of->bubble_measured), "idle",
-                  number_list(of->idle, of->ranks, 1), "waiting",
-                  number_list(of->waiting, of->ranks, 1), "stage_ms",
-                  number_list(of->stage_seconds, of->stages, 1e3), "slowest_stage",
-                  of->slowest_stage);
-    if (of->action_count <= SL_RUN_LOG_MOST_ACTIONS)
-        record = move_members(record, describe_timeline(of));
+    json_t *record = json_pack("{ss si sI sI sb so so so so so si}", "record", "pipeline",
+                               "replica", replica, "epoch", (json_int_t)info->epoch, "step",
+                               (json_int_t)info->step, "ends_epoch", (int)info->ends_epoch,
+                               "bubble_predicted", sli_json_number(pipeline->bubble_predicted),
+                               "bubble_measured", sli_json_number(pipeline->bubble_measured),
+                               "idle", number_list(pipeline->idle, pipeline->ranks, 1), "waiting",
+                               number_list(pipeline->waiting, pipeline->ranks, 1), "stage_ms",
+                               number_list(pipeline->stage_seconds, pipeline->stages, 1e3),
+                               "slowest_stage", pipeline->slowest_stage);
+    if (pipeline->action_count <= SL_RUN_LOG_MOST_ACTIONS)
+        record = move_members(record, describe_timeline(pipeline));
     return log_record(log, record);
 }
 
@@ -374,17 +374,17 @@ static json_t *by_category(const uint64_t *bytes)
 static sl_status log_memory(sl_run_log *log)
 {
     for (int i = 0; i < log->info->rank_count; i++) {
-        const sl_rank_stats *of = &log->info->ranks[i];
-        const sl_memory_stats *stats = &of->stats;
-        SL_TRY(
-            log_record(log, json_pack("{ss si si so ss so so sI sI sI}", "record", "memory", "rank",
-                                      of->rank, "stage", of->stage, "host", sli_json_text(of->host),
-                                      "device", of->device, "current_bytes",
-                                      by_category(stats->current_bytes), "peak_bytes",
-                                      by_category(stats->peak_bytes), "peak_total_bytes",
-                                      (json_int_t)stats->peak_total_bytes, "reserved_bytes",
-                                      (json_int_t)stats->reserved_bytes, "peak_reserved_bytes",
-                                      (json_int_t)stats->peak_reserved_bytes)));
+        const sl_rank_stats *rank = &log->info->ranks[i];
+        const sl_memory_stats *stats = &rank->stats;
+        SL_TRY(log_record(log, json_pack("{ss si si so ss so so sI sI sI}", "record", "memory",
+                                         "rank", rank->rank, "stage", rank->stage, "host",
+                                         sli_json_text(rank->host), "device", rank->device,
+                                         "current_bytes", by_category(stats->current_bytes),
+                                         "peak_bytes", by_category(stats->peak_bytes),
+                                         "peak_total_bytes", (json_int_t)stats->peak_total_bytes,
+                                         "reserved_bytes", (json_int_t)stats->reserved_bytes,
+                                         "peak_reserved_bytes",
+                                         (json_int_t)stats->peak_reserved_bytes)));
     }
     return SL_OK;
 }
@@ -392,13 +392,13 @@ static sl_status log_memory(sl_run_log *log)
 /* The first replica's record, and those of the others. */
 static sl_status log_utilizations(sl_run_log *log, const sl_pipeline_info *info)
 {
-    const sl_utilization *own = info->utilization;
-    SL_TRY(log_utilization(log, info, 0, own));
+    const sl_utilization *first = info->utilization;
+    SL_TRY(log_utilization(log, info, 0, first));
     for (int replica = 1; info->timelines && replica < log->info->replicas; replica++) {
         sl_utilization other;
         SL_TRY(
-            sl_timeline_utilization(info->timelines + (size_t)replica * (size_t)own->action_count,
-                                    own->action_count, &info->layouts[replica], &other));
+            sl_timeline_utilization(info->timelines + (size_t)replica * (size_t)first->action_count,
+                                    first->action_count, &info->layouts[replica], &other));
         sl_status status = log_utilization(log, info, replica, &other);
         sl_utilization_clear(&other);
         SL_TRY(status);

@@ -89,7 +89,7 @@ static void release_event(sli_server *server, event **held)
 }
 
 /* What is left of the event under way, or the newest one; none of both: 0. */
-static size_t read_text(subscriber *self, char *to, size_t most)
+static size_t read_text(subscriber *self, char *text, size_t most)
 {
     sli_server *server = self->server;
     if (self->current && self->done == self->current->count)
@@ -103,26 +103,26 @@ static size_t read_text(subscriber *self, char *to, size_t most)
         self->number = server->number;
     }
     size_t left = self->current->count - self->done, bytes = left < most ? left : most;
-    memcpy(to, self->current->bytes + self->done, bytes);
+    memcpy(text, self->current->bytes + self->done, bytes);
     self->done += bytes;
     return bytes;
 }
 
-static ssize_t read_event(void *context, uint64_t position, char *to, size_t most)
+static ssize_t read_event(void *context, uint64_t position, char *text, size_t most)
 {
     static const char comment[] = ":\n\n";
     subscriber *self = context;
     (void)position;
     if (self->client->dropped)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t bytes = read_text(self, to, most);
+    size_t bytes = read_text(self, text, most);
     if (bytes > 0)
         return (ssize_t)bytes;
     if (self->server->ends)
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (self->pings != self->server->pings && most >= sizeof comment) {
         self->pings = self->server->pings;
-        memcpy(to, comment, sizeof comment - 1);
+        memcpy(text, comment, sizeof comment - 1);
         return sizeof comment - 1;
     }
     self->suspended = true;
@@ -208,13 +208,13 @@ static void remove_client(sli_server *server, client *self)
     free(self);
 }
 
-static void follow_connection(void *context, struct MHD_Connection *connection, void **own,
+static void follow_connection(void *context, struct MHD_Connection *connection, void **connected,
                               enum MHD_ConnectionNotificationCode code)
 {
     if (code == MHD_CONNECTION_NOTIFY_STARTED)
-        add_client(context, connection, own);
-    else if (*own)
-        remove_client(context, *own);
+        add_client(context, connection, connected);
+    else if (*connected)
+        remove_client(context, *connected);
 }
 
 static client *client_of(struct MHD_Connection *connection)
@@ -297,12 +297,12 @@ static enum MHD_Result send_text(const sli_server *server, struct MHD_Connection
 
 static enum MHD_Result send_events(sli_server *server, struct MHD_Connection *connection)
 {
-    client *from = client_of(connection);
-    subscriber *self = from ? malloc(sizeof *self) : NULL;
+    client *receiver = client_of(connection);
+    subscriber *self = receiver ? malloc(sizeof *self) : NULL;
     if (!self)
         return MHD_NO;
     *self = (subscriber){.server = server,
-                         .client = from,
+                         .client = receiver,
                          .pings = server->pings,
                          .next = server->subscribers,
                          .previous = &server->subscribers};
@@ -315,7 +315,7 @@ static enum MHD_Result send_events(sli_server *server, struct MHD_Connection *co
     }
     if (self->next)
         self->next->previous = &self->next;
-    server->subscribers = from->subscriber = self;
+    server->subscribers = receiver->subscriber = self;
     return send_response(server, connection, MHD_HTTP_OK, "text/event-stream", response);
 }
 
@@ -365,9 +365,9 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
                          "Open the URL that sluice printed.\n");
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return send_text(server, connection, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET is allowed.\n");
-    client *from = client_of(connection);
-    if (from)
-        from->has_asked = true;
+    client *requester = client_of(connection);
+    if (requester)
+        requester->has_asked = true;
     if (strcmp(path, "/events") == 0)
         return send_events(server, connection);
     if (strcmp(path, "/") != 0)

@@ -55,12 +55,12 @@ static sl_status find_address(const char *address, struct addrinfo **out)
 /* With the address and port that it has in fact, in *bound. */
 static int listen_at(const struct addrinfo *address, struct sockaddr_storage *bound)
 {
-    int on = 1, held = SOCKET_BYTES; /* the sockets that it accepts have the same */
+    int enabled = 1, held = SOCKET_BYTES; /* the sockets that it accepts have the same */
     socklen_t bytes = sizeof *bound;
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled) == 0 &&
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &held, sizeof held) == 0 &&
         bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0 &&
         getsockname(fd, (struct sockaddr *)bound, &bytes) == 0)

@@ -32,37 +32,37 @@ typedef struct message {
 
 enum { VARINT = 0, FIXED_64 = 1, BYTES = 2, FIXED_32 = 5 };
 
-static void put_varint(message *to, uint64_t value)
+static void put_varint(message *event, uint64_t value)
 {
     for (; value >= 0x80; value >>= 7)
-        to->bytes[to->length++] = (uint8_t)(value | 0x80);
-    to->bytes[to->length++] = (uint8_t)value;
+        event->bytes[event->length++] = (uint8_t)(value | 0x80);
+    event->bytes[event->length++] = (uint8_t)value;
 }
 
-static void put_fixed(uint8_t *to, uint64_t value, int bytes)
+static void put_fixed(uint8_t *field, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++)
-        to[i] = (uint8_t)(value >> (8 * i));
+        field[i] = (uint8_t)(value >> (8 * i));
 }
 
-static void put_field(message *to, int field, int type, uint64_t value)
+static void put_field(message *event, int field, int type, uint64_t value)
 {
-    to->bytes[to->length++] = (uint8_t)(field << 3 | type);
+    event->bytes[event->length++] = (uint8_t)(field << 3 | type);
     if (type == VARINT) {
-        put_varint(to, value);
+        put_varint(event, value);
         return;
     }
     int bytes = type == FIXED_64 ? 8 : 4;
-    put_fixed(to->bytes + to->length, value, bytes);
-    to->length += (size_t)bytes;
+    put_fixed(event->bytes + event->length, value, bytes);
+    event->length += (size_t)bytes;
 }
 
-static void put_bytes(message *to, int field, const void *data, size_t length)
+static void put_bytes(message *event, int field, const void *data, size_t length)
 {
-    to->bytes[to->length++] = (uint8_t)(field << 3 | BYTES);
-    put_varint(to, length);
-    memcpy(to->bytes + to->length, data, length);
-    to->length += length;
+    event->bytes[event->length++] = (uint8_t)(field << 3 | BYTES);
+    put_varint(event, length);
+    memcpy(event->bytes + event->length, data, length);
+    event->length += length;
 }
 
 /* `seconds` since 1970. */

@@ -39,18 +39,18 @@ sl_status sli_trace_open(const char *path, sli_run_file *out)
                     "%s: a trace needs a file, whose end each record overwrites, not a pipe", path);
 }
 
-static void name_process(FILE *to, int process, const char *name)
+static void name_process(FILE *file, int process, const char *name)
 {
     fprintf(
-        to,
+        file,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n"
         "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
         process, name, process, process);
 }
 
-static void name_thread(FILE *to, int process, int rank)
+static void name_thread(FILE *file, int process, int rank)
 {
-    fprintf(to,
+    fprintf(file,
             ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{"
             "\"name\":\"rank %d\"}}",
             process, thread_number(process, rank), rank);
@@ -58,17 +58,17 @@ static void name_thread(FILE *to, int process, int rank)
 
 static sl_status begin_trace(sli_run_file *trace)
 {
-    FILE *to = trace->file;
+    FILE *file = trace->file;
     trace->has_begun = true;
     trace->end = trace->ranks = 0;
-    rewind(to);
-    if (ftruncate(fileno(to), 0) != 0)
+    rewind(file);
+    if (ftruncate(fileno(file), 0) != 0)
         return sl_error(SL_ERR_IO, "%s: cannot be emptied: %s", trace->path, strerror(errno));
-    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", to);
-    name_process(to, PREDICTED, "predicted");
-    fputs(",\n", to);
-    name_process(to, MEASURED, "measured");
-    fputs(ending, to);
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
+    name_process(file, PREDICTED, "predicted");
+    fputs(",\n", file);
+    name_process(file, MEASURED, "measured");
+    fputs(ending, file);
     return sli_run_file_flush(trace);
 }
 
@@ -99,7 +99,7 @@ static double last_end(const sli_history_pipeline *pipeline)
 
 static sl_status add_pipeline(sli_run_file *trace, const sli_history_pipeline *pipeline)
 {
-    FILE *to = trace->file;
+    FILE *file = trace->file;
     if (!trace->has_begun || pipeline->replica > 0 || !pipeline->ends_epoch)
         return SL_OK;
     if (pipeline->action_count == 0)
@@ -107,18 +107,18 @@ static sl_status add_pipeline(sli_run_file *trace, const sli_history_pipeline *p
                         "%s: a step has more than %d actions, and the log has no timelines of such "
                         "steps",
                         trace->path, SL_RUN_LOG_MOST_ACTIONS);
-    (void)fseek(to, -(long)(sizeof ending - 1), SEEK_END);
+    (void)fseek(file, -(long)(sizeof ending - 1), SEEK_END);
     sli_c_numbers scope = sli_c_numbers_begin();
     for (; trace->ranks < pipeline->ranks; trace->ranks++) {
-        name_thread(to, PREDICTED, trace->ranks);
-        name_thread(to, MEASURED, trace->ranks);
+        name_thread(file, PREDICTED, trace->ranks);
+        name_thread(file, MEASURED, trace->ranks);
     }
     for (int i = 0; i < pipeline->action_count; i++) {
         print_action(trace, PREDICTED, pipeline, i);
         print_action(trace, MEASURED, pipeline, i);
     }
     sli_c_numbers_end(scope);
-    fputs(ending, to);
+    fputs(ending, file);
     trace->end += rint(last_end(pipeline));
     return sli_run_file_flush(trace);
 }

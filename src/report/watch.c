@@ -52,18 +52,18 @@ static void add_record(void *context, sli_record_kind kind, const void *record)
 /* "data: CONTENT": one line, as a line's end would end the data. */
 static sl_status draw_event(const sli_watch *watch, char **event, size_t *bytes)
 {
-    FILE *to = open_memstream(event, bytes);
-    if (!to)
+    FILE *file = open_memstream(event, bytes);
+    if (!file)
         return sl_error(SL_ERR_MEMORY, "no memory for the page");
     const sli_run_history *runs[] = {watch->log.history};
     sli_c_numbers scope = sli_c_numbers_begin();
-    fputs("data: ", to);
-    sli_page_write_live_content(&(sli_page){.to = to, .runs = runs, .count = 1, .is_live = true},
-                                watch->grows,
-                                watch->log.error.status == SL_OK ? NULL : watch->log.error.text);
+    fputs("data: ", file);
+    sli_page_write_live_content(
+        &(sli_page){.file = file, .runs = runs, .count = 1, .is_live = true}, watch->grows,
+        watch->log.error.status == SL_OK ? NULL : watch->log.error.text);
     sli_c_numbers_end(scope);
-    fputs("\n\n", to);
-    if (fclose(to) != 0) {
+    fputs("\n\n", file);
+    if (fclose(file) != 0) {
         free(*event);
         return sl_error(SL_ERR_MEMORY, "no memory for the page");
     }
@@ -84,10 +84,10 @@ static sl_status write_page(sli_server *server, const char *name)
 {
     char *text;
     size_t bytes;
-    FILE *to = open_memstream(&text, &bytes);
-    if (to)
-        sli_page_write_live(to, name, sli_server_nonce(server));
-    if (!to || fclose(to) != 0)
+    FILE *file = open_memstream(&text, &bytes);
+    if (file)
+        sli_page_write_live(file, name, sli_server_nonce(server));
+    if (!file || fclose(file) != 0)
         return sl_error(SL_ERR_MEMORY, "no memory for the page");
     sli_server_set_page(server, text, bytes);
     return SL_OK;

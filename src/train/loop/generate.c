@@ -35,38 +35,38 @@ static bool comes_before(candidate x, candidate y)
 }
 
 /* Moves the candidate at `at` down to where it belongs. */
-static void sift_down(ranking *of, int64_t at)
+static void sift_down(ranking *ranked, int64_t index)
 {
-    candidate moved = of->all[at];
-    for (int64_t child = 2 * at + 1; child < of->left; child = 2 * at + 1) {
-        if (child + 1 < of->left && comes_before(of->all[child + 1], of->all[child]))
+    candidate moved = ranked->all[index];
+    for (int64_t child = 2 * index + 1; child < ranked->left; child = 2 * index + 1) {
+        if (child + 1 < ranked->left && comes_before(ranked->all[child + 1], ranked->all[child]))
             child++;
-        if (!comes_before(of->all[child], moved))
+        if (!comes_before(ranked->all[child], moved))
             break;
-        of->all[at] = of->all[child];
-        at = child;
+        ranked->all[index] = ranked->all[child];
+        index = child;
     }
-    of->all[at] = moved;
+    ranked->all[index] = moved;
 }
 
-static void build_ranking(ranking *of)
+static void build_ranking(ranking *ranked)
 {
-    of->left = of->count;
-    for (int64_t at = of->count / 2; at > 0; at--)
-        sift_down(of, at - 1);
+    ranked->left = ranked->count;
+    for (int64_t end = ranked->count / 2; end > 0; end--)
+        sift_down(ranked, end - 1);
 }
 
 /* Candidate `rank`, counted from 0. */
-static candidate candidate_at(ranking *of, int64_t rank)
+static candidate candidate_at(ranking *ranked, int64_t rank)
 {
-    while (of->count - of->left <= rank) {
-        candidate first = of->all[0];
-        of->all[0] = of->all[--of->left];
-        of->all[of->left] = first;
-        if (of->left > 0)
-            sift_down(of, 0);
+    while (ranked->count - ranked->left <= rank) {
+        candidate first = ranked->all[0];
+        ranked->all[0] = ranked->all[--ranked->left];
+        ranked->all[ranked->left] = first;
+        if (ranked->left > 0)
+            sift_down(ranked, 0);
     }
-    return of->all[of->count - 1 - rank];
+    return ranked->all[ranked->count - 1 - rank];
 }
 
 /* A number in [0, 1) for the token at `position`. */
@@ -78,38 +78,40 @@ static double random_number_at(uint64_t seed, int64_t position)
 }
 
 /* The first of the `most` best candidates at which the cumulated probability passes u. */
-static int32_t sample_token(ranking *of, int64_t most, double temperature, double u)
+static int32_t sample_token(ranking *ranked, int64_t most, double temperature, double u)
 {
     double total = 0, passed = 0;
-    float best = candidate_at(of, 0).logit;
-    if (most < of->count)
-        candidate_at(of, most - 1);
-    int64_t first = most < of->count ? of->left : 0;
-    for (int64_t i = first; i < of->count; i++)
-        total += exp((of->all[i].logit - best) / temperature);
+    float best = candidate_at(ranked, 0).logit;
+    if (most < ranked->count)
+        candidate_at(ranked, most - 1);
+    int64_t first = most < ranked->count ? ranked->left : 0;
+    for (int64_t i = first; i < ranked->count; i++)
+        total += exp((ranked->all[i].logit - best) / temperature);
     for (int64_t rank = 0; rank < most; rank++) {
-        candidate next = candidate_at(of, rank);
+        candidate next = candidate_at(ranked, rank);
         passed += exp((next.logit - best) / temperature);
         if (u * total < passed)
             return next.id;
     }
-    return candidate_at(of, most - 1).id;
+    return candidate_at(ranked, most - 1).id;
 }
 
 static int32_t choose_token(const sl_generate_options *options, const float *logits,
                             candidate *candidates, int64_t ntokens, int64_t position)
 {
-    ranking of = {.all = candidates};
+    ranking ranked = {.all = candidates};
     for (int32_t id = 0; id < ntokens; id++)
         if (id != SL_VOCAB_UNKNOWN)
-            candidates[of.count++] = (candidate){logits[id], id};
-    if (of.count == 0)
+            candidates[ranked.count++] = (candidate){logits[id], id};
+    if (ranked.count == 0)
         return SL_VOCAB_UNKNOWN;
-    build_ranking(&of);
+    build_ranking(&ranked);
     if (options->temperature == 0)
-        return candidate_at(&of, 0).id;
-    int64_t most = options->top_k > 0 && options->top_k < of.count ? options->top_k : of.count;
-    return sample_token(&of, most, options->temperature, random_number_at(options->seed, position));
+        return candidate_at(&ranked, 0).id;
+    int64_t most =
+        options->top_k > 0 && options->top_k < ranked.count ? options->top_k : ranked.count;
+    return sample_token(&ranked, most, options->temperature,
+                        random_number_at(options->seed, position));
 }
 
 /* Where the first stage is. */

@@ -50,11 +50,11 @@ static sl_status write_row(const sli_language *language, const sl_train_rows *ro
 {
     int64_t sample = sl_train_sample(rows, row);
     int64_t block = sample / rows->batch_rows, column = sample % rows->batch_rows;
-    sl_batches own;
-    SL_TRY(cut_split(language, rows->split, rows->batch_rows, column, &own));
-    own.tokens += column % own.columns * own.stride;
-    own.columns = 1;
-    return sl_batches_block(&own, block, ids, targets);
+    sl_batches shard;
+    SL_TRY(cut_split(language, rows->split, rows->batch_rows, column, &shard));
+    shard.tokens += column % shard.columns * shard.stride;
+    shard.columns = 1;
+    return sl_batches_block(&shard, block, ids, targets);
 }
 
 static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,

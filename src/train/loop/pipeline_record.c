@@ -46,20 +46,22 @@ typedef struct machine {
 static sl_status gather_layouts(const sli_run *run, machine *machines, sl_schedule_options *layouts)
 {
     _Static_assert(sizeof(machine) % sizeof(int64_t) == 0, "machines are words");
-    const sl_utilization *own = &run->utilization;
-    machine mine = {.has_cores = own->cores != NULL};
-    memcpy(mine.links, own->links, (size_t)(own->stages - 1) * sizeof *own->links);
-    if (own->cores)
-        memcpy(mine.cores, own->cores, (size_t)own->ranks * sizeof *own->cores);
+    const sl_utilization *utilization = &run->utilization;
+    machine mine = {.has_cores = utilization->cores != NULL};
+    memcpy(mine.links, utilization->links,
+           (size_t)(utilization->stages - 1) * sizeof *utilization->links);
+    if (utilization->cores)
+        memcpy(mine.cores, utilization->cores,
+               (size_t)utilization->ranks * sizeof *utilization->cores);
     machines[0] = mine;
     if (run->replica.count > 1)
         SL_TRY(sl_group_all_gather(run->replica.group, &mine, machines,
                                    sizeof mine / sizeof(int64_t), SL_I64, NULL));
     for (int r = 0; r < run->replica.count; r++)
         layouts[r] =
-            (sl_schedule_options){.ranks = own->ranks,
-                                  .virtual_stages = own->stages / own->ranks,
-                                  .placement = own->placement,
+            (sl_schedule_options){.ranks = utilization->ranks,
+                                  .virtual_stages = utilization->stages / utilization->ranks,
+                                  .placement = utilization->placement,
                                   .links = machines[r].links,
                                   .cores = machines[r].has_cores ? machines[r].cores : NULL};
     return SL_OK;
@@ -71,15 +73,15 @@ static sl_status gather_timelines(const sli_run *run, sl_timeline_entry **out)
 {
     enum { MOST_ACTIONS = 1 << 16, WORDS = sizeof **out / sizeof(int64_t) };
     _Static_assert(sizeof **out % sizeof(int64_t) == 0, "entries are words");
-    const sl_utilization *own = &run->utilization;
-    int replicas = run->replica.count, count = own->action_count;
+    const sl_utilization *utilization = &run->utilization;
+    int replicas = run->replica.count, count = utilization->action_count;
     if (replicas == 1 || count > MOST_ACTIONS / replicas)
         return SL_OK;
     *out = calloc((size_t)replicas * (size_t)count, sizeof **out);
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for the timelines of %d replicas", replicas);
-    return sl_group_all_gather(run->replica.group, own->measured, *out, (int64_t)count * WORDS,
-                               SL_I64, NULL);
+    return sl_group_all_gather(run->replica.group, utilization->measured, *out,
+                               (int64_t)count * WORDS, SL_I64, NULL);
 }
 
 static sl_status call_reporters(const sli_run *run, const sl_pipeline_info *info)
@@ -91,7 +93,7 @@ static sl_status call_reporters(const sli_run *run, const sl_pipeline_info *info
 /* The first ranks of the replicas call it. */
 static sl_status report_utilization(const sli_run *run, bool ends_epoch)
 {
-    const sl_utilization *own = &run->utilization;
+    const sl_utilization *utilization = &run->utilization;
     size_t replicas = (size_t)run->replica.count;
     sl_timeline_entry *timelines = NULL;
     machine *machines = calloc(replicas, sizeof *machines);
@@ -105,13 +107,14 @@ static sl_status report_utilization(const sli_run *run, bool ends_epoch)
         status = gather_timelines(run, &timelines);
     if (status == SL_OK)
         status =
-            call_reporters(run, &(sl_pipeline_info){.epoch = run->at.epoch + 1,
-                                                    .step = run->measured_step,
-                                                    .ends_epoch = ends_epoch,
-                                                    .utilization = own,
-                                                    .slowest = &run->stages[own->slowest_stage],
-                                                    .timelines = timelines,
-                                                    .layouts = layouts});
+            call_reporters(run,
+                           &(sl_pipeline_info){.epoch = run->at.epoch + 1,
+                                               .step = run->measured_step,
+                                               .ends_epoch = ends_epoch,
+                                               .utilization = utilization,
+                                               .slowest = &run->stages[utilization->slowest_stage],
+                                               .timelines = timelines,
+                                               .layouts = layouts});
     free(timelines);
     free(layouts);
     free(machines);

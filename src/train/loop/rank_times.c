@@ -43,10 +43,10 @@ void sli_rank_times_add(const sl_stage_info *stages, sl_step_info *step, sl_rank
     step->waiting_seconds = busy_fraction < 1 ? in_pipe * (1 - busy_fraction) : 0;
 }
 
-static double computing_seconds(const sl_rank_stats *of)
+static double computing_seconds(const sl_rank_stats *rank)
 {
-    return of->seconds[SL_TIME_FORWARD] + of->seconds[SL_TIME_BACKWARD] +
-           of->seconds[SL_TIME_RECOMPUTE];
+    return rank->seconds[SL_TIME_FORWARD] + rank->seconds[SL_TIME_BACKWARD] +
+           rank->seconds[SL_TIME_RECOMPUTE];
 }
 
 const sl_rank_stats *sli_rank_times_find_slowest(const sl_rank_stats *ranks, int count)

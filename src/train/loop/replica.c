@@ -14,27 +14,27 @@
 #include <string.h>
 
 /* Splits all ranks by their replicas and by their stages. */
-static sl_status join_groups(const sl_plan *plan, sli_rank_plan own, sli_replica *to)
+static sl_status join_groups(const sl_plan *plan, sli_rank_plan part, sli_replica *replica)
 {
     bool is_summed = plan->options.shards > 1;
     if (is_summed)
-        to->group = to->all;
+        replica->group = replica->all;
     if (plan->ranks_per_replica == 1)
         return SL_OK;
-    SL_TRY(sl_group_split(to->all, own.replica, &to->pipe_group));
-    return is_summed ? sl_group_split(to->all, own.rank_in_replica, &to->group) : SL_OK;
+    SL_TRY(sl_group_split(replica->all, part.replica, &replica->pipe_group));
+    return is_summed ? sl_group_split(replica->all, part.rank_in_replica, &replica->group) : SL_OK;
 }
 
 static sl_status create_pipe(const sl_plan *plan, const sl_train_task *task,
-                             sl_device *const *devices, bool random_values, sli_replica *to)
+                             sl_device *const *devices, bool random_values, sli_replica *replica)
 {
     const sl_train_options *options = &plan->options;
     int balance[SL_MAX_STAGES];
     for (int s = 0; s < plan->stages; s++)
         balance[s] = plan->stage[s].count;
-    SL_TRY(task->create_model(task->context, &to->model, &to->loss));
-    return sl_pipe_create(&(sl_pipe_options){.model = to->model,
-                                             .loss = to->loss,
+    SL_TRY(task->create_model(task->context, &replica->model, &replica->loss));
+    return sl_pipe_create(&(sl_pipe_options){.model = replica->model,
+                                             .loss = replica->loss,
                                              .stages = plan->stages,
                                              .virtual_stages = options->virtual_stages,
                                              .placement = sl_schedule_placement(plan->table),
@@ -48,8 +48,8 @@ static sl_status create_pipe(const sl_plan *plan, const sl_train_task *task,
                                              .schedule = options->schedule,
                                              .seed = options->seed,
                                              .no_init = !random_values,
-                                             .group = to->pipe_group},
-                          &to->pipe);
+                                             .group = replica->pipe_group},
+                          &replica->pipe);
 }
 
 sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_group *all,
@@ -58,15 +58,15 @@ sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_
 {
     const sl_train_options *options = &plan->options;
     int rank = all ? sl_group_rank(all) : 0;
-    sli_rank_plan own = sli_plan_rank(plan, rank);
-    values = values && own.replica == 0;
+    sli_rank_plan part = sli_plan_rank(plan, rank);
+    values = values && part.replica == 0;
     init = values ? init : NULL;
     *out = (sli_replica){.all = all,
-                         .index = own.replica,
+                         .index = part.replica,
                          .count = options->replicas,
                          .rank = rank,
-                         .is_silent = own.rank_in_replica > 0};
-    SL_TRY(join_groups(plan, own, out));
+                         .is_silent = part.rank_in_replica > 0};
+    SL_TRY(join_groups(plan, part, out));
     const sl_model_options *saved = init ? sl_saved_model_options(init) : NULL;
     if (saved && !options->task)
         SL_TRY(sl_error_context(sli_config_compare(saved, &options->model), "%s: ", options->init));
@@ -135,10 +135,10 @@ sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
                                                                    rank as the cause */
         (void)sli_group_check(groups[i], error);
     if (replica->pipe) {
-        sli_error_copy own; /* the pipe may have broken before, by another one */
-        sli_error_save(&own, error);
+        sli_error_copy cause; /* the pipe may have broken before, by another one */
+        sli_error_save(&cause, error);
         (void)sl_pipe_abort(replica->pipe, error);
-        (void)sli_error_restore(&own);
+        (void)sli_error_restore(&cause);
     }
     for (int s = 0; replica->ddp && s < sl_pipe_stages(replica->pipe); s++)
         (void)sli_group_check(sl_ddp_group(replica->ddp, s), error);
@@ -164,7 +164,7 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica)
     int all = sl_pipe_ranks(pipe) * replica->count,
         count = all / (replica->all ? sl_group_size(replica->all) : 1);
     sl_rank_stats *of_replica = replica->rank_stats + replica->index * sl_pipe_ranks(pipe);
-    sl_rank_stats *own = replica->rank_stats + replica->rank * count;
+    sl_rank_stats *mine = replica->rank_stats + replica->rank * count;
     for (int s = sl_pipe_stages(pipe) - 1; s >= 0; s--) { /* a rank's lowest comes last */
         const sl_device *device = sl_pipe_device(pipe, s);
         if (device)
@@ -172,8 +172,8 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica)
     }
     if (!replica->all)
         return SL_OK;
-    return sl_group_all_gather(replica->all, own, replica->rank_stats,
-                               count * (int64_t)(sizeof *own / sizeof(int64_t)), SL_I64, NULL);
+    return sl_group_all_gather(replica->all, mine, replica->rank_stats,
+                               count * (int64_t)(sizeof *mine / sizeof(int64_t)), SL_I64, NULL);
 }
 
 void sli_replica_update_memory(const sli_replica *replica)

@@ -38,11 +38,11 @@ static sl_status read_corpus(sli_run *run, const sl_train_options *options)
  * first and the last stage. */
 static bool needs_corpus(const sl_plan *plan, int rank)
 {
-    sli_rank_plan own = sli_plan_rank(plan, rank);
-    int first = plan->stage[0].rank - own.first,
-        last = plan->stage[plan->stages - 1].rank - own.first;
-    return own.rank_in_replica == 0 || (first >= 0 && first < own.count) ||
-           (last >= 0 && last < own.count);
+    sli_rank_plan part = sli_plan_rank(plan, rank);
+    int first = plan->stage[0].rank - part.first,
+        last = plan->stage[plan->stages - 1].rank - part.first;
+    return part.rank_in_replica == 0 || (first >= 0 && first < part.count) ||
+           (last >= 0 && last < part.count);
 }
 
 /* The task of a run on texts. */
@@ -155,7 +155,7 @@ static sl_status open_devices(sli_run *run)
 static sl_status share_devices(sli_run *run)
 {
     _Static_assert(sizeof(sl_device_plan) % sizeof(int32_t) == 0, "entries are words");
-    sl_device_plan own[SL_MAX_STAGES];
+    sl_device_plan mine[SL_MAX_STAGES];
     sl_plan *plan = run->plan;
     const sl_device_list *list = run->devices.list;
     sl_device_plan *first = plan->devices + run->launch.rank * plan->pipeline_ranks_each;
@@ -163,9 +163,10 @@ static sl_status share_devices(sli_run *run)
         first[i].threads = sl_device_thread_count(sl_device_list_get(list, i));
     if (!run->processes)
         return SL_OK;
-    memcpy(own, first, (size_t)plan->pipeline_ranks_each * sizeof *own);
-    return sl_group_all_gather(run->processes, own, plan->devices,
-                               plan->pipeline_ranks_each * (int64_t)(sizeof *own / sizeof(int32_t)),
+    memcpy(mine, first, (size_t)plan->pipeline_ranks_each * sizeof *mine);
+    return sl_group_all_gather(run->processes, mine, plan->devices,
+                               plan->pipeline_ranks_each *
+                                   (int64_t)(sizeof *mine / sizeof(int32_t)),
                                SL_I32, NULL);
 }
 
@@ -239,11 +240,11 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
  * does not replace one that says where it is. */
 static sl_status abort_group(sl_group *group, sl_status error)
 {
-    sli_error_copy own;
-    sli_error_save(&own, error);
+    sli_error_copy mine;
+    sli_error_save(&mine, error);
     error = sli_group_first_error(group, error);
-    bool names_less = sli_error_rank() != SLI_NO_RANK && own.rank == SLI_NO_RANK;
-    return names_less ? sli_error_restore(&own) : error;
+    bool names_less = sli_error_rank() != SLI_NO_RANK && mine.rank == SLI_NO_RANK;
+    return names_less ? sli_error_restore(&mine) : error;
 }
 
 /* This process's rank, and those of its host. */

@@ -123,13 +123,13 @@ static void describe_run(sli_run *run)
 /* Of all ranks, which measure at the same time: those of one host may share its cores. */
 static sl_status measure_peak(sli_run *run, sl_group *all, sl_device *const *devices)
 {
-    sli_rank_plan own = sli_plan_rank(run->plan, all ? sl_group_rank(all) : 0);
+    sli_rank_plan part = sli_plan_rank(run->plan, all ? sl_group_rank(all) : 0);
     double *peak = &run->peak_flops_per_s;
     if (!run->options->measure_peak)
         return SL_OK;
     if (all)
         SL_TRY(sl_group_barrier(all, NULL));
-    SL_TRY(sli_measure_peak(devices + own.first, own.count, run->options->precision, peak));
+    SL_TRY(sli_measure_peak(devices + part.first, part.count, run->options->precision, peak));
     return all ? sl_group_all_reduce(all, peak, 1, SL_F64, SL_REDUCE_SUM, NULL) : SL_OK;
 }
 
@@ -170,7 +170,7 @@ double sli_run_seconds(const sli_run *run)
 
 /* ---- A step ----------------------------------------------------------------------------- */
 
-static sl_status check_finite(const sli_run *run, const char *what, double value,
+static sl_status check_finite(const sli_run *run, const char *name, double value,
                               const sl_step_info *step)
 {
     if (isfinite(value) || run->options->allow_nan)
@@ -180,7 +180,7 @@ static sl_status check_finite(const sli_run *run, const char *what, double value
     return sl_error(SL_ERR_NUMERIC,
                     "the %s is %g in epoch %" PRId64 ", batch %" PRId64 " (step %" PRId64
                     "): a lower learning rate or clipping may help; allow_nan lets the run go on",
-                    what, value, step->epoch, step->batch, step->step);
+                    name, value, step->epoch, step->batch, step->step);
 }
 
 /* All ranks find the same norm. The first one reports it; the others wait for that, and have its
@@ -540,13 +540,13 @@ sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_ru
     sli_error_copy error;
     sli_run run = *process;
     int rank = group ? sl_group_rank(group) : 0;
-    sli_rank_plan own = sli_plan_rank(run.plan, rank);
+    sli_rank_plan part = sli_plan_rank(run.plan, rank);
     run.started = sli_clock_seconds();
     run.last_step = -1;
     if (rank > 0)
         run.from = (sli_resume){0};
-    for (int r = 0; r < own.count; r++)
-        devices[own.first + r] = sl_device_list_get(run.devices.list, first + r);
+    for (int r = 0; r < part.count; r++)
+        devices[part.first + r] = sl_device_list_get(run.devices.list, first + r);
     sl_status status = set_up(&run, group, devices);
     if (status == SL_OK)
         status = train_all(&run, result);

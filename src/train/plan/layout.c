@@ -87,12 +87,12 @@ static void decide_stages(const sli_plan_inputs *inputs, sl_plan *plan)
 {
     sl_train_options *options = &plan->options;
     const char *devices = options->devices;
-    int own = sl_schedule_virtual_stages(options->schedule);
+    int stages_each = sl_schedule_virtual_stages(options->schedule);
     if (options->table)
         options->virtual_stages =
             sl_schedule_stages(options->table) / sl_schedule_ranks(options->table);
     else if (options->virtual_stages <= 0)
-        options->virtual_stages = own > 0 ? own : 1;
+        options->virtual_stages = stages_each > 0 ? stages_each : 1;
     plan->by.placement = options->placement ? SL_BY_OPTIONS : SL_BY_DEFAULT;
     plan->by.balance = options->balance_kind == SL_BALANCE_EXPLICIT ? SL_BY_OPTIONS : SL_BY_DEFAULT;
     if (inputs->found.drops_placement)
@@ -107,9 +107,10 @@ static void decide_stages(const sli_plan_inputs *inputs, sl_plan *plan)
         int each = options->virtual_stages;
         options->pipeline_ranks = (options->balance_count + each - 1) / each;
     } else if (options->pipeline_ranks == 0) {
-        own = devices ? count_devices(devices) / (count_lists(devices) > 1 ? 1 : plan->ranks_here)
-                      : 1;
-        options->pipeline_ranks = plan->ranks_per_replica * (own > 0 ? own : 1);
+        stages_each =
+            devices ? count_devices(devices) / (count_lists(devices) > 1 ? 1 : plan->ranks_here)
+                    : 1;
+        options->pipeline_ranks = plan->ranks_per_replica * (stages_each > 0 ? stages_each : 1);
         plan->by.pipeline_ranks = devices ? SL_BY_OPTIONS : SL_BY_DEFAULT;
     }
     plan->stages = options->pipeline_ranks * options->virtual_stages;
@@ -173,8 +174,8 @@ static void decide_rate(const sli_plan_inputs *inputs, sl_plan *plan)
 
 sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank)
 {
-    int own = plan->pipeline_ranks_each, index = rank % plan->ranks_per_replica;
-    return (sli_rank_plan){rank / plan->ranks_per_replica, index, index * own, own};
+    int count = plan->pipeline_ranks_each, index = rank % plan->ranks_per_replica;
+    return (sli_rank_plan){rank / plan->ranks_per_replica, index, index * count, count};
 }
 
 /* ---- Checking --------------------------------------------------------------------------- */

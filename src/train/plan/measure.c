@@ -65,14 +65,14 @@ static sl_status decide_by_time(sli_profile_inputs inputs, sl_group *group, sl_p
 }
 
 /* Memory is checked as soon as it is known where the model is cut. */
-sl_status sli_plan_complete(const sli_plan_inputs *from, sli_profile_inputs inputs, sl_group *group,
-                            sl_plan *plan, sli_open_devices *devices)
+sl_status sli_plan_complete(const sli_plan_inputs *plan_inputs, sli_profile_inputs inputs,
+                            sl_group *group, sl_plan *plan, sli_open_devices *devices)
 {
     int balance[SL_MAX_STAGES] = {0};
     bool is_checked = plan->options.force || plan->options.task;
     SL_TRY(sli_plan_cut(plan, inputs.model, NULL));
     if (!is_checked && plan->options.balance_kind != SL_BALANCE_AUTO) {
-        SL_TRY(sli_plan_check_memory(from, plan, inputs.model, sl_usable_memory()));
+        SL_TRY(sli_plan_check_memory(plan_inputs, plan, inputs.model, sl_usable_memory()));
         is_checked = true;
     }
     inputs.plan = plan;
@@ -80,5 +80,6 @@ sl_status sli_plan_complete(const sli_plan_inputs *from, sli_profile_inputs inpu
     SL_TRY(decide_by_time(inputs, group, plan, devices, balance));
     if (plan->by.balance == SL_BY_PROFILE)
         SL_TRY(sli_plan_cut(plan, inputs.model, balance));
-    return is_checked ? SL_OK : sli_plan_check_memory(from, plan, inputs.model, sl_usable_memory());
+    return is_checked ? SL_OK
+                      : sli_plan_check_memory(plan_inputs, plan, inputs.model, sl_usable_memory());
 }

@@ -52,36 +52,36 @@ static sl_status refuse_balance(const char *text)
 static sl_status parse_balance(const char *text, void *object)
 {
     enum { MAX_MODULES = 100000 };
-    sl_train_options *to = object;
-    to->balance_count = 0;
-    to->balance_kind = strcmp(text, "layers") == 0 ? SL_BALANCE_LAYERS
-                       : strcmp(text, "auto") == 0 ? SL_BALANCE_AUTO
-                                                   : SL_BALANCE_EXPLICIT;
-    if (to->balance_kind != SL_BALANCE_EXPLICIT)
+    sl_train_options *options = object;
+    options->balance_count = 0;
+    options->balance_kind = strcmp(text, "layers") == 0 ? SL_BALANCE_LAYERS
+                            : strcmp(text, "auto") == 0 ? SL_BALANCE_AUTO
+                                                        : SL_BALANCE_EXPLICIT;
+    if (options->balance_kind != SL_BALANCE_EXPLICIT)
         return SL_OK;
-    for (const char *at = text;; at++) {
+    for (const char *number = text;; number++) {
         char *end;
-        unsigned long value = strtoul(at, &end, 10);
-        if (*at < '0' || *at > '9' || value > MAX_MODULES || to->balance_count == SL_MAX_STAGES ||
-            (*end != ',' && *end != '\0'))
+        unsigned long value = strtoul(number, &end, 10);
+        if (*number < '0' || *number > '9' || value > MAX_MODULES ||
+            options->balance_count == SL_MAX_STAGES || (*end != ',' && *end != '\0'))
             return refuse_balance(text);
-        to->balance[to->balance_count++] = (int)value;
+        options->balance[options->balance_count++] = (int)value;
         if (*end == '\0')
             return SL_OK;
-        at = end;
+        number = end;
     }
 }
 
 static char *print_balance(const void *object)
 {
-    const sl_train_options *from = object;
+    const sl_train_options *options = object;
     char text[SL_MAX_STAGES * 12] = ""; /* a comma, and a number of up to 11 characters */
     size_t used = 0;
-    if (from->balance_kind != SL_BALANCE_EXPLICIT)
-        return strdup(from->balance_kind == SL_BALANCE_LAYERS ? "layers" : "auto");
-    for (int s = 0; s < from->balance_count && s < SL_MAX_STAGES; s++)
+    if (options->balance_kind != SL_BALANCE_EXPLICIT)
+        return strdup(options->balance_kind == SL_BALANCE_LAYERS ? "layers" : "auto");
+    for (int s = 0; s < options->balance_count && s < SL_MAX_STAGES; s++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", s ? "," : "",
-                                 from->balance[s]);
+                                 options->balance[s]);
     return strdup(text);
 }
 
@@ -90,41 +90,41 @@ static sl_status parse_schedule(const char *text, void *object)
     const sl_option named = {.name = "schedule",
                              .type = SL_OPTION_TEXT,
                              .choices = sl_schedule_names};
-    sl_train_options *to = object;
+    sl_train_options *options = object;
     if (!sl_schedule_has_name(text) && access(text, R_OK) != 0)
         return strpbrk(text, "/.")
                    ? sl_error(SL_ERR_INVALID, "schedule must name a file (%s), got \"%s\"",
                               strerror(errno), text)
-                   : sl_option_set(&named, &to->schedule, text);
-    to->schedule = text;
+                   : sl_option_set(&named, &options->schedule, text);
+    options->schedule = text;
     return SL_OK;
 }
 
 static char *print_schedule(const void *object)
 {
-    const sl_train_options *from = object;
-    return from->schedule ? strdup(from->schedule) : NULL;
+    const sl_train_options *options = object;
+    return options->schedule ? strdup(options->schedule) : NULL;
 }
 
 static sl_status parse_save_every(const char *text, void *object)
 {
-    sl_save_options *to = &((sl_train_options *)object)->checkpoints;
+    sl_save_options *checkpoints = &((sl_train_options *)object)->checkpoints;
     const sl_option steps = {.name = "save-every",
                              .type = SL_OPTION_INT64,
                              .lowest = 1,
                              .offset = offsetof(sl_save_options, every_steps)};
-    to->every_epoch = strcmp(text, "epoch") == 0;
-    to->every_steps = 0;
-    return to->every_epoch ? SL_OK : sl_option_set(&steps, to, text);
+    checkpoints->every_epoch = strcmp(text, "epoch") == 0;
+    checkpoints->every_steps = 0;
+    return checkpoints->every_epoch ? SL_OK : sl_option_set(&steps, checkpoints, text);
 }
 
 static char *print_save_every(const void *object)
 {
-    const sl_save_options *from = &((const sl_train_options *)object)->checkpoints;
+    const sl_save_options *checkpoints = &((const sl_train_options *)object)->checkpoints;
     char *text;
-    if (from->every_steps == 0)
-        return from->every_epoch ? strdup("epoch") : NULL;
-    return asprintf(&text, "%lld", (long long)from->every_steps) < 0 ? NULL : text;
+    if (checkpoints->every_steps == 0)
+        return checkpoints->every_epoch ? strdup("epoch") : NULL;
+    return asprintf(&text, "%lld", (long long)checkpoints->every_steps) < 0 ? NULL : text;
 }
 
 /* ---- The rows ------------------------------------------------------------------------------ */
@@ -368,12 +368,12 @@ const sl_option sl_train_option_rows[] = {
 
 const sl_option *sl_train_option_row(int index)
 {
-    for (const sl_option *at = sl_plan_option_rows; at->name; at++)
+    for (const sl_option *row = sl_plan_option_rows; row->name; row++)
         if (index-- == 0)
-            return at;
-    for (const sl_option *at = sl_train_option_rows; at->name; at++)
+            return row;
+    for (const sl_option *row = sl_train_option_rows; row->name; row++)
         if (index-- == 0)
-            return at;
+            return row;
     return NULL;
 }
 

@@ -180,12 +180,12 @@ void sli_plan_host(const sl_plan *plan, int first_rank, int ranks, sl_host_plan 
     const sl_device_plan *devices = plan->devices + plan->first_rank * plan->pipeline_ranks_each;
     *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
     for (int rank = first_rank; rank < first_rank + ranks; rank++) {
-        sli_rank_plan own = sli_plan_rank(plan, rank);
+        sli_rank_plan part = sli_plan_rank(plan, rank);
         bool keeps_best = plan->processes || rank == first_rank; /* one copy a process */
-        for (int i = 0; i < own.count; i++) {
-            const char *device = devices[(rank - first_rank) * own.count + i].name;
+        for (int i = 0; i < part.count; i++) {
+            const char *device = devices[(rank - first_rank) * part.count + i].name;
             bool on_host = !*device || sli_device_name_has_host_memory(device);
-            add_pipeline_rank(plan, own.first + i, on_host, own.replica == 0, keeps_best, out);
+            add_pipeline_rank(plan, part.first + i, on_host, part.replica == 0, keeps_best, out);
         }
     }
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +

@@ -15,7 +15,7 @@
 
 /* The profile of a model on the devices of the first replica's ranks. */
 typedef struct model_profile {
-    sli_profile_inputs of;
+    sli_profile_inputs inputs;
     int64_t rows; /* that are profiled: at most a quarter of the batch's */
     int pipeline_ranks;
     const sl_module_profile *times[SL_MAX_STAGES]; /* [pipeline_ranks][modules] */
@@ -35,14 +35,14 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
                                 sl_module_profile *out)
 {
     sl_tensor *input, *targets;
-    const sl_train_options *options = &profile->of.plan->options;
+    const sl_train_options *options = &profile->inputs.plan->options;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
                                 .batch_rows = options->shards * options->batch_size,
                                 .count = profile->rows};
-    sl_status status = sli_task_load(profile->of.task, &rows, device, device, &input, &targets);
+    sl_status status = sli_task_load(profile->inputs.task, &rows, device, device, &input, &targets);
     if (status == SL_OK)
-        status = sl_profile_modules(&(sl_profile_options){.model = profile->of.model,
-                                                          .loss = profile->of.loss,
+        status = sl_profile_modules(&(sl_profile_options){.model = profile->inputs.model,
+                                                          .loss = profile->inputs.loss,
                                                           .device = device,
                                                           .input = input,
                                                           .targets = targets,
@@ -50,16 +50,16 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
                                     out);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
-    for (int i = 0; i < sl_module_child_count(profile->of.model) && status == SL_OK; i++)
-        scale_costs(&out[i], (double)profile->of.plan->micro_rows / (double)profile->rows);
+    for (int i = 0; i < sl_module_child_count(profile->inputs.model) && status == SL_OK; i++)
+        scale_costs(&out[i], (double)profile->inputs.plan->micro_rows / (double)profile->rows);
     return status;
 }
 
 /* The first replica's; one in another process is taken to be like one that is here. */
 static sl_device *device_of(const model_profile *profile, int rank)
 {
-    return sl_device_list_get(profile->of.devices,
-                              rank % sl_device_list_count(profile->of.devices));
+    return sl_device_list_get(profile->inputs.devices,
+                              rank % sl_device_list_count(profile->inputs.devices));
 }
 
 /* ---- Cores -------------------------------------------------------------------------------- */
@@ -94,20 +94,20 @@ sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_
                          int *cores)
 {
     int pipeline_ranks = plan->options.pipeline_ranks;
-    int of_process = all ? plan->pipeline_ranks_each : pipeline_ranks;
-    rank_cores own[SL_MAX_STAGES];
-    for (int i = 0; i < of_process; i++)
-        own[i] = describe_cores(devices, i, all ? sl_group_rank(all) : 0);
-    if (of_process == pipeline_ranks) {
-        number_cores(own, pipeline_ranks, cores);
+    int ranks_here = all ? plan->pipeline_ranks_each : pipeline_ranks;
+    rank_cores cores_here[SL_MAX_STAGES];
+    for (int i = 0; i < ranks_here; i++)
+        cores_here[i] = describe_cores(devices, i, all ? sl_group_rank(all) : 0);
+    if (ranks_here == pipeline_ranks) {
+        number_cores(cores_here, pipeline_ranks, cores);
         return SL_OK;
     }
     rank_cores *gathered =
-        calloc((size_t)sl_group_size(all) * (size_t)of_process, sizeof *gathered);
+        calloc((size_t)sl_group_size(all) * (size_t)ranks_here, sizeof *gathered);
     if (!gathered)
         return sl_error(SL_ERR_MEMORY, "no memory for the cores of %d ranks", pipeline_ranks);
-    sl_status status = sl_group_all_gather(all, own, gathered,
-                                           (int64_t)of_process * RANK_CORES_WORDS, SL_I64, NULL);
+    sl_status status = sl_group_all_gather(all, cores_here, gathered,
+                                           (int64_t)ranks_here * RANK_CORES_WORDS, SL_I64, NULL);
     if (status == SL_OK)
         number_cores(gathered, pipeline_ranks, cores); /* the first replica's come first */
     free(gathered);
@@ -117,7 +117,7 @@ sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_
 static bool has_shared_cores(const model_profile *profile)
 {
     for (int rank = 0; rank < profile->pipeline_ranks; rank++)
-        if (profile->of.cores[rank] != rank)
+        if (profile->inputs.cores[rank] != rank)
             return true;
     return false;
 }
@@ -136,7 +136,7 @@ static bool are_alike(const sl_device *a, const sl_device *b)
  * alike share what one of them took. */
 static sl_status profile_pipeline_ranks(model_profile *profile)
 {
-    size_t modules = (size_t)sl_module_child_count(profile->of.model);
+    size_t modules = (size_t)sl_module_child_count(profile->inputs.model);
     profile->room = calloc((size_t)profile->pipeline_ranks * modules, sizeof *profile->room);
     if (!profile->room)
         return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks",
@@ -145,17 +145,17 @@ static sl_status profile_pipeline_ranks(model_profile *profile)
         int like = 0;
         while (!are_alike(device_of(profile, like), device_of(profile, rank)))
             like++;
-        sl_module_profile *own = profile->room + (size_t)rank * modules;
-        profile->times[rank] = like < rank ? profile->times[like] : own;
+        sl_module_profile *measured = profile->room + (size_t)rank * modules;
+        profile->times[rank] = like < rank ? profile->times[like] : measured;
         if (like == rank)
-            SL_TRY(profile_device(profile, device_of(profile, rank), own));
+            SL_TRY(profile_device(profile, device_of(profile, rank), measured));
     }
     return SL_OK;
 }
 
 static sl_status open_profile(model_profile *profile)
 {
-    const sl_plan *plan = profile->of.plan;
+    const sl_plan *plan = profile->inputs.plan;
     int64_t most = (plan->options.batch_size + 3) / 4;
     profile->rows = plan->micro_rows < most ? plan->micro_rows : most;
     profile->pipeline_ranks = plan->options.pipeline_ranks;
@@ -167,7 +167,7 @@ static sl_status open_profile(model_profile *profile)
 /* Each module's times on the device of its stage. */
 static void pick_times(const model_profile *profile, const int *balance, sl_module_profile *out)
 {
-    const sl_plan *plan = profile->of.plan;
+    const sl_plan *plan = profile->inputs.plan;
     for (int s = 0, i = 0; s < plan->stages; s++)
         for (int end = i + balance[s]; i < end; i++)
             out[i] = profile->times[plan->stage[s].rank][i];
@@ -177,9 +177,9 @@ static void pick_times(const model_profile *profile, const int *balance, sl_modu
 static bool cut_fits(void *context, const int *balance)
 {
     const model_profile *profile = context;
-    sl_plan trial = *profile->of.plan;
+    sl_plan trial = *profile->inputs.plan;
     return trial.options.force || trial.options.task ||
-           (sli_plan_cut(&trial, profile->of.model, balance) == SL_OK &&
+           (sli_plan_cut(&trial, profile->inputs.model, balance) == SL_OK &&
             (uint64_t)trial.host.total_bytes <= sl_usable_memory());
 }
 
@@ -187,29 +187,30 @@ static bool cut_fits(void *context, const int *balance)
  * the cut that makes the table the shortest; where none fits, that by parameters. */
 static sl_status cut_model(model_profile *profile, int *balance, sli_step_times *times)
 {
-    const sl_plan *plan = profile->of.plan;
+    const sl_plan *plan = profile->inputs.plan;
     bool by_time = plan->options.balance_kind == SL_BALANCE_AUTO;
     int micros = sl_schedule_micros(plan->table);
     times->one_stage = 0;
-    for (int i = 0; i < sl_module_child_count(profile->of.model); i++)
+    for (int i = 0; i < sl_module_child_count(profile->inputs.model); i++)
         times->one_stage += micros * (profile->times[0][i].forward + profile->times[0][i].backward);
-    const sl_partition_costs costs = {.modules = sl_module_child_count(profile->of.model),
+    const sl_partition_costs costs = {.modules = sl_module_child_count(profile->inputs.model),
                                       .profiles = profile->times,
                                       .table = plan->table,
-                                      .links = profile->of.links,
-                                      .cores = has_shared_cores(profile) ? profile->of.cores : NULL,
+                                      .links = profile->inputs.links,
+                                      .cores =
+                                          has_shared_cores(profile) ? profile->inputs.cores : NULL,
                                       .fits = cut_fits,
                                       .context = profile};
     sl_status status = by_time ? sl_partition_by_time(&costs, balance, NULL) : SL_ERR_NOT_FOUND;
     if (status == SL_ERR_NOT_FOUND)
-        status = sli_plan_choose_cut(plan, profile->of.model, balance);
+        status = sli_plan_choose_cut(plan, profile->inputs.model, balance);
     return status == SL_OK ? sl_partition_simulate(&costs, balance, &times->cut) : status;
 }
 
 sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,
                             int *balance, sli_step_times *times)
 {
-    model_profile profile = {.of = *inputs};
+    model_profile profile = {.inputs = *inputs};
     sl_status status = open_profile(&profile);
     if (status == SL_OK)
         status = cut_model(&profile, balance, times);
@@ -244,13 +245,14 @@ static sl_status measure_costs(const sl_plan *plan, sl_group *all, sl_link_cost 
     int pipeline_ranks = plan->options.pipeline_ranks, rank = sl_group_rank(all);
     bool measured[SL_MAX_STAGES][SL_MAX_STAGES] = {{false}};
     for (int s = 1; s < plan->stages; s++) {
-        int from = plan->stage[s - 1].rank, to = plan->stage[s].rank;
-        int first = from / plan->pipeline_ranks_each, other = to / plan->pipeline_ranks_each;
-        bool is_known = first == other || measured[from][to];
-        measured[from][to] = measured[to][from] = true;
+        int sender = plan->stage[s - 1].rank, receiver = plan->stage[s].rank;
+        int first = sender / plan->pipeline_ranks_each,
+            other = receiver / plan->pipeline_ranks_each;
+        bool is_known = first == other || measured[sender][receiver];
+        measured[sender][receiver] = measured[receiver][sender] = true;
         if (!is_known && (rank == first || rank == other)) {
-            SL_TRY(measure_cost(all, first, other, &links[from * pipeline_ranks + to]));
-            links[to * pipeline_ranks + from] = links[from * pipeline_ranks + to];
+            SL_TRY(measure_cost(all, first, other, &links[sender * pipeline_ranks + receiver]));
+            links[receiver * pipeline_ranks + sender] = links[sender * pipeline_ranks + receiver];
         }
     }
     return SL_OK;

@@ -56,8 +56,8 @@ typedef struct sli_open_devices {
  * memory. What the options leave open is decided by time. `inputs` have no links and cores. Every
  * rank of `group` (NULL: there is one process) calls it, and cuts as rank 0 does, since measured
  * times are never the same. Errors: SL_ERR_MEMORY where the host has too little. (measure.c) */
-sl_status sli_plan_complete(const sli_plan_inputs *from, sli_profile_inputs inputs, sl_group *group,
-                            sl_plan *plan, sli_open_devices *devices);
+sl_status sli_plan_complete(const sli_plan_inputs *plan_inputs, sli_profile_inputs inputs,
+                            sl_group *group, sl_plan *plan, sli_open_devices *devices);
 
 /* The sum of the best rates of large matrix products in this precision on devices [count], all at
  * the same time, in FLOP/s. Takes about 0.05 s. (peak.c) */
