@@ -32,8 +32,6 @@ static uintptr_t begin, end;
 /* The first object is the program. */
 static int find_program(struct dl_phdr_info *info, size_t bytes, void *argument)
 {
-    (void)bytes;
-    (void)argument;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];
         if (part->p_type != PT_LOAD || !(part->p_flags & PF_X))

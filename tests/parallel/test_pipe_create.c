@@ -360,31 +360,6 @@ static void module_without_widths_is_taken_on_trust(void **state)
     check_model(&b, NULL, stranger(), relu(), linear(3, 3));
 }
 
-static void initial_values_do_not_depend_on_the_cut(void **state)
-{
-    SCOPED(bench) b = set_up();
-    float values[MODULES][6];
-    for (int stages = 1; stages <= MODULES; stages++) {
-        sl_pipe_options options = {.model = b.model,
-                                   .devices = b.devices,
-                                   .stages = stages,
-                                   .seed = 9};
-        SCOPED(sl_pipe) *pipe = NULL;
-        check_ok(sl_pipe_create(&options, &pipe));
-        int module = 0;
-        for (int stage = 0; stage < stages; stage++)
-            for (int i = 0; i < sl_parameter_set_count(sl_pipe_parameters(pipe, stage)); i++) {
-                const sl_tensor *value =
-                    sl_parameter_value(sl_parameter_set_get(sl_pipe_parameters(pipe, stage), i));
-                if (stages == 1)
-                    check_ok(sl_tensor_read(value, values[module]));
-                assert_memory_equal(sl_tensor_data(value), values[module], sli_tensor_bytes(value));
-                module++;
-            }
-        assert_int_equal(module, MODULES);
-    }
-}
-
 int pipe_create_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,7 +372,6 @@ int pipe_create_tests(void)
         cmocka_unit_test(tables_that_do_not_fit_are_refused),
         cmocka_unit_test(first_module_that_does_not_fit_is_named),
         cmocka_unit_test(module_without_widths_is_taken_on_trust),
-        cmocka_unit_test(initial_values_do_not_depend_on_the_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,7 +231,6 @@ static sl_status run_rank(sl_group *group, void *arg)
 
 int main(int argc, char **argv)
 {
-    (void)argc;
     static records given;
     pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
     job shared = {argv + 1, &given, &output};

@@ -144,7 +144,6 @@ static void write_named(const char *prefix, const sl_parameter *parameter, const
 
 static void write_grad(replica *at, sl_parameter *parameter)
 {
-    (void)at;
     sl_tensor *grad;
     records_check(sl_parameter_grad(parameter, &grad));
     if (grad)
@@ -153,7 +152,6 @@ static void write_grad(replica *at, sl_parameter *parameter)
 
 static void write_value(replica *at, sl_parameter *parameter)
 {
-    (void)at;
     write_named("value", parameter, sl_parameter_value(parameter));
 }
 
@@ -262,7 +260,6 @@ static sl_status run_rank(sl_group *group, void *arg)
 
 int main(int argc, char **argv)
 {
-    (void)argc;
     static records given;
     pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
     job shared = {argv + 1, &given, &output};
