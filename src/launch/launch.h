@@ -1,5 +1,5 @@
-/* What the launcher (run.c, job.c) and the supervisors that mpirun starts instead of the ranks'
- * programs (rank.c) say to each other, and what a job's attempts give to the launcher. */
+/* What the launcher (launch_run.c, job.c) and the supervisors that mpirun starts instead of the
+ * ranks' programs (rank.c) say to each other, and what a job's attempts give to the launcher. */
 #ifndef SLI_LAUNCH_LAUNCH_H
 #define SLI_LAUNCH_LAUNCH_H
 
@@ -93,7 +93,7 @@ int sli_hosts_processes(const sli_hosts *self);
  * one that answers, or NULL. */
 const char *sli_hosts_poll_lost(sli_hosts *self);
 
-/* The job's signals, blocked from its first attempt's start to its last one's end (signals.c). */
+/* The job's signals, blocked from its first attempt's start to its last's end (job_signals.c). */
 typedef struct sli_signals {
     int fd;              /* signalfd */
     bool checks_readers; /* SIGPIPE was not ignored at the start */

@@ -1,7 +1,7 @@
 /* The hub and the watches of ranks, in one process and without MPI: groups that one rank cannot
  * join, strangers, and processes that say what none does. */
 #include "comm/mpi/hub.h"
-#include "comm/mpi/watch.h"
+#include "comm/mpi/hub_watch.h"
 #include "comm/wire/wire_listener.h"
 #include "core/clock.h"
 #include "support/check.h"

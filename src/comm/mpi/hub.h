@@ -1,5 +1,5 @@
-/* The hub: a thread of rank 0 that every rank's watch (watch.h) is connected to, and what they tell
- * each other beside MPI. See hub.c. */
+/* The hub: a thread of rank 0 that every rank's watch (hub_watch.h) is connected to, and what they
+ * tell each other beside MPI. See hub.c. */
 #ifndef SLI_COMM_MPI_HUB_H
 #define SLI_COMM_MPI_HUB_H
 

@@ -3,7 +3,7 @@
  *     transport.h, plugin/   the calls to MPI, in a shared object of their own
  *     process.c              what a process has once: the plugin, the hub and the watch
  *     hub.c, hub_groups.c    rank 0's thread: which ranks live, leave and are late
- *     watch.c                each rank's connection to it
+ *     hub_watch.c            each rank's connection to it
  *     call.c                 one call's messages, and waiting for them
  *     collective.c, reduction.c, message.c    the operations
  *

@@ -4,8 +4,8 @@
 #define SLI_COMM_MPI_PROCESS_H
 
 #include "comm/mpi/hub.h"
+#include "comm/mpi/hub_watch.h"
 #include "comm/mpi/transport.h"
-#include "comm/mpi/watch.h"
 
 typedef struct sli_mpi_process {
     const sli_transport *mpi;

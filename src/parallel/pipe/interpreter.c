@@ -4,7 +4,7 @@
  *          ──── forward ────▶  receive → perform → send  ──── forward ────▶
  *          ◀─── gradient ───                             ◀─── gradient ────
  *
- * Skip connections come from earlier stages and go to later ones in the same way (skip.c).
+ * Skip connections come from earlier stages and go to later ones in the same way (pipe_skip.c).
  *
  * Ranks never look at each other. Each goes along its own row on its own thread, waits at a channel
  * for the tensor that an action needs, performs the action, and sends on what comes out. Two joined
@@ -27,9 +27,9 @@
  *      lowest number: pipe_group.c), frees what was sent and not received, and
  *      returns the failure. Nothing of the step is left but gradients of those modules that went
  *      backward; they are undefined until the next zero_grad. */
+#include "parallel/pipe/pipe_skip.h"
 #include "parallel/pipe/processes/link.h"
 #include "parallel/pipe/rank.h"
-#include "parallel/pipe/skip.h"
 
 /* A cell has one action or two joined ones. */
 enum { MOST_ACTIONS = 2 };

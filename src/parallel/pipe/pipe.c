@@ -1,7 +1,7 @@
 /* The pipe's functions, and what runs on all its ranks at once. */
 #include "parallel/pipe/pipe.h"
 #include "parallel/pipe/pipe_step.h"
-#include "parallel/pipe/tied.h"
+#include "parallel/pipe/pipe_tied.h"
 
 #include "core/error.h"
 

@@ -7,9 +7,9 @@
 #include "core/error.h"
 #include "nn/module.h"
 #include "parallel/pipe/pipe_optimizer.h"
+#include "parallel/pipe/pipe_skip.h"
 #include "parallel/pipe/pipe_table.h"
-#include "parallel/pipe/skip.h"
-#include "parallel/pipe/tied.h"
+#include "parallel/pipe/pipe_tied.h"
 #include "parallel/schedule/table.h"
 
 #include "device/cores.h"

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "parallel/pipe/pipe.h"
 #include "parallel/pipe/pipe_table.h"
-#include "parallel/pipe/tied.h"
+#include "parallel/pipe/pipe_tied.h"
 #include "tensor/tensor.h"
 
 #include <inttypes.h>

@@ -12,7 +12,7 @@
 #include "parallel/pipe/stage.h"
 #include "nn/loss.h"
 #include "parallel/pipe/micro_batch.h"
-#include "parallel/pipe/skip.h"
+#include "parallel/pipe/pipe_skip.h"
 
 #include "core/error.h"
 #include "tensor/tensor.h"

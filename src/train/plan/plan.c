@@ -24,7 +24,7 @@ static sl_stage_plan *find_stage(sl_plan *plan, sl_module *module)
 
 /* A tied parameter has no memory but its gradient, in the stage that uses it. Where that stage is
  * in another process than the owner's, it has a copy of the value as well, and the owner's process
- * a second gradient (parallel/pipe/tied.c). */
+ * a second gradient (parallel/pipe/pipe_tied.c). */
 static sl_status add_tied(sl_parameter *tied, void *arg)
 {
     sl_plan *plan = arg;

@@ -1,6 +1,6 @@
 /* Tied parameters of a pipe's stages. */
-#ifndef SLI_PARALLEL_PIPE_TIED_H
-#define SLI_PARALLEL_PIPE_TIED_H
+#ifndef SLI_PARALLEL_PIPE_PIPE_TIED_H
+#define SLI_PARALLEL_PIPE_PIPE_TIED_H
 
 #include "sluice/pipe.h"
 

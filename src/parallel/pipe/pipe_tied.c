@@ -15,7 +15,7 @@
  * A stage cannot know when another one has added its last gradient, and a table that made the owner
  * wait for it could deadlock where both are of one rank. So the sum comes after the table, when
  * every row has ended. Under DDP, the bucket of such a gradient is sent after that. */
-#include "parallel/pipe/tied.h"
+#include "parallel/pipe/pipe_tied.h"
 
 #include "parallel/pipe/pipe.h"
 

@@ -1,7 +1,7 @@
 /* Which error a rank's call ends with, when several ranks fail one after the other: the first cause
  * wins. The hub tells of a death before anything that follows from it. A rank that leaves a group
  * because of an error, of this group or of another one, sends that error along. */
-#include "comm/mpi/watch.h"
+#include "comm/mpi/hub_watch.h"
 
 #include "comm/mpi/hub.h"
 #include "comm/wire/wire_listener.h"

@@ -1,6 +1,6 @@
 /* Skip connections between a pipe's stages. */
-#ifndef SLI_PARALLEL_PIPE_SKIP_H
-#define SLI_PARALLEL_PIPE_SKIP_H
+#ifndef SLI_PARALLEL_PIPE_PIPE_SKIP_H
+#define SLI_PARALLEL_PIPE_PIPE_SKIP_H
 
 #include "parallel/pipe/stage.h"
 #include "sluice/pipe.h"

@@ -1,7 +1,7 @@
 /* A rank's watch: what it knows about which ranks live, from the hub (hub.h), and a thread that
  * reads the hub's messages. */
-#ifndef SLI_COMM_MPI_WATCH_H
-#define SLI_COMM_MPI_WATCH_H
+#ifndef SLI_COMM_MPI_HUB_WATCH_H
+#define SLI_COMM_MPI_HUB_WATCH_H
 
 #include "comm/group.h"
 #include "comm/wire/wire.h"

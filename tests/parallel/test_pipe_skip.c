@@ -267,7 +267,7 @@ static void replicas_have_skips_of_their_own(void **state)
     }
 }
 
-int skip_tests(void)
+int pipe_skip_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(models_whose_skips_do_not_match_are_refused),

@@ -239,7 +239,7 @@ static void job_runs_where_children_are_ignored(void **state)
     assert_true(after.sa_handler == SIG_IGN);
 }
 
-int signals_tests(void)
+int job_signals_tests(void)
 {
 #define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -11,7 +11,7 @@
  * neighbour anyway, and no table can deadlock because of it.
  *
  * A skip between modules of one stage stays on the pass (nn/skip.c). */
-#include "parallel/pipe/skip.h"
+#include "parallel/pipe/pipe_skip.h"
 
 #include "core/error.h"
 #include "parallel/pipe/pipe.h"

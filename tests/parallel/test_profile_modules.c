@@ -198,7 +198,7 @@ static void tied_modules_are_profiled(void **state)
     assert_true(times[2].forward > 0 && times[2].backward_weight > 0);
 }
 
-int profile_tests(void)
+int profile_modules_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modules_run_as_often_as_the_rounds_say),
