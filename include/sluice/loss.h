@@ -28,6 +28,7 @@ typedef struct sl_loss_call {
 
 typedef struct sl_loss_ops {
     const char *type;
+    /* After an error the caller destroys *call->grad_in, if it is there. */
     sl_status (*apply)(sl_loss *loss, const sl_loss_call *call);
     /* How many terms these targets add to the mean. The scale of a batch is 1 / its terms. */
     sl_status (*terms)(const sl_loss *loss, const sl_tensor *targets, int64_t *out);

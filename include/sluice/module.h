@@ -28,8 +28,9 @@ typedef struct sl_module_ops {
     const char *type; /* "Linear": for tables of layers and errors */
 
     /* in -> *out. Borrows `in`; the caller owns *out, which may be an alias of `in`. Saves what
-     * backward needs: sl_pass_save_alias keeps `in` itself. (optional, together with backward:
-     * without both, the module only holds parameters for its parent) */
+     * backward needs: sl_pass_save_alias keeps `in` itself. After an error the caller destroys
+     * *out, if it is there; likewise *grad_in below. (optional, together with backward: without
+     * both, the module only holds parameters for its parent) */
     sl_status (*forward)(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 
     /* grad_out -> *grad_in, which the caller owns; adds to the parameters' gradients. Pops exactly

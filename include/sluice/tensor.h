@@ -69,7 +69,7 @@ int32_t *sl_tensor_i32(const sl_tensor *tensor);
 /* Copies between tensors of equal shape and data type, or between a tensor and host memory of as
  * many bytes. Errors: SL_ERR_INVALID naming both shapes; what the device reports when it fails,
  * after which the target's content is undefined. */
-sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from);
+sl_status sl_tensor_copy(sl_tensor *target, const sl_tensor *source);
 sl_status sl_tensor_write(sl_tensor *tensor, const void *host);
 sl_status sl_tensor_read(const sl_tensor *tensor, void *host);
 

@@ -67,36 +67,36 @@ static void lower_bytes(uint64_t *limit, const char *folder, const char *name)
         *limit = smaller_limit(*limit, numbers[0]);
 }
 
-static void lower_cores(reading *to, uint64_t quota, uint64_t period)
+static void lower_cores(reading *lowest, uint64_t quota, uint64_t period)
 {
     if (quota == 0 || period == 0)
         return;
     uint64_t cores = quota / period + (quota % period != 0);
-    if (cores < (uint64_t)to->cores)
-        to->cores = (int)cores;
+    if (cores < (uint64_t)lowest->cores)
+        lowest->cores = (int)cores;
 }
 
-static void read_v2(reading *to, const char *folder)
+static void read_v2(reading *lowest, const char *folder)
 {
     uint64_t numbers[2];
-    lower_bytes(&to->memory, folder, "memory.max");
-    lower_bytes(&to->swap, folder, "memory.swap.max");
+    lower_bytes(&lowest->memory, folder, "memory.max");
+    lower_bytes(&lowest->swap, folder, "memory.swap.max");
     if (read_numbers(folder, "cpu.max", numbers) == 2)
-        lower_cores(to, numbers[0], numbers[1]);
+        lower_cores(lowest, numbers[0], numbers[1]);
 }
 
-static void read_v1_memory(reading *to, const char *folder)
+static void read_v1_memory(reading *lowest, const char *folder)
 {
-    lower_bytes(&to->memory, folder, "memory.limit_in_bytes");
-    lower_bytes(&to->total, folder, "memory.memsw.limit_in_bytes");
+    lower_bytes(&lowest->memory, folder, "memory.limit_in_bytes");
+    lower_bytes(&lowest->total, folder, "memory.memsw.limit_in_bytes");
 }
 
-static void read_v1_cpu(reading *to, const char *folder)
+static void read_v1_cpu(reading *lowest, const char *folder)
 {
     uint64_t quota[2], period[2];
     if (read_numbers(folder, "cpu.cfs_quota_us", quota) > 0 &&
         read_numbers(folder, "cpu.cfs_period_us", period) > 0)
-        lower_cores(to, quota[0], period[0]);
+        lower_cores(lowest, quota[0], period[0]);
 }
 
 /* ---- Which groups ----------------------------------------------------------------------- */
@@ -155,17 +155,17 @@ static const char *path_below(const char *group, const char *top)
 }
 
 /* Reads the limits in the group's folder and in all above it, up to the mount point. */
-static void read_groups(reading *to, const char *mount, const char *top, const char *controller,
-                        void (*read_limits)(reading *to, const char *folder))
+static void read_groups(reading *lowest, const char *mount, const char *top, const char *controller,
+                        void (*read_limits)(reading *lowest, const char *folder))
 {
     char group[PATH_MAX], folder[PATH_MAX];
-    find_group(to->root, controller, group);
-    int fixed = snprintf(folder, sizeof folder, "%s%s", to->root, mount);
+    find_group(lowest->root, controller, group);
+    int fixed = snprintf(folder, sizeof folder, "%s%s", lowest->root, mount);
     if (fixed < 0 || fixed >= (int)sizeof folder)
         return;
     snprintf(folder + fixed, sizeof folder - (size_t)fixed, "%s", path_below(group, top));
     for (char *last = folder + strlen(folder);; *last = '\0') {
-        read_limits(to, folder);
+        read_limits(lowest, folder);
         if (last == folder + fixed || !(last = strrchr(folder + fixed, '/')))
             return;
     }

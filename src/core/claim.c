@@ -43,12 +43,12 @@ static sl_status create_file(sli_claim *claim, const char *shown)
 /* Whether the entry is no live claim of another process on the same file: a walk stops at one. */
 static bool is_harmless(void *context, const char *entry)
 {
-    const sli_claim *own = context;
-    char of[SLI_TEMPORARY_BYTES], of_own[SLI_TEMPORARY_BYTES];
-    if (strcmp(entry, own->name) == 0 || !sli_temporary_parse(entry, of) ||
-        !sli_temporary_parse(own->name, of_own) || strcmp(of, of_own) != 0)
+    const sli_claim *claim = context;
+    char owner[SLI_TEMPORARY_BYTES], claim_owner[SLI_TEMPORARY_BYTES];
+    if (strcmp(entry, claim->name) == 0 || !sli_temporary_parse(entry, owner) ||
+        !sli_temporary_parse(claim->name, claim_owner) || strcmp(owner, claim_owner) != 0)
         return true;
-    int other = openat(own->directory, entry, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    int other = openat(claim->directory, entry, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (other < 0)
         return true;
     bool is_free = flock(other, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
@@ -62,13 +62,11 @@ static sl_status open_claim(sli_claim *claim, const char *path)
     SL_TRY(sli_path_follow(path, &followed));
     sl_status status = sli_path_open_parent(followed, path, &claim->directory, &name);
     free(followed);
-    if (status == SL_OK) {
-        snprintf(claim->of, sizeof claim->of, "run.%.*s", SLI_TEMPORARY_BYTES - 5, name);
-        sli_temporary_sweep_name(claim->directory, claim->of);
-        status = create_file(claim, path);
-    }
-    free(name);
     SL_TRY(status);
+    snprintf(claim->of, sizeof claim->of, "run.%.*s", SLI_TEMPORARY_BYTES - 5, name);
+    free(name);
+    sli_temporary_sweep_name(claim->directory, claim->of);
+    SL_TRY(create_file(claim, path));
     if (sli_directory_walk(claim->directory, is_harmless, claim))
         return SL_OK;
     return sl_error(SL_ERR_CONFLICT, "%s: another run that has not ended writes it", path);

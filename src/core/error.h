@@ -17,10 +17,10 @@ typedef struct sli_error_copy {
 
 /* Copies the calling thread's error, which has this status; SL_OK: there is none. Returns `status`.
  */
-sl_status sli_error_save(sli_error_copy *to, sl_status status);
+sl_status sli_error_save(sli_error_copy *copy, sl_status status);
 
 /* Makes the copy the calling thread's error and returns its status. SL_OK: does nothing. */
-sl_status sli_error_restore(const sli_error_copy *from);
+sl_status sli_error_restore(const sli_error_copy *copy);
 
 /* Says which rank of the job the calling thread's error is about, for a caller that knows where it
  * runs. Another error of the thread is about none. Returns `status`. */

@@ -167,13 +167,13 @@ sl_status sli_file_open(const char *path, int *descriptor, uint64_t *bytes)
     *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*descriptor < 0)
         return sli_io_error(path, "cannot be opened");
-    sl_status status = SL_OK;
-    if (fstat(*descriptor, &found) != 0)
+    sl_status status;
+    if (fstat(*descriptor, &found) != 0) {
         status = sli_io_error(path, "cannot be examined");
-    else if (!S_ISREG(found.st_mode))
+    } else if (!S_ISREG(found.st_mode)) {
         status = sl_error(SL_ERR_FORMAT, "%s: is %s, where a regular file was expected", path,
                           S_ISDIR(found.st_mode) ? "a directory" : "a device or pipe");
-    if (status == SL_OK) {
+    } else {
         *bytes = (uint64_t)found.st_size;
         return SL_OK;
     }
@@ -275,17 +275,17 @@ typedef struct visiting {
 
 static bool visit_entry(void *context, const char *name)
 {
-    visiting *in = context;
-    in->status = in->visit(in->context, name);
-    return in->status == SL_OK;
+    visiting *visit_all = context;
+    visit_all->status = visit_all->visit(visit_all->context, name);
+    return visit_all->status == SL_OK;
 }
 
 sl_status sli_directory_visit(int directory, const char *shown,
                               sl_status (*visit)(void *context, const char *name), void *context)
 {
-    visiting in = {visit, context, SL_OK};
-    if (sli_directory_walk(directory, visit_entry, &in) || in.status != SL_OK)
-        return in.status;
+    visiting visit_all = {visit, context, SL_OK};
+    if (sli_directory_walk(directory, visit_entry, &visit_all) || visit_all.status != SL_OK)
+        return visit_all.status;
     return sli_io_error(shown, "the directory cannot be read");
 }
 
@@ -327,19 +327,6 @@ bool sli_directory_remove(int directory, const char *name)
     (void)sli_directory_walk(inside, remove_file, &inside);
     close(inside);
     return unlinkat(directory, name, AT_REMOVEDIR) == 0;
-}
-
-sl_status sli_directory_remove_path(const char *path)
-{
-    char *name;
-    int directory;
-    SL_TRY(sli_path_open_parent(path, path, &directory, &name));
-    sl_status status = SL_OK;
-    if (!sli_directory_remove(directory, name))
-        status = sli_io_error(path, "cannot be removed");
-    close(directory);
-    free(name);
-    return status;
 }
 
 sl_status sli_directory_sync(int directory, const char *shown)

@@ -66,9 +66,6 @@ bool sli_directory_is_flat(int directory, const char *name);
  * where that fails; some of a directory's files may be removed then. Directories in it stay. */
 bool sli_directory_remove(int directory, const char *name);
 
-/* The same of a path. Errors begin with it: SL_ERR_NOT_FOUND, SL_ERR_IO. */
-sl_status sli_directory_remove_path(const char *path);
-
 /* Brings the entries of a directory to disk. Errors: SL_ERR_IO. */
 sl_status sli_directory_sync(int directory, const char *shown);
 

@@ -117,7 +117,7 @@ bool sli_temporary_parse(const char *name, char *of);
 bool sli_temporary_hold(int directory, const char *name, int descriptor);
 
 /* Removes the leftovers in `directory` of the names that `is_ours` accepts, as far as possible. */
-void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *of),
+void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *owner),
                          const void *context);
 
 /* The same of `name` alone. */

@@ -152,21 +152,20 @@ static sl_status make_temporary(sli_replace_directory *directory)
 static sl_status create_numbered(const char *path, uint64_t number, bool joins,
                                  sli_replace_directory **out)
 {
-    sl_status status = create_record(path, out);
-    if (status == SL_OK)
-        status = name_temporary(*out, number);
-    if (status == SL_OK)
-        status = make_temporary(*out);
-    if (status != SL_OK) {
-        sli_replace_directory_destroy(out);
-        return status;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(create_record(path, out));
+    SLI_TRY_OR_FAIL(name_temporary(*out, number));
+    SLI_TRY_OR_FAIL(make_temporary(*out));
     (*out)->joined = joins;
     if (!joins) { /* its own is locked, also where others came first */
         sli_temporary_sweep_name((*out)->parent, (*out)->name);
         restore_name((*out)->parent, (*out)->name);
     }
     return SL_OK;
+
+fail:
+    sli_replace_directory_destroy(out);
+    return status;
 }
 
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out)

@@ -97,36 +97,36 @@ static void sweep_one(int directory, const char *name)
 
 typedef struct sweeping {
     int directory;
-    bool (*is_ours)(const void *context, const char *of);
+    bool (*is_ours)(const void *context, const char *owner);
     const void *context;
 } sweeping;
 
 static bool sweep_entry(void *context, const char *name)
 {
-    const sweeping *in = context;
-    char of[SLI_TEMPORARY_BYTES];
-    if (!sli_temporary_parse(name, of))
+    const sweeping *sweep = context;
+    char owner[SLI_TEMPORARY_BYTES];
+    if (!sli_temporary_parse(name, owner))
         return true;
     /* A leftover of a leftover belongs to the same owner. */
-    for (char inner[SLI_TEMPORARY_BYTES]; sli_temporary_parse(of, inner);)
-        memcpy(of, inner, strlen(inner) + 1);
-    if (in->is_ours(in->context, of))
-        sweep_one(in->directory, name);
+    for (char inner[SLI_TEMPORARY_BYTES]; sli_temporary_parse(owner, inner);)
+        memcpy(owner, inner, strlen(inner) + 1);
+    if (sweep->is_ours(sweep->context, owner))
+        sweep_one(sweep->directory, name);
     return true;
 }
 
-void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *of),
+void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *owner),
                          const void *context)
 {
-    sweeping in = {directory, is_ours, context};
-    (void)sli_directory_walk(directory, sweep_entry, &in);
+    sweeping sweep = {directory, is_ours, context};
+    (void)sli_directory_walk(directory, sweep_entry, &sweep);
 }
 
-static bool is_name(const void *context, const char *of)
+static bool is_name(const void *context, const char *owner)
 {
     const char *name = context;
-    size_t length = strlen(of);
-    return strncmp(name, of, length) == 0 && (name[length] == '\0' || length == KEPT_BYTES);
+    size_t length = strlen(owner);
+    return strncmp(name, owner, length) == 0 && (name[length] == '\0' || length == KEPT_BYTES);
 }
 
 void sli_temporary_sweep_name(int directory, const char *name)
@@ -223,12 +223,14 @@ sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
         return sli_no_memory(path, "a file's record");
     file->descriptor = file->directory = -1;
     file->shown = strdup(path);
-    sl_status status = file->shown ? find_destination(file) : sli_no_memory(path, "a file's path");
-    if (status == SL_OK)
-        status = open_temporary(file);
-    if (status != SL_OK)
-        sli_replace_file_destroy(&file);
+    sl_status status;
+    SLI_TRY_OR_FAIL(file->shown ? find_destination(file) : sli_no_memory(path, "a file's path"));
+    SLI_TRY_OR_FAIL(open_temporary(file));
     *out = file;
+    return SL_OK;
+
+fail:
+    sli_replace_file_destroy(&file);
     return status;
 }
 

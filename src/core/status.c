@@ -132,21 +132,21 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
 
 /* ---- For the library's own files -------------------------------------------------------- */
 
-sl_status sli_error_save(sli_error_copy *to, sl_status status)
+sl_status sli_error_save(sli_error_copy *copy, sl_status status)
 {
-    to->status = status;
-    to->rank = status == SL_OK ? SLI_NO_RANK : error_rank;
-    snprintf(to->text, sizeof to->text, "%s", status == SL_OK ? "" : error_text);
+    copy->status = status;
+    copy->rank = status == SL_OK ? SLI_NO_RANK : error_rank;
+    snprintf(copy->text, sizeof copy->text, "%s", status == SL_OK ? "" : error_text);
     return status;
 }
 
-sl_status sli_error_restore(const sli_error_copy *from)
+sl_status sli_error_restore(const sli_error_copy *copy)
 {
-    if (from->status != SL_OK) {
-        print_escaped(from->text, true, error_text, sizeof error_text);
-        error_rank = from->rank;
+    if (copy->status != SL_OK) {
+        print_escaped(copy->text, true, error_text, sizeof error_text);
+        error_rank = copy->rank;
     }
-    return from->status;
+    return copy->status;
 }
 
 sl_status sli_error_set_rank(sl_status status, int rank)

@@ -1,6 +1,5 @@
 /* What all kinds of devices have in common: getters, and the accounts of their memory. */
 #include "core/clock.h"
-#include "core/error.h"
 #include "device/device_base.h"
 
 #include <assert.h>

@@ -16,6 +16,7 @@
 #ifndef SLI_DEVICE_DEVICE_H
 #define SLI_DEVICE_DEVICE_H
 
+#include "core/error.h"
 #include "core/philox.h"
 #include "sluice/device.h"
 

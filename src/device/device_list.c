@@ -1,5 +1,4 @@
 /* Device lists: which kind each name belongs to. What a name stands for, its kind knows. */
-#include "core/error.h"
 #include "device/device.h"
 
 #include "device/device_base.h"
@@ -171,12 +170,14 @@ static sl_status create_list(const name_list *names, int begin, int end, bool bo
         return sli_no_memory("sl_device_list_create", "%zu devices", size);
     list->count = (int)size;
     sli_memory_bound_init(&list->memory);
-    sl_status status = SL_OK;
-    for (const sli_device_kind *const *kind = names->kinds; *kind && status == SL_OK; kind++)
-        status = create_kind(names, *kind, begin, end, bound, list, shared);
-    if (status != SL_OK)
-        sl_device_list_destroy(&list);
+    sl_status status;
+    for (const sli_device_kind *const *kind = names->kinds; *kind; kind++)
+        SLI_TRY_OR_FAIL(create_kind(names, *kind, begin, end, bound, list, shared));
     *out = list;
+    return SL_OK;
+
+fail:
+    sl_device_list_destroy(&list);
     return status;
 }
 

@@ -339,14 +339,15 @@ static sl_status attend_to_all(sl_device *device, const sli_attention *a)
     one.first_query = one.room = 0;
     one.out = room;
     sl_status status = SL_OK;
-    for (int64_t sample = 0; sample < a->samples && status == SL_OK; sample++) {
+    for (int64_t sample = 0; sample < a->samples; sample++) {
         one.qkv = a->qkv + sample * a->room * 3 * width;
-        status = device->ops->attention(device, &one);
-        if (status == SL_OK)
-            status = device->ops->copy(device, a->out + sample * queries * width,
-                                       one.out + a->first_query * width,
-                                       (size_t)(queries * width) * sizeof(float));
+        SLI_TRY_OR_FAIL(device->ops->attention(device, &one));
+        SLI_TRY_OR_FAIL(device->ops->copy(device, a->out + sample * queries * width,
+                                          one.out + a->first_query * width,
+                                          (size_t)(queries * width) * sizeof(float)));
     }
+
+fail:
     sli_device_release(device, SL_MEMORY_WORKSPACE, room, bytes);
     return status;
 }

@@ -1,6 +1,5 @@
 /* What modules keep of earlier positions. Each module has an entry of its own, so modules of
  * different stages may use a cache at the same time. */
-#include "core/error.h"
 #include "nn/module.h"
 
 #include <inttypes.h>
@@ -82,14 +81,14 @@ sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, con
     if (module->number >= cache->module_count)
         return sl_error(SL_ERR_INVALID, "the cache was created for another model");
     SL_TRY(sli_cache_check_room(cache, shape->size[1]));
-    sl_tensor **own = &cache->tensors[module->number];
-    if (!*own) {
+    sl_tensor **tensor = &cache->tensors[module->number];
+    if (!*tensor) {
         sl_shape all = sl_shape_3d(shape->size[0], cache->positions, width);
-        SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &all, own));
+        SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &all, tensor));
     }
-    if (sl_tensor_shape(*own)->size[0] != shape->size[0])
+    if (sl_tensor_shape(*tensor)->size[0] != shape->size[0])
         return sl_error(SL_ERR_INVALID, "the cache is of %" PRId64 " rows, the input has %" PRId64,
-                        sl_tensor_shape(*own)->size[0], shape->size[0]);
-    *out = *own;
+                        sl_tensor_shape(*tensor)->size[0], shape->size[0]);
+    *out = *tensor;
     return SL_OK;
 }

@@ -215,11 +215,9 @@ static sl_status apply_to_strip(const sl_loss_call *call, const sli_linear *last
     sl_tensor *in;
     SL_TRY(view_rows(call->in, first, sl_tensor_rows(logits), &in));
     sl_status status = sli_linear_forward(last, in, NULL, logits);
-    if (status == SL_OK)
-        status =
-            run_kernel(call, first, last->out, logits, call->grad_in != NULL, rounded, last->bias);
     sl_tensor_destroy(&in);
-    return status;
+    SL_TRY(status);
+    return run_kernel(call, first, last->out, logits, call->grad_in != NULL, rounded, last->bias);
 }
 
 /* The panel from row `first` of the call on, strip by strip. */
@@ -229,11 +227,13 @@ static sl_status apply_to_strips(const sl_loss_call *call, const sli_linear *las
     int64_t rows = sl_tensor_rows(rounded), step = strip_rows(room->step, last->out);
     for (int64_t done = 0; done < rows; done += step) {
         int64_t count = step < rows - done ? step : rows - done;
-        sl_tensor *logits, *gradient = NULL;
-        SL_TRY(view_rows(room->logits, 0, count, &logits));
-        sl_status status = view_rows(rounded, done, count, &gradient);
-        if (status == SL_OK)
-            status = apply_to_strip(call, last, first + done, logits, gradient);
+        sl_tensor *logits = NULL, *gradient = NULL;
+        sl_status status;
+        SLI_TRY_OR_FAIL(view_rows(room->logits, 0, count, &logits));
+        SLI_TRY_OR_FAIL(view_rows(rounded, done, count, &gradient));
+        status = apply_to_strip(call, last, first + done, logits, gradient);
+
+    fail:
         sl_tensor_destroy(&logits);
         sl_tensor_destroy(&gradient);
         SL_TRY(status);
@@ -246,13 +246,14 @@ static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last
 {
     sl_tensor *in = NULL, *grad_in = NULL;
     int64_t rows = sl_tensor_rows(dlogits);
-    sl_status status = view_rows(*call->grad_in, first, rows, &grad_in);
-    if (status == SL_OK)
-        status = view_rows(call->in, first, rows, &in);
-    if (status == SL_OK && !call->pass)
-        status = sli_linear_add_weight(last, dlogits, in);
-    if (status == SL_OK)
-        status = sli_linear_backward_input(last, dlogits, 0.0f, grad_in);
+    sl_status status;
+    SLI_TRY_OR_FAIL(view_rows(*call->grad_in, first, rows, &grad_in));
+    SLI_TRY_OR_FAIL(view_rows(call->in, first, rows, &in));
+    if (!call->pass)
+        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, dlogits, in));
+    status = sli_linear_backward_input(last, dlogits, 0.0f, grad_in);
+
+fail:
     sl_tensor_destroy(&in);
     sl_tensor_destroy(&grad_in);
     return status;
@@ -314,20 +315,14 @@ static sl_status add_panels(const sli_linear *last, const sl_tensor *dlogits, co
     sl_status status = SL_OK;
     for (int64_t first = 0; first < rows; first += step) {
         int64_t count = step < rows - first ? step : rows - first;
-        status = view_rows(dlogits, first, count, &panel_grad);
-        if (status != SL_OK)
-            goto done;
-        status = view_rows(in, first, count, &panel_in);
-        if (status != SL_OK)
-            goto done;
-        status = sli_linear_add_weight(last, panel_grad, panel_in);
-        if (status != SL_OK)
-            goto done;
+        SLI_TRY_OR_FAIL(view_rows(dlogits, first, count, &panel_grad));
+        SLI_TRY_OR_FAIL(view_rows(in, first, count, &panel_in));
+        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, panel_grad, panel_in));
         sl_tensor_destroy(&panel_grad);
         sl_tensor_destroy(&panel_in);
     }
 
-done:
+fail:
     sl_tensor_destroy(&panel_grad);
     sl_tensor_destroy(&panel_in);
     return status;
@@ -338,16 +333,16 @@ done:
 /* Runs the kernels, whose rows' losses the host reads once, behind all of them. */
 static sl_status apply_kernels(const sl_loss_call *call, const sli_linear *last)
 {
-    sl_loss_call own = *call;
+    sl_loss_call kernels = *call;
     size_t bytes = (size_t)sl_tensor_count(call->targets) * sizeof(double);
     void *losses = NULL;
     if (last && !sli_parameter_is_trained(last->weight))
-        own.pass = NULL; /* backward_weight needs nothing */
+        kernels.pass = NULL; /* backward_weight needs nothing */
     if (!sl_device_has_host_memory(call->device)) {
         SL_TRY(sli_device_allocate(call->device, SL_MEMORY_WORKSPACE, bytes, &losses));
-        own.row_losses = losses;
+        kernels.row_losses = losses;
     }
-    sl_status status = last ? apply_with_linear(&own, last) : apply_to_logits(&own);
+    sl_status status = last ? apply_with_linear(&kernels, last) : apply_to_logits(&kernels);
     if (status == SL_OK && losses)
         status = sli_device_read(call->device, call->row_losses, losses, bytes);
     sli_device_release(call->device, SL_MEMORY_WORKSPACE, losses, bytes);
@@ -359,22 +354,17 @@ static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
     (void)loss;
     const sli_linear *last = call->last ? sli_module_as_linear(call->last) : NULL;
     SL_TRY(check_call(call, last));
-    sl_status status = apply_kernels(call, last);
-    if (status != SL_OK && call->grad_in)
-        sl_tensor_destroy(call->grad_in);
-    return status;
+    return apply_kernels(call, last);
 }
 
 static sl_status cross_entropy_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass)
 {
     (void)loss;
-    sl_tensor *dlogits, *in = NULL;
+    sl_tensor *dlogits, *in;
     if (!sli_parameter_is_trained(sli_module_as_linear(last)->weight))
         return SL_OK;
-    SL_TRY(sl_pass_take_deferred(pass, &dlogits));
-    sl_status status = sl_pass_take_deferred(pass, &in);
-    if (status == SL_OK)
-        status = add_panels(sli_module_as_linear(last), dlogits, in);
+    SL_TRY(sli_pass_take_pair(pass, &dlogits, &in));
+    sl_status status = add_panels(sli_module_as_linear(last), dlogits, in);
     sl_tensor_destroy(&dlogits);
     sl_tensor_destroy(&in);
     return status;

@@ -1,5 +1,4 @@
 /* ReLU, GELU and Dropout as modules. (The Transformer's layers have theirs fused into kernels.) */
-#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -27,12 +26,8 @@ static sl_status activation_forward(sl_module *module, sl_pass *pass, const sl_t
         .out = sl_tensor_f32(*out),
         .activation = activation_of(module),
     };
-    sl_status status = sli_device_epilogue(device, &arguments);
-    if (status == SL_OK)
-        status = sl_pass_save_alias(pass, in);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
-    return status;
+    SL_TRY(sli_device_epilogue(device, &arguments));
+    return sl_pass_save_alias(pass, in);
 }
 
 static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -41,21 +36,22 @@ static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor
     sl_device *device = sl_pass_device(pass);
     sl_tensor *in;
     SL_TRY(sl_pass_pop(pass, &in));
-    sl_status status = sli_check_grad(grad_out, sl_tensor_shape(in));
-    if (status == SL_OK) {
-        sli_epilogue_backward back = {
-            .rows = sl_tensor_rows(in),
-            .columns = sl_tensor_columns(in),
-            .ld = sl_tensor_columns(in),
-            .grad = sl_tensor_f32(grad_out),
-            .saved = sl_tensor_f32(in),
-            .activation = activation_of(module),
-        };
-        status = sli_device_epilogue_backward(device, &back);
-    }
-    sl_tensor_destroy(&in);
-    if (status == SL_OK && grad_in)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(in)));
+    sli_epilogue_backward back = {
+        .rows = sl_tensor_rows(in),
+        .columns = sl_tensor_columns(in),
+        .ld = sl_tensor_columns(in),
+        .grad = sl_tensor_f32(grad_out),
+        .saved = sl_tensor_f32(in),
+        .activation = activation_of(module),
+    };
+    SLI_TRY_OR_FAIL(sli_device_epilogue_backward(device, &back));
+    if (grad_in)
         status = sl_tensor_alias(grad_out, grad_in);
+
+fail:
+    sl_tensor_destroy(&in);
     return status;
 }
 
@@ -115,17 +111,17 @@ static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, cons
     return sli_pass_dropout(pass, module, 0, *p, samples ? sl_tensor_rows(tensor) / samples : 1);
 }
 
-/* to = dropout(from); `to` may be `from`. */
-static sl_status apply_dropout(sli_dropout mask, const sl_tensor *from, sl_tensor *to)
+/* out = dropout(x); `out` may be `x`. */
+static sl_status apply_dropout(sli_dropout mask, const sl_tensor *x, sl_tensor *out)
 {
     sli_add_dropout arguments = {
-        .rows = sl_tensor_rows(from),
-        .width = sl_tensor_columns(from),
-        .x = sl_tensor_f32(from),
+        .rows = sl_tensor_rows(x),
+        .width = sl_tensor_columns(x),
+        .x = sl_tensor_f32(x),
         .dropout = mask,
-        .out = sl_tensor_f32(to),
+        .out = sl_tensor_f32(out),
     };
-    return sli_device_add_dropout(sl_tensor_device(from), &arguments);
+    return sli_device_add_dropout(sl_tensor_device(x), &arguments);
 }
 
 static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -136,10 +132,7 @@ static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tens
     if (mask.p == 0.0f)
         return sl_tensor_alias(in, out);
     SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(in), out));
-    sl_status status = apply_dropout(mask, in, *out);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
-    return status;
+    return apply_dropout(mask, in, *out);
 }
 
 static sl_status dropout_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,

@@ -1,7 +1,6 @@
 /* Rows of a table that ids name: alone, as torch.nn.Embedding, and as the tutorials' Encoder:
  * embedding * sqrt(D), plus the positional encoding, dropout. Only the ids are saved for backward.
  */
-#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -92,12 +91,8 @@ static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_te
     SL_TRY(check_length(self, sl_pass_position(pass) + sl_tensor_columns(in)));
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(in), &shape));
     SL_TRY(sli_pass_create_output(pass, &shape, out));
-    sl_status status = look_up_ids(module, pass, in, *out);
-    if (status == SL_OK)
-        status = sl_pass_save_alias(pass, in);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
-    return status;
+    SL_TRY(look_up_ids(module, pass, in, *out));
+    return sl_pass_save_alias(pass, in);
 }
 
 /* The kernel adds to the few rows that the ids name; sl_parameter_grad makes the others 0. */
@@ -163,13 +158,11 @@ static sl_status embedding_backward_input(sl_module *module, sl_pass *pass, sl_t
 static sl_status embedding_backward_weight(sl_module *module, sl_pass *pass)
 {
     const embedding *self = sl_module_state(module);
-    sl_tensor *ids, *grad_out = NULL;
+    sl_tensor *ids, *grad_out;
     if (!sli_parameter_is_trained(self->weight))
         return SL_OK;
-    SL_TRY(sl_pass_take_deferred(pass, &ids));
-    sl_status status = sl_pass_take_deferred(pass, &grad_out);
-    if (status == SL_OK)
-        status = add_gradient(module, pass, ids, grad_out);
+    SL_TRY(sli_pass_take_pair(pass, &ids, &grad_out));
+    sl_status status = add_gradient(module, pass, ids, grad_out);
     sl_tensor_destroy(&ids);
     sl_tensor_destroy(&grad_out);
     return status;

@@ -22,7 +22,6 @@
  * gradient is. Backward works in place on grad_out, which becomes the gradient of each residual sum
  * in turn, and at last that of x. Its other tensors live only from one product to the next; on a
  * split pass, those of the four products that give weights' gradients until backward_weight. */
-#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -139,9 +138,9 @@ static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_te
     return add_norm(pass, layer->norm2, dropout2, t->branch, t->normed, NULL, *out);
 }
 
-/* to = residual + dropout2(x); `residual` may be NULL, or `to`. */
+/* sum = residual + dropout2(x); `residual` may be NULL, or `sum`. */
 static sl_status add_dropout2(const sl_module *module, const sl_pass *pass, const sl_tensor *x,
-                              const sl_tensor *residual, sl_tensor *to)
+                              const sl_tensor *residual, sl_tensor *sum)
 {
     sli_add_dropout arguments = {
         .rows = sl_tensor_rows(x),
@@ -149,7 +148,7 @@ static sl_status add_dropout2(const sl_module *module, const sl_pass *pass, cons
         .x = sl_tensor_f32(x),
         .residual = residual ? sl_tensor_f32(residual) : NULL,
         .dropout = dropout_of(module, pass, DROPOUT_2, x),
-        .out = sl_tensor_f32(to),
+        .out = sl_tensor_f32(sum),
     };
     return sli_device_add_dropout(sl_pass_device(pass), &arguments);
 }
@@ -181,8 +180,6 @@ static sl_status layer_forward(sl_module *module, sl_pass *pass, const sl_tensor
     sl_status status = layer->options.pre_norm ? forward_pre_norm(module, pass, in, &t, out)
                                                : forward_post_norm(module, pass, in, &t, out);
     temporaries_clear(&t);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
     return status;
 }
 
@@ -233,14 +230,16 @@ static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sl
     sli_norm_saved saved;
     bool aliases = dropout.p == 0.0f && !pass->is_split;
     SL_TRY(sli_norm_pop(pass, &saved));
-    sl_status status = sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized));
-    if (status == SL_OK && grad_x)
-        status = aliases ? sl_tensor_alias(grad_sum, grad_x)
-                         : sli_pass_create_gradient(pass, grad_sum, grad_x);
-    if (status == SL_OK)
-        status = sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum,
-                                   grad_out ? grad_sum : NULL, dropout, grad_sum,
-                                   grad_x && !aliases ? *grad_x : NULL);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized)));
+    if (grad_x)
+        SLI_TRY_OR_FAIL(aliases ? sl_tensor_alias(grad_sum, grad_x)
+                                : sli_pass_create_gradient(pass, grad_sum, grad_x));
+    status =
+        sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum, grad_out ? grad_sum : NULL,
+                          dropout, grad_sum, grad_x && !aliases ? *grad_x : NULL);
+
+fail:
     sli_norm_saved_clear(&saved);
     return status;
 }
@@ -300,9 +299,8 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
                            ? backward_pre_norm(module, pass, &t, grad_out)
                            : backward_post_norm(module, pass, &t, grad_out, grad_in != NULL);
     temporaries_clear(&t);
-    if (status == SL_OK && grad_in)
-        status = sl_tensor_alias(grad_out, grad_in);
-    return status;
+    SL_TRY(status);
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 /* The products' order is that of backward_input. */

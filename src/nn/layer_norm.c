@@ -1,6 +1,5 @@
 /* Layer norm: alone as a module, and fused with the residual and the dropout before it. */
 
-#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -150,13 +149,9 @@ static sl_status norm_forward(sl_module *module, sl_pass *pass, const sl_tensor 
     sli_norm_saved saved;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(in), out));
-    sl_status status =
-        sli_norm_forward(norm, pass, in, NULL, (sli_dropout){.p = 0.0f}, NULL, *out, &saved);
-    if (status == SL_OK)
-        status = sli_norm_save(pass, &saved);
+    SL_TRY(sli_norm_forward(norm, pass, in, NULL, (sli_dropout){.p = 0.0f}, NULL, *out, &saved));
+    sl_status status = sli_norm_save(pass, &saved);
     sli_norm_saved_clear(&saved);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
     return status;
 }
 
@@ -167,13 +162,15 @@ static sl_status norm_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
     const sli_layer_norm *norm = sl_module_state(module);
     sli_norm_saved saved;
     SL_TRY(sli_norm_pop(pass, &saved));
-    sl_status status = sli_check_grad(grad_out, sl_tensor_shape(saved.normalized));
-    if (status == SL_OK)
-        status = sli_norm_backward(norm, &saved, grad_out, NULL, (sli_dropout){.p = 0.0f}, grad_out,
-                                   NULL);
-    sli_norm_saved_clear(&saved);
-    if (status == SL_OK && grad_in)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(saved.normalized)));
+    SLI_TRY_OR_FAIL(
+        sli_norm_backward(norm, &saved, grad_out, NULL, (sli_dropout){.p = 0.0f}, grad_out, NULL));
+    if (grad_in)
         status = sl_tensor_alias(grad_out, grad_in);
+
+fail:
+    sli_norm_saved_clear(&saved);
     return status;
 }
 

@@ -137,7 +137,7 @@ sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, con
  * grad_out, unless the pass is split: grad_out is kept for backward_weight then. */
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                       float beta, sl_tensor *grad_in);
-sl_status sli_self_attention_backward_weight(const sl_module *module, sl_pass *pass);
+sl_status sli_self_attention_backward_weight(sl_module *module, sl_pass *pass);
 
 /* ---- Cross entropy (cross_entropy.c) ---------------------------------------------------- */
 

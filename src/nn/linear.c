@@ -1,5 +1,4 @@
 /* Linear: x W^T + bias; and the tutorials' Decoder, a Linear that is named "decoder". */
-#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -97,7 +96,8 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
                                 const sl_tensor *in)
 {
     sl_device *device = sl_tensor_device(grad);
-    operand a, b;
+    operand a = {0}, b = {0};
+    sl_status status;
     if (!sli_parameter_is_trained(linear->weight))
         return SL_OK;
     sli_gemm product = {
@@ -112,14 +112,14 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
         .ldc = linear->in,
     };
     SL_TRY(sli_parameter_gradient(linear->weight, &product.beta, &product.c));
-    SL_TRY(operand_of(linear, grad, &a));
-    sl_status status = operand_of(linear, in, &b);
-    if (status == SL_OK) {
-        product.a = a.data;
-        product.b = b.data;
-        status = sli_device_gemm(device, &product);
-        sl_tensor_destroy(&b.copy);
-    }
+    SLI_TRY_OR_FAIL(operand_of(linear, grad, &a));
+    SLI_TRY_OR_FAIL(operand_of(linear, in, &b));
+    product.a = a.data;
+    product.b = b.data;
+    status = sli_device_gemm(device, &product);
+
+fail:
+    sl_tensor_destroy(&b.copy);
     sl_tensor_destroy(&a.copy);
     return status;
 }
@@ -136,13 +136,11 @@ static sl_status backward_weight(const sli_linear *linear, sl_pass *pass, const 
 
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
 {
-    sl_tensor *grad, *in = NULL;
+    sl_tensor *grad, *in;
     if (!sli_parameter_is_trained(linear->weight))
         return SL_OK;
-    SL_TRY(sl_pass_take_deferred(pass, &grad));
-    sl_status status = sl_pass_take_deferred(pass, &in);
-    if (status == SL_OK)
-        status = sli_linear_add_weight(linear, grad, in);
+    SL_TRY(sli_pass_take_pair(pass, &grad, &in));
+    sl_status status = sli_linear_add_weight(linear, grad, in);
     sl_tensor_destroy(&grad);
     sl_tensor_destroy(&in);
     return status;
@@ -241,14 +239,13 @@ static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tenso
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(linear_output_shape(module, sl_tensor_shape(in), &shape));
     SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &kept));
-    sl_status status = sli_pass_create_output(pass, &shape, out);
-    if (status == SL_OK)
-        status = sli_linear_forward(linear, kept, NULL, *out);
-    if (status == SL_OK)
-        status = sli_pass_save_exact(pass, &kept);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_pass_create_output(pass, &shape, out));
+    SLI_TRY_OR_FAIL(sli_linear_forward(linear, kept, NULL, *out));
+    status = sli_pass_save_exact(pass, &kept);
+
+fail:
     sl_tensor_destroy(&kept);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
     return status;
 }
 
@@ -259,19 +256,17 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     sl_shape shape;
     sl_tensor *in;
     SL_TRY(sli_pass_pop_stored(pass, &in));
-    sl_status status = linear_output_shape(module, sl_tensor_shape(in), &shape);
-    if (status == SL_OK)
-        status = sli_check_grad(grad_out, &shape);
-    if (status == SL_OK)
-        status = sli_linear_backward_epilogue(linear, NULL, NULL, grad_out);
-    if (status == SL_OK && grad_in)
-        status = sli_pass_create_output(pass, sl_tensor_shape(in), grad_in);
-    if (status == SL_OK)
-        status = sli_linear_backward_products(linear, pass, grad_out, in, 0.0f,
-                                              grad_in ? *grad_in : NULL);
+    sl_status status;
+    SLI_TRY_OR_FAIL(linear_output_shape(module, sl_tensor_shape(in), &shape));
+    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, &shape));
+    SLI_TRY_OR_FAIL(sli_linear_backward_epilogue(linear, NULL, NULL, grad_out));
+    if (grad_in)
+        SLI_TRY_OR_FAIL(sli_pass_create_output(pass, sl_tensor_shape(in), grad_in));
+    status =
+        sli_linear_backward_products(linear, pass, grad_out, in, 0.0f, grad_in ? *grad_in : NULL);
+
+fail:
     sl_tensor_destroy(&in);
-    if (status != SL_OK && grad_in)
-        sl_tensor_destroy(grad_in);
     return status;
 }
 

@@ -2,7 +2,6 @@
 #include "sluice/loss.h"
 #include "nn/loss.h"
 
-#include "core/error.h"
 #include "nn/layers.h"
 #include "tensor/tensor.h"
 
@@ -57,17 +56,21 @@ static sl_status convert_gradient(const sl_loss_call *call)
     return status;
 }
 
+static sl_status apply(sl_loss *loss, const sl_loss_call *call)
+{
+    if (call->last && !sli_loss_takes_over(loss, call->last))
+        return sl_error(SL_ERR_INVALID, "cannot take over a %s", sl_module_type(call->last));
+    SL_TRY(loss->ops->apply(loss, call));
+    return convert_gradient(call);
+}
+
 sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call)
 {
     if (call->grad_in)
         *call->grad_in = NULL;
-    sl_status status;
-    if (call->last && !sli_loss_takes_over(loss, call->last))
-        status = sl_error(SL_ERR_INVALID, "cannot take over a %s", sl_module_type(call->last));
-    else
-        status = loss->ops->apply(loss, call);
-    if (status == SL_OK)
-        status = convert_gradient(call);
+    sl_status status = apply(loss, call);
+    if (status != SL_OK && call->grad_in)
+        sl_tensor_destroy(call->grad_in);
     return sl_error_context(status, "%s: ", loss->ops->type);
 }
 
@@ -130,30 +133,24 @@ static sl_status mse_apply(sl_loss *loss, const sl_loss_call *call)
 {
     (void)loss;
     SL_TRY(check_targets(call));
-    sl_status status = SL_OK;
+    sl_status status;
     float *in = malloc(sli_tensor_bytes(call->in) + 1);
     float *targets = malloc(sli_tensor_bytes(call->targets) + 1);
     if (!in || !targets) {
         status = sli_no_memory(NULL, "a copy of the output");
-        goto done;
+        goto fail;
     }
-    status = sl_tensor_read(call->in, in);
-    if (status == SL_OK)
-        status = sl_tensor_read(call->targets, targets);
-    if (status != SL_OK)
-        goto done;
+    SLI_TRY_OR_FAIL(sl_tensor_read(call->in, in));
+    SLI_TRY_OR_FAIL(sl_tensor_read(call->targets, targets));
     square_rows(sl_tensor_rows(call->in), sl_tensor_columns(call->in), in, targets,
                 2.0 * call->scale, call->row_losses);
     if (call->grad_in) {
-        status = sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
-                                  sl_tensor_shape(call->in), call->grad_in);
-        if (status == SL_OK)
-            status = sl_tensor_write(*call->grad_in, in);
-        if (status != SL_OK)
-            sl_tensor_destroy(call->grad_in);
+        SLI_TRY_OR_FAIL(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
+                                         sl_tensor_shape(call->in), call->grad_in));
+        status = sl_tensor_write(*call->grad_in, in);
     }
 
-done:
+fail:
     free(in);
     free(targets);
     return status;

@@ -1,7 +1,6 @@
 /* Modules: creating them, and the tree that they form. */
 #include "nn/module.h"
 
-#include "core/error.h"
 #include "core/memory.h"
 
 #include <limits.h>
@@ -82,8 +81,8 @@ static void number_child(sl_module *module)
 {
     sl_module *root = sli_module_root(module);
     uint32_t modules = root->modules_end, parameters = root->parameters_end;
-    for (const sl_module *at = module; at->parent; at = at->parent)
-        if (at != at->parent->children[at->parent->child_count - 1]) {
+    for (const sl_module *node = module; node->parent; node = node->parent)
+        if (node != node->parent->children[node->parent->child_count - 1]) {
             sli_module_number_tree(root);
             return;
         }

@@ -225,6 +225,9 @@ void sli_pass_error_is_named(sl_pass *pass);
 /* Refuses an array of further inputs that is NULL or incomplete. `who`: the function, in errors. */
 sl_status sli_inputs_check(const char *who, const sl_input *inputs, int count);
 
+/* Removes the two oldest tensors that are deferred; the caller owns them, neither on an error. */
+sl_status sli_pass_take_pair(sl_pass *pass, sl_tensor **first, sl_tensor **second);
+
 /* Adds an input; takes the tensor, also on an error. */
 sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor);
 

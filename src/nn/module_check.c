@@ -3,7 +3,6 @@
 #include "sluice/module_check.h"
 #include "tensor/tensor.h"
 
-#include "core/error.h"
 #include "core/philox.h"
 #include "nn/module.h"
 
@@ -36,10 +35,10 @@ static sl_status fail_memory(void)
 
 /* ---- Random values -------------------------------------------------------------------------- */
 
-/* In [-1, 1). `of` tells the module's tensors apart. */
-static float random_value(const module_check *check, uint32_t of, int64_t index)
+/* In [-1, 1). `number` tells the module's tensors apart. */
+static float random_value(const module_check *check, uint32_t number, int64_t index)
 {
-    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), of, 0};
+    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), number, 0};
     sli_philox(sli_philox_key_make(check->options->seed, SLI_RANDOM_CHECK), counter);
     return 2.0f * sli_uniform_from_bits(counter[0]) - 1.0f;
 }
@@ -48,9 +47,9 @@ enum {
     INPUT,
     GRADIENT,
     PARAMETERS
-}; /* for `of`; micro-batch and parameter number are added in its upper bits */
+}; /* for `number`; micro-batch and parameter number are added in its upper bits */
 
-static sl_status create_random(const module_check *check, const sl_shape *shape, uint32_t of,
+static sl_status create_random(const module_check *check, const sl_shape *shape, uint32_t number,
                                sl_tensor **out)
 {
     int64_t count = sl_shape_count(shape);
@@ -58,7 +57,7 @@ static sl_status create_random(const module_check *check, const sl_shape *shape,
     if (!values)
         return fail_memory();
     for (int64_t i = 0; i < count; i++)
-        values[i] = random_value(check, of, i);
+        values[i] = random_value(check, number, i);
     sl_status status = sl_tensor_create(check->device, SL_MEMORY_ACTIVATIONS, SL_F32, shape, out);
     if (status == SL_OK)
         status = sl_tensor_write(*out, values);
@@ -160,41 +159,41 @@ static sl_status weighted_sum(const module_check *check, double *sum)
     sl_pass *pass = NULL;
     sl_tensor *out = NULL;
     float *values = NULL;
-    sl_status status = create_pass(check, false, 0, &pass);
-    if (status == SL_OK)
-        status = sl_module_forward(check->module, pass, check->input, &out);
-    if (status == SL_OK && !(values = malloc(sli_tensor_bytes(out) + 1)))
-        status = fail_memory();
-    if (status == SL_OK)
-        status = sl_tensor_read(out, values);
+    sl_status status;
     *sum = 0;
-    for (int64_t i = 0; status == SL_OK && i < sl_tensor_count(out); i++)
+    SLI_TRY_OR_FAIL(create_pass(check, false, 0, &pass));
+    SLI_TRY_OR_FAIL(sl_module_forward(check->module, pass, check->input, &out));
+    values = malloc(sli_tensor_bytes(out) + 1);
+    SLI_TRY_OR_FAIL(values ? sl_tensor_read(out, values) : fail_memory());
+    for (int64_t i = 0; i < sl_tensor_count(out); i++)
         *sum += (double)random_value(check, GRADIENT, i) * values[i];
+
+fail:
     free(values);
     sl_tensor_destroy(&out);
     sl_pass_destroy(&pass);
     return status;
 }
 
-/* By central differences, element by element; `at` has its values again afterwards. */
-static sl_status find_differences(const module_check *check, sl_tensor *at, float *values,
+/* By central differences, element by element; `tensor` has its values again afterwards. */
+static sl_status find_differences(const module_check *check, sl_tensor *tensor, float *values,
                                   float *gradient)
 {
     const float step = 1e-3f;
-    SL_TRY(sl_tensor_read(at, values));
-    for (int64_t i = 0; i < sl_tensor_count(at); i++) {
+    SL_TRY(sl_tensor_read(tensor, values));
+    for (int64_t i = 0; i < sl_tensor_count(tensor); i++) {
         const float middle = values[i], low = middle - step, high = middle + step;
         double above = 0, below = 0;
         values[i] = high;
-        SL_TRY(sl_tensor_write(at, values));
+        SL_TRY(sl_tensor_write(tensor, values));
         SL_TRY(weighted_sum(check, &above));
         values[i] = low;
-        SL_TRY(sl_tensor_write(at, values));
+        SL_TRY(sl_tensor_write(tensor, values));
         SL_TRY(weighted_sum(check, &below));
         values[i] = middle;
         gradient[i] = (float)((above - below) / ((double)high - low));
     }
-    return sl_tensor_write(at, values);
+    return sl_tensor_write(tensor, values);
 }
 
 /* ||a - b|| / ||b||, or ||a|| where b is 0. */
@@ -221,14 +220,16 @@ static sl_status compare(const module_check *check, const char *what, const char
 }
 
 static sl_status compare_with_differences(const module_check *check, const char *what,
-                                          sl_tensor *at, const float *got)
+                                          sl_tensor *tensor, const float *got)
 {
     double tolerance = check->options->tolerance > 0 ? check->options->tolerance : 0.005;
-    size_t bytes = sli_tensor_bytes(at);
-    float *values = malloc(2 * bytes + 1), *right = values ? values + sl_tensor_count(at) : NULL;
-    sl_status status = values ? find_differences(check, at, values, right) : fail_memory();
+    size_t bytes = sli_tensor_bytes(tensor);
+    float *values = malloc(2 * bytes + 1),
+          *right = values ? values + sl_tensor_count(tensor) : NULL;
+    sl_status status = values ? find_differences(check, tensor, values, right) : fail_memory();
     if (status == SL_OK)
-        status = compare(check, what, "differences", got, right, sl_tensor_count(at), tolerance);
+        status =
+            compare(check, what, "differences", got, right, sl_tensor_count(tensor), tolerance);
     free(values);
     return status;
 }
@@ -254,18 +255,29 @@ static sl_status forward_micro(const module_check *check, int micro, sl_pass **p
 {
     sl_tensor *out = NULL;
     SL_TRY(create_pass(check, true, micro, pass));
-    sl_status status = sl_module_forward(check->module, *pass, check->input, &out);
-    if (status == SL_OK)
-        status = check_forward(check, *pass, out);
-    if (status == SL_OK)
-        status =
-            create_random(check, sl_tensor_shape(out), GRADIENT + ((uint32_t)micro << 8), grad_out);
+    SL_TRY(sl_module_forward(check->module, *pass, check->input, &out));
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_forward(check, *pass, out));
+    status =
+        create_random(check, sl_tensor_shape(out), GRADIENT + ((uint32_t)micro << 8), grad_out);
+
+fail:
     sl_tensor_destroy(&out);
     return status;
 }
 
-/* Backward as a whole, or its first half. Reads the input's gradient, where `values` is not NULL,
- * and sets it to 0: it belongs to whoever comes next. */
+/* Reads the input's gradient, and sets it to 0: it belongs to whoever comes next. */
+static sl_status read_input_gradient(const module_check *check, sl_tensor *grad_in, float *values)
+{
+    if (!sl_shape_equal(sl_tensor_shape(grad_in), sl_tensor_shape(check->input)))
+        return sl_error(SL_ERR_INVALID,
+                        "%s: the gradient of the input has another shape than the input",
+                        sl_module_type(check->module));
+    SL_TRY(sl_tensor_read(grad_in, values));
+    return sli_tensor_zero(grad_in);
+}
+
+/* Backward as a whole, or its first half. `values` gets the input's gradient; NULL: not needed. */
 static sl_status backward_micro(const module_check *check, bool halves, sl_pass *pass,
                                 sl_tensor **grad_out, float *values)
 {
@@ -274,25 +286,25 @@ static sl_status backward_micro(const module_check *check, bool halves, sl_pass 
         (halves ? sli_module_backward_input : sl_module_backward)(check->module, pass, *grad_out,
                                                                   values ? &grad_in : NULL);
     sl_tensor_destroy(grad_out);
-    if (status == SL_OK && sli_pass_depth(pass) > 0)
-        status = refuse(check, "tensors of forward that backward leaves", 0, sli_pass_depth(pass));
-    if (status == SL_OK && values &&
-        !sl_shape_equal(sl_tensor_shape(grad_in), sl_tensor_shape(check->input)))
-        status = sl_error(SL_ERR_INVALID,
-                          "%s: the gradient of the input has another shape than the input",
-                          sl_module_type(check->module));
-    if (status == SL_OK && values)
-        status = sl_tensor_read(grad_in, values);
-    if (status == SL_OK && values)
-        status = sli_tensor_zero(grad_in);
+    SL_TRY(status);
+    status = values ? read_input_gradient(check, grad_in, values) : SL_OK;
     sl_tensor_destroy(&grad_in);
+    SL_TRY(status);
+    if (sli_pass_depth(pass) > 0)
+        return refuse(check, "tensors of forward that backward leaves", 0, sli_pass_depth(pass));
     int64_t deferred = sli_pass_bytes(pass);
     int64_t said = sl_module_deferred_bytes(check->module, sl_tensor_shape(check->input));
-    if (status == SL_OK && halves && check->module->ops->deferred_bytes &&
-        check->precision == SL_PRECISION_F32 && deferred != said)
-        status =
-            refuse(check, "bytes that backward_input leaves, by deferred_bytes", said, deferred);
-    return status;
+    if (halves && check->module->ops->deferred_bytes && check->precision == SL_PRECISION_F32 &&
+        deferred != said)
+        return refuse(check, "bytes that backward_input leaves, by deferred_bytes", said, deferred);
+    return SL_OK;
+}
+
+static sl_status backward_weight_micro(const module_check *check, sl_pass *pass)
+{
+    SL_TRY(sli_module_backward_weight(check->module, pass));
+    int left = sli_pass_deferred(pass);
+    return left > 0 ? refuse(check, "tensors that backward_weight leaves", 0, left) : SL_OK;
 }
 
 static sl_status read_parameters(const module_check *check, gradients *out)
@@ -320,23 +332,20 @@ static sl_status train(const module_check *check, int micros, bool halves, bool 
     sl_pass *passes[MICROS] = {NULL};
     sl_tensor *grads_out[MICROS] = {NULL};
     int64_t elements = sl_tensor_count(check->input);
-    sl_status status = SL_OK;
+    sl_status status;
     *out = (gradients){0};
     if (with_input && !(out->inputs = calloc((size_t)(micros * elements) + 1, sizeof *out->inputs)))
         return fail_memory();
-    for (int m = 0; m < micros && status == SL_OK; m++)
-        status = forward_micro(check, m, &passes[m], &grads_out[m]);
-    for (int m = 0; m < micros && status == SL_OK; m++)
-        status = backward_micro(check, halves, passes[m], &grads_out[m],
-                                with_input ? out->inputs + m * elements : NULL);
-    for (int m = 0; m < micros && status == SL_OK && halves; m++) {
-        status = sli_module_backward_weight(check->module, passes[m]);
-        if (status == SL_OK && sli_pass_deferred(passes[m]) > 0)
-            status = refuse(check, "tensors that backward_weight leaves", 0,
-                            sli_pass_deferred(passes[m]));
-    }
-    if (status == SL_OK)
-        status = read_parameters(check, out);
+    for (int m = 0; m < micros; m++)
+        SLI_TRY_OR_FAIL(forward_micro(check, m, &passes[m], &grads_out[m]));
+    for (int m = 0; m < micros; m++)
+        SLI_TRY_OR_FAIL(backward_micro(check, halves, passes[m], &grads_out[m],
+                                       with_input ? out->inputs + m * elements : NULL));
+    for (int m = 0; m < micros && halves; m++)
+        SLI_TRY_OR_FAIL(backward_weight_micro(check, passes[m]));
+    status = read_parameters(check, out);
+
+fail:
     for (int m = 0; m < micros; m++) {
         sl_tensor_destroy(&grads_out[m]);
         sl_pass_destroy(&passes[m]);
@@ -344,18 +353,18 @@ static sl_status train(const module_check *check, int micros, bool halves, bool 
     return status;
 }
 
-static void clear(gradients *of)
+static void clear(gradients *all)
 {
-    free(of->parameters);
-    free(of->inputs);
-    *of = (gradients){0};
+    free(all->parameters);
+    free(all->inputs);
+    *all = (gradients){0};
 }
 
 /* ---- What must hold ------------------------------------------------------------------------- */
 
-static sl_status refuse_bits(const module_check *check, const char *what)
+static sl_status require(const module_check *check, bool holds, const char *what)
 {
-    return sl_error(SL_ERR_INVALID, "%s: %s", sl_module_type(check->module), what);
+    return holds ? SL_OK : sl_error(SL_ERR_INVALID, "%s: %s", sl_module_type(check->module), what);
 }
 
 static bool same_bits(const float *a, const float *b, int64_t count)
@@ -368,18 +377,20 @@ static sl_status check_accumulation(const module_check *check, const gradients *
 {
     gradients twice, again = {0};
     int64_t count = once->parameter_count;
-    sl_status status = train(check, 1, false, false, &twice);
-    for (int64_t i = 0; status == SL_OK && i < count; i++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(train(check, 1, false, false, &twice));
+    for (int64_t i = 0; i < count; i++)
         twice.parameters[i] /= 2;
-    if (status == SL_OK && !(relative_distance(twice.parameters, once->parameters, count) < 1e-6))
-        status = refuse_bits(check, "a second backward must add to the parameters' gradients");
+    bool is_double = relative_distance(twice.parameters, once->parameters, count) < 1e-6;
+    SLI_TRY_OR_FAIL(
+        require(check, is_double, "a second backward must add to the parameters' gradients"));
     sl_parameter_set_zero_grad(check->set);
-    if (status == SL_OK)
-        status = train(check, 1, false, false, &again);
-    if (status == SL_OK && !same_bits(again.parameters, once->parameters, count))
-        status =
-            refuse_bits(check, "the parameters' gradients must not depend on whether that of the "
-                               "input is asked for");
+    SLI_TRY_OR_FAIL(train(check, 1, false, false, &again));
+    status = require(check, same_bits(again.parameters, once->parameters, count),
+                     "the parameters' gradients must not depend on whether that of the input is "
+                     "asked for");
+
+fail:
     clear(&twice);
     clear(&again);
     return status;
@@ -390,18 +401,19 @@ static sl_status check_halves(const module_check *check)
     gradients whole, halved = {0};
     bool with_input = check->options->ids == 0;
     sl_parameter_set_zero_grad(check->set);
-    sl_status status = train(check, MICROS, false, with_input, &whole);
+    sl_status status;
+    SLI_TRY_OR_FAIL(train(check, MICROS, false, with_input, &whole));
     sl_parameter_set_zero_grad(check->set);
-    if (status == SL_OK)
-        status = train(check, MICROS, true, with_input, &halved);
-    if (status == SL_OK && !same_bits(halved.parameters, whole.parameters, whole.parameter_count))
-        status = refuse_bits(check, "backward_input and backward_weight must give the parameters' "
-                                    "gradients of backward, bit for bit");
-    if (status == SL_OK && with_input &&
-        !same_bits(halved.inputs, whole.inputs, MICROS * sl_tensor_count(check->input)))
-        status =
-            refuse_bits(check, "backward_input must give the input's gradient of backward, bit "
-                               "for bit");
+    SLI_TRY_OR_FAIL(train(check, MICROS, true, with_input, &halved));
+    SLI_TRY_OR_FAIL(require(check,
+                            same_bits(halved.parameters, whole.parameters, whole.parameter_count),
+                            "backward_input and backward_weight must give the parameters' "
+                            "gradients of backward, bit for bit"));
+    int64_t inputs = with_input ? MICROS * sl_tensor_count(check->input) : 0;
+    status = require(check, same_bits(halved.inputs, whole.inputs, inputs),
+                     "backward_input must give the input's gradient of backward, bit for bit");
+
+fail:
     clear(&whole);
     clear(&halved);
     return status;
@@ -418,10 +430,12 @@ static sl_status check_differences(const module_check *check, const gradients *g
             continue;
         SL_TRY(sl_parameter_grad(parameter, &grad));
         float *values = malloc(sli_tensor_bytes(grad) + 1);
-        sl_status status = values ? sl_tensor_read(grad, values) : fail_memory();
-        if (status == SL_OK)
-            status = compare_with_differences(check, sl_parameter_name(parameter),
-                                              sl_parameter_value(parameter), values);
+        sl_status status;
+        SLI_TRY_OR_FAIL(values ? sl_tensor_read(grad, values) : fail_memory());
+        status = compare_with_differences(check, sl_parameter_name(parameter),
+                                          sl_parameter_value(parameter), values);
+
+    fail:
         free(values);
         SL_TRY(status);
     }
@@ -445,13 +459,15 @@ static sl_status check_bf16(module_check *check, const gradients *f32)
     double tolerance = check->options->bf16_tolerance > 0 ? check->options->bf16_tolerance : 0.05;
     gradients bf16;
     sl_parameter_set_destroy(&check->set);
-    sl_status status = check_precision(check, SL_PRECISION_BF16, &bf16);
-    if (status == SL_OK)
-        status = compare(check, "all parameters in bf16", "f32", bf16.parameters, f32->parameters,
-                         f32->parameter_count, tolerance);
-    if (status == SL_OK && f32->inputs)
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_precision(check, SL_PRECISION_BF16, &bf16));
+    SLI_TRY_OR_FAIL(compare(check, "all parameters in bf16", "f32", bf16.parameters,
+                            f32->parameters, f32->parameter_count, tolerance));
+    if (f32->inputs)
         status = compare(check, "the input in bf16", "f32", bf16.inputs, f32->inputs,
                          sl_tensor_count(check->input), tolerance);
+
+fail:
     clear(&bf16);
     return status;
 }
@@ -463,13 +479,14 @@ sl_status sl_module_check(sl_module *module, const sl_module_check_options *opti
     module_check check = {.module = module, .options = options};
     gradients f32 = {0};
     SL_TRY(sl_device_create_cpu(1, &check.device));
-    sl_status status = options->ids > 0
-                           ? create_ids(&check, &options->input, &check.input)
-                           : create_random(&check, &options->input, INPUT, &check.input);
-    if (status == SL_OK)
-        status = check_precision(&check, SL_PRECISION_F32, &f32);
-    if (status == SL_OK && options->precision == SL_PRECISION_BF16)
+    sl_status status;
+    SLI_TRY_OR_FAIL(options->ids > 0 ? create_ids(&check, &options->input, &check.input)
+                                     : create_random(&check, &options->input, INPUT, &check.input));
+    SLI_TRY_OR_FAIL(check_precision(&check, SL_PRECISION_F32, &f32));
+    if (options->precision == SL_PRECISION_BF16)
         status = check_bf16(&check, &f32);
+
+fail:
     clear(&f32);
     sl_parameter_set_destroy(&check.set);
     sl_tensor_destroy(&check.input);

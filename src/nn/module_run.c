@@ -79,9 +79,8 @@ static sl_status run_forward(sl_module *module, sl_pass *pass, const sl_tensor *
     SL_TRY(widen(pass, in, &wide));
     sl_status status = module->ops->forward(module, pass, wide ? wide : in, out);
     sl_tensor_destroy(&wide);
-    if (status == SL_OK && !*out)
-        status = missing_result("output");
-    return status == SL_OK ? convert_for(module, pass, 1, out) : status;
+    SL_TRY(status);
+    return *out ? convert_for(module, pass, 1, out) : missing_result("output");
 }
 
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
@@ -89,16 +88,19 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
     *out = NULL;
     sl_shape shape;
     sli_pass_enter(pass);
-    sl_status status = check_call(pass, "input", in, module->ops->forward);
-    if (status == SL_OK && pass->options.cache && !sl_module_can_continue(module))
-        status = sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass with a cache");
-    if (status != SL_OK)
-        return end_call(module, pass, status);
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_call(pass, "input", in, module->ops->forward));
+    if (pass->options.cache && !sl_module_can_continue(module))
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass with a cache"));
     status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
     if (status == SL_OK)
         status = run_forward(module, pass, in, out);
     else
         sli_pass_error_is_named(pass);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+
+fail:
     return end_call(module, pass, status);
 }
 
@@ -108,20 +110,20 @@ static sl_status run_backward(sl_module *module, sl_pass *pass, bool split, sl_t
 {
     const sl_module_ops *ops = module->ops;
     bool was_split = pass->is_split;
-    sl_status status = check_call(pass, "gradient", grad_out, ops->backward || ops->backward_input);
-    if (status != SL_OK)
-        return status;
     sl_tensor *wide;
+    SL_TRY(check_call(pass, "gradient", grad_out, ops->backward || ops->backward_input));
     SL_TRY(widen(pass, grad_out, &wide));
     pass->is_split = split && ops->backward_input;
-    status = (pass->is_split || !ops->backward
-                  ? ops->backward_input
-                  : ops->backward)(module, pass, wide ? wide : grad_out, grad_in);
+    sl_status status = (pass->is_split || !ops->backward
+                            ? ops->backward_input
+                            : ops->backward)(module, pass, wide ? wide : grad_out, grad_in);
     pass->is_split = was_split;
     sl_tensor_destroy(&wide);
-    if (status == SL_OK && grad_in && !*grad_in)
-        status = missing_result("gradient of its input");
-    return status == SL_OK && grad_in ? convert_for(module, pass, -1, grad_in) : status;
+    SL_TRY(status);
+    if (!grad_in)
+        return SL_OK;
+    return *grad_in ? convert_for(module, pass, -1, grad_in)
+                    : missing_result("gradient of its input");
 }
 
 /* Backward of a module that has only the two halves. What they defer is theirs, whatever other

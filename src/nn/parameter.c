@@ -1,5 +1,4 @@
 /* Parameters: what a module declares, and the access of its kernels to values and gradients. */
-#include "core/error.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -15,18 +14,18 @@
 static sl_status rename_one(sl_parameter *parameter)
 {
     size_t length = strlen(parameter->name), end = length;
-    for (const sl_module *at = parameter->module; at->parent; at = at->parent)
-        end += strlen(at->name) + 1;
+    for (const sl_module *node = parameter->module; node->parent; node = node->parent)
+        end += strlen(node->name) + 1;
     char *path = malloc(end + 1);
     if (!path)
         return sli_no_memory(NULL, "the name of parameter \"%s\"", parameter->name);
     end -= length;
     memcpy(path + end, parameter->name, length + 1);
-    for (const sl_module *at = parameter->module; at->parent; at = at->parent) {
-        length = strlen(at->name);
+    for (const sl_module *node = parameter->module; node->parent; node = node->parent) {
+        length = strlen(node->name);
         path[--end] = '.';
         end -= length;
-        memcpy(path + end, at->name, length);
+        memcpy(path + end, node->name, length);
     }
     free(parameter->path);
     parameter->path = path;
@@ -37,8 +36,8 @@ sl_status sli_parameters_rename(sl_module *module)
 {
     for (int i = 0; i < module->parameter_count; i++) {
         SL_TRY(rename_one(module->parameters[i]));
-        for (sl_parameter *at = module->parameters[i]->ties; at; at = at->next_tie)
-            SL_TRY(rename_one(at));
+        for (sl_parameter *tied = module->parameters[i]->ties; tied; tied = tied->next_tie)
+            SL_TRY(rename_one(tied));
     }
     for (int i = 0; i < module->child_count; i++)
         SL_TRY(sli_parameters_rename(module->children[i]));
@@ -157,8 +156,8 @@ bool sli_parameter_is_trained(const sl_parameter *parameter)
 bool sli_parameter_is_in_products(const sl_parameter *parameter)
 {
     bool found = parameter->in_products;
-    for (const sl_parameter *at = parameter->ties; at; at = at->next_tie)
-        found |= at->in_products;
+    for (const sl_parameter *tied = parameter->ties; tied; tied = tied->next_tie)
+        found |= tied->in_products;
     return found;
 }
 

@@ -7,7 +7,6 @@
  *
  * These are the buckets of PyTorch's _compute_bucket_assignment_by_size for the reversed list. A
  * gap of zeros changes no sum and no norm, and an optimizer's step leaves it 0. */
-#include "core/error.h"
 #include "nn/module.h"
 
 #include "device/device.h"
@@ -21,12 +20,12 @@ enum {
     BUCKET_BYTES = 25 << 20,
 };
 
-typedef struct bucket {
+typedef struct parameter_bucket {
     int first, count; /* of set->parameters, trained ones, counted from the end */
     int64_t elements; /* with gaps */
     sl_tensor *values;
     sl_tensor *grads; /* NULL without gradients */
-} bucket;
+} parameter_bucket;
 
 struct sl_parameter_set {
     sl_module *root; /* of the tree, which counts this set; NULL until it does */
@@ -35,7 +34,7 @@ struct sl_parameter_set {
     int count;
     sl_parameter **trained; /* in reverse order: as they lie in the buckets */
     int trained_count;
-    bucket *buckets;
+    parameter_bucket *buckets;
     int bucket_count;
 };
 
@@ -80,7 +79,7 @@ static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int fir
         total += count_below(root->children[i]);
     set->parameters = calloc((size_t)total + 1, sizeof(sl_parameter *));
     set->trained = calloc((size_t)total + 1, sizeof(sl_parameter *));
-    set->buckets = calloc((size_t)total + 1, sizeof(bucket));
+    set->buckets = calloc((size_t)total + 1, sizeof *set->buckets);
     if (!set->parameters || !set->trained || !set->buckets)
         return sli_no_memory("sl_parameter_set_create", "the list of %d parameters", total);
     if (whole)
@@ -112,8 +111,8 @@ static void assign_buckets(sl_parameter_set *set)
     int64_t later = options->bucket_bytes ? options->bucket_bytes : BUCKET_BYTES;
     int64_t limit = options->first_bucket_bytes ? options->first_bucket_bytes : FIRST_BUCKET_BYTES;
     for (int i = 0; i < set->trained_count;) {
-        bucket *open = &set->buckets[set->bucket_count++];
-        *open = (bucket){.first = i};
+        parameter_bucket *open = &set->buckets[set->bucket_count++];
+        *open = (parameter_bucket){.first = i};
         for (int64_t bytes = 0; i < set->trained_count && bytes < limit; i++) {
             bytes += elements_of(set->trained[i]) * (int64_t)sizeof(float);
             open->elements += sli_parameter_room(set->trained[i]);
@@ -123,22 +122,22 @@ static void assign_buckets(sl_parameter_set *set)
     }
 }
 
-static sl_status zero_range(sl_tensor *flat, int64_t from, int64_t to)
+static sl_status zero_range(sl_tensor *flat, int64_t first, int64_t end)
 {
-    sl_shape shape = sl_shape_1d(to - from);
+    sl_shape shape = sl_shape_1d(end - first);
     sl_tensor *view;
-    SL_TRY(sl_tensor_view(flat, from, &shape, &view));
+    SL_TRY(sl_tensor_view(flat, first, &shape, &view));
     sl_status status = sli_tensor_zero(view);
     sl_tensor_destroy(&view);
     return status;
 }
 
 /* Makes the parameters' values or gradients views into `flat`, with zeros between them. */
-static sl_status create_views(const sl_parameter_set *set, const bucket *from, sl_tensor *flat,
-                              bool grads)
+static sl_status create_views(const sl_parameter_set *set, const parameter_bucket *bucket,
+                              sl_tensor *flat, bool grads)
 {
     int64_t offset = 0;
-    for (int i = from->first; i < from->first + from->count; i++) {
+    for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
         sl_parameter *parameter = set->trained[i];
         int64_t end = offset + elements_of(parameter),
                 next = offset + sli_parameter_room(parameter);
@@ -151,26 +150,26 @@ static sl_status create_views(const sl_parameter_set *set, const bucket *from, s
     return SL_OK;
 }
 
-static sl_status allocate_bucket(const sl_parameter_set *set, bucket *to)
+static sl_status allocate_bucket(const sl_parameter_set *set, parameter_bucket *bucket)
 {
     sl_device *device = set->options.device;
-    sl_shape shape = sl_shape_1d(to->elements);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &shape, &to->values));
-    SL_TRY(create_views(set, to, to->values, false));
+    sl_shape shape = sl_shape_1d(bucket->elements);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &shape, &bucket->values));
+    SL_TRY(create_views(set, bucket, bucket->values, false));
     if (set->options.no_gradients)
         return SL_OK;
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &shape, &to->grads));
-    return create_views(set, to, to->grads, true);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &shape, &bucket->grads));
+    return create_views(set, bucket, bucket->grads, true);
 }
 
 /* They share the value. */
 static sl_status allocate_ties(const sl_parameter_set *set, const sl_parameter *parameter)
 {
-    for (sl_parameter *at = parameter->ties; at; at = at->next_tie) {
-        SL_TRY(sl_tensor_alias(parameter->value, &at->value));
+    for (sl_parameter *tied = parameter->ties; tied; tied = tied->next_tie) {
+        SL_TRY(sl_tensor_alias(parameter->value, &tied->value));
         if (parameter->grad)
-            SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_GRADIENTS, SL_F32, &at->shape,
-                                    &at->grad));
+            SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_GRADIENTS, SL_F32, &tied->shape,
+                                    &tied->grad));
     }
     return SL_OK;
 }
@@ -179,14 +178,14 @@ static sl_status allocate_ties(const sl_parameter_set *set, const sl_parameter *
 static sl_status allocate_copy(const sl_parameter_set *set, sl_parameter *parameter)
 {
     parameter->tf32 = set->options.precision == SL_PRECISION_TF32;
-    for (sl_parameter *at = parameter->ties; at; at = at->next_tie)
-        at->tf32 = parameter->tf32;
+    for (sl_parameter *tied = parameter->ties; tied; tied = tied->next_tie)
+        tied->tf32 = parameter->tf32;
     if (set->options.precision != SL_PRECISION_BF16 || !sli_parameter_is_in_products(parameter))
         return SL_OK;
     SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_BF16, &parameter->shape,
                             &parameter->bf16));
-    for (sl_parameter *at = parameter->ties; at; at = at->next_tie)
-        SL_TRY(sl_tensor_alias(parameter->bf16, &at->bf16));
+    for (sl_parameter *tied = parameter->ties; tied; tied = tied->next_tie)
+        SL_TRY(sl_tensor_alias(parameter->bf16, &tied->bf16));
     return SL_OK;
 }
 
@@ -276,21 +275,18 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
     if (!set)
         return sli_no_memory("sl_parameter_set_create", "a parameter set");
     set->options = *options;
-    sl_status status = list_parameters(set, root, first, count);
-    if (status == SL_OK)
-        status = check_unplaced(set);
+    sl_status status;
+    SLI_TRY_OR_FAIL(list_parameters(set, root, first, count));
+    status = check_unplaced(set);
     if (status != SL_OK) {
         set->count = 0; /* what another set placed is not ours to take back */
         goto fail;
     }
     assign_buckets(set);
-    status = allocate_parameters(set);
-    if (status == SL_OK)
-        status = initialize_values(set);
-    if (status == SL_OK && !set->options.no_init)
-        status = sli_parameter_set_convert(set);
-    if (status != SL_OK)
-        goto fail;
+    SLI_TRY_OR_FAIL(allocate_parameters(set));
+    SLI_TRY_OR_FAIL(initialize_values(set));
+    if (!set->options.no_init)
+        SLI_TRY_OR_FAIL(sli_parameter_set_convert(set));
     set->root = sli_module_root(root);
     atomic_fetch_add(&set->root->sets, 1);
     *out = set;
@@ -322,8 +318,8 @@ void sl_parameter_set_destroy(sl_parameter_set **set)
         return;
     for (int i = 0; i < (*set)->count; i++) {
         destroy_tensors((*set)->parameters[i]);
-        for (sl_parameter *at = (*set)->parameters[i]->ties; at; at = at->next_tie)
-            destroy_tensors(at);
+        for (sl_parameter *tied = (*set)->parameters[i]->ties; tied; tied = tied->next_tie)
+            destroy_tensors(tied);
     }
     for (int i = 0; i < (*set)->bucket_count; i++) {
         sl_tensor_destroy(&(*set)->buckets[i].values);
@@ -365,10 +361,10 @@ sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index
 
 sl_status sl_parameter_set_bucket_grads(sl_parameter_set *set, int index, sl_tensor **out)
 {
-    const bucket *from = &set->buckets[index];
-    for (int i = from->first; i < from->first + from->count; i++)
+    const parameter_bucket *bucket = &set->buckets[index];
+    for (int i = bucket->first; i < bucket->first + bucket->count; i++)
         SL_TRY(sl_parameter_grad(set->trained[i], out));
-    *out = from->grads;
+    *out = bucket->grads;
     return SL_OK;
 }
 
@@ -387,7 +383,7 @@ void sl_parameter_set_zero_grad(sl_parameter_set *set)
 {
     for (int i = 0; i < set->trained_count; i++) {
         set->trained[i]->grad_is_stale = true;
-        for (sl_parameter *at = set->trained[i]->ties; at; at = at->next_tie)
-            at->grad_is_stale = true;
+        for (sl_parameter *tied = set->trained[i]->ties; tied; tied = tied->next_tie)
+            tied->grad_is_stale = true;
     }
 }

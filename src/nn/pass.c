@@ -1,5 +1,4 @@
 /* Passes: the record of one micro-batch through one stage. */
-#include "core/error.h"
 #include "nn/module.h"
 
 #include "core/memory.h"
@@ -110,9 +109,9 @@ sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor)
 {
     if (!pass->options.keep)
         return SL_OK;
-    sl_tensor *own;
-    SL_TRY(sli_pass_operand(pass, tensor, true, &own));
-    return sli_pass_save_exact(pass, &own);
+    sl_tensor *operand;
+    SL_TRY(sli_pass_operand(pass, tensor, true, &operand));
+    return sli_pass_save_exact(pass, &operand);
 }
 
 sl_status sli_pass_round(const sl_pass *pass, sl_tensor *tensor)
@@ -181,6 +180,15 @@ sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out)
     return SL_OK;
 }
 
+sl_status sli_pass_take_pair(sl_pass *pass, sl_tensor **first, sl_tensor **second)
+{
+    SL_TRY(sl_pass_take_deferred(pass, first));
+    sl_status status = sl_pass_take_deferred(pass, second);
+    if (status != SL_OK)
+        sl_tensor_destroy(first);
+    return status;
+}
+
 int sli_pass_deferred(const sl_pass *pass)
 {
     return pass->deferred_count - pass->deferred_next;
@@ -209,13 +217,11 @@ static const sl_tensor *find_input(const sl_pass *pass, const char *name)
 
 sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor)
 {
-    sl_status status = SL_OK;
-    if (find_input(pass, name))
-        status = sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name);
-    if (status == SL_OK)
-        status =
-            sli_array_reserve(&pass->inputs, &pass->input_capacity, (size_t)pass->input_count + 1,
-                              sizeof *pass->inputs, INT_MAX, "inputs");
+    sl_status status =
+        find_input(pass, name)
+            ? sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name)
+            : sli_array_reserve(&pass->inputs, &pass->input_capacity, (size_t)pass->input_count + 1,
+                                sizeof *pass->inputs, INT_MAX, "inputs");
     if (status != SL_OK) {
         sl_tensor_destroy(tensor);
         return status;

@@ -7,16 +7,16 @@ static sl_module *branch_of(const sl_module *module)
     return module->children[0];
 }
 
-/* to = x + residual; `to` may be `residual`. Without dropout the kernel of the layers adds alone.
+/* sum = x + residual; `sum` may be `residual`. Without dropout the kernel of the layers only adds.
  */
 static sl_status add(const sl_pass *pass, const sl_tensor *x, const sl_tensor *residual,
-                     sl_tensor *to)
+                     sl_tensor *sum)
 {
     const sli_add_dropout arguments = {.rows = sl_tensor_rows(x),
                                        .width = sl_tensor_columns(x),
                                        .x = sl_tensor_f32(x),
                                        .residual = sl_tensor_f32(residual),
-                                       .out = sl_tensor_f32(to)};
+                                       .out = sl_tensor_f32(sum)};
     return sli_device_add_dropout(sl_pass_device(pass), &arguments);
 }
 
@@ -36,13 +36,12 @@ static sl_status residual_forward(sl_module *module, sl_pass *pass, const sl_ten
     sl_tensor *branch;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(sl_module_forward(branch_of(module), pass, in, &branch));
-    sl_status status = sli_check_dtype("the branch's output", branch, SL_F32);
-    if (status == SL_OK)
-        status = sli_pass_create_output(pass, sl_tensor_shape(in), out);
-    if (status == SL_OK)
-        status = add(pass, branch, in, *out);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_check_dtype("the branch's output", branch, SL_F32));
+    SLI_TRY_OR_FAIL(sli_pass_create_output(pass, sl_tensor_shape(in), out));
+    status = add(pass, branch, in, *out);
+
+fail:
     sl_tensor_destroy(&branch);
     return status;
 }
@@ -54,19 +53,14 @@ static sl_status go_backward(const sl_module *module, sl_pass *pass, sl_tensor *
                              sl_status (*run)(sl_module *child, sl_pass *pass, sl_tensor *grad_out,
                                               sl_tensor **grad_in))
 {
-    sl_tensor *sum = NULL, *grad_branch = NULL;
+    sl_tensor *grad_branch;
     if (!grad_in)
         return run(branch_of(module), pass, grad_out, NULL);
-    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(grad_out), &sum));
-    sl_status status = sl_tensor_copy(sum, grad_out);
-    if (status == SL_OK)
-        status = run(branch_of(module), pass, grad_out, &grad_branch);
-    if (status == SL_OK)
-        status = add(pass, grad_branch, sum, sum);
+    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(grad_out), grad_in));
+    SL_TRY(sl_tensor_copy(*grad_in, grad_out));
+    SL_TRY(run(branch_of(module), pass, grad_out, &grad_branch));
+    sl_status status = add(pass, grad_branch, *grad_in, *grad_in);
     sl_tensor_destroy(&grad_branch);
-    if (status != SL_OK)
-        sl_tensor_destroy(&sum);
-    *grad_in = sum;
     return status;
 }
 

@@ -7,7 +7,6 @@
  *   attended   D
  */
 
-#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -46,16 +45,18 @@ static sli_dropout probability_dropout(const sl_module *module, const sl_pass *p
 /* Stores qkv [N, T, 3 D] behind the earlier positions of `all` [N, positions, 3 D]. */
 static sl_status store_qkv(const sl_pass *pass, const sl_tensor *qkv, const sl_tensor *all)
 {
-    const sl_shape *from = sl_tensor_shape(qkv), *to = sl_tensor_shape(all);
-    int64_t width = from->size[2];
-    sl_shape rows = sl_shape_2d(from->size[1], width);
-    for (int64_t n = 0; n < from->size[0]; n++) {
-        sl_tensor *source, *target = NULL;
-        int64_t first = n * to->size[1] + sl_pass_position(pass);
-        SL_TRY(sl_tensor_view(qkv, n * from->size[1] * width, &rows, &source));
-        sl_status status = sl_tensor_view(all, first * width, &rows, &target);
-        if (status == SL_OK)
-            status = sl_tensor_copy(target, source);
+    const sl_shape *shape = sl_tensor_shape(qkv);
+    int64_t time = shape->size[1], width = shape->size[2], room = sl_tensor_shape(all)->size[1];
+    sl_shape rows = sl_shape_2d(time, width);
+    for (int64_t n = 0; n < shape->size[0]; n++) {
+        sl_tensor *source = NULL, *target = NULL;
+        int64_t first = n * room + sl_pass_position(pass);
+        sl_status status;
+        SLI_TRY_OR_FAIL(sl_tensor_view(qkv, n * time * width, &rows, &source));
+        SLI_TRY_OR_FAIL(sl_tensor_view(all, first * width, &rows, &target));
+        status = sl_tensor_copy(target, source);
+
+    fail:
         sl_tensor_destroy(&source);
         sl_tensor_destroy(&target);
         SL_TRY(status);
@@ -103,58 +104,56 @@ typedef struct call_tensors {
     sl_tensor *operand; /* `attended`, as products take it */
 } call_tensors;
 
-static void call_clear(call_tensors *of)
+static void call_clear(call_tensors *tensors)
 {
-    sl_tensor_destroy(&of->in);
-    sl_tensor_destroy(&of->qkv);
-    sl_tensor_destroy(&of->lse);
-    sl_tensor_destroy(&of->attended);
-    sl_tensor_destroy(&of->grad_attended);
-    sl_tensor_destroy(&of->grad_qkv);
-    sl_tensor_destroy(&of->operand);
+    sl_tensor_destroy(&tensors->in);
+    sl_tensor_destroy(&tensors->qkv);
+    sl_tensor_destroy(&tensors->lse);
+    sl_tensor_destroy(&tensors->attended);
+    sl_tensor_destroy(&tensors->grad_attended);
+    sl_tensor_destroy(&tensors->grad_qkv);
+    sl_tensor_destroy(&tensors->operand);
 }
 
-/* of->attended [N, T, D] from in; saves in, qkv and lse. */
+/* tensors->attended [N, T, D] from in; saves in, qkv and lse. */
 static sl_status project_and_attend(const sl_module *module, sl_pass *pass, const sl_tensor *in,
-                                    call_tensors *of)
+                                    call_tensors *tensors)
 {
     const self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(in);
     sl_shape qkv_is = qkv_shape(shape), lse_is = lse_shape(self, shape);
-    SL_TRY(sli_pass_create_tensor(pass, &qkv_is, &of->qkv));
-    SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &of->in));
-    SL_TRY(sli_linear_forward(&self->in_proj, of->in, NULL, of->qkv));
-    SL_TRY(sli_pass_round(pass, of->qkv));
-    SL_TRY(sli_pass_create_exact_if_kept(pass, &lse_is, &of->lse));
-    SL_TRY(sli_pass_create_tensor(pass, shape, &of->attended));
-    SL_TRY(run_attention(module, pass, of->qkv, of->attended, of->lse));
-    SL_TRY(sli_pass_save_exact(pass, &of->in));
-    SL_TRY(sl_pass_save(pass, &of->qkv));
-    return sli_pass_save_exact(pass, &of->lse);
+    SL_TRY(sli_pass_create_tensor(pass, &qkv_is, &tensors->qkv));
+    SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &tensors->in));
+    SL_TRY(sli_linear_forward(&self->in_proj, tensors->in, NULL, tensors->qkv));
+    SL_TRY(sli_pass_round(pass, tensors->qkv));
+    SL_TRY(sli_pass_create_exact_if_kept(pass, &lse_is, &tensors->lse));
+    SL_TRY(sli_pass_create_tensor(pass, shape, &tensors->attended));
+    SL_TRY(run_attention(module, pass, tensors->qkv, tensors->attended, tensors->lse));
+    SL_TRY(sli_pass_save_exact(pass, &tensors->in));
+    SL_TRY(sl_pass_save(pass, &tensors->qkv));
+    return sli_pass_save_exact(pass, &tensors->lse);
 }
 
-/* *out from of->attended, which it saves. */
+/* *out from tensors->attended, which it saves. */
 static sl_status project_out(const self_attention *self, sl_pass *pass, sl_memory_category category,
-                             call_tensors *of, sl_tensor **out)
+                             call_tensors *tensors, sl_tensor **out)
 {
-    const sl_shape *shape = sl_tensor_shape(of->attended);
+    const sl_shape *shape = sl_tensor_shape(tensors->attended);
     SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, shape, out));
-    SL_TRY(sli_pass_operand(pass, of->attended, pass->options.keep, &of->operand));
-    SL_TRY(sli_linear_forward(self->out_proj, of->operand, NULL, *out));
-    return sli_pass_save_exact(pass, &of->operand);
+    SL_TRY(sli_pass_operand(pass, tensors->attended, pass->options.keep, &tensors->operand));
+    SL_TRY(sli_linear_forward(self->out_proj, tensors->operand, NULL, *out));
+    return sli_pass_save_exact(pass, &tensors->operand);
 }
 
 sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                      sl_memory_category category, sl_tensor **out)
 {
-    call_tensors of = {0};
+    call_tensors tensors = {0};
     *out = NULL;
-    sl_status status = project_and_attend(module, pass, in, &of);
+    sl_status status = project_and_attend(module, pass, in, &tensors);
     if (status == SL_OK)
-        status = project_out(sl_module_state(module), pass, category, &of, out);
-    call_clear(&of);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
+        status = project_out(sl_module_state(module), pass, category, &tensors, out);
+    call_clear(&tensors);
     return status;
 }
 
@@ -167,34 +166,35 @@ static sl_status attention_forward(sl_module *module, sl_pass *pass, const sl_te
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-static sl_status pop_saved(sl_pass *pass, call_tensors *of)
+static sl_status pop_saved(sl_pass *pass, call_tensors *tensors)
 {
-    SL_TRY(sli_pass_pop_stored(pass, &of->operand));
-    SL_TRY(sli_pass_widen(pass, of->operand, &of->attended));
-    SL_TRY(sl_pass_pop(pass, &of->lse));
-    SL_TRY(sl_pass_pop(pass, &of->qkv));
-    return sli_pass_pop_stored(pass, &of->in);
+    SL_TRY(sli_pass_pop_stored(pass, &tensors->operand));
+    SL_TRY(sli_pass_widen(pass, tensors->operand, &tensors->attended));
+    SL_TRY(sl_pass_pop(pass, &tensors->lse));
+    SL_TRY(sl_pass_pop(pass, &tensors->qkv));
+    return sli_pass_pop_stored(pass, &tensors->in);
 }
 
-/* Through the output's projection: of->grad_attended. */
+/* Through the output's projection: tensors->grad_attended. */
 static sl_status backward_out_proj(const self_attention *self, sl_pass *pass, sl_tensor *grad_out,
-                                   call_tensors *of)
+                                   call_tensors *tensors)
 {
     SL_TRY(sli_linear_backward_epilogue(self->out_proj, NULL, NULL, grad_out));
     SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
-                            sl_tensor_shape(grad_out), &of->grad_attended));
-    sl_status status = sli_linear_backward_products(self->out_proj, pass, grad_out, of->operand,
-                                                    0.0f, of->grad_attended);
-    sl_tensor_destroy(&of->operand);
+                            sl_tensor_shape(grad_out), &tensors->grad_attended));
+    sl_status status = sli_linear_backward_products(self->out_proj, pass, grad_out,
+                                                    tensors->operand, 0.0f, tensors->grad_attended);
+    sl_tensor_destroy(&tensors->operand);
     return status;
 }
 
-/* Through the attention: of->grad_qkv. Frees what only it needs. */
-static sl_status backward_attention(const sl_module *module, const sl_pass *pass, call_tensors *of)
+/* Through the attention: tensors->grad_qkv. Frees what only it needs. */
+static sl_status backward_attention(const sl_module *module, const sl_pass *pass,
+                                    call_tensors *tensors)
 {
     const self_attention *self = sl_module_state(module);
-    const sl_shape *shape = sl_tensor_shape(of->in);
-    SL_TRY(sli_pass_create_gradient(pass, of->qkv, &of->grad_qkv));
+    const sl_shape *shape = sl_tensor_shape(tensors->in);
+    SL_TRY(sli_pass_create_gradient(pass, tensors->qkv, &tensors->grad_qkv));
     sli_attention_backward arguments = {
         .samples = shape->size[0],
         .positions = shape->size[1],
@@ -203,39 +203,40 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
         .causal = self->mask == SL_MASK_CAUSAL,
         .bf16 = self->in_proj.weight->bf16,
         .tf32 = self->in_proj.weight->tf32,
-        .qkv = sl_tensor_f32(of->qkv),
-        .out = sl_tensor_f32(of->attended),
-        .log_sum_exp = sl_tensor_f32(of->lse),
+        .qkv = sl_tensor_f32(tensors->qkv),
+        .out = sl_tensor_f32(tensors->attended),
+        .log_sum_exp = sl_tensor_f32(tensors->lse),
         .dropout = probability_dropout(module, pass, shape->size[1]),
-        .grad_out = sl_tensor_f32(of->grad_attended),
-        .grad_qkv = sl_tensor_f32(of->grad_qkv),
+        .grad_out = sl_tensor_f32(tensors->grad_attended),
+        .grad_qkv = sl_tensor_f32(tensors->grad_qkv),
     };
     SL_TRY(sli_device_attention_backward(sl_pass_device(pass), &arguments));
-    sl_tensor_destroy(&of->grad_attended);
-    sl_tensor_destroy(&of->qkv);
-    sl_tensor_destroy(&of->lse);
-    sl_tensor_destroy(&of->attended);
+    sl_tensor_destroy(&tensors->grad_attended);
+    sl_tensor_destroy(&tensors->qkv);
+    sl_tensor_destroy(&tensors->lse);
+    sl_tensor_destroy(&tensors->attended);
     return SL_OK;
 }
 
 static sl_status run_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                              float beta, sl_tensor *grad_in, call_tensors *of)
+                              float beta, sl_tensor *grad_in, call_tensors *tensors)
 {
     const self_attention *self = sl_module_state(module);
-    SL_TRY(pop_saved(pass, of));
-    SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(of->in)));
-    SL_TRY(backward_out_proj(self, pass, grad_out, of));
-    SL_TRY(backward_attention(module, pass, of));
-    SL_TRY(sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, of->grad_qkv));
-    return sli_linear_backward_products(&self->in_proj, pass, of->grad_qkv, of->in, beta, grad_in);
+    SL_TRY(pop_saved(pass, tensors));
+    SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
+    SL_TRY(backward_out_proj(self, pass, grad_out, tensors));
+    SL_TRY(backward_attention(module, pass, tensors));
+    SL_TRY(sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, tensors->grad_qkv));
+    return sli_linear_backward_products(&self->in_proj, pass, tensors->grad_qkv, tensors->in, beta,
+                                        grad_in);
 }
 
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                       float beta, sl_tensor *grad_in)
 {
-    call_tensors of = {0};
-    sl_status status = run_backward(module, pass, grad_out, beta, grad_in, &of);
-    call_clear(&of);
+    call_tensors tensors = {0};
+    sl_status status = run_backward(module, pass, grad_out, beta, grad_in, &tensors);
+    call_clear(&tensors);
     return status;
 }
 
@@ -246,23 +247,14 @@ static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor 
     if (grad_in)
         SL_TRY(pass->is_split ? sli_pass_create_gradient(pass, grad_out, grad_in)
                               : sl_tensor_alias(grad_out, grad_in));
-    sl_status status =
-        sli_self_attention_backward(module, pass, grad_out, 0.0f, grad_in ? *grad_in : NULL);
-    if (status != SL_OK && grad_in)
-        sl_tensor_destroy(grad_in);
-    return status;
+    return sli_self_attention_backward(module, pass, grad_out, 0.0f, grad_in ? *grad_in : NULL);
 }
 
-sl_status sli_self_attention_backward_weight(const sl_module *module, sl_pass *pass)
+sl_status sli_self_attention_backward_weight(sl_module *module, sl_pass *pass)
 {
     const self_attention *self = sl_module_state(module);
     SL_TRY(sli_linear_deferred_weight(self->out_proj, pass));
     return sli_linear_deferred_weight(&self->in_proj, pass);
-}
-
-static sl_status attention_backward_weight(sl_module *module, sl_pass *pass)
-{
-    return sli_self_attention_backward_weight(module, pass);
 }
 
 /* ---- The module ------------------------------------------------------------------------- */
@@ -320,7 +312,7 @@ static const sl_module_ops attention_ops = {
     .forward = attention_forward,
     .backward = attention_backward,
     .backward_input = attention_backward,
-    .backward_weight = attention_backward_weight,
+    .backward_weight = sli_self_attention_backward_weight,
     .output_shape = attention_output_shape,
     .widths = attention_widths,
     .saved_bytes = attention_saved_bytes,

@@ -157,16 +157,16 @@ static void destroy_own(sl_module *const *modules, int first, int count)
 {
     sl_module *chain = NULL; /* linked by `parent`, which they do not have */
     for (int i = first; i < count; i++) {
-        sl_module *own = modules[i];
-        if (own && !is_repeated(modules, i) && !own->parent && own->sets == 0) {
-            own->parent = chain;
-            chain = own;
+        sl_module *module = modules[i];
+        if (module && !is_repeated(modules, i) && !module->parent && module->sets == 0) {
+            module->parent = chain;
+            chain = module;
         }
     }
     while (chain) {
-        sl_module *own = chain;
-        chain = own->parent;
-        sl_module_destroy(&own);
+        sl_module *module = chain;
+        chain = module->parent;
+        sl_module_destroy(&module);
     }
 }
 
@@ -175,18 +175,18 @@ sl_status sli_sequential_create(sl_module *const *modules, int count, sl_module 
     *out = NULL;
     int taken = 0;
     sl_module *sequential = NULL;
-    sl_status status = check_modules(modules, count);
-    if (status == SL_OK)
-        status = sl_module_create(&sequential_ops, NULL, &sequential);
-    for (; status == SL_OK && taken < count; taken++) {
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_modules(modules, count));
+    SLI_TRY_OR_FAIL(sl_module_create(&sequential_ops, NULL, &sequential));
+    while (taken < count) {
         char name[16];
         snprintf(name, sizeof name, "%d", taken);
-        status = sli_module_add_child(sequential, name, modules[taken]);
+        SLI_TRY_OR_FAIL(sli_module_add_child(sequential, name, modules[taken++]));
     }
-    if (status == SL_OK) {
-        *out = sequential;
-        return SL_OK;
-    }
+    *out = sequential;
+    return SL_OK;
+
+fail:
     destroy_own(modules, taken, count);
     sl_module_destroy(&sequential);
     return status;
@@ -215,39 +215,39 @@ typedef struct walk {
     const sl_module *giver; /* the module that gave it */
 } walk;
 
-static sl_status width_mismatch(const walk *at, const sl_module *module, int64_t expected)
+static sl_status width_mismatch(const walk *walked, const sl_module *module, int64_t expected)
 {
     char path[SLI_PATH_BYTES], giver[SLI_PATH_BYTES];
     return sl_error(SL_ERR_INVALID,
                     "%s (%s) expects inputs of width %" PRId64 ", but %s (%s) gives %" PRId64,
                     sli_module_path(module, path), module->ops->type, expected,
-                    sli_module_path(at->giver, giver), at->giver->ops->type, at->width);
+                    sli_module_path(walked->giver, giver), walked->giver->ops->type, walked->width);
 }
 
-static sl_status follow_widths(walk *at, const sl_module *module)
+static sl_status follow_widths(walk *walked, const sl_module *module)
 {
     if (sli_module_is_sequential(module)) {
         for (int i = 0; i < module->child_count; i++)
-            SL_TRY(follow_widths(at, module->children[i]));
+            SL_TRY(follow_widths(walked, module->children[i]));
         return SL_OK;
     }
     if (!module->ops->widths) {
-        at->width = 0;
+        walked->width = 0;
         return SL_OK;
     }
     int64_t in = 0, out = 0;
     module->ops->widths(module, &in, &out);
-    if (in > 0 && at->width > 0 && in != at->width)
-        return width_mismatch(at, module, in);
+    if (in > 0 && walked->width > 0 && in != walked->width)
+        return width_mismatch(walked, module, in);
     if (out > 0)
-        *at = (walk){out, module};
-    else if (at->width == 0 && in > 0)
-        *at = (walk){in, module};
+        *walked = (walk){out, module};
+    else if (walked->width == 0 && in > 0)
+        *walked = (walk){in, module};
     return SL_OK;
 }
 
 sl_status sli_module_check_widths(const sl_module *sequential)
 {
-    walk at = {0, NULL};
-    return follow_widths(&at, sequential);
+    walk walked = {0, NULL};
+    return follow_widths(&walked, sequential);
 }

@@ -7,7 +7,6 @@
  * A pass has an entry for each skip that a module on it has stashed, or that another stage has
  * sent. The tensor is popped in forward, and the entry remains, so that the shape of the gradient
  * can be checked. */
-#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -81,14 +80,18 @@ sli_pass_skip *sli_pass_find_skip(const sl_pass *pass, const char *name)
     return NULL;
 }
 
+static sl_status prepare_skip(sl_pass *pass, const char *name, const sl_tensor *tensor)
+{
+    SL_TRY(sli_check_dtype("a stashed tensor", tensor, SL_F32));
+    if (sli_pass_find_skip(pass, name))
+        return sl_error(SL_ERR_INVALID, "\"%s\" is stashed twice", name);
+    return sli_array_reserve(&pass->skips, &pass->skip_capacity, (size_t)pass->skip_count + 1,
+                             sizeof *pass->skips, INT_MAX, "skip connections");
+}
+
 sl_status sli_pass_put_skip(sl_pass *pass, const char *name, sl_tensor **tensor)
 {
-    sl_status status = sli_check_dtype("a stashed tensor", *tensor, SL_F32);
-    if (status == SL_OK && sli_pass_find_skip(pass, name))
-        status = sl_error(SL_ERR_INVALID, "\"%s\" is stashed twice", name);
-    if (status == SL_OK)
-        status = sli_array_reserve(&pass->skips, &pass->skip_capacity, (size_t)pass->skip_count + 1,
-                                   sizeof *pass->skips, INT_MAX, "skip connections");
+    sl_status status = prepare_skip(pass, name, *tensor);
     if (status != SL_OK) {
         sl_tensor_destroy(tensor);
         return status;
@@ -161,14 +164,14 @@ sl_status sl_pass_stash_skip_grad(sl_pass *pass, const char *name, sl_tensor **g
     sli_pass_skip *skip = sli_pass_find_skip(pass, name);
     if (!*grad)
         return sl_error(SL_ERR_INVALID, "there is no gradient of \"%s\" to stash", name);
-    sl_status status = check_grad(skip, name, *grad);
-    if (status == SL_OK)
-        status = make_unshared(pass, grad);
-    if (status == SL_OK)
-        skip->grad = *grad;
-    else
-        sl_tensor_destroy(grad);
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_grad(skip, name, *grad));
+    SLI_TRY_OR_FAIL(make_unshared(pass, grad));
+    skip->grad = *grad;
     *grad = NULL;
+
+fail:
+    sl_tensor_destroy(grad);
     return status;
 }
 

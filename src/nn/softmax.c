@@ -29,18 +29,18 @@ static void softmax_backward_row(const float *y, float *grad, int64_t width)
         grad[i] = (float)(y[i] * (grad[i] - inner));
 }
 
-/* Runs `row` on each row of both tensors; it writes `to`, and reads it first where `updates`. */
-static sl_status for_rows(const sl_tensor *from, sl_tensor *to, bool updates,
-                          void (*row)(const float *from, float *to, int64_t width))
+/* Runs `row` on each row of both tensors; it writes `out`, and reads it first where `updates`. */
+static sl_status for_rows(const sl_tensor *in, sl_tensor *out, bool updates,
+                          void (*row)(const float *in, float *out, int64_t width))
 {
     sli_host_array read, written;
-    int64_t width = sl_tensor_columns(from);
-    SL_TRY(sli_tensor_open_host(from, true, &read));
-    sl_status status = sli_tensor_open_host(to, updates, &written);
+    int64_t width = sl_tensor_columns(in);
+    SL_TRY(sli_tensor_open_host(in, true, &read));
+    sl_status status = sli_tensor_open_host(out, updates, &written);
     if (status == SL_OK) {
-        for (int64_t i = 0; i < sl_tensor_rows(from); i++)
+        for (int64_t i = 0; i < sl_tensor_rows(in); i++)
             row((const float *)read.host + i * width, (float *)written.host + i * width, width);
-        status = sli_tensor_close_host(to, &written, true);
+        status = sli_tensor_close_host(out, &written, true);
     }
     sl_status closed = sli_host_array_close(&read, false);
     return status == SL_OK ? closed : status;
@@ -52,12 +52,8 @@ static sl_status softmax_forward(sl_module *module, sl_pass *pass, const sl_tens
     (void)module;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(in), out));
-    sl_status status = for_rows(in, *out, false, softmax_row);
-    if (status == SL_OK)
-        status = sl_pass_save_alias(pass, *out);
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
-    return status;
+    SL_TRY(for_rows(in, *out, false, softmax_row));
+    return sl_pass_save_alias(pass, *out);
 }
 
 static sl_status softmax_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -66,12 +62,15 @@ static sl_status softmax_backward(sl_module *module, sl_pass *pass, sl_tensor *g
     (void)module;
     sl_tensor *y;
     SL_TRY(sl_pass_pop(pass, &y));
-    sl_status status = sli_check_grad(grad_out, sl_tensor_shape(y));
-    if (status == SL_OK && grad_in)
-        status = for_rows(y, grad_out, true, softmax_backward_row);
-    sl_tensor_destroy(&y);
-    if (status == SL_OK && grad_in)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_check_grad(grad_out, sl_tensor_shape(y)));
+    if (grad_in) {
+        SLI_TRY_OR_FAIL(for_rows(y, grad_out, true, softmax_backward_row));
         status = sl_tensor_alias(grad_out, grad_in);
+    }
+
+fail:
+    sl_tensor_destroy(&y);
     return status;
 }
 

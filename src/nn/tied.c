@@ -81,8 +81,8 @@ sl_status sli_module_for_each_tie(const sl_module *module,
                                   sl_status (*fn)(sl_parameter *tied, void *arg), void *arg)
 {
     for (int i = 0; i < module->parameter_count; i++)
-        for (sl_parameter *at = module->parameters[i]->ties; at; at = at->next_tie)
-            SL_TRY(fn(at, arg));
+        for (sl_parameter *tied = module->parameters[i]->ties; tied; tied = tied->next_tie)
+            SL_TRY(fn(tied, arg));
     for (int i = 0; i < module->child_count; i++)
         SL_TRY(sli_module_for_each_tie(module->children[i], fn, arg));
     return SL_OK;

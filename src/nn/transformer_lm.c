@@ -2,7 +2,6 @@
 #include "nn/module.h"
 #include "sluice/model.h"
 
-#include "core/error.h"
 #include "nn/layers.h"
 
 #include <inttypes.h>
@@ -83,7 +82,8 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
             sl_module_destroy(&modules[i]);
     }
     free(modules);
-    if (status == SL_OK && options->tie)
+    SL_TRY(status);
+    if (options->tie)
         status = tie_decoder(options, *out);
     if (status != SL_OK)
         sl_module_destroy(out);

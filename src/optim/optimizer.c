@@ -2,7 +2,6 @@
  * and so is the optimizer's state, each array beside the bucket that it belongs to. */
 #include "optim/optimizer.h"
 
-#include "core/error.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "sluice/optim.h"
@@ -255,10 +254,10 @@ void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps)
         optimizer->steps[i] = steps;
 }
 
-void sli_optimizer_copy_steps(sl_optimizer *to, const sl_optimizer *from)
+void sli_optimizer_copy_steps(sl_optimizer *target, const sl_optimizer *source)
 {
-    for (int i = 0; i < to->parameters; i++)
-        to->steps[i] = from->steps[i];
+    for (int i = 0; i < target->parameters; i++)
+        target->steps[i] = source->steps[i];
 }
 
 const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer)
@@ -269,95 +268,95 @@ const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer)
 /* ---- Steps ------------------------------------------------------------------------------ */
 
 /* Neighbours in a bucket that take their step together: as a rule, all of the bucket. */
-typedef struct run {
+typedef struct bucket_run {
     int bucket;
     int64_t start, count; /* elements of the bucket */
     int64_t steps;        /* that its parameters have taken, with this one */
     float lr, grad_scale, weight_decay;
-} run;
+} bucket_run;
 
 /* Elements of a bucket's array, from the run's first on. `in_shard`: the array has the elements of
  * the optimizer's shard alone. */
-static float *elements_of(const sl_optimizer *optimizer, const run *of, const sl_tensor *array,
-                          bool in_shard)
+static float *elements_of(const sl_optimizer *optimizer, const bucket_run *run,
+                          const sl_tensor *array, bool in_shard)
 {
     if (!array)
         return NULL;
-    int64_t before = in_shard ? own_shard(optimizer, of->bucket).start : 0;
-    return sl_tensor_f32(array) + of->start - before;
+    int64_t before = in_shard ? own_shard(optimizer, run->bucket).start : 0;
+    return sl_tensor_f32(array) + run->start - before;
 }
 
-static float *state_of(const sl_optimizer *optimizer, const run *of, int array)
+static float *state_of(const sl_optimizer *optimizer, const bucket_run *run, int array)
 {
-    return elements_of(optimizer, of, sli_optimizer_state(optimizer, of->bucket, array), true);
+    return elements_of(optimizer, run, sli_optimizer_state(optimizer, run->bucket, array), true);
 }
 
-static float *values_of(const sl_optimizer *optimizer, const run *of)
+static float *values_of(const sl_optimizer *optimizer, const bucket_run *run)
 {
-    return elements_of(optimizer, of, sl_parameter_set_bucket_values(optimizer->set, of->bucket),
+    return elements_of(optimizer, run, sl_parameter_set_bucket_values(optimizer->set, run->bucket),
                        false);
 }
 
-static const float *grads_of(const sl_optimizer *optimizer, const run *of)
+static const float *grads_of(const sl_optimizer *optimizer, const bucket_run *run)
 {
-    return elements_of(optimizer, of, sli_parameter_set_stale_grads(optimizer->set, of->bucket),
+    return elements_of(optimizer, run, sli_parameter_set_stale_grads(optimizer->set, run->bucket),
                        false);
 }
 
-static sl_status sgd_run(const sl_optimizer *optimizer, const run *of)
+static sl_status sgd_run(const sl_optimizer *optimizer, const bucket_run *run)
 {
     const sl_optimizer_options *options = &optimizer->options;
     sl_device *device = sl_parameter_set_device(optimizer->set);
     const sli_sgd arguments = {
-        .count = of->count,
-        .value = values_of(optimizer, of),
-        .grad = grads_of(optimizer, of),
-        .momentum_buffer = state_of(optimizer, of, 0),
-        .grad_scale = of->grad_scale,
-        .lr = of->lr,
+        .count = run->count,
+        .value = values_of(optimizer, run),
+        .grad = grads_of(optimizer, run),
+        .momentum_buffer = state_of(optimizer, run, 0),
+        .grad_scale = run->grad_scale,
+        .lr = run->lr,
         .momentum = options->momentum,
         .dampening = options->dampening,
-        .weight_decay = of->weight_decay,
+        .weight_decay = run->weight_decay,
         .nesterov = options->nesterov,
-        .first = of->steps == 1,
+        .first = run->steps == 1,
     };
     return sli_device_sgd(device, &arguments);
 }
 
-static sl_status adamw_run(const sl_optimizer *optimizer, const run *of)
+static sl_status adamw_run(const sl_optimizer *optimizer, const bucket_run *run)
 {
     const sl_optimizer_options *options = &optimizer->options;
     sl_device *device = sl_parameter_set_device(optimizer->set);
     const sli_adamw arguments = {
-        .count = of->count,
-        .value = values_of(optimizer, of),
-        .grad = grads_of(optimizer, of),
-        .exp_avg = state_of(optimizer, of, 0),
-        .exp_avg_sq = state_of(optimizer, of, 1),
-        .grad_scale = of->grad_scale,
-        .lr = of->lr,
+        .count = run->count,
+        .value = values_of(optimizer, run),
+        .grad = grads_of(optimizer, run),
+        .exp_avg = state_of(optimizer, run, 0),
+        .exp_avg_sq = state_of(optimizer, run, 1),
+        .grad_scale = run->grad_scale,
+        .lr = run->lr,
         .beta1 = options->beta1,
         .beta2 = options->beta2,
         .eps = options->eps,
-        .weight_decay = of->weight_decay,
-        .bias_correction1 = 1 - pow(options->beta1, (double)of->steps),
-        .bias_correction2 = 1 - pow(options->beta2, (double)of->steps),
+        .weight_decay = run->weight_decay,
+        .bias_correction1 = 1 - pow(options->beta1, (double)run->steps),
+        .bias_correction2 = 1 - pow(options->beta2, (double)run->steps),
     };
     return sli_device_adamw(device, &arguments);
 }
 
 /* The run's step, as far as it lies in this optimizer's shard. */
-static sl_status step_run(const sl_optimizer *optimizer, run of)
+static sl_status step_run(const sl_optimizer *optimizer, bucket_run run)
 {
-    sli_shard shard = own_shard(optimizer, of.bucket);
-    int64_t end = of.start + of.count, shard_end = shard.start + shard.count;
-    if (shard.start > of.start)
-        of.start = shard.start;
-    of.count = (shard_end < end ? shard_end : end) - of.start;
-    if (of.count <= 0)
+    sli_shard shard = own_shard(optimizer, run.bucket);
+    int64_t end = run.start + run.count, shard_end = shard.start + shard.count;
+    if (shard.start > run.start)
+        run.start = shard.start;
+    run.count = (shard_end < end ? shard_end : end) - run.start;
+    if (run.count <= 0)
         return SL_OK;
-    return optimizer->options.kind == SL_OPTIMIZER_SGD ? sgd_run(optimizer, &of)
-                                                       : adamw_run(optimizer, &of);
+    return optimizer->options.kind == SL_OPTIMIZER_SGD ? sgd_run(optimizer, &run)
+                                                       : adamw_run(optimizer, &run);
 }
 
 static float weight_decay_of(const sl_optimizer *optimizer, const sl_parameter *parameter)
@@ -368,7 +367,7 @@ static float weight_decay_of(const sl_optimizer *optimizer, const sl_parameter *
 
 /* Cuts the bucket into runs of parameters that have a gradient, the same number of steps and the
  * same weight decay. `steps` are those of the bucket's parameters. */
-static sl_status step_bucket(const sl_optimizer *optimizer, run next, int64_t *steps)
+static sl_status step_bucket(const sl_optimizer *optimizer, bucket_run next, int64_t *steps)
 {
     sl_parameter *const *in;
     int count = sli_parameter_set_bucket(optimizer->set, next.bucket, &in);
@@ -399,9 +398,10 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scal
         if (!sli_parameter_set_stale_grads(optimizer->set, b))
             return sl_error(SL_ERR_INVALID,
                             "sl_optimizer_step: the parameter set was created without gradients");
-        SL_TRY(step_bucket(optimizer,
-                           (run){.bucket = b, .lr = (float)lr, .grad_scale = (float)grad_scale},
-                           steps));
+        SL_TRY(
+            step_bucket(optimizer,
+                        (bucket_run){.bucket = b, .lr = (float)lr, .grad_scale = (float)grad_scale},
+                        steps));
         steps += sli_parameter_set_bucket(optimizer->set, b, &in);
     }
     return SL_OK;

@@ -1,7 +1,6 @@
 #include "tensor/tensor.h"
 #include "core/dtype.h"
 
-#include "core/error.h"
 #include "device/device.h"
 
 #include <assert.h>
@@ -113,14 +112,14 @@ static sl_status storage_create(sl_device *device, sl_memory_category category, 
     return SL_OK;
 }
 
-static sl_status handle_create(storage *on, sl_device *device, int64_t offset, sl_dtype dtype,
+static sl_status handle_create(storage *store, sl_device *device, int64_t offset, sl_dtype dtype,
                                const sl_shape *shape, sl_tensor **out)
 {
     sl_tensor *tensor = malloc(sizeof *tensor);
     if (!tensor)
         return sli_no_memory("sl_tensor_create", "a tensor's record");
-    *tensor = (sl_tensor){on, device, NULL, offset, dtype, *shape};
-    atomic_fetch_add_explicit(&on->handles, 1, memory_order_relaxed);
+    *tensor = (sl_tensor){store, device, NULL, offset, dtype, *shape};
+    atomic_fetch_add_explicit(&store->handles, 1, memory_order_relaxed);
     *out = tensor;
     return SL_OK;
 }
@@ -207,13 +206,13 @@ void sl_tensor_destroy(sl_tensor **tensor)
 {
     if (!tensor || !*tensor)
         return;
-    storage *on = (*tensor)->storage;
-    sli_device_drop_mark(on->device, (*tensor)->mark);
+    storage *store = (*tensor)->storage;
+    sli_device_drop_mark(store->device, (*tensor)->mark);
     free(*tensor);
     *tensor = NULL;
     /* acq_rel: the thread that drops the last handle sees all writes of the others. */
-    if (atomic_fetch_sub_explicit(&on->handles, 1, memory_order_acq_rel) == 1)
-        storage_free(on);
+    if (atomic_fetch_sub_explicit(&store->handles, 1, memory_order_acq_rel) == 1)
+        storage_free(store);
 }
 
 const sl_shape *sl_tensor_shape(const sl_tensor *tensor)
@@ -233,13 +232,13 @@ sl_device *sl_tensor_device(const sl_tensor *tensor)
 
 void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to)
 {
-    storage *on = tensor->storage;
+    storage *store = tensor->storage;
     tensor->device = to;
     if (sli_tensor_is_shared(tensor))
         return;
-    if (on->counted != to && on->memory)
-        sli_device_recount(on->counted, to, on->category, on->bytes);
-    on->counted = to;
+    if (store->counted != to && store->memory)
+        sli_device_recount(store->counted, to, store->category, store->bytes);
+    store->counted = to;
 }
 
 /* Do both devices work on the same memory? */
@@ -261,17 +260,18 @@ void sli_tensor_send(sl_tensor *tensor, sl_device *to)
 
 sl_status sli_tensor_receive(sl_tensor **tensor, sl_device *to)
 {
-    sl_tensor *from = *tensor;
-    if (from->device == to)
+    sl_tensor *sent = *tensor;
+    if (sent->device == to)
         return SL_OK;
-    sl_status status =
-        sl_tensor_create(to, from->storage->category, from->dtype, &from->shape, tensor);
-    if (status == SL_OK) {
-        atomic_store_explicit(&from->storage->is_delivered, true, memory_order_relaxed);
-        status = sli_device_deliver(from->device, from->mark, sl_tensor_data(from), to,
-                                    sl_tensor_data(*tensor), sli_tensor_bytes(from));
-    }
-    sl_tensor_destroy(&from);
+    sl_status status;
+    SLI_TRY_OR_FAIL(
+        sl_tensor_create(to, sent->storage->category, sent->dtype, &sent->shape, tensor));
+    atomic_store_explicit(&sent->storage->is_delivered, true, memory_order_relaxed);
+    status = sli_device_deliver(sent->device, sent->mark, sl_tensor_data(sent), to,
+                                sl_tensor_data(*tensor), sli_tensor_bytes(sent));
+
+fail:
+    sl_tensor_destroy(&sent);
     if (status != SL_OK)
         sl_tensor_destroy(tensor);
     return status;
@@ -330,21 +330,21 @@ int32_t *sl_tensor_i32(const sl_tensor *tensor)
     return sl_tensor_data(tensor);
 }
 
-sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from)
+sl_status sl_tensor_copy(sl_tensor *target, const sl_tensor *source)
 {
-    if (to->dtype != from->dtype || !sl_shape_equal(&to->shape, &from->shape)) {
-        char target[SL_SHAPE_TEXT_BYTES], source[SL_SHAPE_TEXT_BYTES];
+    if (target->dtype != source->dtype || !sl_shape_equal(&target->shape, &source->shape)) {
+        char target_text[SL_SHAPE_TEXT_BYTES], source_text[SL_SHAPE_TEXT_BYTES];
         return sl_error(SL_ERR_INVALID, "sl_tensor_copy: from %s %s to %s %s",
-                        sli_dtype_name(from->dtype), sl_shape_text(&from->shape, source),
-                        sli_dtype_name(to->dtype), sl_shape_text(&to->shape, target));
+                        sli_dtype_name(source->dtype), sl_shape_text(&source->shape, source_text),
+                        sli_dtype_name(target->dtype), sl_shape_text(&target->shape, target_text));
     }
-    to->storage->below = 0;
-    if (reach_each_other(to->device, from->device))
-        return sli_device_copy(to->device, sl_tensor_data(to), sl_tensor_data(from),
-                               sli_tensor_bytes(to));
+    target->storage->below = 0;
+    if (reach_each_other(target->device, source->device))
+        return sli_device_copy(target->device, sl_tensor_data(target), sl_tensor_data(source),
+                               sli_tensor_bytes(target));
     sli_host_array host;
-    SL_TRY(sli_tensor_open_host(from, true, &host));
-    sl_status status = sl_tensor_write(to, host.host);
+    SL_TRY(sli_tensor_open_host(source, true, &host));
+    sl_status status = sl_tensor_write(target, host.host);
     sli_host_array_close(&host, false);
     return status;
 }
@@ -382,20 +382,21 @@ bool sli_tensor_is_below(const sl_tensor *tensor, int64_t count)
     return tensor->storage->below > 0 && tensor->storage->below <= count;
 }
 
-sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from)
+sl_status sli_tensor_add(sl_tensor *target, const sl_tensor *source)
 {
     sl_tensor *copy = NULL;
-    if (!reach_each_other(to->device, from->device)) {
-        SL_TRY(sl_tensor_create(to->device, SL_MEMORY_WORKSPACE, SL_F32, &from->shape, &copy));
-        sl_status status = sl_tensor_copy(copy, from);
+    if (!reach_each_other(target->device, source->device)) {
+        SL_TRY(
+            sl_tensor_create(target->device, SL_MEMORY_WORKSPACE, SL_F32, &source->shape, &copy));
+        sl_status status = sl_tensor_copy(copy, source);
         if (status != SL_OK) {
             sl_tensor_destroy(&copy);
             return status;
         }
-        from = copy;
+        source = copy;
     }
-    sl_status status =
-        sli_device_add(to->device, sl_tensor_count(to), sl_tensor_f32(to), sl_tensor_f32(from));
+    sl_status status = sli_device_add(target->device, sl_tensor_count(target),
+                                      sl_tensor_f32(target), sl_tensor_f32(source));
     sl_tensor_destroy(&copy);
     return status;
 }
@@ -417,17 +418,17 @@ sl_status sli_tensor_zero(sl_tensor *tensor)
     return sli_device_zero(tensor->device, sl_tensor_data(tensor), sli_tensor_bytes(tensor));
 }
 
-sl_status sli_tensor_convert(const sl_tensor *from, sl_tensor *to)
+sl_status sli_tensor_convert(const sl_tensor *source, sl_tensor *target)
 {
     sli_convert arguments = {
-        .count = sl_tensor_count(from),
-        .from_bf16 = from->dtype == SL_BF16,
-        .to_bf16 = to->dtype == SL_BF16,
-        .from = sl_tensor_data(from),
-        .to = sl_tensor_data(to),
+        .count = sl_tensor_count(source),
+        .from_bf16 = source->dtype == SL_BF16,
+        .to_bf16 = target->dtype == SL_BF16,
+        .from = sl_tensor_data(source),
+        .to = sl_tensor_data(target),
     };
-    assert(sl_tensor_count(to) == arguments.count);
-    return sli_device_convert(from->device, &arguments);
+    assert(sl_tensor_count(target) == arguments.count);
+    return sli_device_convert(source->device, &arguments);
 }
 
 sl_status sli_tensor_as(const sl_tensor *tensor, sl_dtype dtype, sl_memory_category category,

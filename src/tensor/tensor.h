@@ -21,8 +21,8 @@ sl_status sli_tensor_receive(sl_tensor **tensor, sl_device *to);
 /* Both, on one thread. */
 sl_status sli_tensor_move(sl_tensor **tensor, sl_device *to);
 
-/* to += from, of as many f32 elements; `from` may be on another device. */
-sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from);
+/* target += source, of as many f32 elements; `source` may be on another device. */
+sl_status sli_tensor_add(sl_tensor *target, const sl_tensor *source);
 
 /* The tensor's elements for work on the host (device.h). */
 sl_status sli_tensor_open_host(const sl_tensor *tensor, bool reads, sli_host_array *out);
@@ -35,8 +35,8 @@ bool sli_tensor_is_below(const sl_tensor *tensor, int64_t count);
 /* Has the tensor's storage another handle? */
 bool sli_tensor_is_shared(const sl_tensor *tensor);
 
-/* to = from, of as many elements, in f32 or bf16 (see sli_convert). */
-sl_status sli_tensor_convert(const sl_tensor *from, sl_tensor *to);
+/* target = source, of as many elements, in f32 or bf16 (see sli_convert). */
+sl_status sli_tensor_convert(const sl_tensor *source, sl_tensor *target);
 
 /* A copy in another data type. */
 sl_status sli_tensor_as(const sl_tensor *tensor, sl_dtype dtype, sl_memory_category category,

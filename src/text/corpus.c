@@ -17,21 +17,21 @@
 
 /* Where tokens go: to the ids, as a finished vocabulary or one that is still being counted has
  * them. */
-typedef struct sink {
+typedef struct token_sink {
     const sl_vocab *vocab;
     sl_vocab_builder *builder; /* NULL where there is a vocabulary */
     sl_tokenizer *tokenizer;
     sl_tokens tokens;
     size_t room;  /* of tokens.ids */
     size_t bytes; /* of the lines, without their ends */
-} sink;
+} token_sink;
 
 /* Of a file, in hundredths of its bytes: the lines that begin there. */
-typedef struct part {
+typedef struct text_range {
     unsigned from, to;
-} part;
+} text_range;
 
-static const part whole = {0, 100};
+static const text_range whole = {0, 100};
 
 void sl_tokens_free(sl_tokens *tokens)
 {
@@ -39,35 +39,36 @@ void sl_tokens_free(sl_tokens *tokens)
     *tokens = (sl_tokens){0};
 }
 
-static sl_status reserve_ids(sink *to, int64_t count)
+static sl_status reserve_ids(token_sink *sink, int64_t count)
 {
-    return sli_array_reserve(&to->tokens.ids, &to->room, (size_t)count, sizeof *to->tokens.ids,
-                             SIZE_MAX / sizeof *to->tokens.ids, "token ids");
+    return sli_array_reserve(&sink->tokens.ids, &sink->room, (size_t)count,
+                             sizeof *sink->tokens.ids, SIZE_MAX / sizeof *sink->tokens.ids,
+                             "token ids");
 }
 
-static sl_status add_line(sink *to, const char *line, size_t bytes)
+static sl_status add_line(token_sink *sink, const char *line, size_t bytes)
 {
     sl_token token;
-    to->tokens.line_count++;
-    to->bytes += bytes;
-    SL_TRY(sl_tokenizer_start(to->tokenizer, line, bytes));
-    while (sl_tokenizer_next(to->tokenizer, &token)) {
+    sink->tokens.line_count++;
+    sink->bytes += bytes;
+    SL_TRY(sl_tokenizer_start(sink->tokenizer, line, bytes));
+    while (sl_tokenizer_next(sink->tokenizer, &token)) {
         int32_t id;
-        if (to->builder)
-            SL_TRY(sl_vocab_builder_add(to->builder, token.text, token.bytes, &id));
+        if (sink->builder)
+            SL_TRY(sl_vocab_builder_add(sink->builder, token.text, token.bytes, &id));
         else
-            id = sl_vocab_id(to->vocab, token.text, token.bytes);
-        if ((size_t)to->tokens.count == to->room) /* a call for each token would be slower */
-            SL_TRY(reserve_ids(to, to->tokens.count + 1));
-        to->tokens.ids[to->tokens.count++] = id;
+            id = sl_vocab_id(sink->vocab, token.text, token.bytes);
+        if ((size_t)sink->tokens.count == sink->room) /* a call for each token would be slower */
+            SL_TRY(reserve_ids(sink, sink->tokens.count + 1));
+        sink->tokens.ids[sink->tokens.count++] = id;
     }
     return SL_OK;
 }
 
-static sl_status open_sink(sink *to, size_t text_bytes)
+static sl_status open_sink(token_sink *sink, size_t text_bytes)
 {
-    SL_TRY(sl_tokenizer_create(&to->tokenizer));
-    return reserve_ids(to, (int64_t)(text_bytes / 4) + 16); /* English: 5 bytes a token */
+    SL_TRY(sl_tokenizer_create(&sink->tokenizer));
+    return reserve_ids(sink, (int64_t)(text_bytes / 4) + 16); /* English: 5 bytes a token */
 }
 
 static void count_unknown(sl_tokens *tokens)
@@ -78,43 +79,44 @@ static void count_unknown(sl_tokens *tokens)
 }
 
 /* Hands the ids over, without the room behind them, or frees them after an error. */
-static sl_status close_sink(sink *to, sl_status status, sl_tokens *out)
+static sl_status close_sink(token_sink *sink, sl_status status, sl_tokens *out)
 {
     if (status == SL_OK)
-        to->tokens.invalid_bytes = sl_tokenizer_invalid_bytes(to->tokenizer);
-    sl_tokenizer_destroy(&to->tokenizer);
+        sink->tokens.invalid_bytes = sl_tokenizer_invalid_bytes(sink->tokenizer);
+    sl_tokenizer_destroy(&sink->tokenizer);
     if (status != SL_OK)
-        sl_tokens_free(&to->tokens);
+        sl_tokens_free(&sink->tokens);
     int32_t *fitting =
-        to->tokens.ids ? realloc(to->tokens.ids, ((size_t)to->tokens.count + 1) * sizeof *fitting)
-                       : NULL;
+        sink->tokens.ids
+            ? realloc(sink->tokens.ids, ((size_t)sink->tokens.count + 1) * sizeof *fitting)
+            : NULL;
     if (fitting)
-        to->tokens.ids = fitting;
-    count_unknown(&to->tokens);
-    *out = to->tokens;
+        sink->tokens.ids = fitting;
+    count_unknown(&sink->tokens);
+    *out = sink->tokens;
     return status;
 }
 
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, sl_tokens *out)
 {
-    sink to = {.vocab = vocab};
-    sl_status status = open_sink(&to, bytes);
+    token_sink sink = {.vocab = vocab};
+    sl_status status = open_sink(&sink, bytes);
     if (status == SL_OK)
-        status = add_line(&to, text, bytes);
-    return close_sink(&to, status, out);
+        status = add_line(&sink, text, bytes);
+    return close_sink(&sink, status, out);
 }
 
 /* A file of another kind, or a text in another encoding, of which most tokens would be none. */
-static sl_status check_is_text(const sink *from, const char *path)
+static sl_status check_is_text(const token_sink *sink, const char *path)
 {
-    int64_t invalid = sl_tokenizer_invalid_bytes(from->tokenizer);
-    int64_t controls = sl_tokenizer_control_characters(from->tokenizer);
-    if ((size_t)(invalid + controls) <= from->bytes / 3)
+    int64_t invalid = sl_tokenizer_invalid_bytes(sink->tokenizer);
+    int64_t controls = sl_tokenizer_control_characters(sink->tokenizer);
+    if ((size_t)(invalid + controls) <= sink->bytes / 3)
         return SL_OK;
     return sl_error(SL_ERR_FORMAT,
                     "%s: expected text in UTF-8, but of its %zu bytes %lld are not UTF-8 and %lld "
                     "are control characters",
-                    path, from->bytes, (long long)invalid, (long long)controls);
+                    path, sink->bytes, (long long)invalid, (long long)controls);
 }
 
 /* The first byte of the file behind so many hundredths of it. */
@@ -123,49 +125,51 @@ static uint64_t bytes_of(uint64_t file_bytes, unsigned hundredths)
     return file_bytes / 100 * hundredths + file_bytes % 100 * hundredths / 100;
 }
 
-static sl_status add_file(sink *to, sli_line_reader *reader, const char *path, part of)
+static sl_status add_file(token_sink *sink, sli_line_reader *reader, const char *path,
+                          text_range range)
 {
     const char *line;
     size_t bytes;
     uint64_t all = sli_line_reader_file_bytes(reader), at = 0;
-    uint64_t first = bytes_of(all, of.from), end = bytes_of(all, of.to);
-    SL_TRY(open_sink(to, end - first));
-    while (of.to == whole.to || at < end) { /* a file may grow */
+    uint64_t first = bytes_of(all, range.from), end = bytes_of(all, range.to);
+    SL_TRY(open_sink(sink, end - first));
+    while (range.to == whole.to || at < end) { /* a file may grow */
         SL_TRY(sli_line_reader_next(reader, &line, &bytes));
         if (!line)
             break;
         if (at >= first)
-            SL_TRY(add_line(to, line, bytes));
+            SL_TRY(add_line(sink, line, bytes));
         at += bytes + 1;
     }
-    if (to->tokens.line_count == 0 && at > 0)
+    if (sink->tokens.line_count == 0 && at > 0)
         return sl_error(SL_ERR_FORMAT,
                         "%s: no line begins there: a text with so few lines needs a directory with "
                         "a file for each split",
                         path);
-    if (to->tokens.line_count == 0)
+    if (sink->tokens.line_count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
-    if (to->tokens.count == 0)
+    if (sink->tokens.count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: expected text, but none of its %lld lines has a token",
-                        path, (long long)to->tokens.line_count);
-    return check_is_text(to, path);
+                        path, (long long)sink->tokens.line_count);
+    return check_is_text(sink, path);
 }
 
 /* `name` is what errors call the part. */
-static sl_status read_file(sink *to, const char *path, const char *name, part of, sl_tokens *out)
+static sl_status read_file(token_sink *sink, const char *path, const char *name, text_range range,
+                           sl_tokens *out)
 {
     sli_line_reader *reader = NULL;
     sl_status status = sli_line_reader_open(path, &reader);
     if (status == SL_OK)
-        status = add_file(to, reader, name, of);
+        status = add_file(sink, reader, name, range);
     sli_line_reader_close(&reader);
-    return close_sink(to, status, out);
+    return close_sink(sink, status, out);
 }
 
 sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out)
 {
-    sink to = {.vocab = vocab};
-    return read_file(&to, path, path, whole, out);
+    token_sink sink = {.vocab = vocab};
+    return read_file(&sink, path, path, whole, out);
 }
 
 /* ---- Finding the files ------------------------------------------------------------------ */
@@ -244,24 +248,24 @@ static sl_status find_file(const char *directory, sl_split split, char **out)
 }
 
 /* A split's text: a file, or a part of one. */
-typedef struct source {
+typedef struct split_source {
     char *path, *name; /* the name says which part */
-    part of;
-} source;
+    text_range range;
+} split_source;
 
-static void source_clear(source *from)
+static void source_clear(split_source *source)
 {
-    free(from->path);
-    free(from->name);
-    *from = (source){0};
+    free(source->path);
+    free(source->name);
+    *source = (split_source){0};
 }
 
-static sl_status name_source(const char *data, sl_split split, bool is_file, source *out)
+static sl_status name_source(const char *data, sl_split split, bool is_file, split_source *out)
 {
-    static const part parts[SL_SPLITS] = {{0, 90}, {90, 95}, {95, 100}};
+    static const text_range parts[SL_SPLITS] = {{0, 90}, {90, 95}, {95, 100}};
     static const char *const names[SL_SPLITS] = {" (the first 90%)", " (the next 5%)",
                                                  " (the last 5%)"};
-    out->of = is_file ? parts[split] : whole;
+    out->range = is_file ? parts[split] : whole;
     if (is_file)
         out->path = strdup(data);
     else
@@ -275,13 +279,12 @@ static sl_status name_source(const char *data, sl_split split, bool is_file, sou
 }
 
 /* Clears *out after an error. */
-static sl_status find_source(const char *data, sl_split split, source *out)
+static sl_status find_source(const char *data, sl_split split, split_source *out)
 {
     bool is_file = false;
-    *out = (source){0};
-    sl_status status = check_data(data, &is_file);
-    if (status == SL_OK)
-        status = name_source(data, split, is_file, out);
+    *out = (split_source){0};
+    SL_TRY(check_data(data, &is_file));
+    sl_status status = name_source(data, split, is_file, out);
     if (status != SL_OK)
         source_clear(out);
     return status;
@@ -289,37 +292,37 @@ static sl_status find_source(const char *data, sl_split split, source *out)
 
 sl_status sl_split_path(const char *data, sl_split split, char **out)
 {
-    source from;
+    split_source source;
     *out = NULL;
-    SL_TRY(find_source(data, split, &from));
-    *out = from.path;
-    from.path = NULL;
-    source_clear(&from);
+    SL_TRY(find_source(data, split, &source));
+    *out = source.path;
+    source.path = NULL;
+    source_clear(&source);
     return SL_OK;
 }
 
 /* ---- Reading them ----------------------------------------------------------------------- */
 
-static sl_status read_source(sink *to, const source *from, sl_tokens *out)
+static sl_status read_source(token_sink *sink, const split_source *source, sl_tokens *out)
 {
-    return read_file(to, from->path, from->name, from->of, out);
+    return read_file(sink, source->path, source->name, source->range, out);
 }
 
 sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split, sl_tokens *out)
 {
-    source from;
-    sink to = {.vocab = vocab};
+    split_source source;
+    token_sink sink = {.vocab = vocab};
     *out = (sl_tokens){0};
-    SL_TRY(find_source(data, split, &from));
-    sl_status status = read_source(&to, &from, out);
-    source_clear(&from);
+    SL_TRY(find_source(data, split, &source));
+    sl_status status = read_source(&sink, &source, out);
+    source_clear(&source);
     return status;
 }
 
 struct sl_corpus {
     const sl_vocab *vocab;
     sl_vocab *own_vocab; /* the same, where the corpus made it */
-    source sources[SL_SPLITS];
+    split_source sources[SL_SPLITS];
     sl_tokens tokens[SL_SPLITS];
 };
 
@@ -330,24 +333,18 @@ static sl_status read_training_text(sl_corpus *corpus)
     sl_tokens *tokens = &corpus->tokens[SL_SPLIT_TRAIN];
     int32_t *final_ids = NULL;
     sl_vocab_builder *builder = NULL;
-    sl_status status = sl_vocab_builder_create(&builder);
-    if (status == SL_OK)
-        status = read_source(&(sink){.builder = builder}, &corpus->sources[SL_SPLIT_TRAIN], tokens);
-    if (status != SL_OK)
-        goto done;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_vocab_builder_create(&builder));
+    SLI_TRY_OR_FAIL(
+        read_source(&(token_sink){.builder = builder}, &corpus->sources[SL_SPLIT_TRAIN], tokens));
     final_ids = malloc((size_t)sl_vocab_builder_size(builder) * sizeof *final_ids);
-    if (!final_ids) {
-        status = sli_no_memory("sl_corpus_load", "the numbers of tokens");
-        goto done;
-    }
-    status = sl_vocab_builder_finish(builder, final_ids, &corpus->own_vocab);
-    if (status != SL_OK)
-        goto done;
+    SLI_TRY_OR_FAIL(final_ids ? SL_OK : sli_no_memory("sl_corpus_load", "the numbers of tokens"));
+    SLI_TRY_OR_FAIL(sl_vocab_builder_finish(builder, final_ids, &corpus->own_vocab));
     corpus->vocab = corpus->own_vocab;
     for (int64_t i = 0; i < tokens->count; i++)
         tokens->ids[i] = final_ids[tokens->ids[i]];
     count_unknown(tokens);
-done:
+fail:
     free(final_ids);
     sl_vocab_builder_destroy(&builder);
     return status;
@@ -361,7 +358,7 @@ static sl_status load_splits(sl_corpus *corpus, const char *data)
         SL_TRY(read_training_text(corpus));
     for (int split = 0; split < SL_SPLITS; split++)
         if (!corpus->tokens[split].ids)
-            SL_TRY(read_source(&(sink){.vocab = corpus->vocab}, &corpus->sources[split],
+            SL_TRY(read_source(&(token_sink){.vocab = corpus->vocab}, &corpus->sources[split],
                                &corpus->tokens[split]));
     return SL_OK;
 }

@@ -103,11 +103,6 @@ sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_
     return SL_OK;
 }
 
-int64_t sli_line_reader_line_count(const sli_line_reader *reader)
-{
-    return reader->line_count;
-}
-
 uint64_t sli_line_reader_file_bytes(const sli_line_reader *reader)
 {
     return reader->file_bytes;

@@ -19,8 +19,6 @@ void sli_line_reader_close(sli_line_reader **reader);
  * SL_ERR_MEMORY. */
 sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_t *bytes);
 
-int64_t sli_line_reader_line_count(const sli_line_reader *reader); /* of lines handed out */
-
 /* The file's size: to estimate how much memory its content will take. */
 uint64_t sli_line_reader_file_bytes(const sli_line_reader *reader);
 

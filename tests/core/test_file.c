@@ -153,15 +153,6 @@ static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **sta
     free(link);
 }
 
-static void path_that_is_not_there_is_not_found(void **state)
-{
-    scratch *in = *state;
-    check_error(sli_directory_remove_path(scratch_path(in, "nothing")), SL_ERR_NOT_FOUND,
-                "nothing: cannot be removed: No such file");
-    check_error(sli_directory_remove_path(scratch_path(in, "no/where")), SL_ERR_NOT_FOUND,
-                "no/where: its directory does not exist");
-}
-
 /* Removes "full" while one descriptor can be opened, which is too few. */
 static bool remove_without_descriptors(int directory)
 {
@@ -274,7 +265,6 @@ int file_tests(void)
         TEST(links_in_a_circle_are_refused),
         TEST(removal_takes_files_links_and_directories_of_files),
         TEST(directories_in_a_directory_stay),
-        TEST(path_that_is_not_there_is_not_found),
         TEST(what_has_no_status_keeps_the_callers_error),
         TEST(file_that_is_open_is_removed_by_its_path_and_nothing_else),
         TEST(whole_file_is_read_up_to_a_maximum),

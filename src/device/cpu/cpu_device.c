@@ -1,7 +1,6 @@
 #include "device/cpu/cpu_device.h"
 
 #include "core/environment.h"
-#include "core/error.h"
 #include "device/cores.h"
 
 #include <stdlib.h>

@@ -4,7 +4,6 @@
  *     cpu:2       the third of the groups into which the list's N such names divide the cores
  *     cpu:4-7     cores by the system's numbers
  */
-#include "core/error.h"
 #include "device/cores.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device_base.h"
@@ -77,22 +76,20 @@ static sl_status create_named(const sli_device_name *name, const sli_cores *foun
                               sli_cpu_options *options, sl_device **out)
 {
     int wanted = name->last - name->first + 1;
+    for (int core = name->first; core <= name->last; core++)
+        if (!sli_cores_allow(found, core))
+            return sl_error(SL_ERR_NOT_FOUND,
+                            "%s: the machine has no core %d, or this process may not use it (it "
+                            "may use %d)",
+                            name->text, core, found->allowed_count);
     int *cores = malloc((size_t)wanted * sizeof *cores);
     if (!cores)
         return sli_no_memory("sl_device_list_create", "%d cores", wanted);
-    sl_status status = SL_OK;
-    for (int i = 0; i < wanted && status == SL_OK; i++) {
+    for (int i = 0; i < wanted; i++)
         cores[i] = name->first + i;
-        if (!sli_cores_allow(found, cores[i]))
-            status = sl_error(SL_ERR_NOT_FOUND,
-                              "%s: the machine has no core %d, or this "
-                              "process may not use it (it may use %d)",
-                              name->text, cores[i], found->allowed_count);
-    }
     options->cores = cores;
     options->threads = wanted;
-    if (status == SL_OK)
-        status = sli_cpu_device_create(options, out);
+    sl_status status = sli_cpu_device_create(options, out);
     free(cores);
     return status;
 }

@@ -1,7 +1,5 @@
 #include "device/cpu/onednn.h"
 
-#include "core/error.h"
-
 #include <inttypes.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -54,16 +52,16 @@ sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int cod
 enum { PRIMITIVES = 128, MEMORIES = 4 };
 
 /* What one thread passes to a primitive: its memories are pointed at new data at each run. */
-typedef struct call {
+typedef struct thread_call {
     dnnl_memory_t memory[MEMORIES]; /* a, b, c, scratch */
-} call;
+} thread_call;
 
 struct sli_matmul_primitive {
     sli_matmul_shape shape;
     dnnl_primitive_t primitive; /* NULL: not better than dnnl_sgemm */
     int64_t scratch_floats;
-    call *calls;       /* [threads] */
-    uint64_t last_use; /* by matmul->clock; 0: a free entry */
+    thread_call *calls; /* [threads] */
+    uint64_t last_use;  /* by matmul->clock; 0: a free entry */
 };
 
 struct sli_matmul {
@@ -301,13 +299,13 @@ int sli_matmul_run(sli_matmul *matmul, const sli_matmul_primitive *entry, int th
     static const int roles[MEMORIES] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
                                         DNNL_ARG_SCRATCHPAD};
     const void *data[MEMORIES] = {a, b, c, scratch};
-    const call *own = &entry->calls[thread];
+    const thread_call *call = &entry->calls[thread];
     dnnl_exec_arg_t arguments[MEMORIES];
     for (int i = 0; i < MEMORIES; i++) {
-        dnnl_status_t code = dnnl_memory_set_data_handle(own->memory[i], (void *)data[i]);
+        dnnl_status_t code = dnnl_memory_set_data_handle(call->memory[i], (void *)data[i]);
         if (code != dnnl_success)
             return (int)code;
-        arguments[i] = (dnnl_exec_arg_t){roles[i], own->memory[i]};
+        arguments[i] = (dnnl_exec_arg_t){roles[i], call->memory[i]};
     }
     int threads = omp_get_max_threads();
     if (threads != 1)

@@ -8,7 +8,7 @@
 #ifndef SLI_DEVICE_CPU_ONEDNN_H
 #define SLI_DEVICE_CPU_ONEDNN_H
 
-#include "sluice/status.h"
+#include "core/error.h"
 
 #include <stdbool.h>
 #include <stdint.h>

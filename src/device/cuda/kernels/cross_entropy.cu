@@ -13,18 +13,18 @@ struct exponentials {
 
 /* NaNs are passed over for `largest`, and make the sum NaN. As long as all logits are -infinity,
  * there is nothing to shift by. */
-static inline __device__ void add_logits(exponentials *to, four x, int64_t count)
+static inline __device__ void add_logits(exponentials *sums, four x, int64_t count)
 {
-    float largest = to->largest;
+    float largest = sums->largest;
     for (int i = 0; i < 4; i++)
         largest = i < count && x.x[i] > largest ? x.x[i] : largest;
-    if (largest > to->largest) {
-        to->sum *= (double)expf(to->largest - largest);
-        to->largest = largest;
+    if (largest > sums->largest) {
+        sums->sum *= (double)expf(sums->largest - largest);
+        sums->largest = largest;
     }
     float shift = largest == -INFINITY ? 0.0f : largest;
     for (int i = 0; i < 4; i++)
-        to->sum += i < count ? (double)expf(x.x[i] - shift) : 0.0;
+        sums->sum += i < count ? (double)expf(x.x[i] - shift) : 0.0;
 }
 
 /* The same in all threads. Of a row that has only -infinity, the sum is NaN. */

@@ -57,22 +57,22 @@ static cudaError_t copy_to_host(sli_cuda_device *self, cudaEvent_t mark, const v
 
 /* On the receiver's GPU, which is the current one. */
 static cudaError_t copy_to_gpu(sli_cuda_device *self, cudaEvent_t mark, const void *from,
-                               sli_cuda_device *to, void *memory, size_t bytes)
+                               sli_cuda_device *receiver, void *memory, size_t bytes)
 {
-    cudaError_t code = mark ? cudaStreamWaitEvent(to->stream, mark, 0) : cudaSuccess;
+    cudaError_t code = mark ? cudaStreamWaitEvent(receiver->stream, mark, 0) : cudaSuccess;
     if (code == cudaSuccess)
-        code = cudaMemcpyPeerAsync(memory, to->gpu, from, self->gpu, bytes, to->stream);
-    return code == cudaSuccess ? sli_cuda_wait_for_stream(self->copies, to->stream) : code;
+        code = cudaMemcpyPeerAsync(memory, receiver->gpu, from, self->gpu, bytes, receiver->stream);
+    return code == cudaSuccess ? sli_cuda_wait_for_stream(self->copies, receiver->stream) : code;
 }
 
-sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
+sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *receiver,
                            void *memory, size_t bytes)
 {
     sli_cuda_device *self = sli_cuda(device);
-    bool is_cuda = to->ops == device->ops;
-    SL_TRY(sli_cuda_enter(is_cuda ? to : device));
+    bool is_cuda = receiver->ops == device->ops;
+    SL_TRY(sli_cuda_enter(is_cuda ? receiver : device));
     return sli_cuda_check(device, "copy to another device",
-                          is_cuda ? copy_to_gpu(self, mark, from, sli_cuda(to), memory, bytes)
+                          is_cuda ? copy_to_gpu(self, mark, from, sli_cuda(receiver), memory, bytes)
                                   : copy_to_host(self, mark, from, memory, bytes));
 }
 

@@ -38,38 +38,39 @@ static bool allow_access(cudaMemPool_t pool, int owner, int gpu)
     return false;
 }
 
-static sl_status copy_pattern(sl_device *from, void *source, sl_device *to, void *target)
+static sl_status copy_pattern(sl_device *sender, void *source, sl_device *receiver, void *target)
 {
     enum { WORDS = 4096 };
     uint32_t pattern[WORDS], got[WORDS];
     for (uint32_t i = 0; i < WORDS; i++)
         pattern[i] = (i + 1) * 2654435761u;
-    SL_TRY(sli_cuda_write(from, source, pattern, sizeof pattern));
-    void *mark = sli_cuda_mark(from);
-    sl_status status = sli_cuda_deliver(from, mark, source, to, target, sizeof pattern);
-    sli_cuda_drop_mark(from, mark);
+    SL_TRY(sli_cuda_write(sender, source, pattern, sizeof pattern));
+    void *mark = sli_cuda_mark(sender);
+    sl_status status = sli_cuda_deliver(sender, mark, source, receiver, target, sizeof pattern);
+    sli_cuda_drop_mark(sender, mark);
     SL_TRY(status);
-    SL_TRY(sli_cuda_read(to, got, target, sizeof got));
+    SL_TRY(sli_cuda_read(receiver, got, target, sizeof got));
     for (int i = 0; i < WORDS; i++)
         if (got[i] != pattern[i])
             return sl_error(SL_ERR_UNSUPPORTED,
                             "copies from %s to %s arrive changed (word %d is %08x, expected %08x): "
                             "the driver is faulty where one GPU may access another's memory pool; "
                             "give each GPU a process of its own, or a newer driver",
-                            from->name, to->name, i, (unsigned)got[i], (unsigned)pattern[i]);
+                            sender->name, receiver->name, i, (unsigned)got[i],
+                            (unsigned)pattern[i]);
     return SL_OK;
 }
 
-static sl_status check_copies(sl_device *from, sl_device *to)
+static sl_status check_copies(sl_device *sender, sl_device *receiver)
 {
     enum { BYTES = 4096 * sizeof(uint32_t) };
     void *source, *target = NULL;
-    SL_TRY(sli_cuda_scratch(from, BYTES, &source));
-    sl_status status = sli_cuda_scratch(to, BYTES, &target);
+    SL_TRY(sli_cuda_scratch(sender, BYTES, &source));
+    sl_status status = sli_cuda_scratch(receiver, BYTES, &target);
     if (status == SL_OK)
-        status = copy_pattern(from, source, to, target);
-    sli_cuda_scratch_free(to, target);
-    sli_cuda_scratch_free(from, source);
+        status = copy_pattern(sender, source, receiver, target);
+    sli_cuda_scratch_free(receiver, target);
+    sli_cuda_scratch_free(sender, source);
     return status;
 }
 

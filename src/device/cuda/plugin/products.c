@@ -28,20 +28,20 @@ typedef struct product_key {
     uint32_t align_a, align_b, align_c, align_bias; /* bytes */
 } product_key;
 
-typedef struct plan {
+typedef struct product_plan {
     product_key key;
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace_bytes;
     bool exists; /* false: cuBLASLt has no such product with this epilogue */
-} plan;
+} product_plan;
 
 struct sli_products {
     cublasLtHandle_t handle;
     pthread_mutex_t lock; /* guards what follows, the plans' descriptions until a call is queued */
     int filled, next;     /* plans that there are; where the next one goes, in a ring */
-    plan plans[MOST_PLANS];
+    product_plan plans[MOST_PLANS];
 };
 
 static sl_status check_product(const sl_device *device, const char *what, cublasStatus_t code)
@@ -61,15 +61,15 @@ sl_status sli_products_create(sl_device *device, sli_products **out)
     return check_product(device, "create", cublasLtCreate(&products->handle));
 }
 
-static void clear_plan(plan *of)
+static void clear_plan(product_plan *plan)
 {
-    if (of->product)
-        (void)cublasLtMatmulDescDestroy(of->product);
-    cublasLtMatrixLayout_t layouts[] = {of->a, of->b, of->c};
+    if (plan->product)
+        (void)cublasLtMatmulDescDestroy(plan->product);
+    cublasLtMatrixLayout_t layouts[] = {plan->a, plan->b, plan->c};
     for (int i = 0; i < 3; i++)
         if (layouts[i])
             (void)cublasLtMatrixLayoutDestroy(layouts[i]);
-    *of = (plan){.exists = false};
+    *plan = (product_plan){.exists = false};
 }
 
 void sli_products_destroy(sli_products **products)
@@ -117,21 +117,22 @@ static product_key key_of(const sli_gemm *g, cublasLtEpilogue_t epilogue)
     };
 }
 
-static cublasStatus_t set_product(const plan *of, cublasLtMatmulDescAttributes_t attribute,
-                                  const void *value, size_t bytes)
+static cublasStatus_t set_product(const product_plan *plan,
+                                  cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                  size_t bytes)
 {
-    return cublasLtMatmulDescSetAttribute(of->product, attribute, value, bytes);
+    return cublasLtMatmulDescSetAttribute(plan->product, attribute, value, bytes);
 }
 
-static cublasStatus_t set_bias(const plan *of, const float *bias)
+static cublasStatus_t set_bias(const product_plan *plan, const float *bias)
 {
-    if (of->key.epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+    if (plan->key.epilogue == CUBLASLT_EPILOGUE_DEFAULT)
         return CUBLAS_STATUS_SUCCESS;
-    return set_product(of, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    return set_product(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
 /* Our b is cuBLASLt's a. A stored matrix has as many columns for it as it has rows for us. */
-static cublasStatus_t describe(const product_key *key, plan *out)
+static cublasStatus_t describe(const product_key *key, product_plan *out)
 {
     cudaDataType_t type = key->precision == SL_PRECISION_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     cublasComputeType_t compute =
@@ -186,7 +187,7 @@ static cublasStatus_t set_preferences(cublasLtMatmulPreference_t preference, con
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t choose_algorithm(cublasLtHandle_t handle, plan *of)
+static cublasStatus_t choose_algorithm(cublasLtHandle_t handle, product_plan *plan)
 {
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t found;
@@ -194,22 +195,23 @@ static cublasStatus_t choose_algorithm(cublasLtHandle_t handle, plan *of)
     cublasStatus_t code = cublasLtMatmulPreferenceCreate(&preference);
     if (code != CUBLAS_STATUS_SUCCESS)
         return code;
-    code = set_preferences(preference, &of->key);
+    code = set_preferences(preference, &plan->key);
     if (code == CUBLAS_STATUS_SUCCESS)
-        code = cublasLtMatmulAlgoGetHeuristic(handle, of->product, of->a, of->b, of->c, of->c,
-                                              preference, 1, &found, &count);
+        code = cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->a, plan->b, plan->c,
+                                              plan->c, preference, 1, &found, &count);
     (void)cublasLtMatmulPreferenceDestroy(preference);
-    of->exists = code == CUBLAS_STATUS_SUCCESS && count > 0;
-    if (of->exists) {
-        of->algorithm = found.algo;
-        of->workspace_bytes = found.workspaceSize;
+    plan->exists = code == CUBLAS_STATUS_SUCCESS && count > 0;
+    if (plan->exists) {
+        plan->algorithm = found.algo;
+        plan->workspace_bytes = found.workspaceSize;
     }
     return code == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : code;
 }
 
 /* The plan for a product; the oldest gives way when there are too many. The lock is held. The
  * choice of an algorithm may look at the bias, whose alignment is a part of the key. */
-static sl_status find_plan(sl_device *device, const product_key *key, const float *bias, plan **out)
+static sl_status find_plan(sl_device *device, const product_key *key, const float *bias,
+                           product_plan **out)
 {
     sli_products *products = sli_cuda(device)->products;
     for (int i = 0; i < products->filled; i++) {
@@ -217,7 +219,7 @@ static sl_status find_plan(sl_device *device, const product_key *key, const floa
         if (memcmp(&(*out)->key, key, sizeof *key) == 0)
             return SL_OK;
     }
-    plan *made = *out = &products->plans[products->next];
+    product_plan *made = *out = &products->plans[products->next];
     clear_plan(made);
     SL_TRY(check_product(device, "describe a product", describe(key, made)));
     made->key = *key;
@@ -254,7 +256,7 @@ static sl_status multiply(sl_device *device, const sli_gemm *g, cublasLtEpilogue
     sli_products *products = sli_cuda(device)->products;
     const float one = 1;
     product_key key = key_of(g, epilogue);
-    plan *by;
+    product_plan *by;
     void *workspace;
     SL_TRY(find_plan(device, &key, g->bias, &by));
     *exists = by->exists;
@@ -324,15 +326,18 @@ static sl_status multiply_aligned(sl_device *device, const sli_gemm *g,
 {
     sli_gemm aligned = *g;
     void *copies[2] = {NULL, NULL};
-    sl_status status = SL_OK;
-    if (g->bf16)
-        status = align_rows(device, g->transpose_a ? g->k : g->m, g->transpose_a ? g->m : g->k,
-                            &aligned.a, &aligned.lda, &copies[0]);
-    if (g->bf16 && status == SL_OK)
-        status = align_rows(device, g->transpose_b ? g->n : g->k, g->transpose_b ? g->k : g->n,
-                            &aligned.b, &aligned.ldb, &copies[1]);
-    if (status == SL_OK)
-        status = multiply_fused(device, &aligned, epilogue);
+    sl_status status;
+    if (g->bf16) {
+        SLI_TRY_OR_FAIL(align_rows(device, g->transpose_a ? g->k : g->m,
+                                   g->transpose_a ? g->m : g->k, &aligned.a, &aligned.lda,
+                                   &copies[0]));
+        SLI_TRY_OR_FAIL(align_rows(device, g->transpose_b ? g->n : g->k,
+                                   g->transpose_b ? g->k : g->n, &aligned.b, &aligned.ldb,
+                                   &copies[1]));
+    }
+    status = multiply_fused(device, &aligned, epilogue);
+
+fail:
     sli_cuda_scratch_free(device, copies[0]);
     sli_cuda_scratch_free(device, copies[1]);
     return status;
