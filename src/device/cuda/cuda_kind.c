@@ -6,7 +6,7 @@
  */
 #include "core/environment.h"
 #include "core/plugin.h"
-#include "device/cuda/plugin.h"
+#include "device/cuda/cuda_plugin.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 #include "device/cuda/emulated.h"
 
-#include "device/cuda/kernels.h"
+#include "device/cuda/launchers.h"
 #include "device/device_base.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
-/* Queues the launches of kernels (cuda/kernels.h), which the emulation runs at once. The plugin
+/* Queues the launches of kernels (cuda/launchers.h), which the emulation runs at once. The plugin
  * calls fake_launch_NAME where it says sli_launch_NAME (fake_launch.h). */
 #include "device/cuda/fake_cuda.h"
 
-#include "device/cuda/kernels.h"
+#include "device/cuda/launchers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* libnccl.so.2 without a GPU: what plugin/nccl.c calls, over the streams of the fake CUDA runtime
- * (fake_cuda.h). Ranks are threads or processes; their bytes go through rings in a file in memory.
+/* libnccl.so.2 without a GPU: what plugin/communicator.c calls, over the streams of the fake CUDA
+ * runtime (fake_cuda.h). Ranks are threads or processes; their bytes go through rings in a file in
+ * memory.
  *
  * It does not block, as NCCL with ncclConfig_t.blocking = 0: calls stay in progress for a few
  * questions, and a call amid another ends the process. Environment:

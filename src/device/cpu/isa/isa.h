@@ -146,7 +146,7 @@ static inline float max_f32(int64_t count, const float *x, float start)
     return max;
 }
 
-/* ---- The kernels: table.c puts them into the table of their instruction set ------------- */
+/* ---- The kernels: kernel_table.c puts them into that of their instruction set ---------- */
 
 void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t ld,
                               int64_t first_row, int64_t rows, int64_t first_column,

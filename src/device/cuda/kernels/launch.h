@@ -3,7 +3,7 @@
 #ifndef SLI_DEVICE_CUDA_KERNELS_LAUNCH_H
 #define SLI_DEVICE_CUDA_KERNELS_LAUNCH_H
 
-#include "device/cuda/kernels.h"
+#include "device/cuda/launchers.h"
 
 /* A variable in the shared memory of a block. The tests' emulation registers it. */
 #ifndef SHARED

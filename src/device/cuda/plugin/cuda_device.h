@@ -3,7 +3,7 @@
 #ifndef SLI_DEVICE_CUDA_PLUGIN_CUDA_DEVICE_H
 #define SLI_DEVICE_CUDA_PLUGIN_CUDA_DEVICE_H
 
-#include "device/cuda/plugin.h"
+#include "device/cuda/cuda_plugin.h"
 
 #include <cuda_runtime_api.h>
 
@@ -13,7 +13,7 @@ typedef struct sli_time_reference sli_time_reference;
 
 typedef struct sli_cuda_device {
     sl_device base;
-    struct sli_cuda_device *next; /* of those whose pool is opened (memory.c) */
+    struct sli_cuda_device *next; /* of those whose pool is opened (memory_pool.c) */
     char isa[16];
     int gpu;
     bool fill;
@@ -38,7 +38,7 @@ sl_status sli_cuda_check(const sl_device *device, const char *what, cudaError_t 
 /* Every function that calls CUDA begins with this: the GPU is the calling thread's. */
 sl_status sli_cuda_enter(sl_device *device);
 
-/* ---- Memory (memory.c) ------------------------------------------------------------------ */
+/* ---- Memory (memory_pool.c) ------------------------------------------------------------------ */
 
 /* The device's own pool, which its GPU alone may access.
  * Errors: SL_ERR_UNSUPPORTED for a GPU without memory pools. */
@@ -98,7 +98,8 @@ void sli_time_reference_destroy(sli_time_reference **reference);
 void *sli_cuda_moment(sl_device *device);
 sl_status sli_cuda_end_moment(sl_device *device, void *moment, double made, double *seconds);
 
-/* ---- Between ranks (nccl.c) ------------------------------------------------------------- */
+/* ---- Between ranks (communicator.c) -------------------------------------------------------------
+ */
 
 extern const sli_nccl_ops sli_cuda_nccl;
 
@@ -108,7 +109,7 @@ sl_status sli_products_create(sl_device *device, sli_products **out);
 void sli_products_destroy(sli_products **products);
 sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *g);
 
-/* ---- Kernels (operations.c) ------------------------------------------------------------- */
+/* ---- Kernels (cuda_operations.c) ------------------------------------------------------------- */
 
 sl_status sli_cuda_epilogue(sl_device *device, const sli_epilogue *arguments);
 sl_status sli_cuda_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);

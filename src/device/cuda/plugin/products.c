@@ -7,7 +7,7 @@
  * How a product is computed is chosen once for each shape and kept. The choice must not depend on
  * chance, nor on where a model is cut: alignments are those that every tensor of such rows has, and
  * schemes that add partial sums in the order of their arrival are left out. */
-#include "device/cuda/kernels.h"
+#include "device/cuda/launchers.h"
 #include "device/cuda/plugin/cuda_device.h"
 
 #include "sluice/dtype.h"

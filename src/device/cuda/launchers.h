@@ -12,8 +12,8 @@
  * floats. Compile without fast math.
  *
  * Errors: what the launch returned; cudaErrorInvalidValue for a shape that no kernel has. */
-#ifndef SLI_DEVICE_CUDA_KERNELS_H
-#define SLI_DEVICE_CUDA_KERNELS_H
+#ifndef SLI_DEVICE_CUDA_LAUNCHERS_H
+#define SLI_DEVICE_CUDA_LAUNCHERS_H
 
 #include "device/device.h"
 #include "device/nccl.h"

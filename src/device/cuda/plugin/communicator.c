@@ -1,7 +1,7 @@
 /* Communicators of NCCL, whose library is opened when the first one is made. They do not block: a
  * call returns ncclInProgress where it needs other ranks, so that the caller can give up when one
  * of them dies. */
-#include "device/cuda/kernels.h"
+#include "device/cuda/launchers.h"
 #include "device/cuda/plugin/cuda_device.h"
 #include "device/cuda/plugin/nccl_api.h"
 

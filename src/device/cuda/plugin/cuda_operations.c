@@ -1,5 +1,5 @@
 /* The slots that are kernels of sluice's own (cuda/kernels/). */
-#include "device/cuda/kernels.h"
+#include "device/cuda/launchers.h"
 #include "device/cuda/plugin/cuda_device.h"
 
 #include <inttypes.h>

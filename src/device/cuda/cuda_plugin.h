@@ -1,7 +1,7 @@
 /* The border between the library and sluice_cuda.so, which has all code that calls CUDA
  * (cuda/plugin/, cuda/kernels/). The library opens it when a device of the kind is wanted. */
-#ifndef SLI_DEVICE_CUDA_PLUGIN_H
-#define SLI_DEVICE_CUDA_PLUGIN_H
+#ifndef SLI_DEVICE_CUDA_CUDA_PLUGIN_H
+#define SLI_DEVICE_CUDA_CUDA_PLUGIN_H
 
 #include "device/device_base.h"
 
