@@ -37,7 +37,7 @@ static inline void sli_widen_bf16(const uint16_t *from, float *to, int64_t count
         to[i] = sli_f32_from_bf16(from[i]);
 }
 
-/* f32 values become those of bf16 numbers. */
+/* Rounds f32 values to the nearest bf16 numbers. */
 static inline void sli_round_to_bf16(float *values, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)

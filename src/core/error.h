@@ -37,8 +37,8 @@ int sli_error_rank(void);
             goto fail;                                                                             \
     } while (0)
 
-/* Puts a colon and `lines`, which quote no names, below the calling thread's error text. Their line
- * ends stay, but for one after the last line; those of other arguments of an error are escaped.
+/* Adds a colon and `lines` to the calling thread's error text. `lines` must quote no names: their
+ * line ends stay (except one after the last line), where other arguments of an error are escaped.
  * Returns `status`. */
 sl_status sli_error_add_lines(sl_status status, const char *lines);
 

@@ -162,7 +162,7 @@ sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most
     return decode_value(json, value, out);
 }
 
-/* Of most strings the characters stand between the quotes as they are. */
+/* Most strings have no escapes: their characters can be taken as they stand. */
 static bool is_plain(const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++)

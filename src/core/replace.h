@@ -68,9 +68,9 @@ typedef struct sli_replace_directory sli_replace_directory;
  * directory), SL_ERR_INVALID (a path without a name), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
-/* The same with a temporary name that follows from `number`, so that several processes can write
- * files there. One of them creates the directory, and commits or removes it after the others have
- * ended. The others join it, in any order; to join neither commits nor removes it. */
+/* The same with a temporary name made from `number`, so that several processes can write files
+ * there. One process creates the directory, and commits or removes it after the others have ended.
+ * The others join it, before or after it is created; they neither commit nor remove it. */
 sl_status sli_replace_directory_create_numbered(const char *path, uint64_t number,
                                                 sli_replace_directory **out);
 sl_status sli_replace_directory_join(const char *path, uint64_t number,
@@ -86,8 +86,8 @@ const char *sli_replace_directory_temporary(const sli_replace_directory *directo
  * the parent directory could not be brought to disk. */
 sl_status sli_replace_directory_commit(sli_replace_directory *directory, bool is_new);
 
-/* The path under which the directory `path` is: `path`, or that of its second name where there is
- * nothing of its own; malloc'ed. Errors: those of a path that cannot be resolved, SL_ERR_MEMORY. */
+/* The path under which the directory can be read: `path`, or where that does not exist, the path of
+ * its second name; malloc'ed. Errors: those of a path that cannot be resolved, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_find(const char *path, char **out);
 
 /* Whether `entry` is a second name, and of what: `of` [SLI_TEMPORARY_BYTES]. */

@@ -124,7 +124,7 @@ static sl_status name_temporary(sli_replace_directory *directory, uint64_t numbe
                        &directory->temporary_path);
 }
 
-/* Another of its writers may have made it. One that replaces another directory has its mode. */
+/* Another writer may have made it already. It gets the mode of the directory that it replaces. */
 static sl_status make_temporary(sli_replace_directory *directory)
 {
     struct stat older;

@@ -251,8 +251,8 @@ sl_status sli_replace_file_reserve(sli_replace_file *file, uint64_t bytes)
     return SL_OK;
 }
 
-/* Files are written from front to back, as good as always; what is not given here is left to fsync,
- * whose is also every error. */
+/* Files are nearly always written from front to back. What is left over, and every error, is
+ * fsync's. */
 static void give_to_disk(sli_replace_file *file, uint64_t end)
 {
     if (end < file->given + WRITE_BACK_BYTES)

@@ -343,8 +343,8 @@ sli_moment sli_device_moment(sl_device *device);
  * error of what was queued is also the next operation's. */
 sl_status sli_device_end_moment(sl_device *device, sli_moment *moment, double *seconds);
 
-/* For what leaves a device (see the slots of these names in device_base.h): a mark stands for what
- * is queued so far; NULL: all of it has finished. */
+/* A mark stands for all that is queued on the device so far; NULL: all of it has finished. See the
+ * slots of these names in device_base.h. */
 void *sli_device_mark(sl_device *device);
 void sli_device_drop_mark(sl_device *device, void *mark);
 

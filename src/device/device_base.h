@@ -31,15 +31,15 @@ typedef struct sli_device_ops {
      * devices and the host reach the memory). An operation of such a device is finished when
      * `read`, or what else gives the host a result, returns; queued operations run in the order of
      * the calls. */
-    /* A mark stands for what is queued so far. NULL: all that has finished. `drop_mark` frees it.
-     */
+    /* A mark stands for all that is queued so far. NULL: all of it has finished. `drop_mark` frees
+     * it. */
     void *(*mark)(sl_device *device);
     void (*drop_mark)(sl_device *device, void *mark);
-    /* Copies to another device's memory, after `mark` and after what is queued at `to`, and before
-     * what will be. Any thread may call, that of `to` most of all. */
+    /* Copies to another device's memory: after `mark` and what is queued on `to`, and before what
+     * is queued on `to` later. Any thread may call; it is mostly the thread of `to`. */
     sl_status (*deliver)(sl_device *device, void *mark, const void *from, sl_device *to,
                          void *memory, size_t bytes);
-    /* Releases memory that was delivered from. */
+    /* Releases the source of a delivery. */
     void (*release_delivered)(sl_device *device, void *memory, size_t bytes);
 
     /* (optional, both or none: operations have finished when they return) The moment at which what

@@ -48,7 +48,7 @@ static const sli_device_kind *kind_of(const sli_device_kind *const *kinds, const
     return NULL;
 }
 
-/* The error for a name: how those of its kind look, or of all kinds. */
+/* The error for a name: it says how names of this kind look, else those of all kinds. */
 static sl_status refuse_name(const sli_device_kind *const *kinds, const char *name)
 {
     const sli_device_kind *kind = kind_of(kinds, name);
@@ -142,7 +142,7 @@ static sl_status read_names(const sli_device_kind *const *kinds, const char *tex
 
 /* ---- Lists ------------------------------------------------------------------------------ */
 
-/* Creates those of the devices begin … end - 1 that are of this kind. */
+/* Creates the devices of this kind among begin … end - 1. */
 static sl_status create_kind(const name_list *names, const sli_device_kind *kind, int begin,
                              int end, bool bound, sl_device_list *list, bool *shared)
 {

@@ -46,7 +46,7 @@ typedef struct sli_nccl_ops {
     sl_status (*create)(sl_device *device, const char id[SLI_NCCL_ID_BYTES], int rank, int size,
                         bool ranks_are_threads, sli_nccl **out);
     sl_status (*begin)(sli_nccl *self);
-    /* All at once; moves between the same two ranks in their order. */
+    /* Starts all moves at once; those between the same two ranks keep their order. */
     sl_status (*move)(sli_nccl *self, const sli_move *moves, int count);
     sl_status (*broadcast)(sli_nccl *self, void *data, size_t bytes, int root);
     /* out [size * bytes] = every rank's in [bytes], which may be this rank's range of `out`. */
@@ -55,7 +55,7 @@ typedef struct sli_nccl_ops {
     sl_status (*combine)(sli_nccl *self, const sli_combine *arguments);
     sl_status (*is_queued)(sli_nccl *self, bool *out);
     sl_status (*is_finished)(sli_nccl *self, bool *out);
-    /* Begins to leave in peace, which is over when it `is_queued`; every rank calls. */
+    /* Begins an orderly end, which is complete when it `is_queued`; every rank calls. */
     sl_status (*finalize)(sli_nccl *self);
     /* Frees it. `abort` ends what is queued, whatever the other ranks do. */
     void (*destroy)(sli_nccl **self, bool abort);

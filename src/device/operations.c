@@ -35,7 +35,7 @@ static void check_given(call *c, const char *what, const void *pointer)
                              sl_device_name(c->device), c->name, what);
 }
 
-/* Of rows of `columns` elements. */
+/* The rows have `columns` elements. */
 static void check_dropout(call *c, const sli_dropout *dropout, int64_t columns)
 {
     if (!(dropout->p >= 0 && dropout->p <= 1))

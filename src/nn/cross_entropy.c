@@ -115,9 +115,9 @@ static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
 
 /* ---- The loss of some rows -------------------------------------------------------------- */
 
-/* Losses of rows first … of the call from the first `classes` columns of their logits; with
- * `gradient`, their gradient in `rounded`, or in place of the logits where that is NULL, and added
- * to that of `bias`, which may be NULL. */
+/* The losses of the call's rows from `first` on, of the first `classes` columns of their logits.
+ * With `gradient`, the logits' gradient goes to `rounded`, or replaces the logits where `rounded`
+ * is NULL, and is added to that of `bias`, which may be NULL. */
 static sl_status run_kernel(const sl_loss_call *call, int64_t first, int64_t classes,
                             const sl_tensor *logits, bool gradient, const sl_tensor *rounded,
                             sl_parameter *bias)

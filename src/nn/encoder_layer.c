@@ -376,7 +376,7 @@ static sl_status check_options(const sl_encoder_layer_options *options)
     return sli_check_dropout("sl_encoder_layer_create", options->dropout);
 }
 
-/* The order is that of PyTorch's state_dict. */
+/* In the order of PyTorch's state_dict. */
 static sl_status add_children(sl_module **module, encoder_layer *layer)
 {
     const sl_encoder_layer_options *options = &layer->options;

@@ -82,8 +82,8 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
     return status;
 }
 
-/* Where the kernel writes the gradients of weight and bias. It computes both: what is frozen gets
- * room of its own. A tie may freeze one of them alone. */
+/* Where the kernel writes the gradients of weight and bias. It computes both: the gradient of a
+ * frozen one goes to memory that nobody reads. A tie may freeze one of them alone. */
 static sl_status place_gradients(const sli_layer_norm *norm, sl_device *device,
                                  sli_add_norm_backward *arguments, sl_tensor **room)
 {

@@ -53,7 +53,7 @@ sl_status sli_linear_declare(sl_module *module, const char *weight_name, float w
 sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
                             float bias_bound, sl_module **out);
 
-/* That of a Linear or a Decoder; NULL for any other module. */
+/* The linear layer of a Linear or a Decoder; NULL for any other module. */
 const sli_linear *sli_module_as_linear(const sl_module *module);
 
 /* out [rows, out] from in [rows, in]; `epilogue` may be NULL. */

@@ -173,8 +173,8 @@ sl_status sli_module_add_child(sl_module *module, const char *name, sl_module *c
 {
     if (!child)
         return sl_error(SL_ERR_INVALID, "%s: child \"%s\" is NULL", module->ops->type, name);
-    /* None of these is ours to free: one belongs to its parent, one holds `module`, one's
-     * parameters are a set's. */
+    /* None of these may be freed here: it belongs to its parent, or holds `module`, or a parameter
+     * set holds its parameters. */
     if (child->parent)
         return sl_error(SL_ERR_INVALID, "%s: module with duplicate children is not supported",
                         module->ops->type);

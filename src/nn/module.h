@@ -84,7 +84,7 @@ struct sl_parameter {
     bool in_products;   /* it is the weight of one */
     bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
                            does not count */
-    /* Those that are tied to it, in the order in which they were tied; it owns them (tied.c). */
+    /* The parameters tied to it, in the order in which they were tied; it owns them (tied.c). */
     sl_parameter *ties, *next_tie;
     sl_parameter *tied_to; /* NULL: it is not tied. If it is, it shares that one's value */
 };
@@ -110,7 +110,7 @@ sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *d
  * parameter has no gradient. */
 sl_status sli_parameter_gradient(sl_parameter *parameter, float *beta, float **out);
 
-/* The same for two that one kernel writes with one beta. */
+/* The same for two parameters whose gradients one kernel writes, with one beta. */
 sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second, float *beta,
                                       float **out_first, float **out_second);
 
@@ -138,7 +138,7 @@ sl_status sli_module_sum_tied(const sl_module *module);
 
 /* ---- Skip connections (skip.c) ----------------------------------------------------------- */
 
-/* That a module stashes or pops a tensor of that name. */
+/* A module's declaration that it stashes or pops a tensor of this name. */
 typedef struct sli_skip_end {
     const sl_module *module;
     bool pops;
@@ -266,8 +266,8 @@ sl_status sli_pass_create_output(const sl_pass *pass, const sl_shape *shape, sl_
  * workspace by one that drops or converts it. */
 sl_status sli_pass_create_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
-/* As sli_pass_create_tensor, but leaves *out NULL on a pass that does not keep: for what only
- * backward reads. */
+/* As sli_pass_create_tensor, for a tensor that only backward reads: *out is NULL on a pass that
+ * keeps nothing. */
 sl_status sli_pass_create_tensor_if_kept(const sl_pass *pass, const sl_shape *shape,
                                          sl_tensor **out);
 

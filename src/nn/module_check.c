@@ -152,8 +152,8 @@ int64_t sli_pass_bytes(const sl_pass *pass)
 
 /* ---- Differences ---------------------------------------------------------------------------- */
 
-/* The function whose gradient is taken: the output's elements, each times that of the output's
- * gradient. */
+/* The function whose gradient is taken: the sum of the output's elements, each times the same
+ * element of the output's gradient. */
 static sl_status weighted_sum(const module_check *check, double *sum)
 {
     sl_pass *pass = NULL;
@@ -266,7 +266,7 @@ fail:
     return status;
 }
 
-/* Reads the input's gradient, and sets it to 0: it belongs to whoever comes next. */
+/* Reads the input's gradient, then sets it to 0, as the module before may overwrite it. */
 static sl_status read_input_gradient(const module_check *check, sl_tensor *grad_in, float *values)
 {
     if (!sl_shape_equal(sl_tensor_shape(grad_in), sl_tensor_shape(check->input)))

@@ -345,7 +345,7 @@ static sl_status adamw_run(const sl_optimizer *optimizer, const bucket_run *run)
     return sli_device_adamw(device, &arguments);
 }
 
-/* The run's step, as far as it lies in this optimizer's shard. */
+/* Steps the elements of the run that lie in this optimizer's shard. */
 static sl_status step_run(const sl_optimizer *optimizer, bucket_run run)
 {
     sli_shard shard = own_shard(optimizer, run.bucket);
@@ -365,8 +365,8 @@ static float weight_decay_of(const sl_optimizer *optimizer, const sl_parameter *
     return is_left_out ? 0 : optimizer->options.weight_decay;
 }
 
-/* Cuts the bucket into runs of parameters that have a gradient, the same number of steps and the
- * same weight decay. `steps` are those of the bucket's parameters. */
+/* Steps a bucket by runs: neighbours that have a gradient, and took as many steps with the same
+ * weight decay. `steps` counts those of the bucket's parameters. */
 static sl_status step_bucket(const sl_optimizer *optimizer, bucket_run next, int64_t *steps)
 {
     sl_parameter *const *in;

@@ -45,7 +45,7 @@ const char *sli_optimizer_array_name(const sl_optimizer_options *options, int ar
 /* How many steps each trained parameter has taken, in the order of the buckets. */
 int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters);
 void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps); /* of all */
-/* Of parameters in the same number. */
+/* Both optimizers have the same number of parameters. */
 void sli_optimizer_copy_steps(sl_optimizer *target, const sl_optimizer *source);
 const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer);
 

@@ -26,7 +26,7 @@ typedef struct token_sink {
     size_t bytes; /* of the lines, without their ends */
 } token_sink;
 
-/* Of a file, in hundredths of its bytes: the lines that begin there. */
+/* The lines that begin in these hundredths of a file's bytes. */
 typedef struct text_range {
     unsigned from, to;
 } text_range;
@@ -154,7 +154,7 @@ static sl_status add_file(token_sink *sink, sli_line_reader *reader, const char 
     return check_is_text(sink, path);
 }
 
-/* `name` is what errors call the part. */
+/* `name`: of the range, in errors. */
 static sl_status read_file(token_sink *sink, const char *path, const char *name, text_range range,
                            sl_tokens *out)
 {

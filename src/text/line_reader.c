@@ -52,7 +52,7 @@ void sli_line_reader_close(sli_line_reader **reader)
     *reader = NULL;
 }
 
-/* Puts what is not yet handed out at the buffer's front, and sees that there is room behind it. */
+/* Moves the bytes not yet handed out to the buffer's front, and makes room behind them. */
 static sl_status make_room(sli_line_reader *reader)
 {
     reader->end -= reader->start;

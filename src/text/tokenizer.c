@@ -171,7 +171,7 @@ static sl_status reserve_line(sl_tokenizer *tokenizer, size_t line_bytes)
     return SL_OK;
 }
 
-/* Of ASCII, but white space. */
+/* An ASCII control character that is not white space. */
 static bool is_control(uint8_t c)
 {
     const uint32_t white_space = 0xF0003E00u; /* bit c: 0x09 to 0x0D, 0x1C to 0x1F */

@@ -117,7 +117,7 @@ typedef struct counted {
     int32_t provisional;
 } counted;
 
-/* The order of UTF-8's bytes is that of its code points. */
+/* Comparing UTF-8 byte by byte orders it by code points. */
 static int by_count_then_text(const void *left, const void *right)
 {
     const counted *a = left, *b = right;

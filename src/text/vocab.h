@@ -46,7 +46,7 @@ struct sl_vocab {
 #define SLI_UNKNOWN_TOKEN "<unk>"
 enum { SLI_UNKNOWN_TOKEN_BYTES = sizeof SLI_UNKNOWN_TOKEN - 1 };
 
-/* One without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
+/* A vocabulary without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
 sl_status sli_vocab_create(sl_vocab **out);
 
 /* ---- Its file (word_level.c) -------------------------------------------------------------- */

@@ -35,7 +35,7 @@ static const panel_rule bf16_transposed_rule = {512, 1024, 64, 96, 4}; /* a^T b,
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
 static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
-/* Of the inner dimension, widened at a time: as many as dnnl_sgemm sums up before it adds to c. */
+/* Inner columns widened at a time: as many as dnnl_sgemm sums before it adds to c. */
 enum { WIDE_STEP = 384 };
 
 typedef struct gemm_job {
@@ -105,7 +105,7 @@ static bool uses_bf16(const gemm_job *job)
     return job->gemm->bf16 && !job->widens;
 }
 
-/* Of f32, a dense panel of its own; of bf16, one within c. */
+/* An f32 panel is dense and apart from c; a bf16 panel lies within c. */
 static sli_matmul_shape panel_shape(const gemm_job *job, int64_t rows, int64_t columns)
 {
     const sli_gemm *g = job->gemm;

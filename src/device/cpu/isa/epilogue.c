@@ -52,7 +52,7 @@ void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t l
         }
 }
 
-/* What dropout and ReLU let through is what is positive in the saved output; no mask is drawn. */
+/* Dropout and ReLU let through the elements whose saved output is positive: no mask is drawn. */
 static void relu_backward(int64_t count, float *restrict grad, const float *restrict saved,
                           float scale)
 {

@@ -40,8 +40,8 @@ struct tile_place {
     int64_t sample, head, task, first;
 };
 
-/* With the causal mask, queries at the end see most: their tiles come first, so that what is left
- * at the end is short. */
+/* With the causal mask, queries at the end see most: their tiles come first, so that the last
+ * blocks are short. */
 static inline __device__ tile_place place_of_block(const head_layout &h, bool last_first)
 {
     int64_t tiles = (h.positions + TILE - 1) / TILE;

@@ -15,7 +15,7 @@ struct dropout_masks {
     int64_t row_groups;
 };
 
-/* Of rows of `columns` elements. */
+/* The masks of rows of `columns` elements. */
 static inline dropout_masks masks_of(const sli_dropout *dropout, int64_t columns)
 {
     /* (bits >> 8) * 2^-24 >= p, in integers; p * 2^24 is exact. At p = 1 nothing is kept. */

@@ -80,7 +80,7 @@ cudaError_t sli_pinned_ring_send(sli_pinned_ring *ring, void *to, const void *ho
 
 /* ---- Between devices (deliver.c) -------------------------------------------------------- */
 
-/* Makes `waiting` wait for what is queued on `stream`; `stream` is of the current GPU's. */
+/* Makes `waiting` wait for what is queued on `stream`, which belongs to the current GPU. */
 cudaError_t sli_cuda_wait_for_stream(cudaStream_t waiting, cudaStream_t stream);
 
 void *sli_cuda_mark(sl_device *device);

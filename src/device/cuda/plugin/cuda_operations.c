@@ -35,7 +35,7 @@ static sl_status end_operation(const operation *self, cudaError_t launched)
                               sli_launch_##name(arguments, sli_cuda(device)->stream));             \
     }
 
-/* One whose launcher takes scratch memory as well. */
+/* An operation whose launcher takes scratch memory as well. */
 #define SLOT_WITH_SCRATCH(name)                                                                    \
     sl_status sli_cuda_##name(sl_device *device, const sli_##name *arguments)                      \
     {                                                                                              \

@@ -155,7 +155,7 @@ static cudaError_t trim_pool(sli_cuda_device *device)
     return code == cudaSuccess ? cudaMemPoolTrimTo(device->pool, 0) : code;
 }
 
-/* Once more after what is free has gone back to the GPU: in other sizes it may be enough. */
+/* Gives the free blocks back to the GPU, then tries again: the memory may suffice in one piece. */
 static cudaError_t allocate_again(sli_cuda_device *device, size_t bytes, void **out)
 {
     (void)cudaGetLastError(); /* it was this call's */
@@ -190,7 +190,7 @@ sl_status sli_cuda_allocate(sl_device *device, size_t bytes, void **out)
                           cudaMemsetAsync(*out, 0xFF, bytes, sli_cuda(device)->stream));
 }
 
-/* An error of what is queued is that of the next operation. */
+/* The next operation reports the errors of what is queued. */
 void sli_cuda_release(sl_device *device, void *memory, size_t bytes)
 {
     (void)bytes;
