@@ -38,25 +38,23 @@ static sl_tensor *ids_at(sl_device *device, int64_t first, int64_t count)
 static sl_status run_forward(sl_module *model, sl_device *device, sl_cache *cache,
                              sl_precision precision, int64_t first, int64_t count, sl_tensor **out)
 {
-    sl_pass *pass;
-    sl_tensor *ids = ids_at(device, first, count);
+    SCOPED(sl_tensor) *ids = ids_at(device, first, count);
+    SCOPED(sl_pass) *pass = NULL;
     check_ok(
         sl_pass_create(&(sl_pass_options){.device = device, .precision = precision, .cache = cache},
                        &pass));
-    sl_status status = sl_module_forward(model, pass, ids, out);
-    sl_pass_destroy(&pass);
-    sl_tensor_destroy(&ids);
-    return status;
+    return sl_module_forward(model, pass, ids, out);
 }
 
 /* The text in parts of these lengths gives the logits of the whole. */
 static void check_parts(sl_module *model, sl_precision precision, double tolerance,
                         const int64_t *parts, int count)
 {
-    sl_device *device = new_device(2);
-    sl_cache *cache;
-    sl_tensor *whole, *part;
-    sl_parameter_set *set = random_parameters(model, device);
+    SCOPED(sl_device) *device = new_device(2);
+    sl_tensor *part;
+    SCOPED(sl_parameter_set) *set = random_parameters(model, device);
+    SCOPED(sl_cache) *cache = NULL;
+    SCOPED(sl_tensor) *whole = NULL;
     check_ok(sl_cache_create(model, LENGTH, &cache));
     check_ok(run_forward(model, device, NULL, precision, 0, LENGTH, &whole));
     for (int i = 0; i < count; i++) {
@@ -72,10 +70,6 @@ static void check_parts(sl_module *model, sl_precision precision, double toleran
     assert_int_equal(sl_cache_position(cache), LENGTH);
     check_error(run_forward(model, device, cache, precision, 0, 1, &part), SL_ERR_INVALID,
                 "the cache has 70 of 70 positions, so 1 more do not fit");
-    sl_tensor_destroy(&whole);
-    sl_cache_destroy(&cache);
-    sl_parameter_set_destroy(&set);
-    sl_device_destroy(&device);
 }
 
 static void text_in_parts_has_the_logits_of_the_whole(void **state)

@@ -151,28 +151,22 @@ static void impossible_options_are_refused(void **state)
 static void table_alone_gives_its_rows(void **state)
 {
     enum { NTOKENS = 4, WIDTH = 3 };
-    sl_module *module;
-    sl_device *device = new_device(1);
-    sl_pass *pass;
-    sl_tensor *out;
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_module) *module = NULL;
     const sl_shape shape = sl_shape_2d(2, 2);
     static const int32_t ids[] = {3, 0, 3, 1};
     check_ok(sl_token_embedding_create(NTOKENS, WIDTH, &module));
-    sl_parameter_set *set = random_parameters(module, device);
+    SCOPED(sl_parameter_set) *set = random_parameters(module, device);
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *out = NULL;
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 0)), "weight");
     const float *weight = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 0)));
-    sl_tensor *in = integer_tensor(device, &shape, ids);
+    SCOPED(sl_tensor) *in = integer_tensor(device, &shape, ids);
     check_ok(sl_pass_create(&(sl_pass_options){.device = device}, &pass));
     check_ok(sl_module_forward(module, pass, in, &out));
     for (int i = 0; i < 4; i++)
         assert_memory_equal(sl_tensor_f32(out) + i * WIDTH, weight + ids[i] * WIDTH,
                             WIDTH * sizeof(float));
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_pass_destroy(&pass);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void gradient_of_the_table_alone_matches_differences(void **state)

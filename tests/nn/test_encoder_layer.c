@@ -48,27 +48,23 @@ static void activations_are_what_saved_bytes_says(void **state)
     for (int i = 0; i < 4; i++) {
         sl_encoder_layer_options options =
             small(i & 1, i & 2 ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU, 0.1f);
-        sl_device *device = new_device(1);
-        sl_module *module;
-        sl_pass *pass;
+        SCOPED(sl_device) *device = new_device(1);
+        SCOPED(sl_module) *module = NULL;
         sl_memory_stats memory;
         check_ok(sl_encoder_layer_create(&options, &module));
-        sl_parameter_set *set = random_parameters(module, device);
+        SCOPED(sl_parameter_set) *set = random_parameters(module, device);
+        SCOPED(sl_pass) *pass = NULL;
+        SCOPED(sl_tensor) *out = NULL;
         sl_pass_options pass_options = {.device = device, .training = true, .keep = true};
         check_ok(sl_pass_create(&pass_options, &pass));
         sl_shape shape = sl_shape_3d(2, 4, 6);
-        sl_tensor *in = random_tensor(device, &shape, 1), *out;
+        sl_tensor *in = random_tensor(device, &shape, 1);
         check_ok(sl_module_forward(module, pass, in, &out));
         sl_tensor_destroy(&in);
         sl_device_memory(device, &memory);
         assert_int_equal(memory.current_bytes[SL_MEMORY_ACTIVATIONS],
                          sl_module_saved_bytes(module, &shape) + (int64_t)sli_tensor_bytes(out));
         assert_int_equal(memory.current_bytes[SL_MEMORY_WORKSPACE], 0);
-        sl_tensor_destroy(&out);
-        sl_pass_destroy(&pass);
-        sl_parameter_set_destroy(&set);
-        sl_module_destroy(&module);
-        sl_device_destroy(&device);
     }
 }
 
@@ -158,15 +154,16 @@ static void attention_gradients_match_differences(void **state)
 static int positions_that_see_the_last(sl_mask mask)
 {
     enum { TIME = 4, WIDTH = 4 };
-    sl_device *device = new_device(1);
-    sl_module *module;
-    sl_pass *pass;
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_module) *module = NULL;
     check_ok(sl_self_attention_create(WIDTH, 2, 0.0f, mask, &module));
-    sl_parameter_set *set = random_parameters(module, device);
+    SCOPED(sl_parameter_set) *set = random_parameters(module, device);
+    SCOPED(sl_pass) *pass = NULL;
+    SCOPED(sl_tensor) *after = NULL, *before = NULL;
     sl_pass_options options = {.device = device};
     check_ok(sl_pass_create(&options, &pass));
     sl_shape shape = sl_shape_3d(1, TIME, WIDTH);
-    sl_tensor *in = random_tensor(device, &shape, 1), *before, *after;
+    SCOPED(sl_tensor) *in = random_tensor(device, &shape, 1);
     check_ok(sl_module_forward(module, pass, in, &before));
     sl_tensor_f32(in)[(TIME - 1) * WIDTH] += 1.0f;
     check_ok(sl_module_forward(module, pass, in, &after));
@@ -174,13 +171,6 @@ static int positions_that_see_the_last(sl_mask mask)
     for (int t = 0; t < TIME; t++)
         changed += relative_distance(sl_tensor_f32(before) + t * WIDTH,
                                      sl_tensor_f32(after) + t * WIDTH, WIDTH) > 1e-7;
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&before);
-    sl_tensor_destroy(&after);
-    sl_pass_destroy(&pass);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
     return changed;
 }
 

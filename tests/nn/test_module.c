@@ -454,23 +454,19 @@ static void weights_half_without_its_first_half_is_refused(void **state)
 
 static void module_without_values_or_gradients_says_so(void **state)
 {
-    bench one = bench_open();
-    sl_module *module = new_linear(2, 2);
+    SCOPED(bench) one = bench_open();
+    SCOPED(sl_module) *module = new_linear(2, 2);
+    SCOPED(sl_parameter_set) *set = NULL;
+    SCOPED(sl_tensor) *out = NULL;
     sl_shape shape = sl_shape_2d(3, 2);
-    sl_tensor *in = random_tensor(one.device, &shape, 1), *out;
+    SCOPED(sl_tensor) *in = random_tensor(one.device, &shape, 1);
     check_error(sl_module_forward(module, one.pass, in, &out), SL_ERR_INVALID,
                 "parameter weight has no value yet");
-    sl_parameter_set *set;
     sl_parameter_set_options options = {.device = one.device, .no_gradients = true};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
     check_ok(sl_module_forward(module, one.pass, in, &out));
     check_error(sl_module_backward(module, one.pass, out, NULL), SL_ERR_INVALID,
                 "parameter bias has no gradient");
-    sl_tensor_destroy(&in);
-    sl_tensor_destroy(&out);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&module);
-    bench_destroy(&one);
 }
 
 /* A sum of the output, for a fixed input. */

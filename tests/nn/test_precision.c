@@ -314,14 +314,15 @@ static void cross_entropy_in_bf16_panels_agrees_with_f32(void **state)
 static void outputs_between_modules_are_bf16(void **state)
 {
     const sl_shape shape = sl_shape_2d(ROWS, WIDTH);
-    sl_device *device = new_device(1);
-    sl_module *model = NULL, *layer;
-    sl_pass *pass;
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_module) *model = NULL;
+    sl_module *layer;
     sl_tensor *middle, *out, *grad_middle, *grad_in;
     for (int i = 0; i < 2; i++)
         check_ok(
             sl_sequential_append(&model, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
-    sl_parameter_set *set = parameters_of(model, device, SL_PRECISION_BF16);
+    SCOPED(sl_parameter_set) *set = parameters_of(model, device, SL_PRECISION_BF16);
+    SCOPED(sl_pass) *pass = NULL;
     check_ok(sl_pass_create(
         &(sl_pass_options){.device = device, .keep = true, .precision = SL_PRECISION_BF16}, &pass));
     sl_tensor *in = random_tensor(device, &shape, 1), *grad = random_tensor(device, &shape, 2);
@@ -336,10 +337,6 @@ static void outputs_between_modules_are_bf16(void **state)
     sl_tensor *all[] = {in, middle, out, grad, grad_middle, grad_in};
     for (int i = 0; i < 6; i++)
         sl_tensor_destroy(&all[i]);
-    sl_pass_destroy(&pass);
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
 }
 
 /* ---- What attention rounds ------------------------------------------------------------------ */

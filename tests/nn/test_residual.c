@@ -35,26 +35,21 @@ static void gradients_match_differences(void **state)
 /* Of an empty sequential, which gives its input itself: y = 2 x, and its gradient is 2. */
 static void branch_may_give_its_input(void **state)
 {
-    sl_module *branch, *module;
-    sl_device *device = new_device(1);
-    sl_pass *pass;
-    sl_tensor *out, *grad;
+    sl_module *branch;
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_module) *module = NULL;
+    SCOPED(sl_pass) *pass = NULL;
     const sl_shape shape = sl_shape_2d(1, 2);
     check_ok(sli_sequential_create(NULL, 0, &branch));
     check_ok(sl_residual_create(SL_OK, &branch, &module));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
-    sl_tensor *in = float_tensor(device, &shape, (const float[]){1, -3});
+    SCOPED(sl_tensor) *in = float_tensor(device, &shape, (const float[]){1, -3});
+    SCOPED(sl_tensor) *out = NULL, *grad = NULL;
     check_ok(sl_module_forward(module, pass, in, &out));
     assert_true(sl_tensor_f32(out)[0] == 2 && sl_tensor_f32(out)[1] == -6);
     assert_true(sl_tensor_f32(in)[0] == 1 && sl_tensor_f32(in)[1] == -3);
     check_ok(sl_module_backward(module, pass, out, &grad));
     assert_true(sl_tensor_f32(grad)[0] == 4 && sl_tensor_f32(grad)[1] == -12);
-    sl_tensor_destroy(&grad);
-    sl_tensor_destroy(&out);
-    sl_tensor_destroy(&in);
-    sl_pass_destroy(&pass);
-    sl_module_destroy(&module);
-    sl_device_destroy(&device);
 }
 
 static void branch_with_another_shape_is_refused(void **state)

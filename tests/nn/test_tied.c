@@ -126,9 +126,10 @@ static void names_are_whole_however_long(void **state)
 
 static void impossible_ties_are_refused(void **state)
 {
-    sl_device *device = new_device(1);
-    sl_parameter_set *set;
-    sl_module *model = new_linears(3, 4, 3), *lm;
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_module) *model = new_linears(3, 4, 3);
+    sl_module *lm;
+    SCOPED(sl_parameter_set) *set = NULL;
     check_error(sl_module_tie_parameter(model, "1.weight", "0.weight"), SL_ERR_INVALID,
                 "1.weight has shape [3, 4], but 0.weight has shape [4, 3]");
     check_error(sl_module_tie_parameter(model, "2.weight", "0.weight"), SL_ERR_NOT_FOUND,
@@ -151,9 +152,6 @@ static void impossible_ties_are_refused(void **state)
     set = random_parameters(model, device);
     check_error(sl_module_tie_parameter(model, "1.bias", "0.bias"), SL_ERR_INVALID,
                 "tie \"1.bias\" cannot be added to a model in use");
-    sl_parameter_set_destroy(&set);
-    sl_module_destroy(&model);
-    sl_device_destroy(&device);
 }
 
 int tied_tests(void)

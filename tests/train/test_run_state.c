@@ -50,11 +50,12 @@ static void save_again(const char *from, const char *to, sl_optimizer_options op
     sl_checkpoint_part parts[2];
     sl_saved_model *saved;
     sl_module *model;
-    sl_pipe_optimizer *state;
     check_ok(sl_saved_model_open(from, &saved));
     check_ok(sl_transformer_lm_create(sl_saved_model_options(saved), &model));
     sl_saved_model_close(&saved);
-    test_pipe at = open_pipe(model, new_cross_entropy(), (sl_pipe_options){.stages = 2}, 2, 1);
+    SCOPED(test_pipe) at =
+        open_pipe(model, new_cross_entropy(), (sl_pipe_options){.stages = 2}, 2, 1);
+    SCOPED(sl_pipe_optimizer) *state = NULL;
     check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at.pipe,
                                                                    .optimizer = optimizer},
                                       &state));
@@ -71,8 +72,6 @@ static void save_again(const char *from, const char *to, sl_optimizer_options op
                                                          .part_count = 2,
                                                          .state = sl_checkpoint_state(reader)}));
     sl_checkpoint_close(&reader);
-    sl_pipe_optimizer_destroy(&state);
-    test_pipe_destroy(&at);
 }
 
 /* A run saves after two steps, a pipe of one's own reads that and saves it, and a run resumes. */
@@ -139,9 +138,9 @@ static uint64_t parameter_bytes(const test_pipe *pipe)
 static void restored_values_are_those_kept_last(void **state)
 {
     for (int stages = 1; stages <= 3; stages++) {
-        sli_best *best;
         int64_t count;
-        test_pipe pipe = open_small_model(stages, 2);
+        SCOPED(test_pipe) pipe = open_small_model(stages, 2);
+        SCOPED(sli_best) *best = NULL;
         check_ok(sli_best_create(stages, false, &best));
         check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
         change_all(&pipe, 1);
@@ -153,8 +152,6 @@ static void restored_values_are_those_kept_last(void **state)
         assert_memory_equal(kept, restored, (size_t)count * sizeof *kept);
         free(kept);
         free(restored);
-        sli_best_destroy(&best);
-        test_pipe_destroy(&pipe);
     }
 }
 
@@ -176,9 +173,9 @@ static void memory_is_taken_with_the_first_copy_only(void **state)
 /* As replicas that are threads of one process do. */
 static void replicas_share_the_firsts_copy(void **state)
 {
-    sli_best *best;
     int64_t count;
-    test_pipe first = open_small_model(2, 2), second = open_small_model(2, 2);
+    SCOPED(test_pipe) first = open_small_model(2, 2), second = open_small_model(2, 2);
+    SCOPED(sli_best) *best = NULL;
     check_ok(sli_best_create(2, true, &best));
     uint64_t without = parameter_bytes(&second);
     float *kept = pipe_values(first.pipe, &count);
@@ -198,16 +195,13 @@ static void replicas_share_the_firsts_copy(void **state)
         free(restored);
     }
     free(kept);
-    sli_best_destroy(&best);
-    test_pipe_destroy(&first);
-    test_pipe_destroy(&second);
 }
 
 static void restoring_without_a_copy_changes_nothing(void **state)
 {
-    sli_best *best;
     int64_t count;
-    test_pipe pipe = open_small_model(2, 2);
+    SCOPED(test_pipe) pipe = open_small_model(2, 2);
+    SCOPED(sli_best) *best = NULL;
     check_ok(sli_best_create(2, false, &best));
     float *before = pipe_values(pipe.pipe, &count);
     check_ok(sli_best_restore(best, pipe.pipe));
@@ -215,8 +209,6 @@ static void restoring_without_a_copy_changes_nothing(void **state)
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
     free(before);
     free(after);
-    sli_best_destroy(&best);
-    test_pipe_destroy(&pipe);
 }
 
 /* ---- Time ----------------------------------------------------------------------------------- */
