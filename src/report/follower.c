@@ -17,7 +17,7 @@ sl_status sli_follower_create(const char *path, const char *name, sli_follower *
     if (out->room)
         return SL_OK;
     sli_follower_clear(out);
-    return sl_error(SL_ERR_MEMORY, "%s: no memory to read the log", path);
+    return sli_no_memory(path, "reading the log");
 }
 
 void sli_follower_clear(sli_follower *follower)
@@ -102,11 +102,11 @@ sl_status sli_follower_update(sli_follower *follower, bool *changed)
     if (status != SL_OK)
         return follower->inode ? SL_OK : status;
     if (fstat(descriptor, &found) != 0)
-        status = sli_io_error(follower->path, "cannot be examined");
-    else if (found.st_ino != follower->inode || !is_same_log(follower, descriptor))
-        status = begin_again(follower, found.st_ino, changed);
-    if (status == SL_OK)
-        status = add_lines(follower, descriptor, size, changed);
+        SLI_TRY_OR_FAIL(sli_io_error(follower->path, "cannot be examined"));
+    if (found.st_ino != follower->inode || !is_same_log(follower, descriptor))
+        SLI_TRY_OR_FAIL(begin_again(follower, found.st_ino, changed));
+    status = add_lines(follower, descriptor, size, changed);
+fail:
     close(descriptor);
     return status;
 }
@@ -117,13 +117,12 @@ sl_status sli_run_history_read(const char *path, sli_run_history **out)
     bool changed;
     *out = NULL;
     SL_TRY(sli_follower_create(path, path, &follower));
-    sl_status status = sli_follower_update(&follower, &changed);
-    if (status == SL_OK)
-        status = sli_run_history_check(follower.history);
-    if (status == SL_OK) {
-        *out = follower.history;
-        follower.history = NULL;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_follower_update(&follower, &changed));
+    SLI_TRY_OR_FAIL(sli_run_history_check(follower.history));
+    *out = follower.history;
+    follower.history = NULL;
+fail:
     sli_follower_clear(&follower);
     return status;
 }

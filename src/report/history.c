@@ -269,7 +269,7 @@ static sl_status add_line(sli_run_history *history, const char *line, size_t byt
     json_t *record =
         bytes > MOST_LINE_BYTES ? NULL : json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
     if (!record && bytes <= MOST_LINE_BYTES && json_error_code(&error) == json_error_out_of_memory)
-        return sl_error(SL_ERR_MEMORY, "no memory for a record");
+        return sli_no_memory(NULL, "a record");
     if (!record) {
         history->damaged++;
         return SL_OK;
@@ -285,7 +285,7 @@ sl_status sli_run_history_create(const char *name, sli_run_history **out)
     if (*out && ((*out)->name = strdup(name)))
         return SL_OK;
     sli_run_history_destroy(out);
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for the log", name);
+    return sli_no_memory(name, "the log");
 }
 
 /* The end of a line; what it has is lost where it was too long to be kept. */

@@ -18,7 +18,7 @@ static sl_status read_placement(const json_t *list, sli_history_pipeline *out)
         return sl_error(SL_ERR_FORMAT, "placement must have 1 to %d ranks", MOST_STAGES);
     out->placement = calloc(stages, sizeof *out->placement);
     if (!out->placement)
-        return sl_error(SL_ERR_MEMORY, "no memory for the ranks of %zu stages", stages);
+        return sli_no_memory(NULL, "the ranks of %zu stages", stages);
     out->stages = (int)stages;
     for (size_t i = 0; i < stages; i++) {
         const json_t *rank = json_array_get(list, i);
@@ -70,7 +70,7 @@ static sl_status read_entries(const json_t *list, const sli_history_pipeline *pi
 {
     *out = calloc((size_t)pipeline->action_count, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d actions", pipeline->action_count);
+        return sli_no_memory(NULL, "%d actions", pipeline->action_count);
     for (int i = 0; i < pipeline->action_count; i++)
         SL_TRY(read_entry(json_array_get(list, (size_t)i), pipeline->stages, &(*out)[i]));
     return SL_OK;

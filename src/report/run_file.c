@@ -17,7 +17,7 @@ sl_status sli_run_file_open(const char *path, sli_run_file *out)
 {
     *out = (sli_run_file){.path = strdup(path)};
     if (!out->path)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a file of the run", path);
+        return sli_no_memory(path, "a file of the run");
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     out->is_new = fd >= 0;
     if (fd < 0 && errno == EEXIST)

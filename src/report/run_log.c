@@ -136,7 +136,7 @@ sl_status sl_run_log_create(const char *path, const char *command, sl_reporter_f
                             .context = context};
     sl_status status = log && log->path && (log->command || !command)
                            ? open_log(log)
-                           : sl_error(SL_ERR_MEMORY, "no memory for the run log");
+                           : sli_no_memory(NULL, "the run log");
     if (status != SL_OK)
         sl_run_log_destroy(&log);
     *out = log;
@@ -178,7 +178,7 @@ static sl_status write_record(sl_run_log *log, json_t *record)
     char *text = record ? json_dumps(record, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(record);
     if (!text)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a record", log->path);
+        return sli_no_memory(log->path, "a record");
     size_t bytes = strlen(text);
     text[bytes] = '\n'; /* in place of the zero */
     sl_status status = write_line(log, text, bytes + 1);

@@ -412,7 +412,7 @@ sl_status sli_server_create(const char *address, sli_server **out)
     sli_server *server = calloc(1, sizeof *server);
     if (!server) {
         close(fd);
-        return sl_error(SL_ERR_MEMORY, "no memory for the page's server");
+        return sli_no_memory(NULL, "the page's server");
     }
     server->last_client = &server->clients;
     draw_key(server->token);

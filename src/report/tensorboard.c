@@ -139,7 +139,7 @@ sl_status sli_tensorboard_open(const char *directory, sli_run_file *out)
                         strerror(errno));
     size_t bytes = strlen(directory) + sizeof host + 80;
     if (!(path = malloc(bytes)))
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a file's name", directory);
+        return sli_no_memory(directory, "a file's name");
     snprintf(path, bytes, "%s/events.out.tfevents.%010" PRId64 ".%s.%ld", directory,
              (int64_t)time(NULL), host, (long)getpid());
     sl_status status = sli_run_file_open(path, out);

@@ -54,7 +54,7 @@ static sl_status draw_event(const sli_watch *watch, char **event, size_t *bytes)
 {
     FILE *file = open_memstream(event, bytes);
     if (!file)
-        return sl_error(SL_ERR_MEMORY, "no memory for the page");
+        return sli_no_memory(NULL, "the page");
     const sli_run_history *runs[] = {watch->log.history};
     sli_c_numbers scope = sli_c_numbers_begin();
     fputs("data: ", file);
@@ -65,7 +65,7 @@ static sl_status draw_event(const sli_watch *watch, char **event, size_t *bytes)
     fputs("\n\n", file);
     if (fclose(file) != 0) {
         free(*event);
-        return sl_error(SL_ERR_MEMORY, "no memory for the page");
+        return sli_no_memory(NULL, "the page");
     }
     for (size_t i = 0; i + 2 < *bytes; i++)
         (*event)[i] = (*event)[i] == '\n' ? ' ' : (*event)[i];
@@ -88,7 +88,7 @@ static sl_status write_page(sli_server *server, const char *name)
     if (file)
         sli_page_write_live(file, name, sli_server_nonce(server));
     if (!file || fclose(file) != 0)
-        return sl_error(SL_ERR_MEMORY, "no memory for the page");
+        return sli_no_memory(NULL, "the page");
     sli_server_set_page(server, text, bytes);
     return SL_OK;
 }
@@ -173,18 +173,17 @@ sl_status sli_watch_open(const sli_watch_options *options, sli_watch **out)
     *out = NULL;
     sli_watch *watch = calloc(1, sizeof *watch);
     if (!watch)
-        return sl_error(SL_ERR_MEMORY, "no memory to watch a run");
+        return sli_no_memory(NULL, "the reader of a run");
     watch->options = *options;
-    sl_status status = open_outputs(watch);
-    if (status == SL_OK)
-        status = open_log(watch);
-    if (status != SL_OK) {
-        free_watch(watch);
-        return status;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(open_outputs(watch));
+    SLI_TRY_OR_FAIL(open_log(watch));
     publish_page(watch);
     *out = watch;
     return SL_OK;
+fail:
+    free_watch(watch);
+    return status;
 }
 
 const char *sli_watch_url(const sli_watch *watch)

@@ -27,18 +27,19 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
                                 .count = options->batch_size};
     sl_tensor *input, *targets;
     int64_t terms = 0;
-    sl_status status = sli_replica_load(job->replica, job->task, &rows, &input, &targets);
-    if (status == SL_OK)
-        status = sl_pipe_evaluate(job->replica->pipe,
-                                  &(sl_pipe_batch){.input = input,
-                                                   .targets = targets,
-                                                   .same_weights = batch >= job->replica->count},
-                                  &job->losses[batch], &terms);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_replica_load(job->replica, job->task, &rows, &input, &targets));
+    SLI_TRY_OR_FAIL(sl_pipe_evaluate(job->replica->pipe,
+                                     &(sl_pipe_batch){.input = input,
+                                                      .targets = targets,
+                                                      .same_weights = batch >= job->replica->count},
+                                     &job->losses[batch], &terms));
     job->terms[batch] = (double)terms;
-    if (status == SL_OK && options->progress && !job->replica->is_silent)
+    if (options->progress && !job->replica->is_silent)
         status = options->progress(options->context, batch + 1, job->batches);
+fail:
+    sl_tensor_destroy(&targets);
+    sl_tensor_destroy(&input);
     return status;
 }
 
@@ -84,7 +85,7 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl
         job.batches = options->max_batches;
     job.losses = calloc((size_t)job.batches, 2 * sizeof *job.losses);
     if (!job.losses)
-        return sl_error(SL_ERR_MEMORY, "no memory for an evaluation's sums");
+        return sli_no_memory(NULL, "an evaluation's sums");
     job.terms = job.losses + job.batches;
     sl_status status = evaluate_batches(&job, stop, &stopped);
     if (status == SL_OK && !stopped)

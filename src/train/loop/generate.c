@@ -154,7 +154,7 @@ static sl_status copy_output(sl_pipe *pipe, const sl_tensor *output, int64_t pos
     *logits = malloc((size_t)count * sizeof **logits);
     sl_status status = SL_OK;
     if (!*logits)
-        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", count);
+        status = sli_no_memory(NULL, "%" PRId64 " logits", count);
     else if (output)
         status = read_last(output, positions, *logits);
     status = sli_group_agree(group, status);
@@ -173,14 +173,13 @@ static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_
     sl_tensor *input, *output = NULL;
     *logits = NULL;
     sl_status status = create_input(pipe, ids, rows, length, &input);
-    status = sli_group_agree(sl_pipe_group(pipe), status);
+    SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), status));
     batch.input = input;
-    if (status == SL_OK)
-        status = sl_pipe_forward(pipe, &batch, &output);
-    sl_tensor_destroy(&input);
-    if (status == SL_OK)
-        status = copy_output(pipe, output, positions, logits, ntokens);
+    SLI_TRY_OR_FAIL(sl_pipe_forward(pipe, &batch, &output));
+    status = copy_output(pipe, output, positions, logits, ntokens);
+fail:
     sl_tensor_destroy(&output);
+    sl_tensor_destroy(&input);
     if (status != SL_OK) {
         free(*logits);
         *logits = NULL;
@@ -222,8 +221,7 @@ static sl_status create_candidates(sl_pipe *pipe, int64_t ntokens, candidate **c
     *candidates = calloc((size_t)ntokens + 1, sizeof **candidates);
     if (*candidates)
         return SL_OK;
-    return sl_pipe_abort(pipe,
-                         sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens));
+    return sl_pipe_abort(pipe, sli_no_memory(NULL, "%" PRId64 " candidates", ntokens));
 }
 
 /* The batch's cache is freed when the text grows longer than the context. */
@@ -240,13 +238,12 @@ static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
     float *logits;
     SL_TRY(compute_logits(pipe, *batch, ids + first, 1, *length - first, 1, &logits, &ntokens));
     batch->same_weights = true;
-    sl_status status = check_finite(logits, ntokens);
-    if (status == SL_OK)
-        status = create_candidates(pipe, ntokens, candidates);
-    if (status == SL_OK) {
-        ids[*length] = choose_token(options, logits, *candidates, ntokens, *length);
-        ++*length;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_finite(logits, ntokens));
+    SLI_TRY_OR_FAIL(create_candidates(pipe, ntokens, candidates));
+    ids[*length] = choose_token(options, logits, *candidates, ntokens, *length);
+    ++*length;
+fail:
     free(logits);
     return status;
 }
@@ -283,9 +280,10 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
     sl_status status = SL_OK;
     if (count > 0)
         status = create_cache(pipe, options, *length + count - 1, &batch.cache);
-    status = sli_group_agree(sl_pipe_group(pipe), status);
-    for (int64_t i = 0; i < count && status == SL_OK; i++)
-        status = append_token(pipe, &batch, options, &candidates, ids, length);
+    SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), status));
+    for (int64_t i = 0; i < count; i++)
+        SLI_TRY_OR_FAIL(append_token(pipe, &batch, options, &candidates, ids, length));
+fail:
     free(candidates);
     sl_cache_destroy(&batch.cache);
     return status;

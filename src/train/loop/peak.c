@@ -61,12 +61,13 @@ static sl_status probe_size(probe *p, int64_t size, double *seconds)
     sl_tensor *abc[3] = {NULL};
     sl_shape shape = sl_shape_2d(size, size);
     bool is_bf16 = p->precision == SL_PRECISION_BF16;
-    sl_status status = SL_OK;
-    for (int i = 0; i < 3 && status == SL_OK; i++)
-        status = sl_tensor_create_zero(p->device, SL_MEMORY_WORKSPACE,
-                                       is_bf16 && i < 2 ? SL_BF16 : SL_F32, &shape, &abc[i]);
-    if (status == SL_OK)
-        status = time_products(p, abc, size, seconds);
+    sl_status status;
+    for (int i = 0; i < 3; i++)
+        SLI_TRY_OR_FAIL(sl_tensor_create_zero(p->device, SL_MEMORY_WORKSPACE,
+                                              is_bf16 && i < 2 ? SL_BF16 : SL_F32, &shape,
+                                              &abc[i]));
+    status = time_products(p, abc, size, seconds);
+fail:
     for (int i = 0; i < 3; i++)
         sl_tensor_destroy(&abc[i]);
     return status;
@@ -94,13 +95,13 @@ sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision pr
     probe probes[SL_MAX_STAGES] = {{0}};
     sl_status status = SL_OK;
     *flops_per_s = 0;
-    for (int i = 0; i < count && status == SL_OK; i++) {
+    for (int i = 0; i < count; i++) {
         probes[i].device = devices[i];
         probes[i].precision = precision;
-        status = sli_worker_create(sli_device_bind_thread, devices[i], &probes[i].worker);
-        if (status == SL_OK)
-            sli_worker_start(probes[i].worker, run_probe, &probes[i]);
+        SLI_TRY_OR_FAIL(sli_worker_create(sli_device_bind_thread, devices[i], &probes[i].worker));
+        sli_worker_start(probes[i].worker, run_probe, &probes[i]);
     }
+fail:
     for (int i = 0; i < count && probes[i].worker; i++) {
         sli_worker_wait(probes[i].worker);
         sli_worker_destroy(&probes[i].worker);

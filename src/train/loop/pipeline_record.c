@@ -3,6 +3,7 @@
 #include "train/loop/run.h"
 
 #include "core/clock.h"
+#include "core/error.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -79,7 +80,7 @@ static sl_status gather_timelines(const sli_run *run, sl_timeline_entry **out)
         return SL_OK;
     *out = calloc((size_t)replicas * (size_t)count, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the timelines of %d replicas", replicas);
+        return sli_no_memory(NULL, "the timelines of %d replicas", replicas);
     return sl_group_all_gather(run->replica.group, utilization->measured, *out,
                                (int64_t)count * WORDS, SL_I64, NULL);
 }
@@ -100,21 +101,18 @@ static sl_status report_utilization(const sli_run *run, bool ends_epoch)
     sl_schedule_options *layouts = calloc(replicas, sizeof *layouts);
     sl_status status = SL_OK;
     if (!machines || !layouts)
-        status = sl_error(SL_ERR_MEMORY, "no memory for the layouts of %zu replicas", replicas);
-    if (status == SL_OK)
-        status = gather_layouts(run, machines, layouts);
-    if (status == SL_OK)
-        status = gather_timelines(run, &timelines);
-    if (status == SL_OK)
-        status =
-            call_reporters(run,
-                           &(sl_pipeline_info){.epoch = run->at.epoch + 1,
-                                               .step = run->measured_step,
-                                               .ends_epoch = ends_epoch,
-                                               .utilization = utilization,
-                                               .slowest = &run->stages[utilization->slowest_stage],
-                                               .timelines = timelines,
-                                               .layouts = layouts});
+        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the layouts of %zu replicas", replicas));
+    SLI_TRY_OR_FAIL(gather_layouts(run, machines, layouts));
+    SLI_TRY_OR_FAIL(gather_timelines(run, &timelines));
+    status =
+        call_reporters(run, &(sl_pipeline_info){.epoch = run->at.epoch + 1,
+                                                .step = run->measured_step,
+                                                .ends_epoch = ends_epoch,
+                                                .utilization = utilization,
+                                                .slowest = &run->stages[utilization->slowest_stage],
+                                                .timelines = timelines,
+                                                .layouts = layouts});
+fail:
     free(timelines);
     free(layouts);
     free(machines);

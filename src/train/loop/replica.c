@@ -76,7 +76,7 @@ sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_
     size_t ranks = (size_t)sl_pipe_ranks(out->pipe);
     out->rank_stats = calloc((size_t)out->count * ranks, sizeof *out->rank_stats);
     if (!out->rank_stats)
-        return sl_error(SL_ERR_MEMORY, "no memory for the memory use of %d replicas", out->count);
+        return sli_no_memory(NULL, "the memory use of %d replicas", out->count);
     return SL_OK;
 }
 

@@ -175,9 +175,10 @@ static sl_status complete_plan(sli_run *run, const sli_plan_inputs *inputs)
 {
     const sl_train_task *task = run->task;
     sli_profile_inputs profile = {.task = task};
-    sl_status status = task->create_model(task->context, &profile.model, &profile.loss);
-    if (status == SL_OK)
-        status = sli_plan_complete(inputs, profile, run->processes, run->plan, &run->devices);
+    sl_status status;
+    SLI_TRY_OR_FAIL(task->create_model(task->context, &profile.model, &profile.loss));
+    status = sli_plan_complete(inputs, profile, run->processes, run->plan, &run->devices);
+fail:
     sl_loss_destroy(&profile.loss);
     sl_module_destroy(&profile.model);
     return status;
@@ -189,12 +190,11 @@ static sl_status find_own_cores(sl_group *group, bool *out)
 {
     int64_t mine[SLI_CORE_WORDS];
     int ranks = sl_group_size(group);
+    SL_TRY(sli_cores_describe(mine));
     int64_t *all = calloc((size_t)ranks * SLI_CORE_WORDS, sizeof *all);
     if (!all)
-        return sl_error(SL_ERR_MEMORY, "no memory to compare the cores of %d ranks", ranks);
-    sl_status status = sli_cores_describe(mine);
-    if (status == SL_OK)
-        status = sl_group_all_gather(group, mine, all, SLI_CORE_WORDS, SL_I64, NULL);
+        return sli_no_memory(NULL, "the cores of %d ranks", ranks);
+    sl_status status = sl_group_all_gather(group, mine, all, SLI_CORE_WORDS, SL_I64, NULL);
     *out = status == SL_OK && sli_cores_are_own(all, ranks, sl_group_rank(group));
     free(all);
     return status;
@@ -276,22 +276,22 @@ sl_status sl_run_create(const sl_train_options *options, const sl_train_launch *
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     sli_run *run = calloc(1, sizeof *run);
-    sl_status status = !options ? sl_error(SL_ERR_INVALID, "sl_run_create: options is NULL")
-                       : !run   ? sl_error(SL_ERR_MEMORY, "no memory for a run")
-                                : SL_OK;
-    if (status == SL_OK) {
-        run->launch = launch ? *launch : (sl_train_launch){0};
-        run->processes = group;
-        run->reporters = reporters;
-        run->reporter_count = reporter_count;
-        status = complete_launch(run);
-    }
-    if (status == SL_OK)
-        status = create_run(run, options);
+    sl_status status;
+    if (!options)
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "sl_run_create: options is NULL"));
+    if (!run)
+        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "a run"));
+    run->launch = launch ? *launch : (sl_train_launch){0};
+    run->processes = group;
+    run->reporters = reporters;
+    run->reporter_count = reporter_count;
+    SLI_TRY_OR_FAIL(complete_launch(run));
+    SLI_TRY_OR_FAIL(create_run(run, options));
     *out = run;
-    if (status != SL_OK)
-        sl_run_destroy(out);
-    return status == SL_OK || !group ? status : abort_group(group, status); /* the others wait */
+    return SL_OK;
+fail:
+    sl_run_destroy(&run);
+    return group ? abort_group(group, status) : status; /* the others wait */
 }
 
 void sl_run_destroy(sl_run **run)

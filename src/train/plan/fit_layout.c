@@ -47,12 +47,13 @@ static sl_status plan_step(const sl_plan *plan, const sl_module *model, double *
     sl_shape shape = sl_shape_2d(plan->micro_rows, plan->options.bptt);
     sl_module_profile *times = calloc((size_t)sl_module_child_count(model), sizeof *times);
     if (!times)
-        return sl_error(SL_ERR_MEMORY, "no memory to plan a layout");
-    sl_status status = count_operations(model, shape, times);
-    if (status == SL_OK)
-        status = simulate_shard(plan, model, times, length);
-    free(times);
+        return sli_no_memory(NULL, "the plan of a layout");
+    sl_status status;
+    SLI_TRY_OR_FAIL(count_operations(model, shape, times));
+    SLI_TRY_OR_FAIL(simulate_shard(plan, model, times, length));
     *length *= shards;
+fail:
+    free(times);
     return status;
 }
 

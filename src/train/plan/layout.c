@@ -350,7 +350,7 @@ static sl_status print_devices(const sl_plan *plan, bool shared, char **out)
     size_t bytes = given ? strlen(given) + 1 : (size_t)count * NAME_BYTES + 1, used = 0;
     *out = calloc(bytes, 1);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", count);
+        return sli_no_memory(NULL, "the names of %d devices", count);
     for (int i = 0; given && given[i]; i++)
         (*out)[i] = given[i];
     for (char *separator = *out; given && (separator = strchr(separator, ';'));)
@@ -372,7 +372,7 @@ sl_status sli_plan_name_devices(sl_plan *plan, bool shared)
     if (!plan->devices)
         plan->devices = calloc((size_t)all, sizeof *plan->devices);
     if (!plan->devices)
-        return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", all);
+        return sli_no_memory(NULL, "the names of %d devices", all);
     for (const char *name = names; *name && index < all; index++) {
         int length = (int)strcspn(name, ",");
         snprintf(plan->devices[index].name, sizeof plan->devices->name, "%.*s", length, name);
@@ -405,7 +405,7 @@ sl_status sli_plan_layout(const sli_plan_inputs *inputs, sl_plan **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for a plan");
+        return sli_no_memory(NULL, "a plan");
     (*out)->options = *inputs->options;
     sl_status status = lay_out(inputs, *out);
     if (status != SL_OK)

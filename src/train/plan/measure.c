@@ -1,6 +1,7 @@
 /* What is decided by time: where the model is cut, and whether stages share the host's cores. */
 #include "train/plan/profile.h"
 
+#include "core/error.h"
 #include "device/device.h"
 
 #include <stdlib.h>
@@ -19,17 +20,19 @@ static sl_status try_sharing(sli_profile_inputs inputs, double split, sl_plan *p
                                         devices->own_cores, &list, NULL));
     inputs.devices = list;
     inputs.cores = cores;
-    sl_status status = sli_profile_model(&inputs, NULL, cut, &times);
-    if (status == SL_OK)
-        plan->one_stage = sli_one_stage_ratio(split, &times);
-    if (status == SL_OK && times.cut < split) {
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_profile_model(&inputs, NULL, cut, &times));
+    plan->one_stage = sli_one_stage_ratio(split, &times);
+    if (times.cut < split) {
         sl_device_list_destroy(&devices->list);
         devices->list = list;
         memcpy(balance, cut, sizeof cut);
         return SL_OK;
     }
+    status = sli_plan_name_devices(plan, false);
+fail:
     sl_device_list_destroy(&list);
-    return status == SL_OK ? sli_plan_name_devices(plan, false) : status;
+    return status;
 }
 
 /* Rank 0's cut, or none where nothing is decided by time. */

@@ -35,15 +35,15 @@ static sl_status check_table(const char *output, const sl_train_options *options
 /* Texts that cannot be found are refused where they are read, and so are weights. */
 static sl_status check_texts(const char *output, const char *directory)
 {
-    sl_status status = SL_OK;
-    for (int split = 0; split < SL_SPLITS && status == SL_OK; split++) {
+    for (int split = 0; split < SL_SPLITS; split++) {
         char *path;
         if (sl_split_path(directory, (sl_split)split, &path) != SL_OK)
             continue;
-        status = check_input(output, path);
+        sl_status status = check_input(output, path);
         free(path);
+        SL_TRY(status);
     }
-    return status;
+    return SL_OK;
 }
 
 static sl_status check_model(const char *output, const char *init)
@@ -53,13 +53,14 @@ static sl_status check_model(const char *output, const char *init)
     if (sl_checkpoint_open(init, &model) != SL_OK)
         return SL_OK;
     sl_status status = SL_OK;
-    for (size_t i = 0; i < sl_checkpoint_file_count(model) && status == SL_OK; i++) {
+    for (size_t i = 0; i < sl_checkpoint_file_count(model); i++) {
         char *path;
-        status = sli_checkpoint_file_path(model, i, &path);
-        if (status == SL_OK)
-            status = check_input(output, path);
+        SLI_TRY_OR_FAIL(sli_checkpoint_file_path(model, i, &path));
+        status = check_input(output, path);
         free(path);
+        SLI_TRY_OR_FAIL(status);
     }
+fail:
     sl_checkpoint_close(&model);
     return status;
 }
@@ -90,8 +91,8 @@ static sl_status check_place(const char *path, const sl_train_options *options)
     if (directory && (sli_path_same_file(path, directory) || sli_path_same_file(holder, directory)))
         status = sl_error(SL_ERR_INVALID, "%s would lie among the run's checkpoints, in %s", path,
                           directory);
-    if (status == SL_OK && options->save &&
-        (sli_path_same_file(holder, options->save) || sli_path_same_file(path, options->save)))
+    else if (options->save &&
+             (sli_path_same_file(holder, options->save) || sli_path_same_file(path, options->save)))
         status = sl_error(SL_ERR_INVALID, "%s would lie in %s, which the run replaces", path,
                           options->save);
     free(holder);

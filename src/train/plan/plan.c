@@ -128,11 +128,15 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_train_launch 
         launch = &alone;
     const sli_plan_inputs inputs = {.options = options, .launch = launch};
     SL_TRY(sli_plan_layout(&inputs, out));
-    sl_status status = model ? sli_plan_cut(*out, model, NULL) : SL_OK;
-    if (status == SL_OK && model && profiles)
-        status = sli_plan_profile(*out, model, profiles);
-    if (status != SL_OK)
-        sl_plan_destroy(out);
+    if (!model)
+        return SL_OK;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_plan_cut(*out, model, NULL));
+    if (profiles)
+        SLI_TRY_OR_FAIL(sli_plan_profile(*out, model, profiles));
+    return SL_OK;
+fail:
+    sl_plan_destroy(out);
     return status;
 }
 

@@ -39,19 +39,20 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
                                 .batch_rows = options->shards * options->batch_size,
                                 .count = profile->rows};
-    sl_status status = sli_task_load(profile->inputs.task, &rows, device, device, &input, &targets);
-    if (status == SL_OK)
-        status = sl_profile_modules(&(sl_profile_options){.model = profile->inputs.model,
-                                                          .loss = profile->inputs.loss,
-                                                          .device = device,
-                                                          .input = input,
-                                                          .targets = targets,
-                                                          .precision = options->precision},
-                                    out);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
-    for (int i = 0; i < sl_module_child_count(profile->inputs.model) && status == SL_OK; i++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_task_load(profile->inputs.task, &rows, device, device, &input, &targets));
+    SLI_TRY_OR_FAIL(sl_profile_modules(&(sl_profile_options){.model = profile->inputs.model,
+                                                             .loss = profile->inputs.loss,
+                                                             .device = device,
+                                                             .input = input,
+                                                             .targets = targets,
+                                                             .precision = options->precision},
+                                       out));
+    for (int i = 0; i < sl_module_child_count(profile->inputs.model); i++)
         scale_costs(&out[i], (double)profile->inputs.plan->micro_rows / (double)profile->rows);
+fail:
+    sl_tensor_destroy(&targets);
+    sl_tensor_destroy(&input);
     return status;
 }
 
@@ -105,7 +106,7 @@ sl_status sli_find_cores(const sl_plan *plan, const sl_device_list *devices, sl_
     rank_cores *gathered =
         calloc((size_t)sl_group_size(all) * (size_t)ranks_here, sizeof *gathered);
     if (!gathered)
-        return sl_error(SL_ERR_MEMORY, "no memory for the cores of %d ranks", pipeline_ranks);
+        return sli_no_memory(NULL, "the cores of %d ranks", pipeline_ranks);
     sl_status status = sl_group_all_gather(all, cores_here, gathered,
                                            (int64_t)ranks_here * RANK_CORES_WORDS, SL_I64, NULL);
     if (status == SL_OK)
@@ -139,8 +140,7 @@ static sl_status profile_pipeline_ranks(model_profile *profile)
     size_t modules = (size_t)sl_module_child_count(profile->inputs.model);
     profile->room = calloc((size_t)profile->pipeline_ranks * modules, sizeof *profile->room);
     if (!profile->room)
-        return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks",
-                        profile->pipeline_ranks);
+        return sli_no_memory(NULL, "the profile of %d ranks", profile->pipeline_ranks);
     for (int rank = 0; rank < profile->pipeline_ranks; rank++) {
         int like = 0;
         while (!are_alike(device_of(profile, like), device_of(profile, rank)))
@@ -211,11 +211,12 @@ sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile 
                             int *balance, sli_step_times *times)
 {
     model_profile profile = {.inputs = *inputs};
-    sl_status status = open_profile(&profile);
-    if (status == SL_OK)
-        status = cut_model(&profile, balance, times);
-    if (status == SL_OK && profiles)
+    sl_status status;
+    SLI_TRY_OR_FAIL(open_profile(&profile));
+    SLI_TRY_OR_FAIL(cut_model(&profile, balance, times));
+    if (profiles)
         pick_times(&profile, balance, profiles);
+fail:
     free(profile.room);
     return status;
 }
@@ -267,15 +268,15 @@ sl_status sli_measure_links(const sl_plan *plan, sl_group *all, sl_link_cost **o
         return SL_OK;
     sl_link_cost *links = calloc((size_t)pipeline_ranks * (size_t)pipeline_ranks, sizeof *links);
     if (!links)
-        return sl_error(SL_ERR_MEMORY, "no memory for the links of %d ranks", pipeline_ranks);
-    sl_status status = measure_costs(plan, all, links);
-    if (status == SL_OK)
-        status = sl_group_all_reduce(all, links, 2 * pipeline_ranks * pipeline_ranks, SL_F64,
-                                     SL_REDUCE_SUM, NULL);
-    if (status == SL_OK)
-        *out = links;
-    else
-        free(links);
+        return sli_no_memory(NULL, "the links of %d ranks", pipeline_ranks);
+    sl_status status;
+    SLI_TRY_OR_FAIL(measure_costs(plan, all, links));
+    SLI_TRY_OR_FAIL(sl_group_all_reduce(all, links, 2 * pipeline_ranks * pipeline_ranks, SL_F64,
+                                        SL_REDUCE_SUM, NULL));
+    *out = links;
+    return SL_OK;
+fail:
+    free(links);
     return status;
 }
 
@@ -295,21 +296,20 @@ static sl_status profile_tokens(sl_plan *plan, sl_module *model, const sl_tokens
     sl_loss *loss = NULL;
     sl_device_list *devices;
     SL_TRY(sl_device_list_create(plan->device_names, &devices, NULL));
-    sl_status status = sli_find_cores(plan, devices, NULL, cores);
-    if (status == SL_OK)
-        status = sl_cross_entropy_create(&loss);
-    if (status == SL_OK)
-        status = sli_profile_model(&(sli_profile_inputs){.plan = plan,
-                                                         .task = &task,
-                                                         .model = model,
-                                                         .loss = loss,
-                                                         .devices = devices,
-                                                         .cores = cores},
-                                   profiles, balance, &times);
-    if (status == SL_OK)
-        status = sli_plan_cut(plan, model, balance);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_find_cores(plan, devices, NULL, cores));
+    SLI_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
+    SLI_TRY_OR_FAIL(sli_profile_model(&(sli_profile_inputs){.plan = plan,
+                                                            .task = &task,
+                                                            .model = model,
+                                                            .loss = loss,
+                                                            .devices = devices,
+                                                            .cores = cores},
+                                      profiles, balance, &times));
     if (options->balance_kind == SL_BALANCE_AUTO)
         plan->by.balance = SL_BY_PROFILE;
+    status = sli_plan_cut(plan, model, balance);
+fail:
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
     return status;
@@ -321,7 +321,7 @@ sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *p
     sl_tokens tokens = {.count = options->shards * options->batch_size * (options->bptt + 1)};
     int32_t *ids = malloc((size_t)tokens.count * sizeof *ids);
     if (!ids)
-        return sl_error(SL_ERR_MEMORY, "no memory for a text to profile with");
+        return sli_no_memory(NULL, "a text to profile with");
     uint32_t draw = 1;
     for (int64_t i = 0; i < tokens.count; i++) { /* ids that lie apart, as a text's do */
         draw = draw * 1664525u + 1013904223u;
