@@ -141,8 +141,7 @@ int main(void)
 {
     static double whole[STEPS], cut[STEPS];
     sl_status status = train("cpu:0", whole);
-    if (status == SL_OK)
-        status = train("cpu:0,cpu:1", cut);
+    status = status == SL_OK ? train("cpu:0,cpu:1", cut) : status;
     for (int step = 0; step < STEPS && status == SL_OK; step++)
         if (whole[step] != cut[step])
             status = sl_error(SL_ERR_NUMERIC, "the losses depend on how the model is cut");

@@ -10,14 +10,12 @@ builds the model that MODEL/config.json describes, continues the words greedily,
 runs it on the batch that `sluice eval --logits` wrote, and says how far its logits are from sluice's,
 and its loss. Needs torch and safetensors.
 """
-
 import json
 import math
 import os
 import shutil
 import sys
 from collections import OrderedDict
-
 try:
     import torch
     from safetensors import SafetensorError, safe_open

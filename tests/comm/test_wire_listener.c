@@ -1,129 +1,15 @@
-#define _GNU_SOURCE /* pipe2 */
-/* The listener of the wire: ranks, strangers, and too few open files. */
-#include "comm/wire/wire_listener.h"
+/* The listener of the wire: ranks, strangers, and silence. */
 #include "core/clock.h"
+#include "listener_owner.h"
 #include "support/check.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { KINDS = 4, HELLO = 1, MANY_RANKS = 1500, MOST_RANKS = 4096 };
-static const double patience_seconds = 60;
-
-/* What a listener's owner was told. */
-typedef struct owner {
-    sli_wire_listener *listener;
-    sli_wire_address address;
-    int called, said, ended, wrong;
-    sli_wire_state why; /* of the last end */
-    char name[64];      /* of the last caller */
-    unsigned char in[MOST_RANKS];
-} owner;
-
-static void on_call(void *argument, int rank, const char *name)
-{
-    owner *self = argument;
-    self->wrong += self->in[rank]++ != 0;
-    self->called++;
-    snprintf(self->name, sizeof self->name, "%s", name);
-}
-
-static void on_message(void *argument, int rank, const sli_wire_message *message)
-{
-    owner *self = argument;
-    self->wrong += message->kind != HELLO || message->number != rank || self->in[rank] != 1;
-    self->said++;
-}
-
-static void on_end(void *argument, int rank, sli_wire_state why)
-{
-    owner *self = argument;
-    self->wrong += self->in[rank] != 1;
-    self->why = why;
-    self->ended++;
-}
-
-static void start(owner *self, int ranks, double silent_seconds)
-{
-    *self = (owner){.listener = NULL};
-    sli_wire_listener_options options = {.ranks = ranks,
-                                         .kinds = KINDS,
-                                         .this_host = true,
-                                         .silent_seconds = silent_seconds,
-                                         .owner = self,
-                                         .called = on_call,
-                                         .said = on_message,
-                                         .ended = on_end};
-    check_ok(sli_wire_listen(&options, &self->address, &self->listener));
-}
-
-static void turn_until(owner *self, const int *count, int wanted)
-{
-    double until = sli_clock_seconds() + patience_seconds;
-    while (*count < wanted) {
-        if (sli_clock_seconds() > until)
-            fail_msg("only %d of %d", *count, wanted);
-        sli_wire_listener_turn(self->listener, -1, 1);
-    }
-}
-
-/* ---- Ranks, on threads of their own ------------------------------------------------------- */
-
-typedef struct rank_call {
-    pthread_t thread;
-    const sli_wire_address *to;
-    int rank, ranks;
-    sl_status status;
-    sli_wire_connection connection;
-} rank_call;
-
-static void *call(void *argument)
-{
-    rank_call *self = argument;
-    sli_wire_call_options options = {.rank = self->rank,
-                                     .ranks = self->ranks,
-                                     .kinds = KINDS,
-                                     .host = "here",
-                                     .whom = "the test",
-                                     .seconds = patience_seconds};
-    self->status = sli_wire_call(self->to, &options, &self->connection);
-    sli_wire_message hello = {.kind = HELLO, .number = self->rank};
-    if (self->status == SL_OK && !sli_wire_send(&self->connection, &hello))
-        self->status = SL_ERR_IO;
-    return NULL;
-}
-
-static void start_call(rank_call *self, const owner *to, int rank, int ranks)
-{
-    *self = (rank_call){.to = &to->address, .rank = rank, .ranks = ranks};
-    assert_int_equal(pthread_create(&self->thread, NULL, call, self), 0);
-}
-
-static void end_call(rank_call *self)
-{
-    pthread_join(self->thread, NULL);
-    check_ok(self->status);
-}
-
-static int open_stranger(const owner *to)
-{
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(connect(fd, &to->address.at[0].any, sizeof to->address.at[0].v4), 0);
-    return fd;
-}
 
 static void ranks_call_speak_and_leave(void **state)
 {
@@ -168,18 +54,6 @@ static void listener_for_this_host_is_on_loopback_alone(void **state)
     assert_int_equal(errno, ECONNREFUSED);
     close(fd);
     sli_wire_listener_destroy(&self.listener);
-}
-
-/* As fork; the child goes with its parent, and what it asserts in vain ends it. */
-static pid_t start_child(void)
-{
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        setenv("CMOCKA_TEST_ABORT", "1", 1);
-    }
-    return child;
 }
 
 /* Answers a caller that cannot know the key, or is no rank. */
@@ -277,7 +151,7 @@ static void silent_strangers_do_not_keep_a_rank_out(void **state)
     assert_true(is_open && still_open < STRANGERS); /* and the newest did not */
     /* Those that stay have a time limit. */
     while (recv(strangers[STRANGERS - 1], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN) {
-        assert_true(sli_clock_seconds() - begun < patience_seconds);
+        assert_true(sli_clock_seconds() - begun < PATIENCE_SECONDS);
         sli_wire_listener_turn(self.listener, -1, 1);
     }
     for (int i = 0; i < STRANGERS; i++)
@@ -445,172 +319,6 @@ static void rank_with_a_slow_handshake_stays_and_is_not_silent(void **state)
     sli_wire_listener_destroy(&self.listener);
 }
 
-/* ---- Open files --------------------------------------------------------------------------- */
-
-/* Sets the limit to the descriptors that are open, as the lowest free number tells. */
-static void allow_no_more_files(void)
-{
-    struct rlimit limit;
-    int next = dup(0);
-    assert_true(next >= 0);
-    close(next);
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = (rlim_t)next;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-}
-
-/* In a process of its own, for the limit's sake: what it asserts ends it with a status. */
-static int run_short_of_files(int strangers)
-{
-    owner self;
-    sli_wire_connection connection;
-    int ends[2];
-    start(&self, 2, 0);
-    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    pid_t child = start_child(); /* the callers */
-    if (child == 0) {
-        char byte;
-        sli_wire_call_options options = {.rank = 0,
-                                         .ranks = 2,
-                                         .kinds = KINDS,
-                                         .host = "",
-                                         .whom = "it",
-                                         .seconds = patience_seconds};
-        sli_wire_message hello = {.kind = HELLO, .number = 0};
-        bool done = sli_wire_call(&self.address, &options, &connection) == SL_OK &&
-                    sli_wire_send(&connection, &hello);
-        for (int i = 0; i < strangers; i++)
-            open_stranger(&self);
-        (void)!read(ends[0], &byte, 1); /* until the limit is set */
-        hello.number = 1;
-        options.rank = 1;
-        bool second = strangers > 0 &&
-                      sli_wire_call(&self.address, &options, &connection) == SL_OK &&
-                      sli_wire_send(&connection, &hello);
-        if (strangers == 0)
-            open_stranger(&self); /* its call stays where it is */
-        (void)!read(ends[0], &byte, 1);
-        _exit(done && (second || strangers == 0) ? 0 : 1);
-    }
-    turn_until(&self, &self.said, 1);
-    for (int i = 0; i < 8; i++) /* the strangers are accepted */
-        sli_wire_listener_turn(self.listener, -1, 1);
-    allow_no_more_files();
-    (void)!write(ends[1], "", 1);
-    double begun = sli_clock_seconds();
-    int turns = 0;
-    if (strangers > 0)
-        turn_until(&self, &self.said, 2);
-    assert_true(sli_clock_seconds() - begun < 2.5); /* no stranger's time limit was waited for */
-    for (begun = sli_clock_seconds(); sli_clock_seconds() - begun < 1; turns++)
-        sli_wire_listener_turn(self.listener, -1, 1);
-    if (turns > 100)
-        fail_msg("a second of waiting took %d turns", turns);
-    (void)!write(ends[1], "", 1);
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    assert_int_equal(self.wrong, 0);
-    return 0;
-}
-
-static void check_short_of_files(int strangers)
-{
-    pid_t child = start_child();
-    if (child == 0)
-        _exit(run_short_of_files(strangers));
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-}
-
-static void rank_joins_where_strangers_have_taken_the_last_files(void **state)
-{
-    check_short_of_files(20);
-}
-
-static void listener_without_files_waits_and_does_not_spin(void **state)
-{
-    check_short_of_files(0);
-}
-
-/* ---- Many ranks --------------------------------------------------------------------------- */
-
-/* Ranks from `first` on, `step` apart; stays until its parent hangs up. */
-static _Noreturn void be_ranks(const owner *to, int first, int step)
-{
-    sli_wire_message message, hello = {.kind = HELLO};
-    sli_wire_connection *all = calloc(MANY_RANKS, sizeof *all);
-    int last = first;
-    for (int r = first; r < MANY_RANKS; r += step) {
-        sli_wire_call_options options = {.rank = r,
-                                         .ranks = MANY_RANKS,
-                                         .kinds = KINDS,
-                                         .host = "",
-                                         .whom = "it",
-                                         .seconds = patience_seconds};
-        hello.number = last = r;
-        if (!all || sli_wire_call(&to->address, &options, &all[r]) != SL_OK ||
-            !sli_wire_send(&all[r], &hello))
-            _exit(1);
-    }
-    while (all && sli_wire_receive(&all[last], &message) == SLI_WIRE_NOTHING)
-        usleep(10000);
-    _exit(0);
-}
-
-static void more_ranks_than_the_soft_limit_of_files_can_join(void **state)
-{
-    struct rlimit before, limit;
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    if (before.rlim_max < MANY_RANKS + 100) {
-        print_message("skipped: the hard limit on open files is %llu\n",
-                      (unsigned long long)before.rlim_max);
-        skip();
-    }
-    limit = before;
-    limit.rlim_cur = 1024;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    owner self;
-    pid_t children[2];
-    start(&self, MANY_RANKS, 0); /* which raises the limit */
-    for (int i = 0; i < 2; i++) {
-        children[i] = start_child();
-        if (children[i] == 0)
-            be_ranks(&self, i, 2);
-    }
-    turn_until(&self, &self.said, MANY_RANKS);
-    assert_int_equal(sli_wire_listener_connected(self.listener), MANY_RANKS);
-    assert_int_equal(self.wrong, 0);
-    sli_wire_listener_hang_up(self.listener);
-    for (int i = 0; i < 2; i++) {
-        int status;
-        assert_int_equal(waitpid(children[i], &status, 0), children[i]);
-        assert_int_equal(status, 0);
-    }
-    sli_wire_listener_destroy(&self.listener);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-static void more_ranks_than_the_hard_limit_allows_are_refused(void **state)
-{
-    pid_t child = start_child();
-    if (child == 0) {
-        struct rlimit low = {200, 200};
-        sli_wire_address address;
-        sli_wire_listener *listener;
-        sli_wire_listener_options options = {.ranks = 200, .kinds = KINDS, .this_host = true};
-        setrlimit(RLIMIT_NOFILE, &low);
-        check_error(sli_wire_listen(&options, &address, &listener), SL_ERR_UNSUPPORTED,
-                    "200 ranks need as many open files at once and 32 more, and this process may "
-                    "open 200");
-        _exit(0);
-    }
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-}
-
 /* ---- Silence ------------------------------------------------------------------------------ */
 
 static void rank_that_falls_silent_is_lost_and_one_that_speaks_is_not(void **state)
@@ -627,7 +335,7 @@ static void rank_that_falls_silent_is_lost_and_one_that_speaks_is_not(void **sta
     for (int r = 0; r < 2; r++)
         end_call(&ranks[r]);
     while (self.ended == 0) {
-        assert_true(sli_clock_seconds() - begun < patience_seconds);
+        assert_true(sli_clock_seconds() - begun < PATIENCE_SECONDS);
         assert_true(sli_wire_send(&ranks[1].connection, &(sli_wire_message){.kind = 0}));
         sli_wire_listener_turn(self.listener, -1, 1);
         while (sli_wire_receive(&ranks[1].connection, &message) == SLI_WIRE_MESSAGE)
@@ -674,10 +382,6 @@ int wire_listener_tests(void)
         cmocka_unit_test(recorded_connection_does_not_become_a_rank),
         cmocka_unit_test(stream_that_was_tampered_with_ends_its_connection_alone),
         cmocka_unit_test(rank_with_a_slow_handshake_stays_and_is_not_silent),
-        cmocka_unit_test(rank_joins_where_strangers_have_taken_the_last_files),
-        cmocka_unit_test(listener_without_files_waits_and_does_not_spin),
-        cmocka_unit_test(more_ranks_than_the_soft_limit_of_files_can_join),
-        cmocka_unit_test(more_ranks_than_the_hard_limit_allows_are_refused),
         cmocka_unit_test(rank_that_falls_silent_is_lost_and_one_that_speaks_is_not),
         cmocka_unit_test(time_in_which_the_listener_did_not_run_is_no_silence),
     };
