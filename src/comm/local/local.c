@@ -322,10 +322,7 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     *out = slot->subgroup;
     if (*out || color < 0)
         return SL_OK;
-    pthread_mutex_lock(&w->lock);
-    sl_status status = sli_error_restore(&w->broken);
-    pthread_mutex_unlock(&w->lock);
-    return status;
+    return sli_local_status(group);
 }
 
 static const sli_group_ops local_ops = {.collective = local_collective,

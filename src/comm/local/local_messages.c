@@ -20,17 +20,18 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
     if (bytes > 0)
         memcpy(sent->data, message->data, bytes);
     pthread_mutex_lock(&w->lock);
-    sl_status status = sli_error_restore(&w->broken);
-    if (status == SL_OK && w->slots[message->peer].left)
-        status = sli_message_absent(group, "send", message->peer, "has left the group");
-    if (status == SL_OK) {
-        sli_queued_message **end = &w->queue;
-        while (*end)
-            end = &(*end)->next;
-        *end = sent;
-        sent = NULL;
-        pthread_cond_broadcast(&w->changed);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_error_restore(&w->broken));
+    if (w->slots[message->peer].left)
+        SLI_TRY_OR_FAIL(sli_message_absent(group, "send", message->peer, "has left the group"));
+    sli_queued_message **end = &w->queue;
+    while (*end)
+        end = &(*end)->next;
+    *end = sent;
+    sent = NULL;
+    pthread_cond_broadcast(&w->changed);
+
+fail:
     pthread_mutex_unlock(&w->lock);
     free(sent);
     return status;

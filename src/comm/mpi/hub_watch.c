@@ -423,9 +423,8 @@ sl_status sli_watch_check(sli_watch *watch, sli_member *member, const sli_operat
     for (int r = 0; r < member->size; r++)
         absent |= reason_of_absence(watch, member, r, UINT64_MAX) != NULL;
     atomic_store(&member->alarm, absent);
-    sl_status status = sli_error_restore(&member->broken);
     pthread_mutex_unlock(&watch->lock);
-    return status;
+    return sli_watch_status(watch, member);
 }
 
 sl_status sli_watch_status(sli_watch *watch, sli_member *member)
@@ -451,9 +450,8 @@ sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error)
         snprintf(end.text, sizeof end.text, "%s", member->broken.text);
         send_to_hub(watch, &end);
     }
-    sl_status status = sli_error_restore(&member->broken);
     pthread_mutex_unlock(&watch->lock);
-    return status;
+    return sli_watch_status(watch, member);
 }
 
 sl_status sli_watch_break_late(sli_watch *watch, sli_member *member, const sli_operation *operation,
@@ -477,9 +475,8 @@ sl_status sli_watch_break_late(sli_watch *watch, sli_member *member, const sli_o
                      sl_error(SL_ERR_CANCELLED,
                               "%s, operation %" PRIu64 " of the group: not finished within %g s",
                               late.text, late.sequence, seconds));
-    sl_status status = sli_error_restore(&member->broken);
     pthread_mutex_unlock(&watch->lock);
-    return status;
+    return sli_watch_status(watch, member);
 }
 
 const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank, bool *has_left)

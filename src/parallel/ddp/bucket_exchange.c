@@ -242,11 +242,6 @@ static sl_status exchange_on_device(const sli_bucket_exchange *exchange,
 
 /* ---- A step's buckets ------------------------------------------------------------------- */
 
-void sli_bucket_exchange_begin(sli_bucket_exchange *exchange, const sli_reduction *reduction)
-{
-    exchange->reduction = *reduction;
-}
-
 /* Without NCCL, and for hooks, groups exchange host memory. */
 sl_status sli_bucket_exchange_run(const sli_bucket_exchange *exchange, sl_ddp_bucket *bucket)
 {
@@ -260,11 +255,6 @@ sl_status sli_bucket_exchange_run(const sli_bucket_exchange *exchange, sl_ddp_bu
     bucket->grads = grads.memory;
     sl_status written = sli_host_array_close(&grads, status == SL_OK);
     return status == SL_OK ? written : status;
-}
-
-void sli_bucket_exchange_end(sli_bucket_exchange *exchange)
-{
-    exchange->nodes = 0;
 }
 
 /* Nodes of several terms are exchanged in f32. */

@@ -25,7 +25,7 @@ typedef struct sli_bucket_exchange {
     int64_t elements;                  /* of all buckets */
     int64_t *offsets;                  /* [buckets] where each begins in a node */
     sl_tensor **sums;                  /* [room] the stack's nodes, each [elements] */
-    int room, nodes;                   /* on the stack */
+    int room, nodes;                   /* on the stack; a step ends with none */
     int ends[SLI_SUM_TREE_MOST_NODES]; /* [nodes] where each ends among the terms */
 } sli_bucket_exchange;
 
@@ -42,16 +42,10 @@ sl_status sli_bucket_exchange_set_terms(sli_bucket_exchange *exchange, int terms
 /* Adds all buckets' gradients to the stack as the next term. Not for this rank's last term. */
 sl_status sli_bucket_exchange_add_term(sli_bucket_exchange *exchange);
 
-/* Between add_term and end of a step: how sli_bucket_exchange_run reduces its buckets. */
-void sli_bucket_exchange_begin(sli_bucket_exchange *exchange, const sli_reduction *reduction);
-
 /* Replaces the bucket's gradients, in the memory of the set's device, by the average of all terms
  * or by the hook's result. This rank's last term is the bucket's gradients. Blocks until all
  * replicas have sent theirs. */
 sl_status sli_bucket_exchange_run(const sli_bucket_exchange *exchange, sl_ddp_bucket *bucket);
-
-/* After a step: empties the stack for the terms of the next one. */
-void sli_bucket_exchange_end(sli_bucket_exchange *exchange);
 
 /* Bytes of an element as it is sent. */
 size_t sli_bucket_exchange_element_bytes(const sli_bucket_exchange *exchange);

@@ -236,12 +236,11 @@ static sl_status copy_rows(const dp_replica *replica, int64_t offset, const sl_s
     sl_status status;
     SLI_TRY_OR_FAIL(sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(batch),
                                      shape, out));
-    SLI_TRY_OR_FAIL(sl_tensor_copy(*out, view));
-    sl_tensor_destroy(&view);
-    return SL_OK;
+    status = sl_tensor_copy(*out, view);
 
 fail:
-    sl_tensor_destroy(out);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
     sl_tensor_destroy(&view);
     return status;
 }
@@ -428,13 +427,12 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
     sl_status status;
     SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, copy_weights));
     SLI_TRY_OR_FAIL(run_tasks(parallel, parallel->used, run_forward));
-    SLI_TRY_OR_FAIL(gather_results(parallel, output));
-    destroy_results(parallel);
-    return SL_OK;
+    status = gather_results(parallel, output);
 
 fail:
     destroy_results(parallel);
-    destroy_passes(parallel);
+    if (status != SL_OK)
+        destroy_passes(parallel);
     return status;
 }
 

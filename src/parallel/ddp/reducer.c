@@ -188,7 +188,7 @@ const sli_pass_observer *sli_reducer_observer(const sli_reducer *reducer)
 
 void sli_reducer_begin(sli_reducer *reducer, const sli_reduction *reduction)
 {
-    sli_bucket_exchange_begin(&reducer->exchange, reduction);
+    reducer->exchange.reduction = *reduction;
     reducer->arrived = reducer->released = 0;
     reducer->aborted = false;
     for (int b = 0; b < reducer->bucket_count; b++)
@@ -208,7 +208,7 @@ sl_status sli_reducer_end(sli_reducer *reducer)
         sli_worker_wait(reducer->thread);
     else
         sli_reducer_abort(reducer, status);
-    sli_bucket_exchange_end(&reducer->exchange);
+    reducer->exchange.nodes = 0;
     return sli_failure_take(&reducer->failure);
 }
 

@@ -1,9 +1,10 @@
+#include "sluice/profile.h"
+
 #include "core/error.h"
 #include "core/threads.h"
 #include "device/device.h"
 #include "nn/loss.h"
 #include "nn/module.h"
-#include "sluice/profile.h"
 #include "tensor/tensor.h"
 
 #include <stdlib.h>

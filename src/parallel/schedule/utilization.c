@@ -321,13 +321,12 @@ sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
     sl_schedule *schedule = NULL;
     sl_status status;
     SLI_TRY_OR_FAIL(make_table(entries, count, layout, &schedule));
-    SLI_TRY_OR_FAIL(measure_ranks(schedule, entries, layout, out));
-    sl_schedule_destroy(&schedule);
-    return SL_OK;
+    status = measure_ranks(schedule, entries, layout, out);
 
 fail:
     sl_schedule_destroy(&schedule);
-    sl_utilization_clear(out);
+    if (status != SL_OK)
+        sl_utilization_clear(out);
     return status;
 }
 

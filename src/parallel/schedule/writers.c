@@ -199,17 +199,17 @@ sl_status sli_schedule_forward_only(const sl_schedule_options *options, sl_sched
     size_t cells = options->micros > 0 && stages > 0 ? (size_t)stages * (size_t)options->micros : 0;
     SL_TRY(sli_schedule_allocate(options->ranks, stages, options->micros, options->placement, cells,
                                  out));
-    sl_status status = sli_schedule_rank_stages(*out, &order);
-    for (int i = 0; i < stages && status == SL_OK; i++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_schedule_rank_stages(*out, &order));
+    for (int i = 0; i < stages; i++)
         for (int micro = 0; micro < options->micros; micro++)
             sli_schedule_append(*out, i / each, order[i], SL_ACTION_FORWARD, micro);
-    free(order);
-    SLI_TRY_OR_FAIL(status);
-    SLI_TRY_OR_FAIL(sli_schedule_mark(*out));
-    return SL_OK;
+    status = sli_schedule_mark(*out);
 
 fail:
-    sl_schedule_destroy(out);
+    free(order);
+    if (status != SL_OK)
+        sl_schedule_destroy(out);
     return status;
 }
 

@@ -297,9 +297,8 @@ sl_status sli_link_flush(sli_link *link, const int64_t *sent)
         sli_pause_polling(polls, true);
         pthread_mutex_lock(&link->lock);
     }
-    sl_status status = sli_error_restore(&link->broken);
     pthread_mutex_unlock(&link->lock);
-    return status;
+    return sli_link_status(link);
 }
 
 sl_status sli_link_status(sli_link *link)
@@ -314,9 +313,8 @@ sl_status sli_link_break(sli_link *link, sl_status status)
 {
     pthread_mutex_lock(&link->lock);
     break_link_by_cause(link, status);
-    status = sli_error_restore(&link->broken);
     pthread_mutex_unlock(&link->lock);
-    return status;
+    return sli_link_status(link);
 }
 
 /* ---- Creation --------------------------------------------------------------------------- */
