@@ -238,13 +238,12 @@ static void check_file_is_f32(const char *path, bool is_optimizer)
         if (info->dims < 2)
             continue; /* of few values */
         int64_t count, longer = 0;
-        float *values = read_values(reader, info, &count);
+        FREED float *values = read_values(reader, info, &count);
         for (int64_t k = 0; k < count; k++)
             longer += values[k] != sli_f32_from_bf16(sli_bf16_from_f32(values[k]));
         if (!(longer > (is_optimizer ? 0 : count / 2)))
             fail_msg("%s: %d of %d values of %s need more than bf16", path, (int)longer, (int)count,
                      info->name);
-        free(values);
     }
     sli_safetensors_close(&reader);
 }

@@ -159,16 +159,13 @@ static sl_status check_sums(const float *data, int64_t count, int terms, float d
 
 static sl_status reduce_long(sl_group *group, void *arg)
 {
-    float *data = malloc(LONGER * sizeof *data);
+    FREED float *data = malloc(LONGER * sizeof *data);
     if (!data)
         return sl_error(SL_ERR_MEMORY, "no memory");
     for (int64_t i = 0; i < LONGER; i++)
         data[i] = element(sl_group_rank(group), i);
-    sl_status status = sl_group_all_reduce(group, data, LONGER, SL_F32, SL_REDUCE_SUM, NULL);
-    if (status == SL_OK)
-        status = check_sums(data, LONGER, sl_group_size(group), 1);
-    free(data);
-    return status;
+    SL_TRY(sl_group_all_reduce(group, data, LONGER, SL_F32, SL_REDUCE_SUM, NULL));
+    return check_sums(data, LONGER, sl_group_size(group), 1);
 }
 
 /* Each rank has neighbouring terms, added up to as few nodes as the tree allows; the result goes
@@ -198,13 +195,12 @@ static sl_status reduce_nodes(sl_group *group, int terms, int64_t count, float *
 static sl_status reduce_more_terms_than_ranks(sl_group *group, void *arg)
 {
     static const int64_t counts[] = {1, 100, 20011, LONG};
-    float *room = malloc(5 * LONG * sizeof *room);
-    sl_status status = room ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory");
-    for (int terms = sl_group_size(group); terms <= MOST_TERMS && status == SL_OK; terms++)
-        for (size_t c = 0; c < sizeof counts / sizeof *counts && status == SL_OK; c++)
-            status = reduce_nodes(group, terms, counts[c], room);
-    free(room);
-    return status;
+    FREED float *room = malloc(5 * LONG * sizeof *room);
+    SL_TRY(room ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory"));
+    for (int terms = sl_group_size(group); terms <= MOST_TERMS; terms++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+            SL_TRY(reduce_nodes(group, terms, counts[c], room));
+    return SL_OK;
 }
 
 /* ---- Moving data -------------------------------------------------------------------------- */
@@ -335,19 +331,17 @@ static sl_status exchange(sl_group *group, void *arg)
 static sl_status exchange_large(sl_group *group, void *arg)
 {
     int rank = sl_group_rank(group), size = sl_group_size(group);
-    float *data = malloc(2 * LONG * sizeof *data);
+    FREED float *data = malloc(2 * LONG * sizeof *data);
     if (!data)
         return sl_error(SL_ERR_MEMORY, "no memory");
     for (int64_t i = 0; i < LONG; i++)
         data[i] = element(rank, i);
     int from = (rank + size - 1) % size;
-    sl_status status = sl_group_send(group, data, LONG, SL_F32, (rank + 1) % size, 0, NULL);
-    if (status == SL_OK)
-        status = sl_group_recv(group, data + LONG, LONG, SL_F32, from, 0, NULL, NULL);
-    for (int64_t i = 0; i < LONG && status == SL_OK; i++)
-        status = expect(data[LONG + i] == element(from, i), "the left neighbour's data");
-    free(data);
-    return status;
+    SL_TRY(sl_group_send(group, data, LONG, SL_F32, (rank + 1) % size, 0, NULL));
+    SL_TRY(sl_group_recv(group, data + LONG, LONG, SL_F32, from, 0, NULL, NULL));
+    for (int64_t i = 0; i < LONG; i++)
+        SL_TRY(expect(data[LONG + i] == element(from, i), "the left neighbour's data"));
+    return SL_OK;
 }
 
 static sl_status receive_something_else(sl_group *group, void *arg)

@@ -274,7 +274,7 @@ static sl_status receives_from_anyone(sl_group *group)
 static sl_status endless(sl_group *group)
 {
     enum { MANY = 300000 };
-    float *data = calloc(MANY, sizeof *data);
+    FREED float *data = calloc(MANY, sizeof *data);
     sl_group *half = NULL;
     sl_status status = data ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory");
     printf("pid %d %d\n", sl_group_rank(group), (int)getpid());
@@ -290,7 +290,6 @@ static sl_status endless(sl_group *group)
             status = sl_group_all_reduce(half, data, 1000, SL_F32, SL_REDUCE_MAX, NULL);
         sl_group_destroy(&half);
     }
-    free(data);
     return status;
 }
 

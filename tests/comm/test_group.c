@@ -151,13 +151,12 @@ static sl_status break_while_copying(sl_group *group, void *arg)
 
 static void buffers_belong_to_their_owner_again_only_when_nobody_reads_them(void **state)
 {
-    char *gathered = calloc(GATHERING_RANKS, BUFFER_BYTES);
+    FREED char *gathered = calloc(GATHERING_RANKS, BUFFER_BYTES);
     assert_non_null(gathered);
     check_ok(sl_spawn(break_while_copying, gathered, GATHERING_RANKS, NULL));
     for (int64_t i = BUFFER_BYTES; i < GATHERING_RANKS * (int64_t)BUFFER_BYTES; i++)
         if (gathered[i] != 1)
             fail_msg("byte %lld is %d", (long long)i, gathered[i]);
-    free(gathered);
 }
 
 static sl_status meet_once(sl_group *group, void *arg)

@@ -12,7 +12,7 @@ static void second_claim_is_refused_until_the_first_ends(void **state)
 {
     scratch *in = *state;
     sli_claim *first, *second;
-    char *path = strdup(scratch_path(in, "file"));
+    FREED char *path = strdup(scratch_path(in, "file"));
     check_ok(sli_claim_create(path, &first));
     check_error(sli_claim_create(path, &second), SL_ERR_CONFLICT,
                 "file: another run that has not ended writes it");
@@ -22,7 +22,6 @@ static void second_claim_is_refused_until_the_first_ends(void **state)
     check_ok(sli_claim_create(path, &second));
     sli_claim_destroy(&second);
     assert_int_equal(scratch_entries(in, 0), 0);
-    free(path);
 }
 
 static void files_are_claimed_one_by_one_and_through_links(void **state)
@@ -30,7 +29,7 @@ static void files_are_claimed_one_by_one_and_through_links(void **state)
     scratch *in = *state;
     sli_claim *first, *second, *third;
     char *file = strdup(scratch_path(in, "file")), *other = strdup(scratch_path(in, "file2"));
-    char *link = strdup(scratch_path(in, "link"));
+    FREED char *link = strdup(scratch_path(in, "link"));
     check_ok(sli_claim_create(file, &first));
     check_ok(sli_claim_create(other, &second));
     assert_int_equal(symlink("file", link), 0);
@@ -41,7 +40,6 @@ static void files_are_claimed_one_by_one_and_through_links(void **state)
     sli_claim_destroy(&second);
     free(file);
     free(other);
-    free(link);
 }
 
 static void claim_of_the_dead_is_removed(void **state)

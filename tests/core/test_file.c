@@ -41,13 +41,12 @@ static void parent_is_found_whatever_slashes_follow(void **state)
     assert_int_equal(stat(in->directory, &expected), 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         int directory;
-        char *name;
+        FREED char *name = NULL;
         check_ok(sli_path_open_parent(scratch_path(in, paths[i]), "it", &directory, &name));
         assert_string_equal(name, "name");
         assert_int_equal(fstat(directory, &found), 0);
         assert_int_equal(found.st_ino, expected.st_ino);
         close(directory);
-        free(name);
     }
 }
 
@@ -137,7 +136,7 @@ static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **sta
     scratch *in = *state;
     write_file(scratch_path(in, "file"), "x", 1);
     make_link(in, "file", "link");
-    char *link = strdup(scratch_path(in, "link"));
+    FREED char *link = strdup(scratch_path(in, "link"));
     int descriptor = open(link, O_RDONLY);
     assert_int_equal(rename(scratch_path(in, "file"), link), 0); /* the link is gone */
     make_link(in, "other", "file");
@@ -150,7 +149,6 @@ static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **sta
     assert_true(exists(in, "file")); /* the link stays, its target goes */
     assert_false(exists(in, "link"));
     close(descriptor);
-    free(link);
 }
 
 /* Removes "full" while one descriptor can be opened, which is too few. */
@@ -176,7 +174,7 @@ static void what_has_no_status_keeps_the_callers_error(void **state)
 {
     scratch *in = *state;
     int directory = open_scratch(in);
-    char *circle = strdup(scratch_path(in, "a"));
+    FREED char *circle = strdup(scratch_path(in, "a"));
     make_link(in, "b", "a");
     make_link(in, "a", "b");
     make_directory(in, "old");
@@ -200,7 +198,6 @@ static void what_has_no_status_keeps_the_callers_error(void **state)
     assert_true(sli_directory_remove(directory, "old"));
     assert_true(sli_directory_remove(directory, "full"));
     close(directory);
-    free(circle);
 }
 
 static void whole_file_is_read_up_to_a_maximum(void **state)

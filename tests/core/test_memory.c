@@ -225,7 +225,7 @@ static void usable_memory_is_the_machines_or_what_the_group_has(void **state)
 
 static void array_grows_up_to_its_maximum(void **state)
 {
-    int *numbers = NULL;
+    FREED int *numbers = NULL;
     size_t room = 0;
     for (size_t i = 0; i < 100; i++) {
         check_ok(sli_array_reserve(&numbers, &room, i + 1, sizeof *numbers, 100, "numbers"));
@@ -239,18 +239,16 @@ static void array_grows_up_to_its_maximum(void **state)
     check_error(sli_array_reserve(&numbers, &room, SIZE_MAX, sizeof *numbers, SIZE_MAX, "numbers"),
                 SL_ERR_MEMORY, "no memory for");
     assert_int_equal(numbers[99], 99);
-    free(numbers);
 }
 
 static void blocks_of_every_size_are_aligned_and_writable(void **state)
 {
     static const size_t sizes[] = {1, 64, 4097, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, 7 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        char *block = sli_huge_pages_alloc(sizes[i]);
+        FREED char *block = sli_huge_pages_alloc(sizes[i]);
         assert_non_null(block);
         assert_int_equal((uintptr_t)block % (sizes[i] >= 2 << 20 ? 2 << 20 : 64), 0);
         memset(block, 1, sizes[i]);
-        free(block);
     }
 }
 

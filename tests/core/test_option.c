@@ -121,7 +121,7 @@ static void value_is_read_and_printed_or_refused_and_left_alone(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const sl_option *row = sl_option_find(rows, cases[i].name);
         object to = {.number = 7, .color = GREEN}, before = to;
-        char *text;
+        FREED char *text = NULL;
         assert_non_null(row);
         sl_status status = sl_option_set(row, &to, cases[i].given);
         if (cases[i].error) {
@@ -133,7 +133,6 @@ static void value_is_read_and_printed_or_refused_and_left_alone(void **state)
         check_ok(sl_option_check(row, &to));
         check_ok(sl_option_text(row, &to, &text));
         assert_string_equal(text, cases[i].printed);
-        free(text);
     }
 }
 
@@ -148,10 +147,9 @@ static void printed_values_read_back_to_the_same_bits(void **state)
         static const char *const names[] = {"share", "rate", "seed"};
         for (int k = 0; k < 3; k++) {
             const sl_option *row = sl_option_find(rows, names[k]);
-            char *text;
+            FREED char *text = NULL;
             check_ok(sl_option_text(row, &one, &text));
             check_ok(sl_option_set(row, &other, text));
-            free(text);
         }
         assert_true(one.share == other.share && one.rate == other.rate && one.seed == other.seed);
     }

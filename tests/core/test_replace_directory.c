@@ -25,7 +25,7 @@ static void commit(const char *path, const char *name)
 static void directory_appears_when_committed(void **state)
 {
     sli_replace_directory *directory;
-    char *path = strdup(scratch_path(*state, "new"));
+    FREED char *path = strdup(scratch_path(*state, "new"));
     check_ok(sli_replace_directory_create(path, &directory));
     put(directory, "a");
     assert_int_not_equal(access(path, F_OK), 0);
@@ -35,19 +35,17 @@ static void directory_appears_when_committed(void **state)
     assert_int_equal(scratch_entries(*state, 0), 1);
     check_ok(sli_remove_directory(path));
     assert_int_equal(scratch_entries(*state, 0), 0);
-    free(path);
 }
 
 static void directory_replaces_an_older_one(void **state)
 {
-    char *path = strdup(scratch_path(*state, "same"));
+    FREED char *path = strdup(scratch_path(*state, "same"));
     commit(path, "old");
     commit(path, "new");
     assert_int_equal(access(scratch_path(*state, "same/new"), F_OK), 0);
     assert_int_not_equal(access(scratch_path(*state, "same/old"), F_OK), 0);
     assert_int_equal(scratch_entries(*state, 0), 1);
     check_ok(sli_remove_directory(path));
-    free(path);
 }
 
 static mode_t mode_of(const char *path)
@@ -59,7 +57,7 @@ static mode_t mode_of(const char *path)
 
 static void what_is_replaced_keeps_its_mode(void **state)
 {
-    char *path = strdup(scratch_path(*state, "kept"));
+    FREED char *path = strdup(scratch_path(*state, "kept"));
     mode_t before = umask(022);
     write_file(path, "old", 3);
     assert_int_equal(chmod(path, 0620), 0);
@@ -73,14 +71,13 @@ static void what_is_replaced_keeps_its_mode(void **state)
     umask(before);
     assert_int_equal(mode_of(path), 0770);
     check_ok(sli_remove_directory(path));
-    free(path);
 }
 
 /* Where nothing was when the work began, something may be when it ends. */
 static void new_directory_replaces_nothing(void **state)
 {
     sli_replace_directory *directory;
-    char *path = strdup(scratch_path(*state, "new"));
+    FREED char *path = strdup(scratch_path(*state, "new"));
     check_ok(sli_replace_directory_create(path, &directory));
     put(directory, "mine");
     commit(path, "another's");
@@ -90,14 +87,13 @@ static void new_directory_replaces_nothing(void **state)
     assert_int_equal(access(scratch_path(*state, "new/another's"), F_OK), 0);
     assert_int_equal(scratch_entries(*state, 0), 1);
     check_ok(sli_remove_directory(path));
-    free(path);
 }
 
 /* Not half of it, either. Root may remove it, so this is another user. */
 static void write_protected_directory_is_not_removed(void **state)
 {
     enum { NOBODY = 65534 };
-    char *path = strdup(scratch_path(*state, "protected"));
+    FREED char *path = strdup(scratch_path(*state, "protected"));
     uid_t own = geteuid();
     commit(path, "file");
     if (own == 0) {
@@ -112,12 +108,11 @@ static void write_protected_directory_is_not_removed(void **state)
     assert_int_equal(access(scratch_path(*state, "protected/file"), F_OK), 0);
     assert_int_equal(chmod(path, 0755), 0);
     check_ok(sli_remove_directory(path));
-    free(path);
 }
 
 static void joined_directory_is_left_to_the_one_that_creates_it(void **state)
 {
-    char *path = strdup(scratch_path(*state, "both"));
+    FREED char *path = strdup(scratch_path(*state, "both"));
     sli_replace_directory *directory, *joined;
     check_ok(sli_replace_directory_join(path, 7, &joined)); /* may come first */
     put(joined, "theirs");
@@ -130,13 +125,12 @@ static void joined_directory_is_left_to_the_one_that_creates_it(void **state)
     assert_int_equal(access(scratch_path(*state, "both/own"), F_OK), 0);
     assert_int_equal(scratch_entries(*state, 0), 1);
     check_ok(sli_remove_directory(path));
-    free(path);
 }
 
 static void directory_not_committed_is_removed(void **state)
 {
     sli_replace_directory *directory;
-    char *path = strdup(scratch_path(*state, "kept"));
+    FREED char *path = strdup(scratch_path(*state, "kept"));
     commit(path, "old");
     check_ok(sli_replace_directory_create(path, &directory));
     put(directory, "new");
@@ -145,7 +139,6 @@ static void directory_not_committed_is_removed(void **state)
     assert_int_equal(access(scratch_path(*state, "kept/old"), F_OK), 0);
     assert_int_equal(scratch_entries(*state, 0), 1);
     check_ok(sli_remove_directory(path));
-    free(path);
 }
 
 static void impossible_place_is_refused(void **state)
@@ -164,7 +157,7 @@ static void impossible_place_is_refused(void **state)
 static void link_is_replaced_or_removed_and_its_target_stays(void **state)
 {
     scratch *in = *state;
-    char *path = strdup(scratch_path(in, "link"));
+    FREED char *path = strdup(scratch_path(in, "link"));
     assert_int_equal(mkdir(scratch_path(in, "archive"), 0777), 0);
     write_file(scratch_path(in, "archive/kept"), "x", 1);
     assert_int_equal(symlink("archive", path), 0);
@@ -177,7 +170,6 @@ static void link_is_replaced_or_removed_and_its_target_stays(void **state)
     assert_int_equal(access(scratch_path(in, "archive/kept"), F_OK), 0);
     check_ok(sli_remove_directory(path));
     check_ok(sli_remove_directory(scratch_path(in, "archive")));
-    free(path);
 }
 
 static void files_and_directories_of_directories_are_not_removed(void **state)

@@ -114,12 +114,11 @@ int lab_create(void **state)
 
 int lab_destroy(void **state)
 {
-    lab *all = *state;
+    FREED lab *all = *state;
     for (int f = 0; f < all->count && !all->named; f++)
         for (int m = 0; m < all->families[f].count; m++)
             sl_device_destroy(&all->families[f].members[m]);
     sl_device_list_destroy(&all->named);
-    free(all);
     return 0;
 }
 

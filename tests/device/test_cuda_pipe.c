@@ -234,7 +234,7 @@ static void pageable_memory_goes_through_pinned_memory(void **state)
     job *j = *state;
     const sl_shape shape = sl_shape_1d(LARGE), small = sl_shape_1d(SMALL);
     sl_tensor *large, *view;
-    int32_t *host = malloc(LARGE * sizeof *host);
+    FREED int32_t *host = malloc(LARGE * sizeof *host);
     long before = j->cuda->pageable_copies;
     assert_non_null(host);
     check_ok(sl_tensor_create(j->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &large));
@@ -254,7 +254,6 @@ static void pageable_memory_goes_through_pinned_memory(void **state)
         assert_int_equal(host[i], i < 100 * SMALL ? i / SMALL * SMALL - i % SMALL : i * 7);
     assert_int_equal(j->cuda->pageable_copies, before);
     sl_tensor_destroy(&large);
-    free(host);
 }
 
 /* ---- Panels of logits ------------------------------------------------------------------- */

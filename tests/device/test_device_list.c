@@ -196,10 +196,9 @@ static void binding_a_thread_leaves_it_the_first_core(void **state)
     void *result;
     assert_int_equal(pthread_create(&thread, NULL, bind_and_look, device), 0);
     pthread_join(thread, &result);
-    cpu_set_t *set = result;
+    FREED cpu_set_t *set = result;
     assert_int_equal(CPU_COUNT(set), 1);
     assert_true(CPU_ISSET((size_t)first_core(device), set));
-    free(set);
 }
 
 static void expect_error(const char *names, sl_status status, const char *text)

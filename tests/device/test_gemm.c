@@ -188,7 +188,7 @@ static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
         skip();
     }
     uint16_t *a = calloc(M * K, sizeof *a), *b = calloc(K * N, sizeof *b);
-    float *c = calloc((size_t)M * N, sizeof *c);
+    FREED float *c = calloc((size_t)M * N, sizeof *c);
     assert_true(a && b && c);
     check_ok(sli_device_gemm(device, &(sli_gemm){.bf16 = true,
                                                  .m = M,
@@ -204,7 +204,6 @@ static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
     assert_true(memory.peak_bytes[SL_MEMORY_WORKSPACE] < 512 << 10);
     free(a);
     free(b);
-    free(c);
 }
 
 /* Whole, the matrices would take 5 to 40 MB as f32. */
@@ -217,7 +216,7 @@ static void widened_product_has_room_for_panels_alone(void **state)
     SCOPED(sl_device) *device = create_cpu(NULL);
     device->has_bf16 = false;
     uint16_t *a = calloc(MOST, sizeof *a), *b = calloc(MOST, sizeof *b);
-    float *c = calloc(MOST, sizeof *c);
+    FREED float *c = calloc(MOST, sizeof *c);
     assert_true(a && b && c);
     for (int i = 0; i < 3; i++) {
         sl_memory_stats memory;
@@ -233,7 +232,6 @@ static void widened_product_has_room_for_panels_alone(void **state)
     }
     free(a);
     free(b);
-    free(c);
 }
 
 int gemm_tests(void)

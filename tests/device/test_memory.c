@@ -226,11 +226,10 @@ static void a_bound_counts_what_the_process_holds_besides(void **state)
     bound.usable_bytes = sli_resident_memory() + HELD / 2;
     assert_true(sli_memory_bound_reserve(&bound, HELD / 4));
     sli_memory_bound_release(&bound, HELD / 4);
-    char *held = malloc(HELD);
+    FREED char *held = malloc(HELD);
     assert_non_null(held);
     memset(held, 1, HELD);
     assert_false(sli_memory_bound_reserve(&bound, HELD / 4));
-    free(held);
 }
 
 /* As those of other ranks on the host. */

@@ -21,11 +21,10 @@ static float *floats(int64_t count)
 static void multiply(sli_matmul *matmul, const sli_matmul_primitive *size, float *c)
 {
     float *a = floats(ROWS * LONGEST), *b = floats(COLUMNS * LONGEST);
-    float *scratch = floats(sli_matmul_scratch_floats(size) + 1);
+    FREED float *scratch = floats(sli_matmul_scratch_floats(size) + 1);
     assert_int_equal(sli_matmul_run(matmul, size, 0, a, b, c, scratch), 0);
     free(a);
     free(b);
-    free(scratch);
 }
 
 /* a [m, k] times the transpose of b [COLUMNS, k]. */

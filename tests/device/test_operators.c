@@ -10,7 +10,7 @@ static void every_case_matches_the_reference_on_every_device(void **state)
 {
     const lab *all = *state;
     size_t count, run = 0;
-    case_spec *list = case_list(all->seed, &count);
+    FREED case_spec *list = case_list(all->seed, &count);
     bool seen[CASE_KINDS] = {false};
     for (size_t i = 0; i < count; i++) {
         seen[list[i].kind] = true;
@@ -25,7 +25,6 @@ static void every_case_matches_the_reference_on_every_device(void **state)
     for (int kind = 0; kind < CASE_KINDS; kind++)
         assert_true(seen[kind]);
     print_message("%zu cases on %d families of devices\n", run, all->count);
-    free(list);
 }
 
 /* ---- Gradients -------------------------------------------------------------------------- */
@@ -49,10 +48,9 @@ static double weighted_sum(const slope *of)
             continue;
         case_type type = case_operations[of->forward.spec.kind].arrays[result].type;
         float scale = grad < 0 ? of->backward.arguments.cross_entropy.grad_scale : 1;
-        void *values = result_of(of->device, &of->forward, result);
+        FREED void *values = result_of(of->device, &of->forward, result);
         for (int64_t i = 0; i < of->forward.arrays[result].count; i++)
             sum += (double)scale * case_element(type, values, i) * (weights ? weights[i] : 1);
-        free(values);
     }
     return sum;
 }
@@ -80,10 +78,10 @@ static void check_input(slope *of, int input, int grad)
     const float *before = of->backward.arrays[grad].host;
     bool adds = operation->arrays[grad].is_sum ? before[0] == before[0]
                                                : spec->kind == CASE_EMBEDDING_BACKWARD;
-    float *gradient = result_of(of->device, &of->backward, grad);
+    FREED float *gradient = result_of(of->device, &of->backward, grad);
     if (!gradient)
         return; /* another lies over it, which is checked */
-    float *direction = malloc((size_t)count * sizeof *direction);
+    FREED float *direction = malloc((size_t)count * sizeof *direction);
     random_source random = {(uint64_t)count};
     double along = 0, squares = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -100,8 +98,6 @@ static void check_input(slope *of, int input, int grad)
         fail_msg("%s on %s: slope along %s: %g by differences, %g by the gradient (of size %g)",
                  case_text(spec, text), sl_device_name(of->device), operation->arrays[grad].name,
                  steepness, along, sqrt(squares));
-    free(gradient);
-    free(direction);
 }
 
 /* The forward is built from the same random numbers. */
@@ -130,7 +126,7 @@ static void every_gradient_is_the_slope_of_its_forward(void **state)
 {
     const lab *all = *state;
     size_t count;
-    case_spec *list = case_list(all->seed, &count);
+    FREED case_spec *list = case_list(all->seed, &count);
     int checked[CASE_KINDS] = {0};
     for (size_t i = 0; i < count; i++) {
         const case_operation *operation = &case_operations[list[i].kind];
@@ -147,7 +143,6 @@ static void every_gradient_is_the_slope_of_its_forward(void **state)
     }
     for (int kind = 0; kind < CASE_KINDS; kind++)
         assert_true(case_operations[kind].output_count == 0 || checked[kind] > 0);
-    free(list);
 }
 
 int operators_tests(void)

@@ -93,8 +93,8 @@ static void round_gradient(sl_device *device, bool in_kernel, uint16_t *gradient
 static void cross_entropy_rounds_its_gradient_as_a_conversion_does(void **state)
 {
     const lab *all = *state;
-    uint16_t *expected = malloc(ROUNDED_COUNT * sizeof *expected);
-    uint16_t *got = malloc(ROUNDED_COUNT * sizeof *got);
+    FREED uint16_t *expected = malloc(ROUNDED_COUNT * sizeof *expected);
+    FREED uint16_t *got = malloc(ROUNDED_COUNT * sizeof *got);
     float expected_sums[CLASSES], sums[CLASSES];
     assert_true(expected && got);
     for (int f = 0; f < all->count; f++)
@@ -106,8 +106,6 @@ static void cross_entropy_rounds_its_gradient_as_a_conversion_does(void **state)
             if (with_sums)
                 assert_memory_equal(sums, expected_sums, sizeof sums);
         }
-    free(expected);
-    free(got);
 }
 
 /* ---- Dropout ---------------------------------------------------------------------------- */
@@ -130,14 +128,12 @@ static void samples_keep_their_masks_when_a_batch_is_cut(void **state)
     enum { SAMPLES = 6, POSITIONS = 9, WIDTH = 35 };
     sl_device *device = all->families[0].members[0];
     sli_dropout dropout = {.p = 0.4f, .first_sample = UINT32_MAX, .rows_per_sample = POSITIONS};
-    float *whole = drop_ones(device, dropout, SAMPLES * POSITIONS, WIDTH);
+    FREED float *whole = drop_ones(device, dropout, SAMPLES * POSITIONS, WIDTH);
     for (int first = 0; first < SAMPLES; first += 2, dropout.first_sample += 2) {
-        float *rows = drop_ones(device, dropout, 2 * POSITIONS, WIDTH);
+        FREED float *rows = drop_ones(device, dropout, 2 * POSITIONS, WIDTH);
         assert_memory_equal(rows, whole + first * POSITIONS * WIDTH,
                             2 * POSITIONS * WIDTH * sizeof *rows);
-        free(rows);
     }
-    free(whole);
 }
 
 /* A seed's masks do not depend on the kind of device: the kernels' random numbers are the CPU's. */
@@ -156,13 +152,11 @@ static void masks_are_the_same_on_every_kind_of_device(void **state)
                                .site = (uint32_t)i,
                                .first_sample = 7,
                                .rows_per_sample = 5};
-        float *expected = drop_ones(cpu, dropout, ROWS, width);
+        FREED float *expected = drop_ones(cpu, dropout, ROWS, width);
         for (int f = 0; f < all->count; f++) {
-            float *got = drop_ones(all->families[f].members[0], dropout, ROWS, width);
+            FREED float *got = drop_ones(all->families[f].members[0], dropout, ROWS, width);
             assert_memory_equal(got, expected, (size_t)(ROWS * width) * sizeof *got);
-            free(got);
         }
-        free(expected);
     }
 }
 
@@ -173,7 +167,7 @@ static void kept_share_is_one_minus_p_and_independent_of_neighbours(void **state
     static const float rates[] = {0.1f, 0.5f, 0.8f};
     for (int r = 0; r < 3; r++) {
         sli_dropout dropout = {.p = rates[r], .rows_per_sample = 20};
-        float *out = drop_ones(all->families[0].members[1], dropout, ROWS, WIDTH);
+        FREED float *out = drop_ones(all->families[0].members[1], dropout, ROWS, WIDTH);
         double kept = 0, both = 0, q = 1 - (double)rates[r];
         for (int i = 0; i < COUNT; i++) {
             kept += (out[i] > 0) / (double)COUNT;
@@ -181,7 +175,6 @@ static void kept_share_is_one_minus_p_and_independent_of_neighbours(void **state
         }
         assert_true(fabs(kept - q) < 5 * sqrt(q * (1 - q) / COUNT));
         assert_true(fabs(both - q * q) < 8 * sqrt(q * q * (1 - q * q) / COUNT));
-        free(out);
     }
 }
 
@@ -350,7 +343,7 @@ static void conversion_rounds_to_the_nearest_even_bf16(void **state)
     enum { VALUES = sizeof values / sizeof *values, COUNT = 70001 };
     const lab *all = *state;
     uint32_t *from = malloc(COUNT * sizeof *from), *again = malloc(COUNT * sizeof *again);
-    uint16_t *to = malloc(COUNT * sizeof *to);
+    FREED uint16_t *to = malloc(COUNT * sizeof *to);
     assert_true(from && again && to);
     for (int i = 0; i < COUNT; i++)
         from[i] = values[i % VALUES].from;
@@ -367,7 +360,6 @@ static void conversion_rounds_to_the_nearest_even_bf16(void **state)
                 SL_ERR_INVALID, "convert: expected f32 on one side");
     free(from);
     free(again);
-    free(to);
 }
 
 int values_tests(void)

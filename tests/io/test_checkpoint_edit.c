@@ -39,7 +39,7 @@ static void write_large(const char *path, float base)
 static void check_large(const char *path, float base)
 {
     sl_checkpoint_reader *reader;
-    float *data = malloc((size_t)TENSORS * ELEMENTS * sizeof *data);
+    FREED float *data = malloc((size_t)TENSORS * ELEMENTS * sizeof *data);
     char names[TENSORS][24];
     sl_safetensors_item items[TENSORS];
     assert_non_null(data);
@@ -58,7 +58,6 @@ static void check_large(const char *path, float base)
                 fail_msg("element %d of tensor %d is %g", i, t,
                          (double)data[(size_t)t * ELEMENTS + (size_t)i]);
     sl_checkpoint_close(&reader);
-    free(data);
 }
 
 /* The private memory of this process. */

@@ -73,14 +73,10 @@ static sl_status read_header(const text *from)
 
 static sl_status read_index(const text *from)
 {
-    char *strings = NULL;
-    sl_metadata *entries = NULL;
+    FREED char *strings = NULL;
+    FREED sl_metadata *entries = NULL;
     size_t count = 0;
-    sl_status status =
-        sli_safetensors_index_parse(from->at, from->length, &strings, &entries, &count);
-    free(strings);
-    free(entries);
-    return status;
+    return sli_safetensors_index_parse(from->at, from->length, &strings, &entries, &count);
 }
 
 static char index_path[512];

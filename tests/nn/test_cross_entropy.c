@@ -25,13 +25,12 @@ static int bench_open(void **state)
 /* No test leaves memory behind. */
 static int bench_close(void **state)
 {
-    bench *one = *state;
+    FREED bench *one = *state;
     sl_memory_stats memory;
     sl_device_memory(one->device, &memory);
     assert_int_equal(memory.current_total_bytes, 0);
     sl_loss_destroy(&one->loss);
     sl_device_destroy(&one->device);
-    free(one);
     return 0;
 }
 
@@ -226,11 +225,10 @@ static result together(const bench *one, sl_module *decoder, sl_parameter_set *s
 static sl_tensor *spread_targets(const bench *one, const sl_shape *shape, int64_t classes)
 {
     int64_t rows = sl_shape_count(shape);
-    int32_t *values = malloc((size_t)rows * sizeof *values);
+    FREED int32_t *values = malloc((size_t)rows * sizeof *values);
     for (int64_t i = 0; i < rows; i++)
         values[i] = i % 7 == 3 ? -100 : (int32_t)(i * i % classes);
     sl_tensor *targets = integer_tensor(one->device, shape, values);
-    free(values);
     return targets;
 }
 
@@ -277,7 +275,7 @@ static void logits_are_held_in_panels(void **state)
     sl_shape in_shape = sl_shape_2d(rows, 2), shape = sl_shape_1d(rows);
     SCOPED(sl_tensor) *in = random_tensor(one->device, &in_shape, 1);
     SCOPED(sl_tensor) *targets = spread_targets(one, &shape, classes);
-    double *row_losses = malloc((size_t)rows * sizeof *row_losses);
+    FREED double *row_losses = malloc((size_t)rows * sizeof *row_losses);
     sl_loss_call call = {.device = one->device,
                          .last = linear,
                          .in = in,
@@ -290,7 +288,6 @@ static void logits_are_held_in_panels(void **state)
     /* beside the panel of logits only what products need for their own panels */
     const uint64_t panel = 150 * classes * 4, products = 1 << 20;
     assert_in_range(memory.peak_bytes[SL_MEMORY_WORKSPACE], panel, panel + products);
-    free(row_losses);
 }
 
 static void values_alone_leave_gradients_alone(void **state)

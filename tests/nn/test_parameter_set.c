@@ -185,12 +185,11 @@ static void initial_values_differ_by_seed_and_parameter(void **state)
     float *first = values_of(set, 0), *other = values_of(set, 2);
     sl_parameter_set_destroy(&set);
     set = create_set(model, 0, 0, *state, 2);
-    float *reseeded = values_of(set, 0);
+    FREED float *reseeded = values_of(set, 0);
     assert_memory_not_equal(first, other, 64 * 4);
     assert_memory_not_equal(first, reseeded, 64 * 4);
     free(first);
     free(other);
-    free(reseeded);
 }
 
 static void frozen_parameters_and_buffers_have_values_alone(void **state)

@@ -80,7 +80,7 @@ static void failure_frees_a_module_with_its_child_once(void **state)
 {
     static const sl_module_ops outer_ops = {.type = "Outer", .destroy_state = reuse_a_module},
                                inner_ops = {.type = "Inner"};
-    void *memory = NULL;
+    FREED void *memory = NULL;
     sl_module *modules[2], *model;
     check_ok(sl_module_create(&outer_ops, &memory, &modules[0]));
     check_ok(sl_module_create(&inner_ops, NULL, &modules[1]));
@@ -89,7 +89,6 @@ static void failure_frees_a_module_with_its_child_once(void **state)
                 "module with duplicate children is not supported");
     assert_null(model);
     assert_non_null(memory);
-    free(memory);
 }
 
 /* ---- Appending ---- */

@@ -307,11 +307,9 @@ static void check_numbers(int dims)
                                                          i < 2 ? 3 : 1, grad, i, expected));
     assert_memory_equal(sl_tensor_data(grad_input), expected, sizeof expected);
     int64_t count;
-    float *got_grads = flat_gradients(sl_data_parallel_parameters(at.parallel), &count);
-    float *expected_grads = flat_gradients(set, &count);
+    FREED float *got_grads = flat_gradients(sl_data_parallel_parameters(at.parallel), &count);
+    FREED float *expected_grads = flat_gradients(set, &count);
     assert_true(relative_distance(got_grads, expected_grads, count) < 1e-6);
-    free(got_grads);
-    free(expected_grads);
 }
 
 static void numbers_are_gathered_into_a_vector_of_one_a_replica(void **state)

@@ -149,13 +149,10 @@ typedef struct expectation {
 static sl_status same_bits(sl_group *group, const void *data, size_t bytes, const char *what)
 {
     int words = (int)(bytes / 4);
-    float *first = malloc(bytes);
+    FREED float *first = malloc(bytes);
     memcpy(first, data, bytes);
-    sl_status status = sl_group_broadcast(group, first, words, SL_F32, 0, NULL);
-    if (status == SL_OK)
-        status = expect(memcmp(first, data, bytes) == 0, "%s to be rank 0's, bit for bit", what);
-    free(first);
-    return status;
+    SL_TRY(sl_group_broadcast(group, first, words, SL_F32, 0, NULL));
+    return expect(memcmp(first, data, bytes) == 0, "%s to be rank 0's, bit for bit", what);
 }
 
 static sl_status train_replica(sl_group *group, const expectation *wanted, const rig *at)
@@ -170,14 +167,11 @@ static sl_status train_replica(sl_group *group, const expectation *wanted, const
         SL_TRY(same_bits(group, &norm, sizeof norm, "the clipped norm"));
     }
     int64_t count;
-    float *values = pipe_values(at->pipe, &count);
-    sl_status status = same_bits(group, values, (size_t)count * sizeof *values, "the weights");
+    FREED float *values = pipe_values(at->pipe, &count);
+    SL_TRY(same_bits(group, values, (size_t)count * sizeof *values, "the weights"));
     double distance = relative_distance(values, wanted->values, count);
-    if (status == SL_OK)
-        status = expect(count == wanted->count && distance < 2e-6,
-                        "the weights of one pipe with all rows, off by %g", distance);
-    free(values);
-    return status;
+    return expect(count == wanted->count && distance < 2e-6,
+                  "the weights of one pipe with all rows, off by %g", distance);
 }
 
 /* Each rank starts with weights of its own, and rank 0's must win; but with dropout they need one
@@ -201,10 +195,9 @@ static void check_case(const replica_case *one)
         check_ok(sl_pipe_optimizer_step(alone.optimizer, 0.1, 0.25, &norm));
     }
     expectation wanted = {.one = one};
-    float *values = pipe_values(alone.pipe, &wanted.count);
+    FREED float *values = pipe_values(alone.pipe, &wanted.count);
     wanted.values = values;
     check_ranks(run_replica, &wanted, one->ranks);
-    free(values);
 }
 
 /* With ragged rows, modules that are not trained, and every kind of stage. */

@@ -223,18 +223,15 @@ static void zero_grad_forgets_the_gradients(void **state)
     SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0);
     pipe_train(&piped, d.input, d.targets, 0);
     int64_t count;
-    float *once = pipe_gradients(piped.pipe, &count);
+    FREED float *once = pipe_gradients(piped.pipe, &count);
     sl_pipe_zero_grad(piped.pipe);
     pipe_train(&piped, d.input, d.targets, 0);
-    float *again = pipe_gradients(piped.pipe, &count);
+    FREED float *again = pipe_gradients(piped.pipe, &count);
     assert_memory_equal(once, again, (size_t)count * sizeof *once);
     sl_pipe_zero_grad(piped.pipe);
-    float *zero = pipe_gradients(piped.pipe, &count);
+    FREED float *zero = pipe_gradients(piped.pipe, &count);
     for (int64_t i = 0; i < count; i++)
         assert_true(zero[i] == 0.0f);
-    free(once);
-    free(again);
-    free(zero);
 }
 
 static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
@@ -247,10 +244,9 @@ static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
     SCOPED(sl_tensor) *targets = integer_tensor(d.device, &shape, ignored);
     assert_true(isnan(pipe_train(&piped, d.input, targets, 0)));
     int64_t count;
-    float *gradients = pipe_gradients(piped.pipe, &count);
+    FREED float *gradients = pipe_gradients(piped.pipe, &count);
     for (int64_t i = 0; i < count; i++)
         assert_true(gradients[i] == 0.0f);
-    free(gradients);
 }
 
 /* ---- Evaluation ------------------------------------------------------------------------- */

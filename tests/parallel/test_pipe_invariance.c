@@ -508,14 +508,12 @@ static float *logits_one_by_one(int stages, sl_precision precision)
 static void cache_gives_the_same_bits_in_any_pipe(void **state)
 {
     for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++) {
-        float *one = logits_one_by_one(1, precision);
+        FREED float *one = logits_one_by_one(1, precision);
         for (int stages = 2; stages <= 4; stages++) {
-            float *cut = logits_one_by_one(stages, precision);
+            FREED float *cut = logits_one_by_one(stages, precision);
             assert_memory_equal(cut, one,
                                 CACHED_LENGTH * CACHED_ROWS * CACHED_TOKENS * sizeof *cut);
-            free(cut);
         }
-        free(one);
     }
 }
 

@@ -98,7 +98,7 @@ static void check_completions(const sl_schedule *schedule)
 /* Errors are compared by these numbers while ranks go along their rows. */
 static void check_order(const sl_schedule *schedule)
 {
-    int *order;
+    FREED int *order = NULL;
     size_t at = 0;
     check_ok(sli_schedule_order(schedule, &order));
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
@@ -112,7 +112,6 @@ static void check_order(const sl_schedule *schedule)
             highest = order[at] > highest ? order[at] : highest;
         }
     }
-    free(order);
 }
 
 static void completions_and_order_are_those_of_the_rows(void **state)
@@ -195,10 +194,9 @@ static void each_schedule_is_as_its_file_draws_it(void **state)
 
 static void recomputations_come_before_their_backwards(void **state)
 {
-    char *text = draw("gpipe", 2, 3, SL_RECOMPUTE_EXCEPT_LAST);
+    FREED char *text = draw("gpipe", 2, 3, SL_RECOMPUTE_EXCEPT_LAST);
     assert_string_equal(text, "0F2 0F1 0F0 ... ... 0B0 0R1 0B1 0R2 0B2\n"
                               "... 1F2 1F1 1F0 1B0 1R1 1B1 1R2 1B2 ...\n");
-    free(text);
 }
 
 static void options_that_do_not_go_together_are_refused(void **state)

@@ -17,10 +17,9 @@ static sl_schedule *parse(const char *text)
 
 static void check_csv(const sl_schedule *schedule, const char *expected)
 {
-    char *text;
+    FREED char *text = NULL;
     check_ok(sl_schedule_csv(schedule, &text));
     assert_string_equal(text, expected);
-    free(text);
 }
 
 /* ---- PyTorch's CSV ---------------------------------------------------------------------- */
@@ -245,14 +244,13 @@ static sl_schedule *draw_table(unsigned *seed)
 
 static void check_read_again(const sl_schedule *schedule)
 {
-    char *text;
+    FREED char *text = NULL;
     check_ok(sl_schedule_csv(schedule, &text));
     sl_schedule *again = parse(text);
     check_csv(again, text);
     assert_memory_equal(sl_schedule_placement(again), sl_schedule_placement(schedule),
                         (size_t)sl_schedule_stages(schedule) * sizeof(int));
     sl_schedule_destroy(&again);
-    free(text);
 }
 
 static void random_tables_are_valid_and_so_are_their_first_micro_batches(void **state)
@@ -282,7 +280,7 @@ static sl_schedule *break_table(const sl_schedule *schedule, unsigned *seed, fau
     sl_schedule_actions(schedule, 0, &first);
     for (int rank = 0; rank < ranks; rank++)
         total += (size_t)(counts[rank] = sl_schedule_actions(schedule, rank, &row));
-    sl_action *actions = malloc((total + 1) * sizeof *actions);
+    FREED sl_action *actions = malloc((total + 1) * sizeof *actions);
     assert_non_null(actions);
     memcpy(actions, first, total * sizeof *actions);
     int rank = test_draw(seed, 0, ranks - 1);
@@ -308,7 +306,6 @@ static sl_schedule *break_table(const sl_schedule *schedule, unsigned *seed, fau
                                    .micros = micros};
     sl_schedule *broken;
     check_ok(sl_schedule_from_table(&options, counts, actions, &broken));
-    free(actions);
     return broken;
 }
 

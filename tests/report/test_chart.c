@@ -46,20 +46,18 @@ static void any_numbers_give_few_ticks_at_finite_places(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int log_scale = 0; log_scale < 2; log_scale++) {
-            char *text = draw(cases[i].points, 3, log_scale);
+            FREED char *text = draw(cases[i].points, 3, log_scale);
             assert_in_range(count_of(text, "<text"), 0, 25 + 3); /* values at three steps */
             assert_int_equal(count_of(text, "nan") + count_of(text, "inf"), 0);
-            free(text);
         }
 }
 
 static void large_steps_are_shown_as_whole_numbers(void **state)
 {
     static const sli_point points[] = {{1234567, 5}, {12345678, 6}};
-    char *text = draw(points, 2, false);
+    FREED char *text = draw(points, 2, false);
     assert_int_equal(count_of(text, ">step 1234567<"), 1);
     assert_int_equal(count_of(text, ">step 12345678<"), 1);
-    free(text);
 }
 
 int chart_tests(void)

@@ -195,7 +195,7 @@ static void line_that_is_too_long_is_left_out(void **state)
     enum { LONG = 3 << 20 };
     static const char rest[] = "\n{\"record\":\"end\",\"seconds\":9}\n";
     size_t used;
-    char *text = malloc(LONG + sizeof rest);
+    FREED char *text = malloc(LONG + sizeof rest);
     assert_non_null(text);
     memset(text, ' ', LONG);
     memcpy(text + LONG, rest, sizeof rest);
@@ -206,7 +206,6 @@ static void line_that_is_too_long_is_left_out(void **state)
         assert_int_equal(history->damaged, 1);
         assert_true(history->ended);
     }
-    free(text);
 }
 
 static void old_records_are_thinned(void **state)

@@ -8,14 +8,13 @@
 
 static void check_number(double value, const char *expected)
 {
-    char *text;
+    FREED char *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
     assert_non_null(to);
     sli_markup_number(to, value);
     fclose(to);
     assert_string_equal(text, expected);
-    free(text);
 }
 
 static void numbers_from_a_million_on_have_an_exponent(void **state)
@@ -32,7 +31,7 @@ static void numbers_from_a_million_on_have_an_exponent(void **state)
 
 static void markup_of_a_text_is_shown(void **state)
 {
-    char *text;
+    FREED char *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
     assert_non_null(to);
@@ -41,7 +40,6 @@ static void markup_of_a_text_is_shown(void **state)
     assert_null(strpbrk(text, "<>\"'\x1b\xff"));
     assert_non_null(strstr(text, "&lt;script&gt;"));
     assert_non_null(strstr(text, "\xef\xbf\xbd\xef\xbf\xbd"));
-    free(text);
 }
 
 int markup_tests(void)

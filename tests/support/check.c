@@ -102,6 +102,11 @@ bool processor_has_bf16(void)
 
 /* ---- Checks ----------------------------------------------------------------------------- */
 
+void free_at_end(void *pointer_of)
+{
+    free(*(void **)pointer_of);
+}
+
 void check_ok_at(sl_status status, const char *file, int line)
 {
     if (status == SL_OK)

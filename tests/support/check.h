@@ -17,6 +17,10 @@
  * SCOPED(sl_tensor) *rows = NULL; calls sl_tensor_destroy(&rows). A failed assertion leaves it. */
 #define SCOPED(type) __attribute__((cleanup(type##_destroy))) type
 
+/* The same of memory from malloc: FREED float *values = malloc(bytes); */
+#define FREED __attribute__((cleanup(free_at_end)))
+void free_at_end(void *pointer_of);
+
 /* Fails the test, with the error's text, unless `status` is SL_OK. */
 void check_ok_at(sl_status status, const char *file, int line);
 

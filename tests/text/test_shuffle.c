@@ -7,7 +7,7 @@
 static void every_count_is_permuted(void **state)
 {
     enum { LARGE = 100003 };
-    bool *seen = malloc(LARGE);
+    FREED bool *seen = malloc(LARGE);
     assert_non_null(seen);
     for (int64_t count = 1; count <= LARGE; count = count < 300 ? count + 1 : count * 7 + 1) {
         memset(seen, 0, LARGE);
@@ -17,7 +17,6 @@ static void every_count_is_permuted(void **state)
             seen[sample] = true;
         }
     }
-    free(seen);
 }
 
 static void largest_count_is_permuted(void **state)

@@ -29,7 +29,7 @@ static void write_tokens(sl_tokenizer *tokenizer, const char *line, size_t bytes
 static void expect_tokens(const char *line, size_t bytes, const char *expected)
 {
     SCOPED(sl_tokenizer) *tokenizer = NULL;
-    char *text;
+    FREED char *text = NULL;
     size_t text_bytes;
     FILE *stream = open_memstream(&text, &text_bytes);
     assert_non_null(stream);
@@ -37,7 +37,6 @@ static void expect_tokens(const char *line, size_t bytes, const char *expected)
     write_tokens(tokenizer, line, bytes, '|', stream);
     assert_int_equal(fclose(stream), 0);
     assert_string_equal(text, expected);
-    free(text);
 }
 
 typedef struct line_case {
@@ -171,7 +170,7 @@ static void bytes_that_are_no_utf8_are_replaced(void **state)
 static void line_longer_than_the_one_before_is_taken_whole(void **state)
 {
     enum { LETTERS = 100000 };
-    char *line = malloc(2 * LETTERS);
+    FREED char *line = malloc(2 * LETTERS);
     sl_tokenizer *tokenizer;
     sl_token token;
     assert_non_null(line);
@@ -185,7 +184,6 @@ static void line_longer_than_the_one_before_is_taken_whole(void **state)
         assert_int_equal(token.bytes, 3 * letters);
     }
     sl_tokenizer_destroy(&tokenizer);
-    free(line);
 }
 
 /* ---- Against Python ---------------------------------------------------------------------- */
@@ -235,7 +233,7 @@ static void need_python(void)
 /* Holds the tokens of every line of a text against Python's. */
 static void expect_as_python(scratch *in, const char *text, size_t text_bytes)
 {
-    char *ours;
+    FREED char *ours = NULL;
     size_t ours_bytes, got = 0;
     FILE *stream = open_memstream(&ours, &ours_bytes);
     sl_tokenizer *tokenizer;
@@ -253,7 +251,7 @@ static void expect_as_python(scratch *in, const char *text, size_t text_bytes)
     write_file(scratch_path(in, "lines"), text, text_bytes);
     snprintf(arguments, sizeof arguments, "tokens '%s'", in->path);
     FILE *python = start_python(arguments);
-    char *theirs = malloc(ours_bytes + 2); /* more than ours would show */
+    FREED char *theirs = malloc(ours_bytes + 2); /* more than ours would show */
     assert_non_null(theirs);
     for (size_t more; (more = fread(theirs + got, 1, ours_bytes + 1 - got, python)) > 0;)
         got += more;
@@ -263,8 +261,6 @@ static void expect_as_python(scratch *in, const char *text, size_t text_bytes)
             fail_msg("byte %zu: ours %.30s, Python's %.30s", i, ours + (i > 15 ? i - 15 : 0),
                      theirs + (i > 15 ? i - 15 : 0));
     assert_int_equal(ours_bytes, got);
-    free(theirs);
-    free(ours);
 }
 
 static void write_character(uint32_t code, FILE *to)

@@ -107,7 +107,7 @@ static void many_tokens_are_counted_and_found(void **state)
             assert_int_equal(provisional, i);
         }
     }
-    int32_t *final_ids = calloc(TOKENS, sizeof *final_ids);
+    FREED int32_t *final_ids = calloc(TOKENS, sizeof *final_ids);
     assert_non_null(final_ids);
     check_ok(sl_vocab_builder_finish(builder, final_ids, &vocab));
     assert_int_equal(sl_vocab_size(vocab), TOKENS + 1);
@@ -118,7 +118,6 @@ static void many_tokens_are_counted_and_found(void **state)
         if (id > 1) /* all are equally frequent */
             assert_true(strcmp(sl_vocab_token(vocab, id - 1).text, token.text) < 0);
     }
-    free(final_ids);
 }
 
 /* ---- Hashing ----------------------------------------------------------------------------- */

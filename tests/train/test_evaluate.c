@@ -21,7 +21,7 @@ static double reference_sum(test_pipe *pipe, const sl_batches *batches, int64_t 
         check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
         check_ok(sl_tensor_write(in, inputs));
         check_ok(sl_pipe_forward(pipe->pipe, &(sl_pipe_batch){.input = in}, &out));
-        float *logits = malloc(sli_tensor_bytes(out));
+        FREED float *logits = malloc(sli_tensor_bytes(out));
         check_ok(sl_tensor_read(out, logits));
         for (int64_t i = 0; i < COLUMNS * length; i++) {
             double total = 0;
@@ -30,7 +30,6 @@ static double reference_sum(test_pipe *pipe, const sl_batches *batches, int64_t 
             sum += log(total) - logits[i * SMALL_TOKENS + targets[i]];
             ++*terms;
         }
-        free(logits);
     }
     return sum;
 }

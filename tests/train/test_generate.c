@@ -36,11 +36,10 @@ static void greedy_token_is_the_most_probable_one(void **state)
     generate(&pipe, &(sl_generate_options){.context = CONTEXT}, ids);
     for (int64_t at = PROMPT; at < ROOM; at++) {
         int64_t seen = at < CONTEXT ? at : CONTEXT;
-        float *logits = logits_after(&pipe, ids + at - seen, seen);
+        FREED float *logits = logits_after(&pipe, ids + at - seen, seen);
         for (int id = SL_VOCAB_UNKNOWN + 1; id < SMALL_TOKENS; id++)
             assert_true(logits[ids[at]] >= logits[id]);
         assert_int_not_equal(ids[at], SL_VOCAB_UNKNOWN);
-        free(logits);
     }
 }
 
@@ -170,7 +169,7 @@ static void check_draws(double temperature, int top_k)
         check_ok(sl_generate(pipe.pipe, &options, ids, &length, 1));
         counts[ids[PROMPT]]++;
     }
-    float *logits = logits_after(&pipe, prompt, PROMPT);
+    FREED float *logits = logits_after(&pipe, prompt, PROMPT);
     double total = 0, expected[SMALL_TOKENS] = {0};
     for (int id = 1; id < SMALL_TOKENS; id++) {
         int above = 0;
@@ -186,7 +185,6 @@ static void check_draws(double temperature, int top_k)
         else if (fabs(counts[id] - mean) > 4.5 * sqrt(mean)) /* seeds are fixed: no luck involved */
             fail_msg("token %d was drawn %d times, expected %.1f", id, counts[id], mean);
     }
-    free(logits);
 }
 
 static void draws_follow_the_models_distribution(void **state)

@@ -41,9 +41,8 @@ static bool choose_a_comma(void)
 
 static int remove_run(void **state)
 {
-    scratch *in = *state;
+    FREED scratch *in = *state;
     nftw(in->directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-    free(in);
     return 0;
 }
 

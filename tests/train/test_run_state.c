@@ -145,13 +145,11 @@ static void restored_values_are_those_kept_last(void **state)
         check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
         change_all(&pipe, 1);
         check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
-        float *kept = pipe_values(pipe.pipe, &count);
+        FREED float *kept = pipe_values(pipe.pipe, &count);
         change_all(&pipe, 1); /* a second name for the same values would change with them */
         check_ok(sli_best_restore(best, pipe.pipe));
-        float *restored = pipe_values(pipe.pipe, &count);
+        FREED float *restored = pipe_values(pipe.pipe, &count);
         assert_memory_equal(kept, restored, (size_t)count * sizeof *kept);
-        free(kept);
-        free(restored);
     }
 }
 
@@ -178,7 +176,7 @@ static void replicas_share_the_firsts_copy(void **state)
     SCOPED(sli_best) *best = NULL;
     check_ok(sli_best_create(2, true, &best));
     uint64_t without = parameter_bytes(&second);
-    float *kept = pipe_values(first.pipe, &count);
+    FREED float *kept = pipe_values(first.pipe, &count);
     check_ok(sli_best_keep(best, &(sli_replica){.pipe = second.pipe, .index = 1}));
     check_ok(sli_best_keep(best, &(sli_replica){.pipe = first.pipe, .index = 0}));
     assert_int_equal(parameter_bytes(&second), without);
@@ -190,11 +188,9 @@ static void replicas_share_the_firsts_copy(void **state)
     check_ok(sli_best_restore(best, second.pipe));
     test_pipe *const both[] = {&first, &second};
     for (int i = 0; i < 2; i++) {
-        float *restored = pipe_values(both[i]->pipe, &count);
+        FREED float *restored = pipe_values(both[i]->pipe, &count);
         assert_memory_equal(kept, restored, (size_t)count * sizeof *kept);
-        free(restored);
     }
-    free(kept);
 }
 
 static void restoring_without_a_copy_changes_nothing(void **state)
@@ -203,12 +199,10 @@ static void restoring_without_a_copy_changes_nothing(void **state)
     SCOPED(test_pipe) pipe = open_small_model(2, 2);
     SCOPED(sli_best) *best = NULL;
     check_ok(sli_best_create(2, false, &best));
-    float *before = pipe_values(pipe.pipe, &count);
+    FREED float *before = pipe_values(pipe.pipe, &count);
     check_ok(sli_best_restore(best, pipe.pipe));
-    float *after = pipe_values(pipe.pipe, &count);
+    FREED float *after = pipe_values(pipe.pipe, &count);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
-    free(before);
-    free(after);
 }
 
 /* ---- Time ----------------------------------------------------------------------------------- */

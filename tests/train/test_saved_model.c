@@ -45,15 +45,13 @@ static void saved_model_comes_back_in_any_cut(void **state)
     check_ok(sl_model_save(from.pipe, &small_model_options, NULL, 2048, many));
     assert_int_equal(access(scratch_path(in, "many/model.safetensors.index.json"), F_OK), 0);
     int64_t count;
-    float *expected = pipe_values(from.pipe, &count);
+    FREED float *expected = pipe_values(from.pipe, &count);
     for (int stages = 1; stages <= 3; stages++) {
         SCOPED(test_pipe) to = open_small_model(stages, 2);
         check_ok(load(&to, paths[stages - 1]));
-        float *values = pipe_values(to.pipe, &count);
+        FREED float *values = pipe_values(to.pipe, &count);
         assert_memory_equal(values, expected, (size_t)count * sizeof *values);
-        free(values);
     }
-    free(expected);
 }
 
 /* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
@@ -182,17 +180,15 @@ static void buffer_may_be_missing_and_nothing_else(void **state)
     save(&pipe, &small_model_options, NULL, model);
     rewrite(file, "0.pos_encoder.pe", NULL);
     check_ok(load(&pipe, model));
-    float *before = pipe_values(pipe.pipe, &count);
+    FREED float *before = pipe_values(pipe.pipe, &count);
     rewrite(file, "2.norm1.bias", NULL);
     check_error(load(&pipe, model), SL_ERR_INVALID, "2.norm1.bias");
     scratch_remove_tree(in, "model");
     save(&pipe, &small_model_options, NULL, model);
     rewrite(file, NULL, "5.decoder.bias");
     check_error(load(&pipe, model), SL_ERR_INVALID, "5.decoder.bias");
-    float *after = pipe_values(pipe.pipe, &count);
+    FREED float *after = pipe_values(pipe.pipe, &count);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
-    free(before);
-    free(after);
 }
 
 typedef struct left_out_list {
