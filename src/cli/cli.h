@@ -35,7 +35,7 @@ typedef struct cli_command {
 /* In a command's row: the type of the option, and the field of the command's `settings` that it
  * sets; and its range. */
 #define FIELD(kind, field) .type = SL_OPTION_##kind, .offset = offsetof(settings, field)
-#define RANGE(from, to)    .lowest = from, .highest = to
+#define RANGE(low, high)   .lowest = low, .highest = high
 
 extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
     cmd_checkpoint, cmd_report, cmd_watch, cmd_launch;

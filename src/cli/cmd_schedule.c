@@ -116,9 +116,9 @@ static sl_status simulate(const sl_schedule *schedule, const settings *parsed,
 /* Writes a text to a file, or, without a path, to standard output, and frees it. */
 static sl_status write_text(const char *path, char *text)
 {
-    FILE *to = path ? fopen(path, "w") : stdout;
-    bool written = to && fputs(text, to) >= 0;
-    if (path && to && fclose(to) != 0)
+    FILE *file = path ? fopen(path, "w") : stdout;
+    bool written = file && fputs(text, file) >= 0;
+    if (path && file && fclose(file) != 0)
         written = false;
     free(text);
     if (written || !path) /* whether standard output was written is found at the end */
@@ -159,6 +159,16 @@ static sl_status show_schedule(const sl_schedule *schedule, const settings *pars
     return parsed->csv || parsed->json ? SL_OK : print_table(schedule, simulation);
 }
 
+/* The caller frees the schedule and the simulation, also after an error. */
+static sl_status draw(const settings *parsed, const double costs[3], sl_schedule **schedule,
+                      sl_simulation *simulation)
+{
+    SL_TRY(open_table(parsed, costs, schedule));
+    SL_TRY(sl_schedule_recompute(*schedule, parsed->run.recompute));
+    SL_TRY(simulate(*schedule, parsed, costs, simulation));
+    return show_schedule(*schedule, parsed, simulation);
+}
+
 static sl_status run_schedule(cli_line *line, void *settings_read)
 {
     const settings *parsed = settings_read;
@@ -171,13 +181,7 @@ static sl_status run_schedule(cli_line *line, void *settings_read)
         cli_refuse("--csv prints the table alone, so it cannot be combined with --json");
     if (parsed->svg)
         SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->svg), "--svg: "));
-    sl_status status = open_table(parsed, costs, &schedule);
-    if (status == SL_OK)
-        status = sl_schedule_recompute(schedule, parsed->run.recompute);
-    if (status == SL_OK)
-        status = simulate(schedule, parsed, costs, &simulation);
-    if (status == SL_OK)
-        status = show_schedule(schedule, parsed, &simulation);
+    sl_status status = draw(parsed, costs, &schedule, &simulation);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&schedule);
     return status;

@@ -211,10 +211,10 @@ static sl_status train_and_log(const cli_line *line, settings *parsed, const sl_
 {
     char *command = NULL;
     size_t bytes;
-    FILE *to = open_memstream(&command, &bytes);
-    if (to)
-        cli_line_print(to, line, "");
-    if (!to || fclose(to) != 0) {
+    FILE *file = open_memstream(&command, &bytes);
+    if (file)
+        cli_line_print(file, line, "");
+    if (!file || fclose(file) != 0) {
         free(command);
         return sl_error(SL_ERR_MEMORY, "no memory for the command line");
     }
@@ -226,28 +226,29 @@ static sl_status train_and_log(const cli_line *line, settings *parsed, const sl_
 
 /* ---- The command -------------------------------------------------------------------------- */
 
-static void print_stopped(FILE *to, const cli_line *line, const sl_train_options *options,
+static void print_stopped(FILE *file, const cli_line *line, const sl_train_options *options,
                           const sl_run_result *result)
 {
-    fprintf(to, "Stopped after step %" PRId64, result->steps);
+    fprintf(file, "Stopped after step %" PRId64, result->steps);
     if (options->checkpoints.directory) {
-        fprintf(to, ", its checkpoint is saved. To go on:\n  ");
+        fprintf(file, ", its checkpoint is saved. To go on:\n  ");
         if (options->checkpoints.settings) {
-            fprintf(to, "sluice train --resume ");
-            cli_print_word(to, options->checkpoints.directory);
-            fprintf(to, "\n");
+            fprintf(file, "sluice train --resume ");
+            cli_print_word(file, options->checkpoints.directory);
+            fprintf(file, "\n");
             return;
         }
-        cli_line_print(to, line, "resume");
-        fprintf(to, " --resume auto\n");
+        cli_line_print(file, line, "resume");
+        fprintf(file, " --resume auto\n");
         return;
     }
     if (isfinite(result->best_valid_loss))
-        fprintf(to, ": %s has the best weights so far, those of step %" PRId64 ".", options->save,
+        fprintf(file, ": %s has the best weights so far, those of step %" PRId64 ".", options->save,
                 result->saved_step);
     else
-        fprintf(to, ": %s has the weights of that step, which were not validated.", options->save);
-    fprintf(to, " A run with --save-dir DIR can go on where it was stopped.\n");
+        fprintf(file, ": %s has the weights of that step, which were not validated.",
+                options->save);
+    fprintf(file, " A run with --save-dir DIR can go on where it was stopped.\n");
 }
 
 /* A file of options has all of them, as --print-config prints it. */

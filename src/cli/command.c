@@ -414,13 +414,13 @@ static bool is_json(sl_option_type type, const char *text)
 }
 
 /* False where the text is not UTF-8. */
-static bool print_member(FILE *to, const sl_option *row, const char *text)
+static bool print_member(FILE *file, const sl_option *row, const char *text)
 {
     json_t *value = json_string(text);
     char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
     if (!quoted)
         return false;
-    fprintf(to, "%s\n  \"%s\": %s", ftell(to) > 0 ? "," : "{", row->name,
+    fprintf(file, "%s\n  \"%s\": %s", ftell(file) > 0 ? "," : "{", row->name,
             is_json(row->type, text) ? text : quoted);
     free(quoted);
     json_decref(value);
@@ -446,15 +446,15 @@ const sl_option *cli_settings_text(const cli_command *command, const void *setti
     const sl_option *row, *other = NULL;
     size_t bytes = 0;
     *out = NULL;
-    FILE *to = open_memstream(out, &bytes);
-    for (int i = 0; to && (row = cli_row(command, i)); i++) {
+    FILE *file = open_memstream(out, &bytes);
+    for (int i = 0; file && (row = cli_row(command, i)); i++) {
         char *text = read_text(command, row, settings);
         if (text && strcmp(row->name, "config") != 0 && strcmp(row->name, "print-config") != 0 &&
-            !print_member(to, row, text))
+            !print_member(file, row, text))
             other = row;
         free(text);
     }
-    if (!to || fputs("\n}\n", to) < 0 || fclose(to) != 0)
+    if (!file || fputs("\n}\n", file) < 0 || fclose(file) != 0)
         cli_refuse("no memory for the configuration");
     return other;
 }

@@ -91,19 +91,20 @@ static sl_status edit_options(const cli_line *line, const char *resume, const ch
 
 static sl_status read_text(const cli_line *line, const char *resume, char **text)
 {
-    char *path = NULL;
-    sl_status status = sl_train_find_settings(resume, &path, text);
-    if (status == SL_OK && !path)
+    char *path;
+    sl_status status;
+    SL_TRY(sl_train_find_settings(resume, &path, text));
+    if (!path)
         status = sl_error(SL_ERR_NOT_FOUND,
                           "%s: there is no checkpoint to resume from; a run from the beginning "
                           "needs --data DIR|FILE",
                           resume);
-    else if (status == SL_OK && !*text)
+    else if (!*text)
         status = sl_error(SL_ERR_NOT_FOUND,
                           "%s: does not have the run's options, as checkpoints of other "
                           "programs: give them, with --data DIR|FILE",
                           path);
-    else if (status == SL_OK)
+    else
         status = edit_options(line, resume, path, text);
     free(path);
     return status;

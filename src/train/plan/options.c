@@ -130,7 +130,7 @@ static char *print_save_every(const void *object)
 /* ---- The rows ------------------------------------------------------------------------------ */
 
 #define FIELD(kind, field) .type = SL_OPTION_##kind, .offset = offsetof(sl_train_options, field)
-#define RANGE(from, to)    .lowest = from, .highest = to
+#define RANGE(low, high)   .lowest = low, .highest = high
 #define OF_LANGUAGE        .ignored = with_task
 #define MODEL              .group = "Model", .in_model = true, OF_LANGUAGE, .affects_numbers = always
 
