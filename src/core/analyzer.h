@@ -12,6 +12,7 @@
         (void)sl_error_context(sl_context_status_, __VA_ARGS__);                                   \
         sl_context_status_;                                                                        \
     })
-#define sli_no_memory(...) ((void)sli_no_memory(__VA_ARGS__), SL_ERR_MEMORY)
+#define sli_no_memory(...)       ((void)sli_no_memory(__VA_ARGS__), SL_ERR_MEMORY)
+#define sli_io_error(path, what) ((void)sli_io_error(path, what), SL_ERR_IO)
 
 #endif

@@ -13,6 +13,7 @@
 #undef sl_error
 #undef sl_error_context
 #undef sli_no_memory
+#undef sli_io_error
 
 /* Belongs to the thread, as errno does: ranks and stages that are threads never share it. */
 static _Thread_local char error_text[SLI_ERROR_BYTES];

@@ -85,7 +85,7 @@ cudaError_t sli_cuda_wait_for_stream(cudaStream_t waiting, cudaStream_t stream);
 
 void *sli_cuda_mark(sl_device *device);
 void sli_cuda_drop_mark(sl_device *device, void *mark);
-sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
+sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *receiver,
                            void *memory, size_t bytes);
 void sli_cuda_release_delivered(sl_device *device, void *memory, size_t bytes);
 
