@@ -225,7 +225,7 @@ done
 echo "$failed of 5 failures are rank 1's saves, of $calls calls"
 test "$failed" -ge 3 || fail "rank 1's failures are not told"
 
-# A second process with a file system of its own there: the first one gathers.
+# A second process with a file system of its own there: the first one writes all.
 rm -rf "$scratch/saved"
 mkdir "$scratch/saved"
 if unshare -m mount -t tmpfs none "$scratch/saved" 2>"$scratch/err"; then
@@ -233,7 +233,7 @@ if unshare -m mount -t tmpfs none "$scratch/saved" 2>"$scratch/err"; then
     pair "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- unshare -m sh -c \
         'mount -t tmpfs none "$0" && exec "$@"' "$scratch/saved" || fail "no run on two disks"
     same "$scratch/log"
-    test -f "$scratch/saved/step-00000006/optimizer.safetensors" || fail "nothing was gathered"
+    test -f "$scratch/saved/step-00000006/optimizer.safetensors" || fail "rank 0 has not written all"
     "$program" checkpoint verify "$scratch"/saved/step-* >"$scratch/out" || fail "one is damaged"
     rm -r "$scratch/saved/step-00000008"
     # shellcheck disable=SC2016 # the inner shell's

@@ -42,19 +42,19 @@ static sl_status keep_report(void *context, const sli_shard_report *own)
 static sl_status write_rank(saved *from, const char *path, int rank)
 {
     static const size_t first[RANKS] = {0, 1, 3, 4}, count[RANKS] = {1, 2, 1, 0};
-    const sli_checkpoint_shard shard = {.part = {"optimizer", from->items + first[rank],
-                                                 count[rank], &from->metadata, count[rank] > 0},
-                                        .number = rank + 1,
-                                        .count = RANKS};
+    const sl_checkpoint_part part = {"optimizer", from->items + first[rank], count[rank],
+                                     &from->metadata, count[rank] > 0};
+    const sli_checkpoint_shard shard = {.number = rank + 1, .count = RANKS};
     const sl_checkpoint_file vocab = {"model.vocab.txt", "the\n", 4};
-    const sl_checkpoint_contents contents = {.files = &vocab,
+    const sl_checkpoint_contents contents = {.parts = &part,
+                                             .part_count = 1,
+                                             .files = &vocab,
                                              .file_count = rank == 0,
                                              .state = "{\"step\":1}"};
     from->rank = rank;
     return sli_checkpoint_write(path, &contents,
                                 &(sli_checkpoint_writing){.id = 0x1234,
                                                           .shards = &shard,
-                                                          .shard_count = 1,
                                                           .rank = rank,
                                                           .ranks = RANKS,
                                                           .gather = keep_report,

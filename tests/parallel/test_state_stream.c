@@ -24,17 +24,18 @@ static sl_status read_or_serve(sl_group *group, void *argument)
     for (int lacks = 1; lacks >= 0; lacks--) {
         sl_safetensors_item items[TENSORS] = {{"a", SL_F32, sl_shape_1d(COUNT), NULL},
                                               {"b", SL_F32, sl_shape_1d(COUNT), NULL}};
-        sli_tensor_entry entries[TENSORS] = {{.owner = 1, .count = COUNT},
-                                             {.owner = 1, .count = COUNT}};
+        const int64_t count = rank == 1 ? COUNT : 0;
+        sli_tensor_entry entries[TENSORS] = {{.owner = 1, .count = count},
+                                             {.owner = 1, .count = count}};
         const sli_tensors list = {.items = items, .entries = entries, .count = TENSORS};
-        sli_state_stream stream = {.group = group, .lists = {&list}};
+        sli_state_stream stream = {.group = group, .stride = 2, .lists = {&list}};
         sl_status status = SL_OK;
         const void *got = NULL;
         if (rank == 1) {
             items[0].data = data;
             items[1].data = data;
             if (lacks)
-                items[1].shape = sl_shape_1d(-1);
+                entries[1].count = -1;
             status = sli_state_stream_serve(&stream);
         } else {
             double begun = sli_clock_seconds();

@@ -206,17 +206,14 @@ sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const c
 
 /* ---- Writing (writer.c) ---- */
 
-/* What a rank writes of a part: some of its tensors, or segments of them. */
+/* A part's files: of several ranks each writes one, PART-0000N-of-0000C.safetensors, with the
+ * tensors that it has or segments of them. */
 typedef struct sli_checkpoint_shard {
-    sl_checkpoint_part part;
-    int number, count; /* of its file, PART-0000R-of-0000N.safetensors, from 1; 0: it has none */
-    /* Rank 0's, for Hugging Face's index; all zeros: the part has none. */
-    const sl_safetensors_item *all; /* [all_count]: the whole part's */
-    const int *files;               /* [all_count] the number of each one's file */
-    size_t all_count;
+    int number; /* this rank's, from 1; 0: it has none */
+    int count;  /* 1: rank 0 writes all of the part */
 } sli_checkpoint_shard;
 
-enum { SLI_CHECKPOINT_MOST_SHARDS = 3 };
+enum { SLI_CHECKPOINT_MOST_SHARDS = 3 }; /* parts of a checkpoint that several ranks write */
 
 /* What rank 0 must know of the files that a rank has written. */
 typedef struct sli_shard_report {
@@ -225,25 +222,24 @@ typedef struct sli_shard_report {
     sli_error_copy error;
 } sli_shard_report;
 
-/* How a checkpoint is saved; all zeros: by one writer, from items with data.
+/* How a checkpoint is saved; all zeros: by one rank, from items with data.
  *
  * Several ranks that see the same directory can save one checkpoint together. All give the same
- * path and id, rank 0 alone the contents, and each its shards of the same further parts:
+ * path, id and parts, each with the tensors that it has; rank 0 alone the other contents:
  *
- *     rank 0    contents, own shards   gather    list all ranks' files, state.json, rename
- *     rank 1    own shards             gather
- *     rank 2    own shards             gather
+ *     rank 0    its files    gather    list all ranks' files, indexes, state.json, rename
+ *     rank 1    its files    gather
+ *     rank 2    its files    gather
  */
 typedef struct sli_checkpoint_writing {
     const sli_item_source *source;      /* NULL: the items have data */
     uint64_t id;                        /* 0: is drawn */
-    const sli_checkpoint_shard *shards; /* [shard_count] */
-    int shard_count;
+    const sli_checkpoint_shard *shards; /* [parts]; NULL: rank 0 writes all */
     int rank, ranks;
     bool is_model; /* a directory without state.json */
     bool is_new;   /* nothing is replaced */
-    /* With shards: fills rank 0's all [ranks] with every rank's report. Every rank calls it once,
-     * also after an error. */
+    /* Of several ranks: fills rank 0's all [ranks] with every rank's report. Every rank calls it
+     * once, also after an error. */
     sl_status (*gather)(void *context, const sli_shard_report *own);
     void *context;
     const sli_shard_report *all;

@@ -112,25 +112,7 @@ static size_t count_fitting(const sl_safetensors_item *items, size_t count, uint
     return count;
 }
 
-/* Hugging Face's index: `map` gives the file of each of the part's tensors. */
-static sl_status add_index(writer *to, const sl_checkpoint_part *part, json_t *map)
-{
-    char *text = NULL, name[NAME_BYTES];
-    json_int_t bytes = 0;
-    for (size_t i = 0; i < part->count; i++)
-        bytes += (json_int_t)sli_safetensors_item_bytes(&part->items[i]);
-    json_t *json = json_pack("{s:{sI} sO}", "metadata", "total_size", bytes, "weight_map", map);
-    if (json && json_object_size(map) == part->count)
-        text = json_dumps(json, JSON_INDENT(2));
-    snprintf(name, sizeof name, "%s.safetensors.index.json", part->name);
-    sl_status status = text ? add_bytes(to, name, part->name, text, strlen(text))
-                            : sl_error(SL_ERR_MEMORY, "no memory for an index");
-    json_decref(json);
-    free(text);
-    return status;
-}
-
-/* Writes the part as one file, or as several of at most `limit` bytes of tensors and an index. */
+/* Writes the part as one file, or as several of at most `limit` bytes of tensors. */
 static sl_status add_part(writer *to, const sl_checkpoint_part *part, uint64_t limit)
 {
     char name[NAME_BYTES];
@@ -138,25 +120,84 @@ static sl_status add_part(writer *to, const sl_checkpoint_part *part, uint64_t l
     size_t files = 0;
     for (size_t i = 0; i < part->count || files == 0; files++)
         i += count_fitting(part->items + i, part->count - i, limit);
-    json_t *map = json_object();
     sl_checkpoint_part one = *part; /* what the next file has */
-    sl_status status = SL_OK;
-    for (size_t f = 1, first = 0; f <= files && status == SL_OK; f++, first += one.count) {
+    for (size_t f = 1, first = 0; f <= files; f++, first += one.count) {
         one.items = part->items + first;
         one.count = count_fitting(one.items, part->count - first, limit);
-        status = write_tensors(to, &one, name_file(part->name, f, files, name), &written);
-        if (status == SL_OK)
-            status = list_file(to, name, part->name, &written);
-        for (size_t i = 0; i < one.count; i++)
-            json_object_set_new(map, one.items[i].name, json_string(name));
+        SL_TRY(write_tensors(to, &one, name_file(part->name, f, files, name), &written));
+        SL_TRY(list_file(to, name, part->name, &written));
     }
-    if (status == SL_OK && files > 1)
-        status = add_index(to, part, map);
-    json_decref(map);
+    return SL_OK;
+}
+
+/* ---- Indexes ---------------------------------------------------------------------------- */
+
+/* Hugging Face's index of a part. */
+typedef struct part_index {
+    json_t *map; /* the file of each tensor */
+    json_int_t bytes;
+    bool has_segments; /* which the index cannot say */
+} part_index;
+
+static sl_status index_file(const writer *to, const char *name, part_index *index)
+{
+    char *path;
+    sli_safetensors_reader *file;
+    SL_TRY(path_of(to, name, &path));
+    sl_status status = sli_safetensors_open(path, &file);
+    free(path);
+    SL_TRY(status);
+    index->has_segments |= sli_safetensors_metadata(file, SLI_SEGMENTS_KEY) != NULL;
+    for (size_t i = 0; i < sli_safetensors_count(file) && status == SL_OK; i++) {
+        const sl_safetensors_info *info = sli_safetensors_get(file, i);
+        index->bytes += (json_int_t)info->bytes;
+        if (json_object_set_new(index->map, info->name, json_string(name)) != 0)
+            status = sli_no_memory(NULL, "an index");
+    }
+    sli_safetensors_close(&file);
     return status;
 }
 
-/* ---- A part of which each rank has a shard ---------------------------------------------- */
+static sl_status write_index(writer *to, const char *part, const part_index *index)
+{
+    char name[NAME_BYTES];
+    json_t *json =
+        json_pack("{s{sI} sO}", "metadata", "total_size", index->bytes, "weight_map", index->map);
+    char *text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
+    snprintf(name, sizeof name, "%s.safetensors.index.json", part);
+    sl_status status =
+        text ? add_bytes(to, name, part, text, strlen(text)) : sli_no_memory(NULL, "an index");
+    json_decref(json);
+    free(text);
+    return status;
+}
+
+/* The name of a listed file, if it is the part's. */
+static const char *name_in(const json_t *file, const char *part)
+{
+    const char *of = json_string_value(json_object_get(file, "part"));
+    return of && strcmp(of, part) == 0 ? json_string_value(json_object_get(file, "name")) : NULL;
+}
+
+/* Of a part in several files, by what these say, whoever has written them. */
+static sl_status add_index(writer *to, const char *part)
+{
+    part_index index = {.map = json_object()};
+    sl_status status = SL_OK;
+    size_t count = json_array_size(to->files), files = 0;
+    for (size_t i = 0; i < count; i++)
+        files += name_in(json_array_get(to->files, i), part) != NULL;
+    for (size_t i = 0; i < count && files > 1 && status == SL_OK; i++) {
+        const char *name = name_in(json_array_get(to->files, i), part);
+        status = name ? index_file(to, name, &index) : SL_OK;
+    }
+    if (status == SL_OK && files > 1 && !index.has_segments)
+        status = write_index(to, part, &index);
+    json_decref(index.map);
+    return status;
+}
+
+/* ---- A part of which each rank writes what it has --------------------------------------- */
 
 sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, int64_t count,
                                       json_t *shapes)
@@ -175,14 +216,13 @@ sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, 
 }
 
 /* Lists a file that a rank has written, which must be there as it says. */
-static sl_status list_shard(writer *to, const sli_checkpoint_shard *shard, int64_t number,
+static sl_status list_shard(writer *to, const char *part, int64_t number, int count,
                             const sli_written_file *written)
 {
     char name[NAME_BYTES], *path;
     struct stat found;
-    name_file(shard->part.name, (size_t)number, (size_t)shard->count, name);
-    SL_TRY(path_of(to, name, &path));
-    sl_status status = list_file(to, name, shard->part.name, written);
+    SL_TRY(path_of(to, name_file(part, (size_t)number, (size_t)count, name), &path));
+    sl_status status = list_file(to, name, part, written);
     if (stat(path, &found) != 0)
         status = sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
                           path, strerror(errno));
@@ -194,47 +234,30 @@ static sl_status list_shard(writer *to, const sli_checkpoint_shard *shard, int64
     return status;
 }
 
-static sl_status add_shard_index(writer *to, const sli_checkpoint_shard *shard)
-{
-    const sl_checkpoint_part whole = {shard->part.name, shard->all, shard->all_count, NULL, 0};
-    char name[NAME_BYTES];
-    if (!shard->all || shard->count == 1)
-        return SL_OK;
-    json_t *map = json_object();
-    for (size_t i = 0; i < shard->all_count; i++) {
-        name_file(shard->part.name, (size_t)shard->files[i], (size_t)shard->count, name);
-        json_object_set_new(map, shard->all[i].name, json_string(name));
-    }
-    sl_status status = add_index(to, &whole, map);
-    json_decref(map);
-    return status;
-}
-
 /* Lists what all ranks have written, part by part. */
-static sl_status list_shards(writer *to)
+static sl_status list_shards(writer *to, const sl_checkpoint_contents *contents)
 {
     const sli_checkpoint_writing *how = to->how;
     for (int rank = 1; rank < how->ranks; rank++)
         SL_TRY(sl_error_context(sli_error_restore(&how->all[rank].error), "rank %d: ", rank));
-    for (int s = 0; s < how->shard_count; s++) {
+    for (size_t p = 0; p < contents->part_count; p++)
         for (int rank = 0; rank < how->ranks; rank++)
-            if (how->all[rank].numbers[s] > 0)
-                SL_TRY(list_shard(to, &how->shards[s], how->all[rank].numbers[s],
-                                  &how->all[rank].files[s]));
-        SL_TRY(add_shard_index(to, &how->shards[s]));
-    }
+            if (how->all[rank].numbers[p] > 0)
+                SL_TRY(list_shard(to, contents->parts[p].name, how->all[rank].numbers[p],
+                                  how->shards[p].count, &how->all[rank].files[p]));
     return SL_OK;
 }
 
 /* Exchanges the ranks' reports, of which this is one; rank 0 lists the others' files. */
-static sl_status exchange_reports(writer *to, sl_status status, sli_shard_report *own)
+static sl_status exchange_reports(writer *to, const sl_checkpoint_contents *contents,
+                                  sl_status status, sli_shard_report *own)
 {
     const sli_checkpoint_writing *how = to->how;
     sli_error_save(&own->error, status);
     sl_status gathered = how->gather(how->context, own);
     if (status != SL_OK)
         return sli_error_restore(&own->error);
-    return gathered == SL_OK && how->rank == 0 ? list_shards(to) : gathered;
+    return gathered == SL_OK && how->rank == 0 ? list_shards(to, contents) : gathered;
 }
 
 /* ---- What may be written ---------------------------------------------------------------- */
@@ -379,8 +402,25 @@ sl_status sli_checkpoint_check_path(const char *path, bool is_model, bool is_new
 
 /* ---- All of it -------------------------------------------------------------------------- */
 
-/* What this writer writes, but for state.json. */
-static sl_status write_files(writer *to, const char *path, const sl_checkpoint_contents *contents)
+/* What this rank writes of a part. */
+static sl_status write_part(writer *to, const sl_checkpoint_contents *contents, size_t index,
+                            sli_shard_report *report)
+{
+    char name[NAME_BYTES];
+    const sl_checkpoint_part *part = &contents->parts[index];
+    const sli_checkpoint_shard *shard = to->how->shards ? &to->how->shards[index] : NULL;
+    if (!shard || shard->count == 1)
+        return to->how->rank == 0 ? add_part(to, part, contents->shard_bytes) : SL_OK;
+    report->numbers[index] = shard->number;
+    if (shard->number == 0)
+        return SL_OK;
+    name_file(part->name, (size_t)shard->number, (size_t)shard->count, name);
+    return write_tensors(to, part, name, &report->files[index]);
+}
+
+/* What this rank writes, but for indexes and state.json. */
+static sl_status write_files(writer *to, const char *path, const sl_checkpoint_contents *contents,
+                             sli_shard_report *report)
 {
     const sli_checkpoint_writing *how = to->how;
     uint64_t id = how->id;
@@ -396,33 +436,21 @@ static sl_status write_files(writer *to, const char *path, const sl_checkpoint_c
         SL_TRY(sli_replace_directory_create_numbered(path, id, &to->directory));
     }
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(add_part(to, &contents->parts[i], contents->shard_bytes));
+        SL_TRY(write_part(to, contents, i, report));
     for (size_t i = 0; i < contents->file_count; i++)
         SL_TRY(add_bytes(to, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
     return SL_OK;
 }
 
-static sl_status write_shards(writer *to, sli_shard_report *report)
-{
-    char name[NAME_BYTES];
-    for (int s = 0; s < to->how->shard_count; s++) {
-        const sli_checkpoint_shard *shard = &to->how->shards[s];
-        report->numbers[s] = shard->number;
-        if (shard->number == 0)
-            continue;
-        name_file(shard->part.name, (size_t)shard->number, (size_t)shard->count, name);
-        SL_TRY(write_tensors(to, &shard->part, name, &report->files[s]));
-    }
-    return SL_OK;
-}
-
-static sl_status complete(writer *to, const char *state)
+static sl_status complete(writer *to, const sl_checkpoint_contents *contents)
 {
     char *text = NULL;
     sl_status status = SL_OK;
+    for (size_t i = 0; i < contents->part_count; i++)
+        SL_TRY(add_index(to, contents->parts[i].name));
     if (!to->how->is_model)
-        status = sli_checkpoint_state_print(to->id, state, to->files, &text);
+        status = sli_checkpoint_state_print(to->id, contents->state, to->files, &text);
     if (text)
         status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
@@ -436,14 +464,11 @@ sl_status sli_checkpoint_write(const char *path, const sl_checkpoint_contents *c
     const char *what = how->is_model ? "model" : "checkpoint";
     writer to = {.how = how};
     sli_shard_report own = {0};
-    sl_status status = write_files(&to, path, contents);
-    if (status == SL_OK)
-        status = write_shards(&to, &own);
-    sl_error_context(status, cannot, path, what);
-    if (how->shard_count > 0)
-        status = exchange_reports(&to, status, &own);
+    sl_status status = sl_error_context(write_files(&to, path, contents, &own), cannot, path, what);
+    if (how->ranks > 1)
+        status = exchange_reports(&to, contents, status, &own);
     if (status == SL_OK && how->rank == 0)
-        status = sl_error_context(complete(&to, contents->state), cannot, path, what);
+        status = sl_error_context(complete(&to, contents), cannot, path, what);
     sli_replace_directory_destroy(&to.directory);
     json_decref(to.files);
     return status;

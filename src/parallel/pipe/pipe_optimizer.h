@@ -48,10 +48,9 @@ sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out);
  */
 sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets, sli_tensors *out);
 
-/* The optimizers' state, as "0.weight.exp_avg", …: what this rank has of it or, where `whole`, what
- * sli_pipe_optimizer_gather has gathered (no data on other ranks); where `steps`, with each
+/* What this rank has of the optimizers' state, as "0.weight.exp_avg", …; where `steps`, with each
  * parameter's number of steps, "0.weight.step". */
-sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whole, bool steps,
+sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool steps,
                                    sli_tensors *out);
 
 /* Gives the items data in host memory, as copies where that is needed; with `reads`, of what the
@@ -71,13 +70,15 @@ bool sli_checkpoint_has_steps(const sl_checkpoint_reader *reader);
 /* Makes the list a copy in host memory, from which a checkpoint is written while training goes on:
  * of the tensors with elements here, each stage's copied by its own worker. What is no whole tensor
  * becomes a segment (io/checkpoint/format.h). `keeps_all`: tensors without elements stay listed,
- * for the rank that collects the others' (state_stream.c); all are whole or not here. */
+ * for the rank that collects the others' (state_stream.c). */
 sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors, bool keeps_all);
 
-/* Rank 0 of a group writes the tensors of these lists, and the other ranks serve theirs to it; all
- * have the same lists, and call this at the same time. */
+/* Rank 0 of a group writes the tensors of these lists, and the other ranks serve the elements that
+ * they have; all of them have the same lists, and call this at the same time. A tensor's elements
+ * are those of its owner and of every rank so many further, the same stage's of other replicas. */
 typedef struct sli_state_stream {
     sl_group *group;
+    int stride;
     const sli_tensors *lists[3]; /* borrowed; those that are written: not all zeros */
     void *buffer;                /* [bytes], zero at first: rank 0's */
     size_t bytes;

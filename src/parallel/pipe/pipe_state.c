@@ -60,7 +60,7 @@ static sl_status add_tensor(sli_tensors *tensors, const sl_parameter *parameter,
  * model, all its parameters and buffers. */
 typedef struct listing {
     const sl_pipe_optimizer *optimizer;
-    bool whole, steps;          /* of the optimizer: as in sli_tensors_of_optimizer */
+    bool whole, steps;          /* of the optimizer: what was gathered; with numbers of steps */
     bool own;                   /* nothing of other processes' stages */
     sl_tensor **const *buckets; /* [stages] */
 } listing;
@@ -181,11 +181,9 @@ sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets
     return list_tensors(pipe, &(listing){.buckets = buckets}, out);
 }
 
-sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whole, bool steps,
-                                   sli_tensors *out)
+sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool steps, sli_tensors *out)
 {
-    return list_tensors(optimizer->pipe,
-                        &(listing){.optimizer = optimizer, .whole = whole, .steps = steps}, out);
+    return list_tensors(optimizer->pipe, &(listing){.optimizer = optimizer, .steps = steps}, out);
 }
 
 /* ---- Data of devices with memory of their own ------------------------------------------- */
@@ -305,7 +303,7 @@ sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoi
     bool reads_steps = sli_checkpoint_has_steps(reader) || !has_step;
     sli_tensors *tensors = &optimizer->tensors;
     sli_pipe_optimizer_release(optimizer);
-    SL_TRY(sli_tensors_of_optimizer(optimizer, false, reads_steps, tensors));
+    SL_TRY(sli_tensors_of_optimizer(optimizer, reads_steps, tensors));
     SL_TRY(sli_checkpoint_verify_part(reader, OPTIMIZER));
     SL_TRY(sli_tensors_read(reader, OPTIMIZER, tensors));
     for (int s = 0; s < optimizer->stages && !reads_steps; s++)

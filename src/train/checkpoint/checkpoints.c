@@ -24,9 +24,9 @@ struct sli_checkpoints {
     const sl_save_options *options; /* the run's */
     sli_worker *worker; /* of a rank that writes or sends its tensors to the one that does */
     sl_group *first;    /* of the first replica's ranks; NULL: it is one rank's */
-    sl_group *every;    /* of all ranks, each of which writes its shard of the optimizers' state;
-                           NULL: the first replica has all of it */
-    bool sends;         /* the ranks do not see one directory: rank 0 writes what they send it */
+    sl_group *every;    /* of all ranks, each of which has a shard of the optimizers' state; NULL:
+                           the first replica has all of it */
+    bool collects;      /* the ranks do not see one directory: rank 0 writes what they send it */
     uint64_t number;    /* of a save: random for the first one, then 1 more; the same on all */
     bool end_saved;     /* or saving it has begun */
 
@@ -36,8 +36,8 @@ struct sli_checkpoints {
 
     /* The copy, filled while nothing is being written: by the first replica all of it, by the
      * others the optimizer alone. */
-    sli_tensors model, optimizer, best;  /* `best` without items: there is none */
-    sli_tensors whole_model, whole_best; /* rank 0's, where others write some: lists alone */
+    sli_tensors model, optimizer, best;
+    bool has_best; /* other parameters than the model's */
     sli_error_copy copied;
     char *state; /* of sli_run_state_print */
     double copy_seconds;
@@ -60,45 +60,36 @@ struct sli_checkpoints {
 /* Copies the listed tensors that are here. */
 static sl_status copy_tensors(const sli_checkpoints *to, sli_tensors *tensors)
 {
-    return sli_tensors_copy(to->run->replica.pipe, tensors, to->sends);
-}
-
-/* The best parameters are not copied where they are the model's own, or there are none. */
-static sl_status copy_best(sli_checkpoints *to)
-{
-    const sli_run *run = to->run;
-    const sl_pipe *pipe = run->replica.pipe;
-    sli_tensors_empty(&to->best);
-    sli_tensors_empty(&to->whole_best);
-    if (!(to->targets & STEP) || !isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
-        return SL_OK;
-    if (to->first)
-        SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->whole_best));
-    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->best));
-    return copy_tensors(to, &to->best);
+    return sli_tensors_copy(to->run->replica.pipe, tensors, to->collects);
 }
 
 /* What is the same on all replicas. */
 static sl_status copy_model(sli_checkpoints *to)
 {
+    const sli_run *run = to->run;
+    const sl_pipe *pipe = run->replica.pipe;
     free(to->state);
     to->state = NULL;
-    SL_TRY(sli_run_state_print(to->run, &to->state));
-    if (to->first)
-        SL_TRY(sli_tensors_of_model(to->run->replica.pipe, &to->whole_model));
-    SL_TRY(sli_tensors_of_model(to->run->replica.pipe, &to->model));
+    SL_TRY(sli_run_state_print(run, &to->state));
+    SL_TRY(sli_tensors_of_model(pipe, &to->model));
     SL_TRY(copy_tensors(to, &to->model));
-    return copy_best(to);
+    sli_tensors_empty(&to->best);
+    if (!to->has_best)
+        return SL_OK;
+    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->best));
+    return copy_tensors(to, &to->best);
 }
 
 /* What this rank writes or sends. */
 static sl_status copy_state(sli_checkpoints *to)
 {
     double start = sli_clock_seconds();
+    const sli_position *at = &to->run->at;
+    to->has_best = to->targets & STEP && isfinite(at->best_loss) && at->best_step != at->steps;
     if (to->run->replica.index == 0)
         SL_TRY(copy_model(to));
     if (to->targets & STEP) {
-        SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, !to->every, false, &to->optimizer));
+        SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, false, &to->optimizer));
         SL_TRY(copy_tensors(to, &to->optimizer));
     }
     to->copy_seconds = sli_clock_seconds() - start;
@@ -117,12 +108,6 @@ typedef struct save {
     sl_metadata shapes; /* of the optimizer's segments */
 } save;
 
-static sl_checkpoint_part part_of(const save *what, const char *name, const sli_tensors *tensors)
-{
-    return (sl_checkpoint_part){name, tensors->items, tensors->count, &what->shapes,
-                                tensors == &what->of->optimizer && tensors->shapes};
-}
-
 static sl_status gather_reports(void *context, const sli_shard_report *own)
 {
     _Static_assert(sizeof *own % sizeof(int64_t) == 0, "reports are words");
@@ -132,128 +117,83 @@ static sl_status gather_reports(void *context, const sli_shard_report *own)
                            sizeof *own / sizeof(int64_t), SL_I64, 0, NULL);
 }
 
-/* The parts that one rank writes, which has them whole or gets them from the others. */
-static int list_parts(const save *what, sl_checkpoint_part parts[3])
-{
-    int count = 0;
-    parts[count++] = part_of(what, "model", &what->of->model);
-    if (what->all && !what->of->every)
-        parts[count++] = part_of(what, "optimizer", &what->of->optimizer);
-    if (what->all && what->of->best.count > 0)
-        parts[count++] = part_of(what, "best", &what->of->best);
-    return count;
-}
-
-/* A part of which each of the first replica's ranks writes what its stages have. For the index,
- * files [whole->count] becomes the number of the file of each of rank 0's `whole`. */
-static sli_checkpoint_shard shard_of(const save *what, const char *name, const sli_tensors *own,
-                                     const sli_tensors *whole, int *files)
-{
-    const sli_checkpoints *of = what->of;
-    sli_checkpoint_shard shard = {.part = part_of(what, name, own)};
-    if (of->run->replica.index > 0)
-        return shard;
-    shard.number = sl_group_rank(of->first) + 1;
-    shard.count = sl_group_size(of->first);
-    if (of->run->replica.rank > 0 || !whole)
-        return shard;
-    for (size_t i = 0; i < whole->count; i++)
-        files[i] = whole->entries[i].owner + 1;
-    shard.all = whole->items;
-    shard.all_count = whole->count;
-    shard.files = files;
-    return shard;
-}
-
 enum { MODEL, OPTIMIZER, BEST_MODEL, PARTS };
 
-static void list_shards(const save *what, int *files, sli_checkpoint_shard shards[PARTS])
+/* The file of a part that this rank writes, of which the ranks of `owners` have some. */
+static sli_checkpoint_shard shard_of(const save *what, sl_group *owners)
+{
+    if (!owners || what->of->collects)
+        return (sli_checkpoint_shard){1, 1};
+    bool has_some = owners == what->of->every || what->of->run->replica.index == 0;
+    return (sli_checkpoint_shard){has_some ? sl_group_rank(owners) + 1 : 0, sl_group_size(owners)};
+}
+
+/* Lists the parts, the same on all ranks; gives how many there are. */
+static size_t list_parts(const save *what, sl_checkpoint_part parts[PARTS],
+                         sli_checkpoint_shard shards[PARTS])
 {
     const sli_checkpoints *of = what->of;
-    if (of->first) {
-        shards[MODEL] = shard_of(what, "model", &of->model, &of->whole_model, files);
-        if (what->all)
-            shards[OPTIMIZER] = shard_of(what, "optimizer", &of->optimizer, NULL, NULL);
-        if (what->all && of->whole_best.count > 0)
-            shards[BEST_MODEL] =
-                shard_of(what, "best", &of->best, &of->whole_best, files + of->whole_model.count);
+    const sli_tensors *const lists[PARTS] = {&of->model, &of->optimizer, &of->best};
+    static const char *const names[PARTS] = {"model", "optimizer", "best"};
+    for (int p = 0; p < PARTS; p++) {
+        bool has_shapes = p == OPTIMIZER && lists[p]->shapes;
+        parts[p] = (sl_checkpoint_part){names[p], lists[p]->items, lists[p]->count, &what->shapes,
+                                        has_shapes};
+        shards[p] = shard_of(what, p == OPTIMIZER && of->every ? of->every : of->first);
     }
-    if (what->all && of->every)
-        shards[OPTIMIZER] =
-            (sli_checkpoint_shard){.part = part_of(what, "optimizer", &of->optimizer),
-                                   .number = sl_group_rank(of->every) + 1,
-                                   .count = sl_group_size(of->every)};
+    return !what->all ? 1 : of->has_best ? PARTS : BEST_MODEL;
 }
 
 /* Writes this rank's part of a save, with this source of what others have; NULL: none is needed. */
 static sl_status write_contents(const save *what, const sli_item_source *source)
 {
     sli_checkpoints *of = what->of;
-    const sli_replica *replica = &of->run->replica;
-    bool is_root = replica->rank == 0;
+    bool is_joint = what->writers && !of->collects;
     sl_checkpoint_part parts[PARTS];
-    sli_checkpoint_shard shards[PARTS] = {{.number = 0}};
-    sl_checkpoint_contents contents = {.parts = parts,
-                                       .files = of->texts.files,
-                                       .file_count = of->texts.count,
-                                       .state = of->state,
-                                       .shard_bytes = of->options->shard_bytes};
-    int *files = calloc(of->whole_model.count + of->whole_best.count + 1, sizeof *files);
-    if (!files)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of tensors");
-    if (is_root && (!of->first || of->sends))
-        contents.part_count = (size_t)list_parts(what, parts);
-    if (what->writers)
-        list_shards(what, files, shards);
-    sl_status status = sli_checkpoint_write(
+    sli_checkpoint_shard shards[PARTS];
+    const sl_checkpoint_contents contents = {.parts = parts,
+                                             .part_count = list_parts(what, parts, shards),
+                                             .files = of->texts.files,
+                                             .file_count = of->texts.count,
+                                             .state = of->state,
+                                             .shard_bytes = of->options->shard_bytes};
+    return sli_checkpoint_write(
         what->path, &contents,
         &(sli_checkpoint_writing){.source = source,
                                   .id = what->all ? of->number : ~of->number,
                                   .shards = shards,
-                                  .shard_count = what->writers ? PARTS : 0,
-                                  .rank = what->writers ? sl_group_rank(what->writers) : 0,
-                                  .ranks = what->writers ? sl_group_size(what->writers) : 1,
+                                  .rank = is_joint ? sl_group_rank(what->writers) : 0,
+                                  .ranks = is_joint ? sl_group_size(what->writers) : 1,
                                   .gather = gather_reports,
                                   .context = (void *)what,
                                   .all = of->reports});
-    free(files);
-    return status;
 }
 
-/* The first replica's ranks send rank 0 what they have, and it writes all. */
-static sl_status send_contents(const save *what)
+/* The ranks send rank 0 what they have, and it writes all. */
+static sl_status collect_contents(const save *what)
 {
     const sli_checkpoints *of = what->of;
-    sli_state_stream stream = {.group = of->first, .lists = {&of->model}};
+    sli_state_stream stream = {.group = what->writers,
+                               .stride = of->first ? sl_group_size(of->first) : 1,
+                               .lists = {&of->model, &of->optimizer, &of->best}};
     const sli_item_source source = {sli_state_stream_read, &stream};
-    int lists = 1;
-    if (what->all)
-        stream.lists[lists++] = &of->optimizer;
-    if (what->all && of->best.count > 0)
-        stream.lists[lists] = &of->best;
-    SL_TRY(sli_group_agree(of->first, sli_error_restore(&of->copied)));
-    if (of->run->replica.rank > 0)
+    if (sl_group_rank(what->writers) > 0)
         return sli_state_stream_serve(&stream);
     return sli_state_stream_end(&stream, write_contents(what, &source));
 }
 
-/* Writes all of the copy, or its model alone. */
+/* Writes all of the copy, or its model alone, where every writer has one. */
 static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool all)
 {
     const save what = {.of = checkpoints,
                        .path = path,
                        .all = all,
-                       .writers = checkpoints->sends          ? NULL
-                                  : all && checkpoints->every ? checkpoints->every
-                                                              : checkpoints->first,
+                       .writers =
+                           all && checkpoints->every ? checkpoints->every : checkpoints->first,
                        .shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes}};
-    if (checkpoints->sends)
-        return send_contents(&what);
-    if (checkpoints->copied.status == SL_OK)
-        return write_contents(&what, NULL);
-    if (what.writers) /* rank 0 waits for a report */
-        (void)gather_reports((void *)&what, &(sli_shard_report){.error = checkpoints->copied});
-    return sli_error_restore(&checkpoints->copied);
+    SL_TRY(sli_group_agree(what.writers, sli_error_restore(&checkpoints->copied)));
+    return what.writers && checkpoints->collects ? collect_contents(&what)
+                                                 : write_contents(&what, NULL);
 }
 
 static sl_status write_step(sli_checkpoints *checkpoints)
@@ -374,9 +314,9 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
                                         checkpoints->number, &is_shared));
     if (replica->pipe_group)
         SL_TRY(sl_group_split(replica->all, replica->index == 0 ? 0 : -1, &checkpoints->first));
-    if (is_sharded && is_shared)
+    if (is_sharded)
         SL_TRY(sl_group_split(replica->all, 0, &checkpoints->every));
-    checkpoints->sends = replica->pipe_group && !is_shared;
+    checkpoints->collects = !is_shared;
     checkpoints->reports =
         calloc((size_t)sl_group_size(replica->all), sizeof *checkpoints->reports);
     return checkpoints->reports ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
@@ -423,8 +363,6 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
     sli_worker_destroy(&dead->worker);
     sl_group_destroy(&dead->first);
     sl_group_destroy(&dead->every);
-    sli_tensors_clear(&dead->whole_model);
-    sli_tensors_clear(&dead->whole_best);
     sli_tensors_clear(&dead->model);
     sli_tensors_clear(&dead->optimizer);
     sli_tensors_clear(&dead->best);
@@ -469,7 +407,7 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
                                                         .reason = checkpoints->pruned.text});
 }
 
-/* Every replica. A sharded state without savers for it is gathered, for the first one to write. */
+/* Every replica. */
 static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
 {
     const sli_run *run = checkpoints->run;
@@ -479,14 +417,9 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
     checkpoints->number++;                   /* on all, also on those that write nothing */
     checkpoints->step = run->at.steps;
     checkpoints->targets = run->replica.index == 0 ? targets : targets & STEP;
-    bool gathers = targets & STEP && !checkpoints->every;
-    if (gathers)
-        SL_TRY(sli_pipe_optimizer_gather(run->optimizer));
     if (checkpoints->worker && checkpoints->targets)
         /* without a copy the save fails, and the run goes on */
         start_save(checkpoints, copy_state(checkpoints));
-    if (gathers)
-        sli_pipe_optimizer_release(run->optimizer);
     return SL_OK;
 }
 

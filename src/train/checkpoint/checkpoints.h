@@ -9,18 +9,17 @@
  *     io/checkpoint/     the format
  *     parallel/pipe/pipe_state.c  the run's tensors by name, and their copies
  *
- * The first replica saves what is the same on all. Where the optimizers' state is sharded and all
- * see the directory, every replica's thread writes its shard. When it is on disk, they tell the
- * first one, over a group of their own, and the first completes the checkpoint:
+ * The first replica saves what is the same on all, its ranks the tensors of their stages; where
+ * the optimizers' state is sharded, every rank saves its shard. Where they all see the directory,
+ * each one's thread writes a file of what it has. When it is on disk, they tell rank 0, over a
+ * group of their own, which completes the checkpoint:
  *
- *     replica 0    |- model, own shard -|       |- state.json, rename -|
- *     replica 1    |- own shard -|              ^
- *     replica 2    |- own shard ----------------| reports
+ *     rank 0    |- model, own shard -|       |- indexes, state.json, rename -|
+ *     rank 1    |- own shard -|              ^
+ *     rank 2    |- own shard ----------------| reports
  *
- * The same way, the ranks of a replica whose stages are in several processes write what their
- * stages have of each part. No step waits for a disk. Where the ranks do not see one directory, the
- * first replica gathers the optimizers' state for each save, and its ranks send rank 0 their
- * tensors, which writes all (parallel/pipe/processes/state_stream.c). */
+ * Where they do not, rank 0 writes all in the same way, and asks for each tensor when its turn
+ * comes (parallel/pipe/processes/state_stream.c). No step waits for a disk. */
 #ifndef SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 #define SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 

@@ -273,7 +273,7 @@ static sl_status resume_optimizers(sli_run *run, bool has_steps)
     for (int s = 0; s < sl_pipe_stages(run->replica.pipe); s++)
         if (sl_pipe_parameters(run->replica.pipe, s))
             sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->at.steps);
-    sl_status status = sli_tensors_of_optimizer(run->optimizer, false, has_steps, &tensors);
+    sl_status status = sli_tensors_of_optimizer(run->optimizer, has_steps, &tensors);
     if (status == SL_OK)
         status = broadcast_tensors(run->from.reader, "optimizer", &run->replica, &tensors);
     sli_tensors_clear(&tensors);

@@ -64,7 +64,9 @@ static sl_status write_model(const saving *job, const sli_item_source *source)
 /* The first rank of the pipe's group writes what all of them have. */
 static sl_status write_together(sl_group *group, const saving *job)
 {
-    sli_state_stream stream = {.group = group, .lists = {&job->tensors}};
+    sli_state_stream stream = {.group = group,
+                               .stride = sl_group_size(group),
+                               .lists = {&job->tensors}};
     const sli_item_source source = {sli_state_stream_read, &stream};
     if (sl_group_rank(group) > 0)
         return sli_state_stream_serve(&stream);

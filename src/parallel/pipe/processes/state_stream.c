@@ -1,16 +1,19 @@
-/* One rank writes the tensors of all ranks of a pipe's group into one file, and holds no more than
- * one of the others' at a time.
+/* One rank writes the tensors of all ranks of a group into one file, and holds no more than one of
+ * the others' at a time.
  *
- *     rank 0, writes     index of a tensor of rank 1 ──▶ │ ◀── its data, a report   …   none ──▶
- *     rank 1, serves     waits for an index              │                              ends
+ *     rank 0, writes     which tensor of rank 1 ──▶ │ ◀── a report, its elements   …   none ──▶
+ *     rank 1, serves     waits for a request        │                              ends
  *
- * The report is the error of a rank that cannot send its data, for want of memory, say: rank 0 then
- * does not wait for them. The others go on serving, and the group stays as it is. */
+ * The report says which elements the rank has, or the error of one that cannot send them, for want
+ * of memory, say: rank 0 then does not wait for them. The others go on serving, and the group stays
+ * as it is. */
+#include "comm/agree.h"
 #include "comm/group.h"
 #include "core/error.h"
 #include "parallel/pipe/pipe_optimizer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { TAG_INDEX, TAG_REPORT, TAG_DATA };
 
@@ -19,16 +22,20 @@ typedef struct request {
     int64_t list, index; /* list -1: none any more */
 } request;
 
+typedef struct report {
+    int64_t first, count; /* the elements that follow */
+    sli_error_copy error;
+} report;
+
 enum {
     REQUEST_WORDS = sizeof(request) / sizeof(int64_t),
-    REPORT_WORDS = sizeof(sli_error_copy) / sizeof(int32_t)
+    REPORT_WORDS = sizeof(report) / sizeof(int32_t)
 };
 
-/* Tensors of 4 bytes an element are sent as so many words. */
-static int64_t word_count(const sl_safetensors_item *item)
+/* Elements are sent as so many words of 4 bytes. */
+static int64_t word_count(const sl_safetensors_item *item, int64_t elements)
 {
-    return sl_shape_count(&item->shape) * (int64_t)sl_dtype_bytes(item->dtype) /
-           (int64_t)sizeof(int32_t);
+    return elements * (int64_t)sl_dtype_bytes(item->dtype) / (int64_t)sizeof(int32_t);
 }
 
 static request find_item(const sli_state_stream *stream, const sl_safetensors_item *item)
@@ -51,26 +58,46 @@ static sl_status reserve_buffer(sli_state_stream *stream, size_t bytes)
     return stream->buffer ? SL_OK : sli_no_memory(NULL, "a tensor of %zu bytes", bytes);
 }
 
+/* Reads what a rank has of the item into the buffer, and adds to the elements that are there. */
+static sl_status receive_elements(sli_state_stream *stream, const sl_safetensors_item *item,
+                                  const request *wanted, int rank, int64_t *elements)
+{
+    report has;
+    int64_t whole = sl_shape_count(&item->shape);
+    SL_TRY(sl_group_send(stream->group, wanted, REQUEST_WORDS, SL_I64, rank, TAG_INDEX, NULL));
+    SL_TRY(sl_group_recv(stream->group, &has, REPORT_WORDS, SL_I32, rank, TAG_REPORT, NULL, NULL));
+    has.error.text[sizeof has.error.text - 1] = '\0';
+    SL_TRY(sli_error_restore(&has.error));
+    if (has.first < 0 || has.count < 0 || has.first > whole || has.count > whole - has.first)
+        return sl_error(SL_ERR_INTERNAL, "rank %d has other elements of %s", rank, item->name);
+    *elements += has.count;
+    return has.count == 0
+               ? SL_OK
+               : sl_group_recv(stream->group,
+                               (int32_t *)stream->buffer + word_count(item, has.first),
+                               word_count(item, has.count), SL_I32, rank, TAG_DATA, NULL, NULL);
+}
+
 sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, const void **data)
 {
     sli_state_stream *stream = context;
     request wanted = find_item(stream, item);
-    int owner = stream->lists[wanted.list]->entries[wanted.index].owner;
-    int64_t words = word_count(item);
-    sli_error_copy report;
+    const sli_tensor_entry *own = &stream->lists[wanted.list]->entries[wanted.index];
+    int64_t whole = sl_shape_count(&item->shape), elements = own->count;
     *data = item->data;
-    if (*data || words == 0)
+    if (elements == whole)
         return SL_OK;
-    SL_TRY(reserve_buffer(stream, (size_t)words * sizeof(int32_t)));
-    SL_TRY(sl_group_send(stream->group, &wanted, REQUEST_WORDS, SL_I64, owner, TAG_INDEX, NULL));
-    SL_TRY(
-        sl_group_recv(stream->group, &report, REPORT_WORDS, SL_I32, owner, TAG_REPORT, NULL, NULL));
-    report.text[sizeof report.text - 1] = '\0';
-    SL_TRY(sli_error_restore(&report));
-    SL_TRY(
-        sl_group_recv(stream->group, stream->buffer, words, SL_I32, owner, TAG_DATA, NULL, NULL));
+    SL_TRY(reserve_buffer(stream, (size_t)word_count(item, whole) * sizeof(int32_t)));
+    if (own->count > 0)
+        memcpy((int32_t *)stream->buffer + word_count(item, own->first), item->data,
+               (size_t)word_count(item, own->count) * sizeof(int32_t));
+    for (int rank = own->owner; rank < sl_group_size(stream->group) && elements < whole;
+         rank += stream->stride)
+        if (rank > 0)
+            SL_TRY(receive_elements(stream, item, &wanted, rank, &elements));
     *data = stream->buffer;
-    return SL_OK;
+    return elements == whole ? SL_OK
+                             : sl_error(SL_ERR_INTERNAL, "no rank has all of %s", item->name);
 }
 
 sl_status sli_state_stream_end(sli_state_stream *stream, sl_status status)
@@ -91,22 +118,23 @@ sl_status sli_state_stream_end(sli_state_stream *stream, sl_status status)
     return sli_error_restore(&error);
 }
 
-/* Sends the data, or at least the error because of which they do not come. */
-static sl_status send_item(const sli_state_stream *stream, const sl_safetensors_item *item)
+/* Sends the elements, or at least the error because of which they do not come. */
+static sl_status send_item(const sli_state_stream *stream, const sl_safetensors_item *item,
+                           const sli_tensor_entry *entry)
 {
-    sli_error_copy report = {.status = SL_OK};
+    report has = {.first = entry->first, .count = entry->count};
     char rank[SLI_RANK_BYTES];
-    sl_status sent =
-        sl_group_send(stream->group, item->data, word_count(item), SL_I32, 0, TAG_DATA, NULL);
-    if (sent != SL_OK) {
+    sl_status sent = entry->count == 0
+                         ? SL_OK
+                         : sl_group_send(stream->group, item->data, word_count(item, entry->count),
+                                         SL_I32, 0, TAG_DATA, NULL);
+    if (sent != SL_OK)
         sl_error_context(sent,
                          "%s: ", sli_rank_text(stream->group, sl_group_rank(stream->group), rank));
-        sli_error_save(&report, sent);
-    }
-    sl_status status =
-        sl_group_send(stream->group, &report, REPORT_WORDS, SL_I32, 0, TAG_REPORT, NULL);
-    SL_TRY(sli_group_check(stream->group, status));
-    return sli_error_restore(&report);
+    sli_error_save(&has.error, sent);
+    SL_TRY(sli_group_check(stream->group, sl_group_send(stream->group, &has, REPORT_WORDS, SL_I32,
+                                                        0, TAG_REPORT, NULL)));
+    return sli_error_restore(&has.error);
 }
 
 sl_status sli_state_stream_serve(const sli_state_stream *stream)
@@ -118,7 +146,9 @@ sl_status sli_state_stream_serve(const sli_state_stream *stream)
             sl_group_recv(stream->group, &wanted, REQUEST_WORDS, SL_I64, 0, TAG_INDEX, NULL, NULL));
         if (wanted.list < 0)
             return sli_error_restore(&error);
-        sl_status status = send_item(stream, &stream->lists[wanted.list]->items[wanted.index]);
+        const sli_tensors *list = stream->lists[wanted.list];
+        sl_status status =
+            send_item(stream, &list->items[wanted.index], &list->entries[wanted.index]);
         if (error.status == SL_OK)
             sli_error_save(&error, status);
     }
