@@ -25,7 +25,7 @@ sl_status sli_group_check(sl_group *group, sl_status status);
  * the group first. */
 sl_status sli_group_first_error(sl_group *group, sl_status error);
 
-/* Gives every rank rank `root`'s error, of which `own` is this rank's. */
-sl_status sli_group_broadcast_error(sl_group *group, const sli_error_copy *own, int root);
+/* Gives every rank rank `root`'s error, of which `mine` is this rank's. */
+sl_status sli_group_broadcast_error(sl_group *group, const sli_error_copy *mine, int root);
 
 #endif

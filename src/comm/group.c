@@ -69,21 +69,21 @@ void sl_group_destroy(sl_group **group)
 {
     if (!group || !*group)
         return;
-    sli_error_copy own;
+    sli_error_copy saved;
     /* Destroying a broken group must not replace this thread's error. */
-    sli_error_save(&own, SL_ERR_INTERNAL);
+    sli_error_save(&saved, SL_ERR_INTERNAL);
     sli_comm_thread_destroy(&(*group)->thread);
     (*group)->ops->leave(*group);
-    (void)sli_error_restore(&own);
+    (void)sli_error_restore(&saved);
     free(*group);
     *group = NULL;
 }
 
 void sl_group_abort(sl_group *group, sl_status error, const char *text)
 {
-    sli_error_copy own = {.status = error, .rank = SLI_NO_RANK};
-    snprintf(own.text, sizeof own.text, "%s", text);
-    group->ops->abort(group, &own);
+    sli_error_copy saved = {.status = error, .rank = SLI_NO_RANK};
+    snprintf(saved.text, sizeof saved.text, "%s", text);
+    group->ops->abort(group, &saved);
 }
 
 int sl_group_rank(const sl_group *group)
@@ -167,10 +167,10 @@ sl_status sli_operations_compare(const sl_group *group, const sli_operation *con
     return SL_OK;
 }
 
-void sli_copy_unless_same(void *to, const void *from, size_t bytes)
+void sli_copy_unless_same(void *target, const void *source, size_t bytes)
 {
-    if (to != from && bytes > 0)
-        memcpy(to, from, bytes);
+    if (target != source && bytes > 0)
+        memcpy(target, source, bytes);
 }
 
 void sli_ranks_text_add(int rank, int job_rank, char *text, size_t bytes)

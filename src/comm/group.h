@@ -63,7 +63,7 @@ sl_status sli_group_all_reduce_nodes(sl_group *group, const void *const *nodes, 
 sl_status sli_operations_compare(const sl_group *group, const sli_operation *const *called);
 
 /* memcpy of one rank's data, which may be in place already. */
-void sli_copy_unless_same(void *to, const void *from, size_t bytes);
+void sli_copy_unless_same(void *target, const void *source, size_t bytes);
 
 enum { SLI_RANK_BYTES = 48 };
 /* Writes "rank 1", or "rank 1 (3 of the job)" where the group's numbers are not the job's, and

@@ -13,14 +13,14 @@ static sl_status time_round_trips(sl_group *group, int first, int other, int32_t
                                   int64_t count, double *half)
 {
     bool is_first = sl_group_rank(group) == first;
-    int to = is_first ? other : first;
+    int peer = is_first ? other : first;
     for (int i = 0; i < ROUND_TRIPS; i++) {
         double sent = sli_clock_seconds();
         if (is_first)
-            SL_TRY(sl_group_send(group, words, count, SL_I32, to, 0, NULL));
-        SL_TRY(sl_group_recv(group, words, count, SL_I32, to, 0, NULL, NULL));
+            SL_TRY(sl_group_send(group, words, count, SL_I32, peer, 0, NULL));
+        SL_TRY(sl_group_recv(group, words, count, SL_I32, peer, 0, NULL, NULL));
         if (!is_first)
-            SL_TRY(sl_group_send(group, words, count, SL_I32, to, 0, NULL));
+            SL_TRY(sl_group_send(group, words, count, SL_I32, peer, 0, NULL));
         double seconds = (sli_clock_seconds() - sent) / 2;
         *half = i == 0 ? seconds : fmin(*half, seconds);
     }

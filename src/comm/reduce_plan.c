@@ -121,9 +121,9 @@ static void *received_node(const sli_reduce_plan *plan, int node, int64_t k)
 
 const void *sli_reduce_node(const sli_reduce_plan *plan, int node, int64_t k)
 {
-    const int *own = &plan->first[plan->rank];
-    return node >= own[0] && node < own[1]
-               ? sli_reduce_input(plan, plan->operation, node - own[0], plan->rank, k)
+    const int *owned = &plan->first[plan->rank];
+    return node >= owned[0] && node < owned[1]
+               ? sli_reduce_input(plan, plan->operation, node - owned[0], plan->rank, k)
                : received_node(plan, node, k);
 }
 
@@ -138,9 +138,9 @@ void *sli_reduce_result(const sli_reduce_plan *plan, int64_t k)
 
 int sli_reduce_most_moves(const sli_reduce_plan *plan, sli_reduce_step step)
 {
-    const int *own = &plan->first[plan->rank];
+    const int *owned = &plan->first[plan->rank];
     return step == SLI_NODES_IN    ? plan->node_count
-           : step == SLI_NODES_OUT ? plan->size * (own[1] - own[0])
+           : step == SLI_NODES_OUT ? plan->size * (owned[1] - owned[0])
                                    : plan->size;
 }
 

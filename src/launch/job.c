@@ -106,12 +106,12 @@ static bool is_saving(const attempt *self)
  * save_seconds later. */
 static void update_grace(attempt *self)
 {
-    double last = self->ending_since + self->options->save_seconds, from = seconds_now(self);
+    double last = self->ending_since + self->options->save_seconds, start = seconds_now(self);
     if (self->phase != ENDING)
         return;
-    if (is_saving(self) || from > last)
-        from = last;
-    self->deadline = from + self->options->grace_seconds;
+    if (is_saving(self) || start > last)
+        start = last;
+    self->deadline = start + self->options->grace_seconds;
 }
 
 static void set_saving(attempt *self, rank_state *rank, bool saving)

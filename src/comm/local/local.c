@@ -29,15 +29,15 @@ static const double step_seconds = 1;
 
 bool sli_local_wait(sli_world *w, sli_running_clock *waited)
 {
-    struct timespec at;
+    struct timespec deadline;
     double left = w->timeout_seconds - sli_running_clock_read(waited, 2 * step_seconds);
     if (left <= 0)
         return false;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_nsec += (long)(1e9 * (left < step_seconds ? left : step_seconds));
-    at.tv_sec += at.tv_nsec / 1000000000L;
-    at.tv_nsec %= 1000000000L;
-    (void)pthread_cond_timedwait(&w->changed, &w->lock, &at);
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_nsec += (long)(1e9 * (left < step_seconds ? left : step_seconds));
+    deadline.tv_sec += deadline.tv_nsec / 1000000000L;
+    deadline.tv_nsec %= 1000000000L;
+    (void)pthread_cond_timedwait(&w->changed, &w->lock, &deadline);
     return true;
 }
 

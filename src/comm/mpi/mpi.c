@@ -311,11 +311,11 @@ static sl_status split_by_color(sli_call *call, const int64_t *colors, int *rank
 static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_group **out)
 {
     *out = NULL;
-    int64_t own = color;
+    int64_t wanted = color;
     int64_t *colors = malloc((size_t)group->size * sizeof *colors);
     int *ranks = calloc((size_t)group->size, sizeof *ranks);
     sli_operation operation = {.kind = SLI_OP_SPLIT,
-                               .in = &own,
+                               .in = &wanted,
                                .out = colors,
                                .count = 1,
                                .dtype = SL_I64,

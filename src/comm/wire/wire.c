@@ -105,9 +105,9 @@ sli_wire_state sli_wire_fill(sli_wire_connection *connection, size_t count)
     return SLI_WIRE_MESSAGE;
 }
 
-void sli_wire_read_bytes(sli_wire_connection *connection, void *to, size_t count)
+void sli_wire_read_bytes(sli_wire_connection *connection, void *out, size_t count)
 {
-    memcpy(to, connection->buffer, count);
+    memcpy(out, connection->buffer, count);
     connection->used -= count;
     memmove(connection->buffer, connection->buffer + count, connection->used);
 }

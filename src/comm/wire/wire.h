@@ -174,7 +174,7 @@ void sli_wire_derive_keys(sli_wire_connection *connection,
 sli_wire_state sli_wire_fill(sli_wire_connection *connection, size_t count);
 
 /* Moves bytes from the front of the buffer. */
-void sli_wire_read_bytes(sli_wire_connection *connection, void *to, size_t count);
+void sli_wire_read_bytes(sli_wire_connection *connection, void *out, size_t count);
 
 bool sli_wire_send_bytes(const sli_wire_connection *connection, const void *bytes, size_t count);
 
