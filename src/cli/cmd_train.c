@@ -262,7 +262,7 @@ static void check_line(const cli_line *line, const sl_train_options *options)
                        of_steps[i]);
 }
 
-static void check_settings(const settings *parsed)
+static void check_settings(const cli_line *line, const settings *parsed)
 {
     const sl_save_options *checkpoints = &parsed->run.checkpoints;
     if (!parsed->run.data)
@@ -270,6 +270,8 @@ static void check_settings(const settings *parsed)
                    "wiki.{train,valid,test}.tokens or {train,valid,test}.txt");
     if (checkpoints->resume && strcmp(checkpoints->resume, "auto") == 0 && !checkpoints->directory)
         cli_refuse("--resume auto needs --save-dir DIR");
+    if (cli_line_own_value(line, "shard-size") && !checkpoints->directory && !parsed->run.save)
+        cli_refuse("--shard-size needs --save DIR or --save-dir DIR");
 }
 
 /* An error of opening the log begins with its path; names the option as well. */
@@ -316,7 +318,7 @@ static sl_status run_train(cli_line *line, void *settings_read)
         cli_settings_print(line->command, parsed);
         return SL_OK;
     }
-    check_settings(parsed);
+    check_settings(line, parsed);
     cli_options_record(line->command, parsed, &recorded);
     sl_status status = train(line, &launch, parsed);
     free(recorded);

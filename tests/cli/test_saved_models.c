@@ -375,6 +375,31 @@ static void model_without_a_file_is_refused(void **state)
     program_succeed(&run, "generate --init %s", file);
 }
 
+/* Model directories in, model directories out: they have no state, and no checksums. */
+static void models_are_shown_verified_converted_and_averaged(void **state)
+{
+    static const char *const made[] = {"cut", "mean"};
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run run, expected;
+    program_succeed(&run, "checkpoint show %s/model", at);
+    check_line(run.out, "^  config\\.json +[0-9]+ B *$");
+    check_line(run.out, "^  part model +[0-9]+ tensors of [0-9,]+ elements$");
+    check_without(run.out, "state");
+    program_succeed(&run, "checkpoint verify %s/model", at);
+    check_text(run.out, "/model can be read; a model has no checksums to compare\n");
+    program_succeed(&run, "checkpoint convert %s/model %s/cut --shard-size 8K", at, at);
+    program_succeed(&run, "checkpoint average %s/model %s/cut %s/mean", at, at, at);
+    program_succeed(&expected, "eval --init %s/model --data %s", at, at);
+    for (int i = 0; i < 2; i++) {
+        program_succeed(&run, "eval --init %s/%s --data %s", at, made[i], at);
+        assert_string_equal(run.out, expected.out);
+        snprintf(in->path, sizeof in->path, "%s/%s/state.json", at, made[i]);
+        assert_int_not_equal(access(in->path, F_OK), 0);
+        scratch_remove_tree(in, made[i]);
+    }
+}
+
 static void model_is_shown_by_its_own_sizes(void **state)
 {
     scratch *in = *state;
@@ -483,6 +508,19 @@ static void text_that_is_mostly_unknown_is_warned_of(void **state)
     check_warned(&run, "");
 }
 
+static void saved_model_is_cut_into_files(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run,
+                    "train --data %s " TINY_MODEL " " TINY_BATCH
+                    " --epochs 1 --max-batches 1 --quiet --save %s/many --shard-size 8K",
+                    in->directory, in->directory);
+    assert_int_equal(access(scratch_path(in, "many/model.safetensors.index.json"), R_OK), 0);
+    program_succeed(&run, "generate --init %s/many --tokens 2", in->directory);
+    scratch_remove_tree(in, "many");
+}
+
 /* What validation and test have is said, and "eval" evaluates the same part. */
 static void one_file_is_divided_for_training(void **state)
 {
@@ -517,6 +555,7 @@ int saved_models_tests(void)
         cmocka_unit_test(rows_are_those_of_the_training),
         cmocka_unit_test(split_and_stages_are_chosen),
         cmocka_unit_test(one_file_is_divided_for_training),
+        cmocka_unit_test(saved_model_is_cut_into_files),
         cmocka_unit_test(batches_are_as_many_as_asked_for),
         cmocka_unit_test(logits_of_the_first_batch_are_written),
         cmocka_unit_test(logits_overwrite_nothing_that_is_read),
@@ -529,6 +568,7 @@ int saved_models_tests(void)
         cmocka_unit_test(more_processes_than_stages_can_be_are_refused),
         cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
         cmocka_unit_test(model_without_a_file_is_refused),
+        cmocka_unit_test(models_are_shown_verified_converted_and_averaged),
         cmocka_unit_test(model_is_shown_by_its_own_sizes),
         cmocka_unit_test(more_micro_batches_than_rows_are_warned_of),
         cmocka_unit_test(model_without_the_length_of_rows_is_warned_of),

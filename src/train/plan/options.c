@@ -350,9 +350,9 @@ const sl_option sl_train_option_rows[] = {
      .needs = "save-dir", .initial = "3", .not_logged = true,
      .help = "Keep the newest K checkpoints, beside the best model; 0: all"},
     {.name = "shard-size", .value = "BYTES", .group = "Checkpoints",
-     FIELD(BYTES, checkpoints.shard_bytes), .needs = "save-dir", .not_logged = true,
-     .help = "Largest file of tensors in a checkpoint, such as 500M (K, M and G are powers of "
-             "1024)"},
+     FIELD(BYTES, checkpoints.shard_bytes), .not_logged = true,
+     .help = "Largest file of tensors in a checkpoint and in --save, such as 500M (K, M and G are "
+             "powers of 1024)"},
     {.name = "resume", .value = "DIR", .group = "Checkpoints", FIELD(TEXT, checkpoints.resume),
      .not_logged = true,
      .help = "Continue from the checkpoint DIR, or from the newest undamaged one in the directory "
