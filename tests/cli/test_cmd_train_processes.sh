@@ -108,9 +108,10 @@ for command in "$score" "generate --tokens 12" "$score --precision bf16" "genera
 done
 
 # The live page shows what all processes of all replicas do in steps within an epoch. The process that writes the log
-# alone starts its reader.
-timeout 60 mpirun -n 4 "${train[@]}" --dp 2 --pp 2 --chunks 2 --quiet --max-batches 20 --eval-max-batches 1 \
-    --epochs 100000 --serve 0 >"$scratch/out" 2>"$scratch/err" &
+# alone starts its reader. An epoch takes longer than the second between such records.
+"$program" data --synthetic "$scratch/long" --tokens 2000000 >"$scratch/out"
+timeout 60 mpirun -n 4 "${train[@]}" --data "$scratch/long" --dp 2 --pp 2 --chunks 2 --quiet --max-batches 20000 \
+    --eval-max-batches 1 --epochs 100000 --serve 0 >"$scratch/out" 2>"$scratch/err" &
 run=$!
 timeout 50 /usr/bin/python3 - "$scratch/err" <<'END' || { kill "$run"; fail "the live page lacks a process"; }
 import re, sys, time, urllib.request
@@ -118,7 +119,7 @@ while not (address := re.search(r"shown at (http\S+/)", open(sys.argv[1]).read()
     time.sleep(0.05)
 for line in urllib.request.urlopen(address.group(1) + "events"):
     steps = re.findall(rb"replica \d, step (\d+) of epoch", line)
-    if steps and int(steps[0]) % 20 not in (0, 19):
+    if steps and int(steps[0]) % 20000 not in (0, 19999):
         assert len(steps) == 2 and steps[0] == steps[1], steps
         assert line.count(b"measured: stage 0, ") == line.count(b"measured: stage 1, ") == 2 * 5
         break
