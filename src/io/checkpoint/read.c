@@ -67,14 +67,14 @@ typedef struct stream {
 } stream;
 
 /* The next bytes; to NULL: only into the checksum. */
-static sl_status stream_bytes(stream *from, uint64_t bytes, char *to)
+static sl_status stream_bytes(stream *input, uint64_t bytes, char *to)
 {
     for (uint64_t done = 0; done < bytes;) {
         uint64_t count = bytes - done < BUFFER_BYTES ? bytes - done : BUFFER_BYTES;
-        char *memory = to ? to + done : from->buffer;
-        SL_TRY(sli_file_read_at(from->path, from->descriptor, from->at, memory, count));
-        sli_checksum_add(from->sum, memory, count);
-        from->at += count;
+        char *memory = to ? to + done : input->buffer;
+        SL_TRY(sli_file_read_at(input->path, input->descriptor, input->at, memory, count));
+        sli_checksum_add(input->sum, memory, count);
+        input->at += count;
         done += count;
     }
     return SL_OK;
@@ -82,15 +82,15 @@ static sl_status stream_bytes(stream *from, uint64_t bytes, char *to)
 
 /* Reads all of the file; wanted[t] (NULL: none of them) is filled with the part's tensor t, if it
  * is not NULL. */
-static sl_status stream_tensors(stream *from, const sli_checkpoint_file *file,
+static sl_status stream_tensors(stream *input, const sli_checkpoint_file *file,
                                 const sl_safetensors_item *const *wanted)
 {
-    SL_TRY(stream_bytes(from, file->reader->data_begin, NULL));
+    SL_TRY(stream_bytes(input, file->reader->data_begin, NULL));
     for (size_t i = 0; i < sli_safetensors_count(file->reader); i++) {
         const sli_segment *segment = &file->segments[i];
         const sl_safetensors_item *item = wanted ? wanted[segment->tensor] : NULL;
         char *to = item && item->data ? (char *)item->data + segment->offset : NULL;
-        SL_TRY(stream_bytes(from, segment->info->bytes, to));
+        SL_TRY(stream_bytes(input, segment->info->bytes, to));
     }
     return SL_OK;
 }
@@ -101,19 +101,20 @@ static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
 {
     char found[SLI_CHECKSUM_BYTES];
     const sli_checkpoint_file *file = &reader->files[index];
-    stream from = {.path = file->reader->path, .buffer = malloc(BUFFER_BYTES)};
-    sl_status status = from.buffer ? sli_checksum_create(&from.sum)
-                                   : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", from.path);
+    stream input = {.path = file->reader->path, .buffer = malloc(BUFFER_BYTES)};
+    sl_status status = input.buffer
+                           ? sli_checksum_create(&input.sum)
+                           : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", input.path);
     if (status == SL_OK)
-        status = sli_safetensors_borrow_descriptor(file->reader, &from.descriptor);
+        status = sli_safetensors_borrow_descriptor(file->reader, &input.descriptor);
     if (status == SL_OK) {
-        status = stream_tensors(&from, file, wanted);
-        sli_safetensors_return_descriptor(file->reader, from.descriptor);
+        status = stream_tensors(&input, file, wanted);
+        sli_safetensors_return_descriptor(file->reader, input.descriptor);
     }
     if (status == SL_OK)
-        status = check_sum(reader, index, from.path, sli_checksum_text(from.sum, found));
-    sli_checksum_destroy(&from.sum);
-    free(from.buffer);
+        status = check_sum(reader, index, input.path, sli_checksum_text(input.sum, found));
+    sli_checksum_destroy(&input.sum);
+    free(input.buffer);
     return status;
 }
 
@@ -123,19 +124,19 @@ static sl_status stream_listed(const sl_checkpoint_reader *reader, size_t index)
     char found[SLI_CHECKSUM_BYTES], *path;
     uint64_t bytes;
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
-    stream from = {.path = path, .descriptor = -1, .buffer = malloc(BUFFER_BYTES)};
-    sl_status status = from.buffer ? sli_checksum_create(&from.sum)
-                                   : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
+    stream input = {.path = path, .descriptor = -1, .buffer = malloc(BUFFER_BYTES)};
+    sl_status status = input.buffer ? sli_checksum_create(&input.sum)
+                                    : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
     if (status == SL_OK)
-        status = sli_file_open(path, &from.descriptor, &bytes);
+        status = sli_file_open(path, &input.descriptor, &bytes);
     if (status == SL_OK)
-        status = stream_bytes(&from, bytes, NULL);
+        status = stream_bytes(&input, bytes, NULL);
     if (status == SL_OK)
-        status = check_sum(reader, index, path, sli_checksum_text(from.sum, found));
-    if (from.descriptor >= 0)
-        close(from.descriptor);
-    sli_checksum_destroy(&from.sum);
-    free(from.buffer);
+        status = check_sum(reader, index, path, sli_checksum_text(input.sum, found));
+    if (input.descriptor >= 0)
+        close(input.descriptor);
+    sli_checksum_destroy(&input.sum);
+    free(input.buffer);
     free(path);
     return status;
 }
@@ -201,13 +202,13 @@ bool sli_checkpoint_fits(const sl_safetensors_info *info, const sl_safetensors_i
 }
 
 /* Names the first tensor whose shape or data type is another, and counts the others. */
-static sl_status check_shapes(const sli_checkpoint_tensors *in,
-                              const sl_safetensors_item *const *of)
+static sl_status check_shapes(const sli_checkpoint_tensors *listed,
+                              const sl_safetensors_item *const *matches)
 {
     char quoted[SLI_QUOTE_BYTES], wanted[SLI_SIZES_BYTES], is[SLI_SIZES_BYTES], more[64] = "";
-    size_t first = in->count, misfits = 0;
-    for (size_t i = in->count; i > 0; i--)
-        if (of[i - 1] && !sli_checkpoint_fits(&in->tensors[i - 1].info, of[i - 1])) {
+    size_t first = listed->count, misfits = 0;
+    for (size_t i = listed->count; i > 0; i--)
+        if (matches[i - 1] && !sli_checkpoint_fits(&listed->tensors[i - 1].info, matches[i - 1])) {
             first = i - 1;
             misfits++;
         }
@@ -215,8 +216,8 @@ static sl_status check_shapes(const sli_checkpoint_tensors *in,
         return SL_OK;
     if (misfits > 1)
         snprintf(more, sizeof more, "; %zu more of the tensors do not fit", misfits - 1);
-    const sl_safetensors_info *info = &in->tensors[first].info;
-    const sl_safetensors_item *item = of[first];
+    const sl_safetensors_info *info = &listed->tensors[first].info;
+    const sl_safetensors_item *item = matches[first];
     return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s%s",
                     sli_safetensors_quote(item->name, quoted),
                     sli_safetensors_dtype_of(item->dtype)->name,
@@ -226,23 +227,23 @@ static sl_status check_shapes(const sli_checkpoint_tensors *in,
 
 /* The items must be exactly the tensors, in any order. of [tensors] is all NULL, and gets each
  * tensor's item. */
-static sl_status match_items(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
-                             size_t count, const sl_safetensors_item **of)
+static sl_status match_items(const sli_checkpoint_tensors *listed, const sl_safetensors_item *items,
+                             size_t count, const sl_safetensors_item **matches)
 {
     name_list missing = {0}, unexpected = {0};
     for (size_t i = 0; i < count; i++) {
         const sli_checkpoint_entry *found =
-            sli_names_find(in->tensors, in->count, sizeof *in->tensors, items[i].name);
+            sli_names_find(listed->tensors, listed->count, sizeof *listed->tensors, items[i].name);
         if (!found)
             name_list_add(&missing, items[i].name);
-        else if (of[found - in->tensors])
+        else if (matches[found - listed->tensors])
             return sl_error(SL_ERR_INVALID, "tensor \"%s\" is asked for twice", items[i].name);
         else
-            of[found - in->tensors] = &items[i];
+            matches[found - listed->tensors] = &items[i];
     }
-    for (size_t i = 0; i < in->count; i++)
-        if (!of[in->order[i]])
-            name_list_add(&unexpected, in->tensors[in->order[i]].info.name);
+    for (size_t i = 0; i < listed->count; i++)
+        if (!matches[listed->order[i]])
+            name_list_add(&unexpected, listed->tensors[listed->order[i]].info.name);
     if (missing.count && unexpected.count)
         return sl_error(SL_ERR_INVALID,
                         "it lacks %zu of the %zu tensors expected (%s), and has "
@@ -254,7 +255,7 @@ static sl_status match_items(const sli_checkpoint_tensors *in, const sl_safetens
     if (unexpected.count)
         return sl_error(SL_ERR_INVALID, "it has %zu unexpected tensors (%s)", unexpected.count,
                         unexpected.text);
-    return check_shapes(in, of);
+    return check_shapes(listed, matches);
 }
 
 static sl_status no_memory(const sl_checkpoint_reader *reader, size_t tensors)
@@ -265,13 +266,14 @@ static sl_status no_memory(const sl_checkpoint_reader *reader, size_t tensors)
 sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
                                      const sl_safetensors_item *items, size_t count)
 {
-    const sli_checkpoint_tensors *in;
-    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
-    const sl_safetensors_item **of = calloc(in->count + 1, sizeof(sl_safetensors_item *));
-    if (!of)
-        return no_memory(reader, in->count);
-    sl_status status = sli_checkpoint_part_error(reader, part, match_items(in, items, count, of));
-    free(of);
+    const sli_checkpoint_tensors *listed;
+    SL_TRY(sli_checkpoint_need_part(reader, part, &listed));
+    const sl_safetensors_item **matches = calloc(listed->count + 1, sizeof(sl_safetensors_item *));
+    if (!matches)
+        return no_memory(reader, listed->count);
+    sl_status status =
+        sli_checkpoint_part_error(reader, part, match_items(listed, items, count, matches));
+    free(matches);
     return status;
 }
 
@@ -280,14 +282,14 @@ sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const c
 sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const char *part,
                                     const sl_safetensors_item *items, size_t count)
 {
-    const sli_checkpoint_tensors *in;
-    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
-    const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
+    const sli_checkpoint_tensors *listed;
+    SL_TRY(sli_checkpoint_need_part(reader, part, &listed));
+    const sl_safetensors_item **wanted = calloc(listed->count + 1, sizeof(sl_safetensors_item *));
     if (!wanted)
-        return no_memory(reader, in->count);
+        return no_memory(reader, listed->count);
     for (size_t i = 0; i < count; i++)
         if (items[i].data)
-            wanted[sli_checkpoint_find_tensor(reader, part, items[i].name) - in->tensors] =
+            wanted[sli_checkpoint_find_tensor(reader, part, items[i].name) - listed->tensors] =
                 &items[i];
     sl_status status = SL_OK;
     for (size_t i = 0; i < reader->state.count && status == SL_OK; i++)
@@ -335,13 +337,13 @@ sl_status sli_checkpoint_describe(const sl_safetensors_info *info, sl_safetensor
 
 /* Creates the tensors that have a device, out [*count], and items that lead to their memory, or to
  * that of `copies`, where the host does not reach it. */
-static sl_status create_tensors(const sli_checkpoint_tensors *in,
+static sl_status create_tensors(const sli_checkpoint_tensors *listed,
                                 sl_device *(*device_of)(void *context, const char *name),
                                 void *context, sl_safetensors_item *items, sli_host_array *copies,
                                 sl_checkpoint_tensor *out, size_t *count)
 {
-    for (size_t i = 0; i < in->count; i++) {
-        const sl_safetensors_info *info = &in->tensors[in->order[i]].info;
+    for (size_t i = 0; i < listed->count; i++) {
+        const sl_safetensors_info *info = &listed->tensors[listed->order[i]].info;
         sl_safetensors_item *item = &items[*count];
         sl_device *device = device_of(context, info->name);
         if (!device)
@@ -361,18 +363,18 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
                              sl_device *(*device_of)(void *context, const char *name),
                              void *context, sl_checkpoint_tensor **out, size_t *count)
 {
-    const sli_checkpoint_tensors *in;
+    const sli_checkpoint_tensors *listed;
     *out = NULL;
     *count = 0;
-    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
-    sl_safetensors_item *items = calloc(in->count + 1, sizeof *items);
-    sli_host_array *copies = calloc(in->count + 1, sizeof *copies);
-    *out = calloc(in->count + 1, sizeof **out);
+    SL_TRY(sli_checkpoint_need_part(reader, part, &listed));
+    sl_safetensors_item *items = calloc(listed->count + 1, sizeof *items);
+    sli_host_array *copies = calloc(listed->count + 1, sizeof *copies);
+    *out = calloc(listed->count + 1, sizeof **out);
     sl_status status = items && copies && *out
                            ? sli_checkpoint_part_error(reader, part,
-                                                       create_tensors(in, device_of, context, items,
-                                                                      copies, *out, count))
-                           : no_memory(reader, in->count);
+                                                       create_tensors(listed, device_of, context,
+                                                                      items, copies, *out, count))
+                           : no_memory(reader, listed->count);
     if (status == SL_OK)
         status = sli_checkpoint_read_items(reader, part, items, *count);
     for (size_t i = 0; i < *count; i++) {

@@ -36,30 +36,30 @@ sl_status sli_checkpoint_state_read(const char *directory, sli_checkpoint_state 
     return status;
 }
 
-static sl_status list_state(sl_checkpoint_reader *to)
+static sl_status list_state(sl_checkpoint_reader *reader)
 {
-    return sli_checkpoint_state_read(to->path, &to->state);
+    return sli_checkpoint_state_read(reader->path, &reader->state);
 }
 
 /* ---- A model's files -------------------------------------------------------------------- */
 
 /* Adds the file to the list. The name is borrowed. */
-static sl_status add_file(sl_checkpoint_reader *to, const char *name, const char *part,
+static sl_status add_file(sl_checkpoint_reader *reader, const char *name, const char *part,
                           size_t *capacity)
 {
     enum { MAX_FILES = 99999 }; /* their names have numbers of 5 digits */
-    sli_checkpoint_state *state = &to->state;
+    sli_checkpoint_state *state = &reader->state;
     SL_TRY(sli_array_reserve(&state->files, capacity, state->count + 1, sizeof *state->files,
                              MAX_FILES, "files of a model"));
     state->files[state->count++] = (sl_checkpoint_file_info){.name = name, .part = part};
     return SL_OK;
 }
 
-static sl_status list_file(sl_checkpoint_reader *to)
+static sl_status list_file(sl_checkpoint_reader *reader)
 {
     size_t capacity = 0;
-    const char *slash = strrchr(to->path, '/');
-    return add_file(to, slash ? slash + 1 : to->path, SLI_MODEL_PART, &capacity);
+    const char *slash = strrchr(reader->path, '/');
+    return add_file(reader, slash ? slash + 1 : reader->path, SLI_MODEL_PART, &capacity);
 }
 
 sl_status sli_safetensors_index_parse(const char *text, size_t length, char **strings,
@@ -83,39 +83,39 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Adds each file that the index names, once; names [index_count] is room for that. */
-static sl_status add_index_files(sl_checkpoint_reader *to, const char **names)
+static sl_status add_index_files(sl_checkpoint_reader *reader, const char **names)
 {
     char quoted[SLI_QUOTE_BYTES];
     size_t capacity = 0;
-    for (size_t i = 0; i < to->index_count; i++) {
-        names[i] = to->index[i].value;
+    for (size_t i = 0; i < reader->index_count; i++) {
+        names[i] = reader->index[i].value;
         if (!sli_checkpoint_is_plain_name(names[i]))
-            return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", to->path,
-                            sli_safetensors_quote(names[i], quoted));
+            return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it",
+                            reader->path, sli_safetensors_quote(names[i], quoted));
     }
-    qsort(names, to->index_count, sizeof *names, compare_names);
-    for (size_t i = 0; i < to->index_count; i++)
+    qsort(names, reader->index_count, sizeof *names, compare_names);
+    for (size_t i = 0; i < reader->index_count; i++)
         if (i == 0 || strcmp(names[i - 1], names[i]) != 0)
-            SL_TRY(add_file(to, names[i], SLI_MODEL_PART, &capacity));
+            SL_TRY(add_file(reader, names[i], SLI_MODEL_PART, &capacity));
     return SL_OK;
 }
 
-static sl_status list_index(sl_checkpoint_reader *to)
+static sl_status list_index(sl_checkpoint_reader *reader)
 {
     char *text;
     size_t bytes;
-    SL_TRY(sli_file_read(to->path, MOST_TEXT, &text, &bytes));
-    sl_status status =
-        sli_safetensors_index_parse(text, bytes, &to->state.strings, &to->index, &to->index_count);
+    SL_TRY(sli_file_read(reader->path, MOST_TEXT, &text, &bytes));
+    sl_status status = sli_safetensors_index_parse(text, bytes, &reader->state.strings,
+                                                   &reader->index, &reader->index_count);
     free(text);
-    SL_TRY(sl_error_context(status, "%s: ", to->path));
-    if (to->index_count == 0)
-        return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", to->path);
-    const char **names = calloc(to->index_count, sizeof *names);
+    SL_TRY(sl_error_context(status, "%s: ", reader->path));
+    if (reader->index_count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", reader->path);
+    const char **names = calloc(reader->index_count, sizeof *names);
     if (!names)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", to->path,
-                        to->index_count);
-    status = add_index_files(to, names);
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", reader->path,
+                        reader->index_count);
+    status = add_index_files(reader, names);
     free(names);
     return status;
 }
@@ -156,15 +156,15 @@ sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t in
 }
 
 /* Adds the directory's files without tensors. */
-static sl_status list_others(sl_checkpoint_reader *to)
+static sl_status list_others(sl_checkpoint_reader *reader)
 {
-    size_t capacity = to->state.count;
+    size_t capacity = reader->state.count;
     for (size_t i = 0; sli_model_file_names[i]; i++) {
         char *path;
-        SL_TRY(add_file(to, sli_model_file_names[i], NULL, &capacity));
-        SL_TRY(sli_checkpoint_file_path(to, to->state.count - 1, &path));
+        SL_TRY(add_file(reader, sli_model_file_names[i], NULL, &capacity));
+        SL_TRY(sli_checkpoint_file_path(reader, reader->state.count - 1, &path));
         if (access(path, F_OK) != 0 && errno == ENOENT)
-            to->state.count--;
+            reader->state.count--;
         free(path);
     }
     return SL_OK;
@@ -271,7 +271,7 @@ static sl_status open_files(sl_checkpoint_reader *reader)
     return reader->index ? check_index(reader) : SL_OK;
 }
 
-typedef sl_status (*list_files)(sl_checkpoint_reader *to);
+typedef sl_status (*list_files)(sl_checkpoint_reader *reader);
 
 static sl_status open_listed(const char *path, list_files list, bool with_others,
                              sl_checkpoint_reader **out)

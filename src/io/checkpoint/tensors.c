@@ -259,19 +259,20 @@ sl_status sli_checkpoint_need_part(const sl_checkpoint_reader *reader, const cha
 const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sl_checkpoint_reader *reader,
                                                        const char *part, const char *name)
 {
-    const sli_checkpoint_tensors *in = find_part(reader, part);
-    return in ? sli_names_find(in->tensors, in->count, sizeof *in->tensors, name) : NULL;
+    const sli_checkpoint_tensors *listed = find_part(reader, part);
+    return listed ? sli_names_find(listed->tensors, listed->count, sizeof *listed->tensors, name)
+                  : NULL;
 }
 
 size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part)
 {
-    const sli_checkpoint_tensors *in = find_part(reader, part);
-    return in ? in->count : 0;
+    const sli_checkpoint_tensors *listed = find_part(reader, part);
+    return listed ? listed->count : 0;
 }
 
 const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
                                                     const char *part, size_t index)
 {
-    const sli_checkpoint_tensors *in = find_part(reader, part);
-    return in && index < in->count ? &in->tensors[in->order[index]].info : NULL;
+    const sli_checkpoint_tensors *listed = find_part(reader, part);
+    return listed && index < listed->count ? &listed->tensors[listed->order[index]].info : NULL;
 }

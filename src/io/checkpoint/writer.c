@@ -21,7 +21,7 @@
 enum { NAME_BYTES = 256, PART_BYTES = 200 }; /* of the names of a file and a part */
 
 typedef struct writer {
-    const sli_checkpoint_writing *how;
+    const sli_checkpoint_writing *settings;
     sli_replace_directory *directory;
     char id[SLI_CHECKPOINT_ID_BYTES];
     json_t *files; /* what has been written so far, as state.json says it */
@@ -29,60 +29,61 @@ typedef struct writer {
 
 /* ---- Files ------------------------------------------------------------------------------ */
 
-static sl_status list_file(writer *to, const char *name, const char *part,
+static sl_status list_file(writer *job, const char *name, const char *part,
                            const sli_written_file *written)
 {
     json_t *file = json_pack("{ss ss* sI ss}", "name", name, "part", part, "bytes",
                              (json_int_t)written->bytes, "xxh128", written->checksum);
-    return json_array_append_new(to->files, file) == 0
+    return json_array_append_new(job->files, file) == 0
                ? SL_OK
                : sl_error(SL_ERR_MEMORY, "no memory for the list of files");
 }
 
-static sl_status path_of(const writer *to, const char *name, char **path)
+static sl_status path_of(const writer *job, const char *name, char **path)
 {
-    return sli_path_join(sli_replace_directory_temporary(to->directory), name, path);
+    return sli_path_join(sli_replace_directory_temporary(job->directory), name, path);
 }
 
-static sl_status write_bytes(const writer *to, const char *name, const void *data, size_t bytes)
+static sl_status write_bytes(const writer *job, const char *name, const void *data, size_t bytes)
 {
     char *path;
-    SL_TRY(path_of(to, name, &path));
+    SL_TRY(path_of(job, name, &path));
     sl_status status = sli_file_write(path, data, bytes);
     free(path);
     return status;
 }
 
 /* A file that is listed. */
-static sl_status add_bytes(writer *to, const char *name, const char *part, const void *data,
+static sl_status add_bytes(writer *job, const char *name, const char *part, const void *data,
                            size_t bytes)
 {
     sli_written_file written = {.bytes = bytes};
     sli_checksum_of(data, bytes, written.checksum);
-    SL_TRY(write_bytes(to, name, data, bytes));
-    return list_file(to, name, part, &written);
+    SL_TRY(write_bytes(job, name, data, bytes));
+    return list_file(job, name, part, &written);
 }
 
 /* ---- Parts ------------------------------------------------------------------------------ */
 
 /* Writes all of `part` as the file `name`. Its metadata also say whose it is, and what Hugging
  * Face's readers ask for. A model has the same bytes however often it is saved. */
-static sl_status write_tensors(writer *to, const sl_checkpoint_part *part, const char *name,
+static sl_status write_tensors(writer *job, const sl_checkpoint_part *part, const char *name,
                                sli_written_file *written)
 {
     char *path;
     size_t count = part->metadata_count;
-    SL_TRY(path_of(to, name, &path));
+    SL_TRY(path_of(job, name, &path));
     sl_metadata *metadata = calloc(count + 2, sizeof *metadata);
     sl_status status = metadata ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the metadata");
     if (status == SL_OK) {
         for (size_t i = 0; i < count; i++)
             metadata[i] = part->metadata[i];
-        metadata[count] = to->how->is_model ? (sl_metadata){SLI_MODEL_VERSION_KEY, sl_version()}
-                                            : (sl_metadata){SLI_CHECKPOINT_ID_KEY, to->id};
+        metadata[count] = job->settings->is_model
+                              ? (sl_metadata){SLI_MODEL_VERSION_KEY, sl_version()}
+                              : (sl_metadata){SLI_CHECKPOINT_ID_KEY, job->id};
         metadata[count + 1] = (sl_metadata){"format", "pt"};
         status = sli_safetensors_write(path, part->items, part->count, metadata, count + 2,
-                                       to->how->source, written);
+                                       job->settings->source, written);
     }
     free(metadata);
     free(path);
@@ -113,7 +114,7 @@ static size_t count_fitting(const sl_safetensors_item *items, size_t count, uint
 }
 
 /* Writes the part as one file, or as several of at most `limit` bytes of tensors. */
-static sl_status add_part(writer *to, const sl_checkpoint_part *part, uint64_t limit)
+static sl_status add_part(writer *job, const sl_checkpoint_part *part, uint64_t limit)
 {
     char name[NAME_BYTES];
     sli_written_file written;
@@ -124,8 +125,8 @@ static sl_status add_part(writer *to, const sl_checkpoint_part *part, uint64_t l
     for (size_t f = 1, first = 0; f <= files; f++, first += one.count) {
         one.items = part->items + first;
         one.count = count_fitting(one.items, part->count - first, limit);
-        SL_TRY(write_tensors(to, &one, name_file(part->name, f, files, name), &written));
-        SL_TRY(list_file(to, name, part->name, &written));
+        SL_TRY(write_tensors(job, &one, name_file(part->name, f, files, name), &written));
+        SL_TRY(list_file(job, name, part->name, &written));
     }
     return SL_OK;
 }
@@ -139,11 +140,11 @@ typedef struct part_index {
     bool has_segments; /* which the index cannot say */
 } part_index;
 
-static sl_status index_file(const writer *to, const char *name, part_index *index)
+static sl_status index_file(const writer *job, const char *name, part_index *index)
 {
     char *path;
     sli_safetensors_reader *file;
-    SL_TRY(path_of(to, name, &path));
+    SL_TRY(path_of(job, name, &path));
     sl_status status = sli_safetensors_open(path, &file);
     free(path);
     SL_TRY(status);
@@ -158,7 +159,7 @@ static sl_status index_file(const writer *to, const char *name, part_index *inde
     return status;
 }
 
-static sl_status write_index(writer *to, const char *part, const part_index *index)
+static sl_status write_index(writer *job, const char *part, const part_index *index)
 {
     char name[NAME_BYTES];
     json_t *json =
@@ -166,7 +167,7 @@ static sl_status write_index(writer *to, const char *part, const part_index *ind
     char *text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
     snprintf(name, sizeof name, "%s.safetensors.index.json", part);
     sl_status status =
-        text ? add_bytes(to, name, part, text, strlen(text)) : sli_no_memory(NULL, "an index");
+        text ? add_bytes(job, name, part, text, strlen(text)) : sli_no_memory(NULL, "an index");
     json_decref(json);
     free(text);
     return status;
@@ -175,24 +176,25 @@ static sl_status write_index(writer *to, const char *part, const part_index *ind
 /* The name of a listed file, if it is the part's. */
 static const char *name_in(const json_t *file, const char *part)
 {
-    const char *of = json_string_value(json_object_get(file, "part"));
-    return of && strcmp(of, part) == 0 ? json_string_value(json_object_get(file, "name")) : NULL;
+    const char *owner = json_string_value(json_object_get(file, "part"));
+    return owner && strcmp(owner, part) == 0 ? json_string_value(json_object_get(file, "name"))
+                                             : NULL;
 }
 
 /* Of a part in several files, by what these say, whoever has written them. */
-static sl_status add_index(writer *to, const char *part)
+static sl_status add_index(writer *job, const char *part)
 {
     part_index index = {.map = json_object()};
     sl_status status = SL_OK;
-    size_t count = json_array_size(to->files), files = 0;
+    size_t count = json_array_size(job->files), files = 0;
     for (size_t i = 0; i < count; i++)
-        files += name_in(json_array_get(to->files, i), part) != NULL;
+        files += name_in(json_array_get(job->files, i), part) != NULL;
     for (size_t i = 0; i < count && files > 1 && status == SL_OK; i++) {
-        const char *name = name_in(json_array_get(to->files, i), part);
-        status = name ? index_file(to, name, &index) : SL_OK;
+        const char *name = name_in(json_array_get(job->files, i), part);
+        status = name ? index_file(job, name, &index) : SL_OK;
     }
     if (status == SL_OK && files > 1 && !index.has_segments)
-        status = write_index(to, part, &index);
+        status = write_index(job, part, &index);
     json_decref(index.map);
     return status;
 }
@@ -216,13 +218,13 @@ sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, 
 }
 
 /* Lists a file that a rank has written, which must be there as it says. */
-static sl_status list_shard(writer *to, const char *part, int64_t number, int count,
+static sl_status list_shard(writer *job, const char *part, int64_t number, int count,
                             const sli_written_file *written)
 {
     char name[NAME_BYTES], *path;
     struct stat found;
-    SL_TRY(path_of(to, name_file(part, (size_t)number, (size_t)count, name), &path));
-    sl_status status = list_file(to, name, part, written);
+    SL_TRY(path_of(job, name_file(part, (size_t)number, (size_t)count, name), &path));
+    sl_status status = list_file(job, name, part, written);
     if (stat(path, &found) != 0)
         status = sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
                           path, strerror(errno));
@@ -235,29 +237,29 @@ static sl_status list_shard(writer *to, const char *part, int64_t number, int co
 }
 
 /* Lists what all ranks have written, part by part. */
-static sl_status list_shards(writer *to, const sl_checkpoint_contents *contents)
+static sl_status list_shards(writer *job, const sl_checkpoint_contents *contents)
 {
-    const sli_checkpoint_writing *how = to->how;
-    for (int rank = 1; rank < how->ranks; rank++)
-        SL_TRY(sl_error_context(sli_error_restore(&how->all[rank].error), "rank %d: ", rank));
+    const sli_checkpoint_writing *settings = job->settings;
+    for (int rank = 1; rank < settings->ranks; rank++)
+        SL_TRY(sl_error_context(sli_error_restore(&settings->all[rank].error), "rank %d: ", rank));
     for (size_t p = 0; p < contents->part_count; p++)
-        for (int rank = 0; rank < how->ranks; rank++)
-            if (how->all[rank].numbers[p] > 0)
-                SL_TRY(list_shard(to, contents->parts[p].name, how->all[rank].numbers[p],
-                                  how->shards[p].count, &how->all[rank].files[p]));
+        for (int rank = 0; rank < settings->ranks; rank++)
+            if (settings->all[rank].numbers[p] > 0)
+                SL_TRY(list_shard(job, contents->parts[p].name, settings->all[rank].numbers[p],
+                                  settings->shards[p].count, &settings->all[rank].files[p]));
     return SL_OK;
 }
 
 /* Exchanges the ranks' reports, of which this is one; rank 0 lists the others' files. */
-static sl_status exchange_reports(writer *to, const sl_checkpoint_contents *contents,
+static sl_status exchange_reports(writer *job, const sl_checkpoint_contents *contents,
                                   sl_status status, sli_shard_report *own)
 {
-    const sli_checkpoint_writing *how = to->how;
+    const sli_checkpoint_writing *settings = job->settings;
     sli_error_save(&own->error, status);
-    sl_status gathered = how->gather(how->context, own);
+    sl_status gathered = settings->gather(settings->context, own);
     if (status != SL_OK)
         return sli_error_restore(&own->error);
-    return gathered == SL_OK && how->rank == 0 ? list_shards(to, contents) : gathered;
+    return gathered == SL_OK && settings->rank == 0 ? list_shards(job, contents) : gathered;
 }
 
 /* ---- What may be written ---------------------------------------------------------------- */
@@ -403,74 +405,77 @@ sl_status sli_checkpoint_check_path(const char *path, bool is_model, bool is_new
 /* ---- All of it -------------------------------------------------------------------------- */
 
 /* What this rank writes of a part. */
-static sl_status write_part(writer *to, const sl_checkpoint_contents *contents, size_t index,
+static sl_status write_part(writer *job, const sl_checkpoint_contents *contents, size_t index,
                             sli_shard_report *report)
 {
     char name[NAME_BYTES];
     const sl_checkpoint_part *part = &contents->parts[index];
-    const sli_checkpoint_shard *shard = to->how->shards ? &to->how->shards[index] : NULL;
+    const sli_checkpoint_shard *shard =
+        job->settings->shards ? &job->settings->shards[index] : NULL;
     if (!shard || shard->count == 1)
-        return to->how->rank == 0 ? add_part(to, part, contents->shard_bytes) : SL_OK;
+        return job->settings->rank == 0 ? add_part(job, part, contents->shard_bytes) : SL_OK;
     report->numbers[index] = shard->number;
     if (shard->number == 0)
         return SL_OK;
     name_file(part->name, (size_t)shard->number, (size_t)shard->count, name);
-    return write_tensors(to, part, name, &report->files[index]);
+    return write_tensors(job, part, name, &report->files[index]);
 }
 
 /* What this rank writes, but for indexes and state.json. */
-static sl_status write_files(writer *to, const char *path, const sl_checkpoint_contents *contents,
+static sl_status write_files(writer *job, const char *path, const sl_checkpoint_contents *contents,
                              sli_shard_report *report)
 {
-    const sli_checkpoint_writing *how = to->how;
-    uint64_t id = how->id;
+    const sli_checkpoint_writing *settings = job->settings;
+    uint64_t id = settings->id;
     SL_TRY(check_contents(contents)); /* before anything is created */
     if (id == 0)
         SL_TRY(sli_draw_number(path, &id));
-    snprintf(to->id, sizeof to->id, "%016" PRIx64, id);
-    to->files = json_array();
-    if (how->rank > 0) {
-        SL_TRY(sli_replace_directory_join(path, id, &to->directory));
+    snprintf(job->id, sizeof job->id, "%016" PRIx64, id);
+    job->files = json_array();
+    if (settings->rank > 0) {
+        SL_TRY(sli_replace_directory_join(path, id, &job->directory));
     } else {
-        SL_TRY(sli_checkpoint_check_path(path, how->is_model, how->is_new));
-        SL_TRY(sli_replace_directory_create_numbered(path, id, &to->directory));
+        SL_TRY(sli_checkpoint_check_path(path, settings->is_model, settings->is_new));
+        SL_TRY(sli_replace_directory_create_numbered(path, id, &job->directory));
     }
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(write_part(to, contents, i, report));
+        SL_TRY(write_part(job, contents, i, report));
     for (size_t i = 0; i < contents->file_count; i++)
-        SL_TRY(add_bytes(to, contents->files[i].name, NULL, contents->files[i].data,
+        SL_TRY(add_bytes(job, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
     return SL_OK;
 }
 
-static sl_status complete(writer *to, const sl_checkpoint_contents *contents)
+static sl_status complete(writer *job, const sl_checkpoint_contents *contents)
 {
     char *text = NULL;
     sl_status status = SL_OK;
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(add_index(to, contents->parts[i].name));
-    if (!to->how->is_model)
-        status = sli_checkpoint_state_print(to->id, contents->state, to->files, &text);
+        SL_TRY(add_index(job, contents->parts[i].name));
+    if (!job->settings->is_model)
+        status = sli_checkpoint_state_print(job->id, contents->state, job->files, &text);
     if (text)
-        status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
+        status = write_bytes(job, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
-    return status == SL_OK ? sli_replace_directory_commit(to->directory, to->how->is_new) : status;
+    return status == SL_OK ? sli_replace_directory_commit(job->directory, job->settings->is_new)
+                           : status;
 }
 
 sl_status sli_checkpoint_write(const char *path, const sl_checkpoint_contents *contents,
-                               const sli_checkpoint_writing *how)
+                               const sli_checkpoint_writing *settings)
 {
     static const char cannot[] = "%s: the %s cannot be written: ";
-    const char *what = how->is_model ? "model" : "checkpoint";
-    writer to = {.how = how};
+    const char *what = settings->is_model ? "model" : "checkpoint";
+    writer job = {.settings = settings};
     sli_shard_report own = {0};
-    sl_status status = sl_error_context(write_files(&to, path, contents, &own), cannot, path, what);
-    if (how->ranks > 1)
-        status = exchange_reports(&to, contents, status, &own);
-    if (status == SL_OK && how->rank == 0)
-        status = sl_error_context(complete(&to, contents), cannot, path, what);
-    sli_replace_directory_destroy(&to.directory);
-    json_decref(to.files);
+    sl_status status =
+        sl_error_context(write_files(&job, path, contents, &own), cannot, path, what);
+    if (settings->ranks > 1)
+        status = exchange_reports(&job, contents, status, &own);
+    if (status == SL_OK && settings->rank == 0)
+        status = sl_error_context(complete(&job, contents), cannot, path, what);
+    sli_replace_directory_destroy(&job.directory);
+    json_decref(job.files);
     return status;
 }
 

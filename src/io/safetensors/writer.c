@@ -89,10 +89,10 @@ static sl_status count_bytes(const sl_safetensors_item *item, uint64_t *bytes)
 }
 
 /* Describes the item in the header; the data before it end at *end. */
-static sl_status add_item(writer *to, const sl_safetensors_item *item, uint64_t *end)
+static sl_status add_item(writer *output, const sl_safetensors_item *item, uint64_t *end)
 {
     uint64_t bytes, begin = *end;
-    SL_TRY(check_name(to->json, item->name));
+    SL_TRY(check_name(output->json, item->name));
     SL_TRY(count_bytes(item, &bytes));
     if (__builtin_add_overflow(begin, bytes, end) || *end > INT64_MAX / 2)
         return sl_error(SL_ERR_INVALID, "with it the file would be larger than a file can be");
@@ -103,30 +103,31 @@ static sl_status add_item(writer *to, const sl_safetensors_item *item, uint64_t 
     json_t *value =
         json_pack("{s:s, s:o, s:[I,I]}", "dtype", sli_safetensors_dtype_of(item->dtype)->name,
                   "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)*end);
-    return json_object_set_new(to->json, item->name, value) == 0 && complete ? SL_OK : no_memory();
+    return json_object_set_new(output->json, item->name, value) == 0 && complete ? SL_OK
+                                                                                 : no_memory();
 }
 
 /* Items with larger elements come first, so each one begins at a multiple of its element. */
-static sl_status add_items(writer *to, const sl_safetensors_item *items, uint64_t *end)
+static sl_status add_items(writer *output, const sl_safetensors_item *items, uint64_t *end)
 {
     char quoted[SLI_QUOTE_BYTES];
     size_t done = 0;
     for (unsigned bits = 64; bits > 0; bits /= 2)
-        for (size_t i = 0; i < to->count; i++) {
+        for (size_t i = 0; i < output->count; i++) {
             const sli_safetensors_dtype *dtype = sli_safetensors_dtype_of(items[i].dtype);
             if (dtype && dtype->bits != bits)
                 continue;
-            SL_TRY(sl_error_context(add_item(to, &items[i], end),
+            SL_TRY(sl_error_context(add_item(output, &items[i], end),
                                     "tensor %s: ", sli_safetensors_quote(items[i].name, quoted)));
-            to->order[done++] = i;
+            output->order[done++] = i;
         }
     return SL_OK;
 }
 
 /* Prints the header, padded with spaces, behind its length. */
-static sl_status print_head(writer *to)
+static sl_status print_head(writer *output)
 {
-    size_t length = json_dumpb(to->json, NULL, 0, JSON_COMPACT);
+    size_t length = json_dumpb(output->json, NULL, 0, JSON_COMPACT);
     uint64_t padded = (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (length == 0)
         return no_memory();
@@ -135,103 +136,103 @@ static sl_status print_head(writer *to)
                         "the header would have %" PRIu64 " bytes, more than the %" PRIu64
                         " allowed",
                         padded, SLI_SAFETENSORS_HEADER_LIMIT);
-    to->head_bytes = ALIGNMENT + padded;
-    to->head = malloc(to->head_bytes);
-    if (!to->head)
+    output->head_bytes = ALIGNMENT + padded;
+    output->head = malloc(output->head_bytes);
+    if (!output->head)
         return no_memory();
-    memcpy(to->head, &padded, ALIGNMENT);
-    memset(to->head + ALIGNMENT, ' ', padded);
-    json_dumpb(to->json, to->head + ALIGNMENT, length, JSON_COMPACT);
+    memcpy(output->head, &padded, ALIGNMENT);
+    memset(output->head + ALIGNMENT, ' ', padded);
+    json_dumpb(output->json, output->head + ALIGNMENT, length, JSON_COMPACT);
     return SL_OK;
 }
 
-static sl_status lay_out(writer *to, const sl_safetensors_item *items, const sl_metadata *metadata,
-                         size_t metadata_count)
+static sl_status lay_out(writer *output, const sl_safetensors_item *items,
+                         const sl_metadata *metadata, size_t metadata_count)
 {
     uint64_t data_bytes = 0;
-    to->json = json_object();
-    to->order = calloc(to->count + 1, sizeof *to->order);
-    if (!to->json || !to->order)
+    output->json = json_object();
+    output->order = calloc(output->count + 1, sizeof *output->order);
+    if (!output->json || !output->order)
         return no_memory();
     if (metadata_count > 0)
-        SL_TRY(add_metadata(to->json, metadata, metadata_count));
-    SL_TRY(add_items(to, items, &data_bytes));
-    SL_TRY(print_head(to));
-    to->file_bytes = to->head_bytes + data_bytes;
+        SL_TRY(add_metadata(output->json, metadata, metadata_count));
+    SL_TRY(add_items(output, items, &data_bytes));
+    SL_TRY(print_head(output));
+    output->file_bytes = output->head_bytes + data_bytes;
     return SL_OK;
 }
 
 /* ---- Writing ---------------------------------------------------------------------------- */
 
 /* Takes the disk space for all of the file. */
-static sl_status start_file(writer *to, const char *path, const sl_safetensors_item *items,
+static sl_status start_file(writer *output, const char *path, const sl_safetensors_item *items,
                             const sl_metadata *metadata, size_t metadata_count)
 {
-    SL_TRY(sl_error_context(lay_out(to, items, metadata, metadata_count), "%s: ", path));
-    SL_TRY(sli_checksum_create(&to->sum));
-    SL_TRY(sli_replace_file_create(path, &to->file));
-    return sli_replace_file_reserve(to->file, to->file_bytes);
+    SL_TRY(sl_error_context(lay_out(output, items, metadata, metadata_count), "%s: ", path));
+    SL_TRY(sli_checksum_create(&output->sum));
+    SL_TRY(sli_replace_file_create(path, &output->file));
+    return sli_replace_file_reserve(output->file, output->file_bytes);
 }
 
 /* Sums and writes blocks that stay in a core's cache between the two. */
-static sl_status append_bytes(writer *to, const char *data, uint64_t bytes)
+static sl_status append_bytes(writer *output, const char *data, uint64_t bytes)
 {
     enum { BLOCK_BYTES = 1 << 18 };
     for (uint64_t done = 0, block; done < bytes; done += block) {
         block = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
-        sli_checksum_add(to->sum, data + done, block);
-        SL_TRY(sli_replace_file_write(to->file, to->written, data + done, block));
-        to->written += block;
+        sli_checksum_add(output->sum, data + done, block);
+        SL_TRY(sli_replace_file_write(output->file, output->written, data + done, block));
+        output->written += block;
     }
     return SL_OK;
 }
 
-static sl_status write_file(writer *to, const sl_safetensors_item *items,
+static sl_status write_file(writer *output, const sl_safetensors_item *items,
                             const sli_item_source *source)
 {
-    SL_TRY(append_bytes(to, to->head, to->head_bytes));
-    for (size_t i = 0; i < to->count; i++) {
-        const sl_safetensors_item *item = &items[to->order[i]];
+    SL_TRY(append_bytes(output, output->head, output->head_bytes));
+    for (size_t i = 0; i < output->count; i++) {
+        const sl_safetensors_item *item = &items[output->order[i]];
         const void *data = item->data;
         if (source)
             SL_TRY(source->read(source->context, item, &data));
-        SL_TRY(append_bytes(to, data, sli_safetensors_item_bytes(item)));
+        SL_TRY(append_bytes(output, data, sli_safetensors_item_bytes(item)));
     }
-    return sli_replace_file_commit(to->file);
+    return sli_replace_file_commit(output->file);
 }
 
 /* Removes a file that was not committed. */
-static void clear_writer(writer *of)
+static void clear_writer(writer *output)
 {
-    sli_replace_file_destroy(&of->file);
-    sli_checksum_destroy(&of->sum);
-    json_decref(of->json);
-    free(of->order);
-    free(of->head);
+    sli_replace_file_destroy(&output->file);
+    sli_checksum_destroy(&output->sum);
+    json_decref(output->json);
+    free(output->order);
+    free(output->head);
 }
 
 sl_status sli_safetensors_write(const char *path, const sl_safetensors_item *items, size_t count,
                                 const sl_metadata *metadata, size_t metadata_count,
                                 const sli_item_source *source, sli_written_file *written)
 {
-    writer to = {.count = count};
-    sl_status status = start_file(&to, path, items, metadata, metadata_count);
+    writer output = {.count = count};
+    sl_status status = start_file(&output, path, items, metadata, metadata_count);
     if (status == SL_OK)
-        status = write_file(&to, items, source);
+        status = write_file(&output, items, source);
     if (status == SL_OK) {
-        written->bytes = to.file_bytes;
-        sli_checksum_text(to.sum, written->checksum);
+        written->bytes = output.file_bytes;
+        sli_checksum_text(output.sum, written->checksum);
     }
-    clear_writer(&to);
+    clear_writer(&output);
     return status;
 }
 
 sl_status sli_safetensors_try_write(const char *path, const sl_safetensors_item *items,
                                     size_t count)
 {
-    writer to = {.count = count};
-    sl_status status = start_file(&to, path, items, NULL, 0);
-    clear_writer(&to);
+    writer output = {.count = count};
+    sl_status status = start_file(&output, path, items, NULL, 0);
+    clear_writer(&output);
     return status;
 }
 

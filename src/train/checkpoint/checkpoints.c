@@ -58,42 +58,44 @@ struct sli_checkpoints {
 /* ---- Copying ---------------------------------------------------------------------------- */
 
 /* Copies the listed tensors that are here. */
-static sl_status copy_tensors(const sli_checkpoints *to, sli_tensors *tensors)
+static sl_status copy_tensors(const sli_checkpoints *checkpoints, sli_tensors *tensors)
 {
-    return sli_tensors_copy(to->run->replica.pipe, tensors, to->collects);
+    return sli_tensors_copy(checkpoints->run->replica.pipe, tensors, checkpoints->collects);
 }
 
 /* What is the same on all replicas. */
-static sl_status copy_model(sli_checkpoints *to)
+static sl_status copy_model(sli_checkpoints *checkpoints)
 {
-    const sli_run *run = to->run;
+    const sli_run *run = checkpoints->run;
     const sl_pipe *pipe = run->replica.pipe;
-    free(to->state);
-    to->state = NULL;
-    SL_TRY(sli_run_state_print(run, &to->state));
-    SL_TRY(sli_tensors_of_model(pipe, &to->model));
-    SL_TRY(copy_tensors(to, &to->model));
-    sli_tensors_empty(&to->best);
-    if (!to->has_best)
+    free(checkpoints->state);
+    checkpoints->state = NULL;
+    SL_TRY(sli_run_state_print(run, &checkpoints->state));
+    SL_TRY(sli_tensors_of_model(pipe, &checkpoints->model));
+    SL_TRY(copy_tensors(checkpoints, &checkpoints->model));
+    sli_tensors_empty(&checkpoints->best);
+    if (!checkpoints->has_best)
         return SL_OK;
-    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->best));
-    return copy_tensors(to, &to->best);
+    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &checkpoints->best));
+    return copy_tensors(checkpoints, &checkpoints->best);
 }
 
 /* What this rank writes or sends. */
-static sl_status copy_state(sli_checkpoints *to)
+static sl_status copy_state(sli_checkpoints *checkpoints)
 {
     double start = sli_clock_seconds();
-    const sli_position *at = &to->run->at;
-    to->has_best = to->targets & STEP && isfinite(at->best_loss) && at->best_step != at->steps;
-    if (to->run->replica.index == 0)
-        SL_TRY(copy_model(to));
-    if (to->targets & STEP) {
-        SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, false, &to->optimizer));
-        SL_TRY(copy_tensors(to, &to->optimizer));
+    const sli_position *position = &checkpoints->run->position;
+    checkpoints->has_best = checkpoints->targets & STEP && isfinite(position->best_loss) &&
+                            position->best_step != position->steps;
+    if (checkpoints->run->replica.index == 0)
+        SL_TRY(copy_model(checkpoints));
+    if (checkpoints->targets & STEP) {
+        SL_TRY(
+            sli_tensors_of_optimizer(checkpoints->run->optimizer, false, &checkpoints->optimizer));
+        SL_TRY(copy_tensors(checkpoints, &checkpoints->optimizer));
     }
-    to->copy_seconds = sli_clock_seconds() - start;
-    sli_replica_add_checkpoint_time(&to->run->replica, to->copy_seconds);
+    checkpoints->copy_seconds = sli_clock_seconds() - start;
+    sli_replica_add_checkpoint_time(&checkpoints->run->replica, checkpoints->copy_seconds);
     return SL_OK;
 }
 
@@ -101,7 +103,7 @@ static sl_status copy_state(sli_checkpoints *to)
 
 /* What a save writes, at one path. */
 typedef struct save {
-    sli_checkpoints *of;
+    sli_checkpoints *checkpoints;
     const char *path;
     bool all;           /* else the model alone */
     sl_group *writers;  /* those who write it together; NULL: rank 0 alone */
@@ -111,89 +113,92 @@ typedef struct save {
 static sl_status gather_reports(void *context, const sli_shard_report *own)
 {
     _Static_assert(sizeof *own % sizeof(int64_t) == 0, "reports are words");
-    const save *what = context;
-    return sl_group_gather(what->writers, own,
-                           sl_group_rank(what->writers) == 0 ? what->of->reports : NULL,
+    const save *job = context;
+    return sl_group_gather(job->writers, own,
+                           sl_group_rank(job->writers) == 0 ? job->checkpoints->reports : NULL,
                            sizeof *own / sizeof(int64_t), SL_I64, 0, NULL);
 }
 
 enum { MODEL, OPTIMIZER, BEST_MODEL, PARTS };
 
 /* The file of a part that this rank writes, of which the ranks of `owners` have some. */
-static sli_checkpoint_shard shard_of(const save *what, sl_group *owners)
+static sli_checkpoint_shard shard_of(const save *job, sl_group *owners)
 {
-    if (!owners || what->of->collects)
+    if (!owners || job->checkpoints->collects)
         return (sli_checkpoint_shard){1, 1};
-    bool has_some = owners == what->of->every || what->of->run->replica.index == 0;
+    bool has_some = owners == job->checkpoints->every || job->checkpoints->run->replica.index == 0;
     return (sli_checkpoint_shard){has_some ? sl_group_rank(owners) + 1 : 0, sl_group_size(owners)};
 }
 
 /* Lists the parts, the same on all ranks; gives how many there are. */
-static size_t list_parts(const save *what, sl_checkpoint_part parts[PARTS],
+static size_t list_parts(const save *job, sl_checkpoint_part parts[PARTS],
                          sli_checkpoint_shard shards[PARTS])
 {
-    const sli_checkpoints *of = what->of;
-    const sli_tensors *const lists[PARTS] = {&of->model, &of->optimizer, &of->best};
+    const sli_checkpoints *checkpoints = job->checkpoints;
+    const sli_tensors *const lists[PARTS] = {&checkpoints->model, &checkpoints->optimizer,
+                                             &checkpoints->best};
     static const char *const names[PARTS] = {"model", "optimizer", "best"};
     for (int p = 0; p < PARTS; p++) {
         bool has_shapes = p == OPTIMIZER && lists[p]->shapes;
-        parts[p] = (sl_checkpoint_part){names[p], lists[p]->items, lists[p]->count, &what->shapes,
+        parts[p] = (sl_checkpoint_part){names[p], lists[p]->items, lists[p]->count, &job->shapes,
                                         has_shapes};
-        shards[p] = shard_of(what, p == OPTIMIZER && of->every ? of->every : of->first);
+        shards[p] = shard_of(job, p == OPTIMIZER && checkpoints->every ? checkpoints->every
+                                                                       : checkpoints->first);
     }
-    return !what->all ? 1 : of->has_best ? PARTS : BEST_MODEL;
+    return !job->all ? 1 : checkpoints->has_best ? PARTS : BEST_MODEL;
 }
 
 /* Writes this rank's part of a save, with this source of what others have; NULL: none is needed. */
-static sl_status write_contents(const save *what, const sli_item_source *source)
+static sl_status write_contents(const save *job, const sli_item_source *source)
 {
-    sli_checkpoints *of = what->of;
-    bool is_joint = what->writers && !of->collects;
+    sli_checkpoints *checkpoints = job->checkpoints;
+    bool is_joint = job->writers && !checkpoints->collects;
     sl_checkpoint_part parts[PARTS];
     sli_checkpoint_shard shards[PARTS];
     const sl_checkpoint_contents contents = {.parts = parts,
-                                             .part_count = list_parts(what, parts, shards),
-                                             .files = of->texts.files,
-                                             .file_count = of->texts.count,
-                                             .state = of->state,
-                                             .shard_bytes = of->options->shard_bytes};
+                                             .part_count = list_parts(job, parts, shards),
+                                             .files = checkpoints->texts.files,
+                                             .file_count = checkpoints->texts.count,
+                                             .state = checkpoints->state,
+                                             .shard_bytes = checkpoints->options->shard_bytes};
     return sli_checkpoint_write(
-        what->path, &contents,
+        job->path, &contents,
         &(sli_checkpoint_writing){.source = source,
-                                  .id = what->all ? of->number : ~of->number,
+                                  .id = job->all ? checkpoints->number : ~checkpoints->number,
                                   .shards = shards,
-                                  .rank = is_joint ? sl_group_rank(what->writers) : 0,
-                                  .ranks = is_joint ? sl_group_size(what->writers) : 1,
+                                  .rank = is_joint ? sl_group_rank(job->writers) : 0,
+                                  .ranks = is_joint ? sl_group_size(job->writers) : 1,
                                   .gather = gather_reports,
-                                  .context = (void *)what,
-                                  .all = of->reports});
+                                  .context = (void *)job,
+                                  .all = checkpoints->reports});
 }
 
 /* The ranks send rank 0 what they have, and it writes all. */
-static sl_status collect_contents(const save *what)
+static sl_status collect_contents(const save *job)
 {
-    const sli_checkpoints *of = what->of;
-    sli_state_stream stream = {.group = what->writers,
-                               .stride = of->first ? sl_group_size(of->first) : 1,
-                               .lists = {&of->model, &of->optimizer, &of->best}};
+    const sli_checkpoints *checkpoints = job->checkpoints;
+    sli_state_stream stream = {.group = job->writers,
+                               .stride = checkpoints->first ? sl_group_size(checkpoints->first) : 1,
+                               .lists = {&checkpoints->model, &checkpoints->optimizer,
+                                         &checkpoints->best}};
     const sli_item_source source = {sli_state_stream_read, &stream};
-    if (sl_group_rank(what->writers) > 0)
+    if (sl_group_rank(job->writers) > 0)
         return sli_state_stream_serve(&stream);
-    return sli_state_stream_end(&stream, write_contents(what, &source));
+    return sli_state_stream_end(&stream, write_contents(job, &source));
 }
 
 /* Writes all of the copy, or its model alone, where every writer has one. */
 static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool all)
 {
-    const save what = {.of = checkpoints,
-                       .path = path,
-                       .all = all,
-                       .writers =
-                           all && checkpoints->every ? checkpoints->every : checkpoints->first,
-                       .shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes}};
-    SL_TRY(sli_group_agree(what.writers, sli_error_restore(&checkpoints->copied)));
-    return what.writers && checkpoints->collects ? collect_contents(&what)
-                                                 : write_contents(&what, NULL);
+    const save job = {.checkpoints = checkpoints,
+                      .path = path,
+                      .all = all,
+                      .writers =
+                          all && checkpoints->every ? checkpoints->every : checkpoints->first,
+                      .shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes}};
+    SL_TRY(sli_group_agree(job.writers, sli_error_restore(&checkpoints->copied)));
+    return job.writers && checkpoints->collects ? collect_contents(&job)
+                                                : write_contents(&job, NULL);
 }
 
 static sl_status write_step(sli_checkpoints *checkpoints)
@@ -415,7 +420,7 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
         return SL_OK;
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
     checkpoints->number++;                   /* on all, also on those that write nothing */
-    checkpoints->step = run->at.steps;
+    checkpoints->step = run->position.steps;
     checkpoints->targets = run->replica.index == 0 ? targets : targets & STEP;
     if (checkpoints->worker && checkpoints->targets)
         /* without a copy the save fails, and the run goes on */
@@ -472,7 +477,7 @@ static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
 sl_status sli_checkpoints_after_step(sli_checkpoints *checkpoints, bool *stop)
 {
     int64_t every = checkpoints->options->every_steps;
-    bool due = every > 0 && checkpoints->run->at.steps % every == 0;
+    bool due = every > 0 && checkpoints->run->position.steps % every == 0;
     return save_due(checkpoints, due ? STEP : 0, stop);
 }
 
@@ -480,7 +485,7 @@ sl_status sli_checkpoints_after_validation(sli_checkpoints *checkpoints, const s
                                            bool *stop)
 {
     const sli_run *run = checkpoints->run;
-    bool last = run->at.epoch == run->options->epochs;
+    bool last = run->position.epoch == run->options->epochs;
     int targets = eval->best ? BEST : 0;
     if (!eval->ends_epoch) {
         SL_TRY(report_ended(checkpoints, false));

@@ -58,10 +58,10 @@ sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints, sli_error_copy *u
 /* ---- The way back (resume.c). The first replica reads; the others get what it read ---------- */
 
 /* Decides where the run begins (train/plan/cases.h), and opens the checkpoint that it goes on from,
- * as run->from, with what is to be known of it in run->found: that one, or the newest whole one of
- * a directory, reporting those that were skipped because they are damaged or have lost files. There
- * is none where none is needed and none was ever saved. Errors: SL_ERR_NOT_FOUND where none is
- * whole; any other that reading met, as SL_ERR_IO. */
+ * as run->resume, with what is to be known of it in run->found: that one, or the newest whole one
+ * of a directory, reporting those that were skipped because they are damaged or have lost files.
+ * There is none where none is needed and none was ever saved. Errors: SL_ERR_NOT_FOUND where none
+ * is whole; any other that reading met, as SL_ERR_IO. */
 sl_status sli_resume_open(sli_run *run, const sl_save_options *options);
 void sli_resume_clear(sli_resume *from);
 
@@ -99,8 +99,8 @@ sl_status sli_run_state_owner(const char *text, sli_owner *out);
 /* The caller's settings in it, malloc'ed; NULL where there are none. */
 sl_status sli_run_state_settings(const char *text, char **settings);
 
-/* Refuses to continue with other options than those of `text`, the state of run->from, naming each
- * that differs, and a position that these options cannot have. */
+/* Refuses to continue with other options than those of `text`, the state of run->resume, naming
+ * each that differs, and a position that these options cannot have. */
 sl_status sli_run_state_check(const char *text, const sli_run *run);
 
 /* ---- The best parameters (best.c) ----------------------------------------------------------- */

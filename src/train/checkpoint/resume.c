@@ -133,7 +133,7 @@ const char *sli_resume_asked(const sl_save_options *options, int start)
 
 sl_status sli_resume_open(sli_run *run, const sl_save_options *options)
 {
-    sli_resume *out = &run->from;
+    sli_resume *out = &run->resume;
     sli_identity worker;
     bool single;
     SL_TRY(decide_start(run, options));
@@ -183,26 +183,27 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
     return status;
 }
 
-void sli_resume_clear(sli_resume *from)
+void sli_resume_clear(sli_resume *resume)
 {
-    sl_checkpoint_close(&from->reader);
-    free(from->path);
-    *from = (sli_resume){0};
+    sl_checkpoint_close(&resume->reader);
+    free(resume->path);
+    *resume = (sli_resume){0};
 }
 
 sl_status sli_resume_report(const sli_run *run)
 {
-    const sli_resume *from = &run->from;
-    int64_t step = from->recorded.position.steps;
-    if (!from->reader)
+    const sli_resume *resume = &run->resume;
+    int64_t step = resume->recorded.position.steps;
+    if (!resume->reader)
         return SL_OK;
-    return sli_report_checkpoint(run, &(sl_checkpoint_event){
-                                          .kind = SL_CHECKPOINT_RESUMED,
-                                          .path = from->path,
-                                          .step = step,
-                                          .lost_steps =
-                                              from->last_step > step ? from->last_step - step : 0,
-                                      });
+    return sli_report_checkpoint(run,
+                                 &(sl_checkpoint_event){
+                                     .kind = SL_CHECKPOINT_RESUMED,
+                                     .path = resume->path,
+                                     .step = step,
+                                     .lost_steps =
+                                         resume->last_step > step ? resume->last_step - step : 0,
+                                 });
 }
 
 /* ---- Tensors ---------------------------------------------------------------------------- */
@@ -211,24 +212,25 @@ sl_status sli_resume_report(const sli_run *run)
 enum { BUFFER_BYTES = 1 << 24 };
 
 /* Gives every rank what it has of tensor `index`. */
-static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *part,
-                                  const sli_replica *replica, const sli_tensors *to, size_t index,
-                                  char *buffer)
+static sl_status broadcast_tensor(const sl_checkpoint_reader *reader, const char *part,
+                                  const sli_replica *replica, const sli_tensors *tensors,
+                                  size_t index, char *buffer)
 {
-    const sl_safetensors_item *item = &to->items[index];
-    const sli_tensor_entry *own = &to->entries[index];
+    const sl_safetensors_item *item = &tensors->items[index];
+    const sli_tensor_entry *entry = &tensors->entries[index];
     const sli_checkpoint_entry *tensor =
-        from ? sli_checkpoint_find_tensor(from, part, item->name) : NULL;
-    int64_t elements = sl_shape_count(&item->shape), end = own->first + own->count;
+        reader ? sli_checkpoint_find_tensor(reader, part, item->name) : NULL;
+    int64_t elements = sl_shape_count(&item->shape), end = entry->first + entry->count;
     int64_t bytes = (int64_t)sl_dtype_bytes(item->dtype), most = BUFFER_BYTES / bytes;
     for (int64_t at = 0, count; at < elements; at += count) {
         count = elements - at < most ? elements - at : most;
-        if (from)
-            SL_TRY(sli_checkpoint_read_elements(from, tensor, at, count, buffer));
+        if (reader)
+            SL_TRY(sli_checkpoint_read_elements(reader, tensor, at, count, buffer));
         SL_TRY(sl_group_broadcast(replica->all, buffer, count, item->dtype, 0, NULL));
-        int64_t low = own->first > at ? own->first : at, high = end < at + count ? end : at + count;
+        int64_t low = entry->first > at ? entry->first : at,
+                high = end < at + count ? end : at + count;
         if (low < high)
-            memcpy((char *)item->data + (low - own->first) * bytes, buffer + (low - at) * bytes,
+            memcpy((char *)item->data + (low - entry->first) * bytes, buffer + (low - at) * bytes,
                    (size_t)((high - low) * bytes));
     }
     return SL_OK;
@@ -236,32 +238,32 @@ static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *
 
 /* Gives every rank what it has of the part's tensors; `from` is rank 0's, and was read whole
  * before. No rank holds more of them than this and a buffer. */
-static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char *part,
-                                   const sli_replica *replica, sli_tensors *to)
+static sl_status broadcast_tensors(const sl_checkpoint_reader *reader, const char *part,
+                                   const sli_replica *replica, sli_tensors *tensors)
 {
     if (!replica->all)
-        return sli_tensors_read(from, part, to);
-    SL_TRY(sli_tensors_open(to, false));
-    if (from)
-        SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
+        return sli_tensors_read(reader, part, tensors);
+    SL_TRY(sli_tensors_open(tensors, false));
+    if (reader)
+        SL_TRY(sli_checkpoint_check_items(reader, part, tensors->items, tensors->count));
     char *buffer = malloc(BUFFER_BYTES);
     sl_status status = buffer ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
-    for (size_t i = 0; i < to->count && status == SL_OK; i++)
-        status = broadcast_tensor(from, part, replica, to, i, buffer);
+    for (size_t i = 0; i < tensors->count && status == SL_OK; i++)
+        status = broadcast_tensor(reader, part, replica, tensors, i, buffer);
     free(buffer);
-    return status == SL_OK ? sli_tensors_store(to) : status;
+    return status == SL_OK ? sli_tensors_store(tensors) : status;
 }
 
 sl_status sli_resume_model(const sli_run *run)
 {
-    const sl_checkpoint_reader *from = run->from.reader;
+    const sl_checkpoint_reader *reader = run->resume.reader;
     sli_tensors tensors = {0};
     SL_TRY(sli_tensors_of_model(run->replica.pipe, &tensors));
     sl_status status = SL_OK;
     if (run->replica.pipe_group)
-        status = broadcast_tensors(from, SLI_MODEL_PART, &run->replica, &tensors);
-    else if (from) /* the others get it when they join */
-        status = sli_tensors_read(from, SLI_MODEL_PART, &tensors);
+        status = broadcast_tensors(reader, SLI_MODEL_PART, &run->replica, &tensors);
+    else if (reader) /* the others get it when they join */
+        status = sli_tensors_read(reader, SLI_MODEL_PART, &tensors);
     sli_tensors_clear(&tensors);
     return status;
 }
@@ -272,10 +274,10 @@ static sl_status resume_optimizers(sli_run *run, bool has_steps)
     sli_tensors tensors = {0};
     for (int s = 0; s < sl_pipe_stages(run->replica.pipe); s++)
         if (sl_pipe_parameters(run->replica.pipe, s))
-            sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->at.steps);
+            sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->position.steps);
     sl_status status = sli_tensors_of_optimizer(run->optimizer, has_steps, &tensors);
     if (status == SL_OK)
-        status = broadcast_tensors(run->from.reader, "optimizer", &run->replica, &tensors);
+        status = broadcast_tensors(run->resume.reader, "optimizer", &run->replica, &tensors);
     sli_tensors_clear(&tensors);
     return status;
 }
@@ -284,22 +286,22 @@ static sl_status resume_optimizers(sli_run *run, bool has_steps)
  * copy that the replicas of this process share is the first one's to read. */
 static sl_status resume_best(sli_run *run)
 {
-    const sl_checkpoint_reader *from = run->from.reader;
+    const sl_checkpoint_reader *reader = run->resume.reader;
     const sli_replica *replica = &run->replica;
     sli_tensors tensors = {0};
     bool shared = run->best->shared;
     sl_status status = SL_OK;
-    if (!isfinite(run->at.best_loss))
+    if (!isfinite(run->position.best_loss))
         return SL_OK;
     SL_TRY(sli_best_keep(run->best, replica));
-    if (run->at.best_step == run->at.steps)
+    if (run->position.best_step == run->position.steps)
         return SL_OK;
-    if (from || !shared)
+    if (reader || !shared)
         status = sli_tensors_of_buckets(replica->pipe, run->best->copies, &tensors);
     if (status == SL_OK && !shared)
-        status = broadcast_tensors(from, "best", replica, &tensors);
-    else if (status == SL_OK && from)
-        status = sli_tensors_read(from, "best", &tensors);
+        status = broadcast_tensors(reader, "best", replica, &tensors);
+    else if (status == SL_OK && reader)
+        status = sli_tensors_read(reader, "best", &tensors);
     sli_tensors_clear(&tensors);
     return status == SL_OK && shared ? sl_group_barrier(replica->group, NULL) : status;
 }
@@ -307,18 +309,18 @@ static sl_status resume_best(sli_run *run)
 /* Every rank gets the position that the first one has read. */
 sl_status sli_resume_rest(sli_run *run)
 {
-    const sl_checkpoint_reader *from = run->from.reader;
+    const sl_checkpoint_reader *reader = run->resume.reader;
     struct {
         int64_t has_steps;
         sli_position position;
-    } message = {from && sli_checkpoint_has_steps(from), run->from.recorded.position};
+    } message = {reader && sli_checkpoint_has_steps(reader), run->resume.recorded.position};
     _Static_assert(sizeof message % sizeof(int64_t) == 0, "a message is words");
     if (!run->found.resumes)
         return SL_OK;
     if (run->replica.all)
         SL_TRY(sl_group_broadcast(run->replica.all, &message, sizeof message / sizeof(int64_t),
                                   SL_I64, 0, NULL));
-    run->at = message.position;
+    run->position = message.position;
     SL_TRY(resume_optimizers(run, message.has_steps != 0));
     return resume_best(run);
 }

@@ -45,7 +45,7 @@ static json_t *describe_options(const sli_run *run)
 
 sl_status sli_run_state_print(const sli_run *run, char **text)
 {
-    const sli_position *position = &run->at;
+    const sli_position *position = &run->position;
     const sl_train_options *options = run->options;
     const char *settings = options->checkpoints.settings, *job = run->launch.job;
     json_t *layout =
@@ -223,7 +223,7 @@ static sl_status compare_options(json_t *there, json_t *here)
 
 static sl_status check_position(const sli_run *run)
 {
-    const sli_position *position = &run->from.recorded.position;
+    const sli_position *position = &run->resume.recorded.position;
     int64_t batches = run->batches_per_epoch;
     int epochs = run->options->epochs;
     if (position->batch > batches || position->epoch > INT64_MAX / batches - 1 ||

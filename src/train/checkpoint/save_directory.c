@@ -81,43 +81,43 @@ static int compare_steps(const void *a, const void *b)
 
 static sl_status add_step(void *context, const char *name)
 {
-    listing *to = context;
+    listing *list = context;
     struct stat found;
-    char of[SLI_TEMPORARY_BYTES];
+    char checkpoint[SLI_TEMPORARY_BYTES];
     /* Where its replacement was cut off, a checkpoint has its second name alone. */
-    bool is_aside = sli_second_name_parse(name, of) &&
-                    fstatat(to->directory, of, &found, AT_SYMLINK_NOFOLLOW) != 0;
-    int64_t step = step_of(is_aside ? of : name);
+    bool is_aside = sli_second_name_parse(name, checkpoint) &&
+                    fstatat(list->directory, checkpoint, &found, AT_SYMLINK_NOFOLLOW) != 0;
+    int64_t step = step_of(is_aside ? checkpoint : name);
     if (step < 0)
         return SL_OK;
-    if (fstatat(to->directory, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT ? SL_OK : file_error(to->path, "looking for checkpoints");
-    if (to->others == (S_ISDIR(found.st_mode) || S_ISLNK(found.st_mode)))
+    if (fstatat(list->directory, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? SL_OK : file_error(list->path, "looking for checkpoints");
+    if (list->others == (S_ISDIR(found.st_mode) || S_ISLNK(found.st_mode)))
         return SL_OK;
-    SL_TRY(sli_array_reserve(&to->steps, &to->capacity, to->count + 1, sizeof *to->steps,
-                             SIZE_MAX / sizeof *to->steps, "checkpoints"));
-    to->steps[to->count++] = step;
+    SL_TRY(sli_array_reserve(&list->steps, &list->capacity, list->count + 1, sizeof *list->steps,
+                             SIZE_MAX / sizeof *list->steps, "checkpoints"));
+    list->steps[list->count++] = step;
     return SL_OK;
 }
 
 sl_status sli_save_directory_list(const char *path, bool others, int64_t **steps, size_t *count)
 {
-    listing to = {.path = path, .others = others};
+    listing list = {.path = path, .others = others};
     *steps = NULL;
     *count = 0;
-    to.directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (to.directory < 0)
+    list.directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (list.directory < 0)
         return errno == ENOENT ? SL_OK : file_error(path, "opening the directory of checkpoints");
-    sl_status status = sli_directory_visit(to.directory, path, add_step, &to);
-    close(to.directory);
+    sl_status status = sli_directory_visit(list.directory, path, add_step, &list);
+    close(list.directory);
     if (status != SL_OK) {
-        free(to.steps);
+        free(list.steps);
         return status;
     }
-    if (to.count > 0)
-        qsort(to.steps, to.count, sizeof *to.steps, compare_steps);
-    *steps = to.steps;
-    *count = to.count;
+    if (list.count > 0)
+        qsort(list.steps, list.count, sizeof *list.steps, compare_steps);
+    *steps = list.steps;
+    *count = list.count;
     return SL_OK;
 }
 
@@ -245,11 +245,11 @@ static sl_status identify_run(const char *path, const sli_run *run, sli_identity
     sl_status status = resumes_from(path, run->asked, steps, count, &goes_on);
     free(steps);
     SL_TRY(status);
-    if (goes_on && run->from.reader)
-        *out = run->from.recorded.identity;
+    if (goes_on && run->resume.reader)
+        *out = run->resume.recorded.identity;
     else if (goes_on)
         (void)sli_last_step_read(path, out);
-    if (count > 0 && !(goes_on && run->from.reader))
+    if (count > 0 && !(goes_on && run->resume.reader))
         return sl_error(SL_ERR_CONFLICT,
                         "%s: has checkpoints of another run: resume from one of them, or save to "
                         "another directory",

@@ -233,7 +233,7 @@ const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model)
 /* ---- Loading ----------------------------------------------------------------------------- */
 
 typedef struct loading {
-    const sl_checkpoint_reader *from;
+    const sl_checkpoint_reader *reader;
     const sli_checkpoint_tensors *has;
     bool *used;                 /* [has->count] the model has a tensor of that name */
     sl_safetensors_item *items; /* [count] that are read */
@@ -257,7 +257,7 @@ static sl_status refuse_shape(const loading *job, const sl_safetensors_info *inf
 static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool is_buffer)
 {
     const sli_checkpoint_entry *found =
-        sli_checkpoint_find_tensor(job->from, SLI_MODEL_PART, item->name);
+        sli_checkpoint_find_tensor(job->reader, SLI_MODEL_PART, item->name);
     if (!found && is_buffer)
         return SL_OK;
     if (!found && job->left_out)
@@ -275,7 +275,7 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool
 static sl_status read_chosen(const loading *job, const char *path)
 {
     if (!job->left_out)
-        return sl_checkpoint_read(job->from, SLI_MODEL_PART, job->items, job->count);
+        return sl_checkpoint_read(job->reader, SLI_MODEL_PART, job->items, job->count);
     for (size_t i = 0; i < job->has->count; i++)
         if (!job->used[i])
             SL_TRY(job->left_out(job->context, job->has->tensors[i].info.name, "not in the model"));
@@ -284,7 +284,7 @@ static sl_status read_chosen(const loading *job, const char *path)
                         "%s: none of its tensors is a parameter of the model with its name and "
                         "shape",
                         path);
-    return sli_checkpoint_read_items(job->from, SLI_MODEL_PART, job->items, job->count);
+    return sli_checkpoint_read_items(job->reader, SLI_MODEL_PART, job->items, job->count);
 }
 
 sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
@@ -295,7 +295,7 @@ sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(pipe);
     sli_tensors tensors = {0};
-    loading job = {.from = model->reader,
+    loading job = {.reader = model->reader,
                    .has = model->tensors,
                    .left_out = left_out,
                    .context = context,

@@ -16,10 +16,10 @@
 static sl_status measure(sli_run *run)
 {
     sl_utilization measured;
-    bool ends_epoch = run->at.batch == run->batches_per_epoch;
+    bool ends_epoch = run->position.batch == run->batches_per_epoch;
     SL_TRY(sl_pipe_get_utilization(run->replica.pipe, &measured));
     int64_t targets = run->replica.is_silent ? 0 : sl_tensor_count(run->targets);
-    bool is_smaller = ends_epoch && run->measured_step == run->at.steps - 1 &&
+    bool is_smaller = ends_epoch && run->measured_step == run->position.steps - 1 &&
                       run->utilization.ranks > 0 && targets < run->measured_targets;
     if (run->replica.is_silent || is_smaller) {
         sl_utilization_clear(&measured);
@@ -28,7 +28,7 @@ static sl_status measure(sli_run *run)
     sl_utilization_clear(&run->utilization);
     run->utilization = measured;
     run->measured_targets = targets;
-    run->measured_step = run->at.steps;
+    run->measured_step = run->position.steps;
     return SL_OK;
 }
 
@@ -105,7 +105,7 @@ static sl_status report_utilization(const sli_run *run, bool ends_epoch)
     SLI_TRY_OR_FAIL(gather_layouts(run, machines, layouts));
     SLI_TRY_OR_FAIL(gather_timelines(run, &timelines));
     status =
-        call_reporters(run, &(sl_pipeline_info){.epoch = run->at.epoch + 1,
+        call_reporters(run, &(sl_pipeline_info){.epoch = run->position.epoch + 1,
                                                 .step = run->measured_step,
                                                 .ends_epoch = ends_epoch,
                                                 .utilization = utilization,
@@ -128,7 +128,7 @@ static sl_status choose_next(sli_run *run)
 {
     enum { ACTIONS = 16 };
     double now = sli_clock_seconds(), seconds = now - run->reported_time;
-    int64_t steps = run->at.steps, done = steps - run->reported_step, next = steps + 1;
+    int64_t steps = run->position.steps, done = steps - run->reported_step, next = steps + 1;
     int64_t actions = (int64_t)run->replica.count * run->utilization.action_count;
     if (run->reported_step > 0)
         next = steps + llround(fmin(fmax((double)done / seconds, 1), 4 * (double)done));
@@ -144,9 +144,9 @@ static sl_status choose_next(sli_run *run)
 
 sl_status sli_run_report_pipeline(sli_run *run)
 {
-    int64_t left = run->batches_per_epoch - run->at.batch;
+    int64_t left = run->batches_per_epoch - run->position.batch;
     bool has_stages = sl_pipe_stages(run->replica.pipe) > 1;
-    bool is_due = run->options->report_timelines && run->at.steps >= run->next_report;
+    bool is_due = run->options->report_timelines && run->position.steps >= run->next_report;
     if (has_stages && (is_due || left <= 1))
         SL_TRY(measure(run));
     if (is_due)
@@ -156,7 +156,7 @@ sl_status sli_run_report_pipeline(sli_run *run)
     if (has_stages && !run->replica.is_silent && (is_due || left == 0))
         SL_TRY(report_utilization(run, left == 0));
     else if (!has_stages && is_due)
-        SL_TRY(call_reporters(run, &(sl_pipeline_info){.epoch = run->at.epoch + 1,
-                                                       .step = run->at.steps}));
+        SL_TRY(call_reporters(run, &(sl_pipeline_info){.epoch = run->position.epoch + 1,
+                                                       .step = run->position.steps}));
     return SL_OK;
 }

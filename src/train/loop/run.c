@@ -212,8 +212,8 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
     SL_TRY(sli_plan_layout(&inputs, &run->plan));
     run->options = &run->plan->options;
     run->task = options->task;
-    run->plan->resumes = run->from.reader ? run->from.path : NULL;
-    run->plan->resumes_step = run->from.recorded.position.steps;
+    run->plan->resumes = run->resume.reader ? run->resume.path : NULL;
+    run->plan->resumes_step = run->resume.recorded.position.steps;
     if (run->found.start == SLI_START_AGAIN || run->found.start == SLI_START_OWN)
         run->plan->restart = run->launch.restarts;
     if (run->plan->processes && run->plan->ranks != processes)
@@ -227,10 +227,10 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
     SL_TRY(complete_plan(run, &inputs));
     SL_TRY(share_devices(run));
     SL_TRY(sli_best_create(run->plan->stages, !run->processes && run->plan->ranks > 1, &run->best));
-    if (!run->from.reader)
+    if (!run->resume.reader)
         return SL_OK;
-    return sl_error_context(sli_run_state_check(sl_checkpoint_state(run->from.reader), run),
-                            "%s: ", run->from.path);
+    return sl_error_context(sli_run_state_check(sl_checkpoint_state(run->resume.reader), run),
+                            "%s: ", run->resume.path);
 }
 
 /* ---- A rank among processes ---------------------------------------------------------------- */
@@ -298,7 +298,7 @@ void sl_run_destroy(sl_run **run)
 {
     if (!run || !*run)
         return;
-    sli_resume_clear(&(*run)->from);
+    sli_resume_clear(&(*run)->resume);
     sli_best_destroy(&(*run)->best);
     sl_device_list_destroy(&(*run)->devices.list);
     sl_corpus_destroy(&(*run)->corpus);

@@ -78,13 +78,13 @@ typedef struct sl_run {
     sl_run_result *result; /* the first rank's, where several are in this process */
 
     /* This rank's (trainer.c). */
-    sli_resume from;       /* `reader` and `path`: rank 0's */
+    sli_resume resume;     /* `reader` and `path`: rank 0's */
     sli_identity identity; /* rank 0's, where checkpoints are saved */
     sli_replica replica;
     sl_tensor *input, *targets;              /* of the shard under way */
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
     sl_pipe_optimizer *optimizer;
-    sli_position at;
+    sli_position position;
     sl_stage_info stages[SL_MAX_STAGES];
     sl_utilization utilization;         /* of the step that was measured last; ranks == 0: none */
     int64_t reported_step, next_report; /* steps after which all ranks report what they measured */

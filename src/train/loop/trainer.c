@@ -142,7 +142,7 @@ static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
     SL_TRY(create_replica(run, all, devices));
     SL_TRY(sli_replica_gather_rank_stats(&run->replica));
     describe_run(run);
-    run->at.best_loss = INFINITY;
+    run->position.best_loss = INFINITY;
     SL_TRY(sli_resume_rest(run));
     SL_TRY(sli_checkpoints_create(run, &run->checkpoints));
     if (is_first(run) && directory)
@@ -165,7 +165,7 @@ static void clean_up(sli_run *run)
 
 double sli_run_seconds(const sli_run *run)
 {
-    return run->at.seconds + sli_clock_seconds() - run->started;
+    return run->position.seconds + sli_clock_seconds() - run->started;
 }
 
 /* ---- A step ----------------------------------------------------------------------------- */
@@ -205,8 +205,8 @@ static sl_status load_shard(sli_run *run, int shard)
 {
     const int64_t count = run->options->batch_size;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
-                                .epoch = run->at.epoch,
-                                .batch = run->at.batch,
+                                .epoch = run->position.epoch,
+                                .batch = run->position.batch,
                                 .batch_rows = run->rows,
                                 .first = shard * count,
                                 .count = count,
@@ -224,7 +224,7 @@ static sl_status train_shard(const sli_run *run, int shard, bool first_shard, do
     const sli_replica *replica = &run->replica;
     const sl_pipe_batch batch = {.input = run->input,
                                  .targets = run->targets,
-                                 .step = (uint64_t)run->at.steps,
+                                 .step = (uint64_t)run->position.steps,
                                  .first_sample = shard * run->options->batch_size,
                                  .same_weights = !first_shard};
     sl_pipe_zero_grad(replica->pipe);
@@ -276,11 +276,11 @@ static sl_status train_batch(sli_run *run)
     int ranks = sl_pipe_ranks(run->replica.pipe);
     double start = sli_clock_seconds();
     sl_step_info step = {
-        .epoch = run->at.epoch + 1,
-        .batch = run->at.batch + 1,
+        .epoch = run->position.epoch + 1,
+        .batch = run->position.batch + 1,
         .batches_per_epoch = run->batches_per_epoch,
-        .step = run->at.steps + 1,
-        .lr = sl_lr_at(&run->options->lr, run->at.steps, run->at.epoch),
+        .step = run->position.steps + 1,
+        .lr = sl_lr_at(&run->options->lr, run->position.steps, run->position.epoch),
     };
     SL_TRY(train_shards(run, &step));
     if (!run->replica.is_silent) {
@@ -298,9 +298,9 @@ static sl_status train_batch(sli_run *run)
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
     sl_pipe_step_times(run->replica.pipe, &step.timeline_seconds, &step.timeline_busy_seconds);
-    run->at.steps++;
-    run->at.batch++;
-    sli_last_step_write(run->last_step, run->at.steps, &run->identity);
+    run->position.steps++;
+    run->position.batch++;
+    sli_last_step_write(run->last_step, run->position.steps, &run->identity);
     sli_replica_update_memory(&run->replica);
     step.seconds = sli_clock_seconds() - start;
     step.mfu = run->options->measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
@@ -339,7 +339,7 @@ static sl_status save_best(sli_run *run)
         return SL_OK;
     return sli_report_checkpoint(run, &(sl_checkpoint_event){.kind = SL_WEIGHTS_FAILED,
                                                              .path = run->options->save,
-                                                             .step = run->at.best_step,
+                                                             .step = run->position.best_step,
                                                              .reason = error.text});
 }
 
@@ -375,7 +375,7 @@ static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval
                                                .context = run},
                         check_stop, &result));
     eval->split = sl_split_name(split);
-    eval->step = run->at.steps;
+    eval->step = run->position.steps;
     eval->loss = result.loss;
     eval->perplexity = result.perplexity;
     eval->tokens = result.tokens;
@@ -410,11 +410,11 @@ static sl_status validate(sli_run *run, sl_eval_info *eval)
     if (run->batches[SL_SPLIT_VALID] == 0)
         return SL_OK;
     SL_TRY(evaluate_split(run, SL_SPLIT_VALID, eval));
-    eval->best = !run->stopped && eval->loss < run->at.best_loss;
+    eval->best = !run->stopped && eval->loss < run->position.best_loss;
     if (!eval->best)
         return SL_OK;
-    run->at.best_loss = eval->loss;
-    run->at.best_step = run->at.steps;
+    run->position.best_loss = eval->loss;
+    run->position.best_step = run->position.steps;
     bool is_last = eval->ends_epoch && eval->epoch == run->options->epochs;
     if (!is_last) /* after the last epoch they are the current ones */
         SL_TRY(sli_best_keep(run->best, &run->replica));
@@ -423,12 +423,12 @@ static sl_status validate(sli_run *run, sl_eval_info *eval)
 
 static sl_status validate_epoch(sli_run *run, double epoch_start)
 {
-    sl_eval_info eval = {.epoch = run->at.epoch + 1, .ends_epoch = true};
+    sl_eval_info eval = {.epoch = run->position.epoch + 1, .ends_epoch = true};
     SL_TRY(validate(run, &eval));
     if (run->stopped)
         return SL_OK;
-    run->at.epoch++;
-    run->at.batch = 0;
+    run->position.epoch++;
+    run->position.batch = 0;
     eval.epoch_seconds = sli_clock_seconds() - epoch_start;
     if (run->batches[SL_SPLIT_VALID] > 0)
         SL_TRY(report_evaluated(run, &eval));
@@ -440,8 +440,8 @@ static sl_status validate_epoch(sli_run *run, double epoch_start)
 static sl_status validate_within_epoch(sli_run *run, double epoch_start)
 {
     int64_t every = run->options->eval_every;
-    sl_eval_info eval = {.epoch = run->at.epoch + 1};
-    if (every == 0 || run->at.batch == 0 || run->at.steps % every != 0 ||
+    sl_eval_info eval = {.epoch = run->position.epoch + 1};
+    if (every == 0 || run->position.batch == 0 || run->position.steps % every != 0 ||
         run->batches[SL_SPLIT_VALID] == 0)
         return SL_OK;
     SL_TRY(validate(run, &eval));
@@ -457,7 +457,7 @@ static sl_status run_test(sli_run *run, sl_run_result *result)
     sl_eval_info eval = {.epoch = run->options->epochs};
     bool has_data = run->batches[SL_SPLIT_TEST] > 0;
     SL_TRY(sli_checkpoints_before_test(run->checkpoints));
-    if (run->at.best_step != run->at.steps)
+    if (run->position.best_step != run->position.steps)
         SL_TRY(sli_best_restore(run->best, run->replica.pipe));
     /* A resumed run has not saved the best of before, nor a run without a finite validation the
      * last ones. finish_run tries again after an error. */
@@ -480,7 +480,7 @@ static sl_status run_test(sli_run *run, sl_run_result *result)
 static sl_status train_epoch(sli_run *run)
 {
     double start = sli_clock_seconds();
-    while (run->at.batch < run->batches_per_epoch && !run->stopped) {
+    while (run->position.batch < run->batches_per_epoch && !run->stopped) {
         SL_TRY(validate_within_epoch(run, start));
         if (run->stopped)
             break;
@@ -498,15 +498,16 @@ static sl_status train_epoch(sli_run *run)
 static sl_status finish_run(sli_run *run, sl_run_result *result)
 {
     sli_error_copy unsaved, unsaved_state = {.status = SL_OK};
-    int64_t saved_step = isfinite(run->at.best_loss) ? run->at.best_step : run->at.steps;
+    int64_t saved_step =
+        isfinite(run->position.best_loss) ? run->position.best_step : run->position.steps;
     bool leaves_weights = !run->stopped || !run->options->checkpoints.directory;
     if (!run->stopped)
         SL_TRY(sli_checkpoints_finish(run->checkpoints, &unsaved_state));
-    else if (leaves_weights && saves_model(run) && !run->saved && saved_step != run->at.steps)
+    else if (leaves_weights && saves_model(run) && !run->saved && saved_step != run->position.steps)
         SL_TRY(sli_best_restore(run->best, run->replica.pipe));
     sli_error_save(&unsaved, leaves_weights ? save_model(run) : SL_OK);
-    result->best_valid_loss = run->at.best_loss;
-    result->steps = run->at.steps;
+    result->best_valid_loss = run->position.best_loss;
+    result->steps = run->position.steps;
     result->stopped = run->stopped;
     result->saved = run->saved;
     result->saved_step = saved_step;
@@ -527,7 +528,7 @@ static sl_status train_all(sli_run *run, sl_run_result *result)
 {
     *result = (sl_run_result){0};
     SLI_CALL_REPORTERS(run, started, &run->info)
-    while (run->at.epoch < run->options->epochs && !run->stopped)
+    while (run->position.epoch < run->options->epochs && !run->stopped)
         SL_TRY(train_epoch(run));
     if (!run->stopped)
         SL_TRY(run_test(run, result));
@@ -544,7 +545,7 @@ sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_ru
     run.started = sli_clock_seconds();
     run.last_step = -1;
     if (rank > 0)
-        run.from = (sli_resume){0};
+        run.resume = (sli_resume){0};
     for (int r = 0; r < part.count; r++)
         devices[part.first + r] = sl_device_list_get(run.devices.list, first + r);
     sl_status status = set_up(&run, group, devices);

@@ -82,16 +82,16 @@ sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, 
 {
     sli_state_stream *stream = context;
     request wanted = find_item(stream, item);
-    const sli_tensor_entry *own = &stream->lists[wanted.list]->entries[wanted.index];
-    int64_t whole = sl_shape_count(&item->shape), elements = own->count;
+    const sli_tensor_entry *entry = &stream->lists[wanted.list]->entries[wanted.index];
+    int64_t whole = sl_shape_count(&item->shape), elements = entry->count;
     *data = item->data;
     if (elements == whole)
         return SL_OK;
     SL_TRY(reserve_buffer(stream, (size_t)word_count(item, whole) * sizeof(int32_t)));
-    if (own->count > 0)
-        memcpy((int32_t *)stream->buffer + word_count(item, own->first), item->data,
-               (size_t)word_count(item, own->count) * sizeof(int32_t));
-    for (int rank = own->owner; rank < sl_group_size(stream->group) && elements < whole;
+    if (entry->count > 0)
+        memcpy((int32_t *)stream->buffer + word_count(item, entry->first), item->data,
+               (size_t)word_count(item, entry->count) * sizeof(int32_t));
+    for (int rank = entry->owner; rank < sl_group_size(stream->group) && elements < whole;
          rank += stream->stride)
         if (rank > 0)
             SL_TRY(receive_elements(stream, item, &wanted, rank, &elements));
