@@ -66,6 +66,12 @@ typedef struct stream {
     char *buffer; /* [BUFFER_BYTES] */
 } stream;
 
+static sl_status start_stream(stream *input)
+{
+    return input->buffer ? sli_checksum_create(&input->sum)
+                         : sli_no_memory(input->path, "reading it");
+}
+
 /* The next bytes; to NULL: only into the checksum. */
 static sl_status stream_bytes(stream *input, uint64_t bytes, char *to)
 {
@@ -102,17 +108,14 @@ static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
     char found[SLI_CHECKSUM_BYTES];
     const sli_checkpoint_file *file = &reader->files[index];
     stream input = {.path = file->reader->path, .buffer = malloc(BUFFER_BYTES)};
-    sl_status status = input.buffer
-                           ? sli_checksum_create(&input.sum)
-                           : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", input.path);
-    if (status == SL_OK)
-        status = sli_safetensors_borrow_descriptor(file->reader, &input.descriptor);
-    if (status == SL_OK) {
-        status = stream_tensors(&input, file, wanted);
-        sli_safetensors_return_descriptor(file->reader, input.descriptor);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(start_stream(&input));
+    SLI_TRY_OR_FAIL(sli_safetensors_borrow_descriptor(file->reader, &input.descriptor));
+    status = stream_tensors(&input, file, wanted);
+    sli_safetensors_return_descriptor(file->reader, input.descriptor);
     if (status == SL_OK)
         status = check_sum(reader, index, input.path, sli_checksum_text(input.sum, found));
+fail:
     sli_checksum_destroy(&input.sum);
     free(input.buffer);
     return status;
@@ -125,14 +128,12 @@ static sl_status stream_listed(const sl_checkpoint_reader *reader, size_t index)
     uint64_t bytes;
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
     stream input = {.path = path, .descriptor = -1, .buffer = malloc(BUFFER_BYTES)};
-    sl_status status = input.buffer ? sli_checksum_create(&input.sum)
-                                    : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
-    if (status == SL_OK)
-        status = sli_file_open(path, &input.descriptor, &bytes);
-    if (status == SL_OK)
-        status = stream_bytes(&input, bytes, NULL);
-    if (status == SL_OK)
-        status = check_sum(reader, index, path, sli_checksum_text(input.sum, found));
+    sl_status status;
+    SLI_TRY_OR_FAIL(start_stream(&input));
+    SLI_TRY_OR_FAIL(sli_file_open(path, &input.descriptor, &bytes));
+    SLI_TRY_OR_FAIL(stream_bytes(&input, bytes, NULL));
+    status = check_sum(reader, index, path, sli_checksum_text(input.sum, found));
+fail:
     if (input.descriptor >= 0)
         close(input.descriptor);
     sli_checksum_destroy(&input.sum);

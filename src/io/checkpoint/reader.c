@@ -281,13 +281,14 @@ static sl_status open_listed(const char *path, list_files list, bool with_others
         sl_checkpoint_close(out);
         return sl_error(SL_ERR_MEMORY, "%s: no memory to open it", path);
     }
-    sl_status status = list(reader);
-    if (status == SL_OK && with_others)
-        status = list_others(reader);
-    if (status == SL_OK)
-        status = open_files(reader);
-    if (status != SL_OK)
-        sl_checkpoint_close(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(list(reader));
+    if (with_others)
+        SLI_TRY_OR_FAIL(list_others(reader));
+    SLI_TRY_OR_FAIL(open_files(reader));
+    return SL_OK;
+fail:
+    sl_checkpoint_close(out);
     return status;
 }
 

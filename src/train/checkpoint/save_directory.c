@@ -276,11 +276,11 @@ static sl_status try_writing(const char *path, const sli_identity *identity)
     char *best;
     sli_replace_directory *trial = NULL;
     SL_TRY(sli_save_directory_best(path, &best));
-    sl_status status = sli_checkpoint_check_path(best, false, false);
-    if (status == SL_OK)
-        status = sli_save_directory_check_owner(best, identity);
-    if (status == SL_OK)
-        status = sli_replace_directory_create(best, &trial);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_checkpoint_check_path(best, false, false));
+    SLI_TRY_OR_FAIL(sli_save_directory_check_owner(best, identity));
+    status = sli_replace_directory_create(best, &trial);
+fail:
     sli_replace_directory_destroy(&trial);
     status = sl_error_context(status, "%s: the best model cannot be written: ", best);
     free(best);
@@ -311,15 +311,14 @@ sl_status sli_save_directory_open(const char *path, const sli_run *run, sli_iden
     *descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*descriptor < 0)
         return file_error(path, "opening the directory for checkpoints");
-    sl_status status = lock_directory(path, *descriptor);
-    if (status == SL_OK)
-        status = identify_run(path, run, identity);
-    if (status == SL_OK) {
-        sli_temporary_sweep(*descriptor, is_checkpoint_name, NULL);
-        status = try_writing(path, identity);
-    }
-    if (status != SL_OK)
-        close(*descriptor);
+    sl_status status;
+    SLI_TRY_OR_FAIL(lock_directory(path, *descriptor));
+    SLI_TRY_OR_FAIL(identify_run(path, run, identity));
+    sli_temporary_sweep(*descriptor, is_checkpoint_name, NULL);
+    SLI_TRY_OR_FAIL(try_writing(path, identity));
+    return SL_OK;
+fail:
+    close(*descriptor);
     return status;
 }
 

@@ -73,6 +73,15 @@ static sl_status write_together(sl_group *group, const saving *job)
     return sli_state_stream_end(&stream, write_model(job, &source));
 }
 
+static sl_status prepare_saving(const sl_pipe *pipe, const sl_model_options *model,
+                                const sl_vocab *vocab, const char *path, saving *job)
+{
+    SL_TRY(sli_tensors_of_model(pipe, &job->tensors));
+    SL_TRY(sli_tensors_open(&job->tensors, true));
+    SL_TRY(sli_model_texts_make(model, vocab, &job->texts));
+    return sli_path_follow(path, &job->path);
+}
+
 sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                         uint64_t shard_bytes, const char *path)
 {
@@ -80,18 +89,10 @@ sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, cons
     SLI_CHECK_NOT_NULL(path);
     saving job = {.shard_bytes = shard_bytes};
     sl_group *group = sl_pipe_group(pipe);
-    sl_status status = sli_tensors_of_model(pipe, &job.tensors);
+    sl_status status = sli_group_agree(group, prepare_saving(pipe, model, vocab, path, &job));
     if (status == SL_OK)
-        status = sli_tensors_open(&job.tensors, true);
-    if (status == SL_OK)
-        status = sli_model_texts_make(model, vocab, &job.texts);
-    if (status == SL_OK)
-        status = sli_path_follow(path, &job.path);
-    status = sli_group_agree(group, status);
-    if (status == SL_OK && group)
-        status = sli_group_agree(group, write_together(group, &job));
-    else if (status == SL_OK)
-        status = write_model(&job, NULL);
+        status =
+            group ? sli_group_agree(group, write_together(group, &job)) : write_model(&job, NULL);
     sli_tensors_clear(&job.tensors);
     sli_model_texts_clear(&job.texts);
     free(job.path);
@@ -116,12 +117,12 @@ static sl_status try_saving(const sl_pipe *pipe, const char *path)
     char *followed;
     sli_replace_directory *trial = NULL;
     SL_TRY(sli_path_follow(path, &followed));
-    sl_status status = sl_error_context(sli_checkpoint_check_path(followed, true, false),
-                                        "%s: the model cannot be written: ", path);
-    if (status == SL_OK)
-        status = sli_replace_directory_create(followed, &trial);
-    if (status == SL_OK)
-        status = try_tensors(pipe, trial);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_error_context(sli_checkpoint_check_path(followed, true, false),
+                                     "%s: the model cannot be written: ", path));
+    SLI_TRY_OR_FAIL(sli_replace_directory_create(followed, &trial));
+    status = try_tensors(pipe, trial);
+fail:
     sli_replace_directory_destroy(&trial);
     free(followed);
     return status;
@@ -187,6 +188,14 @@ static sl_status read_tokenizer(sl_saved_model *model)
                     model->options.ntokens);
 }
 
+static sl_status read_saved(sl_saved_model *model)
+{
+    SL_TRY(sl_checkpoint_open(model->path, &model->reader));
+    SL_TRY(sli_checkpoint_need_part(model->reader, SLI_MODEL_PART, &model->tensors));
+    SL_TRY(read_config(model));
+    return read_tokenizer(model);
+}
+
 sl_status sl_saved_model_open(const char *path, sl_saved_model **out)
 {
     SLI_CHECK_NOT_NULL(out);
@@ -197,13 +206,7 @@ sl_status sl_saved_model_open(const char *path, sl_saved_model **out)
         sl_saved_model_close(out);
         return sli_no_memory(path, "its record");
     }
-    sl_status status = sl_checkpoint_open(path, &model->reader);
-    if (status == SL_OK)
-        status = sli_checkpoint_need_part(model->reader, SLI_MODEL_PART, &model->tensors);
-    if (status == SL_OK)
-        status = read_config(model);
-    if (status == SL_OK)
-        status = read_tokenizer(model);
+    sl_status status = read_saved(model);
     if (status != SL_OK)
         sl_saved_model_close(out);
     return status;
@@ -300,19 +303,17 @@ sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
                    .left_out = left_out,
                    .context = context,
                    .used = calloc(model->tensors->count + 1, sizeof *job.used)};
-    sl_status status = sli_tensors_of_model(pipe, &tensors);
-    if (status == SL_OK)
-        status = sli_tensors_open(&tensors, true);
-    if (status == SL_OK)
-        job.items = calloc(tensors.count + 1, sizeof *job.items);
-    if (status == SL_OK && (!job.used || !job.items))
-        status = sli_no_memory(model->path, "a list of its tensors");
-    for (size_t i = 0; i < tensors.count && status == SL_OK; i++)
-        status = choose_item(&job, &tensors.items[i], tensors.entries[i].is_buffer);
-    if (status == SL_OK)
-        status = read_chosen(&job, model->path);
-    if (status == SL_OK)
-        status = sli_tensors_store(&tensors);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    SLI_TRY_OR_FAIL(sli_tensors_open(&tensors, true));
+    job.items = calloc(tensors.count + 1, sizeof *job.items);
+    if (!job.used || !job.items)
+        SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
+    for (size_t i = 0; i < tensors.count; i++)
+        SLI_TRY_OR_FAIL(choose_item(&job, &tensors.items[i], tensors.entries[i].is_buffer));
+    SLI_TRY_OR_FAIL(read_chosen(&job, model->path));
+    status = sli_tensors_store(&tensors);
+fail:
     free(job.used);
     free(job.items);
     sli_tensors_clear(&tensors);
