@@ -1,6 +1,7 @@
 /* Checkpoints made from checkpoints. What goes in is compared with its checksums first; then each
  * tensor is read when its turn to be written comes, so that memory need hold but the largest. */
 #include "core/dtype.h"
+#include "core/error.h"
 #include "io/checkpoint/format.h"
 
 #include <inttypes.h>
@@ -28,7 +29,7 @@ static sl_status add_part(edit *job, const sli_checkpoint_tensors *source)
     sl_safetensors_item *items = calloc(source->count + 1, sizeof *items);
     *part = (sl_checkpoint_part){.name = source->part, .items = items, .count = source->count};
     if (!items)
-        return sl_error(SL_ERR_MEMORY, "no memory for %zu tensors", source->count);
+        return sli_no_memory(NULL, "%zu tensors", source->count);
     for (size_t i = 0; i < source->count; i++) {
         sli_checkpoint_entry *tensor = &source->tensors[source->order[i]];
         SL_TRY(sli_checkpoint_describe(&tensor->info, &items[i]));
@@ -55,7 +56,7 @@ static sl_status add_metadata(const sl_checkpoint_reader *reader, sl_checkpoint_
     sl_metadata *kept = calloc(header->metadata_count + 1, sizeof *kept);
     part->metadata = kept;
     if (!kept)
-        return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
+        return sli_no_memory(NULL, "a file's metadata");
     for (size_t i = 0; i < header->metadata_count; i++)
         if (!is_written_anew(header->metadata[i].key))
             kept[part->metadata_count++] = header->metadata[i];
@@ -67,7 +68,7 @@ static sl_status add_files(const sl_checkpoint_reader *reader, edit *job)
 {
     job->contents.files = job->files = calloc(reader->state.count + 1, sizeof *job->files);
     if (!job->files)
-        return sl_error(SL_ERR_MEMORY, "no memory for %zu files", reader->state.count);
+        return sli_no_memory(NULL, "%zu files", reader->state.count);
     for (size_t i = 0; i < reader->state.count; i++) {
         char *data;
         sl_checkpoint_file *file = &job->files[job->contents.file_count];
@@ -96,8 +97,7 @@ static sl_status list_contents(edit *job)
     job->sums = job->is_mean ? malloc(2 * job->largest + 1) : NULL;
     return job->data && (job->sums || !job->is_mean)
                ? SL_OK
-               : sl_error(SL_ERR_MEMORY, "no memory for a tensor of %" PRIu64 " bytes",
-                          job->largest);
+               : sli_no_memory(NULL, "a tensor of %" PRIu64 " bytes", job->largest);
 }
 
 /* All models must be f32, have the first one's names and shapes, and be whole. */
@@ -157,7 +157,7 @@ static sl_status open_and_save(edit *job, const char *const *paths, const char *
     SL_TRY(sli_checkpoint_check_path(target, false, true));
     job->readers = calloc(job->count, sizeof(sl_checkpoint_reader *));
     if (!job->readers)
-        return sl_error(SL_ERR_MEMORY, "no memory for %zu checkpoints", job->count);
+        return sli_no_memory(NULL, "%zu checkpoints", job->count);
     for (size_t i = 0; i < job->count; i++) {
         SL_TRY(sl_checkpoint_open(paths[i], &job->readers[i]));
         if (job->is_mean)

@@ -1,4 +1,5 @@
 /* Reading: each file once, from its first byte to its last, its checksum taken on the way. */
+#include "core/error.h"
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
@@ -261,7 +262,7 @@ static sl_status match_items(const sli_checkpoint_tensors *listed, const sl_safe
 
 static sl_status no_memory(const sl_checkpoint_reader *reader, size_t tensors)
 {
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for %zu tensors", reader->path, tensors);
+    return sli_no_memory(reader->path, "%zu tensors", tensors);
 }
 
 sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,

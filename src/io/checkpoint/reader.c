@@ -3,6 +3,7 @@
  * tensor files are checked by sli_safetensors_open. What has no tensors in a model's directory, and
  * no checksum, is read at once. Only the tensors' bytes remain to be read. */
 #define _GNU_SOURCE /* asprintf, O_PATH */
+#include "core/error.h"
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
@@ -72,7 +73,7 @@ sl_status sli_safetensors_index_parse(const char *text, size_t length, char **st
     SL_TRY(sli_json_find_members(&json, root, &key, 1, &map));
     char *room = *strings = malloc(length);
     if (!room)
-        return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu bytes", length);
+        return sli_no_memory(NULL, "an index of %zu bytes", length);
     SL_TRY(sli_safetensors_read_strings(&json, map, "\"weight_map\"", &room, entries, count));
     return sli_names_sort(*entries, *count, sizeof **entries, "tensor");
 }
@@ -113,8 +114,7 @@ static sl_status list_index(sl_checkpoint_reader *reader)
         return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", reader->path);
     const char **names = calloc(reader->index_count, sizeof *names);
     if (!names)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", reader->path,
-                        reader->index_count);
+        return sli_no_memory(reader->path, "its %zu tensors", reader->index_count);
     status = add_index_files(reader, names);
     free(names);
     return status;
@@ -152,7 +152,7 @@ sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t in
     int folder = slash ? (int)(slash - reader->path) + 1 : 0;
     if (asprintf(out, "%.*s%s", folder, reader->path, name) >= 0)
         return SL_OK;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
+    return sli_no_memory(reader->path, "a path");
 }
 
 /* Adds the directory's files without tensors. */
@@ -257,7 +257,7 @@ static sl_status open_files(sl_checkpoint_reader *reader)
     size_t count = reader->state.count;
     reader->files = calloc(count + 1, sizeof *reader->files);
     if (!reader->files)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu files", reader->path, count);
+        return sli_no_memory(reader->path, "its %zu files", count);
     for (size_t i = 0; i < count; i++) {
         char *path;
         SL_TRY(sli_checkpoint_file_path(reader, i, &path));
@@ -279,7 +279,7 @@ static sl_status open_listed(const char *path, list_files list, bool with_others
     sl_checkpoint_reader *reader = *out = calloc(1, sizeof *reader);
     if (!reader || !(reader->path = strdup(path))) {
         sl_checkpoint_close(out);
-        return sl_error(SL_ERR_MEMORY, "%s: no memory to open it", path);
+        return sli_no_memory(path, "opening it");
     }
     sl_status status;
     SLI_TRY_OR_FAIL(list(reader));

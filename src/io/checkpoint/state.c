@@ -1,4 +1,5 @@
 /* state.json: printed by jansson; read value by value, since it may be large and hostile. */
+#include "core/error.h"
 #include "io/checkpoint/format.h"
 
 #include <ctype.h>
@@ -36,7 +37,7 @@ sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *fi
     }
     free(content);
     json_decref(json);
-    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for its text");
+    return *text ? SL_OK : sli_no_memory(NULL, "its text");
 }
 
 /* ---- Reading ---------------------------------------------------------------------------- */
@@ -111,7 +112,7 @@ static sl_status parse_files(parsing *run, sli_json_value list)
         return must_be(FILES, "an array");
     state->files = calloc((size_t)(list.end - list.begin) / LEAST_BYTES + 1, sizeof *state->files);
     if (!state->files)
-        return sl_error(SL_ERR_MEMORY, "no memory for its list of files");
+        return sli_no_memory(NULL, "its list of files");
     SL_TRY(sli_json_walk_begin(&run->json, list, &walk));
     for (; sli_json_walk_next(&walk); state->count++) {
         SL_TRY(sli_json_parse(&run->json, walk.value, MOST_BYTES, &value));
@@ -145,7 +146,7 @@ static sl_status check_checksum(const sli_json *json, sli_json_value root)
     enum { LAST = sizeof last - 1, SAID = sizeof ",\"xxh128\":\"" - 1 };
     char found[SLI_CHECKSUM_BYTES], *packed = malloc(json->length);
     if (!packed)
-        return sl_error(SL_ERR_MEMORY, "no memory for its content");
+        return sli_no_memory(NULL, "its content");
     char *end = copy_packed(root, packed), *member = end - LAST;
     bool says = end - packed > LAST && memcmp(member, last, SAID) == 0;
     bool same = false;
@@ -203,7 +204,7 @@ sl_status sli_checkpoint_state_parse(const char *text, size_t length, sli_checkp
     out->strings = run.strings = malloc(length);
     out->run = malloc((size_t)(of[RUN].end - of[RUN].begin) + 1);
     if (!out->strings || !out->run)
-        return sl_error(SL_ERR_MEMORY, "no memory for its content");
+        return sli_no_memory(NULL, "its content");
     *copy_packed(of[RUN], out->run) = '\0';
     SL_TRY(parse_text(&run, of, ID, &out->id));
     SL_TRY(parse_text(&run, of, VERSION, &out->version));

@@ -1,6 +1,7 @@
 /* The tensors of an open checkpoint. A file's tensor is a segment of a tensor of the checkpoint:
  * mostly all of it. Sorted by name and first element, a tensor's segments must follow one another
  * without gap or overlap, from its first element to its last, in whatever files they are. */
+#include "core/error.h"
 #include "io/checkpoint/format.h"
 
 #include <errno.h>
@@ -58,7 +59,7 @@ sl_status sli_cut_tensors_parse(const char *text, sli_cut_tensors *out)
     char *room = out->names = malloc(json.length);
     out->tensors = calloc(json.length / LEAST_BYTES + 1, sizeof *out->tensors);
     if (!out->names || !out->tensors)
-        return sl_error(SL_ERR_MEMORY, "no memory for the shapes of tensors");
+        return sli_no_memory(NULL, "the shapes of tensors");
     SL_TRY(sli_json_walk_begin(&json, root, &walk));
     while (sli_json_walk_next(&walk))
         SL_TRY(parse_cut_tensor(&walk, &room, &out->tensors[out->count++]));
@@ -221,7 +222,7 @@ sl_status sli_checkpoint_join_part(sl_checkpoint_reader *reader, const char *nam
                                      .segments = calloc(most, sizeof *part->segments),
                                      .by_name = calloc(most, sizeof(sli_segment *))};
     if (!part->tensors || !part->order || !part->segments || !part->by_name)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", reader->path, most - 1);
+        return sli_no_memory(reader->path, "its %zu tensors", most - 1);
     for (size_t f = 0; f < reader->state.count; f++)
         if (sli_checkpoint_has_tensors(reader, f, name)) {
             SL_TRY(list_file(reader, f, part->segments + part->segment_count));

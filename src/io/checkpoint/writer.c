@@ -2,6 +2,7 @@
  * written; a checkpoint's state.json, which lists them, comes last; then the directory gets its
  * name. */
 #define _GNU_SOURCE /* asprintf */
+#include "core/error.h"
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
@@ -34,9 +35,8 @@ static sl_status list_file(writer *job, const char *name, const char *part,
 {
     json_t *file = json_pack("{ss ss* sI ss}", "name", name, "part", part, "bytes",
                              (json_int_t)written->bytes, "xxh128", written->checksum);
-    return json_array_append_new(job->files, file) == 0
-               ? SL_OK
-               : sl_error(SL_ERR_MEMORY, "no memory for the list of files");
+    return json_array_append_new(job->files, file) == 0 ? SL_OK
+                                                        : sli_no_memory(NULL, "the list of files");
 }
 
 static sl_status path_of(const writer *job, const char *name, char **path)
@@ -74,7 +74,7 @@ static sl_status write_tensors(writer *job, const sl_checkpoint_part *part, cons
     size_t count = part->metadata_count;
     SL_TRY(path_of(job, name, &path));
     sl_metadata *metadata = calloc(count + 2, sizeof *metadata);
-    sl_status status = metadata ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the metadata");
+    sl_status status = metadata ? SL_OK : sli_no_memory(NULL, "the metadata");
     if (status == SL_OK) {
         for (size_t i = 0; i < count; i++)
             metadata[i] = part->metadata[i];
@@ -211,7 +211,7 @@ sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, 
     bool complete = json_array_size(sizes) == (size_t)item->shape.dims;
     if (json_object_set_new(shapes, item->name, sizes) != 0 || !complete ||
         asprintf(&name, "%s@%" PRId64, item->name, first) < 0)
-        return sl_error(SL_ERR_MEMORY, "no memory for the shape of tensor %s", item->name);
+        return sli_no_memory(NULL, "the shape of tensor %s", item->name);
     item->name = name;
     item->shape = sl_shape_1d(count);
     return SL_OK;

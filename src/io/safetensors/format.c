@@ -1,5 +1,6 @@
 /* What reading and writing have in common: data types, names, and how errors show them. */
 #include "io/safetensors/format.h"
+#include "core/error.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -107,7 +108,7 @@ sl_status sli_names_check(const void *array, size_t count, size_t element_bytes,
         return SL_OK;
     void *copy = malloc(count * element_bytes);
     if (!copy)
-        return sl_error(SL_ERR_MEMORY, "no memory for %zu names", count);
+        return sli_no_memory(NULL, "%zu names", count);
     memcpy(copy, array, count * element_bytes);
     sl_status status = sli_names_sort(copy, count, element_bytes, what);
     free(copy);

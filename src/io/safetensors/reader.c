@@ -174,7 +174,7 @@ static sl_status parse_members(parsing *run)
     run->sizes = run->header->sizes = calloc(sizes, sizeof *run->sizes);
     run->strings = run->header->strings = malloc(run->json.length);
     if (!run->sizes || !run->strings)
-        return sl_error(SL_ERR_MEMORY, "no memory for a header of %zu bytes", run->json.length);
+        return sli_no_memory(NULL, "a header of %zu bytes", run->json.length);
     SL_TRY(sli_json_walk_begin(&run->json, root, &walk));
     while (sli_json_walk_next(&walk))
         if (sli_json_equals(walk.key, SLI_SAFETENSORS_METADATA_KEY))
@@ -234,7 +234,7 @@ static sl_status sort_names(sli_safetensors_header *header)
 {
     header->by_name = calloc(header->count + 1, sizeof *header->by_name);
     if (!header->by_name)
-        return sl_error(SL_ERR_MEMORY, "no memory for the table of %zu tensors", header->count);
+        return sli_no_memory(NULL, "the table of %zu tensors", header->count);
     for (size_t i = 0; i < header->count; i++)
         header->by_name[i] =
             (sli_safetensors_name){header->entries[i].info.name, &header->entries[i]};
@@ -326,8 +326,7 @@ static sl_status read_header(sli_safetensors_reader *reader)
     reader->data_begin = LENGTH_BYTES + length;
     char *text = malloc(length + 1);
     if (!text)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its header of %" PRIu64 " bytes", path,
-                        length);
+        return sli_no_memory(path, "its header of %" PRIu64 " bytes", length);
     sl_status status = sli_file_read_at(path, reader->descriptor, LENGTH_BYTES, text, length);
     if (status == SL_OK)
         status = sl_error_context(sli_safetensors_header_parse(text, length,
@@ -355,7 +354,7 @@ sl_status sli_safetensors_open(const char *path, sli_safetensors_reader **out)
     if (!reader || !(reader->path = strdup(path))) {
         free(reader);
         *out = NULL;
-        return sl_error(SL_ERR_MEMORY, "%s: no memory to open it", path);
+        return sli_no_memory(path, "opening it");
     }
     reader->descriptor = -1;
     sl_status status = open_file(reader);

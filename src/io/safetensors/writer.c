@@ -1,5 +1,6 @@
 /* Writing a file: first everything gets its range in the file and the header is printed; then the
  * items are written in their order in the file, and the file takes its name. */
+#include "core/error.h"
 #include "io/safetensors/format.h"
 
 #include "core/replace.h"
@@ -37,7 +38,7 @@ static bool is_utf8(const char *text)
 
 static sl_status no_memory(void)
 {
-    return sl_error(SL_ERR_MEMORY, "no memory for the header");
+    return sli_no_memory(NULL, "the header");
 }
 
 static sl_status add_metadata(json_t *json, const sl_metadata *metadata, size_t count)

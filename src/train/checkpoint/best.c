@@ -1,4 +1,5 @@
 /* The parameters that did best in validation: a copy on their devices. */
+#include "core/error.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@ sl_status sli_best_create(int stages, bool shared, sli_best **out)
 {
     *out = calloc(1, sizeof **out + (size_t)stages * sizeof *(*out)->copies);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the best parameters");
+        return sli_no_memory(NULL, "the best parameters");
     (*out)->shared = shared;
     (*out)->stages = stages;
     return SL_OK;
@@ -42,7 +43,7 @@ static sl_status copy_stage(int stage, void *arg)
     if (!copies)
         copies = copy->copies[stage] = calloc((size_t)count + 1, sizeof(sl_tensor *));
     if (!copies)
-        return sl_error(SL_ERR_MEMORY, "no memory for the best parameters");
+        return sli_no_memory(NULL, "the best parameters");
     for (int b = 0; b < count; b++) {
         sl_tensor *values = sl_parameter_set_bucket_values(set, b);
         if (!copies[b])

@@ -324,7 +324,7 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
     checkpoints->collects = !is_shared;
     checkpoints->reports =
         calloc((size_t)sl_group_size(replica->all), sizeof *checkpoints->reports);
-    return checkpoints->reports ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
+    return checkpoints->reports ? SL_OK : sli_no_memory(NULL, "saving checkpoints");
 }
 
 /* Every replica, where there is a directory. */
@@ -347,7 +347,7 @@ sl_status sli_checkpoints_create(sli_run *run, sli_checkpoints **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
+        return sli_no_memory(NULL, "saving checkpoints");
     (*out)->run = run;
     (*out)->options = &run->options->checkpoints;
     (*out)->directory = -1;

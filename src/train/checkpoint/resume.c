@@ -97,7 +97,7 @@ static sl_status open_checkpoint(const checkpoint_search *search, bool *single, 
     if (*single) {
         *path = strdup(search->path);
         return *path ? open_one(*path, search->is_whole, out)
-                     : sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", search->path);
+                     : sli_no_memory(search->path, "resuming from it");
     }
     SL_TRY(sli_save_directory_list(search->path, false, &steps, &count));
     sl_status status = open_newest_of(search, steps, count, path, out);
@@ -247,7 +247,7 @@ static sl_status broadcast_tensors(const sl_checkpoint_reader *reader, const cha
     if (reader)
         SL_TRY(sli_checkpoint_check_items(reader, part, tensors->items, tensors->count));
     char *buffer = malloc(BUFFER_BYTES);
-    sl_status status = buffer ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
+    sl_status status = buffer ? SL_OK : sli_no_memory(NULL, "reading tensors");
     for (size_t i = 0; i < tensors->count && status == SL_OK; i++)
         status = broadcast_tensor(reader, part, replica, tensors, i, buffer);
     free(buffer);

@@ -1,5 +1,6 @@
 /* What state.json says of a run beside its tensors: written, read, and compared with another run.
  */
+#include "core/error.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/json.h"
@@ -61,7 +62,7 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
                   settings ? json_loads(settings, 0, NULL) : NULL);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
-    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a run's state");
+    return *text ? SL_OK : sli_no_memory(NULL, "a run's state");
 }
 
 /* ---- Reading ---------------------------------------------------------------------------- */
@@ -171,7 +172,7 @@ sl_status sli_run_state_settings(const char *text, char **settings)
     if (found)
         *settings = json_dumps(found, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(json);
-    return found && !*settings ? sl_error(SL_ERR_MEMORY, "no memory for a run's settings") : SL_OK;
+    return found && !*settings ? sli_no_memory(NULL, "a run's settings") : SL_OK;
 }
 
 /* ---- Comparing -------------------------------------------------------------------------- */
@@ -244,7 +245,7 @@ sl_status sli_run_state_check(const char *text, const sli_run *run)
     SL_TRY(parse_state(text, &json));
     json_t *here = describe_options(run);
     sl_status status = here ? compare_options(json_object_get(json, "options"), here)
-                            : sl_error(SL_ERR_MEMORY, "no memory for the options");
+                            : sli_no_memory(NULL, "the options");
     json_decref(here);
     json_decref(json);
     return status == SL_OK ? check_position(run) : status;
