@@ -19,8 +19,9 @@
  * Ranks may be threads or processes. All ranks must call the functions below in the same order; one
  * thread at a time may call a replica's functions.
  *
- * When a step fails on one rank, it fails on all: the other ranks get the error "rank R: …". The
- * sl_ddp can only be destroyed then. NULL is refused (sluice/status.h). */
+ * When a step fails on one rank, it fails on all: the other ranks get the error "rank R: …". After
+ * that the sl_ddp can only be destroyed, except after the errors of sl_ddp_train and of a join
+ * whose comment says otherwise. NULL is refused (sluice/status.h). */
 #ifndef SLUICE_DDP_H
 #define SLUICE_DDP_H
 

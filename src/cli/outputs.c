@@ -52,8 +52,9 @@ static void write_words(const cli_progress_options *options, const char *words[1
     words[count] = NULL;
 }
 
-/* Its line: where it shows the run, if it serves a page, or "!" and why it cannot. */
-static sl_status hear_reader(int fd)
+/* Reads the line that `sluice watch --child` prints when it is ready: the page's address, empty
+ * without one, or "!" and why it cannot start. */
+static sl_status read_ready_line(int fd)
 {
     char line[PIPE_BUF];
     struct pollfd input = {.fd = fd, .events = POLLIN};
@@ -86,7 +87,7 @@ static sl_status start_reader(const cli_progress_options *options, cli_outputs *
     close(output[1]);
     out->reader_input = input[1];
     if (status == SL_OK)
-        status = hear_reader(output[0]);
+        status = read_ready_line(output[0]);
     close(output[0]);
     if (status != SL_OK && out->reader > 0) {
         kill(out->reader, SIGKILL);

@@ -1,4 +1,4 @@
-/* One rank's error, and the others.
+/* How one rank's error reaches the others.
  *
  * An operation of a group fails on all ranks. Between two operations a rank can fail alone, and the
  * others would wait for it. It has two ways to go on:
@@ -25,7 +25,7 @@ sl_status sli_group_check(sl_group *group, sl_status status);
  * the group first. */
 sl_status sli_group_first_error(sl_group *group, sl_status error);
 
-/* Gives every rank rank `root`'s error, of which `mine` is this rank's. */
+/* Broadcasts root's error, which is `mine` there, and returns it on every rank. */
 sl_status sli_group_broadcast_error(sl_group *group, const sli_error_copy *mine, int root);
 
 #endif

@@ -8,9 +8,9 @@
  *     rank 1   a1 b1 c1  ──┤ move to ├─ Σb ───┤ move to  ├─ Σa Σb Σc
  *     rank 2   a2 b2 c2  ──┘ owners  └─ Σc ───┘ everyone └─ Σa Σb Σc
  *
- * Small data are not worth two moves: each rank can own all elements, and nothing moves after the
- * sum. Ranges go in blocks: block k of an owner is the k-th of its range. Every element is added up
- * by one function in one order, so all backends give the same bits. */
+ * For small data two moves cost more than they save: each rank then owns all elements, and nothing
+ * moves after the sum. Ranges go in blocks: block k of an owner is the k-th of its range. Every
+ * element is added up by one function in one order, so all backends give the same bits. */
 #ifndef SLI_COMM_REDUCE_PLAN_H
 #define SLI_COMM_REDUCE_PLAN_H
 

@@ -119,10 +119,10 @@ static sl_status model_elements(const sl_model_options *model, int64_t layers, i
 }
 
 /* All layers have as many elements. */
-sl_status sli_config_check_size(const sl_model_options *model, const sl_checkpoint_reader *from)
+sl_status sli_config_check_size(const sl_model_options *model, const sl_checkpoint_reader *reader)
 {
     int64_t one = 0, two = 0, others;
-    uint64_t found = count_elements(from);
+    uint64_t found = count_elements(reader);
     SL_TRY(model_elements(model, 1, &one));
     SL_TRY(model_elements(model, 2, &two));
     if (!__builtin_mul_overflow(model->nlayers - 1, two - one, &others) &&

@@ -257,7 +257,7 @@ static void metadata_without_shapes_are_refused(void **state)
     float value = 0;
     const sl_safetensors_item item = {"b", SL_F32, sl_shape_1d(1), &value};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check_error(open_items(*state, &item, 1, cases[i]), SL_ERR_FORMAT, "sluice.slices");
+        check_error(open_items(*state, &item, 1, cases[i]), SL_ERR_FORMAT, "sluice.segments");
 }
 
 static void names_of_segments_are_found(void **state)

@@ -69,7 +69,7 @@ def read_part(directory, part):
             tensors.update({key: file.get_tensor(key) for key in file.keys()})
     check_index(directory, part, files)
     for file in metadata:  # as docs/checkpoints.md says
-        for name, shape in json.loads(file.get("sluice.slices", "{}")).items():
+        for name, shape in json.loads(file.get("sluice.segments", "{}")).items():
             segments = sorted((int(key.rpartition("@")[2]), key) for key in tensors
                               if key.rpartition("@")[0] == name)
             if segments:
@@ -207,7 +207,7 @@ class Checkpoints(unittest.TestCase):
         names = os.listdir(self.step("zero", STEPS))
         self.assertIn("optimizer-00002-of-00002.safetensors", names)
         about = read_part(self.step("zero", STEPS), "optimizer")[1]
-        self.assertIn("sluice.slices", about, "no tensor was cut")
+        self.assertIn("sluice.segments", about, "no tensor was cut")
         self.assertTrue(os.path.exists(os.path.join(self.path("cut"), "model.safetensors.index.json")))
 
     def test_pytorch_takes_the_runs_next_step(self):

@@ -187,8 +187,8 @@ typedef struct sl_checkpoint_event {
 /* ---- Reporters -------------------------------------------------------------------------- */
 
 /* Functions that one rank calls to report, each of them optional. They are called on the rank's
- * thread, or on the caller's where there is one replica and before `started`. If one returns an
- * error, the run ends with it. */
+ * thread. With one replica, and for all events before `started`, that is the caller's thread. If
+ * one returns an error, the run ends with it. */
 typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);

@@ -58,7 +58,7 @@ typedef enum sl_train_request {
 typedef struct sl_save_options {
     const char *directory; /* made where it does not exist; NULL: no checkpoints */
     int64_t every_steps;   /* 0: not by steps */
-    bool every_epoch;      /* after each validation */
+    bool every_epoch;      /* after the validation that ends an epoch */
     int keep;              /* how many of the newest checkpoints to keep; 0: all */
     uint64_t shard_bytes;  /* as in sl_checkpoint_contents */
     const char *resume;    /* a checkpoint, or a directory of checkpoints, of which the newest whole
@@ -189,9 +189,9 @@ typedef struct sl_train_options {
     const char *save; /* the directory to save the model to (sl_model_save); NULL: none */
     sl_save_options checkpoints;
 
-    bool report_timelines; /* call sl_reporter.pipeline about once a second as well, and after at
-                              least as many steps as there are pipeline ranks in all, and one more
-                              for each 16 actions. The same on all ranks */
+    bool report_timelines; /* also call sl_reporter.pipeline within epochs: at most about once a
+                              second, and never sooner than (pipeline ranks of all replicas +
+                              actions / 16) steps after the last call. The same on all ranks */
     bool measure_peak;     /* measure what the devices can do before the run, for about 0.05 s:
                               sl_run_info.peak_flops_per_s. The same on all ranks */
 } sl_train_options;
@@ -325,8 +325,8 @@ typedef struct sl_plan {
  *
  * With `profiles` (optional, [modules], of a model that has no parameters in a parameter set) it
  * times the modules: seconds of one of the run's micro-batches, of random tokens, on the device of
- * the module's stage in the first replica. That takes about the time of two training steps for each
- * kind of CPU device and each GPU, up to eight where a batch has fewer than four rows, and the
+ * the module's stage in the first replica. That takes about as long as two training steps (up to
+ * eight for batches of fewer than four rows) for each kind of CPU device and each GPU, and the
  * memory of the largest module. SL_BALANCE_AUTO is then decided by these times.
  *
  * Errors: SL_ERR_INVALID for options that contradict each other or the launch; also those of
@@ -360,14 +360,14 @@ typedef struct sl_run sl_run;
  * has the parameters of their stages alone. The texts are read by rank 0, the first rank of each
  * replica, and those of a first or last stage. NULL: replicas are threads of this process.
  *
- * Where the job had more processes when it began (launch->first_ranks), and options->replicas was
- * asked for, a layout is searched for those that there are, one pipeline rank each: of at most as
- * many replicas and at least as many pipeline ranks (all processes, if there are fewer; one, if
- * they ask for no pipeline) that fit the hosts' memory, the one with the shortest step, simulated
- * with the modules' operations as times; of equals, the one with the most ranks. An explicit
- * balance and a placement are kept if a layout has their number of stages. If the plan's ranks are
- * fewer than the processes, no more than the plan is made, and the run cannot be trained: the job
- * is to be started with as many.
+ * A job that has lost processes (launch->first_ranks is larger than launch->ranks) and whose
+ * options->replicas is set gets a new layout, with a pipeline rank for each process. It has at most
+ * options->replicas replicas and at least options->pipeline_ranks pipeline ranks (with fewer
+ * processes than that, all of them; where no pipeline was asked for, one), and fits the hosts'
+ * memory. Of such layouts the one with the shortest step is taken, simulated with the modules'
+ * operations as times; of equals, the one with the most ranks. An explicit balance and a placement
+ * are kept if a layout has their number of stages. If the plan has fewer ranks than there are
+ * processes, the run cannot be trained: the job must be started again with as many.
  *
  * `reporters` [reporter_count] with rank 0 are told of checkpoints that are not used. Errors:
  * SL_ERR_MEMORY where the host's plan does not fit (sl_plan_check_memory), unless options->force;
@@ -402,7 +402,8 @@ const sl_plan *sl_run_plan(const sl_run *run);
 sl_status sl_run_train(sl_run *run, const sl_reporter *reporters, int reporter_count,
                        sl_run_result *result);
 
-/* All three for a run whose replicas are threads of this process. */
+/* sl_run_create, sl_run_train and sl_run_destroy for a run whose replicas are threads of this
+ * process. */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
 

@@ -58,13 +58,13 @@ sl_status sli_checkpoint_state_read(const char *directory, sli_checkpoint_state 
  *     0.weight.exp_avg@0             0.weight.exp_avg@40960 0.weight.exp_avg@80112
  *
  * A segment is a tensor of one dimension in a file, named after the tensor and its first element.
- * The shapes of the tensors are in the file's metadata under "sluice.slices":
+ * The shapes of the tensors are in the file's metadata under "sluice.segments":
  *
  *     {"0.weight.exp_avg": [200, 512], …}
  *
  * Only what is listed there has segments; any other name with an @ is a tensor's own. */
 
-#define SLI_SEGMENTS_KEY "sluice.slices"
+#define SLI_SEGMENTS_KEY "sluice.segments"
 
 /* A tensor with segments. */
 typedef struct sli_cut_tensor {
@@ -189,7 +189,7 @@ sl_status sli_checkpoint_part_error(const sl_checkpoint_reader *reader, const ch
  * checksums, which are of whole files: sl_checkpoint_verify comes first. */
 sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
                                        const sli_checkpoint_entry *tensor, int64_t first,
-                                       int64_t count, void *to);
+                                       int64_t count, void *out);
 
 /* sl_checkpoint_read of some of the part's tensors, which fit the items. An item without data is
  * not read. */
@@ -247,7 +247,7 @@ typedef struct sli_checkpoint_writing {
 
 /* sl_checkpoint_save, in this way. Any rank's error is rank 0's too. */
 sl_status sli_checkpoint_write(const char *path, const sl_checkpoint_contents *contents,
-                               const sli_checkpoint_writing *how);
+                               const sli_checkpoint_writing *settings);
 
 /* Makes a whole tensor the segment of it that begins at element `first` and has `count` elements:
  * gives it a new name, malloc'ed, and adds the shape that it had to `shapes`, which a shard's

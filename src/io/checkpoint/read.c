@@ -154,7 +154,7 @@ sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 
 sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
                                        const sli_checkpoint_entry *tensor, int64_t first,
-                                       int64_t count, void *to)
+                                       int64_t count, void *out)
 {
     uint64_t width = sl_dtype_bytes(tensor->info.dtype), begin = (uint64_t)first * width,
              end = begin + (uint64_t)count * width;
@@ -166,7 +166,7 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
         if (low < high)
             SL_TRY(sli_safetensors_read_bytes(reader->files[segment->file].reader, segment->info,
                                               low - segment->offset, high - low,
-                                              (char *)to + (low - begin)));
+                                              (char *)out + (low - begin)));
     }
     return SL_OK;
 }

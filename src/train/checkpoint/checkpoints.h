@@ -63,7 +63,7 @@ sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints, sli_error_copy *u
  * There is none where none is needed and none was ever saved. Errors: SL_ERR_NOT_FOUND where none
  * is whole; any other that reading met, as SL_ERR_IO. */
 sl_status sli_resume_open(sli_run *run, const sl_save_options *options);
-void sli_resume_clear(sli_resume *from);
+void sli_resume_clear(sli_resume *resume);
 
 /* Where a run that begins so looks for checkpoints; NULL: nowhere. */
 const char *sli_resume_asked(const sl_save_options *options, int start);

@@ -26,13 +26,14 @@ typedef struct sli_step_times {
 sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,
                             int *balance, sli_step_times *times);
 
-/* Where one stage on all cores takes clearly less than the faster of a step whose ranks split the
- * cores (in seconds) and one whose ranks share them: its part of that. Else, and where a step takes
- * less than 0.05 s anyway, 0. */
-double sli_one_stage_ratio(double split, const sli_step_times *shared);
-
-/* The same for random tokens, on devices that are open for that long, into the plan. */
+/* sli_profile_model with random tokens, on devices that it opens and closes; sets the plan's cut.
+ */
 sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *profiles);
+
+/* The time of a step in one stage on all cores, divided by that of the faster pipeline: `split`,
+ * whose ranks divide the cores, in seconds, or `shared`, whose ranks share them. 0 where one stage
+ * is not clearly faster, and where a step takes less than 0.05 s anyway. */
+double sli_one_stage_ratio(double split, const sli_step_times *shared);
 
 /* Measures the links between the processes of the first replica whose stages are neighbours.
  * Every rank of the run calls it and gets the same costs, [pipeline ranks][pipeline ranks], to be
