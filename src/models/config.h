@@ -19,8 +19,9 @@ sl_status sli_config_print(const sl_model_options *model, char **text);
  * "it": SL_ERR_FORMAT naming the member, SL_ERR_UNSUPPORTED for another family, SL_ERR_MEMORY. */
 sl_status sli_config_parse(const char *text, size_t bytes, sl_model_options *out);
 
-/* Refuses a config of a model that is far larger than the tensors of `reader`, before such a model is
- * made: tensors that are missing or too many are named when they are read. Errors: SL_ERR_FORMAT.
+/* Refuses a config of a model that is far larger than the tensors of `reader`, before such a model
+ * is made: tensors that are missing or too many are named when they are read. Errors:
+ * SL_ERR_FORMAT.
  */
 sl_status sli_config_check_size(const sl_model_options *model, const sl_checkpoint_reader *reader);
 
