@@ -70,7 +70,7 @@ static const char names[2][SLI_LOCATION_BYTES] = {"rank 0", "rank 1"};
 static void create_channels(sli_link *link, sl_device *device, sli_channel **channels)
 {
     for (int i = 0; i < CHANNELS; i++) {
-        sli_channel_options options = {.to = i == 1 ? NULL : device,
+        sli_channel_options options = {.device = i == 1 ? NULL : device,
                                        .micros = MICROS,
                                        .failure = link->failure,
                                        .link = link,
