@@ -59,7 +59,7 @@ static char *draw_live_page(const sli_run_history *history)
     size_t length;
     FILE *to = open_memstream(&text, &length);
     demand(to != NULL, "given memory");
-    const sli_page page = {.to = to, .runs = &history, .count = 1, .is_live = true};
+    const sli_page page = {.file = to, .runs = &history, .count = 1, .is_live = true};
     sli_page_write_live_content(&page, true, NULL);
     demand(fclose(to) == 0 && strlen(text) == length, "without zeros");
     demand(!strstr(text, "<script") && !strstr(text, "nan\"") && !strstr(text, "inf\""),
