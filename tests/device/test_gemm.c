@@ -206,29 +206,39 @@ static void product_of_bf16_has_no_room_for_a_panel_of_f32(void **state)
     free(b);
 }
 
-/* Whole, the matrices would take 5 to 40 MB as f32. */
+/* Whole, the matrices would take 5 to 40 MB as f32. Panels for one thread fit into the device's
+ * scratch; the last product's for 16 are workspace, at most 4 MiB for each. */
 static void widened_product_has_room_for_panels_alone(void **state)
 {
     static const product large[] = {{.m = 128, .n = 2048, .k = 4096},
                                     {.m = 64, .n = 2048, .k = 2048, .transpose_b = true},
                                     {.m = 1024, .n = 1024, .k = 700, .transpose_a = true}};
-    enum { MOST = 4096 * 2048 };
-    SCOPED(sl_device) *device = create_cpu(NULL);
-    device->has_bf16 = false;
+    enum { MOST = 4096 * 2048, FEW = 1, MANY = 16 };
+    (void)state;
     uint16_t *a = calloc(MOST, sizeof *a), *b = calloc(MOST, sizeof *b);
     FREED float *c = calloc(MOST, sizeof *c);
     assert_true(a && b && c);
-    for (int i = 0; i < 3; i++) {
-        sl_memory_stats memory;
-        sli_gemm gemm = gemm_of(&large[i], 0);
-        gemm.bf16 = true;
-        gemm.a = a;
-        gemm.b = b;
-        gemm.c = c;
-        sl_device_reset_peak(device);
-        check_ok(sli_device_gemm(device, &gemm));
-        sl_device_memory(device, &memory);
-        assert_true(memory.peak_bytes[SL_MEMORY_WORKSPACE] < 4 << 20);
+    for (int threads = FEW; threads <= MANY; threads += MANY - FEW) {
+        sl_device *device;
+        sli_cpu_options options = {.name = "cpu", .threads = threads, .shared = true};
+        check_ok(sli_cpu_device_create(&options, &device));
+        device->has_bf16 = false;
+        for (int i = 0; i < 3; i++) {
+            sl_memory_stats memory;
+            sli_gemm gemm = gemm_of(&large[i], 0);
+            gemm.bf16 = true;
+            gemm.a = a;
+            gemm.b = b;
+            gemm.c = c;
+            sl_device_reset_peak(device);
+            check_ok(sli_device_gemm(device, &gemm));
+            sl_device_memory(device, &memory);
+            uint64_t bytes = memory.peak_bytes[SL_MEMORY_WORKSPACE];
+            assert_true(threads == MANY || bytes == 0);
+            assert_true(threads == FEW || i < 2 || bytes > 0);
+            assert_true(bytes < (uint64_t)threads * (4 << 20));
+        }
+        sl_device_destroy(&device);
     }
     free(a);
     free(b);
