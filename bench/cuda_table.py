@@ -2,7 +2,10 @@
 
     python3 bench/cuda_table.py FIGURES RESULTS.json    reads lines of JSON, prints the table
     python3 bench/cuda_table.py --peak                  measures the GPU's rate of bf16 products
+    python3 bench/cuda_table.py --kernels NCU.csv       sums ncu's times of two equal steps by kernel
 """
+import collections
+import csv
 import json
 import sys
 
@@ -56,9 +59,27 @@ def print_table(lines):
               f"| {1e-9 * size:.1f} |")
 
 
+def print_kernels(path):
+    """Kernels and what else ncu times, the longest first, for one step of two."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line for line in file if line.startswith('"')]
+    unit_ms = {"ns": 1e-6, "nsecond": 1e-6, "us": 1e-3, "usecond": 1e-3, "ms": 1, "msecond": 1}
+    times = collections.defaultdict(list)
+    for row in csv.DictReader(lines):
+        time = float(row["Metric Value"].replace(",", "")) * unit_ms[row["Metric Unit"]]
+        times[row["Kernel Name"]].append(time)
+    total = sum(map(sum, times.values()))
+    print(f"| kernel | launches | ms a step, of {total / 2:.2f} | % |\n|---|---|---|---|")
+    for name, each in sorted(times.items(), key=lambda item: -sum(item[1])):
+        print(f"| {name[:90]} | {len(each) / 2:g} | {sum(each) / 2:.3f} | {100 * sum(each) / total:.1f} |")
+
+
 def main():
     if sys.argv[1:] == ["--peak"]:
         print(json.dumps({"peak_flops": measure_peak()}))
+        return
+    if sys.argv[1] == "--kernels":
+        print_kernels(sys.argv[2])
         return
     with open(sys.argv[1], encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.strip()]
