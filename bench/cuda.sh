@@ -13,14 +13,14 @@
 # Current PyTorch is python3's; what needs it, ncu or compute-sanitizer is skipped without.
 #
 # `pack` is for a GPU's machine without the libraries' packages: on another one, with a C library that is not newer, it
-# writes build-cuda-packed.tar.xz. Where that file is there, nothing is built. CMAKE_ARGUMENTS is given to cmake.
+# writes build-cuda/packed.tar.xz. Where that file is there, nothing is built. CMAKE_ARGUMENTS is given to cmake.
 #
 # CUDA_SCRIPT_TRY=1 tries this script where there is no GPU: on the tests' CUDA runtime, with small models.
 set -uo pipefail
 CDPATH='' cd "$(dirname "$0")/.." || exit 1
 
 build="build-cuda"
-packed="build-cuda-packed"
+packed="$build/packed"
 targets=(sluice_program test_device bench_step)
 try=${CUDA_SCRIPT_TRY-}
 if [ "$try" ]; then
