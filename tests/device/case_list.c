@@ -150,10 +150,12 @@ static void add_masks(list *to)
             rates[i % COUNT_OF(rates)];
 }
 
-/* Heads of more columns than three of a kernel's tiles have, in each precision. */
+/* Heads of more columns than a kernel's tiles have, and more rows than a block, in each precision.
+ */
 static void add_wide_heads(list *to)
 {
-    static const int64_t wide[][4] = {{1, 70, 2, 200}, {1, 67, 1, 256}};
+    static const int64_t wide[][4] = {
+        {1, 70, 2, 200}, {1, 67, 1, 256}, {1, 150, 1, 72}, {1, 200, 2, 136}, {1, 270, 1, 256}};
     static const unsigned precisions[] = {0, WITH_BF16, WITH_TF32};
     for (int i = 0; i < COUNT_OF(wide); i++)
         for (int p = 0; p < COUNT_OF(precisions); p++)

@@ -45,7 +45,9 @@ cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *arguments,
 
 /* head_width is at most SLI_CUDA_HEAD_WIDTH. */
 enum { SLI_CUDA_HEAD_WIDTH = 256 };
-cudaError_t sli_launch_attention(const sli_attention *arguments, cudaStream_t stream);
+size_t sli_scratch_attention(const sli_attention *arguments);
+cudaError_t sli_launch_attention(const sli_attention *arguments, void *scratch,
+                                 cudaStream_t stream);
 size_t sli_scratch_attention_backward(const sli_attention_backward *arguments);
 cudaError_t sli_launch_attention_backward(const sli_attention_backward *arguments, void *scratch,
                                           cudaStream_t stream);

@@ -32,6 +32,7 @@ typedef struct CUstream_st *cudaStream_t;
 #define __device__
 #define __global__
 #define __launch_bounds__(...)
+#define LAUNCH_SHARED(type, name) type *name = (type *)emulation::launch_shared()
 #define SHARED(type, name)                                                                         \
     static type name;                                                                              \
     static emulation::shared_variable name##_registered(&name, sizeof name)
@@ -129,14 +130,23 @@ static inline void make_context(context *out, char *stack, size_t bytes, void (*
 
 namespace emulation
 {
-enum { WARP_LANES = 32, MOST_THREADS = 1024, STACK_BYTES = 1 << 16, VALUE_BYTES = 8 };
+enum { WARP_LANES = 32, MOST_THREADS = 1024, STACK_BYTES = 1 << 16, VALUE_BYTES = 16 };
+enum { MOST_COPIES = 64 /* of a thread at once */, MOST_SHARED_BYTES = 227 << 10 };
 enum lane_state { READY, AT_WARP, AT_BLOCK, ENDED };
+
+struct copy {
+    void *to;
+    const void *from; /* NULL: zeros */
+    size_t bytes;
+};
 
 struct lane {
     context stack;
     uint3 index;
     lane_state state;
     unsigned exchanges; /* that it has been in */
+    unsigned copies;    /* that it has begun, and not waited for */
+    copy copy_list[MOST_COPIES];
 };
 
 struct shared_variable {
@@ -159,6 +169,7 @@ struct machine {
     char *stacks;
     context scheduler;
     unsigned threads, running;
+    size_t launch_shared_bytes; /* of the array whose size the launch gives */
     void (*body)(void *);
     void *argument;
 };
@@ -219,10 +230,42 @@ static inline void wait_as(lane_state state)
     switch_context(&self.stack, &m.scheduler);
 }
 
+static inline char *launch_shared()
+{
+    alignas(128) static char memory[MOST_SHARED_BYTES];
+    return memory;
+}
+
+/* A copy to shared memory is done when its thread waits for it, which it must before it ends. */
+static inline void begin_copy(void *to, const void *from, size_t bytes)
+{
+    lane &self = emulated().lanes[emulated().running];
+    if (((uintptr_t)to | (uintptr_t)from) % bytes)
+        fail("a copy to shared memory is not aligned");
+    if (self.copies == MOST_COPIES)
+        fail("a thread has begun too many copies");
+    self.copy_list[self.copies++] = copy{to, from, bytes};
+}
+
+static inline void wait_for_copies()
+{
+    lane &self = emulated().lanes[emulated().running];
+    for (unsigned i = 0; i < self.copies; i++) {
+        const copy &c = self.copy_list[i];
+        if (c.from)
+            memcpy(c.to, c.from, c.bytes);
+        else
+            memset(c.to, 0, c.bytes);
+    }
+    self.copies = 0;
+}
+
 static inline void enter_thread()
 {
     machine &m = emulated();
     m.body(m.argument);
+    if (m.lanes[m.running].copies)
+        fail("a thread ends before copies that it has begun");
     wait_as(ENDED);
     abort();
 }
@@ -234,7 +277,7 @@ static inline void start_threads()
         lane &l = m.lanes[t];
         l.index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
         l.state = READY;
-        l.exchanges = 0;
+        l.exchanges = l.copies = 0;
         make_context(&l.stack, m.stacks + (size_t)t * STACK_BYTES, STACK_BYTES, enter_thread);
     }
 }
@@ -282,6 +325,7 @@ static inline void run_block()
     unsigned warps = (m.threads + WARP_LANES - 1) / WARP_LANES, order[MOST_THREADS / WARP_LANES];
     for (const shared_variable *v = m.shared; v; v = v->next)
         v->fill();
+    memset(launch_shared(), 0xFF, m.launch_shared_bytes); /* NaN */
     start_threads();
     for (;;) {
         draw_order(warps, order);
@@ -308,8 +352,10 @@ static inline cudaError_t run_grid(const cudaLaunchConfig_t *config, void (*body
     uint64_t threads = (uint64_t)blockDim.x * blockDim.y * blockDim.z;
     uint64_t blocks = (uint64_t)gridDim.x * gridDim.y * gridDim.z;
     if (threads == 0 || threads > MOST_THREADS || blocks == 0 || gridDim.x > INT32_MAX ||
-        gridDim.y > UINT16_MAX || gridDim.z > UINT16_MAX || blocks > UINT32_MAX)
+        gridDim.y > UINT16_MAX || gridDim.z > UINT16_MAX || blocks > UINT32_MAX ||
+        config->dynamicSmemBytes > MOST_SHARED_BYTES)
         return cudaErrorInvalidConfiguration;
+    m.launch_shared_bytes = config->dynamicSmemBytes;
     m.threads = (unsigned)threads;
     m.body = body;
     m.argument = argument;
@@ -378,6 +424,22 @@ static inline unsigned __ballot_sync(unsigned mask, int predicate)
 static inline void __syncthreads()
 {
     emulation::wait_as(emulation::AT_BLOCK);
+}
+
+/* A block can have as much shared memory as on an H100, or as SLUICE_TEST_SHARED_BYTES in the
+ * environment says. */
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <class Kernel>
+static cudaError_t cudaFuncSetAttribute(Kernel *, cudaFuncAttribute, int bytes)
+{
+    const char *most = getenv("SLUICE_TEST_SHARED_BYTES");
+    return bytes <= (most ? atoi(most) : (int)emulation::MOST_SHARED_BYTES) ? cudaSuccess
+                                                                            : cudaErrorInvalidValue;
+}
+
+static inline cudaError_t cudaGetLastError()
+{
+    return cudaSuccess;
 }
 
 /* kernel(arguments...) in every thread of every block. */

@@ -20,6 +20,85 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x)
     return __nv_bfloat16{sli_bf16_from_f32(x)};
 }
 
+/* ---- Of warp_products.h: every lane has the elements that the hardware gives it ---------- */
+
+static inline unsigned two_rounded(float first, float second)
+{
+    return sli_bf16_from_f32(first) | (unsigned)sli_bf16_from_f32(second) << 16;
+}
+
+static inline float half_of(unsigned two, unsigned which)
+{
+    return sli_f32_from_bf16((uint16_t)(two >> 16 * which));
+}
+
+static inline unsigned two_elements(__nv_bfloat16 first, __nv_bfloat16 second)
+{
+    return first.bits | (unsigned)second.bits << 16;
+}
+
+static inline void check_row(const __nv_bfloat16 *row)
+{
+    if ((uintptr_t)row % 16)
+        emulation::fail("a row of a matrix for a tensor core is not aligned");
+}
+
+static inline void load_matrices(unsigned *to, const __nv_bfloat16 *row)
+{
+    check_row(row);
+    auto rows = emulation::exchange(0xFFFFFFFF, row);
+    unsigned lane = emulation::lane_number(), column = lane % 4 * 2;
+    for (unsigned i = 0; i < 4; i++) {
+        const __nv_bfloat16 *at = rows.of(8 * i + lane / 4) + column;
+        to[i] = two_elements(at[0], at[1]);
+    }
+}
+
+static inline void load_transposed(unsigned *to, const __nv_bfloat16 *row)
+{
+    check_row(row);
+    auto rows = emulation::exchange(0xFFFFFFFF, row);
+    unsigned lane = emulation::lane_number(), column = lane % 4 * 2;
+    for (unsigned i = 0; i < 4; i++)
+        to[i] =
+            two_elements(rows.of(8 * i + column)[lane / 4], rows.of(8 * i + column + 1)[lane / 4]);
+}
+
+struct elements_of_lane {
+    unsigned two[4];
+};
+
+/* Products are added in the order of the columns of a. */
+static inline void add_product(float *sums, const unsigned *a, const unsigned *b)
+{
+    unsigned lane = emulation::lane_number(), of_b[2][4][2];
+    float of_a[2][16];
+    auto given = emulation::exchange(0xFFFFFFFF, elements_of_lane{{a[0], a[1], a[2], a[3]}});
+    for (unsigned row = 0; row < 2; row++)
+        for (unsigned k = 0; k < 16; k++)
+            of_a[row][k] = half_of(given.of(lane / 4 * 4 + k % 8 / 2).two[row + k / 8 * 2], k % 2);
+    auto columns = emulation::exchange(0xFFFFFFFF, elements_of_lane{{b[0], b[1]}});
+    for (unsigned column = 0; column < 2; column++)
+        for (unsigned part = 0; part < 4; part++)
+            for (unsigned half = 0; half < 2; half++)
+                of_b[column][part][half] = columns.of((lane % 4 * 2 + column) * 4 + part).two[half];
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned k = 0; k < 16; k++)
+            sums[i] += of_a[i / 2][k] * half_of(of_b[i % 2][k % 8 / 2][k / 8], k % 2);
+}
+
+static inline void begin_copy(__nv_bfloat16 *to, const __nv_bfloat16 *from, bool exists)
+{
+    emulation::begin_copy(to, exists ? from : NULL, 16);
+}
+
+static inline void wait_for_copies()
+{
+    emulation::wait_for_copies();
+}
+
+/* ---- The toolkit's ---------------------------------------------------------------------- */
+
 namespace nvcuda
 {
 namespace wmma

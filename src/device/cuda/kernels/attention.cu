@@ -4,6 +4,7 @@
  * are kept; a larger score scales the sum and what has been added of v. Exponentials are to base 2,
  * with log2 e in the scale. Scores are scaled after a subtraction: of large ones, the rounding of a
  * product alone may pass the largest exponent. */
+#include "device/cuda/kernels/bf16_attention.h"
 #include "device/cuda/kernels/tensor_products.h"
 
 struct online_softmax {
@@ -91,9 +92,9 @@ static cudaError_t launch_attend(const sli_attention *a, cudaStream_t stream)
                         attend<Products, 4>, *a, masks_of(&a->dropout, a->positions));
 }
 
-cudaError_t sli_launch_attention(const sli_attention *a, cudaStream_t stream)
+cudaError_t sli_launch_attention(const sli_attention *a, void *scratch, cudaStream_t stream)
 {
-    return a->bf16   ? launch_attend<bf16_products>(a, stream)
+    return a->bf16   ? sli_launch_bf16_attention(a, scratch, stream)
            : a->tf32 ? launch_attend<tf32_products>(a, stream)
                      : launch_attend<f32_products>(a, stream);
 }

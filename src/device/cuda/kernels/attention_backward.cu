@@ -6,6 +6,7 @@
  * One kernel computes D; one has TILE queries a block, walks over the keys and gives dQ; one has
  * TILE keys a block, walks over the queries, with S and dS transposed, and gives dK and dV. So no
  * sum needs more than one block, and P is computed twice. */
+#include "device/cuda/kernels/bf16_attention.h"
 #include "device/cuda/kernels/tensor_products.h"
 
 /* A warp for each task's query. */
@@ -109,27 +110,33 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     store_results<WIDE>(h, of_v, to + 2 * width, 3 * width, h.positions - at.first);
 }
 
+/* D of every query, in a multiple of 16 bytes. */
+static size_t inner_bytes(const sli_attention_backward *a)
+{
+    return (size_t)divide_up(a->samples * a->heads * a->positions, 4) * 4 * sizeof(float);
+}
+
 size_t sli_scratch_attention_backward(const sli_attention_backward *a)
 {
-    return (size_t)(a->samples * a->heads * a->positions) * sizeof(float);
+    return inner_bytes(a) + (a->bf16 ? sli_scratch_bf16_attention_backward(a) : 0);
+}
+
+static head_layout layout_of(const sli_attention_backward *a)
+{
+    bool whole = are_aligned(a->head_width, 0, a->qkv, a->out, a->grad_out, a->grad_qkv);
+    head_layout h = {a->positions, a->heads, a->head_width, a->causal, whole};
+    return h;
 }
 
 template <class Products>
-static cudaError_t launch_backward(const sli_attention_backward *a, float *inner,
-                                   cudaStream_t stream)
+static cudaError_t launch_grads(const sli_attention_backward *a, const float *given,
+                                cudaStream_t stream)
 {
-    enum { WARPS = 8 };
-    bool whole = are_aligned(a->head_width, 0, a->qkv, a->out, a->grad_out, a->grad_qkv);
-    head_layout h = {a->positions, a->heads, a->head_width, a->causal, whole};
+    head_layout h = layout_of(a);
     dropout_masks masks = masks_of(&a->dropout, a->positions);
-    int64_t rows = a->samples * a->heads * a->positions;
-    const float *given = inner;
-    cudaError_t error = launch(stream, dim3((unsigned)divide_up(rows, WARPS)), dim3(WARP, WARPS),
-                               multiply_out_and_grad, h, *a, rows, inner);
-    if (error == cudaSuccess)
-        error = launch_tiles(stream, a->samples, h, grad_of_queries<Products, 1>,
-                             grad_of_queries<Products, 2>, grad_of_queries<Products, 4>, *a, masks,
-                             given);
+    cudaError_t error =
+        launch_tiles(stream, a->samples, h, grad_of_queries<Products, 1>,
+                     grad_of_queries<Products, 2>, grad_of_queries<Products, 4>, *a, masks, given);
     if (error == cudaSuccess)
         error =
             launch_tiles(stream, a->samples, h, grad_of_keys<Products, 1>,
@@ -140,8 +147,15 @@ static cudaError_t launch_backward(const sli_attention_backward *a, float *inner
 cudaError_t sli_launch_attention_backward(const sli_attention_backward *a, void *scratch,
                                           cudaStream_t stream)
 {
+    enum { WARPS = 8 };
     float *inner = (float *)scratch;
-    return a->bf16   ? launch_backward<bf16_products>(a, inner, stream)
-           : a->tf32 ? launch_backward<tf32_products>(a, inner, stream)
-                     : launch_backward<f32_products>(a, inner, stream);
+    int64_t rows = a->samples * a->heads * a->positions;
+    cudaError_t error = launch(stream, dim3((unsigned)divide_up(rows, WARPS)), dim3(WARP, WARPS),
+                               multiply_out_and_grad, layout_of(a), *a, rows, inner);
+    if (error != cudaSuccess)
+        return error;
+    return a->bf16 ? sli_launch_bf16_attention_backward(a, inner, (char *)scratch + inner_bytes(a),
+                                                        stream)
+           : a->tf32 ? launch_grads<tf32_products>(a, inner, stream)
+                     : launch_grads<f32_products>(a, inner, stream);
 }

@@ -18,23 +18,6 @@ enum { TENSOR_SIDE = 16, TENSOR_TILES = 2 };
 
 /* How a matrix's elements lie in shared memory. STEP: columns that one instruction takes; DEPTH:
  * columns of a panel; the row distances of panels and of a matrix [TILE, TILE]. */
-struct bf16_elements {
-    typedef __nv_bfloat16 element, stored;
-    enum { STEP = 16, DEPTH = 64, PANEL_LD = DEPTH + 8, TILE_LD = TILE + 8 };
-
-    struct alignas(8) four_stored {
-        stored x[4];
-    };
-
-    static inline __device__ void store(stored *to, four f)
-    {
-        four_stored rounded;
-        for (int i = 0; i < 4; i++)
-            rounded.x[i] = __float2bfloat16_rn(f.x[i]);
-        *(four_stored *)to = rounded;
-    }
-};
-
 struct tf32_elements {
     typedef wmma::precision::tf32 element;
     typedef float stored;
@@ -181,7 +164,6 @@ template <class Elements> struct tensor_products {
     }
 };
 
-typedef tensor_products<bf16_elements> bf16_products;
 typedef tensor_products<tf32_elements> tf32_products;
 
 #endif

@@ -68,10 +68,10 @@ static sl_status check_head_width(sl_device *device, int64_t width)
 
 sl_status sli_cuda_attention(sl_device *device, const sli_attention *arguments)
 {
+    operation own;
     SL_TRY(check_head_width(device, arguments->head_width));
-    SL_TRY(sli_cuda_enter(device));
-    return sli_cuda_check(device, "attention",
-                          sli_launch_attention(arguments, sli_cuda(device)->stream));
+    SL_TRY(begin_operation(&own, device, "attention", sli_scratch_attention(arguments)));
+    return end_operation(&own, sli_launch_attention(arguments, own.scratch, own.stream));
 }
 
 /* Its forward has checked the width. */

@@ -1,0 +1,178 @@
+/* Attention of bf16 elements: what its kernels have in common.
+ *
+ * Its matrices are rounded once, into rows of a multiple of COPIED elements. A block of warps has
+ * ROWS rows of one head, 16 for each warp, and walks over COLUMNS columns at a time; rows and
+ * columns are queries and keys, or keys and queries. The next columns are copied while the block
+ * computes with these:
+ *
+ *   shared memory   rows [ROWS, WIDTH] of one or two matrices
+ *                   columns [COLUMNS, WIDTH] of two matrices, twice: those of now, and the next
+ *   registers       the warp's scores [16, COLUMNS] and results [16, WIDTH] (warp_products.h)
+ *
+ * (Dao, "FlashAttention-2", 2023.) Two sizes of blocks serve GPUs with much and with little shared
+ * memory. */
+#ifndef SLI_DEVICE_CUDA_KERNELS_BF16_ATTENTION_H
+#define SLI_DEVICE_CUDA_KERNELS_BF16_ATTENTION_H
+
+#include "device/cuda/kernels/dropout.h"
+#include "device/cuda/kernels/reduce.h"
+#include "device/cuda/kernels/warp_products.h"
+
+/* The matrices q, k, v of all heads: [samples, positions, heads + 2 key_heads, width]. */
+struct rounded_heads {
+    const bf16 *qkv;
+    int64_t positions, heads, key_heads;
+    int head_width, width; /* of the caller's rows; rounded up to a multiple of COPIED */
+    bool causal;
+};
+
+template <int ROWS_OF_BLOCK, int COLUMNS_OF_STEP> struct block_size {
+    enum {
+        ROWS = ROWS_OF_BLOCK,
+        COLUMNS = COLUMNS_OF_STEP,
+        THREADS = ROWS / PRODUCT_ROWS * (int)WARP,
+        TILES = COLUMNS / PRODUCT_COLUMNS /* of a warp's scores */
+    };
+};
+
+/* Bytes for a block with so many matrices of rows. */
+template <class Block, int WIDTH> constexpr size_t shared_bytes(int matrices)
+{
+    return (size_t)(matrices * Block::ROWS + 4 * Block::COLUMNS) * SHARED_LD<WIDTH> * sizeof(bf16);
+}
+
+/* Where a block works: a sample's head, and its first row. */
+struct block_place {
+    int64_t sample, head, first;
+};
+
+/* With the causal mask, the longest walks come first, so that the last blocks are short. */
+static inline __device__ block_place place_of(const rounded_heads &h, int64_t heads, int rows,
+                                              bool last_first)
+{
+    int64_t tiles = (h.positions + rows - 1) / rows;
+    int64_t task = divide(blockIdx.x, tiles), tile = blockIdx.x - task * tiles;
+    int64_t sample = divide(task, heads);
+    block_place place = {sample, task - sample * heads,
+                         (last_first ? tiles - 1 - tile : tile) * rows};
+    return place;
+}
+
+/* The rows of matrix 0, 1 or 2 (q, k, v) from `position`; `head` is one of that matrix's. */
+static inline __device__ matrix_rows rows_of(const rounded_heads &h, int64_t sample, int64_t head,
+                                             int matrix, int64_t position)
+{
+    int64_t ld = (h.heads + 2 * h.key_heads) * h.width;
+    int64_t first = matrix == 0 ? 0 : h.heads + (matrix - 1) * h.key_heads;
+    matrix_rows rows = {h.qkv + (sample * h.positions + position) * ld + (first + head) * h.width,
+                        ld, h.positions - position};
+    return rows;
+}
+
+/* Which of a lane's four sums of a product dropout keeps, as bits, where rows are positions of
+ * masks from `position`: of the four masks that one call gives, two lanes have two columns each,
+ * of two rows each. */
+static inline __device__ unsigned kept_in_rows(const dropout_masks &m, int64_t sample,
+                                               int64_t position, int64_t column)
+{
+    unsigned lane = threadIdx.x % WARP, is_odd = lane % 2;
+    unsigned own = kept_of(m, sample, position + lane / 4 + 8 * is_odd, column + lane % 4 / 2 * 4);
+    unsigned other = __shfl_xor_sync(ALL_LANES, own, 1);
+    return is_odd ? other >> 2 | (own >> 2) << 2 : (own & 3) | (other & 3) << 2;
+}
+
+/* The same where columns are positions of masks: four lanes have a row each of four calls' masks.
+ */
+static inline __device__ unsigned kept_in_columns(const dropout_masks &m, int64_t sample,
+                                                  int64_t position, int64_t row)
+{
+    unsigned lane = threadIdx.x % WARP, call = lane / 4 % 4, kept = 0;
+    unsigned all =
+        kept_of(m, sample, position + lane % 4 * 2 + call % 2, row + lane / 16 * 4 + call / 2 * 8)
+        << 4 * call;
+    all |= __shfl_xor_sync(ALL_LANES, all, 4);
+    all |= __shfl_xor_sync(ALL_LANES, all, 8);
+    for (unsigned i = 0; i < 4; i++)
+        kept |= (all >> (4 * i + call) & 1) << i;
+    return kept;
+}
+
+/* Stores the warp's results [16, WIDTH] to rows of which `rows` exist. */
+template <int WIDTH>
+static inline __device__ void store_results(const float (*results)[4], int head_width, float *to,
+                                            int64_t ld, int64_t rows)
+{
+    struct alignas(8) two {
+        float x[2];
+    };
+    int lane = (int)(threadIdx.x % WARP);
+    bool whole = head_width % 2 == 0 && ld % 2 == 0 && (uintptr_t)to % sizeof(two) == 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = lane / 4 + 8 * half;
+        if (row >= rows)
+            continue;
+#pragma unroll
+        for (int tile = 0; tile < WIDTH / PRODUCT_COLUMNS; tile++) {
+            int column = tile * PRODUCT_COLUMNS + lane % 4 * 2;
+            float *at = to + row * ld + column;
+            const float *from = results[tile] + 2 * half;
+            if (whole && column < head_width) {
+                *(two *)at = two{{from[0], from[1]}};
+                continue;
+            }
+            for (int i = 0; i < 2; i++)
+                if (column + i < head_width)
+                    at[i] = from[i];
+        }
+    }
+}
+
+/* ---- Launching -------------------------------------------------------------------------- */
+
+/* As sli_launch_attention and its backward, for bf16. `inner` has D of every query. */
+cudaError_t sli_launch_bf16_attention(const sli_attention *a, void *scratch, cudaStream_t stream);
+size_t sli_scratch_bf16_attention_backward(const sli_attention_backward *a);
+cudaError_t sli_launch_bf16_attention_backward(const sli_attention_backward *a, const float *inner,
+                                               void *scratch, cudaStream_t stream);
+
+/* How many bf16 elements `heads` rows of heads take, in a multiple of 16 bytes. */
+static inline int64_t rounded_count(int64_t heads, int64_t head_width)
+{
+    return heads * (divide_up(head_width, COPIED) * COPIED);
+}
+
+/* Rounds `heads` rows of heads to `to`, which is 16-byte aligned. */
+cudaError_t sli_round_heads(const float *from, int64_t heads, int64_t head_width, bf16 *to,
+                            cudaStream_t stream);
+
+/* Launches the kernel in large blocks, or where the GPU lacks the shared memory for these, in small
+ * ones. */
+template <class Large, class Small, int WIDTH, class Kernel, class... Arguments>
+static cudaError_t launch_blocks(cudaStream_t stream, int64_t tasks, int64_t positions,
+                                 int matrices, Kernel large, Kernel small, Arguments... arguments)
+{
+    size_t bytes = shared_bytes<Large, WIDTH>(matrices);
+    int64_t rows = Large::ROWS;
+    unsigned threads = Large::THREADS;
+    Kernel kernel = large;
+    if (cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
+        cudaSuccess) {
+        (void)cudaGetLastError(); /* or the next launch reports it */
+        bytes = shared_bytes<Small, WIDTH>(matrices);
+        rows = Small::ROWS;
+        threads = Small::THREADS;
+        kernel = small;
+        cudaError_t error =
+            cudaFuncSetAttribute(small, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (error != cudaSuccess)
+            return error;
+    }
+    int64_t blocks = tasks * divide_up(positions, rows);
+    if (blocks > INT32_MAX)
+        return cudaErrorInvalidValue;
+    return launch_with_shared(stream, dim3((unsigned)blocks), dim3(threads), bytes, kernel,
+                              arguments...);
+}
+
+#endif
