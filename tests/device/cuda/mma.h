@@ -27,6 +27,11 @@ static inline unsigned two_rounded(float first, float second)
     return sli_bf16_from_f32(first) | (unsigned)sli_bf16_from_f32(second) << 16;
 }
 
+static inline float power_of_two(float x)
+{
+    return exp2f(x);
+}
+
 static inline float half_of(unsigned two, unsigned which)
 {
     return sli_f32_from_bf16((uint16_t)(two >> 16 * which));
@@ -90,6 +95,11 @@ static inline void add_product(float *sums, const unsigned *a, const unsigned *b
 static inline void begin_copy(__nv_bfloat16 *to, const __nv_bfloat16 *from, bool exists)
 {
     emulation::begin_copy(to, exists ? from : NULL, 16);
+}
+
+static inline void begin_float_copy(float *to, const float *from, bool exists)
+{
+    emulation::begin_copy(to, exists ? from : NULL, sizeof *to);
 }
 
 static inline void wait_for_copies()

@@ -53,13 +53,13 @@ template <class Operation> static inline __device__ float reduce_row(float x)
 
 /* Scores of keys that do not exist or are not seen become -infinity. */
 template <int TILES>
-static inline __device__ void hide_keys(const rounded_heads &h, int64_t query, int64_t key,
+static inline __device__ void hide_keys(const rounded_heads &h, int query, int key,
                                         float (*scores)[4])
 {
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
         for (int i = 0; i < 4; i++) {
-            int64_t k = key + tile * PRODUCT_COLUMNS + i % 2;
+            int k = key + tile * PRODUCT_COLUMNS + i % 2;
             if (k >= h.positions || (h.causal && k > query + i / 2 * 8))
                 scores[tile][i] = -INFINITY;
         }
@@ -84,10 +84,10 @@ static inline __device__ void add_scores(float scale, float (*scores)[4], softma
         for (int tile = 0; tile < TILES; tile++)
             for (int i = 0; i < 2; i++) {
                 float *score = &scores[tile][2 * half + i];
-                *score = exp2f(scale * (*score - largest));
+                *score = power_of_two(scale * (*score - largest));
                 sum += *score;
             }
-        correction[half] = exp2f(scale * (softmax->largest[half] - largest));
+        correction[half] = power_of_two(scale * (softmax->largest[half] - largest));
         softmax->largest[half] = largest;
         softmax->sum[half] = softmax->sum[half] * correction[half] + reduce_row<adding>(sum);
     }
@@ -100,15 +100,12 @@ static inline __device__ void add_scores(float scale, float (*scores)[4], softma
 }
 
 template <int TILES>
-static inline __device__ void drop_scores(const dropout_masks &masks, const block_place &at,
-                                          int64_t position, int64_t key, float (*scores)[4])
+static inline __device__ void drop_scores(float scale, unsigned kept, float (*scores)[4])
 {
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        unsigned kept = kept_in_rows(masks, at.sample, position, key + tile * PRODUCT_COLUMNS);
+    for (int tile = 0; tile < TILES; tile++)
         for (int i = 0; i < 4; i++)
-            scores[tile][i] = kept >> i & 1 ? scores[tile][i] * masks.scale : 0.0f;
-    }
+            scores[tile][i] = kept >> (4 * tile + i) & 1 ? scores[tile][i] * scale : 0.0f;
 }
 
 template <class Block, int WIDTH>
@@ -119,15 +116,15 @@ static __global__ void __launch_bounds__(Block::THREADS)
     constexpr int RESULT_TILES = WIDTH / PRODUCT_COLUMNS;
     LAUNCH_SHARED(bf16, memory);
     block_place at = place_of(h, h.heads, ROWS, true);
-    int64_t key_head = divide(at.head, h.heads / h.key_heads);
+    int key_head = at.head / (h.heads / h.key_heads);
     int warp = (int)(threadIdx.x / WARP), lane = (int)(threadIdx.x % WARP);
-    int64_t warp_first = at.first + warp * PRODUCT_ROWS, query = warp_first + lane / 4;
-    int64_t keys = h.causal && at.first + ROWS < h.positions ? at.first + ROWS : h.positions;
+    int warp_first = at.first + warp * PRODUCT_ROWS, query = warp_first + lane / 4;
+    int keys = h.causal && at.first + ROWS < h.positions ? at.first + ROWS : h.positions;
     bf16 *columns = memory + ROWS * LD;
     const bf16 *rows = memory + warp * PRODUCT_ROWS * LD;
     softmax_of_rows softmax = {{-INFINITY, -INFINITY}, {0, 0}};
     float scale = LOG2_E / sqrtf((float)h.head_width), results[RESULT_TILES][4] = {};
-    auto begin_columns = [&](int64_t first_key) {
+    auto begin_columns = [&](int first_key) {
         bf16 *to = columns + first_key / COLUMNS % 2 * 2 * COLUMNS * LD;
         for (int matrix = 1; matrix <= 2; matrix++)
             begin_tile<WIDTH, COLUMNS, Block::THREADS>(to + (matrix - 1) * COLUMNS * LD,
@@ -138,7 +135,7 @@ static __global__ void __launch_bounds__(Block::THREADS)
     begin_tile<WIDTH, ROWS, Block::THREADS>(memory, rows_of(h, at.sample, at.head, 0, at.first),
                                             h.width);
     begin_columns(0);
-    for (int64_t first_key = 0; first_key < keys; first_key += COLUMNS) {
+    for (int first_key = 0; first_key < keys; first_key += COLUMNS) {
         const bf16 *of_k = columns + first_key / COLUMNS % 2 * 2 * COLUMNS * LD;
         float scores[Block::TILES][4];
         wait_for_copies();
@@ -146,30 +143,33 @@ static __global__ void __launch_bounds__(Block::THREADS)
         if (first_key + COLUMNS < keys)
             begin_columns(first_key + COLUMNS);
         if (h.causal && first_key >= warp_first + PRODUCT_ROWS)
-            continue; /* no row of the warp sees them */
-        multiply_rows<WIDTH, COLUMNS>(rows, of_k, h.width, scores);
-        int64_t all_see = h.causal && warp_first < h.positions ? warp_first + 1 : h.positions;
+            continue;      /* no row of the warp sees them */
+        unsigned kept = 0; /* asked for first, so that products need not wait for it */
+        if (masks.drops)
+            kept = kept_in_rows<Block::TILES>(masks, at, h.positions, warp_first, first_key);
+        multiply_rows<WIDTH, COLUMNS>(rows, of_k, scores);
+        int all_see = h.causal && warp_first < h.positions ? warp_first + 1 : h.positions;
         if (first_key + COLUMNS > all_see)
             hide_keys<Block::TILES>(h, query, first_key + lane % 4 * 2, scores);
         add_scores<Block::TILES, RESULT_TILES>(scale, scores, &softmax, results);
         if (masks.drops)
-            drop_scores<Block::TILES>(masks, at, at.head * h.positions + warp_first, first_key,
-                                      scores);
-        multiply_scores<WIDTH, COLUMNS>(scores, of_k + COLUMNS * LD, h.width, results);
+            drop_scores<Block::TILES>(masks.scale, kept, scores);
+        multiply_scores<WIDTH, COLUMNS>(scores, of_k + COLUMNS * LD, results);
     }
     for (int half = 0; half < 2; half++) {
-        int64_t row = query + 8 * half;
+        int row = query + 8 * half;
         if (a.log_sum_exp && lane % 4 == 0 && row < h.positions)
-            a.log_sum_exp[(at.sample * h.heads + at.head) * h.positions + row] =
+            a.log_sum_exp[((int64_t)at.sample * h.heads + at.head) * h.positions + row] =
                 softmax.largest[half] + log2f(softmax.sum[half]) / scale;
+        float one = 1 / softmax.sum[half];
 #pragma unroll
         for (int tile = 0; tile < RESULT_TILES; tile++)
             for (int i = 0; i < 2; i++)
-                results[tile][2 * half + i] /= softmax.sum[half];
+                results[tile][2 * half + i] *= one;
     }
-    int64_t ld = h.heads * h.head_width;
+    int64_t ld = (int64_t)h.heads * h.head_width;
     store_results<WIDTH>(results, h.head_width,
-                         a.out + (at.sample * h.positions + warp_first) * ld +
+                         a.out + ((int64_t)at.sample * h.positions + warp_first) * ld +
                              at.head * h.head_width,
                          ld, h.positions - warp_first);
 }
@@ -194,12 +194,11 @@ cudaError_t sli_launch_bf16_attention(const sli_attention *a, void *scratch, cud
 {
     bf16 *qkv = (bf16 *)scratch;
     int64_t heads = a->samples * a->positions * 3 * a->heads;
-    int width = (int)rounded_count(1, a->head_width);
-    rounded_heads h = {qkv, a->positions, a->heads, a->heads, (int)a->head_width, width, a->causal};
+    rounded_heads h = rounded_heads_of(qkv, a);
     cudaError_t error = sli_round_heads(a->qkv, heads, a->head_width, qkv, stream);
     if (error != cudaSuccess)
         return error;
-    return width <= 64    ? launch_width<64, block_size<128, 64>>(a, h, stream)
-           : width <= 128 ? launch_width<128, block_size<128, 64>>(a, h, stream)
-                          : launch_width<256, block_size<128, 64>>(a, h, stream);
+    return h.width <= 64    ? launch_width<64, block_size<128, 64>>(a, h, stream)
+           : h.width <= 128 ? launch_width<128, block_size<128, 64>>(a, h, stream)
+                            : launch_width<256, block_size<128, 64>>(a, h, stream);
 }

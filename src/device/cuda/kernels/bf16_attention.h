@@ -21,7 +21,7 @@
 /* The matrices q, k, v of all heads: [samples, positions, heads + 2 key_heads, width]. */
 struct rounded_heads {
     const bf16 *qkv;
-    int64_t positions, heads, key_heads;
+    int positions, heads, key_heads;
     int head_width, width; /* of the caller's rows; rounded up to a multiple of COPIED */
     bool causal;
 };
@@ -43,64 +43,79 @@ template <class Block, int WIDTH> constexpr size_t shared_bytes(int matrices)
 
 /* Where a block works: a sample's head, and its first row. */
 struct block_place {
-    int64_t sample, head, first;
+    int sample, head, first;
 };
 
 /* With the causal mask, the longest walks come first, so that the last blocks are short. */
-static inline __device__ block_place place_of(const rounded_heads &h, int64_t heads, int rows,
+static inline __device__ block_place place_of(const rounded_heads &h, int heads, int rows,
                                               bool last_first)
 {
-    int64_t tiles = (h.positions + rows - 1) / rows;
-    int64_t task = divide(blockIdx.x, tiles), tile = blockIdx.x - task * tiles;
-    int64_t sample = divide(task, heads);
-    block_place place = {sample, task - sample * heads,
-                         (last_first ? tiles - 1 - tile : tile) * rows};
+    int tiles = (h.positions + rows - 1) / rows;
+    int task = (int)blockIdx.x / tiles, tile = (int)blockIdx.x - task * tiles;
+    block_place place = {task / heads, task % heads, (last_first ? tiles - 1 - tile : tile) * rows};
     return place;
 }
 
 /* The rows of matrix 0, 1 or 2 (q, k, v) from `position`; `head` is one of that matrix's. */
-static inline __device__ matrix_rows rows_of(const rounded_heads &h, int64_t sample, int64_t head,
-                                             int matrix, int64_t position)
+static inline __device__ matrix_rows rows_of(const rounded_heads &h, int sample, int head,
+                                             int matrix, int position)
 {
-    int64_t ld = (h.heads + 2 * h.key_heads) * h.width;
-    int64_t first = matrix == 0 ? 0 : h.heads + (matrix - 1) * h.key_heads;
-    matrix_rows rows = {h.qkv + (sample * h.positions + position) * ld + (first + head) * h.width,
+    int64_t ld = (int64_t)(h.heads + 2 * h.key_heads) * h.width;
+    int first = matrix == 0 ? 0 : h.heads + (matrix - 1) * h.key_heads;
+    matrix_rows rows = {h.qkv + ((int64_t)sample * h.positions + position) * ld +
+                            (int64_t)(first + head) * h.width,
                         ld, h.positions - position};
     return rows;
 }
 
-/* Which of a lane's four sums of a product dropout keeps, as bits, where rows are positions of
- * masks from `position`: of the four masks that one call gives, two lanes have two columns each,
- * of two rows each. */
-static inline __device__ unsigned kept_in_rows(const dropout_masks &m, int64_t sample,
-                                               int64_t position, int64_t column)
+/* Which of a lane's sums [16, 8 TILES] dropout keeps: bits 4 i to 4 i + 3 for the product i. A call
+ * of Philox gives the masks of four keys that follow each other; the lanes share the calls. Here
+ * rows are queries, of which two lanes have two rows and half of four keys each. */
+template <int TILES>
+static inline __device__ unsigned kept_in_rows(const dropout_masks &m, const block_place &at,
+                                               int positions, int query, int key)
 {
-    unsigned lane = threadIdx.x % WARP, is_odd = lane % 2;
-    unsigned own = kept_of(m, sample, position + lane / 4 + 8 * is_odd, column + lane % 4 / 2 * 4);
-    unsigned other = __shfl_xor_sync(ALL_LANES, own, 1);
-    return is_odd ? other >> 2 | (own >> 2) << 2 : (own & 3) | (other & 3) << 2;
+    static_assert(TILES <= 8, "the bits fit");
+    unsigned lane = threadIdx.x % WARP, is_odd = lane % 2, kept = 0;
+    int64_t position = (int64_t)at.head * positions + query + lane / 4 + 8 * is_odd;
+    uint64_t group = (uint64_t)(position * m.row_groups) + (unsigned)key / 4 + lane % 4 / 2;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        unsigned own = kept_of_group(m, (uint32_t)at.sample, group + 2 * tile);
+        unsigned other = __shfl_xor_sync(ALL_LANES, own, 1);
+        unsigned both = is_odd ? other >> 2 | (own >> 2) << 2 : (own & 3) | (other & 3) << 2;
+        kept |= both << 4 * tile;
+    }
+    return kept;
 }
 
-/* The same where columns are positions of masks: four lanes have a row each of four calls' masks.
- */
-static inline __device__ unsigned kept_in_columns(const dropout_masks &m, int64_t sample,
-                                                  int64_t position, int64_t row)
+/* The same where rows are keys: four lanes have one row each of four calls' masks. */
+template <int TILES>
+static inline __device__ unsigned kept_in_columns(const dropout_masks &m, const block_place &at,
+                                                  int positions, int query, int key)
 {
+    static_assert(TILES <= 8, "the bits fit");
     unsigned lane = threadIdx.x % WARP, call = lane / 4 % 4, kept = 0;
-    unsigned all =
-        kept_of(m, sample, position + lane % 4 * 2 + call % 2, row + lane / 16 * 4 + call / 2 * 8)
-        << 4 * call;
-    all |= __shfl_xor_sync(ALL_LANES, all, 4);
-    all |= __shfl_xor_sync(ALL_LANES, all, 8);
-    for (unsigned i = 0; i < 4; i++)
-        kept |= (all >> (4 * i + call) & 1) << i;
+    int64_t position = (int64_t)at.head * positions + query + lane % 4 * 2 + call % 2;
+    uint64_t group =
+        (uint64_t)(position * m.row_groups) + (unsigned)key / 4 + lane / 16 + call / 2 * 2;
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++) {
+        unsigned all = kept_of_group(m, (uint32_t)at.sample,
+                                     group + (uint64_t)(PRODUCT_COLUMNS * tile * m.row_groups))
+                       << 4 * call;
+        all |= __shfl_xor_sync(ALL_LANES, all, 4);
+        all |= __shfl_xor_sync(ALL_LANES, all, 8);
+        for (unsigned i = 0; i < 4; i++)
+            kept |= (all >> (4 * i + call) & 1) << (4 * tile + i);
+    }
     return kept;
 }
 
 /* Stores the warp's results [16, WIDTH] to rows of which `rows` exist. */
 template <int WIDTH>
 static inline __device__ void store_results(const float (*results)[4], int head_width, float *to,
-                                            int64_t ld, int64_t rows)
+                                            int64_t ld, int rows)
 {
     struct alignas(8) two {
         float x[2];
@@ -146,6 +161,14 @@ static inline int64_t rounded_count(int64_t heads, int64_t head_width)
 cudaError_t sli_round_heads(const float *from, int64_t heads, int64_t head_width, bf16 *to,
                             cudaStream_t stream);
 
+/* Of the arguments of attention or its backward. */
+template <class Arguments>
+static inline rounded_heads rounded_heads_of(const bf16 *qkv, const Arguments *a)
+{
+    int heads = (int)a->heads, width = (int)rounded_count(1, a->head_width);
+    return {qkv, (int)a->positions, heads, heads, (int)a->head_width, width, a->causal};
+}
+
 /* Launches the kernel in large blocks, or where the GPU lacks the shared memory for these, in small
  * ones. */
 template <class Large, class Small, int WIDTH, class Kernel, class... Arguments>
@@ -169,7 +192,7 @@ static cudaError_t launch_blocks(cudaStream_t stream, int64_t tasks, int64_t pos
             return error;
     }
     int64_t blocks = tasks * divide_up(positions, rows);
-    if (blocks > INT32_MAX)
+    if (blocks > INT32_MAX || positions > INT32_MAX)
         return cudaErrorInvalidValue;
     return launch_with_shared(stream, dim3((unsigned)blocks), dim3(threads), bytes, kernel,
                               arguments...);

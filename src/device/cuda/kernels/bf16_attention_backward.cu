@@ -19,12 +19,14 @@ struct rounded_backward {
     float *grad_qkv;
 };
 
-static inline __device__ matrix_rows grad_rows(const rounded_backward &b, int64_t sample,
-                                               int64_t head, int64_t position)
+static inline __device__ matrix_rows grad_rows(const rounded_backward &b, int sample, int head,
+                                               int position)
 {
     const rounded_heads &h = b.heads;
-    matrix_rows rows = {b.grad + ((sample * h.positions + position) * h.heads + head) * h.width,
-                        h.heads * h.width, h.positions - position};
+    int64_t ld = (int64_t)h.heads * h.width;
+    matrix_rows rows = {b.grad + ((int64_t)sample * h.positions + position) * ld +
+                            (int64_t)head * h.width,
+                        ld, h.positions - position};
     return rows;
 }
 
@@ -35,7 +37,7 @@ static inline __device__ void through_softmax(float scale, float log_sum_exp, fl
 {
     /* Of a large score, which another order of sums may round up, it would not be at most 1. */
     float exponent = *score > log_sum_exp ? 0.0f : LOG2_E * scale * (*score - log_sum_exp);
-    float probability = exp2f(exponent);
+    float probability = power_of_two(exponent);
     *score = probability * mask;
     *grad = scale * (probability * (*grad * mask - inner));
 }
@@ -45,50 +47,55 @@ struct of_query {
     float log_sum_exp, inner;
 };
 
-static inline __device__ of_query load_query(const rounded_backward &b, int64_t task, int64_t query)
-{
-    of_query q = {0, 0};
-    if (query < b.heads.positions) {
-        q.log_sum_exp = b.log_sum_exp[task * b.heads.positions + query];
-        q.inner = b.inner[task * b.heads.positions + query];
-    }
-    return q;
-}
-
-/* A step of a block's walk: columns from `first` of a head, of queries or keys. */
+/* Columns from `first` of a head, of queries or of keys: a step of a block's walk. */
 struct walk_step {
-    int64_t head, first;
+    int head, first;
 };
+
+/* Of queries in columns, log_sum_exp and D lie in the gaps behind the rows of the two matrices. */
+template <int WIDTH, int COLUMNS>
+static inline __device__ void begin_query_columns(const rounded_backward &b, int sample,
+                                                  const walk_step &step, bf16 *columns)
+{
+    constexpr int LD = SHARED_LD<WIDTH>;
+    static_assert(COPIED * sizeof(bf16) >= sizeof(float), "a float fits into the gap");
+    int column = (int)threadIdx.x;
+    if (column >= COLUMNS)
+        return;
+    int query = step.first + column;
+    bool exists = query < b.heads.positions;
+    int64_t at =
+        ((int64_t)sample * b.heads.heads + step.head) * b.heads.positions + (exists ? query : 0);
+    float *gap = (float *)(columns + column * LD + WIDTH);
+    begin_float_copy(gap, b.log_sum_exp + at, exists);
+    begin_float_copy((float *)((bf16 *)gap + COLUMNS * LD), b.inner + at, exists);
+}
 
 /* Through the softmax of a warp's scores: element i of a lane is in row i / 2, column i % 2 of
  * those that it has. Rows and columns begin at `row` and `column`; `hides`: some see none of the
  * others. */
-template <result_kind RESULT, int TILES>
-static inline __device__ void
-scores_through_softmax(const rounded_backward &b, const dropout_masks &masks, int64_t sample,
-                       const walk_step &step, int64_t row, bool hides, const of_query *rows,
-                       float (*scores)[4], float (*grads)[4])
+template <int WIDTH, class Block, result_kind RESULT>
+static inline __device__ void scores_through_softmax(float scale, const dropout_masks &masks,
+                                                     unsigned kept, int row, int column, bool hides,
+                                                     const of_query *rows, const bf16 *columns,
+                                                     float (*scores)[4], float (*grads)[4])
 {
-    const rounded_heads &h = b.heads;
+    constexpr int LD = SHARED_LD<WIDTH>;
     int lane = (int)(threadIdx.x % WARP);
-    int64_t task = sample * h.heads + step.head, masks_first = step.head * h.positions;
-    float scale = 1.0f / sqrtf((float)h.head_width);
 #pragma unroll
-    for (int tile = 0; tile < TILES; tile++) {
-        int64_t column = step.first + tile * PRODUCT_COLUMNS;
-        unsigned kept = 0;
-        of_query columns[2];
-        if (masks.drops)
-            kept = RESULT == QUERIES ? kept_in_rows(masks, sample, masks_first + row, column)
-                                     : kept_in_columns(masks, sample, masks_first + column, row);
-        if (RESULT != QUERIES)
-            for (int i = 0; i < 2; i++)
-                columns[i] = load_query(b, task, column + lane % 4 * 2 + i);
+    for (int tile = 0; tile < Block::TILES; tile++) {
+        of_query queries[2] = {rows[0], rows[1]};
+        for (int i = 0; i < 2 && RESULT != QUERIES; i++) {
+            const bf16 *gap = columns + (tile * PRODUCT_COLUMNS + lane % 4 * 2 + i) * LD + WIDTH;
+            queries[i].log_sum_exp = *(const float *)gap;
+            queries[i].inner = *(const float *)(gap + Block::COLUMNS * LD);
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int64_t r = row + lane / 4 + i / 2 * 8, c = column + lane % 4 * 2 + i % 2;
-            const of_query &q = RESULT == QUERIES ? rows[i / 2] : columns[i % 2];
-            float mask = !masks.drops ? 1.0f : kept >> i & 1 ? masks.scale : 0.0f;
+            int r = row + lane / 4 + i / 2 * 8;
+            int c = column + tile * PRODUCT_COLUMNS + lane % 4 * 2 + i % 2;
+            const of_query &q = queries[RESULT == QUERIES ? i / 2 : i % 2];
+            float mask = !masks.drops ? 1.0f : kept >> (4 * tile + i) & 1 ? masks.scale : 0.0f;
             through_softmax(scale, q.log_sum_exp, q.inner, mask, &scores[tile][i], &grads[tile][i]);
             if (hides && (RESULT == QUERIES ? c > r : r > c))
                 scores[tile][i] = grads[tile][i] = 0;
@@ -104,33 +111,33 @@ static __global__ void __launch_bounds__(Block::THREADS)
     constexpr bool OF_QUERIES = RESULT == QUERIES;
     LAUNCH_SHARED(bf16, memory);
     const rounded_heads &h = b.heads;
-    int64_t shared = h.heads / h.key_heads; /* heads of queries for one of keys */
+    int shared = h.heads / h.key_heads; /* heads of queries for one of keys */
     block_place at = place_of(h, OF_QUERIES ? h.heads : h.key_heads, ROWS, OF_QUERIES);
     int warp = (int)(threadIdx.x / WARP), lane = (int)(threadIdx.x % WARP);
-    int64_t warp_first = at.first + warp * PRODUCT_ROWS;
-    /* The walk: columns from `begin` to `end` of each of `walked` heads. */
-    int64_t begin = h.causal && !OF_QUERIES ? at.first / COLUMNS * COLUMNS : 0;
-    int64_t end =
+    int warp_first = at.first + warp * PRODUCT_ROWS, key_head = at.head / shared;
+    /* The walk: columns from `begin` to `end` of the heads from `step.head` to `last_head`. */
+    int begin = h.causal && !OF_QUERIES ? at.first / COLUMNS * COLUMNS : 0;
+    int end =
         h.causal && OF_QUERIES && at.first + ROWS < h.positions ? at.first + ROWS : h.positions;
-    int64_t steps_of_head = (end - begin + COLUMNS - 1) / COLUMNS;
-    int64_t steps = steps_of_head * (OF_QUERIES ? 1 : shared);
-    auto place_of_step = [&](int64_t step) {
-        int64_t walked = divide(step, steps_of_head);
-        walk_step place = {OF_QUERIES ? at.head : at.head * shared + walked,
-                           begin + (step - walked * steps_of_head) * COLUMNS};
-        return place;
-    };
+    walk_step step = {OF_QUERIES ? at.head : at.head * shared, begin};
+    int last_head = OF_QUERIES ? at.head : step.head + shared - 1;
+    bf16 *own = memory + warp * PRODUCT_ROWS * LD;
     bf16 *columns = memory + (RESULT == VALUES ? 1 : 2) * ROWS * LD;
-    auto begin_columns = [&](int64_t step) {
-        walk_step place = place_of_step(step);
-        bf16 *to = columns + step % 2 * 2 * COLUMNS * LD;
-        int64_t key_head = divide(at.head, shared);
-        matrix_rows first = OF_QUERIES ? rows_of(h, at.sample, key_head, 1, place.first)
-                                       : rows_of(h, at.sample, place.head, 0, place.first);
-        matrix_rows second = OF_QUERIES ? rows_of(h, at.sample, key_head, 2, place.first)
-                                        : grad_rows(b, at.sample, place.head, place.first);
-        begin_tile<WIDTH, COLUMNS, Block::THREADS>(to, first, h.width);
-        begin_tile<WIDTH, COLUMNS, Block::THREADS>(to + COLUMNS * LD, second, h.width);
+    auto begin_columns = [&](const walk_step &next, bf16 *to) {
+        begin_tile<WIDTH, COLUMNS, Block::THREADS>(to,
+                                                   OF_QUERIES ? rows_of(h, at.sample, key_head, 1,
+                                                                        next.first)
+                                                              : rows_of(h, at.sample, next.head, 0,
+                                                                        next.first),
+                                                   h.width);
+        begin_tile<WIDTH, COLUMNS, Block::THREADS>(to + COLUMNS * LD,
+                                                   OF_QUERIES ? rows_of(h, at.sample, key_head, 2,
+                                                                        next.first)
+                                                              : grad_rows(b, at.sample, next.head,
+                                                                          next.first),
+                                                   h.width);
+        if (!OF_QUERIES)
+            begin_query_columns<WIDTH, COLUMNS>(b, at.sample, next, to);
     };
     begin_tile<WIDTH, ROWS, Block::THREADS>(
         memory, rows_of(h, at.sample, at.head, OF_QUERIES ? 0 : 1, at.first), h.width);
@@ -140,41 +147,54 @@ static __global__ void __launch_bounds__(Block::THREADS)
                                                     ? grad_rows(b, at.sample, at.head, at.first)
                                                     : rows_of(h, at.sample, at.head, 2, at.first),
                                                 h.width);
-    begin_columns(0);
+    begin_columns(step, columns);
     of_query rows[2] = {};
-    for (int half = 0; half < 2 && OF_QUERIES; half++)
-        rows[half] = load_query(b, at.sample * h.heads + at.head, warp_first + lane / 4 + 8 * half);
-    float results[WIDTH / PRODUCT_COLUMNS][4] = {};
-    for (int64_t step = 0; step < steps; step++) {
-        const bf16 *first = columns + step % 2 * 2 * COLUMNS * LD, *second = first + COLUMNS * LD;
-        const bf16 *own = memory + warp * PRODUCT_ROWS * LD;
-        walk_step place = place_of_step(step);
+    for (int half = 0; half < 2 && OF_QUERIES; half++) {
+        int query = warp_first + lane / 4 + 8 * half;
+        int64_t task = (int64_t)at.sample * h.heads + at.head;
+        if (query < h.positions)
+            rows[half] = of_query{b.log_sum_exp[task * h.positions + query],
+                                  b.inner[task * h.positions + query]};
+    }
+    float scale = 1.0f / sqrtf((float)h.head_width), results[WIDTH / PRODUCT_COLUMNS][4] = {};
+    int last_row = warp_first + PRODUCT_ROWS - 1;
+    for (int stage = 0; step.head <= last_head; stage ^= 1) {
+        const bf16 *first = columns + stage * 2 * COLUMNS * LD, *second = first + COLUMNS * LD;
         float scores[Block::TILES][4], grads[Block::TILES][4] = {};
+        walk_step now = step;
+        step.first += COLUMNS;
+        if (step.first >= end) {
+            step.first = begin;
+            step.head++;
+        }
         wait_for_copies();
         __syncthreads(); /* all have copied these columns, and have read those before */
-        if (step + 1 < steps)
-            begin_columns(step + 1);
-        int64_t last_row = warp_first + PRODUCT_ROWS - 1, last_column = place.first + COLUMNS - 1;
-        if (h.causal && (OF_QUERIES ? place.first > last_row : last_column < warp_first))
-            continue; /* no query of them sees a key */
-        multiply_rows<WIDTH, COLUMNS>(own, first, h.width, scores);
+        if (step.head <= last_head)
+            begin_columns(step, columns + (stage ^ 1) * 2 * COLUMNS * LD);
+        int last_column = now.first + COLUMNS - 1;
+        if (h.causal && (OF_QUERIES ? now.first > last_row : last_column < warp_first))
+            continue;      /* no query of them sees a key */
+        unsigned kept = 0; /* asked for first, so that products need not wait for it */
+        block_place masked = {at.sample, now.head, 0};
+        if (masks.drops)
+            kept = OF_QUERIES ? kept_in_rows<Block::TILES>(masks, masked, h.positions, warp_first,
+                                                           now.first)
+                              : kept_in_columns<Block::TILES>(masks, masked, h.positions, now.first,
+                                                              warp_first);
+        multiply_rows<WIDTH, COLUMNS>(own, first, scores);
         if (RESULT != VALUES)
-            multiply_rows<WIDTH, COLUMNS>(own + ROWS * LD, second, h.width, grads);
-        bool hides = h.causal && (OF_QUERIES ? last_column > warp_first : last_row > place.first);
-        scores_through_softmax<RESULT, Block::TILES>(b, masks, at.sample, place, warp_first, hides,
-                                                     rows, scores, grads);
-        if (RESULT == VALUES)
-            multiply_scores<WIDTH, COLUMNS>(scores, second, h.width, results);
-        else
-            multiply_scores<WIDTH, COLUMNS>(grads, first, h.width, results);
+            multiply_rows<WIDTH, COLUMNS>(own + ROWS * LD, second, grads);
+        bool hides = h.causal && (OF_QUERIES ? last_column > warp_first : last_row > now.first);
+        scores_through_softmax<WIDTH, Block, RESULT>(scale, masks, kept, warp_first, now.first,
+                                                     hides, rows, first, scores, grads);
+        multiply_scores<WIDTH, COLUMNS>(RESULT == VALUES ? scores : grads,
+                                        RESULT == VALUES ? second : first, results);
     }
-    int64_t ld = (h.heads + 2 * h.key_heads) * h.head_width;
-    int64_t head = at.head + (RESULT == QUERIES ? 0
-                              : RESULT == KEYS  ? h.heads
-                                                : h.heads + h.key_heads);
+    int64_t ld = (int64_t)(h.heads + 2 * h.key_heads) * h.head_width;
+    int head = at.head + (RESULT == QUERIES ? 0 : RESULT == KEYS ? h.heads : h.heads + h.key_heads);
     store_results<WIDTH>(results, h.head_width,
-                         b.grad_qkv + (at.sample * h.positions + warp_first) * ld +
-                             head * h.head_width,
+                         b.grad_qkv + ((int64_t)at.sample * h.positions + warp_first) * ld +
+                             (int64_t)head * h.head_width,
                          ld, h.positions - warp_first);
 }
 
@@ -214,12 +234,7 @@ cudaError_t sli_launch_bf16_attention_backward(const sli_attention_backward *a, 
     int64_t rows = a->samples * a->positions * a->heads;
     int width = (int)rounded_count(1, a->head_width);
     bf16 *qkv = (bf16 *)scratch, *grad = qkv + 3 * rows * width;
-    rounded_backward b = {{qkv, a->positions, a->heads, a->heads, (int)a->head_width, width,
-                           a->causal},
-                          grad,
-                          a->log_sum_exp,
-                          inner,
-                          a->grad_qkv};
+    rounded_backward b = {rounded_heads_of(qkv, a), grad, a->log_sum_exp, inner, a->grad_qkv};
     dropout_masks masks = masks_of(&a->dropout, a->positions);
     cudaError_t error = sli_round_heads(a->qkv, 3 * rows, a->head_width, qkv, stream);
     if (error == cudaSuccess)

@@ -35,12 +35,11 @@ static inline __device__ int64_t divide(int64_t a, int64_t b)
     return (a | b) >> 32 == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
 
-/* Whether the four elements from `column`, a multiple of 4, are kept: bits 0 to 3. */
-static inline __device__ unsigned kept_of(const dropout_masks &m, int64_t sample, int64_t position,
-                                          int64_t column)
+/* Whether the four elements of a group are kept: bits 0 to 3. */
+static inline __device__ unsigned kept_of_group(const dropout_masks &m, uint32_t sample,
+                                                uint64_t group)
 {
-    uint64_t group = (uint64_t)(position * m.row_groups + column / 4);
-    uint32_t words[4] = {(uint32_t)group, m.dropout.first_sample + (uint32_t)sample,
+    uint32_t words[4] = {(uint32_t)group, m.dropout.first_sample + sample,
                          sli_site_of_group(m.dropout.site, group), m.dropout.step};
     unsigned kept = 0;
     sli_philox(m.dropout.key, words);
@@ -49,14 +48,16 @@ static inline __device__ unsigned kept_of(const dropout_masks &m, int64_t sample
     return kept;
 }
 
-/* The multipliers, 0 or 1 / (1 - p), of these elements. */
+/* The multipliers, 0 or 1 / (1 - p), of the four elements from `column`, a multiple of 4. */
 static inline __device__ four mask_of(const dropout_masks &m, int64_t row, int64_t column)
 {
     four mask = {{1, 1, 1, 1}};
     if (!m.drops)
         return mask;
     int64_t sample = divide(row, m.dropout.rows_per_sample);
-    unsigned kept = kept_of(m, sample, row - sample * m.dropout.rows_per_sample, column);
+    int64_t position = row - sample * m.dropout.rows_per_sample;
+    unsigned kept =
+        kept_of_group(m, (uint32_t)sample, (uint64_t)(position * m.row_groups + column / 4));
     for (int i = 0; i < 4; i++)
         mask.x[i] = kept >> i & 1 ? m.scale : 0.0f;
     return mask;

@@ -62,9 +62,26 @@ static inline __device__ void begin_copy(bf16 *to, const bf16 *from, bool exists
                  : "memory");
 }
 
+/* The same of one float. */
+static inline __device__ void begin_float_copy(float *to, const float *from, bool exists)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(exists ? 4 : 0)
+                 : "memory");
+}
+
 static inline __device__ void wait_for_copies()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* 2^x, or 0 where that is below the smallest normal number. */
+static inline __device__ float power_of_two(float x)
+{
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
 }
 
 /* Two elements, the first in the lower half. */
@@ -85,7 +102,8 @@ template <int WIDTH> constexpr int SHARED_LD = WIDTH + COPIED;
 /* `count` rows of a matrix in memory, of `width` elements, a multiple of COPIED, `ld` apart. */
 struct matrix_rows {
     const bf16 *elements;
-    int64_t ld, count;
+    int64_t ld;
+    int count;
 };
 
 /* Begins to copy ROWS rows; what does not exist of them and of their WIDTH columns becomes 0. */
@@ -102,10 +120,10 @@ static inline __device__ void begin_tile(bf16 *to, const matrix_rows &from, int 
     }
 }
 
-/* sums [16, COLUMNS] = the warp's 16 rows of a times COLUMNS rows of b, of `width` elements. */
+/* sums [16, COLUMNS] = the warp's 16 rows of a times COLUMNS rows of b. Loops have no condition
+ * that a launch decides, so that loads of fragments go on while products run. */
 template <int WIDTH, int COLUMNS>
-static inline __device__ void multiply_rows(const bf16 *a, const bf16 *b, int width,
-                                            float (*sums)[4])
+static inline __device__ void multiply_rows(const bf16 *a, const bf16 *b, float (*sums)[4])
 {
     constexpr int LD = SHARED_LD<WIDTH>;
     int lane = (int)threadIdx.x % 32;
@@ -115,8 +133,8 @@ static inline __device__ void multiply_rows(const bf16 *a, const bf16 *b, int wi
     for (int column = 0; column < COLUMNS / PRODUCT_COLUMNS; column++)
         for (int i = 0; i < 4; i++)
             sums[column][i] = 0;
-#pragma unroll 4
-    for (int k = 0; k < width; k += PRODUCT_DEPTH) {
+#pragma unroll
+    for (int k = 0; k < WIDTH; k += PRODUCT_DEPTH) {
         unsigned of_a[4], of_b[4];
         load_matrices(of_a, row_of_a + k);
 #pragma unroll
@@ -128,9 +146,9 @@ static inline __device__ void multiply_rows(const bf16 *a, const bf16 *b, int wi
     }
 }
 
-/* results [16, WIDTH] += scores [16, ROWS], rounded, times ROWS rows of b, of `width` elements. */
+/* results [16, WIDTH] += scores [16, ROWS], rounded, times ROWS rows of b. */
 template <int WIDTH, int ROWS>
-static inline __device__ void multiply_scores(const float (*scores)[4], const bf16 *b, int width,
+static inline __device__ void multiply_scores(const float (*scores)[4], const bf16 *b,
                                               float (*results)[4])
 {
     constexpr int LD = SHARED_LD<WIDTH>;
@@ -143,12 +161,11 @@ static inline __device__ void multiply_scores(const float (*scores)[4], const bf
             of_a[4] = {two_rounded(two[0][0], two[0][1]), two_rounded(two[0][2], two[0][3]),
                        two_rounded(two[1][0], two[1][1]), two_rounded(two[1][2], two[1][3])};
 #pragma unroll
-        for (int column = 0; column < WIDTH; column += 16)
-            if (column < width) {
-                load_transposed(of_b, row_of_b + k * LD + column);
-                add_product(results[column / 8], of_a, of_b);
-                add_product(results[column / 8 + 1], of_a, of_b + 2);
-            }
+        for (int column = 0; column < WIDTH; column += 16) {
+            load_transposed(of_b, row_of_b + k * LD + column);
+            add_product(results[column / 8], of_a, of_b);
+            add_product(results[column / 8 + 1], of_a, of_b + 2);
+        }
     }
 }
 
