@@ -13,8 +13,10 @@
  *
  * Where backward_weight runs later, the gradient of all logits is deferred to it.
  *
- * The heights follow from the shapes alone. They are what PANEL_BYTES of dlogits or logits give,
- * but high enough for the products to run well, and the panels of one call are about equal. */
+ * The heights follow from the shapes and the kind of device alone. They are what so many bytes of
+ * dlogits or logits give, but high enough for the products to run well, and the panels of one call
+ * are about equal. On a GPU, whose memory for dW is read and written faster than its cores compute,
+ * but not much, they are higher than a CPU's caches want, and of whole tiles of its products. */
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -26,34 +28,45 @@
 enum {
     IGNORE_INDEX = -100,
     PANEL_BYTES = 64 << 20,
+    PANEL_BYTES_OF_GPU = 256 << 20,
     PANEL_LEAST_ROWS = 128,
-    ROW_MULTIPLE = 64,
+    TILE = 64, /* rows and columns of a GPU's fastest products are multiples of it */
 };
 
-/* Even ranges of rows, each at most PANEL_BYTES. */
-static int64_t even_rows(int64_t rows, int64_t row_bytes)
+static int64_t whole_tiles(int64_t count)
 {
-    int64_t most = PANEL_BYTES / row_bytes;
+    return (count + TILE - 1) / TILE * TILE;
+}
+
+/* Even ranges of rows, each of at most a panel's bytes. */
+static int64_t even_rows(int64_t rows, int64_t row_bytes, bool on_host)
+{
+    int64_t most = (on_host ? PANEL_BYTES : PANEL_BYTES_OF_GPU) / row_bytes;
     if (most < PANEL_LEAST_ROWS)
         most = PANEL_LEAST_ROWS;
+    if (!on_host)
+        most -= most % TILE;
     int64_t panels = (rows + most - 1) / most;
-    return panels > 0 ? (rows + panels - 1) / panels : 0;
+    int64_t even = panels > 0 ? (rows + panels - 1) / panels : 0;
+    return on_host || panels < 2 ? even : whole_tiles(even);
 }
 
-static int64_t panel_rows(int64_t rows, int64_t classes, bool bf16)
+static int64_t panel_rows(int64_t rows, int64_t classes, bool bf16, bool on_host)
 {
-    return even_rows(rows, classes * (int64_t)(bf16 ? sizeof(uint16_t) : sizeof(float)));
+    return even_rows(rows, classes * (int64_t)(bf16 ? sizeof(uint16_t) : sizeof(float)), on_host);
 }
 
-static int64_t strip_rows(int64_t rows, int64_t classes)
+static int64_t strip_rows(int64_t rows, int64_t classes, bool on_host)
 {
-    return even_rows(rows, classes * (int64_t)sizeof(float));
+    return even_rows(rows, classes * (int64_t)sizeof(float), on_host);
 }
 
-int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision)
+int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision,
+                                          bool on_host)
 {
     bool bf16 = precision == SL_PRECISION_BF16;
-    int64_t panel = panel_rows(rows, classes, bf16), strip = strip_rows(panel, classes);
+    int64_t panel = panel_rows(rows, classes, bf16, on_host);
+    int64_t strip = strip_rows(panel, classes, on_host);
     int64_t gradient = bf16 ? panel * (int64_t)sizeof(uint16_t) : 0;
     return (strip * (int64_t)sizeof(float) + gradient) * classes;
 }
@@ -166,12 +179,10 @@ static sl_status view_rows(const sl_tensor *tensor, int64_t first, int64_t rows,
     return sl_tensor_view(tensor, first * columns, &shape, view);
 }
 
-/* Columns of a matrix of logits. A GPU's products are fastest where rows begin at multiples of
- * ROW_MULTIPLE elements; columns behind the classes are not used. */
+/* Columns of a matrix of logits; those behind the classes are not used. */
 static int64_t row_columns(const sl_device *device, int64_t classes)
 {
-    int64_t padded = (classes + ROW_MULTIPLE - 1) / ROW_MULTIPLE * ROW_MULTIPLE;
-    return sl_device_has_host_memory(device) ? classes : padded;
+    return sl_device_has_host_memory(device) ? classes : whole_tiles(classes);
 }
 
 /* Room for the logits of a strip, and for a panel's gradient where that is another matrix. What is
@@ -200,8 +211,10 @@ static sl_status create_matrix(const sl_loss_call *call, sl_dtype dtype, int64_t
 static sl_status create_room(const sl_loss_call *call, const sli_linear *last, panel_room *out)
 {
     bool has_rounded = last->weight->bf16 && call->grad_in;
-    *out = (panel_room){.step = panel_rows(sl_tensor_rows(call->in), last->out, has_rounded)};
-    SL_TRY(create_matrix(call, SL_F32, strip_rows(out->step, last->out), last->out,
+    bool on_host = sl_device_has_host_memory(call->device);
+    *out =
+        (panel_room){.step = panel_rows(sl_tensor_rows(call->in), last->out, has_rounded, on_host)};
+    SL_TRY(create_matrix(call, SL_F32, strip_rows(out->step, last->out, on_host), last->out,
                          call->pass && !has_rounded, &out->logits));
     if (!has_rounded)
         return SL_OK;
@@ -224,7 +237,8 @@ static sl_status apply_to_strip(const sl_loss_call *call, const sli_linear *last
 static sl_status apply_to_strips(const sl_loss_call *call, const sli_linear *last, int64_t first,
                                  const panel_room *room, const sl_tensor *rounded)
 {
-    int64_t rows = sl_tensor_rows(rounded), step = strip_rows(room->step, last->out);
+    int64_t rows = sl_tensor_rows(rounded);
+    int64_t step = strip_rows(room->step, last->out, sl_device_has_host_memory(call->device));
     for (int64_t done = 0; done < rows; done += step) {
         int64_t count = step < rows - done ? step : rows - done;
         sl_tensor *logits = NULL, *gradient = NULL;
@@ -310,7 +324,9 @@ static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *l
 /* backward_weight's products in the same panels, so that their sum is the same. */
 static sl_status add_panels(const sli_linear *last, const sl_tensor *dlogits, const sl_tensor *in)
 {
-    int64_t rows = sl_tensor_rows(in), step = panel_rows(rows, last->out, last->weight->bf16);
+    bool on_host = sl_device_has_host_memory(sl_tensor_device(in));
+    int64_t rows = sl_tensor_rows(in);
+    int64_t step = panel_rows(rows, last->out, last->weight->bf16, on_host);
     sl_tensor *panel_grad = NULL, *panel_in = NULL;
     sl_status status = SL_OK;
     for (int64_t first = 0; first < rows; first += step) {

@@ -143,6 +143,7 @@ sl_status sli_self_attention_backward_weight(sl_module *module, sl_pass *pass);
 
 /* Bytes of workspace that the loss of `rows` rows needs when it takes over a linear layer to
  * `classes`. */
-int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision);
+int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision,
+                                          bool on_host);
 
 #endif

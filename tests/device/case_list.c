@@ -165,6 +165,14 @@ static void add_wide_heads(list *to)
             }
 }
 
+/* A bf16 product that a CUDA device makes in parts, as no size is a multiple of 8. */
+static void add_product_in_parts(list *to)
+{
+    case_spec *spec = add_random(to, CASE_GEMM, (int64_t[4]){1030, 1027, 1041});
+    spec->flags = (spec->flags & ~WITH_TF32) | WITH_BF16 | WITH_BIAS;
+    spec->p = 0;
+}
+
 static void add_random_shapes(list *to)
 {
     add_random(to, CASE_GEMM, (int64_t[4]){ANY(sizes), ANY(sizes), ANY(sizes)});
@@ -217,6 +225,7 @@ case_spec *case_list(uint64_t seed, size_t *count)
     add_panels(&made);
     add_masks(&made);
     add_wide_heads(&made);
+    add_product_in_parts(&made);
     for (int i = 0; i < COUNT_OF(shapes); i++)
         for (int k = 0; k < shapes[i].times; k++)
             add_random(&made, shapes[i].kind, shapes[i].size);

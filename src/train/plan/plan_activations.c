@@ -44,11 +44,19 @@ static int64_t kept_bytes(const sl_train_options *options, int64_t bytes)
     return options->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
 }
 
+/* Whether a stage's devices, of the same kind in every replica, are CPUs. */
+static bool is_on_host(const sl_plan *plan, const sl_stage_plan *stage)
+{
+    const char *device = plan->devices ? plan->devices[stage->rank].name : "";
+    return !*device || sli_device_name_has_host_memory(device);
+}
+
 /* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
  * output, the decoder's input, for the loss, which takes the decoder over. */
-static sl_status plan_micro(const sl_train_options *options, const sl_module *model,
-                            const sl_stage_plan *stage, sl_shape *shape, micro_plan *out)
+static sl_status plan_micro(const sl_plan *plan, const sl_module *model, const sl_stage_plan *stage,
+                            sl_shape *shape, micro_plan *out)
 {
+    const sl_train_options *options = &plan->options;
     int last = sl_module_child_count(model) - 1;
     *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(options, bytes_of(shape)) : 0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
@@ -58,7 +66,8 @@ static sl_status plan_micro(const sl_train_options *options, const sl_module *mo
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
         int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
         int64_t needed = i == last
-                             ? sli_cross_entropy_workspace_bytes(rows, classes, options->precision)
+                             ? sli_cross_entropy_workspace_bytes(rows, classes, options->precision,
+                                                                 is_on_host(plan, stage))
                              : saved;
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
         out->saved += kept_bytes(options, saved - exact) + exact;
@@ -185,7 +194,7 @@ sl_status sli_plan_training_step(const sl_module *model, sl_plan *plan)
     micro_plan micros[SL_MAX_STAGES];
     stage_use counted[SL_MAX_STAGES], uses[SL_MAX_STAGES];
     for (int s = 0; s < plan->stages; s++) {
-        SL_TRY(plan_micro(options, model, &plan->stage[s], &shape, &micros[s]));
+        SL_TRY(plan_micro(plan, model, &plan->stage[s], &shape, &micros[s]));
         plan->stage[s].workspace_bytes = micros[s].workspace;
     }
     start_step(plan->stages, sl_schedule_micros(schedule), micros, counted);
@@ -211,7 +220,7 @@ sl_status sli_plan_evaluation(const sl_module *model, sl_plan *plan)
     for (int s = 0; s < plan->stages; s++) {
         sl_stage_plan *stage = &plan->stage[s];
         micro_plan micro;
-        SL_TRY(plan_micro(options, model, stage, &shape, &micro));
+        SL_TRY(plan_micro(plan, model, stage, &shape, &micro));
         stage->activation_bytes =
             larger(stage->activation_bytes, micros * micro.input + 2 * micro.output);
         stage->workspace_bytes = larger(stage->workspace_bytes, micro.workspace);

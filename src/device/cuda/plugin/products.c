@@ -343,10 +343,80 @@ fail:
     return status;
 }
 
-sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *g)
+/* ---- Sizes that cuBLASLt is slow with --------------------------------------------------- */
+
+/* For bf16 matrices of which a size is no multiple of 8, as those of 28,782 classes, cuBLASLt has
+ * the kernels of older GPUs: on an H100, 157 to 370 TFLOP/s where it reaches 770. A large product
+ * of them is two: one of whole multiples, and one of what is left of that size. */
+enum { FAST_MULTIPLE = 8 };
+
+static bool is_worth_two(const sli_gemm *g, int64_t size)
+{
+    return size % FAST_MULTIPLE && size >= 1024 && g->m * g->n >= (1 << 30) / g->k;
+}
+
+static const void *element_of(const void *matrix, int64_t index)
+{
+    return (const uint16_t *)matrix + index;
+}
+
+/* Sums over the first of the depth, and over the rest with what comes after the product. */
+static void split_depth(sli_gemm *first, sli_gemm *rest)
+{
+    int64_t most = first->k - first->k % FAST_MULTIPLE;
+    first->k = most;
+    first->bias = NULL;
+    first->preactivation = NULL;
+    first->activation = SLI_ACTIVATION_NONE;
+    first->dropout.p = 0;
+    rest->k -= most;
+    rest->a = element_of(rest->a, rest->transpose_a ? most * rest->lda : most);
+    rest->b = element_of(rest->b, rest->transpose_b ? most : most * rest->ldb);
+    rest->beta = 1;
+}
+
+static void split_columns(sli_gemm *first, sli_gemm *rest)
+{
+    int64_t most = first->n - first->n % FAST_MULTIPLE;
+    first->n = most;
+    rest->n -= most;
+    rest->b = element_of(rest->b, rest->transpose_b ? most * rest->ldb : most);
+    rest->c += most;
+    rest->bias = rest->bias ? rest->bias + most : NULL;
+    rest->preactivation = rest->preactivation ? rest->preactivation + most : NULL;
+}
+
+static void split_rows(sli_gemm *first, sli_gemm *rest)
+{
+    int64_t most = first->m - first->m % FAST_MULTIPLE;
+    first->m = most;
+    rest->m -= most;
+    rest->a = element_of(rest->a, rest->transpose_a ? most : most * rest->lda);
+    rest->c += most * rest->ldc;
+    rest->preactivation = rest->preactivation ? rest->preactivation + most * rest->ldc : NULL;
+}
+
+/* Whether the product is better made as *first and then *rest. Dropout's masks are functions of
+ * whole rows and columns. */
+static bool split_product(const sli_gemm *g, sli_gemm *first, sli_gemm *rest)
+{
+    *first = *rest = *g;
+    if (!g->bf16 || g->k < 1)
+        return false;
+    if (is_worth_two(g, g->k))
+        split_depth(first, rest);
+    else if (is_worth_two(g, g->n) && g->dropout.p == 0)
+        split_columns(first, rest);
+    else if (is_worth_two(g, g->m) && g->dropout.p == 0)
+        split_rows(first, rest);
+    else
+        return false;
+    return true;
+}
+
+static sl_status multiply_whole(sl_device *device, const sli_gemm *g)
 {
     cublasLtEpilogue_t fused = g->k > 0 ? fused_epilogue(g) : CUBLASLT_EPILOGUE_DEFAULT;
-    SL_TRY(sli_cuda_enter(device));
     if (g->k > 0)
         SL_TRY(multiply_aligned(device, g, &fused));
     else if (g->beta == 0)
@@ -357,4 +427,19 @@ sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *g)
         return SL_OK;
     return sli_cuda_check(device, "gemm's epilogue",
                           sli_launch_gemm_epilogue(g, sli_cuda(device)->stream));
+}
+
+static sl_status multiply_parts(sl_device *device, const sli_gemm *g)
+{
+    sli_gemm first, rest;
+    if (!split_product(g, &first, &rest))
+        return multiply_whole(device, g);
+    SL_TRY(multiply_parts(device, &first));
+    return multiply_parts(device, &rest);
+}
+
+sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *g)
+{
+    SL_TRY(sli_cuda_enter(device));
+    return multiply_parts(device, g);
 }
