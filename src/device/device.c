@@ -65,6 +65,11 @@ bool sli_device_has_tf32(const sl_device *device)
     return device->has_tf32;
 }
 
+bool sli_device_stores_bf16(const sl_device *device)
+{
+    return device->stores_bf16;
+}
+
 void sli_device_bind_thread(void *device)
 {
     sl_device *bound = device;

@@ -12,7 +12,10 @@
  *    in a fixed order: the result does not depend on the number of threads.
  *  - A row's result depends on that row alone wherever the mathematics say so; but a matrix
  *    product with another number of rows may round differently.
- *  - Operations documented as "adds" accumulate into what is there. */
+ *  - Operations documented as "adds" accumulate into what is there.
+ *
+ * Where a matrix has a field whose name ends in _bf16 beside it, one of the two is given: bf16 only
+ * to a device that sli_device_stores_bf16. What is written there is rounded as sli_convert does. */
 #ifndef SLI_DEVICE_DEVICE_H
 #define SLI_DEVICE_DEVICE_H
 
@@ -87,7 +90,8 @@ typedef struct sli_epilogue {
 typedef struct sli_epilogue_backward {
     int64_t rows, columns, ld;
     float *grad;
-    const float *saved; /* NULL with NONE */
+    const uint16_t *grad_bf16; /* only for sums */
+    const float *saved;        /* NULL with NONE */
     sli_activation activation;
     sli_dropout dropout;
     float beta;
@@ -141,7 +145,8 @@ typedef struct sli_add_norm {
     const float *weight, *bias; /* [width] */
     float eps;
     float *normalized; /* [rows, width] */
-    float *rstd;       /* [rows] */
+    uint16_t *normalized_bf16;
+    float *rstd; /* [rows] */
 } sli_add_norm;
 
 /* Gradient of sli_add_norm:
@@ -154,6 +159,7 @@ typedef struct sli_add_norm_backward {
     const float *grad_out;
     const float *grad_sum_in; /* NULL: sum went nowhere else */
     const float *normalized;
+    const uint16_t *normalized_bf16;
     const float *rstd;
     const float *weight;
     sli_dropout dropout;
@@ -174,30 +180,38 @@ typedef struct sli_add_norm_backward {
  * With `bf16` or `tf32`, a device may round the elements of the products' matrices (q, k, p and v)
  * to it, as sli_gemm does; sums and the softmax are f32.
  * In evaluation the queries may begin at `first_query`; out has no rows for those before it. Then
- * qkv has `room` positions for each sample, of which the first `positions` count. */
+ * qkv has `room` positions for each sample, of which the first `positions` count.
+ * qkv and out may both be bf16 where all queries and positions count, `bf16` is true, and heads
+ * have a multiple of SLI_BF16_HEAD columns. */
+enum { SLI_BF16_HEAD = 8 };
+
 typedef struct sli_attention {
     int64_t samples, positions, heads, head_width;
     int64_t first_query, room; /* 0; 0: `positions` */
     bool causal;
     bool bf16, tf32; /* not both */
     const float *qkv;
+    const uint16_t *qkv_bf16;
     sli_dropout dropout;
     float *out;
+    uint16_t *out_bf16;
     float *log_sum_exp;
 } sli_attention;
 
 /* Gradient of sli_attention; probabilities are computed again from qkv and log_sum_exp.
- * grad_qkv has qkv's layout and is overwritten. */
+ * grad_qkv has qkv's layout, is bf16 if qkv and out are, and is overwritten. */
 typedef struct sli_attention_backward {
     int64_t samples, positions, heads, head_width;
     bool causal;
     bool bf16, tf32; /* not both */
     const float *qkv;
     const float *out;
+    const uint16_t *qkv_bf16, *out_bf16;
     const float *log_sum_exp;
     sli_dropout dropout;
     const float *grad_out;
     float *grad_qkv;
+    uint16_t *grad_qkv_bf16;
 } sli_attention_backward;
 
 /* Cross entropy of rows of logits, [rows, classes]: loss[row] = log sum exp(logits[row]) -
@@ -395,5 +409,9 @@ sl_status sli_device_count(const char *prefix, int *out);
 
 /* Whether it has products in TF32 (GPUs). */
 bool sli_device_has_tf32(const sl_device *device);
+
+/* Whether its operations take the matrices whose fields' names end in _bf16 (GPUs, where memory
+ * moves slowly beside the products). */
+bool sli_device_stores_bf16(const sl_device *device);
 
 #endif

@@ -95,6 +95,7 @@ struct sl_device {
     const char *isa;
     bool has_bf16; /* multiplies it in hardware */
     bool has_tf32;
+    bool stores_bf16;
     int threads;
     int first_core;                  /* of its threads; -1: they are bound to none */
     int core_set;                    /* the same for devices that compute on the same cores, 0 to

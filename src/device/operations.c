@@ -35,6 +35,15 @@ static void check_given(call *c, const char *what, const void *pointer)
                              sl_device_name(c->device), c->name, what);
 }
 
+/* Of a matrix, f32 or bf16. */
+static void check_matrix(call *c, const char *what, const float *f32, const uint16_t *bf16)
+{
+    if (!bf16)
+        check_given(c, what, f32);
+    else if (f32 || !c->device->stores_bf16)
+        refuse_arguments(c, f32 ? "a matrix in f32 or in bf16" : "matrices in f32");
+}
+
 /* The rows have `columns` elements. */
 static void check_dropout(call *c, const sli_dropout *dropout, int64_t columns)
 {
@@ -149,7 +158,9 @@ sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_bac
     if (c.status != SL_OK || a->columns == 0 || (a->rows == 0 && !a->grad_bias))
         return c.status;
     if (a->rows > 0) {
-        check_given(&c, "grad", a->grad);
+        check_matrix(&c, "grad", a->grad, a->grad_bf16);
+        if (a->grad_bf16 && (a->activation != SLI_ACTIVATION_NONE || a->dropout.p > 0))
+            refuse_arguments(&c, "grad in f32 where it changes");
         if (a->activation != SLI_ACTIVATION_NONE)
             check_given(&c, "saved", a->saved);
     }
@@ -237,8 +248,10 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
     check_given(&c, "out", a->out);
     check_given(&c, "weight", a->weight);
     check_given(&c, "bias", a->bias);
-    if (!a->normalized != !a->rstd)
+    if ((!a->normalized && !a->normalized_bf16) != !a->rstd)
         refuse_arguments(&c, "normalized and rstd together or neither");
+    if (a->rstd)
+        check_matrix(&c, "normalized", a->normalized, a->normalized_bf16);
     check_dropout(&c, &a->dropout, a->width);
     return c.status == SL_OK ? device->ops->add_norm(device, a) : c.status;
 }
@@ -255,7 +268,7 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
     check_given(&c, "grad_bias", a->grad_bias);
     if (a->rows > 0) {
         check_given(&c, "grad_out", a->grad_out);
-        check_given(&c, "normalized", a->normalized);
+        check_matrix(&c, "normalized", a->normalized, a->normalized_bf16);
         check_given(&c, "rstd", a->rstd);
         check_given(&c, "grad_sum", a->grad_sum);
         if (a->grad_x == a->grad_sum && a->dropout.p > 0)
@@ -327,6 +340,16 @@ static bool check_heads(call *c, int64_t samples, int64_t positions, int64_t hea
     return c->status == SL_OK && samples > 0 && positions > 0;
 }
 
+/* Two matrices of heads: both bf16, which must be `possible`, or neither. */
+static void check_bf16_heads(call *c, const uint16_t *first, const uint16_t *second, bool possible,
+                             int64_t head_width)
+{
+    if (!first != !second)
+        refuse_arguments(c, "all matrices in bf16 or none");
+    if (first && (!possible || head_width % SLI_BF16_HEAD))
+        refuse_arguments(c, "matrices in f32 for these heads");
+}
+
 /* The default of attention_from. */
 static sl_status attend_to_all(sl_device *device, const sli_attention *a)
 {
@@ -358,10 +381,11 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
     sli_attention from = *a;
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
-    check_given(&c, "qkv", a->qkv);
-    check_given(&c, "out", a->out);
+    check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
+    check_matrix(&c, "out", a->out, a->out_bf16);
     from.room = a->room ? a->room : a->positions;
     bool is_whole = a->first_query == 0 && from.room == a->positions;
+    check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, is_whole && a->bf16, a->head_width);
     check_at_least(&c, "first_query", 0, a->first_query);
     check_at_least(&c, "positions", a->first_query + 1, a->positions);
     check_at_least(&c, "room", a->positions, from.room);
@@ -379,11 +403,13 @@ sl_status sli_device_attention_backward(sl_device *device, const sli_attention_b
     call c = {device, "attention_backward", SL_OK};
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
-    check_given(&c, "qkv", a->qkv);
-    check_given(&c, "out", a->out);
+    check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
+    check_matrix(&c, "out", a->out, a->out_bf16);
+    check_matrix(&c, "grad_qkv", a->grad_qkv, a->grad_qkv_bf16);
+    check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, a->bf16, a->head_width);
+    check_bf16_heads(&c, a->qkv_bf16, a->grad_qkv_bf16, a->bf16, a->head_width);
     check_given(&c, "log_sum_exp", a->log_sum_exp);
     check_given(&c, "grad_out", a->grad_out);
-    check_given(&c, "grad_qkv", a->grad_qkv);
     return c.status == SL_OK ? device->ops->attention_backward(device, a) : c.status;
 }
 

@@ -2,15 +2,11 @@
 
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-
-static float *f32_or_null(const sl_tensor *tensor)
-{
-    return tensor ? sl_tensor_f32(tensor) : NULL;
-}
 
 /* ---- Fused with the sum before it ------------------------------------------------------- */
 
@@ -22,7 +18,7 @@ void sli_norm_saved_clear(sli_norm_saved *saved)
 
 sl_status sli_norm_save(sl_pass *pass, sli_norm_saved *saved)
 {
-    SL_TRY(sl_pass_save(pass, &saved->normalized));
+    SL_TRY(sl_pass_save(pass, &saved->normalized)); /* as it is where it is bf16 */
     return sli_pass_save_exact(pass, &saved->rstd);
 }
 
@@ -30,7 +26,8 @@ sl_status sli_norm_pop(sl_pass *pass, sli_norm_saved *saved)
 {
     *saved = (sli_norm_saved){NULL, NULL};
     SL_TRY(sl_pass_pop(pass, &saved->rstd));
-    sl_status status = sl_pass_pop(pass, &saved->normalized);
+    sl_status status = sli_pass_stores_bf16(pass) ? sli_pass_pop_stored(pass, &saved->normalized)
+                                                  : sl_pass_pop(pass, &saved->normalized);
     if (status != SL_OK)
         sli_norm_saved_clear(saved);
     return status;
@@ -45,7 +42,8 @@ static sl_status make_saved(const sl_pass *pass, const sl_shape *shape, sli_norm
 {
     sl_shape rows = sl_shape_1d(sli_shape_rows(shape));
     *saved = (sli_norm_saved){NULL, NULL};
-    SL_TRY(sli_pass_create_tensor_if_kept(pass, shape, &saved->normalized));
+    if (pass->options.keep)
+        SL_TRY(sli_pass_create_stored(pass, shape, true, &saved->normalized));
     sl_status status = sli_pass_create_exact_if_kept(pass, &rows, &saved->rstd);
     if (status != SL_OK)
         sli_norm_saved_clear(saved);
@@ -66,15 +64,16 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
         .rows = sl_tensor_rows(x),
         .width = norm->width,
         .x = sl_tensor_f32(x),
-        .residual = f32_or_null(residual),
+        .residual = sli_tensor_if_f32(residual),
         .dropout = dropout,
-        .sum = f32_or_null(sum),
+        .sum = sli_tensor_if_f32(sum),
         .out = sl_tensor_f32(out),
         .weight = weight,
         .bias = bias,
         .eps = norm->eps,
-        .normalized = f32_or_null(saved->normalized),
-        .rstd = f32_or_null(saved->rstd),
+        .normalized = sli_tensor_if_f32(saved->normalized),
+        .normalized_bf16 = sli_tensor_if_bf16(saved->normalized),
+        .rstd = sli_tensor_if_f32(saved->rstd),
     };
     sl_status status = sli_device_add_norm(device, &arguments);
     if (status != SL_OK)
@@ -112,12 +111,13 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
         .rows = sl_tensor_rows(grad_out),
         .width = norm->width,
         .grad_out = sl_tensor_f32(grad_out),
-        .grad_sum_in = f32_or_null(grad_sum_in),
-        .normalized = sl_tensor_f32(saved->normalized),
+        .grad_sum_in = sli_tensor_if_f32(grad_sum_in),
+        .normalized = sli_tensor_if_f32(saved->normalized),
+        .normalized_bf16 = sli_tensor_if_bf16(saved->normalized),
         .rstd = sl_tensor_f32(saved->rstd),
         .dropout = dropout,
         .grad_sum = sl_tensor_f32(grad_sum),
-        .grad_x = f32_or_null(grad_x),
+        .grad_x = sli_tensor_if_f32(grad_x),
     };
     SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
     sl_status status = place_gradients(norm, device, &arguments, &unused);

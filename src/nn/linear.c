@@ -80,7 +80,8 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
         .rows = sl_tensor_rows(grad),
         .columns = linear->out,
         .ld = sl_tensor_columns(grad),
-        .grad = sl_tensor_f32(grad),
+        .grad = sli_tensor_if_f32(grad),
+        .grad_bf16 = sli_tensor_if_bf16(grad),
         .saved = saved ? sl_tensor_f32(saved) : NULL,
     };
     if (epilogue) {

@@ -266,6 +266,13 @@ sl_status sli_pass_create_output(const sl_pass *pass, const sl_shape *shape, sl_
  * workspace by one that drops or converts it. */
 sl_status sli_pass_create_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
+/* Does it so, on a device whose operations read and write bf16 matrices? */
+bool sli_pass_stores_bf16(const sl_pass *pass);
+
+/* As sli_pass_create_tensor, in bf16 where sli_pass_stores_bf16; `is_kept`: it is to be saved. */
+sl_status sli_pass_create_stored(const sl_pass *pass, const sl_shape *shape, bool is_kept,
+                                 sl_tensor **out);
+
 /* As sli_pass_create_tensor, for a tensor that only backward reads: *out is NULL on a pass that
  * keeps nothing. */
 sl_status sli_pass_create_tensor_if_kept(const sl_pass *pass, const sl_shape *shape,

@@ -308,6 +308,21 @@ sl_status sli_pass_create_tensor(const sl_pass *pass, const sl_shape *shape, sl_
     return create_f32(pass, pass->options.keep && !sli_pass_is_bf16(pass), shape, out);
 }
 
+bool sli_pass_stores_bf16(const sl_pass *pass)
+{
+    return sli_pass_is_bf16(pass) && sli_device_stores_bf16(pass->options.device);
+}
+
+sl_status sli_pass_create_stored(const sl_pass *pass, const sl_shape *shape, bool is_kept,
+                                 sl_tensor **out)
+{
+    if (!sli_pass_stores_bf16(pass))
+        return create_f32(pass, is_kept && !sli_pass_is_bf16(pass), shape, out);
+    return sl_tensor_create(pass->options.device,
+                            is_kept ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE, SL_BF16, shape,
+                            out);
+}
+
 sl_status sli_pass_create_tensor_if_kept(const sl_pass *pass, const sl_shape *shape,
                                          sl_tensor **out)
 {

@@ -9,6 +9,7 @@
 
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -64,6 +65,14 @@ static sl_status store_qkv(const sl_pass *pass, const sl_tensor *qkv, const sl_t
     return SL_OK;
 }
 
+/* Are qkv, its gradient and what is attended bf16 tensors? Else they are f32, and rounded or
+ * converted where the pass is bf16. */
+static bool stores_bf16(const self_attention *self, const sl_pass *pass)
+{
+    return sli_pass_stores_bf16(pass) && !pass->options.cache &&
+           self->width / self->heads % SLI_BF16_HEAD == 0;
+}
+
 /* The attention of qkv's positions to themselves and, on a pass with a cache, to earlier ones. */
 static sl_status run_attention(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
                                sl_tensor *attended, const sl_tensor *lse)
@@ -88,9 +97,11 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
         .causal = self->mask == SL_MASK_CAUSAL,
         .bf16 = self->in_proj.weight->bf16,
         .tf32 = self->in_proj.weight->tf32,
-        .qkv = sl_tensor_f32(qkv),
+        .qkv = sli_tensor_if_f32(qkv),
+        .qkv_bf16 = sli_tensor_if_bf16(qkv),
         .dropout = probability_dropout(module, pass, shape->size[1]),
-        .out = sl_tensor_f32(attended),
+        .out = sli_tensor_if_f32(attended),
+        .out_bf16 = sli_tensor_if_bf16(attended),
         .log_sum_exp = lse ? sl_tensor_f32(lse) : NULL,
     };
     return sli_device_attention(device, &arguments);
@@ -115,19 +126,37 @@ static void call_clear(call_tensors *tensors)
     sl_tensor_destroy(&tensors->operand);
 }
 
+/* tensors->qkv, whose f32 values are those of bf16 numbers on a bf16 pass. */
+static sl_status project(const self_attention *self, const sl_pass *pass, call_tensors *tensors)
+{
+    sl_shape shape = qkv_shape(sl_tensor_shape(tensors->in));
+    sl_tensor *exact;
+    if (!stores_bf16(self, pass)) {
+        SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->qkv));
+        SL_TRY(sli_linear_forward(&self->in_proj, tensors->in, NULL, tensors->qkv));
+        return sli_pass_round(pass, tensors->qkv);
+    }
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_WORKSPACE, SL_F32, &shape, &exact));
+    sl_status status = sli_linear_forward(&self->in_proj, tensors->in, NULL, exact);
+    if (status == SL_OK)
+        status = sli_pass_operand(pass, exact, pass->options.keep, &tensors->qkv);
+    sl_tensor_destroy(&exact);
+    return status;
+}
+
 /* tensors->attended [N, T, D] from in; saves in, qkv and lse. */
 static sl_status project_and_attend(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                     call_tensors *tensors)
 {
     const self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(in);
-    sl_shape qkv_is = qkv_shape(shape), lse_is = lse_shape(self, shape);
-    SL_TRY(sli_pass_create_tensor(pass, &qkv_is, &tensors->qkv));
+    sl_shape lse_is = lse_shape(self, shape);
     SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &tensors->in));
-    SL_TRY(sli_linear_forward(&self->in_proj, tensors->in, NULL, tensors->qkv));
-    SL_TRY(sli_pass_round(pass, tensors->qkv));
+    SL_TRY(project(self, pass, tensors));
     SL_TRY(sli_pass_create_exact_if_kept(pass, &lse_is, &tensors->lse));
-    SL_TRY(sli_pass_create_tensor(pass, shape, &tensors->attended));
+    SL_TRY(stores_bf16(self, pass)
+               ? sli_pass_create_stored(pass, shape, pass->options.keep, &tensors->attended)
+               : sli_pass_create_tensor(pass, shape, &tensors->attended));
     SL_TRY(run_attention(module, pass, tensors->qkv, tensors->attended, tensors->lse));
     SL_TRY(sli_pass_save_exact(pass, &tensors->in));
     SL_TRY(sl_pass_save(pass, &tensors->qkv));
@@ -166,12 +195,14 @@ static sl_status attention_forward(sl_module *module, sl_pass *pass, const sl_te
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-static sl_status pop_saved(sl_pass *pass, call_tensors *tensors)
+static sl_status pop_saved(const self_attention *self, sl_pass *pass, call_tensors *tensors)
 {
+    bool stored = stores_bf16(self, pass);
     SL_TRY(sli_pass_pop_stored(pass, &tensors->operand));
-    SL_TRY(sli_pass_widen(pass, tensors->operand, &tensors->attended));
+    SL_TRY(stored ? sl_tensor_alias(tensors->operand, &tensors->attended)
+                  : sli_pass_widen(pass, tensors->operand, &tensors->attended));
     SL_TRY(sl_pass_pop(pass, &tensors->lse));
-    SL_TRY(sl_pass_pop(pass, &tensors->qkv));
+    SL_TRY(stored ? sli_pass_pop_stored(pass, &tensors->qkv) : sl_pass_pop(pass, &tensors->qkv));
     return sli_pass_pop_stored(pass, &tensors->in);
 }
 
@@ -194,7 +225,10 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
 {
     const self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(tensors->in);
-    SL_TRY(sli_pass_create_gradient(pass, tensors->qkv, &tensors->grad_qkv));
+    SL_TRY(stores_bf16(self, pass)
+               ? sli_pass_create_stored(pass, sl_tensor_shape(tensors->qkv), pass->is_split,
+                                        &tensors->grad_qkv)
+               : sli_pass_create_gradient(pass, tensors->qkv, &tensors->grad_qkv));
     sli_attention_backward arguments = {
         .samples = shape->size[0],
         .positions = shape->size[1],
@@ -203,12 +237,15 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
         .causal = self->mask == SL_MASK_CAUSAL,
         .bf16 = self->in_proj.weight->bf16,
         .tf32 = self->in_proj.weight->tf32,
-        .qkv = sl_tensor_f32(tensors->qkv),
-        .out = sl_tensor_f32(tensors->attended),
+        .qkv = sli_tensor_if_f32(tensors->qkv),
+        .qkv_bf16 = sli_tensor_if_bf16(tensors->qkv),
+        .out = sli_tensor_if_f32(tensors->attended),
+        .out_bf16 = sli_tensor_if_bf16(tensors->attended),
         .log_sum_exp = sl_tensor_f32(tensors->lse),
         .dropout = probability_dropout(module, pass, shape->size[1]),
         .grad_out = sl_tensor_f32(tensors->grad_attended),
-        .grad_qkv = sl_tensor_f32(tensors->grad_qkv),
+        .grad_qkv = sli_tensor_if_f32(tensors->grad_qkv),
+        .grad_qkv_bf16 = sli_tensor_if_bf16(tensors->grad_qkv),
     };
     SL_TRY(sli_device_attention_backward(sl_pass_device(pass), &arguments));
     sl_tensor_destroy(&tensors->grad_attended);
@@ -222,7 +259,7 @@ static sl_status run_backward(const sl_module *module, sl_pass *pass, sl_tensor 
                               float beta, sl_tensor *grad_in, call_tensors *tensors)
 {
     const self_attention *self = sl_module_state(module);
-    SL_TRY(pop_saved(pass, tensors));
+    SL_TRY(pop_saved(self, pass, tensors));
     SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
     SL_TRY(backward_out_proj(self, pass, grad_out, tensors));
     SL_TRY(backward_attention(module, pass, tensors));

@@ -324,6 +324,16 @@ float *sl_tensor_f32(const sl_tensor *tensor)
     return sl_tensor_data(tensor);
 }
 
+float *sli_tensor_if_f32(const sl_tensor *tensor)
+{
+    return tensor && tensor->dtype == SL_F32 ? sl_tensor_data(tensor) : NULL;
+}
+
+uint16_t *sli_tensor_if_bf16(const sl_tensor *tensor)
+{
+    return tensor && tensor->dtype == SL_BF16 ? sl_tensor_data(tensor) : NULL;
+}
+
 int32_t *sl_tensor_i32(const sl_tensor *tensor)
 {
     assert(tensor->dtype == SL_I32);

@@ -38,6 +38,10 @@ bool sli_tensor_is_shared(const sl_tensor *tensor);
 /* target = source, of as many elements, in f32 or bf16 (see sli_convert). */
 sl_status sli_tensor_convert(const sl_tensor *source, sl_tensor *target);
 
+/* The elements of a tensor of this data type; NULL for another one, and for no tensor. */
+float *sli_tensor_if_f32(const sl_tensor *tensor);
+uint16_t *sli_tensor_if_bf16(const sl_tensor *tensor);
+
 /* A copy in another data type. */
 sl_status sli_tensor_as(const sl_tensor *tensor, sl_dtype dtype, sl_memory_category category,
                         sl_tensor **out);

@@ -168,9 +168,8 @@ static void add_wide_heads(list *to)
 /* A bf16 product that a CUDA device makes in parts, as no size is a multiple of 8. */
 static void add_product_in_parts(list *to)
 {
-    case_spec *spec = add_random(to, CASE_GEMM, (int64_t[4]){1030, 1027, 1041});
-    spec->flags = (spec->flags & ~WITH_TF32) | WITH_BF16 | WITH_BIAS;
-    spec->p = 0;
+    add(to, CASE_GEMM, (int64_t[4]){1030, 1027, 1041})->flags =
+        WITH_BF16 | WITH_BIAS | WITH_TRANSPOSED_B;
 }
 
 static void add_random_shapes(list *to)

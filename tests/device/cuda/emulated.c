@@ -124,6 +124,7 @@ sl_status emulated_device_create(sl_device **out)
     SL_TRY(sl_device_create_cpu(1, out));
     fill_table(&table, (*out)->ops);
     (*out)->ops = &table;
+    (*out)->stores_bf16 = true;
     snprintf((*out)->name, sizeof(*out)->name, "emulated CUDA");
     return SL_OK;
 }

@@ -110,15 +110,10 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     store_results<WIDE>(h, of_v, to + 2 * width, 3 * width, h.positions - at.first);
 }
 
-/* D of every query, in a multiple of 16 bytes. */
-static size_t inner_bytes(const sli_attention_backward *a)
-{
-    return (size_t)divide_up(a->samples * a->heads * a->positions, 4) * 4 * sizeof(float);
-}
-
 size_t sli_scratch_attention_backward(const sli_attention_backward *a)
 {
-    return inner_bytes(a) + (a->bf16 ? sli_scratch_bf16_attention_backward(a) : 0);
+    return a->bf16 ? sli_scratch_bf16_attention_backward(a)
+                   : (size_t)(a->samples * a->heads * a->positions) * sizeof(float);
 }
 
 static head_layout layout_of(const sli_attention_backward *a)
@@ -148,14 +143,14 @@ cudaError_t sli_launch_attention_backward(const sli_attention_backward *a, void 
                                           cudaStream_t stream)
 {
     enum { WARPS = 8 };
+    if (a->bf16)
+        return sli_launch_bf16_attention_backward(a, scratch, stream);
     float *inner = (float *)scratch;
     int64_t rows = a->samples * a->heads * a->positions;
     cudaError_t error = launch(stream, dim3((unsigned)divide_up(rows, WARPS)), dim3(WARP, WARPS),
                                multiply_out_and_grad, layout_of(a), *a, rows, inner);
     if (error != cudaSuccess)
         return error;
-    return a->bf16 ? sli_launch_bf16_attention_backward(a, inner, (char *)scratch + inner_bytes(a),
-                                                        stream)
-           : a->tf32 ? launch_grads<tf32_products>(a, inner, stream)
-                     : launch_grads<f32_products>(a, inner, stream);
+    return a->tf32 ? launch_grads<tf32_products>(a, inner, stream)
+                   : launch_grads<f32_products>(a, inner, stream);
 }

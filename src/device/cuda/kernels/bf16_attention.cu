@@ -6,7 +6,7 @@
 /* ---- Rounding --------------------------------------------------------------------------- */
 
 static __global__ void round_heads(int64_t groups, int head_width, int width, bool whole,
-                                   const float *from, bf16 *to)
+                                   const float *from, bfloat *to)
 {
     struct alignas(16) copied {
         unsigned two[COPIED / 2];
@@ -26,16 +26,19 @@ static __global__ void round_heads(int64_t groups, int head_width, int width, bo
     *(copied *)(to + row * width + column) = rounded;
 }
 
-cudaError_t sli_round_heads(const float *from, int64_t heads, int64_t head_width, bf16 *to,
-                            cudaStream_t stream)
+cudaError_t sli_round_heads(const float *f32, const uint16_t *bf16, int64_t heads,
+                            int64_t head_width, void *room, const bfloat **out, cudaStream_t stream)
 {
     enum { THREADS = 256 };
+    *out = (const bfloat *)(bf16 ? bf16 : room);
+    if (bf16)
+        return cudaSuccess;
     int64_t count = rounded_count(heads, head_width), blocks = divide_up(count / COPIED, THREADS);
-    bool whole = head_width % COPIED == 0 && are_aligned(head_width, 0, from);
+    bool whole = head_width % COPIED == 0 && are_aligned(head_width, 0, f32);
     if (blocks > INT32_MAX)
         return cudaErrorInvalidValue;
     return launch(stream, dim3((unsigned)blocks), dim3(THREADS), round_heads, count / COPIED,
-                  (int)head_width, (int)(count / heads), whole, from, to);
+                  (int)head_width, (int)(count / heads), whole, f32, (bfloat *)room);
 }
 
 /* ---- Forward ---------------------------------------------------------------------------- */
@@ -114,18 +117,18 @@ static __global__ void __launch_bounds__(Block::THREADS)
 {
     constexpr int COLUMNS = Block::COLUMNS, ROWS = Block::ROWS, LD = SHARED_LD<WIDTH>;
     constexpr int RESULT_TILES = WIDTH / PRODUCT_COLUMNS;
-    LAUNCH_SHARED(bf16, memory);
+    LAUNCH_SHARED(bfloat, memory);
     block_place at = place_of(h, h.heads, ROWS, true);
     int key_head = at.head / (h.heads / h.key_heads);
     int warp = (int)(threadIdx.x / WARP), lane = (int)(threadIdx.x % WARP);
     int warp_first = at.first + warp * PRODUCT_ROWS, query = warp_first + lane / 4;
     int keys = h.causal && at.first + ROWS < h.positions ? at.first + ROWS : h.positions;
-    bf16 *columns = memory + ROWS * LD;
-    const bf16 *rows = memory + warp * PRODUCT_ROWS * LD;
+    bfloat *columns = memory + ROWS * LD;
+    const bfloat *rows = memory + warp * PRODUCT_ROWS * LD;
     softmax_of_rows softmax = {{-INFINITY, -INFINITY}, {0, 0}};
     float scale = LOG2_E / sqrtf((float)h.head_width), results[RESULT_TILES][4] = {};
     auto begin_columns = [&](int first_key) {
-        bf16 *to = columns + first_key / COLUMNS % 2 * 2 * COLUMNS * LD;
+        bfloat *to = columns + first_key / COLUMNS % 2 * 2 * COLUMNS * LD;
         for (int matrix = 1; matrix <= 2; matrix++)
             begin_tile<WIDTH, COLUMNS, Block::THREADS>(to + (matrix - 1) * COLUMNS * LD,
                                                        rows_of(h, at.sample, key_head, matrix,
@@ -136,7 +139,7 @@ static __global__ void __launch_bounds__(Block::THREADS)
                                             h.width);
     begin_columns(0);
     for (int first_key = 0; first_key < keys; first_key += COLUMNS) {
-        const bf16 *of_k = columns + first_key / COLUMNS % 2 * 2 * COLUMNS * LD;
+        const bfloat *of_k = columns + first_key / COLUMNS % 2 * 2 * COLUMNS * LD;
         float scores[Block::TILES][4];
         wait_for_copies();
         __syncthreads(); /* all have copied these columns, and have read those before */
@@ -168,10 +171,9 @@ static __global__ void __launch_bounds__(Block::THREADS)
                 results[tile][2 * half + i] *= one;
     }
     int64_t ld = (int64_t)h.heads * h.head_width;
-    store_results<WIDTH>(results, h.head_width,
-                         a.out + ((int64_t)at.sample * h.positions + warp_first) * ld +
-                             at.head * h.head_width,
-                         ld, h.positions - warp_first);
+    int64_t first = ((int64_t)at.sample * h.positions + warp_first) * ld + at.head * h.head_width;
+    store_results<WIDTH>(results, h.head_width, results_from(a.out, a.out_bf16, first, ld),
+                         h.positions - warp_first);
 }
 
 template <int WIDTH, class Large>
@@ -187,17 +189,19 @@ static cudaError_t launch_width(const sli_attention *a, const rounded_heads &h, 
 size_t sli_scratch_attention(const sli_attention *a)
 {
     int64_t heads = a->samples * a->positions * 3 * a->heads;
-    return a->bf16 ? (size_t)rounded_count(heads, a->head_width) * sizeof(bf16) : 0;
+    bool rounds = a->bf16 && !a->qkv_bf16;
+    return rounds ? (size_t)rounded_count(heads, a->head_width) * sizeof(bfloat) : 0;
 }
 
 cudaError_t sli_launch_bf16_attention(const sli_attention *a, void *scratch, cudaStream_t stream)
 {
-    bf16 *qkv = (bf16 *)scratch;
+    const bfloat *qkv;
     int64_t heads = a->samples * a->positions * 3 * a->heads;
-    rounded_heads h = rounded_heads_of(qkv, a);
-    cudaError_t error = sli_round_heads(a->qkv, heads, a->head_width, qkv, stream);
+    cudaError_t error =
+        sli_round_heads(a->qkv, a->qkv_bf16, heads, a->head_width, scratch, &qkv, stream);
     if (error != cudaSuccess)
         return error;
+    rounded_heads h = rounded_heads_of(qkv, a);
     return h.width <= 64    ? launch_width<64, block_size<128, 64>>(a, h, stream)
            : h.width <= 128 ? launch_width<128, block_size<128, 64>>(a, h, stream)
                             : launch_width<256, block_size<128, 64>>(a, h, stream);

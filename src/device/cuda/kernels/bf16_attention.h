@@ -20,7 +20,7 @@
 
 /* The matrices q, k, v of all heads: [samples, positions, heads + 2 key_heads, width]. */
 struct rounded_heads {
-    const bf16 *qkv;
+    const bfloat *qkv;
     int positions, heads, key_heads;
     int head_width, width; /* of the caller's rows; rounded up to a multiple of COPIED */
     bool causal;
@@ -38,7 +38,8 @@ template <int ROWS_OF_BLOCK, int COLUMNS_OF_STEP> struct block_size {
 /* Bytes for a block with so many matrices of rows. */
 template <class Block, int WIDTH> constexpr size_t shared_bytes(int matrices)
 {
-    return (size_t)(matrices * Block::ROWS + 4 * Block::COLUMNS) * SHARED_LD<WIDTH> * sizeof(bf16);
+    return (size_t)(matrices * Block::ROWS + 4 * Block::COLUMNS) * SHARED_LD<WIDTH> *
+           sizeof(bfloat);
 }
 
 /* Where a block works: a sample's head, and its first row. */
@@ -112,16 +113,31 @@ static inline __device__ unsigned kept_in_columns(const dropout_masks &m, const 
     return kept;
 }
 
-/* Stores the warp's results [16, WIDTH] to rows of which `rows` exist. */
+/* Where the results of rows that follow each other go: to f32 or to bf16 rows, `ld` apart. */
+struct result_rows {
+    float *f32;
+    uint16_t *bf16;
+    int64_t ld;
+};
+
+static inline __device__ result_rows results_from(float *f32, uint16_t *bf16, int64_t first,
+                                                  int64_t ld)
+{
+    result_rows rows = {bf16 ? NULL : f32 + first, bf16 ? bf16 + first : NULL, ld};
+    return rows;
+}
+
+/* Stores the warp's results [16, WIDTH] to rows of which `rows` exist. bf16 rows are whole: their
+ * heads have a multiple of COPIED columns. */
 template <int WIDTH>
-static inline __device__ void store_results(const float (*results)[4], int head_width, float *to,
-                                            int64_t ld, int rows)
+static inline __device__ void store_results(const float (*results)[4], int head_width,
+                                            const result_rows &to, int rows)
 {
     struct alignas(8) two {
         float x[2];
     };
     int lane = (int)(threadIdx.x % WARP);
-    bool whole = head_width % 2 == 0 && ld % 2 == 0 && (uintptr_t)to % sizeof(two) == 0;
+    bool whole = head_width % 2 == 0 && to.ld % 2 == 0 && (uintptr_t)to.f32 % sizeof(two) == 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = lane / 4 + 8 * half;
@@ -130,26 +146,28 @@ static inline __device__ void store_results(const float (*results)[4], int head_
 #pragma unroll
         for (int tile = 0; tile < WIDTH / PRODUCT_COLUMNS; tile++) {
             int column = tile * PRODUCT_COLUMNS + lane % 4 * 2;
-            float *at = to + row * ld + column;
+            int64_t at = row * to.ld + column;
             const float *from = results[tile] + 2 * half;
-            if (whole && column < head_width) {
-                *(two *)at = two{{from[0], from[1]}};
+            if (column >= head_width)
                 continue;
-            }
-            for (int i = 0; i < 2; i++)
-                if (column + i < head_width)
-                    at[i] = from[i];
+            if (to.bf16)
+                *(unsigned *)(to.bf16 + at) = two_rounded(from[0], from[1]);
+            else if (whole)
+                *(two *)(to.f32 + at) = two{{from[0], from[1]}};
+            else
+                for (int i = 0; i < 2 && column + i < head_width; i++)
+                    to.f32[at + i] = from[i];
         }
     }
 }
 
 /* ---- Launching -------------------------------------------------------------------------- */
 
-/* As sli_launch_attention and its backward, for bf16. `inner` has D of every query. */
+/* As sli_launch_attention and its backward, for bf16. */
 cudaError_t sli_launch_bf16_attention(const sli_attention *a, void *scratch, cudaStream_t stream);
 size_t sli_scratch_bf16_attention_backward(const sli_attention_backward *a);
-cudaError_t sli_launch_bf16_attention_backward(const sli_attention_backward *a, const float *inner,
-                                               void *scratch, cudaStream_t stream);
+cudaError_t sli_launch_bf16_attention_backward(const sli_attention_backward *a, void *scratch,
+                                               cudaStream_t stream);
 
 /* How many bf16 elements `heads` rows of heads take, in a multiple of 16 bytes. */
 static inline int64_t rounded_count(int64_t heads, int64_t head_width)
@@ -157,13 +175,15 @@ static inline int64_t rounded_count(int64_t heads, int64_t head_width)
     return heads * (divide_up(head_width, COPIED) * COPIED);
 }
 
-/* Rounds `heads` rows of heads to `to`, which is 16-byte aligned. */
-cudaError_t sli_round_heads(const float *from, int64_t heads, int64_t head_width, bf16 *to,
+/* The bf16 matrices of q, k and v: the caller's, or `heads` rows of heads in f32, rounded to
+ * `room`, which is 16-byte aligned. */
+cudaError_t sli_round_heads(const float *f32, const uint16_t *bf16, int64_t heads,
+                            int64_t head_width, void *room, const bfloat **out,
                             cudaStream_t stream);
 
 /* Of the arguments of attention or its backward. */
 template <class Arguments>
-static inline rounded_heads rounded_heads_of(const bf16 *qkv, const Arguments *a)
+static inline rounded_heads rounded_heads_of(const bfloat *qkv, const Arguments *a)
 {
     int heads = (int)a->heads, width = (int)rounded_count(1, a->head_width);
     return {qkv, (int)a->positions, heads, heads, (int)a->head_width, width, a->causal};

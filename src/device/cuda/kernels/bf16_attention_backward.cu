@@ -14,9 +14,10 @@ enum result_kind { QUERIES, KEYS, VALUES };
 
 struct rounded_backward {
     rounded_heads heads;
-    const bf16 *grad;                 /* dO [samples, positions, heads, width] */
+    const bfloat *grad;               /* dO [samples, positions, heads, width] */
     const float *log_sum_exp, *inner; /* [samples, heads, positions] */
-    float *grad_qkv;
+    float *grad_qkv;                  /* as the caller's */
+    uint16_t *grad_qkv_bf16;
 };
 
 static inline __device__ matrix_rows grad_rows(const rounded_backward &b, int sample, int head,
@@ -55,10 +56,10 @@ struct walk_step {
 /* Of queries in columns, log_sum_exp and D lie in the gaps behind the rows of the two matrices. */
 template <int WIDTH, int COLUMNS>
 static inline __device__ void begin_query_columns(const rounded_backward &b, int sample,
-                                                  const walk_step &step, bf16 *columns)
+                                                  const walk_step &step, bfloat *columns)
 {
     constexpr int LD = SHARED_LD<WIDTH>;
-    static_assert(COPIED * sizeof(bf16) >= sizeof(float), "a float fits into the gap");
+    static_assert(COPIED * sizeof(bfloat) >= sizeof(float), "a float fits into the gap");
     int column = (int)threadIdx.x;
     if (column >= COLUMNS)
         return;
@@ -68,7 +69,7 @@ static inline __device__ void begin_query_columns(const rounded_backward &b, int
         ((int64_t)sample * b.heads.heads + step.head) * b.heads.positions + (exists ? query : 0);
     float *gap = (float *)(columns + column * LD + WIDTH);
     begin_float_copy(gap, b.log_sum_exp + at, exists);
-    begin_float_copy((float *)((bf16 *)gap + COLUMNS * LD), b.inner + at, exists);
+    begin_float_copy((float *)((bfloat *)gap + COLUMNS * LD), b.inner + at, exists);
 }
 
 /* Through the softmax of a warp's scores: element i of a lane is in row i / 2, column i % 2 of
@@ -77,7 +78,7 @@ static inline __device__ void begin_query_columns(const rounded_backward &b, int
 template <int WIDTH, class Block, result_kind RESULT>
 static inline __device__ void scores_through_softmax(float scale, const dropout_masks &masks,
                                                      unsigned kept, int row, int column, bool hides,
-                                                     const of_query *rows, const bf16 *columns,
+                                                     const of_query *rows, const bfloat *columns,
                                                      float (*scores)[4], float (*grads)[4])
 {
     constexpr int LD = SHARED_LD<WIDTH>;
@@ -86,7 +87,7 @@ static inline __device__ void scores_through_softmax(float scale, const dropout_
     for (int tile = 0; tile < Block::TILES; tile++) {
         of_query queries[2] = {rows[0], rows[1]};
         for (int i = 0; i < 2 && RESULT != QUERIES; i++) {
-            const bf16 *gap = columns + (tile * PRODUCT_COLUMNS + lane % 4 * 2 + i) * LD + WIDTH;
+            const bfloat *gap = columns + (tile * PRODUCT_COLUMNS + lane % 4 * 2 + i) * LD + WIDTH;
             queries[i].log_sum_exp = *(const float *)gap;
             queries[i].inner = *(const float *)(gap + Block::COLUMNS * LD);
         }
@@ -109,7 +110,7 @@ static __global__ void __launch_bounds__(Block::THREADS)
 {
     constexpr int COLUMNS = Block::COLUMNS, ROWS = Block::ROWS, LD = SHARED_LD<WIDTH>;
     constexpr bool OF_QUERIES = RESULT == QUERIES;
-    LAUNCH_SHARED(bf16, memory);
+    LAUNCH_SHARED(bfloat, memory);
     const rounded_heads &h = b.heads;
     int shared = h.heads / h.key_heads; /* heads of queries for one of keys */
     block_place at = place_of(h, OF_QUERIES ? h.heads : h.key_heads, ROWS, OF_QUERIES);
@@ -121,9 +122,9 @@ static __global__ void __launch_bounds__(Block::THREADS)
         h.causal && OF_QUERIES && at.first + ROWS < h.positions ? at.first + ROWS : h.positions;
     walk_step step = {OF_QUERIES ? at.head : at.head * shared, begin};
     int last_head = OF_QUERIES ? at.head : step.head + shared - 1;
-    bf16 *own = memory + warp * PRODUCT_ROWS * LD;
-    bf16 *columns = memory + (RESULT == VALUES ? 1 : 2) * ROWS * LD;
-    auto begin_columns = [&](const walk_step &next, bf16 *to) {
+    bfloat *own = memory + warp * PRODUCT_ROWS * LD;
+    bfloat *columns = memory + (RESULT == VALUES ? 1 : 2) * ROWS * LD;
+    auto begin_columns = [&](const walk_step &next, bfloat *to) {
         begin_tile<WIDTH, COLUMNS, Block::THREADS>(to,
                                                    OF_QUERIES ? rows_of(h, at.sample, key_head, 1,
                                                                         next.first)
@@ -159,7 +160,7 @@ static __global__ void __launch_bounds__(Block::THREADS)
     float scale = 1.0f / sqrtf((float)h.head_width), results[WIDTH / PRODUCT_COLUMNS][4] = {};
     int last_row = warp_first + PRODUCT_ROWS - 1;
     for (int stage = 0; step.head <= last_head; stage ^= 1) {
-        const bf16 *first = columns + stage * 2 * COLUMNS * LD, *second = first + COLUMNS * LD;
+        const bfloat *first = columns + stage * 2 * COLUMNS * LD, *second = first + COLUMNS * LD;
         float scores[Block::TILES][4], grads[Block::TILES][4] = {};
         walk_step now = step;
         step.first += COLUMNS;
@@ -192,10 +193,38 @@ static __global__ void __launch_bounds__(Block::THREADS)
     }
     int64_t ld = (int64_t)(h.heads + 2 * h.key_heads) * h.head_width;
     int head = at.head + (RESULT == QUERIES ? 0 : RESULT == KEYS ? h.heads : h.heads + h.key_heads);
+    int64_t first =
+        ((int64_t)at.sample * h.positions + warp_first) * ld + (int64_t)head * h.head_width;
     store_results<WIDTH>(results, h.head_width,
-                         b.grad_qkv + ((int64_t)at.sample * h.positions + warp_first) * ld +
-                             (int64_t)head * h.head_width,
-                         ld, h.positions - warp_first);
+                         results_from(b.grad_qkv, b.grad_qkv_bf16, first, ld),
+                         h.positions - warp_first);
+}
+
+/* ---- Before them ------------------------------------------------------------------------ */
+
+/* A warp for each query of a head: D, the sum of O dO over its row, and dO rounded. */
+static __global__ void multiply_out_and_grad_rounded(rounded_heads h, sli_attention_backward a,
+                                                     int64_t rows, float *inner, bfloat *grad)
+{
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    if (row >= rows)
+        return;
+    float sum = 0;
+    for (int column = 2 * (int)threadIdx.x; column < h.width; column += 2 * (int)WARP) {
+        float of_grad[2] = {0, 0};
+        for (int i = 0; i < 2 && column + i < h.head_width; i++) {
+            int64_t at = row * h.head_width + column + i;
+            float out = a.out_bf16 ? sli_f32_from_bf16(a.out_bf16[at]) : a.out[at];
+            of_grad[i] = a.grad_out[at];
+            sum += out * of_grad[i];
+        }
+        *(unsigned *)(grad + row * h.width + column) = two_rounded(of_grad[0], of_grad[1]);
+    }
+    sum = reduce_warp<adding>(sum);
+    int64_t position = divide(row, h.heads), head = row - position * h.heads;
+    int64_t sample = divide(position, h.positions);
+    if (threadIdx.x == 0)
+        inner[(sample * h.heads + head) * h.positions + position - sample * h.positions] = sum;
 }
 
 template <class Large, int WIDTH, result_kind RESULT>
@@ -222,26 +251,40 @@ static cudaError_t launch_width(int64_t samples, const rounded_backward &b,
     return error;
 }
 
-size_t sli_scratch_bf16_attention_backward(const sli_attention_backward *a)
+/* D of every query, in a multiple of 16 bytes. */
+static size_t inner_bytes(int64_t rows)
 {
-    int64_t heads = a->samples * a->positions * 4 * a->heads; /* of q, k, v and dO */
-    return (size_t)rounded_count(heads, a->head_width) * sizeof(bf16);
+    return (size_t)divide_up(rows, 4) * 4 * sizeof(float);
 }
 
-cudaError_t sli_launch_bf16_attention_backward(const sli_attention_backward *a, const float *inner,
-                                               void *scratch, cudaStream_t stream)
+size_t sli_scratch_bf16_attention_backward(const sli_attention_backward *a)
 {
+    int64_t rows = a->samples * a->positions * a->heads, matrices = a->qkv_bf16 ? 1 : 4;
+    return inner_bytes(rows) +
+           (size_t)rounded_count(matrices * rows, a->head_width) * sizeof(bfloat);
+}
+
+/* Scratch memory: D, dO rounded, and q, k, v where the caller has none that are rounded. */
+cudaError_t sli_launch_bf16_attention_backward(const sli_attention_backward *a, void *scratch,
+                                               cudaStream_t stream)
+{
+    enum { WARPS = 8 };
     int64_t rows = a->samples * a->positions * a->heads;
-    int width = (int)rounded_count(1, a->head_width);
-    bf16 *qkv = (bf16 *)scratch, *grad = qkv + 3 * rows * width;
-    rounded_backward b = {rounded_heads_of(qkv, a), grad, a->log_sum_exp, inner, a->grad_qkv};
-    dropout_masks masks = masks_of(&a->dropout, a->positions);
-    cudaError_t error = sli_round_heads(a->qkv, 3 * rows, a->head_width, qkv, stream);
-    if (error == cudaSuccess)
-        error = sli_round_heads(a->grad_out, rows, a->head_width, grad, stream);
+    float *inner = (float *)scratch;
+    bfloat *grad = (bfloat *)((char *)scratch + inner_bytes(rows));
+    const bfloat *qkv;
+    cudaError_t error = sli_round_heads(a->qkv, a->qkv_bf16, 3 * rows, a->head_width,
+                                        grad + rounded_count(rows, a->head_width), &qkv, stream);
     if (error != cudaSuccess)
         return error;
-    return width <= 64    ? launch_width<64, block_size<128, 64>>(a->samples, b, masks, stream)
-           : width <= 128 ? launch_width<128, block_size<128, 64>>(a->samples, b, masks, stream)
-                          : launch_width<256, block_size<128, 32>>(a->samples, b, masks, stream);
+    rounded_heads h = rounded_heads_of(qkv, a);
+    rounded_backward b = {h, grad, a->log_sum_exp, inner, a->grad_qkv, a->grad_qkv_bf16};
+    dropout_masks masks = masks_of(&a->dropout, a->positions);
+    error = launch(stream, dim3((unsigned)divide_up(rows, WARPS)), dim3(WARP, WARPS),
+                   multiply_out_and_grad_rounded, h, *a, rows, inner, grad);
+    if (error != cudaSuccess)
+        return error;
+    return h.width <= 64    ? launch_width<64, block_size<128, 64>>(a->samples, b, masks, stream)
+           : h.width <= 128 ? launch_width<128, block_size<128, 64>>(a->samples, b, masks, stream)
+                            : launch_width<256, block_size<128, 32>>(a->samples, b, masks, stream);
 }

@@ -47,44 +47,13 @@ cudaError_t sli_launch_add(int64_t count, float *to, const float *from, cudaStre
     return launch_flat(stream, flat_shape{count, are_aligned(0, 0, to, from)}, add, to, from);
 }
 
-static inline __device__ four load_bf16(const uint16_t *from, const flat_group &g)
-{
-    four f;
-    uint2 pairs = {0, 0};
-    if (g.whole)
-        pairs = *(const uint2 *)(from + g.at);
-    for (int i = 0; i < 4; i++) {
-        uint32_t pair = i < 2 ? pairs.x : pairs.y;
-        uint16_t bits = (uint16_t)(pair >> 16 * (i % 2));
-        if (!g.whole)
-            bits = i < g.count ? from[g.at + i] : (uint16_t)0;
-        f.x[i] = sli_f32_from_bf16(bits);
-    }
-    return f;
-}
-
-static inline __device__ void store_bf16(uint16_t *to, const flat_group &g, four f)
-{
-    uint16_t bits[4];
-    for (int i = 0; i < 4; i++)
-        bits[i] = sli_bf16_from_f32(f.x[i]);
-    if (g.whole) {
-        uint2 pairs = {bits[0] | (uint32_t)bits[1] << 16, bits[2] | (uint32_t)bits[3] << 16};
-        *(uint2 *)(to + g.at) = pairs;
-        return;
-    }
-    for (int i = 0; i < 4; i++)
-        if (i < g.count)
-            to[g.at + i] = bits[i];
-}
-
 static __global__ void convert(flat_shape shape, sli_convert a)
 {
     flat_group g = flat_group_of_thread(shape);
-    four f = a.from_bf16 ? load_bf16((const uint16_t *)a.from, g)
+    four f = a.from_bf16 ? load_four((const uint16_t *)a.from + g.at, g.count, g.whole)
                          : load_four((const float *)a.from + g.at, g.count, g.whole);
     if (a.to_bf16) {
-        store_bf16((uint16_t *)a.to, g, f);
+        store_four((uint16_t *)a.to + g.at, f, g.count, g.whole);
         return;
     }
     for (int i = 0; i < 4 && !a.from_bf16; i++)

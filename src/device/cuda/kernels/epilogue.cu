@@ -77,6 +77,7 @@ cudaError_t sli_launch_gemm_epilogue(const sli_gemm *gemm, cudaStream_t stream)
 struct epilogue_gradient {
     enum { SUMS = 1 };
     float *grad;
+    const uint16_t *grad_bf16; /* or NULL; it does not change */
     const float *saved;
     int64_t ld;
     sli_activation activation;
@@ -104,6 +105,10 @@ struct epilogue_gradient {
     __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
     {
         int64_t at = g.row * ld + g.column;
+        if (grad_bf16) {
+            *sums = sum_of(*sums, load_four(grad_bf16 + at, g.count, shape.whole));
+            return;
+        }
         four x = load_four(grad + at, g.count, shape.whole);
         if (activation == SLI_ACTIVATION_RELU)
             x = through_relu(x, load_four(saved + at, g.count, shape.whole));
@@ -125,9 +130,10 @@ size_t sli_scratch_epilogue_backward(const sli_epilogue_backward *a)
 cudaError_t sli_launch_epilogue_backward(const sli_epilogue_backward *a, void *scratch,
                                          cudaStream_t stream)
 {
-    matrix_shape shape = {a->rows, a->columns, are_aligned(a->columns, a->ld, a->grad, a->saved)};
-    epilogue_gradient terms = {a->grad, a->saved, a->ld, a->activation,
-                               masks_of(&a->dropout, a->columns)};
+    matrix_shape shape = {a->rows, a->columns,
+                          are_aligned(a->columns, a->ld, a->grad, a->grad_bf16, a->saved)};
+    epilogue_gradient terms = {a->grad, a->grad_bf16,  a->saved,
+                               a->ld,   a->activation, masks_of(&a->dropout, a->columns)};
     column_results results = {{a->grad_bias}, epilogue_gradient::SUMS, a->beta};
     return launch_column_sums(stream, shape, terms, scratch, results);
 }

@@ -3,6 +3,7 @@
 #ifndef SLI_DEVICE_CUDA_KERNELS_FOUR_H
 #define SLI_DEVICE_CUDA_KERNELS_FOUR_H
 
+#include "core/bf16.h"
 #include "device/cuda/kernels/launch.h"
 
 struct four {
@@ -33,6 +34,38 @@ static inline __device__ void store_four(float *to, four f, int64_t count, bool 
     for (int i = 0; i < 4; i++)
         if (i < count)
             to[i] = f.x[i];
+}
+
+/* The same of bf16 elements, whose address is a multiple of 8 where they are whole. */
+static inline __device__ four load_four(const uint16_t *from, int64_t count, bool whole)
+{
+    four f;
+    uint2 pairs = {0, 0};
+    if (whole)
+        pairs = *(const uint2 *)from;
+    for (int i = 0; i < 4; i++) {
+        uint32_t pair = i < 2 ? pairs.x : pairs.y;
+        uint16_t bits = (uint16_t)(pair >> 16 * (i % 2));
+        if (!whole)
+            bits = i < count ? from[i] : (uint16_t)0;
+        f.x[i] = sli_f32_from_bf16(bits);
+    }
+    return f;
+}
+
+static inline __device__ void store_four(uint16_t *to, four f, int64_t count, bool whole)
+{
+    uint16_t bits[4];
+    for (int i = 0; i < 4; i++)
+        bits[i] = sli_bf16_from_f32(f.x[i]);
+    if (whole) {
+        uint2 pairs = {bits[0] | (uint32_t)bits[1] << 16, bits[2] | (uint32_t)bits[3] << 16};
+        *(uint2 *)to = pairs;
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        if (i < count)
+            to[i] = bits[i];
 }
 
 static inline __device__ four multiply(four a, four b)

@@ -75,7 +75,9 @@ static __global__ void add_norm(matrix_shape shape, sli_add_norm a, dropout_mask
         four x = load_four(sum + column, count, shape.whole);
         for (int i = 0; i < 4; i++)
             x.x[i] = (x.x[i] - mean) * rstd;
-        if (a.normalized)
+        if (a.normalized_bf16)
+            store_four(a.normalized_bf16 + at, x, count, shape.whole);
+        else if (a.normalized)
             store_four(a.normalized + at, x, count, shape.whole);
         x = multiply(x, load_four(a.weight + column, count, shape.whole));
         x = sum_of(x, load_four(a.bias + column, count, shape.whole));
@@ -87,22 +89,33 @@ cudaError_t sli_launch_add_norm(const sli_add_norm *a, cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->width,
                           are_aligned(a->width, a->width, a->x, a->residual, a->sum, a->out,
-                                      a->weight, a->bias, a->normalized)};
+                                      a->weight, a->bias, a->normalized, a->normalized_bf16)};
     return launch(stream, dim3((unsigned)a->rows), dim3(threads_of_row(a->width, ROW_THREADS)),
                   add_norm, shape, *a, masks_of(&a->dropout, a->width));
 }
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
+struct normalized_rows {
+    const float *f32;
+    const uint16_t *bf16; /* or NULL */
+
+    __device__ four load(int64_t at, int64_t count, bool whole) const
+    {
+        return bf16 ? load_four(bf16 + at, count, whole) : load_four(f32 + at, count, whole);
+    }
+};
+
 struct norm_terms {
     enum { SUMS = 2 };
-    const float *grad_out, *normalized;
+    const float *grad_out;
+    normalized_rows normalized;
 
     __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
     {
         int64_t at = g.row * shape.columns + g.column;
         four grad = load_four(grad_out + at, g.count, shape.whole);
-        four n = load_four(normalized + at, g.count, shape.whole);
+        four n = normalized.load(at, g.count, shape.whole);
         sums[0] = sum_of(sums[0], multiply(grad, n));
         sums[1] = sum_of(sums[1], grad);
     }
@@ -115,14 +128,15 @@ struct norm_means {
 };
 
 static inline __device__ norm_means means_of(const matrix_shape &shape,
-                                             const sli_add_norm_backward &a)
+                                             const sli_add_norm_backward &a,
+                                             const normalized_rows &normalized)
 {
     norm_means sums = {0, 0};
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = blockIdx.x * a.width + column, count = a.width - column;
         four g = multiply(load_four(a.grad_out + at, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
-        four n = load_four(a.normalized + at, count, shape.whole);
+        four n = normalized.load(at, count, shape.whole);
         sums.of_g += sum_of_four(g);
         sums.of_gn += sum_of_four(multiply(g, n));
     }
@@ -135,13 +149,14 @@ static __global__ void add_norm_backward(matrix_shape shape, sli_add_norm_backwa
                                          dropout_masks masks)
 {
     int64_t row = blockIdx.x;
-    norm_means means = means_of(shape, a);
+    normalized_rows normalized = {a.normalized, a.normalized_bf16};
+    norm_means means = means_of(shape, a, normalized);
     float rstd = a.rstd[row];
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = row * a.width + column, count = a.width - column;
         four g = multiply(load_four(a.grad_out + at, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
-        four n = load_four(a.normalized + at, count, shape.whole);
+        four n = normalized.load(at, count, shape.whole);
         for (int i = 0; i < 4; i++)
             g.x[i] = rstd * (g.x[i] - means.of_g - n.x[i] * means.of_gn);
         if (a.grad_sum_in)
@@ -163,8 +178,9 @@ cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *a, void *s
 {
     matrix_shape shape = {a->rows, a->width,
                           are_aligned(a->width, a->width, a->grad_out, a->grad_sum_in,
-                                      a->normalized, a->weight, a->grad_sum, a->grad_x)};
-    norm_terms terms = {a->grad_out, a->normalized};
+                                      a->normalized, a->normalized_bf16, a->weight, a->grad_sum,
+                                      a->grad_x)};
+    norm_terms terms = {a->grad_out, {a->normalized, a->normalized_bf16}};
     column_results results = {{a->grad_weight, a->grad_bias}, norm_terms::SUMS, a->beta};
     cudaError_t error = launch_column_sums(stream, shape, terms, scratch, results);
     if (error != cudaSuccess || a->rows == 0)

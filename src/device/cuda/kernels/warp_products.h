@@ -19,7 +19,7 @@
 
 #include <mma.h>
 
-typedef __nv_bfloat16 bf16;
+typedef __nv_bfloat16 bfloat;
 
 /* What one product takes of rows, columns and depth; and bf16 elements of one copy. */
 enum { PRODUCT_ROWS = 16, PRODUCT_COLUMNS = 8, PRODUCT_DEPTH = 16, COPIED = 8 };
@@ -28,7 +28,7 @@ enum { PRODUCT_ROWS = 16, PRODUCT_COLUMNS = 8, PRODUCT_DEPTH = 16, COPIED = 8 };
 
 /* Four matrices of 8 x 8 elements: lane l has the address of row l % 8 of matrix l / 8, and gets
  * from matrix i, in to[i], its row l / 4, columns 2 (l % 4) and the next. */
-static inline __device__ void load_matrices(unsigned *to, const bf16 *row)
+static inline __device__ void load_matrices(unsigned *to, const bfloat *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -36,7 +36,7 @@ static inline __device__ void load_matrices(unsigned *to, const bf16 *row)
 }
 
 /* The same of transposed matrices: rows 2 (l % 4) and the next of column l / 4. */
-static inline __device__ void load_transposed(unsigned *to, const bf16 *row)
+static inline __device__ void load_transposed(unsigned *to, const bfloat *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -54,7 +54,7 @@ static inline __device__ void add_product(float *sums, const unsigned *a, const 
 /* Begins a copy of COPIED elements to shared memory, or zeros where they do not exist; both
  * addresses are multiples of 16. It is done after wait_for_copies, for other threads after a
  * barrier as well. */
-static inline __device__ void begin_copy(bf16 *to, const bf16 *from, bool exists)
+static inline __device__ void begin_copy(bfloat *to, const bfloat *from, bool exists)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      (unsigned)__cvta_generic_to_shared(to)),
@@ -101,14 +101,14 @@ template <int WIDTH> constexpr int SHARED_LD = WIDTH + COPIED;
 
 /* `count` rows of a matrix in memory, of `width` elements, a multiple of COPIED, `ld` apart. */
 struct matrix_rows {
-    const bf16 *elements;
+    const bfloat *elements;
     int64_t ld;
     int count;
 };
 
 /* Begins to copy ROWS rows; what does not exist of them and of their WIDTH columns becomes 0. */
 template <int WIDTH, int ROWS, int THREADS>
-static inline __device__ void begin_tile(bf16 *to, const matrix_rows &from, int width)
+static inline __device__ void begin_tile(bfloat *to, const matrix_rows &from, int width)
 {
 #pragma unroll
     for (int i = 0; i < ROWS * WIDTH / COPIED / THREADS; i++) {
@@ -123,12 +123,12 @@ static inline __device__ void begin_tile(bf16 *to, const matrix_rows &from, int 
 /* sums [16, COLUMNS] = the warp's 16 rows of a times COLUMNS rows of b. Loops have no condition
  * that a launch decides, so that loads of fragments go on while products run. */
 template <int WIDTH, int COLUMNS>
-static inline __device__ void multiply_rows(const bf16 *a, const bf16 *b, float (*sums)[4])
+static inline __device__ void multiply_rows(const bfloat *a, const bfloat *b, float (*sums)[4])
 {
     constexpr int LD = SHARED_LD<WIDTH>;
     int lane = (int)threadIdx.x % 32;
-    const bf16 *row_of_a = a + lane % 16 * LD + lane / 16 * 8;
-    const bf16 *row_of_b = b + (lane % 8 + lane / 16 * 8) * LD + lane / 8 % 2 * 8;
+    const bfloat *row_of_a = a + lane % 16 * LD + lane / 16 * 8;
+    const bfloat *row_of_b = b + (lane % 8 + lane / 16 * 8) * LD + lane / 8 % 2 * 8;
 #pragma unroll
     for (int column = 0; column < COLUMNS / PRODUCT_COLUMNS; column++)
         for (int i = 0; i < 4; i++)
@@ -148,12 +148,12 @@ static inline __device__ void multiply_rows(const bf16 *a, const bf16 *b, float 
 
 /* results [16, WIDTH] += scores [16, ROWS], rounded, times ROWS rows of b. */
 template <int WIDTH, int ROWS>
-static inline __device__ void multiply_scores(const float (*scores)[4], const bf16 *b,
+static inline __device__ void multiply_scores(const float (*scores)[4], const bfloat *b,
                                               float (*results)[4])
 {
     constexpr int LD = SHARED_LD<WIDTH>;
     int lane = (int)threadIdx.x % 32;
-    const bf16 *row_of_b = b + lane % 16 * LD + lane / 16 * 8;
+    const bfloat *row_of_b = b + lane % 16 * LD + lane / 16 * 8;
 #pragma unroll
     for (int k = 0; k < ROWS; k += PRODUCT_DEPTH) {
         const float(*two)[4] = scores + k / 8;

@@ -127,7 +127,7 @@ static sl_status describe_gpu(sli_cuda_device *device)
     snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
     base->isa = device->isa;
     base->threads = 1; /* that queues its operations */
-    base->has_bf16 = base->has_tf32 = true;
+    base->has_bf16 = base->has_tf32 = base->stores_bf16 = true;
     base->usable_bytes = total_bytes;
     if (major < 8)
         return sl_error(SL_ERR_UNSUPPORTED, "%s: the kernels need a GPU of sm_80 or later, got %s",
