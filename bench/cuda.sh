@@ -207,7 +207,9 @@ sanitize() {
 check_part() {
     training=(train --data "$logs/text" --epochs 1 --eval-batch-size 8 --lr 1 --quiet)
     check operators 150 env SLUICE_TEST_DEVICES=cuda:0,cuda:0/1 "${with[@]}" "$root/tests/test_device" operators &
-    check attention 60 env SLUICE_TEST_DEVICES=cuda:0 "${with[@]}" "$root/tests/test_device" attention &
+    for test in attention stored_bf16; do
+        check "$test" 60 env SLUICE_TEST_DEVICES=cuda:0 "${with[@]}" "$root/tests/test_device" "$test" &
+    done
     train_on_lists
     sanitize
     wait

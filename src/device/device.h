@@ -68,6 +68,8 @@ typedef struct sli_gemm {
     float *preactivation; /* [m, n] or NULL */
     sli_activation activation;
     sli_dropout dropout;
+    uint16_t *c_bf16; /* [m, n] dense, as well as c, which is then only room for the product; a
+                         device may round the bias for it */
 } sli_gemm;
 
 /* out = epilogue(x), dense [rows, columns]: sli_gemm's epilogue without a product. out may be x. */
@@ -92,6 +94,8 @@ typedef struct sli_epilogue_backward {
     float *grad;
     const uint16_t *grad_bf16; /* only for sums */
     const float *saved;        /* NULL with NONE */
+    const uint16_t *saved_bf16;
+    uint16_t *result_bf16; /* with an f32 grad, which is then not written */
     sli_activation activation;
     sli_dropout dropout;
     float beta;
@@ -165,6 +169,7 @@ typedef struct sli_add_norm_backward {
     sli_dropout dropout;
     float *grad_sum;
     float *grad_x;
+    uint16_t *grad_x_bf16;
     float beta;
     float *grad_weight, *grad_bias;
 } sli_add_norm_backward;

@@ -127,6 +127,10 @@ sl_status sli_device_gemm(sl_device *device, const sli_gemm *a)
         check_at_least(&c, "ldb", a->transpose_b ? a->k : a->n, a->ldb);
     }
     check_given(&c, "c", a->c);
+    if (a->c_bf16)
+        check_matrix(&c, "c", NULL, a->c_bf16);
+    if (a->c_bf16 && a->beta != 0)
+        refuse_arguments(&c, "a beta of 0 where the result is bf16");
     check_at_least(&c, "ldc", a->n, a->ldc);
     check_beta(&c, a->beta);
     check_dropout(&c, &a->dropout, a->n);
@@ -162,7 +166,9 @@ sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_bac
         if (a->grad_bf16 && (a->activation != SLI_ACTIVATION_NONE || a->dropout.p > 0))
             refuse_arguments(&c, "grad in f32 where it changes");
         if (a->activation != SLI_ACTIVATION_NONE)
-            check_given(&c, "saved", a->saved);
+            check_matrix(&c, "saved", a->saved, a->saved_bf16);
+        if (a->result_bf16)
+            check_matrix(&c, "the result", NULL, a->result_bf16);
     }
     check_beta(&c, a->beta);
     check_dropout(&c, &a->dropout, a->columns);
@@ -271,6 +277,8 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
         check_matrix(&c, "normalized", a->normalized, a->normalized_bf16);
         check_given(&c, "rstd", a->rstd);
         check_given(&c, "grad_sum", a->grad_sum);
+        if (a->grad_x || a->grad_x_bf16)
+            check_matrix(&c, "grad_x", a->grad_x, a->grad_x_bf16);
         if (a->grad_x == a->grad_sum && a->dropout.p > 0)
             refuse_arguments(&c, "grad_x apart from grad_sum where dropout lies between them");
     }

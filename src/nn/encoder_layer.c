@@ -46,6 +46,7 @@ typedef struct temporaries {
     sl_tensor *normed; /* n1 or n2, or its gradient */
     sl_tensor *h, *pre, *grad_h;
     sl_tensor *operand; /* h, n1 or n2, as products take it */
+    sl_tensor *rounded; /* h or grad_h, where the device stores bf16 */
 } temporaries;
 
 static void temporaries_clear(temporaries *t)
@@ -56,6 +57,7 @@ static void temporaries_clear(temporaries *t)
     sl_tensor_destroy(&t->pre);
     sl_tensor_destroy(&t->grad_h);
     sl_tensor_destroy(&t->operand);
+    sl_tensor_destroy(&t->rounded);
 }
 
 static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, uint32_t which,
@@ -99,13 +101,18 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     sli_linear_epilogue epilogue = {.activation = layer->activation,
                                     .preactivation = t->pre,
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, x)};
+    if (sli_pass_stores_bf16(pass))
+        SL_TRY(sli_pass_create_stored(pass, &shape, pass->options.keep, &t->rounded));
+    epilogue.rounded = t->rounded;
     SL_TRY(sli_pass_operand(pass, x, pass->options.keep, &t->operand));
     SL_TRY(sli_linear_forward(layer->linear1, t->operand, &epilogue, t->h));
     SL_TRY(sli_pass_save_exact(pass, &t->operand));
     if (gelu)
         SL_TRY(sl_pass_save(pass, &t->pre));
-    SL_TRY(sli_pass_operand(pass, t->h, pass->options.keep, &t->operand));
+    SL_TRY(t->rounded ? sl_tensor_alias(t->rounded, &t->operand)
+                      : sli_pass_operand(pass, t->h, pass->options.keep, &t->operand));
     sl_tensor_destroy(&t->h);
+    sl_tensor_destroy(&t->rounded);
     SL_TRY(workspace_like(x, &t->branch));
     SL_TRY(sli_linear_forward(layer->linear2, t->operand, NULL, t->branch));
     return sli_pass_save_exact(pass, &t->operand);
@@ -198,21 +205,33 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     SL_TRY(sli_pass_pop_stored(pass, &t->operand));
     sl_shape output = *sl_tensor_shape(t->operand); /* h's, but for the width */
     output.size[2] = layer->options.width;
-    SL_TRY(sli_check_grad(t->branch, &output));
-    SL_TRY(gelu ? sl_pass_pop(pass, &t->pre) : sli_pass_widen(pass, t->operand, &t->h));
+    bool stores = sli_pass_stores_bf16(pass);
+    if (sl_tensor_dtype(t->branch) == SL_F32)
+        SL_TRY(sli_check_grad(t->branch, &output));
+    if (gelu)
+        SL_TRY(sl_pass_pop(pass, &t->pre));
+    else
+        SL_TRY(stores ? sl_tensor_alias(t->operand, &t->h)
+                      : sli_pass_widen(pass, t->operand, &t->h));
     SL_TRY(sli_linear_backward_epilogue(layer->linear2, NULL, NULL, t->branch));
     SL_TRY(sli_pass_create_gradient(pass, t->operand, &t->grad_h));
     SL_TRY(
         sli_linear_backward_products(layer->linear2, pass, t->branch, t->operand, 0.0f, t->grad_h));
     sl_tensor_destroy(&t->operand);
     sl_tensor_destroy(&t->branch);
+    if (stores)
+        SL_TRY(
+            sli_pass_create_stored(pass, sl_tensor_shape(t->grad_h), pass->is_split, &t->rounded));
+    epilogue.rounded = t->rounded;
     SL_TRY(
         sli_linear_backward_epilogue(layer->linear1, &epilogue, gelu ? t->pre : t->h, t->grad_h));
     sl_tensor_destroy(&t->pre);
     sl_tensor_destroy(&t->h);
     SL_TRY(sli_pass_pop_stored(pass, &t->operand));
+    const sl_tensor *grad = t->rounded ? t->rounded : t->grad_h;
     sl_status status =
-        sli_linear_backward_products(layer->linear1, pass, t->grad_h, t->operand, beta, grad_x);
+        sli_linear_backward_products(layer->linear1, pass, grad, t->operand, beta, grad_x);
+    sl_tensor_destroy(&t->rounded);
     sl_tensor_destroy(&t->operand);
     sl_tensor_destroy(&t->grad_h);
     return status;
@@ -234,7 +253,8 @@ static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sl
     SLI_TRY_OR_FAIL(sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized)));
     if (grad_x)
         SLI_TRY_OR_FAIL(aliases ? sl_tensor_alias(grad_sum, grad_x)
-                                : sli_pass_create_gradient(pass, grad_sum, grad_x));
+                                : sli_pass_create_stored(pass, sl_tensor_shape(grad_sum),
+                                                         pass->is_split, grad_x));
     status =
         sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum, grad_out ? grad_sum : NULL,
                           dropout, grad_sum, grad_x && !aliases ? *grad_x : NULL);

@@ -118,6 +118,7 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
         .dropout = dropout,
         .grad_sum = sl_tensor_f32(grad_sum),
         .grad_x = sli_tensor_if_f32(grad_x),
+        .grad_x_bf16 = sli_tensor_if_bf16(grad_x),
     };
     SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
     sl_status status = place_gradients(norm, device, &arguments, &unused);

@@ -41,6 +41,8 @@ typedef struct sli_linear {
 typedef struct sli_linear_epilogue {
     sli_activation activation;
     sl_tensor *preactivation; /* forward: gets x W^T + bias; NULL: not needed */
+    sl_tensor *rounded;       /* bf16, gets the result, where the device stores bf16; the f32 tensor
+                                 of the result, or the gradient, is then only room for it; NULL */
     sli_dropout dropout;
 } sli_linear_epilogue;
 

@@ -58,8 +58,8 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
     if (epilogue) {
         product.activation = epilogue->activation;
         product.dropout = epilogue->dropout;
-        if (epilogue->preactivation)
-            product.preactivation = sl_tensor_f32(epilogue->preactivation);
+        product.preactivation = sli_tensor_if_f32(epilogue->preactivation);
+        product.c_bf16 = sli_tensor_if_bf16(epilogue->rounded);
     }
     SL_TRY(operand_of(linear, in, &a));
     product.a = a.data;
@@ -82,11 +82,13 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
         .ld = sl_tensor_columns(grad),
         .grad = sli_tensor_if_f32(grad),
         .grad_bf16 = sli_tensor_if_bf16(grad),
-        .saved = saved ? sl_tensor_f32(saved) : NULL,
+        .saved = sli_tensor_if_f32(saved),
+        .saved_bf16 = sli_tensor_if_bf16(saved),
     };
     if (epilogue) {
         back.activation = epilogue->activation;
         back.dropout = epilogue->dropout;
+        back.result_bf16 = sli_tensor_if_bf16(epilogue->rounded);
     }
     if (has_gradient)
         SL_TRY(sli_parameter_gradient(linear->bias, &back.beta, &back.grad_bias));

@@ -76,8 +76,13 @@ static sl_status widen(const sl_pass *pass, const sl_tensor *tensor, sl_tensor *
 static sl_status run_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
 {
     sl_tensor *wide;
+    const sl_tensor *outer_wide = pass->wide, *outer_narrow = pass->narrow;
     SL_TRY(widen(pass, in, &wide));
+    pass->wide = wide;
+    pass->narrow = in;
     sl_status status = module->ops->forward(module, pass, wide ? wide : in, out);
+    pass->wide = outer_wide;
+    pass->narrow = outer_narrow;
     sl_tensor_destroy(&wide);
     SL_TRY(status);
     return *out ? convert_for(module, pass, 1, out) : missing_result("output");

@@ -101,6 +101,8 @@ sl_status sli_pass_operand(const sl_pass *pass, const sl_tensor *tensor, bool is
                            sl_tensor **out)
 {
     sl_memory_category category = is_kept ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE;
+    if (pass->wide && tensor == pass->wide)
+        return sl_tensor_alias(pass->narrow, out);
     return is_converted(pass, tensor) ? sli_tensor_as(tensor, SL_BF16, category, out)
                                       : sl_tensor_alias(tensor, out);
 }

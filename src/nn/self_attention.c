@@ -136,10 +136,10 @@ static sl_status project(const self_attention *self, const sl_pass *pass, call_t
         SL_TRY(sli_linear_forward(&self->in_proj, tensors->in, NULL, tensors->qkv));
         return sli_pass_round(pass, tensors->qkv);
     }
+    SL_TRY(sli_pass_create_stored(pass, &shape, pass->options.keep, &tensors->qkv));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_WORKSPACE, SL_F32, &shape, &exact));
-    sl_status status = sli_linear_forward(&self->in_proj, tensors->in, NULL, exact);
-    if (status == SL_OK)
-        status = sli_pass_operand(pass, exact, pass->options.keep, &tensors->qkv);
+    sli_linear_epilogue rounding = {.rounded = tensors->qkv};
+    sl_status status = sli_linear_forward(&self->in_proj, tensors->in, &rounding, exact);
     sl_tensor_destroy(&exact);
     return status;
 }
@@ -260,7 +260,8 @@ static sl_status run_backward(const sl_module *module, sl_pass *pass, sl_tensor 
 {
     const self_attention *self = sl_module_state(module);
     SL_TRY(pop_saved(self, pass, tensors));
-    SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
+    if (sl_tensor_dtype(grad_out) == SL_F32)
+        SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
     SL_TRY(backward_out_proj(self, pass, grad_out, tensors));
     SL_TRY(backward_attention(module, pass, tensors));
     SL_TRY(sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, tensors->grad_qkv));

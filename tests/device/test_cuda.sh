@@ -53,7 +53,7 @@ near cpu mixed
 run cpu_bf16 --devices cpu:0 --precision bf16 --chunks 2
 run cuda_bf16 --devices cuda:0 --precision bf16 --chunks 2
 run virtual_bf16 --devices cuda:0/0,cuda:0/1 --precision bf16 --chunks 2
-near cpu_bf16 cuda_bf16 1e-3 # a value may be rounded up here and down there
+near cpu_bf16 cuda_bf16 2e-3 # a value may be rounded up here and down there, and gradients before sums of them
 diff "$scratch/cuda_bf16" "$scratch/virtual_bf16" || fail "in bf16, two stages give other bits than one"
 
 # Products in TF32 are other numbers, and the same however the model is cut.

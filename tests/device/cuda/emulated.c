@@ -87,6 +87,7 @@ static sl_status run_gemm(sl_device *device, const sli_gemm *arguments)
     product.preactivation = NULL;
     product.activation = SLI_ACTIVATION_NONE;
     product.dropout.p = 0;
+    product.c_bf16 = NULL;
     SL_TRY(multiply(device, &product));
     return status_of(sli_launch_gemm_epilogue(arguments, NULL), "gemm");
 }

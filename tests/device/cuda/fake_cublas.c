@@ -1,4 +1,5 @@
 /* cuBLASLt's products as plain loops, over column-major matrices as it has them. */
+#include "core/bf16.h"
 #include "device/cuda/fake_cuda.h"
 
 #include <assert.h>
@@ -12,7 +13,7 @@
 /* What the opaque structs hold. */
 typedef struct product {
     int32_t transpose_a, transpose_b, epilogue, compute;
-    const float *bias;
+    const void *bias; /* of the result's type */
 } product;
 
 typedef struct matrix {
@@ -140,7 +141,8 @@ typedef struct call {
     product product;
     matrix a, b, d;
     const void *a_data, *b_data;
-    float *d_data, alpha, beta;
+    void *d_data;
+    float alpha, beta;
     char *workspace;
     size_t workspace_bytes;
 } call;
@@ -166,7 +168,8 @@ static float finish_element(const call *c, double sum, int64_t row, float before
 {
     float value = (float)(c->alpha * sum) + (c->beta != 0 ? c->beta * before : 0);
     if (c->product.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
-        value += c->product.bias[row];
+        value += c->d.bf16 ? sli_f32_from_bf16(((const uint16_t *)c->product.bias)[row])
+                           : ((const float *)c->product.bias)[row];
     return c->product.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS && value < 0 ? 0 : value;
 }
 
@@ -184,8 +187,12 @@ static cudaError_t multiply(void *argument)
             for (int64_t i = 0; i < inner; i++)
                 sum += element(c, &c->a, c->a_data, ta, row, i) *
                        element(c, &c->b, c->b_data, tb, i, col);
-            float *to = &c->d_data[col * c->d.ld + row];
-            *to = finish_element(c, sum, row, *to);
+            int64_t at = col * c->d.ld + row;
+            float *exact = (float *)c->d_data + at;
+            if (c->d.bf16)
+                ((uint16_t *)c->d_data)[at] = sli_bf16_from_f32(finish_element(c, sum, row, 0));
+            else
+                *exact = finish_element(c, sum, row, *exact);
         }
     return cudaSuccess;
 }
@@ -200,6 +207,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     call made = {.a_data = a, .b_data = b, .d_data = d, .workspace = workspace};
     (void)handle, (void)algo;
     assert(c == d && c_layout == d_layout);
+    assert(!((const matrix *)d_layout)->bf16 || *(const float *)beta == 0);
     assert(fake_is_device_memory(a) && fake_is_device_memory(b) && fake_is_device_memory(d));
     memcpy(&made.product, described, sizeof made.product);
     memcpy(&made.a, a_layout, sizeof made.a);

@@ -18,6 +18,7 @@ static inline __device__ float activate(sli_activation activation, float x)
 struct epilogue_arguments {
     const float *x; /* all with row distance ld */
     float *out, *preactivation;
+    uint16_t *out_bf16; /* instead of `out`, dense; or NULL */
     int64_t ld;
     const float *bias;
     sli_activation activation;
@@ -38,13 +39,16 @@ static __global__ void epilogue(matrix_shape shape, epilogue_arguments a)
     for (int i = 0; i < 4; i++)
         x.x[i] = activate(a.activation, x.x[i]);
     x = multiply(x, mask_of(a.masks, g.row, g.column));
-    store_four(a.out + at, x, g.count, shape.whole);
+    if (a.out_bf16)
+        store_four(a.out_bf16 + g.row * shape.columns + g.column, x, g.count, shape.whole);
+    else
+        store_four(a.out + at, x, g.count, shape.whole);
 }
 
 static cudaError_t launch_epilogue(cudaStream_t stream, int64_t rows, int64_t columns,
                                    const epilogue_arguments &a)
 {
-    bool whole = are_aligned(columns, a.ld, a.x, a.out, a.preactivation, a.bias);
+    bool whole = are_aligned(columns, a.ld, a.x, a.out, a.out_bf16, a.preactivation, a.bias);
     return launch_groups(stream, matrix_shape{rows, columns, whole}, epilogue, a);
 }
 
@@ -53,6 +57,7 @@ cudaError_t sli_launch_epilogue(const sli_epilogue *arguments, cudaStream_t stre
     epilogue_arguments a = {arguments->x,
                             arguments->out,
                             arguments->preactivation,
+                            NULL,
                             arguments->columns,
                             arguments->bias,
                             arguments->activation,
@@ -62,13 +67,9 @@ cudaError_t sli_launch_epilogue(const sli_epilogue *arguments, cudaStream_t stre
 
 cudaError_t sli_launch_gemm_epilogue(const sli_gemm *gemm, cudaStream_t stream)
 {
-    epilogue_arguments a = {gemm->c,
-                            gemm->c,
-                            gemm->preactivation,
-                            gemm->ldc,
-                            gemm->bias,
-                            gemm->activation,
-                            masks_of(&gemm->dropout, gemm->n)};
+    epilogue_arguments a = {
+        gemm->c,   gemm->c,    gemm->preactivation, gemm->c_bf16,
+        gemm->ldc, gemm->bias, gemm->activation,    masks_of(&gemm->dropout, gemm->n)};
     return launch_epilogue(stream, gemm->m, gemm->n, a);
 }
 
@@ -79,6 +80,8 @@ struct epilogue_gradient {
     float *grad;
     const uint16_t *grad_bf16; /* or NULL; it does not change */
     const float *saved;
+    const uint16_t *saved_bf16;
+    uint16_t *result; /* instead of grad; or NULL */
     int64_t ld;
     sli_activation activation;
     dropout_masks masks;
@@ -102,6 +105,12 @@ struct epilogue_gradient {
         return grad_out;
     }
 
+    __device__ four load_saved(const matrix_shape &shape, const matrix_group &g, int64_t at) const
+    {
+        return saved_bf16 ? load_four(saved_bf16 + at, g.count, shape.whole)
+                          : load_four(saved + at, g.count, shape.whole);
+    }
+
     __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
     {
         int64_t at = g.row * ld + g.column;
@@ -111,12 +120,14 @@ struct epilogue_gradient {
         }
         four x = load_four(grad + at, g.count, shape.whole);
         if (activation == SLI_ACTIVATION_RELU)
-            x = through_relu(x, load_four(saved + at, g.count, shape.whole));
+            x = through_relu(x, load_saved(shape, g, at));
         else
             x = multiply(x, mask_of(masks, g.row, g.column));
         if (activation == SLI_ACTIVATION_GELU)
-            x = through_gelu(x, load_four(saved + at, g.count, shape.whole));
-        if (activation != SLI_ACTIVATION_NONE || masks.drops)
+            x = through_gelu(x, load_saved(shape, g, at));
+        if (result)
+            store_four(result + at, x, g.count, shape.whole);
+        else if (activation != SLI_ACTIVATION_NONE || masks.drops)
             store_four(grad + at, x, g.count, shape.whole);
         *sums = sum_of(*sums, x);
     }
@@ -131,9 +142,12 @@ cudaError_t sli_launch_epilogue_backward(const sli_epilogue_backward *a, void *s
                                          cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->columns,
-                          are_aligned(a->columns, a->ld, a->grad, a->grad_bf16, a->saved)};
-    epilogue_gradient terms = {a->grad, a->grad_bf16,  a->saved,
-                               a->ld,   a->activation, masks_of(&a->dropout, a->columns)};
+                          are_aligned(a->columns, a->ld, a->grad, a->grad_bf16, a->saved,
+                                      a->saved_bf16, a->result_bf16)};
+    epilogue_gradient terms = {a->grad,        a->grad_bf16,
+                               a->saved,       a->saved_bf16,
+                               a->result_bf16, a->ld,
+                               a->activation,  masks_of(&a->dropout, a->columns)};
     column_results results = {{a->grad_bias}, epilogue_gradient::SUMS, a->beta};
     return launch_column_sums(stream, shape, terms, scratch, results);
 }

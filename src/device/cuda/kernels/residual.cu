@@ -162,7 +162,10 @@ static __global__ void add_norm_backward(matrix_shape shape, sli_add_norm_backwa
         if (a.grad_sum_in)
             g = sum_of(g, load_four(a.grad_sum_in + at, count, shape.whole));
         store_four(a.grad_sum + at, g, count, shape.whole);
-        if (a.grad_x)
+        if (a.grad_x_bf16)
+            store_four(a.grad_x_bf16 + at, multiply(g, mask_of(masks, row, column)), count,
+                       shape.whole);
+        else if (a.grad_x)
             store_four(a.grad_x + at, multiply(g, mask_of(masks, row, column)), count, shape.whole);
     }
 }
@@ -179,7 +182,7 @@ cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *a, void *s
     matrix_shape shape = {a->rows, a->width,
                           are_aligned(a->width, a->width, a->grad_out, a->grad_sum_in,
                                       a->normalized, a->normalized_bf16, a->weight, a->grad_sum,
-                                      a->grad_x)};
+                                      a->grad_x, a->grad_x_bf16)};
     norm_terms terms = {a->grad_out, {a->normalized, a->normalized_bf16}};
     column_results results = {{a->grad_weight, a->grad_bias}, norm_terms::SUMS, a->beta};
     cudaError_t error = launch_column_sums(stream, shape, terms, scratch, results);

@@ -24,6 +24,7 @@ typedef struct product_key {
     int64_t m, n, k, lda, ldb, ldc;
     int32_t transpose_a, transpose_b;
     int32_t precision;                              /* sl_precision */
+    int32_t c_bf16, unused;                         /* whether the result is bf16; 0 */
     int32_t epilogue;                               /* cublasLtEpilogue_t */
     uint32_t align_a, align_b, align_c, align_bias; /* bytes */
 } product_key;
@@ -94,7 +95,7 @@ static uint32_t alignment_of(const void *matrix, int64_t row_bytes)
     return (uint32_t)(bits & -bits);
 }
 
-static product_key key_of(const sli_gemm *g, cublasLtEpilogue_t epilogue)
+static product_key key_of(const sli_gemm *g, cublasLtEpilogue_t epilogue, const void *bias)
 {
     int64_t bytes = g->bf16 ? 2 : 4;
     return (product_key){
@@ -103,17 +104,18 @@ static product_key key_of(const sli_gemm *g, cublasLtEpilogue_t epilogue)
         .k = g->k,
         .lda = g->lda,
         .ldb = g->ldb,
-        .ldc = g->ldc,
+        .ldc = g->c_bf16 ? g->n : g->ldc,
         .transpose_a = g->transpose_a,
         .transpose_b = g->transpose_b,
         .precision = g->bf16   ? SL_PRECISION_BF16
                      : g->tf32 ? SL_PRECISION_TF32
                                : SL_PRECISION_F32,
+        .c_bf16 = g->c_bf16 != NULL,
         .epilogue = (int32_t)epilogue,
         .align_a = alignment_of(g->a, g->lda * bytes),
         .align_b = alignment_of(g->b, g->ldb * bytes),
-        .align_c = alignment_of(g->c, g->ldc * 4),
-        .align_bias = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 4 : alignment_of(g->bias, 16),
+        .align_c = g->c_bf16 ? alignment_of(g->c_bf16, g->n * 2) : alignment_of(g->c, g->ldc * 4),
+        .align_bias = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 4 : alignment_of(bias, 16),
     };
 }
 
@@ -124,7 +126,7 @@ static cublasStatus_t set_product(const product_plan *plan,
     return cublasLtMatmulDescSetAttribute(plan->product, attribute, value, bytes);
 }
 
-static cublasStatus_t set_bias(const product_plan *plan, const float *bias)
+static cublasStatus_t set_bias(const product_plan *plan, const void *bias)
 {
     if (plan->key.epilogue == CUBLASLT_EPILOGUE_DEFAULT)
         return CUBLAS_STATUS_SUCCESS;
@@ -137,6 +139,7 @@ static cublasStatus_t describe(const product_key *key, product_plan *out)
     cudaDataType_t type = key->precision == SL_PRECISION_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     cublasComputeType_t compute =
         key->precision == SL_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cudaDataType_t c_type = key->c_bf16 ? CUDA_R_16BF : CUDA_R_32F;
     const int32_t transpose[] = {key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                                  key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N};
     int64_t a_columns = key->transpose_a ? key->m : key->k;
@@ -156,7 +159,7 @@ static cublasStatus_t describe(const product_key *key, product_plan *out)
         code = cublasLtMatrixLayoutCreate(&out->b, type, (uint64_t)a_columns,
                                           (uint64_t)(key->transpose_a ? key->k : key->m), key->lda);
     if (code == CUBLAS_STATUS_SUCCESS)
-        code = cublasLtMatrixLayoutCreate(&out->c, CUDA_R_32F, (uint64_t)key->n, (uint64_t)key->m,
+        code = cublasLtMatrixLayoutCreate(&out->c, c_type, (uint64_t)key->n, (uint64_t)key->m,
                                           key->ldc);
     return code;
 }
@@ -210,7 +213,7 @@ static cublasStatus_t choose_algorithm(cublasLtHandle_t handle, product_plan *pl
 
 /* The plan for a product; the oldest gives way when there are too many. The lock is held. The
  * choice of an algorithm may look at the bias, whose alignment is a part of the key. */
-static sl_status find_plan(sl_device *device, const product_key *key, const float *bias,
+static sl_status find_plan(sl_device *device, const product_key *key, const void *bias,
                            product_plan **out)
 {
     sli_products *products = sli_cuda(device)->products;
@@ -249,23 +252,25 @@ static cublasLtEpilogue_t fused_epilogue(const sli_gemm *g)
                                                 : CUBLASLT_EPILOGUE_BIAS;
 }
 
-/* Queues the product. *exists: cuBLASLt has such a product; else nothing is queued. */
+/* Queues the product. `bias` has the result's type. *exists: cuBLASLt has such a product; else
+ * nothing is queued. */
 static sl_status multiply(sl_device *device, const sli_gemm *g, cublasLtEpilogue_t epilogue,
-                          bool *exists)
+                          const void *bias, bool *exists)
 {
     sli_products *products = sli_cuda(device)->products;
     const float one = 1;
-    product_key key = key_of(g, epilogue);
+    product_key key = key_of(g, epilogue, bias);
     product_plan *by;
     void *workspace;
-    SL_TRY(find_plan(device, &key, g->bias, &by));
+    SL_TRY(find_plan(device, &key, bias, &by));
     *exists = by->exists;
     if (!by->exists)
         return SL_OK;
-    SL_TRY(check_product(device, "set the bias", set_bias(by, g->bias)));
+    SL_TRY(check_product(device, "set the bias", set_bias(by, bias)));
     SL_TRY(sli_cuda_scratch(device, by->workspace_bytes, &workspace));
+    void *c = g->c_bf16 ? (void *)g->c_bf16 : g->c;
     cublasStatus_t code = cublasLtMatmul(products->handle, by->product, &one, g->b, by->a, g->a,
-                                         by->b, &g->beta, g->c, by->c, g->c, by->c, &by->algorithm,
+                                         by->b, &g->beta, c, by->c, c, by->c, &by->algorithm,
                                          workspace, by->workspace_bytes, sli_cuda(device)->stream);
     sli_cuda_scratch_free(device, workspace);
     return check_product(device, "multiply", code);
@@ -277,10 +282,10 @@ static sl_status multiply_fused(sl_device *device, const sli_gemm *g, cublasLtEp
     sli_products *products = sli_cuda(device)->products;
     bool exists = false;
     pthread_mutex_lock(&products->lock);
-    sl_status status = multiply(device, g, *epilogue, &exists);
+    sl_status status = multiply(device, g, *epilogue, g->bias, &exists);
     if (status == SL_OK && !exists && *epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
         *epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-        status = multiply(device, g, *epilogue, &exists);
+        status = multiply(device, g, *epilogue, g->bias, &exists);
     }
     pthread_mutex_unlock(&products->lock);
     if (status != SL_OK || exists)
@@ -401,7 +406,7 @@ static void split_rows(sli_gemm *first, sli_gemm *rest)
 static bool split_product(const sli_gemm *g, sli_gemm *first, sli_gemm *rest)
 {
     *first = *rest = *g;
-    if (!g->bf16 || g->k < 1)
+    if (!g->bf16 || g->k < 1 || g->c_bf16)
         return false;
     if (is_worth_two(g, g->k))
         split_depth(first, rest);
@@ -414,16 +419,52 @@ static bool split_product(const sli_gemm *g, sli_gemm *first, sli_gemm *rest)
     return true;
 }
 
+/* Does anything come after the product? */
+static bool is_left(const sli_gemm *g)
+{
+    return g->bias || g->preactivation || g->activation != SLI_ACTIVATION_NONE || g->dropout.p > 0;
+}
+
+/* The product and all that comes after it, to bf16, where cuBLASLt has that. Its bias is bf16 then.
+ */
+static sl_status multiply_to_bf16(sl_device *device, const sli_gemm *g, bool *exists)
+{
+    sli_products *products = sli_cuda(device)->products;
+    cublasLtEpilogue_t fused = fused_epilogue(g);
+    sli_convert rounding = {.count = g->n, .to_bf16 = true, .from = g->bias};
+    *exists = false;
+    if (g->k < 1 || (is_left(g) && fused == CUBLASLT_EPILOGUE_DEFAULT))
+        return SL_OK;
+    sl_status status;
+    SLI_TRY_OR_FAIL(
+        sli_cuda_scratch(device, g->bias ? (size_t)g->n * sizeof(uint16_t) : 0, &rounding.to));
+    if (g->bias)
+        SLI_TRY_OR_FAIL(sli_cuda_convert(device, &rounding));
+    pthread_mutex_lock(&products->lock);
+    status = multiply(device, g, fused, rounding.to, exists);
+    pthread_mutex_unlock(&products->lock);
+
+fail:
+    sli_cuda_scratch_free(device, rounding.to);
+    return status;
+}
+
 static sl_status multiply_whole(sl_device *device, const sli_gemm *g)
 {
-    cublasLtEpilogue_t fused = g->k > 0 ? fused_epilogue(g) : CUBLASLT_EPILOGUE_DEFAULT;
+    sli_gemm exact = *g;
+    bool is_done = false;
+    if (g->c_bf16)
+        SL_TRY(multiply_to_bf16(device, g, &is_done));
+    if (is_done)
+        return SL_OK;
+    exact.c_bf16 = NULL;
+    bool can_fuse = g->k > 0 && !g->c_bf16;
+    cublasLtEpilogue_t fused = can_fuse ? fused_epilogue(g) : CUBLASLT_EPILOGUE_DEFAULT;
     if (g->k > 0)
-        SL_TRY(multiply_aligned(device, g, &fused));
+        SL_TRY(multiply_aligned(device, &exact, &fused));
     else if (g->beta == 0)
         SL_TRY(zero_rows(device, g));
-    bool is_left =
-        g->bias || g->preactivation || g->activation != SLI_ACTIVATION_NONE || g->dropout.p > 0;
-    if (!is_left || fused != CUBLASLT_EPILOGUE_DEFAULT)
+    if (!g->c_bf16 && (!is_left(g) || fused != CUBLASLT_EPILOGUE_DEFAULT))
         return SL_OK;
     return sli_cuda_check(device, "gemm's epilogue",
                           sli_launch_gemm_epilogue(g, sli_cuda(device)->stream));
