@@ -161,6 +161,7 @@ typedef struct sli_add_norm {
 typedef struct sli_add_norm_backward {
     int64_t rows, width;
     const float *grad_out;
+    const uint16_t *grad_out_bf16;
     const float *grad_sum_in; /* NULL: sum went nowhere else */
     const float *normalized;
     const uint16_t *normalized_bf16;

@@ -71,7 +71,7 @@ typedef struct sli_device_ops {
      * `attention` has neither. */
     sl_status (*attention_from)(sl_device *device, const sli_attention *arguments);
     sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
-    /* Without grad_bias. */
+    /* Without grad_bias; without `rounded` but on a device that stores bf16. */
     sl_status (*cross_entropy)(sl_device *device, const sli_cross_entropy *arguments);
     /* (optional: cross_entropy, epilogue_backward, convert) With grad_bias or `rounded`. */
     sl_status (*cross_entropy_bias)(sl_device *device, const sli_cross_entropy *arguments);

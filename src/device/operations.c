@@ -273,7 +273,7 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
     check_given(&c, "grad_weight", a->grad_weight);
     check_given(&c, "grad_bias", a->grad_bias);
     if (a->rows > 0) {
-        check_given(&c, "grad_out", a->grad_out);
+        check_matrix(&c, "grad_out", a->grad_out, a->grad_out_bf16);
         check_matrix(&c, "normalized", a->normalized, a->normalized_bf16);
         check_given(&c, "rstd", a->rstd);
         check_given(&c, "grad_sum", a->grad_sum);
@@ -303,6 +303,12 @@ static sl_status use_gradients(sl_device *device, const sli_cross_entropy *a)
                             .to_bf16 = true,
                             .from = a->logits,
                             .to = a->rounded};
+    if (a->rounded && device->stores_bf16) {
+        sums.grad = NULL;
+        sums.grad_bf16 = a->rounded;
+        SL_TRY(device->ops->cross_entropy(device, a));
+        return a->grad_bias ? device->ops->epilogue_backward(device, &sums) : SL_OK;
+    }
     in_place.rounded = NULL;
     SL_TRY(device->ops->cross_entropy(device, &in_place));
     if (a->grad_bias)

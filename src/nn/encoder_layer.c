@@ -237,14 +237,12 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     return status;
 }
 
-/* Back through norm(residual + dropout(x)). `grad_sum` becomes the residual's gradient; before,
- *   with grad_out     grad_out is the gradient of the norm's output, grad_sum what else reaches the
- *                     sum;
- *   without (NULL)    grad_sum is the gradient of the norm's output, and nothing else does.
+/* Back through norm(residual + dropout(x)): grad_sum, the residual's gradient, from that of the
+ * norm's output, which grad_sum may lie over, and from what else reaches the sum (NULL: nothing).
  * *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless the pass is split. */
 static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
-                                   const sl_tensor *grad_out, sl_tensor *grad_sum,
-                                   sl_tensor **grad_x)
+                                   const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
+                                   sl_tensor *grad_sum, sl_tensor **grad_x)
 {
     sli_norm_saved saved;
     bool aliases = dropout.p == 0.0f && !pass->is_split;
@@ -255,9 +253,8 @@ static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sl
         SLI_TRY_OR_FAIL(aliases ? sl_tensor_alias(grad_sum, grad_x)
                                 : sli_pass_create_stored(pass, sl_tensor_shape(grad_sum),
                                                          pass->is_split, grad_x));
-    status =
-        sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum, grad_out ? grad_sum : NULL,
-                          dropout, grad_sum, grad_x && !aliases ? *grad_x : NULL);
+    status = sli_norm_backward(norm, &saved, grad_out, grad_sum_in, dropout, grad_sum,
+                               grad_x && !aliases ? *grad_x : NULL);
 
 fail:
     sli_norm_saved_clear(&saved);
@@ -275,16 +272,17 @@ static sl_status attention_backward(const encoder_layer *layer, sl_pass *pass, t
     return status;
 }
 
-/* `grad` is the gradient of out, then of n1's two uses, then of norm1's sum, then of x. */
+/* `grad` is the gradient of norm2's sum and of n1's other use, then of norm1's sum, then of x; it
+ * may lie over grad_out. */
 static sl_status backward_post_norm(const sl_module *module, sl_pass *pass, temporaries *t,
-                                    sl_tensor *grad, bool input_needed)
+                                    const sl_tensor *grad_out, sl_tensor *grad, bool input_needed)
 {
     const encoder_layer *layer = sl_module_state(module);
     sli_dropout dropout1 = dropout_of(module, pass, DROPOUT_1, grad);
     sli_dropout dropout2 = dropout_of(module, pass, DROPOUT_2, grad);
-    SL_TRY(add_norm_backward(pass, layer->norm2, dropout2, NULL, grad, &t->branch));
+    SL_TRY(add_norm_backward(pass, layer->norm2, dropout2, grad_out, NULL, grad, &t->branch));
     SL_TRY(feed_forward_backward(module, pass, t, 1.0f, grad));
-    SL_TRY(add_norm_backward(pass, layer->norm1, dropout1, NULL, grad, &t->branch));
+    SL_TRY(add_norm_backward(pass, layer->norm1, dropout1, grad, NULL, grad, &t->branch));
     return attention_backward(layer, pass, t, 1.0f, input_needed ? grad : NULL);
 }
 
@@ -302,25 +300,33 @@ static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, tempo
     }
     SL_TRY(workspace_like(grad, &t->normed));
     SL_TRY(feed_forward_backward(module, pass, t, 0.0f, t->normed));
-    SL_TRY(add_norm_backward(pass, layer->norm2, dropout1, t->normed, grad, &t->branch));
+    SL_TRY(add_norm_backward(pass, layer->norm2, dropout1, t->normed, grad, grad, &t->branch));
     SL_TRY(attention_backward(layer, pass, t, 0.0f, t->normed));
-    return add_norm_backward(pass, layer->norm1, none, t->normed, grad, NULL);
+    return add_norm_backward(pass, layer->norm1, none, t->normed, grad, grad, NULL);
 }
 
 static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                 sl_tensor **grad_in)
 {
     const encoder_layer *layer = sl_module_state(module);
+    bool is_bf16 = module->takes_bf16_gradient && sl_tensor_dtype(grad_out) == SL_BF16;
     sl_shape shape;
     temporaries t = {0};
-    SL_TRY(sli_check_dtype("the gradient", grad_out, SL_F32));
-    SL_TRY(layer_output_shape(module, sl_tensor_shape(grad_out), &shape));
-    sl_status status = layer->options.pre_norm
-                           ? backward_pre_norm(module, pass, &t, grad_out)
-                           : backward_post_norm(module, pass, &t, grad_out, grad_in != NULL);
+    sl_tensor *grad = NULL;
+    sl_status status;
+    SLI_TRY_OR_FAIL(is_bf16 ? SL_OK : sli_check_dtype("the gradient", grad_out, SL_F32));
+    SLI_TRY_OR_FAIL(layer_output_shape(module, sl_tensor_shape(grad_out), &shape));
+    SLI_TRY_OR_FAIL(is_bf16 ? workspace_like(grad_out, &grad) : sl_tensor_alias(grad_out, &grad));
+    SLI_TRY_OR_FAIL(layer->options.pre_norm
+                        ? backward_pre_norm(module, pass, &t, grad)
+                        : backward_post_norm(module, pass, &t, grad_out, grad, grad_in != NULL));
+    if (grad_in)
+        status = sl_tensor_alias(grad, grad_in);
+
+fail:
     temporaries_clear(&t);
-    SL_TRY(status);
-    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+    sl_tensor_destroy(&grad);
+    return status;
 }
 
 /* The products' order is that of backward_input. */
@@ -430,5 +436,6 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
     layer->activation =
         options->activation == SL_ACTIVATION_RELU ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;
     SL_TRY(sl_module_create(&layer_ops, layer, out));
+    (*out)->takes_bf16_gradient = !options->pre_norm;
     return add_children(out, layer);
 }

@@ -110,7 +110,8 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
     sli_add_norm_backward arguments = {
         .rows = sl_tensor_rows(grad_out),
         .width = norm->width,
-        .grad_out = sl_tensor_f32(grad_out),
+        .grad_out = sli_tensor_if_f32(grad_out),
+        .grad_out_bf16 = sli_tensor_if_bf16(grad_out),
         .grad_sum_in = sli_tensor_if_f32(grad_sum_in),
         .normalized = sli_tensor_if_f32(saved->normalized),
         .normalized_bf16 = sli_tensor_if_bf16(saved->normalized),

@@ -24,6 +24,7 @@ struct sl_module {
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
     bool is_in_evaluation;
     int64_t exact_columns; /* f32 numbers that its forward saves for each row on bf16 passes too */
+    bool takes_bf16_gradient; /* as it is where sli_pass_stores_bf16; else it gets a copy in f32 */
 };
 
 /* Each random mask of a module has a site of its own: number * 8 + 0 … 7. */

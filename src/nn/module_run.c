@@ -117,7 +117,10 @@ static sl_status run_backward(sl_module *module, sl_pass *pass, bool split, sl_t
     bool was_split = pass->is_split;
     sl_tensor *wide;
     SL_TRY(check_call(pass, "gradient", grad_out, ops->backward || ops->backward_input));
-    SL_TRY(widen(pass, grad_out, &wide));
+    if (module->takes_bf16_gradient && sli_pass_stores_bf16(pass))
+        wide = NULL;
+    else
+        SL_TRY(widen(pass, grad_out, &wide));
     pass->is_split = split && ops->backward_input;
     sl_status status = (pass->is_split || !ops->backward
                             ? ops->backward_input

@@ -2,7 +2,7 @@
  *
  * The row is walked over twice. In the first walk each thread keeps the largest logit that it has
  * seen and the sum of e^(x - largest); a larger one scales the sum. The second walk writes the
- * gradient. */
+ * gradient, over the logits or rounded to another matrix. */
 #include "device/cuda/kernels/four.h"
 #include "device/cuda/kernels/reduce.h"
 
@@ -33,7 +33,7 @@ static inline __device__ exponentials exponentials_of(const matrix_shape &shape,
     exponentials mine = {-INFINITY, 0};
     for (int64_t column = 4 * threadIdx.x; column < shape.columns; column += 4 * blockDim.x) {
         int64_t count = shape.columns - column;
-        add_logits(&mine, load_four(x + column, count, shape.whole), count);
+        add_logits(&mine, load_four(x + column, count, shape.whole && count >= 4), count);
     }
     float largest = reduce_block<maximizing>(mine.largest, (float)-INFINITY);
     double sum = mine.sum * (double)expf(mine.largest - largest);
@@ -45,17 +45,22 @@ static inline __device__ void write_gradient(const matrix_shape &shape, const sl
                                              const exponentials &of_row)
 {
     float *x = a.logits + blockIdx.x * a.ld;
+    uint16_t *rounded = a.rounded ? a.rounded + blockIdx.x * a.ld : NULL;
     int32_t target = a.targets[blockIdx.x];
     bool ignored = target == a.ignore;
     float scale = (float)(a.grad_scale / of_row.sum);
     for (int64_t column = 4 * threadIdx.x; column < a.classes; column += 4 * blockDim.x) {
         int64_t count = a.classes - column;
-        four f = load_four(x + column, count, shape.whole);
+        bool whole = shape.whole && count >= 4;
+        four f = load_four(x + column, count, whole);
         for (int i = 0; i < 4; i++) {
             float one = column + i == target ? a.grad_scale : 0.0f;
             f.x[i] = ignored ? 0.0f : scale * expf(f.x[i] - of_row.largest) - one;
         }
-        store_four(x + column, f, count, shape.whole);
+        if (rounded)
+            store_four(rounded + column, f, count, whole);
+        else
+            store_four(x + column, f, count, whole);
     }
 }
 
@@ -78,7 +83,7 @@ static __global__ void cross_entropy(matrix_shape shape, sli_cross_entropy a)
 cudaError_t sli_launch_cross_entropy(const sli_cross_entropy *a, cudaStream_t stream)
 {
     enum { MOST_THREADS = 512 };
-    matrix_shape shape = {a->rows, a->classes, are_aligned(a->classes, a->ld, a->logits)};
+    matrix_shape shape = {a->rows, a->classes, are_aligned(0, a->ld, a->logits, a->rounded)};
     return launch(stream, dim3((unsigned)a->rows), dim3(threads_of_row(a->classes, MOST_THREADS)),
                   cross_entropy, shape, *a);
 }

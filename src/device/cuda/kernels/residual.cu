@@ -96,7 +96,8 @@ cudaError_t sli_launch_add_norm(const sli_add_norm *a, cudaStream_t stream)
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-struct normalized_rows {
+/* A matrix in one of two types. */
+struct typed_matrix {
     const float *f32;
     const uint16_t *bf16; /* or NULL */
 
@@ -108,13 +109,12 @@ struct normalized_rows {
 
 struct norm_terms {
     enum { SUMS = 2 };
-    const float *grad_out;
-    normalized_rows normalized;
+    typed_matrix grad_out, normalized;
 
     __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
     {
         int64_t at = g.row * shape.columns + g.column;
-        four grad = load_four(grad_out + at, g.count, shape.whole);
+        four grad = grad_out.load(at, g.count, shape.whole);
         four n = normalized.load(at, g.count, shape.whole);
         sums[0] = sum_of(sums[0], multiply(grad, n));
         sums[1] = sum_of(sums[1], grad);
@@ -128,15 +128,14 @@ struct norm_means {
 };
 
 static inline __device__ norm_means means_of(const matrix_shape &shape,
-                                             const sli_add_norm_backward &a,
-                                             const normalized_rows &normalized)
+                                             const sli_add_norm_backward &a, const norm_terms &of)
 {
     norm_means sums = {0, 0};
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = blockIdx.x * a.width + column, count = a.width - column;
-        four g = multiply(load_four(a.grad_out + at, count, shape.whole),
+        four g = multiply(of.grad_out.load(at, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
-        four n = normalized.load(at, count, shape.whole);
+        four n = of.normalized.load(at, count, shape.whole);
         sums.of_g += sum_of_four(g);
         sums.of_gn += sum_of_four(multiply(g, n));
     }
@@ -149,14 +148,14 @@ static __global__ void add_norm_backward(matrix_shape shape, sli_add_norm_backwa
                                          dropout_masks masks)
 {
     int64_t row = blockIdx.x;
-    normalized_rows normalized = {a.normalized, a.normalized_bf16};
-    norm_means means = means_of(shape, a, normalized);
+    norm_terms of = {{a.grad_out, a.grad_out_bf16}, {a.normalized, a.normalized_bf16}};
+    norm_means means = means_of(shape, a, of);
     float rstd = a.rstd[row];
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = row * a.width + column, count = a.width - column;
-        four g = multiply(load_four(a.grad_out + at, count, shape.whole),
+        four g = multiply(of.grad_out.load(at, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
-        four n = normalized.load(at, count, shape.whole);
+        four n = of.normalized.load(at, count, shape.whole);
         for (int i = 0; i < 4; i++)
             g.x[i] = rstd * (g.x[i] - means.of_g - n.x[i] * means.of_gn);
         if (a.grad_sum_in)
@@ -180,10 +179,10 @@ cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *a, void *s
                                          cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->width,
-                          are_aligned(a->width, a->width, a->grad_out, a->grad_sum_in,
-                                      a->normalized, a->normalized_bf16, a->weight, a->grad_sum,
-                                      a->grad_x, a->grad_x_bf16)};
-    norm_terms terms = {a->grad_out, {a->normalized, a->normalized_bf16}};
+                          are_aligned(a->width, a->width, a->grad_out, a->grad_out_bf16,
+                                      a->grad_sum_in, a->normalized, a->normalized_bf16, a->weight,
+                                      a->grad_sum, a->grad_x, a->grad_x_bf16)};
+    norm_terms terms = {{a->grad_out, a->grad_out_bf16}, {a->normalized, a->normalized_bf16}};
     column_results results = {{a->grad_weight, a->grad_bias}, norm_terms::SUMS, a->beta};
     cudaError_t error = launch_column_sums(stream, shape, terms, scratch, results);
     if (error != cudaSuccess || a->rows == 0)
