@@ -146,6 +146,7 @@ typedef struct sli_add_norm {
     sli_dropout dropout;
     float *sum;
     float *out;
+    uint16_t *out_bf16;         /* instead of out, or as well */
     const float *weight, *bias; /* [width] */
     float eps;
     float *normalized; /* [rows, width] */

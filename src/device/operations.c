@@ -251,7 +251,10 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
     if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
     check_given(&c, "x", a->x);
-    check_given(&c, "out", a->out);
+    if (a->out_bf16)
+        check_matrix(&c, "out", NULL, a->out_bf16);
+    else
+        check_given(&c, "out", a->out);
     check_given(&c, "weight", a->weight);
     check_given(&c, "bias", a->bias);
     if ((!a->normalized && !a->normalized_bf16) != !a->rstd)

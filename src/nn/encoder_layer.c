@@ -88,7 +88,7 @@ static sl_status layer_output_shape(const sl_module *module, const sl_shape *in,
 /* ---- Forward ---------------------------------------------------------------------------- */
 
 /* t->branch = linear2(h), h = dropout(act(linear1(x))). Saves x, the pre-activation (GELU) and h.
- */
+ * t->operand may be x as products take it. */
 static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_tensor *x,
                               temporaries *t)
 {
@@ -104,7 +104,8 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     if (sli_pass_stores_bf16(pass))
         SL_TRY(sli_pass_create_stored(pass, &shape, pass->options.keep, &t->rounded));
     epilogue.rounded = t->rounded;
-    SL_TRY(sli_pass_operand(pass, x, pass->options.keep, &t->operand));
+    if (!t->operand)
+        SL_TRY(sli_pass_operand(pass, x, pass->options.keep, &t->operand));
     SL_TRY(sli_linear_forward(layer->linear1, t->operand, &epilogue, t->h));
     SL_TRY(sli_pass_save_exact(pass, &t->operand));
     if (gelu)
@@ -118,13 +119,14 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     return sli_pass_save_exact(pass, &t->operand);
 }
 
-/* out = norm(residual + dropout(x)), saving for its backward; `sum` as in sli_norm_forward. */
+/* out = norm(residual + dropout(x)), saving for its backward; `sum` and `rounded` as in
+ * sli_norm_forward. */
 static sl_status add_norm(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
                           const sl_tensor *x, const sl_tensor *residual, sl_tensor *sum,
-                          sl_tensor *out)
+                          sl_tensor *out, sl_tensor *rounded)
 {
     sli_norm_saved saved;
-    SL_TRY(sli_norm_forward(norm, pass, x, residual, dropout, sum, out, &saved));
+    SL_TRY(sli_norm_forward(norm, pass, x, residual, dropout, sum, out, rounded, &saved));
     sl_status status = sli_norm_save(pass, &saved);
     sli_norm_saved_clear(&saved);
     return status;
@@ -138,11 +140,15 @@ static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_te
     sli_dropout dropout2 = dropout_of(module, pass, DROPOUT_2, x);
     SL_TRY(sli_self_attention_forward(layer->self_attn, pass, x, SL_MEMORY_WORKSPACE, &t->branch));
     SL_TRY(sli_pass_create_tensor(pass, sl_tensor_shape(x), &t->normed));
-    SL_TRY(add_norm(pass, layer->norm1, dropout1, t->branch, x, NULL, t->normed));
+    if (sli_pass_stores_bf16(pass))
+        SL_TRY(sli_pass_create_stored(pass, sl_tensor_shape(x), pass->options.keep, &t->operand));
+    SL_TRY(add_norm(pass, layer->norm1, dropout1, t->branch, x, NULL, t->normed, t->operand));
     sl_tensor_destroy(&t->branch);
     SL_TRY(feed_forward(module, pass, t->normed, t));
-    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(x), out));
-    return add_norm(pass, layer->norm2, dropout2, t->branch, t->normed, NULL, *out);
+    SL_TRY(sli_module_passes_on_bf16(module, pass)
+               ? sli_pass_create_stored(pass, sl_tensor_shape(x), true, out)
+               : sli_pass_create_output(pass, sl_tensor_shape(x), out));
+    return add_norm(pass, layer->norm2, dropout2, t->branch, t->normed, NULL, *out, NULL);
 }
 
 /* sum = residual + dropout2(x); `residual` may be NULL, or `sum`. */
@@ -166,13 +172,13 @@ static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_ten
     const encoder_layer *layer = sl_module_state(module);
     sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, x);
     SL_TRY(sli_pass_create_tensor(pass, sl_tensor_shape(x), &t->normed));
-    SL_TRY(add_norm(pass, layer->norm1, none, x, NULL, NULL, t->normed));
+    SL_TRY(add_norm(pass, layer->norm1, none, x, NULL, NULL, t->normed, NULL));
     SL_TRY(sli_self_attention_forward(layer->self_attn, pass, t->normed, SL_MEMORY_WORKSPACE,
                                       &t->branch));
     sl_tensor_destroy(&t->normed);
     SL_TRY(sli_pass_create_tensor(pass, sl_tensor_shape(x), &t->normed));
     SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(x), out));
-    SL_TRY(add_norm(pass, layer->norm2, dropout1, t->branch, x, *out, t->normed));
+    SL_TRY(add_norm(pass, layer->norm2, dropout1, t->branch, x, *out, t->normed, NULL));
     sl_tensor_destroy(&t->branch);
     SL_TRY(feed_forward(module, pass, t->normed, t));
     return add_dropout2(module, pass, t->branch, *out, *out);

@@ -52,7 +52,7 @@ static sl_status make_saved(const sl_pass *pass, const sl_shape *shape, sli_norm
 
 sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, const sl_tensor *x,
                            const sl_tensor *residual, sli_dropout dropout, sl_tensor *sum,
-                           sl_tensor *out, sli_norm_saved *saved)
+                           sl_tensor *out, sl_tensor *rounded, sli_norm_saved *saved)
 {
     sl_device *device = sl_tensor_device(x);
     *saved = (sli_norm_saved){NULL, NULL};
@@ -67,7 +67,8 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
         .residual = sli_tensor_if_f32(residual),
         .dropout = dropout,
         .sum = sli_tensor_if_f32(sum),
-        .out = sl_tensor_f32(out),
+        .out = sli_tensor_if_f32(out),
+        .out_bf16 = rounded ? sli_tensor_if_bf16(rounded) : sli_tensor_if_bf16(out),
         .weight = weight,
         .bias = bias,
         .eps = norm->eps,
@@ -151,7 +152,8 @@ static sl_status norm_forward(sl_module *module, sl_pass *pass, const sl_tensor 
     sli_norm_saved saved;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(in), out));
-    SL_TRY(sli_norm_forward(norm, pass, in, NULL, (sli_dropout){.p = 0.0f}, NULL, *out, &saved));
+    SL_TRY(
+        sli_norm_forward(norm, pass, in, NULL, (sli_dropout){.p = 0.0f}, NULL, *out, NULL, &saved));
     sl_status status = sli_norm_save(pass, &saved);
     sli_norm_saved_clear(&saved);
     return status;

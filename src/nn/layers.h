@@ -108,10 +108,11 @@ typedef struct sli_norm_saved {
 } sli_norm_saved;
 
 /* sum = residual + dropout(x), out = norm(sum). `residual` and `sum` may be NULL; `sum` may be
- * `residual` (see sli_add_norm). Makes what `saved` holds; on an error it is empty. */
+ * `residual` (see sli_add_norm). On a device that stores bf16, `out` may be bf16, or `rounded`
+ * (else NULL) gets it in bf16 as well. Makes what `saved` holds; on an error it is empty. */
 sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, const sl_tensor *x,
                            const sl_tensor *residual, sli_dropout dropout, sl_tensor *sum,
-                           sl_tensor *out, sli_norm_saved *saved);
+                           sl_tensor *out, sl_tensor *rounded, sli_norm_saved *saved);
 
 /* Pushes both, and the other way round. */
 sl_status sli_norm_save(sl_pass *pass, sli_norm_saved *saved);

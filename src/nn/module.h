@@ -269,7 +269,10 @@ sl_status sli_pass_create_output(const sl_pass *pass, const sl_shape *shape, sl_
  * workspace by one that drops or converts it. */
 sl_status sli_pass_create_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
-/* Does it so, on a device whose operations read and write bf16 matrices? */
+/* Does a sequential's module pass its output on in bf16, on a device that stores it? */
+bool sli_module_passes_on_bf16(const sl_module *module, const sl_pass *pass);
+
+/* Does the pass keep tensors so, on a device whose operations read and write bf16 matrices? */
 bool sli_pass_stores_bf16(const sl_pass *pass);
 
 /* As sli_pass_create_tensor, in bf16 where sli_pass_stores_bf16; `is_kept`: it is to be saved. */

@@ -50,6 +50,11 @@ static bool has_neighbour(const sl_module *module, int side)
     return parent->children[side < 0 ? 0 : parent->child_count - 1] != module;
 }
 
+bool sli_module_passes_on_bf16(const sl_module *module, const sl_pass *pass)
+{
+    return sli_pass_stores_bf16(pass) && has_neighbour(module, 1);
+}
+
 /* Makes of *tensor what the neighbour on this side gets. */
 static sl_status convert_for(const sl_module *module, const sl_pass *pass, int side,
                              sl_tensor **tensor)

@@ -24,64 +24,86 @@ cudaError_t sli_launch_add_dropout(const sli_add_dropout *a, cudaStream_t stream
 
 /* ---- Norm ------------------------------------------------------------------------------- */
 
-/* A thread has the same groups of the row in every loop over it: it reads what it wrote itself, and
- * finds it in the nearest cache. */
-enum { ROW_THREADS = 256 };
+/* The row's sums stay in the registers of the threads, GROUPS groups of four in each; GROUPS 0, for
+ * rows that are longer: each walk over the row adds them anew. */
+enum { ROW_THREADS = 256, MOST_GROUPS = 8 };
 
 static inline __device__ float sum_of_four(four f)
 {
     return (f.x[0] + f.x[1]) + (f.x[2] + f.x[3]);
 }
 
-/* Writes the row's sum to `to` and returns the mean of the row. */
-static inline __device__ float add_row(const matrix_shape &shape, const sli_add_norm &a,
-                                       const dropout_masks &masks, float *to)
+static inline __device__ four add_group(const matrix_shape &shape, const sli_add_norm &a,
+                                        const dropout_masks &masks, int64_t column)
 {
-    int64_t row = blockIdx.x;
-    float sum = 0;
-    for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
-        int64_t at = row * a.width + column, count = a.width - column;
-        four x = multiply(load_four(a.x + at, count, shape.whole), mask_of(masks, row, column));
-        if (a.residual)
-            x = sum_of(x, load_four(a.residual + at, count, shape.whole));
-        store_four(to + column, x, count, shape.whole);
-        sum += sum_of_four(x);
-    }
-    return reduce_block<adding>(sum, 0.0f) / (float)a.width;
+    int64_t row = blockIdx.x, at = row * a.width + column, count = a.width - column;
+    four x = multiply(load_four(a.x + at, count, shape.whole), mask_of(masks, row, column));
+    return a.residual ? sum_of(x, load_four(a.residual + at, count, shape.whole)) : x;
 }
 
-static inline __device__ float variance_of(const matrix_shape &shape, const float *x, float mean)
+/* The sum of (element - mean)^2 over those of the four that exist. */
+static inline __device__ float squares_of(four f, float mean, int64_t count)
 {
     float sum = 0;
-    for (int64_t column = 4 * threadIdx.x; column < shape.columns; column += 4 * blockDim.x) {
-        int64_t count = shape.columns - column;
-        four f = load_four(x + column, count, shape.whole);
-        for (int i = 0; i < 4; i++)
-            sum += i < count ? (f.x[i] - mean) * (f.x[i] - mean) : 0.0f;
-    }
-    return reduce_block<adding>(sum, 0.0f) / (float)shape.columns;
+    for (int i = 0; i < 4; i++)
+        sum += i < count ? (f.x[i] - mean) * (f.x[i] - mean) : 0.0f;
+    return sum;
 }
 
+static inline __device__ void store_norm(const matrix_shape &shape, const sli_add_norm &a, four x,
+                                         float mean, float rstd, int64_t column)
+{
+    int64_t at = blockIdx.x * a.width + column, count = a.width - column;
+    if (a.sum)
+        store_four(a.sum + at, x, count, shape.whole);
+    for (int i = 0; i < 4; i++)
+        x.x[i] = (x.x[i] - mean) * rstd;
+    if (a.normalized_bf16)
+        store_four(a.normalized_bf16 + at, x, count, shape.whole);
+    else if (a.normalized)
+        store_four(a.normalized + at, x, count, shape.whole);
+    x = multiply(x, load_four(a.weight + column, count, shape.whole));
+    x = sum_of(x, load_four(a.bias + column, count, shape.whole));
+    if (a.out_bf16)
+        store_four(a.out_bf16 + at, x, count, shape.whole);
+    if (a.out)
+        store_four(a.out + at, x, count, shape.whole);
+}
+
+template <int GROUPS>
 static __global__ void add_norm(matrix_shape shape, sli_add_norm a, dropout_masks masks)
 {
-    int64_t row = blockIdx.x;
-    float *sum = (a.sum ? a.sum : a.out) + row * a.width;
-    float mean = add_row(shape, a, masks, sum);
-    float rstd = 1.0f / sqrtf(variance_of(shape, sum, mean) + a.eps);
+    four kept[GROUPS > 0 ? GROUPS : 1];
+    int64_t first = 4 * threadIdx.x, step = 4 * blockDim.x;
+    int groups = GROUPS > 0 ? GROUPS : (int)divide(a.width - first + step - 1, step);
+    float sum = 0, squares = 0;
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        int64_t column = first + g * step;
+        four x = {};
+        if (column < a.width)
+            x = add_group(shape, a, masks, column);
+        kept[GROUPS > 0 ? g : 0] = x;
+        sum += sum_of_four(x);
+    }
+    float mean = reduce_block<adding>(sum, 0.0f) / (float)a.width;
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        int64_t column = first + g * step;
+        if (GROUPS == 0)
+            kept[0] = add_group(shape, a, masks, column);
+        squares += squares_of(kept[GROUPS > 0 ? g : 0], mean, a.width - column);
+    }
+    float rstd = 1.0f / sqrtf(reduce_block<adding>(squares, 0.0f) / (float)a.width + a.eps);
     if (a.rstd && threadIdx.x == 0)
-        a.rstd[row] = rstd;
-    for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
-        int64_t at = row * a.width + column, count = a.width - column;
-        four x = load_four(sum + column, count, shape.whole);
-        for (int i = 0; i < 4; i++)
-            x.x[i] = (x.x[i] - mean) * rstd;
-        if (a.normalized_bf16)
-            store_four(a.normalized_bf16 + at, x, count, shape.whole);
-        else if (a.normalized)
-            store_four(a.normalized + at, x, count, shape.whole);
-        x = multiply(x, load_four(a.weight + column, count, shape.whole));
-        x = sum_of(x, load_four(a.bias + column, count, shape.whole));
-        store_four(a.out + at, x, count, shape.whole);
+        a.rstd[blockIdx.x] = rstd;
+#pragma unroll
+    for (int g = 0; g < groups; g++) {
+        int64_t column = first + g * step;
+        if (GROUPS == 0)
+            kept[0] = add_group(shape, a, masks, column);
+        if (column < a.width)
+            store_norm(shape, a, kept[GROUPS > 0 ? g : 0], mean, rstd, column);
     }
 }
 
@@ -89,9 +111,18 @@ cudaError_t sli_launch_add_norm(const sli_add_norm *a, cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->width,
                           are_aligned(a->width, a->width, a->x, a->residual, a->sum, a->out,
-                                      a->weight, a->bias, a->normalized, a->normalized_bf16)};
-    return launch(stream, dim3((unsigned)a->rows), dim3(threads_of_row(a->width, ROW_THREADS)),
-                  add_norm, shape, *a, masks_of(&a->dropout, a->width));
+                                      a->out_bf16, a->weight, a->bias, a->normalized,
+                                      a->normalized_bf16)};
+    unsigned threads = threads_of_row(a->width, ROW_THREADS);
+    int64_t groups = divide_up(a->width, 4 * (int64_t)threads);
+    void (*kernel)(matrix_shape, sli_add_norm, dropout_masks) = groups <= 1   ? add_norm<1>
+                                                                : groups <= 2 ? add_norm<2>
+                                                                : groups <= 4 ? add_norm<4>
+                                                                : groups <= MOST_GROUPS
+                                                                    ? add_norm<MOST_GROUPS>
+                                                                    : add_norm<0>;
+    return launch(stream, dim3((unsigned)a->rows), dim3(threads), kernel, shape, *a,
+                  masks_of(&a->dropout, a->width));
 }
 
 /* ---- Backward --------------------------------------------------------------------------- */
