@@ -254,9 +254,9 @@ void cli_plan_print_stages(const sl_plan *plan, int replica);
  * at `source`. */
 void cli_warn_of_text(const sl_text_info *text, const char *init, const char *source);
 
-/* Warns if products in this precision have no hardware on one of the pipe's devices, and of kinds
- * of devices that are not yet validated. */
-void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision);
+/* Warns if products in this precision have no hardware on one of the pipe's devices, and of GPUs on
+ * which sluice has not been tried: several in the run's list (may be NULL), or other ones. */
+void cli_warn_of_devices(const sl_pipe *pipe, const char *devices, sl_precision precision);
 
 /* Of a run that begins. */
 void cli_warn_of_run(const sl_run_info *info);

@@ -91,7 +91,7 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model 
                         saved ? "tokenizer.json" : "config.json");
     out->options = *saved;
     SL_TRY(build_pipe(options, out));
-    cli_warn_of_devices(out->pipe, options->precision);
+    cli_warn_of_devices(out->pipe, options->devices, options->precision);
     return sl_saved_model_load(out->saved, out->pipe, NULL, NULL);
 }
 

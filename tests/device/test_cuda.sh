@@ -38,12 +38,15 @@ near() { # NAME NAME [BOUND]
 run cpu --devices cpu:0 --chunks 2
 run cuda --devices cuda:0 --chunks 2
 near cpu cuda
-grep -q 'CUDA devices are not yet validated on a GPU' "$scratch/out" || fail "the warning is missing"
+warning='CUDA devices have been tried on one H100 alone'
+! grep -q "$warning" "$scratch/out" || fail "one GPU is warned of"
 
 # The same bits, however the model is cut, and whatever order the queues run in.
 export SLUICE_TEST_SEED=7
 run virtual --devices cuda:0/0,cuda:0/1 --chunks 2
+! grep -q "$warning" "$scratch/out" || fail "virtual devices of one GPU are warned of"
 run gpus --devices cuda:0,cuda:1 --chunks 2 --schedule zb-h1
+grep -q "$warning" "$scratch/out" || fail "two GPUs are not warned of"
 diff "$scratch/cuda" "$scratch/virtual" || fail "two stages on virtual devices give other bits than one"
 diff "$scratch/cuda" "$scratch/gpus" || fail "two stages on two GPUs give other bits than one"
 
