@@ -425,15 +425,16 @@ static bool is_left(const sli_gemm *g)
     return g->bias || g->preactivation || g->activation != SLI_ACTIVATION_NONE || g->dropout.p > 0;
 }
 
-/* The product and all that comes after it, to bf16, where cuBLASLt has that. Its bias is bf16 then.
- */
+/* The product and all that comes after it, to bf16, where cuBLASLt has that: in the sizes that it
+ * is fast with. Its bias is bf16 then. */
 static sl_status multiply_to_bf16(sl_device *device, const sli_gemm *g, bool *exists)
 {
     sli_products *products = sli_cuda(device)->products;
     cublasLtEpilogue_t fused = fused_epilogue(g);
     sli_convert rounding = {.count = g->n, .to_bf16 = true, .from = g->bias};
     *exists = false;
-    if (g->k < 1 || (is_left(g) && fused == CUBLASLT_EPILOGUE_DEFAULT))
+    if (g->k < 1 || g->k % FAST_MULTIPLE || g->n % FAST_MULTIPLE ||
+        (is_left(g) && fused == CUBLASLT_EPILOGUE_DEFAULT))
         return SL_OK;
     sl_status status;
     SLI_TRY_OR_FAIL(
