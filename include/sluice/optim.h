@@ -51,17 +51,27 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scal
 /* Bytes of state for each element of a parameter: 0, 4 (momentum) or 8 (AdamW). */
 int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options);
 
-typedef enum sl_lr_kind { SL_LR_STEP, SL_LR_COSINE } sl_lr_kind;
+typedef enum sl_lr_kind {
+    SL_LR_CONSTANT,
+    SL_LR_STEP,   /* times `gamma` every `step_epochs` epochs: torch.optim.lr_scheduler.StepLR */
+    SL_LR_LINEAR, /* by steps, along a line: LinearLR */
+    SL_LR_COSINE, /* along half a cosine: CosineAnnealingLR */
+    SL_LR_WSD /* constant, then by 1 - sqrt in the last fifth of the steps (Hagele et al., "Scaling
+                 Laws and Compute-Optimal Training Beyond Fixed Training Durations", 2024) */
+} sl_lr_kind;
 
-/* torch.optim.lr_scheduler.StepLR, by epochs; or a cosine from lr to 0, by steps, which ends at
- * total_steps. Before either, the rate rises linearly over the first `warmup_steps` steps. */
+extern const char *const sl_lr_names[]; /* "constant", "step", "linear", "cosine", "wsd", NULL */
+
+/* LINEAR, COSINE and WSD fall from lr to min_lr, which they reach at total_steps. Before any of
+ * them, the rate rises linearly over the first `warmup_steps` steps. */
 typedef struct sl_lr_schedule {
     sl_lr_kind kind;
     double lr;
     double gamma;    /* STEP: factor every `step_epochs` epochs; 0 stands for 1 */
     int step_epochs; /* STEP: 0 stands for 1 */
     int64_t warmup_steps;
-    int64_t total_steps; /* COSINE */
+    int64_t total_steps; /* LINEAR, COSINE, WSD */
+    double min_lr;       /* LINEAR, COSINE, WSD */
 } sl_lr_schedule;
 
 /* The rate of step `step` (from 0) in epoch `epoch` (from 0). */

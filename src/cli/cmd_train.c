@@ -255,11 +255,16 @@ static void print_stopped(FILE *file, const cli_line *line, const sl_train_optio
 static void check_line(const cli_line *line, const sl_train_options *options)
 {
     static const char *const of_steps[] = {"gamma", "step-epochs"};
+    const char *schedule = sl_lr_names[options->lr.kind];
     for (size_t i = 0; options->lr.kind != SL_LR_STEP && i < sizeof of_steps / sizeof *of_steps;
          i++)
         if (cli_line_own_value(line, of_steps[i]))
-            cli_refuse("--%s is for the step schedule, but lr-schedule is cosine: leave it out",
-                       of_steps[i]);
+            cli_refuse("--%s is for the step schedule, but lr-schedule is %s: leave it out",
+                       of_steps[i], schedule);
+    if (options->lr.kind < SL_LR_LINEAR && cli_line_own_value(line, "min-lr"))
+        cli_refuse("--min-lr is for the linear, cosine and wsd schedules, but lr-schedule is %s: "
+                   "leave it out",
+                   schedule);
 }
 
 static void check_settings(const cli_line *line, const settings *parsed)

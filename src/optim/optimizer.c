@@ -417,21 +417,38 @@ static double step_factor(const sl_lr_schedule *schedule, int64_t epoch)
     return schedule->gamma > 0 ? pow(schedule->gamma, (double)decays) : 1;
 }
 
-/* From 1 at the end of the warm-up to 0 at total_steps. */
-static double cosine_factor(const sl_lr_schedule *schedule, int64_t step)
+/* From 1 to 0 as x goes from 0 to 1. */
+static double falling_factor(sl_lr_kind kind, double x)
 {
-    const double pi = 3.14159265358979323846;
-    int64_t length = schedule->total_steps - schedule->warmup_steps;
-    int64_t done = step - schedule->warmup_steps;
-    if (length <= 0 || done >= length)
+    const double pi = 3.14159265358979323846, constant = 0.8; /* of WSD's steps */
+    if (x >= 1)
         return 0;
-    return 0.5 * (1 + cos(pi * (double)done / (double)length));
+    if (kind == SL_LR_LINEAR)
+        return 1 - x;
+    if (kind == SL_LR_COSINE)
+        return 0.5 * (1 + cos(pi * x));
+    return x <= constant ? 1 : 1 - sqrt((x - constant) / (1 - constant));
 }
+
+/* How far the steps behind the warm-up are done; those of WSD from the beginning, as its warm-up is
+ * a part of what is constant. */
+static double share_done(const sl_lr_schedule *schedule, int64_t step)
+{
+    int64_t first = schedule->kind == SL_LR_WSD ? 0 : schedule->warmup_steps;
+    int64_t length = schedule->total_steps - first;
+    return length > 0 ? (double)(step - first) / (double)length : 1;
+}
+
+const char *const sl_lr_names[] = {"constant", "step", "linear", "cosine", "wsd", NULL};
 
 double sl_lr_at(const sl_lr_schedule *schedule, int64_t step, int64_t epoch)
 {
+    double lr = schedule->lr, least = schedule->min_lr;
     if (step < schedule->warmup_steps)
-        return schedule->lr * (double)(step + 1) / (double)schedule->warmup_steps;
-    return schedule->lr * (schedule->kind == SL_LR_STEP ? step_factor(schedule, epoch)
-                                                        : cosine_factor(schedule, step));
+        return lr * (double)(step + 1) / (double)schedule->warmup_steps;
+    if (schedule->kind == SL_LR_CONSTANT)
+        return lr;
+    if (schedule->kind == SL_LR_STEP)
+        return lr * step_factor(schedule, epoch);
+    return least + (lr - least) * falling_factor(schedule->kind, share_done(schedule, step));
 }

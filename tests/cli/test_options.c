@@ -58,6 +58,7 @@ static const option_case option_cases[][24] = {
     {{"--momentum 0.5", "\"momentum\":0.5,"},
      {"--dampening 0.25", "\"dampening\":0.25,"},
      {"--lr-schedule cosine", "\"lr_schedule\":\"cosine\""}},
+    {{"--lr-schedule wsd", "\"lr_schedule\":\"wsd\""}, {"--min-lr 0.5", "\"min_lr\":0.5,"}},
     {{"--optimizer adamw", "\"optimizer\":\"adamw\""}, {"--lr 0.5", "\"lr\":0.5,"}},
     {{"--optimizer adamw", "\"optimizer\":\"adamw\""},
      {"--preset transformer-tutorial", "\"lr\":0.001,"}},
@@ -280,6 +281,12 @@ static void steps_of_a_schedule_without_steps_are_refused(void **state)
                   "--step-epochs 2",
                   in->directory);
     check_refused(&run, 2, "--step-epochs is for the step schedule");
+    program_start(&run, "train --data x --lr-schedule constant --min-lr 0.1");
+    check_refused(&run, 2,
+                  "--min-lr is for the linear, cosine and wsd schedules, but lr-schedule is "
+                  "constant: leave it out\n");
+    program_start(&run, "train --data x --lr-schedule linear --lr 0.1 --min-lr 0.2");
+    check_refused(&run, 1, "min_lr must not be above lr, got 0.2 and 0.1");
 }
 
 /* ---- The run log --------------------------------------------------------------------------- */

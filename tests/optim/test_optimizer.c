@@ -374,6 +374,37 @@ static void cosine_falls_from_the_rate_to_zero(void **state)
     assert_true(sl_lr_at(&schedule, 500, 0) == 0);
 }
 
+/* By hand: of 100 steps behind the warm-up, or of all 110 for WSD, which falls from step 88 on. */
+static void schedules_fall_to_the_least_rate(void **state)
+{
+    sl_lr_schedule s = {.lr = 2, .min_lr = 0.5, .warmup_steps = 10, .total_steps = 110};
+    const struct {
+        sl_lr_kind kind;
+        int64_t step;
+        double rate;
+    } expected[] = {
+        {SL_LR_CONSTANT, 10, 2},
+        {SL_LR_CONSTANT, 109, 2},
+        {SL_LR_CONSTANT, 500, 2},
+        {SL_LR_LINEAR, 10, 2},
+        {SL_LR_LINEAR, 60, 1.25},
+        {SL_LR_LINEAR, 109, 0.515},
+        {SL_LR_LINEAR, 110, 0.5},
+        {SL_LR_COSINE, 60, 1.25},
+        {SL_LR_COSINE, 500, 0.5},
+        {SL_LR_WSD, 10, 2},
+        {SL_LR_WSD, 88, 2},
+        {SL_LR_WSD, 93, 2 - 1.5 * sqrt(5 / 22.0)},
+        {SL_LR_WSD, 99, 2 - 1.5 * sqrt(0.5)},
+        {SL_LR_WSD, 110, 0.5},
+    };
+    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+        s.kind = expected[i].kind;
+        assert_near(sl_lr_at(&s, 4, 0), 1); /* the warm-up is the same */
+        assert_near(sl_lr_at(&s, expected[i].step, 3), expected[i].rate);
+    }
+}
+
 int optimizer_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -395,6 +426,7 @@ int optimizer_tests(void)
         cmocka_unit_test(step_schedule_of_three_epochs_multiplies_every_third),
         cmocka_unit_test(warm_up_rises_linearly_to_the_rate),
         cmocka_unit_test(cosine_falls_from_the_rate_to_zero),
+        cmocka_unit_test(schedules_fall_to_the_least_rate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

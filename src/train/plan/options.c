@@ -27,7 +27,7 @@ WHEN(always, options != NULL)
 WHEN(with_sgd, options->optimizer.kind == SL_OPTIMIZER_SGD)
 WHEN(with_adamw, options->optimizer.kind != SL_OPTIMIZER_SGD)
 WHEN(with_steps, options->lr.kind == SL_LR_STEP)
-WHEN(with_cosine, options->lr.kind != SL_LR_STEP) /* it ends with the last epoch */
+WHEN(with_end, options->lr.kind >= SL_LR_LINEAR) /* the rate falls to the last epoch's end */
 WHEN(with_task, options->task != NULL)
 /* Without these a run has the numbers of one that does not know the option. */
 WHEN(with_decay_of_matrices, options->optimizer.decay == SL_DECAY_MATRICES)
@@ -35,6 +35,7 @@ WHEN(with_tie, options->model.tie)
 WHEN(with_comm_in_bf16, options->comm_precision == SL_PRECISION_BF16)
 WHEN(with_eval_every, options->eval_every > 0)
 WHEN(with_shuffle, options->shuffle)
+WHEN(with_min_lr, options->lr.min_lr > 0)
 #undef WHEN
 
 static const char *const comm_precision_names[] = {"f32", "bf16", NULL};
@@ -136,7 +137,6 @@ static char *print_save_every(const void *object)
 
 const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
                                        "small", NULL};
-static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
 /* Limits of single sizes, beyond any machine; check_batches checks their product. */
 enum { MAX_ROWS = 1 << 20 };
@@ -275,15 +275,19 @@ const sl_option sl_train_option_rows[] = {
              "batches follow the text"},
 
     {.name = "epochs", .value = "N", .group = "Training", FIELD(INT, epochs), .lowest = 1,
-     .affects_numbers = with_cosine,
+     .affects_numbers = with_end,
      .help = "Number of epochs"},
     {.name = "lr", .value = "X", .group = "Training", FIELD(DOUBLE, lr.lr),
      .affects_numbers = always,
      .help = "Learning rate; by default 5.0 for sgd and 0.001 for adamw"},
     {.name = "lr-schedule", .value = "NAME", .group = "Training", FIELD(CHOICE, lr.kind),
-     .choices = lr_schedules, .affects_numbers = always,
-     .help = "How the learning rate falls. step: by the factor gamma every step-epochs epochs; "
-             "cosine: to 0 at the end of the run"},
+     .choices = sl_lr_names, .affects_numbers = always,
+     .help = "How the learning rate falls. constant: not; step: by the factor gamma every "
+             "step-epochs epochs; to min-lr at the end of the run: linear along a line, cosine along "
+             "half a cosine, wsd by 1 - sqrt in the last fifth of the steps"},
+    {.name = "min-lr", .value = "X", .group = "Training", FIELD(DOUBLE, lr.min_lr),
+     .affects_numbers = with_min_lr,
+     .help = "Learning rate at the end of the linear, cosine and wsd schedules"},
     {.name = "gamma", .value = "X", .group = "Training", FIELD(DOUBLE, lr.gamma),
      .optional = true, .default_value = 1, .affects_numbers = with_steps,
      .help = "Factor of the step schedule"},
@@ -530,6 +534,9 @@ sl_status sli_train_options_check_values(const sl_train_options *options)
     if (options->task && options->optimizer.kind == SL_OPTIMIZER_SGD &&
         options->lr.lr == SL_LR_DEFAULT && !options->checkpoints.resume)
         return sl_error(SL_ERR_INVALID, "sgd has no default learning rate for a task: set lr.lr");
+    if (options->lr.lr != SL_LR_DEFAULT && options->lr.min_lr > options->lr.lr)
+        return sl_error(SL_ERR_INVALID, "min_lr must not be above lr, got %g and %g",
+                        options->lr.min_lr, options->lr.lr);
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
     return sli_optimizer_check(&options->optimizer);
