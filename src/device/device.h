@@ -225,7 +225,8 @@ typedef struct sli_attention_backward {
  * logits[row][target], in double precision's sum; 0 for a row whose target is `ignore`. With
  * grad_scale != 0 the logits are replaced by grad_scale * (softmax - one_hot(target)), or 0 for an
  * ignored row, and grad_bias by beta * grad_bias + the sums of its columns. With `rounded` as well,
- * the gradient is rounded to bf16 there, and what the logits become is not specified. Targets
+ * the gradient is rounded to bf16 there, and what the logits become is not specified; a device that
+ * stores bf16 adds the rounded ones to grad_bias. Targets
  * outside 0 .. classes - 1 that are not `ignore` are the caller's mistake. */
 typedef struct sli_cross_entropy {
     int64_t rows, classes;
