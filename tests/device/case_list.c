@@ -150,19 +150,26 @@ static void add_masks(list *to)
             rates[i % COUNT_OF(rates)];
 }
 
-/* Heads of more columns than a kernel's tiles have, and more rows than a block, in each precision.
- */
+static void add_heads(list *to, const int64_t size[4], unsigned precision)
+{
+    for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++) {
+        case_spec *spec = add_random(to, kind, size);
+        spec->flags = (spec->flags & ~(WITH_BF16 | WITH_TF32)) | precision;
+    }
+}
+
+/* Heads of more columns than three of a kernel's tiles have, in each precision; and in bf16 of more
+ * rows than a GPU's block, in each width of its kernels. */
 static void add_wide_heads(list *to)
 {
-    static const int64_t wide[][4] = {
-        {1, 70, 2, 200}, {1, 67, 1, 256}, {1, 150, 1, 72}, {1, 200, 2, 136}, {1, 270, 1, 256}};
+    static const int64_t wide[][4] = {{1, 70, 2, 200}, {1, 67, 1, 256}};
+    static const int64_t high[][4] = {{1, 150, 1, 72}, {1, 140, 2, 136}};
     static const unsigned precisions[] = {0, WITH_BF16, WITH_TF32};
     for (int i = 0; i < COUNT_OF(wide); i++)
         for (int p = 0; p < COUNT_OF(precisions); p++)
-            for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++) {
-                case_spec *spec = add_random(to, kind, wide[i]);
-                spec->flags = (spec->flags & ~(WITH_BF16 | WITH_TF32)) | precisions[p];
-            }
+            add_heads(to, wide[i], precisions[p]);
+    for (int i = 0; i < COUNT_OF(high); i++)
+        add_heads(to, high[i], WITH_BF16);
 }
 
 /* A bf16 product that a CUDA device makes in parts, as no size is a multiple of 8. */
