@@ -10,10 +10,15 @@
 
 SL_API_BEGIN
 
-typedef enum sl_activation { SL_ACTIVATION_RELU, SL_ACTIVATION_GELU } sl_activation;
+typedef enum sl_activation {
+    SL_ACTIVATION_RELU,
+    SL_ACTIVATION_GELU,     /* x times the normal distribution's integral up to x */
+    SL_ACTIVATION_GELU_TANH /* GELU(approximate="tanh"), the "gelu_new" of GPT-2: 0.5 x (1 +
+                               tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+} sl_activation;
 typedef enum sl_mask { SL_MASK_CAUSAL, SL_MASK_NONE } sl_mask;
 
-extern const char *const sl_activation_names[]; /* "relu", "gelu", NULL */
+extern const char *const sl_activation_names[]; /* "relu", "gelu", "gelu_tanh", NULL */
 extern const char *const sl_mask_names[];       /* "causal", "none", NULL */
 
 /* torch.nn.Linear: [..., in] -> [..., out]; `weight` [out, in], `bias` [out] (unless no_bias). */
@@ -23,7 +28,7 @@ sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bi
 /* torch.nn.LayerNorm over the last dimension: `weight`, `bias` [width]. eps 0 stands for 1e-5. */
 sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out);
 
-/* torch.nn.ReLU and GELU (with erf), and torch.nn.Dropout, 0 <= p < 1. Dropout needs at least two
+/* torch.nn.ReLU and GELU, and torch.nn.Dropout, 0 <= p < 1. Dropout needs at least two
  * dimensions: the first counts samples, the last features, and those between them positions. */
 sl_status sl_activation_create(sl_activation activation, sl_module **out);
 sl_status sl_dropout_create(float p, sl_module **out);

@@ -226,10 +226,10 @@ static void print_markdown_row(const entry *item, FILE *file)
 
 void cli_help_print_markdown(void)
 {
-    printf(
-        "# Options\n\n`sluice help --markdown` prints this page. A run that resumes must have "
-        "the same text, and the same values\nof the options that are marked as fixed, as far as "
-        "its optimizer and its schedule use them (`--epochs`\nonly with the cosine schedule).\n");
+    printf("# Options\n\n`sluice help --markdown` prints this page. A run that resumes must have "
+           "the same text, and the same values\nof the options that are marked as fixed, as far as "
+           "its optimizer and its schedule use them (`--epochs`\nonly where the rate falls to the "
+           "end of the run).\n");
     for (const cli_command *const *command = cli_commands; *command; command++) {
         printf("\n## sluice %s\n", (*command)->name);
         print_rows(*command, print_markdown_row, stdout);

@@ -44,7 +44,8 @@ typedef struct sli_dropout {
 typedef enum sli_activation {
     SLI_ACTIVATION_NONE,
     SLI_ACTIVATION_RELU,
-    SLI_ACTIVATION_GELU /* the exact one, with erf, as PyTorch's default */
+    SLI_ACTIVATION_GELU,     /* the exact one, with erf, as PyTorch's default */
+    SLI_ACTIVATION_GELU_TANH /* 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3) */
 } sli_activation;
 
 /* c = epilogue(op(a) op(b) + beta c), [m, n]; op(a) is [m, k], op(b) is [k, n]. k may be 0 (a and b
@@ -86,9 +87,9 @@ typedef struct sli_epilogue {
 /* Gradient through an epilogue, in place on `grad` [rows, columns], whose rows and those of `saved`
  * are `ld` elements apart: dropout's, then the
  * activation's. For RELU, `saved` is the epilogue's output (0 where dropout or ReLU made it 0) or,
- * without dropout, the pre-activation: the gradient passes where saved > 0. For GELU, it is the
- * pre-activation. Then adds grad's column sums to `grad_bias` [columns] (or stores them when beta
- * is 0); grad_bias may be NULL. With activation NONE and no dropout it only sums. */
+ * without dropout, the pre-activation: the gradient passes where saved > 0. For both GELUs, it is
+ * the pre-activation. Then adds grad's column sums to `grad_bias` [columns] (or stores them when
+ * beta is 0); grad_bias may be NULL. With activation NONE and no dropout it only sums. */
 typedef struct sli_epilogue_backward {
     int64_t rows, columns, ld;
     float *grad;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-const char *const sl_activation_names[] = {"relu", "gelu", NULL};
+const char *const sl_activation_names[] = {"relu", "gelu", "gelu_tanh", NULL};
 
 /* ---- Activations ------------------------------------------------------------------------ */
 
@@ -61,6 +61,19 @@ static int64_t activation_saved_bytes(const sl_module *module, const sl_shape *i
     return sl_shape_count(in) * (int64_t)sizeof(float);
 }
 
+sli_activation sli_activation_of(sl_activation activation)
+{
+    switch (activation) {
+    case SL_ACTIVATION_GELU:
+        return SLI_ACTIVATION_GELU;
+    case SL_ACTIVATION_GELU_TANH:
+        return SLI_ACTIVATION_GELU_TANH;
+    case SL_ACTIVATION_RELU:
+        break;
+    }
+    return SLI_ACTIVATION_RELU;
+}
+
 static const sl_module_ops relu_ops = {
     .type = "ReLU",
     .forward = activation_forward,
@@ -85,9 +98,8 @@ sl_status sl_activation_create(sl_activation activation, sl_module **out)
     sli_activation *kind = malloc(sizeof *kind);
     if (!kind)
         return sli_no_memory("sl_activation_create", "an activation");
-    bool relu = activation == SL_ACTIVATION_RELU;
-    *kind = relu ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;
-    return sl_module_create(relu ? &relu_ops : &gelu_ops, kind, out);
+    *kind = sli_activation_of(activation);
+    return sl_module_create(activation == SL_ACTIVATION_RELU ? &relu_ops : &gelu_ops, kind, out);
 }
 
 /* ---- Dropout. Nothing is saved: backward computes the mask again ------------------------ */

@@ -94,7 +94,7 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
 {
     const encoder_layer *layer = sl_module_state(module);
     sl_shape shape = hidden_shape(layer, sl_tensor_shape(x));
-    bool gelu = layer->activation == SLI_ACTIVATION_GELU;
+    bool gelu = layer->activation != SLI_ACTIVATION_RELU;
     SL_TRY(sli_pass_create_tensor(pass, &shape, &t->h));
     if (gelu)
         SL_TRY(sli_pass_create_tensor_if_kept(pass, &shape, &t->pre));
@@ -207,7 +207,7 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     const encoder_layer *layer = sl_module_state(module);
     sli_linear_epilogue epilogue = {.activation = layer->activation,
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, grad_x)};
-    bool gelu = layer->activation == SLI_ACTIVATION_GELU;
+    bool gelu = layer->activation != SLI_ACTIVATION_RELU;
     SL_TRY(sli_pass_pop_stored(pass, &t->operand));
     sl_shape output = *sl_tensor_shape(t->operand); /* h's, but for the width */
     output.size[2] = layer->options.width;
@@ -356,7 +356,7 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const encoder_layer *layer = sl_module_state(module);
     sl_shape hidden = hidden_shape(layer, in);
-    int64_t hiddens = layer->activation == SLI_ACTIVATION_GELU ? 2 : 1;
+    int64_t hiddens = layer->activation != SLI_ACTIVATION_RELU ? 2 : 1;
     int64_t floats = sl_shape_count(in) + hiddens * sl_shape_count(&hidden);
     return sl_module_saved_bytes(layer->self_attn, in) + 2 * sli_norm_saved_bytes(in) +
            floats * (int64_t)sizeof(float);
@@ -439,8 +439,7 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
     if (!layer)
         return sli_no_memory("sl_encoder_layer_create", "a layer");
     layer->options = *options;
-    layer->activation =
-        options->activation == SL_ACTIVATION_RELU ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;
+    layer->activation = sli_activation_of(options->activation);
     SL_TRY(sl_module_create(&layer_ops, layer, out));
     (*out)->takes_bf16_gradient = !options->pre_norm;
     return add_children(out, layer);

@@ -29,6 +29,9 @@ int64_t sli_shape_rows(const sl_shape *shape);
 /* Refuses a probability unless 0 <= p < 1. `who` begins the error's text. */
 sl_status sli_check_dropout(const char *who, float p);
 
+/* The kernels' name of an activation. */
+sli_activation sli_activation_of(sl_activation activation);
+
 /* ---- Products with a weight: y = epilogue(x W^T + bias) (linear.c) ---------------------- */
 
 typedef struct sli_linear {
@@ -66,7 +69,7 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
  *
  * Takes `grad` [rows, out] back through the epilogue (may be NULL), in place, and adds its column
  * sums to the bias's gradient. `saved` is the epilogue's output for RELU, the pre-activation for
- * GELU, NULL without activation. */
+ * both GELUs, NULL without activation. */
 sl_status sli_linear_backward_epilogue(const sli_linear *linear,
                                        const sli_linear_epilogue *epilogue, const sl_tensor *saved,
                                        sl_tensor *grad);

@@ -19,7 +19,7 @@ static const option_case option_cases[][24] = {
      {"--nhead 4", "\"nhead\":4,"},
      {"--dropout 0", "\"dropout\":0.0,"},
      {"--mask none", "\"mask\":\"none\""},
-     {"--activation gelu", "\"activation\":\"gelu\""},
+     {"--activation gelu_tanh", "\"activation\":\"gelu_tanh\""},
      {"--pre-norm", "\"pre_norm\":true"},
      {"--pp 2", "\"partition\":[3,2]"},
      {"--chunks 3", "\"chunks\":3,"},

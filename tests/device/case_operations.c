@@ -288,7 +288,7 @@ const case_operation case_operations[CASE_KINDS] = {
     [CASE_GEMM] = {
         OPERATION(gemm), .prepare = prepare_gemm, .adjust = adjust_gemm, ARG(sli_gemm, dropout),
         ARG(sli_gemm, beta), ARG(sli_gemm, activation),
-        .flags = WITH_BETA | WITH_BIAS | WITH_RELU | WITH_GELU | WITH_SAVED |
+        .flags = WITH_BETA | WITH_BIAS | WITH_RELU | WITH_GELU | WITH_TANH | WITH_SAVED |
             WITH_TRANSPOSED_A | WITH_TRANSPOSED_B | WITH_LONG_ROWS | WITH_BF16 |
             WITH_TF32,
         .arrays = {{AT(sli_gemm, a), GIVEN, IN}, {AT(sli_gemm, b), GIVEN, IN},
@@ -299,7 +299,7 @@ const case_operation case_operations[CASE_KINDS] = {
     [CASE_EPILOGUE] = {
         OPERATION(epilogue), .sizes = 2, .adjust = adjust_epilogue, ARG(sli_epilogue, dropout),
         ARG(sli_epilogue, activation),
-        .flags = WITH_BIAS | WITH_RELU | WITH_GELU | WITH_SAVED | OVER_X,
+        .flags = WITH_BIAS | WITH_RELU | WITH_GELU | WITH_TANH | WITH_SAVED | OVER_X,
         .arrays = {{AT(sli_epilogue, x), MATRIX, IN},
                    {AT(sli_epilogue, out), MATRIX, OUT, .tolerance = 2e-6, .over_x = 1},
                    {AT(sli_epilogue, bias), ROW, IN, .when = WITH_BIAS},
@@ -309,7 +309,7 @@ const case_operation case_operations[CASE_KINDS] = {
         OPERATION(epilogue_backward), .sizes = 2, .prepare = prepare_epilogue_backward,
         ARG(sli_epilogue_backward, beta),
         ARG(sli_epilogue_backward, dropout), ARG(sli_epilogue_backward, activation),
-        .flags = WITH_BETA | WITH_BIAS | WITH_RELU | WITH_GELU | WITH_SAVED,
+        .flags = WITH_BETA | WITH_BIAS | WITH_RELU | WITH_GELU | WITH_TANH | WITH_SAVED,
         .writes = WITH_RELU | WITH_GELU,
         .arrays = {{AT(sli_epilogue_backward, grad), MATRIX, INOUT, .tolerance = 2e-6},
                    {AT(sli_epilogue_backward, saved), MATRIX, IN, .when = WITH_RELU | WITH_GELU,

@@ -139,7 +139,8 @@ static void set_common(op_case *c, forward_case *from)
     float beta = case_has(c, WITH_BETA) ? 1 : 0, scale = 1.7f;
     bool causal = case_has(c, WITH_CAUSAL_MASK);
     int64_t rows = case_table_rows(c);
-    sli_activation activation = case_has(c, WITH_GELU)   ? SLI_ACTIVATION_GELU
+    sli_activation gelu = case_has(c, WITH_TANH) ? SLI_ACTIVATION_GELU_TANH : SLI_ACTIVATION_GELU;
+    sli_activation activation = case_has(c, WITH_GELU)   ? gelu
                                 : case_has(c, WITH_RELU) ? SLI_ACTIVATION_RELU
                                                          : SLI_ACTIVATION_NONE;
     sli_dropout dropout = {.p = c->spec.p,

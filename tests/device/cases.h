@@ -48,6 +48,7 @@ enum {
     WITH_INF = 1 << 23,  /* initial values: normal, with neither uniform */
     WITH_BF16 = 1 << 24, /* products' matrices; with both they are f32 */
     WITH_TF32 = 1 << 25,
+    WITH_TANH = 1 << 26, /* GELU is the one with tanh */
 };
 
 /* One line of the list. */

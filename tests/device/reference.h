@@ -33,10 +33,24 @@ static inline double normal_integral(double x)
     return 0.5 * erfc(-x / sqrt(2.0));
 }
 
+/* 0.5 (1 + tanh(u)), and its derivative. */
+static inline double gelu_tanh_factor(double x)
+{
+    return 0.5 * (1 + tanh(sqrt(2 / acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+
+static inline double gelu_tanh_factor_slope(double x)
+{
+    double t = 2 * gelu_tanh_factor(x) - 1;
+    return 0.5 * (1 - t * t) * sqrt(2 / acos(-1.0)) * (1 + 3 * 0.044715 * x * x);
+}
+
 static inline double activated(sli_activation activation, double x)
 {
     if (activation == SLI_ACTIVATION_RELU)
         return x <= 0 ? 0 : x; /* NaN stays */
+    if (activation == SLI_ACTIVATION_GELU_TANH)
+        return x * gelu_tanh_factor(x);
     return activation == SLI_ACTIVATION_GELU ? x * normal_integral(x) : x;
 }
 
@@ -173,6 +187,9 @@ static inline void reference_epilogue_backward(const op_case *c, double *const *
                 double x = e->saved[at], density = exp(-x * x / 2) / sqrt(2 * acos(-1.0));
                 g *= normal_integral(x) + x * density;
             }
+            if (e->activation == SLI_ACTIVATION_GELU_TANH)
+                g *= gelu_tanh_factor(e->saved[at]) +
+                     e->saved[at] * gelu_tanh_factor_slope(e->saved[at]);
             to[BACK_GRAD][at] = g;
             if (to[BACK_GRAD_BIAS])
                 to[BACK_GRAD_BIAS][j] += g;

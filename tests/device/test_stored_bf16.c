@@ -269,7 +269,8 @@ static void bf16_matrices_hold_the_rounded_results(void **state)
             checks[i](&h);
             release(&h);
         }
-        for (int activation = SLI_ACTIVATION_NONE; activation <= SLI_ACTIVATION_GELU; activation++)
+        for (int activation = SLI_ACTIVATION_NONE; activation <= SLI_ACTIVATION_GELU_TANH;
+             activation++)
             for (int drops = 0; drops < 2; drops++) {
                 check_product(&h, (sli_activation)activation, drops);
                 release(&h);

@@ -6,12 +6,12 @@
 
 static void gradients_of_activations_match_differences(void **state)
 {
-    const sl_activation kinds[] = {SL_ACTIVATION_RELU, SL_ACTIVATION_GELU};
+    const sl_activation kinds[] = {SL_ACTIVATION_RELU, SL_ACTIVATION_GELU, SL_ACTIVATION_GELU_TANH};
     const sl_shape shapes[] = {sl_shape_1d(9), sl_shape_3d(2, 5, 3)};
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 6; i++) {
         SCOPED(sl_module) *module = NULL;
-        check_ok(sl_activation_create(kinds[i % 2], &module));
-        module_case one = {.module = module, .in = shapes[i / 2]};
+        check_ok(sl_activation_create(kinds[i % 3], &module));
+        module_case one = {.module = module, .in = shapes[i / 3]};
         check_module(&one);
     }
 }
@@ -53,11 +53,14 @@ static void activations_are_pytorchs(void **state)
     const float in[] = {-2, -0.5f, 0, 0.5f, 2};
     const float relu[] = {0, 0, 0, 0.5f, 2};
     const float gelu[] = {-0.04550026f, -0.15426877f, 0, 0.34573123f, 1.95449974f};
+    const float gelu_tanh[] = {-0.04540229f, -0.15428600f, 0, 0.34571400f, 1.95459771f};
     sl_module *module;
     sl_status created = sl_activation_create(SL_ACTIVATION_RELU, &module);
     check_values(created, module, in, relu, 5);
     created = sl_activation_create(SL_ACTIVATION_GELU, &module);
     check_values(created, module, in, gelu, 5);
+    created = sl_activation_create(SL_ACTIVATION_GELU_TANH, &module);
+    check_values(created, module, in, gelu_tanh, 5);
 }
 
 static void softmax_of_scores_far_apart_has_no_nan(void **state)

@@ -32,8 +32,11 @@ static sl_mask mask_option(char **arguments)
 
 static sl_activation activation_option(char **arguments)
 {
-    bool relu = strcmp(option_text(arguments, "activation"), "relu") == 0;
-    return relu ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU;
+    const char *name = option_text(arguments, "activation");
+    int i = 0;
+    while (strcmp(sl_activation_names[i], name) != 0)
+        i++;
+    return (sl_activation)i;
 }
 
 static sl_precision precision_option(char **arguments)

@@ -116,7 +116,8 @@ class Layers(unittest.TestCase):
             self.check("layer_norm", {"width": width}, module, module, x)
 
     def test_activation(self):
-        for name, module in (("relu", torch.nn.ReLU()), ("gelu", torch.nn.GELU())):
+        for name, module in (("relu", torch.nn.ReLU()), ("gelu", torch.nn.GELU()),
+                             ("gelu_tanh", torch.nn.GELU(approximate="tanh"))):
             x = 4 * random_tensor(self.between(1, 9), self.between(1, 300))
             self.check("activation", {"activation": name}, module, module, x)
 
@@ -146,9 +147,11 @@ class Layers(unittest.TestCase):
     def encoder_layer(self, mask, activation, pre_norm):
         samples, time, heads, width = self.attention_shape()
         feed_forward = self.between(1, 200)
+        tanh = torch.nn.GELU(approximate="tanh")
+        function = tanh if activation == "gelu_tanh" else activation
         module = randomize(
             torch.nn.TransformerEncoderLayer(
-                width, heads, feed_forward, 0.0, activation, batch_first=True, norm_first=pre_norm
+                width, heads, feed_forward, 0.0, function, batch_first=True, norm_first=pre_norm
             )
         )
         blocked = causal_mask(time) if mask == "causal" else None
@@ -164,7 +167,7 @@ class Layers(unittest.TestCase):
 
     def test_encoder_layer(self):
         for mask in ("causal", "none"):
-            for activation in ("relu", "gelu"):
+            for activation in ("relu", "gelu", "gelu_tanh"):
                 for pre_norm in (False, True):
                     for _ in range(2):
                         while not self.encoder_layer(mask, activation, pre_norm):

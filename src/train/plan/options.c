@@ -162,7 +162,7 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Attention mask. causal: a position sees itself and earlier ones; none: it sees all"},
     {.name = "activation", .value = "KIND", MODEL, FIELD(CHOICE, model.activation),
      .choices = sl_activation_names,
-     .help = "Activation function of the feed-forward networks"},
+     .help = "Activation function of the feed-forward networks. gelu is exact; gelu_tanh is GPT-2's"},
     {.name = "pre-norm", MODEL, FIELD(FLAG, model.pre_norm),
      .help = "Apply layer normalization before attention and feed-forward instead of after them"},
     {.name = "tie", .group = "Model", .in_model = true, OF_LANGUAGE, .affects_numbers = with_tie,

@@ -2,6 +2,12 @@
 #include "device/cpu/isa/isa.h"
 #include "device/cpu/isa/random.h"
 
+/* 0.5 (1 + tanh(u)) is the logistic function of 2 u. */
+static inline float gelu_tanh_exponent(float x)
+{
+    return x * (1.5957691f + 0.07135481f * x * x); /* 2 sqrt(2 / pi), and 0.044715 of it */
+}
+
 static void apply_activation(sli_activation activation, int64_t count, float *x)
 {
     if (activation == SLI_ACTIVATION_RELU)
@@ -13,6 +19,9 @@ static void apply_activation(sli_activation activation, int64_t count, float *x)
             normal_f32(x[i], &density, &integral);
             x[i] *= integral;
         }
+    if (activation == SLI_ACTIVATION_GELU_TANH)
+        for (int64_t i = 0; i < count; i++)
+            x[i] *= logistic_f32(gelu_tanh_exponent(x[i]));
 }
 
 /* to = from + bias; to may be from. */
@@ -69,6 +78,15 @@ static void gelu_backward(int64_t count, float *restrict grad, const float *rest
     }
 }
 
+static void gelu_tanh_backward(int64_t count, float *restrict grad, const float *restrict saved)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float x = saved[i], upper = logistic_f32(gelu_tanh_exponent(x));
+        float slope = 1.5957691f + 3 * 0.07135481f * x * x;
+        grad[i] *= upper + x * upper * (1.0f - upper) * slope;
+    }
+}
+
 void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, int64_t first_row,
                                        int64_t rows, float *sums)
 {
@@ -92,6 +110,8 @@ void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, i
                 relu_backward(count, grad, saved, scale);
             if (arguments->activation == SLI_ACTIVATION_GELU)
                 gelu_backward(count, grad, saved);
+            if (arguments->activation == SLI_ACTIVATION_GELU_TANH)
+                gelu_tanh_backward(count, grad, saved);
             if (sums) {
                 float *restrict sum = sums + start;
                 for (int64_t i = 0; i < count; i++)

@@ -75,6 +75,13 @@ static inline float exp_f32(float x)
     return x < smallest ? 0.0f : p * power;
 }
 
+/* 1 / (1 + e^-x). */
+static inline float logistic_f32(float x)
+{
+    float tail = exp_f32(-fabsf(x)), upper = 1.0f / (1.0f + tail);
+    return x < 0 ? tail * upper : upper;
+}
+
 /* The normal distribution's density at x, and its integral up to x. The upper tail is the density
  * times a function that a polynomial in u = 1 / (1 + 0.3 |x|) fits to 4e-9. */
 static inline void normal_f32(float x, float *density, float *integral)

@@ -8,10 +8,19 @@ static inline __device__ float normal_integral(float x)
     return 0.5f * erfcf(-0.70710678f * x);
 }
 
+/* 0.5 (1 + tanh(u)) of GELU's other form is the logistic function of 2 u. */
+static inline __device__ float gelu_tanh_factor(float x)
+{
+    float exponent = x * (1.5957691f + 0.07135481f * x * x); /* 2 sqrt(2 / pi), 0.044715 of it */
+    return 1.0f / (1.0f + expf(-exponent));
+}
+
 static inline __device__ float activate(sli_activation activation, float x)
 {
     if (activation == SLI_ACTIVATION_RELU)
         return x <= 0 ? 0.0f : x; /* NaN stays */
+    if (activation == SLI_ACTIVATION_GELU_TANH)
+        return x * gelu_tanh_factor(x);
     return activation == SLI_ACTIVATION_GELU ? x * normal_integral(x) : x;
 }
 
@@ -105,6 +114,16 @@ struct epilogue_gradient {
         return grad_out;
     }
 
+    __device__ four through_gelu_tanh(four grad_out, four x) const
+    {
+        for (int i = 0; i < 4; i++) {
+            float factor = gelu_tanh_factor(x.x[i]);
+            float slope = 1.5957691f + 3 * 0.07135481f * x.x[i] * x.x[i];
+            grad_out.x[i] *= factor + x.x[i] * factor * (1.0f - factor) * slope;
+        }
+        return grad_out;
+    }
+
     __device__ four load_saved(const matrix_shape &shape, const matrix_group &g, int64_t at) const
     {
         return saved_bf16 ? load_four(saved_bf16 + at, g.count, shape.whole)
@@ -125,6 +144,8 @@ struct epilogue_gradient {
             x = multiply(x, mask_of(masks, g.row, g.column));
         if (activation == SLI_ACTIVATION_GELU)
             x = through_gelu(x, load_saved(shape, g, at));
+        if (activation == SLI_ACTIVATION_GELU_TANH)
+            x = through_gelu_tanh(x, load_saved(shape, g, at));
         if (result)
             store_four(result + at, x, g.count, shape.whole);
         else if (activation != SLI_ACTIVATION_NONE || masks.drops)

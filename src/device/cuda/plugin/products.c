@@ -242,14 +242,15 @@ static sl_status find_plan(sl_device *device, const product_key *key, const void
 
 /* ---- A product -------------------------------------------------------------------------- */
 
-/* What cuBLASLt does in the same pass. Its GELU is not the exact one, and it stores no
- * pre-activation in f32. */
+/* What cuBLASLt does in the same pass: of activations, ReLU alone. It stores no pre-activation in
+ * f32, from which a GELU's gradient comes. */
 static cublasLtEpilogue_t fused_epilogue(const sli_gemm *g)
 {
-    if (!g->bias || g->preactivation || g->activation == SLI_ACTIVATION_GELU || g->dropout.p > 0)
+    bool is_relu = g->activation == SLI_ACTIVATION_RELU;
+    if (!g->bias || g->preactivation || (g->activation != SLI_ACTIVATION_NONE && !is_relu) ||
+        g->dropout.p > 0)
         return CUBLASLT_EPILOGUE_DEFAULT;
-    return g->activation == SLI_ACTIVATION_RELU ? CUBLASLT_EPILOGUE_RELU_BIAS
-                                                : CUBLASLT_EPILOGUE_BIAS;
+    return is_relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
 }
 
 /* Queues the product. `bias` has the result's type. *exists: cuBLASLt has such a product; else
