@@ -295,7 +295,7 @@ bool cli_signals_output_lost(void);
 typedef struct cli_saved_model {
     sl_saved_model *saved;
     sl_model_options options;
-    const sl_vocab *vocab; /* of `saved` */
+    const sl_vocab *vocab; /* of `saved`; NULL: it has none */
     sl_group *group;       /* of the processes that a launcher has started; NULL: there is one */
     bool prints;           /* this is the first of them */
     sl_device_list *devices;
@@ -307,9 +307,11 @@ typedef struct cli_saved_model {
 /* The group of the processes that a launcher has started. */
 sl_status cli_group_create(const sl_launch_info *launch, sl_group **out);
 
-/* Loads options->init on options->devices, which the processes of this machine divide. The caller
+/* Loads options->init on options->devices, which the processes of this machine divide. A model
+ * without a tokenizer is refused, unless the caller needs none (`with_tokenizer` false). The caller
  * clears `*out`, also after an error. */
-sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out);
+sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokenizer,
+                               cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);
 
 /* The positions of a row for a model: `given` where the command line has option `name`, else the

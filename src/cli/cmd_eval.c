@@ -3,6 +3,7 @@
 #include "sluice/safetensors.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,6 +11,7 @@ typedef struct settings {
     sl_train_options run;
     const char *logits;
     sl_split split;
+    bool json;
 } settings;
 
 static const char *const run_names[] = {
@@ -26,6 +28,9 @@ static const sl_option options[] = {
     {.name = "logits", .value = "FILE", .group = "Evaluation", FIELD(TEXT, logits),
      .help = "Write the first batch to FILE (safetensors): inputs and targets, ids [N, T], and "
              "logits [N, T, V]"},
+    {.name = "json", .group = "Evaluation", FIELD(FLAG, json),
+     .help = "Print the result as one JSON object: split, loss, with all its digits, perplexity "
+             "and targets, the number of tokens that were scored"},
     CLI_DEVICES_ROW,
     {0},
 };
@@ -64,6 +69,21 @@ done:
 
 /* ---- Evaluation --------------------------------------------------------------------------- */
 
+/* A loss or perplexity that is no finite number becomes null. */
+static sl_status print_json(const char *split, const sl_evaluation *result)
+{
+    json_t *json =
+        json_pack("{ss so? so? sI}", "split", split, "loss", json_real(result->loss), "perplexity",
+                  json_real(result->perplexity), "targets", (json_int_t)result->tokens);
+    char *text = json ? json_dumps(json, JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(json);
+    if (!text)
+        return sl_error(SL_ERR_MEMORY, "out of memory for the result");
+    puts(text);
+    free(text);
+    return SL_OK;
+}
+
 /* `path` is the split's, to name it in errors: a text may be too short. */
 static sl_status evaluate_text(const settings *parsed, const cli_saved_model *model,
                                const char *path, const sl_tokens *tokens)
@@ -90,6 +110,8 @@ static sl_status evaluate_text(const settings *parsed, const cli_saved_model *mo
                               &result));
     if (!model->prints)
         return SL_OK;
+    if (parsed->json)
+        return print_json(split, &result);
     printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", split,
            cli_real_text(result.loss, 4).text, split, cli_real_text(result.perplexity, 2).text,
            result.tokens);
@@ -106,7 +128,7 @@ static sl_status run_eval(cli_line *line, void *settings_read)
         cli_refuse("eval needs --init DIR and --data DIR|FILE");
     if (parsed->logits)
         SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->logits), "--logits: "));
-    sl_status status = cli_saved_model_load(&parsed->run, &model);
+    sl_status status = cli_saved_model_load(&parsed->run, true, &model);
     if (status == SL_OK) {
         parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
         status = sl_split_path(parsed->run.data, parsed->split, &path);

@@ -1,12 +1,14 @@
-/* sluice generate: text from a saved model. */
+/* sluice generate: text from a saved model, or ids of tokens. */
 #include "cli/cli.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct settings {
     sl_train_options run;
-    const char *prompt;
+    const char *prompt, *prompt_ids;
     bool greedy;
     int64_t tokens;
     sl_generate_options generation;
@@ -18,6 +20,9 @@ static const char *const run_names[] = {"init", "precision", NULL};
 static const sl_option options[] = {
     {.name = "prompt", .value = "TEXT", .group = "Text", FIELD(TEXT, prompt), .initial = "the",
      .help = "The text's beginning"},
+    {.name = "prompt-ids", .value = "LIST", .group = "Text", FIELD(TEXT, prompt_ids),
+     .help = "Begin with these ids of tokens, such as 504,1463, and print ids; the model needs no "
+             "tokenizer"},
     {.name = "tokens", .value = "N", .group = "Text", FIELD(INT64, tokens), RANGE(1, 1000000),
      .initial = "50",
      .help = "Number of tokens to add"},
@@ -71,23 +76,64 @@ static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
     return status;
 }
 
-static sl_status generate_text(const settings *parsed, const cli_saved_model *model)
+/* The ids of --prompt, with room for those that are generated; *ids is malloc'ed. */
+static sl_status encode_prompt(const settings *parsed, const cli_saved_model *model, int32_t **ids,
+                               int64_t *length)
 {
     sl_tokens prompt;
     SL_TRY(sl_tokens_encode(model->vocab, parsed->prompt, strlen(parsed->prompt), &prompt));
-    int64_t length = prompt.count;
-    int32_t *ids = cli_allocate((size_t)(length + parsed->tokens), sizeof *ids);
-    for (int64_t i = 0; i < length; i++)
-        ids[i] = prompt.ids[i];
+    *length = prompt.count;
+    *ids = cli_allocate((size_t)(*length + parsed->tokens), sizeof **ids);
+    for (int64_t i = 0; i < *length; i++)
+        (*ids)[i] = prompt.ids[i];
     sl_tokens_free(&prompt);
-    sl_status status = model->prints ? warn_unknown_words(model->vocab, parsed->prompt) : SL_OK;
-    if (status == SL_OK && length == 0)
-        status = sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
-                          parsed->prompt);
+    if (*length == 0)
+        return sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
+                        parsed->prompt);
+    return model->prints ? warn_unknown_words(model->vocab, parsed->prompt) : SL_OK;
+}
+
+/* Those of --prompt-ids. */
+static sl_status read_prompt_ids(const settings *parsed, const cli_saved_model *model,
+                                 int32_t **ids, int64_t *length)
+{
+    const char *text = parsed->prompt_ids;
+    size_t most = strlen(text) / 2 + 1;
+    char *end;
+    *length = 0;
+    *ids = cli_allocate(most + (size_t)parsed->tokens, sizeof **ids);
+    for (;; text = end + 1) {
+        errno = 0;
+        long long id = strtoll(text, &end, 10);
+        if (*text < '0' || *text > '9' || (*end != ',' && *end != '\0'))
+            return sl_error(SL_ERR_INVALID,
+                            "--prompt-ids must be ids separated by commas, such as 504,1463, got "
+                            "\"%s\"",
+                            parsed->prompt_ids);
+        if (errno != 0 || id >= model->options.ntokens)
+            return sl_error(SL_ERR_INVALID,
+                            "--prompt-ids: id %.*s, number %" PRId64
+                            " of the list, is not in 0 .. %" PRId64 ", the model's vocabulary",
+                            (int)(end - text), text, *length + 1, model->options.ntokens - 1);
+        (*ids)[(*length)++] = (int32_t)id;
+        if (*end == '\0')
+            return SL_OK;
+    }
+}
+
+static sl_status generate_text(const settings *parsed, const cli_saved_model *model)
+{
+    int32_t *ids = NULL;
+    int64_t length = 0;
+    sl_status status = parsed->prompt_ids ? read_prompt_ids(parsed, model, &ids, &length)
+                                          : encode_prompt(parsed, model, &ids, &length);
     if (status == SL_OK)
         status = sl_generate(model->pipe, &parsed->generation, ids, &length, parsed->tokens);
     for (int64_t i = 0; status == SL_OK && model->prints && i < length; i++) {
-        cli_print_text(sl_vocab_token(model->vocab, ids[i]).text, 0);
+        if (parsed->prompt_ids)
+            printf("%" PRId32, ids[i]);
+        else
+            cli_print_text(sl_vocab_token(model->vocab, ids[i]).text, 0);
         putchar(i + 1 < length ? ' ' : '\n');
     }
     free(ids);
@@ -105,9 +151,11 @@ static sl_status run_generate(cli_line *line, void *settings_read)
         if (cli_line_value(line, drawing[i]))
             cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
                        drawing[i]);
+    if (parsed->prompt_ids && cli_line_value(line, "prompt"))
+        cli_refuse("--prompt-ids is a prompt in ids, so it cannot be combined with --prompt");
     if (parsed->greedy)
         parsed->generation.temperature = 0;
-    sl_status status = cli_saved_model_load(&parsed->run, &model);
+    sl_status status = cli_saved_model_load(&parsed->run, !parsed->prompt_ids, &model);
     if (status == SL_OK) {
         parsed->generation.context =
             cli_context(line, "context", parsed->generation.context, &model);

@@ -78,14 +78,15 @@ static sl_status build_pipe(const sl_train_options *options, cli_saved_model *mo
                           &model->pipe);
 }
 
-sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out)
+sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokenizer,
+                               cli_saved_model *out)
 {
     const char *path = options->init;
     *out = (cli_saved_model){0};
     SL_TRY(cli_name_checkpoints(sl_saved_model_open(path, &out->saved), path));
     const sl_model_options *saved = sl_saved_model_options(out->saved);
     out->vocab = sl_saved_model_vocab(out->saved);
-    if (!saved || !out->vocab)
+    if (!saved || (with_tokenizer && !out->vocab))
         return sl_error(SL_ERR_NOT_FOUND,
                         "%s: it has no %s: give the directory of a model or of a checkpoint", path,
                         saved ? "tokenizer.json" : "config.json");

@@ -188,6 +188,23 @@ static void logits_of_the_first_batch_are_written(void **state)
     sl_tokens_free(&tokens);
 }
 
+static void json_has_all_digits_of_the_loss(void **state)
+{
+    scratch *in = *state;
+    program_run text, json;
+    const char *at = in->directory;
+    program_succeed(&text, "eval --init %s/model --data %s " TINY_BATCH, at, at);
+    program_succeed(&json, "eval --init %s/model --data %s " TINY_BATCH " --json", at, at);
+    check_line(json.out, "^\\{\"split\": \"test\", \"loss\": [0-9]\\.[0-9]{12,}, \"perplexity\": "
+                         "[0-9.]+, \"targets\": [0-9]+\\}$");
+    double loss = number_after(json.out, "\"loss\": ");
+    assert_float_equal(loss, number_after(text.out, "test loss "), 0.00006);
+    assert_float_equal(number_after(json.out, "\"perplexity\": "), exp(loss), 1e-9);
+    char targets[64];
+    snprintf(targets, sizeof targets, " | %.0f tokens\n", number_after(json.out, "\"targets\": "));
+    check_text(text.out, targets);
+}
+
 static void logits_overwrite_nothing_that_is_read(void **state)
 {
     static const char *const files[] = {"model/model.safetensors", "model/tokenizer.json",
@@ -284,6 +301,49 @@ static void text_begins_with_the_prompt(void **state)
     generate(state, &run, "--prompt Riders$often");
     assert_memory_equal(run.out, "riders ", 7);
     assert_int_equal(count_words(run.out), 2 + 30);
+}
+
+/* The text of the same ids is what --prompt gives. */
+static void ids_are_generated_from_ids(void **state)
+{
+    scratch *in = *state;
+    const char *at = in->directory;
+    SCOPED(sl_vocab) *vocab = NULL;
+    program_run text, ids;
+    char away[512], words[4096] = "";
+    int count = 0;
+    check_ok(sli_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
+    program_succeed(&text, "generate --init %s/model --tokens 9 --prompt the$the", at);
+    snprintf(away, sizeof away, "%s/away", at);
+    assert_int_equal(rename(scratch_path(in, "model/tokenizer.json"), away), 0);
+    int32_t the = sl_vocab_id(vocab, "the", 3);
+    program_start(&ids, "generate --init %s/model --tokens 9 --prompt-ids %d,%d", at, the, the);
+    assert_int_equal(rename(away, scratch_path(in, "model/tokenizer.json")), 0);
+    assert_int_equal(ids.status, 0);
+    for (char *end, *next = ids.out; *next && *next != '\n'; next = end, count++) {
+        long id = strtol(next, &end, 10);
+        strcat(strcat(words, count ? " " : ""), sl_vocab_token(vocab, (int32_t)id).text);
+    }
+    strcat(words, "\n");
+    assert_int_equal(count, 11);
+    assert_string_equal(words, text.out);
+}
+
+static void ids_of_a_prompt_are_checked(void **state)
+{
+    static const char *const lists[] = {"x", "1,", ",1", "1,,2", "-1", "1;2", "1,2x"};
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run run;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        program_start(&run, "generate --init %s/model --prompt-ids %s", at, lists[i]);
+        check_refused(&run, 1, "--prompt-ids must be ids separated by commas, such as 504,1463");
+    }
+    program_start(&run, "generate --init %s/model --prompt-ids 1,99999999999999999999", at);
+    check_refused(&run, 1,
+                  "--prompt-ids: id 99999999999999999999, number 2 of the list, is not in");
+    program_start(&run, "generate --init %s/model --prompt-ids 1 --prompt the", at);
+    check_refused(&run, 2, "it cannot be combined with --prompt\n");
 }
 
 static void what_cannot_be_generated_is_refused(void **state)
@@ -558,12 +618,15 @@ int saved_models_tests(void)
         cmocka_unit_test(saved_model_is_cut_into_files),
         cmocka_unit_test(batches_are_as_many_as_asked_for),
         cmocka_unit_test(logits_of_the_first_batch_are_written),
+        cmocka_unit_test(json_has_all_digits_of_the_loss),
         cmocka_unit_test(logits_overwrite_nothing_that_is_read),
         cmocka_unit_test(what_cannot_be_evaluated_is_refused),
         cmocka_unit_test(seed_decides_the_text),
         cmocka_unit_test(context_temperature_and_choice_change_the_text),
         cmocka_unit_test(greedy_is_the_best_of_one),
         cmocka_unit_test(text_begins_with_the_prompt),
+        cmocka_unit_test(ids_are_generated_from_ids),
+        cmocka_unit_test(ids_of_a_prompt_are_checked),
         cmocka_unit_test(what_cannot_be_generated_is_refused),
         cmocka_unit_test(more_processes_than_stages_can_be_are_refused),
         cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
