@@ -69,11 +69,15 @@ typedef struct sl_embedding_options {
     int64_t max_len; /* 0: SL_MAX_POSITIONS */
     float dropout;
     bool position_is_parameter; /* the positional encoding is a frozen parameter, not a buffer */
+    bool learned_positions;     /* GPT-2's embedding */
 } sl_embedding_options;
 
 /* The tutorials' Encoder: i32 [N, T] -> [N, T, D]: embedding * sqrt(D), plus the sinusoidal
  * positional encoding, then dropout. `encoder.weight` [ntokens, D], uniform in ±0.1;
- * `pos_encoder.pe` [max_len, 1, D]. Errors: also SL_ERR_INVALID for an odd width; of forward,
+ * `pos_encoder.pe` [max_len, 1, D]. With learned_positions GPT-2's: dropout(wte[id] + wpe[t]), two
+ * trained tables `wte.weight` [ntokens, D] and `wpe.weight` [max_len, D], normal with deviation
+ * 0.02; position_is_parameter says nothing then. Errors: also SL_ERR_INVALID for an odd width
+ * without learned_positions; of forward,
  * SL_ERR_INVALID for a T over max_len, and for an id out of range, which the error names with its
  * position. */
 sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out);

@@ -160,14 +160,16 @@ typedef struct sl_parameter_spec {
     sl_parameter_kind kind;
     sl_shape shape; /* f32 */
     /* Initial values: uniform in [low, high), or all `low` if low == high. If `fill` is not NULL,
-     * it writes them instead: `count` floats in host memory. */
+     * it writes them: `count` floats in host memory. */
     float low, high;
+    /* Not 0: normal with mean `low` and this standard deviation instead; `high` is not used. */
+    float deviation;
     void (*fill)(const sl_module *module, float *values, int64_t count);
 } sl_parameter_spec;
 
 /* Declares a parameter, which the module owns. Errors: SL_ERR_INVALID for a name used twice, a
- * shape without elements or of other than 0 to SL_MAX_DIMS dimensions, and while parameters of the
- * model are in a parameter set. */
+ * shape without elements or of other than 0 to SL_MAX_DIMS dimensions, a negative deviation, and
+ * while parameters of the model are in a parameter set. */
 sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *spec,
                                   sl_parameter **out);
 

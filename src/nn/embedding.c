@@ -1,6 +1,6 @@
-/* Rows of a table that ids name: alone, as torch.nn.Embedding, and as the tutorials' Encoder:
- * embedding * sqrt(D), plus the positional encoding, dropout. Only the ids are saved for backward.
- */
+/* Rows of a table that ids name: alone, as torch.nn.Embedding; as the tutorials' Encoder,
+ * embedding * sqrt(D), plus the positional encoding, dropout; and as GPT-2 begins, with the rows of
+ * a second table that positions name. Only the ids are saved for backward. */
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -9,12 +9,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const float WEIGHT_BOUND = 0.1f;
+static const float WEIGHT_BOUND = 0.1f, GPT2_DEVIATION = 0.02f;
 
 typedef struct embedding {
     sl_embedding_options options;
     sl_parameter *weight; /* [ntokens, D] */
-    sl_parameter *pe;     /* [max_len, 1, D]; NULL: the table alone */
+    sl_parameter *pe;     /* [max_len, 1, D], learned [max_len, D]; NULL: the table alone */
 } embedding;
 
 /* ---- Forward and backward --------------------------------------------------------------- */
@@ -47,7 +47,15 @@ static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, cons
 
 static float scale_of(const embedding *self)
 {
-    return self->pe ? (float)sqrt((double)self->options.width) : 1;
+    bool scales = self->pe && !self->options.learned_positions;
+    return scales ? (float)sqrt((double)self->options.width) : 1;
+}
+
+/* Does backward add to a table? */
+static bool is_trained(const embedding *self)
+{
+    return sli_parameter_is_trained(self->weight) ||
+           (self->pe && sli_parameter_is_trained(self->pe));
 }
 
 static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
@@ -95,31 +103,68 @@ static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_te
     return sl_pass_save_alias(pass, in);
 }
 
-/* The kernel adds to the few rows that the ids name; sl_parameter_grad makes the others 0. */
-static sl_status add_gradient(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
-                              const sl_tensor *grad_out)
+/* The kernel adds to the few rows of `table` that the ids name; sl_parameter_grad makes the others
+ * 0. */
+static sl_status add_to_rows(const sl_module *module, const sl_pass *pass, sl_parameter *table,
+                             const sl_tensor *ids, const sl_tensor *grad_out)
 {
     const embedding *self = sl_module_state(module);
-    sl_device *device = sl_pass_device(pass);
-    sl_shape output;
     sl_tensor *grad;
     float beta;
     sli_embedding_backward arguments = {
         .rows = sl_tensor_count(ids),
         .width = self->options.width,
-        .table_rows = self->options.ntokens,
+        .table_rows = sl_parameter_shape(table)->size[0],
         .ids = sl_tensor_i32(ids),
         .scale = scale_of(self),
         .grad_out = sl_tensor_f32(grad_out),
         .dropout = dropout_of(module, pass, ids),
     };
+    SL_TRY(sl_parameter_grad(table, &grad));
+    SL_TRY(sli_parameter_gradient(table, &beta, &arguments.grad_table));
+    return sli_device_embedding_backward(sl_pass_device(pass), &arguments);
+}
+
+/* The positions 0 … T - 1 of each sample, in the place of its ids. */
+static sl_status create_positions(const sl_tensor *ids, sl_tensor **out)
+{
+    int64_t count = sl_tensor_count(ids), time = sl_tensor_columns(ids);
+    int32_t *host = malloc((size_t)count * sizeof *host);
+    if (!host)
+        return sli_no_memory(NULL, "%" PRId64 " positions", count);
+    for (int64_t i = 0; i < count; i++)
+        host[i] = (int32_t)(i % time);
+    sl_status status = sl_tensor_create(sl_tensor_device(ids), SL_MEMORY_WORKSPACE, SL_I32,
+                                        sl_tensor_shape(ids), out);
+    if (status == SL_OK)
+        status = sl_tensor_write(*out, host);
+    free(host);
+    return status;
+}
+
+static sl_status add_to_positions(const sl_module *module, const sl_pass *pass,
+                                  const sl_tensor *ids, const sl_tensor *grad_out)
+{
+    const embedding *self = sl_module_state(module);
+    sl_tensor *positions = NULL;
+    sl_status status = create_positions(ids, &positions);
+    if (status == SL_OK)
+        status = add_to_rows(module, pass, self->pe, positions, grad_out);
+    sl_tensor_destroy(&positions);
+    return status;
+}
+
+static sl_status add_gradient(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
+                              const sl_tensor *grad_out)
+{
+    const embedding *self = sl_module_state(module);
+    sl_shape output;
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(ids), &output));
     SL_TRY(sli_check_grad(grad_out, &output));
-    if (!sli_parameter_is_trained(self->weight))
-        return SL_OK;
-    SL_TRY(sl_parameter_grad(self->weight, &grad));
-    SL_TRY(sli_parameter_gradient(self->weight, &beta, &arguments.grad_table));
-    return sli_device_embedding_backward(device, &arguments);
+    if (sli_parameter_is_trained(self->weight))
+        SL_TRY(add_to_rows(module, pass, self->weight, ids, grad_out));
+    bool learns = self->pe && sli_parameter_is_trained(self->pe);
+    return learns ? add_to_positions(module, pass, ids, grad_out) : SL_OK;
 }
 
 static sl_status check_no_grad_in(sl_tensor *const *grad_in)
@@ -147,7 +192,7 @@ static sl_status embedding_backward_input(sl_module *module, sl_pass *pass, sl_t
 {
     const embedding *self = sl_module_state(module);
     sl_tensor *ids;
-    if (!sli_parameter_is_trained(self->weight))
+    if (!is_trained(self))
         return embedding_backward(module, pass, grad_out, grad_in);
     SL_TRY(check_no_grad_in(grad_in));
     SL_TRY(sl_pass_pop(pass, &ids));
@@ -159,7 +204,7 @@ static sl_status embedding_backward_weight(sl_module *module, sl_pass *pass)
 {
     const embedding *self = sl_module_state(module);
     sl_tensor *ids, *grad_out;
-    if (!sli_parameter_is_trained(self->weight))
+    if (!is_trained(self))
         return SL_OK;
     SL_TRY(sli_pass_take_pair(pass, &ids, &grad_out));
     sl_status status = add_gradient(module, pass, ids, grad_out);
@@ -192,7 +237,7 @@ static void embedding_widths(const sl_module *module, int64_t *in, int64_t *out)
 static int64_t embedding_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     const embedding *self = sl_module_state(module);
-    if (!sli_parameter_is_trained(self->weight))
+    if (!is_trained(self))
         return 0;
     return sl_shape_count(in) *
            ((int64_t)sizeof(int32_t) + self->options.width * (int64_t)sizeof(float));
@@ -288,6 +333,23 @@ static sl_status declare_parameters(sl_module *module, embedding *self)
     return add_holder(module, &table_ops, "encoder", &weight, &self->weight);
 }
 
+static sl_status declare_learned(sl_module *module, embedding *self)
+{
+    const sl_embedding_options *options = &self->options;
+    sl_parameter_spec tokens = {
+        .name = "weight",
+        .shape = sl_shape_2d(options->ntokens, options->width),
+        .deviation = GPT2_DEVIATION,
+    };
+    sl_parameter_spec positions = {
+        .name = "weight",
+        .shape = sl_shape_2d(options->max_len, options->width),
+        .deviation = GPT2_DEVIATION,
+    };
+    SL_TRY(add_holder(module, &table_ops, "wte", &tokens, &self->weight));
+    return add_holder(module, &table_ops, "wpe", &positions, &self->pe);
+}
+
 static sl_status check_tokens(const char *who, int64_t ntokens)
 {
     if (ntokens >= 1 && ntokens <= INT32_MAX)
@@ -299,7 +361,11 @@ static sl_status check_tokens(const char *who, int64_t ntokens)
 static sl_status check_options(const sl_embedding_options *options)
 {
     SL_TRY(check_tokens("sl_embedding_create", options->ntokens));
-    if (options->width < 2 || options->width % 2)
+    if (options->learned_positions && options->width < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_embedding_create: the width must be at least 1, got %" PRId64,
+                        options->width);
+    if (!options->learned_positions && (options->width < 2 || options->width % 2))
         return sl_error(SL_ERR_INVALID,
                         "sl_embedding_create: the width must be even (sines and cosines of the "
                         "position take turns), got %" PRId64,
@@ -330,7 +396,8 @@ sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **o
     SL_TRY(create(&encoder_ops, options, out, &self));
     if (self->options.max_len == 0)
         self->options.max_len = SL_MAX_POSITIONS;
-    sl_status status = declare_parameters(*out, self);
+    sl_status status =
+        options->learned_positions ? declare_learned(*out, self) : declare_parameters(*out, self);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

@@ -74,7 +74,7 @@ struct sl_parameter {
     char *path; /* within its root */
     sl_parameter_kind kind;
     sl_shape shape;
-    float low, high;
+    float low, high, deviation;
     void (*fill)(const sl_module *module, float *values, int64_t count);
     uint32_t number; /* in its root; sli_module_number_tree keeps it */
     /* While a set holds the parameter; views into the set's buckets for trained ones. */

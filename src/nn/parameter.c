@@ -58,7 +58,11 @@ static sl_status check_spec(sl_module *module, const sl_parameter_spec *spec)
             return sl_error(SL_ERR_INVALID, "%s: parameter \"%s\" cannot have shape %s",
                             module->ops->type, spec->name, sl_shape_text(&spec->shape, text));
     }
-    if (!(spec->low <= spec->high))
+    if (!(spec->deviation >= 0))
+        return sl_error(SL_ERR_INVALID,
+                        "%s: the deviation of \"%s\"'s initial values must not be negative, got %g",
+                        module->ops->type, spec->name, (double)spec->deviation);
+    if (spec->deviation == 0 && !(spec->low <= spec->high))
         return sl_error(SL_ERR_INVALID,
                         "%s: initial values of \"%s\" lie between low and high, got %g and %g",
                         module->ops->type, spec->name, (double)spec->low, (double)spec->high);
@@ -81,6 +85,7 @@ sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *sp
     parameter->shape = spec->shape;
     parameter->low = spec->low;
     parameter->high = spec->high;
+    parameter->deviation = spec->deviation;
     parameter->fill = spec->fill;
     parameter->name = strdup(spec->name);
     if (!parameter->name || rename_one(parameter) != SL_OK) {

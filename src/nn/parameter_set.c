@@ -219,6 +219,15 @@ static sl_status fill_from_host(const sl_parameter *parameter)
     return status;
 }
 
+static sli_init initial_values(const sl_parameter *parameter)
+{
+    if (parameter->deviation > 0)
+        return (sli_init){SLI_INIT_NORMAL, parameter->low, parameter->deviation};
+    bool constant = parameter->low == parameter->high;
+    return (sli_init){constant ? SLI_INIT_CONSTANT : SLI_INIT_UNIFORM, parameter->low,
+                      parameter->high};
+}
+
 static sl_status initialize_values(const sl_parameter_set *set)
 {
     sl_device *device = set->options.device;
@@ -230,9 +239,7 @@ static sl_status initialize_values(const sl_parameter_set *set)
         }
         if (set->options.no_init)
             continue;
-        bool constant = parameter->low == parameter->high;
-        sli_init init = {constant ? SLI_INIT_CONSTANT : SLI_INIT_UNIFORM, parameter->low,
-                         parameter->high};
+        sli_init init = initial_values(parameter);
         SL_TRY(sli_device_initialize(device, &init, set->options.seed, parameter->number,
                                      elements_of(parameter), sl_tensor_f32(parameter->value)));
     }

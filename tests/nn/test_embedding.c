@@ -5,8 +5,13 @@
 
 static void gradients_match_differences(void **state)
 {
-    for (int training = 0; training < 2; training++) {
-        sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 6, .dropout = 0.3f};
+    for (int i = 0; i < 4; i++) {
+        bool training = i & 1, learned = i & 2;
+        sl_embedding_options options = {.ntokens = 5,
+                                        .width = learned ? 3 : 4,
+                                        .max_len = 6,
+                                        .dropout = 0.3f,
+                                        .learned_positions = learned};
         SCOPED(sl_module) *module = NULL;
         check_ok(sl_embedding_create(&options, &module));
         /* Ids repeat, and one is never looked up. */
@@ -81,6 +86,77 @@ static void output_is_scaled_embedding_plus_position(void **state)
                                2.0f * table[4 * ids[row] + i] + pe[4 * (row % 2) + i], 1e-6);
 }
 
+static void learned_positions_are_a_second_table(void **state)
+{
+    enum { NTOKENS = 40, WIDTH = 25, POSITIONS = 30 };
+    sl_embedding_options options = {.ntokens = NTOKENS,
+                                    .width = WIDTH,
+                                    .max_len = POSITIONS,
+                                    .learned_positions = true};
+    SCOPED(bench) one = bench_open(&options);
+    static const char *const names[] = {"wte.weight", "wpe.weight"};
+    const int64_t rows[] = {NTOKENS, POSITIONS};
+    assert_int_equal(sl_parameter_set_count(one.set), 2);
+    for (int i = 0; i < 2; i++) {
+        sl_parameter *table = sl_parameter_set_get(one.set, i);
+        const sl_shape shape = sl_shape_2d(rows[i], WIDTH);
+        assert_string_equal(sl_parameter_name(table), names[i]);
+        assert_int_equal(sl_parameter_get_kind(table), SL_PARAMETER_TRAINED);
+        assert_true(sl_shape_equal(sl_parameter_shape(table), &shape));
+        const float *values = sl_tensor_f32(sl_parameter_value(table));
+        double sum = 0, squares = 0, count = (double)(rows[i] * WIDTH);
+        for (int64_t k = 0; k < rows[i] * WIDTH; k++) {
+            sum += values[k];
+            squares += (double)values[k] * values[k];
+        }
+        assert_float_equal(sum / count, 0, 4 * 0.02 / sqrt(count));
+        assert_float_equal(sqrt(squares / count), 0.02, 4 * 0.02 / sqrt(2 * count));
+    }
+}
+
+static sl_device *new_frozen_learned(bool freezes_tokens, sl_module **module,
+                                     sl_parameter_set **set)
+{
+    sl_device *device = new_device(1);
+    check_ok(sl_embedding_create(
+        &(sl_embedding_options){.ntokens = 5, .width = 3, .max_len = 4, .learned_positions = true},
+        module));
+    check_ok(sl_module_freeze(sl_module_child(*module, freezes_tokens ? 0 : 1)));
+    *set = random_parameters(*module, device);
+    return device;
+}
+
+/* The other table is trained as it is beside a trained one. */
+static void one_of_two_tables_may_be_frozen(void **state)
+{
+    for (int frozen = 0; frozen < 2; frozen++) {
+        sl_module *module;
+        sl_parameter_set *set;
+        sl_device *device = new_frozen_learned(frozen == 0, &module, &set);
+        sl_pass *pass;
+        const int32_t ids[] = {4, 0, 4, 2};
+        const sl_shape shape = sl_shape_2d(2, 2), output = sl_shape_3d(2, 2, 3);
+        sl_tensor *in = integer_tensor(device, &shape, ids), *out, *grad_out, *grad;
+        check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
+        check_ok(sl_module_forward(module, pass, in, &out));
+        grad_out = random_tensor(device, &output, 1);
+        check_ok(sl_module_backward(module, pass, grad_out, NULL));
+        check_ok(sl_parameter_grad(sl_parameter_set_get(set, frozen), &grad));
+        assert_null(grad);
+        check_ok(sl_parameter_grad(sl_parameter_set_get(set, 1 - frozen), &grad));
+        const float *rows = sl_tensor_f32(grad), *from = sl_tensor_f32(grad_out);
+        for (int i = 0; i < 3; i++) /* token 4, or position 0, of both samples */
+            assert_float_equal(rows[(frozen == 0 ? 0 : 4) * 3 + i], from[i] + from[6 + i], 1e-6);
+        sl_tensor_destroy(&grad_out);
+        sl_tensor_destroy(&out);
+        sl_tensor_destroy(&in);
+        sl_pass_destroy(&pass);
+        sl_parameter_set_destroy(&set);
+        sl_module_destroy(&module);
+        sl_device_destroy(&device);
+    }
+}
+
 static void bad_ids_are_named(void **state)
 {
     sl_embedding_options options = {.ntokens = 5, .width = 4, .max_len = 3};
@@ -139,6 +215,8 @@ static void impossible_options_are_refused(void **state)
     check_error(sl_embedding_create(&options, &module), SL_ERR_INVALID, "ntokens must be 1 to");
     options = (sl_embedding_options){.ntokens = 5, .width = 3};
     check_error(sl_embedding_create(&options, &module), SL_ERR_INVALID, "must be even");
+    options = (sl_embedding_options){.ntokens = 5, .width = 0, .learned_positions = true};
+    check_error(sl_embedding_create(&options, &module), SL_ERR_INVALID, "at least 1, got 0");
     options = (sl_embedding_options){.ntokens = 5, .width = 4, .max_len = -1};
     check_error(sl_embedding_create(&options, &module), SL_ERR_INVALID, "max_len");
     options = (sl_embedding_options){.ntokens = 5, .width = 4, .dropout = 1.0f};
@@ -186,6 +264,8 @@ int embedding_tests(void)
         cmocka_unit_test(gradients_match_differences),
         cmocka_unit_test(positions_are_sines_and_cosines),
         cmocka_unit_test(output_is_scaled_embedding_plus_position),
+        cmocka_unit_test(learned_positions_are_a_second_table),
+        cmocka_unit_test(one_of_two_tables_may_be_frozen),
         cmocka_unit_test(bad_ids_are_named),
         cmocka_unit_test(position_counts_only_when_asked),
         cmocka_unit_test(parts_do_not_run_alone),

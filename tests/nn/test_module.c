@@ -293,6 +293,9 @@ static void bad_names_and_circles_are_refused(void **state)
     check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID, "[3, 0]");
     spec = (sl_parameter_spec){.name = "range", .shape = sl_shape_1d(1), .low = 1, .high = 0};
     check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID, "low and high");
+    spec = (sl_parameter_spec){.name = "normal", .shape = sl_shape_1d(1), .deviation = -1};
+    check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID,
+                "the deviation of \"normal\"'s initial values must not be negative, got -1");
     check_ok(sli_module_add_child(module, "inner", inner));
     check_error(sli_module_add_child(inner, "outer", module), SL_ERR_INVALID, "part of itself");
     assert_int_equal(sl_module_child_count(module), 1);

@@ -55,11 +55,12 @@ static sl_status create_encoder_layer(char **o, sl_module **out)
     return sl_encoder_layer_create(&options, out);
 }
 
-static sl_status create_embedding(char **o, sl_module **out)
+static sl_status create_embedding(char **o, bool learned_positions, sl_module **out)
 {
     sl_embedding_options options = {.ntokens = option_count(o, "ntokens"),
                                     .width = option_count(o, "width"),
-                                    .max_len = option_count(o, "max_len")};
+                                    .max_len = option_count(o, "max_len"),
+                                    .learned_positions = learned_positions};
     return sl_embedding_create(&options, out);
 }
 
@@ -80,7 +81,9 @@ static sl_status create(const char *kind, char **o, sl_module **out)
     if (strcmp(kind, "encoder_layer") == 0)
         return create_encoder_layer(o, out);
     if (strcmp(kind, "encoder") == 0)
-        return create_embedding(o, out);
+        return create_embedding(o, false, out);
+    if (strcmp(kind, "learned_positions") == 0)
+        return create_embedding(o, true, out);
     if (strcmp(kind, "decoder") == 0)
         return sl_decoder_create(option_count(o, "width"), option_count(o, "ntokens"), out);
     return sl_error(SL_ERR_INVALID, "unknown layer %s", kind);

@@ -182,6 +182,14 @@ class Layers(unittest.TestCase):
             options = {"ntokens": ntokens, "width": width, "max_len": max_len}
             self.check("encoder", options, module, module, ids, ids=True)
 
+    def test_learned_positions(self):
+        for _ in range(4):
+            ntokens, width, max_len = self.between(1, 200), self.between(1, 200), self.between(1, 50)
+            module = randomize(LearnedPositions(ntokens, width, max_len))
+            ids = torch.randint(ntokens, (self.between(1, 9), self.between(1, max_len)))
+            options = {"ntokens": ntokens, "width": width, "max_len": max_len}
+            self.check("learned_positions", options, module, module, ids, ids=True)
+
     def test_decoder(self):
         for _ in range(4):
             width, ntokens = self.between(1, 200), self.between(1, 500)
@@ -325,6 +333,18 @@ class Encoder(torch.nn.Module):
     def forward(self, ids):
         pe = self.pos_encoder.pe[: ids.shape[1], 0]
         return self.encoder(ids) * self.width**0.5 + pe
+
+
+class LearnedPositions(torch.nn.Module):
+    """How GPT-2 begins."""
+
+    def __init__(self, ntokens, width, max_len):
+        super().__init__()
+        self.wte = torch.nn.Embedding(ntokens, width)
+        self.wpe = torch.nn.Embedding(max_len, width)
+
+    def forward(self, ids):
+        return self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
 
 
 class Decoder(torch.nn.Module):
