@@ -177,6 +177,22 @@ typedef struct sli_add_norm_backward {
     float *grad_weight, *grad_bias;
 } sli_add_norm_backward;
 
+/* out = silu(gate) * up, with silu(x) = x / (1 + e^-x), all dense [rows, width]: Shazeer, "GLU
+ * Variants Improve Transformer" (2020). out may be gate or up. */
+typedef struct sli_swiglu {
+    int64_t rows, width;
+    const float *gate, *up;
+    float *out;
+} sli_swiglu;
+
+/* Gradient of sli_swiglu. */
+typedef struct sli_swiglu_backward {
+    int64_t rows, width;
+    const float *gate, *up;
+    const float *grad_out;
+    float *grad_gate, *grad_up;
+} sli_swiglu_backward;
+
 /* Multi-head self-attention between the projections. `qkv` [samples, positions, 3, heads,
  * head_width] -> out [samples, positions, heads * head_width]:
  *   p = softmax(q k^T / sqrt(head_width) + mask), out = dropout(p) v
@@ -321,6 +337,8 @@ sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_b
 sl_status sli_device_add_dropout(sl_device *device, const sli_add_dropout *arguments);
 sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *arguments);
 sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
+sl_status sli_device_swiglu(sl_device *device, const sli_swiglu *arguments);
+sl_status sli_device_swiglu_backward(sl_device *device, const sli_swiglu_backward *arguments);
 sl_status sli_device_attention(sl_device *device, const sli_attention *arguments);
 sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *arguments);
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);

@@ -290,6 +290,34 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
     return c.status == SL_OK ? device->ops->add_norm_backward(device, a) : c.status;
 }
 
+sl_status sli_device_swiglu(sl_device *device, const sli_swiglu *a)
+{
+    call c = {device, "swiglu", SL_OK};
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "width", 0, a->width);
+    if (c.status != SL_OK || a->rows == 0 || a->width == 0)
+        return c.status;
+    check_given(&c, "gate", a->gate);
+    check_given(&c, "up", a->up);
+    check_given(&c, "out", a->out);
+    return c.status == SL_OK ? device->ops->swiglu(device, a) : c.status;
+}
+
+sl_status sli_device_swiglu_backward(sl_device *device, const sli_swiglu_backward *a)
+{
+    call c = {device, "swiglu_backward", SL_OK};
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "width", 0, a->width);
+    if (c.status != SL_OK || a->rows == 0 || a->width == 0)
+        return c.status;
+    check_given(&c, "gate", a->gate);
+    check_given(&c, "up", a->up);
+    check_given(&c, "grad_out", a->grad_out);
+    check_given(&c, "grad_gate", a->grad_gate);
+    check_given(&c, "grad_up", a->grad_up);
+    return c.status == SL_OK ? device->ops->swiglu_backward(device, a) : c.status;
+}
+
 /* The default of cross_entropy_bias. */
 static sl_status use_gradients(sl_device *device, const sli_cross_entropy *a)
 {

@@ -19,6 +19,8 @@ RUN(embedding_backward)
 RUN(add_dropout)
 RUN(add_norm)
 RUN(add_norm_backward)
+RUN(swiglu)
+RUN(swiglu_backward)
 RUN(attention)
 RUN(attention_backward)
 RUN(cross_entropy)
@@ -378,6 +380,20 @@ const case_operation case_operations[CASE_KINDS] = {
         .outputs = {{NORM_OUT, DNORM_GRAD_OUT}, {NORM_SUM, DNORM_SUM_IN}}, .input_count = 4,
         .inputs = {{NORM_X, DNORM_GRAD_X}, {NORM_RESIDUAL, DNORM_GRAD_SUM}, {NORM_WEIGHT,
             DNORM_GRAD_WEIGHT}, {NORM_BIAS, DNORM_GRAD_BIAS}}},
+    [CASE_SWIGLU] = {
+        OPERATION(swiglu), .sizes = 2, .flags = OVER_X,
+        .arrays = {{AT(sli_swiglu, gate), MATRIX, IN}, {AT(sli_swiglu, up), MATRIX, IN},
+                   {AT(sli_swiglu, out), MATRIX, OUT, .tolerance = 2e-6, .over_x = 1}}},
+    [CASE_SWIGLU_BACKWARD] = {
+        OPERATION(swiglu_backward), .sizes = 2,
+        .arrays = {{AT(sli_swiglu_backward, gate), MATRIX, IN, .from = 1 + SWIGLU_GATE},
+                   {AT(sli_swiglu_backward, up), MATRIX, IN, .from = 1 + SWIGLU_UP},
+                   {AT(sli_swiglu_backward, grad_out), MATRIX, IN},
+                   {AT(sli_swiglu_backward, grad_gate), MATRIX, OUT, .tolerance = 2e-6},
+                   {AT(sli_swiglu_backward, grad_up), MATRIX, OUT, .tolerance = 2e-6}},
+        .forward = CASE_SWIGLU, .forward_leaves = OVER_X, .output_count = 1,
+        .outputs = {{SWIGLU_OUT, DSWIGLU_GRAD_OUT}}, .input_count = 2,
+        .inputs = {{SWIGLU_GATE, DSWIGLU_GRAD_GATE}, {SWIGLU_UP, DSWIGLU_GRAD_UP}}},
     [CASE_ATTENTION] = {
         OPERATION(attention), .sizes = 4, .prepare = prepare_attention, .adjust = adjust_attention,
         ARG(sli_attention, dropout), ARG(sli_attention, causal),

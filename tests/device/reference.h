@@ -231,6 +231,24 @@ static inline void reference_add_dropout(const op_case *c, double *const *to)
         }
 }
 
+static inline void reference_swiglu(const op_case *c, double *const *to)
+{
+    const sli_swiglu *a = &c->arguments.swiglu;
+    for (int64_t i = 0; i < a->rows * a->width; i++)
+        to[SWIGLU_OUT][i] = a->gate[i] / (1 + exp(-(double)a->gate[i])) * a->up[i];
+}
+
+static inline void reference_swiglu_backward(const op_case *c, double *const *to)
+{
+    const sli_swiglu_backward *a = &c->arguments.swiglu_backward;
+    for (int64_t i = 0; i < a->rows * a->width; i++) {
+        double gate = a->gate[i], factor = 1 / (1 + exp(-gate));
+        to[DSWIGLU_GRAD_GATE][i] =
+            a->grad_out[i] * (double)a->up[i] * factor * (1 + gate * (1 - factor));
+        to[DSWIGLU_GRAD_UP][i] = a->grad_out[i] * gate * factor;
+    }
+}
+
 static inline void reference_add_norm(const op_case *c, double *const *to)
 {
     const sli_add_norm *a = &c->arguments.add_norm;

@@ -81,6 +81,8 @@ FAILING(embedding_backward)
 FAILING(add_dropout)
 FAILING(add_norm)
 FAILING(add_norm_backward)
+FAILING(swiglu)
+FAILING(swiglu_backward)
 FAILING(attention)
 FAILING(attention_backward)
 FAILING(cross_entropy)
@@ -118,6 +120,8 @@ static int set_up(void **state)
         .add_dropout = failing_add_dropout,
         .add_norm = failing_add_norm,
         .add_norm_backward = failing_add_norm_backward,
+        .swiglu = failing_swiglu,
+        .swiglu_backward = failing_swiglu_backward,
         .attention = failing_attention,
         .attention_backward = failing_attention_backward,
         .cross_entropy = failing_cross_entropy,

@@ -86,6 +86,8 @@ sl_status sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backwa
 sl_status sli_cpu_embedding(sl_device *device, const sli_embedding *arguments);
 sl_status sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments);
 sl_status sli_cpu_add_dropout(sl_device *device, const sli_add_dropout *arguments);
+sl_status sli_cpu_swiglu(sl_device *device, const sli_swiglu *arguments);
+sl_status sli_cpu_swiglu_backward(sl_device *device, const sli_swiglu_backward *arguments);
 sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments);
 sl_status sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments);

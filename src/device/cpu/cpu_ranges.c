@@ -44,6 +44,8 @@ RANGE_TASK(embedding)
 RANGE_TASK(embedding_backward)
 RANGE_TASK(add_dropout)
 RANGE_TASK(add_norm)
+RANGE_TASK(swiglu)
+RANGE_TASK(swiglu_backward)
 RANGE_TASK(convert)
 RANGE_TASK(sgd)
 RANGE_TASK(adamw)
@@ -74,6 +76,18 @@ sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments)
 {
     return run_job(device, sli_ranges_of_rows(arguments->rows, arguments->width), arguments,
                    add_norm_range);
+}
+
+sl_status sli_cpu_swiglu(sl_device *device, const sli_swiglu *arguments)
+{
+    return run_job(device, sli_ranges_of_rows(arguments->rows, arguments->width), arguments,
+                   swiglu_range);
+}
+
+sl_status sli_cpu_swiglu_backward(sl_device *device, const sli_swiglu_backward *arguments)
+{
+    return run_job(device, sli_ranges_of_rows(arguments->rows, arguments->width), arguments,
+                   swiglu_backward_range);
 }
 
 static void cross_entropy_range(void *argument, int64_t index, int thread)

@@ -66,6 +66,9 @@ typedef struct sli_cpu_kernels {
     void (*add_norm_backward)(const sli_add_norm_backward *arguments, int64_t first_row,
                               int64_t rows, float *weight_sums, float *bias_sums);
 
+    void (*swiglu)(const sli_swiglu *arguments, int64_t first_row, int64_t rows);
+    void (*swiglu_backward)(const sli_swiglu_backward *arguments, int64_t first_row, int64_t rows);
+
     /* scores: q k^T -> dropout(softmax(scale q k^T)), and 0 for keys that a query may not see. */
     void (*softmax)(const sli_score_block *block, float *scores);
     /* scores: q k^T -> dropout(p); grads: gradient of dropout(p) -> gradient of q k^T.

@@ -43,6 +43,8 @@ SLOT(epilogue)
 SLOT(embedding)
 SLOT(add_dropout)
 SLOT(add_norm)
+SLOT(swiglu)
+SLOT(swiglu_backward)
 SLOT(cross_entropy)
 SLOT(convert)
 SLOT(sgd)
@@ -106,6 +108,8 @@ static void fill_table(sli_device_ops *table, const sli_device_ops *cpu)
     table->add_dropout = run_add_dropout;
     table->add_norm = run_add_norm;
     table->add_norm_backward = run_add_norm_backward;
+    table->swiglu = run_swiglu;
+    table->swiglu_backward = run_swiglu_backward;
     table->attention = run_attention;
     table->attention_backward = run_attention_backward;
     table->cross_entropy = run_cross_entropy;

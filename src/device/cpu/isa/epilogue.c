@@ -1,4 +1,5 @@
-/* The epilogue of a matrix product, forward and backward. */
+/* The epilogue of a matrix product, and the product of two, one of them activated; forward and
+ * backward. */
 #include "device/cpu/isa/isa.h"
 #include "device/cpu/isa/random.h"
 
@@ -118,4 +119,30 @@ void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, i
                     sum[i] += grad[i];
             }
         }
+}
+
+/* ---- SwiGLU ----------------------------------------------------------------------------- */
+
+void SLI_OF_ISA(sli_swiglu)(const sli_swiglu *arguments, int64_t first_row, int64_t rows)
+{
+    int64_t first = first_row * arguments->width, end = first + rows * arguments->width;
+    const float *gate = arguments->gate, *up = arguments->up;
+    float *out = arguments->out;
+    SLI_ELEMENTWISE
+    for (int64_t i = first; i < end; i++)
+        out[i] = gate[i] * logistic_f32(gate[i]) * up[i];
+}
+
+void SLI_OF_ISA(sli_swiglu_backward)(const sli_swiglu_backward *arguments, int64_t first_row,
+                                     int64_t rows)
+{
+    int64_t first = first_row * arguments->width, end = first + rows * arguments->width;
+    const float *restrict gate = arguments->gate, *restrict up = arguments->up;
+    const float *restrict grad = arguments->grad_out;
+    float *restrict grad_gate = arguments->grad_gate, *restrict grad_up = arguments->grad_up;
+    for (int64_t i = first; i < end; i++) {
+        float factor = logistic_f32(gate[i]), silu = gate[i] * factor;
+        grad_up[i] = grad[i] * silu;
+        grad_gate[i] = grad[i] * up[i] * (factor + silu * (1.0f - factor));
+    }
 }

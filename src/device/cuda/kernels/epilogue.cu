@@ -1,4 +1,5 @@
-/* The epilogue of a matrix product, forward and backward. */
+/* The epilogue of a matrix product, and the product of two, one of them activated; forward and
+ * backward. */
 #include "device/cuda/kernels/column_sums.h"
 #include "device/cuda/kernels/dropout.h"
 
@@ -171,4 +172,52 @@ cudaError_t sli_launch_epilogue_backward(const sli_epilogue_backward *a, void *s
                                a->activation,  masks_of(&a->dropout, a->columns)};
     column_results results = {{a->grad_bias}, epilogue_gradient::SUMS, a->beta};
     return launch_column_sums(stream, shape, terms, scratch, results);
+}
+
+/* ---- SwiGLU ----------------------------------------------------------------------------- */
+
+static __global__ void swiglu(matrix_shape shape, sli_swiglu a)
+{
+    matrix_group g = group_of_thread(shape);
+    if (g.count <= 0)
+        return;
+    int64_t at = g.row * a.width + g.column;
+    four gate = load_four(a.gate + at, g.count, shape.whole);
+    four out = load_four(a.up + at, g.count, shape.whole);
+    for (int i = 0; i < 4; i++)
+        out.x[i] *= gate.x[i] / (1.0f + expf(-gate.x[i]));
+    store_four(a.out + at, out, g.count, shape.whole);
+}
+
+cudaError_t sli_launch_swiglu(const sli_swiglu *a, cudaStream_t stream)
+{
+    matrix_shape shape = {a->rows, a->width,
+                          are_aligned(a->width, a->width, a->gate, a->up, a->out)};
+    return launch_groups(stream, shape, swiglu, *a);
+}
+
+static __global__ void swiglu_backward(matrix_shape shape, sli_swiglu_backward a)
+{
+    matrix_group g = group_of_thread(shape);
+    if (g.count <= 0)
+        return;
+    int64_t at = g.row * a.width + g.column;
+    four gate = load_four(a.gate + at, g.count, shape.whole);
+    four up = load_four(a.up + at, g.count, shape.whole);
+    four grad = load_four(a.grad_out + at, g.count, shape.whole);
+    for (int i = 0; i < 4; i++) {
+        float factor = 1.0f / (1.0f + expf(-gate.x[i])), silu = gate.x[i] * factor;
+        gate.x[i] = grad.x[i] * up.x[i] * (factor + silu * (1.0f - factor));
+        up.x[i] = grad.x[i] * silu;
+    }
+    store_four(a.grad_gate + at, gate, g.count, shape.whole);
+    store_four(a.grad_up + at, up, g.count, shape.whole);
+}
+
+cudaError_t sli_launch_swiglu_backward(const sli_swiglu_backward *a, cudaStream_t stream)
+{
+    matrix_shape shape = {a->rows, a->width,
+                          are_aligned(a->width, a->width, a->gate, a->up, a->grad_out,
+                                      a->grad_gate, a->grad_up)};
+    return launch_groups(stream, shape, swiglu_backward, *a);
 }
