@@ -44,6 +44,11 @@ sl_status sl_softmax_create(sl_module **out);
  * that gives another shape. */
 sl_status sl_residual_create(sl_status created, sl_module **branch, sl_module **out);
 
+/* LlamaMLP of transformers, from Shazeer, "GLU Variants Improve Transformer" (2020): [..., width] ->
+ * [..., width], down_proj(silu(gate_proj(x)) * up_proj(x)); `gate_proj.weight` and `up_proj.weight`
+ * [hidden, width], `down_proj.weight` [width, hidden]; no biases. Initial values are Linear's. */
+sl_status sl_swiglu_create(int64_t width, int64_t hidden, sl_module **out);
+
 /* torch.nn.MultiheadAttention as self-attention: [N, T, D] -> [N, T, D]; `in_proj_weight` [3D, D],
  * `in_proj_bias` [3D], `out_proj.weight` [D, D], `out_proj.bias` [D]. `dropout` is applied to the
  * probabilities. Errors: also SL_ERR_INVALID where `heads` does not divide `width`. */

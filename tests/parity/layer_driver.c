@@ -75,6 +75,8 @@ static sl_status create(const char *kind, char **o, sl_module **out)
         return sl_activation_create(activation_option(o), out);
     if (strcmp(kind, "softmax") == 0)
         return sl_softmax_create(out);
+    if (strcmp(kind, "swiglu") == 0)
+        return sl_swiglu_create(option_count(o, "width"), option_count(o, "hidden"), out);
     if (strcmp(kind, "self_attention") == 0)
         return sl_self_attention_create(option_count(o, "width"), option_count(o, "heads"), 0.0f,
                                         mask_option(o), out);

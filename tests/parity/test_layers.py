@@ -126,6 +126,13 @@ class Layers(unittest.TestCase):
             x = factor * random_tensor(self.between(1, 9), self.between(1, 9), self.between(2, 300))
             self.check("softmax", {}, torch.nn.Softmax(dim=-1), torch.nn.Softmax(dim=-1), x)
 
+    def test_swiglu(self):
+        for _ in range(6):
+            width, hidden = self.between(1, 200), self.between(1, 500)
+            module = randomize(SwiGLU(width, hidden))
+            x = random_tensor(self.between(1, 9), self.between(1, 9), width)
+            self.check("swiglu", {"width": width, "hidden": hidden}, module, module, x)
+
     def attention_shape(self):
         """Samples, time, heads, width: wide enough that a norm's gradient does not cancel out."""
         heads, most = self.between(1, 4), self.random.choice([40, 256])
@@ -333,6 +340,19 @@ class Encoder(torch.nn.Module):
     def forward(self, ids):
         pe = self.pos_encoder.pe[: ids.shape[1], 0]
         return self.encoder(ids) * self.width**0.5 + pe
+
+
+class SwiGLU(torch.nn.Module):
+    """LlamaMLP of transformers."""
+
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(width, hidden, bias=False)
+        self.up_proj = torch.nn.Linear(width, hidden, bias=False)
+        self.down_proj = torch.nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class LearnedPositions(torch.nn.Module):

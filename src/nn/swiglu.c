@@ -1,0 +1,254 @@
+/* The feed-forward network of Llama: down_proj(silu(gate_proj(x)) * up_proj(x)).
+ *
+ * Saved for backward, oldest first, in floats per position (D width, F hidden):
+ *
+ *   x         D   as products take it
+ *   gate, up  F, F
+ *   gated     F   silu(gate) * up, as products take it */
+#include "nn/layers.h"
+#include "nn/module.h"
+#include "tensor/tensor.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+typedef struct swiglu {
+    int64_t width, hidden;
+    const sli_linear *gate, *up; /* [D] -> [F] */
+    const sli_linear *down;      /* [F] -> [D] */
+} swiglu;
+
+/* The tensors of a call; what it has not saved or given to its caller is freed at its end. */
+typedef struct call_tensors {
+    sl_tensor *in, *gate, *up, *gated;
+    sl_tensor *operand; /* `gated`, as products take it */
+    sl_tensor *grad_gated, *grad_gate, *grad_up;
+} call_tensors;
+
+static void call_clear(call_tensors *tensors)
+{
+    sl_tensor_destroy(&tensors->in);
+    sl_tensor_destroy(&tensors->gate);
+    sl_tensor_destroy(&tensors->up);
+    sl_tensor_destroy(&tensors->gated);
+    sl_tensor_destroy(&tensors->operand);
+    sl_tensor_destroy(&tensors->grad_gated);
+    sl_tensor_destroy(&tensors->grad_gate);
+    sl_tensor_destroy(&tensors->grad_up);
+}
+
+static sl_shape hidden_shape(const swiglu *self, const sl_shape *in)
+{
+    sl_shape shape = *in;
+    shape.size[shape.dims - 1] = self->hidden;
+    return shape;
+}
+
+/* ---- Forward ---------------------------------------------------------------------------- */
+
+/* tensors->gated from in; saves in, gate and up. */
+static sl_status run_gate(const swiglu *self, sl_pass *pass, const sl_tensor *in,
+                          call_tensors *tensors)
+{
+    sl_shape shape = hidden_shape(self, sl_tensor_shape(in));
+    SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &tensors->in));
+    SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->gate));
+    SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->up));
+    SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->gated));
+    SL_TRY(sli_linear_forward(self->gate, tensors->in, NULL, tensors->gate));
+    SL_TRY(sli_linear_forward(self->up, tensors->in, NULL, tensors->up));
+    const sli_swiglu arguments = {.rows = sl_tensor_rows(tensors->gate),
+                                  .width = self->hidden,
+                                  .gate = sl_tensor_f32(tensors->gate),
+                                  .up = sl_tensor_f32(tensors->up),
+                                  .out = sl_tensor_f32(tensors->gated)};
+    SL_TRY(sli_device_swiglu(sl_pass_device(pass), &arguments));
+    SL_TRY(sli_pass_save_exact(pass, &tensors->in));
+    SL_TRY(sl_pass_save(pass, &tensors->gate));
+    return sl_pass_save(pass, &tensors->up);
+}
+
+/* *out from tensors->gated, which it saves. */
+static sl_status run_down(const swiglu *self, sl_pass *pass, const sl_shape *shape,
+                          call_tensors *tensors, sl_tensor **out)
+{
+    SL_TRY(sli_pass_operand(pass, tensors->gated, pass->options.keep, &tensors->operand));
+    sl_tensor_destroy(&tensors->gated);
+    SL_TRY(sli_pass_create_output(pass, shape, out));
+    SL_TRY(sli_linear_forward(self->down, tensors->operand, NULL, *out));
+    return sli_pass_save_exact(pass, &tensors->operand);
+}
+
+static sl_status swiglu_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    const swiglu *self = sl_module_state(module);
+    call_tensors tensors = {0};
+    SL_TRY(sli_check_dtype("the input", in, SL_F32));
+    sl_status status = run_gate(self, pass, in, &tensors);
+    if (status == SL_OK)
+        status = run_down(self, pass, sl_tensor_shape(in), &tensors, out);
+    call_clear(&tensors);
+    return status;
+}
+
+/* ---- Backward --------------------------------------------------------------------------- */
+
+static sl_status pop_saved(sl_pass *pass, call_tensors *tensors)
+{
+    SL_TRY(sli_pass_pop_stored(pass, &tensors->operand));
+    SL_TRY(sl_pass_pop(pass, &tensors->up));
+    SL_TRY(sl_pass_pop(pass, &tensors->gate));
+    return sli_pass_pop_stored(pass, &tensors->in);
+}
+
+/* Through the last product: tensors->grad_gated. */
+static sl_status backward_down(const swiglu *self, sl_pass *pass, const sl_tensor *grad_out,
+                               call_tensors *tensors)
+{
+    SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
+                            sl_tensor_shape(tensors->gate), &tensors->grad_gated));
+    SL_TRY(sli_linear_backward_products(self->down, pass, grad_out, tensors->operand, 0.0f,
+                                        tensors->grad_gated));
+    sl_tensor_destroy(&tensors->operand);
+    return SL_OK;
+}
+
+/* Through the gate: tensors->grad_gate and grad_up. */
+static sl_status backward_gate(const swiglu *self, const sl_pass *pass, call_tensors *tensors)
+{
+    SL_TRY(sli_pass_create_gradient(pass, tensors->gate, &tensors->grad_gate));
+    SL_TRY(sli_pass_create_gradient(pass, tensors->up, &tensors->grad_up));
+    const sli_swiglu_backward arguments = {.rows = sl_tensor_rows(tensors->gate),
+                                           .width = self->hidden,
+                                           .gate = sl_tensor_f32(tensors->gate),
+                                           .up = sl_tensor_f32(tensors->up),
+                                           .grad_out = sl_tensor_f32(tensors->grad_gated),
+                                           .grad_gate = sl_tensor_f32(tensors->grad_gate),
+                                           .grad_up = sl_tensor_f32(tensors->grad_up)};
+    SL_TRY(sli_device_swiglu_backward(sl_pass_device(pass), &arguments));
+    sl_tensor_destroy(&tensors->grad_gated);
+    sl_tensor_destroy(&tensors->gate);
+    sl_tensor_destroy(&tensors->up);
+    return SL_OK;
+}
+
+static sl_status run_backward(const swiglu *self, sl_pass *pass, const sl_tensor *grad_out,
+                              sl_tensor **grad_in, call_tensors *tensors)
+{
+    SL_TRY(pop_saved(pass, tensors));
+    SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
+    SL_TRY(backward_down(self, pass, grad_out, tensors));
+    SL_TRY(backward_gate(self, pass, tensors));
+    if (grad_in)
+        SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(tensors->in), grad_in));
+    sl_tensor *sum = grad_in ? *grad_in : NULL;
+    SL_TRY(
+        sli_linear_backward_products(self->gate, pass, tensors->grad_gate, tensors->in, 0.0f, sum));
+    return sli_linear_backward_products(self->up, pass, tensors->grad_up, tensors->in, 1.0f, sum);
+}
+
+static sl_status swiglu_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 sl_tensor **grad_in)
+{
+    call_tensors tensors = {0};
+    sl_status status = run_backward(sl_module_state(module), pass, grad_out, grad_in, &tensors);
+    call_clear(&tensors);
+    return status;
+}
+
+/* The products' order is that of backward_input. */
+static sl_status swiglu_backward_weight(sl_module *module, sl_pass *pass)
+{
+    const swiglu *self = sl_module_state(module);
+    SL_TRY(sli_linear_deferred_weight(self->down, pass));
+    SL_TRY(sli_linear_deferred_weight(self->gate, pass));
+    return sli_linear_deferred_weight(self->up, pass);
+}
+
+/* ---- The module ------------------------------------------------------------------------- */
+
+static void swiglu_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const swiglu *self = sl_module_state(module);
+    *in = *out = self->width;
+}
+
+static sl_status swiglu_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    const swiglu *self = sl_module_state(module);
+    *out = *in;
+    return sli_shape_check_width(in, 1, self->width);
+}
+
+static int64_t swiglu_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    const swiglu *self = sl_module_state(module);
+    sl_shape hidden = hidden_shape(self, in);
+    return (sl_shape_count(in) + 3 * sl_shape_count(&hidden)) * (int64_t)sizeof(float);
+}
+
+/* The input of gate and up is one tensor. */
+static int64_t swiglu_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    const swiglu *self = sl_module_state(module);
+    int64_t rows = sli_shape_rows(in), gate = sli_linear_deferred_bytes(self->gate, rows),
+            up = sli_linear_deferred_bytes(self->up, rows);
+    int64_t shared = gate > 0 && up > 0 ? sl_shape_count(in) * (int64_t)sizeof(float) : 0;
+    return sli_linear_deferred_bytes(self->down, rows) + gate + up - shared;
+}
+
+static int64_t swiglu_flops(const sl_module *module, const sl_shape *in)
+{
+    const swiglu *self = sl_module_state(module);
+    return 3 * 2 * sli_shape_rows(in) * self->width * self->hidden;
+}
+
+static const sl_module_ops swiglu_ops = {
+    .type = "SwiGLU",
+    .forward = swiglu_forward,
+    .backward = swiglu_backward,
+    .backward_input = swiglu_backward,
+    .backward_weight = swiglu_backward_weight,
+    .output_shape = swiglu_output_shape,
+    .widths = swiglu_widths,
+    .saved_bytes = swiglu_saved_bytes,
+    .deferred_bytes = swiglu_deferred_bytes,
+    .flops = swiglu_flops,
+    .can_continue = sli_always_continues,
+};
+
+static sl_status add_children(sl_module **module, swiglu *self)
+{
+    const struct {
+        const char *name;
+        int64_t in, out;
+        const sli_linear **linear;
+    } children[] = {{"gate_proj", self->width, self->hidden, &self->gate},
+                    {"up_proj", self->width, self->hidden, &self->up},
+                    {"down_proj", self->hidden, self->width, &self->down}};
+    for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
+        sl_module *child;
+        SL_TRY(sl_module_append(module, children[i].name,
+                                sl_linear_create(children[i].in, children[i].out, true, &child),
+                                &child));
+        *children[i].linear = sli_module_as_linear(child);
+    }
+    return SL_OK;
+}
+
+sl_status sl_swiglu_create(int64_t width, int64_t hidden, sl_module **out)
+{
+    *out = NULL;
+    if (width < 1 || hidden < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_swiglu_create: width and hidden must be at least 1, got %" PRId64
+                        " and %" PRId64,
+                        width, hidden);
+    swiglu *self = calloc(1, sizeof *self);
+    if (!self)
+        return sli_no_memory("sl_swiglu_create", "a feed-forward network");
+    *self = (swiglu){.width = width, .hidden = hidden};
+    SL_TRY(sl_module_create(&swiglu_ops, self, out));
+    return add_children(out, self);
+}
