@@ -44,7 +44,8 @@ sl_status sl_softmax_create(sl_module **out);
  * that gives another shape. */
 sl_status sl_residual_create(sl_status created, sl_module **branch, sl_module **out);
 
-/* LlamaMLP of transformers, from Shazeer, "GLU Variants Improve Transformer" (2020): [..., width] ->
+/* LlamaMLP of transformers, from Shazeer, "GLU Variants Improve Transformer" (2020): [..., width]
+ * ->
  * [..., width], down_proj(silu(gate_proj(x)) * up_proj(x)); `gate_proj.weight` and `up_proj.weight`
  * [hidden, width], `down_proj.weight` [width, hidden]; no biases. Initial values are Linear's. */
 sl_status sl_swiglu_create(int64_t width, int64_t hidden, sl_module **out);

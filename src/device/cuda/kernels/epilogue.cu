@@ -217,7 +217,7 @@ static __global__ void swiglu_backward(matrix_shape shape, sli_swiglu_backward a
 cudaError_t sli_launch_swiglu_backward(const sli_swiglu_backward *a, cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->width,
-                          are_aligned(a->width, a->width, a->gate, a->up, a->grad_out,
-                                      a->grad_gate, a->grad_up)};
+                          are_aligned(a->width, a->width, a->gate, a->up, a->grad_out, a->grad_gate,
+                                      a->grad_up)};
     return launch_groups(stream, shape, swiglu_backward, *a);
 }
