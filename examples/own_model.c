@@ -36,9 +36,7 @@ static sl_status create_feed_forward(sl_module **branch)
 {
     sl_module *next;
     SL_TRY(sl_sequential_append(branch, sl_layer_norm_create(WIDTH, 0, &next), &next));
-    SL_TRY(sl_sequential_append(branch, sl_linear_create(WIDTH, 2 * WIDTH, false, &next), &next));
-    SL_TRY(sl_sequential_append(branch, sl_activation_create(SL_ACTIVATION_GELU, &next), &next));
-    return sl_sequential_append(branch, sl_linear_create(2 * WIDTH, WIDTH, false, &next), &next);
+    return sl_sequential_append(branch, sl_swiglu_create(WIDTH, 2 * WIDTH, &next), &next);
 }
 
 static sl_status append_residual(sl_module **model, sl_status (*create)(sl_module **branch))
