@@ -35,7 +35,7 @@ static sl_status create_attention(sl_module **branch)
 static sl_status create_feed_forward(sl_module **branch)
 {
     sl_module *next;
-    SL_TRY(sl_sequential_append(branch, sl_layer_norm_create(WIDTH, 0, &next), &next));
+    SL_TRY(sl_sequential_append(branch, sl_rms_norm_create(WIDTH, 0, &next), &next));
     return sl_sequential_append(branch, sl_swiglu_create(WIDTH, 2 * WIDTH, &next), &next);
 }
 

@@ -1,4 +1,5 @@
-/* A layer of one's own: RMSNorm, which the library does not have, as a table of functions.
+/* A layer of one's own as a table of functions: RMSNorm, which the library has as
+ * sl_rms_norm_create with kernels for every device.
  *
  *   out = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps), over the last dimension
  *

@@ -28,6 +28,11 @@ sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bi
 /* torch.nn.LayerNorm over the last dimension: `weight`, `bias` [width]. eps 0 stands for 1e-5. */
 sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out);
 
+/* torch.nn.RMSNorm over the last dimension (Zhang and Sennrich, "Root Mean Square Layer
+ * Normalization", 2019): x / sqrt(mean(x^2) + eps) * weight; `weight` [width]. eps 0 stands for
+ * 1e-6, that of transformers' LlamaRMSNorm. */
+sl_status sl_rms_norm_create(int64_t width, float eps, sl_module **out);
+
 /* torch.nn.ReLU and GELU, and torch.nn.Dropout, 0 <= p < 1. Dropout needs at least two
  * dimensions: the first counts samples, the last features, and those between them positions. */
 sl_status sl_activation_create(sl_activation activation, sl_module **out);

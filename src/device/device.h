@@ -136,7 +136,8 @@ typedef struct sli_add_dropout {
     float *out;
 } sli_add_dropout;
 
-/* sum = residual + dropout(x); out = layer_norm(sum) * weight + bias, over rows of `width`.
+/* sum = residual + dropout(x); out = layer_norm(sum) * weight + bias, over rows of `width`. With
+ * `rms` it is RMSNorm (Zhang and Sennrich, 2019): the mean is taken as 0, and there is no bias.
  * residual may be NULL (sum = dropout(x)). `sum` may be NULL if it is not needed, or equal
  * x or residual (in place). `normalized` gets (sum - mean) * rstd, and rstd [rows] 1 /
  * sqrt(variance + eps); both NULL in evaluation. */
@@ -147,8 +148,9 @@ typedef struct sli_add_norm {
     sli_dropout dropout;
     float *sum;
     float *out;
-    uint16_t *out_bf16;         /* instead of out, or as well */
-    const float *weight, *bias; /* [width] */
+    uint16_t *out_bf16; /* instead of out, or as well */
+    bool rms;
+    const float *weight, *bias; /* [width]; bias NULL with rms */
     float eps;
     float *normalized; /* [rows, width] */
     uint16_t *normalized_bf16;
@@ -159,7 +161,8 @@ typedef struct sli_add_norm {
  *   grad_sum = (grad_out through the norm) + (grad_sum_in, if given)
  *   grad_x   = dropout'(grad_sum)      (may be NULL, or equal grad_sum when p = 0)
  * grad_sum is also the residual's gradient. May run in place: grad_sum may equal grad_out or
- * grad_sum_in. Adds to (beta 1) or stores (beta 0) grad_weight and grad_bias [width]. */
+ * grad_sum_in. Adds to (beta 1) or stores (beta 0) grad_weight and grad_bias [width],
+ * which is NULL with rms. */
 typedef struct sli_add_norm_backward {
     int64_t rows, width;
     const float *grad_out;
@@ -168,6 +171,7 @@ typedef struct sli_add_norm_backward {
     const float *normalized;
     const uint16_t *normalized_bf16;
     const float *rstd;
+    bool rms;
     const float *weight;
     sli_dropout dropout;
     float *grad_sum;

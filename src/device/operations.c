@@ -243,6 +243,15 @@ sl_status sli_device_add_dropout(sl_device *device, const sli_add_dropout *a)
                                     : add_after_dropout(device, a);
 }
 
+/* RMSNorm has no bias, and a layer norm has one. */
+static void check_bias(call *c, const char *name, bool rms, const float *bias)
+{
+    if (!rms)
+        check_given(c, name, bias);
+    else if (bias)
+        refuse_arguments(c, "no bias with rms");
+}
+
 sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
 {
     call c = {device, "add_norm", SL_OK};
@@ -256,7 +265,7 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
     else
         check_given(&c, "out", a->out);
     check_given(&c, "weight", a->weight);
-    check_given(&c, "bias", a->bias);
+    check_bias(&c, "bias", a->rms, a->bias);
     if ((!a->normalized && !a->normalized_bf16) != !a->rstd)
         refuse_arguments(&c, "normalized and rstd together or neither");
     if (a->rstd)
@@ -274,7 +283,7 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
         return c.status;
     check_given(&c, "weight", a->weight);
     check_given(&c, "grad_weight", a->grad_weight);
-    check_given(&c, "grad_bias", a->grad_bias);
+    check_bias(&c, "grad_bias", a->rms, a->grad_bias);
     if (a->rows > 0) {
         check_matrix(&c, "grad_out", a->grad_out, a->grad_out_bf16);
         check_matrix(&c, "normalized", a->normalized, a->normalized_bf16);

@@ -1,4 +1,6 @@
-/* Layer norm: alone as a module, and fused with the residual and the dropout before it. */
+/* Layer norm and RMSNorm: alone as modules, and fused with the residual and the dropout before
+ * them.
+ */
 
 #include "nn/layers.h"
 #include "nn/module.h"
@@ -56,9 +58,10 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
 {
     sl_device *device = sl_tensor_device(x);
     *saved = (sli_norm_saved){NULL, NULL};
-    const float *weight, *bias;
+    const float *weight, *bias = NULL;
     SL_TRY(sli_parameter_values(norm->weight, device, &weight));
-    SL_TRY(sli_parameter_values(norm->bias, device, &bias));
+    if (norm->bias)
+        SL_TRY(sli_parameter_values(norm->bias, device, &bias));
     SL_TRY(make_saved(pass, sl_tensor_shape(x), saved));
     sli_add_norm arguments = {
         .rows = sl_tensor_rows(x),
@@ -69,6 +72,7 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
         .sum = sli_tensor_if_f32(sum),
         .out = sli_tensor_if_f32(out),
         .out_bf16 = rounded ? sli_tensor_if_bf16(rounded) : sli_tensor_if_bf16(out),
+        .rms = !norm->bias,
         .weight = weight,
         .bias = bias,
         .eps = norm->eps,
@@ -88,14 +92,16 @@ static sl_status place_gradients(const sli_layer_norm *norm, sl_device *device,
                                  sli_add_norm_backward *arguments, sl_tensor **room)
 {
     bool weight = sli_parameter_is_trained(norm->weight);
-    bool bias = sli_parameter_is_trained(norm->bias);
+    bool bias = norm->bias && sli_parameter_is_trained(norm->bias);
     sl_shape shape = sl_shape_2d(2, norm->width);
+    if (weight && !norm->bias)
+        return sli_parameter_gradient(norm->weight, &arguments->beta, &arguments->grad_weight);
     if (weight && bias)
         return sli_parameter_gradient_pair(norm->weight, norm->bias, &arguments->beta,
                                            &arguments->grad_weight, &arguments->grad_bias);
     SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_WORKSPACE, SL_F32, &shape, room));
     arguments->grad_weight = sl_tensor_f32(*room);
-    arguments->grad_bias = arguments->grad_weight + norm->width;
+    arguments->grad_bias = norm->bias ? arguments->grad_weight + norm->width : NULL;
     if (weight)
         return sli_parameter_gradient(norm->weight, &arguments->beta, &arguments->grad_weight);
     return bias ? sli_parameter_gradient(norm->bias, &arguments->beta, &arguments->grad_bias)
@@ -117,6 +123,7 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
         .normalized = sli_tensor_if_f32(saved->normalized),
         .normalized_bf16 = sli_tensor_if_bf16(saved->normalized),
         .rstd = sl_tensor_f32(saved->rstd),
+        .rms = !norm->bias,
         .dropout = dropout,
         .grad_sum = sl_tensor_f32(grad_sum),
         .grad_x = sli_tensor_if_f32(grad_x),
@@ -194,12 +201,22 @@ static const sl_module_ops norm_ops = {
     .can_continue = sli_always_continues,
 };
 
+static const sl_module_ops rms_norm_ops = {
+    .type = "RMSNorm",
+    .forward = norm_forward,
+    .backward = norm_backward,
+    .output_shape = norm_output_shape,
+    .widths = norm_widths,
+    .saved_bytes = norm_saved_bytes,
+    .can_continue = sli_always_continues,
+};
+
 const sli_layer_norm *sli_layer_norm_of(const sl_module *module)
 {
     return sl_module_state(module);
 }
 
-static sl_status declare_parameters(sl_module *module, sli_layer_norm *norm)
+static sl_status declare_parameters(sl_module *module, bool has_bias, sli_layer_norm *norm)
 {
     sl_parameter_spec weight = {.name = "weight",
                                 .shape = sl_shape_1d(norm->width),
@@ -207,27 +224,36 @@ static sl_status declare_parameters(sl_module *module, sli_layer_norm *norm)
                                 .high = 1.0f};
     sl_parameter_spec bias = {.name = "bias", .shape = sl_shape_1d(norm->width)};
     SL_TRY(sl_module_add_parameter(module, &weight, &norm->weight));
-    return sl_module_add_parameter(module, &bias, &norm->bias);
+    return has_bias ? sl_module_add_parameter(module, &bias, &norm->bias) : SL_OK;
+}
+
+static sl_status create(const char *who, const sl_module_ops *ops, int64_t width, float eps,
+                        sl_module **out)
+{
+    *out = NULL;
+    if (width < 1)
+        return sl_error(SL_ERR_INVALID, "%s: width must be at least 1, got %" PRId64, who, width);
+    if (!(eps >= 0.0f) || !isfinite(eps))
+        return sl_error(SL_ERR_INVALID, "%s: eps must not be negative, got %g", who, (double)eps);
+    sli_layer_norm *norm = calloc(1, sizeof *norm);
+    if (!norm)
+        return sli_no_memory(who, "a norm");
+    norm->width = width;
+    norm->eps = eps;
+    SL_TRY(sl_module_create(ops, norm, out));
+    (*out)->exact_columns = 1;
+    sl_status status = declare_parameters(*out, ops == &norm_ops, norm);
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
 }
 
 sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out)
 {
-    *out = NULL;
-    if (width < 1)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_layer_norm_create: width must be at least 1, got %" PRId64, width);
-    if (!(eps >= 0.0f) || !isfinite(eps))
-        return sl_error(SL_ERR_INVALID, "sl_layer_norm_create: eps must not be negative, got %g",
-                        (double)eps);
-    sli_layer_norm *norm = calloc(1, sizeof *norm);
-    if (!norm)
-        return sli_no_memory("sl_layer_norm_create", "a layer norm");
-    norm->width = width;
-    norm->eps = eps > 0.0f ? eps : 1e-5f;
-    SL_TRY(sl_module_create(&norm_ops, norm, out));
-    (*out)->exact_columns = 1;
-    sl_status status = declare_parameters(*out, norm);
-    if (status != SL_OK)
-        sl_module_destroy(out);
-    return status;
+    return create("sl_layer_norm_create", &norm_ops, width, eps == 0.0f ? 1e-5f : eps, out);
+}
+
+sl_status sl_rms_norm_create(int64_t width, float eps, sl_module **out)
+{
+    return create("sl_rms_norm_create", &rms_norm_ops, width, eps == 0.0f ? 1e-6f : eps, out);
 }

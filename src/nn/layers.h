@@ -93,15 +93,15 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
 sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
                                     sl_tensor *grad_in);
 
-/* ---- Layer norm, fused with the sum before it (layer_norm.c) ---------------------------- */
+/* ---- Layer norm and RMSNorm, fused with the sum before them (layer_norm.c) -------------- */
 
 typedef struct sli_layer_norm {
     int64_t width;
     float eps;
-    sl_parameter *weight, *bias; /* [width] */
+    sl_parameter *weight, *bias; /* [width]; bias NULL: it is an RMSNorm */
 } sli_layer_norm;
 
-/* The state of a LayerNorm module. */
+/* The state of a LayerNorm or RMSNorm module. */
 const sli_layer_norm *sli_layer_norm_of(const sl_module *module);
 
 /* What a norm leaves for its backward; NULL on a pass that does not keep. */

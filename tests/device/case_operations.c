@@ -170,6 +170,12 @@ static void adjust_epilogue(op_case *c)
 static void prepare_add_norm(op_case *c)
 {
     c->arguments.add_norm.eps = 1e-5f;
+    c->arguments.add_norm.rms = !case_has(c, WITH_BIAS);
+}
+
+static void prepare_add_norm_backward(op_case *c)
+{
+    c->arguments.add_norm_backward.rms = !case_has(c, WITH_BIAS);
 }
 
 static void adjust_add_norm_backward(op_case *c)
@@ -348,20 +354,22 @@ const case_operation case_operations[CASE_KINDS] = {
         .outputs = {{DROP_OUT, DROP_X}}, .input_count = 1, .inputs = {{DROP_X, DROP_OUT}}},
     [CASE_ADD_NORM] = {
         OPERATION(add_norm), .sizes = 2, .prepare = prepare_add_norm, ARG(sli_add_norm, dropout),
-        .flags = WITH_RESIDUAL | WITH_SUM | WITH_SAVED | OVER_X | OVER_RESIDUAL,
+        .flags = WITH_RESIDUAL | WITH_SUM | WITH_SAVED | WITH_BIAS | OVER_X | OVER_RESIDUAL,
         .arrays = {{AT(sli_add_norm, x), MATRIX, IN},
                    {AT(sli_add_norm, residual), MATRIX, IN, .when = WITH_RESIDUAL},
                    {AT(sli_add_norm, sum), MATRIX, OUT, .tolerance = 1e-6, .when = WITH_SUM,
                     .over_x = 1 + NORM_X, .over_residual = 1 + NORM_RESIDUAL},
                    {AT(sli_add_norm, out), MATRIX, OUT, .tolerance = 2e-5},
-                   {AT(sli_add_norm, weight), ROW, IN}, {AT(sli_add_norm, bias), ROW, IN},
+                   {AT(sli_add_norm, weight), ROW, IN},
+                   {AT(sli_add_norm, bias), ROW, IN, .when = WITH_BIAS},
                    {AT(sli_add_norm, normalized), MATRIX, OUT, .tolerance = 2e-5,
                     .when = WITH_SAVED},
                    {AT(sli_add_norm, rstd), FLAT, OUT, .tolerance = 2e-5, .when = WITH_SAVED}}},
     [CASE_ADD_NORM_BACKWARD] = {
-        OPERATION(add_norm_backward), .sizes = 2, .adjust = adjust_add_norm_backward,
+        OPERATION(add_norm_backward), .sizes = 2, .prepare = prepare_add_norm_backward, .adjust = adjust_add_norm_backward,
         ARG(sli_add_norm_backward, dropout), ARG(sli_add_norm_backward, beta),
-        .flags = WITH_BETA | WITH_SUM | WITH_GRADIENT | OVER_X | OVER_RESIDUAL | OVER_SUM,
+        .flags = WITH_BETA | WITH_BIAS | WITH_SUM | WITH_GRADIENT | OVER_X | OVER_RESIDUAL |
+            OVER_SUM,
         .arrays = {{AT(sli_add_norm_backward, grad_out), MATRIX, IN},
                    {AT(sli_add_norm_backward, grad_sum_in), MATRIX, IN, .when = WITH_SUM},
                    {AT(sli_add_norm_backward, normalized), MATRIX, IN, .from = 1 + NORM_HAT},
@@ -374,7 +382,7 @@ const case_operation case_operations[CASE_KINDS] = {
                    {AT(sli_add_norm_backward, grad_weight), ROW, INOUT, .tolerance = 1e-5,
                     .is_sum = true},
                    {AT(sli_add_norm_backward, grad_bias), ROW, INOUT, .tolerance = 1e-5,
-                    .is_sum = true}},
+                    .when = WITH_BIAS, .is_sum = true}},
         .forward = CASE_ADD_NORM, .forward_leaves = OVER_X | OVER_RESIDUAL,
         .forward_has = WITH_SAVED | WITH_RESIDUAL, .output_count = 2,
         .outputs = {{NORM_OUT, DNORM_GRAD_OUT}, {NORM_SUM, DNORM_SUM_IN}}, .input_count = 4,

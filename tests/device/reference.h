@@ -262,6 +262,8 @@ static inline void reference_add_norm(const op_case *c, double *const *to)
             mean += sum[j] / (double)a->width;
             put(to[NORM_SUM], at, sum[j]);
         }
+        if (a->rms)
+            mean = 0;
         for (int64_t j = 0; j < a->width; j++)
             variance += (sum[j] - mean) * (sum[j] - mean) / (double)a->width;
         double rstd = 1 / sqrt(variance + (double)a->eps);
@@ -269,7 +271,7 @@ static inline void reference_add_norm(const op_case *c, double *const *to)
         for (int64_t j = 0; j < a->width; j++) {
             double n = (sum[j] - mean) * rstd;
             put(to[NORM_HAT], i * a->width + j, n);
-            to[NORM_OUT][i * a->width + j] = n * a->weight[j] + a->bias[j];
+            to[NORM_OUT][i * a->width + j] = n * a->weight[j] + (a->bias ? (double)a->bias[j] : 0);
         }
     }
     free(sum);
@@ -280,17 +282,18 @@ static inline void reference_add_norm_backward(const op_case *c, double *const *
     const sli_add_norm_backward *a = &c->arguments.add_norm_backward;
     for (int64_t j = 0; j < a->width; j++) {
         to[DNORM_GRAD_WEIGHT][j] = a->beta != 0 ? (double)a->grad_weight[j] : 0;
-        to[DNORM_GRAD_BIAS][j] = a->beta != 0 ? (double)a->grad_bias[j] : 0;
+        put(to[DNORM_GRAD_BIAS], j, a->grad_bias && a->beta != 0 ? (double)a->grad_bias[j] : 0);
     }
     for (int64_t i = 0; i < a->rows; i++) {
         int64_t at = i * a->width;
         double mean_g = 0, mean_gn = 0;
         for (int64_t j = 0; j < a->width; j++) {
             double g = a->grad_out[at + j], n = a->normalized[at + j];
-            mean_g += g * a->weight[j] / (double)a->width;
+            mean_g += a->rms ? 0 : g * a->weight[j] / (double)a->width;
             mean_gn += g * a->weight[j] * n / (double)a->width;
             to[DNORM_GRAD_WEIGHT][j] += g * n;
-            to[DNORM_GRAD_BIAS][j] += g;
+            if (to[DNORM_GRAD_BIAS])
+                to[DNORM_GRAD_BIAS][j] += g;
         }
         for (int64_t j = 0; j < a->width; j++) {
             double s = (a->grad_sum_in ? (double)a->grad_sum_in[at + j] : 0) +

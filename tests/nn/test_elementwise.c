@@ -117,38 +117,58 @@ static void impossible_rates_and_shapes_are_refused(void **state)
     check_error(sl_module_output_shape(module, &in, &out), SL_ERR_INVALID, "at least 2 dimensions");
 }
 
-/* ---- Layer norm -------------------------------------------------------------------------- */
+/* ---- Layer norm and RMSNorm --------------------------------------------------------------- */
 
 static void gradients_match_differences(void **state)
 {
     const sl_shape shapes[] = {sl_shape_1d(7), sl_shape_2d(3, 7), sl_shape_3d(2, 3, 7)};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         SCOPED(sl_module) *module = NULL;
+        SCOPED(sl_module) *rms = NULL;
         check_ok(sl_layer_norm_create(7, 0.0f, &module));
-        module_case one = {.module = module, .in = shapes[i]};
-        check_module(&one);
+        check_ok(sl_rms_norm_create(7, 0.0f, &rms));
+        check_module(&(module_case){.module = module, .in = shapes[i]});
+        check_module(&(module_case){.module = rms, .in = shapes[i]});
     }
 }
 
-static void output_of_a_known_row_is_known(void **state)
+/* A frozen weight has no gradient, and the input's is as before. */
+static void frozen_norms_give_gradients(void **state)
 {
-    SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
-    SCOPED(sl_parameter_set) *set = NULL;
-    SCOPED(sl_pass) *pass = NULL;
-    SCOPED(sl_tensor) *out = NULL;
-    check_ok(sl_layer_norm_create(4, 3.75f, &module));
-    sl_parameter_set_options options = {.device = device};
-    check_ok(sl_parameter_set_create(module, 0, 0, &options, &set)); /* weight 1, bias 0 */
-    sl_pass_options pass_options = {.device = device};
-    check_ok(sl_pass_create(&pass_options, &pass));
-    sl_shape shape = sl_shape_2d(1, 4);
-    const float row[] = {1, 2, 3, 4}; /* mean 2.5, variance 1.25: 1.25 + eps is 5 */
-    SCOPED(sl_tensor) *in = float_tensor(device, &shape, row);
-    check_ok(sl_module_forward(module, pass, in, &out));
-    const double rstd = 0.447213595499958;
-    for (int i = 0; i < 4; i++)
-        assert_float_equal(sl_tensor_f32(out)[i], (row[i] - 2.5) * rstd, 1e-6);
+    check_ok(sl_rms_norm_create(7, 0.0f, &module));
+    check_ok(sl_module_freeze(module));
+    check_module(&(module_case){.module = module, .in = sl_shape_2d(3, 7)});
+}
+
+/* Weight 1, bias 0. */
+static void outputs_of_a_known_row_are_known(void **state)
+{
+    const struct {
+        float eps;
+        double mean, rstd;
+    } norms[] = {{3.75f, 2.5, 0.447213595499958}, /* layer norm: variance 1.25, with eps 5 */
+                 {12.5f, 0, 0.223606797749979}};  /* RMSNorm: mean square 7.5, with eps 20 */
+    const float row[] = {1, 2, 3, 4};
+    const sl_shape shape = sl_shape_2d(1, 4);
+    for (int i = 0; i < 2; i++) {
+        SCOPED(sl_device) *device = new_device(1);
+        SCOPED(sl_module) *module = NULL;
+        SCOPED(sl_parameter_set) *set = NULL;
+        SCOPED(sl_pass) *pass = NULL;
+        SCOPED(sl_tensor) *out = NULL;
+        check_ok(i == 0 ? sl_layer_norm_create(4, norms[i].eps, &module)
+                        : sl_rms_norm_create(4, norms[i].eps, &module));
+        check_ok(sl_parameter_set_create(module, 0, 0,
+                                         &(sl_parameter_set_options){.device = device}, &set));
+        assert_int_equal(sl_parameter_set_count(set), 2 - i);
+        check_ok(sl_pass_create(&(sl_pass_options){.device = device}, &pass));
+        SCOPED(sl_tensor) *in = float_tensor(device, &shape, row);
+        check_ok(sl_module_forward(module, pass, in, &out));
+        for (int k = 0; k < 4; k++)
+            assert_float_equal(sl_tensor_f32(out)[k], (row[k] - norms[i].mean) * norms[i].rstd,
+                               1e-6);
+    }
 }
 
 static void impossible_norms_are_refused(void **state)
@@ -156,6 +176,9 @@ static void impossible_norms_are_refused(void **state)
     sl_module *module;
     check_error(sl_layer_norm_create(0, 0.0f, &module), SL_ERR_INVALID, "at least 1, got 0");
     check_error(sl_layer_norm_create(4, -1.0f, &module), SL_ERR_INVALID, "negative, got -1");
+    check_error(sl_rms_norm_create(0, 0.0f, &module), SL_ERR_INVALID,
+                "sl_rms_norm_create: width must be at least 1, got 0");
+    check_error(sl_rms_norm_create(4, NAN, &module), SL_ERR_INVALID, "negative, got nan");
     assert_null(module);
 }
 
@@ -170,7 +193,8 @@ int elementwise_tests(void)
         cmocka_unit_test(elements_are_0_or_scaled_at_the_given_rate),
         cmocka_unit_test(impossible_rates_and_shapes_are_refused),
         cmocka_unit_test(gradients_match_differences),
-        cmocka_unit_test(output_of_a_known_row_is_known),
+        cmocka_unit_test(frozen_norms_give_gradients),
+        cmocka_unit_test(outputs_of_a_known_row_are_known),
         cmocka_unit_test(impossible_norms_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

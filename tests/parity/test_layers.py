@@ -115,6 +115,13 @@ class Layers(unittest.TestCase):
             x = random_tensor(self.between(1, 9), self.between(1, 9), width)
             self.check("layer_norm", {"width": width}, module, module, x)
 
+    def test_rms_norm(self):
+        for _ in range(8):
+            width = self.between(8, 500)
+            module = randomize(RMSNorm(width))
+            x = random_tensor(self.between(1, 9), self.between(1, 9), width)
+            self.check("rms_norm", {"width": width}, module, module, x)
+
     def test_activation(self):
         for name, module in (("relu", torch.nn.ReLU()), ("gelu", torch.nn.GELU()),
                              ("gelu_tanh", torch.nn.GELU(approximate="tanh"))):
@@ -340,6 +347,17 @@ class Encoder(torch.nn.Module):
     def forward(self, ids):
         pe = self.pos_encoder.pe[: ids.shape[1], 0]
         return self.encoder(ids) * self.width**0.5 + pe
+
+
+class RMSNorm(torch.nn.Module):
+    """LlamaRMSNorm of transformers."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
 class SwiGLU(torch.nn.Module):

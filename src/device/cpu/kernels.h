@@ -62,7 +62,8 @@ typedef struct sli_cpu_kernels {
 
     void (*add_dropout)(const sli_add_dropout *arguments, int64_t first_row, int64_t rows);
     void (*add_norm)(const sli_add_norm *arguments, int64_t first_row, int64_t rows);
-    /* Adds what the rows contribute to grad_weight and grad_bias to the two sums [width]. */
+    /* Adds what the rows contribute to grad_weight and grad_bias to the two sums [width]; bias_sums
+     * is NULL with rms. */
     void (*add_norm_backward)(const sli_add_norm_backward *arguments, int64_t first_row,
                               int64_t rows, float *weight_sums, float *bias_sums);
 

@@ -147,6 +147,32 @@ static void normalize_row(const sli_add_norm *arguments, int64_t row, const floa
     }
 }
 
+/* Of RMSNorm. out may be x. */
+static void normalize_rms_row(const sli_add_norm *arguments, int64_t row, const float *x)
+{
+    int64_t width = arguments->width;
+    float *out = arguments->out + row * width;
+    const float *soon = arguments->normalized ? arguments->normalized + row * width : out;
+    float mean_square = squares_around(width, x, 0.0f, soon) / (float)width;
+    float rstd = 1.0f / sqrtf(mean_square + arguments->eps);
+    const float *restrict weight = arguments->weight;
+    if (arguments->rstd)
+        arguments->rstd[row] = rstd;
+    if (!arguments->normalized) {
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < width; i++)
+            out[i] = x[i] * rstd * weight[i];
+        return;
+    }
+    float *restrict normalized = arguments->normalized + row * width;
+    SLI_ELEMENTWISE
+    for (int64_t i = 0; i < width; i++) {
+        float value = x[i] * rstd;
+        normalized[i] = value;
+        out[i] = value * weight[i];
+    }
+}
+
 void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, int64_t rows)
 {
     int64_t width = arguments->width;
@@ -157,7 +183,10 @@ void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, 
         const float *residual = arguments->residual ? arguments->residual + row * width : NULL;
         float *sum = (arguments->sum ? arguments->sum : arguments->out) + row * width;
         add_row(&m, row, width, sum, x, residual);
-        normalize_row(arguments, row, sum);
+        if (arguments->rms)
+            normalize_rms_row(arguments, row, sum);
+        else
+            normalize_row(arguments, row, sum);
     }
 }
 
@@ -196,6 +225,29 @@ static void reduce_row(int64_t width, const float *restrict grad_out,
     *mean_gn = sum_gn / (float)width;
 }
 
+/* The same of RMSNorm, which has the mean of g * normalized alone. */
+static float reduce_rms_row(int64_t width, const float *restrict grad_out,
+                            const float *restrict normalized, const float *restrict weight,
+                            const float *soon, float *restrict weight_sums)
+{
+    float lanes[LANES] = {0};
+    int64_t whole = width - width % LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        expect_writes(soon + i);
+        for (int l = 0; l < LANES; l++) {
+            float product = grad_out[i + l] * normalized[i + l];
+            lanes[l] += product * weight[i + l];
+            weight_sums[i + l] += product;
+        }
+    }
+    float sum = sum_of_lanes(lanes);
+    for (int64_t i = whole; i < width; i++) {
+        sum += grad_out[i] * normalized[i] * weight[i];
+        weight_sums[i] += grad_out[i] * normalized[i];
+    }
+    return sum / (float)width;
+}
+
 /* grad_sum = gradient through the norm + grad_sum_in; grad_sum may be either of its sources. */
 static void norm_grad(const sli_add_norm_backward *arguments, int64_t row, float mean_g,
                       float mean_gn)
@@ -226,9 +278,15 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
     masks m;
     masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
     for (int64_t row = first_row; row < first_row + rows; row++) {
-        float *grad_sum = arguments->grad_sum + row * width, mean_g, mean_gn;
-        reduce_row(width, arguments->grad_out + row * width, arguments->normalized + row * width,
-                   arguments->weight, grad_sum, weight_sums, bias_sums, &mean_g, &mean_gn);
+        float *grad_sum = arguments->grad_sum + row * width, mean_g = 0, mean_gn;
+        const float *grad_out = arguments->grad_out + row * width;
+        const float *normalized = arguments->normalized + row * width;
+        if (arguments->rms)
+            mean_gn = reduce_rms_row(width, grad_out, normalized, arguments->weight, grad_sum,
+                                     weight_sums);
+        else
+            reduce_row(width, grad_out, normalized, arguments->weight, grad_sum, weight_sums,
+                       bias_sums, &mean_g, &mean_gn);
         norm_grad(arguments, row, mean_g, mean_gn);
         if (arguments->grad_x)
             add_row(&m, row, width, arguments->grad_x + row * width, grad_sum, NULL);

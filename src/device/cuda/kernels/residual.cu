@@ -1,4 +1,5 @@
-/* Residual sums with dropout, and the layer norm of them: a block of threads for each row. */
+/* Residual sums with dropout, and the layer norm or RMSNorm of them: a block of threads for each
+ * row. */
 #include "device/cuda/kernels/column_sums.h"
 #include "device/cuda/kernels/dropout.h"
 #include "device/cuda/kernels/reduce.h"
@@ -63,7 +64,8 @@ static inline __device__ void store_norm(const matrix_shape &shape, const sli_ad
     else if (a.normalized)
         store_four(a.normalized + at, x, count, shape.whole);
     x = multiply(x, load_four(a.weight + column, count, shape.whole));
-    x = sum_of(x, load_four(a.bias + column, count, shape.whole));
+    if (a.bias)
+        x = sum_of(x, load_four(a.bias + column, count, shape.whole));
     if (a.out_bf16)
         store_four(a.out_bf16 + at, x, count, shape.whole);
     if (a.out)
@@ -87,6 +89,8 @@ static __global__ void add_norm(matrix_shape shape, sli_add_norm a, dropout_mask
         sum += sum_of_four(x);
     }
     float mean = reduce_block<adding>(sum, 0.0f) / (float)a.width;
+    if (a.rms)
+        mean = 0;
 #pragma unroll
     for (int g = 0; g < groups; g++) {
         int64_t column = first + g * step;
@@ -138,8 +142,9 @@ struct typed_matrix {
     }
 };
 
-struct norm_terms {
-    enum { SUMS = 2 };
+/* For the gradients of weight and, with two sums, bias. */
+template <int COUNT> struct norm_terms {
+    enum { SUMS = COUNT };
     typed_matrix grad_out, normalized;
 
     __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
@@ -148,7 +153,8 @@ struct norm_terms {
         four grad = grad_out.load(at, g.count, shape.whole);
         four n = normalized.load(at, g.count, shape.whole);
         sums[0] = sum_of(sums[0], multiply(grad, n));
-        sums[1] = sum_of(sums[1], grad);
+        if (COUNT > 1)
+            sums[COUNT - 1] = sum_of(sums[COUNT - 1], grad);
     }
 };
 
@@ -159,18 +165,20 @@ struct norm_means {
 };
 
 static inline __device__ norm_means means_of(const matrix_shape &shape,
-                                             const sli_add_norm_backward &a, const norm_terms &of)
+                                             const sli_add_norm_backward &a,
+                                             const typed_matrix &grad_out,
+                                             const typed_matrix &normalized)
 {
     norm_means sums = {0, 0};
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = blockIdx.x * a.width + column, count = a.width - column;
-        four g = multiply(of.grad_out.load(at, count, shape.whole),
+        four g = multiply(grad_out.load(at, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
-        four n = of.normalized.load(at, count, shape.whole);
+        four n = normalized.load(at, count, shape.whole);
         sums.of_g += sum_of_four(g);
         sums.of_gn += sum_of_four(multiply(g, n));
     }
-    sums.of_g = reduce_block<adding>(sums.of_g, 0.0f) / (float)a.width;
+    sums.of_g = a.rms ? 0.0f : reduce_block<adding>(sums.of_g, 0.0f) / (float)a.width;
     sums.of_gn = reduce_block<adding>(sums.of_gn, 0.0f) / (float)a.width;
     return sums;
 }
@@ -179,14 +187,15 @@ static __global__ void add_norm_backward(matrix_shape shape, sli_add_norm_backwa
                                          dropout_masks masks)
 {
     int64_t row = blockIdx.x;
-    norm_terms of = {{a.grad_out, a.grad_out_bf16}, {a.normalized, a.normalized_bf16}};
-    norm_means means = means_of(shape, a, of);
+    typed_matrix grad_out = {a.grad_out, a.grad_out_bf16};
+    typed_matrix normalized = {a.normalized, a.normalized_bf16};
+    norm_means means = means_of(shape, a, grad_out, normalized);
     float rstd = a.rstd[row];
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = row * a.width + column, count = a.width - column;
-        four g = multiply(of.grad_out.load(at, count, shape.whole),
+        four g = multiply(grad_out.load(at, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
-        four n = of.normalized.load(at, count, shape.whole);
+        four n = normalized.load(at, count, shape.whole);
         for (int i = 0; i < 4; i++)
             g.x[i] = rstd * (g.x[i] - means.of_g - n.x[i] * means.of_gn);
         if (a.grad_sum_in)
@@ -202,7 +211,16 @@ static __global__ void add_norm_backward(matrix_shape shape, sli_add_norm_backwa
 
 size_t sli_scratch_add_norm_backward(const sli_add_norm_backward *a)
 {
-    return column_sums_bytes(a->rows, a->width, norm_terms::SUMS);
+    return column_sums_bytes(a->rows, a->width, a->rms ? 1 : 2);
+}
+
+template <int SUMS>
+static cudaError_t launch_norm_sums(cudaStream_t stream, const matrix_shape &shape,
+                                    const sli_add_norm_backward *a, void *scratch)
+{
+    norm_terms<SUMS> terms = {{a->grad_out, a->grad_out_bf16}, {a->normalized, a->normalized_bf16}};
+    column_results results = {{a->grad_weight, a->grad_bias}, SUMS, a->beta};
+    return launch_column_sums(stream, shape, terms, scratch, results);
 }
 
 /* The sums over rows come first: grad_sum may lie over grad_out. */
@@ -213,9 +231,8 @@ cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *a, void *s
                           are_aligned(a->width, a->width, a->grad_out, a->grad_out_bf16,
                                       a->grad_sum_in, a->normalized, a->normalized_bf16, a->weight,
                                       a->grad_sum, a->grad_x, a->grad_x_bf16)};
-    norm_terms terms = {{a->grad_out, a->grad_out_bf16}, {a->normalized, a->normalized_bf16}};
-    column_results results = {{a->grad_weight, a->grad_bias}, norm_terms::SUMS, a->beta};
-    cudaError_t error = launch_column_sums(stream, shape, terms, scratch, results);
+    cudaError_t error = a->rms ? launch_norm_sums<1>(stream, shape, a, scratch)
+                               : launch_norm_sums<2>(stream, shape, a, scratch);
     if (error != cudaSuccess || a->rows == 0)
         return error;
     return launch(stream, dim3((unsigned)a->rows), dim3(threads_of_row(a->width, ROW_THREADS)),
