@@ -49,10 +49,10 @@ sl_status sl_softmax_create(sl_module **out);
  * that gives another shape. */
 sl_status sl_residual_create(sl_status created, sl_module **branch, sl_module **out);
 
-/* LlamaMLP of transformers, from Shazeer, "GLU Variants Improve Transformer" (2020): [..., width]
- * ->
- * [..., width], down_proj(silu(gate_proj(x)) * up_proj(x)); `gate_proj.weight` and `up_proj.weight`
- * [hidden, width], `down_proj.weight` [width, hidden]; no biases. Initial values are Linear's. */
+/* LlamaMLP of transformers, down_proj(silu(gate_proj(x)) * up_proj(x)) (Shazeer, "GLU Variants
+ * Improve Transformer", 2020): [..., width] -> [..., width]; `gate_proj.weight` and
+ * `up_proj.weight` [hidden, width], `down_proj.weight` [width, hidden], no biases. Initial values
+ * are Linear's. */
 sl_status sl_swiglu_create(int64_t width, int64_t hidden, sl_module **out);
 
 /* torch.nn.MultiheadAttention as self-attention: [N, T, D] -> [N, T, D]; `in_proj_weight` [3D, D],
@@ -80,14 +80,14 @@ typedef struct sl_embedding_options {
     int64_t max_len; /* 0: SL_MAX_POSITIONS */
     float dropout;
     bool position_is_parameter; /* the positional encoding is a frozen parameter, not a buffer */
-    bool learned_positions;     /* GPT-2's embedding */
+    bool learned_positions;     /* two trained tables, as GPT-2 has */
 } sl_embedding_options;
 
 /* The tutorials' Encoder: i32 [N, T] -> [N, T, D]: embedding * sqrt(D), plus the sinusoidal
  * positional encoding, then dropout. `encoder.weight` [ntokens, D], uniform in ±0.1;
  * `pos_encoder.pe` [max_len, 1, D]. With learned_positions GPT-2's: dropout(wte[id] + wpe[t]), two
  * trained tables `wte.weight` [ntokens, D] and `wpe.weight` [max_len, D], normal with deviation
- * 0.02; position_is_parameter says nothing then. Errors: also SL_ERR_INVALID for an odd width
+ * 0.02; position_is_parameter is not used then. Errors: also SL_ERR_INVALID for an odd width
  * without learned_positions; of forward,
  * SL_ERR_INVALID for a T over max_len, and for an id out of range, which the error names with its
  * position. */
