@@ -78,7 +78,7 @@ static sl_status print_json(const char *split, const sl_evaluation *result)
     char *text = json ? json_dumps(json, JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     if (!text)
-        return sl_error(SL_ERR_MEMORY, "out of memory for the result");
+        return sl_error(SL_ERR_MEMORY, "no memory for the result");
     puts(text);
     free(text);
     return SL_OK;
