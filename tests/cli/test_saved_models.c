@@ -1,5 +1,6 @@
-/* The programs `sluice eval` and `sluice generate`, run as a user does on a small trained model,
- * and what the program warns of: on standard error, once a job, and the command goes on. */
+/* The program `sluice eval`, and what is done with saved models, run as a user does on a small
+ * trained one; what the program warns of: on standard error, once a job, and the command goes on.
+ */
 #include "io/safetensors/format.h"
 #include "sluice/app/text.h"
 #include "sluice/safetensors.h"
@@ -247,137 +248,6 @@ static void what_cannot_be_evaluated_is_refused(void **state)
     check_refused(&run, 1, "5 stages need as many modules, the model has 4\n");
 }
 
-/* ---- generate ------------------------------------------------------------------------------- */
-
-static void generate(void **state, program_run *run, const char *options)
-{
-    scratch *in = *state;
-    program_succeed(run, "generate --init %s/model --tokens 30 %s", in->directory, options);
-}
-
-static int count_words(const char *text)
-{
-    int count = 0;
-    for (; *text; text++)
-        count += *text == ' ' || *text == '\n';
-    return count;
-}
-
-static void seed_decides_the_text(void **state)
-{
-    program_run first, again, other;
-    generate(state, &first, "--seed 7");
-    generate(state, &again, "--seed 7");
-    generate(state, &other, "--seed 8");
-    assert_string_equal(first.out, again.out);
-    assert_string_not_equal(first.out, other.out);
-    assert_int_equal(count_words(first.out), 1 + 30); /* the prompt is "the" */
-}
-
-static void context_temperature_and_choice_change_the_text(void **state)
-{
-    static const char *const options[] = {"--context 1", "--temperature 0.2", "--top-k 2"};
-    program_run plain, other;
-    generate(state, &plain, "");
-    for (int i = 0; i < 3; i++) {
-        generate(state, &other, options[i]);
-        assert_string_not_equal(other.out, plain.out);
-    }
-}
-
-static void greedy_is_the_best_of_one(void **state)
-{
-    program_run greedy, best, cold;
-    generate(state, &greedy, "--greedy");
-    generate(state, &best, "--top-k 1 --seed 3");
-    generate(state, &cold, "--temperature 0");
-    assert_string_equal(greedy.out, best.out);
-    assert_string_equal(greedy.out, cold.out);
-}
-
-static void text_begins_with_the_prompt(void **state)
-{
-    program_run run;
-    generate(state, &run, "--prompt Riders$often");
-    assert_memory_equal(run.out, "riders ", 7);
-    assert_int_equal(count_words(run.out), 2 + 30);
-}
-
-/* The text of the same ids is what --prompt gives. */
-static void ids_are_generated_from_ids(void **state)
-{
-    scratch *in = *state;
-    const char *at = in->directory;
-    SCOPED(sl_vocab) *vocab = NULL;
-    program_run text, ids;
-    char away[512], words[4096] = "";
-    int count = 0;
-    check_ok(sli_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
-    program_succeed(&text, "generate --init %s/model --tokens 9 --prompt the$the", at);
-    snprintf(away, sizeof away, "%s/away", at);
-    assert_int_equal(rename(scratch_path(in, "model/tokenizer.json"), away), 0);
-    int32_t the = sl_vocab_id(vocab, "the", 3);
-    program_start(&ids, "generate --init %s/model --tokens 9 --prompt-ids %d,%d", at, the, the);
-    assert_int_equal(rename(away, scratch_path(in, "model/tokenizer.json")), 0);
-    assert_int_equal(ids.status, 0);
-    for (char *end, *next = ids.out; *next && *next != '\n'; next = end, count++) {
-        long id = strtol(next, &end, 10);
-        strcat(strcat(words, count ? " " : ""), sl_vocab_token(vocab, (int32_t)id).text);
-    }
-    strcat(words, "\n");
-    assert_int_equal(count, 11);
-    assert_string_equal(words, text.out);
-}
-
-static void ids_of_a_prompt_are_checked(void **state)
-{
-    static const char *const lists[] = {"x", "1,", ",1", "1,,2", "-1", "1;2", "1,2x"};
-    scratch *in = *state;
-    const char *at = in->directory;
-    program_run run;
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        program_start(&run, "generate --init %s/model --prompt-ids %s", at, lists[i]);
-        check_refused(&run, 1, "--prompt-ids must be ids separated by commas, such as 504,1463");
-    }
-    program_start(&run, "generate --init %s/model --prompt-ids 1,99999999999999999999", at);
-    check_refused(&run, 1,
-                  "--prompt-ids: id 99999999999999999999, number 2 of the list, is not in");
-    program_start(&run, "generate --init %s/model --prompt-ids 1 --prompt the", at);
-    check_refused(&run, 2, "it cannot be combined with --prompt\n");
-}
-
-static void what_cannot_be_generated_is_refused(void **state)
-{
-    scratch *in = *state;
-    program_run run;
-    const char *at = in->directory;
-    program_start(&run, "generate");
-    check_refused(&run, 2, "generate needs --init DIR\n");
-    program_start(&run, "generate --init %s/none", at);
-    check_refused(&run, 1, "/none: cannot be opened");
-    program_start(&run, "generate --init %s/model --tokens 0", at);
-    check_refused(&run, 2, "--tokens must be a whole number from 1 to 1000000, got \"0\"\n");
-    program_start(&run, "generate --init %s/model --temperature -1", at);
-    check_refused(&run, 2, "--temperature must be a number from 0, got \"-1\"\n");
-    program_start(&run, "generate --init %s/model --top-k x", at);
-    check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
-    program_start(&run, "generate --init %s/model --prompt ''", at);
-    check_refused(&run, 2, "sluice: --prompt must not be empty\n");
-    program_start(&run, "generate --init %s/model --devices gpu", at);
-    check_refused(&run, 1,
-                  "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; "
-                  "cuda:NUMBER or cuda:NUMBER/NUMBER, got \"gpu\"\n");
-    program_start(&run, "generate --init ''");
-    check_refused(&run, 2, "--init must not be empty\n");
-    program_start(&run, "generate --greedy --init %s/model --temperature 2", at);
-    check_refused(
-        &run, 2, "--greedy draws no random numbers, so it cannot be combined with --temperature\n");
-    program_start(&run, "generate --top-k 3 --greedy --init %s/model", at);
-    check_refused(&run, 2, "so it cannot be combined with --top-k\n");
-    program_start(&run, "generate --greedy --init %s/model --seed 5", at);
-    check_refused(&run, 2, "so it cannot be combined with --seed\n");
-}
-
 static void more_processes_than_stages_can_be_are_refused(void **state)
 {
     static const char *const variables[][2] = {{"RANK", "150"},
@@ -621,13 +491,6 @@ int saved_models_tests(void)
         cmocka_unit_test(json_has_all_digits_of_the_loss),
         cmocka_unit_test(logits_overwrite_nothing_that_is_read),
         cmocka_unit_test(what_cannot_be_evaluated_is_refused),
-        cmocka_unit_test(seed_decides_the_text),
-        cmocka_unit_test(context_temperature_and_choice_change_the_text),
-        cmocka_unit_test(greedy_is_the_best_of_one),
-        cmocka_unit_test(text_begins_with_the_prompt),
-        cmocka_unit_test(ids_are_generated_from_ids),
-        cmocka_unit_test(ids_of_a_prompt_are_checked),
-        cmocka_unit_test(what_cannot_be_generated_is_refused),
         cmocka_unit_test(more_processes_than_stages_can_be_are_refused),
         cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
         cmocka_unit_test(model_without_a_file_is_refused),
