@@ -71,7 +71,7 @@ static void ids_are_generated_from_ids(void **state)
     const char *at = in->directory;
     SCOPED(sl_vocab) *vocab = NULL;
     program_run text, ids;
-    char away[512], words[4096] = "";
+    char away[512], words[4096];
     int count = 0;
     check_ok(sli_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
     program_succeed(&text, "generate --init %s/model --tokens 9 --prompt the$the", at);
@@ -81,11 +81,13 @@ static void ids_are_generated_from_ids(void **state)
     program_start(&ids, "generate --init %s/model --tokens 9 --prompt-ids %d,%d", at, the, the);
     assert_int_equal(rename(away, scratch_path(in, "model/tokenizer.json")), 0);
     assert_int_equal(ids.status, 0);
+    size_t used = 0;
     for (char *end, *next = ids.out; *next && *next != '\n'; next = end, count++) {
         long id = strtol(next, &end, 10);
-        strcat(strcat(words, count ? " " : ""), sl_vocab_token(vocab, (int32_t)id).text);
+        used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", count ? " " : "",
+                                 sl_vocab_token(vocab, (int32_t)id).text);
     }
-    strcat(words, "\n");
+    snprintf(words + used, sizeof words - used, "\n");
     assert_int_equal(count, 11);
     assert_string_equal(words, text.out);
 }
