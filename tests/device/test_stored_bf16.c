@@ -89,6 +89,16 @@ static double distance(const held *bf16, const held *f32)
     return sqrt(differences / squares);
 }
 
+/* Sums over rows, in f32, of rounded numbers and of exact ones. */
+static void check_sums_are_near(const held *of_rounded, const held *of_exact)
+{
+    float rounded[WIDTH], exact[WIDTH];
+    check_ok(sli_device_read(of_rounded->device, rounded, of_rounded->memory, sizeof rounded));
+    check_ok(sli_device_read(of_exact->device, exact, of_exact->memory, sizeof exact));
+    for (int i = 0; i < WIDTH; i++)
+        assert_float_equal(rounded[i], exact[i], 0.05);
+}
+
 /* Rounding is off by at most 2^-9, by less on average; what follows rounded numbers, by some of it.
  */
 static const double ROUNDED = 0x1p-9, FOLLOWS = 0x1p-6;
@@ -143,7 +153,7 @@ static void check_attention(holder *h)
     assert_true(distance(grad_bf16, grad) < FOLLOWS);
 }
 
-static void check_norm(holder *h)
+static void check_norm_of(holder *h, bool rms)
 {
     held *x, *residual, *weight, *grad_out, *normalized, *unused;
     draw(h, ROWS * WIDTH, &x, NULL);
@@ -152,7 +162,8 @@ static void check_norm(holder *h)
     draw(h, ROWS * WIDTH, &grad_out, NULL);
     draw(h, ROWS * WIDTH, &unused, &normalized); /* room for both types */
     held *out = hold(h, ROWS * WIDTH, false), *rstd = hold(h, ROWS, false);
-    held *grad_sum = hold(h, ROWS * WIDTH, false), *of_weight = hold(h, WIDTH, false);
+    held *grad_sum = hold(h, ROWS * WIDTH, false);
+    held *of_weight = hold(h, WIDTH, false), *of_rounded = hold(h, WIDTH, false);
     held *grad_x = hold(h, ROWS * WIDTH, false), *grad_x_bf16 = hold(h, ROWS * WIDTH, true);
     sli_add_norm a = {.rows = ROWS,
                       .width = WIDTH,
@@ -160,8 +171,9 @@ static void check_norm(holder *h)
                       .residual = residual->memory,
                       .dropout = dropout,
                       .out = out->memory,
+                      .rms = rms,
                       .weight = weight->memory,
-                      .bias = weight->memory,
+                      .bias = rms ? NULL : weight->memory,
                       .eps = 1e-5f,
                       .normalized = unused->memory,
                       .rstd = rstd->memory};
@@ -175,19 +187,32 @@ static void check_norm(holder *h)
                                .grad_out = grad_out->memory,
                                .normalized = unused->memory,
                                .rstd = rstd->memory,
+                               .rms = rms,
                                .weight = weight->memory,
                                .dropout = dropout,
                                .grad_sum = grad_sum->memory,
                                .grad_x = grad_x->memory,
                                .grad_weight = of_weight->memory,
-                               .grad_bias = out->memory};
+                               .grad_bias = rms ? NULL : out->memory};
     check_ok(sli_device_add_norm_backward(h->device, &b));
     b.normalized = NULL;
     b.grad_x = NULL;
     b.normalized_bf16 = normalized->memory;
     b.grad_x_bf16 = grad_x_bf16->memory;
+    b.grad_weight = of_rounded->memory;
     check_ok(sli_device_add_norm_backward(h->device, &b));
     assert_true(distance(grad_x_bf16, grad_x) < FOLLOWS);
+    check_sums_are_near(of_rounded, of_weight);
+}
+
+static void check_layer_norm(holder *h)
+{
+    check_norm_of(h, false);
+}
+
+static void check_rms_norm(holder *h)
+{
+    check_norm_of(h, true);
 }
 
 /* With and without what cuBLASLt can do in the same pass. */
@@ -249,11 +274,7 @@ static void check_epilogue_backward(holder *h)
                                 .grad_bf16 = result->memory,
                                 .grad_bias = sums_of_rounded->memory};
     check_ok(sli_device_epilogue_backward(h->device, &e));
-    float exact[WIDTH], rounded[WIDTH];
-    check_ok(sli_device_read(h->device, exact, sums->memory, sizeof exact));
-    check_ok(sli_device_read(h->device, rounded, sums_of_rounded->memory, sizeof rounded));
-    for (int i = 0; i < WIDTH; i++)
-        assert_float_equal(rounded[i], exact[i], 0.05);
+    check_sums_are_near(sums_of_rounded, sums);
 }
 
 static void bf16_matrices_hold_the_rounded_results(void **state)
@@ -264,7 +285,8 @@ static void bf16_matrices_hold_the_rounded_results(void **state)
         holder h = {.device = all->families[f].members[0], .random = {.state = all->seed}};
         if (!sli_device_stores_bf16(h.device))
             continue;
-        void (*const checks[])(holder *) = {check_attention, check_norm, check_epilogue_backward};
+        void (*const checks[])(holder *) = {check_attention, check_layer_norm, check_rms_norm,
+                                            check_epilogue_backward};
         for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
             checks[i](&h);
             release(&h);

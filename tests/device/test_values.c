@@ -332,6 +332,31 @@ static void sizes_and_rates_out_of_range_are_refused(void **state)
     }
 }
 
+/* A layer norm has a bias, and RMSNorm has none. */
+static void norms_are_given_their_bias_alone(void **state)
+{
+    const lab *all = *state;
+    sl_device *device = all->families[0].members[0];
+    float x[4] = {1, 2, 3, 4}, bias[2] = {0}, rstd[2] = {1, 1};
+    for (int rms = 0; rms < 2; rms++) {
+        const char *text = rms ? "expected no bias with rms" : "bias must not be NULL";
+        sli_add_norm a = {.rows = 2, .width = 2, .x = x, .out = x, .rms = rms, .weight = bias};
+        sli_add_norm_backward b = {.rows = 2,
+                                   .width = 2,
+                                   .grad_out = x,
+                                   .normalized = x,
+                                   .rstd = rstd,
+                                   .rms = rms,
+                                   .weight = bias,
+                                   .grad_sum = x,
+                                   .grad_weight = bias};
+        a.bias = rms ? bias : NULL;
+        b.grad_bias = rms ? bias : NULL;
+        check_error(sli_device_add_norm(device, &a), SL_ERR_INVALID, text);
+        check_error(sli_device_add_norm_backward(device, &b), SL_ERR_INVALID, text);
+    }
+}
+
 /* Exact ones, ties, the largest finite ones, what rounds to infinity, and no numbers. */
 static void conversion_rounds_to_the_nearest_even_bf16(void **state)
 {
@@ -379,6 +404,7 @@ int values_tests(void)
         cmocka_unit_test(initial_values_have_their_distribution),
         cmocka_unit_test(arrays_that_are_missing_are_named),
         cmocka_unit_test(sizes_and_rates_out_of_range_are_refused),
+        cmocka_unit_test(norms_are_given_their_bias_alone),
     };
     return cmocka_run_group_tests(tests, lab_create, lab_destroy);
 }
