@@ -178,6 +178,8 @@ static void layers_in_bf16_agree_with_f32(void **state)
     check_layer("linear", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
     check_ok(sl_layer_norm_create(WIDTH, 0, &module));
     check_layer("layer norm", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
+    check_ok(sl_rms_norm_create(WIDTH, 0, &module));
+    check_layer("RMSNorm", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
     check_ok(sl_activation_create(SL_ACTIVATION_GELU, &module));
     check_layer("gelu", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
     check_ok(sl_self_attention_create(WIDTH, 3, 0.2f, SL_MASK_CAUSAL, &module));

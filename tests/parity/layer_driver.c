@@ -72,7 +72,7 @@ static sl_status create(const char *kind, char **o, sl_module **out)
     if (strcmp(kind, "layer_norm") == 0)
         return sl_layer_norm_create(option_count(o, "width"), 0.0f, out);
     if (strcmp(kind, "rms_norm") == 0)
-        return sl_rms_norm_create(option_count(o, "width"), 0.0f, out);
+        return sl_rms_norm_create(option_count(o, "width"), (float)option_number(o, "eps"), out);
     if (strcmp(kind, "activation") == 0)
         return sl_activation_create(activation_option(o), out);
     if (strcmp(kind, "softmax") == 0)

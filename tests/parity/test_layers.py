@@ -116,11 +116,13 @@ class Layers(unittest.TestCase):
             self.check("layer_norm", {"width": width}, module, module, x)
 
     def test_rms_norm(self):
-        for _ in range(8):
-            width = self.between(8, 500)
-            module = randomize(RMSNorm(width))
-            x = random_tensor(self.between(1, 9), self.between(1, 9), width)
-            self.check("rms_norm", {"width": width}, module, module, x)
+        # At 5e-4 eps is most of what the root is taken of.
+        for scale in (1, 5e-4):
+            for eps in (0, 1e-5):
+                for width in (33, 64, self.between(8, 500)):
+                    module = randomize(RMSNorm(width, eps or 1e-6))
+                    x = scale * random_tensor(self.between(1, 9), self.between(1, 9), width)
+                    self.check("rms_norm", {"width": width, "eps": eps}, module, module, x)
 
     def test_activation(self):
         for name, module in (("relu", torch.nn.ReLU()), ("gelu", torch.nn.GELU()),
@@ -352,12 +354,13 @@ class Encoder(torch.nn.Module):
 class RMSNorm(torch.nn.Module):
     """LlamaRMSNorm of transformers."""
 
-    def __init__(self, width):
+    def __init__(self, width, eps):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(width))
+        self.eps = eps
 
     def forward(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
 class SwiGLU(torch.nn.Module):
