@@ -197,9 +197,12 @@ typedef struct sli_swiglu_backward {
     float *grad_gate, *grad_up;
 } sli_swiglu_backward;
 
-/* Multi-head self-attention between the projections. `qkv` [samples, positions, 3, heads,
- * head_width] -> out [samples, positions, heads * head_width]:
+/* Multi-head self-attention between the projections. `qkv` [samples, positions, heads +
+ * 2 key_heads, head_width] has the heads of q, then those of k, then those of v.
+ * -> out [samples, positions, heads * head_width]:
  *   p = softmax(q k^T / sqrt(head_width) + mask), out = dropout(p) v
+ * heads / key_heads heads of q that follow each other share one of k and v (Ainslie et al., "GQA",
+ * 2023).
  * causal: position i sees 0 .. i. `dropout` is applied to p with, for its row numbering, one row
  * for each (sample, head, query): rows_per_sample = heads * positions, columns = positions.
  * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation. It is in q
@@ -215,6 +218,7 @@ enum { SLI_BF16_HEAD = 8 };
 
 typedef struct sli_attention {
     int64_t samples, positions, heads, head_width;
+    int64_t key_heads;         /* a divisor of heads; 0: heads */
     int64_t first_query, room; /* 0; 0: `positions` */
     bool causal;
     bool bf16, tf32; /* not both */
@@ -227,9 +231,11 @@ typedef struct sli_attention {
 } sli_attention;
 
 /* Gradient of sli_attention; probabilities are computed again from qkv and log_sum_exp.
- * grad_qkv has qkv's layout, is bf16 if qkv and out are, and is overwritten. */
+ * grad_qkv has qkv's layout, is bf16 if qkv and out are, and is overwritten. The gradients of a
+ * head of k and v are summed over the heads of q that share it, in their order. */
 typedef struct sli_attention_backward {
     int64_t samples, positions, heads, head_width;
+    int64_t key_heads; /* as sli_attention's */
     bool causal;
     bool bf16, tf32; /* not both */
     const float *qkv;

@@ -382,6 +382,16 @@ sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a
 
 /* ---- Attention -------------------------------------------------------------------------- */
 
+/* Refuses key_heads that do not divide the heads; 0 becomes as many as heads. */
+static void check_key_heads(call *c, int64_t heads, int64_t *key_heads)
+{
+    check_at_least(c, "key_heads", 0, *key_heads);
+    if (c->status == SL_OK && *key_heads && heads % *key_heads)
+        refuse_arguments(c, "key_heads that divide the heads");
+    if (*key_heads == 0)
+        *key_heads = heads;
+}
+
 /* True where there is something to compute. */
 static bool check_heads(call *c, int64_t samples, int64_t positions, int64_t heads,
                         int64_t head_width, const sli_dropout *dropout)
@@ -408,6 +418,7 @@ static void check_bf16_heads(call *c, const uint16_t *first, const uint16_t *sec
 static sl_status attend_to_all(sl_device *device, const sli_attention *a)
 {
     int64_t width = a->heads * a->head_width, queries = a->positions - a->first_query;
+    int64_t qkv_width = (a->heads + 2 * a->key_heads) * a->head_width;
     size_t bytes = (size_t)(a->positions * width) * sizeof(float);
     sli_attention one = *a;
     void *room;
@@ -417,7 +428,7 @@ static sl_status attend_to_all(sl_device *device, const sli_attention *a)
     one.out = room;
     sl_status status = SL_OK;
     for (int64_t sample = 0; sample < a->samples; sample++) {
-        one.qkv = a->qkv + sample * a->room * 3 * width;
+        one.qkv = a->qkv + sample * a->room * qkv_width;
         SLI_TRY_OR_FAIL(device->ops->attention(device, &one));
         SLI_TRY_OR_FAIL(device->ops->copy(device, a->out + sample * queries * width,
                                           one.out + a->first_query * width,
@@ -435,6 +446,7 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
     sli_attention from = *a;
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
+    check_key_heads(&c, a->heads, &from.key_heads);
     check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
     check_matrix(&c, "out", a->out, a->out_bf16);
     from.room = a->room ? a->room : a->positions;
@@ -447,7 +459,7 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
         refuse_arguments(&c, "all queries and dense samples where log_sum_exp or dropout is given");
     SL_TRY(c.status);
     if (is_whole)
-        return device->ops->attention(device, a);
+        return device->ops->attention(device, &from);
     return device->ops->attention_from ? device->ops->attention_from(device, &from)
                                        : attend_to_all(device, &from);
 }
@@ -455,8 +467,10 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
 sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *a)
 {
     call c = {device, "attention_backward", SL_OK};
+    sli_attention_backward grouped = *a;
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
+    check_key_heads(&c, a->heads, &grouped.key_heads);
     check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
     check_matrix(&c, "out", a->out, a->out_bf16);
     check_matrix(&c, "grad_qkv", a->grad_qkv, a->grad_qkv_bf16);
@@ -464,7 +478,7 @@ sl_status sli_device_attention_backward(sl_device *device, const sli_attention_b
     check_bf16_heads(&c, a->qkv_bf16, a->grad_qkv_bf16, a->bf16, a->head_width);
     check_given(&c, "log_sum_exp", a->log_sum_exp);
     check_given(&c, "grad_out", a->grad_out);
-    return c.status == SL_OK ? device->ops->attention_backward(device, a) : c.status;
+    return c.status == SL_OK ? device->ops->attention_backward(device, &grouped) : c.status;
 }
 
 /* ---- Flat arrays ------------------------------------------------------------------------ */

@@ -192,6 +192,22 @@ static void add_wide_heads(list *to)
         add_heads(to, high[i], WITH_BF16);
 }
 
+/* Heads that share keys: each kind of block that a device has, with and without dropout. */
+static void add_shared_keys(list *to)
+{
+    static const int64_t shared[][4] = {{2, 20, 4, 16}, {1, 140, 4, 24}, {2, 70, 6, 10},
+                                        {1, 66, 3, 8},  {2, 33, 4, 72},  {1, 65, 2, 136}};
+    static const unsigned precisions[] = {0, WITH_BF16, WITH_TF32};
+    for (int i = 0; i < COUNT_OF(shared); i++)
+        for (int p = 0; p < COUNT_OF(precisions); p++)
+            for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++) {
+                case_spec *spec = add(to, kind, shared[i]);
+                spec->flags =
+                    WITH_SHARED_KEYS | WITH_SAVED | precisions[p] | (i % 2 ? 0 : WITH_CAUSAL_MASK);
+                spec->p = p == 2 ? 0 : 0.2f;
+            }
+}
+
 /* A bf16 product that a CUDA device makes in parts, as no size is a multiple of 8. */
 static void add_product_in_parts(list *to)
 {
@@ -251,6 +267,7 @@ case_spec *case_list(uint64_t seed, size_t *count)
     add_panels(&made);
     add_masks(&made);
     add_wide_heads(&made);
+    add_shared_keys(&made);
     add_product_in_parts(&made);
     for (int i = 0; i < COUNT_OF(shapes); i++)
         for (int k = 0; k < shapes[i].times; k++)

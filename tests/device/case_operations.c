@@ -195,10 +195,15 @@ static void prepare_embedding(op_case *c)
 static void prepare_attention(op_case *c)
 {
     const int64_t *size = c->spec.size;
-    c->arrays[HEADS_QKV].count = 3 * size[0] * size[1] * size[2] * size[3];
+    int64_t key_heads = case_has(c, WITH_SHARED_KEYS) ? case_key_heads(c) : 0;
+    c->arrays[HEADS_QKV].count = size[0] * size[1] * (size[2] + 2 * case_key_heads(c)) * size[3];
     c->arrays[HEADS_GRAD_QKV].count = c->arrays[HEADS_QKV].count;
-    if (c->spec.kind == CASE_ATTENTION)
-        c->arguments.attention.dropout.rows_per_sample = size[1] * size[2];
+    if (c->spec.kind == CASE_ATTENTION_BACKWARD) {
+        c->arguments.attention_backward.key_heads = key_heads;
+        return;
+    }
+    c->arguments.attention.key_heads = key_heads;
+    c->arguments.attention.dropout.rows_per_sample = size[1] * size[2];
 }
 
 static void adjust_attention(op_case *c)
@@ -405,7 +410,7 @@ const case_operation case_operations[CASE_KINDS] = {
     [CASE_ATTENTION] = {
         OPERATION(attention), .sizes = 4, .prepare = prepare_attention, .adjust = adjust_attention,
         ARG(sli_attention, dropout), ARG(sli_attention, causal),
-        .flags = WITH_CAUSAL_MASK | WITH_SAVED | WITH_BF16 | WITH_TF32,
+        .flags = WITH_CAUSAL_MASK | WITH_SAVED | WITH_BF16 | WITH_TF32 | WITH_SHARED_KEYS,
         .arrays = {{AT(sli_attention, qkv), GIVEN, IN},
                    {AT(sli_attention, out), HEADS, OUT, .tolerance = 1e-5, PROBABILITIES},
                    {AT(sli_attention, log_sum_exp), QUERIES, OUT, .tolerance = 1e-5,
@@ -414,7 +419,7 @@ const case_operation case_operations[CASE_KINDS] = {
         OPERATION(attention_backward), .sizes = 4, .prepare = prepare_attention,
         .adjust = adjust_attention_backward,
         ARG(sli_attention_backward, dropout), ARG(sli_attention_backward, causal),
-        .flags = WITH_CAUSAL_MASK | WITH_BF16 | WITH_TF32,
+        .flags = WITH_CAUSAL_MASK | WITH_BF16 | WITH_TF32 | WITH_SHARED_KEYS,
         .arrays = {{AT(sli_attention_backward, qkv), GIVEN, IN, .from = 1 + HEADS_QKV},
                    {AT(sli_attention_backward, out), HEADS, IN, .from = 1 + HEADS_OUT},
                    {AT(sli_attention_backward, log_sum_exp), QUERIES, IN, .from = 1 + HEADS_LSE},

@@ -48,7 +48,8 @@ enum {
     WITH_INF = 1 << 23,  /* initial values: normal, with neither uniform */
     WITH_BF16 = 1 << 24, /* products' matrices; with both they are f32 */
     WITH_TF32 = 1 << 25,
-    WITH_TANH = 1 << 26, /* GELU is the one with tanh */
+    WITH_TANH = 1 << 26,        /* GELU is the one with tanh */
+    WITH_SHARED_KEYS = 1 << 27, /* by queries: case_key_heads */
 };
 
 /* One line of the list. */
@@ -230,6 +231,13 @@ static inline bool case_is_bf16(const op_case *c)
 static inline bool case_is_tf32(const op_case *c)
 {
     return case_has(c, WITH_TF32) && !case_has(c, WITH_BF16);
+}
+
+/* Of attention: with shared keys, two where they can be fewer than the heads; or one. */
+static inline int64_t case_key_heads(const op_case *c)
+{
+    int64_t heads = c->spec.size[2];
+    return !case_has(c, WITH_SHARED_KEYS) ? heads : heads > 2 && heads % 2 == 0 ? 2 : 1;
 }
 
 /* Of an embedding's table: few, so that ids come again. */

@@ -332,17 +332,27 @@ static inline void reference_cross_entropy(const op_case *c, double *const *to)
 
 /* ---- Attention -------------------------------------------------------------------------- */
 
+/* Where a position's row begins in qkv, for a head of queries: its q, k or v (0, 1, 2). */
+static inline int64_t qkv_at(const sli_attention *a, int64_t sample, int64_t position, int matrix,
+                             int64_t head)
+{
+    int64_t key_heads = a->key_heads ? a->key_heads : a->heads;
+    int64_t key_head = head / (a->heads / key_heads);
+    int64_t column = matrix == 0 ? head : a->heads + (matrix - 1) * key_heads + key_head;
+    int64_t row = sample * a->positions + position;
+    return (row * (a->heads + 2 * key_heads) + column) * a->head_width;
+}
+
 /* One row of attention's probabilities before dropout; returns log sum exp. */
 static inline double probabilities(const sli_attention *a, int64_t sample, int64_t head,
                                    int64_t query, double *p)
 {
-    int64_t d = a->head_width, row = 3 * a->heads * d;
-    const float *base = a->qkv + sample * a->positions * row + head * d;
-    const float *q = base + query * row;
+    int64_t d = a->head_width;
+    const float *q = a->qkv + qkv_at(a, sample, query, 0, head);
     double max = -INFINITY, sum = 0;
     int64_t seen = a->causal ? query + 1 : a->positions;
     for (int64_t j = 0; j < a->positions; j++) {
-        const float *k = base + j * row + a->heads * d;
+        const float *k = a->qkv + qkv_at(a, sample, j, 1, head);
         p[j] = 0;
         for (int64_t l = 0; l < d; l++)
             p[j] += (double)q[l] * k[l] / sqrt((double)d);
@@ -369,7 +379,7 @@ static inline void reference_attention(const op_case *c, double *const *to)
         for (int64_t l = 0; l < d; l++)
             out[l] = 0;
         for (int64_t j = 0; j < positions; j++) {
-            const float *v = a->qkv + ((sample * positions + j) * 3 + 2) * heads * d + head * d;
+            const float *v = a->qkv + qkv_at(a, sample, j, 2, head);
             double weight = p[j] * multiplier(&a->dropout, at, j, positions);
             for (int64_t l = 0; l < d; l++)
                 out[l] += weight * v[l];
@@ -384,32 +394,33 @@ static inline void reference_attention_backward(const op_case *c, double *const 
     const sli_attention_backward *b = &c->arguments.attention_backward;
     sli_attention a = {.positions = b->positions,
                        .heads = b->heads,
+                       .key_heads = b->key_heads,
                        .head_width = b->head_width,
                        .causal = b->causal,
                        .qkv = b->qkv};
-    int64_t d = a.head_width, heads = a.heads, positions = a.positions, width = heads * d;
+    int64_t d = a.head_width, heads = a.heads, positions = a.positions;
     double *p = malloc((size_t)(positions + 1) * sizeof *p), *grad_qkv = to[HEADS_GRAD_QKV];
     double *grad_p = malloc((size_t)(positions + 1) * sizeof *grad_p);
-    for (int64_t i = 0; i < b->samples * positions * 3 * width; i++)
+    for (int64_t i = 0; i < c->arrays[HEADS_GRAD_QKV].count; i++)
         grad_qkv[i] = 0;
     for (int64_t at = 0; at < b->samples * heads * positions; at++) {
         int64_t sample = at / (heads * positions), head = at / positions % heads;
-        int64_t query = at % positions, first = sample * positions * 3 * width + head * d;
+        int64_t query = at % positions, q = qkv_at(&a, sample, query, 0, head);
         probabilities(&a, sample, head, query, p);
         const float *g = b->grad_out + ((sample * positions + query) * heads + head) * d;
         double inner = 0;
         for (int64_t j = 0; j < positions; j++) {
-            int64_t key = first + j * 3 * width;
+            int64_t v = qkv_at(&a, sample, j, 2, head);
             double kept = multiplier(&b->dropout, at, j, positions);
             grad_p[j] = 0;
             for (int64_t l = 0; l < d; l++) {
-                grad_p[j] += kept * g[l] * a.qkv[key + 2 * width + l];
-                grad_qkv[key + 2 * width + l] += p[j] * kept * g[l];
+                grad_p[j] += kept * g[l] * a.qkv[v + l];
+                grad_qkv[v + l] += p[j] * kept * g[l];
             }
             inner += p[j] * grad_p[j];
         }
         for (int64_t j = 0; j < positions; j++) {
-            int64_t q = first + query * 3 * width, k = first + j * 3 * width + width;
+            int64_t k = qkv_at(&a, sample, j, 1, head);
             double grad_s = p[j] * (grad_p[j] - inner) / sqrt((double)d);
             for (int64_t l = 0; l < d; l++) {
                 grad_qkv[q + l] += grad_s * a.qkv[k + l];

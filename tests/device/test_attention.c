@@ -43,11 +43,12 @@ static void attend(sl_device *device, sli_attention a, const float *qkv, int64_t
 }
 
 /* With room behind the positions of each sample. */
-static void check_later_queries(sl_device *device, int64_t positions, int64_t first)
+static void check_later_queries(sl_device *device, int64_t key_heads, int64_t positions,
+                                int64_t first)
 {
-    enum { SAMPLES = 2, COUNT = 2, HEAD_WIDTH = 16, WIDTH = COUNT * HEAD_WIDTH, MORE = 3 };
-    int64_t room = positions + MORE, queries = positions - first, sample = positions * 3 * WIDTH;
-    int64_t count = SAMPLES * room * 3 * WIDTH;
+    enum { SAMPLES = 2, COUNT = 4, HEAD_WIDTH = 16, WIDTH = COUNT * HEAD_WIDTH, MORE = 3 };
+    int64_t row = (COUNT + 2 * key_heads) * HEAD_WIDTH, sample = positions * row;
+    int64_t room = positions + MORE, queries = positions - first, count = SAMPLES * room * row;
     float *qkv = malloc((size_t)count * sizeof *qkv), *dense = malloc((size_t)count * sizeof *qkv);
     float *all = malloc((size_t)count * sizeof *all), *later = malloc((size_t)count * sizeof *all);
     random_source random = {.state = 1};
@@ -55,11 +56,12 @@ static void check_later_queries(sl_device *device, int64_t positions, int64_t fi
     for (int64_t i = 0; i < count; i++)
         qkv[i] = random_float(&random);
     for (int64_t s = 0; s < SAMPLES; s++)
-        memcpy(dense + s * sample, qkv + s * room * 3 * WIDTH, (size_t)sample * sizeof *qkv);
+        memcpy(dense + s * sample, qkv + s * room * row, (size_t)sample * sizeof *qkv);
     sli_attention a = {.samples = SAMPLES,
                        .positions = positions,
                        .heads = COUNT,
                        .head_width = HEAD_WIDTH,
+                       .key_heads = key_heads,
                        .causal = true};
     attend(device, a, dense, SAMPLES * sample, all, SAMPLES * positions * WIDTH);
     a.first_query = first;
@@ -81,7 +83,38 @@ static void later_queries_attend_as_they_do_among_all(void **state)
     const lab *every = *state;
     for (int f = 0; f < every->count; f++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            check_later_queries(every->families[f].members[0], cases[i][0], cases[i][1]);
+            for (int64_t key_heads = 1; key_heads <= 4; key_heads *= 2)
+                check_later_queries(every->families[f].members[0], key_heads, cases[i][0],
+                                    cases[i][1]);
+}
+
+static void key_heads_divide_the_heads(void **state)
+{
+    const lab *every = *state;
+    sl_device *device = every->families[0].members[0];
+    float row[6 * 8] = {0};
+    static const int64_t refused[] = {-1, 3, 8};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        sli_attention a = {.samples = 1,
+                           .positions = 1,
+                           .heads = 4,
+                           .head_width = 8,
+                           .key_heads = refused[i],
+                           .qkv = row,
+                           .out = row};
+        check_error(sli_device_attention(device, &a), SL_ERR_INVALID, "key_heads");
+        sli_attention_backward b = {.samples = 1,
+                                    .positions = 1,
+                                    .heads = 4,
+                                    .head_width = 8,
+                                    .key_heads = refused[i],
+                                    .qkv = row,
+                                    .out = row,
+                                    .log_sum_exp = row,
+                                    .grad_out = row,
+                                    .grad_qkv = row};
+        check_error(sli_device_attention_backward(device, &b), SL_ERR_INVALID, "key_heads");
+    }
 }
 
 enum { LARGE_WIDTH = 12, LARGE_QKV = 3 * LARGE_WIDTH, LARGE_MOST = 100 };
@@ -390,6 +423,7 @@ int attention_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(later_queries_attend_as_they_do_among_all),
+        cmocka_unit_test(key_heads_divide_the_heads),
         cmocka_unit_test(large_scores_choose_the_key_of_the_largest),
         cmocka_unit_test(thousands_of_positions_match_the_reference),
     };

@@ -105,18 +105,20 @@ static const double ROUNDED = 0x1p-9, FOLLOWS = 0x1p-6;
 
 static const sli_dropout dropout = {.p = 0.25f, .rows_per_sample = ROWS / 2};
 
-static void check_attention(holder *h)
+static void check_attention(holder *h, int64_t key_heads)
 {
+    int64_t count = ROWS * (HEAD_COUNT + 2 * key_heads) * HEAD_WIDTH;
     held *qkv, *qkv_bf16, *grad_out, *sums = hold(h, ROWS * HEAD_COUNT, false);
-    draw(h, ROWS * 3 * WIDTH, &qkv, &qkv_bf16);
+    draw(h, count, &qkv, &qkv_bf16);
     draw(h, ROWS * WIDTH, &grad_out, NULL);
     held *out = hold(h, ROWS * WIDTH, false), *out_bf16 = hold(h, ROWS * WIDTH, true);
-    held *grad = hold(h, ROWS * 3 * WIDTH, false), *grad_bf16 = hold(h, ROWS * 3 * WIDTH, true);
+    held *grad = hold(h, count, false), *grad_bf16 = hold(h, count, true);
     sli_dropout of_probabilities = {.p = 0.25f, .rows_per_sample = HEAD_COUNT * ROWS / 2};
     sli_attention a = {.samples = 2,
                        .positions = ROWS / 2,
                        .heads = HEAD_COUNT,
                        .head_width = HEAD_WIDTH,
+                       .key_heads = key_heads,
                        .causal = true,
                        .bf16 = true,
                        .qkv = qkv->memory,
@@ -134,6 +136,7 @@ static void check_attention(holder *h)
                                 .positions = ROWS / 2,
                                 .heads = HEAD_COUNT,
                                 .head_width = HEAD_WIDTH,
+                                .key_heads = key_heads,
                                 .causal = true,
                                 .bf16 = true,
                                 .qkv = qkv->memory,
@@ -151,6 +154,16 @@ static void check_attention(holder *h)
     b.grad_qkv_bf16 = grad_bf16->memory;
     check_ok(sli_device_attention_backward(h->device, &b));
     assert_true(distance(grad_bf16, grad) < FOLLOWS);
+}
+
+static void check_own_keys(holder *h)
+{
+    check_attention(h, HEAD_COUNT);
+}
+
+static void check_shared_keys(holder *h)
+{
+    check_attention(h, 1);
 }
 
 static void check_norm_of(holder *h, bool rms)
@@ -285,8 +298,8 @@ static void bf16_matrices_hold_the_rounded_results(void **state)
         holder h = {.device = all->families[f].members[0], .random = {.state = all->seed}};
         if (!sli_device_stores_bf16(h.device))
             continue;
-        void (*const checks[])(holder *) = {check_attention, check_layer_norm, check_rms_norm,
-                                            check_epilogue_backward};
+        void (*const checks[])(holder *) = {check_own_keys, check_shared_keys, check_layer_norm,
+                                            check_rms_norm, check_epilogue_backward};
         for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
             checks[i](&h);
             release(&h);

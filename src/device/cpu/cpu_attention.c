@@ -1,10 +1,10 @@
-/* Multi-head self-attention: one task for each sample and head.
+/* Multi-head self-attention: one task for each sample and head; backward, for each head of keys.
  *
  * A task works on blocks of BLOCK queries, so that its score matrices are BLOCK x positions: the
  * memory grows with the length, not with its square. With the causal mask a block looks only at the
  * keys up to its last query. q, k and v stay where the projection put them: their rows are
- * 3 * heads * head_width apart. Where one block is all, a head's matrices are so small that own
- * kernels multiply them (small_product); they skip what the causal mask makes zero.
+ * (heads + 2 key_heads) * head_width apart. Where one block is all, a head's matrices are so small
+ * that own kernels multiply them (small_product); they skip what the causal mask makes zero.
  *
  * Backward, with P = softmax(S), M the dropout multipliers, O = (P M) V and a gradient dO:
  *   dV = (P M)^T dO,  d(P M) = dO V^T,  dS = P (M d(P M) - D),  dQ = dS K,  dK = dS^T Q
@@ -20,7 +20,7 @@ enum { BLOCK = 64 };
 
 typedef struct attention_job {
     const sli_cpu_kernels *kernels;
-    int64_t positions, heads, head_width;
+    int64_t positions, heads, key_heads, head_width;
     int64_t first_query, room;
     bool causal;
     const float *qkv, *out, *grad_out;
@@ -36,22 +36,26 @@ typedef struct attention_job {
 /* One sample's head: where its matrices are. */
 typedef struct head {
     const float *q, *k, *v;
-    int64_t ld, out_ld;     /* row distances of q, k, v and of out */
-    int64_t qkv_at, out_at; /* offsets of the first element in qkv and in out */
-    int64_t row;            /* of query 0 in the dropout's numbering and in log_sum_exp */
+    int64_t ld, out_ld;       /* row distances of q, k, v and of out */
+    int64_t q_at, k_at, v_at; /* offsets of the first elements in qkv */
+    int64_t out_at;           /* and in out */
+    int64_t row;              /* of query 0 in the dropout's numbering and in log_sum_exp */
 } head;
 
 static head find_head(const attention_job *job, int64_t task)
 {
     int64_t sample = task / job->heads, index = task % job->heads;
+    int64_t d = job->head_width, key_index = index / (job->heads / job->key_heads);
     head h;
-    h.out_ld = job->heads * job->head_width;
-    h.ld = 3 * h.out_ld;
-    h.qkv_at = sample * job->room * h.ld + index * job->head_width;
-    h.out_at = sample * (job->positions - job->first_query) * h.out_ld + index * job->head_width;
-    h.q = job->qkv + h.qkv_at;
-    h.k = h.q + h.out_ld;
-    h.v = h.k + h.out_ld;
+    h.out_ld = job->heads * d;
+    h.ld = h.out_ld + 2 * job->key_heads * d;
+    h.q_at = sample * job->room * h.ld + index * d;
+    h.k_at = sample * job->room * h.ld + h.out_ld + key_index * d;
+    h.v_at = h.k_at + job->key_heads * d;
+    h.out_at = sample * (job->positions - job->first_query) * h.out_ld + index * d;
+    h.q = job->qkv + h.q_at;
+    h.k = job->qkv + h.k_at;
+    h.v = job->qkv + h.v_at;
     h.row = task * job->positions;
     return h;
 }
@@ -117,17 +121,30 @@ static void multiply_scores(attention_job *job, const sli_score_block *block, co
     multiply_matrices(job, shape, scores, b, 0, to);
 }
 
-/* to [columns, d] += scores^T [columns, rows] times b [rows, d]; stored if beta is 0. */
+/* multiply_transposed by an own kernel, which only stores: what it adds goes through `room`. */
+static void multiply_small_transposed(const attention_job *job, const sli_score_block *block,
+                                      const float *scores, const float *b, int64_t ldb, bool adds,
+                                      float *to, int64_t ldto, float *room)
+{
+    int64_t d = job->head_width;
+    sli_small_product product = {block->columns, d, block->rows, scores,           1,
+                                 block->ld,      b, ldb,         adds ? room : to, adds ? d : ldto,
+                                 SLI_WHOLE};
+    multiply_small(job, product, SLI_A_UPPER);
+    for (int64_t i = 0; i < block->columns && adds; i++)
+        for (int64_t l = 0; l < d; l++)
+            to[i * ldto + l] += room[i * d + l];
+}
+
+/* to [columns, d] += scores^T [columns, rows] times b [rows, d]; stored if beta is 0. `room`
+ * [columns, d] is for a small product. */
 static void multiply_transposed(attention_job *job, const sli_score_block *block,
                                 const float *scores, const float *b, int64_t ldb, float beta,
-                                float *to, int64_t ldto)
+                                float *to, int64_t ldto, float *room)
 {
     int64_t d = job->head_width;
     if (job->small) {
-        sli_small_product product = {block->columns, d, block->rows, scores, 1,
-                                     block->ld,      b, ldb,         to,     ldto,
-                                     SLI_WHOLE};
-        multiply_small(job, product, SLI_A_UPPER);
+        multiply_small_transposed(job, block, scores, b, ldb, beta != 0, to, ldto, room);
         return;
     }
     sli_sgemm_shape shape = {true, false, block->columns, d, block->rows, block->ld, ldb, ldto};
@@ -136,7 +153,8 @@ static void multiply_transposed(attention_job *job, const sli_score_block *block
 
 /* ---- One head --------------------------------------------------------------------------- */
 
-/* A thread's workspace: two score blocks and a transposed matrix. Forward needs one block. */
+/* A thread's workspace: two score blocks and a matrix [positions, d] or its transpose. Forward
+ * needs one block. */
 typedef struct workspace {
     float *scores, *grads, *turned;
 } workspace;
@@ -169,15 +187,13 @@ static void forward_head(void *argument, int64_t task, int thread)
     }
 }
 
-/* The last block comes first: it sees all keys, so its products set the gradients of k and v, and
- * the others add to them. */
-static void backward_head(void *argument, int64_t task, int thread)
+/* The last block comes first: it sees all keys, so its products set the gradients of k and v where
+ * beta is 0, and the others add to them. */
+static void backward_head(attention_job *job, int64_t index, workspace w, float beta)
 {
-    attention_job *job = argument;
-    head h = find_head(job, task);
-    workspace w = thread_workspace(job, thread);
-    float *grad_q = job->to + h.qkv_at, *grad_k = grad_q + h.out_ld, *grad_v = grad_k + h.out_ld;
-    float inner[BLOCK], beta = 0;
+    head h = find_head(job, index);
+    float *grad_q = job->to + h.q_at, *grad_k = job->to + h.k_at, *grad_v = job->to + h.v_at;
+    float inner[BLOCK];
     for (int64_t first = (job->positions - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
         sli_score_block block = score_block(job, &h, first);
         const float *q = h.q + first * h.ld;
@@ -187,15 +203,26 @@ static void backward_head(void *argument, int64_t task, int thread)
         multiply_rows(job, &block, q, h.ld, h.k, h.ld, w.turned, w.scores);
         multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.turned, w.grads);
         job->kernels->softmax_backward(&block, w.scores, w.grads, inner);
-        multiply_transposed(job, &block, w.scores, grad_out, h.out_ld, beta, grad_v, h.ld);
-        multiply_transposed(job, &block, w.grads, q, h.ld, beta, grad_k, h.ld);
+        multiply_transposed(job, &block, w.scores, grad_out, h.out_ld, beta, grad_v, h.ld,
+                            w.turned);
+        multiply_transposed(job, &block, w.grads, q, h.ld, beta, grad_k, h.ld, w.turned);
         multiply_scores(job, &block, w.grads, h.k, h.ld, grad_q + first * h.ld, h.ld);
         beta = 1;
     }
 }
 
+/* The heads that share a head of keys, in their order. */
+static void backward_key_head(void *argument, int64_t task, int thread)
+{
+    attention_job *job = argument;
+    workspace w = thread_workspace(job, thread);
+    int64_t shared = job->heads / job->key_heads;
+    for (int64_t i = 0; i < shared; i++)
+        backward_head(job, task * shared + i, w, i > 0 ? 1 : 0);
+}
+
 /* Runs the tasks with a workspace of `matrices` score blocks for each thread. */
-static sl_status run_heads(sl_device *device, attention_job *job, int64_t samples, int matrices,
+static sl_status run_heads(sl_device *device, attention_job *job, int64_t tasks, int matrices,
                            sli_pool_task function)
 {
     job->kernels = sli_cpu(device)->kernels;
@@ -209,7 +236,7 @@ static sl_status run_heads(sl_device *device, attention_job *job, int64_t sample
     void *memory;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &memory));
     job->workspace = memory;
-    sli_pool_run(sli_cpu(device)->pool, samples * job->heads, function, job);
+    sli_pool_run(sli_cpu(device)->pool, tasks, function, job);
     sli_device_release(device, SL_MEMORY_WORKSPACE, memory, bytes);
     sli_sgemm_shape shape = {.m = job->positions, .n = job->positions, .k = job->head_width};
     return sli_sgemm_error("attention", &shape, atomic_load(&job->code));
@@ -219,6 +246,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
 {
     attention_job job = {.positions = arguments->positions,
                          .heads = arguments->heads,
+                         .key_heads = arguments->key_heads,
                          .head_width = arguments->head_width,
                          .first_query = arguments->first_query,
                          .room = arguments->room ? arguments->room : arguments->positions,
@@ -227,13 +255,14 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .dropout = &arguments->dropout,
                          .to = arguments->out,
                          .log_sum_exp = arguments->log_sum_exp};
-    return run_heads(device, &job, arguments->samples, 1, forward_head);
+    return run_heads(device, &job, arguments->samples * job.heads, 1, forward_head);
 }
 
 sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_backward *arguments)
 {
     attention_job job = {.positions = arguments->positions,
                          .heads = arguments->heads,
+                         .key_heads = arguments->key_heads,
                          .head_width = arguments->head_width,
                          .room = arguments->positions,
                          .causal = arguments->causal,
@@ -244,5 +273,5 @@ sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_back
                          .to = arguments->grad_qkv,
                          /* Only read by backward. */
                          .log_sum_exp = (float *)arguments->log_sum_exp};
-    return run_heads(device, &job, arguments->samples, 2, backward_head);
+    return run_heads(device, &job, arguments->samples * job.key_heads, 2, backward_key_head);
 }

@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, WIDE == 1 ? 2 : 1)
     attend(head_layout h, sli_attention a, dropout_masks masks)
 {
     SHARED(tile_memory, memory);
-    tile_place at = place_of_block(h, true);
+    tile_place at = place_of_queries(h);
     int64_t query = at.first + threadIdx.x / SIDE * 4, row = at.task * h.positions + query;
     float scale = LOG2_E / sqrtf((float)h.head_width);
     int64_t keys = h.causal && at.first + TILE < h.positions ? at.first + TILE : h.positions;
@@ -87,8 +87,8 @@ template <class Products>
 static cudaError_t launch_attend(const sli_attention *a, cudaStream_t stream)
 {
     bool whole = are_aligned(a->head_width, 0, a->qkv, a->out);
-    head_layout h = {a->positions, a->heads, a->head_width, a->causal, whole};
-    return launch_tiles(stream, a->samples, h, attend<Products, 1>, attend<Products, 2>,
+    head_layout h = {a->positions, a->heads, a->key_heads, a->head_width, a->causal, whole};
+    return launch_tiles(stream, a->samples * a->heads, h, attend<Products, 1>, attend<Products, 2>,
                         attend<Products, 4>, *a, masks_of(&a->dropout, a->positions));
 }
 

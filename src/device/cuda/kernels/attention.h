@@ -31,23 +31,48 @@ struct alignas(32) tile_memory {
 
 /* Where a head's matrices are, for one task: a sample's head. */
 struct head_layout {
-    int64_t positions, heads, head_width;
+    int64_t positions, heads, key_heads, head_width;
     bool causal, whole; /* rows of the head can be read by fours */
 };
 
-/* A block's task, and its first row. */
+/* A block's task, a sample's head, the head of its keys, and the block's first row. */
 struct tile_place {
-    int64_t sample, head, task, first;
+    int sample, head, key_head, task;
+    int64_t first;
 };
 
-/* With the causal mask, queries at the end see most: their tiles come first, so that the last
- * blocks are short. */
-static inline __device__ tile_place place_of_block(const head_layout &h, bool last_first)
+/* How many heads of queries have one of keys. */
+static inline __device__ int shared_heads(const head_layout &h)
+{
+    return (int)h.heads / (int)h.key_heads;
+}
+
+/* How far a position's row of qkv is from the next one's. */
+static inline __device__ int64_t qkv_ld(const head_layout &h)
+{
+    return (h.heads + 2 * h.key_heads) * h.head_width;
+}
+
+/* Of a block that has queries. With the causal mask, those at the end see most: their tiles come
+ * first, so that the last blocks are short. */
+static inline __device__ tile_place place_of_queries(const head_layout &h)
 {
     int64_t tiles = (h.positions + TILE - 1) / TILE;
-    int64_t task = divide(blockIdx.x, tiles), tile = blockIdx.x - task * tiles;
-    int64_t sample = divide(task, h.heads), head = task - sample * h.heads;
-    tile_place place = {sample, head, task, (last_first ? tiles - 1 - tile : tile) * TILE};
+    int task = (int)divide(blockIdx.x, tiles), sample = (int)divide(task, h.heads);
+    int head = task - sample * (int)h.heads;
+    tile_place place = {sample, head, head / shared_heads(h), task,
+                        (tiles - 1 - (blockIdx.x - task * tiles)) * TILE};
+    return place;
+}
+
+/* Of a block that has keys: the first of the heads that share them. */
+static inline __device__ tile_place place_of_keys(const head_layout &h)
+{
+    int64_t tiles = (h.positions + TILE - 1) / TILE;
+    int key_task = (int)divide(blockIdx.x, tiles), sample = (int)divide(key_task, h.key_heads);
+    int key_head = key_task - sample * (int)h.key_heads, shared = shared_heads(h);
+    tile_place place = {sample, key_head * shared, key_head, key_task * shared,
+                        (blockIdx.x - key_task * tiles) * TILE};
     return place;
 }
 
@@ -56,8 +81,8 @@ static inline __device__ tile_place place_of_block(const head_layout &h, bool la
 static inline __device__ int64_t qkv_offset(const head_layout &h, const tile_place &at,
                                             int64_t position, int matrix)
 {
-    int64_t row = (at.sample * h.positions + position) * 3 + matrix;
-    return (row * h.heads + at.head) * h.head_width;
+    int64_t head = matrix == 0 ? at.head : h.heads + (matrix - 1) * h.key_heads + at.key_head;
+    return (at.sample * h.positions + position) * qkv_ld(h) + head * h.head_width;
 }
 
 static inline __device__ int64_t out_offset(const head_layout &h, const tile_place &at,
@@ -70,8 +95,7 @@ static inline __device__ int64_t out_offset(const head_layout &h, const tile_pla
 static inline __device__ tile_rows qkv_rows(const head_layout &h, const float *qkv,
                                             const tile_place &at, int64_t position, int matrix)
 {
-    tile_rows rows = {qkv + qkv_offset(h, at, position, matrix), 3 * h.heads * h.head_width,
-                      h.positions - position};
+    tile_rows rows = {qkv + qkv_offset(h, at, position, matrix), qkv_ld(h), h.positions - position};
     return rows;
 }
 
@@ -214,12 +238,12 @@ static inline __device__ bool is_seen(const head_layout &h, int64_t query, int64
     return key < h.positions && query < h.positions && (!h.causal || key <= query);
 }
 
-/* Launches the kernel for the least sufficient head width. */
+/* Launches the kernel for the least sufficient head width; a task is a sample's head. */
 template <class Kernel, class... Arguments>
-static cudaError_t launch_tiles(cudaStream_t stream, int64_t samples, const head_layout &h,
+static cudaError_t launch_tiles(cudaStream_t stream, int64_t tasks, const head_layout &h,
                                 Kernel to_64, Kernel to_128, Kernel to_256, Arguments... arguments)
 {
-    int64_t blocks = samples * h.heads * divide_up(h.positions, TILE);
+    int64_t blocks = tasks * divide_up(h.positions, TILE);
     if (h.head_width > SLI_CUDA_HEAD_WIDTH || blocks > INT32_MAX)
         return cudaErrorInvalidValue;
     Kernel kernel = h.head_width <= 64 ? to_64 : h.head_width <= 128 ? to_128 : to_256;

@@ -188,17 +188,15 @@ static cudaError_t launch_width(const sli_attention *a, const rounded_heads &h, 
 
 size_t sli_scratch_attention(const sli_attention *a)
 {
-    int64_t heads = a->samples * a->positions * 3 * a->heads;
     bool rounds = a->bf16 && !a->qkv_bf16;
-    return rounds ? (size_t)rounded_count(heads, a->head_width) * sizeof(bfloat) : 0;
+    return rounds ? (size_t)rounded_count(rows_of_heads(a), a->head_width) * sizeof(bfloat) : 0;
 }
 
 cudaError_t sli_launch_bf16_attention(const sli_attention *a, void *scratch, cudaStream_t stream)
 {
     const bfloat *qkv;
-    int64_t heads = a->samples * a->positions * 3 * a->heads;
-    cudaError_t error =
-        sli_round_heads(a->qkv, a->qkv_bf16, heads, a->head_width, scratch, &qkv, stream);
+    cudaError_t error = sli_round_heads(a->qkv, a->qkv_bf16, rows_of_heads(a), a->head_width,
+                                        scratch, &qkv, stream);
     if (error != cudaSuccess)
         return error;
     rounded_heads h = rounded_heads_of(qkv, a);

@@ -181,12 +181,18 @@ cudaError_t sli_round_heads(const float *f32, const uint16_t *bf16, int64_t head
                             int64_t head_width, void *room, const bfloat **out,
                             cudaStream_t stream);
 
-/* Of the arguments of attention or its backward. */
+/* Rows of heads in qkv. Of the arguments of attention or its backward, as the next. */
+template <class Arguments> static inline int64_t rows_of_heads(const Arguments *a)
+{
+    return a->samples * a->positions * (a->heads + 2 * a->key_heads);
+}
+
 template <class Arguments>
 static inline rounded_heads rounded_heads_of(const bfloat *qkv, const Arguments *a)
 {
-    int heads = (int)a->heads, width = (int)rounded_count(1, a->head_width);
-    return {qkv, (int)a->positions, heads, heads, (int)a->head_width, width, a->causal};
+    int width = (int)rounded_count(1, a->head_width);
+    return {qkv,   (int)a->positions, (int)a->heads, (int)a->key_heads, (int)a->head_width,
+            width, a->causal};
 }
 
 /* Launches the kernel in large blocks, or where the GPU lacks the shared memory for these, in small

@@ -259,9 +259,9 @@ static size_t inner_bytes(int64_t rows)
 
 size_t sli_scratch_bf16_attention_backward(const sli_attention_backward *a)
 {
-    int64_t rows = a->samples * a->positions * a->heads, matrices = a->qkv_bf16 ? 1 : 4;
-    return inner_bytes(rows) +
-           (size_t)rounded_count(matrices * rows, a->head_width) * sizeof(bfloat);
+    int64_t rows = a->samples * a->positions * a->heads;
+    int64_t rounded = rows + (a->qkv_bf16 ? 0 : rows_of_heads(a));
+    return inner_bytes(rows) + (size_t)rounded_count(rounded, a->head_width) * sizeof(bfloat);
 }
 
 /* Scratch memory: D, dO rounded, and q, k, v where the caller has none that are rounded. */
@@ -273,7 +273,7 @@ cudaError_t sli_launch_bf16_attention_backward(const sli_attention_backward *a, 
     float *inner = (float *)scratch;
     bfloat *grad = (bfloat *)((char *)scratch + inner_bytes(rows));
     const bfloat *qkv;
-    cudaError_t error = sli_round_heads(a->qkv, a->qkv_bf16, 3 * rows, a->head_width,
+    cudaError_t error = sli_round_heads(a->qkv, a->qkv_bf16, rows_of_heads(a), a->head_width,
                                         grad + rounded_count(rows, a->head_width), &qkv, stream);
     if (error != cudaSuccess)
         return error;
