@@ -124,7 +124,8 @@ static sl_status check_token(const char *text, size_t bytes)
 static sl_status insert_token(sli_token_table *table, uint32_t hash, const char *text, size_t bytes)
 {
     size_t start = table->starts[table->count];
-    SL_TRY(check_token(text, bytes));
+    if (!table->any_bytes)
+        SL_TRY(check_token(text, bytes));
     if ((size_t)table->count >= (table->mask + 1) / 2)
         SL_TRY(grow_slots(table));
     SL_TRY(sli_array_reserve(&table->starts, &table->starts_room, (size_t)table->count + 2,

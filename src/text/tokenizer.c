@@ -12,6 +12,7 @@
  *   all else                         belongs to a token */
 #include "core/error.h"
 #include "sluice/app/text.h"
+#include "text/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,6 @@ enum {
     CAPITAL_SIGMA = 0x3A3,
     SMALL_FINAL_SIGMA = 0x3C2,
     SMALL_SIGMA = 0x3C3,
-    REPLACEMENT = 0xFFFD,
 };
 
 static bool cased_letter_before(const uint8_t *at, const uint8_t *line)
@@ -70,27 +70,6 @@ static bool is_wide_space(ucs4_t c)
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-/* The bytes at `at`, which are not UTF-8, that Python's decoder replaces by one U+FFFD: what begins
- * a character, as far as it does. */
-static int broken_bytes(const uint8_t *at, const uint8_t *end)
-{
-    int length = 1, wanted = at[0] < 0xC2 || at[0] > 0xF4 ? 1
-                             : at[0] < 0xE0               ? 2
-                                                          : 3 + (at[0] > 0xEF);
-    uint8_t low = at[0] == 0xE0   ? 0xA0
-                  : at[0] == 0xF0 ? 0x90
-                                  : 0x80,
-            high = at[0] == 0xED   ? 0x9F
-                   : at[0] == 0xF4 ? 0x8F
-                                   : 0xBF;
-    while (length < wanted && at + length < end && at[length] >= low && at[length] <= high) {
-        low = 0x80;
-        high = 0xBF;
-        length++;
-    }
-    return length;
-}
-
 /* Folds the character at *in, a zero or one beyond ASCII, and moves both pointers past it. Returns
  * how many bytes are not UTF-8. */
 static int fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **in, uint8_t **out)
@@ -98,9 +77,9 @@ static int fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **in
     ucs4_t character;
     int length = u8_mbtoucr(&character, *in, (size_t)(end - *in));
     if (length < 0 || character == 0) {
-        int broken = length < 0 ? broken_bytes(*in, end) : 0;
+        int broken = length < 0 ? sli_broken_bytes(*in, end) : 0;
         *in += broken ? broken : 1;
-        *out += u8_uctomb(*out, REPLACEMENT, 4);
+        *out += u8_uctomb(*out, SLI_REPLACEMENT, 4);
         return broken;
     }
     const uint8_t *next = *in + length;

@@ -20,7 +20,8 @@ typedef struct sli_token_table {
     size_t starts_room, bytes_room;
     int32_t count;
     char *bytes;
-    uint64_t seed; /* of the hash; random */
+    uint64_t seed;  /* of the hash; random */
+    bool any_bytes; /* tokens need not be words: zeros and white space are taken too */
 } sli_token_table;
 
 /* An empty table. Errors: SL_ERR_MEMORY. */
@@ -31,7 +32,8 @@ void sli_token_table_free(sli_token_table *table); /* leaves zeros; allowed on z
 int32_t sli_token_table_find(const sli_token_table *table, const char *text, size_t bytes);
 
 /* The token's number; it is put in (copied) where it was not: `*id` is then the old count.
- * Errors: SL_ERR_INVALID where a new token is empty or has ASCII white space, SL_ERR_MEMORY. */
+ * Errors: SL_ERR_INVALID where a new token is empty, is not UTF-8, or has a zero or ASCII white
+ * space, unless the table takes any bytes; SL_ERR_MEMORY. */
 sl_status sli_token_table_add(sli_token_table *table, const char *text, size_t bytes, int32_t *id);
 
 /* The token with number `id`, from 0 to count - 1. Valid until the next addition. */

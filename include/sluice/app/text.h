@@ -18,7 +18,7 @@ SL_API_BEGIN
 
 /* ---- Tokenizer -------------------------------------------------------------------------- */
 
-/* A token's bytes: UTF-8 without zeros, and never empty. */
+/* A token's bytes, never empty: UTF-8 without zeros, but of a BPE any. */
 typedef struct sl_token {
     const char *text;
     size_t bytes;
@@ -108,6 +108,39 @@ void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
 
 /* The ids of a text in memory (such as a prompt), possibly none. Errors: SL_ERR_MEMORY. */
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, sl_tokens *out);
+
+/* ---- Byte-level BPE --------------------------------------------------------------------- */
+
+/* The tokenizer of a model of today: a text is split into pieces (words with the space before them,
+ * numbers, white space, …), and in each the bytes, which are tokens, merge to longer tokens, those
+ * first that are first in the tokenizer's list. It gives the ids that Hugging Face's tokenizers and
+ * OpenAI's tiktoken give. Only read after it was opened: threads may share it. */
+typedef struct sl_bpe sl_bpe;
+
+/* How texts are split, by name, then NULL: "gpt2", and "cl100k" of GPT-4 and Llama 3. */
+extern const char *const sl_bpe_splitters[];
+
+/* Opens a directory with vocab.json and merges.txt, as GPT-2 has them, or a rank file of tiktoken
+ * (lines "BASE64 RANK"; Llama 3's tokenizer.model). `splitter` is a name of sl_bpe_splitters; NULL:
+ * gpt2, but a rank file needs one. A token of a rank file is that of a piece with its bytes, even
+ * where merging does not make it. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_INVALID for the
+ * splitter; SL_ERR_UNSUPPORTED for another kind of tokenizer; SL_ERR_FORMAT, with the file and the
+ * line or the token, where a byte is no token, ids are not 0, 1, 2 and so on, or a token has more
+ * than 1,024 bytes. */
+sl_status sl_bpe_open(const char *path, const char *splitter, sl_bpe **out);
+void sl_bpe_destroy(sl_bpe **bpe);
+
+int32_t sl_bpe_size(const sl_bpe *bpe); /* ids run from 0 to this less 1 */
+
+/* The ids of a text, which no special tokens are added to: what looks like one is text. Bytes that
+ * are not UTF-8 become U+FFFD as by Python's errors="replace", and are counted; the other counts
+ * are those of any sl_tokens, without unknown ones. Takes n log n steps for any n bytes. Errors:
+ * SL_ERR_UNSUPPORTED for a piece of 2 GiB, SL_ERR_MEMORY. */
+sl_status sl_bpe_encode(const sl_bpe *bpe, const char *text, size_t bytes, sl_tokens *out);
+
+/* The bytes of an id, any bytes with a 0 after the last, which live as long as the tokenizer
+ * ({NULL, 0} for an id out of range). Those of a text's ids, one after the other, are the text. */
+sl_token sl_bpe_token(const sl_bpe *bpe, int32_t id);
 
 /* ---- Corpus ----------------------------------------------------------------------------- */
 

@@ -1,0 +1,337 @@
+/* Merging: of all neighbours in a piece that make a token, the pair with the lowest rank merges,
+ * the leftmost of equals, until none is left. The places of pairs wait in a heap, so that a piece
+ * of n bytes takes n log n steps. A place whose pair is another one by now is passed over. */
+#include "text/bpe.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "text/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistr.h>
+#define XXH_INLINE_ALL /* as in token_table.c */
+#include <xxhash.h>
+
+enum { FIRST_MERGES = 1 << 12, NONE = -1 };
+
+/* ---- Making ------------------------------------------------------------------------------- */
+
+static sl_status make_merges(size_t count, sli_merge **out)
+{
+    *out = malloc(count * sizeof **out);
+    if (!*out)
+        return sli_no_memory(NULL, "%zu merges", count);
+    for (size_t i = 0; i < count; i++)
+        (*out)[i].rank = SLI_NO_MERGE;
+    return SL_OK;
+}
+
+sl_status sli_bpe_create(sli_splitter *split, sl_bpe **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sli_no_memory(NULL, "a tokenizer");
+    (*out)->split = split;
+    (*out)->mask = FIRST_MERGES - 1;
+    sl_status status = sli_token_table_init(&(*out)->tokens);
+    if (status == SL_OK)
+        status = make_merges(FIRST_MERGES, &(*out)->merges);
+    if (status != SL_OK)
+        sl_bpe_destroy(out);
+    else
+        (*out)->tokens.any_bytes = true;
+    return status;
+}
+
+void sl_bpe_destroy(sl_bpe **bpe)
+{
+    if (!bpe || !*bpe)
+        return;
+    sli_token_table_free(&(*bpe)->tokens);
+    free((*bpe)->merges);
+    free((*bpe)->whole);
+    free(*bpe);
+    *bpe = NULL;
+}
+
+sl_status sli_bpe_add_token(sl_bpe *bpe, int32_t id, const char *text, size_t bytes)
+{
+    int32_t got;
+    if (bytes == 0 || bytes > SLI_BPE_MOST_TOKEN_BYTES)
+        return sl_error(SL_ERR_FORMAT, "token %d must have 1 to %d bytes, got %zu", id,
+                        SLI_BPE_MOST_TOKEN_BYTES, bytes);
+    SL_TRY(sli_token_table_add(&bpe->tokens, text, bytes, &got));
+    if (got != id)
+        return sl_error(SL_ERR_FORMAT, "tokens %d and %d have the same bytes", got, id);
+    return SL_OK;
+}
+
+sl_status sli_bpe_find_bytes(sl_bpe *bpe)
+{
+    for (int byte = 0; byte < 256; byte++) {
+        char text = (char)byte;
+        bpe->of_byte[byte] = sli_token_table_find(&bpe->tokens, &text, 1);
+        if (bpe->of_byte[byte] < 0)
+            return sl_error(SL_ERR_FORMAT,
+                            "every byte must be a token, but none of the %d is the byte 0x%02X",
+                            bpe->tokens.count, (unsigned)byte);
+    }
+    return SL_OK;
+}
+
+/* The pair's slot, or the free one where it belongs. Keyed by the table's random seed. */
+static sli_merge *slot_of(const sl_bpe *bpe, int32_t left, int32_t right)
+{
+    int32_t pair[2] = {left, right};
+    for (size_t i = XXH3_64bits_withSeed(pair, sizeof pair, bpe->tokens.seed);; i++) {
+        sli_merge *slot = &bpe->merges[i & bpe->mask];
+        if (slot->rank == SLI_NO_MERGE || (slot->left == left && slot->right == right))
+            return slot;
+    }
+}
+
+static sl_status grow_merges(sl_bpe *bpe)
+{
+    sli_merge *old = bpe->merges, *doubled;
+    size_t count = bpe->mask + 1;
+    SL_TRY(make_merges(2 * count, &doubled));
+    bpe->merges = doubled;
+    bpe->mask = 2 * count - 1;
+    for (size_t i = 0; i < count; i++)
+        if (old[i].rank != SLI_NO_MERGE)
+            *slot_of(bpe, old[i].left, old[i].right) = old[i];
+    free(old);
+    return SL_OK;
+}
+
+sl_status sli_bpe_add_merge(sl_bpe *bpe, const sli_merge *merge, bool *is_new)
+{
+    sli_merge *slot = slot_of(bpe, merge->left, merge->right);
+    *is_new = slot->rank == SLI_NO_MERGE;
+    if (!*is_new)
+        return SL_OK;
+    *slot = *merge;
+    bpe->merge_count++;
+    return bpe->merge_count > bpe->mask / 2 ? grow_merges(bpe) : SL_OK;
+}
+
+/* ---- Merging ------------------------------------------------------------------------------ */
+
+/* What stands at a place of the piece: the token that begins with this byte. */
+typedef struct part {
+    int32_t id;            /* NONE: the token to the left has taken it */
+    int32_t before, after; /* the neighbours' places; NONE: an end of the piece */
+    uint32_t rank;         /* of the merge with the token after it; SLI_NO_MERGE: there is none */
+    int32_t made;
+} part;
+
+typedef struct merging {
+    const sl_bpe *bpe;
+    part *nodes;
+    uint64_t *heap; /* rank · 2³² + place, the smallest first */
+    size_t nodes_room, heap_room, heap_count;
+    int32_t *ids; /* the result */
+    size_t ids_room, count;
+} merging;
+
+static sl_status push(merging *work, uint64_t entry)
+{
+    SL_TRY(sli_array_reserve(&work->heap, &work->heap_room, work->heap_count + 1,
+                             sizeof *work->heap, SIZE_MAX / 16, "pairs of tokens"));
+    size_t i = work->heap_count++;
+    for (; i > 0 && work->heap[(i - 1) / 2] > entry; i = (i - 1) / 2)
+        work->heap[i] = work->heap[(i - 1) / 2];
+    work->heap[i] = entry;
+    return SL_OK;
+}
+
+static uint64_t pop(merging *work)
+{
+    uint64_t *heap = work->heap, first = heap[0], moved = heap[--work->heap_count];
+    size_t i = 0, count = work->heap_count;
+    for (size_t child; (child = 2 * i + 1) < count; i = child) {
+        child += child + 1 < count && heap[child + 1] < heap[child];
+        if (heap[child] >= moved)
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moved;
+    return first;
+}
+
+/* Looks at the pair that begins at a place. */
+static sl_status look(merging *work, int32_t place)
+{
+    part *node = &work->nodes[place];
+    node->rank = SLI_NO_MERGE;
+    if (node->after == NONE)
+        return SL_OK;
+    const sli_merge *merge = slot_of(work->bpe, node->id, work->nodes[node->after].id);
+    if (merge->rank == SLI_NO_MERGE)
+        return SL_OK;
+    node->rank = merge->rank;
+    node->made = merge->made;
+    return push(work, ((uint64_t)merge->rank << 32) | (uint32_t)place);
+}
+
+static sl_status merge_at(merging *work, int32_t place)
+{
+    part *left = &work->nodes[place], *right = &work->nodes[left->after];
+    left->id = left->made;
+    left->after = right->after;
+    right->id = NONE;
+    right->rank = SLI_NO_MERGE;
+    if (left->after != NONE)
+        work->nodes[left->after].before = place;
+    SL_TRY(look(work, place));
+    return left->before != NONE ? look(work, left->before) : SL_OK;
+}
+
+static sl_status add_id(merging *work, int32_t id)
+{
+    SL_TRY(sli_array_reserve(&work->ids, &work->ids_room, work->count + 1, sizeof *work->ids,
+                             SIZE_MAX / 16, "ids of tokens"));
+    work->ids[work->count++] = id;
+    return SL_OK;
+}
+
+static sl_status merge_piece(merging *work, const uint8_t *piece, size_t bytes)
+{
+    if (bytes > INT32_MAX)
+        return sl_error(SL_ERR_UNSUPPORTED, "a word must have at most %d bytes, got %zu", INT32_MAX,
+                        bytes);
+    SL_TRY(sli_array_reserve(&work->nodes, &work->nodes_room, bytes, sizeof *work->nodes, INT32_MAX,
+                             "bytes of a word"));
+    int32_t last = (int32_t)bytes - 1;
+    for (int32_t i = 0; i <= last; i++)
+        work->nodes[i] = (part){.id = work->bpe->of_byte[piece[i]],
+                                .before = i - 1, /* NONE for the first */
+                                .after = i < last ? i + 1 : NONE};
+    for (int32_t i = 0; i < last; i++)
+        SL_TRY(look(work, i));
+    work->nodes[last].rank = SLI_NO_MERGE;
+    while (work->heap_count > 0) {
+        uint64_t entry = pop(work);
+        int32_t place = (int32_t)(uint32_t)entry;
+        if (work->nodes[place].rank == entry >> 32)
+            SL_TRY(merge_at(work, place));
+    }
+    for (int32_t i = 0; i != NONE; i = work->nodes[i].after)
+        SL_TRY(add_id(work, work->nodes[i].id));
+    return SL_OK;
+}
+
+static void free_work(merging *work)
+{
+    free(work->nodes);
+    free(work->heap);
+}
+
+static sl_status encode_piece(merging *work, const uint8_t *piece, size_t bytes)
+{
+    const sl_bpe *bpe = work->bpe;
+    int32_t id = bytes <= SLI_BPE_MOST_TOKEN_BYTES
+                     ? sli_token_table_find(&bpe->tokens, (const char *)piece, bytes)
+                     : NONE;
+    return id != NONE && bpe->whole[id] ? add_id(work, id) : merge_piece(work, piece, bytes);
+}
+
+sl_status sli_bpe_finish(sl_bpe *bpe, bool all_whole)
+{
+    merging work = {.bpe = bpe};
+    sl_status status = SL_OK;
+    bpe->whole = calloc((size_t)bpe->tokens.count, sizeof *bpe->whole);
+    if (!bpe->whole)
+        return sli_no_memory(NULL, "%d tokens", bpe->tokens.count);
+    for (int32_t id = 0; status == SL_OK && id < bpe->tokens.count; id++) {
+        sl_token token = sli_token_table_get(&bpe->tokens, id);
+        work.count = 0;
+        if (!all_whole)
+            status = merge_piece(&work, (const uint8_t *)token.text, token.bytes);
+        bpe->whole[id] = all_whole || (work.count == 1 && work.ids[0] == id);
+    }
+    free_work(&work);
+    free(work.ids);
+    return status;
+}
+
+/* ---- Texts -------------------------------------------------------------------------------- */
+
+/* A copy in which U+FFFD stands for bytes that are not UTF-8, whose number is *invalid. */
+static sl_status replace_invalid(const uint8_t *at, const uint8_t *end, uint8_t **copy,
+                                 size_t *bytes, int64_t *invalid)
+{
+    enum { MOST_GROWTH = 3 };
+    uint8_t *to = malloc(MOST_GROWTH * (size_t)(end - at));
+    if (!to)
+        return sli_no_memory("sl_bpe_encode", "a copy of %zu bytes", (size_t)(end - at));
+    *copy = to;
+    while (at < end) {
+        const uint8_t *broken = u8_check(at, (size_t)(end - at)), *stop = broken ? broken : end;
+        memcpy(to, at, (size_t)(stop - at));
+        to += stop - at;
+        at = stop;
+        if (!broken)
+            break;
+        int length = sli_broken_bytes(at, end);
+        to += u8_uctomb(to, SLI_REPLACEMENT, 4);
+        at += length;
+        *invalid += length;
+    }
+    *bytes = (size_t)(to - *copy);
+    return SL_OK;
+}
+
+static int64_t count_lines(const char *text, size_t bytes)
+{
+    int64_t count = 0;
+    const char *at = text, *end = text + bytes;
+    for (const char *line_end; at < end && (line_end = memchr(at, '\n', (size_t)(end - at)));
+         at = line_end + 1)
+        count++;
+    return count + (at < end);
+}
+
+static sl_status encode_valid(merging *work, const uint8_t *at, const uint8_t *end)
+{
+    for (const uint8_t *next; at < end; at = next) {
+        next = work->bpe->split(at, end);
+        SL_TRY(encode_piece(work, at, (size_t)(next - at)));
+    }
+    return SL_OK;
+}
+
+sl_status sl_bpe_encode(const sl_bpe *bpe, const char *text, size_t bytes, sl_tokens *out)
+{
+    merging work = {.bpe = bpe};
+    const uint8_t *begin = (const uint8_t *)text;
+    uint8_t *copy = NULL;
+    sl_status status = SL_OK;
+    *out = (sl_tokens){.line_count = count_lines(text, bytes)};
+    if (bytes > 0 && u8_check(begin, bytes)) {
+        status = replace_invalid(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes);
+        begin = copy;
+    }
+    if (status == SL_OK && bytes > 0)
+        status = encode_valid(&work, begin, begin + bytes);
+    free_work(&work);
+    free(copy);
+    out->ids = work.ids;
+    out->count = (int64_t)work.count;
+    if (status != SL_OK)
+        sl_tokens_free(out);
+    return status;
+}
+
+int32_t sl_bpe_size(const sl_bpe *bpe)
+{
+    return bpe->tokens.count;
+}
+
+sl_token sl_bpe_token(const sl_bpe *bpe, int32_t id)
+{
+    if (id < 0 || id >= bpe->tokens.count)
+        return (sl_token){NULL, 0};
+    return sli_token_table_get(&bpe->tokens, id);
+}

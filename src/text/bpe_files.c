@@ -1,0 +1,394 @@
+/* The files of a byte-level BPE.
+ *
+ *   vocab.json, merges.txt   tokens with their ids, and the pairs that merge, in the order of their
+ *                            ranks. Both write bytes as characters: those that print as themselves,
+ *                            the 68 others as U+0100 and following.
+ *   a rank file              lines "BASE64 RANK": a token and its id. It has no merges: two
+ *                            neighbours merge if they make a token, whose id is the rank. */
+#include "text/bpe.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/memory.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistr.h>
+
+enum { MOST_FILE_BYTES = 64 << 20, CHARACTERS = 256 + 68, SHOWN_BYTES = 40, MOST_ID_DIGITS = 9 };
+
+/* ---- Bytes as characters ------------------------------------------------------------------ */
+
+/* The byte that each character stands for; -1: none. */
+static void fill_bytes(int16_t byte_of[CHARACTERS])
+{
+    int next = 256;
+    memset(byte_of, -1, CHARACTERS * sizeof *byte_of);
+    for (int byte = 0; byte < 256; byte++) {
+        bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+        byte_of[prints ? byte : next++] = (int16_t)byte;
+    }
+}
+
+/* Writes the bytes of such characters over them. False where one stands for no byte. */
+static bool to_bytes(const int16_t byte_of[CHARACTERS], char *text, size_t *bytes)
+{
+    const uint8_t *at = (const uint8_t *)text, *end = at + *bytes;
+    char *to = text;
+    while (at < end) {
+        ucs4_t code;
+        int length = u8_mbtoucr(&code, at, (size_t)(end - at));
+        if (length < 0 || code >= CHARACTERS || byte_of[code] < 0)
+            return false;
+        *to++ = (char)byte_of[code];
+        at += length;
+    }
+    *bytes = (size_t)(to - text);
+    return true;
+}
+
+/* ---- Tokens in the order of their ids ----------------------------------------------------- */
+
+/* Tokens as they come, and then by id. */
+typedef struct token_entry {
+    size_t start, bytes; /* in list.bytes */
+    int32_t id;
+} token_entry;
+
+typedef struct token_list {
+    token_entry *entries;
+    char *bytes;
+    size_t room, count, used;
+} token_list;
+
+/* Of a file of so many bytes, whose tokens are no longer than the text they are written as. */
+static sl_status list_create(size_t bytes, token_list *out)
+{
+    *out = (token_list){.bytes = malloc(bytes + 1)};
+    return out->bytes ? SL_OK : sli_no_memory(NULL, "%zu bytes of tokens", bytes);
+}
+
+static void list_free(token_list *list)
+{
+    free(list->entries);
+    free(list->bytes);
+}
+
+/* The token's bytes stand already behind those of the others. */
+static sl_status list_add(token_list *list, size_t bytes, int32_t id)
+{
+    SL_TRY(sli_array_reserve(&list->entries, &list->room, list->count + 1, sizeof *list->entries,
+                             INT32_MAX - 1, "tokens"));
+    list->entries[list->count++] = (token_entry){list->used, bytes, id};
+    list->used += bytes;
+    return SL_OK;
+}
+
+static int by_id(const void *left, const void *right)
+{
+    const token_entry *a = left, *b = right;
+    return (a->id > b->id) - (a->id < b->id);
+}
+
+/* Gives the tokenizer the tokens, whose ids must be 0, 1, 2 and so on. */
+static sl_status list_use(token_list *list, sl_bpe *bpe)
+{
+    if (list->count > 0)
+        qsort(list->entries, list->count, sizeof *list->entries, by_id);
+    for (size_t i = 0; i < list->count; i++) {
+        const token_entry *entry = &list->entries[i];
+        if (entry->id != (int32_t)i)
+            return sl_error(SL_ERR_FORMAT,
+                            "the ids of %zu tokens must be 0 to %zu, each once, but %s %zu",
+                            list->count, list->count - 1,
+                            entry->id < (int32_t)i ? "there are two of" : "there is none of",
+                            entry->id < (int32_t)i ? (size_t)entry->id : i);
+        SL_TRY(sli_bpe_add_token(bpe, entry->id, list->bytes + entry->start, entry->bytes));
+    }
+    return sli_bpe_find_bytes(bpe);
+}
+
+/* ---- Lines -------------------------------------------------------------------------------- */
+
+typedef struct text_line {
+    const char *text;
+    size_t bytes, number; /* from 1 */
+} text_line;
+
+/* The next line, without its end; false after the last. `*line` begins as zeros. */
+static bool next_line(const sli_named_text *of, text_line *line)
+{
+    const char *end = of->text + of->bytes;
+    const char *at = line->text ? line->text + line->bytes + 1 : of->text;
+    if (at >= end)
+        return false;
+    const char *stop = memchr(at, '\n', (size_t)(end - at));
+    line->text = at;
+    line->bytes = (size_t)((stop ? stop : end) - at);
+    line->number++;
+    return true;
+}
+
+static sl_status refuse_line(const text_line *line, const char *expected)
+{
+    bool cut = line->bytes > SHOWN_BYTES;
+    return sl_error(SL_ERR_FORMAT, "line %zu must be %s, got \"%.*s\"%s", line->number, expected,
+                    (int)(cut ? SHOWN_BYTES : line->bytes), line->text, cut ? "…" : "");
+}
+
+/* A whole number of a few digits. */
+static bool read_id(const char *text, size_t digits, int32_t *id)
+{
+    *id = 0;
+    for (size_t i = 0; i < digits && i < MOST_ID_DIGITS; i++) {
+        if (text[i] < '0' || text[i] > '9')
+            return false;
+        *id = 10 * *id + (text[i] - '0');
+    }
+    return digits >= 1 && digits <= MOST_ID_DIGITS;
+}
+
+/* ---- vocab.json --------------------------------------------------------------------------- */
+
+static sl_status read_entry(const sli_json *json, const sli_json_walk *walk,
+                            const int16_t byte_of[CHARACTERS], token_list *list)
+{
+    char *room = list->bytes + list->used;
+    const char *text;
+    int32_t id;
+    SL_TRY(sli_json_decode(json, walk->key, &room, &text));
+    size_t bytes = strlen(text), shown = bytes < SHOWN_BYTES ? bytes : SHOWN_BYTES;
+    if (!read_id(walk->value.begin, (size_t)(walk->value.end - walk->value.begin), &id))
+        return sl_error(SL_ERR_FORMAT, "the id of \"%.*s\" must be a whole number, got %.*s",
+                        (int)shown, text,
+                        (int)(walk->value.end - walk->value.begin > SHOWN_BYTES
+                                  ? SHOWN_BYTES
+                                  : walk->value.end - walk->value.begin),
+                        walk->value.begin);
+    if (!to_bytes(byte_of, list->bytes + list->used, &bytes))
+        return sl_error(SL_ERR_FORMAT,
+                        "token %d must be written in the 256 characters that stand for bytes, got "
+                        "\"%.*s\"",
+                        id, (int)shown, text);
+    return list_add(list, bytes, id);
+}
+
+static sl_status read_vocab(const sli_named_text *vocab, const int16_t byte_of[CHARACTERS],
+                            token_list *list)
+{
+    const sli_json json = {"the vocabulary", vocab->text, vocab->bytes};
+    sli_json_value root;
+    sli_json_walk walk;
+    SL_TRY(sli_json_root(&json, &root));
+    if (!sli_json_is(root, '{'))
+        return sl_error(SL_ERR_FORMAT, "the vocabulary must be a JSON object of tokens and ids");
+    SL_TRY(sli_json_walk_begin(&json, root, &walk));
+    while (sli_json_walk_next(&walk))
+        SL_TRY(read_entry(&json, &walk, byte_of, list));
+    return walk.status;
+}
+
+static sl_status parse_vocab(const sli_named_text *vocab, const int16_t byte_of[CHARACTERS],
+                             sl_bpe *bpe)
+{
+    token_list list;
+    sl_status status = list_create(vocab->bytes, &list);
+    if (status == SL_OK)
+        status = read_vocab(vocab, byte_of, &list);
+    if (status == SL_OK)
+        status = list_use(&list, bpe);
+    list_free(&list);
+    return sl_error_context(status, "%s: ", vocab->name);
+}
+
+/* ---- merges.txt --------------------------------------------------------------------------- */
+
+/* The id of a half of a line's pair; -1: there is no such token. */
+static int32_t find_half(const sl_bpe *bpe, const int16_t byte_of[CHARACTERS], const char *text,
+                         size_t written, char *to, size_t *bytes)
+{
+    *bytes = written;
+    if (written > 2 * SLI_BPE_MOST_TOKEN_BYTES) /* a character has at most 2 bytes */
+        return -1;
+    memcpy(to, text, written);
+    return to_bytes(byte_of, to, bytes) ? sli_token_table_find(&bpe->tokens, to, *bytes) : -1;
+}
+
+static sl_status read_merge(const text_line *line, uint32_t rank, const int16_t byte_of[CHARACTERS],
+                            sl_bpe *bpe)
+{
+    char both[4 * SLI_BPE_MOST_TOKEN_BYTES];
+    const char *blank = memchr(line->text, ' ', line->bytes);
+    size_t left = blank ? (size_t)(blank - line->text) : 0, bytes, more;
+    bool is_new;
+    if (left == 0 || left + 1 == line->bytes)
+        return refuse_line(line, "two tokens with a space between them");
+    sli_merge merge = {.rank = rank};
+    merge.left = find_half(bpe, byte_of, line->text, left, both, &bytes);
+    merge.right = merge.left < 0 ? -1
+                                 : find_half(bpe, byte_of, blank + 1, line->bytes - left - 1,
+                                             both + bytes, &more);
+    merge.made = merge.right < 0 ? -1 : sli_token_table_find(&bpe->tokens, both, bytes + more);
+    if (merge.made < 0)
+        return refuse_line(line, "two tokens of the vocabulary that make a third");
+    SL_TRY(sli_bpe_add_merge(bpe, &merge, &is_new));
+    return is_new ? SL_OK : refuse_line(line, "a pair that no line before has");
+}
+
+static sl_status parse_merges(const sli_named_text *merges, const int16_t byte_of[CHARACTERS],
+                              sl_bpe *bpe)
+{
+    static const char version[] = "#version";
+    text_line line = {0};
+    uint32_t rank = 0;
+    sl_status status = SL_OK;
+    while (status == SL_OK && next_line(merges, &line)) {
+        bool is_head = line.number == 1 && line.bytes >= sizeof version - 1 &&
+                       memcmp(line.text, version, sizeof version - 1) == 0;
+        if (!is_head)
+            status = read_merge(&line, rank++, byte_of, bpe);
+    }
+    return sl_error_context(status, "%s: ", merges->name);
+}
+
+sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text *merges,
+                              sli_splitter *split, sl_bpe **out)
+{
+    int16_t byte_of[CHARACTERS];
+    fill_bytes(byte_of);
+    SL_TRY(sli_bpe_create(split, out));
+    sl_status status = parse_vocab(vocab, byte_of, *out);
+    if (status == SL_OK)
+        status = parse_merges(merges, byte_of, *out);
+    if (status == SL_OK)
+        status = sli_bpe_finish(*out, false);
+    if (status != SL_OK)
+        sl_bpe_destroy(out);
+    return status;
+}
+
+/* ---- Rank files --------------------------------------------------------------------------- */
+
+static sl_status read_rank(const text_line *line, token_list *list)
+{
+    const char *blank = memchr(line->text, ' ', line->bytes);
+    size_t written = blank ? (size_t)(blank - line->text) : 0, bytes;
+    unsigned char *to = (unsigned char *)list->bytes + list->used;
+    int32_t id;
+    if (written == 0 || !read_id(blank + 1, line->bytes - written - 1, &id) ||
+        sodium_base642bin(to, written, line->text, written, NULL, &bytes, NULL,
+                          sodium_base64_VARIANT_ORIGINAL) != 0)
+        return refuse_line(line, "a token in base64, a space and its rank");
+    return list_add(list, bytes, id);
+}
+
+/* Every way in which a token is made of two. */
+static sl_status add_splits(sl_bpe *bpe, int32_t id)
+{
+    sl_token token = sli_token_table_get(&bpe->tokens, id);
+    bool is_new; /* always: a pair makes one token */
+    for (size_t left = 1; left < token.bytes; left++) {
+        sli_merge merge = {.made = id, .rank = (uint32_t)id};
+        merge.left = sli_token_table_find(&bpe->tokens, token.text, left);
+        merge.right = sli_token_table_find(&bpe->tokens, token.text + left, token.bytes - left);
+        if (merge.left >= 0 && merge.right >= 0)
+            SL_TRY(sli_bpe_add_merge(bpe, &merge, &is_new));
+    }
+    return SL_OK;
+}
+
+static sl_status parse_ranks(const sli_named_text *ranks, sl_bpe *bpe)
+{
+    token_list list;
+    text_line line = {0};
+    sl_status status = list_create(ranks->bytes, &list);
+    while (status == SL_OK && next_line(ranks, &line))
+        status = read_rank(&line, &list);
+    if (status == SL_OK)
+        status = list_use(&list, bpe);
+    list_free(&list);
+    for (int32_t id = 0; status == SL_OK && id < bpe->tokens.count; id++)
+        status = add_splits(bpe, id);
+    return status;
+}
+
+sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, sli_splitter *split, sl_bpe **out)
+{
+    SL_TRY(sli_bpe_create(split, out));
+    sl_status status = sl_error_context(parse_ranks(ranks, *out), "%s: ", ranks->name);
+    if (status == SL_OK)
+        status = sli_bpe_finish(*out, true);
+    if (status != SL_OK)
+        sl_bpe_destroy(out);
+    return status;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------ */
+
+static sl_status read_whole(const char *path, sli_named_text *out)
+{
+    char *text;
+    SL_TRY(sli_file_read(path, MOST_FILE_BYTES, &text, &out->bytes));
+    *out = (sli_named_text){path, text, out->bytes};
+    return SL_OK;
+}
+
+static sl_status open_directory(const char *vocab_path, const char *merges_path,
+                                sli_splitter *split, sl_bpe **out)
+{
+    sli_named_text vocab = {0}, merges = {0};
+    sl_status status = read_whole(vocab_path, &vocab);
+    if (status == SL_OK)
+        status = read_whole(merges_path, &merges);
+    if (status == SL_OK)
+        status = sli_bpe_parse_vocab(&vocab, &merges, split, out);
+    free((char *)vocab.text);
+    free((char *)merges.text);
+    return status;
+}
+
+static sl_status open_ranks(const char *path, sli_splitter *split, sl_bpe **out)
+{
+    sli_named_text ranks = {0};
+    SL_TRY(read_whole(path, &ranks));
+    sl_status status;
+    if (ranks.bytes > 0 && ranks.text[0] == '{')
+        status = sl_error(SL_ERR_UNSUPPORTED,
+                          "%s: expected a directory with vocab.json and merges.txt, or a file of "
+                          "ranks, got JSON",
+                          path);
+    else if (!split)
+        status = sl_error(SL_ERR_INVALID,
+                          "%s: a file of ranks does not say how text is split: a splitter must be "
+                          "named, gpt2 or cl100k",
+                          path);
+    else
+        status = sli_bpe_parse_ranks(&ranks, split, out);
+    free((char *)ranks.text);
+    return status;
+}
+
+sl_status sl_bpe_open(const char *path, const char *splitter, sl_bpe **out)
+{
+    struct stat info;
+    char *vocab = NULL, *merges = NULL;
+    *out = NULL;
+    sli_splitter *split = splitter ? sli_splitter_find(splitter) : NULL;
+    if (splitter && !split)
+        return sl_error(SL_ERR_INVALID, "a splitter is gpt2 or cl100k, got \"%s\"", splitter);
+    if (stat(path, &info) != 0)
+        return sli_io_error(path, "cannot be opened");
+    if (!S_ISDIR(info.st_mode))
+        return open_ranks(path, split, out);
+    sl_status status = sli_path_join(path, "vocab.json", &vocab);
+    if (status == SL_OK)
+        status = sli_path_join(path, "merges.txt", &merges);
+    if (status == SL_OK)
+        status = open_directory(vocab, merges, split ? split : sli_splitter_find("gpt2"), out);
+    free(vocab);
+    free(merges);
+    return status;
+}

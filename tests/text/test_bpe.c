@@ -1,0 +1,362 @@
+#include "text/bpe.h"
+
+#include "io/scratch.h"
+#include "support/check.h"
+#include "text/bpe_texts.h"
+
+/* ---- Small tokenizers ---------------------------------------------------------------------- */
+
+/* `tokens` have the ids from 256 on, each with a blank behind it. */
+static sl_status parse_merging(const char *tokens, const char *merges, sl_bpe **out)
+{
+    static char text[BPE_TEXT_BYTES];
+    const sli_named_text vocab = {"V", text, write_vocab(text, tokens)};
+    return sli_bpe_parse_vocab(&vocab, &(sli_named_text){"M", merges, strlen(merges)},
+                               sli_splitter_find("gpt2"), out);
+}
+
+static sl_bpe *merging(const char *tokens, const char *merges)
+{
+    sl_bpe *bpe;
+    check_ok(parse_merging(tokens, merges, &bpe));
+    return bpe;
+}
+
+static sl_bpe *ranking(const char *tokens)
+{
+    static char text[BPE_TEXT_BYTES];
+    sl_bpe *bpe;
+    check_ok(sli_bpe_parse_ranks(&(sli_named_text){"R", text, write_ranks(text, tokens)},
+                                 sli_splitter_find("cl100k"), &bpe));
+    return bpe;
+}
+
+/* `expected`: the tokens' texts, each with a | behind it. */
+static void expect_tokens(const sl_bpe *bpe, const char *text, const char *expected)
+{
+    sl_tokens tokens;
+    char found[512] = "";
+    size_t used = 0;
+    check_ok(sl_bpe_encode(bpe, text, strlen(text), &tokens));
+    for (int64_t i = 0; i < tokens.count; i++)
+        used += (size_t)snprintf(found + used, sizeof found - used, "%s|",
+                                 sl_bpe_token(bpe, tokens.ids[i]).text);
+    sl_tokens_free(&tokens);
+    assert_string_equal(found, expected);
+}
+
+/* ---- Merging ------------------------------------------------------------------------------- */
+
+static void lowest_rank_merges_first_and_the_leftmost_of_equals(void **state)
+{
+    SCOPED(sl_bpe) *bpe = merging("ab bc abc aa ", "#version: 0.2\nb c\na b\na bc\na a\n");
+    expect_tokens(bpe, "ab", "ab|");
+    expect_tokens(bpe, "abc", "abc|");
+    expect_tokens(bpe, "abcab", "abc|ab|");
+    expect_tokens(bpe, "aaa", "aa|a|");
+    expect_tokens(bpe, "aaaab", "aa|a|ab|");
+    expect_tokens(bpe, "ab ab", "ab| |ab|");
+    expect_tokens(bpe, "", "");
+}
+
+/* With merges a token must be made; of a rank file it is that of its bytes. */
+static void token_that_no_merges_make_is_taken_of_a_rank_file_alone(void **state)
+{
+    SCOPED(sl_bpe) *merges = merging("wxyz wx ", "w x\n"), *ranks = ranking("wxyz wx ");
+    expect_tokens(merges, "wxyz", "wx|y|z|");
+    expect_tokens(ranks, "wxyz", "wxyz|");
+    expect_tokens(ranks, "wxyzw", "wx|y|z|w|");
+}
+
+static void ranks_of_a_rank_file_order_its_merges(void **state)
+{
+    SCOPED(sl_bpe) *bpe = ranking("bc ab abc abcab ");
+    expect_tokens(bpe, "abab", "ab|ab|");
+    expect_tokens(bpe, "abcd", "abc|d|");
+    expect_tokens(bpe, "dabcab", "d|abcab|");
+}
+
+/* One step at a time, in the plainest way. */
+static int merge_plainly(const char (*merges)[2], int merge_count, int32_t *ids, int count)
+{
+    for (;;) {
+        int best = merge_count, at = -1;
+        for (int i = 0; i + 1 < count; i++)
+            for (int m = 0; m < best; m++)
+                if (ids[i] == (unsigned char)merges[m][0] &&
+                    ids[i + 1] == (unsigned char)merges[m][1]) {
+                    best = m;
+                    at = i;
+                }
+        if (at < 0)
+            return count;
+        ids[at] = 'A' + best; /* as a token of the drawn tokenizer is called */
+        for (int i = at + 1; i + 1 < count; i++)
+            ids[i] = ids[i + 1];
+        count--;
+    }
+}
+
+/* Merges are drawn among the letters a, b, c and the merges before: A is the first, B the second.
+ * In any order, so that one may be there before those of which it is made. */
+enum { DRAWN_MERGES = 12, DRAWN_LETTERS = 3, DRAWN_BYTES = 40 };
+
+typedef struct drawn {
+    char pairs[DRAWN_MERGES][2];
+    char texts[DRAWN_MERGES][8];
+    int count;
+} drawn;
+
+static void draw_merges(unsigned *seed, drawn *out)
+{
+    *out = (drawn){.count = 0};
+    for (int tries = 0; tries < 200 && out->count < DRAWN_MERGES; tries++) {
+        char text[600] = "", pair[2];
+        for (int half = 0; half < 2; half++) {
+            int draw = test_draw(seed, 0, DRAWN_LETTERS + out->count - 1);
+            pair[half] = (char)(draw < DRAWN_LETTERS ? 'a' + draw : 'A' + draw - DRAWN_LETTERS);
+            if (draw < DRAWN_LETTERS)
+                strncat(text, &"abc"[draw], 1);
+            else
+                strcat(text, out->texts[draw - DRAWN_LETTERS]);
+        }
+        bool is_new = strlen(text) < sizeof *out->texts;
+        for (int i = 0; i < out->count; i++)
+            is_new = is_new && strcmp(text, out->texts[i]) != 0;
+        if (!is_new)
+            continue;
+        memcpy(out->pairs[out->count], pair, 2);
+        memcpy(out->texts[out->count++], text, sizeof *out->texts);
+    }
+}
+
+/* The text of a letter or of a merge, in `room`. */
+static const char *text_of(const drawn *of, char name, char room[2])
+{
+    room[0] = name;
+    room[1] = '\0';
+    return name >= 'a' ? room : of->texts[name - 'A'];
+}
+
+static sl_bpe *tokenizer_of(const drawn *of)
+{
+    char tokens[4096] = "", merges[4096] = "", room[2];
+    for (int i = 0; i < of->count; i++) {
+        strcat(strcat(tokens, of->texts[i]), " ");
+        strcat(strcat(merges, text_of(of, of->pairs[i][0], room)), " ");
+        strcat(strcat(merges, text_of(of, of->pairs[i][1], room)), "\n");
+    }
+    return merging(tokens, merges);
+}
+
+static void drawn_merges_are_those_of_the_plain_way(void **state)
+{
+    unsigned seed = test_seed(1);
+    for (int round = 0; round < 300; round++) {
+        drawn of;
+        char text[DRAWN_BYTES + 1] = "";
+        int32_t plain[DRAWN_BYTES];
+        int bytes = test_draw(&seed, 1, DRAWN_BYTES);
+        draw_merges(&seed, &of);
+        SCOPED(sl_bpe) *bpe = tokenizer_of(&of);
+        for (int i = 0; i < bytes; i++)
+            plain[i] = text[i] = "abc"[test_draw(&seed, 0, 2)];
+        int count = merge_plainly((const char(*)[2])of.pairs, of.count, plain, bytes);
+        sl_tokens tokens;
+        check_ok(sl_bpe_encode(bpe, text, (size_t)bytes, &tokens));
+        assert_int_equal(tokens.count, count);
+        for (int i = 0; i < count; i++)
+            assert_int_equal(tokens.ids[i], plain[i] >= 'a' ? plain[i] : 256 + plain[i] - 'A');
+        sl_tokens_free(&tokens);
+    }
+}
+
+/* What takes n² steps would take minutes. */
+static void long_word_takes_no_longer_than_many_short_ones(void **state)
+{
+    enum { PAIRS = 1000000 };
+    SCOPED(sl_bpe) *bpe = merging("ab abab ", "a b\nab ab\n");
+    FREED char *text = malloc(2 * PAIRS);
+    sl_tokens tokens;
+    assert_non_null(text);
+    for (int i = 0; i < 2 * PAIRS; i++)
+        text[i] = "ab"[i % 2];
+    check_ok(sl_bpe_encode(bpe, text, 2 * PAIRS, &tokens));
+    assert_int_equal(tokens.count, PAIRS / 2);
+    for (int64_t i = 0; i < tokens.count; i++)
+        assert_int_equal(tokens.ids[i], 257);
+    sl_tokens_free(&tokens);
+}
+
+/* ---- Texts --------------------------------------------------------------------------------- */
+
+static void tokens_of_any_text_are_its_bytes(void **state)
+{
+    SCOPED(sl_bpe) *bpe = merging("th the ", "t h\nth e\n");
+    static const char text[] = "the\0th\n \xC3\xA9 \xF0\x9F\x98\x80\r\nthe end";
+    char decoded[2 * sizeof text];
+    size_t used = 0;
+    sl_tokens tokens;
+    check_ok(sl_bpe_encode(bpe, text, sizeof text - 1, &tokens));
+    for (int64_t i = 0; i < tokens.count; i++) {
+        sl_token token = sl_bpe_token(bpe, tokens.ids[i]);
+        memcpy(decoded + used, token.text, token.bytes);
+        used += token.bytes;
+    }
+    assert_int_equal(used, sizeof text - 1);
+    assert_memory_equal(decoded, text, used);
+    assert_int_equal(tokens.line_count, 3);
+    assert_int_equal(tokens.invalid_bytes, 0);
+    sl_tokens_free(&tokens);
+    assert_int_equal(sl_bpe_size(bpe), 258);
+    assert_null(sl_bpe_token(bpe, -1).text);
+    assert_null(sl_bpe_token(bpe, 258).text);
+}
+
+static void bytes_that_are_no_utf8_are_replaced_and_counted(void **state)
+{
+    SCOPED(sl_bpe) *bpe = merging("", "");
+    static const char text[] = "a\xFFz\xE2\x82\xF0\x9F\x98!\xC3";
+    static const int32_t expected[] = {'a',  0xEF, 0xBF, 0xBD, 'z',  0xEF, 0xBF, 0xBD,
+                                       0xEF, 0xBF, 0xBD, '!',  0xEF, 0xBF, 0xBD};
+    sl_tokens tokens;
+    check_ok(sl_bpe_encode(bpe, text, sizeof text - 1, &tokens));
+    assert_int_equal(tokens.invalid_bytes, 7);
+    assert_int_equal(tokens.count, sizeof expected / sizeof *expected);
+    assert_memory_equal(tokens.ids, expected, sizeof expected);
+    sl_tokens_free(&tokens);
+}
+
+/* ---- Files that are wrong ------------------------------------------------------------------ */
+
+static void merges_that_are_wrong_are_refused(void **state)
+{
+    static const char *const cases[][2] = {
+        {"a b\nab\n", "M: line 2 must be two tokens with a space between them, got \"ab\""},
+        {"a b\n\n", "M: line 2 must be two tokens with a space"},
+        {" b\n", "M: line 1 must be two tokens with a space"},
+        {"a \n", "M: line 1 must be two tokens with a space"},
+        {"a b\na b\n", "M: line 2 must be a pair that no line before has, got \"a b\""},
+        {"a c\n", "M: line 1 must be two tokens of the vocabulary that make a third, got \"a c\""},
+        {"ac b\n", "M: line 1 must be two tokens of the vocabulary that"},
+        {"a b\r\n", "M: line 1 must be two tokens of the vocabulary that"},
+        {"a b\n#version: 2\n", "M: line 2 must be two tokens of the vocabulary that"},
+    };
+    sl_bpe *bpe;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_error(parse_merging("ab ", cases[i][0], &bpe), SL_ERR_FORMAT, cases[i][1]);
+        assert_null(bpe);
+    }
+}
+
+static void vocabulary_that_is_wrong_is_refused(void **state)
+{
+    static const char *const cases[][2] = {
+        {"[]", "V: the vocabulary must be a JSON object of tokens and ids"},
+        {"{", "V: the vocabulary is not valid JSON at its byte"},
+        {"", "V: the vocabulary is not valid JSON at its byte"},
+        {"{}", "V: every byte must be a token, but none of the 0 is the byte 0x00"},
+        {"{\"a\": 1}", "V: the ids of 1 tokens must be 0 to 0, each once, but there is none of 0"},
+        {"{\"a\": 0, \"b\": 0}", "each once, but there are two of 0"},
+        {"{\"a\": 0, \"a\": 1}", "V: tokens 0 and 1 have the same bytes"},
+        {"{\"\": 0}", "V: token 0 must have 1 to 1024 bytes, got 0"},
+        {"{\"a\": -1}", "V: the id of \"a\" must be a whole number, got -1"},
+        {"{\"a\": 99999999999}", "V: the id of \"a\" must be a whole number, got 99999999999"},
+        {"{\"a\": {}}", "V: the id of \"a\" must be a whole number, got {}"},
+        {"{\"\xE2\x82\xAC\": 0}", "V: token 0 must be written in the 256 characters that"},
+        {"{\"a b\": 0}", "V: token 0 must be written in the 256 characters that"},
+    };
+    sl_bpe *bpe;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const sli_named_text vocab = {"V", cases[i][0], strlen(cases[i][0])};
+        check_error(sli_bpe_parse_vocab(&vocab, &(sli_named_text){"M", "", 0},
+                                        sli_splitter_find("gpt2"), &bpe),
+                    SL_ERR_FORMAT, cases[i][1]);
+        assert_null(bpe);
+    }
+}
+
+static void ranks_that_are_wrong_are_refused(void **state)
+{
+    static const char *const cases[][2] = {
+        {"YQ== 0\nYg==\n",
+         "R: line 2 must be a token in base64, a space and its rank, got \"Yg==\""},
+        {"Y* 0\n", "R: line 1 must be a token in base64, a space"},
+        {"YQ== x\n", "R: line 1 must be a token in base64, a space"},
+        {"YQ== \n", "R: line 1 must be a token in base64, a space"},
+        {"YQ== 0\nYg== 2\n", "R: the ids of 2 tokens must be 0 to 1, each once, but there is none"},
+        {"YQ== 0\nYQ== 1\n", "R: tokens 0 and 1 have the same bytes"},
+        {"YQ== 0\n", "R: every byte must be a token, but none of the 1 is the byte 0x00"},
+        {"", "R: every byte must be a token"},
+    };
+    sl_bpe *bpe;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const sli_named_text ranks = {"R", cases[i][0], strlen(cases[i][0])};
+        check_error(sli_bpe_parse_ranks(&ranks, sli_splitter_find("gpt2"), &bpe), SL_ERR_FORMAT,
+                    cases[i][1]);
+        assert_null(bpe);
+    }
+}
+
+/* ---- Opening ------------------------------------------------------------------------------- */
+
+static void directory_and_rank_file_are_opened(void **state)
+{
+    static char text[BPE_TEXT_BYTES];
+    scratch *in = *state;
+    sl_bpe *bpe;
+    write_file(scratch_path(in, "vocab.json"), text, write_vocab(text, "ab "));
+    check_error(sl_bpe_open(in->directory, NULL, &bpe), SL_ERR_NOT_FOUND, "/merges.txt: ");
+    write_file(scratch_path(in, "merges.txt"), "a b\n", 4);
+    check_ok(sl_bpe_open(in->directory, NULL, &bpe));
+    expect_tokens(bpe, "ab(a", "ab|(|a|");
+    sl_bpe_destroy(&bpe);
+    check_ok(sl_bpe_open(in->directory, "cl100k", &bpe));
+    expect_tokens(bpe, "12345", "1|2|3|4|5|");
+    sl_bpe_destroy(&bpe);
+    write_file(scratch_path(in, "t.model"), text, write_ranks(text, "(a "));
+    check_error(sl_bpe_open(in->path, NULL, &bpe), SL_ERR_INVALID,
+                "/t.model: a file of ranks does not say how text is split");
+    check_ok(sl_bpe_open(in->path, "gpt2", &bpe));
+    expect_tokens(bpe, "(a", "(|a|");
+    sl_bpe_destroy(&bpe);
+    check_ok(sl_bpe_open(in->path, "cl100k", &bpe));
+    expect_tokens(bpe, "(a", "(a|");
+    sl_bpe_destroy(&bpe);
+}
+
+static void what_is_no_tokenizer_is_refused(void **state)
+{
+    scratch *in = *state;
+    sl_bpe *bpe;
+    check_error(sl_bpe_open(scratch_path(in, "none"), NULL, &bpe), SL_ERR_NOT_FOUND, "/none: ");
+    assert_null(bpe);
+    check_error(sl_bpe_open(in->directory, NULL, &bpe), SL_ERR_NOT_FOUND, "/vocab.json: ");
+    check_error(sl_bpe_open(in->directory, "gpt4", &bpe), SL_ERR_INVALID,
+                "a splitter is gpt2 or cl100k, got \"gpt4\"");
+    write_file(scratch_path(in, "tokenizer.json"), "{}", 2);
+    check_error(sl_bpe_open(in->path, "gpt2", &bpe), SL_ERR_UNSUPPORTED,
+                "/tokenizer.json: expected a directory with vocab.json and merges.txt, or a file");
+    assert_null(bpe);
+}
+
+int bpe_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lowest_rank_merges_first_and_the_leftmost_of_equals),
+        cmocka_unit_test(token_that_no_merges_make_is_taken_of_a_rank_file_alone),
+        cmocka_unit_test(ranks_of_a_rank_file_order_its_merges),
+        cmocka_unit_test(drawn_merges_are_those_of_the_plain_way),
+        cmocka_unit_test(long_word_takes_no_longer_than_many_short_ones),
+        cmocka_unit_test(tokens_of_any_text_are_its_bytes),
+        cmocka_unit_test(bytes_that_are_no_utf8_are_replaced_and_counted),
+        cmocka_unit_test(merges_that_are_wrong_are_refused),
+        cmocka_unit_test(vocabulary_that_is_wrong_is_refused),
+        cmocka_unit_test(ranks_that_are_wrong_are_refused),
+        cmocka_unit_test_setup_teardown(directory_and_rank_file_are_opened, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(what_is_no_tokenizer_is_refused, scratch_create,
+                                        scratch_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
