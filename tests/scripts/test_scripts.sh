@@ -151,7 +151,7 @@ wrong=$("$SLUICE_PROGRAM" help --markdown | awk '{ line = $0; gsub(/\\\|/, ""); 
     !cells { heading = 0 } cells && !heading { heading = cells } cells != heading { print line }')
 [ -z "$wrong" ] || fail "docs/options.md has rows with other cells than their headings: $wrong"
 
-for command in "" train eval generate model schedule data checkpoint report launch; do
+for command in "" train eval generate model schedule data tokenize checkpoint report launch; do
     page=$("$SLUICE_PROGRAM" help --man $command)
     for section in NAME SYNOPSIS DESCRIPTION OPTIONS EXAMPLES FILES; do
         grep -q "^\.SH $section$" <<<"$page" || fail "the page of sluice $command has no $section"

@@ -1,0 +1,69 @@
+#!/bin/bash
+# The program `sluice tokenize`, run as a user does, with a rank file of the 256 bytes, " a" and "aa".
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "$1"; cat err out; exit 1; }
+
+for ((byte = 0; byte < 256; byte++)); do
+    # shellcheck disable=SC2059 # the byte is the format
+    echo "$(printf "\\x$(printf %x "$byte")" | base64) $byte"
+done >ranks
+{ echo "$(printf ' a' | base64) 256"; echo "$(printf aa | base64) 257"; } >>ranks
+tokenize=("$program" tokenize --tokenizer ranks --splitter gpt2)
+
+gives() { # TEXT IDS: --print gives these, and --decode of them the text
+    printf "$1" | "${tokenize[@]}" --print >out 2>err || fail "$1: status $?"
+    [ ! -s err ] || fail "$1: words on standard error"
+    printf "$2" | cmp - out || fail "$1: other ids"
+    "${tokenize[@]}" --decode <out >text 2>err || fail "$1: status $? of --decode"
+    printf "$1" | cmp - text || fail "$1: another text"
+}
+refused() { # STATUS SENTENCE WORD...: of what `input` holds
+    local expected=$1 sentence=$2 status=0
+    shift 2
+    "$@" <input >out 2>err || status=$?
+    [ "$status" = "$expected" ] || fail "$sentence: status $status"
+    [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
+    grep -qF -e "$sentence" err || fail "no \"$sentence\""
+}
+
+gives '' ''
+gives 'b a\n' '98 256 10\n'
+gives 'aaa a\0' '257 97 256 0\n'
+gives '\xc3\xa9' '195 169\n'
+gives "$(printf '%70000s' '' | tr ' ' b)" "98$(printf '%69999s' '' | sed 's/ / 98/g')\n"
+
+printf 'a\xff' | "${tokenize[@]}" --print >out 2>err || fail "not UTF-8: status $?"
+[ "$(cat out)" = "97 239 191 189" ] || fail "not UTF-8: other ids"
+grep -qx "sluice: warning: standard input has 1 byte that is not UTF-8: is it in another encoding?" err ||
+    fail "not UTF-8: no warning"
+printf '\n 98\t257\r\n97 ' | "${tokenize[@]}" --decode >out 2>err || fail "blanks: status $?"
+[ "$(cat out)" = baaa ] || fail "blanks: another text"
+
+printf '97 258' >input
+refused 1 "id 258, number 2 of standard input, is not in 0 .. 257, the tokenizer's vocabulary" "${tokenize[@]}" --decode
+printf '97 99999999999999999999' >input
+refused 1 "id 99999999999999999999, number 2 of standard input" "${tokenize[@]}" --decode
+for word in x -1 +1 1x 1,2; do
+    printf '97 98 %s 97' $word >input
+    refused 1 "word 3 of standard input must be an id, got \"$word\"" "${tokenize[@]}" --decode
+done
+printf '97\0 98' >input
+refused 1 "word 2 of standard input must be an id, got \"\"" "${tokenize[@]}" --decode
+refused 2 "tokenize needs one of --print and --decode" "${tokenize[@]}"
+refused 2 "tokenize needs one of --print and --decode" "${tokenize[@]}" --print --decode
+refused 2 "tokenize needs --tokenizer DIR|FILE" "$program" tokenize --print
+refused 2 "--splitter must be gpt2 or cl100k" "$program" tokenize --tokenizer ranks --splitter gpt5 --print
+refused 1 "ranks: a file of ranks does not say how text is split" "$program" tokenize --tokenizer ranks --print
+refused 1 "none: cannot be opened" "$program" tokenize --tokenizer none --print
+status=0
+"${tokenize[@]}" --print <. >out 2>err || status=$?
+[ "$status" = 1 ] || fail "a directory as input: status $status"
+grep -q "standard input cannot be read: Is a directory" err || fail "a directory as input"
+status=0
+echo a | "${tokenize[@]}" --print >/dev/full 2>err || status=$?
+[ "$status" = 1 ] || fail "a full disk: status $status"
