@@ -17,8 +17,8 @@ static const sl_option options[] = {
      .help = "A directory with vocab.json and merges.txt, or a rank file of tiktoken, such as "
              "Llama 3's tokenizer.model"},
     {.name = "splitter", .value = "NAME", FIELD(TEXT, splitter), .choices = sl_bpe_splitters,
-     .help = "How text is split into words: as by GPT-2, or as by GPT-4 and Llama 3. A rank file "
-             "needs one; for a directory it is gpt2 by default"},
+     .help = "How text is split into words: as by GPT-2, GPT-4 and Llama 3, or Qwen2 to Qwen3. A rank "
+             "file needs one; for a directory it is gpt2 by default"},
     {.name = "print", FIELD(FLAG, print),
      .help = "Print the ids of the text on standard input, separated by spaces"},
     {.name = "decode", FIELD(FLAG, decode),

@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <uninorm.h>
 #include <unistr.h>
 #define XXH_INLINE_ALL /* as in token_table.c */
 #include <xxhash.h>
@@ -27,7 +28,7 @@ static sl_status make_merges(size_t count, sli_merge **out)
     return SL_OK;
 }
 
-sl_status sli_bpe_create(sli_splitter *split, sl_bpe **out)
+sl_status sli_bpe_create(const sli_splitter *split, sl_bpe **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
@@ -283,6 +284,37 @@ static sl_status replace_invalid(const uint8_t *at, const uint8_t *end, uint8_t 
     return SL_OK;
 }
 
+/* A copy in NFC. ASCII stays as it is, but for a character before what may compose with it. */
+static sl_status compose(const uint8_t *at, const uint8_t *end, uint8_t **copy, size_t *bytes)
+{
+    size_t room = 0;
+    *bytes = 0;
+    while (at < end) {
+        const uint8_t *wide = at, *stop;
+        while (wide < end && *wide < 0x80)
+            wide++;
+        for (stop = wide; stop < end && *stop >= 0x80;)
+            stop++;
+        const uint8_t *from = wide > at && wide < end ? wide - 1 : wide;
+        size_t kept = (size_t)(from - at), length = 0;
+        uint8_t *composed = u8_normalize(UNINORM_NFC, from, (size_t)(stop - from), NULL, &length);
+        if (!composed && stop > from)
+            return sli_no_memory("sl_bpe_encode", "a copy of %zu bytes", (size_t)(stop - from));
+        sl_status status =
+            sli_array_reserve(copy, &room, *bytes + kept + length, 1, SIZE_MAX / 16, "bytes");
+        if (status == SL_OK) {
+            memcpy(*copy + *bytes, at, kept);
+            if (length > 0)
+                memcpy(*copy + *bytes + kept, composed, length);
+            *bytes += kept + length;
+        }
+        free(composed);
+        SL_TRY(status);
+        at = stop;
+    }
+    return SL_OK;
+}
+
 static int64_t count_lines(const char *text, size_t bytes)
 {
     int64_t count = 0;
@@ -296,7 +328,7 @@ static int64_t count_lines(const char *text, size_t bytes)
 static sl_status encode_valid(merging *work, const uint8_t *at, const uint8_t *end)
 {
     for (const uint8_t *next; at < end; at = next) {
-        next = work->bpe->split(at, end);
+        next = work->bpe->split->next(at, end);
         SL_TRY(encode_piece(work, at, (size_t)(next - at)));
     }
     return SL_OK;
@@ -306,17 +338,22 @@ sl_status sl_bpe_encode(const sl_bpe *bpe, const char *text, size_t bytes, sl_to
 {
     merging work = {.bpe = bpe};
     const uint8_t *begin = (const uint8_t *)text;
-    uint8_t *copy = NULL;
+    uint8_t *copy = NULL, *composed = NULL;
     sl_status status = SL_OK;
     *out = (sl_tokens){.line_count = count_lines(text, bytes)};
     if (bytes > 0 && u8_check(begin, bytes)) {
         status = replace_invalid(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes);
         begin = copy;
     }
+    if (status == SL_OK && bpe->split->composes) {
+        status = compose(begin, begin + bytes, &composed, &bytes);
+        begin = composed;
+    }
     if (status == SL_OK && bytes > 0)
         status = encode_valid(&work, begin, begin + bytes);
     free_work(&work);
     free(copy);
+    free(composed);
     out->ids = work.ids;
     out->count = (int64_t)work.count;
     if (status != SL_OK)

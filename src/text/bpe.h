@@ -21,11 +21,11 @@ struct sl_bpe {
     sli_merge *merges; /* [mask + 1], a hash table with open addressing, at most half full */
     size_t mask, merge_count;
     bool *whole; /* [tokens.count] a piece of its bytes is this token */
-    sli_splitter *split;
+    const sli_splitter *split;
 };
 
 /* A tokenizer without tokens. Errors: SL_ERR_MEMORY. */
-sl_status sli_bpe_create(sli_splitter *split, sl_bpe **out);
+sl_status sli_bpe_create(const sli_splitter *split, sl_bpe **out);
 
 /* The token `id` must be the next one, with bytes that no other has. Errors: SL_ERR_FORMAT, with
  * what is wrong with it, SL_ERR_MEMORY. */
@@ -50,7 +50,7 @@ typedef struct sli_named_text {
 
 /* Of GPT-2's two files, and of a rank file. Errors: SL_ERR_FORMAT, SL_ERR_MEMORY. */
 sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text *merges,
-                              sli_splitter *split, sl_bpe **out);
-sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, sli_splitter *split, sl_bpe **out);
+                              const sli_splitter *split, sl_bpe **out);
+sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split, sl_bpe **out);
 
 #endif

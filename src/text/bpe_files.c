@@ -255,7 +255,7 @@ static sl_status parse_merges(const sli_named_text *merges, const int16_t byte_o
 }
 
 sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text *merges,
-                              sli_splitter *split, sl_bpe **out)
+                              const sli_splitter *split, sl_bpe **out)
 {
     int16_t byte_of[CHARACTERS];
     fill_bytes(byte_of);
@@ -315,7 +315,7 @@ static sl_status parse_ranks(const sli_named_text *ranks, sl_bpe *bpe)
     return status;
 }
 
-sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, sli_splitter *split, sl_bpe **out)
+sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split, sl_bpe **out)
 {
     SL_TRY(sli_bpe_create(split, out));
     sl_status status = sl_error_context(parse_ranks(ranks, *out), "%s: ", ranks->name);
@@ -337,7 +337,7 @@ static sl_status read_whole(const char *path, sli_named_text *out)
 }
 
 static sl_status open_directory(const char *vocab_path, const char *merges_path,
-                                sli_splitter *split, sl_bpe **out)
+                                const sli_splitter *split, sl_bpe **out)
 {
     sli_named_text vocab = {0}, merges = {0};
     sl_status status = read_whole(vocab_path, &vocab);
@@ -350,7 +350,7 @@ static sl_status open_directory(const char *vocab_path, const char *merges_path,
     return status;
 }
 
-static sl_status open_ranks(const char *path, sli_splitter *split, sl_bpe **out)
+static sl_status open_ranks(const char *path, const sli_splitter *split, sl_bpe **out)
 {
     sli_named_text ranks = {0};
     SL_TRY(read_whole(path, &ranks));
@@ -363,7 +363,7 @@ static sl_status open_ranks(const char *path, sli_splitter *split, sl_bpe **out)
     else if (!split)
         status = sl_error(SL_ERR_INVALID,
                           "%s: a file of ranks does not say how text is split: a splitter must be "
-                          "named, gpt2 or cl100k",
+                          "named, gpt2, cl100k or qwen2",
                           path);
     else
         status = sli_bpe_parse_ranks(&ranks, split, out);
@@ -376,9 +376,10 @@ sl_status sl_bpe_open(const char *path, const char *splitter, sl_bpe **out)
     struct stat info;
     char *vocab = NULL, *merges = NULL;
     *out = NULL;
-    sli_splitter *split = splitter ? sli_splitter_find(splitter) : NULL;
+    const sli_splitter *split = splitter ? sli_splitter_find(splitter) : NULL;
     if (splitter && !split)
-        return sl_error(SL_ERR_INVALID, "a splitter is gpt2 or cl100k, got \"%s\"", splitter);
+        return sl_error(SL_ERR_INVALID, "a splitter is gpt2, cl100k or qwen2, got \"%s\"",
+                        splitter);
     if (stat(path, &info) != 0)
         return sli_io_error(path, "cannot be opened");
     if (!S_ISDIR(info.st_mode))

@@ -4,6 +4,7 @@
  *   gpt2     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *   cl100k   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
  *            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+      (" ?" begins this line)
+ *   qwen2    as cl100k with \p{N}, over the text's NFC
  *
  * \s+(?!\S) leaves the last character of white space to the word behind it. */
 #include "text/splitters.h"
@@ -126,14 +127,15 @@ static const uint8_t *lines_or_white_space(const uint8_t *at, const uint8_t *end
     return stop > at ? stop : white_space(at, end);
 }
 
-static const uint8_t *split_cl100k(const uint8_t *at, const uint8_t *end)
+/* cl100k's and qwen2's, which differ in how many digits a piece has. */
+static const uint8_t *split_by_digits(const uint8_t *at, const uint8_t *end, size_t most_digits)
 {
     const uint8_t *found = *at == '\'' ? contraction(at, end, true) : NULL, *next = at;
     if (found)
         return found;
     sli_character kind = next_kind(&next, end);
     if (kind == SLI_NUMBER)
-        return skip(at, end, SLI_NUMBER, 3);
+        return skip(at, end, SLI_NUMBER, most_digits);
     if (kind == SLI_LETTER || (!is_line_end(at, end) && is_at(next, end, SLI_LETTER)))
         return skip(next, end, SLI_LETTER, SIZE_MAX);
     if (kind == SLI_OTHER || (*at == ' ' && is_at(next, end, SLI_OTHER))) {
@@ -145,15 +147,27 @@ static const uint8_t *split_cl100k(const uint8_t *at, const uint8_t *end)
     return lines_or_white_space(at, end);
 }
 
+static const uint8_t *split_cl100k(const uint8_t *at, const uint8_t *end)
+{
+    return split_by_digits(at, end, 3);
+}
+
+static const uint8_t *split_qwen2(const uint8_t *at, const uint8_t *end)
+{
+    return split_by_digits(at, end, 1);
+}
+
 /* ---- Names -------------------------------------------------------------------------------- */
 
-const char *const sl_bpe_splitters[] = {"gpt2", "cl100k", NULL};
+const char *const sl_bpe_splitters[] = {"gpt2", "cl100k", "qwen2", NULL};
 
-sli_splitter *sli_splitter_find(const char *name)
+const sli_splitter *sli_splitter_find(const char *name)
 {
-    static sli_splitter *const splitters[] = {split_gpt2, split_cl100k};
+    static const sli_splitter splitters[] = {{split_gpt2, false},
+                                             {split_cl100k, false},
+                                             {split_qwen2, true}};
     for (size_t i = 0; sl_bpe_splitters[i]; i++)
         if (strcmp(name, sl_bpe_splitters[i]) == 0)
-            return splitters[i];
+            return &splitters[i];
     return NULL;
 }

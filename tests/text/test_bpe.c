@@ -227,6 +227,34 @@ static void bytes_that_are_no_utf8_are_replaced_and_counted(void **state)
     sl_tokens_free(&tokens);
 }
 
+static void expect_bytes(const sl_bpe *bpe, const char *text, const char *expected)
+{
+    sl_tokens tokens;
+    check_ok(sl_bpe_encode(bpe, text, strlen(text), &tokens));
+    assert_int_equal(tokens.count, strlen(expected));
+    for (int64_t i = 0; i < tokens.count; i++)
+        assert_int_equal(tokens.ids[i], (unsigned char)expected[i]);
+    sl_tokens_free(&tokens);
+}
+
+/* Where an accent follows a letter, in ASCII or not, and a Hangul syllable is in parts. */
+static void qwen2_composes_characters(void **state)
+{
+    static char text[BPE_TEXT_BYTES];
+    SCOPED(sl_bpe) *bpe = NULL;
+    const sli_named_text ranks = {"R", text, write_ranks(text, "")};
+    check_ok(sli_bpe_parse_ranks(&ranks, sli_splitter_find("qwen2"), &bpe));
+    expect_bytes(bpe, "", "");
+    expect_bytes(bpe, "plain", "plain");
+    expect_bytes(bpe, "xe\xCC\x81y", "x\xC3\xA9y");
+    expect_bytes(bpe, "e\xCC\x81", "\xC3\xA9");
+    expect_bytes(bpe, "\xCC\x81", "\xCC\x81");
+    expect_bytes(bpe, "a\xCC\x81 e\xCC\x81!", "\xC3\xA1 \xC3\xA9!");
+    expect_bytes(bpe, "\xC3\xA2\xCC\x81.", "\xE1\xBA\xA5.");
+    expect_bytes(bpe, "\xE1\x84\x80\xE1\x85\xA1", "\xEA\xB0\x80");
+    expect_bytes(bpe, "e\xCC\xFF", "e\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
 /* ---- Files that are wrong ------------------------------------------------------------------ */
 
 static void merges_that_are_wrong_are_refused(void **state)
@@ -333,7 +361,7 @@ static void what_is_no_tokenizer_is_refused(void **state)
     assert_null(bpe);
     check_error(sl_bpe_open(in->directory, NULL, &bpe), SL_ERR_NOT_FOUND, "/vocab.json: ");
     check_error(sl_bpe_open(in->directory, "gpt4", &bpe), SL_ERR_INVALID,
-                "a splitter is gpt2 or cl100k, got \"gpt4\"");
+                "a splitter is gpt2, cl100k or qwen2, got \"gpt4\"");
     write_file(scratch_path(in, "tokenizer.json"), "{}", 2);
     check_error(sl_bpe_open(in->path, "gpt2", &bpe), SL_ERR_UNSUPPORTED,
                 "/tokenizer.json: expected a directory with vocab.json and merges.txt, or a file");
@@ -350,6 +378,7 @@ int bpe_tests(void)
         cmocka_unit_test(long_word_takes_no_longer_than_many_short_ones),
         cmocka_unit_test(tokens_of_any_text_are_its_bytes),
         cmocka_unit_test(bytes_that_are_no_utf8_are_replaced_and_counted),
+        cmocka_unit_test(qwen2_composes_characters),
         cmocka_unit_test(merges_that_are_wrong_are_refused),
         cmocka_unit_test(vocabulary_that_is_wrong_is_refused),
         cmocka_unit_test(ranks_that_are_wrong_are_refused),

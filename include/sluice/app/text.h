@@ -117,7 +117,8 @@ sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes
  * OpenAI's tiktoken give. Only read after it was opened: threads may share it. */
 typedef struct sl_bpe sl_bpe;
 
-/* How texts are split, by name, then NULL: "gpt2", and "cl100k" of GPT-4 and Llama 3. */
+/* How texts are split, by name, then NULL: "gpt2"; "cl100k" of GPT-4 and Llama 3;
+ * "qwen2" of Qwen2, 2.5 and 3, whose ids are those of the text's NFC. */
 extern const char *const sl_bpe_splitters[];
 
 /* Opens a directory with vocab.json and merges.txt, as GPT-2 has them, or a rank file of tiktoken
@@ -139,7 +140,8 @@ int32_t sl_bpe_size(const sl_bpe *bpe); /* ids run from 0 to this less 1 */
 sl_status sl_bpe_encode(const sl_bpe *bpe, const char *text, size_t bytes, sl_tokens *out);
 
 /* The bytes of an id, any bytes with a 0 after the last, which live as long as the tokenizer
- * ({NULL, 0} for an id out of range). Those of a text's ids, one after the other, are the text. */
+ * ({NULL, 0} for an id out of range). Those of a text's ids, one after the other, are the text,
+ * or its NFC. */
 sl_token sl_bpe_token(const sl_bpe *bpe, int32_t id);
 
 /* ---- Corpus ----------------------------------------------------------------------------- */
