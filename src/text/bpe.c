@@ -304,7 +304,7 @@ static sl_status compose(const uint8_t *at, const uint8_t *end, uint8_t **copy, 
             sli_array_reserve(copy, &room, *bytes + kept + length, 1, SIZE_MAX / 16, "bytes");
         if (status == SL_OK) {
             memcpy(*copy + *bytes, at, kept);
-            if (length > 0)
+            if (composed)
                 memcpy(*copy + *bytes + kept, composed, length);
             *bytes += kept + length;
         }
