@@ -73,6 +73,34 @@ typedef struct sl_encoder_layer_options {
  * `linear2.*`, `norm1.*`, `norm2.*`. Errors: as sl_self_attention_create. */
 sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_module **out);
 
+/* Whose decoder a layer is, in transformers' names, order and layouts of weights.
+ *
+ *   LLAMA   self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj (SwiGLU), input_layernorm,
+ *           post_attention_layernorm (RMSNorm); weights [out, in]
+ *   GPT2    ln_1, attn.{c_attn,c_proj}, ln_2, mlp.{c_fc,c_proj}; weights [in, out] (Conv1D), the
+ *           columns of c_attn q's, then k's, then v's */
+typedef enum sl_naming { SL_NAMING_LLAMA, SL_NAMING_GPT2 } sl_naming;
+
+typedef struct sl_decoder_layer_options {
+    sl_naming naming;
+    int64_t width, heads, feed_forward;
+    int64_t key_heads;        /* of keys and values, a divisor of heads; 0: heads */
+    int64_t head_width;       /* 0: width / heads */
+    float norm_eps;           /* 0: the norm's own */
+    sl_activation activation; /* GPT2 */
+    float attention_dropout;  /* of the probabilities */
+    float residual_dropout;   /* of both branches' outputs */
+    bool qkv_bias, output_bias;
+    /* Standard deviations of the weights' normal initial values, and of those of the products to
+     * the branches' outputs; 0: uniform in ±1 / sqrt(in). Biases begin as 0. */
+    float deviation, output_deviation;
+} sl_decoder_layer_options;
+
+/* The layer of a decoder, which sees the positions before each: x += attention(norm1(x)),
+ * x += feed_forward(norm2(x)): [N, T, D] -> [N, T, D]. Errors: also SL_ERR_INVALID where `heads`
+ * has to divide `width` and does not, and for key_heads that do not divide `heads`. */
+sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_module **out);
+
 enum { SL_MAX_POSITIONS = 5000 }; /* the positional encoding's length, as in the tutorials */
 
 typedef struct sl_embedding_options {

@@ -405,6 +405,12 @@ sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **o
 
 sl_status sl_token_embedding_create(int64_t ntokens, int64_t width, sl_module **out)
 {
+    return sli_token_embedding_create(ntokens, width, 0.0f, out);
+}
+
+sl_status sli_token_embedding_create(int64_t ntokens, int64_t width, float deviation,
+                                     sl_module **out)
+{
     embedding *self;
     const sl_embedding_options options = {.ntokens = ntokens, .width = width};
     *out = NULL;
@@ -415,6 +421,10 @@ sl_status sl_token_embedding_create(int64_t ntokens, int64_t width, sl_module **
                         width);
     SL_TRY(create(&table_alone_ops, &options, out, &self));
     sl_parameter_spec weight = weight_spec(&options);
+    if (deviation > 0) {
+        weight.low = 0;
+        weight.deviation = deviation;
+    }
     sl_status status = sl_module_add_parameter(*out, &weight, &self->weight);
     if (status != SL_OK)
         sl_module_destroy(out);

@@ -1,4 +1,7 @@
-/* TransformerEncoderLayer, forward and backward, on fused kernels.
+/* TransformerEncoderLayer, and the layer of decoders, GPT-2's and Llama's, which is its pre-norm
+ * form with other names; forward and backward, on fused kernels. A norm is a layer norm or RMSNorm;
+ * the feed-forward part is two products with `act` between them, as drawn, or a SwiGLU, which has
+ * no dropout and saves for itself.
  *
  *   post-norm                                  pre-norm
  *   a   = attention(x)                         n1  = norm1(x),        a = attention(n1)
@@ -32,9 +35,12 @@
 enum { DROPOUT_HIDDEN, DROPOUT_1, DROPOUT_2 };
 
 typedef struct encoder_layer {
-    sl_encoder_layer_options options;
+    int64_t width, hidden;
+    float hidden_dropout, residual_dropout;
+    bool pre_norm;
     sli_activation activation;
     sl_module *self_attn;
+    sl_module *swiglu;         /* NULL: the two linear layers */
     const sli_linear *linear1; /* [D] -> [F] */
     const sli_linear *linear2; /* [F] -> [D] */
     const sli_layer_norm *norm1, *norm2;
@@ -64,8 +70,8 @@ static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, uint
                               const sl_tensor *tensor)
 {
     const encoder_layer *layer = sl_module_state(module);
-    return sli_pass_dropout(pass, module, which, layer->options.dropout,
-                            sl_tensor_shape(tensor)->size[1]);
+    float p = which == DROPOUT_HIDDEN ? layer->hidden_dropout : layer->residual_dropout;
+    return sli_pass_dropout(pass, module, which, p, sl_tensor_shape(tensor)->size[1]);
 }
 
 static sl_status workspace_like(const sl_tensor *tensor, sl_tensor **out)
@@ -76,7 +82,7 @@ static sl_status workspace_like(const sl_tensor *tensor, sl_tensor **out)
 
 static sl_shape hidden_shape(const encoder_layer *layer, const sl_shape *x)
 {
-    return sl_shape_3d(x->size[0], x->size[1], layer->options.feed_forward);
+    return sl_shape_3d(x->size[0], x->size[1], layer->hidden);
 }
 
 static sl_status layer_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
@@ -94,6 +100,8 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
 {
     const encoder_layer *layer = sl_module_state(module);
     sl_shape shape = hidden_shape(layer, sl_tensor_shape(x));
+    if (layer->swiglu)
+        return sli_swiglu_run_forward(layer->swiglu, pass, x, SL_MEMORY_WORKSPACE, &t->branch);
     bool gelu = layer->activation != SLI_ACTIVATION_RELU;
     SL_TRY(sli_pass_create_tensor(pass, &shape, &t->h));
     if (gelu)
@@ -190,8 +198,8 @@ static sl_status layer_forward(sl_module *module, sl_pass *pass, const sl_tensor
     const encoder_layer *layer = sl_module_state(module);
     temporaries t = {0};
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
-    sl_status status = layer->options.pre_norm ? forward_pre_norm(module, pass, in, &t, out)
-                                               : forward_post_norm(module, pass, in, &t, out);
+    sl_status status = layer->pre_norm ? forward_pre_norm(module, pass, in, &t, out)
+                                       : forward_post_norm(module, pass, in, &t, out);
     temporaries_clear(&t);
     return status;
 }
@@ -208,9 +216,14 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     sli_linear_epilogue epilogue = {.activation = layer->activation,
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, grad_x)};
     bool gelu = layer->activation != SLI_ACTIVATION_RELU;
+    if (layer->swiglu) {
+        sl_status status = sli_swiglu_run_backward(layer->swiglu, pass, t->branch, beta, grad_x);
+        sl_tensor_destroy(&t->branch);
+        return status;
+    }
     SL_TRY(sli_pass_pop_stored(pass, &t->operand));
     sl_shape output = *sl_tensor_shape(t->operand); /* h's, but for the width */
-    output.size[2] = layer->options.width;
+    output.size[2] = layer->width;
     bool stores = sli_pass_stores_bf16(pass);
     if (sl_tensor_dtype(t->branch) == SL_F32)
         SL_TRY(sli_check_grad(t->branch, &output));
@@ -323,7 +336,7 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
     SLI_TRY_OR_FAIL(is_bf16 ? SL_OK : sli_check_dtype("the gradient", grad_out, SL_F32));
     SLI_TRY_OR_FAIL(layer_output_shape(module, sl_tensor_shape(grad_out), &shape));
     SLI_TRY_OR_FAIL(is_bf16 ? workspace_like(grad_out, &grad) : sl_tensor_alias(grad_out, &grad));
-    SLI_TRY_OR_FAIL(layer->options.pre_norm
+    SLI_TRY_OR_FAIL(layer->pre_norm
                         ? backward_pre_norm(module, pass, &t, grad)
                         : backward_post_norm(module, pass, &t, grad_out, grad, grad_in != NULL));
     if (grad_in)
@@ -339,6 +352,10 @@ fail:
 static sl_status layer_backward_weight(sl_module *module, sl_pass *pass)
 {
     const encoder_layer *layer = sl_module_state(module);
+    if (layer->swiglu) {
+        SL_TRY(sli_swiglu_run_backward_weight(layer->swiglu, pass));
+        return sli_self_attention_backward_weight(layer->self_attn, pass);
+    }
     SL_TRY(sli_linear_deferred_weight(layer->linear2, pass));
     SL_TRY(sli_linear_deferred_weight(layer->linear1, pass));
     return sli_self_attention_backward_weight(layer->self_attn, pass);
@@ -349,7 +366,7 @@ static sl_status layer_backward_weight(sl_module *module, sl_pass *pass)
 static void layer_widths(const sl_module *module, int64_t *in, int64_t *out)
 {
     const encoder_layer *layer = sl_module_state(module);
-    *in = *out = layer->options.width;
+    *in = *out = layer->width;
 }
 
 static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
@@ -359,22 +376,25 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
     int64_t hiddens = layer->activation != SLI_ACTIVATION_RELU ? 2 : 1;
     int64_t floats = sl_shape_count(in) + hiddens * sl_shape_count(&hidden);
     return sl_module_saved_bytes(layer->self_attn, in) + 2 * sli_norm_saved_bytes(in) +
-           floats * (int64_t)sizeof(float);
+           (layer->swiglu ? sl_module_saved_bytes(layer->swiglu, in)
+                          : floats * (int64_t)sizeof(float));
 }
 
 static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     const encoder_layer *layer = sl_module_state(module);
     int64_t rows = sli_shape_rows(in);
-    return sl_module_deferred_bytes(layer->self_attn, in) +
-           sli_linear_deferred_bytes(layer->linear1, rows) +
+    int64_t attention = sl_module_deferred_bytes(layer->self_attn, in);
+    if (layer->swiglu)
+        return attention + sl_module_deferred_bytes(layer->swiglu, in);
+    return attention + sli_linear_deferred_bytes(layer->linear1, rows) +
            sli_linear_deferred_bytes(layer->linear2, rows);
 }
 
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)
 {
     const encoder_layer *layer = sl_module_state(module);
-    int64_t products = 2 * 2 * layer->options.width * layer->options.feed_forward;
+    int64_t products = (layer->swiglu ? 3 : 2) * 2 * layer->width * layer->hidden;
     return sl_module_flops(layer->self_attn, in) + sli_shape_rows(in) * products;
 }
 
@@ -409,9 +429,9 @@ static sl_status check_options(const sl_encoder_layer_options *options)
 }
 
 /* In the order of PyTorch's state_dict. */
-static sl_status add_children(sl_module **module, encoder_layer *layer)
+static sl_status add_children(const sl_encoder_layer_options *options, sl_module **module,
+                              encoder_layer *layer)
 {
-    const sl_encoder_layer_options *options = &layer->options;
     int64_t width = options->width, hidden = options->feed_forward;
     sl_module *child;
     SL_TRY(sl_module_append(module, "self_attn",
@@ -438,9 +458,145 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
     encoder_layer *layer = calloc(1, sizeof *layer);
     if (!layer)
         return sli_no_memory("sl_encoder_layer_create", "a layer");
-    layer->options = *options;
-    layer->activation = sli_activation_of(options->activation);
+    *layer = (encoder_layer){.width = options->width,
+                             .hidden = options->feed_forward,
+                             .hidden_dropout = options->dropout,
+                             .residual_dropout = options->dropout,
+                             .pre_norm = options->pre_norm,
+                             .activation = sli_activation_of(options->activation)};
     SL_TRY(sl_module_create(&layer_ops, layer, out));
     (*out)->takes_bf16_gradient = !options->pre_norm;
-    return add_children(out, layer);
+    return add_children(options, out, layer);
+}
+
+/* ---- The layer of decoders -------------------------------------------------------------- */
+
+static const sl_module_ops decoder_layer_ops = {
+    .type = "DecoderLayer",
+    .forward = layer_forward,
+    .backward = layer_backward,
+    .backward_input = layer_backward,
+    .backward_weight = layer_backward_weight,
+    .output_shape = layer_output_shape,
+    .widths = layer_widths,
+    .saved_bytes = layer_saved_bytes,
+    .deferred_bytes = layer_deferred_bytes,
+    .flops = layer_flops,
+    .can_continue = layer_can_continue,
+};
+
+/* GPT-2's, whose children the layer runs. */
+static const sl_module_ops mlp_ops = {.type = "GPT2MLP"};
+
+static sl_status check_decoder_options(const sl_decoder_layer_options *options)
+{
+    int64_t key_heads = options->key_heads > 0 ? options->key_heads : options->heads;
+    if (options->width < 1 || options->heads < 1 || options->feed_forward < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: width, heads and feed_forward must be at least "
+                        "1, got %" PRId64 ", %" PRId64 " and %" PRId64,
+                        options->width, options->heads, options->feed_forward);
+    if (options->key_heads < 0 || options->head_width < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: key_heads and head_width must not be negative, "
+                        "got %" PRId64 " and %" PRId64,
+                        options->key_heads, options->head_width);
+    if (options->head_width == 0 && options->width % options->heads != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: the heads must divide the width where no "
+                        "head_width is given, got %" PRId64 " heads and a width of %" PRId64,
+                        options->heads, options->width);
+    if (options->heads % key_heads != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: the heads of keys must divide those of queries, "
+                        "got %" PRId64 " and %" PRId64,
+                        key_heads, options->heads);
+    SL_TRY(sli_check_dropout("sl_decoder_layer_create", options->attention_dropout));
+    return sli_check_dropout("sl_decoder_layer_create", options->residual_dropout);
+}
+
+static sl_status add_norm_child(const sl_decoder_layer_options *options, sl_module **module,
+                                const char *name, const sli_layer_norm **norm)
+{
+    sl_module *child;
+    bool is_gpt2 = options->naming == SL_NAMING_GPT2;
+    SL_TRY(sl_module_append(module, name,
+                            is_gpt2
+                                ? sl_layer_norm_create(options->width, options->norm_eps, &child)
+                                : sl_rms_norm_create(options->width, options->norm_eps, &child),
+                            &child));
+    *norm = sli_layer_norm_of(child);
+    return SL_OK;
+}
+
+static sl_status add_attention(const sl_decoder_layer_options *options, sl_module **module,
+                               const char *name, encoder_layer *layer)
+{
+    return sl_module_append(module, name, sli_decoder_attention_create(options, &layer->self_attn),
+                            &layer->self_attn);
+}
+
+static sl_status add_mlp(const sl_decoder_layer_options *options, sl_module **module,
+                         encoder_layer *layer)
+{
+    sl_module *mlp, *child;
+    const sli_linear linears[] = {{.in = options->width,
+                                   .out = options->feed_forward,
+                                   .is_conv1d = true,
+                                   .deviation = options->deviation},
+                                  {.in = options->feed_forward,
+                                   .out = options->width,
+                                   .is_conv1d = true,
+                                   .deviation = options->output_deviation}};
+    sl_status status = sl_module_create(&mlp_ops, NULL, &mlp);
+    if (status == SL_OK)
+        status = sl_module_append(&mlp, "c_fc", sli_linear_create_as(&linears[0], false, &child),
+                                  &child);
+    if (status == SL_OK) {
+        layer->linear1 = sli_module_as_linear(child);
+        status = sl_module_append(&mlp, "c_proj", sli_linear_create_as(&linears[1], false, &child),
+                                  &child);
+    }
+    if (status == SL_OK)
+        layer->linear2 = sli_module_as_linear(child);
+    return sl_module_append(module, "mlp", status, &mlp);
+}
+
+/* Each in the order of its state_dict. */
+static sl_status add_gpt2_children(const sl_decoder_layer_options *options, sl_module **module,
+                                   encoder_layer *layer)
+{
+    SL_TRY(add_norm_child(options, module, "ln_1", &layer->norm1));
+    SL_TRY(add_attention(options, module, "attn", layer));
+    SL_TRY(add_norm_child(options, module, "ln_2", &layer->norm2));
+    return add_mlp(options, module, layer);
+}
+
+static sl_status add_llama_children(const sl_decoder_layer_options *options, sl_module **module,
+                                    encoder_layer *layer)
+{
+    SL_TRY(add_attention(options, module, "self_attn", layer));
+    SL_TRY(sl_module_append(module, "mlp",
+                            sli_swiglu_create(options->width, options->feed_forward,
+                                              options->deviation, &layer->swiglu),
+                            &layer->swiglu));
+    SL_TRY(add_norm_child(options, module, "input_layernorm", &layer->norm1));
+    return add_norm_child(options, module, "post_attention_layernorm", &layer->norm2);
+}
+
+sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_module **out)
+{
+    *out = NULL;
+    SL_TRY(check_decoder_options(options));
+    encoder_layer *layer = calloc(1, sizeof *layer);
+    if (!layer)
+        return sli_no_memory("sl_decoder_layer_create", "a layer");
+    *layer = (encoder_layer){.width = options->width,
+                             .hidden = options->feed_forward,
+                             .residual_dropout = options->residual_dropout,
+                             .pre_norm = true,
+                             .activation = sli_activation_of(options->activation)};
+    SL_TRY(sl_module_create(&decoder_layer_ops, layer, out));
+    return options->naming == SL_NAMING_GPT2 ? add_gpt2_children(options, out, layer)
+                                             : add_llama_children(options, out, layer);
 }

@@ -36,6 +36,9 @@ sli_activation sli_activation_of(sl_activation activation);
 
 typedef struct sli_linear {
     int64_t in, out;
+    bool is_conv1d;       /* the weight is [in, out], as that of transformers' Conv1D */
+    int64_t column;       /* y is columns of a wider tensor, from this one on */
+    float deviation;      /* of the weight's initial values, normal with mean 0; 0: uniform */
     sl_parameter *weight; /* [out, in] */
     sl_parameter *bias;   /* [out], or NULL */
 } sli_linear;
@@ -49,8 +52,8 @@ typedef struct sli_linear_epilogue {
     sli_dropout dropout;
 } sli_linear_epilogue;
 
-/* Declares `weight_name` and (unless NULL) `bias_name` in `module`, uniform in ±weight_bound and
- * ±bias_bound. */
+/* Declares `weight_name` and (unless NULL) `bias_name` in `module`, uniform in ±weight_bound (or
+ * normal, see `deviation`) and ±bias_bound. */
 sl_status sli_linear_declare(sl_module *module, const char *weight_name, float weight_bound,
                              const char *bias_name, float bias_bound, sli_linear *linear);
 
@@ -58,10 +61,14 @@ sl_status sli_linear_declare(sl_module *module, const char *weight_name, float w
 sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
                             float bias_bound, sl_module **out);
 
-/* The linear layer of a Linear or a Decoder; NULL for any other module. */
+/* A Linear or a Conv1D as described, but for weight and bias, which it declares; the bias is 0. */
+sl_status sli_linear_create_as(const sli_linear *description, bool no_bias, sl_module **out);
+
+/* The linear layer of a Linear, a Conv1D or a Decoder; NULL for any other module. */
 const sli_linear *sli_module_as_linear(const sl_module *module);
 
-/* out [rows, out] from in [rows, in]; `epilogue` may be NULL. */
+/* out [rows, out] from in [rows, in]; `epilogue` may be NULL, and must be where `out` is wider than
+ * the product. */
 sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
                              const sli_linear_epilogue *epilogue, sl_tensor *out);
 
@@ -134,6 +141,9 @@ int64_t sli_norm_saved_bytes(const sl_shape *in);
 
 /* ---- Self-attention (self_attention.c) -------------------------------------------------- */
 
+/* That of a decoder layer, as sl_decoder_layer_create makes it. */
+sl_status sli_decoder_attention_create(const sl_decoder_layer_options *options, sl_module **out);
+
 /* As the module's forward, with *out counted under `category`. */
 sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                      sl_memory_category category, sl_tensor **out);
@@ -144,6 +154,25 @@ sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, con
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                       float beta, sl_tensor *grad_in);
 sl_status sli_self_attention_backward_weight(sl_module *module, sl_pass *pass);
+
+/* ---- SwiGLU (swiglu.c) ------------------------------------------------------------------ */
+
+/* A SwiGLU whose weights are normal with this deviation; 0: Linear's initial values. */
+sl_status sli_swiglu_create(int64_t width, int64_t hidden, float deviation, sl_module **out);
+
+/* As the functions of self-attention: `grad_in` may lie over `grad_out` unless the pass is split.
+ */
+sl_status sli_swiglu_run_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                 sl_memory_category category, sl_tensor **out);
+sl_status sli_swiglu_run_backward(const sl_module *module, sl_pass *pass, const sl_tensor *grad_out,
+                                  float beta, sl_tensor *grad_in);
+sl_status sli_swiglu_run_backward_weight(sl_module *module, sl_pass *pass);
+
+/* ---- Embedding (embedding.c) ------------------------------------------------------------ */
+
+/* sl_token_embedding_create with normal initial values of this deviation. */
+sl_status sli_token_embedding_create(int64_t ntokens, int64_t width, float deviation,
+                                     sl_module **out);
 
 /* ---- Cross entropy (cross_entropy.c) ---------------------------------------------------- */
 

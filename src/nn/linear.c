@@ -3,6 +3,7 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -35,21 +36,36 @@ static sl_status weight_operand(const sli_linear *linear, const sl_device *devic
     return SL_OK;
 }
 
+static int64_t weight_columns(const sli_linear *linear)
+{
+    return linear->is_conv1d ? linear->out : linear->in;
+}
+
+/* As operand_of, from the column on where the gradient of the product begins. */
+static sl_status gradient_operand(const sli_linear *linear, const sl_tensor *grad, operand *out)
+{
+    size_t element = linear->weight->bf16 ? sizeof(uint16_t) : sizeof(float);
+    SL_TRY(operand_of(linear, grad, out));
+    out->data = (const char *)out->data + (size_t)linear->column * element;
+    return SL_OK;
+}
+
 sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
                              const sli_linear_epilogue *epilogue, sl_tensor *out)
 {
     sl_device *device = sl_tensor_device(in);
     operand a;
+    assert(!epilogue || linear->column == 0);
     sli_gemm product = {
-        .transpose_b = true,
+        .transpose_b = !linear->is_conv1d,
         .bf16 = linear->weight->bf16,
         .tf32 = linear->weight->tf32,
         .m = sl_tensor_rows(in),
         .n = linear->out,
         .k = linear->in,
         .lda = linear->in,
-        .ldb = linear->in,
-        .c = sl_tensor_f32(out),
+        .ldb = weight_columns(linear),
+        .c = sl_tensor_f32(out) + linear->column,
         .ldc = sl_tensor_columns(out),
     };
     SL_TRY(weight_operand(linear, device, &product.b));
@@ -90,6 +106,10 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
         back.dropout = epilogue->dropout;
         back.result_bf16 = sli_tensor_if_bf16(epilogue->rounded);
     }
+    if (back.grad)
+        back.grad += linear->column;
+    if (back.grad_bf16)
+        back.grad_bf16 += linear->column;
     if (has_gradient)
         SL_TRY(sli_parameter_gradient(linear->bias, &back.beta, &back.grad_bias));
     return sli_device_epilogue_backward(device, &back);
@@ -107,18 +127,18 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
         .transpose_a = true,
         .bf16 = linear->weight->bf16,
         .tf32 = linear->weight->tf32,
-        .m = linear->out,
-        .n = linear->in,
+        .m = linear->is_conv1d ? linear->in : linear->out,
+        .n = weight_columns(linear),
         .k = sl_tensor_rows(grad),
-        .lda = sl_tensor_columns(grad),
-        .ldb = linear->in,
-        .ldc = linear->in,
+        .ldc = weight_columns(linear),
     };
     SL_TRY(sli_parameter_gradient(linear->weight, &product.beta, &product.c));
-    SLI_TRY_OR_FAIL(operand_of(linear, grad, &a));
+    SLI_TRY_OR_FAIL(gradient_operand(linear, grad, &a));
     SLI_TRY_OR_FAIL(operand_of(linear, in, &b));
-    product.a = a.data;
-    product.b = b.data;
+    product.a = linear->is_conv1d ? b.data : a.data;
+    product.lda = linear->is_conv1d ? linear->in : sl_tensor_columns(grad);
+    product.b = linear->is_conv1d ? a.data : b.data;
+    product.ldb = linear->is_conv1d ? sl_tensor_columns(grad) : linear->in;
     status = sli_device_gemm(device, &product);
 
 fail:
@@ -161,19 +181,20 @@ sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *g
     sl_device *device = sl_tensor_device(grad);
     operand a;
     sli_gemm product = {
+        .transpose_b = linear->is_conv1d,
         .bf16 = linear->weight->bf16,
         .tf32 = linear->weight->tf32,
         .m = sl_tensor_rows(grad),
         .n = linear->in,
         .k = linear->out,
         .lda = sl_tensor_columns(grad),
-        .ldb = linear->in,
+        .ldb = weight_columns(linear),
         .beta = beta,
         .c = sl_tensor_f32(grad_in),
         .ldc = linear->in,
     };
     SL_TRY(weight_operand(linear, device, &product.b));
-    SL_TRY(operand_of(linear, grad, &a));
+    SL_TRY(gradient_operand(linear, grad, &a));
     product.a = a.data;
     sl_status status = sli_device_gemm(device, &product);
     sl_tensor_destroy(&a.copy);
@@ -198,9 +219,11 @@ sl_status sli_linear_declare(sl_module *module, const char *weight_name, float w
 {
     sl_parameter_spec weight = {
         .name = weight_name,
-        .shape = sl_shape_2d(linear->out, linear->in),
-        .low = -weight_bound,
+        .shape = linear->is_conv1d ? sl_shape_2d(linear->in, linear->out)
+                                   : sl_shape_2d(linear->out, linear->in),
+        .low = linear->deviation > 0 ? 0 : -weight_bound,
         .high = weight_bound,
+        .deviation = linear->deviation,
     };
     SL_TRY(sl_module_add_parameter(module, &weight, &linear->weight));
     linear->weight->in_products = true;
@@ -330,26 +353,53 @@ static const sl_module_ops decoder_ops = {
     .can_continue = sli_always_continues,
 };
 
+static const sl_module_ops conv1d_ops = {
+    .type = "Conv1D",
+    .forward = linear_forward,
+    .backward = linear_backward,
+    .backward_input = linear_backward,
+    .backward_weight = linear_backward_weight,
+    .output_shape = linear_output_shape,
+    .widths = linear_widths,
+    .saved_bytes = linear_saved_bytes,
+    .deferred_bytes = linear_deferred_bytes,
+    .flops = linear_flops,
+    .can_continue = sli_always_continues,
+};
+
 const sli_linear *sli_module_as_linear(const sl_module *module)
 {
-    bool is_linear = module->ops == &linear_ops || module->ops == &decoder_ops;
+    const sl_module_ops *ops = module->ops;
+    bool is_linear = ops == &linear_ops || ops == &conv1d_ops || ops == &decoder_ops;
     return is_linear ? sl_module_state(module) : NULL;
 }
 
-sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
-                            float bias_bound, sl_module **out)
+static sl_status create(const sli_linear *description, bool no_bias, float weight_bound,
+                        float bias_bound, sl_module **out)
 {
     *out = NULL;
     sli_linear *linear = calloc(1, sizeof *linear);
     if (!linear)
         return sli_no_memory("sl_linear_create", "a linear layer");
-    *linear = (sli_linear){.in = in, .out = out_features};
-    SL_TRY(sl_module_create(&linear_ops, linear, out));
+    *linear = *description;
+    SL_TRY(sl_module_create(linear->is_conv1d ? &conv1d_ops : &linear_ops, linear, out));
     sl_status status = sli_linear_declare(*out, "weight", weight_bound, no_bias ? NULL : "bias",
                                           bias_bound, linear);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;
+}
+
+sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
+                            float bias_bound, sl_module **out)
+{
+    const sli_linear description = {.in = in, .out = out_features};
+    return create(&description, no_bias, weight_bound, bias_bound, out);
+}
+
+sl_status sli_linear_create_as(const sli_linear *description, bool no_bias, sl_module **out)
+{
+    return create(description, no_bias, (float)(1.0 / sqrt((double)description->in)), 0.0f, out);
 }
 
 sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bias, sl_module **out)

@@ -190,6 +190,17 @@ sl_status sli_module_add_child(sl_module *module, const char *name, sl_module *c
     return status;
 }
 
+sl_status sli_module_name_child(sl_module *module, int index, const char *name)
+{
+    sl_module *child = module->children[index];
+    char *copy = strdup(name);
+    if (!copy)
+        return sli_no_memory(NULL, "the name \"%s\"", name);
+    free(child->name);
+    child->name = copy;
+    return sli_parameters_rename(child);
+}
+
 sl_status sl_module_append(sl_module **module, const char *name, sl_status created,
                            sl_module **child)
 {

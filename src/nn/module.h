@@ -299,6 +299,10 @@ bool sli_module_is_sequential(const sl_module *module);
 /* A sequential of modules, which it takes as sl_module_append does, also when it fails. */
 sl_status sli_sequential_create(sl_module *const *modules, int count, sl_module **out);
 
+/* Gives a child another name, which no other child begins with, and which may have dots: files of
+ * other programs name a sequential's children "model.layers.0". */
+sl_status sli_module_name_child(sl_module *module, int index, const char *name);
+
 /* Makes `child` the last child of `module`. Takes the child, and fails, as sl_module_append. */
 sl_status sli_module_add_child(sl_module *module, const char *name, sl_module *child);
 

@@ -1,10 +1,12 @@
-/* Multi-head self-attention: one product to queries, keys and values, attention between them, one
- * product back. Saved for backward, oldest first, in floats per position:
+/* Self-attention: one product or three to queries, keys and values, attention between them, one
+ * product back. H heads of queries share K heads of keys and values, all of d columns; where
+ * PyTorch names the parameters, K = H and H d = D. Saved for backward, oldest first, in floats per
+ * position:
  *
- *   in         D       an alias of the input
- *   qkv        3 D
- *   lse        H       log of the softmax's sum, from which backward gets the probabilities again
- *   attended   D
+ *   in         D              an alias of the input
+ *   qkv        (H + 2 K) d    the heads of q, then those of k, then those of v
+ *   lse        H              log of the softmax's sum, from which backward gets the probabilities
+ *   attended   H d            again
  */
 
 #include "nn/layers.h"
@@ -18,18 +20,35 @@
 const char *const sl_mask_names[] = {"causal", "none", NULL};
 
 typedef struct self_attention {
-    int64_t width, heads;
+    int64_t width, heads, key_heads, head_width;
     float dropout;
     sl_mask mask;
-    sli_linear in_proj; /* [D] -> [3 D] */
+    sli_linear in_proj;               /* PyTorch's, whose parameters are the module's own */
+    const sli_linear *projections[3]; /* of the input to qkv's columns, each to its own */
+    int projection_count;             /* 1 or 3 */
     const sli_linear *out_proj;
 } self_attention;
 
+static int64_t qkv_width(const self_attention *self)
+{
+    return (self->heads + 2 * self->key_heads) * self->head_width;
+}
+
+static int64_t attended_width(const self_attention *self)
+{
+    return self->heads * self->head_width;
+}
+
 /* ---- Forward ---------------------------------------------------------------------------- */
 
-static sl_shape qkv_shape(const sl_shape *in)
+static sl_shape qkv_shape(const self_attention *self, const sl_shape *in)
 {
-    return sl_shape_3d(in->size[0], in->size[1], 3 * in->size[2]);
+    return sl_shape_3d(in->size[0], in->size[1], qkv_width(self));
+}
+
+static sl_shape attended_shape(const self_attention *self, const sl_shape *in)
+{
+    return sl_shape_3d(in->size[0], in->size[1], attended_width(self));
 }
 
 static sl_shape lse_shape(const self_attention *self, const sl_shape *in)
@@ -43,7 +62,7 @@ static sli_dropout probability_dropout(const sl_module *module, const sl_pass *p
     return sli_pass_dropout(pass, module, 0, self->dropout, self->heads * time);
 }
 
-/* Stores qkv [N, T, 3 D] behind the earlier positions of `all` [N, positions, 3 D]. */
+/* Stores qkv [N, T, ...] behind the earlier positions of `all` [N, positions, ...]. */
 static sl_status store_qkv(const sl_pass *pass, const sl_tensor *qkv, const sl_tensor *all)
 {
     const sl_shape *shape = sl_tensor_shape(qkv);
@@ -65,12 +84,12 @@ static sl_status store_qkv(const sl_pass *pass, const sl_tensor *qkv, const sl_t
     return SL_OK;
 }
 
-/* Are qkv, its gradient and what is attended bf16 tensors? Else they are f32, and rounded or
- * converted where the pass is bf16. */
+/* Are qkv, its gradient and what is attended bf16 tensors, which a device writes as one product?
+ * Else they are f32, and rounded or converted where the pass is bf16. */
 static bool stores_bf16(const self_attention *self, const sl_pass *pass)
 {
-    return sli_pass_stores_bf16(pass) && !pass->options.cache &&
-           self->width / self->heads % SLI_BF16_HEAD == 0;
+    return sli_pass_stores_bf16(pass) && !pass->options.cache && self->projection_count == 1 &&
+           self->head_width % SLI_BF16_HEAD == 0;
 }
 
 /* The attention of qkv's positions to themselves and, on a pass with a cache, to earlier ones. */
@@ -82,7 +101,7 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
     const sl_shape *shape = sl_tensor_shape(attended);
     int64_t earlier = sl_pass_position(pass);
     sl_tensor *all;
-    SL_TRY(sl_pass_cache_tensor(pass, module, qkv, 3 * self->width, &all));
+    SL_TRY(sl_pass_cache_tensor(pass, module, qkv, qkv_width(self), &all));
     if (all) {
         SL_TRY(store_qkv(pass, qkv, all));
         qkv = all;
@@ -93,10 +112,11 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
         .first_query = earlier,
         .room = sl_tensor_shape(qkv)->size[1],
         .heads = self->heads,
-        .head_width = self->width / self->heads,
+        .key_heads = self->key_heads,
+        .head_width = self->head_width,
         .causal = self->mask == SL_MASK_CAUSAL,
-        .bf16 = self->in_proj.weight->bf16,
-        .tf32 = self->in_proj.weight->tf32,
+        .bf16 = self->projections[0]->weight->bf16,
+        .tf32 = self->projections[0]->weight->tf32,
         .qkv = sli_tensor_if_f32(qkv),
         .qkv_bf16 = sli_tensor_if_bf16(qkv),
         .dropout = probability_dropout(module, pass, shape->size[1]),
@@ -129,34 +149,35 @@ static void call_clear(call_tensors *tensors)
 /* tensors->qkv, whose f32 values are those of bf16 numbers on a bf16 pass. */
 static sl_status project(const self_attention *self, const sl_pass *pass, call_tensors *tensors)
 {
-    sl_shape shape = qkv_shape(sl_tensor_shape(tensors->in));
+    sl_shape shape = qkv_shape(self, sl_tensor_shape(tensors->in));
     sl_tensor *exact;
     if (!stores_bf16(self, pass)) {
         SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->qkv));
-        SL_TRY(sli_linear_forward(&self->in_proj, tensors->in, NULL, tensors->qkv));
+        for (int i = 0; i < self->projection_count; i++)
+            SL_TRY(sli_linear_forward(self->projections[i], tensors->in, NULL, tensors->qkv));
         return sli_pass_round(pass, tensors->qkv);
     }
     SL_TRY(sli_pass_create_stored(pass, &shape, pass->options.keep, &tensors->qkv));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_WORKSPACE, SL_F32, &shape, &exact));
     sli_linear_epilogue rounding = {.rounded = tensors->qkv};
-    sl_status status = sli_linear_forward(&self->in_proj, tensors->in, &rounding, exact);
+    sl_status status = sli_linear_forward(self->projections[0], tensors->in, &rounding, exact);
     sl_tensor_destroy(&exact);
     return status;
 }
 
-/* tensors->attended [N, T, D] from in; saves in, qkv and lse. */
+/* tensors->attended [N, T, H d] from in; saves in, qkv and lse. */
 static sl_status project_and_attend(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                     call_tensors *tensors)
 {
     const self_attention *self = sl_module_state(module);
-    const sl_shape *shape = sl_tensor_shape(in);
-    sl_shape lse_is = lse_shape(self, shape);
+    sl_shape shape = attended_shape(self, sl_tensor_shape(in));
+    sl_shape lse_is = lse_shape(self, sl_tensor_shape(in));
     SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &tensors->in));
     SL_TRY(project(self, pass, tensors));
     SL_TRY(sli_pass_create_exact_if_kept(pass, &lse_is, &tensors->lse));
     SL_TRY(stores_bf16(self, pass)
-               ? sli_pass_create_stored(pass, shape, pass->options.keep, &tensors->attended)
-               : sli_pass_create_tensor(pass, shape, &tensors->attended));
+               ? sli_pass_create_stored(pass, &shape, pass->options.keep, &tensors->attended)
+               : sli_pass_create_tensor(pass, &shape, &tensors->attended));
     SL_TRY(run_attention(module, pass, tensors->qkv, tensors->attended, tensors->lse));
     SL_TRY(sli_pass_save_exact(pass, &tensors->in));
     SL_TRY(sl_pass_save(pass, &tensors->qkv));
@@ -167,8 +188,9 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
 static sl_status project_out(const self_attention *self, sl_pass *pass, sl_memory_category category,
                              call_tensors *tensors, sl_tensor **out)
 {
-    const sl_shape *shape = sl_tensor_shape(tensors->attended);
-    SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, shape, out));
+    sl_shape shape = *sl_tensor_shape(tensors->attended);
+    shape.size[2] = self->width;
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, &shape, out));
     SL_TRY(sli_pass_operand(pass, tensors->attended, pass->options.keep, &tensors->operand));
     SL_TRY(sli_linear_forward(self->out_proj, tensors->operand, NULL, *out));
     return sli_pass_save_exact(pass, &tensors->operand);
@@ -212,7 +234,7 @@ static sl_status backward_out_proj(const self_attention *self, sl_pass *pass, sl
 {
     SL_TRY(sli_linear_backward_epilogue(self->out_proj, NULL, NULL, grad_out));
     SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
-                            sl_tensor_shape(grad_out), &tensors->grad_attended));
+                            sl_tensor_shape(tensors->operand), &tensors->grad_attended));
     sl_status status = sli_linear_backward_products(self->out_proj, pass, grad_out,
                                                     tensors->operand, 0.0f, tensors->grad_attended);
     sl_tensor_destroy(&tensors->operand);
@@ -233,10 +255,11 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
         .samples = shape->size[0],
         .positions = shape->size[1],
         .heads = self->heads,
-        .head_width = self->width / self->heads,
+        .key_heads = self->key_heads,
+        .head_width = self->head_width,
         .causal = self->mask == SL_MASK_CAUSAL,
-        .bf16 = self->in_proj.weight->bf16,
-        .tf32 = self->in_proj.weight->tf32,
+        .bf16 = self->projections[0]->weight->bf16,
+        .tf32 = self->projections[0]->weight->tf32,
         .qkv = sli_tensor_if_f32(tensors->qkv),
         .qkv_bf16 = sli_tensor_if_bf16(tensors->qkv),
         .out = sli_tensor_if_f32(tensors->attended),
@@ -255,6 +278,22 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
     return SL_OK;
 }
 
+/* Through the products to qkv, whose gradient they take as one operand. */
+static sl_status backward_projections(const self_attention *self, sl_pass *pass, float beta,
+                                      sl_tensor *grad_in, call_tensors *tensors)
+{
+    sl_tensor *grad;
+    for (int i = 0; i < self->projection_count; i++)
+        SL_TRY(sli_linear_backward_epilogue(self->projections[i], NULL, NULL, tensors->grad_qkv));
+    SL_TRY(sli_pass_operand(pass, tensors->grad_qkv, pass->is_split, &grad));
+    sl_status status = SL_OK;
+    for (int i = 0; i < self->projection_count && status == SL_OK; i++)
+        status = sli_linear_backward_products(self->projections[i], pass, grad, tensors->in,
+                                              i > 0 ? 1.0f : beta, grad_in);
+    sl_tensor_destroy(&grad);
+    return status;
+}
+
 static sl_status run_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                               float beta, sl_tensor *grad_in, call_tensors *tensors)
 {
@@ -264,9 +303,7 @@ static sl_status run_backward(const sl_module *module, sl_pass *pass, sl_tensor 
         SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
     SL_TRY(backward_out_proj(self, pass, grad_out, tensors));
     SL_TRY(backward_attention(module, pass, tensors));
-    SL_TRY(sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, tensors->grad_qkv));
-    return sli_linear_backward_products(&self->in_proj, pass, tensors->grad_qkv, tensors->in, beta,
-                                        grad_in);
+    return backward_projections(self, pass, beta, grad_in, tensors);
 }
 
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -292,7 +329,9 @@ sl_status sli_self_attention_backward_weight(sl_module *module, sl_pass *pass)
 {
     const self_attention *self = sl_module_state(module);
     SL_TRY(sli_linear_deferred_weight(self->out_proj, pass));
-    return sli_linear_deferred_weight(&self->in_proj, pass);
+    for (int i = 0; i < self->projection_count; i++)
+        SL_TRY(sli_linear_deferred_weight(self->projections[i], pass));
+    return SL_OK;
 }
 
 /* ---- The module ------------------------------------------------------------------------- */
@@ -317,17 +356,23 @@ static void attention_widths(const sl_module *module, int64_t *in, int64_t *out)
 static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const self_attention *self = sl_module_state(module);
-    sl_shape qkv = qkv_shape(in), lse = lse_shape(self, in);
-    int64_t floats = 2 * sl_shape_count(in) + sl_shape_count(&qkv) + sl_shape_count(&lse);
+    sl_shape qkv = qkv_shape(self, in), lse = lse_shape(self, in);
+    sl_shape attended = attended_shape(self, in);
+    int64_t floats = sl_shape_count(in) + sl_shape_count(&qkv) + sl_shape_count(&lse) +
+                     sl_shape_count(&attended);
     return floats * (int64_t)sizeof(float);
 }
 
+/* The products to qkv share its gradient, and the input. */
 static int64_t attention_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     const self_attention *self = sl_module_state(module);
     int64_t rows = sli_shape_rows(in);
-    return sli_linear_deferred_bytes(self->out_proj, rows) +
-           sli_linear_deferred_bytes(&self->in_proj, rows);
+    bool defers = false;
+    for (int i = 0; i < self->projection_count; i++)
+        defers |= sli_linear_deferred_bytes(self->projections[i], rows) > 0;
+    int64_t shared = defers ? rows * (self->width + qkv_width(self)) : 0;
+    return sli_linear_deferred_bytes(self->out_proj, rows) + shared * (int64_t)sizeof(float);
 }
 
 /* The projections, and two products of every query with every key that it sees. */
@@ -336,7 +381,8 @@ static int64_t attention_flops(const sl_module *module, const sl_shape *in)
     const self_attention *self = sl_module_state(module);
     int64_t samples = in->size[0], time = in->size[1], width = self->width;
     int64_t pairs = self->mask == SL_MASK_CAUSAL ? time * (time + 1) / 2 : time * time;
-    return samples * (2 * time * width * 4 * width + 2 * 2 * pairs * width);
+    int64_t attended = attended_width(self);
+    return samples * (2 * time * width * (qkv_width(self) + attended) + 2 * 2 * pairs * attended);
 }
 
 static bool attention_can_continue(const sl_module *module)
@@ -397,13 +443,77 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
         return sli_no_memory("sl_self_attention_create", "self-attention");
     *self = (self_attention){.width = width,
                              .heads = heads,
+                             .key_heads = heads,
+                             .head_width = width / heads,
                              .dropout = dropout,
                              .mask = mask,
-                             .in_proj = {.in = width, .out = 3 * width}};
+                             .in_proj = {.in = width, .out = 3 * width},
+                             .projections = {&self->in_proj},
+                             .projection_count = 1};
     SL_TRY(sl_module_create(&attention_ops, self, out));
     (*out)->exact_columns = heads;
     sl_status status = declare_parameters(*out, self);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;
+}
+
+/* ---- In a decoder layer ----------------------------------------------------------------- */
+
+/* GPT2Attention's c_attn, or LlamaAttention's q_proj, k_proj and v_proj. */
+static sl_status add_projections(const sl_decoder_layer_options *options, sl_module **module,
+                                 self_attention *self)
+{
+    static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
+    bool fused = options->naming == SL_NAMING_GPT2;
+    int64_t keys = self->key_heads * self->head_width;
+    sli_linear linear = {.in = self->width,
+                         .out = fused ? qkv_width(self) : attended_width(self),
+                         .is_conv1d = fused,
+                         .deviation = options->deviation};
+    self->projection_count = fused ? 1 : 3;
+    for (int i = 0; i < self->projection_count; i++) {
+        sl_module *child;
+        SL_TRY(sl_module_append(module, fused ? "c_attn" : names[i],
+                                sli_linear_create_as(&linear, !options->qkv_bias, &child), &child));
+        self->projections[i] = sli_module_as_linear(child);
+        linear.column += linear.out;
+        linear.out = keys;
+    }
+    return SL_OK;
+}
+
+static sl_status add_output(const sl_decoder_layer_options *options, sl_module **module,
+                            self_attention *self)
+{
+    bool is_gpt2 = options->naming == SL_NAMING_GPT2;
+    const sli_linear linear = {.in = attended_width(self),
+                               .out = self->width,
+                               .is_conv1d = is_gpt2,
+                               .deviation = options->output_deviation};
+    sl_module *child;
+    SL_TRY(sl_module_append(module, is_gpt2 ? "c_proj" : "o_proj",
+                            sli_linear_create_as(&linear, !options->output_bias, &child), &child));
+    self->out_proj = sli_module_as_linear(child);
+    return SL_OK;
+}
+
+sl_status sli_decoder_attention_create(const sl_decoder_layer_options *options, sl_module **out)
+{
+    *out = NULL;
+    self_attention *self = calloc(1, sizeof *self);
+    if (!self)
+        return sli_no_memory("sl_decoder_layer_create", "self-attention");
+    *self =
+        (self_attention){.width = options->width,
+                         .heads = options->heads,
+                         .key_heads = options->key_heads > 0 ? options->key_heads : options->heads,
+                         .head_width = options->head_width > 0 ? options->head_width
+                                                               : options->width / options->heads,
+                         .dropout = options->attention_dropout,
+                         .mask = SL_MASK_CAUSAL};
+    SL_TRY(sl_module_create(&attention_ops, self, out));
+    (*out)->exact_columns = self->heads;
+    SL_TRY(add_projections(options, out, self));
+    return add_output(options, out, self);
 }

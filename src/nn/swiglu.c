@@ -70,26 +70,34 @@ static sl_status run_gate(const swiglu *self, sl_pass *pass, const sl_tensor *in
 
 /* *out from tensors->gated, which it saves. */
 static sl_status run_down(const swiglu *self, sl_pass *pass, const sl_shape *shape,
-                          call_tensors *tensors, sl_tensor **out)
+                          sl_memory_category category, call_tensors *tensors, sl_tensor **out)
 {
     SL_TRY(sli_pass_operand(pass, tensors->gated, pass->options.keep, &tensors->operand));
     sl_tensor_destroy(&tensors->gated);
-    SL_TRY(sli_pass_create_output(pass, shape, out));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, shape, out));
     SL_TRY(sli_linear_forward(self->down, tensors->operand, NULL, *out));
     return sli_pass_save_exact(pass, &tensors->operand);
+}
+
+sl_status sli_swiglu_run_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                 sl_memory_category category, sl_tensor **out)
+{
+    const swiglu *self = sl_module_state(module);
+    call_tensors tensors = {0};
+    sl_status status = run_gate(self, pass, in, &tensors);
+    if (status == SL_OK)
+        status = run_down(self, pass, sl_tensor_shape(in), category, &tensors, out);
+    call_clear(&tensors);
+    return status;
 }
 
 static sl_status swiglu_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                 sl_tensor **out)
 {
-    const swiglu *self = sl_module_state(module);
-    call_tensors tensors = {0};
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
-    sl_status status = run_gate(self, pass, in, &tensors);
-    if (status == SL_OK)
-        status = run_down(self, pass, sl_tensor_shape(in), &tensors, out);
-    call_clear(&tensors);
-    return status;
+    sl_memory_category category =
+        sli_pass_is_bf16(pass) ? SL_MEMORY_WORKSPACE : SL_MEMORY_ACTIVATIONS;
+    return sli_swiglu_run_forward(module, pass, in, category, out);
 }
 
 /* ---- Backward --------------------------------------------------------------------------- */
@@ -134,31 +142,38 @@ static sl_status backward_gate(const swiglu *self, const sl_pass *pass, call_ten
 }
 
 static sl_status run_backward(const swiglu *self, sl_pass *pass, const sl_tensor *grad_out,
-                              sl_tensor **grad_in, call_tensors *tensors)
+                              float beta, sl_tensor *grad_in, call_tensors *tensors)
 {
     SL_TRY(pop_saved(pass, tensors));
     SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
     SL_TRY(backward_down(self, pass, grad_out, tensors));
     SL_TRY(backward_gate(self, pass, tensors));
-    if (grad_in)
-        SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(tensors->in), grad_in));
-    sl_tensor *sum = grad_in ? *grad_in : NULL;
-    SL_TRY(
-        sli_linear_backward_products(self->gate, pass, tensors->grad_gate, tensors->in, 0.0f, sum));
-    return sli_linear_backward_products(self->up, pass, tensors->grad_up, tensors->in, 1.0f, sum);
+    SL_TRY(sli_linear_backward_products(self->gate, pass, tensors->grad_gate, tensors->in, beta,
+                                        grad_in));
+    return sli_linear_backward_products(self->up, pass, tensors->grad_up, tensors->in, 1.0f,
+                                        grad_in);
+}
+
+sl_status sli_swiglu_run_backward(const sl_module *module, sl_pass *pass, const sl_tensor *grad_out,
+                                  float beta, sl_tensor *grad_in)
+{
+    call_tensors tensors = {0};
+    sl_status status =
+        run_backward(sl_module_state(module), pass, grad_out, beta, grad_in, &tensors);
+    call_clear(&tensors);
+    return status;
 }
 
 static sl_status swiglu_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                  sl_tensor **grad_in)
 {
-    call_tensors tensors = {0};
-    sl_status status = run_backward(sl_module_state(module), pass, grad_out, grad_in, &tensors);
-    call_clear(&tensors);
-    return status;
+    if (grad_in)
+        SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(grad_out), grad_in));
+    return sli_swiglu_run_backward(module, pass, grad_out, 0.0f, grad_in ? *grad_in : NULL);
 }
 
 /* The products' order is that of backward_input. */
-static sl_status swiglu_backward_weight(sl_module *module, sl_pass *pass)
+sl_status sli_swiglu_run_backward_weight(sl_module *module, sl_pass *pass)
 {
     const swiglu *self = sl_module_state(module);
     SL_TRY(sli_linear_deferred_weight(self->down, pass));
@@ -209,7 +224,7 @@ static const sl_module_ops swiglu_ops = {
     .forward = swiglu_forward,
     .backward = swiglu_backward,
     .backward_input = swiglu_backward,
-    .backward_weight = swiglu_backward_weight,
+    .backward_weight = sli_swiglu_run_backward_weight,
     .output_shape = swiglu_output_shape,
     .widths = swiglu_widths,
     .saved_bytes = swiglu_saved_bytes,
@@ -218,7 +233,7 @@ static const sl_module_ops swiglu_ops = {
     .can_continue = sli_always_continues,
 };
 
-static sl_status add_children(sl_module **module, swiglu *self)
+static sl_status add_children(sl_module **module, float deviation, swiglu *self)
 {
     const struct {
         const char *name;
@@ -228,16 +243,23 @@ static sl_status add_children(sl_module **module, swiglu *self)
                     {"up_proj", self->width, self->hidden, &self->up},
                     {"down_proj", self->hidden, self->width, &self->down}};
     for (size_t i = 0; i < sizeof children / sizeof *children; i++) {
+        const sli_linear linear = {.in = children[i].in,
+                                   .out = children[i].out,
+                                   .deviation = deviation};
         sl_module *child;
         SL_TRY(sl_module_append(module, children[i].name,
-                                sl_linear_create(children[i].in, children[i].out, true, &child),
-                                &child));
+                                sli_linear_create_as(&linear, true, &child), &child));
         *children[i].linear = sli_module_as_linear(child);
     }
     return SL_OK;
 }
 
 sl_status sl_swiglu_create(int64_t width, int64_t hidden, sl_module **out)
+{
+    return sli_swiglu_create(width, hidden, 0.0f, out);
+}
+
+sl_status sli_swiglu_create(int64_t width, int64_t hidden, float deviation, sl_module **out)
 {
     *out = NULL;
     if (width < 1 || hidden < 1)
@@ -250,5 +272,5 @@ sl_status sl_swiglu_create(int64_t width, int64_t hidden, sl_module **out)
         return sli_no_memory("sl_swiglu_create", "a feed-forward network");
     *self = (swiglu){.width = width, .hidden = hidden};
     SL_TRY(sl_module_create(&swiglu_ops, self, out));
-    return add_children(out, self);
+    return add_children(out, deviation, self);
 }

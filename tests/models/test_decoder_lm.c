@@ -1,0 +1,316 @@
+/* Decoders against what transformers 5.23 computes (eager, f32): models/<family>/model.safetensors
+ * holds a small one's weights, golden.safetensors its logits, loss, gradients and training. */
+#include "models/decoder_lm.h"
+#include "sluice/optim.h"
+#include "sluice/safetensors.h"
+#include "support/modules.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLES = 2, TIME = 24, TOKENS = SAMPLES * TIME, CLASSES = 97, STEPS = 10 };
+
+static void source_path(char path[4096], const char *family, const char *name)
+{
+    const char *source = getenv("SLUICE_SOURCE_DIR");
+    snprintf(path, 4096, "%s/tests/models/%s/%s", source ? source : ".", family, name);
+}
+
+/* ---- The golden ------------------------------------------------------------------------- */
+
+typedef struct golden_file {
+    char *bytes;
+    json_t *header;
+    size_t data; /* where it begins */
+} golden_file;
+
+static golden_file open_golden(const char *family)
+{
+    char path[4096];
+    uint64_t length;
+    golden_file result = {0};
+    source_path(path, family, "golden.safetensors");
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    size_t bytes = (size_t)ftell(file);
+    rewind(file);
+    result.bytes = malloc(bytes);
+    assert_int_equal(fread(result.bytes, 1, bytes, file), bytes);
+    fclose(file);
+    memcpy(&length, result.bytes, sizeof length);
+    result.header = json_loadb(result.bytes + sizeof length, length, 0, NULL);
+    assert_non_null(result.header);
+    result.data = sizeof length + length;
+    return result;
+}
+
+static void close_golden(golden_file *golden)
+{
+    json_decref(golden->header);
+    free(golden->bytes);
+}
+
+/* Tensor "<prefix><name>"; NULL: there is none. */
+static const void *find(const golden_file *golden, const char *prefix, const char *name)
+{
+    char key[256];
+    snprintf(key, sizeof key, "%s%s", prefix, name);
+    const json_t *offsets = json_object_get(json_object_get(golden->header, key), "data_offsets");
+    return offsets ? golden->bytes + golden->data + json_integer_value(json_array_get(offsets, 0))
+                   : NULL;
+}
+
+/* The int64 tokens as i32; labels moved to where they are predicted. */
+static sl_tensor *tokens_of(const golden_file *golden, sl_device *device, bool labels)
+{
+    const int64_t *values = find(golden, "", labels ? "labels" : "input_ids");
+    int32_t tokens[TOKENS];
+    assert_non_null(values);
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = !labels               ? (int32_t)values[i]
+                    : i % TIME < TIME - 1 ? (int32_t)values[i + 1]
+                                          : -100;
+    sl_shape shape = sl_shape_2d(SAMPLES, TIME);
+    return integer_tensor(device, &shape, tokens);
+}
+
+/* ---- The model -------------------------------------------------------------------------- */
+
+typedef struct model_rig {
+    const char *family;
+    sl_device *device;
+    sl_module *model;
+    sl_parameter_set *set;
+    sl_loss *loss;
+    sl_tensor *ids, *targets;
+    golden_file golden;
+} model_rig;
+
+static void load_weights(const model_rig *rig)
+{
+    char path[4096];
+    int count = sl_parameter_set_count(rig->set);
+    sl_safetensors_item *items = calloc((size_t)count, sizeof *items);
+    for (int i = 0; i < count; i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(rig->set, i);
+        items[i] = (sl_safetensors_item){.name = sl_parameter_name(parameter),
+                                         .dtype = SL_F32,
+                                         .shape = *sl_parameter_shape(parameter),
+                                         .data = sl_tensor_f32(sl_parameter_value(parameter))};
+    }
+    source_path(path, rig->family, "model.safetensors");
+    check_ok(sl_safetensors_load(path, items, (size_t)count));
+    free(items);
+}
+
+static model_rig new_rig(const char *family, const sli_decoder_lm *options)
+{
+    model_rig rig = {.family = family, .device = new_device(1), .golden = open_golden(family)};
+    check_ok(sli_decoder_lm_create(options, &rig.model));
+    check_ok(sl_parameter_set_create(rig.model, 0, 0,
+                                     &(sl_parameter_set_options){.device = rig.device}, &rig.set));
+    load_weights(&rig);
+    rig.loss = new_cross_entropy();
+    rig.ids = tokens_of(&rig.golden, rig.device, false);
+    rig.targets = tokens_of(&rig.golden, rig.device, true);
+    return rig;
+}
+
+static void end_rig(model_rig *rig)
+{
+    close_golden(&rig->golden);
+    sl_tensor_destroy(&rig->ids);
+    sl_tensor_destroy(&rig->targets);
+    sl_loss_destroy(&rig->loss);
+    sl_parameter_set_destroy(&rig->set);
+    sl_module_destroy(&rig->model);
+    sl_device_destroy(&rig->device);
+}
+
+/* Forward and backward of all rows; gives the mean loss. *logits (NULL: not wanted). */
+static double run(model_rig *rig, sl_tensor **logits)
+{
+    double losses[TOKENS], sum = 0;
+    sl_pass *pass;
+    sl_tensor *out, *grad;
+    int64_t terms = loss_terms(rig->loss, rig->targets);
+    check_ok(
+        sl_pass_create(&(sl_pass_options){.device = rig->device, .training = true, .keep = true},
+                       &pass));
+    check_ok(sl_module_forward(rig->model, pass, rig->ids, &out));
+    check_ok(sl_loss_apply(rig->loss, &(sl_loss_call){.device = rig->device,
+                                                      .in = out,
+                                                      .targets = rig->targets,
+                                                      .scale = 1.0 / (double)terms,
+                                                      .row_losses = losses,
+                                                      .grad_in = &grad}));
+    check_ok(sl_module_backward(rig->model, pass, grad, NULL));
+    for (int i = 0; i < TOKENS; i++)
+        sum += losses[i];
+    sl_tensor_destroy(&grad);
+    sl_pass_destroy(&pass);
+    if (logits)
+        *logits = out;
+    else
+        sl_tensor_destroy(&out);
+    return sum / (double)terms;
+}
+
+/* ---- Comparisons ------------------------------------------------------------------------ */
+
+static double largest(const float *values, int64_t count)
+{
+    double most = 0;
+    for (int64_t i = 0; i < count; i++)
+        most = fmax(most, fabs((double)values[i]));
+    return most;
+}
+
+/* The keys' part of c_attn's bias: its gradient is 0 but for rounding. */
+static bool is_key_bias(const char *name, int64_t index, int64_t count)
+{
+    return strstr(name, "c_attn.bias") && index >= count / 3 && index < 2 * count / 3;
+}
+
+/* Within `bound` of the tensor's largest element. With `where`, only elements whose value there is
+ * above 1e-5 of its largest. */
+static void check_close(const char *name, const float *values, const float *expected,
+                        const float *where, int64_t count, double bound)
+{
+    double most = largest(expected, count), least = where ? 1e-5 * largest(where, count) : 0;
+    assert_non_null(expected);
+    for (int64_t i = 0; i < count; i++)
+        if (!is_key_bias(name, i, count) && (!where || fabs((double)where[i]) > least) &&
+            !(fabs((double)values[i] - expected[i]) <= bound * most))
+            fail_msg("%s[%d] is %.9g, expected %.9g, of at most %.9g", name, (int)i,
+                     (double)values[i], (double)expected[i], most);
+}
+
+static void logits_loss_and_gradients_match(const char *family, const sli_decoder_lm *options)
+{
+    model_rig rig = new_rig(family, options);
+    sl_tensor *logits;
+    double loss = run(&rig, &logits);
+    const float *expected = find(&rig.golden, "", "loss");
+    check_close("logits", sl_tensor_f32(logits), find(&rig.golden, "", "logits"), NULL,
+                TOKENS * CLASSES, 1e-5);
+    assert_true(fabs(loss - (double)*expected) <= 1e-5 * loss);
+    for (int i = 0; i < sl_parameter_set_count(rig.set); i++) {
+        sl_parameter *parameter = sl_parameter_set_get(rig.set, i);
+        const char *name = sl_parameter_name(parameter);
+        const sl_tensor *grad = gradient_of(parameter);
+        check_close(name, sl_tensor_f32(grad), find(&rig.golden, "grad.", name), NULL,
+                    sl_tensor_count(grad), 1e-5);
+    }
+    sl_tensor_destroy(&logits);
+    end_rig(&rig);
+}
+
+static void check_training(const char *family, const sli_decoder_lm *options,
+                           sl_optimizer_kind kind)
+{
+    bool is_adamw = kind == SL_OPTIMIZER_ADAMW;
+    model_rig rig = new_rig(family, options);
+    const float *expected = find(&rig.golden, "", is_adamw ? "adamw_losses" : "sgd_losses");
+    sl_optimizer_options settings = {.kind = kind};
+    sl_optimizer *optimizer;
+    if (is_adamw) {
+        settings.beta2 = 0.95f;
+        settings.weight_decay = 0.1f;
+    }
+    check_ok(sl_optimizer_create(&settings, rig.set, &optimizer));
+    for (int step = 0; step < STEPS; step++) {
+        sl_parameter_set_zero_grad(rig.set);
+        double loss = run(&rig, NULL);
+        if (!(fabs(loss - (double)expected[step]) <= 1e-5 * loss))
+            fail_msg("the loss of step %d is %.9g, expected %.9g", step, loss,
+                     (double)expected[step]);
+        check_ok(sl_optimizer_step(optimizer, is_adamw ? 3e-3 : 0.1, 1));
+    }
+    for (int i = 0; is_adamw && i < sl_parameter_set_count(rig.set); i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(rig.set, i);
+        const char *name = sl_parameter_name(parameter);
+        const sl_tensor *value = sl_parameter_value(parameter);
+        check_close(name, sl_tensor_f32(value), find(&rig.golden, "after.", name),
+                    find(&rig.golden, "grad.", name), sl_tensor_count(value), 1e-4);
+    }
+    sl_optimizer_destroy(&optimizer);
+    end_rig(&rig);
+}
+
+static void check_family(const char *family, const sli_decoder_lm *options)
+{
+    logits_loss_and_gradients_match(family, options);
+    check_training(family, options, SL_OPTIMIZER_ADAMW);
+    check_training(family, options, SL_OPTIMIZER_SGD);
+}
+
+static sli_decoder_lm gpt2_options(void)
+{
+    return (sli_decoder_lm){.layer = {.naming = SL_NAMING_GPT2,
+                                      .width = 32,
+                                      .heads = 4,
+                                      .feed_forward = 128,
+                                      .activation = SL_ACTIVATION_GELU_TANH,
+                                      .qkv_bias = true,
+                                      .output_bias = true},
+                            .ntokens = CLASSES,
+                            .nlayers = 2,
+                            .positions = 48,
+                            .tie = true};
+}
+
+static void gpt2_computes_what_transformers_does(void **state)
+{
+    const sli_decoder_lm options = gpt2_options();
+    check_family("gpt2", &options);
+}
+
+/* The published totals. */
+static void parameters_count_as_published(void **state)
+{
+    sli_decoder_lm options = gpt2_options();
+    SCOPED(sl_module) *gpt2 = NULL, *tinyllama = NULL;
+    options.layer.width = 768;
+    options.layer.heads = 12;
+    options.layer.feed_forward = 3072;
+    options.ntokens = 50257;
+    options.nlayers = 12;
+    options.positions = 1024;
+    check_ok(sli_decoder_lm_create(&options, &gpt2));
+    assert_int_equal(sl_module_parameter_elements(gpt2), 124439808);
+    options = (sli_decoder_lm){
+        .layer = {.width = 2048, .heads = 32, .key_heads = 4, .feed_forward = 5632},
+        .ntokens = 32000,
+        .nlayers = 22,
+        .positions = 2048};
+    check_ok(sli_decoder_lm_create(&options, &tinyllama));
+    assert_int_equal(sl_module_parameter_elements(tinyllama), 1100048384);
+}
+
+static void impossible_sizes_are_refused(void **state)
+{
+    sli_decoder_lm options = gpt2_options();
+    sl_module *model;
+    options.nlayers = 0;
+    check_error(sli_decoder_lm_create(&options, &model), SL_ERR_INVALID,
+                "nlayers must be 1 to 10000, got 0");
+    options = gpt2_options();
+    options.layer.heads = 5;
+    check_error(sli_decoder_lm_create(&options, &model), SL_ERR_INVALID, "5 heads and a width");
+    assert_null(model);
+}
+
+int decoder_lm_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpt2_computes_what_transformers_does),
+        cmocka_unit_test(parameters_count_as_published),
+        cmocka_unit_test(impossible_sizes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
