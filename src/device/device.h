@@ -197,6 +197,21 @@ typedef struct sli_swiglu_backward {
     float *grad_gate, *grad_up;
 } sli_swiglu_backward;
 
+/* Rotary positions (Su et al., "RoFormer", 2021), in place, of the first `heads` heads of rows that
+ * lie `ld` elements apart. Columns i and i + head_width / 2 of a head are a pair, which turns by
+ * frequencies[i] radians for each position; a row's position is first_position + row %
+ * rows_per_sample, and their product is rounded to f32. `inverse` turns back, which is also the
+ * gradient. */
+enum { SLI_ROTARY_PAIRS = 128 };
+
+typedef struct sli_rotary {
+    int64_t rows, heads, head_width; /* head_width even, at most 2 SLI_ROTARY_PAIRS */
+    int64_t ld, rows_per_sample, first_position;
+    bool inverse;
+    float *x;
+    float frequencies[SLI_ROTARY_PAIRS]; /* [head_width / 2] */
+} sli_rotary;
+
 /* Multi-head self-attention between the projections. `qkv` [samples, positions, heads +
  * 2 key_heads, head_width] has the heads of q, then those of k, then those of v.
  * -> out [samples, positions, heads * head_width]:
@@ -349,6 +364,7 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *arguments);
 sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
 sl_status sli_device_swiglu(sl_device *device, const sli_swiglu *arguments);
 sl_status sli_device_swiglu_backward(sl_device *device, const sli_swiglu_backward *arguments);
+sl_status sli_device_rotary(sl_device *device, const sli_rotary *arguments);
 sl_status sli_device_attention(sl_device *device, const sli_attention *arguments);
 sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *arguments);
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);

@@ -69,6 +69,7 @@ typedef struct sli_device_ops {
     sl_status (*swiglu)(sl_device *device, const sli_swiglu *arguments);
     sl_status (*swiglu_backward)(sl_device *device, const sli_swiglu_backward *arguments);
     /* key_heads is at least 1, here and in the next two. */
+    sl_status (*rotary)(sl_device *device, const sli_rotary *arguments);
     sl_status (*attention)(sl_device *device, const sli_attention *arguments);
     /* (optional: `attention` of all queries, a sample at a time) With first_query or room; the slot
      * `attention` has neither. */

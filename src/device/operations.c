@@ -327,6 +327,25 @@ sl_status sli_device_swiglu_backward(sl_device *device, const sli_swiglu_backwar
     return c.status == SL_OK ? device->ops->swiglu_backward(device, a) : c.status;
 }
 
+sl_status sli_device_rotary(sl_device *device, const sli_rotary *a)
+{
+    call c = {device, "rotary", SL_OK};
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "heads", 0, a->heads);
+    check_at_least(&c, "head_width", 2, a->head_width);
+    check_at_least(&c, "ld", a->heads * a->head_width, a->ld);
+    check_at_least(&c, "rows_per_sample", 1, a->rows_per_sample);
+    check_at_least(&c, "first_position", 0, a->first_position);
+    if (c.status == SL_OK && (a->head_width % 2 || a->head_width > 2 * SLI_ROTARY_PAIRS))
+        c.status =
+            sl_error(SL_ERR_INVALID, "rotary: head_width must be even and at most %d, got %" PRId64,
+                     2 * SLI_ROTARY_PAIRS, a->head_width);
+    if (c.status != SL_OK || a->rows == 0 || a->heads == 0)
+        return c.status;
+    check_given(&c, "x", a->x);
+    return c.status == SL_OK ? device->ops->rotary(device, a) : c.status;
+}
+
 /* The default of cross_entropy_bias. */
 static sl_status use_gradients(sl_device *device, const sli_cross_entropy *a)
 {

@@ -21,6 +21,7 @@ RUN(add_norm)
 RUN(add_norm_backward)
 RUN(swiglu)
 RUN(swiglu_backward)
+RUN(rotary)
 RUN(attention)
 RUN(attention_backward)
 RUN(cross_entropy)
@@ -189,6 +190,18 @@ static void prepare_embedding(op_case *c)
 {
     c->arrays[EMBEDDING_TABLE].count = case_table_rows(c) * c->spec.size[1];
     c->arrays[EMBEDDING_POSITIONS].count = CASE_MOST_POSITIONS * c->spec.size[1];
+}
+
+static void prepare_rotary(op_case *c)
+{
+    sli_rotary *r = &c->arguments.rotary;
+    r->ld = r->heads * r->head_width + (case_has(c, WITH_LONG_ROWS) ? 7 : 0);
+    r->rows_per_sample = 1 + random_below(&c->random, 40);
+    r->first_position = random_below(&c->random, 3000);
+    r->inverse = case_has(c, WITH_GRADIENT);
+    for (int64_t i = 0; i < r->head_width / 2; i++)
+        r->frequencies[i] = powf(10000, -2 * (float)i / (float)r->head_width);
+    c->arrays[ROTARY_X].count = r->rows * r->ld;
 }
 
 /* Also of its backward, but for the dropout, which is its forward's. */
@@ -407,6 +420,10 @@ const case_operation case_operations[CASE_KINDS] = {
         .forward = CASE_SWIGLU, .forward_leaves = OVER_X, .output_count = 1,
         .outputs = {{SWIGLU_OUT, DSWIGLU_GRAD_OUT}}, .input_count = 2,
         .inputs = {{SWIGLU_GATE, DSWIGLU_GRAD_GATE}, {SWIGLU_UP, DSWIGLU_GRAD_UP}}},
+    [CASE_ROTARY] = {
+        OPERATION(rotary), .sizes = 3, .prepare = prepare_rotary,
+        .flags = WITH_LONG_ROWS | WITH_GRADIENT,
+        .arrays = {{AT(sli_rotary, x), GIVEN, INOUT, .tolerance = 1e-6}}},
     [CASE_ATTENTION] = {
         OPERATION(attention), .sizes = 4, .prepare = prepare_attention, .adjust = adjust_attention,
         ARG(sli_attention, dropout), ARG(sli_attention, causal),

@@ -16,7 +16,7 @@ typedef enum case_kind {
     CASE_COPY, CASE_WRITE, CASE_READ, CASE_ZERO, CASE_ADD, CASE_SGD, CASE_ADAMW, CASE_NORM_TERMS,
     CASE_INITIALIZE, CASE_GEMM, CASE_EPILOGUE, CASE_EPILOGUE_BACKWARD, CASE_EMBEDDING,
     CASE_EMBEDDING_BACKWARD, CASE_ADD_DROPOUT, CASE_ADD_NORM, CASE_ADD_NORM_BACKWARD,
-    CASE_SWIGLU, CASE_SWIGLU_BACKWARD, CASE_ATTENTION, CASE_ATTENTION_BACKWARD, CASE_CROSS_ENTROPY, CASE_KINDS
+    CASE_SWIGLU, CASE_SWIGLU_BACKWARD, CASE_ROTARY, CASE_ATTENTION, CASE_ATTENTION_BACKWARD, CASE_CROSS_ENTROPY, CASE_KINDS
 } case_kind;
 /* clang-format on */
 
@@ -37,7 +37,7 @@ enum {
     OVER_SUM = 1 << 12,      /* grad_x lies over grad_sum, where nothing is dropped between them */
     WITH_POSITIONS = 1 << 13,
     WITH_CAUSAL_MASK = 1 << 14,
-    WITH_GRADIENT = 1 << 15,    /* of the loss; of a norm's x */
+    WITH_GRADIENT = 1 << 15,    /* of the loss; of a norm's x; back from rotary positions */
     WITH_WIDE_VALUES = 1 << 16, /* logits up to 60 */
     WITH_MOMENTUM = 1 << 17,
     WITH_NESTEROV = 1 << 18,
@@ -118,6 +118,7 @@ typedef union case_arguments {
     sli_add_norm_backward add_norm_backward;
     sli_swiglu swiglu;
     sli_swiglu_backward swiglu_backward;
+    sli_rotary rotary;
     sli_attention attention;
     sli_attention_backward attention_backward;
     sli_cross_entropy cross_entropy;
@@ -211,6 +212,7 @@ enum { EMBEDDING_IDS, EMBEDDING_TABLE, EMBEDDING_POSITIONS, EMBEDDING_OUT };
 enum { LOOKUP_IDS, LOOKUP_GRAD_TABLE, LOOKUP_GRAD_OUT };
 enum { SWIGLU_GATE, SWIGLU_UP, SWIGLU_OUT };
 enum { DSWIGLU_GATE, DSWIGLU_UP, DSWIGLU_GRAD_OUT, DSWIGLU_GRAD_GATE, DSWIGLU_GRAD_UP };
+enum { ROTARY_X };
 enum { DROP_X, DROP_RESIDUAL, DROP_OUT };
 enum { NORM_X, NORM_RESIDUAL, NORM_SUM, NORM_OUT, NORM_WEIGHT, NORM_BIAS, NORM_HAT, NORM_RSTD };
 enum { DNORM_GRAD_OUT, DNORM_SUM_IN, DNORM_HAT, DNORM_RSTD, DNORM_WEIGHT };

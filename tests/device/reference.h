@@ -249,6 +249,22 @@ static inline void reference_swiglu_backward(const op_case *c, double *const *to
     }
 }
 
+static inline void reference_rotary(const op_case *c, double *const *to)
+{
+    const sli_rotary *a = &c->arguments.rotary;
+    int64_t pairs = a->head_width / 2;
+    for (int64_t row = 0; row < a->rows; row++)
+        for (int64_t k = 0; k < a->heads * pairs; k++) {
+            int64_t first = row * a->ld + k / pairs * a->head_width + k % pairs;
+            float position = (float)(a->first_position + row % a->rows_per_sample);
+            float angle = position * a->frequencies[k % pairs];
+            double cosine = cos((double)angle), sine = sin((double)angle) * (a->inverse ? -1 : 1);
+            double x = to[ROTARY_X][first], y = to[ROTARY_X][first + pairs];
+            to[ROTARY_X][first] = x * cosine - y * sine;
+            to[ROTARY_X][first + pairs] = y * cosine + x * sine;
+        }
+}
+
 static inline void reference_add_norm(const op_case *c, double *const *to)
 {
     const sli_add_norm *a = &c->arguments.add_norm;

@@ -83,6 +83,7 @@ FAILING(add_norm)
 FAILING(add_norm_backward)
 FAILING(swiglu)
 FAILING(swiglu_backward)
+FAILING(rotary)
 FAILING(attention)
 FAILING(attention_backward)
 FAILING(cross_entropy)
@@ -122,6 +123,7 @@ static int set_up(void **state)
         .add_norm_backward = failing_add_norm_backward,
         .swiglu = failing_swiglu,
         .swiglu_backward = failing_swiglu_backward,
+        .rotary = failing_rotary,
         .attention = failing_attention,
         .attention_backward = failing_attention_backward,
         .cross_entropy = failing_cross_entropy,

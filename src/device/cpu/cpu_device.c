@@ -125,6 +125,7 @@ static const sli_device_ops ops = {
     .add_norm_backward = sli_cpu_add_norm_backward,
     .swiglu = sli_cpu_swiglu,
     .swiglu_backward = sli_cpu_swiglu_backward,
+    .rotary = sli_cpu_rotary,
     .attention = sli_cpu_attention,
     .attention_from = sli_cpu_attention,
     .attention_backward = sli_cpu_attention_backward,

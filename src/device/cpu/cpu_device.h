@@ -88,6 +88,7 @@ sl_status sli_cpu_embedding_backward(sl_device *device, const sli_embedding_back
 sl_status sli_cpu_add_dropout(sl_device *device, const sli_add_dropout *arguments);
 sl_status sli_cpu_swiglu(sl_device *device, const sli_swiglu *arguments);
 sl_status sli_cpu_swiglu_backward(sl_device *device, const sli_swiglu_backward *arguments);
+sl_status sli_cpu_rotary(sl_device *device, const sli_rotary *arguments);
 sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments);
 sl_status sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments);

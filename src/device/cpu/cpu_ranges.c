@@ -46,6 +46,7 @@ RANGE_TASK(add_dropout)
 RANGE_TASK(add_norm)
 RANGE_TASK(swiglu)
 RANGE_TASK(swiglu_backward)
+RANGE_TASK(rotary)
 RANGE_TASK(convert)
 RANGE_TASK(sgd)
 RANGE_TASK(adamw)
@@ -88,6 +89,13 @@ sl_status sli_cpu_swiglu_backward(sl_device *device, const sli_swiglu_backward *
 {
     return run_job(device, sli_ranges_of_rows(arguments->rows, arguments->width), arguments,
                    swiglu_backward_range);
+}
+
+sl_status sli_cpu_rotary(sl_device *device, const sli_rotary *arguments)
+{
+    return run_job(device,
+                   sli_ranges_of_rows(arguments->rows, arguments->heads * arguments->head_width),
+                   arguments, rotary_range);
 }
 
 static void cross_entropy_range(void *argument, int64_t index, int thread)

@@ -69,6 +69,7 @@ typedef struct sli_cpu_kernels {
 
     void (*swiglu)(const sli_swiglu *arguments, int64_t first_row, int64_t rows);
     void (*swiglu_backward)(const sli_swiglu_backward *arguments, int64_t first_row, int64_t rows);
+    void (*rotary)(const sli_rotary *arguments, int64_t first_row, int64_t rows);
 
     /* scores: q k^T -> dropout(softmax(scale q k^T)), and 0 for keys that a query may not see. */
     void (*softmax)(const sli_score_block *block, float *scores);

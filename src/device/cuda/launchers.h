@@ -40,6 +40,7 @@ cudaError_t sli_launch_embedding_backward(const sli_embedding_backward *argument
 cudaError_t sli_launch_add_dropout(const sli_add_dropout *arguments, cudaStream_t stream);
 cudaError_t sli_launch_swiglu(const sli_swiglu *arguments, cudaStream_t stream);
 cudaError_t sli_launch_swiglu_backward(const sli_swiglu_backward *arguments, cudaStream_t stream);
+cudaError_t sli_launch_rotary(const sli_rotary *arguments, cudaStream_t stream);
 cudaError_t sli_launch_add_norm(const sli_add_norm *arguments, cudaStream_t stream);
 size_t sli_scratch_add_norm_backward(const sli_add_norm_backward *arguments);
 cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *arguments, void *scratch,

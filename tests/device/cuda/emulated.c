@@ -45,6 +45,7 @@ SLOT(add_dropout)
 SLOT(add_norm)
 SLOT(swiglu)
 SLOT(swiglu_backward)
+SLOT(rotary)
 SLOT(cross_entropy)
 SLOT(convert)
 SLOT(sgd)
@@ -110,6 +111,7 @@ static void fill_table(sli_device_ops *table, const sli_device_ops *cpu)
     table->add_norm_backward = run_add_norm_backward;
     table->swiglu = run_swiglu;
     table->swiglu_backward = run_swiglu_backward;
+    table->rotary = run_rotary;
     table->attention = run_attention;
     table->attention_backward = run_attention_backward;
     table->cross_entropy = run_cross_entropy;

@@ -16,6 +16,7 @@ const char *fake_version(const char *own);
 #define sli_launch_add_norm_backward  fake_launch_add_norm_backward
 #define sli_launch_swiglu             fake_launch_swiglu
 #define sli_launch_swiglu_backward    fake_launch_swiglu_backward
+#define sli_launch_rotary             fake_launch_rotary
 #define sli_launch_attention          fake_launch_attention
 #define sli_launch_attention_backward fake_launch_attention_backward
 #define sli_launch_cross_entropy      fake_launch_cross_entropy

@@ -170,6 +170,7 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
 void SLI_OF_ISA(sli_swiglu)(const sli_swiglu *arguments, int64_t first_row, int64_t rows);
 void SLI_OF_ISA(sli_swiglu_backward)(const sli_swiglu_backward *arguments, int64_t first_row,
                                      int64_t rows);
+void SLI_OF_ISA(sli_rotary)(const sli_rotary *arguments, int64_t first_row, int64_t rows);
 void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores);
 void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *scores, float *grads,
                                       const float *inner);

@@ -14,6 +14,7 @@ const sli_cpu_kernels SLI_OF_ISA(sli_cpu_kernels) = {
     .add_norm_backward = SLI_OF_ISA(sli_add_norm_backward),
     .swiglu = SLI_OF_ISA(sli_swiglu),
     .swiglu_backward = SLI_OF_ISA(sli_swiglu_backward),
+    .rotary = SLI_OF_ISA(sli_rotary),
     .softmax = SLI_OF_ISA(sli_softmax),
     .softmax_backward = SLI_OF_ISA(sli_softmax_backward),
     .row_products = SLI_OF_ISA(sli_row_products),

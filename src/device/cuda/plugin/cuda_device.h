@@ -118,6 +118,7 @@ sl_status sli_cuda_embedding_backward(sl_device *device, const sli_embedding_bac
 sl_status sli_cuda_add_dropout(sl_device *device, const sli_add_dropout *arguments);
 sl_status sli_cuda_swiglu(sl_device *device, const sli_swiglu *arguments);
 sl_status sli_cuda_swiglu_backward(sl_device *device, const sli_swiglu_backward *arguments);
+sl_status sli_cuda_rotary(sl_device *device, const sli_rotary *arguments);
 sl_status sli_cuda_add_norm(sl_device *device, const sli_add_norm *arguments);
 sl_status sli_cuda_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
 sl_status sli_cuda_attention(sl_device *device, const sli_attention *arguments);

@@ -90,6 +90,7 @@ static const sli_device_ops ops = {
     .add_norm_backward = sli_cuda_add_norm_backward,
     .swiglu = sli_cuda_swiglu,
     .swiglu_backward = sli_cuda_swiglu_backward,
+    .rotary = sli_cuda_rotary,
     .attention = sli_cuda_attention,
     .attention_backward = sli_cuda_attention_backward,
     .cross_entropy = sli_cuda_cross_entropy,
