@@ -81,11 +81,31 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
  *           columns of c_attn q's, then k's, then v's */
 typedef enum sl_naming { SL_NAMING_LLAMA, SL_NAMING_GPT2 } sl_naming;
 
+typedef enum sl_rotary_kind {
+    SL_ROTARY_NONE,
+    SL_ROTARY_DEFAULT,
+    SL_ROTARY_LINEAR, /* all angles divided by `factor` */
+    SL_ROTARY_LLAMA3  /* the slow ones alone */
+} sl_rotary_kind;
+
+extern const char *const sl_rotary_names[]; /* "none", "default", "linear", "llama3", NULL */
+
+/* Rotary positions (Su et al., "RoFormer", 2021) with transformers' names and halves: columns i and
+ * i + d / 2 of a head of d turn by theta^(-2 i / d) radians for each position. */
+typedef struct sl_rotary_options {
+    sl_rotary_kind kind;
+    double theta;
+    double factor;                            /* LINEAR, LLAMA3 */
+    double low_freq_factor, high_freq_factor; /* LLAMA3 */
+    int64_t original_positions;               /* LLAMA3: original_max_position_embeddings */
+} sl_rotary_options;
+
 typedef struct sl_decoder_layer_options {
     sl_naming naming;
     int64_t width, heads, feed_forward;
     int64_t key_heads;        /* of keys and values, a divisor of heads; 0: heads */
     int64_t head_width;       /* 0: width / heads */
+    sl_rotary_options rotary; /* LLAMA: of queries and keys */
     float norm_eps;           /* 0: the norm's own */
     sl_activation activation; /* GPT2 */
     float attention_dropout;  /* of the probabilities */
@@ -98,7 +118,8 @@ typedef struct sl_decoder_layer_options {
 
 /* The layer of a decoder, which sees the positions before each: x += attention(norm1(x)),
  * x += feed_forward(norm2(x)): [N, T, D] -> [N, T, D]. Errors: also SL_ERR_INVALID where `heads`
- * has to divide `width` and does not, and for key_heads that do not divide `heads`. */
+ * has to divide `width` and does not, for key_heads that do not divide `heads`, and for rotary
+ * positions of an odd head_width or of one above 256. */
 sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_module **out);
 
 enum { SL_MAX_POSITIONS = 5000 }; /* the positional encoding's length, as in the tutorials */

@@ -65,8 +65,12 @@ static sl_status create_modules(const sli_decoder_lm *options, sl_module **modul
                              .out = options->ntokens,
                              .deviation = layer->deviation};
     SL_TRY(create_embedding(options, &modules[0]));
-    for (int64_t i = 1; i <= options->nlayers; i++)
-        SL_TRY(sl_decoder_layer_create(layer, &modules[i]));
+    for (int64_t i = 1; i <= options->nlayers; i++) {
+        sl_decoder_layer_options one = *layer;
+        if (options->no_rope_interval > 0 && i % options->no_rope_interval == 0)
+            one.rotary.kind = SL_ROTARY_NONE;
+        SL_TRY(sl_decoder_layer_create(&one, &modules[i]));
+    }
     sl_module **norm = &modules[options->nlayers + 1];
     SL_TRY(layer->naming == SL_NAMING_GPT2
                ? sl_layer_norm_create(layer->width, layer->norm_eps, norm)

@@ -25,6 +25,8 @@
  * gradient is. Backward works in place on grad_out, which becomes the gradient of each residual sum
  * in turn, and at last that of x. Its other tensors live only from one product to the next; on a
  * split pass, those of the four products that give weights' gradients until backward_weight. */
+#include "nn/encoder_layer.h"
+
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -33,18 +35,6 @@
 
 /* The layer's own dropouts; the attention's belongs to the attention. */
 enum { DROPOUT_HIDDEN, DROPOUT_1, DROPOUT_2 };
-
-typedef struct encoder_layer {
-    int64_t width, hidden;
-    float hidden_dropout, residual_dropout;
-    bool pre_norm;
-    sli_activation activation;
-    sl_module *self_attn;
-    sl_module *swiglu;         /* NULL: the two linear layers */
-    const sli_linear *linear1; /* [D] -> [F] */
-    const sli_linear *linear2; /* [F] -> [D] */
-    const sli_layer_norm *norm1, *norm2;
-} encoder_layer;
 
 /* The tensors of a call that do not outlive it; freed by layer_forward and layer_backward. */
 typedef struct temporaries {
@@ -69,7 +59,7 @@ static void temporaries_clear(temporaries *t)
 static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, uint32_t which,
                               const sl_tensor *tensor)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     float p = which == DROPOUT_HIDDEN ? layer->hidden_dropout : layer->residual_dropout;
     return sli_pass_dropout(pass, module, which, p, sl_tensor_shape(tensor)->size[1]);
 }
@@ -80,14 +70,14 @@ static sl_status workspace_like(const sl_tensor *tensor, sl_tensor **out)
                             sl_tensor_shape(tensor), out);
 }
 
-static sl_shape hidden_shape(const encoder_layer *layer, const sl_shape *x)
+static sl_shape hidden_shape(const sli_encoder_layer *layer, const sl_shape *x)
 {
     return sl_shape_3d(x->size[0], x->size[1], layer->hidden);
 }
 
 static sl_status layer_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     return layer->self_attn->ops->output_shape(layer->self_attn, in, out);
 }
 
@@ -98,7 +88,7 @@ static sl_status layer_output_shape(const sl_module *module, const sl_shape *in,
 static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_tensor *x,
                               temporaries *t)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     sl_shape shape = hidden_shape(layer, sl_tensor_shape(x));
     if (layer->swiglu)
         return sli_swiglu_run_forward(layer->swiglu, pass, x, SL_MEMORY_WORKSPACE, &t->branch);
@@ -143,7 +133,7 @@ static sl_status add_norm(sl_pass *pass, const sli_layer_norm *norm, sli_dropout
 static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_tensor *x,
                                    temporaries *t, sl_tensor **out)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     sli_dropout dropout1 = dropout_of(module, pass, DROPOUT_1, x);
     sli_dropout dropout2 = dropout_of(module, pass, DROPOUT_2, x);
     SL_TRY(sli_self_attention_forward(layer->self_attn, pass, x, SL_MEMORY_WORKSPACE, &t->branch));
@@ -177,7 +167,7 @@ static sl_status add_dropout2(const sl_module *module, const sl_pass *pass, cons
 static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_tensor *x,
                                   temporaries *t, sl_tensor **out)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, x);
     SL_TRY(sli_pass_create_tensor(pass, sl_tensor_shape(x), &t->normed));
     SL_TRY(add_norm(pass, layer->norm1, none, x, NULL, NULL, t->normed, NULL));
@@ -195,7 +185,7 @@ static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_ten
 static sl_status layer_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                sl_tensor **out)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     temporaries t = {0};
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     sl_status status = layer->pre_norm ? forward_pre_norm(module, pass, in, &t, out)
@@ -212,7 +202,7 @@ static sl_status layer_forward(sl_module *module, sl_pass *pass, const sl_tensor
 static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, temporaries *t,
                                        float beta, sl_tensor *grad_x)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     sli_linear_epilogue epilogue = {.activation = layer->activation,
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, grad_x)};
     bool gelu = layer->activation != SLI_ACTIVATION_RELU;
@@ -282,7 +272,7 @@ fail:
 
 /* Back through the attention: grad_in = its gradient + beta grad_in; NULL where it is not needed.
  * t->branch is the gradient of its output; destroyed. */
-static sl_status attention_backward(const encoder_layer *layer, sl_pass *pass, temporaries *t,
+static sl_status attention_backward(const sli_encoder_layer *layer, sl_pass *pass, temporaries *t,
                                     float beta, sl_tensor *grad_in)
 {
     sl_status status =
@@ -296,7 +286,7 @@ static sl_status attention_backward(const encoder_layer *layer, sl_pass *pass, t
 static sl_status backward_post_norm(const sl_module *module, sl_pass *pass, temporaries *t,
                                     const sl_tensor *grad_out, sl_tensor *grad, bool input_needed)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     sli_dropout dropout1 = dropout_of(module, pass, DROPOUT_1, grad);
     sli_dropout dropout2 = dropout_of(module, pass, DROPOUT_2, grad);
     SL_TRY(add_norm_backward(pass, layer->norm2, dropout2, grad_out, NULL, grad, &t->branch));
@@ -309,7 +299,7 @@ static sl_status backward_post_norm(const sl_module *module, sl_pass *pass, temp
 static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, temporaries *t,
                                    sl_tensor *grad)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, grad);
     if (dropout_of(module, pass, DROPOUT_2, grad).p > 0.0f || pass->is_split) {
         SL_TRY(sli_pass_create_gradient(pass, grad, &t->branch));
@@ -327,7 +317,7 @@ static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, tempo
 static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                 sl_tensor **grad_in)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     bool is_bf16 = module->takes_bf16_gradient && sl_tensor_dtype(grad_out) == SL_BF16;
     sl_shape shape;
     temporaries t = {0};
@@ -351,7 +341,7 @@ fail:
 /* The products' order is that of backward_input. */
 static sl_status layer_backward_weight(sl_module *module, sl_pass *pass)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     if (layer->swiglu) {
         SL_TRY(sli_swiglu_run_backward_weight(layer->swiglu, pass));
         return sli_self_attention_backward_weight(layer->self_attn, pass);
@@ -365,13 +355,13 @@ static sl_status layer_backward_weight(sl_module *module, sl_pass *pass)
 
 static void layer_widths(const sl_module *module, int64_t *in, int64_t *out)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     *in = *out = layer->width;
 }
 
 static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     sl_shape hidden = hidden_shape(layer, in);
     int64_t hiddens = layer->activation != SLI_ACTIVATION_RELU ? 2 : 1;
     int64_t floats = sl_shape_count(in) + hiddens * sl_shape_count(&hidden);
@@ -382,7 +372,7 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 
 static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     int64_t rows = sli_shape_rows(in);
     int64_t attention = sl_module_deferred_bytes(layer->self_attn, in);
     if (layer->swiglu)
@@ -393,19 +383,33 @@ static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
 
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     int64_t products = (layer->swiglu ? 3 : 2) * 2 * layer->width * layer->hidden;
     return sl_module_flops(layer->self_attn, in) + sli_shape_rows(in) * products;
 }
 
 static bool layer_can_continue(const sl_module *module)
 {
-    const encoder_layer *layer = sl_module_state(module);
+    const sli_encoder_layer *layer = sl_module_state(module);
     return sl_module_can_continue(layer->self_attn);
 }
 
 static const sl_module_ops layer_ops = {
     .type = "TransformerEncoderLayer",
+    .forward = layer_forward,
+    .backward = layer_backward,
+    .backward_input = layer_backward,
+    .backward_weight = layer_backward_weight,
+    .output_shape = layer_output_shape,
+    .widths = layer_widths,
+    .saved_bytes = layer_saved_bytes,
+    .deferred_bytes = layer_deferred_bytes,
+    .flops = layer_flops,
+    .can_continue = layer_can_continue,
+};
+
+const sl_module_ops sli_decoder_layer_ops = {
+    .type = "DecoderLayer",
     .forward = layer_forward,
     .backward = layer_backward,
     .backward_input = layer_backward,
@@ -430,7 +434,7 @@ static sl_status check_options(const sl_encoder_layer_options *options)
 
 /* In the order of PyTorch's state_dict. */
 static sl_status add_children(const sl_encoder_layer_options *options, sl_module **module,
-                              encoder_layer *layer)
+                              sli_encoder_layer *layer)
 {
     int64_t width = options->width, hidden = options->feed_forward;
     sl_module *child;
@@ -455,148 +459,16 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
 {
     *out = NULL;
     SL_TRY(check_options(options));
-    encoder_layer *layer = calloc(1, sizeof *layer);
+    sli_encoder_layer *layer = calloc(1, sizeof *layer);
     if (!layer)
         return sli_no_memory("sl_encoder_layer_create", "a layer");
-    *layer = (encoder_layer){.width = options->width,
-                             .hidden = options->feed_forward,
-                             .hidden_dropout = options->dropout,
-                             .residual_dropout = options->dropout,
-                             .pre_norm = options->pre_norm,
-                             .activation = sli_activation_of(options->activation)};
+    *layer = (sli_encoder_layer){.width = options->width,
+                                 .hidden = options->feed_forward,
+                                 .hidden_dropout = options->dropout,
+                                 .residual_dropout = options->dropout,
+                                 .pre_norm = options->pre_norm,
+                                 .activation = sli_activation_of(options->activation)};
     SL_TRY(sl_module_create(&layer_ops, layer, out));
     (*out)->takes_bf16_gradient = !options->pre_norm;
     return add_children(options, out, layer);
-}
-
-/* ---- The layer of decoders -------------------------------------------------------------- */
-
-static const sl_module_ops decoder_layer_ops = {
-    .type = "DecoderLayer",
-    .forward = layer_forward,
-    .backward = layer_backward,
-    .backward_input = layer_backward,
-    .backward_weight = layer_backward_weight,
-    .output_shape = layer_output_shape,
-    .widths = layer_widths,
-    .saved_bytes = layer_saved_bytes,
-    .deferred_bytes = layer_deferred_bytes,
-    .flops = layer_flops,
-    .can_continue = layer_can_continue,
-};
-
-/* GPT-2's, whose children the layer runs. */
-static const sl_module_ops mlp_ops = {.type = "GPT2MLP"};
-
-static sl_status check_decoder_options(const sl_decoder_layer_options *options)
-{
-    int64_t key_heads = options->key_heads > 0 ? options->key_heads : options->heads;
-    if (options->width < 1 || options->heads < 1 || options->feed_forward < 1)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: width, heads and feed_forward must be at least "
-                        "1, got %" PRId64 ", %" PRId64 " and %" PRId64,
-                        options->width, options->heads, options->feed_forward);
-    if (options->key_heads < 0 || options->head_width < 0)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: key_heads and head_width must not be negative, "
-                        "got %" PRId64 " and %" PRId64,
-                        options->key_heads, options->head_width);
-    if (options->head_width == 0 && options->width % options->heads != 0)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: the heads must divide the width where no "
-                        "head_width is given, got %" PRId64 " heads and a width of %" PRId64,
-                        options->heads, options->width);
-    if (options->heads % key_heads != 0)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_decoder_layer_create: the heads of keys must divide those of queries, "
-                        "got %" PRId64 " and %" PRId64,
-                        key_heads, options->heads);
-    SL_TRY(sli_check_dropout("sl_decoder_layer_create", options->attention_dropout));
-    return sli_check_dropout("sl_decoder_layer_create", options->residual_dropout);
-}
-
-static sl_status add_norm_child(const sl_decoder_layer_options *options, sl_module **module,
-                                const char *name, const sli_layer_norm **norm)
-{
-    sl_module *child;
-    bool is_gpt2 = options->naming == SL_NAMING_GPT2;
-    SL_TRY(sl_module_append(module, name,
-                            is_gpt2
-                                ? sl_layer_norm_create(options->width, options->norm_eps, &child)
-                                : sl_rms_norm_create(options->width, options->norm_eps, &child),
-                            &child));
-    *norm = sli_layer_norm_of(child);
-    return SL_OK;
-}
-
-static sl_status add_attention(const sl_decoder_layer_options *options, sl_module **module,
-                               const char *name, encoder_layer *layer)
-{
-    return sl_module_append(module, name, sli_decoder_attention_create(options, &layer->self_attn),
-                            &layer->self_attn);
-}
-
-static sl_status add_mlp(const sl_decoder_layer_options *options, sl_module **module,
-                         encoder_layer *layer)
-{
-    sl_module *mlp, *child;
-    const sli_linear linears[] = {{.in = options->width,
-                                   .out = options->feed_forward,
-                                   .is_conv1d = true,
-                                   .deviation = options->deviation},
-                                  {.in = options->feed_forward,
-                                   .out = options->width,
-                                   .is_conv1d = true,
-                                   .deviation = options->output_deviation}};
-    sl_status status = sl_module_create(&mlp_ops, NULL, &mlp);
-    if (status == SL_OK)
-        status = sl_module_append(&mlp, "c_fc", sli_linear_create_as(&linears[0], false, &child),
-                                  &child);
-    if (status == SL_OK) {
-        layer->linear1 = sli_module_as_linear(child);
-        status = sl_module_append(&mlp, "c_proj", sli_linear_create_as(&linears[1], false, &child),
-                                  &child);
-    }
-    if (status == SL_OK)
-        layer->linear2 = sli_module_as_linear(child);
-    return sl_module_append(module, "mlp", status, &mlp);
-}
-
-/* Each in the order of its state_dict. */
-static sl_status add_gpt2_children(const sl_decoder_layer_options *options, sl_module **module,
-                                   encoder_layer *layer)
-{
-    SL_TRY(add_norm_child(options, module, "ln_1", &layer->norm1));
-    SL_TRY(add_attention(options, module, "attn", layer));
-    SL_TRY(add_norm_child(options, module, "ln_2", &layer->norm2));
-    return add_mlp(options, module, layer);
-}
-
-static sl_status add_llama_children(const sl_decoder_layer_options *options, sl_module **module,
-                                    encoder_layer *layer)
-{
-    SL_TRY(add_attention(options, module, "self_attn", layer));
-    SL_TRY(sl_module_append(module, "mlp",
-                            sli_swiglu_create(options->width, options->feed_forward,
-                                              options->deviation, &layer->swiglu),
-                            &layer->swiglu));
-    SL_TRY(add_norm_child(options, module, "input_layernorm", &layer->norm1));
-    return add_norm_child(options, module, "post_attention_layernorm", &layer->norm2);
-}
-
-sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_module **out)
-{
-    *out = NULL;
-    SL_TRY(check_decoder_options(options));
-    encoder_layer *layer = calloc(1, sizeof *layer);
-    if (!layer)
-        return sli_no_memory("sl_decoder_layer_create", "a layer");
-    *layer = (encoder_layer){.width = options->width,
-                             .hidden = options->feed_forward,
-                             .residual_dropout = options->residual_dropout,
-                             .pre_norm = true,
-                             .activation = sli_activation_of(options->activation)};
-    SL_TRY(sl_module_create(&decoder_layer_ops, layer, out));
-    return options->naming == SL_NAMING_GPT2 ? add_gpt2_children(options, out, layer)
-                                             : add_llama_children(options, out, layer);
 }

@@ -139,6 +139,15 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
 /* Bytes of what sli_norm_forward saves for an input of this shape. */
 int64_t sli_norm_saved_bytes(const sl_shape *in);
 
+/* ---- Rotary positions (rotary.c) -------------------------------------------------------- */
+
+/* [head_width / 2] radians a position. */
+void sli_rotary_frequencies(const sl_rotary_options *options, int64_t head_width,
+                            float frequencies[SLI_ROTARY_PAIRS]);
+
+/* Errors: SL_ERR_INVALID for a head_width that cannot be halved, and numbers that are missing. */
+sl_status sli_rotary_check(const char *who, const sl_rotary_options *options, int64_t head_width);
+
 /* ---- Self-attention (self_attention.c) -------------------------------------------------- */
 
 /* That of a decoder layer, as sl_decoder_layer_create makes it. */

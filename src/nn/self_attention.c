@@ -23,6 +23,8 @@ typedef struct self_attention {
     int64_t width, heads, key_heads, head_width;
     float dropout;
     sl_mask mask;
+    bool rotates;                     /* queries and keys have rotary positions, */
+    sli_rotary rotary;                /* these, but for the tensor and its rows */
     sli_linear in_proj;               /* PyTorch's, whose parameters are the module's own */
     const sli_linear *projections[3]; /* of the input to qkv's columns, each to its own */
     int projection_count;             /* 1 or 3 */
@@ -146,6 +148,21 @@ static void call_clear(call_tensors *tensors)
     sl_tensor_destroy(&tensors->operand);
 }
 
+/* Turns the queries and keys of qkv, or back, in place. */
+static sl_status rotate(const self_attention *self, const sl_pass *pass, sl_tensor *qkv,
+                        bool inverse)
+{
+    sli_rotary arguments = self->rotary;
+    if (!self->rotates)
+        return SL_OK;
+    arguments.rows = sl_tensor_rows(qkv);
+    arguments.rows_per_sample = sl_tensor_shape(qkv)->size[1];
+    arguments.first_position = sl_pass_position(pass);
+    arguments.inverse = inverse;
+    arguments.x = sl_tensor_f32(qkv);
+    return sli_device_rotary(sl_pass_device(pass), &arguments);
+}
+
 /* tensors->qkv, whose f32 values are those of bf16 numbers on a bf16 pass. */
 static sl_status project(const self_attention *self, const sl_pass *pass, call_tensors *tensors)
 {
@@ -155,6 +172,7 @@ static sl_status project(const self_attention *self, const sl_pass *pass, call_t
         SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->qkv));
         for (int i = 0; i < self->projection_count; i++)
             SL_TRY(sli_linear_forward(self->projections[i], tensors->in, NULL, tensors->qkv));
+        SL_TRY(rotate(self, pass, tensors->qkv, false));
         return sli_pass_round(pass, tensors->qkv);
     }
     SL_TRY(sli_pass_create_stored(pass, &shape, pass->options.keep, &tensors->qkv));
@@ -271,6 +289,7 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
         .grad_qkv_bf16 = sli_tensor_if_bf16(tensors->grad_qkv),
     };
     SL_TRY(sli_device_attention_backward(sl_pass_device(pass), &arguments));
+    SL_TRY(rotate(self, pass, tensors->grad_qkv, true));
     sl_tensor_destroy(&tensors->grad_attended);
     sl_tensor_destroy(&tensors->qkv);
     sl_tensor_destroy(&tensors->lse);
@@ -460,6 +479,15 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
 
 /* ---- In a decoder layer ----------------------------------------------------------------- */
 
+static void set_rotary(const sl_rotary_options *options, self_attention *self)
+{
+    self->rotates = true;
+    self->rotary = (sli_rotary){.heads = self->heads + self->key_heads,
+                                .head_width = self->head_width,
+                                .ld = qkv_width(self)};
+    sli_rotary_frequencies(options, self->head_width, self->rotary.frequencies);
+}
+
 /* GPT2Attention's c_attn, or LlamaAttention's q_proj, k_proj and v_proj. */
 static sl_status add_projections(const sl_decoder_layer_options *options, sl_module **module,
                                  self_attention *self)
@@ -514,6 +542,8 @@ sl_status sli_decoder_attention_create(const sl_decoder_layer_options *options, 
                          .mask = SL_MASK_CAUSAL};
     SL_TRY(sl_module_create(&attention_ops, self, out));
     (*out)->exact_columns = self->heads;
+    if (options->rotary.kind != SL_ROTARY_NONE)
+        set_rotary(&options->rotary, self);
     SL_TRY(add_projections(options, out, self));
     return add_output(options, out, self);
 }

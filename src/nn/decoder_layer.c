@@ -1,0 +1,129 @@
+/* The layers of decoders: the encoder layer's pre-norm form, put together under the names and with
+ * the layouts that transformers gives its parts. */
+#include "nn/encoder_layer.h"
+#include "nn/module.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* GPT-2's, whose children the layer runs. */
+static const sl_module_ops mlp_ops = {.type = "GPT2MLP"};
+
+static sl_status check_decoder_options(const sl_decoder_layer_options *options)
+{
+    int64_t key_heads = options->key_heads > 0 ? options->key_heads : options->heads;
+    if (options->width < 1 || options->heads < 1 || options->feed_forward < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: width, heads and feed_forward must be at least "
+                        "1, got %" PRId64 ", %" PRId64 " and %" PRId64,
+                        options->width, options->heads, options->feed_forward);
+    if (options->key_heads < 0 || options->head_width < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: key_heads and head_width must not be negative, "
+                        "got %" PRId64 " and %" PRId64,
+                        options->key_heads, options->head_width);
+    if (options->head_width == 0 && options->width % options->heads != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: the heads must divide the width where no "
+                        "head_width is given, got %" PRId64 " heads and a width of %" PRId64,
+                        options->heads, options->width);
+    if (options->heads % key_heads != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: the heads of keys must divide those of queries, "
+                        "got %" PRId64 " and %" PRId64,
+                        key_heads, options->heads);
+    if (options->naming == SL_NAMING_GPT2 && options->rotary.kind != SL_ROTARY_NONE)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: GPT-2's layer has no rotary positions");
+    SL_TRY(sli_rotary_check("sl_decoder_layer_create", &options->rotary,
+                            options->head_width > 0 ? options->head_width
+                                                    : options->width / options->heads));
+    SL_TRY(sli_check_dropout("sl_decoder_layer_create", options->attention_dropout));
+    return sli_check_dropout("sl_decoder_layer_create", options->residual_dropout);
+}
+
+static sl_status add_norm_child(const sl_decoder_layer_options *options, sl_module **module,
+                                const char *name, const sli_layer_norm **norm)
+{
+    sl_module *child;
+    bool is_gpt2 = options->naming == SL_NAMING_GPT2;
+    SL_TRY(sl_module_append(module, name,
+                            is_gpt2
+                                ? sl_layer_norm_create(options->width, options->norm_eps, &child)
+                                : sl_rms_norm_create(options->width, options->norm_eps, &child),
+                            &child));
+    *norm = sli_layer_norm_of(child);
+    return SL_OK;
+}
+
+static sl_status add_attention(const sl_decoder_layer_options *options, sl_module **module,
+                               const char *name, sli_encoder_layer *layer)
+{
+    return sl_module_append(module, name, sli_decoder_attention_create(options, &layer->self_attn),
+                            &layer->self_attn);
+}
+
+static sl_status add_mlp(const sl_decoder_layer_options *options, sl_module **module,
+                         sli_encoder_layer *layer)
+{
+    sl_module *mlp, *child;
+    const sli_linear linears[] = {{.in = options->width,
+                                   .out = options->feed_forward,
+                                   .is_conv1d = true,
+                                   .deviation = options->deviation},
+                                  {.in = options->feed_forward,
+                                   .out = options->width,
+                                   .is_conv1d = true,
+                                   .deviation = options->output_deviation}};
+    sl_status status = sl_module_create(&mlp_ops, NULL, &mlp);
+    if (status == SL_OK)
+        status = sl_module_append(&mlp, "c_fc", sli_linear_create_as(&linears[0], false, &child),
+                                  &child);
+    if (status == SL_OK) {
+        layer->linear1 = sli_module_as_linear(child);
+        status = sl_module_append(&mlp, "c_proj", sli_linear_create_as(&linears[1], false, &child),
+                                  &child);
+    }
+    if (status == SL_OK)
+        layer->linear2 = sli_module_as_linear(child);
+    return sl_module_append(module, "mlp", status, &mlp);
+}
+
+/* Each in the order of its state_dict. */
+static sl_status add_gpt2_children(const sl_decoder_layer_options *options, sl_module **module,
+                                   sli_encoder_layer *layer)
+{
+    SL_TRY(add_norm_child(options, module, "ln_1", &layer->norm1));
+    SL_TRY(add_attention(options, module, "attn", layer));
+    SL_TRY(add_norm_child(options, module, "ln_2", &layer->norm2));
+    return add_mlp(options, module, layer);
+}
+
+static sl_status add_llama_children(const sl_decoder_layer_options *options, sl_module **module,
+                                    sli_encoder_layer *layer)
+{
+    SL_TRY(add_attention(options, module, "self_attn", layer));
+    SL_TRY(sl_module_append(module, "mlp",
+                            sli_swiglu_create(options->width, options->feed_forward,
+                                              options->deviation, &layer->swiglu),
+                            &layer->swiglu));
+    SL_TRY(add_norm_child(options, module, "input_layernorm", &layer->norm1));
+    return add_norm_child(options, module, "post_attention_layernorm", &layer->norm2);
+}
+
+sl_status sl_decoder_layer_create(const sl_decoder_layer_options *options, sl_module **out)
+{
+    *out = NULL;
+    SL_TRY(check_decoder_options(options));
+    sli_encoder_layer *layer = calloc(1, sizeof *layer);
+    if (!layer)
+        return sli_no_memory("sl_decoder_layer_create", "a layer");
+    *layer = (sli_encoder_layer){.width = options->width,
+                                 .hidden = options->feed_forward,
+                                 .residual_dropout = options->residual_dropout,
+                                 .pre_norm = true,
+                                 .activation = sli_activation_of(options->activation)};
+    SL_TRY(sl_module_create(&sli_decoder_layer_ops, layer, out));
+    return options->naming == SL_NAMING_GPT2 ? add_gpt2_children(options, out, layer)
+                                             : add_llama_children(options, out, layer);
+}
