@@ -1,4 +1,5 @@
-/* The Transformer language model of PyTorch's tutorials. */
+/* Language models: that of PyTorch's tutorials, and decoders of the families that are published as
+ * directories of Hugging Face. */
 #ifndef SLUICE_MODEL_H
 #define SLUICE_MODEL_H
 
@@ -10,8 +11,33 @@ SL_API_BEGIN
  * overflows 63 bits. */
 enum { SL_MAX_LAYERS = 10000, SL_MAX_WIDTH = 1 << 20 };
 
-/* The names are the tutorials'. */
+/* Whose model it is, by the model_type of its config.json. */
+typedef enum sl_family {
+    SL_FAMILY_TUTORIALS,
+    SL_FAMILY_GPT2,
+    SL_FAMILY_LLAMA,
+    SL_FAMILY_MISTRAL,
+    SL_FAMILY_QWEN2,
+    SL_FAMILY_SMOLLM3
+} sl_family;
+
+/* "sluice_transformer", "gpt2", "llama", "mistral", "qwen2", "smollm3", NULL. */
+extern const char *const sl_family_names[];
+
+/* What families but the tutorials' have besides. */
+typedef struct sl_decoder_options {
+    int64_t key_heads, head_width; /* 0: nhead; emsize / nhead */
+    int64_t positions;             /* most tokens of a row */
+    double norm_eps, deviation;    /* the norms' epsilon; of the initial values */
+    sl_rotary_options rotary;
+    int64_t no_rope_interval; /* every so many layers, one has no rotary positions; 0: all have */
+    bool qkv_bias, output_bias;
+} sl_decoder_options;
+
+/* The names are the tutorials'. Other families use pre_norm, a causal mask and no
+ * position_is_parameter; the Llama ones neither `activation`. */
 typedef struct sl_model_options {
+    sl_family family;
     int64_t ntokens; /* tokens of the vocabulary */
     int64_t emsize;  /* width of the embeddings and of each layer; even */
     int64_t nhid;    /* width of the feed-forward networks' hidden layer */
@@ -25,9 +51,12 @@ typedef struct sl_model_options {
     bool tie;        /* the decoder's weight is the embedding's (sl_module_tie_parameter) */
     int64_t context; /* positions of the rows that it was trained on, which weights keep with it; 0:
                         not known. The model is the same for any */
+    sl_decoder_options decoder;
 } sl_model_options;
 
-/* Sequential(Encoder, nlayers x TransformerEncoderLayer, Decoder): i32 [N, T] -> [N, T, ntokens].
+/* i32 [N, T] -> [N, T, ntokens]. The tutorials' is Sequential(Encoder, nlayers x
+ * TransformerEncoderLayer, Decoder). Others are Sequential(embedding, nlayers x DecoderLayer, norm,
+ * head), with transformers' names and layouts of parameters: "model.layers.0.mlp.up_proj.weight".
  * Errors: SL_ERR_INVALID for sizes below 1, an nhead that does not divide emsize, an odd emsize,
  * and a dropout outside [0, 1). */
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out);

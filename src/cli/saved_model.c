@@ -184,5 +184,13 @@ sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *tr
          row++)
         if (row->in_model && strcmp(row->name, "dropout") != 0) /* it is no size */
             status = apply_row(line, row, &saved, train);
-    return status;
+    if (status != SL_OK || !has_options || saved.model.family == SL_FAMILY_TUTORIALS)
+        return status;
+    train->model.family = saved.model.family;
+    train->model.decoder = saved.model.decoder;
+    if (!cli_line_value(line, "dropout"))
+        train->model.dropout = saved.model.dropout;
+    if (!cli_line_value(line, "balance"))
+        train->balance_kind = SL_BALANCE_AUTO; /* the head weighs as much as several layers */
+    return SL_OK;
 }

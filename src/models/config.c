@@ -1,79 +1,60 @@
 #include "models/config.h"
 
 #include "core/error.h"
+#include "models/family.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char model_type[] = "sluice_transformer";
+const char *const sl_family_names[] = {
+    "sluice_transformer", "gpt2", "llama", "mistral", "qwen2", "smollm3", NULL};
 
-#define FIELD(field) #field, .offset = offsetof(sl_model_options, field)
-#define SIZE         .type = SL_OPTION_INT64, .lowest = 1
-
-/* What shapes do not show of a model begins with SHOWN and ends before CONTEXT. Members from TIE on
- * may be missing. */
-enum { SHOWN = 4, TIE = 8, CONTEXT };
-
-static const sl_option rows[] = {
-    {.name = FIELD(ntokens), SIZE},
-    {.name = FIELD(emsize), SIZE},
-    {.name = FIELD(nhid), SIZE},
-    {.name = FIELD(nlayers), SIZE},
-    {.name = FIELD(nhead), SIZE},
-    {.name = FIELD(mask), .type = SL_OPTION_CHOICE, .choices = sl_mask_names},
-    {.name = FIELD(activation), .type = SL_OPTION_CHOICE, .choices = sl_activation_names},
-    {.name = FIELD(pre_norm), .type = SL_OPTION_FLAG},
-    {.name = FIELD(tie), .type = SL_OPTION_FLAG},
-    {.name = FIELD(context), SIZE},
-    {.name = FIELD(dropout), .type = SL_OPTION_FLOAT, .less_than = 1},
-};
-enum { ROWS = sizeof rows / sizeof *rows };
+static const sli_family *const families[] = {
+    [SL_FAMILY_TUTORIALS] = &sli_family_tutorials, [SL_FAMILY_GPT2] = &sli_family_gpt2,
+    [SL_FAMILY_LLAMA] = &sli_family_llama,         [SL_FAMILY_MISTRAL] = &sli_family_llama,
+    [SL_FAMILY_QWEN2] = &sli_family_llama,         [SL_FAMILY_SMOLLM3] = &sli_family_llama};
 
 /* ---- Text ------------------------------------------------------------------------------- */
 
 sl_status sli_config_print(const sl_model_options *model, char **text)
 {
-    json_t *json = json_pack("{ss}", "model_type", model_type);
-    int failed = !json;
-    for (int i = 0; i < ROWS && !failed; i++)
-        if (i != CONTEXT || model->context > 0)
-            failed =
-                json_object_set_new(json, rows[i].name, sli_json_option(&rows[i], model, false));
+    json_t *json = json_pack("{ss}", "model_type", sl_family_names[model->family]);
+    json_t *members = families[model->family]->print(model);
+    int failed = !json || !members || json_object_update(json, members);
+    json_decref(members);
     *text = failed ? NULL : json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(json);
     return *text ? SL_OK : sli_no_memory(NULL, "a model's config");
 }
 
-static sl_status read_member(const sl_option *row, const json_t *value, sl_model_options *out)
+static sl_status read_family(const json_t *json, sl_model_options *out)
 {
-    char *text = json_is_string(value) ? strdup(json_string_value(value))
-                                       : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (!text)
-        return sli_no_memory(NULL, "\"%s\"", row->name);
-    sl_status status = sl_option_set(row, out, text);
-    free(text);
-    return status == SL_ERR_INVALID ? sl_error_context(SL_ERR_FORMAT, "its ") : status;
+    char known[128] = "";
+    const json_t *type = json_object_get(json, "model_type");
+    if (!json_is_string(type))
+        return sl_error(SL_ERR_FORMAT, "it has no \"model_type\", as a model's config.json has");
+    for (int i = 0; sl_family_names[i]; i++) {
+        size_t used = strlen(known);
+        out->family = (sl_family)i;
+        if (strcmp(json_string_value(type), sl_family_names[i]) == 0)
+            return SL_OK;
+        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", sl_family_names[i]);
+    }
+    return sl_error(SL_ERR_UNSUPPORTED, "its model_type is \"%.40s\", and sluice has %s",
+                    json_string_value(type), known);
 }
 
 static sl_status read_members(const json_t *json, sl_model_options *out)
 {
-    const json_t *type = json_object_get(json, "model_type");
-    if (!json_is_string(type))
-        return sl_error(SL_ERR_FORMAT, "it has no \"model_type\", as a model's config.json has");
-    if (strcmp(json_string_value(type), model_type) != 0)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "its model_type is \"%.40s\", and sluice has \"%s\" alone",
-                        json_string_value(type), model_type);
-    for (int i = 0; i < ROWS; i++) {
-        const json_t *value = json_object_get(json, rows[i].name);
-        if (value)
-            SL_TRY(read_member(&rows[i], value, out));
-        else if (i < TIE)
-            return sl_error(SL_ERR_FORMAT, "it has no \"%s\", as that of a %s has", rows[i].name,
-                            model_type);
-    }
+    enum { ROW = 1024 }; /* tokens of a row, where the model has so many positions */
+    SL_TRY(read_family(json, out));
+    if (out->family == SL_FAMILY_TUTORIALS)
+        return sli_family_tutorials.parse(json, out);
+    out->pre_norm = true;
+    SL_TRY(families[out->family]->parse(json, out));
+    out->context = out->decoder.positions < ROW ? out->decoder.positions : ROW;
     return SL_OK;
 }
 
@@ -135,19 +116,45 @@ sl_status sli_config_check_size(const sl_model_options *model, const sl_checkpoi
                     found, model->nlayers, model->ntokens, model->emsize, model->nhid);
 }
 
+/* Members of the config of `model` that are others in that of `wanted`: the first is named. */
+static sl_status compare_members(json_t *model, json_t *wanted)
+{
+    const char *key;
+    json_t *is;
+    json_object_foreach(model, key, is)
+    {
+        json_t *should = json_object_get(wanted, key);
+        if (json_equal(is, should))
+            continue;
+        char *text = json_dumps(is, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        char *other = json_dumps(should, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        sl_status status = sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s", key,
+                                    text ? text : "?", key, other ? other : "nothing");
+        free(text);
+        free(other);
+        return status;
+    }
+    return SL_OK;
+}
+
+static sl_status compare_decoders(const sl_model_options *model, const sl_model_options *wanted)
+{
+    sl_model_options other = *wanted;
+    other.dropout = model->dropout;
+    json_t *is = families[model->family]->print(model);
+    json_t *should = families[model->family]->print(&other);
+    sl_status status =
+        is && should ? compare_members(is, should) : sli_no_memory(NULL, "a model's config");
+    json_decref(is);
+    json_decref(should);
+    return status;
+}
+
 sl_status sli_config_compare(const sl_model_options *model, const sl_model_options *wanted)
 {
-    sl_status status = SL_OK;
-    for (int i = SHOWN; i < CONTEXT && status == SL_OK; i++) {
-        char *is = NULL, *should = NULL;
-        status = sl_option_text(&rows[i], model, &is);
-        if (status == SL_OK)
-            status = sl_option_text(&rows[i], wanted, &should);
-        if (status == SL_OK && strcmp(is, should) != 0)
-            status = sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s", rows[i].name,
-                              is, rows[i].name, should);
-        free(is);
-        free(should);
-    }
-    return status;
+    if (model->family != wanted->family)
+        return sl_error(SL_ERR_INVALID, "its model is a %s, expected a %s",
+                        sl_family_names[model->family], sl_family_names[wanted->family]);
+    return model->family == SL_FAMILY_TUTORIALS ? sli_tutorials_compare(model, wanted)
+                                                : compare_decoders(model, wanted);
 }

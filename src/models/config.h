@@ -2,8 +2,7 @@
  *
  *   {"model_type": "sluice_transformer", "ntokens": 28782, "emsize": 200, …}
  *
- * The member "model_type" names the family, which says what the others mean. There is one, the
- * tutorials' Transformer: its members are the fields of sl_model_options. */
+ * The member "model_type" names the family, which says what the others mean: family.h. */
 #ifndef SLI_MODELS_CONFIG_H
 #define SLI_MODELS_CONFIG_H
 
@@ -15,8 +14,9 @@
 /* Prints one; *text is malloc'ed. Errors: SL_ERR_MEMORY. */
 sl_status sli_config_print(const sl_model_options *model, char **text);
 
-/* Reads one; members that the family does not have are ignored. Errors, each one sentence about
- * "it": SL_ERR_FORMAT naming the member, SL_ERR_UNSUPPORTED for another family, SL_ERR_MEMORY. */
+/* Reads one; members that change no numbers are ignored. Errors, each one sentence about "it":
+ * SL_ERR_FORMAT naming the member, SL_ERR_UNSUPPORTED for another family and for a member's value
+ * that sluice does not serve, SL_ERR_MEMORY. */
 sl_status sli_config_parse(const char *text, size_t bytes, sl_model_options *out);
 
 /* Refuses a config of a model that is far larger than the tensors of `reader`, before such a model

@@ -293,7 +293,7 @@ static void config_that_makes_no_sense_is_refused(void **state)
         {"dropout", "1", "its dropout must be at least 0 and below 1, got \"1\"", SL_ERR_FORMAT},
         {"emsize", "", "it has no \"emsize\", as that of a sluice_transformer has", SL_ERR_FORMAT},
         {"model_type", "", "it has no \"model_type\"", SL_ERR_FORMAT},
-        {"model_type", "\"llama\"", "its model_type is \"llama\", and sluice has",
+        {"model_type", "\"gemma2\"", "its model_type is \"gemma2\", and sluice has",
          SL_ERR_UNSUPPORTED},
     };
     scratch *in = *state;

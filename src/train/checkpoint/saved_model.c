@@ -180,6 +180,8 @@ static sl_status read_tokenizer(sl_saved_model *model)
     sl_status status = sl_error_context(sli_vocab_parse(text, bytes, &model->vocab),
                                         "%s/%s: ", model->path, tokenizer_name);
     free(text);
+    if (status == SL_ERR_UNSUPPORTED && model->options.family != SL_FAMILY_TUTORIALS)
+        return SL_OK; /* a decoder's tokenizer, whose ids the caller has to give */
     SL_TRY(status);
     if (!model->has_options || sl_vocab_size(model->vocab) == model->options.ntokens)
         return SL_OK;
@@ -233,9 +235,46 @@ const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model)
     return model->vocab;
 }
 
+/* ---- Names in files ---------------------------------------------------------------------- */
+
+/* The first part of a decoder's names, which some published files leave out. */
+static const char *skip_prefix(const char *name)
+{
+    static const char *const prefixes[] = {"transformer.", "model."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return name + strlen(prefixes[i]);
+    return name;
+}
+
+static const sli_checkpoint_entry *find_tensor(const sl_checkpoint_reader *reader, const char *name)
+{
+    const sli_checkpoint_entry *found = sli_checkpoint_find_tensor(reader, SLI_MODEL_PART, name);
+    return found ? found : sli_checkpoint_find_tensor(reader, SLI_MODEL_PART, skip_prefix(name));
+}
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), last = strlen(end);
+    return length >= last && strcmp(name + length - last, end) == 0;
+}
+
+/* Tensors that published files hold beside a decoder's parameters: the causal mask of GPT-2, the
+ * frequencies of rotary positions, and a tied head. */
+static bool is_known_extra(const sl_saved_model *model, const char *name)
+{
+    const sl_model_options *options = &model->options;
+    if (!model->has_options || options->family == SL_FAMILY_TUTORIALS)
+        return false;
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           ends_with(name, ".rotary_emb.inv_freq") ||
+           (options->tie && strcmp(name, "lm_head.weight") == 0);
+}
+
 /* ---- Loading ----------------------------------------------------------------------------- */
 
 typedef struct loading {
+    const sl_saved_model *model;
     const sl_checkpoint_reader *reader;
     const sli_checkpoint_tensors *has;
     bool *used;                 /* [has->count] the model has a tensor of that name */
@@ -256,31 +295,66 @@ static sl_status refuse_shape(const loading *job, const sl_safetensors_info *inf
     return job->left_out(job->context, item->name, reason);
 }
 
+/* Numbers of bf16 are read into the second half of the room of their f32, from where they can be
+ * widened from the first one on. */
+static void place_narrow(sl_safetensors_item *item)
+{
+    item->dtype = SL_BF16;
+    if (item->data)
+        item->data = (uint16_t *)item->data + sl_shape_count(&item->shape);
+}
+
+static void widen(const sl_safetensors_item *item)
+{
+    int64_t count = sl_shape_count(&item->shape);
+    const uint16_t *narrow = item->data;
+    uint32_t *wide = (uint32_t *)(void *)(narrow - count);
+    for (int64_t i = 0; i < count; i++)
+        wide[i] = (uint32_t)narrow[i] << 16;
+}
+
 /* Whether the file's tensor is read. A buffer has its value without the file. */
 static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool is_buffer)
 {
-    const sli_checkpoint_entry *found =
-        sli_checkpoint_find_tensor(job->reader, SLI_MODEL_PART, item->name);
+    sl_safetensors_item chosen = *item;
+    const sli_checkpoint_entry *found = find_tensor(job->reader, item->name);
     if (!found && is_buffer)
         return SL_OK;
     if (!found && job->left_out)
         return job->left_out(job->context, item->name, "not in the file");
-    if (found)
+    if (found) {
         job->used[found - job->has->tensors] = true;
-    if (job->left_out && !sli_checkpoint_fits(&found->info, item))
+        chosen.name = found->info.name;
+        if (found->info.readable && found->info.dtype == SL_BF16)
+            place_narrow(&chosen);
+    }
+    if (job->left_out && !sli_checkpoint_fits(&found->info, &chosen))
         return refuse_shape(job, &found->info, item);
-    job->items[job->count++] = *item;
+    job->items[job->count++] = chosen;
     job->parameters += !is_buffer;
     return SL_OK;
 }
 
-/* Where nothing may be left out, all that does not fit is an error. */
-static sl_status read_chosen(const loading *job, const char *path)
+/* Adds the file's tensors that need not be read, without memory. */
+static sl_status add_known_extras(loading *job)
 {
-    if (!job->left_out)
+    for (size_t i = 0; i < job->has->count; i++) {
+        const sl_safetensors_info *info = &job->has->tensors[i].info;
+        if (!job->used[i] && is_known_extra(job->model, info->name))
+            SL_TRY(sli_checkpoint_describe(info, &job->items[job->count++]));
+    }
+    return SL_OK;
+}
+
+/* Where nothing may be left out, all that does not fit is an error. */
+static sl_status read_chosen(loading *job, const char *path)
+{
+    if (!job->left_out) {
+        SL_TRY(add_known_extras(job));
         return sl_checkpoint_read(job->reader, SLI_MODEL_PART, job->items, job->count);
+    }
     for (size_t i = 0; i < job->has->count; i++)
-        if (!job->used[i])
+        if (!job->used[i] && !is_known_extra(job->model, job->has->tensors[i].info.name))
             SL_TRY(job->left_out(job->context, job->has->tensors[i].info.name, "not in the model"));
     if (job->parameters == 0)
         return sl_error(SL_ERR_INVALID,
@@ -298,7 +372,8 @@ sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(pipe);
     sli_tensors tensors = {0};
-    loading job = {.reader = model->reader,
+    loading job = {.model = model,
+                   .reader = model->reader,
                    .has = model->tensors,
                    .left_out = left_out,
                    .context = context,
@@ -306,12 +381,15 @@ sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
     sl_status status;
     SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
     SLI_TRY_OR_FAIL(sli_tensors_open(&tensors, true));
-    job.items = calloc(tensors.count + 1, sizeof *job.items);
+    job.items = calloc(tensors.count + model->tensors->count + 1, sizeof *job.items);
     if (!job.used || !job.items)
         SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
     for (size_t i = 0; i < tensors.count; i++)
         SLI_TRY_OR_FAIL(choose_item(&job, &tensors.items[i], tensors.entries[i].is_buffer));
     SLI_TRY_OR_FAIL(read_chosen(&job, model->path));
+    for (size_t i = 0; i < job.count; i++)
+        if (job.items[i].dtype == SL_BF16 && job.items[i].data)
+            widen(&job.items[i]);
     status = sli_tensors_store(&tensors);
 fail:
     free(job.used);

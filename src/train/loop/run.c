@@ -45,6 +45,19 @@ static bool needs_corpus(const sl_plan *plan, int rank)
            (last >= 0 && last < part.count);
 }
 
+/* The tutorials' model has a token for each of the text's; others have theirs. */
+static sl_status take_vocabulary(const sl_corpus *corpus, sl_model_options *model)
+{
+    int32_t types = sl_vocab_size(sl_corpus_vocab(corpus));
+    if (model->family != SL_FAMILY_TUTORIALS && types != model->ntokens)
+        return sl_error(SL_ERR_INVALID,
+                        "the text's vocabulary has %" PRId32 " types, but the model has %" PRId64
+                        " tokens",
+                        types, model->ntokens);
+    model->ntokens = types;
+    return SL_OK;
+}
+
 /* The task of a run on texts. */
 static sl_status create_language(sli_run *run)
 {
@@ -52,7 +65,7 @@ static sl_status create_language(sli_run *run)
     if (!run->corpus && needs_corpus(run->plan, run->launch.rank))
         SL_TRY(read_corpus(run, options));
     if (run->corpus)
-        options->model.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
+        SL_TRY(take_vocabulary(run->corpus, &options->model));
     if (run->processes)
         SL_TRY(sl_group_broadcast(run->processes, &options->model.ntokens, 1, SL_I64, 0, NULL));
     options->model.context = options->bptt;
@@ -116,7 +129,7 @@ static sl_status find(sli_run *run, sli_plan_inputs *inputs, const int64_t hosts
     if (sli_plan_rule(options, &run->launch) != SLI_LAYOUT_SEARCHED || options->task)
         return SL_OK;
     SL_TRY(read_corpus(run, options));
-    sizes.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
+    SL_TRY(take_vocabulary(run->corpus, &sizes));
     SL_TRY(sl_transformer_lm_create(&sizes, &model));
     sl_status status = sli_plan_search(inputs, model, (int)hosts[0], (uint64_t)-hosts[1]);
     sl_module_destroy(&model);

@@ -1,10 +1,12 @@
-/* The tutorials' language model: Sequential(Encoder, layers, Decoder). */
-#include "nn/module.h"
-#include "sluice/model.h"
+/* A language model by its options: the tutorials' Sequential(Encoder, layers, Decoder), or a
+ * decoder. */
+#include "models/decoder_lm.h"
 
 #include "nn/layers.h"
+#include "nn/module.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -66,9 +68,8 @@ static sl_status tie_decoder(const sl_model_options *options, sl_module *model)
     return sl_module_tie_parameter(model, decoder, "0.encoder.weight");
 }
 
-sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out)
+static sl_status create_tutorials(const sl_model_options *options, sl_module **out)
 {
-    *out = NULL;
     SL_TRY(check_options(options));
     int64_t count = options->nlayers + 2;
     sl_module **modules = calloc((size_t)count, sizeof *modules);
@@ -88,4 +89,42 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;
+}
+
+/* GPT-2 has dropout in four places; Llama's families in attention alone. The products to a branch's
+ * output begin smaller in GPT-2, where 2 nlayers of them are summed. */
+static sl_status create_decoder(const sl_model_options *options, sl_module **out)
+{
+    const sl_decoder_options *decoder = &options->decoder;
+    bool is_gpt2 = options->family == SL_FAMILY_GPT2;
+    double depth = is_gpt2 ? sqrt(2.0 * (double)options->nlayers) : 1;
+    const sli_decoder_lm lm = {.layer = {.naming = is_gpt2 ? SL_NAMING_GPT2 : SL_NAMING_LLAMA,
+                                         .width = options->emsize,
+                                         .heads = options->nhead,
+                                         .feed_forward = options->nhid,
+                                         .key_heads = decoder->key_heads,
+                                         .head_width = decoder->head_width,
+                                         .rotary = decoder->rotary,
+                                         .norm_eps = (float)decoder->norm_eps,
+                                         .activation = options->activation,
+                                         .attention_dropout = options->dropout,
+                                         .residual_dropout = is_gpt2 ? options->dropout : 0,
+                                         .qkv_bias = decoder->qkv_bias,
+                                         .output_bias = decoder->output_bias,
+                                         .deviation = (float)decoder->deviation,
+                                         .output_deviation = (float)(decoder->deviation / depth)},
+                               .ntokens = options->ntokens,
+                               .nlayers = options->nlayers,
+                               .positions = decoder->positions,
+                               .no_rope_interval = decoder->no_rope_interval,
+                               .embedding_dropout = options->dropout,
+                               .tie = options->tie};
+    return sli_decoder_lm_create(&lm, out);
+}
+
+sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out)
+{
+    *out = NULL;
+    return options->family == SL_FAMILY_TUTORIALS ? create_tutorials(options, out)
+                                                  : create_decoder(options, out);
 }
