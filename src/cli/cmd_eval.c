@@ -84,12 +84,22 @@ static sl_status print_json(const char *split, const sl_evaluation *result)
     return SL_OK;
 }
 
+static sl_status print_result(const settings *parsed, const sl_evaluation *result)
+{
+    const char *split = sl_split_name(parsed->split);
+    if (parsed->json)
+        return print_json(split, result);
+    printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", split,
+           cli_real_text(result->loss, 4).text, split, cli_real_text(result->perplexity, 2).text,
+           result->tokens);
+    return SL_OK;
+}
+
 /* `path` is the split's, to name it in errors: a text may be too short. */
 static sl_status evaluate_text(const settings *parsed, const cli_saved_model *model,
                                const char *path, const sl_tokens *tokens)
 {
     const sl_train_options *run = &parsed->run;
-    const char *split = sl_split_name(parsed->split);
     sl_batches batches;
     sl_evaluation result;
     if (model->prints)
@@ -108,14 +118,39 @@ static sl_status evaluate_text(const settings *parsed, const cli_saved_model *mo
                                                      .bptt = run->bptt,
                                                      .max_batches = run->eval_max_batches},
                               &result));
-    if (!model->prints)
-        return SL_OK;
-    if (parsed->json)
-        return print_json(split, &result);
-    printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", split,
-           cli_real_text(result.loss, 4).text, split, cli_real_text(result.perplexity, 2).text,
-           result.tokens);
-    return SL_OK;
+    return model->prints ? print_result(parsed, &result) : SL_OK;
+}
+
+/* `path`: a file of rows of ids. */
+static sl_status evaluate_rows(const settings *parsed, const cli_saved_model *model,
+                               const char *path)
+{
+    const sl_train_options *run = &parsed->run;
+    const sl_model_options *of = &model->options;
+    int64_t positions =
+        of->family != SL_FAMILY_TUTORIALS ? of->decoder.positions : SL_MAX_POSITIONS;
+    sl_rows *rows;
+    sl_evaluation result;
+    SL_TRY(sl_rows_read(path, of->ntokens, positions, &rows));
+    sl_status status =
+        sl_evaluate_rows(model->pipe, rows,
+                         &(sl_evaluate_options){.batch_size = run->eval_batch_size,
+                                                .max_batches = run->eval_max_batches},
+                         &result);
+    sl_rows_destroy(&rows);
+    return status == SL_OK && model->prints ? print_result(parsed, &result) : status;
+}
+
+static sl_status run_on_rows(const settings *parsed, const char *path)
+{
+    cli_saved_model model = {0};
+    if (parsed->logits)
+        cli_refuse("--logits writes those of a text, and %s has rows of ids", path);
+    sl_status status = cli_saved_model_load(&parsed->run, false, &model);
+    if (status == SL_OK)
+        status = evaluate_rows(parsed, &model, path);
+    cli_saved_model_clear(&model);
+    return status;
 }
 
 static sl_status run_eval(cli_line *line, void *settings_read)
@@ -126,6 +161,12 @@ static sl_status run_eval(cli_line *line, void *settings_read)
     char *path = NULL;
     if (!parsed->run.init || !parsed->run.data)
         cli_refuse("eval needs --init DIR and --data DIR|FILE");
+    SL_TRY(sl_rows_path(parsed->run.data, parsed->split, &path));
+    if (path) {
+        sl_status status = run_on_rows(parsed, path);
+        free(path);
+        return status;
+    }
     if (parsed->logits)
         SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->logits), "--logits: "));
     sl_status status = cli_saved_model_load(&parsed->run, true, &model);

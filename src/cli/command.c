@@ -90,10 +90,18 @@ static const sl_option *find_option(const cli_command *command, const char *word
     return found;
 }
 
-/* Reads the option at argv[0]; gives the number of words that it takes. */
+/* Reads the option at argv[0]; gives the number of words that it takes. --no-NAME takes a flag
+ * back, which a file of options or a default may set. */
 static int read_option(const cli_command *command, char **argv, cli_given *out)
 {
     const char *word = argv[0], *equals = strchr(word, '=');
+    const sl_option *off = strncmp(word, "--no-", strlen("--no-")) == 0
+                               ? find_row(command, word + strlen("--no-"), NULL)
+                               : NULL;
+    if (off && !off->value) {
+        *out = (cli_given){off, "false"};
+        return 1;
+    }
     const sl_option *row = find_option(command, word);
     const char *text = equals ? equals + 1 : NULL;
     if (word[1] != '-')

@@ -178,8 +178,9 @@ static void print_data(const display *view, const sl_run_info *info)
 {
     print_line(view, "Data: %s", info->options->data);
     for (int split = 0; split < SL_SPLITS; split++)
-        print_line(view, "  %-5s %12s tokens  %s", sl_split_name(split),
-                   cli_count_text(info->texts[split].tokens).text, info->texts[split].path);
+        if (info->texts[split].path)
+            print_line(view, "  %-5s %12s tokens  %s", sl_split_name(split),
+                       cli_count_text(info->texts[split].tokens).text, info->texts[split].path);
     print_line(view, "  vocabulary of %s types", cli_count_text(info->ntokens).text);
 }
 
@@ -440,9 +441,12 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 
 static void print_result(const display *view, const sl_run_info *info, const sl_run_result *result)
 {
-    print_line(view, "| End of training | test loss %5s | test ppl %8s",
-               cli_real_text(result->test_loss, 2).text,
-               cli_real_text(result->test_perplexity, 2).text);
+    if (info->texts[SL_SPLIT_TEST].path)
+        print_line(view, "| End of training | test loss %5s | test ppl %8s",
+                   cli_real_text(result->test_loss, 2).text,
+                   cli_real_text(result->test_perplexity, 2).text);
+    else
+        print_line(view, "| End of training");
     print_line(view, "%s", rule);
     double best = sli_synthetic_best_perplexity(info->options->bptt);
     if (view->progress->options.synthetic && isfinite(result->test_perplexity))

@@ -163,6 +163,21 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
     return status;
 }
 
+/* How decoders are fine-tuned, where nothing else is asked for. */
+static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
+{
+    static const char *const defaults[][2] = {
+        {"optimizer", "adamw"},    {"betas", "0.9,0.95"}, {"weight-decay-for", "matrices"},
+        {"lr-schedule", "cosine"}, {"lr", "2e-5"},        {"clip", "1"},
+        {"shuffle", "true"},       {"epochs", "1"}};
+    const sl_option *row;
+    for (int i = 0; (row = sl_train_option_row(i)); i++)
+        for (size_t k = 0; k < sizeof defaults / sizeof *defaults; k++)
+            if (strcmp(row->name, defaults[k][0]) == 0 && !cli_line_value(line, row->name))
+                SL_TRY(sl_option_set(row, train, defaults[k][1]));
+    return SL_OK;
+}
+
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *train)
 {
     sl_train_options saved;
@@ -192,5 +207,5 @@ sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *tr
         train->model.dropout = saved.model.dropout;
     if (!cli_line_value(line, "balance"))
         train->balance_kind = SL_BALANCE_AUTO; /* the head weighs as much as several layers */
-    return SL_OK;
+    return apply_defaults(line, train);
 }

@@ -170,6 +170,25 @@ sl_status sl_split_path(const char *data, sl_split split, char **out);
  * part of the one file. */
 sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split, sl_tokens *out);
 
+/* ---- Rows of ids ------------------------------------------------------------------------ */
+
+/* Data may be rows of ids instead of a text: JSON lines, {"input_ids": [...], "labels": [...]}, one
+ * row each. The label of a token is the target of the position before it (transformers' labels,
+ * which are not shifted either); -100 has no loss; without "labels" they are the ids. Blank lines
+ * are skipped. */
+typedef struct sl_rows sl_rows;
+
+/* The path of a split's rows: `data` itself for every split, if its name ends in ".jsonl", or
+ * DIR/{train,valid,test}.jsonl of a directory, if that is there; else NULL. `*out` is the caller's,
+ * to be freed with free. Errors: SL_ERR_MEMORY. */
+sl_status sl_rows_path(const char *data, sl_split split, char **out);
+
+/* Reads a file's rows, whose ids must be below `ntokens`, and of at most `positions` tokens each
+ * (0: any). Errors, with the file's line: SL_ERR_FORMAT for what is no such row, for a row without
+ * a target, and for a file without rows; SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_rows **out);
+void sl_rows_destroy(sl_rows **rows);
+
 typedef struct sl_corpus sl_corpus;
 
 /* Reads the three splits. `vocab` is borrowed for the corpus's life; NULL: the corpus makes its own

@@ -493,6 +493,10 @@ typedef struct sl_evaluation {
 sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
                              const sl_evaluate_options *options, sl_evaluation *out);
 
+/* The same of rows of ids. Every row is evaluated; `bptt` is not used. */
+sl_status sl_evaluate_rows(sl_pipe *pipe, const sl_rows *rows, const sl_evaluate_options *options,
+                           sl_evaluation *out);
+
 /* The logits of ids [rows, length] by a pipe for inference: *logits [rows, length, *ntokens] is
  * malloc'ed. In a group, every rank of the pipe calls it, and gets them. Errors: SL_ERR_MEMORY, as
  * sl_pipe_forward. */

@@ -300,9 +300,8 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
                                    &checkpoints->run->identity, &directory));
     checkpoints->directory = directory;
     SL_TRY(report_others(checkpoints));
-    if (run->corpus)
-        SL_TRY(sli_model_texts_make(&run->options->model, sl_corpus_vocab(run->corpus),
-                                    &checkpoints->texts));
+    if (sli_run_model(run))
+        SL_TRY(sli_model_texts_make(sli_run_model(run), sli_run_vocab(run), &checkpoints->texts));
     return sli_draw_number(options->directory, &checkpoints->number);
 }
 

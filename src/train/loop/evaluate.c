@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "train/loop/language.h"
+#include "train/loop/rows_task.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -103,6 +104,22 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
     SLI_CHECK_NOT_NULL(out);
     sli_language language = {.tokens = {[SL_SPLIT_TEST] = tokens}, .bptt = options->bptt};
     sl_train_task task = sli_language_task(&language);
+    int64_t batches;
+    *out = (sl_evaluation){0};
+    SL_TRY(task.count_batches(task.context, SL_SPLIT_TEST, options->batch_size, &batches));
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, SL_SPLIT_TEST, batches,
+                        options, NULL, out);
+}
+
+sl_status sl_evaluate_rows(sl_pipe *pipe, const sl_rows *rows, const sl_evaluate_options *options,
+                           sl_evaluation *out)
+{
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(rows);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(out);
+    sli_rows_task data = {.rows = {[SL_SPLIT_TEST] = (sl_rows *)rows}};
+    sl_train_task task = sli_rows_task_make(&data);
     int64_t batches;
     *out = (sl_evaluation){0};
     SL_TRY(task.count_batches(task.context, SL_SPLIT_TEST, options->batch_size, &batches));

@@ -74,8 +74,22 @@ static sl_status create_language(sli_run *run)
                                    .bptt = options->bptt,
                                    .shard_rows = options->batch_size,
                                    .whole_rows = options->shuffle};
-    run->language_task = sli_language_task(&run->language);
-    run->task = &run->language_task;
+    run->own_task = sli_language_task(&run->language);
+    run->task = &run->own_task;
+    return SL_OK;
+}
+
+/* All ranks read the rows. A plan reckons with the longest. */
+static sl_status create_rows(sli_run *run)
+{
+    sl_train_options *options = &run->plan->options;
+    SL_TRY(sli_train_check_save(options));
+    SL_TRY(open_init(run, options));
+    SL_TRY(sli_rows_task_read(options->data, &options->model, &run->rows_of_ids));
+    options->bptt = sli_rows_task_longest(&run->rows_of_ids);
+    options->model.context = options->bptt;
+    run->own_task = sli_rows_task_make(&run->rows_of_ids);
+    run->task = &run->own_task;
     return SL_OK;
 }
 
@@ -86,7 +100,8 @@ static sl_status count_batches(sli_run *run)
     sl_train_options *options = &run->plan->options;
     const sl_train_task *task = run->task;
     run->rows = options->shards * options->batch_size;
-    for (int split = 0; split < SL_SPLITS && (run->corpus || options->task); split++) {
+    for (int split = 0; split < SL_SPLITS && (run->corpus || run->has_rows || options->task);
+         split++) {
         int64_t rows = split == SL_SPLIT_TRAIN ? run->rows : options->eval_batch_size;
         int64_t *batches = &run->batches[split];
         SL_TRY(task->count_batches(task->context, (sl_split)split, rows, batches));
@@ -115,6 +130,19 @@ static sl_status count_batches(sli_run *run)
     return SL_OK;
 }
 
+const sl_model_options *sli_run_model(const sli_run *run)
+{
+    return run->corpus || run->has_rows ? &run->options->model : NULL;
+}
+
+/* Of rows it is that of the model that the run began with. */
+const sl_vocab *sli_run_vocab(const sli_run *run)
+{
+    if (run->corpus)
+        return sl_corpus_vocab(run->corpus);
+    return run->has_rows && run->init ? sl_saved_model_vocab(run->init) : NULL;
+}
+
 /* ---- The plan ---------------------------------------------------------------------------- */
 
 /* Rank 0 finds a checkpoint for all, and a layout where one is to be searched: it has read the
@@ -128,8 +156,15 @@ static sl_status find(sli_run *run, sli_plan_inputs *inputs, const int64_t hosts
     inputs->found = run->found;
     if (sli_plan_rule(options, &run->launch) != SLI_LAYOUT_SEARCHED || options->task)
         return SL_OK;
-    SL_TRY(read_corpus(run, options));
-    SL_TRY(take_vocabulary(run->corpus, &sizes));
+    if (run->has_rows) {
+        sli_rows_task rows;
+        sl_status status = sli_rows_task_read(options->data, &sizes, &rows);
+        sli_rows_task_clear(&rows);
+        SL_TRY(status);
+    } else {
+        SL_TRY(read_corpus(run, options));
+        SL_TRY(take_vocabulary(run->corpus, &sizes));
+    }
     SL_TRY(sl_transformer_lm_create(&sizes, &model));
     sl_status status = sli_plan_search(inputs, model, (int)hosts[0], (uint64_t)-hosts[1]);
     sl_module_destroy(&model);
@@ -221,6 +256,8 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
     SL_TRY(sli_train_options_check_values(options));
     if (run->processes)
         SL_TRY(find_own_cores(run->processes, &run->devices.own_cores));
+    if (!options->task)
+        SL_TRY(sli_data_is_rows(options->data, &run->has_rows));
     SL_TRY(find_together(run, &inputs));
     SL_TRY(sli_plan_layout(&inputs, &run->plan));
     run->options = &run->plan->options;
@@ -232,7 +269,7 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
     if (run->plan->processes && run->plan->ranks != processes)
         return SL_OK; /* the job is to be started with as many */
     if (!run->task)
-        SL_TRY(create_language(run));
+        SL_TRY(run->has_rows ? create_rows(run) : create_language(run));
     if (!run->found.resumes && sli_plan_rank(run->plan, run->launch.rank).replica == 0)
         SL_TRY(open_init(run, run->options)); /* for the weights */
     SL_TRY(open_devices(run));
@@ -315,6 +352,7 @@ void sl_run_destroy(sl_run **run)
     sli_best_destroy(&(*run)->best);
     sl_device_list_destroy(&(*run)->devices.list);
     sl_corpus_destroy(&(*run)->corpus);
+    sli_rows_task_clear(&(*run)->rows_of_ids);
     sl_saved_model_close(&(*run)->init);
     sl_plan_destroy(&(*run)->plan);
     free(*run);

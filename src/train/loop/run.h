@@ -6,6 +6,7 @@
 #include "core/claim.h"
 #include "train/loop/language.h"
 #include "train/loop/replica.h"
+#include "train/loop/rows_task.h"
 #include "train/plan/profile.h"
 
 #include "sluice/pipe_optimizer.h"
@@ -63,10 +64,12 @@ typedef struct sl_run {
     const sl_train_options *options; /* the plan's, which are complete */
     sl_group *processes; /* the ranks, where they are processes; borrowed; NULL: they are threads */
     sl_saved_model *init; /* NULL: none, or other ranks load it */
-    sl_corpus *corpus;    /* NULL: the task is the caller's */
+    sl_corpus *corpus;    /* NULL: the task is the caller's, or the data are rows */
     sli_language language;
-    sl_train_task language_task;
-    const sl_train_task *task; /* the caller's, or that of `language` */
+    bool has_rows;             /* the data are rows of ids, */
+    sli_rows_task rows_of_ids; /* these */
+    sl_train_task own_task;
+    const sl_train_task *task; /* the caller's, or `own_task`, of `language` or `rows_of_ids` */
     int64_t rows;              /* of a batch for training, over all shards */
     int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
@@ -102,6 +105,10 @@ typedef struct sl_run {
 
 /* How long the run has taken, in this process and in those that it goes on from. */
 double sli_run_seconds(const sli_run *run);
+
+/* What is saved with the weights; NULL: nothing, as of a task of the caller's. */
+const sl_model_options *sli_run_model(const sli_run *run);
+const sl_vocab *sli_run_vocab(const sli_run *run);
 
 /* Refuses a `save` that would overwrite a text or the schedule's table; weights may be saved where
  * they came from. (outputs.c) */

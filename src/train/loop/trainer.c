@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/sum_tree.h"
+#include "text/rows.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/rank_times.h"
@@ -88,7 +89,7 @@ static void describe_run(sli_run *run)
     run->info = (sl_run_info){
         .options = run->options,
         .option_rows = {sl_plan_option_rows, sl_train_option_rows},
-        .ntokens = run->corpus ? run->options->model.ntokens : 0,
+        .ntokens = run->corpus || run->has_rows ? run->options->model.ntokens : 0,
         .replica = run->replica.index,
         .replicas = run->replica.count,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
@@ -103,6 +104,12 @@ static void describe_run(sli_run *run)
         .ddp_log = run->replica.ddp ? sl_ddp_get_log(run->replica.ddp) : NULL,
         .pipe = pipe,
     };
+    for (int split = 0; split < SL_SPLITS; split++) {
+        const sl_rows *rows = run->rows_of_ids.rows[split];
+        if (rows)
+            run->info.texts[split] = (sl_text_info){.path = run->rows_of_ids.paths[split],
+                                                    .tokens = rows->begins[rows->count]};
+    }
     for (int split = 0; split < SL_SPLITS && run->corpus; split++) {
         const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
         run->info.texts[split] = (sl_text_info){.path = sl_corpus_name(run->corpus, split),
@@ -321,8 +328,7 @@ static sl_status save_model(sli_run *run)
         return SL_OK;
     if (options->saving)
         options->saving(options->context, true);
-    sl_status status = sl_model_save(run->replica.pipe, run->corpus ? &run->options->model : NULL,
-                                     run->corpus ? sl_corpus_vocab(run->corpus) : NULL,
+    sl_status status = sl_model_save(run->replica.pipe, sli_run_model(run), sli_run_vocab(run),
                                      options->shard_bytes, run->options->save);
     if (options->saving)
         options->saving(options->context, false);

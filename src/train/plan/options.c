@@ -257,7 +257,8 @@ const sl_option sl_train_option_rows[] = {
     {.name = "data", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, data),
      .help = "Directory of text: wiki.{train,valid,test}.tokens or {train,valid,test}.txt; or one "
              "text file, whose first 90% is for training, the next 5% for validation and the last "
-             "5% for the test"},
+             "5% for the test. Or rows of ids: {train,valid,test}.jsonl, or one file of that kind "
+             "for training alone"},
     {.name = "eval-batch-size", .value = "N", .group = "Batches", FIELD(INT64, eval_batch_size),
      RANGE(1, MAX_ROWS), .affects_numbers = always,
      .help = "Rows of an evaluation batch; the text is cut into as many columns"},
@@ -272,7 +273,8 @@ const sl_option sl_train_option_rows[] = {
      .help = "Validate every N steps as well as after every epoch; 0: not"},
     {.name = "shuffle", .group = "Batches", FIELD(FLAG, shuffle), .affects_numbers = with_shuffle,
      .help = "Train the rows of each epoch in a new random order, which --seed decides. Without it, "
-             "batches follow the text"},
+             "or with --no-shuffle, batches follow the text or the file; a model of another family "
+             "than the tutorials' is shuffled unless --no-shuffle is given"},
 
     {.name = "epochs", .value = "N", .group = "Training", FIELD(INT, epochs), .lowest = 1,
      .affects_numbers = with_end,

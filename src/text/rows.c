@@ -1,0 +1,215 @@
+/* Rows of ids from JSON lines: {"input_ids": [...], "labels": [...]}, one row a line. */
+#include "text/rows.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "text/line_reader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { IGNORED = -100 };
+
+/* ---- Where they are --------------------------------------------------------------------- */
+
+static sl_status copy_path(char **out, const char *folder, const char *name)
+{
+    size_t bytes = strlen(folder) + strlen(name) + 1;
+    *out = malloc(bytes);
+    if (!*out)
+        return sli_no_memory(folder, "the path of its rows");
+    snprintf(*out, bytes, "%s%s", folder, name);
+    return SL_OK;
+}
+
+/* `*there` says whether the directory has that file. */
+static sl_status look_in(const char *folder, sl_split split, char **path, bool *there)
+{
+    struct stat about;
+    char name[32];
+    snprintf(name, sizeof name, "/%s.jsonl", sl_split_name(split));
+    SL_TRY(copy_path(path, folder, name));
+    *there = stat(*path, &about) == 0;
+    return SL_OK;
+}
+
+sl_status sl_rows_path(const char *data, sl_split split, char **out)
+{
+    size_t length = strlen(data), end = strlen(".jsonl");
+    struct stat about;
+    bool there = false;
+    *out = NULL;
+    if (stat(data, &about) != 0 || !S_ISDIR(about.st_mode))
+        return length > end && strcmp(data + length - end, ".jsonl") == 0 ? copy_path(out, data, "")
+                                                                          : SL_OK;
+    SL_TRY(look_in(data, split, out, &there));
+    if (!there) {
+        free(*out);
+        *out = NULL;
+    }
+    return SL_OK;
+}
+
+/* ---- A line ----------------------------------------------------------------------------- */
+
+typedef struct parser {
+    const char *path;
+    int64_t line, ntokens, positions; /* the last two: 0: any */
+    sl_rows *rows;
+} parser;
+
+static sl_status bad_line(const parser *at, const char *reason)
+{
+    return sl_error(SL_ERR_FORMAT, "%s: line %" PRId64 ": %s", at->path, at->line, reason);
+}
+
+/* An id, or with `ignorable` -100, at a place of the list `key`. */
+static sl_status read_id(const parser *at, const char *key, size_t place, const json_t *value,
+                         bool ignorable, int32_t *out)
+{
+    int64_t most = at->ntokens > 0 ? at->ntokens - 1 : INT32_MAX;
+    json_int_t id = json_integer_value(value);
+    *out = (int32_t)id;
+    if (json_is_integer(value) && ((id >= 0 && id <= most) || (ignorable && id == IGNORED)))
+        return SL_OK;
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    sl_error(SL_ERR_FORMAT,
+             "%s: line %" PRId64 ": number %zu of \"%s\" must be an id from 0 to %" PRId64
+             "%s, got %.40s",
+             at->path, at->line, place + 1, key, most, ignorable ? ", or -100" : "",
+             text ? text : "?");
+    free(text);
+    return SL_ERR_FORMAT;
+}
+
+static sl_status reserve(sl_rows *rows, int64_t tokens)
+{
+    SL_TRY(sli_array_reserve(&rows->begins, &rows->rows_room, (size_t)rows->count + 2,
+                             sizeof *rows->begins, SIZE_MAX / 16, "rows"));
+    SL_TRY(sli_array_reserve(&rows->ids, &rows->room, (size_t)tokens, sizeof *rows->ids,
+                             SIZE_MAX / 16, "token ids"));
+    return sli_array_reserve(&rows->targets, &rows->targets_room, (size_t)tokens,
+                             sizeof *rows->targets, SIZE_MAX / 16, "targets");
+}
+
+static sl_status check_lists(const parser *at, const json_t *ids, const json_t *labels)
+{
+    char reason[160];
+    size_t count = json_array_size(ids);
+    if (!json_is_array(ids) || count == 0)
+        return bad_line(at, "it must have a list \"input_ids\" that is not empty");
+    if (labels && (!json_is_array(labels) || json_array_size(labels) != count)) {
+        snprintf(reason, sizeof reason,
+                 "\"labels\" must be a list of as many numbers as \"input_ids\", "
+                 "%zu, got %zu",
+                 count, json_array_size(labels));
+        return bad_line(at, reason);
+    }
+    if (at->positions > 0 && (int64_t)count > at->positions) {
+        snprintf(reason, sizeof reason,
+                 "its %zu tokens are more than the model's %" PRId64 " positions", count,
+                 at->positions);
+        return bad_line(at, reason);
+    }
+    return SL_OK;
+}
+
+/* The label of a token is the target of the position before it. */
+static sl_status add_row(const parser *at, const json_t *ids, const json_t *labels)
+{
+    sl_rows *rows = at->rows;
+    SL_TRY(check_lists(at, ids, labels));
+    int64_t begin = rows->count > 0 ? rows->begins[rows->count] : 0;
+    int64_t length = (int64_t)json_array_size(ids), targets = 0;
+    SL_TRY(reserve(rows, begin + length));
+    for (int64_t i = 0; i < length; i++) {
+        int32_t *id = &rows->ids[begin + i], label;
+        SL_TRY(read_id(at, "input_ids", (size_t)i, json_array_get(ids, (size_t)i), false, id));
+        label = *id;
+        if (labels)
+            SL_TRY(
+                read_id(at, "labels", (size_t)i, json_array_get(labels, (size_t)i), true, &label));
+        if (i > 0)
+            rows->targets[begin + i - 1] = label;
+        targets += i > 0 && label != IGNORED;
+        rows->largest = *id > rows->largest ? *id : rows->largest;
+        rows->largest = label > rows->largest ? label : rows->largest;
+    }
+    rows->targets[begin + length - 1] = IGNORED;
+    if (targets == 0)
+        return bad_line(at, "it has no target: no label behind its first one is an id");
+    rows->begins[0] = 0;
+    rows->begins[++rows->count] = begin + length;
+    rows->longest = length > rows->longest ? length : rows->longest;
+    return SL_OK;
+}
+
+static sl_status parse_line(const parser *at, const char *line, size_t bytes)
+{
+    json_error_t error;
+    json_t *json = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return bad_line(at, "it must be a JSON object with \"input_ids\"");
+    }
+    sl_status status =
+        add_row(at, json_object_get(json, "input_ids"), json_object_get(json, "labels"));
+    json_decref(json);
+    return status;
+}
+
+static bool is_blank(const char *line, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (!strchr(" \t\r", line[i]) || line[i] == '\0')
+            return false;
+    return true;
+}
+
+/* ---- A file ----------------------------------------------------------------------------- */
+
+static sl_status read_lines(parser *at, sli_line_reader *reader)
+{
+    for (;;) {
+        const char *line;
+        size_t bytes;
+        SL_TRY(sli_line_reader_next(reader, &line, &bytes));
+        if (!line)
+            break;
+        at->line++;
+        if (!is_blank(line, bytes))
+            SL_TRY(parse_line(at, line, bytes));
+    }
+    return at->rows->count > 0 ? SL_OK : sl_error(SL_ERR_FORMAT, "%s: it has no rows", at->path);
+}
+
+sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_rows **out)
+{
+    sli_line_reader *reader;
+    *out = NULL;
+    SL_TRY(sli_line_reader_open(path, &reader));
+    parser at = {path, 0, ntokens, positions, calloc(1, sizeof(sl_rows))};
+    sl_status status = at.rows ? read_lines(&at, reader) : sli_no_memory(path, "its rows");
+    sli_line_reader_close(&reader);
+    if (status == SL_OK)
+        *out = at.rows;
+    else
+        sl_rows_destroy(&at.rows);
+    return status;
+}
+
+void sl_rows_destroy(sl_rows **rows)
+{
+    if (!rows || !*rows)
+        return;
+    free((*rows)->begins);
+    free((*rows)->ids);
+    free((*rows)->targets);
+    free(*rows);
+    *rows = NULL;
+}

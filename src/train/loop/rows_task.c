@@ -1,0 +1,164 @@
+/* Rows of ids as the data of a task. Row s of a split is its sample s; a batch's rows are as long
+ * as the longest of those that are loaded together, the others padded without a loss. An
+ * evaluation's last batch may lack rows, which are then all padding; training leaves out what does
+ * not fill a batch. */
+#include "train/loop/rows_task.h"
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "tensor/tensor.h"
+#include "text/rows.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IGNORED = -100, PADDING = 0 };
+
+/* ---- Reading ---------------------------------------------------------------------------- */
+
+sl_status sli_data_is_rows(const char *data, bool *out)
+{
+    char *path;
+    *out = false;
+    if (!data)
+        return SL_OK;
+    SL_TRY(sl_rows_path(data, SL_SPLIT_TRAIN, &path));
+    *out = path != NULL;
+    free(path);
+    return SL_OK;
+}
+
+sl_status sli_rows_task_read(const char *data, sl_model_options *model, sli_rows_task *out)
+{
+    int64_t positions =
+        model->family != SL_FAMILY_TUTORIALS ? model->decoder.positions : SL_MAX_POSITIONS;
+    *out = (sli_rows_task){.model = model};
+    for (int split = 0; split < SL_SPLITS; split++) {
+        SL_TRY(sl_rows_path(data, (sl_split)split, &out->paths[split]));
+        bool one_file = out->paths[split] && strcmp(out->paths[split], data) == 0;
+        if (!out->paths[split] || (one_file && split != SL_SPLIT_TRAIN))
+            continue;
+        SL_TRY(sl_rows_read(out->paths[split], model->ntokens, positions, &out->rows[split]));
+        if (model->ntokens == 0)
+            model->ntokens = (int64_t)out->rows[split]->largest + 1;
+    }
+    return SL_OK;
+}
+
+void sli_rows_task_clear(sli_rows_task *rows)
+{
+    for (int split = 0; split < SL_SPLITS; split++) {
+        free(rows->paths[split]);
+        sl_rows_destroy(&rows->rows[split]);
+    }
+    *rows = (sli_rows_task){0};
+}
+
+int64_t sli_rows_task_longest(const sli_rows_task *rows)
+{
+    int64_t longest = 1;
+    for (int split = 0; split < SL_SPLITS; split++)
+        if (rows->rows[split] && rows->rows[split]->longest > longest)
+            longest = rows->rows[split]->longest;
+    return longest;
+}
+
+/* ---- The task --------------------------------------------------------------------------- */
+
+static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
+{
+    const sli_rows_task *task = context;
+    SL_TRY(sl_transformer_lm_create(task->model, model));
+    return sl_cross_entropy_create(loss);
+}
+
+static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
+{
+    const sli_rows_task *task = context;
+    const sl_rows *data = task->rows[split];
+    *batches = 0;
+    if (!data)
+        return SL_OK;
+    *batches = split == SL_SPLIT_TRAIN ? data->count / rows : (data->count + rows - 1) / rows;
+    if (*batches == 0)
+        return sl_error(SL_ERR_INVALID, "%s: its %" PRId64 " rows do not fill a batch of %" PRId64,
+                        task->paths[split], data->count, rows);
+    return SL_OK;
+}
+
+static int64_t length_of(const sl_rows *data, int64_t sample)
+{
+    return sample < data->count ? data->begins[sample + 1] - data->begins[sample] : 0;
+}
+
+static int64_t longest_of(const sl_rows *data, const sl_train_rows *rows)
+{
+    int64_t longest = 1;
+    for (int64_t i = 0; i < rows->count; i++) {
+        int64_t length = length_of(data, sl_train_sample(rows, i));
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
+/* The row's numbers (NULL: it is all padding), and padding up to `room`. */
+static void write_row(const int32_t *from, int64_t length, int64_t room, int32_t padding,
+                      int32_t *to)
+{
+    for (int64_t i = 0; i < room; i++)
+        to[i] = i < length ? from[i] : padding;
+}
+
+static sl_status write_rows(const sl_rows *data, const sl_train_rows *rows, bool targets,
+                            sl_tensor *tensor)
+{
+    int64_t room = sl_tensor_columns(tensor);
+    sli_host_array array;
+    SL_TRY(sli_tensor_open_host(tensor, false, &array));
+    for (int64_t i = 0; i < rows->count; i++) {
+        int64_t sample = sl_train_sample(rows, i), length = length_of(data, sample);
+        const int32_t *from = targets ? data->targets : data->ids;
+        write_row(length > 0 ? from + data->begins[sample] : NULL, length, room,
+                  targets ? IGNORED : PADDING, (int32_t *)array.host + i * room);
+    }
+    return sli_tensor_close_host(tensor, &array, true);
+}
+
+static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
+                           sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    const sli_rows_task *task = context;
+    const sl_rows *data = task->rows[rows->split];
+    sl_shape shape = sl_shape_2d(rows->count, longest_of(data, rows));
+    SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
+    SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
+    SL_TRY(write_rows(data, rows, false, *input));
+    return write_rows(data, rows, true, *targets);
+}
+
+/* A position in the data means something in the same data alone. */
+static void describe_data(sli_rows_task *task, sl_split split)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    const sl_rows *data = task->rows[split];
+    uint64_t bytes = (uint64_t)data->begins[data->count] * sizeof *data->targets;
+    sli_checksum_of(data->targets, bytes, checksum);
+    snprintf(task->data[split], sizeof task->data[split], "%" PRId64 " rows of checksum %s",
+             data->count, checksum);
+}
+
+sl_train_task sli_rows_task_make(sli_rows_task *rows)
+{
+    sl_train_task task = {.context = rows,
+                          .create_model = create_model,
+                          .count_batches = count_batches,
+                          .load_rows = load_rows};
+    for (int split = 0; split < SL_SPLITS; split++)
+        if (rows->rows[split]) {
+            describe_data(rows, (sl_split)split);
+            task.data[split] = rows->data[split];
+        }
+    return task;
+}

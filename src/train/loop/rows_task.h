@@ -1,0 +1,29 @@
+/* Rows of ids as the data of a task. */
+#ifndef SLI_TRAIN_LOOP_ROWS_TASK_H
+#define SLI_TRAIN_LOOP_ROWS_TASK_H
+
+#include "sluice/app/train.h"
+
+typedef struct sli_rows_task {
+    const sl_model_options *model;
+    char *paths[SL_SPLITS];   /* NULL: there is no such split */
+    sl_rows *rows[SL_SPLITS]; /* the same */
+    char data[SL_SPLITS][96];
+} sli_rows_task;
+
+/* Whether data are rows of ids: a file of JSON lines, or a directory with train.jsonl. */
+sl_status sli_data_is_rows(const char *data, bool *out);
+
+/* Reads the splits that are there; one file is for training alone. Ids are those of `model`, or
+ * where that has no tokens yet, it gets as many as the training rows need. To be cleared, also
+ * after an error. */
+sl_status sli_rows_task_read(const char *data, sl_model_options *model, sli_rows_task *out);
+void sli_rows_task_clear(sli_rows_task *rows);
+
+/* The most tokens of a row of any split. */
+int64_t sli_rows_task_longest(const sli_rows_task *rows);
+
+/* The task, which borrows `rows`. */
+sl_train_task sli_rows_task_make(sli_rows_task *rows);
+
+#endif

@@ -1,0 +1,80 @@
+#!/bin/bash
+# sluice train and eval on rows of ids: the losses of transformers (models/*/golden.safetensors), the
+# same weights on any layout and after a resume, and bad rows refused before anything is written.
+set -euo pipefail
+fail() { echo "FAILED: $1"; exit 1; }
+[ -x "$SLUICE_PROGRAM" ] || { echo "skipped: $SLUICE_PROGRAM is not there"; exit 77; }
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+models=$SLUICE_SOURCE_DIR/tests/models
+recipe=(--dropout 0 --optimizer adamw --lr 3e-3 --lr-schedule constant --betas 0.9,0.95 --weight-decay 0.1 --clip 0
+        --weight-decay-for all --no-shuffle --quiet)
+
+# Each number of $2 within 1e-5 of that of $1.
+check_close() {
+    awk -v expected="$1" -v got="$2" 'BEGIN {
+        count = split(expected, e, " ")
+        if (split(got, g, " ") != count) exit 1
+        for (i = 1; i <= count; i++) { d = e[i] - g[i]; if (d < 0) d = -d; if (d > 1e-5 * e[i]) exit 1 }
+    }' || fail "$3: expected $1, got $2"
+}
+losses_of() { sed -n 's/^{"record":"step".*"loss":\([0-9.e+-]*\).*/\1/p' "$1" | tr '\n' ' '; }
+sum_of() { sha256sum <"$1/model.safetensors"; }
+
+while read -r family loss rest; do
+    rows=$models/$family/rows.jsonl
+    printed=$("$SLUICE_PROGRAM" eval --init "$models/$family" --data "$rows" --json)
+    check_close "$loss 35" "$(sed 's/.*"loss": \([0-9.]*\),.*"targets": \([0-9]*\)}/\1 \2/' <<<"$printed")" "eval of $family"
+    "$SLUICE_PROGRAM" train --init "$models/$family" --data "$rows" --batch-size 2 --epochs 10 "${recipe[@]}" \
+        --log-json "$scratch/$family.log" --save "$scratch/$family"
+    check_close "$loss $rest" "$(losses_of "$scratch/$family.log")" "training of $family"
+    [ ! -e "$scratch/$family/tokenizer.json" ] || fail "a tokenizer was saved where there is none"
+    "$SLUICE_PROGRAM" eval --init "$scratch/$family" --data "$rows" >"$scratch/printed"
+done <<'GOLDEN'
+gpt2 4.911003589630127 4.108849048614502 3.5871188640594482 3.1433911323547363 2.775508165359497 2.4520766735076904 2.1746504306793213 1.949763298034668 1.759734869003296 1.5931485891342163
+llama3 4.804371356964111 4.055424213409424 3.5856211185455322 3.220750570297241 2.902416229248047 2.6134049892425537 2.372804880142212 2.1740856170654297 1.9819412231445312 1.811712622642517
+qwen2 5.023949146270752 4.28419303894043 3.7359488010406494 3.3696916103363037 3.074800968170166 2.8133535385131836 2.5702719688415527 2.3538668155670166 2.1595161961151123 1.987184762954712
+GOLDEN
+
+# Rows of other lengths, so that micro-batches and shards differ; a directory with every split.
+mkdir "$scratch/data"
+awk 'BEGIN { for (row = 0; row < 11; row++) {
+    printf "{\"input_ids\": [%d", row
+    for (i = 0; i < 3 + row * 7 % 13; i++) printf ", %d", (row * 31 + i * i * 17) % 97
+    print "]}" } }' >"$scratch/data/train.jsonl"
+head -n 5 "$scratch/data/train.jsonl" >"$scratch/data/valid.jsonl"
+tail -n 3 "$scratch/data/train.jsonl" >"$scratch/data/test.jsonl"
+job=(train --init "$models/llama3" --data "$scratch/data" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3
+     --quiet)
+"$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+for layout in "--pp 2" "--dp 2" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --schedule zb-h1"; do
+    rm -rf "$scratch/cut"
+    # shellcheck disable=SC2086 # several words
+    "$SLUICE_PROGRAM" "${job[@]}" $layout --save "$scratch/cut"
+    [ "$(sum_of "$scratch/cut")" = "$(sum_of "$scratch/whole")" ] || fail "other weights with $layout"
+done
+"$SLUICE_PROGRAM" "${job[@]}" --resume "$scratch/run/step-00000003" --save "$scratch/resumed"
+[ "$(sum_of "$scratch/resumed")" = "$(sum_of "$scratch/whole")" ] || fail "other weights after a resume"
+
+refuse() {
+    local sentence=$1
+    shift
+    if "$SLUICE_PROGRAM" "$@" --quiet --save "$scratch/none" >"$scratch/printed" 2>&1; then fail "not refused: $*"; fi
+    grep -qF -- "$sentence" "$scratch/printed" || fail "expected \"$sentence\", got $(cat "$scratch/printed")"
+    [ ! -e "$scratch/none" ] || fail "something was saved: $*"
+}
+echo '{"input_ids": [1, 97]}' >"$scratch/bad.jsonl"
+refuse "bad.jsonl: line 1: number 2 of \"input_ids\" must be an id from 0 to 96, got 97" \
+    train --init "$models/gpt2" --data "$scratch/bad.jsonl"
+echo '{"input_ids": [1, 2]}' >"$scratch/few.jsonl"
+refuse "few.jsonl: its 1 rows do not fill a batch of 2" train --init "$models/gpt2" --data "$scratch/few.jsonl" --batch-size 2
+awk 'BEGIN { printf "{\"input_ids\": [0"; for (i = 0; i < 48; i++) printf ",1"; print "]}" }' >"$scratch/long.jsonl"
+refuse "its 49 tokens are more than the model's 48 positions" train --init "$models/gpt2" --data "$scratch/long.jsonl"
+
+# A new model of the tutorials' has as many tokens as the rows need.
+"$SLUICE_PROGRAM" train --data "$scratch/data" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --batch-size 2 --epochs 1 --lr 0.1 \
+    --quiet --save "$scratch/new"
+largest=$(grep -oE '[0-9]+' "$scratch/data/train.jsonl" | sort -n | tail -n 1)
+grep -q "\"ntokens\": $((largest + 1))," "$scratch/new/config.json" || fail "the new model has another number of tokens"
+echo "rows of ids: ok"

@@ -1,0 +1,58 @@
+/* Any bytes as a file of rows of ids: it must end in one sentence, or in rows that hang together.
+ */
+#define _GNU_SOURCE /* memfd_create */
+#include "text/rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+enum { TOKENS = 1000, POSITIONS = 64 };
+
+static void demand(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "fuzz_rows: not %s; the last error: %s\n", what, sl_error_text());
+    abort();
+}
+
+static void check_rows(const sl_rows *rows)
+{
+    int64_t longest = 0;
+    demand(rows->count > 0 && rows->begins[0] == 0, "rows");
+    for (int64_t row = 0; row < rows->count; row++) {
+        int64_t begin = rows->begins[row], length = rows->begins[row + 1] - begin, targets = 0;
+        demand(length > 0 && length <= POSITIONS, "a row's length");
+        longest = length > longest ? length : longest;
+        for (int64_t i = begin; i < begin + length; i++) {
+            demand(rows->ids[i] >= 0 && rows->ids[i] <= rows->largest, "an id");
+            demand(rows->targets[i] == -100 ||
+                       (rows->targets[i] >= 0 && rows->targets[i] <= rows->largest),
+                   "a target");
+            targets += rows->targets[i] != -100;
+        }
+        demand(targets > 0 && rows->targets[begin + length - 1] == -100, "a row's targets");
+    }
+    demand(rows->longest == longest && rows->largest < TOKENS, "the largest");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    char path[64];
+    sl_rows *rows;
+    int file = memfd_create("rows.jsonl", 0);
+    demand(file >= 0 && write(file, data, bytes) == (ssize_t)bytes, "a file");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    sl_status status = sl_rows_read(path, TOKENS, POSITIONS, &rows);
+    demand(status == SL_OK || status == SL_ERR_FORMAT, "refused for its format");
+    demand((status == SL_OK) == (rows != NULL), "NULL after an error");
+    if (rows)
+        check_rows(rows);
+    sl_rows_destroy(&rows);
+    close(file);
+    return 0;
+}
