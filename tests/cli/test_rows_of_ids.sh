@@ -8,7 +8,7 @@ fail() { echo "FAILED: $1"; exit 1; }
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 models=$SLUICE_SOURCE_DIR/tests/models
-recipe=(--dropout 0 --optimizer adamw --lr 3e-3 --lr-schedule constant --betas 0.9,0.95 --weight-decay 0.1 --clip 0
+recipe=(--dropout 0 --optimizer adamw --lr 3e-3 --lr-schedule constant --betas "0.9,0.95" --weight-decay 0.1 --clip 0
         --weight-decay-for all --no-shuffle --quiet)
 
 # Each number of $2 within 1e-5 of that of $1.
@@ -25,7 +25,8 @@ sum_of() { sha256sum <"$1/model.safetensors"; }
 while read -r family loss rest; do
     rows=$models/$family/rows.jsonl
     printed=$("$SLUICE_PROGRAM" eval --init "$models/$family" --data "$rows" --json)
-    check_close "$loss 35" "$(sed 's/.*"loss": \([0-9.]*\),.*"targets": \([0-9]*\)}/\1 \2/' <<<"$printed")" "eval of $family"
+    check_close "$loss" "$(grep -oP '"loss": \K[0-9.]*' <<<"$printed")" "eval of $family"
+    grep -q '"targets": 35}' <<<"$printed" || fail "eval of $family scores other targets: $printed"
     "$SLUICE_PROGRAM" train --init "$models/$family" --data "$rows" --batch-size 2 --epochs 10 "${recipe[@]}" \
         --log-json "$scratch/$family.log" --save "$scratch/$family"
     check_close "$loss $rest" "$(losses_of "$scratch/$family.log")" "training of $family"
