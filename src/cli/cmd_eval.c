@@ -141,6 +141,19 @@ static sl_status evaluate_rows(const settings *parsed, const cli_saved_model *mo
     return status == SL_OK && model->prints ? print_result(parsed, &result) : status;
 }
 
+/* Where `data` has rows, *path is the file of the split. */
+static sl_status find_rows(const char *data, sl_split split, char **path)
+{
+    char *others;
+    SL_TRY(sl_rows_path(data, split, path));
+    SL_TRY(sl_rows_path(data, SL_SPLIT_TRAIN, &others));
+    bool is_missing = others && !*path;
+    free(others);
+    return is_missing ? sl_error(SL_ERR_NOT_FOUND, "%s: it has rows, but no %s.jsonl", data,
+                                 sl_split_name(split))
+                      : SL_OK;
+}
+
 static sl_status run_on_rows(const settings *parsed, const char *path)
 {
     cli_saved_model model = {0};
@@ -161,7 +174,7 @@ static sl_status run_eval(cli_line *line, void *settings_read)
     char *path = NULL;
     if (!parsed->run.init || !parsed->run.data)
         cli_refuse("eval needs --init DIR and --data DIR|FILE");
-    SL_TRY(sl_rows_path(parsed->run.data, parsed->split, &path));
+    SL_TRY(find_rows(parsed->run.data, parsed->split, &path));
     if (path) {
         sl_status status = run_on_rows(parsed, path);
         free(path);

@@ -86,6 +86,12 @@ sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokeni
     SL_TRY(cli_name_checkpoints(sl_saved_model_open(path, &out->saved), path));
     const sl_model_options *saved = sl_saved_model_options(out->saved);
     out->vocab = sl_saved_model_vocab(out->saved);
+    if (saved && saved->family != SL_FAMILY_TUTORIALS && with_tokenizer && !out->vocab)
+        return sl_error(
+            SL_ERR_NOT_FOUND,
+            "%s: it has no tokenizer of words, the only kind that is read with a model: "
+            "give ids instead of text",
+            path);
     if (!saved || (with_tokenizer && !out->vocab))
         return sl_error(SL_ERR_NOT_FOUND,
                         "%s: it has no %s: give the directory of a model or of a checkpoint", path,

@@ -49,6 +49,8 @@ tail -n 3 "$scratch/data/train.jsonl" >"$scratch/data/test.jsonl"
 job=(train --init "$models/llama3" --data "$scratch/data" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3
      --quiet)
 "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+"$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGRAM" "${job[@]}" --pp 2 --save "$scratch/processes"
+[ "$(sum_of "$scratch/processes")" = "$(sum_of "$scratch/whole")" ] || fail "other weights in two processes"
 for layout in "--pp 2" "--dp 2" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --schedule zb-h1"; do
     rm -rf "$scratch/cut"
     # shellcheck disable=SC2086 # several words
@@ -72,6 +74,21 @@ echo '{"input_ids": [1, 2]}' >"$scratch/few.jsonl"
 refuse "few.jsonl: its 1 rows do not fill a batch of 2" train --init "$models/gpt2" --data "$scratch/few.jsonl" --batch-size 2
 awk 'BEGIN { printf "{\"input_ids\": [0"; for (i = 0; i < 48; i++) printf ",1"; print "]}" }' >"$scratch/long.jsonl"
 refuse "its 49 tokens are more than the model's 48 positions" train --init "$models/gpt2" --data "$scratch/long.jsonl"
+
+refuse_eval() {
+    local sentence=$1
+    shift
+    if "$SLUICE_PROGRAM" eval --init "$models/gpt2" "$@" >"$scratch/printed" 2>&1; then fail "not refused: eval $*"; fi
+    grep -qF -- "$sentence" "$scratch/printed" || fail "expected \"$sentence\", got $(cat "$scratch/printed")"
+}
+rm "$scratch/data/valid.jsonl"
+refuse_eval "data: it has rows, but no valid.jsonl" --data "$scratch/data" --split valid
+echo "a text" >"$scratch/text.txt"
+refuse_eval "it has no tokenizer of words" --data "$scratch/text.txt"
+refuse_eval "bad.jsonl: line 1: number 2" --data "$scratch/bad.jsonl"
+
+"$SLUICE_PROGRAM" model --init "$models/llama3" --seq-len 4 >"$scratch/printed"
+grep -q "DecoderLayer  *\[20, 4, 32\]" "$scratch/printed" || fail "--seq-len is not the length of a row: $(cat "$scratch/printed")"
 
 # A new model of the tutorials' has as many tokens as the rows need.
 "$SLUICE_PROGRAM" train --data "$scratch/data" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --batch-size 2 --epochs 1 --lr 0.1 \

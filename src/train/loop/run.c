@@ -52,7 +52,7 @@ static sl_status take_vocabulary(const sl_corpus *corpus, sl_model_options *mode
     if (model->family != SL_FAMILY_TUTORIALS && types != model->ntokens)
         return sl_error(SL_ERR_INVALID,
                         "the text's vocabulary has %" PRId32 " types, but the model has %" PRId64
-                        " tokens",
+                        " tokens: give rows of ids",
                         types, model->ntokens);
     model->ntokens = types;
     return SL_OK;
