@@ -54,6 +54,10 @@ typedef struct sl_model_options {
     sl_decoder_options decoder;
 } sl_model_options;
 
+/* The options of a published model by its name, one of sl_model_names. Errors: SL_ERR_NOT_FOUND. */
+sl_status sl_model_options_named(const char *name, sl_model_options *out);
+extern const char *const sl_model_names[]; /* "gpt2", "smollm2-135m", ..., NULL */
+
 /* i32 [N, T] -> [N, T, ntokens]. The tutorials' is Sequential(Encoder, nlayers x
  * TransformerEncoderLayer, Decoder). Others are Sequential(embedding, nlayers x DecoderLayer, norm,
  * head), with transformers' names and layouts of parameters: "model.layers.0.mlp.up_proj.weight".

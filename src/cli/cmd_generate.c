@@ -121,6 +121,13 @@ static sl_status read_prompt_ids(const settings *parsed, const cli_saved_model *
     }
 }
 
+/* A model may have more tokens than its vocabulary has words. */
+static void print_word(const sl_vocab *vocab, int32_t id)
+{
+    int32_t known = id < sl_vocab_size(vocab) ? id : SL_VOCAB_UNKNOWN;
+    cli_print_text(sl_vocab_token(vocab, known).text, 0);
+}
+
 static sl_status generate_text(const settings *parsed, const cli_saved_model *model)
 {
     int32_t *ids = NULL;
@@ -133,7 +140,7 @@ static sl_status generate_text(const settings *parsed, const cli_saved_model *mo
         if (parsed->prompt_ids)
             printf("%" PRId32, ids[i]);
         else
-            cli_print_text(sl_vocab_token(model->vocab, ids[i]).text, 0);
+            print_word(model->vocab, ids[i]);
         putchar(i + 1 < length ? ' ' : '\n');
     }
     free(ids);

@@ -8,12 +8,14 @@
 typedef struct settings {
     sl_train_options run;
     int64_t ntokens;
-    const char *data;
+    const char *data, *model;
     bool profile;
 } settings;
 
 /* clang-format off */
 static const sl_option options[] = {
+    {.name = "model", .value = "NAME", .group = "Model", FIELD(TEXT, model), .choices = sl_model_names,
+     .help = "Show the model of this name, with the sizes that were published"},
     {.name = "init", .value = "DIR", .group = "Vocabulary", FIELD(TEXT, run.init),
      .help = "Take all sizes from the model in DIR, or a checkpoint"},
     {.name = "ntokens", .value = "N", .group = "Vocabulary", FIELD(INT64, ntokens),
@@ -155,9 +157,9 @@ static sl_status run_model(cli_line *line, void *settings_read)
     sl_module *model;
     if (parsed->data && cli_line_value(line, "ntokens"))
         cli_refuse("--data counts the vocabulary's types, so it cannot be combined with --ntokens");
-    if (train->init && (parsed->data || cli_line_value(line, "ntokens")))
-        cli_refuse("--init has a vocabulary's size, so it cannot be combined with --%s",
-                   parsed->data ? "data" : "ntokens");
+    if ((train->init || parsed->model) && (parsed->data || cli_line_value(line, "ntokens")))
+        cli_refuse("--%s has a vocabulary's size, so it cannot be combined with --%s",
+                   train->init ? "init" : "model", parsed->data ? "data" : "ntokens");
     train->model.ntokens = train->init ? 0 : parsed->ntokens;
     SL_TRY(cli_saved_model_apply_sizes(line, train));
     SL_TRY(sl_train_options_check(train));

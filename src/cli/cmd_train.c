@@ -11,6 +11,7 @@
 
 typedef struct settings {
     sl_train_options run;
+    const char *model;
     const char *config;
     bool print_config, print_plan;
     cli_progress_options progress;
@@ -44,6 +45,8 @@ static char *print_interval(const void *object)
 
 /* clang-format off */
 static const sl_option option_rows[] = {
+    {.name = "model", .value = "NAME", .group = "Model", FIELD(TEXT, model), .choices = sl_model_names,
+     .help = "Train a model of this name from drawn weights, with the sizes that were published"},
     {.name = "config", .value = "FILE", .group = "Files and display", FIELD(TEXT, config),
      .help = "Read options from FILE, a JSON object as --print-config prints it; options on the "
              "command line override them"},

@@ -163,13 +163,13 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
         status = sl_option_set(row, train, has);
     else if (status == SL_OK && !train->partial && strcmp(has, wanted) != 0)
         status = sl_error(SL_ERR_INVALID, "%s: the model has %s %s, but %s is set to %s: remove it",
-                          train->init, row->name, has, row->name, wanted);
+                          train->init ? train->init : "--model", row->name, has, row->name, wanted);
     free(has);
     free(wanted);
     return status;
 }
 
-/* How decoders are fine-tuned, where nothing else is asked for. */
+/* How decoders are trained, where nothing else is asked for; from drawn weights faster. */
 static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
 {
     static const char *const defaults[][2] = {
@@ -181,13 +181,50 @@ static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
         for (size_t k = 0; k < sizeof defaults / sizeof *defaults; k++)
             if (strcmp(row->name, defaults[k][0]) == 0 && !cli_line_value(line, row->name))
                 SL_TRY(sl_option_set(row, train, defaults[k][1]));
+    if (!train->init && !cli_line_value(line, "lr"))
+        train->lr.lr = 6e-4;
     return SL_OK;
+}
+
+/* Takes what a decoder has beside the rows of options. */
+static sl_status apply_family(const cli_line *line, const sl_model_options *model,
+                              sl_train_options *train)
+{
+    train->model.family = model->family;
+    train->model.decoder = model->decoder;
+    if (!cli_line_value(line, "dropout"))
+        train->model.dropout = model->dropout;
+    if (!cli_line_value(line, "bptt"))
+        train->bptt = model->context;
+    if (!cli_line_value(line, "balance"))
+        train->balance_kind = SL_BALANCE_AUTO; /* the head weighs as much as several layers */
+    return apply_defaults(line, train);
+}
+
+/* `options`: a saved model's, or those of the name in --model. */
+static sl_status apply_model(const cli_line *line, const sl_model_options *model,
+                             sl_train_options *train)
+{
+    sl_train_options source;
+    source.model = *model;
+    train->model.ntokens = model->ntokens;
+    for (const sl_option *row = sl_plan_option_rows; row->name; row++)
+        if (row->in_model && strcmp(row->name, "dropout") != 0) /* it is no size */
+            SL_TRY(apply_row(line, row, &source, train));
+    return model->family == SL_FAMILY_TUTORIALS ? SL_OK : apply_family(line, model, train);
 }
 
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *train)
 {
-    sl_train_options saved;
     sl_saved_model *model;
+    const char *name = cli_line_value(line, "model");
+    if (name && train->init)
+        cli_refuse("--init has a model, so it cannot be combined with --model");
+    if (name) {
+        sl_model_options named;
+        SL_TRY(sl_model_options_named(name, &named));
+        return apply_model(line, &named, train);
+    }
     if (!train->init)
         return SL_OK;
     sl_status status = cli_name_checkpoints(sl_saved_model_open(train->init, &model), train->init);
@@ -195,23 +232,8 @@ sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *tr
         return SL_OK; /* the checkpoint has weights */
     SL_TRY(status);
     const sl_model_options *options = sl_saved_model_options(model);
-    bool has_options = options != NULL;
-    if (has_options) {
-        saved.model = *options;
-        train->model.ntokens = options->ntokens;
-    }
+    if (options)
+        status = apply_model(line, options, train);
     sl_saved_model_close(&model);
-    for (const sl_option *row = sl_plan_option_rows; has_options && row->name && status == SL_OK;
-         row++)
-        if (row->in_model && strcmp(row->name, "dropout") != 0) /* it is no size */
-            status = apply_row(line, row, &saved, train);
-    if (status != SL_OK || !has_options || saved.model.family == SL_FAMILY_TUTORIALS)
-        return status;
-    train->model.family = saved.model.family;
-    train->model.decoder = saved.model.decoder;
-    if (!cli_line_value(line, "dropout"))
-        train->model.dropout = saved.model.dropout;
-    if (!cli_line_value(line, "balance"))
-        train->balance_kind = SL_BALANCE_AUTO; /* the head weighs as much as several layers */
-    return apply_defaults(line, train);
+    return status;
 }

@@ -116,25 +116,30 @@ sl_status sli_config_check_size(const sl_model_options *model, const sl_checkpoi
                     found, model->nlayers, model->ntokens, model->emsize, model->nhid);
 }
 
-/* Members of the config of `model` that are others in that of `wanted`: the first is named. */
+static char *print_member(const json_t *value)
+{
+    return json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+}
+
+/* Members of the config of `model` that are printed otherwise in that of `wanted`: the first is
+ * named. */
 static sl_status compare_members(json_t *model, json_t *wanted)
 {
     const char *key;
-    json_t *is;
-    json_object_foreach(model, key, is)
+    json_t *value;
+    sl_status status = SL_OK;
+    json_object_foreach(model, key, value)
     {
-        json_t *should = json_object_get(wanted, key);
-        if (json_equal(is, should))
-            continue;
-        char *text = json_dumps(is, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
-        char *other = json_dumps(should, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
-        sl_status status = sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s", key,
-                                    text ? text : "?", key, other ? other : "nothing");
-        free(text);
-        free(other);
-        return status;
+        char *is = print_member(value), *should = print_member(json_object_get(wanted, key));
+        if (status == SL_OK && (!is || !should))
+            status = sli_no_memory(NULL, "a model's config");
+        else if (status == SL_OK && strcmp(is, should) != 0)
+            status = sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s", key, is, key,
+                              should);
+        free(is);
+        free(should);
     }
-    return SL_OK;
+    return status;
 }
 
 static sl_status compare_decoders(const sl_model_options *model, const sl_model_options *wanted)

@@ -90,6 +90,12 @@ refuse_eval "bad.jsonl: line 1: number 2" --data "$scratch/bad.jsonl"
 "$SLUICE_PROGRAM" model --init "$models/llama3" --seq-len 4 >"$scratch/printed"
 grep -q "DecoderLayer  *\[20, 4, 32\]" "$scratch/printed" || fail "--seq-len is not the length of a row: $(cat "$scratch/printed")"
 
+"$SLUICE_PROGRAM" model --model gpt2 >"$scratch/printed"
+grep -q "Total parameters in model: 124,439,808" "$scratch/printed" || fail "gpt2 has other parameters"
+refuse "--init has a model, so it cannot be combined with --model" train --model gpt2 --init "$models/gpt2" --data "$scratch/few.jsonl"
+refuse "--model: the model has emsize 768, but emsize is set to 64: remove it" \
+    train --model gpt2 --emsize 64 --data "$scratch/few.jsonl"
+
 # A new model of the tutorials' has as many tokens as the rows need.
 "$SLUICE_PROGRAM" train --data "$scratch/data" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --batch-size 2 --epochs 1 --lr 0.1 \
     --quiet --save "$scratch/new"

@@ -45,11 +45,15 @@ static bool needs_corpus(const sl_plan *plan, int rank)
            (last >= 0 && last < part.count);
 }
 
-/* The tutorials' model has a token for each of the text's; others have theirs. */
-static sl_status take_vocabulary(const sl_corpus *corpus, sl_model_options *model)
+/* The tutorials' model has a token for each of the text's; others have theirs, which in a new model
+ * may be more. */
+static sl_status take_vocabulary(const sl_corpus *corpus, bool is_new, sl_model_options *model)
 {
     int32_t types = sl_vocab_size(sl_corpus_vocab(corpus));
-    if (model->family != SL_FAMILY_TUTORIALS && types != model->ntokens)
+    bool is_decoder = model->family != SL_FAMILY_TUTORIALS;
+    if (is_decoder && is_new && types <= model->ntokens)
+        return SL_OK;
+    if (is_decoder && types != model->ntokens)
         return sl_error(SL_ERR_INVALID,
                         "the text's vocabulary has %" PRId32 " types, but the model has %" PRId64
                         " tokens: give rows of ids",
@@ -65,7 +69,7 @@ static sl_status create_language(sli_run *run)
     if (!run->corpus && needs_corpus(run->plan, run->launch.rank))
         SL_TRY(read_corpus(run, options));
     if (run->corpus)
-        SL_TRY(take_vocabulary(run->corpus, &options->model));
+        SL_TRY(take_vocabulary(run->corpus, !options->init, &options->model));
     if (run->processes)
         SL_TRY(sl_group_broadcast(run->processes, &options->model.ntokens, 1, SL_I64, 0, NULL));
     options->model.context = options->bptt;
@@ -163,7 +167,7 @@ static sl_status find(sli_run *run, sli_plan_inputs *inputs, const int64_t hosts
         SL_TRY(status);
     } else {
         SL_TRY(read_corpus(run, options));
-        SL_TRY(take_vocabulary(run->corpus, &sizes));
+        SL_TRY(take_vocabulary(run->corpus, !options->init, &sizes));
     }
     SL_TRY(sl_transformer_lm_create(&sizes, &model));
     sl_status status = sli_plan_search(inputs, model, (int)hosts[0], (uint64_t)-hosts[1]);

@@ -1,0 +1,84 @@
+/* Models by name, with the sizes that were published; weights are drawn. */
+#include "core/error.h"
+#include "sluice/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Llama's families; GPT-2 is below. Epsilons are 1e-5. */
+static const struct {
+    const char *name;
+    int64_t ntokens, emsize, nhid, nlayers, nhead, key_heads, positions;
+    double theta, deviation;
+    bool tie;
+    double factor; /* of llama3's scaling; 0: none */
+} llamas[] = {
+    {"smollm2-135m", 49152, 576, 1536, 30, 9, 3, 8192, 1e5, 1.0 / 24, true, 0},
+    {"smollm2-360m", 49152, 960, 2560, 32, 15, 5, 8192, 1e5, 0.02, true, 0},
+    {"tinyllama-1.1b", 32000, 2048, 5632, 22, 32, 4, 2048, 1e4, 0.02, false, 0},
+    {"llama-3.2-1b", 128256, 2048, 8192, 16, 32, 8, 131072, 5e5, 0.02, true, 32},
+    {"llama-3-8b", 128256, 4096, 14336, 32, 32, 8, 8192, 5e5, 0.02, false, 0},
+};
+enum { LLAMAS = sizeof llamas / sizeof *llamas };
+
+const char *const sl_model_names[] = {
+    "gpt2", "smollm2-135m", "smollm2-360m", "tinyllama-1.1b", "llama-3.2-1b", "llama-3-8b", NULL};
+
+static sl_model_options gpt2(void)
+{
+    return (sl_model_options){.family = SL_FAMILY_GPT2,
+                              .ntokens = 50257,
+                              .emsize = 768,
+                              .nhid = 3072,
+                              .nlayers = 12,
+                              .nhead = 12,
+                              .dropout = 0.1f,
+                              .activation = SL_ACTIVATION_GELU_TANH,
+                              .tie = true,
+                              .decoder = {.positions = 1024,
+                                          .norm_eps = 1e-5,
+                                          .deviation = 0.02,
+                                          .qkv_bias = true,
+                                          .output_bias = true}};
+}
+
+static sl_model_options llama(int index)
+{
+    sl_model_options model = {.family = SL_FAMILY_LLAMA,
+                              .ntokens = llamas[index].ntokens,
+                              .emsize = llamas[index].emsize,
+                              .nhid = llamas[index].nhid,
+                              .nlayers = llamas[index].nlayers,
+                              .nhead = llamas[index].nhead,
+                              .tie = llamas[index].tie,
+                              .decoder = {.key_heads = llamas[index].key_heads,
+                                          .head_width = llamas[index].emsize / llamas[index].nhead,
+                                          .positions = llamas[index].positions,
+                                          .norm_eps = 1e-5,
+                                          .deviation = llamas[index].deviation,
+                                          .rotary = {.kind = SL_ROTARY_DEFAULT,
+                                                     .theta = llamas[index].theta}}};
+    if (llamas[index].factor > 0)
+        model.decoder.rotary = (sl_rotary_options){.kind = SL_ROTARY_LLAMA3,
+                                                   .theta = llamas[index].theta,
+                                                   .factor = llamas[index].factor,
+                                                   .low_freq_factor = 1,
+                                                   .high_freq_factor = 4,
+                                                   .original_positions = 8192};
+    return model;
+}
+
+sl_status sl_model_options_named(const char *name, sl_model_options *out)
+{
+    enum { ROW = 1024 }; /* tokens of a row, where the model has so many positions */
+    int index = 0;
+    *out = (sl_model_options){0};
+    while (index < LLAMAS && strcmp(llamas[index].name, name) != 0)
+        index++;
+    if (index == LLAMAS && strcmp(name, "gpt2") != 0)
+        return sl_error(SL_ERR_NOT_FOUND, "there is no model of the name \"%s\"", name);
+    *out = index < LLAMAS ? llama(index) : gpt2();
+    out->pre_norm = true;
+    out->context = out->decoder.positions < ROW ? out->decoder.positions : ROW;
+    return SL_OK;
+}
