@@ -445,8 +445,6 @@ static void print_result(const display *view, const sl_run_info *info, const sl_
         print_line(view, "| End of training | test loss %5s | test ppl %8s",
                    cli_real_text(result->test_loss, 2).text,
                    cli_real_text(result->test_perplexity, 2).text);
-    else
-        print_line(view, "| End of training");
     print_line(view, "%s", rule);
     double best = sli_synthetic_best_perplexity(info->options->bptt);
     if (view->progress->options.synthetic && isfinite(result->test_perplexity))
@@ -584,10 +582,9 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
                                                .checkpoint = print_checkpoint};
     }
     *out = progress;
-    sl_status status = SL_OK;
-    if (first_rank == 0)
-        status =
-            cli_outputs_create(options, warn_of_output, &progress->displays[0], &progress->outputs);
+    sl_status status = first_rank > 0 ? SL_OK
+                                      : cli_outputs_create(options, warn_of_output,
+                                                           progress->displays, &progress->outputs);
     if (progress->outputs.log)
         progress->reporters[progress->reporter_count++] =
             sl_run_log_reporter(progress->outputs.log);
