@@ -58,6 +58,9 @@ typedef struct sl_model_options {
 sl_status sl_model_options_named(const char *name, sl_model_options *out);
 extern const char *const sl_model_names[]; /* "gpt2", "smollm2-135m", ..., NULL */
 
+/* The most tokens that a row may have. */
+int64_t sl_model_positions(const sl_model_options *options);
+
 /* i32 [N, T] -> [N, T, ntokens]. The tutorials' is Sequential(Encoder, nlayers x
  * TransformerEncoderLayer, Decoder). Others are Sequential(embedding, nlayers x DecoderLayer, norm,
  * head), with transformers' names and layouts of parameters: "model.layers.0.mlp.up_proj.weight".

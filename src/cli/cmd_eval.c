@@ -126,12 +126,9 @@ static sl_status evaluate_rows(const settings *parsed, const cli_saved_model *mo
                                const char *path)
 {
     const sl_train_options *run = &parsed->run;
-    const sl_model_options *of = &model->options;
-    int64_t positions =
-        of->family != SL_FAMILY_TUTORIALS ? of->decoder.positions : SL_MAX_POSITIONS;
     sl_rows *rows;
     sl_evaluation result;
-    SL_TRY(sl_rows_read(path, of->ntokens, positions, &rows));
+    SL_TRY(sl_rows_read(path, model->options.ntokens, sl_model_positions(&model->options), &rows));
     sl_status status =
         sl_evaluate_rows(model->pipe, rows,
                          &(sl_evaluate_options){.batch_size = run->eval_batch_size,

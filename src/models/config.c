@@ -46,15 +46,20 @@ static sl_status read_family(const json_t *json, sl_model_options *out)
                     json_string_value(type), known);
 }
 
+int64_t sli_decoder_context(const sl_model_options *model)
+{
+    enum { MOST = 1024 };
+    return model->decoder.positions < MOST ? model->decoder.positions : MOST;
+}
+
 static sl_status read_members(const json_t *json, sl_model_options *out)
 {
-    enum { ROW = 1024 }; /* tokens of a row, where the model has so many positions */
     SL_TRY(read_family(json, out));
     if (out->family == SL_FAMILY_TUTORIALS)
         return sli_family_tutorials.parse(json, out);
     out->pre_norm = true;
     SL_TRY(families[out->family]->parse(json, out));
-    out->context = out->decoder.positions < ROW ? out->decoder.positions : ROW;
+    out->context = sli_decoder_context(out);
     return SL_OK;
 }
 

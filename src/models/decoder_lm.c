@@ -57,25 +57,27 @@ static sl_status create_embedding(const sli_decoder_lm *options, sl_module **out
                                             options->layer.deviation, out);
 }
 
-/* The embedding, the layers, the norm, the head. */
-static sl_status create_modules(const sli_decoder_lm *options, sl_module **modules)
+static sl_status append_modules(const sli_decoder_lm *options, sl_module **model)
 {
     const sl_decoder_layer_options *layer = &options->layer;
     const sli_linear head = {.in = layer->width,
                              .out = options->ntokens,
                              .deviation = layer->deviation};
-    SL_TRY(create_embedding(options, &modules[0]));
+    bool is_gpt2 = layer->naming == SL_NAMING_GPT2;
+    sl_module *child;
+    SL_TRY(sl_sequential_append(model, create_embedding(options, &child), &child));
     for (int64_t i = 1; i <= options->nlayers; i++) {
         sl_decoder_layer_options one = *layer;
         if (options->no_rope_interval > 0 && i % options->no_rope_interval == 0)
             one.rotary.kind = SL_ROTARY_NONE;
-        SL_TRY(sl_decoder_layer_create(&one, &modules[i]));
+        SL_TRY(sl_sequential_append(model, sl_decoder_layer_create(&one, &child), &child));
     }
-    sl_module **norm = &modules[options->nlayers + 1];
-    SL_TRY(layer->naming == SL_NAMING_GPT2
-               ? sl_layer_norm_create(layer->width, layer->norm_eps, norm)
-               : sl_rms_norm_create(layer->width, layer->norm_eps, norm));
-    return sli_linear_create_as(&head, true, norm + 1);
+    SL_TRY(sl_sequential_append(model,
+                                is_gpt2
+                                    ? sl_layer_norm_create(layer->width, layer->norm_eps, &child)
+                                    : sl_rms_norm_create(layer->width, layer->norm_eps, &child),
+                                &child));
+    return sl_sequential_append(model, sli_linear_create_as(&head, true, &child), &child);
 }
 
 static sl_status name_modules(const sli_decoder_lm *options, sl_module *model)
@@ -97,20 +99,8 @@ sl_status sli_decoder_lm_create(const sli_decoder_lm *options, sl_module **out)
 {
     *out = NULL;
     SL_TRY(check_options(options));
-    int64_t count = options->nlayers + 3;
-    sl_module **modules = calloc((size_t)count, sizeof *modules);
-    if (!modules)
-        return sli_no_memory("sli_decoder_lm_create", "%" PRId64 " layers", options->nlayers);
-    sl_status status = create_modules(options, modules);
-    if (status == SL_OK) {
-        status = sli_sequential_create(modules, (int)count, out);
-    } else {
-        for (int64_t i = 0; i < count; i++)
-            sl_module_destroy(&modules[i]);
-    }
-    free(modules);
-    SL_TRY(status);
-    status = name_modules(options, *out);
+    SL_TRY(append_modules(options, out));
+    sl_status status = name_modules(options, *out);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

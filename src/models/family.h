@@ -14,6 +14,9 @@ typedef struct sli_family {
 
 extern const sli_family sli_family_tutorials, sli_family_gpt2, sli_family_llama;
 
+/* Tokens of a row, where nothing else is said. */
+int64_t sli_decoder_context(const sl_model_options *model);
+
 /* sli_config_compare of two of the tutorials'. */
 sl_status sli_tutorials_compare(const sl_model_options *model, const sl_model_options *wanted);
 

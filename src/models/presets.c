@@ -1,6 +1,6 @@
 /* Models by name, with the sizes that were published; weights are drawn. */
 #include "core/error.h"
-#include "sluice/model.h"
+#include "models/family.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -70,7 +70,6 @@ static sl_model_options llama(int index)
 
 sl_status sl_model_options_named(const char *name, sl_model_options *out)
 {
-    enum { ROW = 1024 }; /* tokens of a row, where the model has so many positions */
     int index = 0;
     *out = (sl_model_options){0};
     while (index < LLAMAS && strcmp(llamas[index].name, name) != 0)
@@ -79,6 +78,6 @@ sl_status sl_model_options_named(const char *name, sl_model_options *out)
         return sl_error(SL_ERR_NOT_FOUND, "there is no model of the name \"%s\"", name);
     *out = index < LLAMAS ? llama(index) : gpt2();
     out->pre_norm = true;
-    out->context = out->decoder.positions < ROW ? out->decoder.positions : ROW;
+    out->context = sli_decoder_context(out);
     return SL_OK;
 }

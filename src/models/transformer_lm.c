@@ -38,7 +38,14 @@ static sl_status check_options(const sl_model_options *options)
     return sli_check_dropout("sl_transformer_lm_create", options->dropout);
 }
 
-static sl_status create_modules(const sl_model_options *options, sl_module **modules)
+static sl_status tie_decoder(const sl_model_options *options, sl_module *model)
+{
+    char decoder[64];
+    snprintf(decoder, sizeof decoder, "%" PRId64 ".decoder.weight", options->nlayers + 1);
+    return sl_module_tie_parameter(model, decoder, "0.encoder.weight");
+}
+
+static sl_status create_tutorials(const sl_model_options *options, sl_module **out)
 {
     sl_embedding_options encoder = {
         .ntokens = options->ntokens,
@@ -55,37 +62,14 @@ static sl_status create_modules(const sl_model_options *options, sl_module **mod
         .activation = options->activation,
         .pre_norm = options->pre_norm,
     };
-    SL_TRY(sl_embedding_create(&encoder, &modules[0]));
-    for (int64_t i = 1; i <= options->nlayers; i++)
-        SL_TRY(sl_encoder_layer_create(&layer, &modules[i]));
-    return sl_decoder_create(options->emsize, options->ntokens, &modules[options->nlayers + 1]);
-}
-
-static sl_status tie_decoder(const sl_model_options *options, sl_module *model)
-{
-    char decoder[64];
-    snprintf(decoder, sizeof decoder, "%" PRId64 ".decoder.weight", options->nlayers + 1);
-    return sl_module_tie_parameter(model, decoder, "0.encoder.weight");
-}
-
-static sl_status create_tutorials(const sl_model_options *options, sl_module **out)
-{
+    sl_module *child;
     SL_TRY(check_options(options));
-    int64_t count = options->nlayers + 2;
-    sl_module **modules = calloc((size_t)count, sizeof *modules);
-    if (!modules)
-        return sli_no_memory("sl_transformer_lm_create", "%" PRId64 " layers", options->nlayers);
-    sl_status status = create_modules(options, modules);
-    if (status == SL_OK) {
-        status = sli_sequential_create(modules, (int)count, out);
-    } else {
-        for (int64_t i = 0; i < count; i++)
-            sl_module_destroy(&modules[i]);
-    }
-    free(modules);
-    SL_TRY(status);
-    if (options->tie)
-        status = tie_decoder(options, *out);
+    SL_TRY(sl_sequential_append(out, sl_embedding_create(&encoder, &child), &child));
+    for (int64_t i = 0; i < options->nlayers; i++)
+        SL_TRY(sl_sequential_append(out, sl_encoder_layer_create(&layer, &child), &child));
+    SL_TRY(sl_sequential_append(out, sl_decoder_create(options->emsize, options->ntokens, &child),
+                                &child));
+    sl_status status = options->tie ? tie_decoder(options, *out) : SL_OK;
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;
@@ -127,4 +111,9 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
     *out = NULL;
     return options->family == SL_FAMILY_TUTORIALS ? create_tutorials(options, out)
                                                   : create_decoder(options, out);
+}
+
+int64_t sl_model_positions(const sl_model_options *options)
+{
+    return options->family == SL_FAMILY_TUTORIALS ? SL_MAX_POSITIONS : options->decoder.positions;
 }

@@ -61,10 +61,10 @@ sl_status sli_linear_declare(sl_module *module, const char *weight_name, float w
 sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
                             float bias_bound, sl_module **out);
 
-/* A Linear or a Conv1D as described, but for weight and bias, which it declares; the bias is 0. */
+/* A Linear as described, but for weight and bias, which it declares; the bias is 0. */
 sl_status sli_linear_create_as(const sli_linear *description, bool no_bias, sl_module **out);
 
-/* The linear layer of a Linear, a Conv1D or a Decoder; NULL for any other module. */
+/* The linear layer of a Linear or a Decoder; NULL for any other module. */
 const sli_linear *sli_module_as_linear(const sl_module *module);
 
 /* out [rows, out] from in [rows, in]; `epilogue` may be NULL, and must be where `out` is wider than

@@ -353,24 +353,9 @@ static const sl_module_ops decoder_ops = {
     .can_continue = sli_always_continues,
 };
 
-static const sl_module_ops conv1d_ops = {
-    .type = "Conv1D",
-    .forward = linear_forward,
-    .backward = linear_backward,
-    .backward_input = linear_backward,
-    .backward_weight = linear_backward_weight,
-    .output_shape = linear_output_shape,
-    .widths = linear_widths,
-    .saved_bytes = linear_saved_bytes,
-    .deferred_bytes = linear_deferred_bytes,
-    .flops = linear_flops,
-    .can_continue = sli_always_continues,
-};
-
 const sli_linear *sli_module_as_linear(const sl_module *module)
 {
-    const sl_module_ops *ops = module->ops;
-    bool is_linear = ops == &linear_ops || ops == &conv1d_ops || ops == &decoder_ops;
+    bool is_linear = module->ops == &linear_ops || module->ops == &decoder_ops;
     return is_linear ? sl_module_state(module) : NULL;
 }
 
@@ -382,7 +367,7 @@ static sl_status create(const sli_linear *description, bool no_bias, float weigh
     if (!linear)
         return sli_no_memory("sl_linear_create", "a linear layer");
     *linear = *description;
-    SL_TRY(sl_module_create(linear->is_conv1d ? &conv1d_ops : &linear_ops, linear, out));
+    SL_TRY(sl_module_create(&linear_ops, linear, out));
     sl_status status = sli_linear_declare(*out, "weight", weight_bound, no_bias ? NULL : "bias",
                                           bias_bound, linear);
     if (status != SL_OK)

@@ -296,8 +296,8 @@ sl_status sli_pass_create_gradient(const sl_pass *pass, const sl_tensor *like, s
 
 bool sli_module_is_sequential(const sl_module *module);
 
-/* A sequential of modules, which it takes as sl_module_append does, also when it fails. */
-sl_status sli_sequential_create(sl_module *const *modules, int count, sl_module **out);
+/* A sequential without modules, which gives what it gets. */
+sl_status sli_sequential_create(sl_module **out);
 
 /* Gives a child another name, which no other child begins with, and which may have dots: files of
  * other programs name a sequential's children "model.layers.0". */

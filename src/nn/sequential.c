@@ -130,73 +130,16 @@ bool sli_module_is_sequential(const sl_module *module)
     return module->ops == &sequential_ops;
 }
 
-static bool is_repeated(sl_module *const *modules, int index)
+sl_status sli_sequential_create(sl_module **out)
 {
-    for (int i = 0; i < index; i++)
-        if (modules[i] == modules[index])
-            return true;
-    return false;
-}
-
-/* Checks all before it takes one: a module that cannot be added may be freed. */
-static sl_status check_modules(sl_module *const *modules, int count)
-{
-    for (int i = 0; i < count; i++) {
-        if (!modules[i])
-            return sl_error(SL_ERR_INVALID, "Sequential: module %d is NULL", i);
-        if (modules[i]->parent || is_repeated(modules, i))
-            return sl_error(SL_ERR_INVALID,
-                            "Sequential: module with duplicate children is not supported");
-    }
-    return SL_OK;
-}
-
-/* Destroys those that a parent or a parameter set does not hold. All are found first: one may lie
- * in another, and be freed with it. */
-static void destroy_own(sl_module *const *modules, int first, int count)
-{
-    sl_module *chain = NULL; /* linked by `parent`, which they do not have */
-    for (int i = first; i < count; i++) {
-        sl_module *module = modules[i];
-        if (module && !is_repeated(modules, i) && !module->parent && module->sets == 0) {
-            module->parent = chain;
-            chain = module;
-        }
-    }
-    while (chain) {
-        sl_module *module = chain;
-        chain = module->parent;
-        sl_module_destroy(&module);
-    }
-}
-
-sl_status sli_sequential_create(sl_module *const *modules, int count, sl_module **out)
-{
-    *out = NULL;
-    int taken = 0;
-    sl_module *sequential = NULL;
-    sl_status status;
-    SLI_TRY_OR_FAIL(check_modules(modules, count));
-    SLI_TRY_OR_FAIL(sl_module_create(&sequential_ops, NULL, &sequential));
-    while (taken < count) {
-        char name[16];
-        snprintf(name, sizeof name, "%d", taken);
-        SLI_TRY_OR_FAIL(sli_module_add_child(sequential, name, modules[taken++]));
-    }
-    *out = sequential;
-    return SL_OK;
-
-fail:
-    destroy_own(modules, taken, count);
-    sl_module_destroy(&sequential);
-    return status;
+    return sl_module_create(&sequential_ops, NULL, out);
 }
 
 sl_status sl_sequential_append(sl_module **sequential, sl_status created, sl_module **child)
 {
     char name[16];
     if (created == SL_OK && !*sequential) {
-        created = sl_module_create(&sequential_ops, NULL, sequential);
+        created = sli_sequential_create(sequential);
         if (created != SL_OK)
             sl_module_destroy(child);
     }

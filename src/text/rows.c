@@ -57,22 +57,22 @@ sl_status sl_rows_path(const char *data, sl_split split, char **out)
 
 /* ---- A line ----------------------------------------------------------------------------- */
 
-typedef struct parser {
+typedef struct row_parser {
     const char *path;
     int64_t line, ntokens, positions; /* the last two: 0: any */
     sl_rows *rows;
-} parser;
+} row_parser;
 
-static sl_status bad_line(const parser *at, const char *reason)
+static sl_status bad_line(const row_parser *parser, const char *reason)
 {
-    return sl_error(SL_ERR_FORMAT, "%s: line %" PRId64 ": %s", at->path, at->line, reason);
+    return sl_error(SL_ERR_FORMAT, "%s: line %" PRId64 ": %s", parser->path, parser->line, reason);
 }
 
 /* An id, or with `ignorable` -100, at a place of the list `key`. */
-static sl_status read_id(const parser *at, const char *key, size_t place, const json_t *value,
-                         bool ignorable, int32_t *out)
+static sl_status read_id(const row_parser *parser, const char *key, size_t place,
+                         const json_t *value, bool ignorable, int32_t *out)
 {
-    int64_t most = at->ntokens > 0 ? at->ntokens - 1 : INT32_MAX;
+    int64_t most = parser->ntokens > 0 ? parser->ntokens - 1 : INT32_MAX;
     json_int_t id = json_integer_value(value);
     *out = (int32_t)id;
     if (json_is_integer(value) && ((id >= 0 && id <= most) || (ignorable && id == IGNORED)))
@@ -81,7 +81,7 @@ static sl_status read_id(const parser *at, const char *key, size_t place, const 
     sl_error(SL_ERR_FORMAT,
              "%s: line %" PRId64 ": number %zu of \"%s\" must be an id from 0 to %" PRId64
              "%s, got %.40s",
-             at->path, at->line, place + 1, key, most, ignorable ? ", or -100" : "",
+             parser->path, parser->line, place + 1, key, most, ignorable ? ", or -100" : "",
              text ? text : "?");
     free(text);
     return SL_ERR_FORMAT;
@@ -97,43 +97,43 @@ static sl_status reserve(sl_rows *rows, int64_t tokens)
                              sizeof *rows->targets, SIZE_MAX / 16, "targets");
 }
 
-static sl_status check_lists(const parser *at, const json_t *ids, const json_t *labels)
+static sl_status check_lists(const row_parser *parser, const json_t *ids, const json_t *labels)
 {
     char reason[160];
     size_t count = json_array_size(ids);
     if (!json_is_array(ids) || count == 0)
-        return bad_line(at, "it must have a list \"input_ids\" that is not empty");
+        return bad_line(parser, "it must have a list \"input_ids\" that is not empty");
     if (labels && (!json_is_array(labels) || json_array_size(labels) != count)) {
         snprintf(reason, sizeof reason,
                  "\"labels\" must be a list of as many numbers as \"input_ids\", "
                  "%zu, got %zu",
                  count, json_array_size(labels));
-        return bad_line(at, reason);
+        return bad_line(parser, reason);
     }
-    if (at->positions > 0 && (int64_t)count > at->positions) {
+    if (parser->positions > 0 && (int64_t)count > parser->positions) {
         snprintf(reason, sizeof reason,
                  "its %zu tokens are more than the model's %" PRId64 " positions", count,
-                 at->positions);
-        return bad_line(at, reason);
+                 parser->positions);
+        return bad_line(parser, reason);
     }
     return SL_OK;
 }
 
 /* The label of a token is the target of the position before it. */
-static sl_status add_row(const parser *at, const json_t *ids, const json_t *labels)
+static sl_status add_row(const row_parser *parser, const json_t *ids, const json_t *labels)
 {
-    sl_rows *rows = at->rows;
-    SL_TRY(check_lists(at, ids, labels));
+    sl_rows *rows = parser->rows;
+    SL_TRY(check_lists(parser, ids, labels));
     int64_t begin = rows->count > 0 ? rows->begins[rows->count] : 0;
     int64_t length = (int64_t)json_array_size(ids), targets = 0;
     SL_TRY(reserve(rows, begin + length));
     for (int64_t i = 0; i < length; i++) {
         int32_t *id = &rows->ids[begin + i], label;
-        SL_TRY(read_id(at, "input_ids", (size_t)i, json_array_get(ids, (size_t)i), false, id));
+        SL_TRY(read_id(parser, "input_ids", (size_t)i, json_array_get(ids, (size_t)i), false, id));
         label = *id;
         if (labels)
-            SL_TRY(
-                read_id(at, "labels", (size_t)i, json_array_get(labels, (size_t)i), true, &label));
+            SL_TRY(read_id(parser, "labels", (size_t)i, json_array_get(labels, (size_t)i), true,
+                           &label));
         if (i > 0)
             rows->targets[begin + i - 1] = label;
         targets += i > 0 && label != IGNORED;
@@ -142,23 +142,23 @@ static sl_status add_row(const parser *at, const json_t *ids, const json_t *labe
     }
     rows->targets[begin + length - 1] = IGNORED;
     if (targets == 0)
-        return bad_line(at, "it has no target: no label behind its first one is an id");
+        return bad_line(parser, "it has no target: no label behind its first one is an id");
     rows->begins[0] = 0;
     rows->begins[++rows->count] = begin + length;
     rows->longest = length > rows->longest ? length : rows->longest;
     return SL_OK;
 }
 
-static sl_status parse_line(const parser *at, const char *line, size_t bytes)
+static sl_status parse_line(const row_parser *parser, const char *line, size_t bytes)
 {
     json_error_t error;
     json_t *json = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
     if (!json_is_object(json)) {
         json_decref(json);
-        return bad_line(at, "it must be a JSON object with \"input_ids\"");
+        return bad_line(parser, "it must be a JSON object with \"input_ids\"");
     }
     sl_status status =
-        add_row(at, json_object_get(json, "input_ids"), json_object_get(json, "labels"));
+        add_row(parser, json_object_get(json, "input_ids"), json_object_get(json, "labels"));
     json_decref(json);
     return status;
 }
@@ -173,7 +173,7 @@ static bool is_blank(const char *line, size_t bytes)
 
 /* ---- A file ----------------------------------------------------------------------------- */
 
-static sl_status read_lines(parser *at, sli_line_reader *reader)
+static sl_status read_lines(row_parser *parser, sli_line_reader *reader)
 {
     for (;;) {
         const char *line;
@@ -181,11 +181,12 @@ static sl_status read_lines(parser *at, sli_line_reader *reader)
         SL_TRY(sli_line_reader_next(reader, &line, &bytes));
         if (!line)
             break;
-        at->line++;
+        parser->line++;
         if (!is_blank(line, bytes))
-            SL_TRY(parse_line(at, line, bytes));
+            SL_TRY(parse_line(parser, line, bytes));
     }
-    return at->rows->count > 0 ? SL_OK : sl_error(SL_ERR_FORMAT, "%s: it has no rows", at->path);
+    return parser->rows->count > 0 ? SL_OK
+                                   : sl_error(SL_ERR_FORMAT, "%s: it has no rows", parser->path);
 }
 
 sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_rows **out)
@@ -193,13 +194,13 @@ sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_
     sli_line_reader *reader;
     *out = NULL;
     SL_TRY(sli_line_reader_open(path, &reader));
-    parser at = {path, 0, ntokens, positions, calloc(1, sizeof(sl_rows))};
-    sl_status status = at.rows ? read_lines(&at, reader) : sli_no_memory(path, "its rows");
+    row_parser parser = {path, 0, ntokens, positions, calloc(1, sizeof(sl_rows))};
+    sl_status status = parser.rows ? read_lines(&parser, reader) : sli_no_memory(path, "its rows");
     sli_line_reader_close(&reader);
     if (status == SL_OK)
-        *out = at.rows;
+        *out = parser.rows;
     else
-        sl_rows_destroy(&at.rows);
+        sl_rows_destroy(&parser.rows);
     return status;
 }
 

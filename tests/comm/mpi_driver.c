@@ -189,7 +189,7 @@ static sl_status copied_once(sl_group *group)
     sl_module *modules[2], *model;
     for (int s = 0; s < 2; s++)
         SL_TRY(sl_module_create(&ops, &stages[s], &modules[s]));
-    SL_TRY(sli_sequential_create(modules, 2, &model));
+    SL_TRY(create_sequential(modules, 2, &model));
     sl_pipe_options options = {.stages = 2,
                                .chunks = COPY_MICROS,
                                .recompute = SL_RECOMPUTE_NEVER,

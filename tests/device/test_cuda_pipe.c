@@ -291,7 +291,7 @@ static panel_step step_in_panels(const char *device, const char *schedule, sl_pr
     j.devices[0] = sl_device_list_get(j.list, 0);
     check_ok(sl_linear_create(PANEL_WIDTH, PANEL_WIDTH, true, &layers[0]));
     check_ok(sl_linear_create(PANEL_WIDTH, CLASSES, true, &layers[1]));
-    check_ok(sli_sequential_create(layers, 2, &j.model));
+    check_ok(create_sequential(layers, 2, &j.model));
     check_ok(sl_cross_entropy_create(&j.loss));
     check_ok(sl_pipe_create(&(sl_pipe_options){.model = j.model,
                                                .loss = j.loss,

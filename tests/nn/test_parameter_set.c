@@ -39,7 +39,7 @@ static sl_module *new_linear(int64_t in, int64_t out)
 static sl_module *new_sequential(sl_module *const *modules, int count)
 {
     sl_module *sequential;
-    check_ok(sli_sequential_create(modules, count, &sequential));
+    check_ok(create_sequential(modules, count, &sequential));
     return sequential;
 }
 

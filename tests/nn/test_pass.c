@@ -109,7 +109,7 @@ static void dropout_is_known_by_its_place(void **state)
     sl_module *modules[2];
     for (int i = 0; i < 2; i++)
         check_ok(sl_dropout_create(0.5f, &modules[i]));
-    check_ok(sli_sequential_create(modules, 2, &root));
+    check_ok(create_sequential(modules, 2, &root));
     SCOPED(sl_pass) *training = new_pass(true, true), *evaluation = new_pass(true, false);
     SCOPED(sl_pass) *seeded = NULL;
     sl_pass_options options = training->options;

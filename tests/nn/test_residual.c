@@ -40,7 +40,7 @@ static void branch_may_give_its_input(void **state)
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_pass) *pass = NULL;
     const sl_shape shape = sl_shape_2d(1, 2);
-    check_ok(sli_sequential_create(NULL, 0, &branch));
+    check_ok(create_sequential(NULL, 0, &branch));
     check_ok(sl_residual_create(SL_OK, &branch, &module));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
     SCOPED(sl_tensor) *in = float_tensor(device, &shape, (const float[]){1, -3});

@@ -11,7 +11,7 @@
 static sl_module *new_sequential(sl_module *const *modules, int count)
 {
     sl_module *sequential;
-    check_ok(sli_sequential_create(modules, count, &sequential));
+    check_ok(create_sequential(modules, count, &sequential));
     return sequential;
 }
 
@@ -57,38 +57,6 @@ static void operations_add_up_and_shapes_follow(void **state)
     check_error(sl_module_output_shape(model, &in, &out), SL_ERR_INVALID, "0 (Linear): the input");
     assert_true(sli_module_is_sequential(model));
     assert_false(sli_module_is_sequential(sl_module_child(model, 0)));
-}
-
-static void missing_module_is_refused(void **state)
-{
-    sl_module *modules[2] = {NULL, NULL}, *model;
-    check_ok(sl_linear_create(2, 2, false, &modules[0]));
-    check_error(sli_sequential_create(modules, 2, &model), SL_ERR_INVALID, "module 1 is NULL");
-    assert_null(model);
-}
-
-/* Allocates as much as a module takes, and clears it: allocators give what was freed last. */
-static void reuse_a_module(void *state)
-{
-    void **memory = state;
-    *memory = malloc(sizeof(sl_module));
-    assert_non_null(*memory);
-    memset(*memory, 0, sizeof(sl_module));
-}
-
-static void failure_frees_a_module_with_its_child_once(void **state)
-{
-    static const sl_module_ops outer_ops = {.type = "Outer", .destroy_state = reuse_a_module},
-                               inner_ops = {.type = "Inner"};
-    FREED void *memory = NULL;
-    sl_module *modules[2], *model;
-    check_ok(sl_module_create(&outer_ops, &memory, &modules[0]));
-    check_ok(sl_module_create(&inner_ops, NULL, &modules[1]));
-    check_ok(sli_module_add_child(modules[0], "inner", modules[1]));
-    check_error(sli_sequential_create(modules, 2, &model), SL_ERR_INVALID,
-                "module with duplicate children is not supported");
-    assert_null(model);
-    assert_non_null(memory);
 }
 
 /* ---- Appending ---- */
@@ -253,8 +221,6 @@ int sequential_tests(void)
         cmocka_unit_test(gradients_flow_through_all_children),
         cmocka_unit_test(empty_sequential_is_the_identity),
         cmocka_unit_test(operations_add_up_and_shapes_follow),
-        cmocka_unit_test(missing_module_is_refused),
-        cmocka_unit_test(failure_frees_a_module_with_its_child_once),
         cmocka_unit_test(failure_in_the_middle_frees_what_was_appended),
         cmocka_unit_test(appended_modules_have_their_numbers_as_names),
         cmocka_unit_test(parameters_count_as_in_the_tutorials),

@@ -16,7 +16,7 @@ static sl_module *new_linears(int64_t in, int64_t middle, int64_t out)
     sl_module *layers[2], *model;
     check_ok(sl_linear_create(in, middle, false, &layers[0]));
     check_ok(sl_linear_create(middle, out, false, &layers[1]));
-    check_ok(sli_sequential_create(layers, 2, &model));
+    check_ok(create_sequential(layers, 2, &model));
     return model;
 }
 
@@ -79,7 +79,7 @@ static void norm_trains_what_a_tie_leaves_it(void **state)
         sl_module *norms[2];
         check_ok(sl_layer_norm_create(4, 0.0f, &norms[0]));
         check_ok(sl_layer_norm_create(4, 0.0f, &norms[1]));
-        check_ok(sli_sequential_create(norms, 2, &model));
+        check_ok(create_sequential(norms, 2, &model));
         check_ok(sl_module_tie_parameter(model, names[i][0], names[i][1]));
         check_ok(sl_module_freeze(norms[0]));
         assert_int_equal(sli_module_elements(model, SL_PARAMETER_TRAINED), 4);
@@ -93,7 +93,7 @@ enum { NAME_BYTES = 200, LONG_PATH_BYTES = 2 * NAME_BYTES + 16 };
 static sl_module *new_deep_model(void)
 {
     sl_module *model;
-    check_ok(sli_sequential_create(NULL, 0, &model));
+    check_ok(create_sequential(NULL, 0, &model));
     for (int i = 0; i < 2; i++) {
         char outer_name[NAME_BYTES + 1], inner_name[NAME_BYTES + 1];
         sl_module *outer, *inner;
@@ -102,7 +102,7 @@ static sl_module *new_deep_model(void)
         outer_name[NAME_BYTES] = inner_name[NAME_BYTES] = '\0';
         outer_name[0] = (char)('a' + i);
         check_ok(sl_linear_create(2, 2, false, &inner));
-        check_ok(sli_sequential_create(NULL, 0, &outer));
+        check_ok(create_sequential(NULL, 0, &outer));
         check_ok(sli_module_add_child(outer, inner_name, inner));
         check_ok(sli_module_add_child(model, outer_name, outer));
     }

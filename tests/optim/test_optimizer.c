@@ -166,7 +166,7 @@ static void frozen_parameters_are_not_decayed(void **state)
     sl_module *layers[2];
     for (int i = 0; i < 2; i++)
         check_ok(sl_linear_create(2, 2, true, &layers[i]));
-    check_ok(sli_sequential_create(layers, 2, &model));
+    check_ok(create_sequential(layers, 2, &model));
     check_ok(sl_module_freeze(layers[0]));
     check_ok(sl_parameter_set_create(model, 0, 0,
                                      &(sl_parameter_set_options){.device = device, .seed = 1},

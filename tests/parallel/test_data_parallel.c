@@ -28,7 +28,7 @@ static sl_status create_model(void *arg, sl_module **out)
     SL_TRY(sl_dropout_create(0.3f, &modules[1]));
     SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &modules[2]));
     SL_TRY(sl_linear_create(7, OUT, false, &modules[3]));
-    return sli_sequential_create(modules, 4, out);
+    return create_sequential(modules, 4, out);
 }
 
 static lab open_lab_in(sl_precision precision, int count)
@@ -251,7 +251,7 @@ static sl_status create_linear_mean(void *arg, sl_module **out)
         return sl_error(SL_ERR_MEMORY, "no memory for a state");
     state->dims = *(int *)arg;
     SL_TRY(sl_module_create(&mean_ops, state, &modules[1]));
-    return sli_sequential_create(modules, 2, out);
+    return create_sequential(modules, 2, out);
 }
 
 /* What one module gives for rows first … first + rows - 1, and its gradients' growth by `grad`. */

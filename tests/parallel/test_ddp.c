@@ -6,6 +6,7 @@
 
 #include "sluice/layers.h"
 #include "support/check.h"
+#include "support/modules.h"
 #include "support/replicas.h"
 
 #include <math.h>
@@ -89,7 +90,7 @@ static sl_status open_wrongly(sl_group *group, void *arg)
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
     SL_TRY(sl_device_create_cpu(1, &device));
-    SL_TRY(sli_sequential_create(NULL, 0, &module));
+    SL_TRY(create_sequential(NULL, 0, &module));
     SL_TRY(
         sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     sl_ddp_options options = {.group = group, .module = module, .parameters = set};
@@ -114,7 +115,7 @@ static sl_status open_with_a_part_of_the_parameters(sl_group *group, void *arg)
     SL_TRY(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         SL_TRY(sl_linear_create(3, 3, false, &layers[i]));
-    SL_TRY(sli_sequential_create(layers, 2, &model));
+    SL_TRY(create_sequential(layers, 2, &model));
     SL_TRY(
         sl_parameter_set_create(model, 0, 1, &(sl_parameter_set_options){.device = device}, &set));
     sl_ddp_options options = {.group = group, .module = model, .parameters = set};
@@ -187,7 +188,7 @@ static sl_status tie_two_layers(sl_group *group, void *arg)
     SL_TRY(sl_device_create_cpu(1, &device));
     for (int i = 0; i < 2; i++)
         SL_TRY(sl_linear_create(1, 1, true, &layers[i]));
-    SL_TRY(sli_sequential_create(layers, 2, &model));
+    SL_TRY(create_sequential(layers, 2, &model));
     SL_TRY(sl_module_tie_parameter(model, "1.weight", "0.weight"));
     SL_TRY(
         sl_parameter_set_create(model, 0, 0, &(sl_parameter_set_options){.device = device}, &set));

@@ -77,7 +77,7 @@ static sl_module *create_model(const char *kinds)
         if (kinds[i] == 'F')
             check_ok(sl_module_freeze(modules[i]));
     }
-    check_ok(sli_sequential_create(modules, count, &model));
+    check_ok(create_sequential(modules, count, &model));
     return model;
 }
 

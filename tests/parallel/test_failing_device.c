@@ -230,7 +230,7 @@ static sl_status create_layers(sl_module **model, sl_loss **loss)
     SL_TRY(sl_dropout_create(0.2f, &modules[3]));
     SL_TRY(sl_activation_create(SL_ACTIVATION_GELU, &modules[4]));
     SL_TRY(sl_linear_create(WIDTH, WIDTH, true, &modules[5]));
-    return sli_sequential_create(modules, 6, model);
+    return create_sequential(modules, 6, model);
 }
 
 static sl_status create_u_net(sl_module **model, sl_loss **loss)

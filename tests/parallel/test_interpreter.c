@@ -43,7 +43,7 @@ static void muster(crew *c, int count)
     sl_module *modules[4];
     for (int i = 0; i < count; i++)
         modules[i] = probe_module(&c->probes[i]);
-    check_ok(sli_sequential_create(modules, count, &c->model));
+    check_ok(create_sequential(modules, count, &c->model));
 }
 
 static void meet_in_first_call(probe *p, int call)

@@ -27,7 +27,7 @@ static sl_status open_bench(bench *b)
     sl_shape shape = sl_shape_2d(4, 3);
     SL_TRY(sl_device_create_cpu(1, &b->device));
     SL_TRY(sl_linear_create(3, 3, false, &layer));
-    SL_TRY(sli_sequential_create(&layer, 1, &b->model));
+    SL_TRY(create_sequential(&layer, 1, &b->model));
     SL_TRY(sl_mse_loss_create(&b->loss));
     SL_TRY(sl_tensor_create_zero(b->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &b->rows));
     const sl_pipe_options options = {.model = b->model,

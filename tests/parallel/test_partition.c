@@ -2,6 +2,7 @@
 #include "sluice/model.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
+#include "support/modules.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static sl_module *sequential_of(const int *features, int count)
         else
             check_ok(sl_activation_create(SL_ACTIVATION_RELU, &modules[i]));
     }
-    check_ok(sli_sequential_create(modules, count, &model));
+    check_ok(create_sequential(modules, count, &model));
     return model;
 }
 

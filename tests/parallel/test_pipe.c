@@ -26,7 +26,7 @@ static sl_module *perceptron(float dropout)
     check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[4]));
     check_ok(sl_activation_create(SL_ACTIVATION_RELU, &modules[5]));
     check_ok(sl_linear_create(WIDTH, CLASSES, false, &modules[6]));
-    check_ok(sli_sequential_create(modules, 7, &model));
+    check_ok(create_sequential(modules, 7, &model));
     return model;
 }
 
@@ -116,7 +116,7 @@ static test_pipe open_readers(void)
     sl_module *modules[2], *model;
     for (int i = 0; i < 2; i++)
         check_ok(sl_module_create(&ops, NULL, &modules[i]));
-    check_ok(sli_sequential_create(modules, 2, &model));
+    check_ok(create_sequential(modules, 2, &model));
     return open_pipe(model, NULL, (sl_pipe_options){.stages = 2, .chunks = 5}, 2, 1);
 }
 

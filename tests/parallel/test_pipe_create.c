@@ -3,6 +3,7 @@
 #include "sluice/layers.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
+#include "support/modules.h"
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -22,7 +23,7 @@ static bench set_up(void)
     const int features[MODULES + 1] = {3, 2, 2, 2, 1};
     for (int i = 0; i < MODULES; i++)
         check_ok(sl_linear_create(features[i], features[i + 1], true, &modules[i]));
-    check_ok(sli_sequential_create(modules, MODULES, &b.model));
+    check_ok(create_sequential(modules, MODULES, &b.model));
     for (int i = 0; i <= MODULES; i++)
         check_ok(sl_device_create_cpu(1, &b.devices[i]));
     return b;
@@ -291,7 +292,7 @@ static sl_module *dropout(void)
 static sl_module *pair(sl_module *first, sl_module *second)
 {
     sl_module *module, *modules[] = {first, second};
-    return made(sli_sequential_create(modules, 2, &module), &module);
+    return made(create_sequential(modules, 2, &module), &module);
 }
 
 /* A module that says nothing of its widths. */
@@ -311,7 +312,7 @@ static void check_widths(const bench *b, sl_module *const *modules, const char *
     int count = 0;
     while (modules[count])
         count++;
-    check_ok(sli_sequential_create(modules, count, &model));
+    check_ok(create_sequential(modules, count, &model));
     check_ok(sl_cross_entropy_create(&loss));
     sl_pipe_options options = {.model = model,
                                .loss = loss,

@@ -31,7 +31,7 @@ static void build(rig *r, sl_pipe_options options, unsigned seed)
         check_ok(sl_linear_create(FEATURES, FEATURES, false, &modules[2 * i]));
         modules[2 * i + 1] = probe_module(&r->probes[i]);
     }
-    check_ok(sli_sequential_create(modules, 2 * STAGES, &model));
+    check_ok(create_sequential(modules, 2 * STAGES, &model));
     options.stages = STAGES;
     options.chunks = CHUNKS;
     options.balance = (int[]){2, 2, 2, 2};

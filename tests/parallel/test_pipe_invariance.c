@@ -140,7 +140,7 @@ static sl_module *build_modules(const recipe *r)
         if (!modules[i])
             modules[i] = random_module(&state, &width, i + 1 == count, r->classes);
     }
-    check_ok(sli_sequential_create(modules, count, &model));
+    check_ok(create_sequential(modules, count, &model));
     return model;
 }
 

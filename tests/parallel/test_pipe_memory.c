@@ -38,7 +38,7 @@ static void build(rig *r, const char *kind, sl_recompute recompute)
     r->probe = (probe){0};
     for (int i = 0; i < STAGES * MODULES; i++)
         modules[i] = probe_module(&r->probe);
-    check_ok(sli_sequential_create(modules, STAGES * MODULES, &model));
+    check_ok(create_sequential(modules, STAGES * MODULES, &model));
     sl_pipe_options options = {.stages = STAGES,
                                .chunks = MICROS,
                                .balance = (int[]){MODULES, MODULES},
@@ -151,7 +151,7 @@ static sl_module *build_layers(const held_case *of, int stages, int *balance)
     }
     for (int i = 0; i < stages * LINEARS; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    check_ok(sli_sequential_create(modules, stages * LINEARS, &model));
+    check_ok(create_sequential(modules, stages * LINEARS, &model));
     return model;
 }
 

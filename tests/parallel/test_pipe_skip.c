@@ -23,7 +23,7 @@ static sl_module *build(const end *ends, int count)
     for (int i = 0; i < count; i++)
         check_ok(ends[i].name ? skip_end_create(ends[i].name, ends[i].width, &modules[i])
                               : sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    check_ok(sli_sequential_create(modules, count, &model));
+    check_ok(create_sequential(modules, count, &model));
     return model;
 }
 
@@ -139,7 +139,7 @@ static void open_rig(rig *r, sl_pipe_options options)
             modules[i] = faulty_module(&r->ends[i == 4]);
         else
             check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    check_ok(sli_sequential_create(modules, 6, &model));
+    check_ok(create_sequential(modules, 6, &model));
     options.balance = options.stages > 1 ? (int[]){2, 2, 2} : (int[]){6};
     options.chunks = 2;
     r->pipe = open_pipe(model, new_mse_loss(), options, options.stages, 1);
@@ -212,7 +212,7 @@ static void tensors_do_not_go_through_the_stages_between(void **state)
     for (int i = 1; i < 4; i++)
         check_ok(sl_linear_create(sizes[i - 1], sizes[i], false, &modules[i]));
     check_ok(skip_end_create("wide", WIDE, &modules[4]));
-    check_ok(sli_sequential_create(modules, 5, &model));
+    check_ok(create_sequential(modules, 5, &model));
     SCOPED(test_pipe) pipe =
         open_pipe(model, new_mse_loss(),
                   (sl_pipe_options){.stages = 3, .chunks = 2, .balance = (int[]){2, 1, 2}}, 3, 1);

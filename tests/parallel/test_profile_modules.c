@@ -20,7 +20,7 @@ static setup open_setup(sl_module *const *modules, int count, sl_loss *loss)
     setup made = {.loss = loss};
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     check_ok(sl_device_create_cpu(1, &made.device));
-    check_ok(sli_sequential_create(modules, count, &made.model));
+    check_ok(create_sequential(modules, count, &made.model));
     made.input = random_tensor(made.device, &shape, 1);
     made.targets = random_tensor(made.device, &shape, 2);
     return made;

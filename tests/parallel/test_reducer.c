@@ -4,6 +4,7 @@
 #include "sluice/layers.h"
 
 #include "support/check.h"
+#include "support/modules.h"
 #include "support/replicas.h"
 #include "support/rig.h"
 
@@ -165,7 +166,7 @@ static sl_status exchange_before_the_end(sl_group *group, void *arg)
     SCOPED(replica) at = {0};
     SL_TRY(create_scale(1, &exchanged, &modules[0]));
     SL_TRY(create_scale(1, NULL, &modules[1]));
-    SL_TRY(sli_sequential_create(modules, 2, &model));
+    SL_TRY(create_sequential(modules, 2, &model));
     SL_TRY(open_replica(group, model, &at));
     SL_TRY(sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged));
     SL_TRY(step(&at));
@@ -196,7 +197,7 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
     double mean;
     SL_TRY(create_scale(1, &exchanged, &modules[0]));
     SL_TRY(sl_linear_create(1, 3, false, &modules[1]));
-    SL_TRY(sli_sequential_create(modules, 2, &model));
+    SL_TRY(create_sequential(modules, 2, &model));
     SL_TRY(sl_cross_entropy_create(&loss));
     const sl_training_options options = {.pipe = {.stages = 1,
                                                   .chunks = 2,
@@ -259,7 +260,7 @@ static sl_status run_a_child_twice(sl_group *group, void *arg)
     SL_TRY(create_scale(1, NULL, &child));
     SL_TRY(sl_module_create(&ops, state, &twice));
     SL_TRY(sli_module_add_child(twice, "child", child));
-    SL_TRY(sli_sequential_create(&twice, 1, &model));
+    SL_TRY(create_sequential(&twice, 1, &model));
     SL_TRY(open_replica(group, model, &at));
     SL_TRY(sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged));
     SL_TRY(step(&at));
@@ -339,7 +340,7 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
     SL_TRY(rank == 1 ? sl_module_create(&walls[*backward], NULL, &modules[1])
                      : create_scale(0, NULL, &modules[1]));
     SL_TRY(create_scale(1, NULL, &modules[2]));
-    SL_TRY(sli_sequential_create(modules, 3, &model));
+    SL_TRY(create_sequential(modules, 3, &model));
     sl_status status = open_replica(group, model, &at);
     if (status == SL_OK)
         status = step(&at);

@@ -214,7 +214,7 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
     for (int i = 0; i < LAYERS; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &layers[i]));
     layers[LAYERS] = probe_module(&failing);
-    check_ok(sli_sequential_create(layers, LAYERS + 1, &model));
+    check_ok(create_sequential(layers, LAYERS + 1, &model));
     SCOPED(test_pipe) on = open_pipe(model, new_mse_loss(),
                                      (sl_pipe_options){.stages = 4,
                                                        .virtual_stages = 2,

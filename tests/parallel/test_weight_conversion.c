@@ -18,7 +18,7 @@ static test_pipe open_linears(sl_pipe_options options)
     check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[2]));
     check_ok(sl_activation_create(SL_ACTIVATION_GELU, &modules[3]));
     check_ok(sl_linear_create(WIDTH, CLASSES, false, &modules[4]));
-    check_ok(sli_sequential_create(modules, 5, &model));
+    check_ok(create_sequential(modules, 5, &model));
     options.chunks = CHUNKS;
     return open_pipe(model, new_mse_loss(), options, options.stages, 1);
 }

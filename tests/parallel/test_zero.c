@@ -9,6 +9,7 @@
 #include "sluice/layers.h"
 
 #include "support/check.h"
+#include "support/modules.h"
 #include "support/replicas.h"
 
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static sl_status open_replica(const zero_case *one, replica *out)
     SL_TRY(sl_device_create_cpu(1, &out->device));
     for (int i = 0; i < LAYERS; i++)
         SL_TRY(sl_linear_create(one->width, one->width + i, false, &layers[i]));
-    SL_TRY(sli_sequential_create(layers, LAYERS, &out->model));
+    SL_TRY(create_sequential(layers, LAYERS, &out->model));
     sl_parameter_set_options options = {.device = out->device,
                                         .seed = 3,
                                         .first_bucket_bytes = one->bucket_bytes,

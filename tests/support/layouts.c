@@ -112,7 +112,7 @@ static sl_module *build_model(const plan *p)
             check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
         else
             check_ok(sl_dropout_create(0.3f, &modules[i]));
-    check_ok(sli_sequential_create(modules, p->layers, &model));
+    check_ok(create_sequential(modules, p->layers, &model));
     check_ok(append_skip_end(&model, "input", WIDTH)); /* what the first module stashes */
     check_ok(sl_sequential_append(&model, sl_linear_create(2 * WIDTH, WIDTH, true, &next), &next));
     return model;

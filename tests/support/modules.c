@@ -32,6 +32,19 @@ sl_loss *new_cross_entropy(void)
     return loss;
 }
 
+sl_status create_sequential(sl_module *const *modules, int count, sl_module **out)
+{
+    sl_status status = sli_sequential_create(out);
+    for (int i = 0; i < count; i++) {
+        sl_module *module = modules[i];
+        if (status == SL_OK)
+            status = sl_sequential_append(out, SL_OK, &module);
+        else
+            sl_module_destroy(&module);
+    }
+    return status;
+}
+
 /* ---- Tensors ---------------------------------------------------------------------------- */
 
 static float random_value(uint64_t seed, int64_t index)

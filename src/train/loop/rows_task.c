@@ -32,15 +32,14 @@ sl_status sli_data_is_rows(const char *data, bool *out)
 
 sl_status sli_rows_task_read(const char *data, sl_model_options *model, sli_rows_task *out)
 {
-    int64_t positions =
-        model->family != SL_FAMILY_TUTORIALS ? model->decoder.positions : SL_MAX_POSITIONS;
     *out = (sli_rows_task){.model = model};
     for (int split = 0; split < SL_SPLITS; split++) {
         SL_TRY(sl_rows_path(data, (sl_split)split, &out->paths[split]));
         bool one_file = out->paths[split] && strcmp(out->paths[split], data) == 0;
         if (!out->paths[split] || (one_file && split != SL_SPLIT_TRAIN))
             continue;
-        SL_TRY(sl_rows_read(out->paths[split], model->ntokens, positions, &out->rows[split]));
+        SL_TRY(sl_rows_read(out->paths[split], model->ntokens, sl_model_positions(model),
+                            &out->rows[split]));
         if (model->ntokens == 0)
             model->ntokens = (int64_t)out->rows[split]->largest + 1;
     }
