@@ -52,6 +52,8 @@ typedef struct sl_model_options {
     int64_t context; /* positions of the rows that it was trained on, which weights keep with it; 0:
                         not known. The model is the same for any */
     sl_decoder_options decoder;
+    const char *freeze; /* parameters that are not trained: patterns of their names, as fnmatch
+                           takes them, with commas between them; borrowed; NULL: none */
 } sl_model_options;
 
 /* The options of a published model by its name, one of sl_model_names. Errors: SL_ERR_NOT_FOUND. */
@@ -65,7 +67,8 @@ int64_t sl_model_positions(const sl_model_options *options);
  * TransformerEncoderLayer, Decoder). Others are Sequential(embedding, nlayers x DecoderLayer, norm,
  * head), with transformers' names and layouts of parameters: "model.layers.0.mlp.up_proj.weight".
  * Errors: SL_ERR_INVALID for sizes below 1, an nhead that does not divide emsize, an odd emsize,
- * and a dropout outside [0, 1). */
+ * a dropout outside [0, 1), a pattern of `freeze` that no name matches, and one that leaves nothing
+ * to train. */
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out);
 
 SL_API_END

@@ -109,8 +109,12 @@ static sl_status create_decoder(const sl_model_options *options, sl_module **out
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out)
 {
     *out = NULL;
-    return options->family == SL_FAMILY_TUTORIALS ? create_tutorials(options, out)
-                                                  : create_decoder(options, out);
+    SL_TRY(options->family == SL_FAMILY_TUTORIALS ? create_tutorials(options, out)
+                                                  : create_decoder(options, out));
+    sl_status status = options->freeze ? sli_module_freeze_named(*out, options->freeze) : SL_OK;
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
 }
 
 int64_t sl_model_positions(const sl_model_options *options)

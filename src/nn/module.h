@@ -48,6 +48,12 @@ const char *sli_module_path(const sl_module *module, char *text);
  * numbers. */
 sl_status sli_module_check_open(sl_module *module, const char *what, const char *name);
 
+/* Freezes the parameters whose names match one of the patterns, fnmatch's, with commas between
+ * them; a * matches dots too. A tied parameter has all of its names. The model is in no parameter
+ * set. Errors: SL_ERR_INVALID for a pattern that no name matches, and where none is left to train.
+ */
+sl_status sli_module_freeze_named(sl_module *root, const char *patterns);
+
 /* Elements of the parameters of this kind, of the module and of all below it. */
 int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 

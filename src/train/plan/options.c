@@ -36,6 +36,7 @@ WHEN(with_comm_in_bf16, options->comm_precision == SL_PRECISION_BF16)
 WHEN(with_eval_every, options->eval_every > 0)
 WHEN(with_shuffle, options->shuffle)
 WHEN(with_min_lr, options->lr.min_lr > 0)
+WHEN(with_freeze, options->model.freeze != NULL)
 #undef WHEN
 
 static const char *const comm_precision_names[] = {"f32", "bf16", NULL};
@@ -168,6 +169,11 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "tie", .group = "Model", .in_model = true, OF_LANGUAGE, .affects_numbers = with_tie,
      FIELD(FLAG, model.tie),
      .help = "Use the embedding's weight as the decoder's as well"},
+    {.name = "freeze", .value = "PATTERN", .group = "Model", OF_LANGUAGE, .affects_numbers = with_freeze,
+     FIELD(TEXT, model.freeze),
+     .help = "Do not train the parameters whose names match PATTERN, such as 'model.embed_tokens.*' (* is "
+             "any characters), or one of several with commas between them: they take no memory for gradients "
+             "and the optimizer's state"},
 
     {.name = "pp", .value = "P", .group = "Pipeline", FIELD(INT, pipeline_ranks), RANGE(1, SL_MAX_STAGES),
      .optional = true, .not_logged = true,

@@ -1,0 +1,57 @@
+/* Freezing parameters by their names. */
+#include "nn/module.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Has the parameter, or one that is tied to it, a name of this form? */
+static bool has_name(const sl_parameter *parameter, const char *pattern)
+{
+    bool matches = fnmatch(pattern, parameter->path, 0) == 0;
+    for (const sl_parameter *tied = parameter->ties; tied; tied = tied->next_tie)
+        matches |= fnmatch(pattern, tied->path, 0) == 0;
+    return matches;
+}
+
+/* Gives the number of parameters whose names have the form. */
+static int freeze_below(sl_module *module, const char *pattern)
+{
+    int count = 0;
+    for (int i = 0; i < module->parameter_count; i++) {
+        sl_parameter *parameter = module->parameters[i];
+        if (parameter->kind == SL_PARAMETER_BUFFER || !has_name(parameter, pattern))
+            continue;
+        parameter->kind = SL_PARAMETER_FROZEN;
+        count++;
+    }
+    for (int i = 0; i < module->child_count; i++)
+        count += freeze_below(module->children[i], pattern);
+    return count;
+}
+
+/* That of any parameter, as an example. */
+static const char *example_of(const sl_module *module)
+{
+    const char *name = module->parameter_count > 0 ? module->parameters[0]->path : NULL;
+    for (int i = 0; i < module->child_count && !name; i++)
+        name = example_of(module->children[i]);
+    return name;
+}
+
+sl_status sli_module_freeze_named(sl_module *root, const char *patterns)
+{
+    char *rest = NULL, *copy = strdup(patterns);
+    sl_status status = copy ? SL_OK : sli_no_memory(NULL, "the names to freeze");
+    for (const char *pattern = copy ? strtok_r(copy, ",", &rest) : NULL; pattern && status == SL_OK;
+         pattern = strtok_r(NULL, ",", &rest))
+        if (freeze_below(root, pattern) == 0)
+            status = sl_error(SL_ERR_INVALID,
+                              "freeze: no parameter has a name of the form \"%s\": give one such "
+                              "as \"%s\", with * for any characters",
+                              pattern, example_of(root));
+    free(copy);
+    if (status == SL_OK && sli_module_elements(root, SL_PARAMETER_TRAINED) == 0)
+        status = sl_error(SL_ERR_INVALID, "freeze: \"%s\" leaves no parameter to train", patterns);
+    return status;
+}
