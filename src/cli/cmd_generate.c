@@ -81,7 +81,7 @@ static sl_status encode_prompt(const settings *parsed, const cli_saved_model *mo
                                int64_t *length)
 {
     sl_tokens prompt;
-    SL_TRY(sl_tokens_encode(model->vocab, parsed->prompt, strlen(parsed->prompt), &prompt));
+    SL_TRY(sl_tokens_encode(model->vocab, parsed->prompt, strlen(parsed->prompt), false, &prompt));
     *length = prompt.count;
     *ids = cli_allocate((size_t)(*length + parsed->tokens), sizeof **ids);
     for (int64_t i = 0; i < *length; i++)

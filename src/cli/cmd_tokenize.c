@@ -8,19 +8,22 @@
 
 typedef struct settings {
     const char *tokenizer, *splitter;
-    bool print, decode;
+    bool print, decode, special;
 } settings;
 
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "tokenizer", .value = "DIR|FILE", FIELD(TEXT, tokenizer),
-     .help = "A directory with vocab.json and merges.txt, or a rank file of tiktoken, such as "
-             "Llama 3's tokenizer.model"},
-    {.name = "splitter", .value = "NAME", FIELD(TEXT, splitter), .choices = sl_bpe_splitters,
-     .help = "How text is split into words: as by GPT-2, GPT-4 and Llama 3, or Qwen2 to Qwen3. A rank "
-             "file needs one; for a directory it is gpt2 by default"},
+     .help = "A model's directory or one with vocab.json and merges.txt, a tokenizer.json, or a rank "
+             "file of tiktoken, such as Llama 3's tokenizer.model"},
+    {.name = "splitter", .value = "NAME", FIELD(TEXT, splitter), .choices = sl_splitters,
+     .help = "How text is split into words: as by GPT-2, SmolLM, GPT-4 and Llama 3, or Qwen2 to Qwen3. "
+             "A rank file needs one, and for vocab.json it is gpt2 by default"},
     {.name = "print", FIELD(FLAG, print),
      .help = "Print the ids of the text on standard input, separated by spaces"},
+    {.name = "special", FIELD(FLAG, special), .needs = "print",
+     .help = "Take special tokens in the text, such as <|endoftext|>, as such, and add those that the "
+             "tokenizer has before and behind a text"},
     {.name = "decode", FIELD(FLAG, decode),
      .help = "Write the text of the ids on standard input"},
     {0},
@@ -48,10 +51,11 @@ static sl_status read_input(char **text, size_t *bytes)
     return sl_error(SL_ERR_MEMORY, "standard input: no memory for %zu bytes", room);
 }
 
-static sl_status print_ids(const sl_bpe *bpe, const char *text, size_t bytes)
+static sl_status print_ids(const settings *parsed, const sl_vocab *vocab, const char *text,
+                           size_t bytes)
 {
     sl_tokens tokens;
-    SL_TRY(sl_bpe_encode(bpe, text, bytes, &tokens));
+    SL_TRY(sl_tokens_encode(vocab, text, bytes, parsed->special, &tokens));
     cli_warn_of_text(&(sl_text_info){.path = "standard input",
                                      .invalid_bytes = tokens.invalid_bytes},
                      NULL, NULL);
@@ -61,57 +65,76 @@ static sl_status print_ids(const sl_bpe *bpe, const char *text, size_t bytes)
     return SL_OK;
 }
 
-static sl_status write_text(const sl_bpe *bpe, const char *text, size_t bytes)
+/* The ids of a text of numbers; *ids is malloc'ed. */
+static sl_status read_ids(const sl_vocab *vocab, const char *text, size_t bytes, int32_t **ids,
+                          int64_t *count)
 {
     static const char blanks[] = " \t\r\n";
-    const char *at = text + strspn(text, blanks), *end = text + bytes;
-    for (int64_t number = 1; at < end; number++) {
-        size_t length = strcspn(at, blanks);
+    const char *word = text + strspn(text, blanks), *end = text + bytes;
+    *ids = cli_allocate(bytes / 2 + 1, sizeof **ids);
+    for (*count = 0; word < end;) {
+        size_t length = strcspn(word, blanks);
         char *stop;
         errno = 0;
-        long long id = strtoll(at, &stop, 10);
-        if (*at < '0' || *at > '9' || stop != at + length)
+        long long id = strtoll(word, &stop, 10);
+        int shown = (int)(length < 40 ? length : 40);
+        if (*word < '0' || *word > '9' || stop != word + length)
             return sl_error(SL_ERR_INVALID,
                             "word %" PRId64 " of standard input must be an id, got \"%.*s\"",
-                            number, (int)(length < 40 ? length : 40), at);
-        if (errno != 0 || id >= sl_bpe_size(bpe))
+                            *count + 1, shown, word);
+        if (errno != 0 || id >= sl_vocab_size(vocab))
             return sl_error(SL_ERR_INVALID,
                             "id %.*s, number %" PRId64 " of standard input, is not in 0 .. %" PRId32
                             ", the tokenizer's vocabulary",
-                            (int)(length < 40 ? length : 40), at, number, sl_bpe_size(bpe) - 1);
-        sl_token token = sl_bpe_token(bpe, (int32_t)id);
-        (void)fwrite(token.text, 1, token.bytes, stdout); /* cli_finish sees an error */
-        at = stop + strspn(stop, blanks);
+                            shown, word, *count + 1, sl_vocab_size(vocab) - 1);
+        (*ids)[(*count)++] = (int32_t)id;
+        word = stop + strspn(stop, blanks);
     }
     return SL_OK;
+}
+
+static sl_status write_text(const sl_vocab *vocab, const char *text, size_t bytes)
+{
+    int32_t *ids = NULL;
+    int64_t count;
+    char *decoded = NULL;
+    sl_status status = read_ids(vocab, text, bytes, &ids, &count);
+    if (status == SL_OK)
+        status = sl_tokens_decode(vocab, ids, count, &decoded, &bytes);
+    if (status == SL_OK)
+        (void)fwrite(decoded, 1, bytes, stdout); /* cli_finish sees an error */
+    free(decoded);
+    free(ids);
+    return status;
 }
 
 static sl_status run_tokenize(cli_line *line, void *settings_read)
 {
     (void)line;
     const settings *parsed = settings_read;
-    sl_bpe *bpe;
+    sl_vocab *vocab;
     char *text = NULL;
     size_t bytes;
     if (!parsed->tokenizer)
         cli_refuse("tokenize needs --tokenizer DIR|FILE");
     if (parsed->print == parsed->decode)
         cli_refuse("tokenize needs one of --print and --decode");
-    SL_TRY(sl_bpe_open(parsed->tokenizer, parsed->splitter, &bpe));
+    SL_TRY(sl_vocab_open(parsed->tokenizer, parsed->splitter, &vocab));
     sl_status status = read_input(&text, &bytes);
     if (status == SL_OK)
-        status = (parsed->print ? print_ids : write_text)(bpe, text, bytes);
+        status =
+            parsed->print ? print_ids(parsed, vocab, text, bytes) : write_text(vocab, text, bytes);
     free(text);
-    sl_bpe_destroy(&bpe);
+    sl_vocab_destroy(&vocab);
     return status;
 }
 
 const cli_command cmd_tokenize = {
     .name = "tokenize",
     .summary = "turn text into a tokenizer's ids, or ids into text",
-    .doc = "Prints the ids of the text on standard input by the byte-level BPE tokenizer of "
-           "another model, such as GPT-2 or Llama 3, or writes the text of ids. All of the input "
-           "is one text; what looks like a special token in it is text, and none is added.",
+    .doc = "Prints the ids of the text on standard input by the tokenizer of a model, such as "
+           "GPT-2 or Llama 3, or writes the text of ids. All of the input is one text; without "
+           "--special, what looks like a special token in it is text, and none is added.",
     .examples = "sluice tokenize --tokenizer gpt2 --print < book.txt\n"
                 "sluice tokenize --tokenizer llama3/tokenizer.model --splitter cl100k --print < "
                 "book.txt\n",

@@ -28,7 +28,7 @@ static sl_status make_merges(size_t count, sli_merge **out)
     return SL_OK;
 }
 
-sl_status sli_bpe_create(const sli_splitter *split, sl_bpe **out)
+sl_status sli_bpe_create(const sli_splitter *split, sli_bpe **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
@@ -39,24 +39,27 @@ sl_status sli_bpe_create(const sli_splitter *split, sl_bpe **out)
     if (status == SL_OK)
         status = make_merges(FIRST_MERGES, &(*out)->merges);
     if (status != SL_OK)
-        sl_bpe_destroy(out);
+        sli_bpe_destroy(out);
     else
         (*out)->tokens.any_bytes = true;
     return status;
 }
 
-void sl_bpe_destroy(sl_bpe **bpe)
+void sli_bpe_destroy(sli_bpe **bpe)
 {
     if (!bpe || !*bpe)
         return;
     sli_token_table_free(&(*bpe)->tokens);
+    sli_added_tokens_free(&(*bpe)->added);
     free((*bpe)->merges);
     free((*bpe)->whole);
+    free((*bpe)->behind);
+    free((*bpe)->around);
     free(*bpe);
     *bpe = NULL;
 }
 
-sl_status sli_bpe_add_token(sl_bpe *bpe, int32_t id, const char *text, size_t bytes)
+sl_status sli_bpe_add_token(sli_bpe *bpe, int32_t id, const char *text, size_t bytes)
 {
     int32_t got;
     if (bytes == 0 || bytes > SLI_BPE_MOST_TOKEN_BYTES)
@@ -68,12 +71,12 @@ sl_status sli_bpe_add_token(sl_bpe *bpe, int32_t id, const char *text, size_t by
     return SL_OK;
 }
 
-sl_status sli_bpe_find_bytes(sl_bpe *bpe)
+sl_status sli_bpe_find_bytes(sli_bpe *bpe, bool may_miss)
 {
     for (int byte = 0; byte < 256; byte++) {
         char text = (char)byte;
         bpe->of_byte[byte] = sli_token_table_find(&bpe->tokens, &text, 1);
-        if (bpe->of_byte[byte] < 0)
+        if (bpe->of_byte[byte] < 0 && !may_miss)
             return sl_error(SL_ERR_FORMAT,
                             "every byte must be a token, but none of the %d is the byte 0x%02X",
                             bpe->tokens.count, (unsigned)byte);
@@ -82,7 +85,7 @@ sl_status sli_bpe_find_bytes(sl_bpe *bpe)
 }
 
 /* The pair's slot, or the free one where it belongs. Keyed by the table's random seed. */
-static sli_merge *slot_of(const sl_bpe *bpe, int32_t left, int32_t right)
+static sli_merge *slot_of(const sli_bpe *bpe, int32_t left, int32_t right)
 {
     int32_t pair[2] = {left, right};
     for (size_t i = XXH3_64bits_withSeed(pair, sizeof pair, bpe->tokens.seed);; i++) {
@@ -92,7 +95,7 @@ static sli_merge *slot_of(const sl_bpe *bpe, int32_t left, int32_t right)
     }
 }
 
-static sl_status grow_merges(sl_bpe *bpe)
+static sl_status grow_merges(sli_bpe *bpe)
 {
     sli_merge *old = bpe->merges, *doubled;
     size_t count = bpe->mask + 1;
@@ -106,7 +109,7 @@ static sl_status grow_merges(sl_bpe *bpe)
     return SL_OK;
 }
 
-sl_status sli_bpe_add_merge(sl_bpe *bpe, const sli_merge *merge, bool *is_new)
+sl_status sli_bpe_add_merge(sli_bpe *bpe, const sli_merge *merge, bool *is_new)
 {
     sli_merge *slot = slot_of(bpe, merge->left, merge->right);
     *is_new = slot->rank == SLI_NO_MERGE;
@@ -115,6 +118,48 @@ sl_status sli_bpe_add_merge(sl_bpe *bpe, const sli_merge *merge, bool *is_new)
     *slot = *merge;
     bpe->merge_count++;
     return bpe->merge_count > bpe->mask / 2 ? grow_merges(bpe) : SL_OK;
+}
+
+/* Whether a token is written so: in characters that stand for bytes, or as itself. */
+static bool is_written_as(const sli_bpe *bpe, int32_t id, const sl_token *written)
+{
+    char bytes_of[2 * SLI_BPE_MOST_TOKEN_BYTES];
+    sl_token token = sli_token_table_get(&bpe->tokens, id);
+    size_t bytes = written->bytes;
+    if (bytes > sizeof bytes_of)
+        return false;
+    memcpy(bytes_of, written->text, bytes);
+    (void)sli_bytes_of_characters(bytes_of, &bytes); /* else they stay */
+    return token.bytes == bytes && memcmp(token.text, bytes_of, bytes) == 0;
+}
+
+sl_status sli_bpe_place_added(sli_bpe *bpe)
+{
+    const sli_added_tokens *added = &bpe->added;
+    bpe->behind = calloc(added->count + 1, sizeof(void *));
+    if (!bpe->behind)
+        return sli_no_memory(NULL, "%zu added tokens", added->count);
+    for (size_t i = 0; i < added->count; i++) {
+        int64_t place = (int64_t)added->all[i].id - bpe->tokens.count;
+        const sl_token *content = &added->all[i].content;
+        if (place < 0 && is_written_as(bpe, added->all[i].id, content))
+            continue;
+        if (place < 0 || place >= (int64_t)added->count || bpe->behind[place])
+            return sl_error(
+                SL_ERR_FORMAT,
+                "the ids of added tokens must follow those of the %d others, each once, "
+                "but \"%.40s\" has %d",
+                bpe->tokens.count, content->text, added->all[i].id);
+        bpe->behind[place] = &added->all[i];
+        bpe->behind_count++;
+    }
+    for (int32_t i = 0; i < bpe->behind_count; i++)
+        if (!bpe->behind[i])
+            return sl_error(SL_ERR_FORMAT,
+                            "the ids of added tokens must follow those of the %d others, but there "
+                            "is none of %d",
+                            bpe->tokens.count, bpe->tokens.count + i);
+    return SL_OK;
 }
 
 /* ---- Merging ------------------------------------------------------------------------------ */
@@ -128,7 +173,8 @@ typedef struct part {
 } part;
 
 typedef struct merging {
-    const sl_bpe *bpe;
+    const sli_bpe *bpe;
+    bool special; /* special tokens are looked for, and stand around the text */
     part *nodes;
     uint64_t *heap; /* rank · 2³² + place, the smallest first */
     size_t nodes_room, heap_room, heap_count;
@@ -204,14 +250,19 @@ static sl_status merge_piece(merging *work, const uint8_t *piece, size_t bytes)
                         bytes);
     SL_TRY(sli_array_reserve(&work->nodes, &work->nodes_room, bytes, sizeof *work->nodes, INT32_MAX,
                              "bytes of a word"));
-    int32_t last = (int32_t)bytes - 1;
-    for (int32_t i = 0; i <= last; i++)
-        work->nodes[i] = (part){.id = work->bpe->of_byte[piece[i]],
-                                .before = i - 1, /* NONE for the first */
-                                .after = i < last ? i + 1 : NONE};
-    for (int32_t i = 0; i < last; i++)
+    int32_t count = 0;
+    for (size_t i = 0; i < bytes; i++)
+        if (work->bpe->of_byte[piece[i]] >= 0) {
+            work->nodes[count] = (part){.id = work->bpe->of_byte[piece[i]],
+                                        .before = count - 1, /* NONE for the first */
+                                        .after = count + 1};
+            count++;
+        }
+    if (count == 0)
+        return SL_OK;
+    work->nodes[count - 1].after = NONE;
+    for (int32_t i = 0; i < count; i++)
         SL_TRY(look(work, i));
-    work->nodes[last].rank = SLI_NO_MERGE;
     while (work->heap_count > 0) {
         uint64_t entry = pop(work);
         int32_t place = (int32_t)(uint32_t)entry;
@@ -231,18 +282,19 @@ static void free_work(merging *work)
 
 static sl_status encode_piece(merging *work, const uint8_t *piece, size_t bytes)
 {
-    const sl_bpe *bpe = work->bpe;
+    const sli_bpe *bpe = work->bpe;
     int32_t id = bytes <= SLI_BPE_MOST_TOKEN_BYTES
                      ? sli_token_table_find(&bpe->tokens, (const char *)piece, bytes)
                      : NONE;
     return id != NONE && bpe->whole[id] ? add_id(work, id) : merge_piece(work, piece, bytes);
 }
 
-sl_status sli_bpe_finish(sl_bpe *bpe, bool all_whole)
+sl_status sli_bpe_finish(sli_bpe *bpe, bool all_whole)
 {
     merging work = {.bpe = bpe};
     sl_status status = SL_OK;
-    bpe->whole = calloc((size_t)bpe->tokens.count, sizeof *bpe->whole);
+    bpe->all_whole = all_whole;
+    bpe->whole = calloc((size_t)bpe->tokens.count + 1, sizeof *bpe->whole);
     if (!bpe->whole)
         return sli_no_memory(NULL, "%d tokens", bpe->tokens.count);
     for (int32_t id = 0; status == SL_OK && id < bpe->tokens.count; id++) {
@@ -266,7 +318,7 @@ static sl_status replace_invalid(const uint8_t *at, const uint8_t *end, uint8_t 
     enum { MOST_GROWTH = 3 };
     uint8_t *to = malloc(MOST_GROWTH * (size_t)(end - at));
     if (!to)
-        return sli_no_memory("sl_bpe_encode", "a copy of %zu bytes", (size_t)(end - at));
+        return sli_no_memory("sli_bpe_encode", "a copy of %zu bytes", (size_t)(end - at));
     *copy = to;
     while (at < end) {
         const uint8_t *broken = u8_check(at, (size_t)(end - at)), *stop = broken ? broken : end;
@@ -299,7 +351,7 @@ static sl_status compose(const uint8_t *at, const uint8_t *end, uint8_t **copy, 
         size_t kept = (size_t)(from - at), length = 0;
         uint8_t *composed = u8_normalize(UNINORM_NFC, from, (size_t)(stop - from), NULL, &length);
         if (!composed && stop > from)
-            return sli_no_memory("sl_bpe_encode", "a copy of %zu bytes", (size_t)(stop - from));
+            return sli_no_memory("sli_bpe_encode", "a copy of %zu bytes", (size_t)(stop - from));
         sl_status status =
             sli_array_reserve(copy, &room, *bytes + kept + length, 1, SIZE_MAX / 16, "bytes");
         if (status == SL_OK) {
@@ -325,7 +377,7 @@ static int64_t count_lines(const char *text, size_t bytes)
     return count + (at < end);
 }
 
-static sl_status encode_valid(merging *work, const uint8_t *at, const uint8_t *end)
+static sl_status encode_pieces(merging *work, const uint8_t *at, const uint8_t *end)
 {
     for (const uint8_t *next; at < end; at = next) {
         next = work->bpe->split->next(at, end);
@@ -334,26 +386,69 @@ static sl_status encode_valid(merging *work, const uint8_t *at, const uint8_t *e
     return SL_OK;
 }
 
-sl_status sl_bpe_encode(const sl_bpe *bpe, const char *text, size_t bytes, sl_tokens *out)
+static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t *end);
+
+/* Encodes what is between added tokens of one kind: first of those of the text as it is, and then,
+ * in what is between them, of those of its NFC. */
+static sl_status encode_between(merging *work, bool normalized, const uint8_t *begin,
+                                const uint8_t *end)
 {
-    merging work = {.bpe = bpe};
+    sl_status (*encode)(merging *, const uint8_t *, const uint8_t *) =
+        normalized ? encode_pieces : encode_chunk;
+    sli_added_match match;
+    const uint8_t *from = begin;
+    while (sli_added_tokens_next(&work->bpe->added, normalized, work->special, begin, from, end,
+                                 &match)) {
+        SL_TRY(encode(work, from, match.begin));
+        SL_TRY(add_id(work, match.id));
+        from = match.end;
+    }
+    return encode(work, from, end);
+}
+
+static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t *end)
+{
+    uint8_t *composed = NULL;
+    size_t bytes = (size_t)(end - begin);
+    sl_status status = SL_OK;
+    if (work->bpe->split->composes && bytes > 0) {
+        status = compose(begin, end, &composed, &bytes);
+        begin = composed;
+    }
+    if (status == SL_OK && bytes > 0)
+        status = encode_between(work, true, begin, begin + bytes);
+    free(composed);
+    return status;
+}
+
+static sl_status encode_text(merging *work, const uint8_t *begin, const uint8_t *end)
+{
+    const sli_bpe *bpe = work->bpe;
+    for (size_t i = 0; work->special && i < bpe->before; i++)
+        SL_TRY(add_id(work, bpe->around[i]));
+    if (begin < end)
+        SL_TRY(encode_between(work, false, begin, end));
+    for (size_t i = 0; work->special && i < bpe->after; i++)
+        SL_TRY(add_id(work, bpe->around[bpe->before + i]));
+    return SL_OK;
+}
+
+sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, bool special,
+                         sl_tokens *out)
+{
+    merging work = {.bpe = bpe, .special = special};
     const uint8_t *begin = (const uint8_t *)text;
-    uint8_t *copy = NULL, *composed = NULL;
+    uint8_t *copy = NULL;
     sl_status status = SL_OK;
     *out = (sl_tokens){.line_count = count_lines(text, bytes)};
     if (bytes > 0 && u8_check(begin, bytes)) {
         status = replace_invalid(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes);
         begin = copy;
     }
-    if (status == SL_OK && bpe->split->composes) {
-        status = compose(begin, begin + bytes, &composed, &bytes);
-        begin = composed;
-    }
-    if (status == SL_OK && bytes > 0)
-        status = encode_valid(&work, begin, begin + bytes);
+    if (status == SL_OK)
+        status = encode_text(&work, begin, begin + bytes);
     free_work(&work);
     free(copy);
-    free(composed);
     out->ids = work.ids;
     out->count = (int64_t)work.count;
     if (status != SL_OK)
@@ -361,14 +456,23 @@ sl_status sl_bpe_encode(const sl_bpe *bpe, const char *text, size_t bytes, sl_to
     return status;
 }
 
-int32_t sl_bpe_size(const sl_bpe *bpe)
+/* ---- Tokens ------------------------------------------------------------------------------- */
+
+int32_t sli_bpe_size(const sli_bpe *bpe)
 {
-    return bpe->tokens.count;
+    return bpe->tokens.count + bpe->behind_count;
 }
 
-sl_token sl_bpe_token(const sl_bpe *bpe, int32_t id)
+sl_token sli_bpe_token(const sli_bpe *bpe, int32_t id)
 {
-    if (id < 0 || id >= bpe->tokens.count)
+    if (id < 0 || id >= sli_bpe_size(bpe))
         return (sl_token){NULL, 0};
-    return sli_token_table_get(&bpe->tokens, id);
+    return id < bpe->tokens.count ? sli_token_table_get(&bpe->tokens, id)
+                                  : bpe->behind[id - bpe->tokens.count]->content;
+}
+
+int32_t sli_bpe_id(const sli_bpe *bpe, const char *text, size_t bytes)
+{
+    const sli_added_token *added = sli_added_tokens_find(&bpe->added, text, bytes);
+    return added ? added->id : sli_token_table_find(&bpe->tokens, text, bytes);
 }

@@ -1,7 +1,9 @@
-/* What is inside a byte-level BPE: tokens of any bytes, and which pairs of them merge. */
+/* What is inside a byte-level BPE: tokens of any bytes, which pairs of them merge, and what is
+ * found in a text before. */
 #ifndef SLI_TEXT_BPE_H
 #define SLI_TEXT_BPE_H
 
+#include "text/added_tokens.h"
 #include "text/splitters.h"
 #include "text/vocab.h"
 
@@ -15,30 +17,64 @@ typedef struct sli_merge {
 
 #define SLI_NO_MERGE UINT32_MAX
 
-struct sl_bpe {
-    sli_token_table tokens;
-    int32_t of_byte[256];
-    sli_merge *merges; /* [mask + 1], a hash table with open addressing, at most half full */
+struct sli_bpe {
+    sli_token_table tokens; /* those that texts are made of */
+    int32_t of_byte[256];   /* -1: there is none, and texts lose such bytes */
+    sli_merge *merges;      /* [mask + 1], a hash table with open addressing, at most half full */
     size_t mask, merge_count;
     bool *whole; /* [tokens.count] a piece of its bytes is this token */
+    bool all_whole;
     const sli_splitter *split;
+    sli_added_tokens added;
+    const sli_added_token *
+        *behind; /* [behind_count] added ones with the ids from tokens.count on */
+    int32_t behind_count;
+    int32_t *around; /* special ids that stand before a text [before], and then behind it [after] */
+    size_t before, after;
 };
 
 /* A tokenizer without tokens. Errors: SL_ERR_MEMORY. */
-sl_status sli_bpe_create(const sli_splitter *split, sl_bpe **out);
+sl_status sli_bpe_create(const sli_splitter *split, sli_bpe **out);
+void sli_bpe_destroy(sli_bpe **bpe);
 
 /* The token `id` must be the next one, with bytes that no other has. Errors: SL_ERR_FORMAT, with
  * what is wrong with it, SL_ERR_MEMORY. */
-sl_status sli_bpe_add_token(sl_bpe *bpe, int32_t id, const char *text, size_t bytes);
+sl_status sli_bpe_add_token(sli_bpe *bpe, int32_t id, const char *text, size_t bytes);
 
-/* Finds the tokens of single bytes. Errors: SL_ERR_FORMAT where one is missing. */
-sl_status sli_bpe_find_bytes(sl_bpe *bpe);
+/* Finds the tokens of single bytes. Errors: SL_ERR_FORMAT where one is missing, unless some may. */
+sl_status sli_bpe_find_bytes(sli_bpe *bpe, bool may_miss);
 
 /* Adds a merge. *is_new is false, and nothing changes, where the pair has one. */
-sl_status sli_bpe_add_merge(sl_bpe *bpe, const sli_merge *merge, bool *is_new);
+sl_status sli_bpe_add_merge(sli_bpe *bpe, const sli_merge *merge, bool *is_new);
+
+/* Gives the added tokens that are none of the others their ids, which must follow. Errors:
+ * SL_ERR_FORMAT, SL_ERR_MEMORY. */
+sl_status sli_bpe_place_added(sli_bpe *bpe);
 
 /* Ends the making. Where all_whole is false, a token is that of a piece if merging makes it. */
-sl_status sli_bpe_finish(sl_bpe *bpe, bool all_whole);
+sl_status sli_bpe_finish(sli_bpe *bpe, bool all_whole);
+
+int32_t sli_bpe_size(const sli_bpe *bpe);
+
+/* The bytes of an id, and the id of such bytes (-1: there is none). */
+sl_token sli_bpe_token(const sli_bpe *bpe, int32_t id);
+int32_t sli_bpe_id(const sli_bpe *bpe, const char *text, size_t bytes);
+
+/* The ids of a text, as sl_tokens_encode has them. Takes n log n steps for any n bytes. Errors:
+ * SL_ERR_UNSUPPORTED for a piece of 2 GiB, SL_ERR_MEMORY. */
+sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, bool special,
+                         sl_tokens *out);
+
+/* ---- Bytes as characters (byte_characters.c) ---------------------------------------------- */
+
+enum { SLI_BYTE_CHARACTERS = 256 + 68 };
+
+/* Writes over a text of characters that stand for bytes these bytes. False where one stands for
+ * none; the text is then as it was. */
+bool sli_bytes_of_characters(char *text, size_t *bytes);
+
+/* The character that stands for a byte. */
+uint32_t sli_character_of_byte(uint8_t byte);
 
 /* ---- Its files (bpe_files.c) -------------------------------------------------------------- */
 
@@ -50,7 +86,16 @@ typedef struct sli_named_text {
 
 /* Of GPT-2's two files, and of a rank file. Errors: SL_ERR_FORMAT, SL_ERR_MEMORY. */
 sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text *merges,
-                              const sli_splitter *split, sl_bpe **out);
-sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split, sl_bpe **out);
+                              const sli_splitter *split, sli_bpe **out);
+sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split,
+                              sli_bpe **out);
+
+/* Adds the tokens of an object of tokens and ids, written in characters that stand for bytes. An
+ * added token may have others, which then stand for themselves. */
+sl_status sli_bpe_read_tokens(const sli_json *json, sli_json_value object, sli_bpe *bpe);
+
+/* Adds the merge of two tokens, as these are written. *expected is NULL, or what they should be. */
+sl_status sli_bpe_read_merge(sli_bpe *bpe, uint32_t rank, sl_token left, sl_token right,
+                             const char **expected);
 
 #endif

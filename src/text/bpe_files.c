@@ -8,47 +8,13 @@
 #include "text/bpe.h"
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/json.h"
 #include "core/memory.h"
 
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistr.h>
 
-enum { MOST_FILE_BYTES = 64 << 20, CHARACTERS = 256 + 68, SHOWN_BYTES = 40, MOST_ID_DIGITS = 9 };
-
-/* ---- Bytes as characters ------------------------------------------------------------------ */
-
-/* The byte that each character stands for; -1: none. */
-static void fill_bytes(int16_t byte_of[CHARACTERS])
-{
-    int next = 256;
-    memset(byte_of, -1, CHARACTERS * sizeof *byte_of);
-    for (int byte = 0; byte < 256; byte++) {
-        bool prints = (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
-        byte_of[prints ? byte : next++] = (int16_t)byte;
-    }
-}
-
-/* Writes the bytes of such characters over them. False where one stands for no byte. */
-static bool to_bytes(const int16_t byte_of[CHARACTERS], char *text, size_t *bytes)
-{
-    const uint8_t *at = (const uint8_t *)text, *end = at + *bytes;
-    char *to = text;
-    while (at < end) {
-        ucs4_t code;
-        int length = u8_mbtoucr(&code, at, (size_t)(end - at));
-        if (length < 0 || code >= CHARACTERS || byte_of[code] < 0)
-            return false;
-        *to++ = (char)byte_of[code];
-        at += length;
-    }
-    *bytes = (size_t)(to - text);
-    return true;
-}
+enum { SHOWN_BYTES = 40, MOST_ID_DIGITS = 9 };
 
 /* ---- Tokens in the order of their ids ----------------------------------------------------- */
 
@@ -94,7 +60,7 @@ static int by_id(const void *left, const void *right)
 }
 
 /* Gives the tokenizer the tokens, whose ids must be 0, 1, 2 and so on. */
-static sl_status list_use(token_list *list, sl_bpe *bpe)
+static sl_status list_use(token_list *list, sli_bpe *bpe)
 {
     if (list->count > 0)
         qsort(list->entries, list->count, sizeof *list->entries, by_id);
@@ -108,7 +74,7 @@ static sl_status list_use(token_list *list, sl_bpe *bpe)
                             entry->id < (int32_t)i ? (size_t)entry->id : i);
         SL_TRY(sli_bpe_add_token(bpe, entry->id, list->bytes + entry->start, entry->bytes));
     }
-    return sli_bpe_find_bytes(bpe);
+    return SL_OK;
 }
 
 /* ---- Lines -------------------------------------------------------------------------------- */
@@ -153,14 +119,14 @@ static bool read_id(const char *text, size_t digits, int32_t *id)
 
 /* ---- vocab.json --------------------------------------------------------------------------- */
 
-static sl_status read_entry(const sli_json *json, const sli_json_walk *walk,
-                            const int16_t byte_of[CHARACTERS], token_list *list)
+static sl_status read_entry(const sli_json *json, const sli_json_walk *walk, const sli_bpe *bpe,
+                            token_list *list)
 {
     char *room = list->bytes + list->used;
     const char *text;
     int32_t id;
     SL_TRY(sli_json_decode(json, walk->key, &room, &text));
-    size_t bytes = strlen(text), shown = bytes < SHOWN_BYTES ? bytes : SHOWN_BYTES;
+    size_t bytes = (size_t)(room - 1 - text), shown = bytes < SHOWN_BYTES ? bytes : SHOWN_BYTES;
     if (!read_id(walk->value.begin, (size_t)(walk->value.end - walk->value.begin), &id))
         return sl_error(SL_ERR_FORMAT, "the id of \"%.*s\" must be a whole number, got %.*s",
                         (int)shown, text,
@@ -168,7 +134,8 @@ static sl_status read_entry(const sli_json *json, const sli_json_walk *walk,
                                   ? SHOWN_BYTES
                                   : walk->value.end - walk->value.begin),
                         walk->value.begin);
-    if (!to_bytes(byte_of, list->bytes + list->used, &bytes))
+    if (!sli_bytes_of_characters(list->bytes + list->used, &bytes) &&
+        !sli_added_tokens_find(&bpe->added, text, bytes))
         return sl_error(SL_ERR_FORMAT,
                         "token %d must be written in the 256 characters that stand for bytes, got "
                         "\"%.*s\"",
@@ -176,70 +143,82 @@ static sl_status read_entry(const sli_json *json, const sli_json_walk *walk,
     return list_add(list, bytes, id);
 }
 
-static sl_status read_vocab(const sli_named_text *vocab, const int16_t byte_of[CHARACTERS],
-                            token_list *list)
+static sl_status list_entries(const sli_json *json, sli_json_value object, const sli_bpe *bpe,
+                              token_list *list)
 {
-    const sli_json json = {"the vocabulary", vocab->text, vocab->bytes};
-    sli_json_value root;
     sli_json_walk walk;
-    SL_TRY(sli_json_root(&json, &root));
-    if (!sli_json_is(root, '{'))
-        return sl_error(SL_ERR_FORMAT, "the vocabulary must be a JSON object of tokens and ids");
-    SL_TRY(sli_json_walk_begin(&json, root, &walk));
+    SL_TRY(sli_json_walk_begin(json, object, &walk));
     while (sli_json_walk_next(&walk))
-        SL_TRY(read_entry(&json, &walk, byte_of, list));
+        SL_TRY(read_entry(json, &walk, bpe, list));
     return walk.status;
 }
 
-static sl_status parse_vocab(const sli_named_text *vocab, const int16_t byte_of[CHARACTERS],
-                             sl_bpe *bpe)
+sl_status sli_bpe_read_tokens(const sli_json *json, sli_json_value object, sli_bpe *bpe)
 {
     token_list list;
-    sl_status status = list_create(vocab->bytes, &list);
-    if (status == SL_OK)
-        status = read_vocab(vocab, byte_of, &list);
+    if (!sli_json_is(object, '{'))
+        return sl_error(SL_ERR_FORMAT, "the vocabulary must be a JSON object of tokens and ids");
+    SL_TRY(list_create((size_t)(object.end - object.begin), &list));
+    sl_status status = list_entries(json, object, bpe, &list);
     if (status == SL_OK)
         status = list_use(&list, bpe);
     list_free(&list);
-    return sl_error_context(status, "%s: ", vocab->name);
+    return status;
+}
+
+static sl_status parse_vocab(const sli_named_text *vocab, sli_bpe *bpe)
+{
+    const sli_json json = {"the vocabulary", vocab->text, vocab->bytes};
+    sli_json_value root;
+    SL_TRY(sli_json_root(&json, &root));
+    SL_TRY(sli_bpe_read_tokens(&json, root, bpe));
+    return sli_bpe_find_bytes(bpe, false);
 }
 
 /* ---- merges.txt --------------------------------------------------------------------------- */
 
-/* The id of a half of a line's pair; -1: there is no such token. */
-static int32_t find_half(const sl_bpe *bpe, const int16_t byte_of[CHARACTERS], const char *text,
-                         size_t written, char *to, size_t *bytes)
+/* The id of a half of a pair, whose bytes are then in `to`; -1: there is no such token. */
+static int32_t find_half(const sli_bpe *bpe, sl_token half, char *to, size_t *bytes)
 {
-    *bytes = written;
-    if (written > 2 * SLI_BPE_MOST_TOKEN_BYTES) /* a character has at most 2 bytes */
+    *bytes = half.bytes;
+    if (half.bytes > 2 * SLI_BPE_MOST_TOKEN_BYTES) /* a character has at most 2 bytes */
         return -1;
-    memcpy(to, text, written);
-    return to_bytes(byte_of, to, bytes) ? sli_token_table_find(&bpe->tokens, to, *bytes) : -1;
+    memcpy(to, half.text, half.bytes);
+    return sli_bytes_of_characters(to, bytes) ? sli_token_table_find(&bpe->tokens, to, *bytes) : -1;
 }
 
-static sl_status read_merge(const text_line *line, uint32_t rank, const int16_t byte_of[CHARACTERS],
-                            sl_bpe *bpe)
+sl_status sli_bpe_read_merge(sli_bpe *bpe, uint32_t rank, sl_token left, sl_token right,
+                             const char **expected)
 {
     char both[4 * SLI_BPE_MOST_TOKEN_BYTES];
-    const char *blank = memchr(line->text, ' ', line->bytes);
-    size_t left = blank ? (size_t)(blank - line->text) : 0, bytes, more;
+    size_t bytes, more = 0;
     bool is_new;
-    if (left == 0 || left + 1 == line->bytes)
-        return refuse_line(line, "two tokens with a space between them");
-    sli_merge merge = {.rank = rank};
-    merge.left = find_half(bpe, byte_of, line->text, left, both, &bytes);
-    merge.right = merge.left < 0 ? -1
-                                 : find_half(bpe, byte_of, blank + 1, line->bytes - left - 1,
-                                             both + bytes, &more);
-    merge.made = merge.right < 0 ? -1 : sli_token_table_find(&bpe->tokens, both, bytes + more);
+    sli_merge merge = {.rank = rank, .right = -1, .made = -1};
+    *expected = "two tokens of the vocabulary that make a third";
+    merge.left = find_half(bpe, left, both, &bytes);
+    if (merge.left >= 0)
+        merge.right = find_half(bpe, right, both + bytes, &more);
+    if (merge.right >= 0)
+        merge.made = sli_token_table_find(&bpe->tokens, both, bytes + more);
     if (merge.made < 0)
-        return refuse_line(line, "two tokens of the vocabulary that make a third");
+        return SL_OK;
     SL_TRY(sli_bpe_add_merge(bpe, &merge, &is_new));
-    return is_new ? SL_OK : refuse_line(line, "a pair that no line before has");
+    *expected = is_new ? NULL : "a pair that is not there before";
+    return SL_OK;
 }
 
-static sl_status parse_merges(const sli_named_text *merges, const int16_t byte_of[CHARACTERS],
-                              sl_bpe *bpe)
+static sl_status read_merge(const text_line *line, uint32_t rank, sli_bpe *bpe)
+{
+    const char *blank = memchr(line->text, ' ', line->bytes), *expected;
+    size_t left = blank ? (size_t)(blank - line->text) : 0;
+    if (left == 0 || left + 1 == line->bytes)
+        return refuse_line(line, "two tokens with a space between them");
+    SL_TRY(sli_bpe_read_merge(bpe, rank, (sl_token){line->text, left},
+                              (sl_token){blank + 1, line->bytes - left - 1}, &expected));
+    return expected ? refuse_line(line, expected) : SL_OK;
+}
+
+static sl_status parse_merges(const sli_named_text *merges, sli_bpe *bpe)
 {
     static const char version[] = "#version";
     text_line line = {0};
@@ -249,24 +228,22 @@ static sl_status parse_merges(const sli_named_text *merges, const int16_t byte_o
         bool is_head = line.number == 1 && line.bytes >= sizeof version - 1 &&
                        memcmp(line.text, version, sizeof version - 1) == 0;
         if (!is_head)
-            status = read_merge(&line, rank++, byte_of, bpe);
+            status = read_merge(&line, rank++, bpe);
     }
     return sl_error_context(status, "%s: ", merges->name);
 }
 
 sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text *merges,
-                              const sli_splitter *split, sl_bpe **out)
+                              const sli_splitter *split, sli_bpe **out)
 {
-    int16_t byte_of[CHARACTERS];
-    fill_bytes(byte_of);
     SL_TRY(sli_bpe_create(split, out));
-    sl_status status = parse_vocab(vocab, byte_of, *out);
+    sl_status status = sl_error_context(parse_vocab(vocab, *out), "%s: ", vocab->name);
     if (status == SL_OK)
-        status = parse_merges(merges, byte_of, *out);
+        status = parse_merges(merges, *out);
     if (status == SL_OK)
         status = sli_bpe_finish(*out, false);
     if (status != SL_OK)
-        sl_bpe_destroy(out);
+        sli_bpe_destroy(out);
     return status;
 }
 
@@ -286,7 +263,7 @@ static sl_status read_rank(const text_line *line, token_list *list)
 }
 
 /* Every way in which a token is made of two. */
-static sl_status add_splits(sl_bpe *bpe, int32_t id)
+static sl_status add_splits(sli_bpe *bpe, int32_t id)
 {
     sl_token token = sli_token_table_get(&bpe->tokens, id);
     bool is_new; /* always: a pair makes one token */
@@ -300,7 +277,7 @@ static sl_status add_splits(sl_bpe *bpe, int32_t id)
     return SL_OK;
 }
 
-static sl_status parse_ranks(const sli_named_text *ranks, sl_bpe *bpe)
+static sl_status parse_ranks(const sli_named_text *ranks, sli_bpe *bpe)
 {
     token_list list;
     text_line line = {0};
@@ -310,86 +287,20 @@ static sl_status parse_ranks(const sli_named_text *ranks, sl_bpe *bpe)
     if (status == SL_OK)
         status = list_use(&list, bpe);
     list_free(&list);
+    if (status == SL_OK)
+        status = sli_bpe_find_bytes(bpe, false);
     for (int32_t id = 0; status == SL_OK && id < bpe->tokens.count; id++)
         status = add_splits(bpe, id);
     return status;
 }
 
-sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split, sl_bpe **out)
+sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split, sli_bpe **out)
 {
     SL_TRY(sli_bpe_create(split, out));
     sl_status status = sl_error_context(parse_ranks(ranks, *out), "%s: ", ranks->name);
     if (status == SL_OK)
         status = sli_bpe_finish(*out, true);
     if (status != SL_OK)
-        sl_bpe_destroy(out);
-    return status;
-}
-
-/* ---- Opening ------------------------------------------------------------------------------ */
-
-static sl_status read_whole(const char *path, sli_named_text *out)
-{
-    char *text;
-    SL_TRY(sli_file_read(path, MOST_FILE_BYTES, &text, &out->bytes));
-    *out = (sli_named_text){path, text, out->bytes};
-    return SL_OK;
-}
-
-static sl_status open_directory(const char *vocab_path, const char *merges_path,
-                                const sli_splitter *split, sl_bpe **out)
-{
-    sli_named_text vocab = {0}, merges = {0};
-    sl_status status = read_whole(vocab_path, &vocab);
-    if (status == SL_OK)
-        status = read_whole(merges_path, &merges);
-    if (status == SL_OK)
-        status = sli_bpe_parse_vocab(&vocab, &merges, split, out);
-    free((char *)vocab.text);
-    free((char *)merges.text);
-    return status;
-}
-
-static sl_status open_ranks(const char *path, const sli_splitter *split, sl_bpe **out)
-{
-    sli_named_text ranks = {0};
-    SL_TRY(read_whole(path, &ranks));
-    sl_status status;
-    if (ranks.bytes > 0 && ranks.text[0] == '{')
-        status = sl_error(SL_ERR_UNSUPPORTED,
-                          "%s: expected a directory with vocab.json and merges.txt, or a file of "
-                          "ranks, got JSON",
-                          path);
-    else if (!split)
-        status = sl_error(SL_ERR_INVALID,
-                          "%s: a file of ranks does not say how text is split: a splitter must be "
-                          "named, gpt2, cl100k or qwen2",
-                          path);
-    else
-        status = sli_bpe_parse_ranks(&ranks, split, out);
-    free((char *)ranks.text);
-    return status;
-}
-
-sl_status sl_bpe_open(const char *path, const char *splitter, sl_bpe **out)
-{
-    struct stat info;
-    char *vocab = NULL, *merges = NULL;
-    *out = NULL;
-    const sli_splitter *split = splitter ? sli_splitter_find(splitter) : NULL;
-    if (splitter && !split)
-        return sl_error(SL_ERR_INVALID, "a splitter is gpt2, cl100k or qwen2, got \"%s\"",
-                        splitter);
-    if (stat(path, &info) != 0)
-        return sli_io_error(path, "cannot be opened");
-    if (!S_ISDIR(info.st_mode))
-        return open_ranks(path, split, out);
-    sl_status status = sli_path_join(path, "vocab.json", &vocab);
-    if (status == SL_OK)
-        status = sli_path_join(path, "merges.txt", &merges);
-    if (status == SL_OK)
-        status = open_directory(vocab, merges, split ? split : sli_splitter_find("gpt2"), out);
-    free(vocab);
-    free(merges);
+        sli_bpe_destroy(out);
     return status;
 }

@@ -5,6 +5,7 @@
  *   cl100k   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
  *            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+      (" ?" begins this line)
  *   qwen2    as cl100k with \p{N}, over the text's NFC
+ *   smollm   \p{N}, and gpt2 for what is between
  *
  * \s+(?!\S) leaves the last character of white space to the word behind it. */
 #include "text/splitters.h"
@@ -157,17 +158,57 @@ static const uint8_t *split_qwen2(const uint8_t *at, const uint8_t *end)
     return split_by_digits(at, end, 1);
 }
 
+/* SmolLM: every digit is a piece, and GPT-2's pattern splits what is between them. */
+static const uint8_t *split_smollm(const uint8_t *at, const uint8_t *end)
+{
+    const uint8_t *next = at;
+    sli_character kind = next_kind(&next, end);
+    if (kind == SLI_NUMBER)
+        return next;
+    if (kind == SLI_SPACE) {
+        const uint8_t *stop = skip(at, end, SLI_SPACE, SIZE_MAX);
+        if (is_at(stop, end, SLI_NUMBER))
+            return stop;
+    }
+    return split_gpt2(at, end);
+}
+
+bool sli_is_white_space(uint32_t code)
+{
+    return code < 0x80 ? ascii_kind((uint8_t)code) == SLI_SPACE : find_range(code) == SLI_SPACE;
+}
+
 /* ---- Names -------------------------------------------------------------------------------- */
 
-const char *const sl_bpe_splitters[] = {"gpt2", "cl100k", "qwen2", NULL};
+const char *const sl_splitters[] = {"gpt2", "smollm", "cl100k", "qwen2", NULL};
+const char sli_splitter_names[] = "gpt2, smollm, cl100k, qwen2";
+
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define OTHERS      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+static const sli_splitter splitters[] = {
+    {"gpt2", "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+     split_gpt2, false},
+    {"smollm", NULL, split_smollm, false},
+    {"cl100k", CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" OTHERS, split_cl100k,
+     false},
+    {"qwen2", CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" OTHERS, split_qwen2, true},
+};
+enum { SPLITTERS = sizeof splitters / sizeof *splitters };
 
 const sli_splitter *sli_splitter_find(const char *name)
 {
-    static const sli_splitter splitters[] = {{split_gpt2, false},
-                                             {split_cl100k, false},
-                                             {split_qwen2, true}};
-    for (size_t i = 0; sl_bpe_splitters[i]; i++)
-        if (strcmp(name, sl_bpe_splitters[i]) == 0)
+    for (int i = 0; i < SPLITTERS; i++)
+        if (strcmp(name, splitters[i].name) == 0)
+            return &splitters[i];
+    return NULL;
+}
+
+const sli_splitter *sli_splitter_of_pattern(const char *pattern, bool composes)
+{
+    for (int i = 0; i < SPLITTERS; i++)
+        if (splitters[i].pattern && strcmp(pattern, splitters[i].pattern) == 0 &&
+            splitters[i].composes == composes)
             return &splitters[i];
     return NULL;
 }

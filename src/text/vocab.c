@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "text/bpe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,23 +28,34 @@ void sl_vocab_destroy(sl_vocab **vocab)
     if (!vocab || !*vocab)
         return;
     sli_token_table_free(&(*vocab)->tokens);
+    sli_bpe_destroy(&(*vocab)->bpe);
+    free((*vocab)->settings);
     free(*vocab);
     *vocab = NULL;
 }
 
 int32_t sl_vocab_size(const sl_vocab *vocab)
 {
-    return vocab->tokens.count;
+    return vocab->bpe ? sli_bpe_size(vocab->bpe) : vocab->tokens.count;
+}
+
+bool sl_vocab_has_words(const sl_vocab *vocab)
+{
+    return !vocab->bpe;
 }
 
 int32_t sl_vocab_id(const sl_vocab *vocab, const char *text, size_t bytes)
 {
+    if (vocab->bpe)
+        return sli_bpe_id(vocab->bpe, text, bytes);
     int32_t id = sli_token_table_find(&vocab->tokens, text, bytes);
     return id < 0 ? SL_VOCAB_UNKNOWN : id;
 }
 
 sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id)
 {
+    if (vocab->bpe)
+        return sli_bpe_token(vocab->bpe, id);
     if (id < 0 || id >= vocab->tokens.count)
         return (sl_token){NULL, 0};
     return sli_token_table_get(&vocab->tokens, id);

@@ -2,6 +2,7 @@
 #ifndef SLI_TEXT_VOCAB_H
 #define SLI_TEXT_VOCAB_H
 
+#include "core/json.h"
 #include "sluice/app/text.h"
 
 /* ---- The table (token_table.c) ------------------------------------------------------------ */
@@ -41,8 +42,12 @@ sl_token sli_token_table_get(const sli_token_table *table, int32_t id);
 
 /* ---- The vocabulary ----------------------------------------------------------------------- */
 
+typedef struct sli_bpe sli_bpe; /* text/bpe.h */
+
 struct sl_vocab {
-    sli_token_table tokens; /* the first is <unk> */
+    sli_token_table tokens; /* words, the first of which is <unk>; of a BPE none */
+    sli_bpe *bpe;           /* NULL: it has words */
+    char *settings;         /* its tokenizer_config.json; NULL: it has none */
 };
 
 #define SLI_UNKNOWN_TOKEN "<unk>"
@@ -51,22 +56,32 @@ enum { SLI_UNKNOWN_TOKEN_BYTES = sizeof SLI_UNKNOWN_TOKEN - 1 };
 /* A vocabulary without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
 sl_status sli_vocab_create(sl_vocab **out);
 
-/* ---- Its file (word_level.c) -------------------------------------------------------------- */
+/* ---- Its file (vocab_files.c) ------------------------------------------------------------- */
 
 /* The text of a tokenizer.json, malloc'ed; and the vocabulary of such a text. Errors: SL_ERR_FORMAT
- * with one sentence, SL_ERR_MEMORY. */
+ * with one sentence, SL_ERR_UNSUPPORTED for another kind of tokenizer or other rules, which are
+ * printed, SL_ERR_MEMORY. */
 sl_status sli_vocab_print(const sl_vocab *vocab, char **text);
 sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out);
 
-/* The ids of a text file: its lines' tokens one after the other. Errors: SL_ERR_NOT_FOUND,
- * SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the file is no regular one, is empty or has no
- * token, or where more than a third of its bytes are no text: not UTF-8, or control characters. */
-sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out);
+/* The members of a tokenizer.json; those that are not there are NULL. */
+typedef enum sli_tokenizer_member {
+    SLI_TOKENIZER_MODEL,
+    SLI_TOKENIZER_NORMALIZER,
+    SLI_TOKENIZER_PRE_TOKENIZER,
+    SLI_TOKENIZER_POST_PROCESSOR,
+    SLI_TOKENIZER_DECODER,
+    SLI_TOKENIZER_ADDED_TOKENS,
+    SLI_TOKENIZER_MEMBERS
+} sli_tokenizer_member;
 
-/* Reads a file of sl_vocab_save. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY;
- * SL_ERR_UNSUPPORTED for a tokenizer of other rules or another kind; SL_ERR_FORMAT where ids are
- * not 0, 1, 2 and so on from <unk>, each once, or a token is one that the tokenizer cannot produce.
- */
-sl_status sli_vocab_load(const char *path, sl_vocab **out);
+/* Of kind WordLevel (word_level.c), and of kind BPE (bpe_json.c). */
+sl_status sli_words_print(const sl_vocab *vocab, char **text);
+sl_status sli_words_parse(const sli_json *json, const sli_json_value *members, sl_vocab *vocab);
+sl_status sli_bpe_print(const sli_bpe *bpe, char **text);
+sl_status sli_bpe_parse(const sli_json *json, const sli_json_value *members, sli_bpe **out);
+
+/* A tokenizer as a vocabulary, which then owns it, and which is made of it even after an error. */
+sl_status sli_vocab_of_bpe(sli_bpe *bpe, sl_vocab **out);
 
 #endif

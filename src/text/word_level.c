@@ -1,4 +1,5 @@
-/* A vocabulary as a tokenizer.json of Hugging Face's library tokenizers, of kind WordLevel:
+/* A vocabulary of words as a tokenizer.json of Hugging Face's library tokenizers, of kind
+ * WordLevel:
  *
  *   {"version": "1.0", "added_tokens": [], …,
  *    "normalizer": {…}, "pre_tokenizer": {…},        what sl_tokenizer does, in that library's
@@ -9,14 +10,12 @@
 #include "text/vocab.h"
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/json.h"
-#include "core/replace.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BYTES = 1 << 30, MOST_RULES = 1 << 16, MOST_ID = 16 };
+enum { MOST_RULES = 1 << 16, MOST_ID = 16 };
 
 /* ---- The rules -------------------------------------------------------------------------- */
 
@@ -58,7 +57,7 @@ static json_t *pre_tokenizer(void)
 
 /* ---- Writing ---------------------------------------------------------------------------- */
 
-sl_status sli_vocab_print(const sl_vocab *vocab, char **text)
+sl_status sli_words_print(const sl_vocab *vocab, char **text)
 {
     json_t *ids = json_object();
     for (int32_t id = 0; id < vocab->tokens.count; id++)
@@ -71,15 +70,6 @@ sl_status sli_vocab_print(const sl_vocab *vocab, char **text)
     *text = json && complete ? json_dumps(json, JSON_INDENT(2)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sli_no_memory(NULL, "the text of %d tokens", vocab->tokens.count);
-}
-
-sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
-{
-    char *text;
-    SL_TRY(sl_error_context(sli_vocab_print(vocab, &text), "%s: ", path));
-    sl_status status = sli_file_write(path, text, strlen(text));
-    free(text);
-    return status;
 }
 
 /* ---- Reading ---------------------------------------------------------------------------- */
@@ -96,8 +86,8 @@ static sl_status check_member(const sli_json *json, sli_json_value value, const 
     json_decref(expected);
     if (status == SL_OK && !same)
         status = sl_error(SL_ERR_UNSUPPORTED,
-                          "its \"%s\" is not that of sluice's word tokenizer, the only one that "
-                          "sluice has",
+                          "its \"%s\" is not that of sluice's word tokenizer, the only one of kind "
+                          "WordLevel that sluice has",
                           name);
     return status;
 }
@@ -165,45 +155,18 @@ static sl_status parse_vocab(const sli_json *json, sli_json_value list, sl_vocab
     return status;
 }
 
-static sl_status parse_text(const sli_json *json, sl_vocab *vocab)
+sl_status sli_words_parse(const sli_json *json, const sli_json_value *members, sl_vocab *vocab)
 {
-    enum { MODEL, NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR, ADDED_TOKENS, KEYS };
     enum { TYPE, VOCAB, UNKNOWN, MODEL_KEYS };
-    static const char *const keys[KEYS] = {"model", "normalizer", "pre_tokenizer", "post_processor",
-                                           "added_tokens"};
-    static const char *const model_keys[MODEL_KEYS] = {"type", "vocab", "unk_token"};
-    sli_json_value root, of[KEYS] = {{NULL, NULL}}, model[MODEL_KEYS] = {{NULL, NULL}};
-    SL_TRY(sli_json_root(json, &root));
-    SL_TRY(sli_json_find_members(json, root, keys, KEYS, of));
-    if (!sli_json_is(of[MODEL], '{'))
-        return sl_error(SL_ERR_FORMAT, "it has no object \"model\", as a tokenizer.json has");
-    SL_TRY(sli_json_find_members(json, of[MODEL], model_keys, MODEL_KEYS, model));
-    SL_TRY(check_member(json, model[TYPE], "type", json_string("WordLevel")));
+    static const char *const keys[MODEL_KEYS] = {"type", "vocab", "unk_token"};
+    sli_json_value model[MODEL_KEYS] = {{NULL, NULL}};
+    SL_TRY(sli_json_find_members(json, members[SLI_TOKENIZER_MODEL], keys, MODEL_KEYS, model));
     SL_TRY(check_member(json, model[UNKNOWN], "unk_token", json_string(SLI_UNKNOWN_TOKEN)));
-    SL_TRY(check_member(json, of[NORMALIZER], "normalizer", normalizer()));
-    SL_TRY(check_member(json, of[PRE_TOKENIZER], "pre_tokenizer", pre_tokenizer()));
-    SL_TRY(check_member(json, of[POST_PROCESSOR], "post_processor", json_null()));
-    SL_TRY(check_member(json, of[ADDED_TOKENS], "added_tokens", json_null()));
+    SL_TRY(check_member(json, members[SLI_TOKENIZER_NORMALIZER], "normalizer", normalizer()));
+    SL_TRY(
+        check_member(json, members[SLI_TOKENIZER_PRE_TOKENIZER], "pre_tokenizer", pre_tokenizer()));
+    SL_TRY(
+        check_member(json, members[SLI_TOKENIZER_POST_PROCESSOR], "post_processor", json_null()));
+    SL_TRY(check_member(json, members[SLI_TOKENIZER_ADDED_TOKENS], "added_tokens", json_null()));
     return parse_vocab(json, model[VOCAB], vocab);
-}
-
-sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out)
-{
-    const sli_json json = {"it", text, bytes};
-    SL_TRY(sli_vocab_create(out));
-    sl_status status = parse_text(&json, *out);
-    if (status != SL_OK)
-        sl_vocab_destroy(out);
-    return status;
-}
-
-sl_status sli_vocab_load(const char *path, sl_vocab **out)
-{
-    char *text;
-    size_t bytes;
-    *out = NULL;
-    SL_TRY(sli_file_read(path, MOST_BYTES, &text, &bytes));
-    sl_status status = sl_error_context(sli_vocab_parse(text, bytes, out), "%s: ", path);
-    free(text);
-    return status;
 }

@@ -73,7 +73,7 @@ static void ids_are_generated_from_ids(void **state)
     program_run text, ids;
     char away[512], words[4096];
     int count = 0;
-    check_ok(sli_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
+    check_ok(sl_vocab_open(scratch_path(in, "model/tokenizer.json"), NULL, &vocab));
     program_succeed(&text, "generate --init %s/model --tokens 9 --prompt the$the", at);
     snprintf(away, sizeof away, "%s/away", at);
     assert_int_equal(rename(scratch_path(in, "model/tokenizer.json"), away), 0);

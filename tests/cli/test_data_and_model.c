@@ -28,7 +28,7 @@ static void directory_is_shown_and_its_vocabulary_written(void **state)
                         "       1              3  the\n"
                         "       2              2  .\n\n");
     check_without(run.out, "synthetic");
-    check_ok(sli_vocab_load(scratch_path(in, "vocab.json"), &vocab));
+    check_ok(sl_vocab_open(scratch_path(in, "vocab.json"), NULL, &vocab));
     assert_int_equal(sl_vocab_size(vocab), 7);
     assert_string_equal(sl_vocab_token(vocab, 6).text, "dog");
 }

@@ -5,7 +5,7 @@
 #include "sluice/app/text.h"
 #include "sluice/safetensors.h"
 #include "support/program.h"
-#include "text/vocab.h"
+#include "text/tokens.h"
 
 #include <math.h>
 
@@ -166,8 +166,8 @@ static void logits_of_the_first_batch_are_written(void **state)
                     "--eval-max-batches 1 --split valid --logits %s/logits",
                     in->directory, in->directory, in->directory);
     check_ok(sli_safetensors_open(scratch_path(in, "logits"), &reader));
-    check_ok(sli_vocab_load(scratch_path(in, "model/tokenizer.json"), &vocab));
-    check_ok(sli_tokens_read(vocab, scratch_path(in, "valid.txt"), &tokens));
+    check_ok(sl_vocab_open(scratch_path(in, "model/tokenizer.json"), NULL, &vocab));
+    check_ok(sli_tokens_read(vocab, scratch_path(in, "valid.txt"), "", sli_whole_text, &tokens));
     check_ok(sl_batchify(tokens.ids, tokens.count, 2, 3, &batches));
     check_ok(sl_batches_block(&batches, 0, ids[0], ids[1]));
     assert_int_equal(sli_safetensors_count(reader), 3);

@@ -18,15 +18,15 @@ static void demand(bool condition, const char *what)
     abort();
 }
 
-static void check_text(const sl_bpe *bpe, const char *text, size_t bytes)
+static void check_text(const sli_bpe *bpe, const char *text, size_t bytes)
 {
     sl_tokens tokens;
     size_t at = 0;
-    demand(sl_bpe_encode(bpe, text, bytes, &tokens) == SL_OK, "encoded");
+    demand(sli_bpe_encode(bpe, text, bytes, false, &tokens) == SL_OK, "encoded");
     bool is_text = bytes == 0 || !u8_check((const uint8_t *)text, bytes);
     demand(is_text == (tokens.invalid_bytes == 0), "counted");
     for (int64_t i = 0; i < tokens.count; i++) {
-        sl_token token = sl_bpe_token(bpe, tokens.ids[i]);
+        sl_token token = sli_bpe_token(bpe, tokens.ids[i]);
         demand(token.bytes > 0, "a token");
         demand(!is_text ||
                    (token.bytes <= bytes - at && memcmp(token.text, text + at, token.bytes) == 0),
@@ -37,19 +37,19 @@ static void check_text(const sl_bpe *bpe, const char *text, size_t bytes)
     sl_tokens_free(&tokens);
 }
 
-static void check_parsed(sl_status status, sl_bpe *bpe, const char *text, size_t bytes)
+static void check_parsed(sl_status status, sli_bpe *bpe, const char *text, size_t bytes)
 {
     demand(status == SL_OK || status == SL_ERR_FORMAT, "refused for its format");
     demand((status == SL_OK) == (bpe != NULL), "NULL after an error");
     if (bpe)
         check_text(bpe, text, bytes);
-    sl_bpe_destroy(&bpe);
+    sli_bpe_destroy(&bpe);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     char *text = malloc(bytes ? bytes : 1); /* of its own, so that reading past its end is seen */
-    sl_bpe *bpe;
+    sli_bpe *bpe;
     demand(text != NULL, "memory");
     memcpy(text, data, bytes);
     const char *zero = memchr(text, 0, bytes);

@@ -23,6 +23,21 @@ static void check_status(sl_status status)
            "refused for its format");
 }
 
+/* The text itself as one to be encoded. */
+static void check_ids(const sl_vocab *vocab, const sl_vocab *again, const char *text, size_t bytes)
+{
+    for (int special = 0; special < 2; special++) {
+        sl_tokens ids, others;
+        demand(sl_tokens_encode(vocab, text, bytes, special, &ids) == SL_OK, "encoded");
+        demand(sl_tokens_encode(again, text, bytes, special, &others) == SL_OK, "encoded again");
+        demand(ids.count == others.count, "as many ids");
+        for (int64_t i = 0; i < ids.count; i++)
+            demand(ids.ids[i] == others.ids[i], "the same ids");
+        sl_tokens_free(&ids);
+        sl_tokens_free(&others);
+    }
+}
+
 static void check_vocab(const char *text, size_t bytes)
 {
     sl_vocab *vocab, *again;
@@ -36,9 +51,11 @@ static void check_vocab(const char *text, size_t bytes)
     demand(sli_vocab_parse(printed, strlen(printed), &again) == SL_OK, "read again");
     demand(sl_vocab_size(vocab) == sl_vocab_size(again), "of the same size");
     for (int32_t id = 0; id < sl_vocab_size(vocab); id++) {
-        sl_token token = sl_vocab_token(vocab, id);
-        demand(sl_vocab_id(again, token.text, token.bytes) == id, "of the same ids");
+        sl_token token = sl_vocab_token(vocab, id), other = sl_vocab_token(again, id);
+        demand(token.bytes == other.bytes && memcmp(token.text, other.text, token.bytes) == 0,
+               "of the same tokens");
     }
+    check_ids(vocab, again, text, bytes);
     free(printed);
     sl_vocab_destroy(&vocab);
     sl_vocab_destroy(&again);

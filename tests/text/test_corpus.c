@@ -122,11 +122,11 @@ static void text_in_memory_is_encoded(void **state)
     sl_vocab *vocab;
     sl_tokens tokens;
     vocab = vocab_of("the the the cat cat .");
-    check_ok(sl_tokens_encode(vocab, "The\n\"CAT\" sat.", 14, &tokens));
+    check_ok(sl_tokens_encode(vocab, "The\n\"CAT\" sat.", 14, false, &tokens));
     expect_tokens(vocab, &tokens, "the cat <unk> . ");
     sl_tokens_free(&tokens);
     assert_null(tokens.ids);
-    check_ok(sl_tokens_encode(vocab, "", 0, &tokens));
+    check_ok(sl_tokens_encode(vocab, "", 0, false, &tokens));
     assert_int_equal(tokens.count, 0);
     sl_tokens_free(&tokens);
     sl_vocab_destroy(&vocab);

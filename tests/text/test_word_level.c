@@ -16,7 +16,7 @@ static void saved_vocabulary_loads_as_it_was(void **state)
     SCOPED(sl_vocab) *loaded = NULL;
     SCOPED(sl_vocab) *vocab = vocab_of("b a b \xC3\xA9\\ \" \xEF\xBF\xBD");
     check_ok(sl_vocab_save(vocab, path));
-    check_ok(sli_vocab_load(path, &loaded));
+    check_ok(sl_vocab_open(path, NULL, &loaded));
     assert_int_equal(sl_vocab_size(loaded), 6);
     for (int32_t id = 0; id < 6; id++)
         assert_string_equal(sl_vocab_token(loaded, id).text, sl_vocab_token(vocab, id).text);
@@ -41,7 +41,7 @@ static sl_status load_changed(scratch *in, const char *member, const char *value
         json_object_del(at, member);
     assert_int_equal(json_dump_file(json, path, 0), 0);
     json_decref(json);
-    sl_status status = sli_vocab_load(path, &loaded);
+    sl_status status = sl_vocab_open(path, NULL, &loaded);
     assert_true((loaded != NULL) == (status == SL_OK));
     return status;
 }
@@ -49,7 +49,8 @@ static sl_status load_changed(scratch *in, const char *member, const char *value
 static void tokenizer_of_other_rules_is_refused(void **state)
 {
     static const char *const changes[][3] = {
-        {"model.type", "\"BPE\"", "its \"type\" is not that of sluice's word tokenizer"},
+        {"model.type", "\"Unigram\"",
+         "its model must be of type BPE, or of sluice's WordLevel, got \"Unigram\""},
         {"model.unk_token", "\"[UNK]\"", "its \"unk_token\" is not that"},
         {"normalizer", "null", "its \"normalizer\" is not that"},
         {"normalizer", "{\"type\":\"Lowercase\"}", "its \"normalizer\" is not that"},
@@ -97,7 +98,7 @@ static void text_that_is_no_tokenizer_is_refused(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         sl_vocab *vocab = (sl_vocab *)path;
         write_file(path, texts[i][0], strlen(texts[i][0]));
-        check_error(sli_vocab_load(path, &vocab), SL_ERR_FORMAT, texts[i][1]);
+        check_error(sl_vocab_open(path, NULL, &vocab), SL_ERR_FORMAT, texts[i][1]);
         assert_non_null(strstr(sl_error_text(), path));
         assert_null(vocab);
     }
@@ -107,11 +108,11 @@ static void file_that_cannot_be_read_or_written_is_an_error(void **state)
 {
     scratch *in = *state;
     SCOPED(sl_vocab) *vocab = NULL;
-    check_error(sli_vocab_load(scratch_path(in, "missing"), &vocab), SL_ERR_NOT_FOUND,
+    check_error(sl_vocab_open(scratch_path(in, "missing"), NULL, &vocab), SL_ERR_NOT_FOUND,
                 "/missing: ");
-    check_error(sli_vocab_load(in->directory, &vocab), SL_ERR_FORMAT, "is a directory");
+    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND, "no tokenizer");
     assert_int_equal(mkfifo(scratch_path(in, "pipe"), 0600), 0);
-    check_error(sli_vocab_load(scratch_path(in, "pipe"), &vocab), SL_ERR_FORMAT,
+    check_error(sl_vocab_open(scratch_path(in, "pipe"), NULL, &vocab), SL_ERR_FORMAT,
                 "is a device or pipe");
     vocab = vocab_of("a");
     check_error(sl_vocab_save(vocab, scratch_path(in, "no/vocab")), SL_ERR_NOT_FOUND,
@@ -216,7 +217,7 @@ static void library_tokenizers_gives_the_same_ids(void **state)
     for (int i = 0; i < LINES; i++) {
         const char *end = memchr(line, '\n', (size_t)(text + bytes - line));
         sl_tokens tokens;
-        check_ok(sl_tokens_encode(vocab, line, (size_t)(end - line), &tokens));
+        check_ok(sl_tokens_encode(vocab, line, (size_t)(end - line), false, &tokens));
         for (int64_t k = 0; k < tokens.count; k++) {
             int id = -1;
             if (fscanf(python, "%d", &id) != 1 || id != tokens.ids[k])

@@ -2,6 +2,8 @@
  *
  *   line --sl_tokenizer--> tokens --sl_vocab--> ids --sl_batchify--> columns --> blocks [N, T]
  *
+ * or by the tokenizer of a model of today, which is an sl_vocab as well.
+ *
  * sl_corpus_load does the first two for a directory of three files. Everything here is host memory
  * and plain integers, without devices or tensors. Objects that are only read (vocabulary,
  * corpus, batches) may be shared between threads; a tokenizer or a builder belongs to one at a
@@ -53,23 +55,49 @@ int64_t sl_tokenizer_control_characters(const sl_tokenizer *tokenizer);
 
 /* ---- Vocabulary ------------------------------------------------------------------------- */
 
-/* torchtext.vocab.build_vocab_from_iterator(…, specials=["<unk>"]) with <unk> as default index:
- * ids run from 0 (<unk>) by falling frequency, and by code point where frequencies are equal. */
+/* Tokens with their ids, and how a text becomes them. Only read after it was made: threads may
+ * share it. Of two kinds:
+ *
+ *   - words, as sl_tokenizer finds them: torchtext.vocab.build_vocab_from_iterator(…,
+ *     specials=["<unk>"]) with <unk> as default index: ids run from 0 (<unk>) by falling frequency,
+ *     and by code point where frequencies are equal;
+ *   - a byte-level BPE, the tokenizer of a model of today: a text is split into pieces (words with
+ *     the space before them, numbers, white space, …), and in each the bytes, which are tokens,
+ *     merge to longer tokens, those first that are first in the tokenizer's list. It gives the ids
+ *     that Hugging Face's tokenizers and OpenAI's tiktoken give. */
 typedef struct sl_vocab sl_vocab;
 
-enum { SL_VOCAB_UNKNOWN = 0 }; /* the id of <unk>, and of every token that is not listed */
+enum { SL_VOCAB_UNKNOWN = 0 }; /* of words: the id of <unk>, and of every word that is not listed */
 
-/* Writes a tokenizer.json of kind WordLevel, whose normalizer and pre_tokenizer say what
- * sl_tokenizer does: Hugging Face's library tokenizers opens it and gives the same ids. An older
- * file is replaced only when the new one is complete.
- * Errors: as sl_safetensors_save has them for a file that cannot be written. */
+/* How a BPE splits texts, by name, then NULL: "gpt2"; "smollm", whose digits are pieces of their
+ * own; "cl100k" of GPT-4 and Llama 3; "qwen2" of Qwen2, 2.5 and 3, whose ids are those of the
+ * text's NFC. */
+extern const char *const sl_splitters[];
+
+/* Opens a directory with tokenizer.json, or with vocab.json and merges.txt, as GPT-2 has them; or
+ * one file: a tokenizer.json, or a rank file of tiktoken (lines "BASE64 RANK"; Llama 3's
+ * tokenizer.model), which are told apart by what they hold. `splitter` is a name of sl_splitters,
+ * or NULL: a tokenizer.json names its own, a rank file needs one, and for vocab.json it is gpt2.
+ * Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_INVALID for the splitter;
+ * SL_ERR_UNSUPPORTED for another kind of tokenizer, or other rules, which are printed;
+ * SL_ERR_FORMAT, with the file and the line or the token, where ids are not 0, 1, 2 and so on, a
+ * byte is no token, or a token has more than 1,024 bytes. */
+sl_status sl_vocab_open(const char *path, const char *splitter, sl_vocab **out);
+
+bool sl_vocab_has_words(const sl_vocab *vocab); /* false: it is a BPE */
+
+/* Writes a tokenizer.json: Hugging Face's library tokenizers opens it and gives the same ids. Of
+ * words it is of kind WordLevel, and its normalizer and pre_tokenizer say what sl_tokenizer does.
+ * An older file is replaced only when the new one is complete. Errors: as sl_safetensors_save has
+ * them for a file that cannot be written. */
 sl_status sl_vocab_save(const sl_vocab *vocab, const char *path);
 void sl_vocab_destroy(sl_vocab **vocab);
 
 int32_t sl_vocab_size(const sl_vocab *vocab); /* <unk> included: a model's ntokens */
 
-/* The id of a token, SL_VOCAB_UNKNOWN where it is not listed; and the token of an id, which lives
- * as long as the vocabulary and has a 0 after its last byte ({NULL, 0} for an id out of range). */
+/* The id of a word, SL_VOCAB_UNKNOWN where it is not listed, or of a BPE's token by its bytes, -1
+ * where it has none; and the token of an id, which lives as long as the vocabulary and has a 0
+ * after its last byte ({NULL, 0} for an id out of range). */
 int32_t sl_vocab_id(const sl_vocab *vocab, const char *text, size_t bytes);
 sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id);
 
@@ -100,49 +128,24 @@ typedef struct sl_tokens {
     int32_t *ids; /* [count], owned */
     int64_t count;
     int64_t line_count;    /* lines of the text, those without tokens included */
-    int64_t unknown_count; /* how many of the ids are SL_VOCAB_UNKNOWN */
+    int64_t unknown_count; /* of words: how many of the ids are SL_VOCAB_UNKNOWN */
     int64_t invalid_bytes; /* of the text: those that are not UTF-8 */
 } sl_tokens;
 
 void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
 
-/* The ids of a text in memory (such as a prompt), possibly none. Errors: SL_ERR_MEMORY. */
-sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, sl_tokens *out);
+/* The ids of a text in memory (such as a prompt), possibly none. Bytes that are not UTF-8 become
+ * U+FFFD as by Python's errors="replace", and are counted. What looks like a special token of a BPE
+ * is text, unless `special`, which also adds those that the tokenizer has before and behind a text.
+ * Errors: SL_ERR_MEMORY; SL_ERR_UNSUPPORTED for a word of 2 GiB. */
+sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, bool special,
+                           sl_tokens *out);
 
-/* ---- Byte-level BPE --------------------------------------------------------------------- */
-
-/* The tokenizer of a model of today: a text is split into pieces (words with the space before them,
- * numbers, white space, …), and in each the bytes, which are tokens, merge to longer tokens, those
- * first that are first in the tokenizer's list. It gives the ids that Hugging Face's tokenizers and
- * OpenAI's tiktoken give. Only read after it was opened: threads may share it. */
-typedef struct sl_bpe sl_bpe;
-
-/* How texts are split, by name, then NULL: "gpt2"; "cl100k" of GPT-4 and Llama 3;
- * "qwen2" of Qwen2, 2.5 and 3, whose ids are those of the text's NFC. */
-extern const char *const sl_bpe_splitters[];
-
-/* Opens a directory with vocab.json and merges.txt, as GPT-2 has them, or a rank file of tiktoken
- * (lines "BASE64 RANK"; Llama 3's tokenizer.model). `splitter` is a name of sl_bpe_splitters; NULL:
- * gpt2, but a rank file needs one. A token of a rank file is that of a piece with its bytes, even
- * where merging does not make it. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_INVALID for the
- * splitter; SL_ERR_UNSUPPORTED for another kind of tokenizer; SL_ERR_FORMAT, with the file and the
- * line or the token, where a byte is no token, ids are not 0, 1, 2 and so on, or a token has more
- * than 1,024 bytes. */
-sl_status sl_bpe_open(const char *path, const char *splitter, sl_bpe **out);
-void sl_bpe_destroy(sl_bpe **bpe);
-
-int32_t sl_bpe_size(const sl_bpe *bpe); /* ids run from 0 to this less 1 */
-
-/* The ids of a text, which no special tokens are added to: what looks like one is text. Bytes that
- * are not UTF-8 become U+FFFD as by Python's errors="replace", and are counted; the other counts
- * are those of any sl_tokens, without unknown ones. Takes n log n steps for any n bytes. Errors:
- * SL_ERR_UNSUPPORTED for a piece of 2 GiB, SL_ERR_MEMORY. */
-sl_status sl_bpe_encode(const sl_bpe *bpe, const char *text, size_t bytes, sl_tokens *out);
-
-/* The bytes of an id, any bytes with a 0 after the last, which live as long as the tokenizer
- * ({NULL, 0} for an id out of range). Those of a text's ids, one after the other, are the text,
- * or its NFC. */
-sl_token sl_bpe_token(const sl_bpe *bpe, int32_t id);
+/* The text of ids, *text with a 0 behind its *bytes, to be freed with free: words with a blank
+ * between them; of a BPE the bytes of its tokens, which are the text's, or of its NFC. Errors:
+ * SL_ERR_MEMORY. */
+sl_status sl_tokens_decode(const sl_vocab *vocab, const int32_t *ids, int64_t count, char **text,
+                           size_t *bytes);
 
 /* ---- Corpus ----------------------------------------------------------------------------- */
 

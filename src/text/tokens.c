@@ -1,0 +1,237 @@
+/* Token ids of texts: of words, a line at a time; of a BPE, all of a text at once. And back. */
+#include "text/tokens.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/memory.h"
+#include "text/bpe.h"
+#include "text/line_reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void sl_tokens_free(sl_tokens *tokens)
+{
+    free(tokens->ids);
+    *tokens = (sl_tokens){0};
+}
+
+/* ---- Words ------------------------------------------------------------------------------ */
+
+/* Where tokens go: to the ids, as a finished vocabulary or one that is still being counted has
+ * them. */
+typedef struct token_sink {
+    const sl_vocab *vocab;
+    sl_vocab_builder *builder; /* NULL where there is a vocabulary */
+    sl_tokenizer *tokenizer;
+    sl_tokens tokens;
+    size_t room;  /* of tokens.ids */
+    size_t bytes; /* of the lines, without their ends */
+} token_sink;
+
+static sl_status reserve_ids(token_sink *sink, int64_t count)
+{
+    return sli_array_reserve(&sink->tokens.ids, &sink->room, (size_t)count,
+                             sizeof *sink->tokens.ids, SIZE_MAX / sizeof *sink->tokens.ids,
+                             "token ids");
+}
+
+static sl_status add_line(token_sink *sink, const char *line, size_t bytes)
+{
+    sl_token token;
+    sink->tokens.line_count++;
+    sink->bytes += bytes;
+    SL_TRY(sl_tokenizer_start(sink->tokenizer, line, bytes));
+    while (sl_tokenizer_next(sink->tokenizer, &token)) {
+        int32_t id;
+        if (sink->builder)
+            SL_TRY(sl_vocab_builder_add(sink->builder, token.text, token.bytes, &id));
+        else
+            id = sl_vocab_id(sink->vocab, token.text, token.bytes);
+        if ((size_t)sink->tokens.count == sink->room) /* a call for each token would be slower */
+            SL_TRY(reserve_ids(sink, sink->tokens.count + 1));
+        sink->tokens.ids[sink->tokens.count++] = id;
+    }
+    return SL_OK;
+}
+
+static sl_status open_sink(token_sink *sink, size_t text_bytes)
+{
+    SL_TRY(sl_tokenizer_create(&sink->tokenizer));
+    return reserve_ids(sink, (int64_t)(text_bytes / 4) + 16); /* English: 5 bytes a token */
+}
+
+void sli_tokens_count_unknown(sl_tokens *tokens)
+{
+    tokens->unknown_count = 0;
+    for (int64_t i = 0; i < tokens->count; i++)
+        tokens->unknown_count += tokens->ids[i] == SL_VOCAB_UNKNOWN;
+}
+
+/* Hands the ids over, without the room behind them, or frees them after an error. */
+static sl_status close_sink(token_sink *sink, sl_status status, sl_tokens *out)
+{
+    if (status == SL_OK)
+        sink->tokens.invalid_bytes = sl_tokenizer_invalid_bytes(sink->tokenizer);
+    sl_tokenizer_destroy(&sink->tokenizer);
+    if (status != SL_OK)
+        sl_tokens_free(&sink->tokens);
+    int32_t *fitting =
+        sink->tokens.ids
+            ? realloc(sink->tokens.ids, ((size_t)sink->tokens.count + 1) * sizeof *fitting)
+            : NULL;
+    if (fitting)
+        sink->tokens.ids = fitting;
+    sli_tokens_count_unknown(&sink->tokens);
+    *out = sink->tokens;
+    return status;
+}
+
+sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, bool special,
+                           sl_tokens *out)
+{
+    if (vocab->bpe)
+        return sli_bpe_encode(vocab->bpe, text, bytes, special, out);
+    token_sink sink = {.vocab = vocab};
+    sl_status status = open_sink(&sink, bytes);
+    if (status == SL_OK)
+        status = add_line(&sink, text, bytes);
+    return close_sink(&sink, status, out);
+}
+
+/* ---- Files ------------------------------------------------------------------------------ */
+
+const sli_text_range sli_whole_text = {0, 100};
+
+/* A file of another kind, or a text in another encoding, of which most tokens would be none. */
+static sl_status check_is_text(const char *name, size_t bytes, int64_t invalid, int64_t controls)
+{
+    if ((size_t)(invalid + controls) <= bytes / 3)
+        return SL_OK;
+    return sl_error(SL_ERR_FORMAT,
+                    "%s: expected text in UTF-8, but of its %zu bytes %lld are not UTF-8 and %lld "
+                    "are control characters",
+                    name, bytes, (long long)invalid, (long long)controls);
+}
+
+/* `before`: whether the file has lines before the range. */
+static sl_status check_has_tokens(const char *name, const sl_tokens *tokens, bool before)
+{
+    if (tokens->line_count == 0 && before)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s: no line begins there: a text with so few lines needs a directory with "
+                        "a file for each split",
+                        name);
+    if (tokens->line_count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", name);
+    if (tokens->count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: expected text, but none of its %lld lines has a token",
+                        name, (long long)tokens->line_count);
+    return SL_OK;
+}
+
+/* The first byte of the file behind so many hundredths of it. */
+static uint64_t bytes_of(uint64_t file_bytes, unsigned hundredths)
+{
+    return file_bytes / 100 * hundredths + file_bytes % 100 * hundredths / 100;
+}
+
+static sl_status add_file(token_sink *sink, sli_line_reader *reader, const char *name,
+                          sli_text_range range)
+{
+    const char *line;
+    size_t bytes;
+    uint64_t all = sli_line_reader_file_bytes(reader), begin = 0;
+    uint64_t first = bytes_of(all, range.from), end = bytes_of(all, range.to);
+    SL_TRY(open_sink(sink, end - first));
+    while (range.to == sli_whole_text.to || begin < end) { /* a file may grow */
+        SL_TRY(sli_line_reader_next(reader, &line, &bytes));
+        if (!line)
+            break;
+        if (begin >= first)
+            SL_TRY(add_line(sink, line, bytes));
+        begin += bytes + 1;
+    }
+    SL_TRY(check_has_tokens(name, &sink->tokens, begin > 0));
+    return check_is_text(name, sink->bytes, sl_tokenizer_invalid_bytes(sink->tokenizer),
+                         sl_tokenizer_control_characters(sink->tokenizer));
+}
+
+static sl_status read_words(token_sink *sink, const char *path, const char *name,
+                            sli_text_range range, sl_tokens *out)
+{
+    sli_line_reader *reader = NULL;
+    sl_status status = sli_line_reader_open(path, &reader);
+    if (status == SL_OK)
+        status = add_file(sink, reader, name, range);
+    sli_line_reader_close(&reader);
+    return close_sink(sink, status, out);
+}
+
+/* Where the first line begins that begins at or behind a byte. */
+static size_t line_begin(const char *text, size_t bytes, uint64_t from)
+{
+    if (from == 0 || from >= bytes)
+        return from < bytes ? from : bytes;
+    const char *line_end = memchr(text + from - 1, '\n', bytes - from + 1);
+    return line_end ? (size_t)(line_end - text) + 1 : bytes;
+}
+
+/* All of the range is one text: pieces may cross line ends. */
+static sl_status read_text(const sli_bpe *bpe, const char *path, const char *name,
+                           sli_text_range range, sl_tokens *out)
+{
+    char *text;
+    size_t bytes;
+    *out = (sl_tokens){0};
+    SL_TRY(sli_file_read(path, SIZE_MAX / 8, &text, &bytes));
+    size_t first = line_begin(text, bytes, bytes_of(bytes, range.from)),
+           end = line_begin(text, bytes, bytes_of(bytes, range.to));
+    sl_status status = sli_bpe_encode(bpe, text + first, end - first, false, out);
+    free(text);
+    if (status == SL_OK)
+        status = check_has_tokens(name, out, first > 0);
+    if (status == SL_OK)
+        status = check_is_text(name, end - first, out->invalid_bytes, 0);
+    if (status != SL_OK)
+        sl_tokens_free(out);
+    return status;
+}
+
+sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, const char *name,
+                          sli_text_range range, sl_tokens *out)
+{
+    if (vocab->bpe)
+        return read_text(vocab->bpe, path, name, range, out);
+    return read_words(&(token_sink){.vocab = vocab}, path, name, range, out);
+}
+
+sl_status sli_tokens_count(sl_vocab_builder *builder, const char *path, const char *name,
+                           sli_text_range range, sl_tokens *out)
+{
+    return read_words(&(token_sink){.builder = builder}, path, name, range, out);
+}
+
+/* ---- Back to text ------------------------------------------------------------------------- */
+
+sl_status sl_tokens_decode(const sl_vocab *vocab, const int32_t *ids, int64_t count, char **text,
+                           size_t *bytes)
+{
+    size_t most = 1;
+    for (int64_t i = 0; i < count; i++)
+        most += sl_vocab_token(vocab, ids[i]).bytes + 1;
+    char *next = *text = malloc(most);
+    if (!next)
+        return sli_no_memory("sl_tokens_decode", "a text of %zu bytes", most);
+    for (int64_t i = 0; i < count; i++) {
+        sl_token token = sl_vocab_token(vocab, ids[i]);
+        if (!vocab->bpe && i > 0)
+            *next++ = ' ';
+        if (token.bytes > 0)
+            memcpy(next, token.text, token.bytes);
+        next += token.bytes;
+    }
+    *next = '\0';
+    *bytes = (size_t)(next - *text);
+    return SL_OK;
+}

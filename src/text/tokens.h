@@ -1,0 +1,28 @@
+/* The ids of text files. */
+#ifndef SLI_TEXT_TOKENS_H
+#define SLI_TEXT_TOKENS_H
+
+#include "sluice/app/text.h"
+
+/* The lines that begin in these hundredths of a file's bytes. */
+typedef struct sli_text_range {
+    unsigned from, to;
+} sli_text_range;
+
+extern const sli_text_range sli_whole_text;
+
+/* The ids of a part of a text file, which is called `name` in errors: of words, its lines' tokens
+ * one after the other. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the
+ * file is no regular one, is empty or has no token, or where more than a third of its bytes are no
+ * text: not UTF-8, or control characters. */
+sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, const char *name,
+                          sli_text_range range, sl_tokens *out);
+
+/* The same, where the builder counts the words and their provisional numbers stand for ids. */
+sl_status sli_tokens_count(sl_vocab_builder *builder, const char *path, const char *name,
+                           sli_text_range range, sl_tokens *out);
+
+/* Sets unknown_count. */
+void sli_tokens_count_unknown(sl_tokens *tokens);
+
+#endif

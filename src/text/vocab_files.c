@@ -1,0 +1,184 @@
+/* Files of vocabularies: which kind a file is, by what it holds, and tokenizer.json, which both
+ * kinds of vocabularies have. */
+#include "text/vocab.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/replace.h"
+#include "text/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_FILE_BYTES = 64 << 20, MOST_TYPE = 64 };
+
+/* ---- tokenizer.json ----------------------------------------------------------------------- */
+
+static sl_status parse_members(const sli_json *json, const sli_json_value *members, sl_vocab *vocab)
+{
+    static const char *const keys[] = {"type"};
+    sli_json_value type = {NULL, NULL};
+    SL_TRY(sli_json_find_members(json, members[SLI_TOKENIZER_MODEL], keys, 1, &type));
+    if (type.begin && sli_json_equals(type, "WordLevel"))
+        return sli_words_parse(json, members, vocab);
+    if (!type.begin || sli_json_equals(type, "BPE"))
+        return sli_bpe_parse(json, members, &vocab->bpe);
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "its model must be of type BPE, or of sluice's WordLevel, got %.*s",
+                    (int)(type.end - type.begin < MOST_TYPE ? type.end - type.begin : MOST_TYPE),
+                    type.begin);
+}
+
+static sl_status parse_text(const sli_json *json, sl_vocab *vocab)
+{
+    static const char *const keys[SLI_TOKENIZER_MEMBERS] = {"model",         "normalizer",
+                                                            "pre_tokenizer", "post_processor",
+                                                            "decoder",       "added_tokens"};
+    sli_json_value root, members[SLI_TOKENIZER_MEMBERS] = {{NULL, NULL}};
+    SL_TRY(sli_json_root(json, &root));
+    SL_TRY(sli_json_find_members(json, root, keys, SLI_TOKENIZER_MEMBERS, members));
+    if (!sli_json_is(members[SLI_TOKENIZER_MODEL], '{'))
+        return sl_error(SL_ERR_FORMAT, "it has no object \"model\", as a tokenizer.json has");
+    return parse_members(json, members, vocab);
+}
+
+sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out)
+{
+    const sli_json json = {"it", text, bytes};
+    SL_TRY(sli_vocab_create(out));
+    sl_status status = parse_text(&json, *out);
+    if (status != SL_OK)
+        sl_vocab_destroy(out);
+    return status;
+}
+
+sl_status sli_vocab_print(const sl_vocab *vocab, char **text)
+{
+    return vocab->bpe ? sli_bpe_print(vocab->bpe, text) : sli_words_print(vocab, text);
+}
+
+sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
+{
+    char *text;
+    SL_TRY(sl_error_context(sli_vocab_print(vocab, &text), "%s: ", path));
+    sl_status status = sli_file_write(path, text, strlen(text));
+    free(text);
+    return status;
+}
+
+/* ---- Opening ------------------------------------------------------------------------------ */
+
+sl_status sli_vocab_of_bpe(sli_bpe *bpe, sl_vocab **out)
+{
+    sl_status status = sli_vocab_create(out);
+    if (status == SL_OK)
+        (*out)->bpe = bpe;
+    else
+        sli_bpe_destroy(&bpe);
+    return status;
+}
+
+static sl_status read_whole(const char *path, sli_named_text *out)
+{
+    char *text;
+    SL_TRY(sli_file_read(path, MOST_FILE_BYTES, &text, &out->bytes));
+    *out = (sli_named_text){path, text, out->bytes};
+    return SL_OK;
+}
+
+static sl_status parse_file(const sli_named_text *file, const char *splitter, sl_vocab **out)
+{
+    sli_bpe *bpe;
+    const char *suffix = strrchr(file->name, '.');
+    bool is_json = file->text[strspn(file->text, " \t\r\n")] == '{' ||
+                   (suffix && strcmp(suffix, ".json") == 0);
+    if (is_json && splitter)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: it says itself how text is split, so no splitter can be named",
+                        file->name);
+    if (is_json)
+        return sl_error_context(sli_vocab_parse(file->text, file->bytes, out), "%s: ", file->name);
+    if (!splitter)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: a file of ranks does not say how text is split: a splitter must be "
+                        "named, one of %s",
+                        file->name, sli_splitter_names);
+    SL_TRY(sli_bpe_parse_ranks(file, sli_splitter_find(splitter), &bpe));
+    return sli_vocab_of_bpe(bpe, out);
+}
+
+static sl_status open_file(const char *path, const char *splitter, sl_vocab **out)
+{
+    sli_named_text file = {0};
+    SL_TRY(read_whole(path, &file));
+    sl_status status = parse_file(&file, splitter, out);
+    free((char *)file.text);
+    return status;
+}
+
+static sl_status open_pair(const char *vocab_path, const char *merges_path, const char *splitter,
+                           sl_vocab **out)
+{
+    sli_named_text vocab = {0}, merges = {0};
+    sli_bpe *bpe = NULL;
+    sl_status status = read_whole(vocab_path, &vocab);
+    if (status == SL_OK)
+        status = read_whole(merges_path, &merges);
+    if (status == SL_OK)
+        status = sli_bpe_parse_vocab(&vocab, &merges,
+                                     sli_splitter_find(splitter ? splitter : "gpt2"), &bpe);
+    if (status == SL_OK)
+        status = sli_vocab_of_bpe(bpe, out);
+    free((char *)vocab.text);
+    free((char *)merges.text);
+    return status;
+}
+
+static sl_status read_settings(const char *path, sl_vocab *vocab)
+{
+    size_t bytes;
+    sl_status status = sli_file_read(path, MOST_FILE_BYTES, &vocab->settings, &bytes);
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+}
+
+static sl_status open_directory(const char *path, const char *splitter, sl_vocab **out)
+{
+    enum { JSON, VOCAB, MERGES, SETTINGS, FILES };
+    static const char *const names[FILES] = {"tokenizer.json", "vocab.json", "merges.txt",
+                                             "tokenizer_config.json"};
+    char *paths[FILES] = {NULL};
+    sl_status status = SL_OK;
+    for (int i = 0; i < FILES && status == SL_OK; i++)
+        status = sli_path_join(path, names[i], &paths[i]);
+    bool has_json = status == SL_OK && access(paths[JSON], F_OK) == 0;
+    if (status == SL_OK && !has_json && access(paths[VOCAB], F_OK) != 0)
+        status = sl_error(SL_ERR_NOT_FOUND,
+                          "%s: it has no tokenizer: neither tokenizer.json nor vocab.json with "
+                          "merges.txt",
+                          path);
+    if (status == SL_OK)
+        status = has_json ? open_file(paths[JSON], splitter, out)
+                          : open_pair(paths[VOCAB], paths[MERGES], splitter, out);
+    if (status == SL_OK)
+        status = read_settings(paths[SETTINGS], *out);
+    for (int i = 0; i < FILES; i++)
+        free(paths[i]);
+    if (status != SL_OK)
+        sl_vocab_destroy(out);
+    return status;
+}
+
+sl_status sl_vocab_open(const char *path, const char *splitter, sl_vocab **out)
+{
+    struct stat info;
+    *out = NULL;
+    if (splitter && !sli_splitter_find(splitter))
+        return sl_error(SL_ERR_INVALID, "a splitter is one of %s, got \"%s\"", sli_splitter_names,
+                        splitter);
+    if (stat(path, &info) != 0)
+        return sli_io_error(path, "cannot be opened");
+    return S_ISDIR(info.st_mode) ? open_directory(path, splitter, out)
+                                 : open_file(path, splitter, out);
+}
