@@ -295,7 +295,8 @@ bool cli_signals_output_lost(void);
 typedef struct cli_saved_model {
     sl_saved_model *saved;
     sl_model_options options;
-    const sl_vocab *vocab; /* of `saved`; NULL: it has none */
+    sl_vocab *tokenizer;   /* the one that was given; NULL: none */
+    const sl_vocab *vocab; /* it, or that of `saved`; NULL: none was asked for */
     sl_group *group;       /* of the processes that a launcher has started; NULL: there is one */
     bool prints;           /* this is the first of them */
     sl_device_list *devices;

@@ -14,7 +14,7 @@ typedef struct settings {
     sl_generate_options generation;
 } settings;
 
-static const char *const run_names[] = {"init", "precision", NULL};
+static const char *const run_names[] = {"init", "tokenizer", "splitter", "precision", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -90,7 +90,9 @@ static sl_status encode_prompt(const settings *parsed, const cli_saved_model *mo
     if (*length == 0)
         return sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
                         parsed->prompt);
-    return model->prints ? warn_unknown_words(model->vocab, parsed->prompt) : SL_OK;
+    return model->prints && sl_vocab_has_words(model->vocab)
+               ? warn_unknown_words(model->vocab, parsed->prompt)
+               : SL_OK;
 }
 
 /* Those of --prompt-ids. */
@@ -121,11 +123,24 @@ static sl_status read_prompt_ids(const settings *parsed, const cli_saved_model *
     }
 }
 
-/* A model may have more tokens than its vocabulary has words. */
-static void print_word(const sl_vocab *vocab, int32_t id)
+/* Prints the text of ids, or where the prompt is in ids, these. */
+static sl_status print_tokens(const settings *parsed, const sl_vocab *vocab, const int32_t *ids,
+                              int64_t length)
 {
-    int32_t known = id < sl_vocab_size(vocab) ? id : SL_VOCAB_UNKNOWN;
-    cli_print_text(sl_vocab_token(vocab, known).text, 0);
+    char *text;
+    size_t bytes;
+    for (int64_t i = 0; parsed->prompt_ids && i < length; i++)
+        printf("%" PRId32 "%c", ids[i], i + 1 < length ? ' ' : '\n');
+    if (parsed->prompt_ids)
+        return SL_OK;
+    SL_TRY(sl_tokens_decode(vocab, ids, length, &text, &bytes));
+    for (size_t i = 0; i < bytes; i++) /* nothing that is printed has a zero */
+        text[i] = text[i] ? text[i] : ' ';
+    char *shown = sl_escape_text(text, true);
+    puts(shown ? shown : "?");
+    free(shown);
+    free(text);
+    return SL_OK;
 }
 
 static sl_status generate_text(const settings *parsed, const cli_saved_model *model)
@@ -136,13 +151,8 @@ static sl_status generate_text(const settings *parsed, const cli_saved_model *mo
                                           : encode_prompt(parsed, model, &ids, &length);
     if (status == SL_OK)
         status = sl_generate(model->pipe, &parsed->generation, ids, &length, parsed->tokens);
-    for (int64_t i = 0; status == SL_OK && model->prints && i < length; i++) {
-        if (parsed->prompt_ids)
-            printf("%" PRId32, ids[i]);
-        else
-            print_word(model->vocab, ids[i]);
-        putchar(i + 1 < length ? ' ' : '\n');
-    }
+    if (status == SL_OK && model->prints)
+        status = print_tokens(parsed, model->vocab, ids, length);
     free(ids);
     return status;
 }
@@ -164,6 +174,8 @@ static sl_status run_generate(cli_line *line, void *settings_read)
         parsed->generation.temperature = 0;
     sl_status status = cli_saved_model_load(&parsed->run, !parsed->prompt_ids, &model);
     if (status == SL_OK) {
+        parsed->generation.never =
+            model.vocab && sl_vocab_has_words(model.vocab) ? SL_VOCAB_UNKNOWN : -1;
         parsed->generation.context =
             cli_context(line, "context", parsed->generation.context, &model);
         status = generate_text(parsed, &model);

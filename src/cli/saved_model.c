@@ -78,6 +78,20 @@ static sl_status build_pipe(const sl_train_options *options, cli_saved_model *mo
                           &model->pipe);
 }
 
+/* The one that was given, or the model's. */
+static sl_status open_tokenizer(const sl_train_options *options, cli_saved_model *model)
+{
+    if (!options->tokenizer)
+        return sl_error_context(sl_saved_model_need_vocab(model->saved, &model->vocab),
+                                "a text needs a tokenizer (--tokenizer), or ids: ");
+    SL_TRY(sl_vocab_open(options->tokenizer, options->splitter, &model->tokenizer));
+    model->vocab = model->tokenizer;
+    if (sl_vocab_size(model->vocab) <= model->options.ntokens)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: it has %" PRId32 " tokens, more than the model's %" PRId64,
+                    options->tokenizer, sl_vocab_size(model->vocab), model->options.ntokens);
+}
+
 sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokenizer,
                                cli_saved_model *out)
 {
@@ -85,18 +99,14 @@ sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokeni
     *out = (cli_saved_model){0};
     SL_TRY(cli_name_checkpoints(sl_saved_model_open(path, &out->saved), path));
     const sl_model_options *saved = sl_saved_model_options(out->saved);
-    out->vocab = sl_saved_model_vocab(out->saved);
-    if (saved && saved->family != SL_FAMILY_TUTORIALS && with_tokenizer && !out->vocab)
-        return sl_error(
-            SL_ERR_NOT_FOUND,
-            "%s: it has no tokenizer of words, the only kind that is read with a model: "
-            "give ids instead of text",
-            path);
-    if (!saved || (with_tokenizer && !out->vocab))
+    if (!saved)
         return sl_error(SL_ERR_NOT_FOUND,
-                        "%s: it has no %s: give the directory of a model or of a checkpoint", path,
-                        saved ? "tokenizer.json" : "config.json");
+                        "%s: it has no config.json: give the directory of a model or of a "
+                        "checkpoint",
+                        path);
     out->options = *saved;
+    if (with_tokenizer)
+        SL_TRY(open_tokenizer(options, out));
     SL_TRY(build_pipe(options, out));
     cli_warn_of_devices(out->pipe, options->devices, options->precision);
     return sl_saved_model_load(out->saved, out->pipe, NULL, NULL);
@@ -125,6 +135,7 @@ void cli_saved_model_clear(cli_saved_model *model)
     sl_module_destroy(&model->model);
     sl_device_list_destroy(&model->devices);
     sl_group_destroy(&model->group);
+    sl_vocab_destroy(&model->tokenizer);
     sl_saved_model_close(&model->saved);
 }
 

@@ -186,6 +186,8 @@ typedef struct sl_train_options {
 
     const char *init; /* a model to start from, as for sl_saved_model_open; NULL: random values. Its
                          vocabulary, if it has one, replaces the data's */
+    const char *tokenizer, *splitter; /* (optional) the vocabulary instead of that of the model or
+                                         the data, as for sl_vocab_open */
     const char *save; /* the directory to save the model to (sl_model_save); NULL: none */
     sl_save_options checkpoints;
 
@@ -430,7 +432,8 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
 /* Saves a model as a directory:
  *
  *   DIR/config.json         its options (NULL: it is none of these, and there is no such file)
- *   DIR/tokenizer.json      its vocabulary, as sl_vocab_save writes it (NULL: likewise)
+ *   DIR/tokenizer.json      its vocabulary, as sl_vocab_save writes it (NULL: likewise), and the
+ *                           tokenizer_config.json that it was opened with
  *   DIR/model.safetensors   all parameters and buffers, by PyTorch's state_dict names; with more
  *                           bytes than shard_bytes (0: never) in several files, with their index
  *
@@ -458,6 +461,10 @@ void sl_saved_model_close(sl_saved_model **model);
 /* What it has beside tensors; NULL where there is no such file. They live as long as it. */
 const sl_model_options *sl_saved_model_options(const sl_saved_model *model);
 const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model);
+
+/* The same where a text is to be read. Errors: SL_ERR_NOT_FOUND where there is none;
+ * SL_ERR_UNSUPPORTED where it is of another kind, which does not keep a model from being opened. */
+sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab **out);
 
 /* Reads its tensors into a pipe of any cut, and compares checksums where there are any. Without
  * `left_out` it must have every parameter with its shape, and no other tensor; buffers may be
@@ -508,13 +515,14 @@ typedef struct sl_generate_options {
     double temperature; /* 0: greedy */
     int top_k;          /* 0: all */
     uint64_t seed;
+    int32_t never; /* an id that is not drawn where there is another, such as SL_VOCAB_UNKNOWN of
+                      words; -1: any may be */
 } sl_generate_options;
 
 /* Appends `count` tokens to ids[0 … *length - 1] (room for *length + count) and adds to *length.
- * <unk> is drawn only where the vocabulary has nothing else. A draw depends on seed and position
- * alone. In a group, every rank of the pipe calls it with the same arguments, and gets the tokens.
- * Errors: SL_ERR_INVALID for an empty prompt or negative numbers, SL_ERR_NUMERIC for an output of
- * the model that is not finite, as sl_pipe_forward. */
+ * A draw depends on seed and position alone. In a group, every rank of the pipe calls it with the
+ * same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt or negative
+ * numbers, SL_ERR_NUMERIC for an output of the model that is not finite, as sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);
 

@@ -195,7 +195,7 @@ sl_status sli_model_check_save(const sl_pipe *pipe, const char *path);
 /* The files of a model's directory that have no tensors. Cleared by sli_model_texts_clear. */
 typedef struct sli_model_texts {
     char *config, *tokenizer;
-    sl_checkpoint_file files[2]; /* [count] */
+    sl_checkpoint_file files[3]; /* [count] */
     size_t count;
 } sli_model_texts;
 

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char config_name[] = "config.json", tokenizer_name[] = "tokenizer.json";
+static const char config_name[] = "config.json", tokenizer_name[] = "tokenizer.json",
+                  settings_name[] = "tokenizer_config.json";
 
 /* ---- Saving ------------------------------------------------------------------------------ */
 
@@ -30,6 +31,9 @@ sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vo
         out->files[out->count++] =
             (sl_checkpoint_file){tokenizer_name, out->tokenizer, strlen(out->tokenizer)};
     }
+    if (vocab && vocab->settings)
+        out->files[out->count++] =
+            (sl_checkpoint_file){settings_name, vocab->settings, strlen(vocab->settings)};
     return SL_OK;
 }
 
@@ -144,6 +148,8 @@ struct sl_saved_model {
     bool has_options;
     sl_model_options options;
     sl_vocab *vocab;
+    char *
+        refused; /* why the tokenizer that is there is not `vocab`; NULL: it is, or there is none */
 };
 
 /* A file of the directory; *text is NULL where it is not there. */
@@ -170,6 +176,15 @@ static sl_status read_config(sl_saved_model *model)
                             "%s: ", model->path);
 }
 
+/* A decoder may have a tokenizer of another kind, whose ids the caller then has to give. */
+static sl_status refuse_tokenizer(sl_saved_model *model, sl_status status)
+{
+    if (status != SL_ERR_UNSUPPORTED || model->options.family == SL_FAMILY_TUTORIALS)
+        return status;
+    model->refused = strdup(sl_error_text());
+    return model->refused ? SL_OK : sli_no_memory(model->path, "an error");
+}
+
 static sl_status read_tokenizer(sl_saved_model *model)
 {
     char *text;
@@ -180,9 +195,9 @@ static sl_status read_tokenizer(sl_saved_model *model)
     sl_status status = sl_error_context(sli_vocab_parse(text, bytes, &model->vocab),
                                         "%s/%s: ", model->path, tokenizer_name);
     free(text);
-    if (status == SL_ERR_UNSUPPORTED && model->options.family != SL_FAMILY_TUTORIALS)
-        return SL_OK; /* a decoder's tokenizer, whose ids the caller has to give */
-    SL_TRY(status);
+    if (status != SL_OK)
+        return refuse_tokenizer(model, status);
+    SL_TRY(read_text(model, settings_name, &model->vocab->settings, &bytes));
     bool may_be_fewer = model->options.family != SL_FAMILY_TUTORIALS;
     int64_t types = sl_vocab_size(model->vocab), ntokens = model->options.ntokens;
     if (!model->has_options || types == ntokens || (may_be_fewer && types < ntokens))
@@ -222,6 +237,7 @@ void sl_saved_model_close(sl_saved_model **model)
         return;
     sl_checkpoint_close(&(*model)->reader);
     sl_vocab_destroy(&(*model)->vocab);
+    free((*model)->refused);
     free((*model)->path);
     free(*model);
     *model = NULL;
@@ -235,6 +251,16 @@ const sl_model_options *sl_saved_model_options(const sl_saved_model *model)
 const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model)
 {
     return model->vocab;
+}
+
+sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab **out)
+{
+    *out = model->vocab;
+    if (model->vocab)
+        return SL_OK;
+    if (model->refused)
+        return sl_error(SL_ERR_UNSUPPORTED, "%s", model->refused);
+    return sl_error(SL_ERR_NOT_FOUND, "%s: it has no %s", model->path, tokenizer_name);
 }
 
 /* ---- Names in files ---------------------------------------------------------------------- */

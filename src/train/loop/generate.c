@@ -101,10 +101,10 @@ static int32_t choose_token(const sl_generate_options *options, const float *log
 {
     ranking ranked = {.all = candidates};
     for (int32_t id = 0; id < ntokens; id++)
-        if (id != SL_VOCAB_UNKNOWN)
+        if (id != options->never)
             candidates[ranked.count++] = (candidate){logits[id], id};
     if (ranked.count == 0)
-        return SL_VOCAB_UNKNOWN;
+        return options->never;
     build_ranking(&ranked);
     if (options->temperature == 0)
         return candidate_at(&ranked, 0).id;

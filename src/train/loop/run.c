@@ -23,14 +23,35 @@ static sl_status open_init(sli_run *run, const sl_train_options *options)
     return status == SL_ERR_NOT_FOUND && run->found.resumes ? SL_OK : status;
 }
 
+static sl_status open_tokenizer(sli_run *run, const sl_train_options *options)
+{
+    return options->tokenizer && !run->tokenizer
+               ? sl_vocab_open(options->tokenizer, options->splitter, &run->tokenizer)
+               : SL_OK;
+}
+
+/* *out is NULL where the text's own words are the vocabulary. */
+static sl_status find_vocab(sli_run *run, const sl_train_options *options, const sl_vocab **out)
+{
+    SL_TRY(open_tokenizer(run, options));
+    *out = run->tokenizer;
+    if (run->tokenizer || !run->init)
+        return SL_OK;
+    if (options->model.family != SL_FAMILY_TUTORIALS)
+        return sl_error_context(sl_saved_model_need_vocab(run->init, out),
+                                "a text needs a tokenizer (--tokenizer), or rows of ids: ");
+    *out = sl_saved_model_vocab(run->init); /* its ids mean the tokens of its own vocabulary */
+    return SL_OK;
+}
+
 static sl_status read_corpus(sli_run *run, const sl_train_options *options)
 {
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
     SL_TRY(sli_train_check_save(options));
     SL_TRY(open_init(run, options));
-    /* Its ids mean the tokens of its own vocabulary. */
-    const sl_vocab *vocab = run->init ? sl_saved_model_vocab(run->init) : NULL;
+    const sl_vocab *vocab;
+    SL_TRY(find_vocab(run, options, &vocab));
     return sl_corpus_load(options->data, vocab, &run->corpus);
 }
 
@@ -45,21 +66,21 @@ static bool needs_corpus(const sl_plan *plan, int rank)
            (last >= 0 && last < part.count);
 }
 
-/* The tutorials' model has a token for each of the text's; others have theirs, which in a new model
- * may be more. */
-static sl_status take_vocabulary(const sl_corpus *corpus, bool is_new, sl_model_options *model)
+/* The tutorials' model has a token for each of the text's; others have theirs, which may be more.
+ */
+static sl_status take_vocabulary(const sl_corpus *corpus, sl_model_options *model)
 {
     int32_t types = sl_vocab_size(sl_corpus_vocab(corpus));
-    bool is_decoder = model->family != SL_FAMILY_TUTORIALS;
-    if (is_decoder && is_new && types <= model->ntokens)
+    if (model->family == SL_FAMILY_TUTORIALS) {
+        model->ntokens = types;
         return SL_OK;
-    if (is_decoder && types != model->ntokens)
-        return sl_error(SL_ERR_INVALID,
-                        "the text's vocabulary has %" PRId32 " types, but the model has %" PRId64
-                        " tokens: give rows of ids",
-                        types, model->ntokens);
-    model->ntokens = types;
-    return SL_OK;
+    }
+    if (types <= model->ntokens)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "the text's vocabulary has %" PRId32 " types, more than the model's %" PRId64
+                    " tokens",
+                    types, model->ntokens);
 }
 
 /* The task of a run on texts. */
@@ -69,7 +90,7 @@ static sl_status create_language(sli_run *run)
     if (!run->corpus && needs_corpus(run->plan, run->launch.rank))
         SL_TRY(read_corpus(run, options));
     if (run->corpus)
-        SL_TRY(take_vocabulary(run->corpus, !options->init, &options->model));
+        SL_TRY(take_vocabulary(run->corpus, &options->model));
     if (run->processes)
         SL_TRY(sl_group_broadcast(run->processes, &options->model.ntokens, 1, SL_I64, 0, NULL));
     options->model.context = options->bptt;
@@ -89,6 +110,7 @@ static sl_status create_rows(sli_run *run)
     sl_train_options *options = &run->plan->options;
     SL_TRY(sli_train_check_save(options));
     SL_TRY(open_init(run, options));
+    SL_TRY(open_tokenizer(run, options));
     SL_TRY(sli_rows_task_read(options->data, &options->model, &run->rows_of_ids));
     options->bptt = sli_rows_task_longest(&run->rows_of_ids);
     options->model.context = options->bptt;
@@ -139,11 +161,13 @@ const sl_model_options *sli_run_model(const sli_run *run)
     return run->corpus || run->has_rows ? &run->options->model : NULL;
 }
 
-/* Of rows it is that of the model that the run began with. */
+/* Of rows it is the one that was given, or that of the model that the run began with. */
 const sl_vocab *sli_run_vocab(const sli_run *run)
 {
     if (run->corpus)
         return sl_corpus_vocab(run->corpus);
+    if (run->has_rows && run->tokenizer)
+        return run->tokenizer;
     return run->has_rows && run->init ? sl_saved_model_vocab(run->init) : NULL;
 }
 
@@ -167,7 +191,7 @@ static sl_status find(sli_run *run, sli_plan_inputs *inputs, const int64_t hosts
         SL_TRY(status);
     } else {
         SL_TRY(read_corpus(run, options));
-        SL_TRY(take_vocabulary(run->corpus, !options->init, &sizes));
+        SL_TRY(take_vocabulary(run->corpus, &sizes));
     }
     SL_TRY(sl_transformer_lm_create(&sizes, &model));
     sl_status status = sli_plan_search(inputs, model, (int)hosts[0], (uint64_t)-hosts[1]);
@@ -357,6 +381,7 @@ void sl_run_destroy(sl_run **run)
     sl_device_list_destroy(&(*run)->devices.list);
     sl_corpus_destroy(&(*run)->corpus);
     sli_rows_task_clear(&(*run)->rows_of_ids);
+    sl_vocab_destroy(&(*run)->tokenizer);
     sl_saved_model_close(&(*run)->init);
     sl_plan_destroy(&(*run)->plan);
     free(*run);

@@ -63,6 +63,7 @@ typedef struct sl_run {
     sl_plan *plan;
     const sl_train_options *options; /* the plan's, which are complete */
     sl_group *processes; /* the ranks, where they are processes; borrowed; NULL: they are threads */
+    sl_vocab *tokenizer; /* options->tokenizer's; NULL: none is given, or not yet needed */
     sl_saved_model *init; /* NULL: none, or other ranks load it */
     sl_corpus *corpus;    /* NULL: the task is the caller's, or the data are rows */
     sli_language language;

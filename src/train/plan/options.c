@@ -265,6 +265,14 @@ const sl_option sl_train_option_rows[] = {
              "text file, whose first 90% is for training, the next 5% for validation and the last "
              "5% for the test. Or rows of ids: {train,valid,test}.jsonl, or one file of that kind "
              "for training alone"},
+    {.name = "tokenizer", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, tokenizer),
+     .help = "Read the text with this tokenizer: a model's directory or one with vocab.json and "
+             "merges.txt, a tokenizer.json, or a rank file of tiktoken. By default it is that of "
+             "--init, or the words of the text"},
+    {.name = "splitter", .value = "NAME", .group = "Batches", FIELD(TEXT, splitter),
+     .choices = sl_splitters, .needs = "tokenizer",
+     .help = "How the text is split into words: as by GPT-2, SmolLM, GPT-4 and Llama 3, or Qwen2 to "
+             "Qwen3. A rank file needs one, and for vocab.json it is gpt2 by default"},
     {.name = "eval-batch-size", .value = "N", .group = "Batches", FIELD(INT64, eval_batch_size),
      RANGE(1, MAX_ROWS), .affects_numbers = always,
      .help = "Rows of an evaluation batch; the text is cut into as many columns"},
