@@ -174,8 +174,10 @@ static sl_status run_generate(cli_line *line, void *settings_read)
         parsed->generation.temperature = 0;
     sl_status status = cli_saved_model_load(&parsed->run, !parsed->prompt_ids, &model);
     if (status == SL_OK) {
-        parsed->generation.never =
-            model.vocab && sl_vocab_has_words(model.vocab) ? SL_VOCAB_UNKNOWN : -1;
+        const sl_vocab *vocab = model.vocab ? model.vocab : sl_saved_model_vocab(model.saved);
+        bool has_words =
+            vocab ? sl_vocab_has_words(vocab) : model.options.family == SL_FAMILY_TUTORIALS;
+        parsed->generation.never = has_words ? SL_VOCAB_UNKNOWN : -1;
         parsed->generation.context =
             cli_context(line, "context", parsed->generation.context, &model);
         status = generate_text(parsed, &model);

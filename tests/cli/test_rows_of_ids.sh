@@ -89,7 +89,7 @@ refuse_eval() {
 rm "$scratch/data/valid.jsonl"
 refuse_eval "data: it has rows, but no valid.jsonl" --data "$scratch/data" --split valid
 echo "a text" >"$scratch/text.txt"
-refuse_eval "it has no tokenizer of words" --data "$scratch/text.txt"
+refuse_eval "gpt2: it has no tokenizer.json" --data "$scratch/text.txt"
 refuse_eval "bad.jsonl: line 1: number 2" --data "$scratch/bad.jsonl"
 
 "$SLUICE_PROGRAM" model --init "$models/llama3" --seq-len 4 >"$scratch/printed"

@@ -291,7 +291,7 @@ static void model_without_a_file_is_refused(void **state)
         char away[512], name[64], expected[64];
         snprintf(away, sizeof away, "%s/away", in->directory);
         snprintf(name, sizeof name, "model/%s", names[i]);
-        snprintf(expected, sizeof expected, "/model: it has no %s: ", names[i]);
+        snprintf(expected, sizeof expected, "/model: it has no %s", names[i]);
         assert_int_equal(rename(scratch_path(in, name), away), 0);
         program_start(&run, "generate --init %s/model", in->directory);
         assert_int_equal(rename(away, scratch_path(in, name)), 0);
