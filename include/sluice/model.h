@@ -34,6 +34,23 @@ typedef struct sl_decoder_options {
     bool qkv_bias, output_bias;
 } sl_decoder_options;
 
+/* Low-rank adapters (Hu et al., "LoRA", 2021), which alone are trained: the output of some linear
+ * layers becomes W x + scale B(A dropout(x)), where scale is alpha / rank. A is [rank, in], drawn
+ * as the weight of torch.nn.Linear, B [out, rank], 0. Parameters are named
+ * "….q_proj.lora_A.weight". */
+enum { SL_LORA_TARGETS_BYTES = 256 };
+
+typedef struct sl_lora_options {
+    bool adapts; /* there are adapters; else nothing here counts */
+    bool rslora; /* scale is alpha / sqrt(rank) */
+    int64_t rank;
+    float alpha, dropout;
+    char targets[SL_LORA_TARGETS_BYTES]; /* names of layers, or ends of their paths, with commas
+                                            between them; "all-linear": all but the head; "":
+                                            q_proj,v_proj, or GPT-2's c_attn */
+    const char *base; /* (optional) the model that is adapted, for adapter_config.json; borrowed */
+} sl_lora_options;
+
 /* The names are the tutorials'. Other families use pre_norm, a causal mask and no
  * position_is_parameter; the Llama ones neither `activation`. */
 typedef struct sl_model_options {
@@ -52,6 +69,7 @@ typedef struct sl_model_options {
     int64_t context; /* positions of the rows that it was trained on, which weights keep with it; 0:
                         not known. The model is the same for any */
     sl_decoder_options decoder;
+    sl_lora_options lora;
     const char *freeze; /* parameters that are not trained: patterns of their names, as fnmatch
                            takes them, with commas between them; borrowed; NULL: none */
 } sl_model_options;
@@ -67,8 +85,9 @@ int64_t sl_model_positions(const sl_model_options *options);
  * TransformerEncoderLayer, Decoder). Others are Sequential(embedding, nlayers x DecoderLayer, norm,
  * head), with transformers' names and layouts of parameters: "model.layers.0.mlp.up_proj.weight".
  * Errors: SL_ERR_INVALID for sizes below 1, an nhead that does not divide emsize, an odd emsize,
- * a dropout outside [0, 1), a pattern of `freeze` that no name matches, and one that leaves nothing
- * to train. */
+ * a dropout outside [0, 1), an adapter of the tutorials' model, one of a layer that there is not or
+ * whose rank is above the layer's widths, a pattern of `freeze` that no name matches, and one that
+ * leaves nothing to train. */
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out);
 
 SL_API_END

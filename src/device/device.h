@@ -73,10 +73,12 @@ typedef struct sli_gemm {
                          device may round the bias for it */
 } sli_gemm;
 
-/* out = epilogue(x), dense [rows, columns]: sli_gemm's epilogue without a product. out may be x. */
+/* out = epilogue(scale x), dense [rows, columns]: sli_gemm's epilogue without a product. out may be
+ * x. */
 typedef struct sli_epilogue {
     int64_t rows, columns;
     const float *x;
+    float scale; /* 0: 1 */
     float *out;
     const float *bias;    /* [columns] or NULL */
     float *preactivation; /* [rows, columns] or NULL */

@@ -1,6 +1,7 @@
 /* A language model by its options: the tutorials' Sequential(Encoder, layers, Decoder), or a
  * decoder. */
 #include "models/decoder_lm.h"
+#include "models/lora.h"
 
 #include "nn/layers.h"
 #include "nn/module.h"
@@ -111,7 +112,9 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
     *out = NULL;
     SL_TRY(options->family == SL_FAMILY_TUTORIALS ? create_tutorials(options, out)
                                                   : create_decoder(options, out));
-    sl_status status = options->freeze ? sli_module_freeze_named(*out, options->freeze) : SL_OK;
+    sl_status status = options->lora.adapts ? sli_model_add_lora(options, *out) : SL_OK;
+    if (status == SL_OK && options->freeze)
+        status = sli_module_freeze_named(*out, options->freeze);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

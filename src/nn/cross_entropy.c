@@ -227,7 +227,7 @@ static sl_status apply_to_strip(const sl_loss_call *call, const sli_linear *last
 {
     sl_tensor *in;
     SL_TRY(view_rows(call->in, first, sl_tensor_rows(logits), &in));
-    sl_status status = sli_linear_forward(last, in, NULL, logits);
+    sl_status status = sli_linear_forward(last, NULL, in, NULL, logits);
     sl_tensor_destroy(&in);
     SL_TRY(status);
     return run_kernel(call, first, last->out, logits, call->grad_in != NULL, rounded, last->bias);
@@ -264,8 +264,8 @@ static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last
     SLI_TRY_OR_FAIL(view_rows(*call->grad_in, first, rows, &grad_in));
     SLI_TRY_OR_FAIL(view_rows(call->in, first, rows, &in));
     if (!call->pass)
-        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, dlogits, in));
-    status = sli_linear_backward_input(last, dlogits, 0.0f, grad_in);
+        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, NULL, dlogits, in));
+    status = sli_linear_backward_input(last, NULL, dlogits, 0.0f, grad_in);
 
 fail:
     sl_tensor_destroy(&in);
@@ -333,7 +333,7 @@ static sl_status add_panels(const sli_linear *last, const sl_tensor *dlogits, co
         int64_t count = step < rows - first ? step : rows - first;
         SLI_TRY_OR_FAIL(view_rows(dlogits, first, count, &panel_grad));
         SLI_TRY_OR_FAIL(view_rows(in, first, count, &panel_in));
-        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, panel_grad, panel_in));
+        SLI_TRY_OR_FAIL(sli_linear_add_weight(last, NULL, panel_grad, panel_in));
         sl_tensor_destroy(&panel_grad);
         sl_tensor_destroy(&panel_in);
     }

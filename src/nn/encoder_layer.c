@@ -104,7 +104,7 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     epilogue.rounded = t->rounded;
     if (!t->operand)
         SL_TRY(sli_pass_operand(pass, x, pass->options.keep, &t->operand));
-    SL_TRY(sli_linear_forward(layer->linear1, t->operand, &epilogue, t->h));
+    SL_TRY(sli_linear_forward(layer->linear1, pass, t->operand, &epilogue, t->h));
     SL_TRY(sli_pass_save_exact(pass, &t->operand));
     if (gelu)
         SL_TRY(sl_pass_save(pass, &t->pre));
@@ -113,7 +113,7 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     sl_tensor_destroy(&t->h);
     sl_tensor_destroy(&t->rounded);
     SL_TRY(workspace_like(x, &t->branch));
-    SL_TRY(sli_linear_forward(layer->linear2, t->operand, NULL, t->branch));
+    SL_TRY(sli_linear_forward(layer->linear2, pass, t->operand, NULL, t->branch));
     return sli_pass_save_exact(pass, &t->operand);
 }
 
@@ -384,8 +384,11 @@ static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)
 {
     const sli_encoder_layer *layer = sl_module_state(module);
-    int64_t products = (layer->swiglu ? 3 : 2) * 2 * layer->width * layer->hidden;
-    return sl_module_flops(layer->self_attn, in) + sli_shape_rows(in) * products;
+    int64_t attention = sl_module_flops(layer->self_attn, in), rows = sli_shape_rows(in);
+    if (layer->swiglu)
+        return attention + sl_module_flops(layer->swiglu, in);
+    return attention + 2 * rows * 2 * layer->width * layer->hidden +
+           sli_lora_flops(layer->linear1, rows) + sli_lora_flops(layer->linear2, rows);
 }
 
 static bool layer_can_continue(const sl_module *module)

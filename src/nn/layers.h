@@ -34,6 +34,16 @@ sli_activation sli_activation_of(sl_activation activation);
 
 /* ---- Products with a weight: y = epilogue(x W^T + bias) (linear.c) ---------------------- */
 
+struct sli_linear;
+
+/* What is added to a product, scale B(A dropout(x)) (lora.c). */
+typedef struct sli_lora {
+    const struct sli_linear *a; /* [in] -> [rank]; NULL: nothing is */
+    const struct sli_linear *b; /* [rank] -> [out] */
+    const sl_module *module;    /* A's */
+    float scale, dropout;
+} sli_lora;
+
 typedef struct sli_linear {
     int64_t in, out;
     bool is_conv1d;       /* the weight is [in, out], as that of transformers' Conv1D */
@@ -41,6 +51,7 @@ typedef struct sli_linear {
     float deviation;      /* of the weight's initial values, normal with mean 0; 0: uniform */
     sl_parameter *weight; /* [out, in] */
     sl_parameter *bias;   /* [out], or NULL */
+    sli_lora lora;
 } sli_linear;
 
 /* What follows the bias, and what its backward needs. */
@@ -67,9 +78,19 @@ sl_status sli_linear_create_as(const sli_linear *description, bool no_bias, sl_m
 /* The linear layer of a Linear or a Decoder; NULL for any other module. */
 const sli_linear *sli_module_as_linear(const sl_module *module);
 
+/* The same without a bias, uniform in ±bound. */
+sl_status sli_linear_create_bound(const sli_linear *description, float bound, sl_module **out);
+
+/* The bound of torch.nn.Linear's initial values, 1 / sqrt(in). */
+float sli_linear_bound(int64_t in);
+
 /* out [rows, out] from in [rows, in]; `epilogue` may be NULL, and must be where `out` is wider than
- * the product. */
-sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
+ * the product. `pass` may be NULL where the layer has no adapter, here and below. */
+sl_status sli_linear_forward(const sli_linear *linear, const sl_pass *pass, const sl_tensor *in,
+                             const sli_linear_epilogue *epilogue, sl_tensor *out);
+
+/* out = epilogue(in W^T + bias + beta out), without the adapter. */
+sl_status sli_linear_product(const sli_linear *linear, const sl_tensor *in, float beta,
                              const sli_linear_epilogue *epilogue, sl_tensor *out);
 
 /* Backward in two steps, in this order.
@@ -81,9 +102,10 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
                                        const sli_linear_epilogue *epilogue, const sl_tensor *saved,
                                        sl_tensor *grad);
 
-/* Adds grad^T in to the weight's gradient, unless the weight is frozen; or, while the pass is
- * split, defers both tensors to sli_linear_deferred_weight, and neither may be overwritten. Then
- * grad_in [rows, in] = grad W + beta grad_in, where grad_in is not NULL. `in` is an operand. */
+/* Adds grad^T in to the weight's gradient, unless the weight is frozen, and to those of an adapter;
+ * or, while the pass is split, defers both tensors to sli_linear_deferred_weight, and neither may
+ * be overwritten. Then grad_in [rows, in] = grad W + beta grad_in, where grad_in is not NULL. `in`
+ * is an operand. */
 sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
                                        const sl_tensor *grad, const sl_tensor *in, float beta,
                                        sl_tensor *grad_in);
@@ -93,12 +115,30 @@ sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass);
 int64_t sli_linear_deferred_bytes(const sli_linear *linear, int64_t rows);
 
 /* The products themselves; nothing for the weight where it is frozen. */
-sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
-                                const sl_tensor *in);
+sl_status sli_linear_add_weight(const sli_linear *linear, const sl_pass *pass,
+                                const sl_tensor *grad, const sl_tensor *in);
 
 /* grad_in [rows, in] = grad W + beta grad_in. */
-sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
-                                    sl_tensor *grad_in);
+sl_status sli_linear_backward_input(const sli_linear *linear, const sl_pass *pass,
+                                    const sl_tensor *grad, float beta, sl_tensor *grad_in);
+
+/* ---- Adapters of products (lora.c) ------------------------------------------------------ */
+
+/* Gives a Linear an adapter, its children "lora_A" and "lora_B": A begins as torch.nn.Linear's
+ * weight does, B with 0. Errors: SL_ERR_INVALID for a rank above the layer's widths. */
+sl_status sli_linear_add_lora(sl_module *module, int64_t rank, float scale, float dropout);
+
+/* out = epilogue(out + scale B(A dropout(x))). */
+sl_status sli_lora_forward(const sli_linear *linear, const sl_pass *pass, const sl_tensor *x,
+                           const sli_linear_epilogue *epilogue, sl_tensor *out);
+/* Adds to the gradients of A and B, and to that of x. */
+sl_status sli_lora_add_weights(const sli_linear *linear, const sl_pass *pass, const sl_tensor *grad,
+                               const sl_tensor *x);
+sl_status sli_lora_backward_input(const sli_linear *linear, const sl_pass *pass,
+                                  const sl_tensor *grad, sl_tensor *grad_in);
+
+/* Floating-point operations of its forward; 0 without one. */
+int64_t sli_lora_flops(const sli_linear *linear, int64_t rows);
 
 /* ---- Layer norm and RMSNorm, fused with the sum before them (layer_norm.c) -------------- */
 

@@ -50,7 +50,7 @@ static sl_status gradient_operand(const sli_linear *linear, const sl_tensor *gra
     return SL_OK;
 }
 
-sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
+sl_status sli_linear_product(const sli_linear *linear, const sl_tensor *in, float beta,
                              const sli_linear_epilogue *epilogue, sl_tensor *out)
 {
     sl_device *device = sl_tensor_device(in);
@@ -65,6 +65,7 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
         .k = linear->in,
         .lda = linear->in,
         .ldb = weight_columns(linear),
+        .beta = beta,
         .c = sl_tensor_f32(out) + linear->column,
         .ldc = sl_tensor_columns(out),
     };
@@ -82,6 +83,16 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
     sl_status status = sli_device_gemm(device, &product);
     sl_tensor_destroy(&a.copy);
     return status;
+}
+
+/* The last product has the epilogue. */
+sl_status sli_linear_forward(const sli_linear *linear, const sl_pass *pass, const sl_tensor *in,
+                             const sli_linear_epilogue *epilogue, sl_tensor *out)
+{
+    if (!linear->lora.a)
+        return sli_linear_product(linear, in, 0.0f, epilogue, out);
+    SL_TRY(sli_linear_product(linear, in, 0.0f, NULL, out));
+    return sli_lora_forward(linear, pass, in, epilogue, out);
 }
 
 sl_status sli_linear_backward_epilogue(const sli_linear *linear,
@@ -115,7 +126,8 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
     return sli_device_epilogue_backward(device, &back);
 }
 
-sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
+/* Adds to the gradient of the weight itself. */
+static sl_status add_own_weight(const sli_linear *linear, const sl_tensor *grad,
                                 const sl_tensor *in)
 {
     sl_device *device = sl_tensor_device(grad);
@@ -147,12 +159,29 @@ fail:
     return status;
 }
 
-/* Adds to the weight's gradient, or defers. */
+sl_status sli_linear_add_weight(const sli_linear *linear, const sl_pass *pass,
+                                const sl_tensor *grad, const sl_tensor *in)
+{
+    SL_TRY(add_own_weight(linear, grad, in));
+    return linear->lora.a ? sli_lora_add_weights(linear, pass, grad, in) : SL_OK;
+}
+
+/* Is there a gradient to compute from that of the output and from the input? */
+static bool has_trained_weight(const sli_linear *linear)
+{
+    const sli_lora *lora = &linear->lora;
+    return sli_parameter_is_trained(linear->weight) ||
+           (lora->a && (has_trained_weight(lora->a) || has_trained_weight(lora->b)));
+}
+
+/* Adds to the weights' gradients, or defers. */
 static sl_status backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
                                  const sl_tensor *in)
 {
-    if (!pass->is_split || !sli_parameter_is_trained(linear->weight))
-        return sli_linear_add_weight(linear, grad, in);
+    if (!has_trained_weight(linear))
+        return SL_OK;
+    if (!pass->is_split)
+        return sli_linear_add_weight(linear, pass, grad, in);
     SL_TRY(sl_pass_defer_alias(pass, grad));
     return sl_pass_defer_alias(pass, in);
 }
@@ -160,10 +189,10 @@ static sl_status backward_weight(const sli_linear *linear, sl_pass *pass, const 
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
 {
     sl_tensor *grad, *in;
-    if (!sli_parameter_is_trained(linear->weight))
+    if (!has_trained_weight(linear))
         return SL_OK;
     SL_TRY(sli_pass_take_pair(pass, &grad, &in));
-    sl_status status = sli_linear_add_weight(linear, grad, in);
+    sl_status status = sli_linear_add_weight(linear, pass, grad, in);
     sl_tensor_destroy(&grad);
     sl_tensor_destroy(&in);
     return status;
@@ -171,11 +200,11 @@ sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
 
 int64_t sli_linear_deferred_bytes(const sli_linear *linear, int64_t rows)
 {
-    bool defers = sli_parameter_is_trained(linear->weight);
-    return defers ? rows * (linear->in + linear->out) * (int64_t)sizeof(float) : 0;
+    return has_trained_weight(linear) ? rows * (linear->in + linear->out) * (int64_t)sizeof(float)
+                                      : 0;
 }
 
-sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
+static sl_status backward_own_input(const sli_linear *linear, const sl_tensor *grad, float beta,
                                     sl_tensor *grad_in)
 {
     sl_device *device = sl_tensor_device(grad);
@@ -201,6 +230,13 @@ sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *g
     return status;
 }
 
+sl_status sli_linear_backward_input(const sli_linear *linear, const sl_pass *pass,
+                                    const sl_tensor *grad, float beta, sl_tensor *grad_in)
+{
+    SL_TRY(backward_own_input(linear, grad, beta, grad_in));
+    return linear->lora.a ? sli_lora_backward_input(linear, pass, grad, grad_in) : SL_OK;
+}
+
 sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
                                        const sl_tensor *grad, const sl_tensor *in, float beta,
                                        sl_tensor *grad_in)
@@ -209,7 +245,7 @@ sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
     SL_TRY(sli_pass_operand(pass, grad, pass->is_split, &narrow));
     sl_status status = backward_weight(linear, pass, narrow, in);
     if (status == SL_OK && grad_in)
-        status = sli_linear_backward_input(linear, narrow, beta, grad_in);
+        status = sli_linear_backward_input(linear, pass, narrow, beta, grad_in);
     sl_tensor_destroy(&narrow);
     return status;
 }
@@ -267,7 +303,7 @@ static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tenso
     SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &kept));
     sl_status status;
     SLI_TRY_OR_FAIL(sli_pass_create_output(pass, &shape, out));
-    SLI_TRY_OR_FAIL(sli_linear_forward(linear, kept, NULL, *out));
+    SLI_TRY_OR_FAIL(sli_linear_forward(linear, pass, kept, NULL, *out));
     status = sli_pass_save_exact(pass, &kept);
 
 fail:
@@ -315,7 +351,8 @@ static int64_t linear_saved_bytes(const sl_module *module, const sl_shape *in)
 static int64_t linear_flops(const sl_module *module, const sl_shape *in)
 {
     const sli_linear *linear = sl_module_state(module);
-    return 2 * sli_shape_rows(in) * linear->in * linear->out;
+    int64_t rows = sli_shape_rows(in);
+    return 2 * rows * linear->in * linear->out + sli_lora_flops(linear, rows);
 }
 
 static const sl_module_ops linear_ops = {
@@ -384,7 +421,17 @@ sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, floa
 
 sl_status sli_linear_create_as(const sli_linear *description, bool no_bias, sl_module **out)
 {
-    return create(description, no_bias, (float)(1.0 / sqrt((double)description->in)), 0.0f, out);
+    return create(description, no_bias, sli_linear_bound(description->in), 0.0f, out);
+}
+
+sl_status sli_linear_create_bound(const sli_linear *description, float bound, sl_module **out)
+{
+    return create(description, true, bound, 0.0f, out);
+}
+
+float sli_linear_bound(int64_t in)
+{
+    return (float)(1.0 / sqrt((double)in));
 }
 
 sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bias, sl_module **out)
@@ -395,7 +442,7 @@ sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bi
                         "sl_linear_create: features must be at least 1, got %" PRId64
                         " in and %" PRId64 " out",
                         in_features, out_features);
-    float bound = (float)(1.0 / sqrt((double)in_features));
+    float bound = sli_linear_bound(in_features);
     return sli_linear_create(in_features, out_features, no_bias, bound, bound, out);
 }
 

@@ -171,14 +171,15 @@ static sl_status project(const self_attention *self, const sl_pass *pass, call_t
     if (!stores_bf16(self, pass)) {
         SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->qkv));
         for (int i = 0; i < self->projection_count; i++)
-            SL_TRY(sli_linear_forward(self->projections[i], tensors->in, NULL, tensors->qkv));
+            SL_TRY(sli_linear_forward(self->projections[i], pass, tensors->in, NULL, tensors->qkv));
         SL_TRY(rotate(self, pass, tensors->qkv, false));
         return sli_pass_round(pass, tensors->qkv);
     }
     SL_TRY(sli_pass_create_stored(pass, &shape, pass->options.keep, &tensors->qkv));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_WORKSPACE, SL_F32, &shape, &exact));
     sli_linear_epilogue rounding = {.rounded = tensors->qkv};
-    sl_status status = sli_linear_forward(self->projections[0], tensors->in, &rounding, exact);
+    sl_status status =
+        sli_linear_forward(self->projections[0], pass, tensors->in, &rounding, exact);
     sl_tensor_destroy(&exact);
     return status;
 }
@@ -210,7 +211,7 @@ static sl_status project_out(const self_attention *self, sl_pass *pass, sl_memor
     shape.size[2] = self->width;
     SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, &shape, out));
     SL_TRY(sli_pass_operand(pass, tensors->attended, pass->options.keep, &tensors->operand));
-    SL_TRY(sli_linear_forward(self->out_proj, tensors->operand, NULL, *out));
+    SL_TRY(sli_linear_forward(self->out_proj, pass, tensors->operand, NULL, *out));
     return sli_pass_save_exact(pass, &tensors->operand);
 }
 
@@ -401,7 +402,11 @@ static int64_t attention_flops(const sl_module *module, const sl_shape *in)
     int64_t samples = in->size[0], time = in->size[1], width = self->width;
     int64_t pairs = self->mask == SL_MASK_CAUSAL ? time * (time + 1) / 2 : time * time;
     int64_t attended = attended_width(self);
-    return samples * (2 * time * width * (qkv_width(self) + attended) + 2 * 2 * pairs * attended);
+    int64_t adapters = sli_lora_flops(self->out_proj, samples * time);
+    for (int i = 0; i < self->projection_count; i++)
+        adapters += sli_lora_flops(self->projections[i], samples * time);
+    return adapters +
+           samples * (2 * time * width * (qkv_width(self) + attended) + 2 * 2 * pairs * attended);
 }
 
 static bool attention_can_continue(const sl_module *module)

@@ -55,8 +55,8 @@ static sl_status run_gate(const swiglu *self, sl_pass *pass, const sl_tensor *in
     SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->gate));
     SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->up));
     SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->gated));
-    SL_TRY(sli_linear_forward(self->gate, tensors->in, NULL, tensors->gate));
-    SL_TRY(sli_linear_forward(self->up, tensors->in, NULL, tensors->up));
+    SL_TRY(sli_linear_forward(self->gate, pass, tensors->in, NULL, tensors->gate));
+    SL_TRY(sli_linear_forward(self->up, pass, tensors->in, NULL, tensors->up));
     const sli_swiglu arguments = {.rows = sl_tensor_rows(tensors->gate),
                                   .width = self->hidden,
                                   .gate = sl_tensor_f32(tensors->gate),
@@ -75,7 +75,7 @@ static sl_status run_down(const swiglu *self, sl_pass *pass, const sl_shape *sha
     SL_TRY(sli_pass_operand(pass, tensors->gated, pass->options.keep, &tensors->operand));
     sl_tensor_destroy(&tensors->gated);
     SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, shape, out));
-    SL_TRY(sli_linear_forward(self->down, tensors->operand, NULL, *out));
+    SL_TRY(sli_linear_forward(self->down, pass, tensors->operand, NULL, *out));
     return sli_pass_save_exact(pass, &tensors->operand);
 }
 
@@ -216,7 +216,9 @@ static int64_t swiglu_deferred_bytes(const sl_module *module, const sl_shape *in
 static int64_t swiglu_flops(const sl_module *module, const sl_shape *in)
 {
     const swiglu *self = sl_module_state(module);
-    return 3 * 2 * sli_shape_rows(in) * self->width * self->hidden;
+    int64_t rows = sli_shape_rows(in);
+    return 3 * 2 * rows * self->width * self->hidden + sli_lora_flops(self->gate, rows) +
+           sli_lora_flops(self->up, rows) + sli_lora_flops(self->down, rows);
 }
 
 static const sl_module_ops swiglu_ops = {

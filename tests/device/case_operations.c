@@ -158,6 +158,11 @@ static void adjust_gemm(op_case *c)
     }
 }
 
+static void prepare_epilogue(op_case *c)
+{
+    c->arguments.epilogue.scale = case_has(c, WITH_SCALE) ? -1.7f : 0;
+}
+
 /* Away from ReLU's corner, so that its gradient can be compared with differences. */
 static void adjust_epilogue(op_case *c)
 {
@@ -323,9 +328,10 @@ const case_operation case_operations[CASE_KINDS] = {
                    {AT(sli_gemm, preactivation), GIVEN, OUT, .tolerance = 2e-5,
                     .when = WITH_SAVED}}},
     [CASE_EPILOGUE] = {
-        OPERATION(epilogue), .sizes = 2, .adjust = adjust_epilogue, ARG(sli_epilogue, dropout),
+        OPERATION(epilogue), .sizes = 2, .prepare = prepare_epilogue, .adjust = adjust_epilogue,
+        ARG(sli_epilogue, dropout),
         ARG(sli_epilogue, activation),
-        .flags = WITH_BIAS | WITH_RELU | WITH_GELU | WITH_TANH | WITH_SAVED | OVER_X,
+        .flags = WITH_BIAS | WITH_RELU | WITH_GELU | WITH_TANH | WITH_SAVED | WITH_SCALE | OVER_X,
         .arrays = {{AT(sli_epilogue, x), MATRIX, IN},
                    {AT(sli_epilogue, out), MATRIX, OUT, .tolerance = 2e-6, .over_x = 1},
                    {AT(sli_epilogue, bias), ROW, IN, .when = WITH_BIAS},

@@ -50,6 +50,7 @@ enum {
     WITH_TF32 = 1 << 25,
     WITH_TANH = 1 << 26,        /* GELU is the one with tanh */
     WITH_SHARED_KEYS = 1 << 27, /* by queries: case_key_heads */
+    WITH_SCALE = 1 << 28,       /* of x */
 };
 
 /* One line of the list. */

@@ -165,7 +165,8 @@ static inline void reference_epilogue(const op_case *c, double *const *to)
     for (int64_t i = 0; i < e->rows; i++)
         for (int64_t j = 0; j < e->columns; j++) {
             int64_t at = i * e->columns + j;
-            double sum = e->x[at] + (e->bias ? (double)e->bias[j] : 0);
+            double scale = e->scale != 0 ? (double)e->scale : 1;
+            double sum = scale * e->x[at] + (e->bias ? (double)e->bias[j] : 0);
             put(to[EPILOGUE_PRE], at, sum);
             to[EPILOGUE_OUT][at] =
                 activated(e->activation, sum) * multiplier(&e->dropout, i, j, e->columns);

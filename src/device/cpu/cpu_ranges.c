@@ -112,6 +112,18 @@ sl_status sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *argu
                    cross_entropy_range);
 }
 
+/* out = scale x, of these rows; where that is the epilogue's input. */
+static const float *scale_rows(const sli_epilogue *e, sli_range rows)
+{
+    const float *x = e->x + rows.first * e->columns;
+    float *out = e->out + rows.first * e->columns;
+    if (e->scale == 0)
+        return x;
+    for (int64_t i = 0; i < rows.count * e->columns; i++)
+        out[i] = e->scale * x[i];
+    return out;
+}
+
 /* The kernel is a product's, on a matrix that is its own panel. */
 static void epilogue_range(void *argument, int64_t index, int thread)
 {
@@ -127,8 +139,8 @@ static void epilogue_range(void *argument, int64_t index, int thread)
                       .activation = e->activation,
                       .dropout = e->dropout};
     sli_range rows = sli_range_at(&job->ranges, index);
-    job->kernels->epilogue(&whole, e->x + rows.first * e->columns, e->columns, rows.first,
-                           rows.count, 0, e->columns);
+    job->kernels->epilogue(&whole, scale_rows(e, rows), e->columns, rows.first, rows.count, 0,
+                           e->columns);
 }
 
 sl_status sli_cpu_epilogue(sl_device *device, const sli_epilogue *arguments)

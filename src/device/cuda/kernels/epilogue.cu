@@ -30,6 +30,7 @@ struct epilogue_arguments {
     float *out, *preactivation;
     uint16_t *out_bf16; /* instead of `out`, dense; or NULL */
     int64_t ld;
+    float scale; /* of x */
     const float *bias;
     sli_activation activation;
     dropout_masks masks;
@@ -42,6 +43,8 @@ static __global__ void epilogue(matrix_shape shape, epilogue_arguments a)
         return;
     int64_t at = g.row * a.ld + g.column;
     four x = load_four(a.x + at, g.count, shape.whole);
+    for (int i = 0; i < 4; i++)
+        x.x[i] *= a.scale;
     if (a.bias)
         x = sum_of(x, load_four(a.bias + g.column, g.count, shape.whole));
     if (a.preactivation)
@@ -69,6 +72,7 @@ cudaError_t sli_launch_epilogue(const sli_epilogue *arguments, cudaStream_t stre
                             arguments->preactivation,
                             NULL,
                             arguments->columns,
+                            arguments->scale == 0 ? 1.0f : arguments->scale,
                             arguments->bias,
                             arguments->activation,
                             masks_of(&arguments->dropout, arguments->columns)};
@@ -77,9 +81,9 @@ cudaError_t sli_launch_epilogue(const sli_epilogue *arguments, cudaStream_t stre
 
 cudaError_t sli_launch_gemm_epilogue(const sli_gemm *gemm, cudaStream_t stream)
 {
-    epilogue_arguments a = {
-        gemm->c,   gemm->c,    gemm->preactivation, gemm->c_bf16,
-        gemm->ldc, gemm->bias, gemm->activation,    masks_of(&gemm->dropout, gemm->n)};
+    epilogue_arguments a = {gemm->c,      gemm->c,          gemm->preactivation,
+                            gemm->c_bf16, gemm->ldc,        1.0f,
+                            gemm->bias,   gemm->activation, masks_of(&gemm->dropout, gemm->n)};
     return launch_epilogue(stream, gemm->m, gemm->n, a);
 }
 
