@@ -38,18 +38,23 @@ typedef struct sl_decoder_options {
  * layers becomes W x + scale B(A dropout(x)), where scale is alpha / rank. A is [rank, in], drawn
  * as the weight of torch.nn.Linear, B [out, rank], 0. Parameters are named
  * "….q_proj.lora_A.weight". */
-enum { SL_LORA_TARGETS_BYTES = 256 };
+enum { SL_LORA_TARGETS_BYTES = 256, SL_LORA_RANK = 8, SL_LORA_ALPHA = 16 };
 
 typedef struct sl_lora_options {
-    bool adapts; /* there are adapters; else nothing here counts */
-    bool rslora; /* scale is alpha / sqrt(rank) */
-    int64_t rank;
-    float alpha, dropout;
+    bool adapts;  /* there are adapters; else nothing here counts */
+    bool rslora;  /* scale is alpha / sqrt(rank) */
+    int64_t rank; /* 0: SL_LORA_RANK */
+    float alpha;  /* 0: SL_LORA_ALPHA */
+    float dropout;
     char targets[SL_LORA_TARGETS_BYTES]; /* names of layers, or ends of their paths, with commas
                                             between them; "all-linear": all but the head; "":
                                             q_proj,v_proj, or GPT-2's c_attn */
     const char *base; /* (optional) the model that is adapted, for adapter_config.json; borrowed */
 } sl_lora_options;
+
+/* Sets the targets from such a text. Errors: SL_ERR_INVALID for an empty name, and for a text that
+ * is longer than its room. */
+sl_status sl_lora_targets_set(sl_lora_options *options, const char *text);
 
 /* The names are the tutorials'. Other families use pre_norm, a causal mask and no
  * position_is_parameter; the Llama ones neither `activation`. */

@@ -15,8 +15,8 @@ typedef struct settings {
 } settings;
 
 static const char *const run_names[] = {
-    "init",      "data", "tokenizer", "splitter", "eval-batch-size", "bptt", "eval-max-batches",
-    "precision", NULL,
+    "init", "adapter",          "data",      "tokenizer", "splitter", "eval-batch-size",
+    "bptt", "eval-max-batches", "precision", NULL,
 };
 
 static const char *const splits[] = {"train", "valid", "test", NULL};

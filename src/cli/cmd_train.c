@@ -298,7 +298,6 @@ static sl_status train(cli_line *line, const sl_launch_info *launch, settings *p
     options->measure_peak =
         parsed->progress.log_json || parsed->progress.tensorboard || parsed->progress.serve;
     options->report_timelines = parsed->progress.serve;
-    SL_TRY(cli_saved_model_apply_sizes(line, options));
     SL_TRY(check_outputs(parsed));
     parsed->progress.synthetic = sli_synthetic_is_text(options->data);
     SL_TRY(handle_signals(parsed, launch));
@@ -327,6 +326,7 @@ static sl_status run_train(cli_line *line, void *settings_read)
         return SL_OK;
     }
     check_settings(line, parsed);
+    SL_TRY(cli_saved_model_apply_sizes(line, &parsed->run));
     cli_options_record(line->command, parsed, &recorded);
     sl_status status = train(line, &launch, parsed);
     free(recorded);

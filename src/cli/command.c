@@ -443,7 +443,8 @@ static char *read_text(const cli_command *command, const sl_option *row, const v
     const sl_option *needs = row->needs ? find_row(command, row->needs, NULL) : NULL;
     if (needs)
         (void)sl_option_text(needs, settings, &needed);
-    if (!needs || needed)
+    bool is_off = needed && needs->type == SL_OPTION_FLAG && strcmp(needed, "false") == 0;
+    if (!needs || (needed && !is_off))
         (void)sl_option_text(row, settings, &text);
     free(needed);
     return text;

@@ -9,8 +9,8 @@
 
 /* ---- Recording --------------------------------------------------------------------------- */
 
-static const char *const paths[] = {"data",     "schedule", "init",       "save",
-                                    "log-json", "trace",    "tensorboard"};
+static const char *const paths[] = {"data", "schedule", "init",  "adapter",
+                                    "save", "log-json", "trace", "tensorboard"};
 enum { PATHS = sizeof paths / sizeof *paths };
 
 /* "text" -> "/home/me/text", malloc'ed; NULL where it needs no change. */

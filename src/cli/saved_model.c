@@ -107,9 +107,12 @@ sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokeni
     out->options = *saved;
     if (with_tokenizer)
         SL_TRY(open_tokenizer(options, out));
+    if (options->adapter)
+        SL_TRY(sl_adapter_options(options->adapter, &out->options.lora));
     SL_TRY(build_pipe(options, out));
     cli_warn_of_devices(out->pipe, options->devices, options->precision);
-    return sl_saved_model_load(out->saved, out->pipe, NULL, NULL);
+    SL_TRY(sl_saved_model_load(out->saved, out->pipe, NULL, NULL));
+    return options->adapter ? sl_adapter_load(options->adapter, out->pipe) : SL_OK;
 }
 
 int64_t cli_context(const cli_line *line, const char *name, int64_t given,
@@ -180,6 +183,30 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
     return status;
 }
 
+/* The adapters that a run goes on from have the options that they were made with. */
+static sl_status apply_adapter(const cli_line *line, const sl_model_options *model,
+                               sl_train_options *train)
+{
+    static const char *const own[] = {"lora",       "lora-rank",    "lora-alpha",
+                                      "use-rslora", "lora-dropout", "lora-targets"};
+    const char *source = train->adapter ? "--adapter" : "--init";
+    if (train->adapter && model->lora.adapts)
+        cli_refuse("--init is a checkpoint with adapters, so it cannot be combined with --adapter");
+    if (!train->adapter && !model->lora.adapts)
+        return SL_OK;
+    if (train->checkpoints.resume && cli_line_value(line, own[0]))
+        return SL_OK; /* the checkpoint's options have them */
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (cli_line_value(line, own[i]))
+            cli_refuse("%s has adapters with options of their own, so it cannot be combined with "
+                       "--%s",
+                       source, own[i]);
+    if (train->adapter)
+        return sl_adapter_options(train->adapter, &train->model.lora);
+    train->model.lora = model->lora;
+    return SL_OK;
+}
+
 /* How decoders are trained, where nothing else is asked for; from drawn weights faster. */
 static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
 {
@@ -192,7 +219,9 @@ static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
         for (size_t k = 0; k < sizeof defaults / sizeof *defaults; k++)
             if (strcmp(row->name, defaults[k][0]) == 0 && !cli_line_value(line, row->name))
                 SL_TRY(sl_option_set(row, train, defaults[k][1]));
-    if (!train->init && !cli_line_value(line, "lr"))
+    if (!cli_line_value(line, "lr") && train->model.lora.adapts)
+        train->lr.lr = 1e-4;
+    else if (!cli_line_value(line, "lr") && !train->init)
         train->lr.lr = 6e-4;
     return SL_OK;
 }
@@ -203,6 +232,7 @@ static sl_status apply_family(const cli_line *line, const sl_model_options *mode
 {
     train->model.family = model->family;
     train->model.decoder = model->decoder;
+    SL_TRY(apply_adapter(line, model, train));
     if (!cli_line_value(line, "dropout"))
         train->model.dropout = model->dropout;
     if (!cli_line_value(line, "bptt"))

@@ -16,18 +16,41 @@ bool sli_is_lora_name(const char *name)
     return strstr(name, ".lora_A.") || strstr(name, ".lora_B.");
 }
 
+int64_t sli_lora_rank(const sl_lora_options *lora)
+{
+    return lora->rank == 0 ? SL_LORA_RANK : lora->rank;
+}
+
+float sli_lora_alpha(const sl_lora_options *lora)
+{
+    return lora->alpha == 0 ? SL_LORA_ALPHA : lora->alpha;
+}
+
 static sl_status check_options(const sl_model_options *options)
 {
     const sl_lora_options *lora = &options->lora;
     if (options->family == SL_FAMILY_TUTORIALS)
         return sl_error(SL_ERR_INVALID, "lora: adapters are for models of published families, not "
                                         "for that of PyTorch's tutorials");
-    if (lora->rank < 1)
+    if (lora->rank < 0)
         return sl_error(SL_ERR_INVALID, "lora: the rank must be at least 1, got %lld",
                         (long long)lora->rank);
-    if (!(lora->alpha > 0))
+    if (!(sli_lora_alpha(lora) > 0))
         return sl_error(SL_ERR_INVALID, "lora: alpha must be above 0, got %g", (double)lora->alpha);
     return sli_check_dropout("lora", lora->dropout);
+}
+
+sl_status sl_lora_targets_set(sl_lora_options *options, const char *text)
+{
+    size_t length = strlen(text);
+    if (length == 0 || length >= sizeof options->targets || *text == ',' ||
+        text[length - 1] == ',' || strstr(text, ",,"))
+        return sl_error(SL_ERR_INVALID,
+                        "lora-targets must be names of layers with commas between them, at most "
+                        "%zu bytes, or all-linear, got \"%.80s\"",
+                        sizeof options->targets - 1, text);
+    memcpy(options->targets, text, length + 1);
+    return SL_OK;
 }
 
 static const char *targets_of(const sl_model_options *options)
@@ -46,20 +69,20 @@ static bool ends_with_name(const char *path, const char *name, size_t length)
     return path_length == length || path[path_length - length - 1] == '.';
 }
 
-/* The target, of those that follow each other with commas, which the module is; NULL: none. */
-static const char *find_target(const char *targets, const sl_module *module)
+/* Is the module one of the targets, which follow each other with commas? */
+static bool is_target(const char *targets, const sl_module *module)
 {
     char path[SLI_PATH_BYTES];
     sli_module_path(module, path);
     if (strcmp(targets, all_linear) == 0)
-        return targets;
+        return true;
     for (const char *name = targets; *name;) {
         size_t length = strcspn(name, ",");
         if (ends_with_name(path, name, length))
-            return name;
+            return true;
         name += length + (name[length] == ',');
     }
-    return NULL;
+    return false;
 }
 
 /* Calls fn for each linear layer of the model's decoder layers, until an error. The head is none of
@@ -76,12 +99,6 @@ static sl_status for_each_linear(sl_module *module, int depth,
 
 /* ---- Names ------------------------------------------------------------------------------ */
 
-/* Names with commas between them, each once. */
-typedef struct name_list {
-    const char *targets; /* whose layers are listed; NULL: all are */
-    char *text;          /* [SL_LORA_TARGETS_BYTES] */
-} name_list;
-
 static bool has_listed(const char *text, const char *name)
 {
     size_t length = strlen(name);
@@ -91,29 +108,29 @@ static bool has_listed(const char *text, const char *name)
     return false;
 }
 
+/* Adds the layer's name to a text of SL_LORA_TARGETS_BYTES. */
 static sl_status list_name(sl_module *linear, void *arg)
 {
-    const name_list *list = arg;
-    size_t used = strlen(list->text);
-    if ((!list->targets || find_target(list->targets, linear)) &&
-        !has_listed(list->text, linear->name))
-        snprintf(list->text + used, SL_LORA_TARGETS_BYTES - used, "%s%s", used ? "," : "",
-                 linear->name);
+    char *names = arg;
+    size_t used = strlen(names);
+    if (!has_listed(names, linear->name))
+        snprintf(names + used, SL_LORA_TARGETS_BYTES - used, "%s%s", used ? "," : "", linear->name);
     return SL_OK;
 }
 
 static sl_status refuse_target(sl_module *model, const char *name, size_t length)
 {
     char known[SL_LORA_TARGETS_BYTES] = "";
-    (void)for_each_linear(model, 0, list_name, &(name_list){.text = known});
+    (void)for_each_linear(model, 0, list_name, known);
     return sl_error(SL_ERR_INVALID,
                     "lora: no layer of the model is called \"%.*s\": there are %s, and %s",
                     (int)length, name, known, all_linear);
 }
 
-static sl_status is_target(sl_module *linear, void *arg)
+/* One is enough, which ends the walk. */
+static sl_status find_one(sl_module *linear, void *arg)
 {
-    return find_target(arg, linear) ? SL_ERR_CONFLICT : SL_OK; /* found: that ends the search */
+    return is_target(arg, linear) ? SL_ERR_CONFLICT : SL_OK;
 }
 
 /* Every target must be a layer. */
@@ -123,7 +140,7 @@ static sl_status check_targets(const char *targets, sl_module *model)
         char one[SL_LORA_TARGETS_BYTES];
         size_t length = strcspn(name, ",");
         snprintf(one, sizeof one, "%.*s", (int)length, name);
-        if (for_each_linear(model, 0, is_target, one) == SL_OK)
+        if (for_each_linear(model, 0, find_one, one) == SL_OK)
             return refuse_target(model, name, length);
         name += length + (name[length] == ',');
     }
@@ -133,9 +150,13 @@ static sl_status check_targets(const char *targets, sl_module *model)
 sl_status sli_lora_names(const sl_model_options *options, sl_module *model,
                          char names[SL_LORA_TARGETS_BYTES])
 {
+    const char *targets = targets_of(options);
+    if (strcmp(targets, all_linear) != 0) {
+        snprintf(names, SL_LORA_TARGETS_BYTES, "%s", targets);
+        return SL_OK;
+    }
     *names = '\0';
-    return for_each_linear(model, 0, list_name,
-                           &(name_list){.targets = targets_of(options), .text = names});
+    return for_each_linear(model, 0, list_name, names);
 }
 
 /* ---- Adding them ------------------------------------------------------------------------ */
@@ -144,10 +165,11 @@ static sl_status add_to(sl_module *linear, void *arg)
 {
     const sl_model_options *options = arg;
     const sl_lora_options *lora = &options->lora;
-    double divisor = lora->rslora ? sqrt((double)lora->rank) : (double)lora->rank;
-    if (!find_target(targets_of(options), linear))
+    int64_t rank = sli_lora_rank(lora);
+    double divisor = lora->rslora ? sqrt((double)rank) : (double)rank;
+    if (!is_target(targets_of(options), linear))
         return SL_OK;
-    return sli_linear_add_lora(linear, lora->rank, (float)((double)lora->alpha / divisor),
+    return sli_linear_add_lora(linear, rank, (float)((double)sli_lora_alpha(lora) / divisor),
                                lora->dropout);
 }
 

@@ -12,7 +12,12 @@
  * target that no layer has, and a rank above a layer's widths. */
 sl_status sli_model_add_lora(const sl_model_options *options, sl_module *model);
 
-/* The names of the layers that have adapters, each once, with commas between them. */
+/* What they are, where 0 is the default. */
+int64_t sli_lora_rank(const sl_lora_options *lora);
+float sli_lora_alpha(const sl_lora_options *lora);
+
+/* The targets as PEFT says them: names with commas between them, where all-linear is the name of
+ * every linear layer. */
 sl_status sli_lora_names(const sl_model_options *options, sl_module *model,
                          char names[SL_LORA_TARGETS_BYTES]);
 

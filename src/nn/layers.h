@@ -137,6 +137,11 @@ sl_status sli_lora_add_weights(const sli_linear *linear, const sl_pass *pass, co
 sl_status sli_lora_backward_input(const sli_linear *linear, const sl_pass *pass,
                                   const sl_tensor *grad, sl_tensor *grad_in);
 
+/* Where the parameter is the weight of a layer with an adapter: adds scale B A to it, and makes B
+ * 0.
+ */
+sl_status sli_lora_merge(const sl_parameter *weight);
+
 /* Floating-point operations of its forward; 0 without one. */
 int64_t sli_lora_flops(const sli_linear *linear, int64_t rows);
 

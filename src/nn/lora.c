@@ -148,6 +148,40 @@ fail:
     return status;
 }
 
+/* ---- Merging ---------------------------------------------------------------------------- */
+
+/* W += (scale B) A, or of a Conv1D, whose weight is [in, out], A^T (scale B)^T. */
+static sl_status add_to_weight(const sli_linear *linear, const sl_tensor *a, const sl_tensor *b)
+{
+    int64_t rank = linear->lora.a->out;
+    const sli_gemm product = {
+        .transpose_a = linear->is_conv1d,
+        .transpose_b = linear->is_conv1d,
+        .m = linear->is_conv1d ? linear->in : linear->out,
+        .n = linear->is_conv1d ? linear->out : linear->in,
+        .k = rank,
+        .a = sl_tensor_f32(linear->is_conv1d ? a : b),
+        .lda = linear->is_conv1d ? linear->in : rank,
+        .b = sl_tensor_f32(linear->is_conv1d ? b : a),
+        .ldb = linear->is_conv1d ? rank : linear->in,
+        .beta = 1.0f,
+        .c = sl_tensor_f32(linear->weight->value),
+        .ldc = linear->is_conv1d ? linear->out : linear->in,
+    };
+    return sli_device_gemm(sl_tensor_device(a), &product);
+}
+
+sl_status sli_lora_merge(const sl_parameter *weight)
+{
+    const sli_linear *linear = sli_module_as_linear(weight->module);
+    if (!linear || linear->weight != weight || !linear->lora.a)
+        return SL_OK;
+    sl_tensor *b = linear->lora.b->weight->value;
+    SL_TRY(scale_in_place(linear, b));
+    SL_TRY(add_to_weight(linear, linear->lora.a->weight->value, b));
+    return sli_tensor_zero(b);
+}
+
 /* ---- Adding it to a module -------------------------------------------------------------- */
 
 /* Where the bound is 0, the values are. */

@@ -77,4 +77,67 @@ refuse 'no parameter has a name of the form "h.0.*": give one such as "transform
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze 'h.0.*' --save "$scratch/none" --quiet
 refuse 'freeze: "*" leaves no parameter to train' \
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze '*' --save "$scratch/none" --quiet
+# ---- Adapters: PEFT's loss (models/*/lora), and the same bits on any layout ----
+
+while read -r family loss; do
+    rows=$models/$family/rows.jsonl
+    adapted=(--init "$models/$family" --adapter "$models/$family/lora")
+    loss_of() { "$SLUICE_PROGRAM" eval "$@" --data "$rows" --json | grep -oP '"loss": \K[0-9.]*'; }
+    near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a - b < 1e-5 && b - a < 1e-5) }' || fail "$3: $1, not $2"; }
+    near "$(loss_of "${adapted[@]}")" "$loss" "the adapter of $family"
+    "$SLUICE_PROGRAM" export "${adapted[@]}" --merge -o "$scratch/merged"
+    near "$(loss_of --init "$scratch/merged")" "$loss" "the merged model of $family"
+    prompt=(--prompt-ids "5,17,3" --tokens 12 --greedy)
+    [ "$("$SLUICE_PROGRAM" generate "${adapted[@]}" "${prompt[@]}")" = \
+        "$("$SLUICE_PROGRAM" generate --init "$scratch/merged" "${prompt[@]}")" ] || fail "the merged model of $family says something else"
+    same_on_layouts adapter_model.safetensors --init "$models/$family" --lora --lora-targets all-linear --lora-rank 4 --lora-dropout 0.1
+    [ "$(ls "$scratch/whole")" = "adapter_config.json
+adapter_model.safetensors" ] || fail "more than the adapter of $family was saved: $(ls "$scratch/whole")"
+done <<'GOLDEN'
+gpt2 5.152376651763916
+llama3 4.994382858276367
+GOLDEN
+
+# It goes on from an adapter; what is saved is that of a run with the adapter's options.
+same_on_layouts adapter_model.safetensors --init "$models/llama3" --adapter "$models/llama3/lora"
+diff <(grep -v base_model "$scratch/whole/adapter_config.json" | grep -A4 target_modules) - <<'TARGETS' || fail "the targets of the adapter changed"
+  "target_modules": [
+    "q_proj",
+    "down_proj",
+    "v_proj"
+  ],
+TARGETS
+if same_tensor "$models/llama3/lora/adapter_model.safetensors" "$scratch/whole/adapter_model.safetensors" \
+    base_model.model.model.layers.0.mlp.down_proj.lora_B.weight; then fail "the adapter was not trained"; fi
+
+# A checkpoint has the base and the adapter, and is resumed by its directory alone.
+job=(train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --epochs 2 --lora --use-rslora --lr 1e-3 --quiet)
+"$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+loss=$(loss_of --init "$models/llama3" --adapter "$scratch/whole")
+near "$(loss_of --init "$scratch/run/best")" "$loss" "the checkpoint's best model"
+cp -r "$scratch/run/step-00000006" "$scratch/step"
+"$SLUICE_PROGRAM" train --resume "$scratch/step" --save "$scratch/cut" --quiet
+cmp "$scratch/whole/adapter_model.safetensors" "$scratch/cut/adapter_model.safetensors" || fail "other weights after a resume of the checkpoint alone"
+refuse 'lora-rank 8, this run has lora-rank 4' "${job[@]}" --lora-rank 4 --resume "$scratch/step" --save "$scratch/none"
+
+# ---- Bad input ----
+
+job=(train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --save "$scratch/none" --quiet)
+refuse 'lora: no layer of the model is called "qkv": there are q_proj,k_proj' "${job[@]}" --lora --lora-targets q_proj,qkv
+refuse 'lora: the rank must not be above the widths of model.layers.0.self_attn.v_proj, 32 in and 16 out, got 17' "${job[@]}" --lora --lora-rank 17
+refuse '--lora-targets must be names of layers with commas between them' "${job[@]}" --lora --lora-targets q_proj,,v_proj
+refuse '--lora-rank needs --lora' "${job[@]}" --lora-rank 4
+refuse '--lora needs --init' train --data "$scratch/data" --lora --save "$scratch/none"
+refuse '--adapter has adapters with options of their own, so it cannot be combined with --lora' \
+    "${job[@]}" --adapter "$models/llama3/lora" --lora
+refuse 'lora: no layer of the model is called "c_attn"' "${job[@]}" --adapter "$models/gpt2/lora"
+refuse "$scratch/no/adapter_config.json" "${job[@]}" --adapter "$scratch/no"
+cp -r "$models/llama3/lora" "$scratch/dora"
+sed -i 's/"use_dora": false/"use_dora": true/' "$scratch/dora/adapter_config.json"
+refuse 'dora/adapter_config.json: it has use_dora true, which sluice does not serve' "${job[@]}" --adapter "$scratch/dora"
+sed -i 's/"use_dora": true/"use_dora": false/; s/"r": 4/"r": 3/' "$scratch/dora/adapter_config.json"
+refuse 'should be F32 [3, 56], but is F32 [4, 56]' "${job[@]}" --adapter "$scratch/dora"
+refuse 'export needs --init DIR and --output DIR' export --init "$models/llama3" --adapter "$models/llama3/lora" --merge
+refuse '--adapter of export needs --merge' export --init "$models/llama3" --adapter "$models/llama3/lora" -o "$scratch/none"
+refuse 'is an input and must not be overwritten' export --init "$models/llama3" --adapter "$scratch/dora" --merge -o "$scratch/dora"
 echo "fine-tuning: ok"

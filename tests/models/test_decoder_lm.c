@@ -1,6 +1,7 @@
 /* Decoders against what transformers 5.23 computes (eager, f32): models/<family>/model.safetensors
  * holds a small one's weights, golden.safetensors its logits, loss, gradients and training. */
 #include "models/decoder_lm.h"
+#include "models/lora.h"
 #include "sluice/optim.h"
 #include "sluice/safetensors.h"
 #include "support/modules.h"
@@ -27,12 +28,12 @@ typedef struct golden_file {
     size_t data; /* where it begins */
 } golden_file;
 
-static golden_file open_golden(const char *family)
+static golden_file open_golden(const char *family, const char *name)
 {
     char path[4096];
     uint64_t length;
     golden_file result = {0};
-    source_path(path, family, "golden.safetensors");
+    source_path(path, family, name);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
@@ -90,30 +91,45 @@ typedef struct model_rig {
     golden_file golden;
 } model_rig;
 
-static void load_weights(const model_rig *rig)
+enum { MOST = 64, NAME = 160 };
+
+/* From the file, whose names have `prefix`: the parameters of adapters, or all others. */
+static void load_weights(const model_rig *rig, const char *file, const char *prefix, bool adapters)
 {
-    char path[4096];
-    int count = sl_parameter_set_count(rig->set);
-    sl_safetensors_item *items = calloc((size_t)count, sizeof *items);
-    for (int i = 0; i < count; i++) {
+    char path[4096], names[MOST][NAME];
+    sl_safetensors_item items[MOST];
+    size_t count = 0;
+    for (int i = 0; i < sl_parameter_set_count(rig->set); i++) {
         const sl_parameter *parameter = sl_parameter_set_get(rig->set, i);
-        items[i] = (sl_safetensors_item){.name = sl_parameter_name(parameter),
-                                         .dtype = SL_F32,
-                                         .shape = *sl_parameter_shape(parameter),
-                                         .data = sl_tensor_f32(sl_parameter_value(parameter))};
+        if (sli_is_lora_name(sl_parameter_name(parameter)) != adapters)
+            continue;
+        assert_true(count < MOST);
+        snprintf(names[count], NAME, "%s%s", prefix, sl_parameter_name(parameter));
+        items[count] = (sl_safetensors_item){.name = names[count],
+                                             .dtype = SL_F32,
+                                             .shape = *sl_parameter_shape(parameter),
+                                             .data = sl_tensor_f32(sl_parameter_value(parameter))};
+        count++;
     }
-    source_path(path, rig->family, "model.safetensors");
-    check_ok(sl_safetensors_load(path, items, (size_t)count));
-    free(items);
+    source_path(path, rig->family, file);
+    check_ok(sl_safetensors_load(path, items, count));
 }
 
-static model_rig new_rig(const char *family, const sli_decoder_lm *options)
+/* `adapted` NULL: without adapters. */
+static model_rig new_rig(const char *family, const sli_decoder_lm *options,
+                         const sl_model_options *adapted)
 {
-    model_rig rig = {.family = family, .device = new_device(1), .golden = open_golden(family)};
+    model_rig rig = {.family = family,
+                     .device = new_device(1),
+                     .golden = open_golden(family, "golden.safetensors")};
     check_ok(sli_decoder_lm_create(options, &rig.model));
+    if (adapted)
+        check_ok(sli_model_add_lora(adapted, rig.model));
     check_ok(sl_parameter_set_create(rig.model, 0, 0,
                                      &(sl_parameter_set_options){.device = rig.device}, &rig.set));
-    load_weights(&rig);
+    load_weights(&rig, "model.safetensors", "", false);
+    if (adapted)
+        load_weights(&rig, "lora/adapter_model.safetensors", SLI_ADAPTER_PREFIX, true);
     rig.loss = new_cross_entropy();
     rig.ids = tokens_of(&rig.golden, rig.device, false);
     rig.targets = tokens_of(&rig.golden, rig.device, true);
@@ -200,7 +216,7 @@ static void check_close(const char *name, const float *values, const float *expe
 
 static void logits_loss_and_gradients_match(const char *family, const sli_decoder_lm *options)
 {
-    model_rig rig = new_rig(family, options);
+    model_rig rig = new_rig(family, options, NULL);
     sl_tensor *logits;
     double loss = run(&rig, &logits);
     const float *expected = find(&rig.golden, "", "loss");
@@ -222,7 +238,7 @@ static void check_training(const char *family, const sli_decoder_lm *options,
                            sl_optimizer_kind kind)
 {
     bool is_adamw = kind == SL_OPTIMIZER_ADAMW;
-    model_rig rig = new_rig(family, options);
+    model_rig rig = new_rig(family, options, NULL);
     const float *expected = find(&rig.golden, "", is_adamw ? "adamw_losses" : "sgd_losses");
     sl_optimizer_options settings = {.kind = kind};
     sl_optimizer *optimizer;
@@ -315,6 +331,46 @@ static void qwen2_computes_what_transformers_does(void **state)
     check_family("qwen2", &options);
 }
 
+/* The adapter in `lora` is PEFT 0.21's. */
+static void check_adapter(const char *family, const sli_decoder_lm *options,
+                          const sl_model_options *adapted)
+{
+    model_rig rig = new_rig(family, options, adapted);
+    golden_file golden = open_golden(family, "lora/golden.safetensors");
+    sl_tensor *logits;
+    double loss = run(&rig, &logits);
+    const float *expected = find(&golden, "", "loss");
+    int trained = 0;
+    check_close("logits", sl_tensor_f32(logits), find(&golden, "", "logits"), NULL,
+                TOKENS * CLASSES, 1e-5);
+    assert_true(fabs(loss - (double)*expected) <= 1e-5 * loss);
+    for (int i = 0; i < sl_parameter_set_count(rig.set); i++) {
+        sl_parameter *parameter = sl_parameter_set_get(rig.set, i);
+        if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
+            continue;
+        const char *name = sl_parameter_name(parameter);
+        const sl_tensor *grad = gradient_of(parameter);
+        check_close(name, sl_tensor_f32(grad), find(&golden, "grad." SLI_ADAPTER_PREFIX, name),
+                    NULL, sl_tensor_count(grad), 1e-5);
+        trained++;
+    }
+    assert_int_equal(trained, family[0] == 'g' ? 2 * 2 : 2 * 2 * 3);
+    sl_tensor_destroy(&logits);
+    close_golden(&golden);
+    end_rig(&rig);
+}
+
+static void adapters_compute_what_peft_does(void **state)
+{
+    const sli_decoder_lm gpt2 = gpt2_options(), llama = llama_options();
+    sl_model_options adapted = {.family = SL_FAMILY_GPT2,
+                                .lora = {.adapts = true, .rank = 4, .alpha = 8}};
+    check_adapter("gpt2", &gpt2, &adapted);
+    adapted.family = SL_FAMILY_LLAMA;
+    check_ok(sl_lora_targets_set(&adapted.lora, "q_proj,down_proj,v_proj"));
+    check_adapter("llama3", &llama, &adapted);
+}
+
 static void impossible_sizes_are_refused(void **state)
 {
     sli_decoder_lm options = gpt2_options();
@@ -334,6 +390,7 @@ int decoder_lm_tests(void)
         cmocka_unit_test(gpt2_computes_what_transformers_does),
         cmocka_unit_test(llama3_computes_what_transformers_does),
         cmocka_unit_test(qwen2_computes_what_transformers_does),
+        cmocka_unit_test(adapters_compute_what_peft_does),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,8 +6,7 @@
 #include "support/modules.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stdio.h>
 
 static const float scale = 1.5f;
 
@@ -132,7 +131,7 @@ static const sl_model_options small_options = {.family = SL_FAMILY_LLAMA,
 static sl_status create_adapted(const char *targets, sl_module **out)
 {
     sl_model_options options = small_options;
-    strcpy(options.lora.targets, targets);
+    snprintf(options.lora.targets, sizeof options.lora.targets, "%s", targets);
     return sl_transformer_lm_create(&options, out);
 }
 
@@ -167,9 +166,9 @@ static void impossible_adapters_are_refused(void **state)
     check_error(sl_transformer_lm_create(&options, &model), SL_ERR_INVALID,
                 "lora: the rank must not be above the widths of model.layers.0.self_attn.v_proj, 8 "
                 "in and 4 out, got 5");
-    options.lora = (sl_lora_options){.adapts = true, .rank = 2};
+    options.lora = (sl_lora_options){.adapts = true, .rank = 2, .alpha = -1};
     check_error(sl_transformer_lm_create(&options, &model), SL_ERR_INVALID,
-                "lora: alpha must be above 0, got 0");
+                "lora: alpha must be above 0, got -1");
     options.lora = (sl_lora_options){.adapts = true, .rank = 2, .alpha = 1};
     options.family = SL_FAMILY_TUTORIALS;
     check_error(sl_transformer_lm_create(&options, &model), SL_ERR_INVALID,

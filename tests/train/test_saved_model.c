@@ -360,7 +360,7 @@ static void vocabulary_is_saved_and_read(void **state)
 
 static void check_kept(const test_pipe *pipe, const char *path, const char *sentence)
 {
-    check_error(sli_model_check_save(pipe->pipe, path), SL_ERR_INVALID, sentence);
+    check_error(sli_model_check_save(pipe->pipe, NULL, path), SL_ERR_INVALID, sentence);
     check_error(sl_model_save(pipe->pipe, &small_model_options, NULL, 0, path), SL_ERR_INVALID,
                 sentence);
 }
@@ -372,7 +372,7 @@ static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
     char path[512], content[16];
     snprintf(path, sizeof path, "%s/model", in->directory);
     SCOPED(test_pipe) pipe = open_small_model(1, 1);
-    check_ok(sli_model_check_save(pipe.pipe, path));
+    check_ok(sli_model_check_save(pipe.pipe, NULL, path));
     assert_int_equal(scratch_entries(in, 0), 0);
     write_file(path, "old", 3);
     check_kept(&pipe, path, "a model is a directory, and a file has this name");
@@ -393,7 +393,8 @@ static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
     check_ok(sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &part, .part_count = 1}));
     check_kept(&pipe, path, foreign);
     assert_int_equal(scratch_entries(in, 0), 1);
-    check_error(sli_model_check_save(pipe.pipe, "/nowhere/x"), SL_ERR_NOT_FOUND, "/nowhere/x");
+    check_error(sli_model_check_save(pipe.pipe, NULL, "/nowhere/x"), SL_ERR_NOT_FOUND,
+                "/nowhere/x");
 }
 
 int saved_model_tests(void)

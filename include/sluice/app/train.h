@@ -188,7 +188,10 @@ typedef struct sl_train_options {
                          vocabulary, if it has one, replaces the data's */
     const char *tokenizer, *splitter; /* (optional) the vocabulary instead of that of the model or
                                          the data, as for sl_vocab_open */
-    const char *save; /* the directory to save the model to (sl_model_save); NULL: none */
+    const char *adapter; /* the directory of an adapter to start from, whose options `model.lora`
+                            has (sl_adapter_options); NULL: new ones, where there are some */
+    const char *save;    /* the directory to save the model or its adapter to (sl_model_save); NULL:
+                            none */
     sl_save_options checkpoints;
 
     bool report_timelines; /* also call sl_reporter.pipeline within epochs: at most about once a
@@ -437,6 +440,10 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
  *   DIR/model.safetensors   all parameters and buffers, by PyTorch's state_dict names; with more
  *                           bytes than shard_bytes (0: never) in several files, with their index
  *
+ * Of a model with adapters (sl_model_options.lora) these alone are saved, as PEFT does it:
+ *
+ *   DIR/adapter_config.json, DIR/adapter_model.safetensors
+ *
  * The directory is replaced whole: whenever the process or the machine dies, the old or the new one
  * is there (where a file system cannot exchange two names, the old one may be left under a second
  * name, which sl_saved_model_open finds). A link at `path` is followed. Every rank of a pipe's
@@ -473,11 +480,28 @@ sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab 
  * read, and why ("not in the file", "not in the model", "F32 [7, 4] in the file, F32 [9, 4] in the
  * model"); an error that it returns ends the loading. No value changes where a name, a shape or
  * `left_out` is the error; where reading fails (SL_ERR_IO, damage), values are undefined. Errors:
- * SL_ERR_INVALID for what does not fit, and where no parameter fits. */
+ * SL_ERR_INVALID for what does not fit, and where no parameter fits. A model that has no adapters
+ * leaves those of the pipe as they are. */
 sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
                               sl_status (*left_out)(void *context, const char *tensor,
                                                     const char *reason),
                               void *context);
+
+/* ---- Adapters --------------------------------------------------------------------------- */
+
+/* Reads DIR/adapter_config.json, as PEFT writes it; `base` is NULL. Errors: SL_ERR_NOT_FOUND,
+ * SL_ERR_FORMAT, and SL_ERR_UNSUPPORTED naming what sluice does not serve (use_dora, rank_pattern,
+ * modules_to_save, …). */
+sl_status sl_adapter_options(const char *path, sl_lora_options *out);
+
+/* Reads DIR/adapter_model.safetensors into a pipe whose model was made with these options. Errors:
+ * as sl_saved_model_load without `left_out`. */
+sl_status sl_adapter_load(const char *path, sl_pipe *pipe);
+
+/* Adds what adapters compute to the weights that they belong to, and makes B 0. What is saved with
+ * options whose `lora` is zero is then a model without adapters. Every rank of a pipe's group calls
+ * it. Errors: what the devices report. */
+sl_status sl_adapter_merge(sl_pipe *pipe);
 
 /* ---- Using a trained model -------------------------------------------------------------- */
 

@@ -138,7 +138,8 @@ struct sl_checkpoint_reader {
     size_t part_count;
 };
 
-#define SLI_MODEL_PART "model"
+#define SLI_MODEL_PART   "model"
+#define SLI_ADAPTER_PART "adapter_model" /* of a directory that has an adapter alone */
 
 /* The files without tensors of a model's directory that is no checkpoint; then NULL. */
 extern const char *const sli_model_file_names[];

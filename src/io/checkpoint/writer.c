@@ -304,24 +304,32 @@ static sl_status check_contents(const sl_checkpoint_contents *contents)
     return SL_OK;
 }
 
+static const char adapter_name[] = SLI_ADAPTER_PART ".safetensors";
+
 static bool is_part_of_model(void *context, const char *name)
 {
     (void)context;
     for (size_t i = 0; sli_model_file_names[i]; i++)
         if (strcmp(name, sli_model_file_names[i]) == 0)
             return true;
+    if (strcmp(name, "adapter_config.json") == 0 || strcmp(name, adapter_name) == 0)
+        return true;
     return strncmp(name, SLI_MODEL_PART, sizeof SLI_MODEL_PART - 1) == 0 &&
            strstr(name, ".safetensors");
 }
 
-/* Whether sluice has saved a model there, and nothing else has come. */
+/* Whether sluice has saved a model or an adapter there, and nothing else has come. */
 static bool is_saved_model(int directory, const char *path)
 {
     sl_checkpoint_reader *reader = NULL;
+    char *file = NULL;
+    bool is_adapter = faccessat(directory, adapter_name, F_OK, 0) == 0;
     bool is_model = sli_directory_walk(directory, is_part_of_model, NULL) &&
-                    sl_checkpoint_open(path, &reader) == SL_OK &&
+                    (!is_adapter || sli_path_join(path, adapter_name, &file) == SL_OK) &&
+                    sl_checkpoint_open(file ? file : path, &reader) == SL_OK &&
                     sli_checkpoint_metadata(reader, SLI_MODEL_PART, SLI_MODEL_VERSION_KEY);
     sl_checkpoint_close(&reader);
+    free(file);
     return is_model;
 }
 

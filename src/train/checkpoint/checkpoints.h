@@ -190,12 +190,13 @@ int64_t sli_last_step_read(const char *directory, sli_identity *identity);
 
 /* Fails as sl_model_save would for a path that cannot be written or a disk without room; leaves
  * nothing behind. */
-sl_status sli_model_check_save(const sl_pipe *pipe, const char *path);
+sl_status sli_model_check_save(const sl_pipe *pipe, const sl_model_options *model,
+                               const char *path);
 
 /* The files of a model's directory that have no tensors. Cleared by sli_model_texts_clear. */
 typedef struct sli_model_texts {
-    char *config, *tokenizer;
-    sl_checkpoint_file files[3]; /* [count] */
+    char *config, *tokenizer, *adapter;
+    sl_checkpoint_file files[4]; /* [count] */
     size_t count;
 } sli_model_texts;
 
@@ -203,5 +204,17 @@ typedef struct sli_model_texts {
 sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vocab,
                                sli_model_texts *out);
 void sli_model_texts_clear(sli_model_texts *texts);
+
+/* The same of an adapter's directory. */
+sl_status sli_adapter_texts_make(const sl_model_options *model, sli_model_texts *out);
+
+/* ---- Adapters (adapter.c) -------------------------------------------------------------------- */
+
+/* Leaves the adapters' tensors, with the names that they have in files, or those of the model
+ * without them. The list is not open. Errors: SL_ERR_MEMORY. */
+sl_status sli_adapter_select(sli_tensors *tensors, bool adapters);
+
+/* sl_saved_model_load of a file of adapters (saved_model.c). */
+sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, sl_pipe *pipe);
 
 #endif

@@ -4,6 +4,7 @@
 #include "core/file.h"
 #include "core/replace.h"
 #include "models/config.h"
+#include "models/lora.h"
 #include "text/vocab.h"
 #include "train/checkpoint/checkpoints.h"
 
@@ -13,9 +14,24 @@
 #include <string.h>
 
 static const char config_name[] = "config.json", tokenizer_name[] = "tokenizer.json",
-                  settings_name[] = "tokenizer_config.json";
+                  settings_name[] = "tokenizer_config.json",
+                  adapter_name[] = SLI_ADAPTER_CONFIG_FILE;
 
 /* ---- Saving ------------------------------------------------------------------------------ */
+
+/* NULL: it is no language model. */
+static bool has_adapters(const sl_model_options *model)
+{
+    return model && model->lora.adapts;
+}
+
+sl_status sli_adapter_texts_make(const sl_model_options *model, sli_model_texts *out)
+{
+    SL_TRY(sli_adapter_config_print(model, &out->adapter));
+    out->files[out->count++] =
+        (sl_checkpoint_file){adapter_name, out->adapter, strlen(out->adapter)};
+    return SL_OK;
+}
 
 sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vocab,
                                sli_model_texts *out)
@@ -34,19 +50,21 @@ sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vo
     if (vocab && vocab->settings)
         out->files[out->count++] =
             (sl_checkpoint_file){settings_name, vocab->settings, strlen(vocab->settings)};
-    return SL_OK;
+    return has_adapters(model) ? sli_adapter_texts_make(model, out) : SL_OK;
 }
 
 void sli_model_texts_clear(sli_model_texts *texts)
 {
     free(texts->config);
     free(texts->tokenizer);
+    free(texts->adapter);
     *texts = (sli_model_texts){.count = 0};
 }
 
 /* What is saved, and where. */
 typedef struct saving {
     char *path;
+    bool is_adapter; /* alone */
     sli_tensors tensors;
     sli_model_texts texts;
     uint64_t shard_bytes;
@@ -54,14 +72,16 @@ typedef struct saving {
 
 static sl_status write_model(const saving *job, const sli_item_source *source)
 {
-    const sl_checkpoint_part part = {SLI_MODEL_PART, job->tensors.items, job->tensors.count, NULL,
-                                     0};
+    const sl_checkpoint_part part = {job->is_adapter ? SLI_ADAPTER_PART : SLI_MODEL_PART,
+                                     job->tensors.items, job->tensors.count, NULL, 0};
     return sli_checkpoint_write(job->path,
                                 &(sl_checkpoint_contents){.parts = &part,
                                                           .part_count = 1,
                                                           .files = job->texts.files,
                                                           .file_count = job->texts.count,
-                                                          .shard_bytes = job->shard_bytes},
+                                                          .shard_bytes = job->is_adapter
+                                                                             ? 0
+                                                                             : job->shard_bytes},
                                 &(sli_checkpoint_writing){.source = source, .is_model = true});
 }
 
@@ -80,9 +100,12 @@ static sl_status write_together(sl_group *group, const saving *job)
 static sl_status prepare_saving(const sl_pipe *pipe, const sl_model_options *model,
                                 const sl_vocab *vocab, const char *path, saving *job)
 {
+    job->is_adapter = has_adapters(model);
     SL_TRY(sli_tensors_of_model(pipe, &job->tensors));
+    SL_TRY(sli_adapter_select(&job->tensors, job->is_adapter));
     SL_TRY(sli_tensors_open(&job->tensors, true));
-    SL_TRY(sli_model_texts_make(model, vocab, &job->texts));
+    SL_TRY(job->is_adapter ? sli_adapter_texts_make(model, &job->texts)
+                           : sli_model_texts_make(model, vocab, &job->texts));
     return sli_path_follow(path, &job->path);
 }
 
@@ -103,12 +126,15 @@ sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, cons
     return status;
 }
 
-static sl_status try_tensors(const sl_pipe *pipe, const sli_replace_directory *trial)
+static sl_status try_tensors(const sl_pipe *pipe, bool is_adapter,
+                             const sli_replace_directory *trial)
 {
     char *file;
     sli_tensors tensors = {0};
     SL_TRY(sli_path_join(sli_replace_directory_temporary(trial), "model.safetensors", &file));
     sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = sli_adapter_select(&tensors, is_adapter);
     if (status == SL_OK)
         status = sli_safetensors_try_write(file, tensors.items, tensors.count);
     sli_tensors_clear(&tensors);
@@ -116,7 +142,7 @@ static sl_status try_tensors(const sl_pipe *pipe, const sli_replace_directory *t
     return status;
 }
 
-static sl_status try_saving(const sl_pipe *pipe, const char *path)
+static sl_status try_saving(const sl_pipe *pipe, bool is_adapter, const char *path)
 {
     char *followed;
     sli_replace_directory *trial = NULL;
@@ -125,18 +151,18 @@ static sl_status try_saving(const sl_pipe *pipe, const char *path)
     SLI_TRY_OR_FAIL(sl_error_context(sli_checkpoint_check_path(followed, true, false),
                                      "%s: the model cannot be written: ", path));
     SLI_TRY_OR_FAIL(sli_replace_directory_create(followed, &trial));
-    status = try_tensors(pipe, trial);
+    status = try_tensors(pipe, is_adapter, trial);
 fail:
     sli_replace_directory_destroy(&trial);
     free(followed);
     return status;
 }
 
-sl_status sli_model_check_save(const sl_pipe *pipe, const char *path)
+sl_status sli_model_check_save(const sl_pipe *pipe, const sl_model_options *model, const char *path)
 {
     sl_group *group = sl_pipe_group(pipe);
     bool writes = !group || sl_group_rank(group) == 0;
-    return sli_group_agree(group, writes ? try_saving(pipe, path) : SL_OK);
+    return sli_group_agree(group, writes ? try_saving(pipe, has_adapters(model), path) : SL_OK);
 }
 
 /* ---- Opening ----------------------------------------------------------------------------- */
@@ -185,6 +211,23 @@ static sl_status refuse_tokenizer(sl_saved_model *model, sl_status status)
     return model->refused ? SL_OK : sli_no_memory(model->path, "an error");
 }
 
+/* A checkpoint's model has the adapters that its run trains. A directory of Hugging Face may have
+ * an adapter beside the model, whose tensors are not the model's. */
+static sl_status read_adapter(sl_saved_model *model)
+{
+    char *text;
+    size_t bytes;
+    if (!sl_checkpoint_state(model->reader) || !model->has_options)
+        return SL_OK;
+    SL_TRY(read_text(model, adapter_name, &text, &bytes));
+    if (!text)
+        return SL_OK;
+    sl_status status = sl_error_context(sli_adapter_config_parse(text, bytes, &model->options.lora),
+                                        "%s/%s: ", model->path, adapter_name);
+    free(text);
+    return status;
+}
+
 static sl_status read_tokenizer(sl_saved_model *model)
 {
     char *text;
@@ -212,6 +255,7 @@ static sl_status read_saved(sl_saved_model *model)
     SL_TRY(sl_checkpoint_open(model->path, &model->reader));
     SL_TRY(sli_checkpoint_need_part(model->reader, SLI_MODEL_PART, &model->tensors));
     SL_TRY(read_config(model));
+    SL_TRY(read_adapter(model));
     return read_tokenizer(model);
 }
 
@@ -392,6 +436,42 @@ static sl_status read_chosen(loading *job, const char *path)
     return sli_checkpoint_read_items(job->reader, SLI_MODEL_PART, job->items, job->count);
 }
 
+/* Which of a pipe's tensors are read. */
+typedef enum selection { ALL_TENSORS, BASE_TENSORS, ADAPTER_TENSORS } selection;
+
+static sl_status list_selected(const sl_pipe *pipe, selection chosen, sli_tensors *out)
+{
+    SL_TRY(sli_tensors_of_model(pipe, out));
+    if (chosen != ALL_TENSORS)
+        SL_TRY(sli_adapter_select(out, chosen == ADAPTER_TENSORS));
+    return sli_tensors_open(out, true);
+}
+
+static sl_status load_selected(loading *job, sl_pipe *pipe, selection chosen)
+{
+    const sl_saved_model *model = job->model;
+    sli_tensors tensors = {0};
+    sl_status status;
+    job->used = calloc(job->has->count + 1, sizeof *job->used);
+    SLI_TRY_OR_FAIL(list_selected(pipe, chosen, &tensors));
+    job->items = calloc(tensors.count + job->has->count + 1, sizeof *job->items);
+    if (!job->used || !job->items)
+        SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
+    for (size_t i = 0; i < tensors.count; i++)
+        SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], tensors.entries[i].is_buffer));
+    SLI_TRY_OR_FAIL(read_chosen(job, model->path));
+    for (size_t i = 0; i < job->count; i++)
+        if (job->items[i].dtype == SL_BF16 && job->items[i].data)
+            widen(&job->items[i]);
+    status = sli_tensors_store(&tensors);
+fail:
+    free(job->used);
+    free(job->items);
+    sli_tensors_clear(&tensors);
+    return status;
+}
+
+/* A model without adapters leaves those of the pipe as they are. */
 sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
                               sl_status (*left_out)(void *context, const char *tensor,
                                                     const char *reason),
@@ -399,29 +479,16 @@ sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
 {
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(pipe);
-    sli_tensors tensors = {0};
     loading job = {.model = model,
                    .reader = model->reader,
                    .has = model->tensors,
                    .left_out = left_out,
-                   .context = context,
-                   .used = calloc(model->tensors->count + 1, sizeof *job.used)};
-    sl_status status;
-    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
-    SLI_TRY_OR_FAIL(sli_tensors_open(&tensors, true));
-    job.items = calloc(tensors.count + model->tensors->count + 1, sizeof *job.items);
-    if (!job.used || !job.items)
-        SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
-    for (size_t i = 0; i < tensors.count; i++)
-        SLI_TRY_OR_FAIL(choose_item(&job, &tensors.items[i], tensors.entries[i].is_buffer));
-    SLI_TRY_OR_FAIL(read_chosen(&job, model->path));
-    for (size_t i = 0; i < job.count; i++)
-        if (job.items[i].dtype == SL_BF16 && job.items[i].data)
-            widen(&job.items[i]);
-    status = sli_tensors_store(&tensors);
-fail:
-    free(job.used);
-    free(job.items);
-    sli_tensors_clear(&tensors);
-    return status;
+                   .context = context};
+    return load_selected(&job, pipe, model->options.lora.adapts ? ALL_TENSORS : BASE_TENSORS);
+}
+
+sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, sl_pipe *pipe)
+{
+    loading job = {.model = adapter, .reader = adapter->reader, .has = adapter->tensors};
+    return load_selected(&job, pipe, ADAPTER_TENSORS);
 }

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "device/cores.h"
 #include "device/device.h"
+#include "models/lora.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <inttypes.h>
@@ -276,6 +277,15 @@ static sl_status find_own_cores(sl_group *group, bool *out)
     return status;
 }
 
+/* What a checkpoint says of adapters, and an adapter of its base. */
+static void complete_adapters(sl_train_options *options)
+{
+    sl_lora_options *lora = &options->model.lora;
+    lora->base = options->init;
+    lora->rank = sli_lora_rank(lora);
+    lora->alpha = sli_lora_alpha(lora);
+}
+
 /* The plan first, then what is made by it. */
 static sl_status create_run(sli_run *run, const sl_train_options *options)
 {
@@ -289,6 +299,7 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
     SL_TRY(find_together(run, &inputs));
     SL_TRY(sli_plan_layout(&inputs, &run->plan));
     run->options = &run->plan->options;
+    complete_adapters(&run->plan->options);
     run->task = options->task;
     run->plan->resumes = run->resume.reader ? run->resume.path : NULL;
     run->plan->resumes_step = run->resume.recorded.position.steps;

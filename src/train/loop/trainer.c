@@ -69,8 +69,10 @@ static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *d
         SL_TRY(sli_resume_model(run));
     else if (replica->index == 0 && options->init && options->partial)
         SL_TRY(sl_saved_model_load(run->init, replica->pipe, report_left_out, run));
+    if (!resumes && replica->index == 0 && options->adapter)
+        SL_TRY(sl_adapter_load(options->adapter, replica->pipe));
     if (saves_model(run)) /* a path that cannot be written is found before training */
-        SL_TRY(sli_model_check_save(replica->pipe, options->save));
+        SL_TRY(sli_model_check_save(replica->pipe, sli_run_model(run), options->save));
     if (options->save && is_first(run)) /* as long as this run lasts, no other one writes it */
         SL_TRY(sli_claim_create(options->save, &run->claim));
     SL_TRY(sli_replica_join(replica, options));

@@ -37,6 +37,8 @@ WHEN(with_eval_every, options->eval_every > 0)
 WHEN(with_shuffle, options->shuffle)
 WHEN(with_min_lr, options->lr.min_lr > 0)
 WHEN(with_freeze, options->model.freeze != NULL)
+WHEN(with_lora, options->model.lora.adapts)
+WHEN(with_lora_targets, options->model.lora.adapts && options->model.lora.targets[0] != '\0')
 #undef WHEN
 
 static const char *const comm_precision_names[] = {"f32", "bf16", NULL};
@@ -87,6 +89,17 @@ static char *print_balance(const void *object)
     return strdup(text);
 }
 
+static sl_status parse_lora_targets(const char *text, void *object)
+{
+    return sl_lora_targets_set(&((sl_train_options *)object)->model.lora, text);
+}
+
+static char *print_lora_targets(const void *object)
+{
+    const char *targets = ((const sl_train_options *)object)->model.lora.targets;
+    return *targets ? strdup(targets) : NULL;
+}
+
 static sl_status parse_schedule(const char *text, void *object)
 {
     const sl_option named = {.name = "schedule",
@@ -134,6 +147,7 @@ static char *print_save_every(const void *object)
 #define FIELD(kind, field) .type = SL_OPTION_##kind, .offset = offsetof(sl_train_options, field)
 #define RANGE(low, high)   .lowest = low, .highest = high
 #define OF_LANGUAGE        .ignored = with_task
+#define LORA               .group = "Adapters", OF_LANGUAGE, .affects_numbers = with_lora
 #define MODEL              .group = "Model", .in_model = true, OF_LANGUAGE, .affects_numbers = always
 
 const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
@@ -174,6 +188,25 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Do not train the parameters whose names match PATTERN, such as 'model.embed_tokens.*' (* is "
              "any characters), or one of several with commas between them: they take no memory for gradients "
              "and the optimizer's state"},
+
+    {.name = "lora", LORA, FIELD(FLAG, model.lora.adapts), .needs = "init",
+     .help = "Train low-rank adapters (LoRA) of some linear layers, and nothing else; --save saves them "
+             "alone, as PEFT does"},
+    {.name = "lora-rank", .value = "R", LORA, FIELD(INT64, model.lora.rank), RANGE(1, SL_MAX_WIDTH),
+     .optional = true, .default_value = SL_LORA_RANK, .needs = "lora",
+     .help = "Rank of the adapters"},
+    {.name = "lora-alpha", .value = "A", LORA, FIELD(FLOAT, model.lora.alpha),
+     .optional = true, .default_value = SL_LORA_ALPHA, .needs = "lora",
+     .help = "An adapter's product is multiplied by A / R"},
+    {.name = "use-rslora", LORA, FIELD(FLAG, model.lora.rslora), .needs = "lora",
+     .help = "Multiply it by A divided by the root of R instead"},
+    {.name = "lora-dropout", .value = "P", LORA, FIELD(FLOAT, model.lora.dropout), .less_than = 1, .needs = "lora",
+     .help = "Dropout of what goes into adapters"},
+    {.name = "lora-targets", .value = "NAMES", .group = "Adapters", OF_LANGUAGE, .affects_numbers = with_lora_targets,
+     .type = SL_OPTION_CUSTOM, .parse = parse_lora_targets,
+     .print = print_lora_targets, .needs = "lora",
+     .help = "Linear layers that have adapters: names, or ends of their paths, with commas between them, or "
+             "all-linear, which is all but the head; without it q_proj,v_proj, or GPT-2's c_attn"},
 
     {.name = "pp", .value = "P", .group = "Pipeline", FIELD(INT, pipeline_ranks), RANGE(1, SL_MAX_STAGES),
      .optional = true, .not_logged = true,
@@ -347,6 +380,9 @@ const sl_option sl_train_option_rows[] = {
     {.name = "init", .value = "DIR|FILE", .group = "Files and display", FIELD(TEXT, init),
      .help = "Start from the model in DIR, or a checkpoint, with its sizes and its vocabulary; or "
              "from the tensors of a safetensors file or an index of several"},
+    {.name = "adapter", .value = "DIR", .group = "Files and display", FIELD(TEXT, adapter), .needs = "init",
+     .help = "Go on from the adapter (LoRA) in DIR, as PEFT or --save has written it: of --init's model, with "
+             "the adapter's own rank, alpha, dropout and targets"},
     {.name = "partial", .group = "Files and display", FIELD(FLAG, partial), .needs = "init",
      .help = "Load only the weights of --init that the model has by name and shape, and list the "
              "others"},
@@ -383,6 +419,7 @@ const sl_option sl_train_option_rows[] = {
 /* clang-format on */
 
 #undef MODEL
+#undef LORA
 #undef RANGE
 #undef FIELD
 
@@ -487,6 +524,7 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options)
     made.preset = sl_preset_names[index];
     made.data = options->data;
     made.init = options->init;
+    made.adapter = options->adapter;
     made.partial = options->partial;
     made.save = options->save;
     made.checkpoints = options->checkpoints;
