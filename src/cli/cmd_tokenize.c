@@ -17,8 +17,8 @@ static const sl_option options[] = {
      .help = "A model's directory or one with vocab.json and merges.txt, a tokenizer.json, or a rank "
              "file of tiktoken, such as Llama 3's tokenizer.model"},
     {.name = "splitter", .value = "NAME", FIELD(TEXT, splitter), .choices = sl_splitters,
-     .help = "How text is split into words: as by GPT-2, SmolLM, GPT-4 and Llama 3, or Qwen2 to Qwen3. "
-             "A rank file needs one, and for vocab.json it is gpt2 by default"},
+     .help = "How text is split into words: as by GPT-2, SmolLM, GPT-4 and Llama 3, Qwen2 to "
+             "Qwen3.5, or GPT-4o. A rank file needs one, and for vocab.json it is gpt2 by default"},
     {.name = "print", FIELD(FLAG, print),
      .help = "Print the ids of the text on standard input, separated by spaces"},
     {.name = "special", FIELD(FLAG, special), .needs = "print",

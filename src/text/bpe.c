@@ -9,7 +9,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <uninorm.h>
 #include <unistr.h>
 #define XXH_INLINE_ALL /* as in token_table.c */
 #include <xxhash.h>
@@ -311,62 +310,6 @@ sl_status sli_bpe_finish(sli_bpe *bpe, bool all_whole)
 
 /* ---- Texts -------------------------------------------------------------------------------- */
 
-/* A copy in which U+FFFD stands for bytes that are not UTF-8, whose number is *invalid. */
-static sl_status replace_invalid(const uint8_t *at, const uint8_t *end, uint8_t **copy,
-                                 size_t *bytes, int64_t *invalid)
-{
-    enum { MOST_GROWTH = 3 };
-    uint8_t *to = malloc(MOST_GROWTH * (size_t)(end - at));
-    if (!to)
-        return sli_no_memory("sli_bpe_encode", "a copy of %zu bytes", (size_t)(end - at));
-    *copy = to;
-    while (at < end) {
-        const uint8_t *broken = u8_check(at, (size_t)(end - at)), *stop = broken ? broken : end;
-        memcpy(to, at, (size_t)(stop - at));
-        to += stop - at;
-        at = stop;
-        if (!broken)
-            break;
-        int length = sli_broken_bytes(at, end);
-        to += u8_uctomb(to, SLI_REPLACEMENT, 4);
-        at += length;
-        *invalid += length;
-    }
-    *bytes = (size_t)(to - *copy);
-    return SL_OK;
-}
-
-/* A copy in NFC. ASCII stays as it is, but for a character before what may compose with it. */
-static sl_status compose(const uint8_t *at, const uint8_t *end, uint8_t **copy, size_t *bytes)
-{
-    size_t room = 0;
-    *bytes = 0;
-    while (at < end) {
-        const uint8_t *wide = at, *stop;
-        while (wide < end && *wide < 0x80)
-            wide++;
-        for (stop = wide; stop < end && *stop >= 0x80;)
-            stop++;
-        const uint8_t *from = wide > at && wide < end ? wide - 1 : wide;
-        size_t kept = (size_t)(from - at), length = 0;
-        uint8_t *composed = u8_normalize(UNINORM_NFC, from, (size_t)(stop - from), NULL, &length);
-        if (!composed && stop > from)
-            return sli_no_memory("sli_bpe_encode", "a copy of %zu bytes", (size_t)(stop - from));
-        sl_status status =
-            sli_array_reserve(copy, &room, *bytes + kept + length, 1, SIZE_MAX / 16, "bytes");
-        if (status == SL_OK) {
-            memcpy(*copy + *bytes, at, kept);
-            if (composed)
-                memcpy(*copy + *bytes + kept, composed, length);
-            *bytes += kept + length;
-        }
-        free(composed);
-        SL_TRY(status);
-        at = stop;
-    }
-    return SL_OK;
-}
-
 static int64_t count_lines(const char *text, size_t bytes)
 {
     int64_t count = 0;
@@ -412,7 +355,7 @@ static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t
     size_t bytes = (size_t)(end - begin);
     sl_status status = SL_OK;
     if (work->bpe->split->composes && bytes > 0) {
-        status = compose(begin, end, &composed, &bytes);
+        status = sli_text_compose(begin, end, &composed, &bytes);
         begin = composed;
     }
     if (status == SL_OK && bytes > 0)
@@ -442,7 +385,7 @@ sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, boo
     sl_status status = SL_OK;
     *out = (sl_tokens){.line_count = count_lines(text, bytes)};
     if (bytes > 0 && u8_check(begin, bytes)) {
-        status = replace_invalid(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes);
+        status = sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes);
         begin = copy;
     }
     if (status == SL_OK)

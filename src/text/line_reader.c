@@ -14,7 +14,8 @@ enum { FIRST_CAPACITY = 1 << 18 }; /* a block stays in the second-level cache */
 struct sli_line_reader {
     char *path;
     int descriptor;
-    bool at_end; /* the file has nothing more; the buffer may */
+    bool at_end;   /* the file has nothing more; the buffer may */
+    bool line_end; /* the last line has one */
     uint64_t file_bytes;
     int64_t line_count;
     char *buffer;
@@ -98,9 +99,15 @@ sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_
         return SL_OK;
     *line = reader->buffer + reader->start;
     *bytes = line_end ? (size_t)(line_end - *line) : reader->end - reader->start;
+    reader->line_end = line_end != NULL;
     reader->start += *bytes + (line_end ? 1 : 0);
     reader->line_count++;
     return SL_OK;
+}
+
+bool sli_line_reader_has_end(const sli_line_reader *reader)
+{
+    return reader->line_end;
 }
 
 uint64_t sli_line_reader_file_bytes(const sli_line_reader *reader)

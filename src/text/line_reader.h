@@ -19,6 +19,9 @@ void sli_line_reader_close(sli_line_reader **reader);
  * SL_ERR_MEMORY. */
 sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_t *bytes);
 
+/* Whether the line that was given last has a line end, which then stands behind its bytes. */
+bool sli_line_reader_has_end(const sli_line_reader *reader);
+
 /* The file's size: to estimate how much memory its content will take. */
 uint64_t sli_line_reader_file_bytes(const sli_line_reader *reader);
 

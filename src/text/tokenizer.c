@@ -150,13 +150,6 @@ static sl_status reserve_line(sl_tokenizer *tokenizer, size_t line_bytes)
     return SL_OK;
 }
 
-/* An ASCII control character that is not white space. */
-static bool is_control(uint8_t c)
-{
-    const uint32_t white_space = 0xF0003E00u; /* bit c: 0x09 to 0x0D, 0x1C to 0x1F */
-    return c < 0x20 && (~white_space >> c & 1);
-}
-
 /* Writes the line to the tokenizer's: in lower case; without any "; with a line end for each white
  * space beyond ASCII (not a blank, for "<br />" is only that with a true blank); and with U+FFFD
  * for zeros and for what is not UTF-8. Returns how many bytes it wrote. */
@@ -170,7 +163,7 @@ static size_t fold_line(sl_tokenizer *tokenizer, const char *line, size_t bytes)
             uint8_t c = *in++;
             *to = (uint8_t)(c | ((unsigned)(c - 'A') < 26u ? 0x20 : 0));
             to += c != '"';
-            controls += is_control(c);
+            controls += sli_is_control(c);
         }
         if (in == end)
             break;

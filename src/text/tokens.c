@@ -103,8 +103,7 @@ sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes
 
 const sli_text_range sli_whole_text = {0, 100};
 
-/* A file of another kind, or a text in another encoding, of which most tokens would be none. */
-static sl_status check_is_text(const char *name, size_t bytes, int64_t invalid, int64_t controls)
+sl_status sli_check_is_text(const char *name, size_t bytes, int64_t invalid, int64_t controls)
 {
     if ((size_t)(invalid + controls) <= bytes / 3)
         return SL_OK;
@@ -153,8 +152,8 @@ static sl_status add_file(token_sink *sink, sli_line_reader *reader, const char 
         begin += bytes + 1;
     }
     SL_TRY(check_has_tokens(name, &sink->tokens, begin > 0));
-    return check_is_text(name, sink->bytes, sl_tokenizer_invalid_bytes(sink->tokenizer),
-                         sl_tokenizer_control_characters(sink->tokenizer));
+    return sli_check_is_text(name, sink->bytes, sl_tokenizer_invalid_bytes(sink->tokenizer),
+                             sl_tokenizer_control_characters(sink->tokenizer));
 }
 
 static sl_status read_words(token_sink *sink, const char *path, const char *name,
@@ -192,7 +191,7 @@ static sl_status read_text(const sli_bpe *bpe, const char *path, const char *nam
     if (status == SL_OK)
         status = check_has_tokens(name, out, first > 0);
     if (status == SL_OK)
-        status = check_is_text(name, end - first, out->invalid_bytes, 0);
+        status = sli_check_is_text(name, end - first, out->invalid_bytes, 0);
     if (status != SL_OK)
         sl_tokens_free(out);
     return status;

@@ -1,5 +1,13 @@
 #include "text/utf8.h"
 
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <uninorm.h>
+#include <unistr.h>
+
 int sli_broken_bytes(const uint8_t *at, const uint8_t *end)
 {
     int length = 1, wanted = at[0] < 0xC2 || at[0] > 0xF4 ? 1
@@ -17,4 +25,62 @@ int sli_broken_bytes(const uint8_t *at, const uint8_t *end)
         length++;
     }
     return length;
+}
+
+sl_status sli_text_repair(const uint8_t *begin, const uint8_t *end, uint8_t **copy, size_t *bytes,
+                          int64_t *invalid)
+{
+    enum { MOST_GROWTH = 3 };
+    const uint8_t *at = begin;
+    uint8_t *to = malloc(MOST_GROWTH * (size_t)(end - at) + 1);
+    *copy = to;
+    if (!to)
+        return sli_no_memory(NULL, "a copy of %zu bytes", (size_t)(end - at));
+    while (at < end) {
+        const uint8_t *broken = u8_check(at, (size_t)(end - at)), *stop = broken ? broken : end;
+        memcpy(to, at, (size_t)(stop - at));
+        to += stop - at;
+        at = stop;
+        if (!broken)
+            break;
+        int length = sli_broken_bytes(at, end);
+        to += u8_uctomb(to, SLI_REPLACEMENT, 4);
+        at += length;
+        *invalid += length;
+    }
+    *bytes = (size_t)(to - *copy);
+    return SL_OK;
+}
+
+/* ASCII stays as it is, but for a character before what may compose with it. */
+sl_status sli_text_compose(const uint8_t *begin, const uint8_t *end, uint8_t **copy, size_t *bytes)
+{
+    const uint8_t *at = begin;
+    size_t room = 0;
+    *copy = NULL;
+    *bytes = 0;
+    while (at < end) {
+        const uint8_t *wide = at, *stop;
+        while (wide < end && *wide < 0x80)
+            wide++;
+        for (stop = wide; stop < end && *stop >= 0x80;)
+            stop++;
+        const uint8_t *from = wide > at && wide < end ? wide - 1 : wide;
+        size_t kept = (size_t)(from - at), length = 0;
+        uint8_t *composed = u8_normalize(UNINORM_NFC, from, (size_t)(stop - from), NULL, &length);
+        if (!composed && stop > from)
+            return sli_no_memory(NULL, "a copy of %zu bytes", (size_t)(stop - from));
+        sl_status status =
+            sli_array_reserve(copy, &room, *bytes + kept + length, 1, SIZE_MAX / 16, "bytes");
+        if (status == SL_OK) {
+            memcpy(*copy + *bytes, at, kept);
+            if (composed)
+                memcpy(*copy + *bytes + kept, composed, length);
+            *bytes += kept + length;
+        }
+        free(composed);
+        SL_TRY(status);
+        at = stop;
+    }
+    return SL_OK;
 }

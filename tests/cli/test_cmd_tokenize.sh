@@ -57,7 +57,7 @@ refused 1 "word 2 of standard input must be an id, got \"\"" "${tokenize[@]}" --
 refused 2 "tokenize needs one of --print and --decode" "${tokenize[@]}"
 refused 2 "tokenize needs one of --print and --decode" "${tokenize[@]}" --print --decode
 refused 2 "tokenize needs --tokenizer DIR|FILE" "$program" tokenize --print
-refused 2 "--splitter must be gpt2, smollm, cl100k or qwen2" "$program" tokenize --tokenizer ranks --splitter gpt5 --print
+refused 2 "--splitter must be gpt2, smollm, cl100k, qwen2, qwen3.5 or o200k" "$program" tokenize --tokenizer ranks --splitter gpt5 --print
 refused 1 "ranks: a file of ranks does not say how text is split" "$program" tokenize --tokenizer ranks --print
 refused 1 "none: cannot be opened" "$program" tokenize --tokenizer none --print
 status=0

@@ -147,6 +147,39 @@ sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes
 sl_status sl_tokens_decode(const sl_vocab *vocab, const int32_t *ids, int64_t count, char **text,
                            size_t *bytes);
 
+/* ---- Training a BPE --------------------------------------------------------------------- */
+
+typedef struct sl_bpe_training {
+    int32_t vocab_size;         /* tokens, at least 256 and the special ones */
+    const char *const *special; /* [special_count] tokens of 2 to 1,024 printable ASCII characters
+                                   without blanks; the first is the end of a text. Borrowed */
+    int special_count;
+    const char *splitter; /* a name of sl_splitters; NULL: gpt2 */
+} sl_bpe_training;
+
+typedef struct sl_bpe_trained {
+    int32_t vocab_size;      /* fewer than asked for where no pair is left in the texts */
+    int64_t different_words; /* in the texts, as the splitter finds them */
+    int64_t invalid_bytes;   /* of the texts: those that are not UTF-8 and became U+FFFD */
+} sl_bpe_trained;
+
+/* Makes a byte-level BPE of text files [count] and writes it to a directory: tokenizer.json, and
+ * tokenizer_config.json, which names the first special token as eos_token. The ids are first those
+ * of the special tokens, then of the 256 bytes, in the order of the characters that stand for them,
+ * and then of tokens of at most 1,024 bytes that are made of two others, again and again of the
+ * pair that is most frequent, of equals that of the lowest ids. It is the tokenizer that Hugging
+ * Face's BpeTrainer makes of the files with the same special tokens, the initial alphabet of
+ * ByteLevel and max_token_length 1025: files are read line by line, special tokens in them are
+ * text. `result` may be NULL.
+ *
+ * What stands under the directory's name is replaced if it is an empty directory or one that this
+ * function has written, and then when the new one is complete. Errors: SL_ERR_INVALID for the
+ * training's values, for no file, and for what stands there otherwise; SL_ERR_FORMAT for a file
+ * that is empty or no text; SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_UNSUPPORTED for different words of
+ * 4 GiB; SL_ERR_MEMORY. */
+sl_status sl_bpe_train(const char *const *paths, int count, const sl_bpe_training *training,
+                       const char *directory, sl_bpe_trained *result);
+
 /* ---- Corpus ----------------------------------------------------------------------------- */
 
 typedef enum sl_split { SL_SPLIT_TRAIN, SL_SPLIT_VALID, SL_SPLIT_TEST } sl_split;
