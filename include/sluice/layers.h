@@ -76,7 +76,7 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
 /* Whose decoder a layer is, in transformers' names, order and layouts of weights.
  *
  *   LLAMA   self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj (SwiGLU), input_layernorm,
- *           post_attention_layernorm (RMSNorm); weights [out, in]
+ *           post_attention_layernorm (RMSNorm), self_attn.{q,k}_norm; weights [out, in]
  *   GPT2    ln_1, attn.{c_attn,c_proj}, ln_2, mlp.{c_fc,c_proj}; weights [in, out] (Conv1D), the
  *           columns of c_attn q's, then k's, then v's */
 typedef enum sl_naming { SL_NAMING_LLAMA, SL_NAMING_GPT2 } sl_naming;
@@ -111,6 +111,7 @@ typedef struct sl_decoder_layer_options {
     float attention_dropout;  /* of the probabilities */
     float residual_dropout;   /* of both branches' outputs */
     bool qkv_bias, output_bias;
+    bool qk_norm; /* LLAMA: an RMSNorm of each head of queries and of keys, as Qwen3 has */
     /* Standard deviations of the weights' normal initial values, and of those of the products to
      * the branches' outputs; 0: uniform in ±1 / sqrt(in). Biases begin as 0. */
     float deviation, output_deviation;

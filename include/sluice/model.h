@@ -18,10 +18,11 @@ typedef enum sl_family {
     SL_FAMILY_LLAMA,
     SL_FAMILY_MISTRAL,
     SL_FAMILY_QWEN2,
+    SL_FAMILY_QWEN3,
     SL_FAMILY_SMOLLM3
 } sl_family;
 
-/* "sluice_transformer", "gpt2", "llama", "mistral", "qwen2", "smollm3", NULL. */
+/* "sluice_transformer", "gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", NULL. */
 extern const char *const sl_family_names[];
 
 /* What families but the tutorials' have besides. */
@@ -32,6 +33,7 @@ typedef struct sl_decoder_options {
     sl_rotary_options rotary;
     int64_t no_rope_interval; /* every so many layers, one has no rotary positions; 0: all have */
     bool qkv_bias, output_bias;
+    bool qk_norm; /* of the heads of queries and keys */
 } sl_decoder_options;
 
 /* Low-rank adapters (Hu et al., "LoRA", 2021), which alone are trained: the output of some linear

@@ -138,6 +138,12 @@ typedef struct sli_add_dropout {
     float *out;
 } sli_add_dropout;
 
+/* Rows that are columns of a wider matrix, as the heads of queries are: `count` rows lie next to
+ * each other, and the next so many `ld` elements behind these. 0: all rows are dense. */
+typedef struct sli_row_groups {
+    int64_t count, ld;
+} sli_row_groups;
+
 /* sum = residual + dropout(x); out = layer_norm(sum) * weight + bias, over rows of `width`. With
  * `rms` it is RMSNorm (Zhang and Sennrich, 2019): the mean is taken as 0, and there is no bias.
  * residual may be NULL (sum = dropout(x)). `sum` may be NULL if it is not needed, or equal
@@ -156,7 +162,8 @@ typedef struct sli_add_norm {
     float eps;
     float *normalized; /* [rows, width] */
     uint16_t *normalized_bf16;
-    float *rstd; /* [rows] */
+    float *rstd;           /* [rows] */
+    sli_row_groups groups; /* of x and out, which may then be the same, without residual and sum */
 } sli_add_norm;
 
 /* Gradient of sli_add_norm:
@@ -181,6 +188,7 @@ typedef struct sli_add_norm_backward {
     uint16_t *grad_x_bf16;
     float beta;
     float *grad_weight, *grad_bias;
+    sli_row_groups groups; /* of grad_out and grad_sum */
 } sli_add_norm_backward;
 
 /* out = silu(gate) * up, with silu(x) = x / (1 + e^-x), all dense [rows, width]: Shazeer, "GLU

@@ -252,6 +252,18 @@ static void check_bias(call *c, const char *name, bool rms, const float *bias)
         refuse_arguments(c, "no bias with rms");
 }
 
+/* `has_others`: matrices that have no groups are given. */
+static void check_groups(call *c, const sli_row_groups *groups, int64_t width, bool has_others,
+                         const sli_dropout *dropout)
+{
+    if (groups->count == 0)
+        return;
+    check_at_least(c, "groups.count", 1, groups->count);
+    check_at_least(c, "groups.ld", groups->count * width, groups->ld);
+    if (has_others || dropout->p > 0)
+        refuse_arguments(c, "groups of rows without residual, sum, bf16 and dropout");
+}
+
 sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
 {
     call c = {device, "add_norm", SL_OK};
@@ -271,6 +283,7 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
     if (a->rstd)
         check_matrix(&c, "normalized", a->normalized, a->normalized_bf16);
     check_dropout(&c, &a->dropout, a->width);
+    check_groups(&c, &a->groups, a->width, a->residual || a->sum || a->out_bf16, &a->dropout);
     return c.status == SL_OK ? device->ops->add_norm(device, a) : c.status;
 }
 
@@ -296,6 +309,8 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
     }
     check_beta(&c, a->beta);
     check_dropout(&c, &a->dropout, a->width);
+    check_groups(&c, &a->groups, a->width,
+                 a->grad_sum_in || a->grad_x || a->grad_x_bf16 || a->grad_out_bf16, &a->dropout);
     return c.status == SL_OK ? device->ops->add_norm_backward(device, a) : c.status;
 }
 

@@ -9,12 +9,13 @@
 #include <string.h>
 
 const char *const sl_family_names[] = {
-    "sluice_transformer", "gpt2", "llama", "mistral", "qwen2", "smollm3", NULL};
+    "sluice_transformer", "gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", NULL};
 
 static const sli_family *const families[] = {
     [SL_FAMILY_TUTORIALS] = &sli_family_tutorials, [SL_FAMILY_GPT2] = &sli_family_gpt2,
     [SL_FAMILY_LLAMA] = &sli_family_llama,         [SL_FAMILY_MISTRAL] = &sli_family_llama,
-    [SL_FAMILY_QWEN2] = &sli_family_llama,         [SL_FAMILY_SMOLLM3] = &sli_family_llama};
+    [SL_FAMILY_QWEN2] = &sli_family_llama,         [SL_FAMILY_QWEN3] = &sli_family_llama,
+    [SL_FAMILY_SMOLLM3] = &sli_family_llama};
 
 /* ---- Text ------------------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
  *
  *   mistral   no biases; a sliding window is refused
  *   qwen2     q, k and v have biases
+ *   qwen3     each head of q and of k has a norm
  *   smollm3   every fourth layer has no rotary positions
  *
  * The rotary positions are spelled in two ways: "rope_theta" and "rope_scaling" beside it, or
@@ -16,6 +17,7 @@
 static const char *const architectures[] = {[SL_FAMILY_LLAMA] = "LlamaForCausalLM",
                                             [SL_FAMILY_MISTRAL] = "MistralForCausalLM",
                                             [SL_FAMILY_QWEN2] = "Qwen2ForCausalLM",
+                                            [SL_FAMILY_QWEN3] = "Qwen3ForCausalLM",
                                             [SL_FAMILY_SMOLLM3] = "SmolLM3ForCausalLM"};
 static const char *const dropouts[] = {"attention_dropout", NULL};
 static const char *const activations[] = {"silu", NULL};
@@ -153,7 +155,9 @@ static sl_status parse_sizes(const json_t *config, sl_model_options *out)
     SL_TRY(sli_config_integer(config, "num_attention_heads", 1, SL_MAX_WIDTH, &out->nhead));
     decoder->key_heads = out->nhead;
     SL_TRY(sli_config_integer(config, "num_key_value_heads", 1, out->nhead, &decoder->key_heads));
-    if (out->emsize % out->nhead == 0)
+    if (out->family == SL_FAMILY_QWEN3)
+        decoder->head_width = 128; /* Qwen3Config's own */
+    else if (out->emsize % out->nhead == 0)
         decoder->head_width = out->emsize / out->nhead;
     SL_TRY(sli_config_integer(config, "head_dim", 1, SL_MAX_WIDTH, &decoder->head_width));
     return sli_config_integer(config, "max_position_embeddings", 1, INT32_MAX, &decoder->positions);
@@ -162,7 +166,8 @@ static sl_status parse_sizes(const json_t *config, sl_model_options *out)
 static sl_status parse(const json_t *config, sl_model_options *out)
 {
     sl_decoder_options *decoder = &out->decoder;
-    bool has_bias_member = out->family == SL_FAMILY_LLAMA || out->family == SL_FAMILY_SMOLLM3;
+    bool has_bias_member = out->family == SL_FAMILY_LLAMA || out->family == SL_FAMILY_QWEN3 ||
+                           out->family == SL_FAMILY_SMOLLM3;
     SL_TRY(refuse_others(config, out));
     SL_TRY(parse_sizes(config, out));
     decoder->norm_eps = 1e-6;
@@ -175,6 +180,7 @@ static sl_status parse(const json_t *config, sl_model_options *out)
     if (has_bias_member)
         SL_TRY(sli_config_flag(config, "attention_bias", &decoder->output_bias));
     decoder->qkv_bias = decoder->output_bias || out->family == SL_FAMILY_QWEN2;
+    decoder->qk_norm = out->family == SL_FAMILY_QWEN3;
     SL_TRY(parse_rotary(config, &decoder->rotary));
     return parse_no_rope(config, out);
 }

@@ -5,24 +5,30 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Llama's families; GPT-2 is below. Epsilons are 1e-5. */
+/* Llama's families; GPT-2 is below. Epsilons are 1e-5, Qwen3's 1e-6. */
 static const struct {
     const char *name;
-    int64_t ntokens, emsize, nhid, nlayers, nhead, key_heads, positions;
+    int64_t ntokens, emsize, nhid, nlayers, nhead, key_heads, head_width, positions;
     double theta, deviation;
-    bool tie;
     double factor; /* of llama3's scaling; 0: none */
+    sl_family family;
+    bool tie;
 } llamas[] = {
-    {"smollm2-135m", 49152, 576, 1536, 30, 9, 3, 8192, 1e5, 1.0 / 24, true, 0},
-    {"smollm2-360m", 49152, 960, 2560, 32, 15, 5, 8192, 1e5, 0.02, true, 0},
-    {"tinyllama-1.1b", 32000, 2048, 5632, 22, 32, 4, 2048, 1e4, 0.02, false, 0},
-    {"llama-3.2-1b", 128256, 2048, 8192, 16, 32, 8, 131072, 5e5, 0.02, true, 32},
-    {"llama-3-8b", 128256, 4096, 14336, 32, 32, 8, 8192, 5e5, 0.02, false, 0},
+    {"smollm2-135m", 49152, 576, 1536, 30, 9, 3, 64, 8192, 1e5, 1.0 / 24, 0, SL_FAMILY_LLAMA, true},
+    {"smollm2-360m", 49152, 960, 2560, 32, 15, 5, 64, 8192, 1e5, 0.02, 0, SL_FAMILY_LLAMA, true},
+    {"qwen3-0.6b", 151936, 1024, 3072, 28, 16, 8, 128, 40960, 1e6, 0.02, 0, SL_FAMILY_QWEN3, true},
+    {"tinyllama-1.1b", 32000, 2048, 5632, 22, 32, 4, 64, 2048, 1e4, 0.02, 0, SL_FAMILY_LLAMA,
+     false},
+    {"llama-3.2-1b", 128256, 2048, 8192, 16, 32, 8, 64, 131072, 5e5, 0.02, 32, SL_FAMILY_LLAMA,
+     true},
+    {"llama-3-8b", 128256, 4096, 14336, 32, 32, 8, 128, 8192, 5e5, 0.02, 0, SL_FAMILY_LLAMA, false},
 };
 enum { LLAMAS = sizeof llamas / sizeof *llamas };
 
-const char *const sl_model_names[] = {
-    "gpt2", "smollm2-135m", "smollm2-360m", "tinyllama-1.1b", "llama-3.2-1b", "llama-3-8b", NULL};
+const char *const sl_model_names[] = {"gpt2",           "smollm2-135m",
+                                      "smollm2-360m",   "qwen3-0.6b",
+                                      "tinyllama-1.1b", "llama-3.2-1b",
+                                      "llama-3-8b",     NULL};
 
 static sl_model_options gpt2(void)
 {
@@ -44,7 +50,8 @@ static sl_model_options gpt2(void)
 
 static sl_model_options llama(int index)
 {
-    sl_model_options model = {.family = SL_FAMILY_LLAMA,
+    bool is_qwen3 = llamas[index].family == SL_FAMILY_QWEN3;
+    sl_model_options model = {.family = llamas[index].family,
                               .ntokens = llamas[index].ntokens,
                               .emsize = llamas[index].emsize,
                               .nhid = llamas[index].nhid,
@@ -52,9 +59,10 @@ static sl_model_options llama(int index)
                               .nhead = llamas[index].nhead,
                               .tie = llamas[index].tie,
                               .decoder = {.key_heads = llamas[index].key_heads,
-                                          .head_width = llamas[index].emsize / llamas[index].nhead,
+                                          .head_width = llamas[index].head_width,
                                           .positions = llamas[index].positions,
-                                          .norm_eps = 1e-5,
+                                          .norm_eps = is_qwen3 ? 1e-6 : 1e-5,
+                                          .qk_norm = is_qwen3,
                                           .deviation = llamas[index].deviation,
                                           .rotary = {.kind = SL_ROTARY_DEFAULT,
                                                      .theta = llamas[index].theta}}};

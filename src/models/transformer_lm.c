@@ -96,6 +96,7 @@ static sl_status create_decoder(const sl_model_options *options, sl_module **out
                                          .residual_dropout = is_gpt2 ? options->dropout : 0,
                                          .qkv_bias = decoder->qkv_bias,
                                          .output_bias = decoder->output_bias,
+                                         .qk_norm = decoder->qk_norm,
                                          .deviation = (float)decoder->deviation,
                                          .output_deviation = (float)(decoder->deviation / depth)},
                                .ntokens = options->ntokens,

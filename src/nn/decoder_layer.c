@@ -35,6 +35,9 @@ static sl_status check_decoder_options(const sl_decoder_layer_options *options)
     if (options->naming == SL_NAMING_GPT2 && options->rotary.kind != SL_ROTARY_NONE)
         return sl_error(SL_ERR_INVALID,
                         "sl_decoder_layer_create: GPT-2's layer has no rotary positions");
+    if (options->naming == SL_NAMING_GPT2 && options->qk_norm)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_decoder_layer_create: GPT-2's layer has no norms of queries and keys");
     SL_TRY(sli_rotary_check("sl_decoder_layer_create", &options->rotary,
                             options->head_width > 0 ? options->head_width
                                                     : options->width / options->heads));

@@ -137,6 +137,60 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
     return status;
 }
 
+/* ---- Of heads --------------------------------------------------------------------------- */
+
+static int64_t rows_of(const sl_tensor *matrix, int64_t heads)
+{
+    return sl_tensor_rows(matrix) * heads;
+}
+
+sl_status sli_norm_heads_forward(const sli_layer_norm *norm, const sl_pass *pass, sl_tensor *matrix,
+                                 int64_t column, int64_t heads, sli_norm_saved *saved)
+{
+    sl_shape shape = sl_shape_2d(rows_of(matrix, heads), norm->width);
+    const float *weight;
+    SL_TRY(sli_parameter_values(norm->weight, sl_tensor_device(matrix), &weight));
+    SL_TRY(make_saved(pass, &shape, saved));
+    const sli_add_norm arguments = {
+        .rows = shape.size[0],
+        .width = norm->width,
+        .x = sl_tensor_f32(matrix) + column,
+        .out = sl_tensor_f32(matrix) + column,
+        .rms = true,
+        .weight = weight,
+        .eps = norm->eps,
+        .normalized = sli_tensor_if_f32(saved->normalized),
+        .normalized_bf16 = sli_tensor_if_bf16(saved->normalized),
+        .rstd = sli_tensor_if_f32(saved->rstd),
+        .groups = {heads, sl_tensor_columns(matrix)},
+    };
+    return sli_device_add_norm(sl_tensor_device(matrix), &arguments);
+}
+
+sl_status sli_norm_heads_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
+                                  sl_tensor *grad, int64_t column, int64_t heads)
+{
+    sl_device *device = sl_tensor_device(grad);
+    sl_tensor *unused = NULL;
+    sli_add_norm_backward arguments = {
+        .rows = rows_of(grad, heads),
+        .width = norm->width,
+        .grad_out = sl_tensor_f32(grad) + column,
+        .normalized = sli_tensor_if_f32(saved->normalized),
+        .normalized_bf16 = sli_tensor_if_bf16(saved->normalized),
+        .rstd = sl_tensor_f32(saved->rstd),
+        .rms = true,
+        .grad_sum = sl_tensor_f32(grad) + column,
+        .groups = {heads, sl_tensor_columns(grad)},
+    };
+    SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
+    sl_status status = place_gradients(norm, device, &arguments, &unused);
+    if (status == SL_OK)
+        status = sli_device_add_norm_backward(device, &arguments);
+    sl_tensor_destroy(&unused);
+    return status;
+}
+
 /* ---- The module ------------------------------------------------------------------------- */
 
 static void norm_widths(const sl_module *module, int64_t *in, int64_t *out)

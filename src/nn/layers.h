@@ -181,6 +181,13 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
                             const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
                             sli_dropout dropout, sl_tensor *grad_sum, sl_tensor *grad_x);
 
+/* RMSNorm of `heads` heads of an f32 matrix, which lie next to each other from a column on, in
+ * place, and its gradient. What is saved is cleared by the caller, also after an error. */
+sl_status sli_norm_heads_forward(const sli_layer_norm *norm, const sl_pass *pass, sl_tensor *matrix,
+                                 int64_t column, int64_t heads, sli_norm_saved *saved);
+sl_status sli_norm_heads_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
+                                  sl_tensor *grad, int64_t column, int64_t heads);
+
 /* Bytes of what sli_norm_forward saves for an input of this shape. */
 int64_t sli_norm_saved_bytes(const sl_shape *in);
 

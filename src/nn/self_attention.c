@@ -4,6 +4,7 @@
  * position:
  *
  *   in         D              an alias of the input
+ *   q_norm, k_norm            the norms of the heads of q and of k, where there are such
  *   qkv        (H + 2 K) d    the heads of q, then those of k, then those of v
  *   lse        H              log of the softmax's sum, from which backward gets the probabilities
  *   attended   H d            again
@@ -28,6 +29,7 @@ typedef struct self_attention {
     sli_linear in_proj;               /* PyTorch's, whose parameters are the module's own */
     const sli_linear *projections[3]; /* of the input to qkv's columns, each to its own */
     int projection_count;             /* 1 or 3 */
+    const sli_layer_norm *norms[2];   /* of q's heads and of k's; NULL: none */
     const sli_linear *out_proj;
 } self_attention;
 
@@ -132,6 +134,7 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
 /* The tensors of a call: what forward saves and backward pops, and its gradients. What a call has
  * not saved or given to its caller is freed at its end. */
 typedef struct call_tensors {
+    sli_norm_saved norms[2];
     sl_tensor *in, *qkv, *lse, *attended;
     sl_tensor *grad_attended, *grad_qkv;
     sl_tensor *operand; /* `attended`, as products take it */
@@ -139,6 +142,8 @@ typedef struct call_tensors {
 
 static void call_clear(call_tensors *tensors)
 {
+    sli_norm_saved_clear(&tensors->norms[0]);
+    sli_norm_saved_clear(&tensors->norms[1]);
     sl_tensor_destroy(&tensors->in);
     sl_tensor_destroy(&tensors->qkv);
     sl_tensor_destroy(&tensors->lse);
@@ -146,6 +151,28 @@ static void call_clear(call_tensors *tensors)
     sl_tensor_destroy(&tensors->grad_attended);
     sl_tensor_destroy(&tensors->grad_qkv);
     sl_tensor_destroy(&tensors->operand);
+}
+
+/* The heads of q, and those of k, in qkv. */
+static int64_t heads_of(const self_attention *self, int which, int64_t *column)
+{
+    *column = which == 0 ? 0 : self->heads * self->head_width;
+    return which == 0 ? self->heads : self->key_heads;
+}
+
+/* Of qkv, in place, or backward of its gradient. */
+static sl_status norm_heads(const self_attention *self, const sl_pass *pass, bool backward,
+                            call_tensors *tensors)
+{
+    for (int i = 0; i < 2 && self->norms[0]; i++) {
+        int64_t column, heads = heads_of(self, i, &column);
+        sli_norm_saved *saved = &tensors->norms[i];
+        SL_TRY(
+            backward
+                ? sli_norm_heads_backward(self->norms[i], saved, tensors->grad_qkv, column, heads)
+                : sli_norm_heads_forward(self->norms[i], pass, tensors->qkv, column, heads, saved));
+    }
+    return SL_OK;
 }
 
 /* Turns the queries and keys of qkv, or back, in place. */
@@ -172,6 +199,7 @@ static sl_status project(const self_attention *self, const sl_pass *pass, call_t
         SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->qkv));
         for (int i = 0; i < self->projection_count; i++)
             SL_TRY(sli_linear_forward(self->projections[i], pass, tensors->in, NULL, tensors->qkv));
+        SL_TRY(norm_heads(self, pass, false, tensors));
         SL_TRY(rotate(self, pass, tensors->qkv, false));
         return sli_pass_round(pass, tensors->qkv);
     }
@@ -199,6 +227,8 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
                : sli_pass_create_tensor(pass, &shape, &tensors->attended));
     SL_TRY(run_attention(module, pass, tensors->qkv, tensors->attended, tensors->lse));
     SL_TRY(sli_pass_save_exact(pass, &tensors->in));
+    for (int i = 0; i < 2 && self->norms[0]; i++)
+        SL_TRY(sli_norm_save(pass, &tensors->norms[i]));
     SL_TRY(sl_pass_save(pass, &tensors->qkv));
     return sli_pass_save_exact(pass, &tensors->lse);
 }
@@ -244,6 +274,8 @@ static sl_status pop_saved(const self_attention *self, sl_pass *pass, call_tenso
                   : sli_pass_widen(pass, tensors->operand, &tensors->attended));
     SL_TRY(sl_pass_pop(pass, &tensors->lse));
     SL_TRY(stored ? sli_pass_pop_stored(pass, &tensors->qkv) : sl_pass_pop(pass, &tensors->qkv));
+    for (int i = 1; i >= 0 && self->norms[0]; i--)
+        SL_TRY(sli_norm_pop(pass, &tensors->norms[i]));
     return sli_pass_pop_stored(pass, &tensors->in);
 }
 
@@ -291,6 +323,7 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
     };
     SL_TRY(sli_device_attention_backward(sl_pass_device(pass), &arguments));
     SL_TRY(rotate(self, pass, tensors->grad_qkv, true));
+    SL_TRY(norm_heads(self, pass, true, tensors));
     sl_tensor_destroy(&tensors->grad_attended);
     sl_tensor_destroy(&tensors->qkv);
     sl_tensor_destroy(&tensors->lse);
@@ -380,6 +413,10 @@ static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in
     sl_shape attended = attended_shape(self, in);
     int64_t floats = sl_shape_count(in) + sl_shape_count(&qkv) + sl_shape_count(&lse) +
                      sl_shape_count(&attended);
+    for (int i = 0; i < 2 && self->norms[0]; i++) {
+        int64_t column, heads = heads_of(self, i, &column);
+        floats += sli_shape_rows(in) * heads * (self->head_width + 1);
+    }
     return floats * (int64_t)sizeof(float);
 }
 
@@ -531,6 +568,20 @@ static sl_status add_output(const sl_decoder_layer_options *options, sl_module *
     return SL_OK;
 }
 
+static sl_status add_norms(const sl_decoder_layer_options *options, sl_module **module,
+                           self_attention *self)
+{
+    static const char *const names[] = {"q_norm", "k_norm"};
+    for (int i = 0; i < 2; i++) {
+        sl_module *child;
+        SL_TRY(sl_module_append(module, names[i],
+                                sl_rms_norm_create(self->head_width, options->norm_eps, &child),
+                                &child));
+        self->norms[i] = sli_layer_norm_of(child);
+    }
+    return SL_OK;
+}
+
 sl_status sli_decoder_attention_create(const sl_decoder_layer_options *options, sl_module **out)
 {
     *out = NULL;
@@ -546,9 +597,10 @@ sl_status sli_decoder_attention_create(const sl_decoder_layer_options *options, 
                          .dropout = options->attention_dropout,
                          .mask = SL_MASK_CAUSAL};
     SL_TRY(sl_module_create(&attention_ops, self, out));
-    (*out)->exact_columns = self->heads;
+    (*out)->exact_columns = self->heads + (options->qk_norm ? self->heads + self->key_heads : 0);
     if (options->rotary.kind != SL_ROTARY_NONE)
         set_rotary(&options->rotary, self);
     SL_TRY(add_projections(options, out, self));
-    return add_output(options, out, self);
+    SL_TRY(add_output(options, out, self));
+    return options->qk_norm ? add_norms(options, out, self) : SL_OK;
 }

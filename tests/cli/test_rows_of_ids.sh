@@ -36,6 +36,7 @@ done <<'GOLDEN'
 gpt2 4.911003589630127 4.108849048614502 3.5871188640594482 3.1433911323547363 2.775508165359497 2.4520766735076904 2.1746504306793213 1.949763298034668 1.759734869003296 1.5931485891342163
 llama3 4.804371356964111 4.055424213409424 3.5856211185455322 3.220750570297241 2.902416229248047 2.6134049892425537 2.372804880142212 2.1740856170654297 1.9819412231445312 1.811712622642517
 qwen2 5.023949146270752 4.28419303894043 3.7359488010406494 3.3696916103363037 3.074800968170166 2.8133535385131836 2.5702719688415527 2.3538668155670166 2.1595161961151123 1.987184762954712
+qwen3 4.991799354553223 4.182555198669434 3.687504768371582 3.283831834793091 2.9290549755096436 2.647770404815674 2.4214248657226562 2.212942600250244 2.028987407684326 1.8674756288528442
 GOLDEN
 
 # Rows of other lengths, so that micro-batches and shards differ; a directory with every split.
@@ -46,7 +47,7 @@ awk 'BEGIN { for (row = 0; row < 11; row++) {
     print "]}" } }' >"$scratch/data/train.jsonl"
 head -n 5 "$scratch/data/train.jsonl" >"$scratch/data/valid.jsonl"
 tail -n 3 "$scratch/data/train.jsonl" >"$scratch/data/test.jsonl"
-job=(train --init "$models/llama3" --data "$scratch/data" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3
+job=(train --init "$models/qwen3" --data "$scratch/data" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3
      --quiet)
 "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
 # In two processes, where there is MPI, which leaks.

@@ -357,6 +357,94 @@ static void norms_are_given_their_bias_alone(void **state)
     }
 }
 
+enum { NORM_GROUPS = 3, NORM_HEADS = 2, NORM_ROWS = NORM_GROUPS * NORM_HEADS, NORM_MOST = 40 };
+
+/* Copies rows of `width` between a dense matrix and one whose groups lie `ld` apart. */
+static void copy_rows(float *dense, float *grouped, int width, int ld, bool to_grouped)
+{
+    for (int row = 0; row < NORM_ROWS; row++)
+        for (int i = 0; i < width; i++) {
+            float *a = &dense[row * width + i],
+                  *b = &grouped[row / NORM_HEADS * ld + row % NORM_HEADS * width + i];
+            *(to_grouped ? b : a) = *(to_grouped ? a : b);
+        }
+}
+
+/* Runs the norm and its gradient in place on dense rows, or on groups of them. */
+static void run_norm(sl_device *device, int width, int ld, float *x, float *grad,
+                     float *weight_grad)
+{
+    float weight[NORM_MOST], normalized[NORM_ROWS * NORM_MOST], rstd[NORM_ROWS];
+    const sli_row_groups groups = {ld > 0 ? NORM_HEADS : 0, ld};
+    for (int i = 0; i < width; i++)
+        weight[i] = 1 + 0.1f * (float)i;
+    check_ok(sli_device_add_norm(device, &(sli_add_norm){.rows = NORM_ROWS,
+                                                         .width = width,
+                                                         .x = x,
+                                                         .out = x,
+                                                         .rms = true,
+                                                         .weight = weight,
+                                                         .eps = 1e-6f,
+                                                         .normalized = normalized,
+                                                         .rstd = rstd,
+                                                         .groups = groups}));
+    check_ok(
+        sli_device_add_norm_backward(device, &(sli_add_norm_backward){.rows = NORM_ROWS,
+                                                                      .width = width,
+                                                                      .grad_out = grad,
+                                                                      .normalized = normalized,
+                                                                      .rstd = rstd,
+                                                                      .rms = true,
+                                                                      .weight = weight,
+                                                                      .grad_sum = grad,
+                                                                      .grad_weight = weight_grad,
+                                                                      .groups = groups}));
+}
+
+static void norms_of_groups_of_rows_are_those_of_dense_ones(void **state)
+{
+    const lab *all = *state;
+    static const int widths[] = {12, 5, 32};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        int width = widths[w], ld = NORM_HEADS * width + (width == 12 ? 4 : 3);
+        float dense[2][NORM_ROWS * NORM_MOST],
+            grouped[2][NORM_GROUPS * (NORM_HEADS * NORM_MOST + 4)];
+        float back[NORM_ROWS * NORM_MOST], weight_grads[2][NORM_MOST];
+        for (size_t i = 0; i < sizeof *grouped / sizeof **grouped; i++)
+            grouped[0][i] = grouped[1][i] = -77;
+        for (int i = 0; i < NORM_ROWS * width; i++) {
+            dense[0][i] = sinf((float)(7 * i));
+            dense[1][i] = cosf((float)(5 * i));
+        }
+        for (int i = 0; i < 2; i++)
+            copy_rows(dense[i], grouped[i], width, ld, true);
+        sl_device *device = all->families[0].members[0];
+        run_norm(device, width, 0, dense[0], dense[1], weight_grads[0]);
+        run_norm(device, width, ld, grouped[0], grouped[1], weight_grads[1]);
+        assert_memory_equal(weight_grads[0], weight_grads[1], (size_t)width * sizeof(float));
+        for (int i = 0; i < 2; i++) {
+            copy_rows(back, grouped[i], width, ld, false);
+            assert_memory_equal(back, dense[i], NORM_ROWS * (size_t)width * sizeof(float));
+            for (int gap = NORM_HEADS * width; gap < ld; gap++)
+                assert_true(grouped[i][gap] == -77.0f);
+        }
+    }
+}
+
+static void groups_of_rows_stand_alone(void **state)
+{
+    const lab *all = *state;
+    float x[8] = {1}, weight[2] = {1, 1};
+    sli_add_norm a = {.rows = 4, .width = 2, .x = x, .out = x, .rms = true, .weight = weight};
+    a.groups = (sli_row_groups){2, 3};
+    sl_device *device = all->families[0].members[0];
+    check_error(sli_device_add_norm(device, &a), SL_ERR_INVALID, "groups.ld");
+    a.groups.ld = 4;
+    a.residual = x;
+    check_error(sli_device_add_norm(device, &a), SL_ERR_INVALID,
+                "groups of rows without residual, sum, bf16 and dropout");
+}
+
 /* Exact ones, ties, the largest finite ones, what rounds to infinity, and no numbers. */
 static void conversion_rounds_to_the_nearest_even_bf16(void **state)
 {
@@ -396,6 +484,8 @@ int values_tests(void)
         cmocka_unit_test(samples_keep_their_masks_when_a_batch_is_cut),
         cmocka_unit_test(masks_are_the_same_on_every_kind_of_device),
         cmocka_unit_test(kept_share_is_one_minus_p_and_independent_of_neighbours),
+        cmocka_unit_test(norms_of_groups_of_rows_are_those_of_dense_ones),
+        cmocka_unit_test(groups_of_rows_stand_alone),
         cmocka_unit_test(norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite),
         cmocka_unit_test(norm_terms_of_many_arrays_are_those_of_each_alone),
         cmocka_unit_test(relu_lets_nan_through),

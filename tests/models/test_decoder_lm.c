@@ -1,4 +1,4 @@
-/* Decoders against what transformers 5.23 computes (eager, f32): models/<family>/model.safetensors
+/* Decoders against what transformers 5 computes (eager, f32): models/<family>/model.safetensors
  * holds a small one's weights, golden.safetensors its logits, loss, gradients and training. */
 #include "models/decoder_lm.h"
 #include "models/lora.h"
@@ -371,6 +371,16 @@ static void adapters_compute_what_peft_does(void **state)
     check_adapter("llama3", &llama, &adapted);
 }
 
+static void qwen3_computes_what_transformers_does(void **state)
+{
+    sli_decoder_lm options = llama_options();
+    options.layer.head_width = 12;
+    options.layer.norm_eps = 1e-6f;
+    options.layer.qk_norm = true;
+    options.layer.rotary = (sl_rotary_options){.kind = SL_ROTARY_DEFAULT, .theta = 1e6};
+    check_family("qwen3", &options);
+}
+
 static void impossible_sizes_are_refused(void **state)
 {
     sli_decoder_lm options = gpt2_options();
@@ -391,6 +401,7 @@ int decoder_lm_tests(void)
         cmocka_unit_test(llama3_computes_what_transformers_does),
         cmocka_unit_test(qwen2_computes_what_transformers_does),
         cmocka_unit_test(adapters_compute_what_peft_does),
+        cmocka_unit_test(qwen3_computes_what_transformers_does),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

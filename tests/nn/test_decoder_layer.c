@@ -41,6 +41,14 @@ static const sl_decoder_layer_options cases[] = {
      .activation = SL_ACTIVATION_RELU,
      .qkv_bias = true,
      .output_bias = true},
+    {.naming = SL_NAMING_LLAMA,
+     .width = 5,
+     .heads = 4,
+     .key_heads = 2,
+     .head_width = 6,
+     .feed_forward = 3,
+     .qk_norm = true,
+     .rotary = {.kind = SL_ROTARY_DEFAULT, .theta = 100}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -171,6 +179,10 @@ static void impossible_options_are_refused(void **state)
     options.rotary.factor = 0;
     check_error(sl_decoder_layer_create(&options, &module), SL_ERR_INVALID, "got 100 and 0");
     options = cases[3];
+    options.qk_norm = true;
+    check_error(sl_decoder_layer_create(&options, &module), SL_ERR_INVALID,
+                "GPT-2's layer has no norms of queries and keys");
+    options.qk_norm = false;
     options.rotary.kind = SL_ROTARY_DEFAULT;
     check_error(sl_decoder_layer_create(&options, &module), SL_ERR_INVALID, "no rotary");
     options = cases[3];

@@ -119,7 +119,7 @@ static void check_logits(const char *path, const char *family, double bound)
 
 static void published_directories_compute_as_transformers(void **state)
 {
-    static const char *const families[] = {"gpt2", "llama3", "qwen2"};
+    static const char *const families[] = {"gpt2", "llama3", "qwen2", "qwen3"};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         char path[4096];
         check_logits(golden_path(families[i], "", path), families[i], 1e-5);

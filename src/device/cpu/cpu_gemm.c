@@ -35,7 +35,8 @@ static const panel_rule bf16_transposed_rule = {512, 1024, 64, 96, 4}; /* a^T b,
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
 static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
-/* Inner columns widened at a time: as many as dnnl_sgemm sums before it adds to c. */
+/* Inner columns widened at a time: as many as dnnl_sgemm sums before it adds to c where it has
+ * AVX-512, so that it then gives the bits of the f32 product. */
 enum { WIDE_STEP = 384 };
 
 typedef struct gemm_job {

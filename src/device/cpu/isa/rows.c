@@ -120,12 +120,18 @@ static float squares_around(int64_t count, const float *x, float mean, const flo
     return sum;
 }
 
+/* Where a row begins. */
+static int64_t begin_of(const sli_row_groups *groups, int64_t width, int64_t row)
+{
+    return groups->count == 0 ? row * width
+                              : row / groups->count * groups->ld + row % groups->count * width;
+}
+
 /* out may be x. */
-static void normalize_row(const sli_add_norm *arguments, int64_t row, const float *x)
+static void normalize_row(const sli_add_norm *arguments, int64_t row, const float *x, float *out)
 {
     int64_t width = arguments->width;
     float mean = sum_f32(width, x) / (float)width;
-    float *out = arguments->out + row * width;
     const float *soon = arguments->normalized ? arguments->normalized + row * width : out;
     float variance = squares_around(width, x, mean, soon) / (float)width;
     float rstd = 1.0f / sqrtf(variance + arguments->eps);
@@ -148,10 +154,10 @@ static void normalize_row(const sli_add_norm *arguments, int64_t row, const floa
 }
 
 /* Of RMSNorm. out may be x. */
-static void normalize_rms_row(const sli_add_norm *arguments, int64_t row, const float *x)
+static void normalize_rms_row(const sli_add_norm *arguments, int64_t row, const float *x,
+                              float *out)
 {
     int64_t width = arguments->width;
-    float *out = arguments->out + row * width;
     const float *soon = arguments->normalized ? arguments->normalized + row * width : out;
     float mean_square = squares_around(width, x, 0.0f, soon) / (float)width;
     float rstd = 1.0f / sqrtf(mean_square + arguments->eps);
@@ -179,14 +185,14 @@ void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, 
     masks m;
     masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
     for (int64_t row = first_row; row < first_row + rows; row++) {
-        const float *x = arguments->x + row * width;
-        const float *residual = arguments->residual ? arguments->residual + row * width : NULL;
-        float *sum = (arguments->sum ? arguments->sum : arguments->out) + row * width;
-        add_row(&m, row, width, sum, x, residual);
+        int64_t begin = begin_of(&arguments->groups, width, row);
+        const float *residual = arguments->residual ? arguments->residual + begin : NULL;
+        float *out = arguments->out + begin, *sum = arguments->sum ? arguments->sum + begin : out;
+        add_row(&m, row, width, sum, arguments->x + begin, residual);
         if (arguments->rms)
-            normalize_rms_row(arguments, row, sum);
+            normalize_rms_row(arguments, row, sum, out);
         else
-            normalize_row(arguments, row, sum);
+            normalize_row(arguments, row, sum, out);
     }
 }
 
@@ -252,11 +258,11 @@ static float reduce_rms_row(int64_t width, const float *restrict grad_out,
 static void norm_grad(const sli_add_norm_backward *arguments, int64_t row, float mean_g,
                       float mean_gn)
 {
-    int64_t width = arguments->width;
-    const float *grad_out = arguments->grad_out + row * width;
+    int64_t width = arguments->width, begin = begin_of(&arguments->groups, width, row);
+    const float *grad_out = arguments->grad_out + begin;
     const float *normalized = arguments->normalized + row * width;
     const float *weight = arguments->weight;
-    float *grad_sum = arguments->grad_sum + row * width;
+    float *grad_sum = arguments->grad_sum + begin;
     float rstd = arguments->rstd[row];
     if (arguments->grad_sum_in) {
         const float *in = arguments->grad_sum_in + row * width;
@@ -278,8 +284,9 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
     masks m;
     masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
     for (int64_t row = first_row; row < first_row + rows; row++) {
-        float *grad_sum = arguments->grad_sum + row * width, mean_g = 0, mean_gn;
-        const float *grad_out = arguments->grad_out + row * width;
+        int64_t begin = begin_of(&arguments->groups, width, row);
+        float *grad_sum = arguments->grad_sum + begin, mean_g = 0, mean_gn;
+        const float *grad_out = arguments->grad_out + begin;
         const float *normalized = arguments->normalized + row * width;
         if (arguments->rms)
             mean_gn = reduce_rms_row(width, grad_out, normalized, arguments->weight, grad_sum,

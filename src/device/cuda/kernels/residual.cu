@@ -25,6 +25,19 @@ cudaError_t sli_launch_add_dropout(const sli_add_dropout *a, cudaStream_t stream
 
 /* ---- Norm ------------------------------------------------------------------------------- */
 
+/* Where a row begins. */
+static inline __device__ int64_t begin_of(const sli_row_groups &groups, int64_t width, int64_t row)
+{
+    return groups.count == 0 ? row * width
+                             : row / groups.count * groups.ld + row % groups.count * width;
+}
+
+/* The elements from one row of a matrix to the next, where they are not next to each other. */
+static inline int64_t ld_of(const sli_row_groups &groups, int64_t width)
+{
+    return groups.count == 0 ? width : groups.ld;
+}
+
 /* The row's sums stay in the registers of the threads, GROUPS groups of four in each; GROUPS 0, for
  * rows that are longer: each walk over the row adds them anew. */
 enum { ROW_THREADS = 256, MOST_GROUPS = 8 };
@@ -37,7 +50,8 @@ static inline __device__ float sum_of_four(four f)
 static inline __device__ four add_group(const matrix_shape &shape, const sli_add_norm &a,
                                         const dropout_masks &masks, int64_t column)
 {
-    int64_t row = blockIdx.x, at = row * a.width + column, count = a.width - column;
+    int64_t row = blockIdx.x, at = begin_of(a.groups, a.width, row) + column,
+            count = a.width - column;
     four x = multiply(load_four(a.x + at, count, shape.whole), mask_of(masks, row, column));
     return a.residual ? sum_of(x, load_four(a.residual + at, count, shape.whole)) : x;
 }
@@ -69,7 +83,7 @@ static inline __device__ void store_norm(const matrix_shape &shape, const sli_ad
     if (a.out_bf16)
         store_four(a.out_bf16 + at, x, count, shape.whole);
     if (a.out)
-        store_four(a.out + at, x, count, shape.whole);
+        store_four(a.out + begin_of(a.groups, a.width, blockIdx.x) + column, x, count, shape.whole);
 }
 
 template <int GROUPS>
@@ -114,9 +128,9 @@ static __global__ void add_norm(matrix_shape shape, sli_add_norm a, dropout_mask
 cudaError_t sli_launch_add_norm(const sli_add_norm *a, cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->width,
-                          are_aligned(a->width, a->width, a->x, a->residual, a->sum, a->out,
-                                      a->out_bf16, a->weight, a->bias, a->normalized,
-                                      a->normalized_bf16)};
+                          are_aligned(a->width, ld_of(a->groups, a->width), a->x, a->residual,
+                                      a->sum, a->out, a->out_bf16, a->weight, a->bias,
+                                      a->normalized, a->normalized_bf16)};
     unsigned threads = threads_of_row(a->width, ROW_THREADS);
     int64_t groups = divide_up(a->width, 4 * (int64_t)threads);
     void (*kernel)(matrix_shape, sli_add_norm, dropout_masks) = groups <= 1   ? add_norm<1>
@@ -146,11 +160,13 @@ struct typed_matrix {
 template <int COUNT> struct norm_terms {
     enum { SUMS = COUNT };
     typed_matrix grad_out, normalized;
+    sli_row_groups groups; /* of grad_out */
 
     __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
     {
         int64_t at = g.row * shape.columns + g.column;
-        four grad = grad_out.load(at, g.count, shape.whole);
+        four grad =
+            grad_out.load(begin_of(groups, shape.columns, g.row) + g.column, g.count, shape.whole);
         four n = normalized.load(at, g.count, shape.whole);
         sums[0] = sum_of(sums[0], multiply(grad, n));
         if (COUNT > 1)
@@ -172,7 +188,8 @@ static inline __device__ norm_means means_of(const matrix_shape &shape,
     norm_means sums = {0, 0};
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = blockIdx.x * a.width + column, count = a.width - column;
-        four g = multiply(grad_out.load(at, count, shape.whole),
+        int64_t begin = begin_of(a.groups, a.width, blockIdx.x);
+        four g = multiply(grad_out.load(begin + column, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
         four n = normalized.load(at, count, shape.whole);
         sums.of_g += sum_of_four(g);
@@ -186,21 +203,21 @@ static inline __device__ norm_means means_of(const matrix_shape &shape,
 static __global__ void add_norm_backward(matrix_shape shape, sli_add_norm_backward a,
                                          dropout_masks masks)
 {
-    int64_t row = blockIdx.x;
+    int64_t row = blockIdx.x, begin = begin_of(a.groups, a.width, row);
     typed_matrix grad_out = {a.grad_out, a.grad_out_bf16};
     typed_matrix normalized = {a.normalized, a.normalized_bf16};
     norm_means means = means_of(shape, a, grad_out, normalized);
     float rstd = a.rstd[row];
     for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
         int64_t at = row * a.width + column, count = a.width - column;
-        four g = multiply(grad_out.load(at, count, shape.whole),
+        four g = multiply(grad_out.load(begin + column, count, shape.whole),
                           load_four(a.weight + column, count, shape.whole));
         four n = normalized.load(at, count, shape.whole);
         for (int i = 0; i < 4; i++)
             g.x[i] = rstd * (g.x[i] - means.of_g - n.x[i] * means.of_gn);
         if (a.grad_sum_in)
             g = sum_of(g, load_four(a.grad_sum_in + at, count, shape.whole));
-        store_four(a.grad_sum + at, g, count, shape.whole);
+        store_four(a.grad_sum + begin + column, g, count, shape.whole);
         if (a.grad_x_bf16)
             store_four(a.grad_x_bf16 + at, multiply(g, mask_of(masks, row, column)), count,
                        shape.whole);
@@ -218,7 +235,9 @@ template <int SUMS>
 static cudaError_t launch_norm_sums(cudaStream_t stream, const matrix_shape &shape,
                                     const sli_add_norm_backward *a, void *scratch)
 {
-    norm_terms<SUMS> terms = {{a->grad_out, a->grad_out_bf16}, {a->normalized, a->normalized_bf16}};
+    norm_terms<SUMS> terms = {{a->grad_out, a->grad_out_bf16},
+                              {a->normalized, a->normalized_bf16},
+                              a->groups};
     column_results results = {{a->grad_weight, a->grad_bias}, SUMS, a->beta};
     return launch_column_sums(stream, shape, terms, scratch, results);
 }
@@ -228,9 +247,10 @@ cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *a, void *s
                                          cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->width,
-                          are_aligned(a->width, a->width, a->grad_out, a->grad_out_bf16,
-                                      a->grad_sum_in, a->normalized, a->normalized_bf16, a->weight,
-                                      a->grad_sum, a->grad_x, a->grad_x_bf16)};
+                          are_aligned(a->width, ld_of(a->groups, a->width), a->grad_out,
+                                      a->grad_out_bf16, a->grad_sum_in, a->normalized,
+                                      a->normalized_bf16, a->weight, a->grad_sum, a->grad_x,
+                                      a->grad_x_bf16)};
     cudaError_t error = a->rms ? launch_norm_sums<1>(stream, shape, a, scratch)
                                : launch_norm_sums<2>(stream, shape, a, scratch);
     if (error != cudaSuccess || a->rows == 0)
