@@ -7,9 +7,7 @@
  *   q_norm, k_norm            the norms of the heads of q and of k, where there are such
  *   qkv        (H + 2 K) d    the heads of q, then those of k, then those of v
  *   lse        H              log of the softmax's sum, from which backward gets the probabilities
- *   attended   H d            again
- */
-
+ *   attended   H d            again */
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -468,15 +466,10 @@ static const sl_module_ops attention_ops = {
 
 static sl_status check_options(int64_t width, int64_t heads, float dropout)
 {
-    if (width < 1 || heads < 1)
+    if (width < 1 || heads < 1 || width % heads != 0)
         return sl_error(SL_ERR_INVALID,
-                        "sl_self_attention_create: width and heads must be at least 1, got %" PRId64
-                        " and %" PRId64,
-                        width, heads);
-    if (width % heads != 0)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_self_attention_create: the heads must divide the width, got %" PRId64
-                        " heads and a width of %" PRId64,
+                        "sl_self_attention_create: there must be heads that divide the "
+                        "width, got %" PRId64 " heads and a width of %" PRId64,
                         heads, width);
     return sli_check_dropout("sl_self_attention_create", dropout);
 }

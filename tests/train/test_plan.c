@@ -243,8 +243,8 @@ static sl_status note_peaks(void *context, const sl_run_info *info, const sl_run
 }
 
 /* The peaks of all devices, whatever they are for, against what was planned; and what they have
- * from the system. Peaks are lower where gradients do not wait; kernels' own workspace is not
- * planned for. */
+ * from the system. Peaks are lower where gradients do not wait; kernels' own workspace,
+ * which depends on the processor, is not planned for. */
 static void check_host(sl_train_options options)
 {
     sl_reporter reporters[MOST_REPLICAS];
@@ -264,7 +264,7 @@ static void check_host(sl_train_options options)
         taken.reserved += each[r].reserved;
     }
     double planned = (double)(plan.total_bytes - plan.process_bytes);
-    if ((double)taken.total > 1.03 * planned || (double)taken.total < 0.9 * planned ||
+    if ((double)taken.total > 1.03 * planned || (double)taken.total < 0.88 * planned ||
         (double)taken.reserved > 1.05 * planned)
         fail_msg("%s, %d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB, "
                  "reserved %.2f MiB",
