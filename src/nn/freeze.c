@@ -55,3 +55,33 @@ sl_status sli_module_freeze_named(sl_module *root, const char *patterns)
         status = sl_error(SL_ERR_INVALID, "freeze: \"%s\" leaves no parameter to train", patterns);
     return status;
 }
+
+/* ---- Where backward ends ---------------------------------------------------------------- */
+
+typedef struct first_use {
+    const sl_module *sequential;
+    int first;
+} first_use;
+
+/* What is tied to a trained parameter has a gradient too, wherever it is. */
+static sl_status note_tied(sl_parameter *tied, void *arg)
+{
+    first_use *use = arg;
+    int index = sli_module_index_in(use->sequential, tied->module);
+    if (sli_parameter_is_trained(tied) && index >= 0 && index < use->first)
+        use->first = index;
+    return SL_OK;
+}
+
+int sli_module_frozen_count(const sl_module *sequential)
+{
+    first_use use = {.sequential = sequential};
+    while (use.first < sequential->child_count &&
+           sli_module_elements(sequential->children[use.first], SL_PARAMETER_TRAINED) == 0)
+        use.first++;
+    (void)sli_module_for_each_tie(sequential, note_tied, &use);
+    while (use.first > 0 &&
+           sli_module_elements(sequential->children[use.first - 1], SL_PARAMETER_FROZEN) == 0)
+        use.first--; /* it never had parameters, and may wait for its backward */
+    return use.first;
+}

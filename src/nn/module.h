@@ -54,6 +54,10 @@ sl_status sli_module_check_open(sl_module *module, const char *what, const char 
  */
 sl_status sli_module_freeze_named(sl_module *root, const char *patterns);
 
+/* How many of a sequential's first children need no backward: none has a parameter that is trained,
+ * nor one that is tied to such, and the last of them is frozen. */
+int sli_module_frozen_count(const sl_module *sequential);
+
 /* Elements of the parameters of this kind, of the module and of all below it. */
 int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 

@@ -77,9 +77,10 @@ refuse 'no parameter has a name of the form "h.0.*": give one such as "transform
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze 'h.0.*' --save "$scratch/none" --quiet
 refuse 'freeze: "*" leaves no parameter to train' \
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze '*' --save "$scratch/none" --quiet
-# ---- Adapters: PEFT's loss (models/*/lora), and the same bits on any layout ----
+# ---- Adapters: PEFT's losses (models/*/lora, parity/test_peft.py), and the same bits on any layout ----
 
-while read -r family loss; do
+recipe=(--dropout 0 --lr 3e-3 --lr-schedule constant --weight-decay 0.1 --weight-decay-for all --clip 0 --no-shuffle)
+while read -r family loss rest; do
     rows=$models/$family/rows.jsonl
     adapted=(--init "$models/$family" --adapter "$models/$family/lora")
     loss_of() { "$SLUICE_PROGRAM" eval "$@" --data "$rows" --json | grep -oP '"loss": \K[0-9.]*'; }
@@ -87,6 +88,10 @@ while read -r family loss; do
     near "$(loss_of "${adapted[@]}")" "$loss" "the adapter of $family"
     "$SLUICE_PROGRAM" export "${adapted[@]}" --merge -o "$scratch/merged"
     near "$(loss_of --init "$scratch/merged")" "$loss" "the merged model of $family"
+    "$SLUICE_PROGRAM" train "${adapted[@]}" --data "$rows" --batch-size 2 --epochs 10 "${recipe[@]}" --log-json "$scratch/log" --quiet
+    losses=$(sed -n 's/^{"record":"step".*"loss":\([0-9.e+-]*\).*/\1/p' "$scratch/log")
+    [ "$(wc -w <<<"$losses")" = 10 ] || fail "the adapter of $family took other steps: $losses"
+    paste <(tr ' ' '\n' <<<"$loss $rest") <(echo "$losses") | while read -r one other; do near "$one" "$other" "a step of the adapter of $family"; done
     prompt=(--prompt-ids "5,17,3" --tokens 12 --greedy)
     [ "$("$SLUICE_PROGRAM" generate "${adapted[@]}" "${prompt[@]}")" = \
         "$("$SLUICE_PROGRAM" generate --init "$scratch/merged" "${prompt[@]}")" ] || fail "the merged model of $family says something else"
@@ -94,8 +99,8 @@ while read -r family loss; do
     [ "$(ls "$scratch/whole")" = "adapter_config.json
 adapter_model.safetensors" ] || fail "more than the adapter of $family was saved: $(ls "$scratch/whole")"
 done <<'GOLDEN'
-gpt2 5.152376651763916
-llama3 4.994382858276367
+gpt2 5.152376651763916 5.022397041320801 4.897359848022461 4.784701347351074 4.685606956481934 4.597812175750732 4.520626544952393 4.451845645904541 4.387718200683594 4.326142311096191
+llama3 4.994382858276367 4.851271152496338 4.7231364250183105 4.6072306632995605 4.499922752380371 4.398591041564941 4.3038811683654785 4.218337535858154 4.142779350280762 4.076268672943115
 GOLDEN
 
 # It goes on from an adapter; what is saved is that of a run with the adapter's options.

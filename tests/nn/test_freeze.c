@@ -64,6 +64,29 @@ static void layers_go_backward_with_frozen_weights(void **state)
     }
 }
 
+/* A tied head goes backward, and so does the embedding that it is tied to. */
+static void backward_ends_behind_the_frozen_modules(void **state)
+{
+    static const struct {
+        const char *patterns;
+        int count;
+    } cases[] = {{NULL, 0},
+                 {"model.layers.*", 0},
+                 {"model.embed_tokens.*", 1},
+                 {"model.embed_tokens.*,model.layers.0.*", 2},
+                 {"model.embed_tokens.*,model.layers.*", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        SCOPED(sl_module) *model = NULL;
+        check_ok(create_frozen(cases[i].patterns, &model));
+        assert_int_equal(sli_module_frozen_count(model), cases[i].count);
+    }
+    SCOPED(sl_module) *bare = NULL, *child = NULL;
+    check_ok(sl_activation_create(SL_ACTIVATION_RELU, &child));
+    check_ok(sl_sequential_append(&bare, SL_OK, &child));
+    child = NULL;
+    assert_int_equal(sli_module_frozen_count(bare), 0); /* it has nothing that could be frozen */
+}
+
 static void patterns_that_fit_nothing_or_all_are_refused(void **state)
 {
     sl_module *model;
@@ -82,6 +105,7 @@ int freeze_tests(void)
         cmocka_unit_test(names_of_the_form_are_frozen),
         cmocka_unit_test(a_tied_parameter_has_both_names),
         cmocka_unit_test(layers_go_backward_with_frozen_weights),
+        cmocka_unit_test(backward_ends_behind_the_frozen_modules),
         cmocka_unit_test(patterns_that_fit_nothing_or_all_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,6 +169,26 @@ static void planned_bytes_are_those_that_a_run_takes(void **state)
             }
 }
 
+/* The first layers keep nothing where nothing before them trains. */
+static void frozen_layers_take_no_activations(void **state)
+{
+    sl_train_options options = options_of_units(*state);
+    options.model.nlayers = 8;
+    options.recompute = SL_RECOMPUTE_NEVER;
+    for (int stages = 1; stages <= 2; stages++)
+        for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
+            options.pipeline_ranks = stages;
+            options.schedule = test_schedules[kind];
+            options.model.freeze = NULL;
+            activations all = check_run(&options);
+            options.model.freeze = "[0-4].*";
+            activations half = check_run(&options);
+            if (stages == 1 && half.taken > 6 * all.taken / 10)
+                fail_msg("%s: activations take %d of %d bytes", options.schedule, (int)half.taken,
+                         (int)all.taken);
+        }
+}
+
 static void check_about_half(const char *what, const sl_train_options *options, int64_t half,
                              int64_t whole)
 {
@@ -486,6 +506,8 @@ int plan_tests(void)
         cmocka_unit_test(copies_of_tied_parameters_in_other_processes_are_planned_for),
         cmocka_unit_test(memory_of_cuda_devices_is_not_the_hosts),
         cmocka_unit_test(options_that_are_refused_are_not_said_to_fit),
+        cmocka_unit_test_setup_teardown(frozen_layers_take_no_activations, small_corpus_create,
+                                        scratch_remove),
         cmocka_unit_test_setup_teardown(planned_totals_are_the_peaks_of_runs, small_corpus_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(epochs_with_ragged_ends_reserve_what_was_planned,

@@ -192,6 +192,23 @@ static int count_parameters(const sl_module *module)
     return count;
 }
 
+static sl_status find_skip(const sli_skip_end *end, void *unused)
+{
+    (void)end;
+    (void)unused;
+    return SL_ERR_CONFLICT;
+}
+
+/* The frozen modules before the first one that trains have no use for a gradient. Other stages than
+ * the first hand one on, as the table says, and so does a skip connection. */
+static int count_frozen(const sl_pipe *pipe, const sli_stage *stage)
+{
+    if (!stage->is_first || sli_module_for_each_skip_end(pipe->model, find_skip, NULL) != SL_OK)
+        return 0;
+    int frozen = sli_module_frozen_count(pipe->model);
+    return frozen < stage->count ? frozen : stage->count;
+}
+
 static void set_up_stages(sl_pipe *pipe, const int *balance)
 {
     const int *placement = sl_schedule_placement(pipe->order);
@@ -212,6 +229,7 @@ static void set_up_stages(sl_pipe *pipe, const int *balance)
         for (int m = 0; m < stage->count; m++)
             stage->parameter_count += count_parameters(sl_module_child(pipe->model, first + m));
         stage->loss_takes_last = stage->is_last && takes_last;
+        stage->frozen_count = count_frozen(pipe, stage);
         first += balance[i];
     }
 }

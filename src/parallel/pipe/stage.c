@@ -30,10 +30,13 @@ static int own_modules(const sli_stage *stage, const sli_step *step)
 /* Replaces *tensor by what the modules make of it; NULL on an error. */
 static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **tensor)
 {
+    bool keep = pass->options.keep;
     for (int i = 0; i < count; i++) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
         sl_tensor *out;
+        pass->options.keep = keep && i >= stage->frozen_count;
         sl_status status = sl_module_forward(module, pass, *tensor, &out);
+        pass->options.keep = keep;
         sl_tensor_destroy(tensor);
         *tensor = out;
         SL_TRY(status);
@@ -50,9 +53,9 @@ static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_t
     sl_pass *pass = stage->records[micro].pass;
     sl_status status;
     sli_stage_give_skip_grads(stage, micro);
-    for (int i = count - 1; i >= 0; i--) {
+    for (int i = count - 1; i >= stage->frozen_count; i--) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
-        bool wanted = i > 0 || !stage->is_first;
+        bool wanted = i > stage->frozen_count || !stage->is_first;
         sl_tensor *grad_in = NULL;
         status = run(module, pass, *grad, wanted ? &grad_in : NULL);
         sl_tensor_destroy(grad);
@@ -77,7 +80,7 @@ fail:
 /* In the order of backward_input. */
 static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int count)
 {
-    for (int i = count - 1; i >= 0; i--)
+    for (int i = count - 1; i >= stage->frozen_count; i--)
         SL_TRY(sli_module_backward_weight(sl_module_child(stage->model, stage->first + i), pass));
     if (sli_pass_deferred(pass) == 0)
         return SL_OK;

@@ -34,6 +34,7 @@ typedef struct sli_stage {
     sl_device *device; /* its rank's */
     sl_module *model;
     int first, count;     /* the model's modules that are its own */
+    int frozen_count;     /* its first ones, which keep nothing and do not go backward */
     int parameter_count;  /* theirs */
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;

@@ -58,6 +58,7 @@ static sl_status plan_micro(const sl_plan *plan, const sl_module *model, const s
 {
     const sl_train_options *options = &plan->options;
     int last = sl_module_child_count(model) - 1;
+    int frozen = stage->first == 0 ? sli_module_frozen_count(model) : 0; /* they keep nothing */
     *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(options, bytes_of(shape)) : 0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
@@ -70,9 +71,11 @@ static sl_status plan_micro(const sl_plan *plan, const sl_module *model, const s
                                                                  is_on_host(plan, stage))
                              : saved;
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
-        out->saved += kept_bytes(options, saved - exact) + exact;
-        out->halfway = larger(out->halfway, out->saved - out->deferred);
-        out->deferred += kept_bytes(options, sl_module_deferred_bytes(module, shape));
+        if (i >= frozen) {
+            out->saved += kept_bytes(options, saved - exact) + exact;
+            out->halfway = larger(out->halfway, out->saved - out->deferred);
+            out->deferred += kept_bytes(options, sl_module_deferred_bytes(module, shape));
+        }
         out->workspace = larger(out->workspace, needed);
         if (i < last)
             *shape = next;
