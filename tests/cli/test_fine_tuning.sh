@@ -142,6 +142,10 @@ sed -i 's/"use_dora": false/"use_dora": true/' "$scratch/dora/adapter_config.jso
 refuse 'dora/adapter_config.json: it has use_dora true, which sluice does not serve' "${job[@]}" --adapter "$scratch/dora"
 sed -i 's/"use_dora": true/"use_dora": false/; s/"r": 4/"r": 3/' "$scratch/dora/adapter_config.json"
 refuse 'should be F32 [3, 56], but is F32 [4, 56]' "${job[@]}" --adapter "$scratch/dora"
+"$SLUICE_PROGRAM" export --init "$models/llama3" --adapter "$models/llama3/lora" --merge -o "$scratch/merged"
+"$SLUICE_PROGRAM" train --init "$scratch/merged" --data "$scratch/data" --batch-size 2 --lora --save "$scratch/other" --quiet
+"$SLUICE_PROGRAM" eval --init "$scratch/merged" --adapter "$scratch/other" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+refuse 'other: the adapter was made for weights with the checksum' "${job[@]}" --adapter "$scratch/other"
 refuse 'export needs --init DIR and --output DIR' export --init "$models/llama3" --adapter "$models/llama3/lora" --merge
 refuse '--adapter of export needs --merge' export --init "$models/llama3" --adapter "$models/llama3/lora" -o "$scratch/none"
 refuse 'is an input and must not be overwritten' export --init "$models/llama3" --adapter "$scratch/dora" --merge -o "$scratch/dora"

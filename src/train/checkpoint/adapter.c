@@ -1,10 +1,13 @@
 /* Adapters on disk, as PEFT has them: adapter_config.json and adapter_model.safetensors. */
+#include "comm/agree.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "models/lora.h"
 #include "nn/layers.h"
 #include "train/checkpoint/checkpoints.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +47,61 @@ sl_status sli_adapter_select(sli_tensors *tensors, bool adapters)
     return status;
 }
 
+/* ---- The base --------------------------------------------------------------------------- */
+
+static sl_status add_checksum(const sl_safetensors_item *item, const sli_tensor_entry *entry,
+                              uint64_t *sum)
+{
+    enum { DIGITS = 16 }; /* of a checksum's 32 */
+    char text[SLI_CHECKSUM_BYTES];
+    sli_checksum *checksum;
+    SL_TRY(sli_checksum_create(&checksum));
+    sli_checksum_add(checksum, item->name, strlen(item->name));
+    sli_checksum_add(checksum, item->data, (uint64_t)entry->count * sizeof(float));
+    sli_checksum_text(checksum, text);
+    text[DIGITS] = '\0';
+    *sum += strtoull(text, NULL, DIGITS);
+    sli_checksum_destroy(&checksum);
+    return SL_OK;
+}
+
+/* The sum of the tensors' checksums, modulo 2^64, so that each rank can add its own. */
+sl_status sli_base_checksum(const sl_pipe *pipe, char text[SLI_BASE_CHECKSUM_BYTES])
+{
+    sl_group *group = sl_pipe_group(pipe);
+    sli_tensors tensors = {0};
+    uint64_t sum = 0;
+    sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = sli_adapter_select(&tensors, false);
+    if (status == SL_OK)
+        status = sli_tensors_open(&tensors, true);
+    for (size_t i = 0; i < tensors.count && status == SL_OK; i++)
+        if (tensors.entries[i].count > 0)
+            status = add_checksum(&tensors.items[i], &tensors.entries[i], &sum);
+    sli_tensors_clear(&tensors);
+    status = sli_group_agree(group, status);
+    if (status == SL_OK && group)
+        status = sl_group_all_reduce(group, &sum, 1, SL_I64, SL_REDUCE_SUM, NULL);
+    snprintf(text, SLI_BASE_CHECKSUM_BYTES, "%016" PRIx64, sum);
+    return status;
+}
+
+/* PEFT's adapters do not say what they were made for. */
+static sl_status check_base(const char *path, const char *expected, const sl_pipe *pipe)
+{
+    char found[SLI_BASE_CHECKSUM_BYTES];
+    if (!expected)
+        return SL_OK;
+    SL_TRY(sli_base_checksum(pipe, found));
+    if (strcmp(expected, found) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: the adapter was made for weights with the checksum %.16s, but those of "
+                    "this model have %s: give the model that it was trained with",
+                    path, expected, found);
+}
+
 /* ---- Reading ---------------------------------------------------------------------------- */
 
 sl_status sl_adapter_options(const char *path, sl_lora_options *out)
@@ -72,6 +130,8 @@ sl_status sl_adapter_load(const char *path, sl_pipe *pipe)
     sl_status status = sl_saved_model_open(file, &adapter);
     if (status == SL_OK)
         status = sli_saved_model_load_adapter(adapter, pipe);
+    if (status == SL_OK)
+        status = check_base(path, sli_saved_model_metadata(adapter, SLI_ADAPTER_BASE_KEY), pipe);
     sl_saved_model_close(&adapter);
     free(file);
     return status;

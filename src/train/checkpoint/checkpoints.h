@@ -214,7 +214,18 @@ sl_status sli_adapter_texts_make(const sl_model_options *model, sli_model_texts 
  * without them. The list is not open. Errors: SL_ERR_MEMORY. */
 sl_status sli_adapter_select(sli_tensors *tensors, bool adapters);
 
+/* The key of an adapter's metadata that has the checksum of the weights that it was made for. */
+#define SLI_ADAPTER_BASE_KEY "sluice.base"
+enum { SLI_BASE_CHECKSUM_BYTES = 17 }; /* 16 hexadecimal digits, and the end */
+
+/* That of all tensors of a pipe's model but those of adapters, the same for any cut; called by
+ * every rank of the pipe's group. */
+sl_status sli_base_checksum(const sl_pipe *pipe, char text[SLI_BASE_CHECKSUM_BYTES]);
+
 /* sl_saved_model_load of a file of adapters (saved_model.c). */
 sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, sl_pipe *pipe);
+
+/* The value of a key of its tensors' metadata, or NULL. */
+const char *sli_saved_model_metadata(const sl_saved_model *model, const char *key);
 
 #endif

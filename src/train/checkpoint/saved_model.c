@@ -65,6 +65,7 @@ void sli_model_texts_clear(sli_model_texts *texts)
 typedef struct saving {
     char *path;
     bool is_adapter; /* alone */
+    char base[SLI_BASE_CHECKSUM_BYTES];
     sli_tensors tensors;
     sli_model_texts texts;
     uint64_t shard_bytes;
@@ -72,8 +73,10 @@ typedef struct saving {
 
 static sl_status write_model(const saving *job, const sli_item_source *source)
 {
+    const sl_metadata base = {SLI_ADAPTER_BASE_KEY, job->base};
     const sl_checkpoint_part part = {job->is_adapter ? SLI_ADAPTER_PART : SLI_MODEL_PART,
-                                     job->tensors.items, job->tensors.count, NULL, 0};
+                                     job->tensors.items, job->tensors.count, &base,
+                                     job->is_adapter};
     return sli_checkpoint_write(job->path,
                                 &(sl_checkpoint_contents){.parts = &part,
                                                           .part_count = 1,
@@ -116,6 +119,8 @@ sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, cons
     SLI_CHECK_NOT_NULL(path);
     saving job = {.shard_bytes = shard_bytes};
     sl_group *group = sl_pipe_group(pipe);
+    if (has_adapters(model))
+        SL_TRY(sli_base_checksum(pipe, job.base));
     sl_status status = sli_group_agree(group, prepare_saving(pipe, model, vocab, path, &job));
     if (status == SL_OK)
         status =
@@ -305,6 +310,11 @@ sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab 
     if (model->refused)
         return sl_error(SL_ERR_UNSUPPORTED, "%s", model->refused);
     return sl_error(SL_ERR_NOT_FOUND, "%s: it has no %s", model->path, tokenizer_name);
+}
+
+const char *sli_saved_model_metadata(const sl_saved_model *model, const char *key)
+{
+    return sli_checkpoint_metadata(model->reader, SLI_MODEL_PART, key);
 }
 
 /* ---- Names in files ---------------------------------------------------------------------- */
