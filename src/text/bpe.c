@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "text/piece_cache.h"
 #include "text/utf8.h"
 
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <xxhash.h>
 
 enum { FIRST_MERGES = 1 << 12, NONE = -1 };
+enum { LEAST_TO_CACHE = 1 << 14 }; /* bytes of a text whose pieces come again often enough */
 
 /* ---- Making ------------------------------------------------------------------------------- */
 
@@ -177,7 +179,8 @@ typedef struct merging {
     part *nodes;
     uint64_t *heap; /* rank · 2³² + place, the smallest first */
     size_t nodes_room, heap_room, heap_count;
-    int32_t *ids; /* the result */
+    sli_cached_piece *cache; /* [2 ^ SLI_CACHE_BITS]; NULL: there is none */
+    int32_t *ids;            /* the result */
     size_t ids_room, count;
 } merging;
 
@@ -236,8 +239,9 @@ static sl_status merge_at(merging *work, int32_t place)
 
 static sl_status add_id(merging *work, int32_t id)
 {
-    SL_TRY(sli_array_reserve(&work->ids, &work->ids_room, work->count + 1, sizeof *work->ids,
-                             SIZE_MAX / 16, "ids of tokens"));
+    if (work->count == work->ids_room) /* a call for each id would be slower */
+        SL_TRY(sli_array_reserve(&work->ids, &work->ids_room, work->count + 1, sizeof *work->ids,
+                                 SIZE_MAX / 16, "ids of tokens"));
     work->ids[work->count++] = id;
     return SL_OK;
 }
@@ -277,15 +281,38 @@ static void free_work(merging *work)
 {
     free(work->nodes);
     free(work->heap);
+    free(work->cache);
 }
 
-static sl_status encode_piece(merging *work, const uint8_t *piece, size_t bytes)
+static sl_status encode_new_piece(merging *work, const uint8_t *piece, size_t bytes)
 {
     const sli_bpe *bpe = work->bpe;
     int32_t id = bytes <= SLI_BPE_MOST_TOKEN_BYTES
                      ? sli_token_table_find(&bpe->tokens, (const char *)piece, bytes)
                      : NONE;
     return id != NONE && bpe->whole[id] ? add_id(work, id) : merge_piece(work, piece, bytes);
+}
+
+static sl_status encode_piece(merging *work, const uint8_t *piece, size_t bytes)
+{
+    uint64_t key[2];
+    if (!work->cache || bytes > SLI_CACHED_BYTES)
+        return encode_new_piece(work, piece, bytes);
+    sli_cached_piece *place = sli_cached_place(work->cache, piece, bytes, key);
+    if (sli_cached_is(place, key)) {
+        for (uint32_t i = 0; i < place->count; i++)
+            SL_TRY(add_id(work, place->ids[i]));
+        return SL_OK;
+    }
+    size_t before = work->count;
+    SL_TRY(encode_new_piece(work, piece, bytes));
+    size_t count = work->count - before;
+    if (count > SLI_CACHED_IDS)
+        return SL_OK;
+    *place = (sli_cached_piece){.key = {key[0], key[1]}, .count = (uint32_t)count};
+    for (size_t i = 0; i < count; i++)
+        place->ids[i] = work->ids[before + i];
+    return SL_OK;
 }
 
 sl_status sli_bpe_finish(sli_bpe *bpe, bool all_whole)
@@ -388,6 +415,8 @@ sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, boo
         status = sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes);
         begin = copy;
     }
+    if (status == SL_OK && bytes >= LEAST_TO_CACHE)
+        work.cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *work.cache); /* or does without */
     if (status == SL_OK)
         status = encode_text(&work, begin, begin + bytes);
     free_work(&work);

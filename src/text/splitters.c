@@ -39,22 +39,11 @@ static unsigned kind_of(uint32_t code)
     return sli_character_runs[low] & 0xFF;
 }
 
-static unsigned ascii_kind(uint8_t c)
-{
-    if (c >= 'a' && c <= 'z')
-        return SLI_LOWER;
-    if (c >= 'A' && c <= 'Z')
-        return SLI_UPPER;
-    if (c >= '0' && c <= '9')
-        return SLI_NUMBER;
-    return c == ' ' || (c >= '\t' && c <= '\r') ? SLI_SPACE : SLI_OTHER;
-}
-
 /* Of the character at `*at`, which moves behind it. */
 static unsigned next_kind(const uint8_t **at, const uint8_t *end)
 {
     if (**at < 0x80)
-        return ascii_kind(*(*at)++);
+        return sli_ascii_kinds[*(*at)++];
     ucs4_t code;
     *at += u8_mbtouc_unsafe(&code, *at, (size_t)(end - *at));
     return kind_of(code);
@@ -66,11 +55,24 @@ static bool is_at(const uint8_t *at, const uint8_t *end, unsigned kinds)
     return at < end && (next_kind(&at, end) & kinds) != 0;
 }
 
-/* The end of the run of such characters, at most `most`, at `at`. */
-static const uint8_t *skip(const uint8_t *at, const uint8_t *end, unsigned kinds, size_t most)
+/* The end of the run of such characters at `at`. */
+static const uint8_t *skip(const uint8_t *at, const uint8_t *end, unsigned kinds)
+{
+    for (const uint8_t *next = at; next < end; at = next) {
+        while (next < end && *next < 0x80 && (sli_ascii_kinds[*next] & kinds) != 0)
+            next++;
+        at = next;
+        if (at == end || *at < 0x80 || (next_kind(&next, end) & kinds) == 0)
+            break;
+    }
+    return at;
+}
+
+/* The end of the digits at `at`, at most so many. */
+static const uint8_t *skip_digits(const uint8_t *at, const uint8_t *end, size_t most)
 {
     for (const uint8_t *next = at; most > 0 && next < end; at = next, most--)
-        if ((next_kind(&next, end) & kinds) == 0)
+        if (next_kind(&next, end) != SLI_NUMBER)
             break;
     return at;
 }
@@ -107,7 +109,7 @@ static const uint8_t *contraction(const uint8_t *at, const uint8_t *end, bool an
 /* \s+(?!\S)|\s+ */
 static const uint8_t *white_space(const uint8_t *at, const uint8_t *end)
 {
-    const uint8_t *stop = skip(at, end, SLI_SPACE, SIZE_MAX), *last = stop;
+    const uint8_t *stop = skip(at, end, SLI_SPACE), *last = stop;
     if (stop == end)
         return stop;
     do /* back to where the last character begins */
@@ -126,13 +128,13 @@ static const uint8_t *split_gpt2(const uint8_t *at, const uint8_t *end)
     if (kind == SLI_SPACE)
         return white_space(at, end);
     unsigned kinds = kind & SLI_LETTER ? SLI_LETTER : kind == SLI_NUMBER ? SLI_NUMBER : OTHERS;
-    return skip(next, end, kinds, SIZE_MAX);
+    return skip(next, end, kinds);
 }
 
 /* \s*[\r\n]+|\s+(?!\S)|\s+ */
 static const uint8_t *lines_or_white_space(const uint8_t *at, const uint8_t *end)
 {
-    const uint8_t *stop = skip(at, end, SLI_SPACE, SIZE_MAX);
+    const uint8_t *stop = skip(at, end, SLI_SPACE);
     while (stop > at && !is_line_end(stop - 1, end))
         stop--;
     return stop > at ? stop : white_space(at, end);
@@ -142,7 +144,7 @@ static const uint8_t *lines_or_white_space(const uint8_t *at, const uint8_t *end
 static const uint8_t *others(const uint8_t *at, const uint8_t *end, unsigned kinds,
                              bool has_slashes)
 {
-    const uint8_t *first = *at == ' ' ? at + 1 : at, *stop = skip(first, end, kinds, SIZE_MAX);
+    const uint8_t *first = *at == ' ' ? at + 1 : at, *stop = skip(first, end, kinds);
     if (stop == first)
         return NULL;
     while (is_line_end(stop, end) || (has_slashes && stop < end && *stop == '/'))
@@ -163,9 +165,9 @@ static const uint8_t *split_by_rules(const uint8_t *at, const uint8_t *end, word
         return found;
     unsigned kind = next_kind(&next, end);
     if (kind == SLI_NUMBER)
-        return skip(at, end, SLI_NUMBER, rules.most_digits);
+        return skip_digits(at, end, rules.most_digits);
     if ((kind & rules.letters) || (!is_line_end(at, end) && is_at(next, end, rules.letters)))
-        return skip(next, end, rules.letters, SIZE_MAX);
+        return skip(next, end, rules.letters);
     found = others(at, end, rules.others, false);
     return found ? found : lines_or_white_space(at, end);
 }
@@ -200,7 +202,7 @@ static const uint8_t *cased_word(const uint8_t *at, const uint8_t *end)
             last_of_both = next;
     }
     if (stop < end && kind == SLI_LOWER)
-        return skip(stop, end, SLI_LOWER | BOTH, SIZE_MAX);
+        return skip(stop, end, SLI_LOWER | BOTH);
     if (last_of_both)
         return last_of_both;
     return stop > at ? stop : NULL;
@@ -211,7 +213,7 @@ static const uint8_t *split_o200k(const uint8_t *at, const uint8_t *end)
     const uint8_t *next = at;
     unsigned kind = next_kind(&next, end);
     if (kind == SLI_NUMBER)
-        return skip(at, end, SLI_NUMBER, 3);
+        return skip_digits(at, end, 3);
     /* A mark before a word is of U and L as well, and then gives the same end. */
     const uint8_t *word = kind & (SLI_LETTER | SLI_MARK) ? at : next,
                   *found = is_line_end(at, end) ? NULL : cased_word(word, end);
@@ -232,7 +234,7 @@ static const uint8_t *split_smollm(const uint8_t *at, const uint8_t *end)
     if (kind == SLI_NUMBER)
         return next;
     if (kind == SLI_SPACE) {
-        const uint8_t *stop = skip(at, end, SLI_SPACE, SIZE_MAX);
+        const uint8_t *stop = skip(at, end, SLI_SPACE);
         if (is_at(stop, end, SLI_NUMBER))
             return stop;
     }
@@ -241,7 +243,7 @@ static const uint8_t *split_smollm(const uint8_t *at, const uint8_t *end)
 
 bool sli_is_white_space(uint32_t code)
 {
-    return (code < 0x80 ? ascii_kind((uint8_t)code) : kind_of(code)) == SLI_SPACE;
+    return kind_of(code) == SLI_SPACE;
 }
 
 /* ---- Names -------------------------------------------------------------------------------- */

@@ -190,6 +190,37 @@ static void long_word_takes_no_longer_than_many_short_ones(void **state)
 
 /* ---- Texts --------------------------------------------------------------------------------- */
 
+/* In a long text short pieces come from a cache; each by itself does not. Words of all lengths
+ * about those that it takes, and of more ids than it holds. */
+static void pieces_that_come_again_have_the_same_ids(void **state)
+{
+    enum { WORDS = 6000, MOST_WORD = 20 };
+    unsigned seed = test_seed(7);
+    SCOPED(sli_bpe) *bpe = merging("ab abab ababab bb ", "a b\nab ab\nabab ab\nb b\n");
+    FREED char *text = calloc(WORDS, MOST_WORD);
+    FREED int32_t *ids = calloc(WORDS * MOST_WORD, sizeof *ids);
+    size_t bytes = 0;
+    int64_t count = 0;
+    sl_tokens tokens;
+    assert_non_null(text);
+    assert_non_null(ids);
+    for (int word = 0; word < WORDS; word++) {
+        char *begin = text + bytes;
+        int letters = test_draw(&seed, 1, test_draw(&seed, 1, MOST_WORD - 1));
+        text[bytes++] = ' ';
+        for (int i = 1; i < letters; i++)
+            text[bytes++] = "abc"[test_draw(&seed, 0, 2)];
+        check_ok(sli_bpe_encode(bpe, begin, (size_t)(text + bytes - begin), false, &tokens));
+        memcpy(ids + count, tokens.ids, (size_t)tokens.count * sizeof *ids);
+        count += tokens.count;
+        sl_tokens_free(&tokens);
+    }
+    check_ok(sli_bpe_encode(bpe, text, bytes, false, &tokens));
+    assert_int_equal(tokens.count, count);
+    assert_memory_equal(tokens.ids, ids, (size_t)count * sizeof *ids);
+    sl_tokens_free(&tokens);
+}
+
 static void tokens_of_any_text_are_its_bytes(void **state)
 {
     SCOPED(sli_bpe) *bpe = merging("th the ", "t h\nth e\n");
@@ -380,6 +411,7 @@ int bpe_tests(void)
         cmocka_unit_test(ranks_of_a_rank_file_order_its_merges),
         cmocka_unit_test(drawn_merges_are_those_of_the_plain_way),
         cmocka_unit_test(long_word_takes_no_longer_than_many_short_ones),
+        cmocka_unit_test(pieces_that_come_again_have_the_same_ids),
         cmocka_unit_test(tokens_of_any_text_are_its_bytes),
         cmocka_unit_test(bytes_that_are_no_utf8_are_replaced_and_counted),
         cmocka_unit_test(qwen2_composes_characters),
