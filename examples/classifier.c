@@ -59,7 +59,7 @@ static sl_status print_resumed(void *context, const sl_checkpoint_event *event)
 
 int main(int argc, char **argv)
 {
-    const sl_train_task task = {NULL, create_model, count_batches, load_rows, {NULL}};
+    const sl_train_task task = {NULL, create_model, count_batches, load_rows, NULL, {NULL}};
     const sl_reporter reporter = {.checkpoint = print_resumed};
     const char *directory = argc > 1 ? argv[1] : "classifier-checkpoints";
     sl_run_result result;

@@ -181,6 +181,7 @@ typedef struct cli_text {
 
 cli_text cli_count_text(int64_t number);            /* "2,049,990" */
 cli_text cli_bytes_text(int64_t bytes);             /* "1.25 GiB" */
+cli_text cli_duration_text(double seconds);         /* "1:02:03" or "2:03" */
 cli_text cli_real_text(double value, int decimals); /* "5.20", "inf", "nan"; from a million on
                                                        "1.23e+09" */
 

@@ -155,6 +155,18 @@ void cli_print_text(const char *text, int width)
     free(shown);
 }
 
+cli_text cli_duration_text(double seconds)
+{
+    int64_t whole = (int64_t)(seconds + 0.5);
+    int minutes = (int)(whole % 3600 / 60), rest = (int)(whole % 60);
+    cli_text out;
+    if (whole >= 3600)
+        snprintf(out.text, sizeof out.text, "%" PRId64 ":%02d:%02d", whole / 3600, minutes, rest);
+    else
+        snprintf(out.text, sizeof out.text, "%d:%02d", minutes, rest);
+    return out;
+}
+
 cli_text cli_count_text(int64_t number)
 {
     cli_text digits, out = {""};

@@ -20,7 +20,7 @@ typedef struct display {
     int rank;
     int64_t resumed_step;                   /* 0: the run has begun anew */
     double interval_loss, interval_seconds; /* since the last line */
-    int64_t interval_tokens, interval_batches;
+    int64_t interval_tokens, interval_targets, interval_batches;
     double trained_seconds; /* since the run began */
     int64_t trained_batches, total_batches;
     double live_time; /* when the progress line was last drawn */
@@ -137,19 +137,6 @@ static int bar_length(int64_t done, int64_t all)
     return (int)((int64_t)strlen(full_bar) * done / all);
 }
 
-/* "1:02:03" or "2:03" */
-static cli_text duration_text(double seconds)
-{
-    int64_t whole = (int64_t)(seconds + 0.5);
-    int minutes = (int)(whole % 3600 / 60), rest = (int)(whole % 60);
-    cli_text out;
-    if (whole >= 3600)
-        snprintf(out.text, sizeof out.text, "%" PRId64 ":%02d:%02d", whole / 3600, minutes, rest);
-    else
-        snprintf(out.text, sizeof out.text, "%d:%02d", minutes, rest);
-    return out;
-}
-
 static void draw_step(display *view, const sl_step_info *step)
 {
     double each = view->trained_seconds / (double)view->trained_batches;
@@ -157,7 +144,7 @@ static void draw_step(display *view, const sl_step_info *step)
               step->epoch, bar_length(step->batch, step->batches_per_epoch), full_bar, step->batch,
               step->batches_per_epoch, cli_real_text(step->loss, 3).text,
               (double)step->tokens / step->seconds,
-              duration_text(each * (double)(view->total_batches - step->step)).text);
+              cli_duration_text(each * (double)(view->total_batches - step->step)).text);
 }
 
 static bool is_validation(const char *split)
@@ -299,7 +286,7 @@ static cli_text rate_text(double lr)
 
 static void print_interval(display *view, const sl_step_info *step)
 {
-    double loss = view->interval_loss / (double)view->interval_tokens;
+    double loss = view->interval_loss / (double)view->interval_targets;
     print_line(view,
                "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
                " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s",
@@ -308,7 +295,7 @@ static void print_interval(display *view, const sl_step_info *step)
                cli_real_text(loss, 2).text, cli_real_text(exp(loss), 2).text,
                (double)view->interval_tokens / view->interval_seconds);
     view->interval_loss = view->interval_seconds = 0;
-    view->interval_tokens = view->interval_batches = 0;
+    view->interval_tokens = view->interval_targets = view->interval_batches = 0;
 }
 
 /* Milliseconds of a step. */
@@ -352,7 +339,11 @@ static sl_status print_step(void *context, const sl_step_info *step)
     }
     if (options->quiet)
         return SL_OK;
-    view->interval_loss += step->replica_loss * (double)step->tokens;
+    if (step->targets == 0 && view->rank == 0)
+        print_line(view, "warning: no row of step %" PRId64 " has a target: it changed nothing",
+                   step->step);
+    view->interval_loss += step->replica_loss * (double)step->targets;
+    view->interval_targets += step->targets;
     view->interval_tokens += step->tokens;
     view->interval_seconds += step->seconds;
     view->interval_batches++;

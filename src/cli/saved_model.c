@@ -207,6 +207,14 @@ static sl_status apply_adapter(const cli_line *line, const sl_model_options *mod
     return SL_OK;
 }
 
+/* The betas are AdamW's: another optimizer has none. */
+static bool is_default_asked_for(const cli_line *line, const char *name)
+{
+    const char *optimizer = cli_line_value(line, "optimizer");
+    bool is_adamw = !optimizer || strcmp(optimizer, "adamw") == 0;
+    return !cli_line_value(line, name) && (is_adamw || strcmp(name, "betas") != 0);
+}
+
 /* How decoders are trained, where nothing else is asked for; from drawn weights faster. */
 static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
 {
@@ -217,7 +225,7 @@ static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
     const sl_option *row;
     for (int i = 0; (row = sl_train_option_row(i)); i++)
         for (size_t k = 0; k < sizeof defaults / sizeof *defaults; k++)
-            if (strcmp(row->name, defaults[k][0]) == 0 && !cli_line_value(line, row->name))
+            if (strcmp(row->name, defaults[k][0]) == 0 && is_default_asked_for(line, row->name))
                 SL_TRY(sl_option_set(row, train, defaults[k][1]));
     if (!cli_line_value(line, "lr") && train->model.lora.adapts)
         train->lr.lr = 1e-4;

@@ -141,8 +141,7 @@ static sl_status add_row(const row_parser *parser, const json_t *ids, const json
         rows->largest = label > rows->largest ? label : rows->largest;
     }
     rows->targets[begin + length - 1] = IGNORED;
-    if (targets == 0)
-        return bad_line(parser, "it has no target: no label behind its first one is an id");
+    rows->has_targets |= targets > 0;
     rows->begins[0] = 0;
     rows->begins[++rows->count] = begin + length;
     rows->longest = length > rows->longest ? length : rows->longest;
@@ -185,8 +184,14 @@ static sl_status read_lines(row_parser *parser, sli_line_reader *reader)
         if (!is_blank(line, bytes))
             SL_TRY(parse_line(parser, line, bytes));
     }
-    return parser->rows->count > 0 ? SL_OK
-                                   : sl_error(SL_ERR_FORMAT, "%s: it has no rows", parser->path);
+    if (parser->rows->count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: it has no rows", parser->path);
+    return parser->rows->has_targets
+               ? SL_OK
+               : sl_error(SL_ERR_FORMAT,
+                          "%s: none of its rows has a target: a label behind its first one that is "
+                          "an id",
+                          parser->path);
 }
 
 sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_rows **out)

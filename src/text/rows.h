@@ -6,7 +6,8 @@
 
 struct sl_rows {
     int64_t count, longest;
-    int32_t largest;        /* id */
+    int32_t largest; /* id */
+    bool has_targets;
     int64_t *begins;        /* [count + 1] the tokens of row i are those from begins[i] on */
     int32_t *ids, *targets; /* [begins[count]] */
     size_t rows_room, room, targets_room;

@@ -66,6 +66,38 @@ done
 "$SLUICE_PROGRAM" "${job[@]}" --resume "$scratch/run/step-00000003" --save "$scratch/resumed"
 [ "$(sum_of "$scratch/resumed")" = "$(sum_of "$scratch/whole")" ] || fail "other weights after a resume"
 
+# The loss is the mean over all targets of the step, however these lie in shards and micro-batches: one backward over
+# 12 rows, whose targets are few, many, or none in a third of them, and the step after it. The third step has no target.
+awk 'BEGIN { for (row = 0; row < 36; row++) {
+    printf "{\"input_ids\": [%d", row
+    for (i = 1; i < 8; i++) printf ", %d", (row * 31 + i * i * 17) % 97
+    printf "], \"labels\": [-100"
+    for (i = 1; i < 8; i++) printf ", %d", row < 24 && i <= (row % 12 < 4 ? 0 : row % 12 - 4) ? (row * 31 + i * i * 17) % 97 : -100
+    print "]}" } }' >"$scratch/uneven.jsonl"
+uneven() { # OPTION...: the losses of three steps
+    rm -rf "$scratch/uneven"
+    "$SLUICE_PROGRAM" train --init "$models/llama3" --data "$scratch/uneven.jsonl" --no-shuffle --optimizer sgd --lr 0.5 \
+        --lr-schedule constant --clip 0 --dropout 0 --log-json "$scratch/uneven.log" --save "$scratch/uneven" "$@" \
+        >"$scratch/printed" 2>&1 || fail "$*: $(cat "$scratch/printed")"
+    grep -q "no row of step 3 has a target: it changed nothing" "$scratch/printed" || fail "$*: step 3 says nothing"
+    grep -q '"step":3,"targets":0,"loss":null' "$scratch/uneven.log" || fail "$*: step 3 has a loss"
+    losses_of "$scratch/uneven.log"
+}
+whole=$(uneven --batch-size 12 --chunks 1)
+for cut in "--batch-size 12 --chunks 2" "--batch-size 12 --chunks 4" "--batch-size 12 --chunks 1 --accumulate 3" \
+    "--batch-size 6 --shards 2" "--batch-size 3 --shards 4 --dp 2" "--batch-size 3 --shards 4 --dp 4 --pp 1" \
+    "--batch-size 3 --shards 4 --pp 2 --dp 2 --zero" "--batch-size 4 --shards 3 --pp 2 --schedule zb-h1"; do
+    # shellcheck disable=SC2086 # several words
+    check_close "$whole" "$(uneven $cut)" "uneven targets with $cut"
+done
+uneven --batch-size 3 --shards 4 --chunks 2 >/dev/null
+sum=$(sum_of "$scratch/uneven")
+for layout in "--dp 2" "--dp 4" "--pp 2" "--dp 2 --pp 2 --zero"; do
+    # shellcheck disable=SC2086 # several words
+    uneven --batch-size 3 --shards 4 --chunks 2 $layout >/dev/null
+    [ "$(sum_of "$scratch/uneven")" = "$sum" ] || fail "other weights of uneven targets with $layout"
+done
+
 refuse() {
     local sentence=$1
     shift

@@ -339,7 +339,8 @@ static void steps_have_z_scores(void **state)
     check_ok(sl_run_log_create(path, NULL, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     for (int i = 0; i < 5; i++) {
-        const sl_step_info step = {.step = i + 1, .loss = losses[i], .grad_norm = 1, .seconds = 1};
+        const sl_step_info step = {
+            .step = i + 1, .targets = 1, .loss = losses[i], .grad_norm = 1, .seconds = 1};
         check_ok(reporter.step(reporter.context, &step));
     }
     check_ok(reporter.finished(reporter.context, NULL, &(sl_run_result){.steps = 5}));

@@ -43,8 +43,8 @@ static void what_is_no_row_is_refused_with_its_line(void **state)
         {"{\"input_ids\": [1, 2], \"labels\": [1, -1]}",
          "number 2 of \"labels\" must be an id from 0 to 9, or -100, got -1"},
         {"{\"input_ids\": [1, 2, 3, 4, 5]}", "its 5 tokens are more than the model's 4 positions"},
-        {"{\"input_ids\": [1, 2], \"labels\": [1, -100]}", "line 2: it has no target"},
-        {"{\"input_ids\": [1]}", "line 2: it has no target"},
+        {"{\"input_ids\": [1, 2], \"labels\": [1, -100]}", "none of its rows has a target"},
+        {"{\"input_ids\": [1]}", "none of its rows has a target"},
     };
     scratch *in = *state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -93,6 +93,8 @@ typedef struct sl_step_info {
     int64_t epoch, batch, batches_per_epoch; /* from 1 */
     int64_t step;                            /* from 1, over all epochs */
     int64_t tokens;                          /* of all replicas */
+    int64_t targets;                         /* terms of the loss; 0: the step has changed nothing,
+                                                and has no loss (NaN) */
     double loss;                             /* the mean over all replicas */
     double replica_loss;                     /* the mean over this replica's rows */
     double grad_norm;                        /* of the averaged gradient */

@@ -220,8 +220,8 @@ typedef struct sl_rows sl_rows;
 sl_status sl_rows_path(const char *data, sl_split split, char **out);
 
 /* Reads a file's rows, whose ids must be below `ntokens`, and of at most `positions` tokens each
- * (0: any). Errors, with the file's line: SL_ERR_FORMAT for what is no such row, for a row without
- * a target, and for a file without rows; SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY. */
+ * (0: any). Errors, with the file's line: SL_ERR_FORMAT for what is no such row, and for a file
+ * without rows or without any target; SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_rows **out);
 void sl_rows_destroy(sl_rows **rows);
 

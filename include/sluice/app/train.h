@@ -110,6 +110,11 @@ typedef struct sl_train_task {
      * dimension, on these devices; the caller becomes their owner, also after an error. */
     sl_status (*load_rows)(void *context, const sl_train_rows *rows, sl_device *input_device,
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets);
+    /* (optional) How many terms of the loss some rows of a batch for training have; no rank needs
+     * to have loaded them. With it a step's gradient is that of the mean over all terms of all
+     * shards, however many each has, and a step without any term changes nothing; without it shards
+     * count alike. */
+    sl_status (*count_terms)(void *context, const sl_train_rows *rows, int64_t *terms);
     /* (optional) Identifies each split's data, for example by a checksum. A run resumes only where
      * they are the same. */
     const char *data[SL_SPLITS];

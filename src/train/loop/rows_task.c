@@ -137,6 +137,19 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     return write_rows(data, rows, true, *targets);
 }
 
+static sl_status count_terms(void *context, const sl_train_rows *rows, int64_t *terms)
+{
+    const sli_rows_task *task = context;
+    const sl_rows *data = task->rows[rows->split];
+    *terms = 0;
+    for (int64_t i = 0; i < rows->count; i++) {
+        int64_t sample = sl_train_sample(rows, i), length = length_of(data, sample);
+        for (int64_t t = 0; t < length; t++)
+            *terms += data->targets[data->begins[sample] + t] != IGNORED;
+    }
+    return SL_OK;
+}
+
 /* A position in the data means something in the same data alone. */
 static void describe_data(sli_rows_task *task, sl_split split)
 {
@@ -153,7 +166,8 @@ sl_train_task sli_rows_task_make(sli_rows_task *rows)
     sl_train_task task = {.context = rows,
                           .create_model = create_model,
                           .count_batches = count_batches,
-                          .load_rows = load_rows};
+                          .load_rows = load_rows,
+                          .count_terms = count_terms};
     for (int split = 0; split < SL_SPLITS; split++)
         if (rows->rows[split]) {
             describe_data(rows, (sl_split)split);

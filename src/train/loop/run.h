@@ -119,6 +119,15 @@ sl_status sli_train_check_save(const sl_train_options *options);
  * the process's devices from number `first` on. */
 sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_run_result *result);
 
+/* Trains on this replica's shards, one after the other, and finds the mean losses: of these shards,
+ * and of all, the same bits on every replica. A replica whose own is not finite ends the others,
+ * who wait for it. (shards.c) */
+sl_status sli_run_train_shards(sli_run *run, sl_step_info *step);
+
+/* Errors: SL_ERR_NUMERIC for a number of a step that is not finite, unless the run allows it. */
+sl_status sli_run_check_finite(const sli_run *run, const char *name, double value,
+                               const sl_step_info *step);
+
 /* Brings info.ranks up to date on all ranks, and tells the reporters. */
 sl_status sli_run_refresh(sli_run *run);
 

@@ -13,7 +13,6 @@
  * follows from numbers that are the same on all of them. */
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/sum_tree.h"
 #include "text/rows.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
@@ -179,26 +178,13 @@ double sli_run_seconds(const sli_run *run)
 
 /* ---- A step ----------------------------------------------------------------------------- */
 
-static sl_status check_finite(const sli_run *run, const char *name, double value,
-                              const sl_step_info *step)
-{
-    if (isfinite(value) || run->options->allow_nan)
-        return SL_OK;
-    if (isnan(value))
-        value = NAN; /* its sign says nothing */
-    return sl_error(SL_ERR_NUMERIC,
-                    "the %s is %g in epoch %" PRId64 ", batch %" PRId64 " (step %" PRId64
-                    "): a lower learning rate or clipping may help; allow_nan lets the run go on",
-                    name, value, step->epoch, step->batch, step->step);
-}
-
 /* All ranks find the same norm. The first one reports it; the others wait for that, and have its
  * error. */
 static sl_status report_norm_or_wait(const sli_run *run, const sl_step_info *step)
 {
     if (isfinite(step->grad_norm) || run->options->allow_nan)
         return SL_OK;
-    return is_first(run) ? check_finite(run, "gradient norm", step->grad_norm, step)
+    return is_first(run) ? sli_run_check_finite(run, "gradient norm", step->grad_norm, step)
                          : sl_group_barrier(run->replica.all, NULL);
 }
 
@@ -210,73 +196,23 @@ static double step_flops(const sli_run *run)
     return 3.0 * (double)sl_module_flops(run->replica.model, &shape);
 }
 
-static sl_status load_shard(sli_run *run, int shard)
-{
-    const int64_t count = run->options->batch_size;
-    const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
-                                .epoch = run->position.epoch,
-                                .batch = run->position.batch,
-                                .batch_rows = run->rows,
-                                .first = shard * count,
-                                .count = count,
-                                .shuffled = run->shuffled_rows,
-                                .seed = run->options->seed};
-    sl_tensor_destroy(&run->input);
-    sl_tensor_destroy(&run->targets);
-    return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
-}
-
-/* Forward and backward of one of this replica's shards. The last one's averages the gradients of
- * all shards of all replicas. */
-static sl_status train_shard(const sli_run *run, int shard, bool first_shard, double *loss)
-{
-    const sli_replica *replica = &run->replica;
-    const sl_pipe_batch batch = {.input = run->input,
-                                 .targets = run->targets,
-                                 .step = (uint64_t)run->position.steps,
-                                 .first_sample = shard * run->options->batch_size,
-                                 .same_weights = !first_shard};
-    sl_pipe_zero_grad(replica->pipe);
-    return replica->ddp ? sl_ddp_train(replica->ddp, &batch, loss)
-                        : sl_pipe_train(replica->pipe, &batch, loss);
-}
-
-static double mean_of_shards(const double *losses, int shards)
-{
-    return sli_sum_tree_add(losses, shards) * (1.0 / shards);
-}
-
-/* Trains on this replica's shards, one after the other, and finds the mean losses: of these shards,
- * and of all, the same bits on every replica. A replica whose own is not finite ends the others,
- * who wait for it. */
-static sl_status train_shards(sli_run *run, sl_step_info *step)
-{
-    const sli_replica *replica = &run->replica;
-    int shards = run->options->shards;
-    int first = 0, count = 1;
-    if (replica->ddp)
-        sl_ddp_shards(replica->ddp, &first, &count);
-    double losses[shards];
-    memset(losses, 0, sizeof losses);
-    for (int shard = first; shard < first + count; shard++) {
-        double start = sli_clock_seconds();
-        SL_TRY(load_shard(run, shard));
-        step->data_seconds += sli_clock_seconds() - start;
-        SL_TRY(train_shard(run, shard, shard == first, &losses[shard]));
-    }
-    step->replica_loss = mean_of_shards(losses + first, count);
-    SL_TRY(check_finite(run, "loss", step->replica_loss, step));
-    if (replica->group)
-        SL_TRY(sl_group_all_reduce(replica->group, losses, shards, SL_F64, SL_REDUCE_SUM, NULL));
-    step->loss = mean_of_shards(losses, shards);
-    return SL_OK;
-}
-
 static sl_status wait_for_devices(const sl_pipe *pipe)
 {
     for (int s = 0; s < sl_pipe_stages(pipe); s++)
         if (sl_pipe_device(pipe, s))
             SL_TRY(sl_device_synchronize(sl_pipe_device(pipe, s)));
+    return SL_OK;
+}
+
+static sl_status update_parameters(sli_run *run, sl_step_info *step)
+{
+    double before = sli_clock_seconds();
+    sl_status status =
+        sl_pipe_optimizer_step(run->optimizer, step->lr, run->options->clip, &step->grad_norm);
+    SL_TRY(report_norm_or_wait(run, step));
+    SL_TRY(status);
+    SL_TRY(wait_for_devices(run->replica.pipe)); /* for the optimizer's and the step's time */
+    step->optimizer_seconds = sli_clock_seconds() - before;
     return SL_OK;
 }
 
@@ -291,20 +227,19 @@ static sl_status train_batch(sli_run *run)
         .step = run->position.steps + 1,
         .lr = sl_lr_at(&run->options->lr, run->position.steps, run->position.epoch),
     };
-    SL_TRY(train_shards(run, &step));
+    SL_TRY(sli_run_train_shards(run, &step));
     if (!run->replica.is_silent) {
         step.flops = step_flops(run);
         step.tokens = run->options->shards * sl_tensor_count(run->targets);
     }
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
-    double before = sli_clock_seconds();
-    sl_status status =
-        sl_pipe_optimizer_step(run->optimizer, step.lr, run->options->clip, &step.grad_norm);
-    SL_TRY(report_norm_or_wait(run, &step));
-    SL_TRY(status);
-    SL_TRY(wait_for_devices(run->replica.pipe)); /* for the optimizer's and the step's time */
-    step.optimizer_seconds = sli_clock_seconds() - before;
+    if (!run->task->count_terms)
+        step.targets = step.tokens;
+    if (!run->task->count_terms || step.targets > 0)
+        SL_TRY(update_parameters(run, &step));
+    else
+        step.loss = NAN;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
     sl_pipe_step_times(run->replica.pipe, &step.timeline_seconds, &step.timeline_busy_seconds);
     run->position.steps++;

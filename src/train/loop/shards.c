@@ -1,0 +1,118 @@
+/* The shards of a step: each has its rows of the batch, and weighs as much in the loss as it has
+ * terms. */
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/sum_tree.h"
+#include "train/loop/run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+sl_status sli_run_check_finite(const sli_run *run, const char *name, double value,
+                               const sl_step_info *step)
+{
+    if (isfinite(value) || run->options->allow_nan)
+        return SL_OK;
+    if (isnan(value))
+        value = NAN; /* its sign says nothing */
+    return sl_error(SL_ERR_NUMERIC,
+                    "the %s is %g in epoch %" PRId64 ", batch %" PRId64 " (step %" PRId64
+                    "): a lower learning rate or clipping may help; allow_nan lets the run go on",
+                    name, value, step->epoch, step->batch, step->step);
+}
+
+static sl_train_rows rows_of_shard(const sli_run *run, int shard)
+{
+    const int64_t count = run->options->batch_size;
+    return (sl_train_rows){.split = SL_SPLIT_TRAIN,
+                           .epoch = run->position.epoch,
+                           .batch = run->position.batch,
+                           .batch_rows = run->rows,
+                           .first = shard * count,
+                           .count = count,
+                           .shuffled = run->shuffled_rows,
+                           .seed = run->options->seed};
+}
+
+/* The weights of the shards, whose sum is their number: as many as terms, where the task counts
+ * them. *targets are all, or as many as there are if it does not. */
+static sl_status weigh_shards(const sli_run *run, double *weights, int64_t *targets)
+{
+    int shards = run->options->shards;
+    int64_t terms[shards];
+    *targets = 0;
+    for (int shard = 0; shard < shards; shard++) {
+        const sl_train_rows rows = rows_of_shard(run, shard);
+        weights[shard] = 1;
+        terms[shard] = 0;
+        if (run->task->count_terms)
+            SL_TRY(run->task->count_terms(run->task->context, &rows, &terms[shard]));
+        *targets += terms[shard];
+    }
+    for (int shard = 0; shard < shards && run->task->count_terms; shard++)
+        weights[shard] = *targets > 0 ? (double)terms[shard] * shards / (double)*targets : 0;
+    return SL_OK;
+}
+
+static sl_status load_shard(sli_run *run, int shard)
+{
+    const sl_train_rows rows = rows_of_shard(run, shard);
+    sl_tensor_destroy(&run->input);
+    sl_tensor_destroy(&run->targets);
+    return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
+}
+
+/* Forward and backward of one of this replica's shards. The last one's averages the gradients of
+ * all shards of all replicas. *loss is the shard's part of the shards' mean, times their number; a
+ * shard without terms has no gradient, whatever its weight. */
+static sl_status train_shard(const sli_run *run, int shard, bool first_shard, double weight,
+                             double *loss)
+{
+    double mean;
+    const sli_replica *replica = &run->replica;
+    const sl_pipe_batch batch = {.input = run->input,
+                                 .targets = run->targets,
+                                 .step = (uint64_t)run->position.steps,
+                                 .first_sample = shard * run->options->batch_size,
+                                 .weight = weight,
+                                 .same_weights = !first_shard};
+    sl_pipe_zero_grad(replica->pipe);
+    SL_TRY(replica->ddp ? sl_ddp_train(replica->ddp, &batch, &mean)
+                        : sl_pipe_train(replica->pipe, &batch, &mean));
+    *loss = weight > 0 ? weight * mean : 0;
+    return SL_OK;
+}
+
+/* The mean over the terms of some shards; 0 where they have none. */
+static double mean_of_shards(const double *losses, const double *weights, int shards)
+{
+    double weight = sli_sum_tree_add(weights, shards);
+    return weight > 0 ? sli_sum_tree_add(losses, shards) * (1.0 / weight) : 0;
+}
+
+sl_status sli_run_train_shards(sli_run *run, sl_step_info *step)
+{
+    const sli_replica *replica = &run->replica;
+    int shards = run->options->shards;
+    int first = 0, count = 1;
+    if (replica->ddp)
+        sl_ddp_shards(replica->ddp, &first, &count);
+    double losses[shards], weights[shards];
+    memset(losses, 0, sizeof losses);
+    SL_TRY(weigh_shards(run, weights, &step->targets));
+    for (int shard = first; shard < first + count; shard++) {
+        double start = sli_clock_seconds();
+        SL_TRY(load_shard(run, shard));
+        step->data_seconds += sli_clock_seconds() - start;
+        SL_TRY(train_shard(run, shard, shard == first, weights[shard], &losses[shard]));
+    }
+    step->replica_loss = mean_of_shards(losses + first, weights + first, count);
+    SL_TRY(sli_run_check_finite(run, "loss", step->replica_loss, step));
+    if (replica->group)
+        SL_TRY(sl_group_all_reduce(replica->group, losses, shards, SL_F64, SL_REDUCE_SUM, NULL));
+    step->loss = mean_of_shards(losses, weights, shards);
+    if (sli_sum_tree_add(weights + first, count) == 0)
+        step->replica_loss = step->loss;
+    return SL_OK;
+}
