@@ -51,6 +51,8 @@ typedef struct sl_lora_options {
     char targets[SL_LORA_TARGETS_BYTES]; /* names of layers, or ends of their paths, with commas
                                             between them; "all-linear": all but the head; "":
                                             q_proj,v_proj, or GPT-2's c_attn */
+    int64_t first_layer, layer_end; /* the layers that have them: from this one on, before that; 0:
+                                       to the last */
     const char *base; /* (optional) the model that is adapted, for adapter_config.json; borrowed */
 } sl_lora_options;
 
@@ -77,8 +79,9 @@ typedef struct sl_model_options {
                         not known. The model is the same for any */
     sl_decoder_options decoder;
     sl_lora_options lora;
-    const char *freeze; /* parameters that are not trained: patterns of their names, as fnmatch
-                           takes them, with commas between them; borrowed; NULL: none */
+    int64_t train_layers; /* the last so many layers alone are trained, or have adapters; 0: all */
+    const char *freeze;   /* parameters that are not trained: patterns of their names, as fnmatch
+                             takes them, with commas between them; borrowed; NULL: none */
 } sl_model_options;
 
 /* The options of a published model by its name, one of sl_model_names. Errors: SL_ERR_NOT_FOUND. */
@@ -92,9 +95,9 @@ int64_t sl_model_positions(const sl_model_options *options);
  * TransformerEncoderLayer, Decoder). Others are Sequential(embedding, nlayers x DecoderLayer, norm,
  * head), with transformers' names and layouts of parameters: "model.layers.0.mlp.up_proj.weight".
  * Errors: SL_ERR_INVALID for sizes below 1, an nhead that does not divide emsize, an odd emsize,
- * a dropout outside [0, 1), an adapter of the tutorials' model, one of a layer that there is not or
- * whose rank is above the layer's widths, a pattern of `freeze` that no name matches, and one that
- * leaves nothing to train. */
+ * a dropout outside [0, 1), layers to train that there are not, an adapter of the tutorials' model,
+ * one of a layer that there is not or whose rank is above the layer's widths, a pattern of `freeze`
+ * that no name matches, and one that leaves nothing to train. */
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out);
 
 SL_API_END

@@ -187,17 +187,15 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
 static sl_status apply_adapter(const cli_line *line, const sl_model_options *model,
                                sl_train_options *train)
 {
-    static const char *const own[] = {"lora",       "lora-rank",    "lora-alpha",
-                                      "use-rslora", "lora-dropout", "lora-targets"};
+    static const char *const own[] = {"lora",         "lora-rank",    "lora-alpha",  "use-rslora",
+                                      "lora-dropout", "lora-targets", "train-layers"};
     const char *source = train->adapter ? "--adapter" : "--init";
     if (train->adapter && model->lora.adapts)
         cli_refuse("--init is a checkpoint with adapters, so it cannot be combined with --adapter");
     if (!train->adapter && !model->lora.adapts)
         return SL_OK;
-    if (train->checkpoints.resume && cli_line_value(line, own[0]))
-        return SL_OK; /* the checkpoint's options have them */
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (cli_line_value(line, own[i]))
+        if (cli_line_value(line, own[i]) && !train->checkpoints.resume) /* it has recorded them */
             cli_refuse("%s has adapters with options of their own, so it cannot be combined with "
                        "--%s",
                        source, own[i]);

@@ -38,21 +38,33 @@ static json_t *print_alpha(float alpha)
     return is_whole ? json_integer((json_int_t)alpha) : sli_config_float(alpha);
 }
 
+/* NULL where all have adapters. */
+static json_t *list_layers(const sl_model_options *options)
+{
+    int64_t first, end;
+    if (sli_lora_layers(options, &first, &end) != SL_OK || (first == 0 && end == options->nlayers))
+        return json_null();
+    json_t *layers = json_array();
+    for (int64_t i = first; i < end && layers; i++)
+        json_array_append_new(layers, json_integer(i));
+    return layers;
+}
+
 sl_status sli_adapter_config_print(const sl_model_options *model, char **text)
 {
     const sl_lora_options *lora = &model->lora;
     json_t *targets = NULL;
     *text = NULL;
     sl_status status = list_targets(model, &targets);
-    json_t *json =
-        json_pack("{s{} sn ss sn sb sb sb sn sn so so sn ss sI s{} so sn ss sb sb}",
-                  "alpha_pattern", "auto_mapping", "bias", "none", "exclude_modules",
-                  "fan_in_fan_out", model->family == SL_FAMILY_GPT2, "inference_mode", 1,
-                  "init_lora_weights", 1, "layers_pattern", "layers_to_transform", "lora_alpha",
-                  print_alpha(sli_lora_alpha(lora)), "lora_dropout",
-                  sli_config_float(lora->dropout), "modules_to_save", "peft_type", "LORA", "r",
-                  (json_int_t)sli_lora_rank(lora), "rank_pattern", "target_modules", targets,
-                  "revision", "task_type", "CAUSAL_LM", "use_dora", 0, "use_rslora", lora->rslora);
+    json_t *json = json_pack("{s{} sn ss sn sb sb sb sn so so so sn ss sI s{} so sn ss sb sb}",
+                             "alpha_pattern", "auto_mapping", "bias", "none", "exclude_modules",
+                             "fan_in_fan_out", model->family == SL_FAMILY_GPT2, "inference_mode", 1,
+                             "init_lora_weights", 1, "layers_pattern", "layers_to_transform",
+                             list_layers(model), "lora_alpha", print_alpha(sli_lora_alpha(lora)),
+                             "lora_dropout", sli_config_float(lora->dropout), "modules_to_save",
+                             "peft_type", "LORA", "r", (json_int_t)sli_lora_rank(lora),
+                             "rank_pattern", "target_modules", targets, "revision", "task_type",
+                             "CAUSAL_LM", "use_dora", 0, "use_rslora", lora->rslora);
     if (json)
         json_object_set_new(json, "base_model_name_or_path",
                             lora->base ? sli_json_text(lora->base) : json_null());
@@ -65,23 +77,15 @@ sl_status sli_adapter_config_print(const sl_model_options *model, char **text)
 /* ---- Reading ---------------------------------------------------------------------------- */
 
 /* Members that are read, and those that change nothing in what an adapter computes. */
-static const char *const known[] = {"peft_type",
-                                    "r",
-                                    "lora_alpha",
-                                    "lora_dropout",
-                                    "target_modules",
-                                    "bias",
-                                    "use_rslora",
-                                    "fan_in_fan_out",
-                                    "init_lora_weights",
-                                    "auto_mapping",
-                                    "base_model_name_or_path",
-                                    "inference_mode",
-                                    "megatron_core",
-                                    "peft_version",
-                                    "qalora_group_size",
-                                    "revision",
-                                    "task_type"};
+static const char *const known[] = {"peft_type",      "r",
+                                    "lora_alpha",     "lora_dropout",
+                                    "target_modules", "layers_to_transform",
+                                    "bias",           "use_rslora",
+                                    "fan_in_fan_out", "init_lora_weights",
+                                    "auto_mapping",   "base_model_name_or_path",
+                                    "inference_mode", "megatron_core",
+                                    "peft_version",   "qalora_group_size",
+                                    "revision",       "task_type"};
 
 static bool is_known(const char *key)
 {
@@ -155,6 +159,28 @@ static sl_status read_targets(const json_t *json, sl_lora_options *out)
     return sl_lora_targets_set(out, text);
 }
 
+/* One, or several that follow each other. */
+static sl_status read_layers(const json_t *json, sl_lora_options *out)
+{
+    const json_t *layers = json_object_get(json, "layers_to_transform");
+    size_t count = json_array_size(layers);
+    if (!layers || is_nothing(layers))
+        return SL_OK;
+    const json_t *first = json_is_array(layers) ? json_array_get(layers, 0) : layers;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *layer = json_array_get(layers, i);
+        if (!json_is_integer(layer) ||
+            json_integer_value(layer) != json_integer_value(first) + (json_int_t)i)
+            return refuse_member("layers_to_transform", layers);
+    }
+    if (!json_is_integer(first) || json_integer_value(first) < 0 ||
+        json_integer_value(first) > SL_MAX_LAYERS)
+        return refuse_member("layers_to_transform", layers);
+    out->first_layer = json_integer_value(first);
+    out->layer_end = out->first_layer + (count > 0 ? (int64_t)count : 1);
+    return SL_OK;
+}
+
 static sl_status read_members(json_t *json, sl_lora_options *out)
 {
     double alpha = -1;
@@ -165,6 +191,7 @@ static sl_status read_members(json_t *json, sl_lora_options *out)
     SL_TRY(sli_config_flag(json, "use_rslora", &out->rslora));
     SL_TRY(sli_config_dropout(json, (const char *const[]){"lora_dropout", NULL}, &out->dropout));
     out->alpha = (float)alpha;
+    SL_TRY(read_layers(json, out));
     return read_targets(json, out);
 }
 

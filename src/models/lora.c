@@ -4,6 +4,7 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,13 +162,34 @@ sl_status sli_lora_names(const sl_model_options *options, sl_module *model,
 
 /* ---- Adding them ------------------------------------------------------------------------ */
 
+typedef struct adding {
+    const sl_model_options *options;
+    const sl_module *model;
+    int64_t first, end; /* of the layers */
+} adding;
+
+sl_status sli_lora_layers(const sl_model_options *options, int64_t *first, int64_t *end)
+{
+    const sl_lora_options *lora = &options->lora;
+    *end = lora->layer_end > 0 ? lora->layer_end : options->nlayers;
+    *first = options->train_layers > 0 ? *end - options->train_layers : lora->first_layer;
+    if (*first >= 0 && *first < *end && *end <= options->nlayers)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "lora: layers %" PRId64 " to %" PRId64
+                    " cannot have adapters: the model has layers 0 to %" PRId64,
+                    *first, *end - 1, options->nlayers - 1);
+}
+
 static sl_status add_to(sl_module *linear, void *arg)
 {
-    const sl_model_options *options = arg;
+    const adding *job = arg;
+    const sl_model_options *options = job->options;
     const sl_lora_options *lora = &options->lora;
+    int64_t layer = sli_module_index_in(job->model, linear) - 1; /* behind the embedding */
     int64_t rank = sli_lora_rank(lora);
     double divisor = lora->rslora ? sqrt((double)rank) : (double)rank;
-    if (!is_target(targets_of(options), linear))
+    if (layer < job->first || layer >= job->end || !is_target(targets_of(options), linear))
         return SL_OK;
     return sli_linear_add_lora(linear, rank, (float)((double)sli_lora_alpha(lora) / divisor),
                                lora->dropout);
@@ -177,6 +199,13 @@ sl_status sli_model_add_lora(const sl_model_options *options, sl_module *model)
 {
     SL_TRY(check_options(options));
     SL_TRY(check_targets(targets_of(options), model));
+    adding job = {.options = options, .model = model};
+    SL_TRY(sli_lora_layers(options, &job.first, &job.end));
     SL_TRY(sl_module_freeze(model));
-    return for_each_linear(model, 0, add_to, (void *)options);
+    SL_TRY(for_each_linear(model, 0, add_to, &job));
+    if (sli_module_elements(model, SL_PARAMETER_TRAINED) > 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "lora: none of the layers %" PRId64 " to %" PRId64 " has one of the targets %s",
+                    job.first, job.end - 1, targets_of(options));
 }

@@ -16,6 +16,10 @@ sl_status sli_model_add_lora(const sl_model_options *options, sl_module *model);
 int64_t sli_lora_rank(const sl_lora_options *lora);
 float sli_lora_alpha(const sl_lora_options *lora);
 
+/* The layers that have adapters: from *first on, before *end. Errors: SL_ERR_INVALID for some that
+ * the model does not have. */
+sl_status sli_lora_layers(const sl_model_options *options, int64_t *first, int64_t *end);
+
 /* The targets as PEFT says them: names with commas between them, where all-linear is the name of
  * every linear layer. */
 sl_status sli_lora_names(const sl_model_options *options, sl_module *model,

@@ -108,12 +108,29 @@ static sl_status create_decoder(const sl_model_options *options, sl_module **out
     return sli_decoder_lm_create(&lm, out);
 }
 
+/* All but the last layers that are trained. */
+static sl_status freeze_layers(const sl_model_options *options, sl_module *model)
+{
+    int64_t first = options->nlayers - options->train_layers;
+    if (first < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "train-layers: the model has %" PRId64 " layers, of which %" PRId64
+                        " cannot be trained",
+                        options->nlayers, options->train_layers);
+    for (int i = 0; i < sl_module_child_count(model); i++)
+        if (i <= first || i > options->nlayers)
+            SL_TRY(sl_module_freeze(sl_module_child(model, i)));
+    return SL_OK;
+}
+
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out)
 {
     *out = NULL;
     SL_TRY(options->family == SL_FAMILY_TUTORIALS ? create_tutorials(options, out)
                                                   : create_decoder(options, out));
-    sl_status status = options->lora.adapts ? sli_model_add_lora(options, *out) : SL_OK;
+    sl_status status = options->lora.adapts        ? sli_model_add_lora(options, *out)
+                       : options->train_layers > 0 ? freeze_layers(options, *out)
+                                                   : SL_OK;
     if (status == SL_OK && options->freeze)
         status = sli_module_freeze_named(*out, options->freeze);
     if (status != SL_OK)

@@ -192,6 +192,7 @@ static sl_status add_product(sl_module *module, const char *name, const sli_line
     SL_TRY(sli_linear_create_bound(description, bound, &child));
     const sli_linear *added = sli_module_as_linear(child);
     SL_TRY(sli_module_add_child(module, name, child));
+    added->weight->is_adapter = true;
     *out = added;
     return SL_OK;
 }

@@ -93,6 +93,7 @@ struct sl_parameter {
     sl_tensor *bf16;    /* its value for products; NULL: they are of f32 */
     bool tf32;          /* its products are */
     bool in_products;   /* it is the weight of one */
+    bool is_adapter;    /* it is drawn also where the model is to be loaded (no_init) */
     bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
                            does not count */
     /* The parameters tied to it, in the order in which they were tied; it owns them (tied.c). */

@@ -237,7 +237,7 @@ static sl_status initialize_values(const sl_parameter_set *set)
             SL_TRY(fill_from_host(parameter));
             continue;
         }
-        if (set->options.no_init)
+        if (set->options.no_init && !parameter->is_adapter)
             continue;
         sli_init init = initial_values(parameter);
         SL_TRY(sli_device_initialize(device, &init, set->options.seed, parameter->number,

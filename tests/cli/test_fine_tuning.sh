@@ -115,6 +115,21 @@ TARGETS
 if same_tensor "$models/llama3/lora/adapter_model.safetensors" "$scratch/whole/adapter_model.safetensors" \
     base_model.model.model.layers.0.mlp.down_proj.lora_B.weight; then fail "the adapter was not trained"; fi
 
+# The last layer alone, with adapters and without.
+same_on_layouts adapter_model.safetensors --init "$models/llama3" --lora --train-layers 1
+if grep -q 'layers\.0\.' "$scratch/whole/adapter_model.safetensors"; then fail "layer 0 has an adapter"; fi
+"$SLUICE_PROGRAM" eval --init "$models/llama3" --adapter "$scratch/whole" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+mv "$scratch/whole" "$scratch/last"
+job=(train --data "$scratch/data" --init "$models/llama3" --adapter "$scratch/last" --batch-size 2 --epochs 2 --quiet)
+"$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+cp -r "$scratch/run/step-00000006" "$scratch/step"
+"$SLUICE_PROGRAM" train --resume "$scratch/step" --save "$scratch/cut" --quiet
+cmp "$scratch/whole/adapter_model.safetensors" "$scratch/cut/adapter_model.safetensors" || fail "other weights after a resume of an adapter's run"
+rm -rf "$scratch/run" "$scratch/step" "$scratch/whole" "$scratch/cut"
+same_on_layouts model.safetensors --init "$models/gpt2" --train-layers 1
+same_tensor "$models/gpt2/model.safetensors" "$scratch/whole/model.safetensors" transformer.wte.weight || fail "the embedding was trained"
+if same_tensor "$models/gpt2/model.safetensors" "$scratch/whole/model.safetensors" transformer.h.1.ln_2.bias; then fail "layer 1 is frozen"; fi
+
 # A checkpoint has the base and the adapter, and is resumed by its directory alone.
 job=(train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --epochs 2 --lora --use-rslora --lr 1e-3 --quiet)
 "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3

@@ -364,6 +364,7 @@ static void adapters_compute_what_peft_does(void **state)
 {
     const sli_decoder_lm gpt2 = gpt2_options(), llama = llama_options();
     sl_model_options adapted = {.family = SL_FAMILY_GPT2,
+                                .nlayers = 2,
                                 .lora = {.adapts = true, .rank = 4, .alpha = 8}};
     check_adapter("gpt2", &gpt2, &adapted);
     adapted.family = SL_FAMILY_LLAMA;

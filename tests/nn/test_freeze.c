@@ -87,6 +87,23 @@ static void backward_ends_behind_the_frozen_modules(void **state)
     assert_int_equal(sli_module_frozen_count(bare), 0); /* it has nothing that could be frozen */
 }
 
+static void the_last_layers_can_be_trained_alone(void **state)
+{
+    SCOPED(sl_module) *all = NULL, *model = NULL;
+    sl_model_options options = small_options;
+    check_ok(sl_transformer_lm_create(&options, &all));
+    options.train_layers = 1;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    assert_int_equal(trained_elements(model),
+                     sl_module_parameter_elements(sl_module_child(all, 2)));
+    assert_int_equal(trained_elements(sl_module_child(model, 2)), trained_elements(model));
+    assert_int_equal(sli_module_frozen_count(model), 2);
+    options.train_layers = 3;
+    sl_module *none;
+    check_error(sl_transformer_lm_create(&options, &none), SL_ERR_INVALID,
+                "train-layers: the model has 2 layers, of which 3 cannot be trained");
+}
+
 static void patterns_that_fit_nothing_or_all_are_refused(void **state)
 {
     sl_module *model;
@@ -106,6 +123,7 @@ int freeze_tests(void)
         cmocka_unit_test(a_tied_parameter_has_both_names),
         cmocka_unit_test(layers_go_backward_with_frozen_weights),
         cmocka_unit_test(backward_ends_behind_the_frozen_modules),
+        cmocka_unit_test(the_last_layers_can_be_trained_alone),
         cmocka_unit_test(patterns_that_fit_nothing_or_all_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,6 +152,24 @@ static void targets_are_names_or_ends_of_paths(void **state)
     }
 }
 
+static void the_last_layers_can_have_adapters_alone(void **state)
+{
+    SCOPED(sl_module) *model = NULL;
+    sl_module *none;
+    sl_model_options options = small_options;
+    options.train_layers = 1;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    assert_int_equal(sli_module_elements(model, SL_PARAMETER_TRAINED), 2 * (8 + 8 + 8 + 4));
+    assert_int_equal(sli_module_frozen_count(model), 2);
+    options.train_layers = 3;
+    check_error(sl_transformer_lm_create(&options, &none), SL_ERR_INVALID,
+                "lora: layers -1 to 1 cannot have adapters: the model has layers 0 to 1");
+    options.train_layers = 1;
+    check_ok(sl_lora_targets_set(&options.lora, "layers.0.self_attn.q_proj"));
+    check_error(sl_transformer_lm_create(&options, &none), SL_ERR_INVALID,
+                "lora: none of the layers 1 to 1 has one of the targets layers.0.self_attn.q_proj");
+}
+
 static void impossible_adapters_are_refused(void **state)
 {
     sl_module *model;
@@ -182,6 +200,7 @@ int lora_tests(void)
         cmocka_unit_test(an_adapter_adds_its_product),
         cmocka_unit_test(a_new_adapter_adds_nothing),
         cmocka_unit_test(targets_are_names_or_ends_of_paths),
+        cmocka_unit_test(the_last_layers_can_have_adapters_alone),
         cmocka_unit_test(impossible_adapters_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

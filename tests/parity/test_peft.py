@@ -70,7 +70,7 @@ class Adapters(unittest.TestCase):
 
     def test_saved_adapters_open(self):
         for family in ("gpt2", "llama3"):
-            for options in ((), ("--lora-targets", "all-linear"), ("--use-rslora",)):
+            for options in ((), ("--lora-targets", "all-linear"), ("--use-rslora",), ("--train-layers", "1")):
                 with self.subTest(family=family, options=options):
                     self.check_saved(family, *options)
 

@@ -187,12 +187,14 @@ static void configs_are_read(void **state)
 {
     static const char text[] =
         CONFIG(", \"use_rslora\": true, \"lora_dropout\": 0.25, \"use_dora\": false, "
-               "\"rank_pattern\": {}, \"modules_to_save\": null, \"new_one\": null");
+               "\"layers_to_transform\": [2, 3, 4], \"rank_pattern\": {}, \"modules_to_save\": "
+               "null, \"new_one\": null");
     sl_lora_options lora;
     check_ok(sli_adapter_config_parse(text, strlen(text), &lora));
     assert_true(lora.adapts && lora.rslora && lora.rank == 4);
     assert_true(lora.alpha == 8 && lora.dropout == 0.25f);
     assert_string_equal(lora.targets, "q_proj,v_proj");
+    assert_true(lora.first_layer == 2 && lora.layer_end == 5);
 }
 
 static void what_is_not_served_is_refused_by_name(void **state)
@@ -207,7 +209,8 @@ static void what_is_not_served_is_refused_by_name(void **state)
          "it has rank_pattern {\"q_proj\":2}"},
         {CONFIG(", \"alpha_pattern\": {\"q_proj\": 2}"), SL_ERR_UNSUPPORTED, "alpha_pattern"},
         {CONFIG(", \"modules_to_save\": [\"lm_head\"]"), SL_ERR_UNSUPPORTED, "modules_to_save"},
-        {CONFIG(", \"layers_to_transform\": [1]"), SL_ERR_UNSUPPORTED, "layers_to_transform"},
+        {CONFIG(", \"layers_to_transform\": [1, 3]"), SL_ERR_UNSUPPORTED, "layers_to_transform"},
+        {CONFIG(", \"layers_to_transform\": [-1]"), SL_ERR_UNSUPPORTED, "layers_to_transform [-1]"},
         {CONFIG(", \"init_lora_weights\": \"pissa\""), SL_ERR_UNSUPPORTED, "init_lora_weights"},
         {CONFIG(", \"lora_dropout\": 1.5"), SL_ERR_FORMAT, "lora_dropout"},
         {"{\"peft_type\": \"IA3\"}", SL_ERR_UNSUPPORTED, "it has peft_type \"IA3\""},

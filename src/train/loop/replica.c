@@ -67,11 +67,10 @@ sl_status sli_replica_create(const sl_plan *plan, const sl_train_task *task, sl_
                          .rank = rank,
                          .is_silent = part.rank_in_replica > 0};
     SL_TRY(join_groups(plan, part, out));
-    bool draws = !options->task && options->model.lora.adapts; /* adapters, which init lacks */
     const sl_model_options *saved = init ? sl_saved_model_options(init) : NULL;
     if (saved && !options->task)
         SL_TRY(sl_error_context(sli_config_compare(saved, &options->model), "%s: ", options->init));
-    SL_TRY(create_pipe(plan, task, devices, values && (!init || draws), out));
+    SL_TRY(create_pipe(plan, task, devices, values && !init, out));
     if (init)
         SL_TRY(sl_saved_model_load(init, out->pipe, NULL, NULL));
     size_t ranks = (size_t)sl_pipe_ranks(out->pipe);

@@ -37,6 +37,7 @@ WHEN(with_eval_every, options->eval_every > 0)
 WHEN(with_shuffle, options->shuffle)
 WHEN(with_min_lr, options->lr.min_lr > 0)
 WHEN(with_freeze, options->model.freeze != NULL)
+WHEN(with_train_layers, options->model.train_layers > 0)
 WHEN(with_lora, options->model.lora.adapts)
 WHEN(with_lora_targets, options->model.lora.adapts && options->model.lora.targets[0] != '\0')
 #undef WHEN
@@ -188,6 +189,11 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Do not train the parameters whose names match PATTERN, such as 'model.embed_tokens.*' (* is "
              "any characters), or one of several with commas between them: they take no memory for gradients "
              "and the optimizer's state"},
+
+    {.name = "train-layers", .value = "N", .group = "Model", OF_LANGUAGE, .affects_numbers = with_train_layers,
+     FIELD(INT64, model.train_layers), RANGE(1, SL_MAX_LAYERS), .optional = true,
+     .help = "Train the last N layers alone, without embedding, last norm and head; with --lora only "
+             "they have adapters"},
 
     {.name = "lora", LORA, FIELD(FLAG, model.lora.adapts), .needs = "init",
      .help = "Train low-rank adapters (LoRA) of some linear layers, and nothing else; --save saves them "
