@@ -63,11 +63,10 @@ static sl_status check_training(const sl_bpe_training *training, int files,
 /* What transformers asks for besides tokenizer.json. */
 static sl_status print_settings(const sl_bpe_training *training, char **text)
 {
-    json_t *json =
-        json_pack("{sb sb ss ss}", "add_prefix_space", false, "clean_up_tokenization_spaces", false,
-                  "tokenizer_class", "PreTrainedTokenizerFast", mark, "sluice");
-    if (json && training->special_count > 0)
-        json_object_set_new(json, "eos_token", json_string(training->special[0]));
+    const char *end = training->special_count > 0 ? training->special[0] : NULL;
+    json_t *json = json_pack("{sb sb ss ss ss*}", "add_prefix_space", false,
+                             "clean_up_tokenization_spaces", false, "tokenizer_class",
+                             "PreTrainedTokenizerFast", mark, "sluice", "eos_token", end);
     *text = json ? json_dumps(json, JSON_INDENT(2)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sli_no_memory(NULL, "a tokenizer's settings");
