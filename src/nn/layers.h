@@ -111,6 +111,9 @@ sl_status sli_linear_backward_products(const sli_linear *linear, sl_pass *pass,
                                        sl_tensor *grad_in);
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass);
 
+/* Is a gradient of its weight, or of its adapter's, computed? Else `in` may be NULL above. */
+bool sli_linear_trains(const sli_linear *linear);
+
 /* Bytes that sli_linear_backward_products defers for `rows` rows. */
 int64_t sli_linear_deferred_bytes(const sli_linear *linear, int64_t rows);
 

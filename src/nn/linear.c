@@ -166,19 +166,18 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_pass *pass,
     return linear->lora.a ? sli_lora_add_weights(linear, pass, grad, in) : SL_OK;
 }
 
-/* Is there a gradient to compute from that of the output and from the input? */
-static bool has_trained_weight(const sli_linear *linear)
+bool sli_linear_trains(const sli_linear *linear)
 {
     const sli_lora *lora = &linear->lora;
     return sli_parameter_is_trained(linear->weight) ||
-           (lora->a && (has_trained_weight(lora->a) || has_trained_weight(lora->b)));
+           (lora->a && (sli_linear_trains(lora->a) || sli_linear_trains(lora->b)));
 }
 
 /* Adds to the weights' gradients, or defers. */
 static sl_status backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
                                  const sl_tensor *in)
 {
-    if (!has_trained_weight(linear))
+    if (!sli_linear_trains(linear))
         return SL_OK;
     if (!pass->is_split)
         return sli_linear_add_weight(linear, pass, grad, in);
@@ -189,7 +188,7 @@ static sl_status backward_weight(const sli_linear *linear, sl_pass *pass, const 
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
 {
     sl_tensor *grad, *in;
-    if (!has_trained_weight(linear))
+    if (!sli_linear_trains(linear))
         return SL_OK;
     SL_TRY(sli_pass_take_pair(pass, &grad, &in));
     sl_status status = sli_linear_add_weight(linear, pass, grad, in);
@@ -200,8 +199,8 @@ sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
 
 int64_t sli_linear_deferred_bytes(const sli_linear *linear, int64_t rows)
 {
-    return has_trained_weight(linear) ? rows * (linear->in + linear->out) * (int64_t)sizeof(float)
-                                      : 0;
+    return sli_linear_trains(linear) ? rows * (linear->in + linear->out) * (int64_t)sizeof(float)
+                                     : 0;
 }
 
 static sl_status backward_own_input(const sli_linear *linear, const sl_tensor *grad, float beta,

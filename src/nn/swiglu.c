@@ -2,9 +2,9 @@
  *
  * Saved for backward, oldest first, in floats per position (D width, F hidden):
  *
- *   x         D   as products take it
+ *   x         D   as products take it, where gate or up trains
  *   gate, up  F, F
- *   gated     F   silu(gate) * up, as products take it */
+ *   gated     F   silu(gate) * up, as products take it, where down trains */
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
@@ -44,6 +44,11 @@ static sl_shape hidden_shape(const swiglu *self, const sl_shape *in)
     return shape;
 }
 
+static bool keeps_x(const swiglu *self)
+{
+    return sli_linear_trains(self->gate) || sli_linear_trains(self->up);
+}
+
 /* ---- Forward ---------------------------------------------------------------------------- */
 
 /* tensors->gated from in; saves in, gate and up. */
@@ -51,7 +56,7 @@ static sl_status run_gate(const swiglu *self, sl_pass *pass, const sl_tensor *in
                           call_tensors *tensors)
 {
     sl_shape shape = hidden_shape(self, sl_tensor_shape(in));
-    SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &tensors->in));
+    SL_TRY(sli_pass_operand(pass, in, pass->options.keep && keeps_x(self), &tensors->in));
     SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->gate));
     SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->up));
     SL_TRY(sli_pass_create_tensor(pass, &shape, &tensors->gated));
@@ -63,7 +68,8 @@ static sl_status run_gate(const swiglu *self, sl_pass *pass, const sl_tensor *in
                                   .up = sl_tensor_f32(tensors->up),
                                   .out = sl_tensor_f32(tensors->gated)};
     SL_TRY(sli_device_swiglu(sl_pass_device(pass), &arguments));
-    SL_TRY(sli_pass_save_exact(pass, &tensors->in));
+    if (keeps_x(self))
+        SL_TRY(sli_pass_save_exact(pass, &tensors->in));
     SL_TRY(sl_pass_save(pass, &tensors->gate));
     return sl_pass_save(pass, &tensors->up);
 }
@@ -72,11 +78,12 @@ static sl_status run_gate(const swiglu *self, sl_pass *pass, const sl_tensor *in
 static sl_status run_down(const swiglu *self, sl_pass *pass, const sl_shape *shape,
                           sl_memory_category category, call_tensors *tensors, sl_tensor **out)
 {
-    SL_TRY(sli_pass_operand(pass, tensors->gated, pass->options.keep, &tensors->operand));
+    bool keep = pass->options.keep && sli_linear_trains(self->down);
+    SL_TRY(sli_pass_operand(pass, tensors->gated, keep, &tensors->operand));
     sl_tensor_destroy(&tensors->gated);
     SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, shape, out));
     SL_TRY(sli_linear_forward(self->down, pass, tensors->operand, NULL, *out));
-    return sli_pass_save_exact(pass, &tensors->operand);
+    return keep ? sli_pass_save_exact(pass, &tensors->operand) : SL_OK;
 }
 
 sl_status sli_swiglu_run_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -102,12 +109,13 @@ static sl_status swiglu_forward(sl_module *module, sl_pass *pass, const sl_tenso
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-static sl_status pop_saved(sl_pass *pass, call_tensors *tensors)
+static sl_status pop_saved(const swiglu *self, sl_pass *pass, call_tensors *tensors)
 {
-    SL_TRY(sli_pass_pop_stored(pass, &tensors->operand));
+    if (sli_linear_trains(self->down))
+        SL_TRY(sli_pass_pop_stored(pass, &tensors->operand));
     SL_TRY(sl_pass_pop(pass, &tensors->up));
     SL_TRY(sl_pass_pop(pass, &tensors->gate));
-    return sli_pass_pop_stored(pass, &tensors->in);
+    return keeps_x(self) ? sli_pass_pop_stored(pass, &tensors->in) : SL_OK;
 }
 
 /* Through the last product: tensors->grad_gated. */
@@ -144,8 +152,10 @@ static sl_status backward_gate(const swiglu *self, const sl_pass *pass, call_ten
 static sl_status run_backward(const swiglu *self, sl_pass *pass, const sl_tensor *grad_out,
                               float beta, sl_tensor *grad_in, call_tensors *tensors)
 {
-    SL_TRY(pop_saved(pass, tensors));
-    SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
+    SL_TRY(pop_saved(self, pass, tensors));
+    sl_shape shape = *sl_tensor_shape(tensors->gate); /* the input's, but for the width */
+    shape.size[shape.dims - 1] = self->width;
+    SL_TRY(sli_check_grad(grad_out, &shape));
     SL_TRY(backward_down(self, pass, grad_out, tensors));
     SL_TRY(backward_gate(self, pass, tensors));
     SL_TRY(sli_linear_backward_products(self->gate, pass, tensors->grad_gate, tensors->in, beta,
@@ -200,7 +210,9 @@ static int64_t swiglu_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const swiglu *self = sl_module_state(module);
     sl_shape hidden = hidden_shape(self, in);
-    return (sl_shape_count(in) + 3 * sl_shape_count(&hidden)) * (int64_t)sizeof(float);
+    int64_t x = keeps_x(self) ? sl_shape_count(in) : 0;
+    int64_t hiddens = sli_linear_trains(self->down) ? 3 : 2;
+    return (x + hiddens * sl_shape_count(&hidden)) * (int64_t)sizeof(float);
 }
 
 /* The input of gate and up is one tensor. */
