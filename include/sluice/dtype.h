@@ -6,7 +6,8 @@
 
 SL_API_BEGIN
 
-typedef enum sl_dtype { SL_F32, SL_F64, SL_I32, SL_I64, SL_BF16 } sl_dtype;
+/* F16 is a type of numbers in files: sluice reads them, and computes nothing with them. */
+typedef enum sl_dtype { SL_F32, SL_F64, SL_I32, SL_I64, SL_BF16, SL_F16 } sl_dtype;
 
 /* The bytes of an element. */
 size_t sl_dtype_bytes(sl_dtype dtype);

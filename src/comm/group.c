@@ -251,8 +251,11 @@ static sl_status check_count(const char *what, int64_t count)
     return SL_OK;
 }
 
-static sl_status check_average(const sli_operation *operation)
+static sl_status check_reduced(const sli_operation *operation)
 {
+    if (operation->dtype == SL_F16)
+        return sl_error(SL_ERR_INVALID, "%s: numbers of f16 are not computed with",
+                        sli_operation_name(operation->kind));
     if (operation->reduce == SL_REDUCE_AVERAGE &&
         (operation->dtype == SL_I32 || operation->dtype == SL_I64))
         return sl_error(SL_ERR_INVALID, "%s: an average needs a floating-point type, got %s",
@@ -316,7 +319,7 @@ static sl_status submit_collective(sl_group *group, sli_operation *operation, sl
         *work = NULL;
     SL_TRY(check_count(sli_operation_name(operation->kind), operation->count));
     SL_TRY(check_rank(group, sli_operation_name(operation->kind), operation->root));
-    SL_TRY(check_average(operation));
+    SL_TRY(check_reduced(operation));
     operation->sequence = ++group->sequence;
     if (operation->terms == 0)
         operation->terms = group->size;

@@ -70,6 +70,8 @@ static void combine_block(sl_dtype dtype, sl_reduce_op op, void *to, const void 
         else
             combine_u64(op, to, a, b, count);
         break;
+    case SL_F16: /* sluice/group.h refuses it */
+        break;
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include "sluice/dtype.h"
 
-/* "f32", "f64", "i32", "i64", "bf16". */
+/* "f32", "f64", "i32", "i64", "bf16", "f16". */
 const char *sli_dtype_name(sl_dtype dtype);
 
 #endif

@@ -232,11 +232,11 @@ static void load_wrong_shape_or_type_names_both_and_writes_nothing(void **state)
 static void load_of_a_type_that_sluice_lacks_is_refused(void **state)
 {
     char *path = scratch_path(*state, "file");
-    const char *header = "{\"h\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}";
+    const char *header = "{\"h\":{\"dtype\":\"I16\",\"shape\":[2],\"data_offsets\":[0,4]}}";
     write_safetensors(path, header, strlen(header), 4);
     uint16_t got[2];
     const sl_safetensors_item item = {"h", SL_BF16, {1, {2}}, got};
-    assert_load_refused(path, &item, 1, "tensor \"h\" should be BF16 [2], but is F16 [2]");
+    assert_load_refused(path, &item, 1, "tensor \"h\" should be BF16 [2], but is I16 [2]");
 }
 
 static void load_of_one_name_twice_is_refused(void **state)

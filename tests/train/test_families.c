@@ -151,21 +151,39 @@ static void models_are_saved_as_they_came(void **state)
 
 /* ---- Other forms ------------------------------------------------------------------------- */
 
-static uint16_t *narrow(const sl_tensor *tensor)
+static uint16_t bf16_of(float value)
+{
+    uint32_t wide;
+    memcpy(&wide, &value, sizeof wide);
+    return (uint16_t)((wide + 0x7FFF + (wide >> 16 & 1)) >> 16);
+}
+
+/* Of a value below 65504. */
+static uint16_t f16_of(float value)
+{
+    int exponent; /* of the last bit */
+    frexpf(value, &exponent);
+    exponent = exponent < -13 ? -24 : exponent - 11;
+    long fraction =
+        lrintf(ldexpf(fabsf(value), -exponent)); /* at most 2^11, with the leading bit */
+    long bits = ((long)(exponent + 24) << 10) + fraction;
+    return (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
+}
+
+static uint16_t *narrow(const sl_tensor *tensor, sl_dtype dtype)
 {
     int64_t count = sl_tensor_count(tensor);
     uint16_t *bits = malloc((size_t)count * sizeof *bits);
     for (int64_t i = 0; i < count; i++) {
-        uint32_t wide;
-        memcpy(&wide, &sl_tensor_f32(tensor)[i], sizeof wide);
-        bits[i] = (uint16_t)((wide + 0x7FFF + (wide >> 16 & 1)) >> 16);
+        float value = sl_tensor_f32(tensor)[i];
+        bits[i] = dtype == SL_F16 ? f16_of(value) : bf16_of(value);
     }
     return bits;
 }
 
-/* A copy of the family's directory as DIR/<family>: names without the prefix, tensors in bf16, or
- * `extra` beside them. */
-static void write_form(scratch *in, const char *family, const char *prefix, bool bf16,
+/* A copy of the family's directory as DIR/<family>: names without the prefix, tensors of `dtype`,
+ * or `extra` beside them. */
+static void write_form(scratch *in, const char *family, const char *prefix, sl_dtype dtype,
                        const sl_safetensors_item *extra, char path[512])
 {
     char from[4096], to[600], text[8192];
@@ -177,11 +195,12 @@ static void write_form(scratch *in, const char *family, const char *prefix, bool
     for (; count < all.count; count++) {
         const sl_checkpoint_tensor *tensor = &all.list[count];
         bool has = strncmp(tensor->name, prefix, strlen(prefix)) == 0;
-        items[count] = (sl_safetensors_item){.name = tensor->name + (has ? strlen(prefix) : 0),
-                                             .dtype = bf16 ? SL_BF16 : SL_F32,
-                                             .shape = *sl_tensor_shape(tensor->tensor),
-                                             .data = bf16 ? (void *)narrow(tensor->tensor)
-                                                          : sl_tensor_f32(tensor->tensor)};
+        items[count] =
+            (sl_safetensors_item){.name = tensor->name + (has ? strlen(prefix) : 0),
+                                  .dtype = dtype,
+                                  .shape = *sl_tensor_shape(tensor->tensor),
+                                  .data = dtype == SL_F32 ? (void *)sl_tensor_f32(tensor->tensor)
+                                                          : narrow(tensor->tensor, dtype)};
     }
     if (extra)
         items[count++] = *extra;
@@ -192,7 +211,7 @@ static void write_form(scratch *in, const char *family, const char *prefix, bool
     size_t bytes = read_file(golden_path(family, "/config.json", from), text, sizeof text);
     snprintf(to, sizeof to, "%s/config.json", path);
     write_file(to, text, bytes);
-    for (size_t i = 0; i < all.count && bf16; i++)
+    for (size_t i = 0; i < all.count && dtype != SL_F32; i++)
         free(items[i].data);
     unload(&all);
     sl_device_destroy(&device);
@@ -201,17 +220,19 @@ static void write_form(scratch *in, const char *family, const char *prefix, bool
 static void names_may_lack_the_prefix(void **state)
 {
     char path[512];
-    write_form(*state, "gpt2", "transformer.", false, NULL, path);
+    write_form(*state, "gpt2", "transformer.", SL_F32, NULL, path);
     check_logits(path, "gpt2", 1e-5);
-    write_form(*state, "llama3", "model.", false, NULL, path);
+    write_form(*state, "llama3", "model.", SL_F32, NULL, path);
     check_logits(path, "llama3", 1e-5);
 }
 
-static void weights_may_be_bf16(void **state)
+static void weights_may_be_bf16_or_f16(void **state)
 {
     char path[512];
-    write_form(*state, "llama3", "", true, NULL, path);
+    write_form(*state, "llama3", "", SL_BF16, NULL, path);
     check_logits(path, "llama3", 2e-2);
+    write_form(*state, "llama3", "", SL_F16, NULL, path);
+    check_logits(path, "llama3", 2e-3);
 }
 
 /* GPT-2's causal mask and a tied head; anything else is an error. */
@@ -220,13 +241,13 @@ static void only_known_extras_are_ignored(void **state)
     char path[512];
     float values[97 * 32] = {0};
     sl_safetensors_item extra = {"h.0.attn.bias", SL_F32, sl_shape_2d(48, 48), values};
-    write_form(*state, "gpt2", "", false, &extra, path);
+    write_form(*state, "gpt2", "", SL_F32, &extra, path);
     check_logits(path, "gpt2", 1e-5);
     extra = (sl_safetensors_item){"lm_head.weight", SL_F32, sl_shape_2d(97, 32), values};
-    write_form(*state, "gpt2", "", false, &extra, path);
+    write_form(*state, "gpt2", "", SL_F32, &extra, path);
     check_logits(path, "gpt2", 1e-5);
     extra.name = "transformer.h.2.ln_1.weight";
-    write_form(*state, "gpt2", "", false, &extra, path);
+    write_form(*state, "gpt2", "", SL_F32, &extra, path);
     opened all = open_model(path);
     check_error(sl_saved_model_load(all.saved, all.pipe, NULL, NULL), SL_ERR_INVALID,
                 "it has 1 unexpected tensors (\"transformer.h.2.ln_1.weight\")");
@@ -239,7 +260,7 @@ int families_tests(void)
         cmocka_unit_test(published_directories_compute_as_transformers),
         cmocka_unit_test(models_are_saved_as_they_came),
         cmocka_unit_test(names_may_lack_the_prefix),
-        cmocka_unit_test(weights_may_be_bf16),
+        cmocka_unit_test(weights_may_be_bf16_or_f16),
         cmocka_unit_test(only_known_extras_are_ignored),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);

@@ -11,7 +11,7 @@
 static const sli_safetensors_dtype dtypes[] = {
     {"F32", 32, true, SL_F32},          {"F64", 64, true, SL_F64},
     {"I32", 32, true, SL_I32},          {"I64", 64, true, SL_I64},
-    {"BF16", 16, true, SL_BF16},        {.name = "F16", .bits = 16},
+    {"BF16", 16, true, SL_BF16},        {"F16", 16, true, SL_F16},
     {.name = "BOOL", .bits = 8},        {.name = "U8", .bits = 8},
     {.name = "I8", .bits = 8},          {.name = "U16", .bits = 16},
     {.name = "I16", .bits = 16},        {.name = "U32", .bits = 32},

@@ -1,6 +1,8 @@
 /* Models on disk: the directories that are saved, and what is read from them. */
 #include "comm/agree.h"
+#include "core/bf16.h"
 #include "core/error.h"
+#include "core/f16.h"
 #include "core/file.h"
 #include "core/replace.h"
 #include "models/config.h"
@@ -377,11 +379,16 @@ static sl_status refuse_shape(const loading *job, const sl_safetensors_info *inf
     return job->left_out(job->context, item->name, reason);
 }
 
-/* Numbers of bf16 are read into the second half of the room of their f32, from where they can be
- * widened from the first one on. */
-static void place_narrow(sl_safetensors_item *item)
+static bool is_narrow(sl_dtype dtype)
 {
-    item->dtype = SL_BF16;
+    return dtype == SL_BF16 || dtype == SL_F16;
+}
+
+/* Numbers of 16 bits are read into the second half of the room of their f32, from where they can be
+ * widened from the first one on. */
+static void place_narrow(sl_safetensors_item *item, sl_dtype dtype)
+{
+    item->dtype = dtype;
     if (item->data)
         item->data = (uint16_t *)item->data + sl_shape_count(&item->shape);
 }
@@ -390,9 +397,10 @@ static void widen(const sl_safetensors_item *item)
 {
     int64_t count = sl_shape_count(&item->shape);
     const uint16_t *narrow = item->data;
-    uint32_t *wide = (uint32_t *)(void *)(narrow - count);
+    float *wide = (float *)(void *)(narrow - count);
     for (int64_t i = 0; i < count; i++)
-        wide[i] = (uint32_t)narrow[i] << 16;
+        wide[i] =
+            item->dtype == SL_F16 ? sli_f32_from_f16(narrow[i]) : sli_f32_from_bf16(narrow[i]);
 }
 
 /* Whether the file's tensor is read. A buffer has its value without the file. */
@@ -407,8 +415,8 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool
     if (found) {
         job->used[found - job->has->tensors] = true;
         chosen.name = found->info.name;
-        if (found->info.readable && found->info.dtype == SL_BF16)
-            place_narrow(&chosen);
+        if (found->info.readable && is_narrow(found->info.dtype))
+            place_narrow(&chosen, found->info.dtype);
     }
     if (job->left_out && !sli_checkpoint_fits(&found->info, &chosen))
         return refuse_shape(job, &found->info, item);
@@ -471,7 +479,7 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, selection chosen)
         SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], tensors.entries[i].is_buffer));
     SLI_TRY_OR_FAIL(read_chosen(job, model->path));
     for (size_t i = 0; i < job->count; i++)
-        if (job->items[i].dtype == SL_BF16 && job->items[i].data)
+        if (is_narrow(job->items[i].dtype) && job->items[i].data)
             widen(&job->items[i]);
     status = sli_tensors_store(&tensors);
 fail:

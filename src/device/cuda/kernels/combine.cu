@@ -98,6 +98,8 @@ cudaError_t sli_launch_combine(const sli_combine *a, cudaStream_t stream)
         return launch_combine<plain_element<int64_t>>(a, stream);
     case SL_BF16:
         return launch_combine<bf16_element>(a, stream);
+    case SL_F16:
+        break;
     }
     return cudaErrorInvalidValue;
 }
