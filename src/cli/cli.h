@@ -297,7 +297,7 @@ typedef struct cli_saved_model {
     sl_saved_model *saved;
     sl_model_options options;
     sl_vocab *tokenizer;   /* the one that was given; NULL: none */
-    const sl_vocab *vocab; /* it, or that of `saved`; NULL: none was asked for */
+    const sl_vocab *vocab; /* it, or that of `saved`; NULL: there is none */
     sl_group *group;       /* of the processes that a launcher has started; NULL: there is one */
     bool prints;           /* this is the first of them */
     sl_device_list *devices;

@@ -15,8 +15,9 @@ typedef struct settings {
 } settings;
 
 static const char *const run_names[] = {
-    "init", "adapter",          "data",      "tokenizer", "splitter", "eval-batch-size",
-    "bptt", "eval-max-batches", "precision", NULL,
+    "init",        "adapter",         "data", "tokenizer",        "splitter",
+    "mask-prompt", "eval-batch-size", "bptt", "eval-max-batches", "precision",
+    NULL,
 };
 
 static const char *const splits[] = {"train", "valid", "test", NULL};
@@ -129,7 +130,11 @@ static sl_status evaluate_rows(const settings *parsed, const cli_saved_model *mo
     const sl_train_options *run = &parsed->run;
     sl_rows *rows;
     sl_evaluation result;
-    SL_TRY(sl_rows_read(path, model->options.ntokens, sl_model_positions(&model->options), &rows));
+    const sl_rows_options reading = {.ntokens = model->options.ntokens,
+                                     .positions = sl_model_positions(&model->options),
+                                     .vocab = model->vocab,
+                                     .no_mask_prompt = !run->mask_prompt};
+    SL_TRY(sl_rows_read(path, &reading, &rows));
     sl_status status =
         sl_evaluate_rows(model->pipe, rows,
                          &(sl_evaluate_options){.batch_size = run->eval_batch_size,

@@ -105,8 +105,10 @@ sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokeni
                         "checkpoint",
                         path);
     out->options = *saved;
-    if (with_tokenizer)
+    if (with_tokenizer || options->tokenizer)
         SL_TRY(open_tokenizer(options, out));
+    else
+        out->vocab = sl_saved_model_vocab(out->saved);
     if (options->adapter)
         SL_TRY(sl_adapter_options(options->adapter, &out->options.lora));
     SL_TRY(build_pipe(options, out));

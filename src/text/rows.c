@@ -1,9 +1,11 @@
-/* Rows of ids from JSON lines: {"input_ids": [...], "labels": [...]}, one row a line. */
+/* Rows of ids from JSON lines: {"input_ids": [...], "labels": [...]}, one row a line, or lines of
+ * text, whose ids a tokenizer gives. */
 #include "text/rows.h"
 
 #include "core/error.h"
 #include "core/memory.h"
 #include "text/line_reader.h"
+#include "text/lines.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -61,6 +63,8 @@ typedef struct row_parser {
     const char *path;
     int64_t line, ntokens, positions; /* the last two: 0: any */
     sl_rows *rows;
+    sli_line_reading reading;
+    sli_scored_ids scored; /* of the line under way */
 } row_parser;
 
 static sl_status bad_line(const row_parser *parser, const char *reason)
@@ -120,44 +124,85 @@ static sl_status check_lists(const row_parser *parser, const json_t *ids, const 
 }
 
 /* The label of a token is the target of the position before it. */
-static sl_status add_row(const row_parser *parser, const json_t *ids, const json_t *labels)
+static sl_status add_row(sl_rows *rows, const int32_t *ids, const int32_t *labels, int64_t length)
 {
-    sl_rows *rows = parser->rows;
-    SL_TRY(check_lists(parser, ids, labels));
     int64_t begin = rows->count > 0 ? rows->begins[rows->count] : 0;
-    int64_t length = (int64_t)json_array_size(ids), targets = 0;
     SL_TRY(reserve(rows, begin + length));
     for (int64_t i = 0; i < length; i++) {
-        int32_t *id = &rows->ids[begin + i], label;
-        SL_TRY(read_id(parser, "input_ids", (size_t)i, json_array_get(ids, (size_t)i), false, id));
-        label = *id;
-        if (labels)
-            SL_TRY(read_id(parser, "labels", (size_t)i, json_array_get(labels, (size_t)i), true,
-                           &label));
-        if (i > 0)
-            rows->targets[begin + i - 1] = label;
-        targets += i > 0 && label != IGNORED;
-        rows->largest = *id > rows->largest ? *id : rows->largest;
-        rows->largest = label > rows->largest ? label : rows->largest;
+        rows->ids[begin + i] = ids[i];
+        rows->targets[begin + i] = i + 1 < length ? labels[i + 1] : IGNORED;
+        rows->has_targets |= rows->targets[begin + i] != IGNORED;
+        rows->largest = ids[i] > rows->largest ? ids[i] : rows->largest;
+        rows->largest = labels[i] > rows->largest ? labels[i] : rows->largest;
     }
-    rows->targets[begin + length - 1] = IGNORED;
-    rows->has_targets |= targets > 0;
     rows->begins[0] = 0;
     rows->begins[++rows->count] = begin + length;
     rows->longest = length > rows->longest ? length : rows->longest;
     return SL_OK;
 }
 
-static sl_status parse_line(const row_parser *parser, const char *line, size_t bytes)
+static sl_status read_lists(const row_parser *parser, const json_t *ids, const json_t *labels,
+                            int32_t *to_ids, int32_t *to_labels)
+{
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        SL_TRY(read_id(parser, "input_ids", i, json_array_get(ids, i), false, &to_ids[i]));
+        to_labels[i] = to_ids[i];
+        if (labels)
+            SL_TRY(read_id(parser, "labels", i, json_array_get(labels, i), true, &to_labels[i]));
+    }
+    return SL_OK;
+}
+
+static sl_status add_ids(const row_parser *parser, const json_t *ids, const json_t *labels)
+{
+    SL_TRY(check_lists(parser, ids, labels));
+    size_t count = json_array_size(ids);
+    int32_t *numbers = calloc(2 * count, sizeof *numbers);
+    if (!numbers)
+        return sli_no_memory(parser->path, "a line of %zu ids", count);
+    sl_status status = read_lists(parser, ids, labels, numbers, numbers + count);
+    if (status == SL_OK)
+        status = add_row(parser->rows, numbers, numbers + count, (int64_t)count);
+    free(numbers);
+    return status;
+}
+
+/* A text that is longer than the positions is cut into several rows. */
+static sl_status add_scored(const row_parser *parser, const sli_scored_ids *scored)
+{
+    int64_t count = (int64_t)scored->count,
+            most = parser->positions > 0 ? parser->positions : count;
+    int32_t *labels = malloc((scored->count + 1) * sizeof *labels);
+    sl_status status =
+        labels ? SL_OK : sli_no_memory(parser->path, "a line of %zu ids", scored->count);
+    for (int64_t i = 0; i < count && status == SL_OK; i++)
+        labels[i] = scored->scored[i] ? scored->ids[i] : IGNORED;
+    for (int64_t first = 0; first < count && status == SL_OK; first += most)
+        status = add_row(parser->rows, scored->ids + first, labels + first,
+                         count - first < most ? count - first : most);
+    free(labels);
+    return status;
+}
+
+static sl_status add_text(row_parser *parser, const json_t *json)
+{
+    parser->scored.count = 0;
+    SL_TRY(sl_error_context(sli_line_encode(&parser->reading, json, &parser->scored),
+                            "%s: line %" PRId64 ": ", parser->path, parser->line));
+    return add_scored(parser, &parser->scored);
+}
+
+static sl_status parse_line(row_parser *parser, const char *line, size_t bytes)
 {
     json_error_t error;
     json_t *json = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
     if (!json_is_object(json)) {
         json_decref(json);
-        return bad_line(parser, "it must be a JSON object with \"input_ids\"");
+        return bad_line(parser, "it must be a JSON object");
     }
+    const json_t *ids = json_object_get(json, "input_ids");
     sl_status status =
-        add_row(parser, json_object_get(json, "input_ids"), json_object_get(json, "labels"));
+        ids ? add_ids(parser, ids, json_object_get(json, "labels")) : add_text(parser, json);
     json_decref(json);
     return status;
 }
@@ -194,14 +239,21 @@ static sl_status read_lines(row_parser *parser, sli_line_reader *reader)
                           parser->path);
 }
 
-sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_rows **out)
+sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows **out)
 {
     sli_line_reader *reader;
     *out = NULL;
     SL_TRY(sli_line_reader_open(path, &reader));
-    row_parser parser = {path, 0, ntokens, positions, calloc(1, sizeof(sl_rows))};
+    row_parser parser = {.path = path,
+                         .ntokens = options->ntokens,
+                         .positions = options->positions,
+                         .rows = calloc(1, sizeof(sl_rows)),
+                         .reading = {.vocab = options->vocab,
+                                     .mask_prompt = !options->no_mask_prompt}};
     sl_status status = parser.rows ? read_lines(&parser, reader) : sli_no_memory(path, "its rows");
     sli_line_reader_close(&reader);
+    sli_chat_clear(&parser.reading.chat);
+    sli_scored_ids_free(&parser.scored);
     if (status == SL_OK)
         *out = parser.rows;
     else

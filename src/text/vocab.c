@@ -61,6 +61,20 @@ sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id)
     return sli_token_table_get(&vocab->tokens, id);
 }
 
+int32_t sl_vocab_end(const sl_vocab *vocab)
+{
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>"};
+    json_t *settings = vocab->settings ? json_loads(vocab->settings, 0, NULL) : NULL;
+    const json_t *given = json_object_get(settings, "eos_token");
+    const char *name =
+        json_string_value(json_is_object(given) ? json_object_get(given, "content") : given);
+    int32_t id = vocab->bpe && name ? sli_bpe_id(vocab->bpe, name, strlen(name)) : -1;
+    json_decref(settings);
+    for (size_t i = 0; vocab->bpe && id < 0 && i < sizeof names / sizeof *names; i++)
+        id = sli_bpe_id(vocab->bpe, names[i], strlen(names[i]));
+    return id;
+}
+
 /* ---- Counting --------------------------------------------------------------------------- */
 
 struct sl_vocab_builder {

@@ -12,12 +12,12 @@ static void labels_become_targets_of_the_position_before(void **state)
     scratch *in = *state;
     SCOPED(sl_rows) *rows = NULL;
     write_file(scratch_path(in, "a.jsonl"), text, strlen(text));
-    check_error(sl_rows_read(in->path, 0, 0, &rows), SL_ERR_FORMAT,
+    check_error(sl_rows_read(in->path, &(sl_rows_options){0}, &rows), SL_ERR_FORMAT,
                 "/a.jsonl: line 4: \"labels\" must be a list of as many");
     static const char good[] = "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 9]}\n\n"
                                "  \n{\"input_ids\": [1, 2]}";
     write_file(in->path, good, strlen(good));
-    check_ok(sl_rows_read(in->path, 10, 3, &rows));
+    check_ok(sl_rows_read(in->path, &(sl_rows_options){.ntokens = 10, .positions = 3}, &rows));
     assert_int_equal(rows->count, 2);
     assert_int_equal(rows->longest, 3);
     assert_int_equal(rows->largest, 9);
@@ -32,7 +32,7 @@ static void what_is_no_row_is_refused_with_its_line(void **state)
         {"", "/a.jsonl: it has no rows"},
         {"[1, 2]", "line 2: it must be a JSON object"},
         {"{\"input_ids\": [1, 2]", "line 2: it must be a JSON object"},
-        {"{\"text\": \"a\"}", "line 2: it must have a list \"input_ids\""},
+        {"{\"texts\": \"a\"}", "line 2: it must have \"input_ids\", \"text\", \"prompt\" and"},
         {"{\"input_ids\": []}", "line 2: it must have a list \"input_ids\" that is not empty"},
         {"{\"input_ids\": [1, 10]}",
          "line 2: number 2 of \"input_ids\" must be an id from 0 to 9, got 10"},
@@ -52,7 +52,9 @@ static void what_is_no_row_is_refused_with_its_line(void **state)
         char text[256];
         snprintf(text, sizeof text, "\n%s\n", bad[i][0]);
         write_file(scratch_path(in, "a.jsonl"), text, strlen(text));
-        check_error(sl_rows_read(in->path, 10, 4, &rows), SL_ERR_FORMAT, bad[i][1]);
+        check_error(sl_rows_read(in->path, &(sl_rows_options){.ntokens = 10, .positions = 4},
+                                 &rows),
+                    SL_ERR_FORMAT, bad[i][1]);
         assert_null(rows);
     }
 }

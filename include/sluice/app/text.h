@@ -101,6 +101,10 @@ int32_t sl_vocab_size(const sl_vocab *vocab); /* <unk> included: a model's ntoke
 int32_t sl_vocab_id(const sl_vocab *vocab, const char *text, size_t bytes);
 sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id);
 
+/* The id of a BPE's end of text: the eos_token of its tokenizer_config.json, or <|endoftext|> or
+ * <|end_of_text|>; -1: it has none. */
+int32_t sl_vocab_end(const sl_vocab *vocab);
+
 /* Counts tokens and makes a vocabulary of them. */
 typedef struct sl_vocab_builder sl_vocab_builder;
 
@@ -208,21 +212,37 @@ sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split,
 
 /* ---- Rows of ids ------------------------------------------------------------------------ */
 
-/* Data may be rows of ids instead of a text: JSON lines, {"input_ids": [...], "labels": [...]}, one
- * row each. The label of a token is the target of the position before it (transformers' labels,
- * which are not shifted either); -100 has no loss; without "labels" they are the ids. Blank lines
- * are skipped. */
+/* Data may be rows instead of a text: JSON lines, one row each, told apart by their keys. Blank
+ * lines are skipped.
+ *
+ *   {"input_ids": [...], "labels": [...]}   the label of a token is the target of the position
+ * before it (transformers' labels, which are not shifted either); -100 has no loss; without
+ * "labels" they are the ids
+ *   {"text": "..."}        all of the text, and the end of text (sl_vocab_end)
+ *   {"prompt": "...", "completion": "..."}  the completion and the end; the prompt has no loss
+ *   {"messages": [{"role": "user", "content": "..."}, ...]}  a conversation by the tokenizer's
+ *                          template, ChatML or Llama 3's; what the assistant says has a loss
+ *
+ * Before each of the last three stand the special tokens that the tokenizer puts there. */
 typedef struct sl_rows sl_rows;
+
+typedef struct sl_rows_options {
+    int64_t ntokens;   /* ids must be below it; 0: any */
+    int64_t positions; /* most tokens of a row; 0: any. Longer texts are cut into several rows */
+    const sl_vocab *vocab; /* of text; NULL: there are ids alone */
+    bool no_mask_prompt;   /* prompts, and what others than the assistant say, have a loss too */
+} sl_rows_options;
 
 /* The path of a split's rows: `data` itself for every split, if its name ends in ".jsonl", or
  * DIR/{train,valid,test}.jsonl of a directory, if that is there; else NULL. `*out` is the caller's,
  * to be freed with free. Errors: SL_ERR_MEMORY. */
 sl_status sl_rows_path(const char *data, sl_split split, char **out);
 
-/* Reads a file's rows, whose ids must be below `ntokens`, and of at most `positions` tokens each
- * (0: any). Errors, with the file's line: SL_ERR_FORMAT for what is no such row, and for a file
- * without rows or without any target; SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY. */
-sl_status sl_rows_read(const char *path, int64_t ntokens, int64_t positions, sl_rows **out);
+/* Reads a file's rows. Errors, with the file's line: SL_ERR_FORMAT for what is no such row, and for
+ * a file without rows or without any target; SL_ERR_UNSUPPORTED for another template of
+ * conversations; SL_ERR_NOT_FOUND, also for text without a tokenizer, or a conversation without a
+ * template; SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows **out);
 void sl_rows_destroy(sl_rows **rows);
 
 typedef struct sl_corpus sl_corpus;

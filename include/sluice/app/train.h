@@ -188,6 +188,8 @@ typedef struct sl_train_options {
     bool allow_nan; /* go on after a loss or gradient norm that is not finite */
     bool force;     /* begin although the plan needs more memory than there is */
     bool partial;   /* load of `init` what fits, as sl_saved_model_load does, and report the rest */
+    bool mask_prompt; /* of lines of text: only completions, and what the assistant says, have a
+                         loss */
 
     const char *init; /* a model to start from, as for sl_saved_model_open; NULL: random values. Its
                          vocabulary, if it has one, replaces the data's */

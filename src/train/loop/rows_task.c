@@ -30,16 +30,27 @@ sl_status sli_data_is_rows(const char *data, bool *out)
     return SL_OK;
 }
 
-sl_status sli_rows_task_read(const char *data, sl_model_options *model, sli_rows_task *out)
+sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
+                             sl_model_options *model, sli_rows_task *out)
 {
+    const char *data = options->data;
     *out = (sli_rows_task){.model = model};
+    if (vocab && model->ntokens == 0)
+        model->ntokens = sl_vocab_size(vocab);
+    if (vocab && sl_vocab_size(vocab) > model->ntokens)
+        return sl_error(SL_ERR_INVALID,
+                        "the tokenizer has %" PRId32 " tokens, more than the model's %" PRId64,
+                        sl_vocab_size(vocab), model->ntokens);
     for (int split = 0; split < SL_SPLITS; split++) {
         SL_TRY(sl_rows_path(data, (sl_split)split, &out->paths[split]));
         bool one_file = out->paths[split] && strcmp(out->paths[split], data) == 0;
         if (!out->paths[split] || (one_file && split != SL_SPLIT_TRAIN))
             continue;
-        SL_TRY(sl_rows_read(out->paths[split], model->ntokens, sl_model_positions(model),
-                            &out->rows[split]));
+        const sl_rows_options reading = {.ntokens = model->ntokens,
+                                         .positions = sl_model_positions(model),
+                                         .vocab = vocab,
+                                         .no_mask_prompt = !options->mask_prompt};
+        SL_TRY(sl_rows_read(out->paths[split], &reading, &out->rows[split]));
         if (model->ntokens == 0)
             model->ntokens = (int64_t)out->rows[split]->largest + 1;
     }

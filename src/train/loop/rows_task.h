@@ -14,10 +14,12 @@ typedef struct sli_rows_task {
 /* Whether data are rows of ids: a file of JSON lines, or a directory with train.jsonl. */
 sl_status sli_data_is_rows(const char *data, bool *out);
 
-/* Reads the splits that are there; one file is for training alone. Ids are those of `model`, or
- * where that has no tokens yet, it gets as many as the training rows need. To be cleared, also
- * after an error. */
-sl_status sli_rows_task_read(const char *data, sl_model_options *model, sli_rows_task *out);
+/* Reads the splits of options->data that are there; one file is for training alone. `vocab`, of
+ * text (NULL: there are ids alone), must fit the model. Ids are those of `model`, or where that has
+ * no tokens yet, it gets as many as the vocabulary has or the training rows need. To be cleared,
+ * also after an error. */
+sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
+                             sl_model_options *model, sli_rows_task *out);
 void sli_rows_task_clear(sli_rows_task *rows);
 
 /* The most tokens of a row of any split. */

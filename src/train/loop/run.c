@@ -112,7 +112,7 @@ static sl_status create_rows(sli_run *run)
     SL_TRY(sli_train_check_save(options));
     SL_TRY(open_init(run, options));
     SL_TRY(open_tokenizer(run, options));
-    SL_TRY(sli_rows_task_read(options->data, &options->model, &run->rows_of_ids));
+    SL_TRY(sli_rows_task_read(options, sli_run_vocab(run), &options->model, &run->rows_of_ids));
     options->bptt = sli_rows_task_longest(&run->rows_of_ids);
     options->model.context = options->bptt;
     run->own_task = sli_rows_task_make(&run->rows_of_ids);
@@ -187,7 +187,9 @@ static sl_status find(sli_run *run, sli_plan_inputs *inputs, const int64_t hosts
         return SL_OK;
     if (run->has_rows) {
         sli_rows_task rows;
-        sl_status status = sli_rows_task_read(options->data, &sizes, &rows);
+        SL_TRY(open_init(run, options));
+        SL_TRY(open_tokenizer(run, options));
+        sl_status status = sli_rows_task_read(options, sli_run_vocab(run), &sizes, &rows);
         sli_rows_task_clear(&rows);
         SL_TRY(status);
     } else {

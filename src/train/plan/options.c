@@ -308,6 +308,9 @@ const sl_option sl_train_option_rows[] = {
      .help = "Read the text with this tokenizer: a model's directory or one with vocab.json and "
              "merges.txt, a tokenizer.json, or a rank file of tiktoken. By default it is that of "
              "--init, or the words of the text"},
+    {.name = "mask-prompt", .group = "Batches", FIELD(FLAG, mask_prompt), .affects_numbers = always,
+     .help = "Of lines with a prompt and a completion, or messages, only the completion and what the "
+             "assistant says have a loss; --no-mask-prompt: all has"},
     {.name = "splitter", .value = "NAME", .group = "Batches", FIELD(TEXT, splitter),
      .choices = sl_splitters, .needs = "tokenizer",
      .help = "How the text is split into words: as by GPT-2, SmolLM, GPT-4 and Llama 3, or Qwen2 to "
@@ -452,6 +455,7 @@ void sl_train_options_default(sl_train_options *options)
         .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
         .accumulate = 1,
         .epochs = 3,
+        .mask_prompt = true,
         .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
         .lr = {.kind = SL_LR_STEP, .lr = SL_LR_DEFAULT},
         .seed = 1,
