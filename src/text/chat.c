@@ -55,7 +55,7 @@ sl_status sli_scored_ids_add_text(sli_scored_ids *row, const sl_vocab *vocab, co
     char *joined = malloc(before + bytes + 1);
     if (!joined)
         return sli_no_memory(NULL, "a text of %zu bytes", bytes);
-    memcpy(joined, prefix, before);
+    memcpy(joined, prefix, before + 1);
     memcpy(joined + before, text, bytes);
     sl_status status = sl_tokens_encode(vocab, joined, before + bytes, false, &tokens);
     if (status == SL_OK && scored && before > 0)
