@@ -89,7 +89,7 @@ static sl_status pretrain(const char *path)
     SL_TRY(open_training(&recipe, 1, &training));
     sl_status status = train(training, "trained", losses);
     if (status == SL_OK)
-        status = sl_model_save(training->pipe, &recipe.options, NULL, 0, path);
+        status = sl_model_save(training->pipe, &recipe.options, NULL, NULL, path);
     sl_training_destroy(&training);
     return status;
 }

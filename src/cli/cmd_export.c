@@ -9,7 +9,7 @@ typedef struct settings {
     bool merge;
 } settings;
 
-static const char *const run_names[] = {"init", "adapter", NULL};
+static const char *const run_names[] = {"init", "adapter", "save-dtype", "shard-size", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -33,10 +33,11 @@ static void refuse_input(const char *output, const char *input)
 static sl_status write_model(const settings *parsed, cli_saved_model *model)
 {
     sl_model_options plain = model->options;
+    const sl_model_saving saving = {parsed->run.save_type, parsed->run.checkpoints.shard_bytes};
     if (parsed->merge)
         SL_TRY(sl_adapter_merge(model->pipe));
     plain.lora = (sl_lora_options){0};
-    return sl_model_save(model->pipe, &plain, sl_saved_model_vocab(model->saved), 0,
+    return sl_model_save(model->pipe, &plain, sl_saved_model_vocab(model->saved), &saving,
                          parsed->output);
 }
 
@@ -63,9 +64,9 @@ static sl_status run_export(cli_line *line, void *settings_read)
 const cli_command cmd_export = {
     .name = "export",
     .summary = "write a model's directory in another form",
-    .doc = "Writes the model of --init as a directory of Hugging Face, its numbers in f32; with "
-           "--merge "
-           "those of an adapter are added to its weights.",
+    .doc =
+        "Writes the model of --init as a directory of Hugging Face, in f32 or bf16; with --merge "
+        "those of an adapter are added to its weights.",
     .examples = "sluice export --init SmolLM2-135M --adapter adapter --merge -o merged\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,

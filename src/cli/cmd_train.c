@@ -280,6 +280,8 @@ static void check_settings(const cli_line *line, const settings *parsed)
         cli_refuse("--resume auto needs --save-dir DIR");
     if (cli_line_own_value(line, "shard-size") && !checkpoints->directory && !parsed->run.save)
         cli_refuse("--shard-size needs --save DIR or --save-dir DIR");
+    if (cli_line_own_value(line, "save-dtype") && !parsed->run.save)
+        cli_refuse("--save-dtype needs --save DIR; checkpoints have f32");
 }
 
 /* An error of opening the log begins with its path; names the option as well. */

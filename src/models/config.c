@@ -19,11 +19,21 @@ static const sli_family *const families[] = {
 
 /* ---- Text ------------------------------------------------------------------------------- */
 
-sl_status sli_config_print(const sl_model_options *model, char **text)
+/* transformers reads a model in the type of its label. */
+static int add_label(json_t *json, const sl_model_options *model, sl_dtype dtype)
+{
+    const char *label = dtype == SL_BF16 ? "bfloat16" : "float32";
+    return model->family == SL_FAMILY_TUTORIALS
+               ? 0
+               : json_object_set_new(json, "torch_dtype", json_string(label));
+}
+
+sl_status sli_config_print(const sl_model_options *model, sl_dtype dtype, char **text)
 {
     json_t *json = json_pack("{ss}", "model_type", sl_family_names[model->family]);
     json_t *members = families[model->family]->print(model);
-    int failed = !json || !members || json_object_update(json, members);
+    int failed =
+        !json || !members || json_object_update(json, members) || add_label(json, model, dtype);
     json_decref(members);
     *text = failed ? NULL : json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(json);

@@ -11,8 +11,9 @@
 
 #define SLI_CONFIG_FILE "config.json"
 
-/* Prints one; *text is malloc'ed. Errors: SL_ERR_MEMORY. */
-sl_status sli_config_print(const sl_model_options *model, char **text);
+/* Prints one; *text is malloc'ed. `dtype` is that of most tensors beside it, f32 or bf16. Errors:
+ * SL_ERR_MEMORY. */
+sl_status sli_config_print(const sl_model_options *model, sl_dtype dtype, char **text);
 
 /* Reads one; members that change no numbers are ignored. Errors, each one sentence about "it":
  * SL_ERR_FORMAT naming the member, SL_ERR_UNSUPPORTED for another family and for a member's value

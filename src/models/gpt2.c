@@ -48,14 +48,14 @@ static json_t *print(const sl_model_options *model)
     const sl_decoder_options *decoder = &model->decoder;
     json_t *dropout = sli_config_float(model->dropout);
     json_t *json =
-        json_pack("{s[s] ss sI sI sI sI sI sI sf sf sO sO so sb ss}", "architectures",
+        json_pack("{s[s] ss sI sI sI sI sI sI sf sf sO sO so sb}", "architectures",
                   "GPT2LMHeadModel", "activation_function", activations[model->activation],
                   "vocab_size", (json_int_t)model->ntokens, "n_embd", (json_int_t)model->emsize,
                   "n_layer", (json_int_t)model->nlayers, "n_head", (json_int_t)model->nhead,
                   "n_inner", (json_int_t)model->nhid, "n_positions", (json_int_t)decoder->positions,
                   "layer_norm_epsilon", decoder->norm_eps, "initializer_range", decoder->deviation,
                   "resid_pdrop", dropout, "embd_pdrop", dropout, "attn_pdrop", dropout,
-                  "tie_word_embeddings", model->tie, "torch_dtype", "float32");
+                  "tie_word_embeddings", model->tie);
     return json;
 }
 

@@ -191,7 +191,7 @@ static json_t *print(const sl_model_options *model)
     const sl_rotary_options *rotary = &decoder->rotary;
     bool is_scaled = rotary->kind != SL_ROTARY_DEFAULT;
     json_t *json =
-        json_pack("{s[s] ss sI sI sI sI sI sI sI sI sf sf so sb sb sf so? so ss}", "architectures",
+        json_pack("{s[s] ss sI sI sI sI sI sI sI sI sf sf so sb sb sf so? so}", "architectures",
                   architectures[model->family], "hidden_act", "silu", "vocab_size",
                   (json_int_t)model->ntokens, "hidden_size", (json_int_t)model->emsize,
                   "intermediate_size", (json_int_t)model->nhid, "num_hidden_layers",
@@ -203,7 +203,7 @@ static json_t *print(const sl_model_options *model)
                   sli_config_float(model->dropout), "tie_word_embeddings", model->tie,
                   "attention_bias", decoder->output_bias, "rope_theta", rotary->theta,
                   "rope_scaling", is_scaled ? print_scaling(rotary, false) : NULL,
-                  "rope_parameters", print_scaling(rotary, true), "torch_dtype", "float32");
+                  "rope_parameters", print_scaling(rotary, true));
     int failed = !json || (is_scaled && json_is_null(json_object_get(json, "rope_scaling")));
     if (!failed && model->family == SL_FAMILY_SMOLLM3)
         failed = json_object_set_new(json, "no_rope_layer_interval",

@@ -442,6 +442,8 @@ static void options_without_sense_are_refused(void **state)
     } lines[] = {
         {"train --data %s --resume auto", "--resume auto needs --save-dir DIR"},
         {"train --data %s --shard-size 1M", "--shard-size needs --save DIR or --save-dir DIR"},
+        {"train --data %s --save-dtype bf16", "--save-dtype needs --save DIR"},
+        {"train --data %s --save m --save-dtype f16", "save-dtype must be f32 or bf16"},
         {"train --data %s --keep 2", "--keep needs --save-dir DIR"},
         {"train --data %s --save-every 2", "--save-every needs --save-dir DIR"},
         {"train --data %s --shard-size 0", "--shard-size must be a number of bytes such as 500M"},

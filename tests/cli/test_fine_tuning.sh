@@ -77,6 +77,18 @@ refuse 'no parameter has a name of the form "h.0.*": give one such as "transform
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze 'h.0.*' --save "$scratch/none" --quiet
 refuse 'freeze: "*" leaves no parameter to train' \
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze '*' --save "$scratch/none" --quiet
+
+# ---- Saved in bf16: the numbers of f32, rounded, whoever writes them ----
+
+same_on_layouts model.safetensors --init "$models/qwen3" --save-dtype bf16
+mv "$scratch/whole" "$scratch/narrow"
+"$SLUICE_PROGRAM" train --data "$scratch/data" --init "$models/qwen3" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 \
+    --quiet --save "$scratch/whole"
+"$SLUICE_PROGRAM" export --init "$scratch/whole" --save-dtype bf16 -o "$scratch/exported"
+diff -r "$scratch/narrow" "$scratch/exported" || fail "export rounds otherwise than --save"
+"$SLUICE_PROGRAM" eval --init "$scratch/narrow" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+rm -rf "$scratch/narrow" "$scratch/exported" "$scratch/whole"
+
 # ---- Adapters: PEFT's losses (models/*/lora, parity/test_peft.py), and the same bits on any layout ----
 
 recipe=(--dropout 0 --lr 3e-3 --lr-schedule constant --weight-decay 0.1 --weight-decay-for all --clip 0 --no-shuffle)

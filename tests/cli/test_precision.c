@@ -67,7 +67,7 @@ static void save_model_of_two_words(const char *from, const char *to)
         sl_tensor_f32(weight)[ROUNDED * options.emsize + i] = 0.5f;
         sl_tensor_f32(weight)[EXACT * options.emsize + i] = 0.5f * (1 + 0x1.8p-9f);
     }
-    check_ok(sl_model_save(pipe.pipe, &options, sl_saved_model_vocab(saved), 0, to));
+    check_ok(sl_model_save(pipe.pipe, &options, sl_saved_model_vocab(saved), NULL, to));
     sl_saved_model_close(&saved);
 }
 

@@ -69,9 +69,9 @@ static void check_config(const char *text, size_t bytes)
     check_status(status);
     if (status != SL_OK)
         return;
-    demand(sli_config_print(&model, &printed) == SL_OK, "printed");
+    demand(sli_config_print(&model, SL_F32, &printed) == SL_OK, "printed");
     demand(sli_config_parse(printed, strlen(printed), &again) == SL_OK, "read again");
-    demand(sli_config_print(&again, &twice) == SL_OK, "printed again");
+    demand(sli_config_print(&again, SL_F32, &twice) == SL_OK, "printed again");
     demand(strcmp(printed, twice) == 0, "the same config");
     free(printed);
     free(twice);

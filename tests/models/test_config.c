@@ -30,10 +30,10 @@ static void check_printed(const sl_model_options *model)
 {
     sl_model_options again;
     char *text, *twice;
-    check_ok(sli_config_print(model, &text));
+    check_ok(sli_config_print(model, SL_F32, &text));
     check_ok(sli_config_parse(text, strlen(text), &again));
     check_ok(sli_config_compare(model, &again));
-    check_ok(sli_config_print(&again, &twice));
+    check_ok(sli_config_print(&again, SL_F32, &twice));
     assert_string_equal(text, twice);
     free(text);
     free(twice);

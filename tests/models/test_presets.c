@@ -24,7 +24,7 @@ static void their_config_is_read_as_the_same_model(void **state)
         sl_model_options options, again;
         char *text;
         check_ok(sl_model_options_named(sl_model_names[i], &options));
-        check_ok(sli_config_print(&options, &text));
+        check_ok(sli_config_print(&options, SL_F32, &text));
         check_ok(sli_config_parse(text, strlen(text), &again));
         check_ok(sli_config_compare(&options, &again));
         free(text);

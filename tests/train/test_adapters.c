@@ -92,8 +92,8 @@ static void adapters_are_saved_as_they_came(void **state)
         char *saved = strdup(scratch_path(in, families[f]));
         adapted all = open_adapted(families[f], from);
         all.options.lora.base = "base";
-        check_ok(sl_model_save(all.pipe, &all.options, NULL, 0, saved));
-        check_ok(sl_model_save(all.pipe, &all.options, NULL, 0, saved)); /* replaces its own */
+        check_ok(sl_model_save(all.pipe, &all.options, NULL, NULL, saved));
+        check_ok(sl_model_save(all.pipe, &all.options, NULL, NULL, saved)); /* replaces its own */
         adapted again = open_adapted(families[f], saved);
         assert_memory_equal(&again.options.lora.rank, &all.options.lora.rank, sizeof(int64_t));
         assert_string_equal(again.options.lora.targets, all.options.lora.targets);
@@ -131,7 +131,7 @@ static void a_merged_model_computes_what_both_do(void **state)
         adapted base = open_base(families[f], NULL), all = open_adapted(families[f], from);
         float *expected = logits_of(&all), *without = logits_of(&base);
         check_ok(sl_adapter_merge(all.pipe));
-        check_ok(sl_model_save(all.pipe, sl_saved_model_options(all.saved), NULL, 0, saved));
+        check_ok(sl_model_save(all.pipe, sl_saved_model_options(all.saved), NULL, NULL, saved));
         sl_saved_model_close(&base.saved);
         check_ok(sl_saved_model_open(saved, &base.saved));
         check_ok(sl_saved_model_load(base.saved, base.pipe, NULL, NULL));

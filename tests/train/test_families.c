@@ -55,6 +55,36 @@ static char *golden_path(const char *family, const char *name, char path[4096])
     return path;
 }
 
+static uint16_t bf16_of(float value)
+{
+    uint32_t wide;
+    memcpy(&wide, &value, sizeof wide);
+    return (uint16_t)((wide + 0x7FFF + (wide >> 16 & 1)) >> 16);
+}
+
+/* Of a value below 65504. */
+static uint16_t f16_of(float value)
+{
+    int exponent; /* of the last bit */
+    frexpf(value, &exponent);
+    exponent = exponent < -13 ? -24 : exponent - 11;
+    long fraction =
+        lrintf(ldexpf(fabsf(value), -exponent)); /* at most 2^11, with the leading bit */
+    long bits = ((long)(exponent + 24) << 10) + fraction;
+    return (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
+}
+
+static uint16_t *narrow(const sl_tensor *tensor, sl_dtype dtype)
+{
+    int64_t count = sl_tensor_count(tensor);
+    uint16_t *bits = malloc((size_t)count * sizeof *bits);
+    for (int64_t i = 0; i < count; i++) {
+        float value = sl_tensor_f32(tensor)[i];
+        bits[i] = dtype == SL_F16 ? f16_of(value) : bf16_of(value);
+    }
+    return bits;
+}
+
 /* ---- The model of a directory ----------------------------------------------------------- */
 
 typedef struct opened {
@@ -134,7 +164,7 @@ static void models_are_saved_as_they_came(void **state)
     snprintf(saved, sizeof saved, "%s/saved", in->directory);
     opened all = open_model(golden_path("llama3", "", path));
     check_ok(sl_saved_model_load(all.saved, all.pipe, NULL, NULL));
-    check_ok(sl_model_save(all.pipe, sl_saved_model_options(all.saved), NULL, 0, saved));
+    check_ok(sl_model_save(all.pipe, sl_saved_model_options(all.saved), NULL, NULL, saved));
     tensors before = load(all.device, path), after = load(all.device, saved);
     assert_int_equal(before.count, after.count);
     for (size_t i = 0; i < before.count; i++) {
@@ -149,37 +179,36 @@ static void models_are_saved_as_they_came(void **state)
     check_logits(saved, "llama3", 1e-5);
 }
 
-/* ---- Other forms ------------------------------------------------------------------------- */
-
-static uint16_t bf16_of(float value)
+/* The same in bf16: each number is rounded, and the label is bf16's. */
+static void models_are_saved_in_bf16(void **state)
 {
-    uint32_t wide;
-    memcpy(&wide, &value, sizeof wide);
-    return (uint16_t)((wide + 0x7FFF + (wide >> 16 & 1)) >> 16);
-}
-
-/* Of a value below 65504. */
-static uint16_t f16_of(float value)
-{
-    int exponent; /* of the last bit */
-    frexpf(value, &exponent);
-    exponent = exponent < -13 ? -24 : exponent - 11;
-    long fraction =
-        lrintf(ldexpf(fabsf(value), -exponent)); /* at most 2^11, with the leading bit */
-    long bits = ((long)(exponent + 24) << 10) + fraction;
-    return (uint16_t)(bits | (signbit(value) ? 0x8000 : 0));
-}
-
-static uint16_t *narrow(const sl_tensor *tensor, sl_dtype dtype)
-{
-    int64_t count = sl_tensor_count(tensor);
-    uint16_t *bits = malloc((size_t)count * sizeof *bits);
-    for (int64_t i = 0; i < count; i++) {
-        float value = sl_tensor_f32(tensor)[i];
-        bits[i] = dtype == SL_F16 ? f16_of(value) : bf16_of(value);
+    scratch *in = *state;
+    char path[4096], saved[512], config[8192] = "";
+    snprintf(saved, sizeof saved, "%s/narrow", in->directory);
+    opened all = open_model(golden_path("qwen2", "", path));
+    check_ok(sl_saved_model_load(all.saved, all.pipe, NULL, NULL));
+    const sl_model_saving saving = {.type = SL_SAVED_BF16, .shard_bytes = 8192};
+    check_ok(sl_model_save(all.pipe, sl_saved_model_options(all.saved), NULL, &saving, saved));
+    tensors before = load(all.device, path), after = load(all.device, saved);
+    assert_int_equal(before.count, after.count);
+    for (size_t i = 0; i < before.count; i++) {
+        const sl_tensor *is = find(&after, before.list[i].name), *was = before.list[i].tensor;
+        uint16_t *expected = narrow(was, SL_BF16);
+        assert_int_equal(sl_tensor_dtype(is), SL_BF16);
+        assert_true(sl_shape_equal(sl_tensor_shape(is), sl_tensor_shape(was)));
+        assert_memory_equal(sl_tensor_data(is), expected,
+                            (size_t)sl_tensor_count(is) * sizeof *expected);
+        free(expected);
     }
-    return bits;
+    unload(&before);
+    unload(&after);
+    close_model(&all);
+    strcat(saved, "/config.json");
+    read_file(saved, config, sizeof config - 1);
+    assert_non_null(strstr(config, "\"torch_dtype\": \"bfloat16\""));
 }
+
+/* ---- Other forms ------------------------------------------------------------------------- */
 
 /* A copy of the family's directory as DIR/<family>: names without the prefix, tensors of `dtype`,
  * or `extra` beside them. */
@@ -259,6 +288,7 @@ int families_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_directories_compute_as_transformers),
         cmocka_unit_test(models_are_saved_as_they_came),
+        cmocka_unit_test(models_are_saved_in_bf16),
         cmocka_unit_test(names_may_lack_the_prefix),
         cmocka_unit_test(weights_may_be_bf16_or_f16),
         cmocka_unit_test(only_known_extras_are_ignored),

@@ -88,7 +88,7 @@ static void saved_models_have_points(void **state)
     sl_model_options saved = small_model_options;
     saved.dropout = 0.25f;
     SCOPED(test_pipe) pipe = open_small_model(1, 1);
-    check_ok(sl_model_save(pipe.pipe, &saved, NULL, 0, path));
+    check_ok(sl_model_save(pipe.pipe, &saved, NULL, NULL, path));
     check_ok(sl_saved_model_open(path, &model));
     assert_true(sl_saved_model_options(model)->dropout == 0.25f);
     check_ok(sl_saved_model_load(model, pipe.pipe, NULL, NULL));

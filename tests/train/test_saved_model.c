@@ -13,7 +13,7 @@
 static void save(const test_pipe *pipe, const sl_model_options *options, const sl_vocab *vocab,
                  const char *path)
 {
-    check_ok(sl_model_save(pipe->pipe, options, vocab, 0, path));
+    check_ok(sl_model_save(pipe->pipe, options, vocab, NULL, path));
 }
 
 static void save_small(const char *path)
@@ -42,7 +42,8 @@ static void saved_model_comes_back_in_any_cut(void **state)
     const char *const paths[] = {one, many, file};
     SCOPED(test_pipe) from = open_small_model(2, 1);
     save(&from, &small_model_options, NULL, one);
-    check_ok(sl_model_save(from.pipe, &small_model_options, NULL, 2048, many));
+    check_ok(sl_model_save(from.pipe, &small_model_options, NULL,
+                           &(sl_model_saving){.shard_bytes = 2048}, many));
     assert_int_equal(access(scratch_path(in, "many/model.safetensors.index.json"), F_OK), 0);
     int64_t count;
     FREED float *expected = pipe_values(from.pipe, &count);
@@ -360,8 +361,9 @@ static void vocabulary_is_saved_and_read(void **state)
 
 static void check_kept(const test_pipe *pipe, const char *path, const char *sentence)
 {
-    check_error(sli_model_check_save(pipe->pipe, NULL, path), SL_ERR_INVALID, sentence);
-    check_error(sl_model_save(pipe->pipe, &small_model_options, NULL, 0, path), SL_ERR_INVALID,
+    check_error(sli_model_check_save(pipe->pipe, NULL, SL_SAVED_F32, path), SL_ERR_INVALID,
+                sentence);
+    check_error(sl_model_save(pipe->pipe, &small_model_options, NULL, NULL, path), SL_ERR_INVALID,
                 sentence);
 }
 
@@ -372,7 +374,7 @@ static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
     char path[512], content[16];
     snprintf(path, sizeof path, "%s/model", in->directory);
     SCOPED(test_pipe) pipe = open_small_model(1, 1);
-    check_ok(sli_model_check_save(pipe.pipe, NULL, path));
+    check_ok(sli_model_check_save(pipe.pipe, NULL, SL_SAVED_F32, path));
     assert_int_equal(scratch_entries(in, 0), 0);
     write_file(path, "old", 3);
     check_kept(&pipe, path, "a model is a directory, and a file has this name");
@@ -393,7 +395,7 @@ static void only_a_model_that_sluice_has_saved_is_replaced(void **state)
     check_ok(sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &part, .part_count = 1}));
     check_kept(&pipe, path, foreign);
     assert_int_equal(scratch_entries(in, 0), 1);
-    check_error(sli_model_check_save(pipe.pipe, NULL, "/nowhere/x"), SL_ERR_NOT_FOUND,
+    check_error(sli_model_check_save(pipe.pipe, NULL, SL_SAVED_F32, "/nowhere/x"), SL_ERR_NOT_FOUND,
                 "/nowhere/x");
 }
 

@@ -52,6 +52,14 @@ typedef enum sl_train_request {
     SL_TRAIN_STOP = 4 /* save a checkpoint, or without a directory for them the weights, and end */
 } sl_train_request;
 
+/* The type of the numbers in a saved model's files. */
+typedef enum sl_saved_type {
+    SL_SAVED_F32,
+    SL_SAVED_BF16 /* each rounded to the nearest */
+} sl_saved_type;
+
+extern const char *const sl_saved_type_names[]; /* "f32", "bf16", NULL */
+
 /* When a run saves checkpoints (sluice/checkpoint.h), and from which one it resumes. `directory`
  * gets a checkpoint step-00000040 (for example) for each save; a checkpoint best, with the model of
  * the best validation alone; and the file progress, with the number of the last step. */
@@ -199,6 +207,7 @@ typedef struct sl_train_options {
                             has (sl_adapter_options); NULL: new ones, where there are some */
     const char *save;    /* the directory to save the model or its adapter to (sl_model_save); NULL:
                             none */
+    sl_saved_type save_type; /* of that directory's numbers */
     sl_save_options checkpoints;
 
     bool report_timelines; /* also call sl_reporter.pipeline within epochs: at most about once a
@@ -439,6 +448,11 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
 
 /* ---- Models on disk --------------------------------------------------------------------- */
 
+typedef struct sl_model_saving {
+    sl_saved_type type;
+    uint64_t shard_bytes; /* as in sl_checkpoint_contents */
+} sl_model_saving;
+
 /* Saves a model as a directory:
  *
  *   DIR/config.json         its options (NULL: it is none of these, and there is no such file)
@@ -446,6 +460,8 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
  *                           tokenizer_config.json that it was opened with
  *   DIR/model.safetensors   all parameters and buffers, by PyTorch's state_dict names; with more
  *                           bytes than shard_bytes (0: never) in several files, with their index
+ *
+ * `saving` NULL: all 0.
  *
  * Of a model with adapters (sl_model_options.lora) these alone are saved, as PEFT does it:
  *
@@ -458,7 +474,7 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
  * SL_ERR_INVALID where `path` is something else than an empty directory or a model that sluice has
  * saved, without other files; as sl_checkpoint_save. */
 sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
-                        uint64_t shard_bytes, const char *path);
+                        const sl_model_saving *saving, const char *path);
 
 /* An open model, all of one save, also where another process replaces the directory meanwhile.
  * Functions that take it const may be called by several threads at once. */

@@ -191,7 +191,7 @@ int64_t sli_last_step_read(const char *directory, sli_identity *identity);
 /* Fails as sl_model_save would for a path that cannot be written or a disk without room; leaves
  * nothing behind. */
 sl_status sli_model_check_save(const sl_pipe *pipe, const sl_model_options *model,
-                               const char *path);
+                               sl_saved_type type, const char *path);
 
 /* The files of a model's directory that have no tensors. Cleared by sli_model_texts_clear. */
 typedef struct sli_model_texts {
@@ -202,7 +202,7 @@ typedef struct sli_model_texts {
 
 /* `model`, `vocab` NULL: there is no such file. Errors: SL_ERR_MEMORY; to be cleared then too. */
 sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vocab,
-                               sli_model_texts *out);
+                               sl_saved_type type, sli_model_texts *out);
 void sli_model_texts_clear(sli_model_texts *texts);
 
 /* The same of an adapter's directory. */

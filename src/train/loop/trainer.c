@@ -71,7 +71,8 @@ static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *d
     if (!resumes && replica->index == 0 && options->adapter)
         SL_TRY(sl_adapter_load(options->adapter, replica->pipe));
     if (saves_model(run)) /* a path that cannot be written is found before training */
-        SL_TRY(sli_model_check_save(replica->pipe, sli_run_model(run), options->save));
+        SL_TRY(sli_model_check_save(replica->pipe, sli_run_model(run), options->save_type,
+                                    options->save));
     if (options->save && is_first(run)) /* as long as this run lasts, no other one writes it */
         SL_TRY(sli_claim_create(options->save, &run->claim));
     SL_TRY(sli_replica_join(replica, options));
@@ -261,12 +262,13 @@ static sl_status train_batch(sli_run *run)
 static sl_status save_model(sli_run *run)
 {
     const sl_save_options *options = &run->options->checkpoints;
+    const sl_model_saving saving = {run->options->save_type, options->shard_bytes};
     if (!saves_model(run) || run->saved)
         return SL_OK;
     if (options->saving)
         options->saving(options->context, true);
     sl_status status = sl_model_save(run->replica.pipe, sli_run_model(run), sli_run_vocab(run),
-                                     options->shard_bytes, run->options->save);
+                                     &saving, run->options->save);
     if (options->saving)
         options->saving(options->context, false);
     run->saved = status == SL_OK;

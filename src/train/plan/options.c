@@ -400,6 +400,9 @@ const sl_option sl_train_option_rows[] = {
      .help = "Save the best model to the directory DIR, which is replaced whole: config.json, "
              "tokenizer.json, model.safetensors; a run that is stopped before its first validation "
              "saves its last weights"},
+    {.name = "save-dtype", .value = "TYPE", .group = "Files and display", FIELD(CHOICE, save_type),
+     .choices = sl_saved_type_names, .not_logged = true,
+     .help = "Numbers of what is saved: f32, or bf16, half as many bytes, each rounded to the nearest"},
     {.name = "force", .group = "Files and display", FIELD(FLAG, force), .not_logged = true,
      .help = "Start although the run needs more memory than there is"},
 
