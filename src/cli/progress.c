@@ -183,6 +183,8 @@ static void print_model(const display *view, const sl_run_info *info)
                model->emsize, model->nhid, model->nlayers, model->nhead, model->dropout,
                model->mask == SL_MASK_CAUSAL ? "causal" : "none");
     print_line(view, "Total parameters in model: %s", cli_count_text(info->total_parameters).text);
+    if (model->lora.adapts || model->freeze || model->train_layers > 0)
+        print_line(view, "Trained parameters: %s", cli_count_text(info->trained_parameters).text);
     if (info->replicas > 1 || options->shards > 1)
         print_line(view, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s",
                    info->replicas, plural(info->replicas), options->shards, options->batch_size,

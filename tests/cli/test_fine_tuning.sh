@@ -127,6 +127,15 @@ TARGETS
 if same_tensor "$models/llama3/lora/adapter_model.safetensors" "$scratch/whole/adapter_model.safetensors" \
     base_model.model.model.layers.0.mlp.down_proj.lora_B.weight; then fail "the adapter was not trained"; fi
 
+# In bf16, and with A as it was drawn.
+same_on_layouts adapter_model.safetensors --init "$models/gpt2" --lora --lora-targets all-linear --precision bf16 --freeze '*.lora_A.*'
+a=base_model.model.transformer.h.0.mlp.c_fc.lora_A.weight
+cp "$scratch/whole/adapter_model.safetensors" "$scratch/first"
+"$SLUICE_PROGRAM" train --data "$scratch/data" --init "$models/gpt2" --batch-size 2 --max-batches 1 --epochs 1 --lora \
+    --lora-targets all-linear --freeze '*.lora_A.*' --save "$scratch/whole" >"$scratch/printed"
+same_tensor "$scratch/first" "$scratch/whole/adapter_model.safetensors" "$a" || fail "A was trained, or drawn otherwise"
+grep -q '^Trained parameters: 4,608$' "$scratch/printed" || fail "other parameters are trained: $(cat "$scratch/printed")"
+
 # The last layer alone, with adapters and without.
 same_on_layouts adapter_model.safetensors --init "$models/llama3" --lora --train-layers 1
 if grep -q 'layers\.0\.' "$scratch/whole/adapter_model.safetensors"; then fail "layer 0 has an adapter"; fi

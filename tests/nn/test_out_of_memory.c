@@ -169,7 +169,7 @@ static sl_status run(step *one)
     SL_TRY(sl_pass_create(&pass_options, &one->pass));
     SL_TRY(forward(one));
     sl_loss_call call = {.device = one->device,
-                         .last = sl_module_child(one->model, one->options.nlayers + 1),
+                         .last = sl_module_child(one->model, sl_module_child_count(one->model) - 1),
                          .in = one->out,
                          .targets = one->ids,
                          .scale = 1.0,
@@ -210,20 +210,37 @@ static sl_status attempt(const step *plan, long number)
     return status;
 }
 
-static void check_step(sl_device *device, const sl_tensor *ids, bool pre_norm,
+static sl_model_options tutorials_options(bool pre_norm)
+{
+    return (sl_model_options){.ntokens = 5,
+                              .emsize = 4,
+                              .nhid = 6,
+                              .nlayers = 2,
+                              .nhead = 2,
+                              .dropout = 0.1f,
+                              .activation = pre_norm ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU,
+                              .pre_norm = pre_norm};
+}
+
+/* Llama's, with adapters of all products. */
+static sl_model_options adapted_options(void)
+{
+    return (sl_model_options){
+        .family = SL_FAMILY_LLAMA,
+        .ntokens = 5,
+        .emsize = 4,
+        .nhid = 6,
+        .nlayers = 2,
+        .nhead = 2,
+        .pre_norm = true,
+        .decoder = {.positions = 8, .norm_eps = 1e-5, .deviation = 0.1},
+        .lora = {.adapts = true, .rank = 2, .dropout = 0.1f, .targets = "all-linear"}};
+}
+
+static void check_step(sl_device *device, const sl_tensor *ids, sl_model_options options,
                        sl_precision precision)
 {
-    step plan = {.device = device,
-                 .ids = ids,
-                 .precision = precision,
-                 .options = {.ntokens = 5,
-                             .emsize = 4,
-                             .nhid = 6,
-                             .nlayers = 2,
-                             .nhead = 2,
-                             .dropout = 0.1f,
-                             .activation = pre_norm ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU,
-                             .pre_norm = pre_norm}};
+    step plan = {.device = device, .ids = ids, .precision = precision, .options = options};
     long number = 0;
     for (; number < 100000; number++) {
         sl_status status = attempt(&plan, number);
@@ -253,8 +270,9 @@ static void training_step_survives_each_failing_allocation(void **state)
     table.attention_backward = quiet_attention_backward;
     device->ops = &table;
     for (sl_precision p = SL_PRECISION_F32; p <= SL_PRECISION_BF16; p++) {
-        check_step(device, ids, false, p);
-        check_step(device, ids, true, p);
+        check_step(device, ids, tutorials_options(false), p);
+        check_step(device, ids, tutorials_options(true), p);
+        check_step(device, ids, adapted_options(), p);
     }
     device->ops = real;
 }

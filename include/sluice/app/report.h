@@ -68,7 +68,7 @@ typedef struct sl_run_info {
     sl_text_info texts[3];                  /* for training, validation and test */
     int64_t ntokens;                        /* of the vocabulary */
     int replica, replicas;
-    int64_t total_parameters;
+    int64_t total_parameters, trained_parameters;
     int64_t batches_per_epoch;
     double peak_flops_per_s; /* the best rate of large matrix products in the run's precision on all
                                 ranks' devices at once; 0: options->measure_peak is not set */

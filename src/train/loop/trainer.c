@@ -13,6 +13,7 @@
  * follows from numbers that are the same on all of them. */
 #include "core/clock.h"
 #include "core/error.h"
+#include "nn/module.h"
 #include "text/rows.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
@@ -95,6 +96,7 @@ static void describe_run(sli_run *run)
         .replica = run->replica.index,
         .replicas = run->replica.count,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
+        .trained_parameters = sli_module_elements(run->replica.model, SL_PARAMETER_TRAINED),
         .batches_per_epoch = run->batches_per_epoch,
         .peak_flops_per_s = run->peak_flops_per_s,
         .oversubscribed = run->devices.oversubscribed,
