@@ -26,6 +26,8 @@ typedef enum sl_family {
 extern const char *const sl_family_names[];
 
 /* What families but the tutorials' have besides. */
+enum { SL_TOKEN_IDS_BYTES = 256 };
+
 typedef struct sl_decoder_options {
     int64_t key_heads, head_width; /* 0: nhead; emsize / nhead */
     int64_t positions;             /* most tokens of a row */
@@ -33,7 +35,10 @@ typedef struct sl_decoder_options {
     sl_rotary_options rotary;
     int64_t no_rope_interval; /* every so many layers, one has no rotary positions; 0: all have */
     bool qkv_bias, output_bias;
-    bool qk_norm; /* of the heads of queries and keys */
+    bool qk_norm;                       /* of the heads of queries and keys */
+    char token_ids[SL_TOKEN_IDS_BYTES]; /* bos_token_id, eos_token_id and pad_token_id of its
+                                           config.json, which saving keeps: the text of a JSON
+                                           object; "": it has none */
 } sl_decoder_options;
 
 /* Low-rank adapters (Hu et al., "LoRA", 2021), which alone are trained: the output of some linear

@@ -17,7 +17,59 @@ static const sli_family *const families[] = {
     [SL_FAMILY_QWEN2] = &sli_family_llama,         [SL_FAMILY_QWEN3] = &sli_family_llama,
     [SL_FAMILY_SMOLLM3] = &sli_family_llama};
 
+/* ---- Ids of special tokens -------------------------------------------------------------- */
+
+/* sluice does not look at them; other programs end a text by them. */
+static const char *const id_keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+
+static bool is_id(const json_t *value)
+{
+    return json_is_integer(value) || json_is_null(value);
+}
+
+/* A token, several, or null. */
+static sl_status check_ids(const char *key, const json_t *value)
+{
+    size_t index;
+    json_t *one;
+    bool are_ids = is_id(value) || json_is_array(value);
+    json_array_foreach(value, index, one) are_ids = are_ids && is_id(one);
+    return are_ids ? SL_OK
+                   : sl_error(SL_ERR_FORMAT,
+                              "its %s must be the number of a token, a list of them, or null", key);
+}
+
+static sl_status read_token_ids(const json_t *json, sl_decoder_options *out)
+{
+    json_t *found = json_object();
+    int failed = !found;
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < sizeof id_keys / sizeof *id_keys && status == SL_OK; i++) {
+        json_t *value = json_object_get(json, id_keys[i]);
+        status = value ? check_ids(id_keys[i], value) : SL_OK;
+        failed |= value && json_object_set(found, id_keys[i], value) != 0;
+    }
+    size_t length = json_dumpb(found, out->token_ids, sizeof out->token_ids, JSON_COMPACT);
+    if (status == SL_OK && failed)
+        status = sli_no_memory(NULL, "the ids of special tokens");
+    if (status == SL_OK && length >= sizeof out->token_ids)
+        status = sl_error(SL_ERR_UNSUPPORTED, "its lists of special tokens are too long");
+    out->token_ids[status == SL_OK && json_object_size(found) > 0 ? length : 0] = '\0';
+    json_decref(found);
+    return status;
+}
+
 /* ---- Text ------------------------------------------------------------------------------- */
+
+static int add_token_ids(json_t *json, const sl_decoder_options *decoder)
+{
+    if (!decoder->token_ids[0])
+        return 0;
+    json_t *ids = json_loads(decoder->token_ids, 0, NULL);
+    int failed = json_object_update(json, ids);
+    json_decref(ids);
+    return failed;
+}
 
 /* transformers reads a model in the type of its label. */
 static int add_label(json_t *json, const sl_model_options *model, sl_dtype dtype)
@@ -32,8 +84,8 @@ sl_status sli_config_print(const sl_model_options *model, sl_dtype dtype, char *
 {
     json_t *json = json_pack("{ss}", "model_type", sl_family_names[model->family]);
     json_t *members = families[model->family]->print(model);
-    int failed =
-        !json || !members || json_object_update(json, members) || add_label(json, model, dtype);
+    int failed = !json || !members || json_object_update(json, members) ||
+                 add_label(json, model, dtype) || add_token_ids(json, &model->decoder);
     json_decref(members);
     *text = failed ? NULL : json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(json);
@@ -71,7 +123,7 @@ static sl_status read_members(const json_t *json, sl_model_options *out)
     out->pre_norm = true;
     SL_TRY(families[out->family]->parse(json, out));
     out->context = sli_decoder_context(out);
-    return SL_OK;
+    return read_token_ids(json, &out->decoder);
 }
 
 sl_status sli_config_parse(const char *text, size_t bytes, sl_model_options *out)

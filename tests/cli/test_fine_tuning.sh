@@ -87,6 +87,7 @@ mv "$scratch/whole" "$scratch/narrow"
 "$SLUICE_PROGRAM" export --init "$scratch/whole" --save-dtype bf16 -o "$scratch/exported"
 diff -r "$scratch/narrow" "$scratch/exported" || fail "export rounds otherwise than --save"
 "$SLUICE_PROGRAM" eval --init "$scratch/narrow" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+grep -q '"eos_token_id": 2,' "$scratch/narrow/config.json" || fail "the id of the last token was not kept"
 rm -rf "$scratch/narrow" "$scratch/exported" "$scratch/whole"
 
 # ---- Adapters: PEFT's losses (models/*/lora, parity/test_peft.py), and the same bits on any layout ----

@@ -33,6 +33,7 @@ static void check_printed(const sl_model_options *model)
     check_ok(sli_config_print(model, SL_F32, &text));
     check_ok(sli_config_parse(text, strlen(text), &again));
     check_ok(sli_config_compare(model, &again));
+    assert_string_equal(model->decoder.token_ids, again.decoder.token_ids);
     check_ok(sli_config_print(&again, SL_F32, &twice));
     assert_string_equal(text, twice);
     free(text);
@@ -102,6 +103,40 @@ static void families_differ_in_biases_and_layers(void **state)
     check_ok(parse(config, &model));
     json_object_set_new(config, "no_rope_layers", json_pack("[ii]", 0, 1));
     check_error(parse(config, &model), SL_ERR_UNSUPPORTED, "its no_rope_layers does not");
+    json_decref(config);
+}
+
+static void ids_of_special_tokens_are_kept(void **state)
+{
+    sl_model_options model, other;
+    char *text;
+    json_t *config = load_config("llama3");
+    json_object_set_new(config, "eos_token_id", json_pack("[iii]", 2, 5, 7));
+    check_ok(parse(config, &model));
+    check_printed(&model);
+    check_ok(sli_config_print(&model, SL_F32, &text));
+    json_t *printed = json_loads(text, 0, NULL);
+    static const char *const keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_true(
+            json_equal(json_object_get(printed, keys[i]), json_object_get(config, keys[i])));
+    json_decref(printed);
+    free(text);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        json_object_del(config, keys[i]);
+    check_ok(parse(config, &other)); /* numbers do not depend on them */
+    assert_string_equal(other.decoder.token_ids, "");
+    check_ok(sli_config_compare(&model, &other));
+    check_printed(&other);
+    json_object_set_new(config, "eos_token_id", json_string("</s>"));
+    check_error(parse(config, &other), SL_ERR_FORMAT,
+                "its eos_token_id must be the number of a token, a list of them, or null");
+    json_t *many = json_array();
+    for (int i = 0; i < 100; i++)
+        json_array_append_new(many, json_integer(i));
+    json_object_set_new(config, "eos_token_id", many);
+    check_error(parse(config, &other), SL_ERR_UNSUPPORTED,
+                "its lists of special tokens are too long");
     json_decref(config);
 }
 
@@ -176,6 +211,7 @@ int config_tests(void)
         cmocka_unit_test(gpt2s_members_are_read),
         cmocka_unit_test(both_spellings_of_rotary_positions_are_read),
         cmocka_unit_test(families_differ_in_biases_and_layers),
+        cmocka_unit_test(ids_of_special_tokens_are_kept),
         cmocka_unit_test(what_is_not_served_is_refused_by_name),
         cmocka_unit_test(a_sliding_window_is_refused_where_it_counts),
     };

@@ -203,8 +203,7 @@ static void models_are_saved_in_bf16(void **state)
     unload(&before);
     unload(&after);
     close_model(&all);
-    strcat(saved, "/config.json");
-    read_file(saved, config, sizeof config - 1);
+    read_file(scratch_path(in, "narrow/config.json"), config, sizeof config - 1);
     assert_non_null(strstr(config, "\"torch_dtype\": \"bfloat16\""));
 }
 

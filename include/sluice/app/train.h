@@ -461,7 +461,7 @@ typedef struct sl_model_saving {
  *   DIR/model.safetensors   all parameters and buffers, by PyTorch's state_dict names; with more
  *                           bytes than shard_bytes (0: never) in several files, with their index
  *
- * `saving` NULL: all 0.
+ * `settings` NULL: all 0.
  *
  * Of a model with adapters (sl_model_options.lora) these alone are saved, as PEFT does it:
  *
@@ -474,7 +474,7 @@ typedef struct sl_model_saving {
  * SL_ERR_INVALID where `path` is something else than an empty directory or a model that sluice has
  * saved, without other files; as sl_checkpoint_save. */
 sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
-                        const sl_model_saving *saving, const char *path);
+                        const sl_model_saving *settings, const char *path);
 
 /* An open model, all of one save, also where another process replaces the directory meanwhile.
  * Functions that take it const may be called by several threads at once. */
