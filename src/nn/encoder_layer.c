@@ -21,7 +21,8 @@
  *   h                F                  h                    F
  *   normalized2, rstd2   D + 1
  *
- * No mask is saved: a mask is a function of its elements' positions, and h is 0 where ReLU's
+ * n1 or n2 before linear1, and after GELU h, are saved where the product that takes them trains. No
+ * mask is saved: a mask is a function of its elements' positions, and h is 0 where ReLU's
  * gradient is. Backward works in place on grad_out, which becomes the gradient of each residual sum
  * in turn, and at last that of x. Its other tensors live only from one product to the next; on a
  * split pass, those of the four products that give weights' gradients until backward_weight. */
@@ -81,6 +82,12 @@ static sl_status layer_output_shape(const sl_module *module, const sl_shape *in,
     return layer->self_attn->ops->output_shape(layer->self_attn, in, out);
 }
 
+/* ReLU's gradient needs h as well. */
+static bool keeps_h(const sli_encoder_layer *layer)
+{
+    return layer->activation == SLI_ACTIVATION_RELU || sli_linear_trains(layer->linear2);
+}
+
 /* ---- Forward ---------------------------------------------------------------------------- */
 
 /* t->branch = linear2(h), h = dropout(act(linear1(x))). Saves x, the pre-activation (GELU) and h.
@@ -105,7 +112,9 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     if (!t->operand)
         SL_TRY(sli_pass_operand(pass, x, pass->options.keep, &t->operand));
     SL_TRY(sli_linear_forward(layer->linear1, pass, t->operand, &epilogue, t->h));
-    SL_TRY(sli_pass_save_exact(pass, &t->operand));
+    if (sli_linear_trains(layer->linear1))
+        SL_TRY(sli_pass_save_exact(pass, &t->operand));
+    sl_tensor_destroy(&t->operand);
     if (gelu)
         SL_TRY(sl_pass_save(pass, &t->pre));
     SL_TRY(t->rounded ? sl_tensor_alias(t->rounded, &t->operand)
@@ -114,7 +123,7 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     sl_tensor_destroy(&t->rounded);
     SL_TRY(workspace_like(x, &t->branch));
     SL_TRY(sli_linear_forward(layer->linear2, pass, t->operand, NULL, t->branch));
-    return sli_pass_save_exact(pass, &t->operand);
+    return keeps_h(layer) ? sli_pass_save_exact(pass, &t->operand) : SL_OK;
 }
 
 /* out = norm(residual + dropout(x)), saving for its backward; `sum` and `rounded` as in
@@ -211,19 +220,21 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
         sl_tensor_destroy(&t->branch);
         return status;
     }
-    SL_TRY(sli_pass_pop_stored(pass, &t->operand));
-    sl_shape output = *sl_tensor_shape(t->operand); /* h's, but for the width */
-    output.size[2] = layer->width;
     bool stores = sli_pass_stores_bf16(pass);
-    if (sl_tensor_dtype(t->branch) == SL_F32)
-        SL_TRY(sli_check_grad(t->branch, &output));
+    if (keeps_h(layer))
+        SL_TRY(sli_pass_pop_stored(pass, &t->operand));
     if (gelu)
         SL_TRY(sl_pass_pop(pass, &t->pre));
     else
         SL_TRY(stores ? sl_tensor_alias(t->operand, &t->h)
                       : sli_pass_widen(pass, t->operand, &t->h));
+    const sl_tensor *hidden = gelu ? t->pre : t->h;
+    sl_shape output = *sl_tensor_shape(hidden); /* but for the width */
+    output.size[2] = layer->width;
+    if (sl_tensor_dtype(t->branch) == SL_F32)
+        SL_TRY(sli_check_grad(t->branch, &output));
     SL_TRY(sli_linear_backward_epilogue(layer->linear2, NULL, NULL, t->branch));
-    SL_TRY(sli_pass_create_gradient(pass, t->operand, &t->grad_h));
+    SL_TRY(sli_pass_create_gradient(pass, hidden, &t->grad_h));
     SL_TRY(
         sli_linear_backward_products(layer->linear2, pass, t->branch, t->operand, 0.0f, t->grad_h));
     sl_tensor_destroy(&t->operand);
@@ -236,7 +247,8 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
         sli_linear_backward_epilogue(layer->linear1, &epilogue, gelu ? t->pre : t->h, t->grad_h));
     sl_tensor_destroy(&t->pre);
     sl_tensor_destroy(&t->h);
-    SL_TRY(sli_pass_pop_stored(pass, &t->operand));
+    if (sli_linear_trains(layer->linear1))
+        SL_TRY(sli_pass_pop_stored(pass, &t->operand));
     const sl_tensor *grad = t->rounded ? t->rounded : t->grad_h;
     sl_status status =
         sli_linear_backward_products(layer->linear1, pass, grad, t->operand, beta, grad_x);
@@ -363,11 +375,12 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const sli_encoder_layer *layer = sl_module_state(module);
     sl_shape hidden = hidden_shape(layer, in);
-    int64_t hiddens = layer->activation != SLI_ACTIVATION_RELU ? 2 : 1;
-    int64_t floats = sl_shape_count(in) + hiddens * sl_shape_count(&hidden);
-    return sl_module_saved_bytes(layer->self_attn, in) + 2 * sli_norm_saved_bytes(in) +
-           (layer->swiglu ? sl_module_saved_bytes(layer->swiglu, in)
-                          : floats * (int64_t)sizeof(float));
+    int64_t others = sl_module_saved_bytes(layer->self_attn, in) + 2 * sli_norm_saved_bytes(in);
+    if (layer->swiglu)
+        return others + sl_module_saved_bytes(layer->swiglu, in);
+    int64_t hiddens = (layer->activation != SLI_ACTIVATION_RELU) + keeps_h(layer);
+    int64_t x = sli_linear_trains(layer->linear1) ? sl_shape_count(in) : 0;
+    return others + (x + hiddens * sl_shape_count(&hidden)) * (int64_t)sizeof(float);
 }
 
 static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)

@@ -104,6 +104,34 @@ static void the_last_layers_can_be_trained_alone(void **state)
                 "train-layers: the model has 2 layers, of which 3 cannot be trained");
 }
 
+/* With their own saved tensors: those of the encoder and of GPT-2. */
+static void feed_forward_parts_go_backward_with_frozen_weights(void **state)
+{
+    static const char *const patterns[][2] = {{"mlp.c_fc.*", "linear1.*"},
+                                              {"mlp.c_proj.*", "linear2.*"},
+                                              {"mlp.*", "linear?.*"}};
+    for (size_t i = 0; i < 4 * sizeof patterns / sizeof *patterns; i++) {
+        SCOPED(sl_module) *layer = NULL;
+        sl_activation activation = i % 4 == 3 ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU_TANH;
+        check_ok(
+            i & 2 ? sl_encoder_layer_create(&(sl_encoder_layer_options){.width = 8,
+                                                                        .heads = 2,
+                                                                        .feed_forward = 12,
+                                                                        .activation = activation},
+                                            &layer)
+                  : sl_decoder_layer_create(&(sl_decoder_layer_options){.naming = SL_NAMING_GPT2,
+                                                                        .width = 8,
+                                                                        .heads = 2,
+                                                                        .feed_forward = 12,
+                                                                        .activation = activation,
+                                                                        .qkv_bias = true,
+                                                                        .output_bias = true},
+                                            &layer));
+        check_ok(sli_module_freeze_named(layer, patterns[i / 4][i / 2 % 2]));
+        check_module(&(module_case){.module = layer, .in = sl_shape_3d(2, 3, 8)});
+    }
+}
+
 static void patterns_that_fit_nothing_or_all_are_refused(void **state)
 {
     sl_module *model;
@@ -124,6 +152,7 @@ int freeze_tests(void)
         cmocka_unit_test(layers_go_backward_with_frozen_weights),
         cmocka_unit_test(backward_ends_behind_the_frozen_modules),
         cmocka_unit_test(the_last_layers_can_be_trained_alone),
+        cmocka_unit_test(feed_forward_parts_go_backward_with_frozen_weights),
         cmocka_unit_test(patterns_that_fit_nothing_or_all_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
