@@ -63,15 +63,17 @@ typedef enum sl_lr_kind {
 extern const char *const sl_lr_names[]; /* "constant", "step", "linear", "cosine", "wsd", NULL */
 
 /* LINEAR, COSINE and WSD fall from lr to min_lr, which they reach at total_steps. Before any of
- * them, the rate rises linearly over the first `warmup_steps` steps. */
+ * them, the rate rises linearly over the first `warmup_steps` steps, or where that is 0 over
+ * `warmup_ratio` of total_steps, rounded to the nearest. */
 typedef struct sl_lr_schedule {
     sl_lr_kind kind;
     double lr;
     double gamma;    /* STEP: factor every `step_epochs` epochs; 0 stands for 1 */
     int step_epochs; /* STEP: 0 stands for 1 */
     int64_t warmup_steps;
-    int64_t total_steps; /* LINEAR, COSINE, WSD */
+    int64_t total_steps; /* LINEAR, COSINE, WSD, and with warmup_ratio */
     double min_lr;       /* LINEAR, COSINE, WSD */
+    double warmup_ratio; /* 0 to below 1 */
 } sl_lr_schedule;
 
 /* The rate of step `step` (from 0) in epoch `epoch` (from 0). */

@@ -227,6 +227,9 @@ static sl_status apply_defaults(const cli_line *line, sl_train_options *train)
         for (size_t k = 0; k < sizeof defaults / sizeof *defaults; k++)
             if (strcmp(row->name, defaults[k][0]) == 0 && is_default_asked_for(line, row->name))
                 SL_TRY(sl_option_set(row, train, defaults[k][1]));
+    bool falls = train->lr.kind >= SL_LR_LINEAR;
+    if (falls && !cli_line_value(line, "warmup") && !cli_line_value(line, "warmup-ratio"))
+        train->lr.warmup_ratio = 0.03;
     if (!cli_line_value(line, "lr") && train->model.lora.adapts)
         train->lr.lr = 1e-4;
     else if (!cli_line_value(line, "lr") && !train->init)

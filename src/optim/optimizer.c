@@ -430,11 +430,18 @@ static double falling_factor(sl_lr_kind kind, double x)
     return x <= constant ? 1 : 1 - sqrt((x - constant) / (1 - constant));
 }
 
+static int64_t warmup_steps(const sl_lr_schedule *schedule)
+{
+    return schedule->warmup_steps > 0
+               ? schedule->warmup_steps
+               : (int64_t)llround(schedule->warmup_ratio * (double)schedule->total_steps);
+}
+
 /* How far the steps behind the warm-up are done; those of WSD from the beginning, as its warm-up is
  * a part of what is constant. */
 static double share_done(const sl_lr_schedule *schedule, int64_t step)
 {
-    int64_t first = schedule->kind == SL_LR_WSD ? 0 : schedule->warmup_steps;
+    int64_t first = schedule->kind == SL_LR_WSD ? 0 : warmup_steps(schedule);
     int64_t length = schedule->total_steps - first;
     return length > 0 ? (double)(step - first) / (double)length : 1;
 }
@@ -444,8 +451,9 @@ const char *const sl_lr_names[] = {"constant", "step", "linear", "cosine", "wsd"
 double sl_lr_at(const sl_lr_schedule *schedule, int64_t step, int64_t epoch)
 {
     double lr = schedule->lr, least = schedule->min_lr;
-    if (step < schedule->warmup_steps)
-        return lr * (double)(step + 1) / (double)schedule->warmup_steps;
+    int64_t rising = warmup_steps(schedule);
+    if (step < rising)
+        return lr * (double)(step + 1) / (double)rising;
     if (schedule->kind == SL_LR_CONSTANT)
         return lr;
     if (schedule->kind == SL_LR_STEP)

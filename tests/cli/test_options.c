@@ -57,6 +57,7 @@ static const option_case option_cases[][24] = {
      {"--weight-decay-for matrices", "\"weight_decay_for\":\"matrices\""}},
     {{"--momentum 0.5", "\"momentum\":0.5,"},
      {"--dampening 0.25", "\"dampening\":0.25,"},
+     {"--warmup-ratio 0.25", "\"warmup_ratio\":0.25,"},
      {"--lr-schedule cosine", "\"lr_schedule\":\"cosine\""}},
     {{"--lr-schedule wsd", "\"lr_schedule\":\"wsd\""}, {"--min-lr 0.5", "\"min_lr\":0.5,"}},
     {{"--optimizer adamw", "\"optimizer\":\"adamw\""}, {"--lr 0.5", "\"lr\":0.5,"}},
@@ -285,6 +286,10 @@ static void steps_of_a_schedule_without_steps_are_refused(void **state)
     check_refused(&run, 2,
                   "--min-lr is for the linear, cosine and wsd schedules, but lr-schedule is "
                   "constant: leave it out\n");
+    program_start(&run, "train --data x --warmup 2 --warmup-ratio 0.1");
+    check_refused(&run, 2, "--warmup-ratio is what --warmup says in steps: give one of them\n");
+    program_start(&run, "train --data x --warmup-ratio 1");
+    check_refused(&run, 2, "--warmup-ratio must be at least 0 and below 1, got \"1\"\n");
     program_start(&run, "train --data x --lr-schedule linear --lr 0.1 --min-lr 0.2");
     check_refused(&run, 1, "min_lr must not be above lr, got 0.2 and 0.1");
 }

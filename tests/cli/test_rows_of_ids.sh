@@ -39,6 +39,17 @@ qwen2 5.023949146270752 4.28419303894043 3.7359488010406494 3.3696916103363037 3
 qwen3 4.991799354553223 4.182555198669434 3.687504768371582 3.283831834793091 2.9290549755096436 2.647770404815674 2.4214248657226562 2.212942600250244 2.028987407684326 1.8674756288528442
 GOLDEN
 
+# Where nothing else is asked for: of 80 steps, 3% are the warm-up, unless the rate stays as it is. A resume has the same.
+default=(train --init "$models/llama3" --data "$models/llama3/rows.jsonl" --batch-size 1 --epochs 40 --quiet)
+rates_of() { sed -n 's/^{"record":"step".*"lr":\([0-9.e+-]*\).*/\1/p' "$1" | head -n 3 | tr '\n' ' '; }
+"$SLUICE_PROGRAM" "${default[@]}" --log-json "$scratch/log" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 1 --keep 0
+check_close "1e-5 2e-5 2e-5" "$(rates_of "$scratch/log")" "the warm-up"
+"$SLUICE_PROGRAM" train --resume "$scratch/run/step-00000001" --save "$scratch/cut" --quiet
+[ "$(sum_of "$scratch/whole")" = "$(sum_of "$scratch/cut")" ] || fail "other weights after a resume within the warm-up"
+"$SLUICE_PROGRAM" "${default[@]}" --lr-schedule constant --log-json "$scratch/log"
+check_close "2e-5 2e-5 2e-5" "$(rates_of "$scratch/log")" "a constant rate"
+rm -rf "$scratch/run" "$scratch/whole" "$scratch/cut"
+
 # Rows of other lengths, so that micro-batches and shards differ; a directory with every split.
 mkdir "$scratch/data"
 awk 'BEGIN { for (row = 0; row < 11; row++) {

@@ -374,6 +374,23 @@ static void cosine_falls_from_the_rate_to_zero(void **state)
     assert_true(sl_lr_at(&schedule, 500, 0) == 0);
 }
 
+/* The same as with so many steps, at any time; steps that are given come first. */
+static void warmup_is_a_ratio_of_all_steps(void **state)
+{
+    (void)state;
+    for (sl_lr_kind kind = SL_LR_CONSTANT; kind <= SL_LR_WSD; kind++) {
+        const sl_lr_schedule steps = {.kind = kind, .lr = 2, .warmup_steps = 7, .total_steps = 100};
+        sl_lr_schedule ratio = {.kind = kind, .lr = 2, .warmup_ratio = 0.07, .total_steps = 100};
+        for (int64_t step = 0; step < 100; step++)
+            assert_true(sl_lr_at(&ratio, step, 0) == sl_lr_at(&steps, step, 0));
+        assert_true(sl_lr_at(&ratio, 0, 0) == 2 / 7.0);
+        ratio.total_steps = 7; /* 0.49 steps */
+        assert_true(sl_lr_at(&ratio, 0, 0) == 2);
+        ratio.warmup_steps = 4;
+        assert_true(sl_lr_at(&ratio, 0, 0) == 0.5);
+    }
+}
+
 /* By hand: of 100 steps behind the warm-up, or of all 110 for WSD, which falls from step 88 on. */
 static void schedules_fall_to_the_least_rate(void **state)
 {
@@ -426,6 +443,7 @@ int optimizer_tests(void)
         cmocka_unit_test(step_schedule_of_three_epochs_multiplies_every_third),
         cmocka_unit_test(warm_up_rises_linearly_to_the_rate),
         cmocka_unit_test(cosine_falls_from_the_rate_to_zero),
+        cmocka_unit_test(warmup_is_a_ratio_of_all_steps),
         cmocka_unit_test(schedules_fall_to_the_least_rate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

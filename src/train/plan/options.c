@@ -27,7 +27,8 @@ WHEN(always, options != NULL)
 WHEN(with_sgd, options->optimizer.kind == SL_OPTIMIZER_SGD)
 WHEN(with_adamw, options->optimizer.kind != SL_OPTIMIZER_SGD)
 WHEN(with_steps, options->lr.kind == SL_LR_STEP)
-WHEN(with_end, options->lr.kind >= SL_LR_LINEAR) /* the rate falls to the last epoch's end */
+/* The rate depends on how many steps there are. */
+WHEN(with_end, options->lr.kind >= SL_LR_LINEAR || options->lr.warmup_ratio > 0)
 WHEN(with_task, options->task != NULL)
 /* Without these a run has the numbers of one that does not know the option. */
 WHEN(with_decay_of_matrices, options->optimizer.decay == SL_DECAY_MATRICES)
@@ -36,6 +37,7 @@ WHEN(with_comm_in_bf16, options->comm_precision == SL_PRECISION_BF16)
 WHEN(with_eval_every, options->eval_every > 0)
 WHEN(with_shuffle, options->shuffle)
 WHEN(with_min_lr, options->lr.min_lr > 0)
+WHEN(with_warmup_ratio, options->lr.warmup_ratio > 0)
 WHEN(with_freeze, options->model.freeze != NULL)
 WHEN(with_train_layers, options->model.train_layers > 0)
 WHEN(with_lora, options->model.lora.adapts)
@@ -355,6 +357,10 @@ const sl_option sl_train_option_rows[] = {
     {.name = "warmup", .value = "N", .group = "Training", FIELD(INT64, lr.warmup_steps),
      .log_key = "warmup_steps", .affects_numbers = always,
      .help = "Number of first steps in which the learning rate rises linearly"},
+    {.name = "warmup-ratio", .value = "X", .group = "Training", FIELD(DOUBLE, lr.warmup_ratio),
+     .less_than = 1, .affects_numbers = with_warmup_ratio,
+     .help = "The same as a fraction of all steps, where --warmup is 0; a model of another family than "
+             "the tutorials' has 0.03 if its rate falls to the end of the run and neither is given"},
     {.name = "clip", .value = "X", .group = "Training", FIELD(DOUBLE, clip),
      .affects_numbers = always,
      .help = "Largest norm of the gradients of all stages together; 0: no clipping"},
