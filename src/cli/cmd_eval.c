@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct settings {
     sl_train_options run;
@@ -15,9 +16,8 @@ typedef struct settings {
 } settings;
 
 static const char *const run_names[] = {
-    "init",        "adapter",         "data", "tokenizer",        "splitter",
-    "mask-prompt", "eval-batch-size", "bptt", "eval-max-batches", "precision",
-    NULL,
+    "init",       "adapter",         "data", "tokenizer",        "splitter",  "mask-prompt",
+    "token-type", "eval-batch-size", "bptt", "eval-max-batches", "precision", NULL,
 };
 
 static const char *const splits[] = {"train", "valid", "test", NULL};
@@ -133,6 +133,8 @@ static sl_status evaluate_rows(const settings *parsed, const cli_saved_model *mo
     const sl_rows_options reading = {.ntokens = model->options.ntokens,
                                      .positions = sl_model_positions(&model->options),
                                      .vocab = model->vocab,
+                                     .length = run->bptt,
+                                     .token_type = run->token_type,
                                      .no_mask_prompt = !run->mask_prompt};
     SL_TRY(sl_rows_read(path, &reading, &rows));
     sl_status status =
@@ -157,14 +159,18 @@ static sl_status find_rows(const char *data, sl_split split, char **path)
                       : SL_OK;
 }
 
-static sl_status run_on_rows(const settings *parsed, const char *path)
+static sl_status run_on_rows(cli_line *line, settings *parsed, const char *path)
 {
     cli_saved_model model = {0};
     if (parsed->logits)
         cli_refuse("--logits writes those of a text, and %s has rows of ids", path);
     sl_status status = cli_saved_model_load(&parsed->run, false, &model);
-    if (status == SL_OK)
+    if (status == SL_OK) {
+        const char *end = strrchr(path, '.');
+        if (end && strcmp(end, ".bin") == 0) /* of token files a row may be of any length */
+            parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
         status = evaluate_rows(parsed, &model, path);
+    }
     cli_saved_model_clear(&model);
     return status;
 }
@@ -179,7 +185,7 @@ static sl_status run_eval(cli_line *line, void *settings_read)
         cli_refuse("eval needs --init DIR and --data DIR|FILE");
     SL_TRY(find_rows(parsed->run.data, parsed->split, &path));
     if (path) {
-        sl_status status = run_on_rows(parsed, path);
+        sl_status status = run_on_rows(line, parsed, path);
         free(path);
         return status;
     }

@@ -9,6 +9,7 @@
 typedef struct settings {
     const char *tokenizer, *splitter;
     bool print, decode, special;
+    const char *output;
 } settings;
 
 /* clang-format off */
@@ -26,6 +27,9 @@ static const sl_option options[] = {
              "tokenizer has before and behind a text"},
     {.name = "decode", FIELD(FLAG, decode),
      .help = "Write the text of the ids on standard input"},
+    {.name = "output", .letter = 'o', .value = "FILE", FIELD(TEXT, output),
+     .help = "Write the tokens of the text files to FILE, which llm.c and sluice train read, with the "
+             "end of text behind each"},
     {0},
 };
 /* clang-format on */
@@ -108,18 +112,41 @@ static sl_status write_text(const sl_vocab *vocab, const char *text, size_t byte
     return status;
 }
 
+static sl_status write_tokens(const settings *parsed, const cli_line *line, const sl_vocab *vocab)
+{
+    sl_tokens_written written;
+    SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){0}, parsed->output),
+                            "--output: "));
+    SL_TRY(sl_tokens_write(vocab, (const char *const *)line->words, line->word_count,
+                           parsed->output, &written));
+    cli_warn_of_text(&(sl_text_info){.path = line->word_count == 1 ? line->words[0] : "the texts",
+                                     .invalid_bytes = written.invalid_bytes},
+                     NULL, NULL);
+    printf("%s tokens written to ", cli_count_text(written.tokens).text);
+    cli_print_text(parsed->output, 0);
+    printf("\n");
+    return SL_OK;
+}
+
 static sl_status run_tokenize(cli_line *line, void *settings_read)
 {
-    (void)line;
     const settings *parsed = settings_read;
     sl_vocab *vocab;
     char *text = NULL;
     size_t bytes;
     if (!parsed->tokenizer)
         cli_refuse("tokenize needs --tokenizer DIR|FILE");
-    if (parsed->print == parsed->decode)
-        cli_refuse("tokenize needs one of --print and --decode");
+    if (parsed->print + parsed->decode + (parsed->output != NULL) != 1)
+        cli_refuse("tokenize needs one of --output FILE, --print and --decode");
+    if ((parsed->output != NULL) != (line->word_count > 0))
+        cli_refuse(parsed->output ? "tokenize --output needs the files of a text"
+                                  : "--print and --decode read standard input, not files");
     SL_TRY(sl_vocab_open(parsed->tokenizer, parsed->splitter, &vocab));
+    if (parsed->output) {
+        sl_status written = write_tokens(parsed, line, vocab);
+        sl_vocab_destroy(&vocab);
+        return written;
+    }
     sl_status status = read_input(&text, &bytes);
     if (status == SL_OK)
         status =
@@ -132,10 +159,13 @@ static sl_status run_tokenize(cli_line *line, void *settings_read)
 const cli_command cmd_tokenize = {
     .name = "tokenize",
     .summary = "turn text into a tokenizer's ids, or ids into text",
+    .arguments = "[FILE...]",
     .doc = "Prints the ids of the text on standard input by the tokenizer of a model, such as "
-           "GPT-2 or Llama 3, or writes the text of ids. All of the input is one text; without "
+           "GPT-2 or Llama 3, or writes the text of ids, or the tokens of files to one that can be "
+           "trained on. All of the input is one text; without "
            "--special, what looks like a special token in it is text, and none is added.",
-    .examples = "sluice tokenize --tokenizer gpt2 --print < book.txt\n"
+    .examples = "sluice tokenize --tokenizer SmolLM2-135M text/*.txt -o tokens/train.bin\n"
+                "sluice tokenize --tokenizer gpt2 --print < book.txt\n"
                 "sluice tokenize --tokenizer llama3/tokenizer.model --splitter cl100k --print < "
                 "book.txt\n",
     .options = options,

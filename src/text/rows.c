@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { IGNORED = -100 };
+enum { IGNORED = SLI_IGNORED_TARGET };
 
 /* ---- Where they are --------------------------------------------------------------------- */
 
@@ -29,32 +29,39 @@ static sl_status copy_path(char **out, const char *folder, const char *name)
     return SL_OK;
 }
 
-/* `*there` says whether the directory has that file. */
-static sl_status look_in(const char *folder, sl_split split, char **path, bool *there)
+static bool ends_with(const char *name, const char *end)
 {
+    size_t length = strlen(name), last = strlen(end);
+    return length > last && strcmp(name + length - last, end) == 0;
+}
+
+/* *path is the first of the names that the directory has; NULL: it has none. */
+static sl_status look_in(const char *folder, sl_split split, char **path)
+{
+    static const char *const forms[] = {"/%s.jsonl", "/%s.bin", "/%s_000000.bin", "/%s_000001.bin"};
+    const char *names[] = {sl_split_name(split), split == SL_SPLIT_VALID ? "val" : NULL};
     struct stat about;
     char name[32];
-    snprintf(name, sizeof name, "/%s.jsonl", sl_split_name(split));
-    SL_TRY(copy_path(path, folder, name));
-    *there = stat(*path, &about) == 0;
+    for (size_t i = 0; i < 2 * sizeof forms / sizeof *forms; i++) {
+        if (!names[i % 2])
+            continue;
+        snprintf(name, sizeof name, forms[i / 2], names[i % 2]);
+        SL_TRY(copy_path(path, folder, name));
+        if (stat(*path, &about) == 0)
+            return SL_OK;
+        free(*path);
+        *path = NULL;
+    }
     return SL_OK;
 }
 
 sl_status sl_rows_path(const char *data, sl_split split, char **out)
 {
-    size_t length = strlen(data), end = strlen(".jsonl");
     struct stat about;
-    bool there = false;
     *out = NULL;
-    if (stat(data, &about) != 0 || !S_ISDIR(about.st_mode))
-        return length > end && strcmp(data + length - end, ".jsonl") == 0 ? copy_path(out, data, "")
-                                                                          : SL_OK;
-    SL_TRY(look_in(data, split, out, &there));
-    if (!there) {
-        free(*out);
-        *out = NULL;
-    }
-    return SL_OK;
+    if (stat(data, &about) == 0 && S_ISDIR(about.st_mode))
+        return look_in(data, split, out);
+    return ends_with(data, ".jsonl") || ends_with(data, ".bin") ? copy_path(out, data, "") : SL_OK;
 }
 
 /* ---- A line ----------------------------------------------------------------------------- */
@@ -239,10 +246,22 @@ static sl_status read_lines(row_parser *parser, sli_line_reader *reader)
                           parser->path);
 }
 
+static sl_status read_token_files(const char *path, const sl_rows_options *options, sl_rows **out)
+{
+    *out = calloc(1, sizeof **out);
+    sl_status status =
+        *out ? sli_token_rows_open(path, options, *out) : sli_no_memory(path, "its rows");
+    if (status != SL_OK)
+        sl_rows_destroy(out);
+    return status;
+}
+
 sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows **out)
 {
     sli_line_reader *reader;
     *out = NULL;
+    if (ends_with(path, ".bin"))
+        return read_token_files(path, options, out);
     SL_TRY(sli_line_reader_open(path, &reader));
     row_parser parser = {.path = path,
                          .ntokens = options->ntokens,
@@ -265,6 +284,9 @@ void sl_rows_destroy(sl_rows **rows)
 {
     if (!rows || !*rows)
         return;
+    for (size_t i = 0; i < (*rows)->file_count; i++)
+        sli_token_file_clear(&(*rows)->files[i]);
+    free((*rows)->files);
     free((*rows)->begins);
     free((*rows)->ids);
     free((*rows)->targets);

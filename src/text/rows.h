@@ -1,8 +1,10 @@
-/* Rows of ids as they lie in memory. */
+/* Rows as they lie in memory, or in token files. */
 #ifndef SLI_TEXT_ROWS_H
 #define SLI_TEXT_ROWS_H
 
-#include "sluice/app/text.h"
+#include "text/token_file.h"
+
+enum { SLI_IGNORED_TARGET = -100 };
 
 struct sl_rows {
     int64_t count, longest;
@@ -11,6 +13,26 @@ struct sl_rows {
     int64_t *begins;        /* [count + 1] the tokens of row i are those from begins[i] on */
     int32_t *ids, *targets; /* [begins[count]] */
     size_t rows_room, room, targets_room;
+    /* Of token files, where the arrays above are NULL: */
+    int64_t length, tokens,
+        ntokens;           /* of a row (0: there are no files), of all, of the vocabulary */
+    sli_token_file *files; /* [file_count] */
+    size_t file_count, files_room;
 };
+
+/* The files that begin with this one. Fills rows that are zeros. (token_stream.c) */
+sl_status sli_token_rows_open(const char *path, const sl_rows_options *options, sl_rows *rows);
+
+/* The tokens of a row, and how many of its targets are not ignored. */
+int64_t sli_rows_length(const sl_rows *rows, int64_t row);
+int64_t sli_rows_targets(const sl_rows *rows, int64_t row);
+int64_t sli_rows_tokens(const sl_rows *rows); /* of all */
+
+/* Copies a row's ids or targets [sli_rows_length]. Errors: SL_ERR_FORMAT for an id of a file that
+ * is over the vocabulary. */
+sl_status sli_rows_copy(const sl_rows *rows, int64_t row, bool targets, int32_t *to);
+
+/* What tells these rows from others. */
+void sli_rows_describe(const sl_rows *rows, char *text, size_t bytes);
 
 #endif

@@ -54,10 +54,22 @@ for word in x -1 +1 1x 1,2; do
 done
 printf '97\0 98' >input
 refused 1 "word 2 of standard input must be an id, got \"\"" "${tokenize[@]}" --decode
-refused 2 "tokenize needs one of --print and --decode" "${tokenize[@]}"
-refused 2 "tokenize needs one of --print and --decode" "${tokenize[@]}" --print --decode
+refused 2 "tokenize needs one of --output FILE, --print and --decode" "${tokenize[@]}"
+refused 2 "tokenize needs one of --output FILE, --print and --decode" "${tokenize[@]}" --print --decode
 refused 2 "tokenize needs --tokenizer DIR|FILE" "$program" tokenize --print
 refused 2 "--splitter must be gpt2, smollm, cl100k, qwen2, qwen3.5 or o200k" "$program" tokenize --tokenizer ranks --splitter gpt5 --print
+refused 2 "tokenize --output needs the files of a text" "${tokenize[@]}" -o x.bin
+refused 2 "--print and --decode read standard input, not files" "${tokenize[@]}" --print input
+: >empty
+refused 1 "empty: expected text, but the file is empty" "${tokenize[@]}" empty -o x.bin
+refused 1 "none: cannot be opened" "${tokenize[@]}" none -o x.bin
+[ ! -e x.bin ] || fail "a file was left"
+printf ' a\n' >one
+printf 'aa' >two
+"${tokenize[@]}" one two -o x.bin >out 2>err || fail "-o: status $?"
+grep -q "3 tokens written to x.bin" out || fail "-o: other words"
+[ "$(od -An -tu2 -j1024 x.bin | tr -s ' ')" = " 256 10 257" ] || fail "-o: other tokens"
+[ "$(od -An -tu4 -N12 x.bin | tr -s ' ')" = " 20240520 1 3" ] || fail "-o: another header"
 refused 1 "ranks: a file of ranks does not say how text is split" "$program" tokenize --tokenizer ranks --print
 refused 1 "none: cannot be opened" "$program" tokenize --tokenizer none --print
 status=0

@@ -58,7 +58,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char path[64];
     sl_rows *rows;
     sl_vocab *vocab = create_vocab();
-    const sl_rows_options options = {TOKENS, POSITIONS, vocab, bytes % 2 == 0};
+    const sl_rows_options options = {.ntokens = TOKENS,
+                                     .positions = POSITIONS,
+                                     .vocab = vocab,
+                                     .no_mask_prompt = bytes % 2 == 0};
     int file = memfd_create("rows.jsonl", 0);
     demand(file >= 0 && write(file, data, bytes) == (ssize_t)bytes, "a file");
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);

@@ -92,7 +92,10 @@ static void expect(const sl_vocab *vocab, bool no_mask, const char *line, const 
     int file = mkstemp(path);
     assert_true(file >= 0 && write(file, line, strlen(line)) == (ssize_t)strlen(line));
     close(file);
-    check_ok(sl_rows_read(path, &(sl_rows_options){263, 0, vocab, no_mask}, &rows));
+    check_ok(
+        sl_rows_read(path,
+                     &(sl_rows_options){.ntokens = 263, .vocab = vocab, .no_mask_prompt = no_mask},
+                     &rows));
     unlink(path);
     assert_int_equal(rows->count, 1);
     for (int64_t i = 0; i < rows->begins[1]; i++) {

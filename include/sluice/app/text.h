@@ -226,24 +226,52 @@ sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split,
  * Before each of the last three stand the special tokens that the tokenizer puts there. */
 typedef struct sl_rows sl_rows;
 
+/* Or the data are token files, mapped into memory: llm.c's, Megatron's (.bin and .idx), and with a
+ * type nanoGPT's, which have no header. Several numbered ones (train_000001.bin, …) are one stream.
+ * A row has `length` tokens of it, and the next begins with its last target. */
+typedef enum sl_token_type {
+    SL_TOKENS_BY_HEADER,
+    SL_TOKENS_UINT16,
+    SL_TOKENS_UINT32
+} sl_token_type;
+
+extern const char *const sl_token_type_names[]; /* "header", "uint16", "uint32", NULL */
+
 typedef struct sl_rows_options {
     int64_t ntokens;   /* ids must be below it; 0: any */
     int64_t positions; /* most tokens of a row; 0: any. Longer texts are cut into several rows */
     const sl_vocab *vocab; /* of text; NULL: there are ids alone */
-    bool no_mask_prompt;   /* prompts, and what others than the assistant say, have a loss too */
+    int64_t length;        /* tokens of a row of token files */
+    sl_token_type token_type;
+    bool no_mask_prompt; /* prompts, and what others than the assistant say, have a loss too */
 } sl_rows_options;
 
-/* The path of a split's rows: `data` itself for every split, if its name ends in ".jsonl", or
- * DIR/{train,valid,test}.jsonl of a directory, if that is there; else NULL. `*out` is the caller's,
- * to be freed with free. Errors: SL_ERR_MEMORY. */
+/* The path of a split's rows: `data` itself for every split, if its name ends in ".jsonl" or
+ * ".bin", or DIR/{train,valid,test}.jsonl of a directory, if that is there, or such a .bin ("val"
+ * is "valid" too), or the first of several; else NULL. `*out` is the caller's, to be freed with
+ * free. Errors: SL_ERR_MEMORY. */
 sl_status sl_rows_path(const char *data, sl_split split, char **out);
 
-/* Reads a file's rows. Errors, with the file's line: SL_ERR_FORMAT for what is no such row, and for
- * a file without rows or without any target; SL_ERR_UNSUPPORTED for another template of
- * conversations; SL_ERR_NOT_FOUND, also for text without a tokenizer, or a conversation without a
- * template; SL_ERR_IO, SL_ERR_MEMORY. */
+/* Reads a file's rows, or opens token files. Errors, with the file's line: SL_ERR_FORMAT for what
+ * is no such row, and for a file without rows or without any target; SL_ERR_UNSUPPORTED for another
+ * template of conversations; SL_ERR_NOT_FOUND, also for text without a tokenizer, or a conversation
+ * without a template; SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows **out);
 void sl_rows_destroy(sl_rows **rows);
+
+typedef struct sl_tokens_written {
+    int64_t tokens;
+    int64_t invalid_bytes; /* of the texts: those that are not UTF-8 */
+} sl_tokens_written;
+
+/* Writes the tokens of text files to a token file in llm.c's form: of uint16 where the vocabulary
+ * has at most 65,536 tokens, else of uint32. Behind each text stands the end of text, where the
+ * tokenizer has one (sl_vocab_end). Texts may be of any size: they are read in blocks, which end
+ * where no token lies across. An older file is replaced only when the new one is complete. Errors:
+ * as sl_tokens_encode; SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_FORMAT for a text that is empty, or of
+ * which more than a third is not UTF-8; SL_ERR_UNSUPPORTED for 2^31 tokens and more. */
+sl_status sl_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
+                          const char *path, sl_tokens_written *out);
 
 typedef struct sl_corpus sl_corpus;
 

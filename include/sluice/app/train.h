@@ -196,6 +196,7 @@ typedef struct sl_train_options {
     bool allow_nan; /* go on after a loss or gradient norm that is not finite */
     bool force;     /* begin although the plan needs more memory than there is */
     bool partial;   /* load of `init` what fits, as sl_saved_model_load does, and report the rest */
+    sl_token_type token_type; /* of token files without a header */
     bool mask_prompt; /* of lines of text: only completions, and what the assistant says, have a
                          loss */
 

@@ -1,10 +1,9 @@
-/* Rows of ids as the data of a task. Row s of a split is its sample s; a batch's rows are as long
- * as the longest of those that are loaded together, the others padded without a loss. An
- * evaluation's last batch may lack rows, which are then all padding; training leaves out what does
- * not fill a batch. */
+/* Rows of ids or of token files as the data of a task. Row s of a split is its sample s; a batch's
+ * rows are as long as the longest of those that are loaded together, the others padded without a
+ * loss. An evaluation's last batch may lack rows, which are then all padding; training leaves out
+ * what does not fill a batch. */
 #include "train/loop/rows_task.h"
 
-#include "core/checksum.h"
 #include "core/error.h"
 #include "tensor/tensor.h"
 #include "text/rows.h"
@@ -14,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IGNORED = -100, PADDING = 0 };
+enum { PADDING = 0 };
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
@@ -49,6 +48,8 @@ sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vo
         const sl_rows_options reading = {.ntokens = model->ntokens,
                                          .positions = sl_model_positions(model),
                                          .vocab = vocab,
+                                         .length = options->bptt,
+                                         .token_type = options->token_type,
                                          .no_mask_prompt = !options->mask_prompt};
         SL_TRY(sl_rows_read(out->paths[split], &reading, &out->rows[split]));
         if (model->ntokens == 0)
@@ -100,7 +101,7 @@ static sl_status count_batches(void *context, sl_split split, int64_t rows, int6
 
 static int64_t length_of(const sl_rows *data, int64_t sample)
 {
-    return sample < data->count ? data->begins[sample + 1] - data->begins[sample] : 0;
+    return sample < data->count ? sli_rows_length(data, sample) : 0;
 }
 
 static int64_t longest_of(const sl_rows *data, const sl_train_rows *rows)
@@ -113,12 +114,16 @@ static int64_t longest_of(const sl_rows *data, const sl_train_rows *rows)
     return longest;
 }
 
-/* The row's numbers (NULL: it is all padding), and padding up to `room`. */
-static void write_row(const int32_t *from, int64_t length, int64_t room, int32_t padding,
-                      int32_t *to)
+/* The row's numbers, and padding up to `room`. */
+static sl_status write_row(const sl_rows *data, int64_t sample, bool targets, int64_t room,
+                           int32_t *to)
 {
-    for (int64_t i = 0; i < room; i++)
-        to[i] = i < length ? from[i] : padding;
+    int64_t length = length_of(data, sample);
+    if (length > 0)
+        SL_TRY(sli_rows_copy(data, sample, targets, to));
+    for (int64_t i = length; i < room; i++)
+        to[i] = targets ? SLI_IGNORED_TARGET : PADDING;
+    return SL_OK;
 }
 
 static sl_status write_rows(const sl_rows *data, const sl_train_rows *rows, bool targets,
@@ -126,14 +131,13 @@ static sl_status write_rows(const sl_rows *data, const sl_train_rows *rows, bool
 {
     int64_t room = sl_tensor_columns(tensor);
     sli_host_array array;
+    sl_status status = SL_OK;
     SL_TRY(sli_tensor_open_host(tensor, false, &array));
-    for (int64_t i = 0; i < rows->count; i++) {
-        int64_t sample = sl_train_sample(rows, i), length = length_of(data, sample);
-        const int32_t *from = targets ? data->targets : data->ids;
-        write_row(length > 0 ? from + data->begins[sample] : NULL, length, room,
-                  targets ? IGNORED : PADDING, (int32_t *)array.host + i * room);
-    }
-    return sli_tensor_close_host(tensor, &array, true);
+    for (int64_t i = 0; i < rows->count && status == SL_OK; i++)
+        status = write_row(data, sl_train_sample(rows, i), targets, room,
+                           (int32_t *)array.host + i * room);
+    sl_status written = sli_tensor_close_host(tensor, &array, status == SL_OK);
+    return status == SL_OK ? written : status;
 }
 
 static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
@@ -154,22 +158,10 @@ static sl_status count_terms(void *context, const sl_train_rows *rows, int64_t *
     const sl_rows *data = task->rows[rows->split];
     *terms = 0;
     for (int64_t i = 0; i < rows->count; i++) {
-        int64_t sample = sl_train_sample(rows, i), length = length_of(data, sample);
-        for (int64_t t = 0; t < length; t++)
-            *terms += data->targets[data->begins[sample] + t] != IGNORED;
+        int64_t sample = sl_train_sample(rows, i);
+        *terms += sample < data->count ? sli_rows_targets(data, sample) : 0;
     }
     return SL_OK;
-}
-
-/* A position in the data means something in the same data alone. */
-static void describe_data(sli_rows_task *task, sl_split split)
-{
-    char checksum[SLI_CHECKSUM_BYTES];
-    const sl_rows *data = task->rows[split];
-    uint64_t bytes = (uint64_t)data->begins[data->count] * sizeof *data->targets;
-    sli_checksum_of(data->targets, bytes, checksum);
-    snprintf(task->data[split], sizeof task->data[split], "%" PRId64 " rows of checksum %s",
-             data->count, checksum);
 }
 
 sl_train_task sli_rows_task_make(sli_rows_task *rows)
@@ -181,7 +173,7 @@ sl_train_task sli_rows_task_make(sli_rows_task *rows)
                           .count_terms = count_terms};
     for (int split = 0; split < SL_SPLITS; split++)
         if (rows->rows[split]) {
-            describe_data(rows, (sl_split)split);
+            sli_rows_describe(rows->rows[split], rows->data[split], sizeof rows->data[split]);
             task.data[split] = rows->data[split];
         }
     return task;

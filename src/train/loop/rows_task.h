@@ -8,7 +8,7 @@ typedef struct sli_rows_task {
     const sl_model_options *model;
     char *paths[SL_SPLITS];   /* NULL: there is no such split */
     sl_rows *rows[SL_SPLITS]; /* the same */
-    char data[SL_SPLITS][96];
+    char data[SL_SPLITS][128];
 } sli_rows_task;
 
 /* Whether data are rows of ids: a file of JSON lines, or a directory with train.jsonl. */

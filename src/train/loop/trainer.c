@@ -112,7 +112,7 @@ static void describe_run(sli_run *run)
         const sl_rows *rows = run->rows_of_ids.rows[split];
         if (rows)
             run->info.texts[split] = (sl_text_info){.path = run->rows_of_ids.paths[split],
-                                                    .tokens = rows->begins[rows->count]};
+                                                    .tokens = sli_rows_tokens(rows)};
     }
     for (int split = 0; split < SL_SPLITS && run->corpus; split++) {
         const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);

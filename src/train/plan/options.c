@@ -304,12 +304,15 @@ const sl_option sl_train_option_rows[] = {
     {.name = "data", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, data),
      .help = "Directory of text: wiki.{train,valid,test}.tokens or {train,valid,test}.txt; or one "
              "text file, whose first 90% is for training, the next 5% for validation and the last "
-             "5% for the test. Or rows of ids: {train,valid,test}.jsonl, or one file of that kind "
+             "5% for the test. Or rows: {train,valid,test}.jsonl, or token files {train,valid,test}.bin, or one file of these "
              "for training alone"},
     {.name = "tokenizer", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, tokenizer),
      .help = "Read the text with this tokenizer: a model's directory or one with vocab.json and "
              "merges.txt, a tokenizer.json, or a rank file of tiktoken. By default it is that of "
              "--init, or the words of the text"},
+    {.name = "token-type", .value = "TYPE", .group = "Batches", FIELD(CHOICE, token_type),
+     .choices = sl_token_type_names,
+     .help = "What token files without a header hold, as nanoGPT's"},
     {.name = "mask-prompt", .group = "Batches", FIELD(FLAG, mask_prompt), .affects_numbers = always,
      .help = "Of lines with a prompt and a completion, or messages, only the completion and what the "
              "assistant says have a loss; --no-mask-prompt: all has"},

@@ -1,0 +1,237 @@
+/* Files of tokens as llm.c, nanoGPT and megatron-core 0.16 write them: 60 tokens, the same in all.
+ */
+#include "io/scratch.h"
+
+#include "support/check.h"
+#include "text/bpe.h"
+#include "text/bpe_texts.h"
+#include "text/rows.h"
+
+#include <jansson.h>
+
+enum { TOKENS = 60 };
+
+static const char *golden(const char *name, char path[4096])
+{
+    const char *source = getenv("SLUICE_SOURCE_DIR");
+    snprintf(path, 4096, "%s/tests/text/token_files/%s", source ? source : ".", name);
+    return path;
+}
+
+/* The tokens of megatron.json's documents, one after the other. */
+static void expected_tokens(int32_t tokens[TOKENS])
+{
+    char path[4096];
+    size_t i, j, k, count = 0;
+    json_t *golden_is = json_load_file(golden("megatron.json", path), 0, NULL), *document,
+           *sequence, *token;
+    json_array_foreach(json_object_get(golden_is, "documents"), i, document)
+        json_array_foreach(document, j, sequence) json_array_foreach(sequence, k, token)
+    {
+        assert_true(count < TOKENS);
+        tokens[count++] = (int32_t)json_integer_value(token);
+    }
+    assert_int_equal(count, TOKENS);
+    json_decref(golden_is);
+}
+
+static void every_form_has_the_same_tokens(void **state)
+{
+    static const struct {
+        const char *name;
+        sl_token_type type;
+    } files[] = {{"llmc_gpt2.bin", SL_TOKENS_BY_HEADER},
+                 {"llmc_llama3.bin", SL_TOKENS_BY_HEADER},
+                 {"megatron_uint16.bin", SL_TOKENS_BY_HEADER},
+                 {"megatron_int32.bin", SL_TOKENS_BY_HEADER},
+                 {"nanogpt.bin", SL_TOKENS_UINT16}};
+    int32_t expected[TOKENS], ids[TOKENS];
+    char path[4096];
+    expected_tokens(expected);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        sli_token_file file;
+        check_ok(sli_token_file_open(golden(files[i].name, path), files[i].type, &file));
+        assert_int_equal(file.count, TOKENS);
+        check_ok(sli_token_file_read(&file, 0, TOKENS, 1000, ids));
+        assert_memory_equal(ids, expected, sizeof ids);
+        sli_token_file_clear(&file);
+    }
+}
+
+static void rows_are_consecutive_tokens_and_share_one(void **state)
+{
+    enum { LENGTH = 8 };
+    int32_t expected[TOKENS], ids[LENGTH], targets[LENGTH];
+    char path[4096];
+    SCOPED(sl_rows) *rows = NULL;
+    const sl_rows_options options = {.ntokens = 100, .length = LENGTH};
+    expected_tokens(expected);
+    check_ok(sl_rows_read(golden("llmc_gpt2.bin", path), &options, &rows));
+    assert_int_equal(rows->count, (TOKENS - 1) / LENGTH);
+    for (int64_t row = 0; row < rows->count; row++) {
+        check_ok(sli_rows_copy(rows, row, false, ids));
+        check_ok(sli_rows_copy(rows, row, true, targets));
+        assert_memory_equal(ids, expected + row * LENGTH, sizeof ids);
+        assert_memory_equal(targets, expected + row * LENGTH + 1, sizeof targets);
+    }
+}
+
+/* A row may begin in one file and end in the next. */
+static void numbered_files_are_one_stream(void **state)
+{
+    enum { LENGTH = 7 };
+    static const uint16_t first[] = {1, 2, 3, 4, 5}, second[] = {6, 7}, third[] = {8, 9, 10, 11};
+    scratch *in = *state;
+    FREED char *found = NULL;
+    SCOPED(sl_rows) *rows = NULL;
+    int32_t ids[LENGTH];
+    write_file(scratch_path(in, "val_000001.bin"), (const char *)first, sizeof first);
+    write_file(scratch_path(in, "val_000002.bin"), (const char *)second, sizeof second);
+    write_file(scratch_path(in, "val_000003.bin"), (const char *)third, sizeof third);
+    check_ok(sl_rows_path(in->directory, SL_SPLIT_VALID, &found));
+    const sl_rows_options options = {.ntokens = 12,
+                                     .length = LENGTH,
+                                     .token_type = SL_TOKENS_UINT16};
+    check_ok(sl_rows_read(found, &options, &rows));
+    assert_int_equal(rows->count, 1);
+    check_ok(sli_rows_copy(rows, 0, true, ids));
+    for (int i = 0; i < LENGTH; i++)
+        assert_int_equal(ids[i], i + 2);
+}
+
+/* A text of pieces that patterns treat in their own ways, at the ends of lines above all. */
+static size_t draw_text(unsigned *seed, char *text, int pieces)
+{
+    static const char *const of[] = {"\n",       "\n",       "\n ", " \n",  "\r\n", "  ", "\t",
+                                     "a",        " Word",    "'s",  "1",    " 12",  "!",  "...\n",
+                                     "\xC3\xA9", "\xC2\xA0", "/",   "\xFF", "Z"};
+    size_t used = 0;
+    for (int i = 0; i < pieces; i++) {
+        const char *piece = of[test_draw(seed, 0, (int)(sizeof of / sizeof *of) - 1)];
+        memcpy(text + used, piece, strlen(piece));
+        used += strlen(piece);
+    }
+    return used;
+}
+
+static void texts_are_cut_into_blocks_where_no_token_lies_across(void **state)
+{
+    enum { PIECES = 400, MOST = 8 * PIECES };
+    static char ranks[BPE_TEXT_BYTES], text[MOST];
+    scratch *in = *state;
+    char from[600], to[600];
+    unsigned seed = test_seed(1);
+    snprintf(from, sizeof from, "%s", scratch_path(in, "text"));
+    snprintf(to, sizeof to, "%s", scratch_path(in, "to.bin"));
+    const char *texts[] = {from};
+    for (int i = 0; sl_splitters[i]; i++) {
+        sli_bpe *bpe;
+        SCOPED(sl_vocab) *vocab = NULL;
+        size_t bytes_of_ranks = write_ranks(ranks, "\n\n Wo rd Word !\n ...\n aa \r\n ");
+        strcpy(ranks + bytes_of_ranks, "IAo= 264\nCiA= 265\nICA= 266\n"); /* with blanks */
+        const sli_named_text file = {"R", ranks, strlen(ranks)};
+        check_ok(sli_bpe_parse_ranks(&file, sli_splitter_find(sl_splitters[i]), &bpe));
+        check_ok(sli_vocab_of_bpe(bpe, &vocab));
+        for (int round = 0; round < 30; round++) {
+            sl_tokens whole;
+            sl_tokens_written written;
+            sli_token_file opened;
+            size_t bytes = draw_text(&seed, text, PIECES);
+            int32_t *ids = malloc(MOST * sizeof *ids);
+            assert_non_null(ids);
+            write_file(from, text, bytes);
+            check_ok(sl_tokens_encode(vocab, text, bytes, false, &whole));
+            check_ok(sli_tokens_write_in_blocks(vocab, texts, 1, (uint64_t)test_draw(&seed, 1, 60),
+                                                to, &written));
+            assert_int_equal(written.tokens, whole.count);
+            assert_int_equal(written.invalid_bytes, whole.invalid_bytes);
+            check_ok(sli_token_file_open(to, SL_TOKENS_BY_HEADER, &opened));
+            check_ok(sli_token_file_read(&opened, 0, whole.count, 1000, ids));
+            assert_memory_equal(ids, whole.ids, (size_t)whole.count * sizeof *ids);
+            sli_token_file_clear(&opened);
+            sl_tokens_free(&whole);
+            free(ids);
+        }
+    }
+}
+
+/* Copies a golden, and changes a byte of it, or cuts it where `byte` is below 0. */
+static const char *changed(scratch *in, const char *name, size_t place, int byte)
+{
+    char path[4096], text[4096];
+    size_t bytes = read_file(golden(name, path), text, sizeof text);
+    if (byte >= 0)
+        text[place] = (char)byte;
+    write_file(scratch_path(in, name), text, byte >= 0 ? bytes : place);
+    return in->path;
+}
+
+static void what_contradicts_itself_is_refused(void **state)
+{
+    scratch *in = *state;
+    char path[4096];
+    sli_token_file file;
+    check_error(sli_token_file_open(changed(in, "llmc_gpt2.bin", 4, 2), 0, &file), SL_ERR_FORMAT,
+                "its header must be of version 1, got 2");
+    check_error(sli_token_file_open(changed(in, "llmc_llama3.bin", 8, 61), 0, &file), SL_ERR_FORMAT,
+                "its header says 61 tokens, which are 1268 bytes, but it has 1264");
+    check_error(sli_token_file_open(changed(in, "llmc_gpt2.bin", 1100, -1), 0, &file),
+                SL_ERR_FORMAT, "its header says 60 tokens, which are 1144 bytes, but it has 1100");
+    check_error(sli_token_file_open(golden("nanogpt.bin", path), 0, &file), SL_ERR_INVALID,
+                "it has neither llm.c's header nor an .idx beside it");
+    check_error(sli_token_file_open(changed(in, "nanogpt.bin", 7, -1), SL_TOKENS_UINT16, &file),
+                SL_ERR_FORMAT, "its 7 bytes are no whole number of 2-byte tokens");
+    check_error(sli_token_file_open(changed(in, "nanogpt.bin", 0, -1), SL_TOKENS_UINT16, &file),
+                SL_ERR_FORMAT, "it has no tokens");
+    changed(in, "megatron_uint16.idx", 0, 'N');
+    const char *bin = changed(in, "megatron_uint16.bin", 0, 0);
+    check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT,
+                "it does not begin as an index of Megatron");
+    changed(in, "megatron_uint16.idx", 17, 7);
+    bin = changed(in, "megatron_uint16.bin", 0, 0);
+    check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT, "got version 1 and type 7");
+    changed(in, "megatron_uint16.idx", 34, 200);
+    bin = changed(in, "megatron_uint16.bin", 0, 0);
+    check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT, "sequence 1 must begin at byte");
+    changed(in, "megatron_uint16.idx", 100, -1);
+    bin = changed(in, "megatron_uint16.bin", 0, 0);
+    check_error(sli_token_file_open(bin, 0, &file), SL_ERR_FORMAT, "it has 100 bytes, too few for");
+    char idx[512];
+    write_file(scratch_path(in, "megatron_uint16.idx"), idx,
+               read_file(golden("megatron_uint16.idx", path), idx, sizeof idx));
+    check_error(sli_token_file_open(changed(in, "megatron_uint16.bin", 118, -1), 0, &file),
+                SL_ERR_FORMAT, "has 118 bytes");
+}
+
+static void ids_over_the_vocabulary_are_refused_with_their_place(void **state)
+{
+    int32_t ids[TOKENS];
+    char path[4096];
+    sli_token_file file;
+    check_ok(sli_token_file_open(golden("llmc_gpt2.bin", path), 0, &file));
+    check_error(sli_token_file_read(&file, 0, TOKENS, 65, ids), SL_ERR_FORMAT,
+                "llmc_gpt2.bin: its token 0 must be an id from 0 to 64, got 65");
+    sli_token_file_clear(&file);
+    sl_rows *rows;
+    check_error(sl_rows_read(path, &(sl_rows_options){.length = 8}, &rows), SL_ERR_INVALID,
+                "a tokenizer must be named, or a model");
+    check_error(sl_rows_read(path, &(sl_rows_options){.ntokens = 99, .length = TOKENS}, &rows),
+                SL_ERR_FORMAT, "its 60 tokens are no row of 60 and the target behind it");
+    assert_null(rows);
+}
+
+int token_file_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_form_has_the_same_tokens),
+        cmocka_unit_test(rows_are_consecutive_tokens_and_share_one),
+        cmocka_unit_test_setup_teardown(numbered_files_are_one_stream, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(texts_are_cut_into_blocks_where_no_token_lies_across,
+                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(what_contradicts_itself_is_refused, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test(ids_over_the_vocabulary_are_refused_with_their_place),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
