@@ -263,6 +263,19 @@ static void weights_may_be_bf16_or_f16(void **state)
     check_logits(path, "llama3", 2e-3);
 }
 
+/* Makes the file's first I32 U32, which no tensor of sluice is. */
+static void make_unreadable(const char *directory)
+{
+    static char bytes[1 << 20];
+    char path[600];
+    snprintf(path, sizeof path, "%s/model.safetensors", directory);
+    size_t count = read_file(path, bytes, sizeof bytes);
+    char *type = strstr(bytes + 8, "\"I32\"");
+    assert_non_null(type);
+    type[1] = 'U';
+    write_file(path, bytes, count);
+}
+
 /* GPT-2's causal mask and a tied head; anything else is an error. */
 static void only_known_extras_are_ignored(void **state)
 {
@@ -270,6 +283,10 @@ static void only_known_extras_are_ignored(void **state)
     float values[97 * 32] = {0};
     sl_safetensors_item extra = {"h.0.attn.bias", SL_F32, sl_shape_2d(48, 48), values};
     write_form(*state, "gpt2", "", SL_F32, &extra, path);
+    check_logits(path, "gpt2", 1e-5);
+    extra.dtype = SL_I32;
+    write_form(*state, "gpt2", "", SL_F32, &extra, path);
+    make_unreadable(path);
     check_logits(path, "gpt2", 1e-5);
     extra = (sl_safetensors_item){"lm_head.weight", SL_F32, sl_shape_2d(97, 32), values};
     write_form(*state, "gpt2", "", SL_F32, &extra, path);

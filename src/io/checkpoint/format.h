@@ -173,7 +173,8 @@ sl_status sli_checkpoint_need_part(const sl_checkpoint_reader *reader, const cha
 const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sl_checkpoint_reader *reader,
                                                        const char *part, const char *name);
 
-/* Has the tensor the item's data type and shape? */
+/* Has the tensor the item's data type and shape? Any tensor fits an item of -1 dimensions without
+ * data, which is not read. */
 bool sli_checkpoint_fits(const sl_safetensors_info *info, const sl_safetensors_item *item);
 
 /* The tensor as an item without data. Errors: SL_ERR_UNSUPPORTED where sluice has no such tensors.

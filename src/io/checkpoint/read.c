@@ -195,6 +195,8 @@ static void name_list_add(name_list *list, const char *name)
 
 bool sli_checkpoint_fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
 {
+    if (item->shape.dims < 0 && !item->data)
+        return true;
     if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
         return false;
     for (int i = 0; i < info->dims; i++)

@@ -492,22 +492,21 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool
     return SL_OK;
 }
 
-/* Adds the file's tensors that need not be read, without memory. */
-static sl_status add_known_extras(loading *job)
+/* Adds the file's tensors that need not be read, whatever their types and shapes. */
+static void add_known_extras(loading *job)
 {
     for (size_t i = 0; i < job->has->count; i++) {
-        const sl_safetensors_info *info = &job->has->tensors[i].info;
-        if (!job->used[i] && is_known_extra(job->model, info->name))
-            SL_TRY(sli_checkpoint_describe(info, &job->items[job->count++]));
+        const char *name = job->has->tensors[i].info.name;
+        if (!job->used[i] && is_known_extra(job->model, name))
+            job->items[job->count++] = (sl_safetensors_item){.name = name, .shape = {.dims = -1}};
     }
-    return SL_OK;
 }
 
 /* Where nothing may be left out, all that does not fit is an error. */
 static sl_status read_chosen(loading *job, const char *path)
 {
     if (!job->left_out) {
-        SL_TRY(add_known_extras(job));
+        add_known_extras(job);
         return sl_checkpoint_read(job->reader, SLI_MODEL_PART, job->items, job->count);
     }
     for (size_t i = 0; i < job->has->count; i++)
