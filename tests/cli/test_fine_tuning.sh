@@ -30,6 +30,7 @@ layouts=("--pp 2" "--dp 2 --zero" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --sche
 same_on_layouts() {
     local file=$1 expected
     shift
+    rm -rf "$scratch/whole" "$scratch/cut"
     local job=(train --data "$scratch/data" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 --quiet "$@")
     "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
     expected=$(sha256sum <"$scratch/whole/$file")
@@ -154,6 +155,7 @@ if same_tensor "$models/gpt2/model.safetensors" "$scratch/whole/model.safetensor
 
 # A checkpoint has the base and the adapter, and is resumed by its directory alone.
 job=(train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --epochs 2 --lora --use-rslora --lr 1e-3 --quiet)
+rm -rf "$scratch/whole" "$scratch/cut"
 "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
 loss=$(loss_of --init "$models/llama3" --adapter "$scratch/whole")
 near "$(loss_of --init "$scratch/run/best")" "$loss" "the checkpoint's best model"
@@ -183,6 +185,10 @@ refuse 'should be F32 [3, 56], but is F32 [4, 56]' "${job[@]}" --adapter "$scrat
 "$SLUICE_PROGRAM" train --init "$scratch/merged" --data "$scratch/data" --batch-size 2 --lora --save "$scratch/other" --quiet
 "$SLUICE_PROGRAM" eval --init "$scratch/merged" --adapter "$scratch/other" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
 refuse 'other: the adapter was made for weights with the checksum' "${job[@]}" --adapter "$scratch/other"
+before=$(sha256sum <"$scratch/merged/model.safetensors")
+refuse 'merged: it has a model, and an adapter alone is saved: save elsewhere' \
+    train --data "$scratch/data" --init "$scratch/merged" --batch-size 2 --lora --save "$scratch/merged" --quiet
+[ "$(sha256sum <"$scratch/merged/model.safetensors")" = "$before" ] || fail "the base was overwritten"
 refuse 'export needs --init DIR and --output DIR' export --init "$models/llama3" --adapter "$models/llama3/lora" --merge
 refuse '--adapter of export needs --merge' export --init "$models/llama3" --adapter "$models/llama3/lora" -o "$scratch/none"
 refuse 'is an input and must not be overwritten' export --init "$models/llama3" --adapter "$scratch/dora" --merge -o "$scratch/dora"

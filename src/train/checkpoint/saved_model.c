@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char config_name[] = "config.json", tokenizer_name[] = "tokenizer.json",
                   settings_name[] = "tokenizer_config.json",
@@ -164,10 +165,26 @@ static sl_status write_together(sl_group *group, const saving *job)
     return sli_state_stream_end(&stream, write_model(job, &source));
 }
 
+/* An adapter does not take the place of a model, which may be its base. */
+static sl_status check_replaces(const char *path, bool is_adapter)
+{
+    char *config;
+    if (!is_adapter)
+        return SL_OK;
+    SL_TRY(sli_path_join(path, config_name, &config));
+    bool is_model = access(config, F_OK) == 0;
+    free(config);
+    return is_model
+               ? sl_error(SL_ERR_INVALID,
+                          "%s: it has a model, and an adapter alone is saved: save elsewhere", path)
+               : SL_OK;
+}
+
 static sl_status prepare_saving(const sl_pipe *pipe, const sl_model_options *model,
                                 const sl_vocab *vocab, const char *path, saving *job)
 {
     job->is_adapter = has_adapters(model);
+    SL_TRY(check_replaces(path, job->is_adapter));
     SL_TRY(sli_tensors_of_model(pipe, &job->tensors));
     SL_TRY(sli_adapter_select(&job->tensors, job->is_adapter));
     SL_TRY(sli_tensors_open(&job->tensors, true));
@@ -218,6 +235,7 @@ static sl_status try_saving(const sl_pipe *pipe, bool is_adapter, sl_saved_type 
 {
     char *followed;
     sli_replace_directory *trial = NULL;
+    SL_TRY(check_replaces(path, is_adapter));
     SL_TRY(sli_path_follow(path, &followed));
     sl_status status;
     SLI_TRY_OR_FAIL(sl_error_context(sli_checkpoint_check_path(followed, true, false),
