@@ -8,7 +8,7 @@
 
 typedef struct settings {
     sl_train_options run;
-    const char *prompt, *prompt_ids;
+    const char *prompt, *prompt_ids, *chat;
     bool greedy;
     int64_t tokens;
     sl_generate_options generation;
@@ -24,9 +24,11 @@ static const sl_option options[] = {
     {.name = "prompt-ids", .value = "LIST", .group = "Text", FIELD(TEXT, prompt_ids),
      .help = "Begin with these ids of tokens, such as 504,1463, and print ids; the model needs no "
              "tokenizer"},
+    {.name = "chat", .value = "TEXT", .group = "Text", FIELD(TEXT, chat),
+     .help = "Say TEXT to a model that has conversations (ChatML, Llama 3), and print its answer"},
     {.name = "tokens", .value = "N", .group = "Text", FIELD(INT64, tokens), RANGE(1, 1000000),
      .initial = "50",
-     .help = "Number of tokens to add"},
+     .help = "Number of tokens to add, at most: the text ends at the tokenizer's end of text"},
     {.name = "greedy", .group = "Text", FIELD(FLAG, greedy),
      .help = "Always take the most probable token"},
     {.name = "temperature", .value = "X", .group = "Text", FIELD(DOUBLE, generation.temperature),
@@ -82,7 +84,9 @@ static sl_status encode_prompt(const settings *parsed, const cli_saved_model *mo
                                int64_t *length)
 {
     sl_tokens prompt;
-    SL_TRY(sl_tokens_encode(model->vocab, parsed->prompt, strlen(parsed->prompt), false, &prompt));
+    SL_TRY(parsed->chat ? sl_chat_encode(model->vocab, parsed->chat, &prompt)
+                        : sl_tokens_encode(model->vocab, parsed->prompt, strlen(parsed->prompt),
+                                           true, &prompt));
     *length = prompt.count;
     *ids = cli_allocate((size_t)(*length + parsed->tokens), sizeof **ids);
     for (int64_t i = 0; i < *length; i++)
@@ -91,7 +95,7 @@ static sl_status encode_prompt(const settings *parsed, const cli_saved_model *mo
     if (*length == 0)
         return sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
                         parsed->prompt);
-    return model->prints && sl_vocab_has_words(model->vocab)
+    return model->prints && !parsed->chat && sl_vocab_has_words(model->vocab)
                ? warn_unknown_words(model->vocab, parsed->prompt)
                : SL_OK;
 }
@@ -124,17 +128,21 @@ static sl_status read_prompt_ids(const settings *parsed, const cli_saved_model *
     }
 }
 
-/* Prints the text of ids, or where the prompt is in ids, these. */
-static sl_status print_tokens(const settings *parsed, const sl_vocab *vocab, const int32_t *ids,
+/* Prints the text of ids, without marks, or where the prompt is in ids, these. */
+static sl_status print_tokens(const settings *parsed, const sl_vocab *vocab, int32_t *ids,
                               int64_t length)
 {
     char *text;
     size_t bytes;
+    int64_t kept = 0;
     for (int64_t i = 0; parsed->prompt_ids && i < length; i++)
         printf("%" PRId32 "%c", ids[i], i + 1 < length ? ' ' : '\n');
     if (parsed->prompt_ids)
         return SL_OK;
-    SL_TRY(sl_tokens_decode(vocab, ids, length, &text, &bytes));
+    for (int64_t i = 0; i < length; i++)
+        if (!sl_vocab_is_special(vocab, ids[i]))
+            ids[kept++] = ids[i];
+    SL_TRY(sl_tokens_decode(vocab, ids, kept, &text, &bytes));
     for (size_t i = 0; i < bytes; i++) /* nothing that is printed has a zero */
         text[i] = text[i] ? text[i] : ' ';
     char *shown = sl_escape_text(text, true);
@@ -147,13 +155,15 @@ static sl_status print_tokens(const settings *parsed, const sl_vocab *vocab, con
 static sl_status generate_text(const settings *parsed, const cli_saved_model *model)
 {
     int32_t *ids = NULL;
-    int64_t length = 0;
+    int64_t length = 0, said = 0;
     sl_status status = parsed->prompt_ids ? read_prompt_ids(parsed, model, &ids, &length)
                                           : encode_prompt(parsed, model, &ids, &length);
+    if (parsed->chat)
+        said = length;
     if (status == SL_OK)
         status = sl_generate(model->pipe, &parsed->generation, ids, &length, parsed->tokens);
     if (status == SL_OK && model->prints)
-        status = print_tokens(parsed, model->vocab, ids, length);
+        status = print_tokens(parsed, model->vocab, ids + said, length - said);
     free(ids);
     return status;
 }
@@ -171,6 +181,8 @@ static sl_status run_generate(cli_line *line, void *settings_read)
                        drawing[i]);
     if (parsed->prompt_ids && cli_line_value(line, "prompt"))
         cli_refuse("--prompt-ids is a prompt in ids, so it cannot be combined with --prompt");
+    if (parsed->chat && (parsed->prompt_ids || cli_line_value(line, "prompt")))
+        cli_refuse("--chat is a prompt, so it cannot be combined with --prompt or --prompt-ids");
     if (parsed->greedy)
         parsed->generation.temperature = 0;
     sl_status status = cli_saved_model_load(&parsed->run, !parsed->prompt_ids, &model);
@@ -179,6 +191,8 @@ static sl_status run_generate(cli_line *line, void *settings_read)
         bool has_words =
             vocab ? sl_vocab_has_words(vocab) : model.options.family == SL_FAMILY_TUTORIALS;
         parsed->generation.never = has_words ? SL_VOCAB_UNKNOWN : -1;
+        parsed->generation.end = vocab ? sl_vocab_end(vocab) : -1;
+        parsed->generation.stops = parsed->generation.end >= 0;
         parsed->generation.context =
             cli_context(line, "context", parsed->generation.context, &model);
         status = generate_text(parsed, &model);
@@ -191,7 +205,9 @@ const cli_command cmd_generate = {
     .name = "generate",
     .summary = "write text with a saved model",
     .doc = "Writes text with a saved model. The same seed gives the same text.",
-    .examples = "sluice generate --init book --prompt \"it was\" --top-k 20\n",
+    .examples =
+        "sluice generate --init book --prompt \"it was\" --top-k 20\n"
+        "sluice generate --init SmolLM2-135M-Instruct --chat \"Write a haiku.\" --tokens 60\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

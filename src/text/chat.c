@@ -216,3 +216,37 @@ sl_status sli_chat_add(const sli_chat *chat, const char *role, const char *conte
     return (chat->kind == SLI_CHATML ? add_chatml : add_llama3)(chat, role, content, bytes, scored,
                                                                 row);
 }
+
+/* The head of a message whose content is to be written. */
+static sl_status add_head(const sli_chat *chat, const char *role, sli_scored_ids *row)
+{
+    if (chat->kind == SLI_CHAT_LLAMA3) {
+        SL_TRY(sli_scored_ids_add(row, chat->marks[1], false));
+        SL_TRY(sli_scored_ids_add_text(row, chat->vocab, "", role, strlen(role), false));
+        SL_TRY(sli_scored_ids_add(row, chat->marks[2], false));
+        return sli_scored_ids_add_text(row, chat->vocab, "", "\n\n", 2, false);
+    }
+    SL_TRY(sli_scored_ids_add(row, chat->marks[0], false));
+    return sli_scored_ids_add_text(row, chat->vocab, role, "\n", 1, false);
+}
+
+sl_status sl_chat_encode(const sl_vocab *vocab, const char *text, sl_tokens *out)
+{
+    sli_chat chat;
+    sli_scored_ids row = {NULL};
+    *out = (sl_tokens){0};
+    sl_status status = sli_chat_find(vocab, &chat);
+    if (status == SL_OK)
+        status = sli_chat_begin(&chat, "user", &row);
+    if (status == SL_OK)
+        status = sli_chat_add(&chat, "user", text, strlen(text), false, &row);
+    if (status == SL_OK)
+        status = add_head(&chat, "assistant", &row);
+    if (status == SL_OK) {
+        *out = (sl_tokens){.ids = row.ids, .count = (int64_t)row.count};
+        row.ids = NULL;
+    }
+    sli_scored_ids_free(&row);
+    sli_chat_clear(&chat);
+    return status;
+}

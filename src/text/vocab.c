@@ -75,6 +75,16 @@ int32_t sl_vocab_end(const sl_vocab *vocab)
     return id;
 }
 
+bool sl_vocab_is_special(const sl_vocab *vocab, int32_t id)
+{
+    sl_token token = sl_vocab_token(vocab, id);
+    const sli_added_token *added =
+        vocab->bpe && token.text
+            ? sli_added_tokens_find(&vocab->bpe->added, token.text, token.bytes)
+            : NULL;
+    return added && added->special && added->id == id;
+}
+
 /* ---- Counting --------------------------------------------------------------------------- */
 
 struct sl_vocab_builder {

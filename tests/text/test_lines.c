@@ -152,6 +152,30 @@ static void llama3_is_written(void **state)
         "DEuserF\n\nhiGEassistantF\n\nyoG", "........................yoG.");
 }
 
+static void expect_said(const char *template, const char *expected)
+{
+    SCOPED(sl_vocab) *vocab = create_vocab(template);
+    char found[256];
+    sl_tokens tokens;
+    check_ok(sl_chat_encode(vocab, "hi", &tokens));
+    for (int64_t i = 0; i < tokens.count; i++)
+        found[i] = (char)(tokens.ids[i] >= 256 ? 'A' + tokens.ids[i] - 256 : tokens.ids[i]);
+    found[tokens.count] = '\0';
+    sl_tokens_free(&tokens);
+    assert_string_equal(found, expected);
+}
+
+static void what_a_user_says_ends_where_the_answer_begins(void **state)
+{
+    SCOPED(sl_vocab) *none = create_vocab(NULL);
+    sl_tokens tokens;
+    expect_said(chatml, "Bsystem\nBe kind.C\nBuser\nhiC\nBassistant\n");
+    expect_said(llama3, "DEuserF\n\nhiGEassistantF\n\n");
+    check_error(sl_chat_encode(none, "hi", &tokens), SL_ERR_NOT_FOUND, "no chat_template");
+    assert_true(sl_vocab_is_special(none, 257));
+    assert_false(sl_vocab_is_special(none, 'a'));
+}
+
 static void lines_that_are_wrong_are_refused(void **state)
 {
     static const struct {
@@ -228,6 +252,7 @@ int lines_tests(void)
         cmocka_unit_test(prompts_have_no_loss_unless_they_are_asked_for),
         cmocka_unit_test(chatml_is_written_and_what_the_assistant_says_has_a_loss),
         cmocka_unit_test(llama3_is_written),
+        cmocka_unit_test(what_a_user_says_ends_where_the_answer_begins),
         cmocka_unit_test_setup_teardown(lines_that_are_wrong_are_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(other_templates_are_refused, scratch_create,

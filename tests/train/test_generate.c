@@ -54,6 +54,24 @@ static void one_candidate_is_greedy(void **state)
     assert_memory_equal(greedy, cold, sizeof greedy);
 }
 
+static void text_ends_behind_its_end(void **state)
+{
+    int32_t all[ROOM], ids[ROOM];
+    int64_t length = PROMPT, first = PROMPT;
+    SCOPED(test_pipe) pipe = open_small_model(2, 3);
+    generate(&pipe, &(sl_generate_options){.temperature = 2, .seed = 5}, all);
+    const int32_t end = all[PROMPT + 5];
+    while (all[first] != end)
+        first++;
+    memcpy(ids, prompt, sizeof prompt);
+    check_ok(
+        sl_generate(pipe.pipe,
+                    &(sl_generate_options){.temperature = 2, .seed = 5, .stops = true, .end = end},
+                    ids, &length, ADDED));
+    assert_int_equal(length, first + 1);
+    assert_memory_equal(ids, all, (size_t)length * sizeof *ids);
+}
+
 static void seed_decides_the_text_in_every_pipe(void **state)
 {
     int32_t one[ROOM], other[ROOM];
@@ -227,6 +245,7 @@ int generate_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_token_is_the_most_probable_one),
         cmocka_unit_test(one_candidate_is_greedy),
+        cmocka_unit_test(text_ends_behind_its_end),
         cmocka_unit_test(seed_decides_the_text_in_every_pipe),
         cmocka_unit_test(cache_does_not_change_the_text),
         cmocka_unit_test(each_token_costs_one_position_within_the_context),

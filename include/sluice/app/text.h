@@ -104,6 +104,7 @@ sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id);
 /* The id of a BPE's end of text: the eos_token of its tokenizer_config.json, or <|endoftext|> or
  * <|end_of_text|>; -1: it has none. */
 int32_t sl_vocab_end(const sl_vocab *vocab);
+bool sl_vocab_is_special(const sl_vocab *vocab, int32_t id); /* a mark of a BPE, not text */
 
 /* Counts tokens and makes a vocabulary of them. */
 typedef struct sl_vocab_builder sl_vocab_builder;
@@ -144,6 +145,11 @@ void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
  * Errors: SL_ERR_MEMORY; SL_ERR_UNSUPPORTED for a word of 2 GiB. */
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, bool special,
                            sl_tokens *out);
+
+/* The ids of what a user says, by the template of the tokenizer's conversations (as sl_rows_read
+ * has them), up to where the assistant's answer begins. Errors: SL_ERR_NOT_FOUND where there is no
+ * template, SL_ERR_UNSUPPORTED for another one, SL_ERR_MEMORY. */
+sl_status sl_chat_encode(const sl_vocab *vocab, const char *text, sl_tokens *out);
 
 /* The text of ids, *text with a 0 behind its *bytes, to be freed with free: words with a blank
  * between them; of a BPE the bytes of its tokens, which are the text's, or of its NFC. Errors:

@@ -565,12 +565,15 @@ typedef struct sl_generate_options {
     uint64_t seed;
     int32_t never; /* an id that is not drawn where there is another, such as SL_VOCAB_UNKNOWN of
                       words; -1: any may be */
+    bool stops;    /* behind the first `end` that is added, such as the end of text */
+    int32_t end;
 } sl_generate_options;
 
-/* Appends `count` tokens to ids[0 … *length - 1] (room for *length + count) and adds to *length.
- * A draw depends on seed and position alone. In a group, every rank of the pipe calls it with the
- * same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt or negative
- * numbers, SL_ERR_NUMERIC for an output of the model that is not finite, as sl_pipe_forward. */
+/* Appends at most `count` tokens to ids[0 … *length - 1] (room for *length + count) and adds to
+ * *length. A draw depends on seed and position alone. In a group, every rank of the pipe calls it
+ * with the same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt or
+ * negative numbers, SL_ERR_NUMERIC for an output of the model that is not finite, as
+ * sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);
 

@@ -281,8 +281,11 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
     if (count > 0)
         status = create_cache(pipe, options, *length + count - 1, &batch.cache);
     SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), status));
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
         SLI_TRY_OR_FAIL(append_token(pipe, &batch, options, &candidates, ids, length));
+        if (options->stops && ids[*length - 1] == options->end)
+            break;
+    }
 fail:
     free(candidates);
     sl_cache_destroy(&batch.cache);
