@@ -149,6 +149,7 @@ typedef struct sl_train_options {
     bool shuffle; /* each epoch has the rows of all training batches in an order of its own, from
                      `seed` and the epoch (sl_train_sample). The text is then cut into whole rows of
                      bptt tokens; what is left of each column is not trained */
+    sl_token_type token_type; /* of token files without a header */
 
     sl_model_options model; /* ntokens comes from the data */
 
@@ -196,7 +197,6 @@ typedef struct sl_train_options {
     bool allow_nan; /* go on after a loss or gradient norm that is not finite */
     bool force;     /* begin although the plan needs more memory than there is */
     bool partial;   /* load of `init` what fits, as sl_saved_model_load does, and report the rest */
-    sl_token_type token_type; /* of token files without a header */
     bool mask_prompt; /* of lines of text: only completions, and what the assistant says, have a
                          loss */
 
