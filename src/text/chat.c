@@ -97,7 +97,7 @@ static sl_status find_marks(const char *text, sli_chat *chat)
         if (strstr(text, more[i]))
             return SL_ERR_UNSUPPORTED;
     for (int kind = SLI_CHATML; kind <= SLI_CHAT_LLAMA3; kind++) {
-        /* The last mark may be bos_token in the template. */
+        /* The first mark may be written as bos_token. */
         if (!strstr(text, marks_of[kind][1]))
             continue;
         chat->kind = (sli_chat_kind)kind;
