@@ -114,13 +114,13 @@ static bool is_single_word(const uint8_t *text, const uint8_t *end, const sli_ad
 }
 
 /* Takes the white space before, but not what a match before has taken, and behind. */
-static void widen(const sli_added_token *token, const uint8_t *from, const uint8_t *end,
+static void widen(const sli_added_token *token, const uint8_t *start, const uint8_t *end,
                   sli_added_match *match)
 {
     ucs4_t code;
     const uint8_t *before;
-    while (token->lstrip && match->begin > from && (before = u8_prev(&code, match->begin, from)) &&
-           sli_is_white_space(code))
+    while (token->lstrip && match->begin > start &&
+           (before = u8_prev(&code, match->begin, start)) && sli_is_white_space(code))
         match->begin = before;
     while (token->rstrip && match->end < end) {
         int length = u8_mbtouc_unsafe(&code, match->end, (size_t)(end - match->end));
@@ -145,12 +145,12 @@ static const sli_added_token *longest_at(const sli_added_tokens *added, bool nor
 }
 
 bool sli_added_tokens_next(const sli_added_tokens *added, bool normalized, bool special,
-                           const uint8_t *text, const uint8_t *from, const uint8_t *end,
+                           const uint8_t *text, const uint8_t *start, const uint8_t *end,
                            sli_added_match *out)
 {
     bool any = special ? added->begins[normalized][256] > added->begins[normalized][0]
                        : added->has_ordinary[normalized];
-    for (const uint8_t *place = from; any && place < end;) {
+    for (const uint8_t *place = start; any && place < end;) {
         const sli_added_token *token = longest_at(added, normalized, place, end);
         if (!token) {
             place++;
@@ -160,7 +160,7 @@ bool sli_added_tokens_next(const sli_added_tokens *added, bool normalized, bool 
         place = out->end;
         if ((token->special && !special) || (token->single_word && !is_single_word(text, end, out)))
             continue;
-        widen(token, from, end, out);
+        widen(token, start, end, out);
         return true;
     }
     return false;

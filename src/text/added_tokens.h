@@ -37,10 +37,10 @@ typedef struct sli_added_match {
     int32_t id;
 } sli_added_match;
 
-/* The next added token of one kind in a text at or behind `from`, of those that begin at a place
+/* The next added token of one kind in a text at or behind `start`, of those that begin at a place
  * the longest; special ones only where the caller says so. False: there is none. */
 bool sli_added_tokens_next(const sli_added_tokens *added, bool normalized, bool special,
-                           const uint8_t *text, const uint8_t *from, const uint8_t *end,
+                           const uint8_t *text, const uint8_t *start, const uint8_t *end,
                            sli_added_match *out);
 
 #endif

@@ -366,14 +366,14 @@ static sl_status encode_between(merging *work, bool normalized, const uint8_t *b
     sl_status (*encode)(merging *, const uint8_t *, const uint8_t *) =
         normalized ? encode_pieces : encode_chunk;
     sli_added_match match;
-    const uint8_t *from = begin;
-    while (sli_added_tokens_next(&work->bpe->added, normalized, work->special, begin, from, end,
+    const uint8_t *start = begin;
+    while (sli_added_tokens_next(&work->bpe->added, normalized, work->special, begin, start, end,
                                  &match)) {
-        SL_TRY(encode(work, from, match.begin));
+        SL_TRY(encode(work, start, match.begin));
         SL_TRY(add_id(work, match.id));
-        from = match.end;
+        start = match.end;
     }
-    return encode(work, from, end);
+    return encode(work, start, end);
 }
 
 static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t *end)

@@ -262,30 +262,42 @@ static sl_status note_peaks(void *context, const sl_run_info *info, const sl_run
     return SL_OK;
 }
 
-/* The peaks of all devices, whatever they are for, against what was planned; and what they have
- * from the system. Peaks are lower where gradients do not wait; kernels' own workspace,
- * which depends on the processor, is not planned for. */
-static void check_host(sl_train_options options)
+/* The peaks of all devices in a run, whatever they are for. */
+static peaks peaks_of_run(const sl_train_options *options)
 {
     sl_reporter reporters[MOST_REPLICAS];
     peaks each[MOST_REPLICAS] = {{0}}, taken = {0};
-    sl_corpus *corpus;
     sl_run_result result;
-    for (int r = 0; r < options.replicas; r++)
+    for (int r = 0; r < options->replicas; r++)
         reporters[r] = (sl_reporter){.context = &each[r], .finished = note_peaks, .rank = r};
+    check_ok(sl_train_run(options, reporters, options->replicas, &result));
+    for (int r = 0; r < options->replicas; r++) {
+        taken.total += each[r].total;
+        taken.reserved += each[r].reserved;
+    }
+    return taken;
+}
+
+/* Every run against what was planned, and what it has from the system. Peaks are lower where
+ * gradients do not wait, and where a stage happens not to run ahead of the next, so that the plan
+ * is held against the largest of a few runs; kernels' own workspace is not planned for. */
+static void check_host(sl_train_options options)
+{
+    enum { MOST_RUNS = 40 };
+    sl_corpus *corpus;
     check_ok(sl_corpus_load(options.data, NULL, &corpus));
     sl_train_options complete = options;
     complete.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
     sl_corpus_destroy(&corpus);
     sl_host_plan plan = plan_of_launch(&complete, NULL).host;
-    check_ok(sl_train_run(&options, reporters, options.replicas, &result));
-    for (int r = 0; r < options.replicas; r++) {
-        taken.total += each[r].total;
-        taken.reserved += each[r].reserved;
-    }
     double planned = (double)(plan.total_bytes - plan.process_bytes);
-    if ((double)taken.total > 1.03 * planned || (double)taken.total < 0.88 * planned ||
-        (double)taken.reserved > 1.05 * planned)
+    peaks taken = {0};
+    bool fits = true;
+    for (int run = 0; run < MOST_RUNS && fits && (double)taken.total < 0.9 * planned; run++) {
+        taken = peaks_of_run(&options);
+        fits = (double)taken.total <= 1.03 * planned && (double)taken.reserved <= 1.05 * planned;
+    }
+    if (!fits || (double)taken.total < 0.9 * planned)
         fail_msg("%s, %d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB, "
                  "reserved %.2f MiB",
                  sl_precision_names[options.precision], options.replicas, options.pipeline_ranks,
