@@ -1,5 +1,5 @@
-/* How fast a byte-level BPE is on one core, in memory; bench/compare_tokenizers.py holds it against
- * other libraries.
+/* How fast a byte-level BPE is, in memory, on the processors that the process may use;
+ * bench/compare_tokenizers.py holds it against other libraries.
  *
  *   bench_tokenizer encode FILE REPEATS TOKENIZER [SPLITTER]   ids of the text, all at once
  *   bench_tokenizer train FILE REPEATS VOCAB_SIZE              a tokenizer of the file

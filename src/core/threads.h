@@ -34,6 +34,9 @@ int sli_pool_threads(const sli_pool *pool);
  * not run a job on its own pool. */
 void sli_pool_run(sli_pool *pool, int64_t count, sli_pool_task task, void *argument);
 
+/* How many of the system's processors the calling thread may run on. */
+int sli_usable_processors(void);
+
 /* Binds the calling thread to one core. Errors: SL_ERR_NOT_FOUND if it may not run there. */
 sl_status sli_thread_bind(int core);
 

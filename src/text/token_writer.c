@@ -1,14 +1,11 @@
-/* Writing token files. Texts are read in blocks. A block ends where every pattern ends a piece, in
- * the block as in the whole text: behind a line end before a letter, with at most a blank between
- * them. Without the blank the line end must stand alone behind a character that is seen: of more
- * white space GPT-2's pattern leaves the last to itself, but takes it all at the end of a text. */
+/* Writing token files. Texts are read in blocks, which end where a text may be cut. */
 #include "core/error.h"
 #include "core/file.h"
 #include "core/replace.h"
 #include "text/bpe.h"
+#include "text/text_parts.h"
 #include "text/token_file.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,28 +58,6 @@ static sl_status write_block(writing *job, const char *text, size_t bytes)
 
 /* ---- Blocks ------------------------------------------------------------------------------- */
 
-static bool may_cut(const char *text, size_t place, size_t bytes)
-{
-    if (place < 2 || place + 1 >= bytes || text[place - 1] != '\n')
-        return false;
-    bool is_blank = text[place] == ' ';
-    return isalpha((unsigned char)text[place + is_blank]) &&
-           (unsigned char)text[place + is_blank] < 0x80 &&
-           (is_blank || (text[place - 2] > ' ' && text[place - 2] < 0x7F));
-}
-
-/* The last place where a block may end; 0: there is none. An added token that is found in any text
- * may reach across. */
-static size_t find_cut(const sl_vocab *vocab, const char *text, size_t bytes)
-{
-    if (vocab->bpe && (vocab->bpe->added.has_ordinary[0] || vocab->bpe->added.has_ordinary[1]))
-        return 0;
-    for (size_t place = bytes; place > 1; place--)
-        if (may_cut(text, place, bytes))
-            return place;
-    return 0;
-}
-
 /* What of a file is read and not yet written. */
 typedef struct text_block {
     char *text;
@@ -112,8 +87,8 @@ static sl_status write_blocks(writing *job, const char *path, int descriptor, ui
 {
     for (uint64_t offset = 0; offset < size;) {
         SL_TRY(read_block(path, descriptor, job->block_bytes, size - offset, &offset, block));
-        size_t cut =
-            offset == size ? block->bytes : find_cut(job->vocab, block->text, block->bytes);
+        size_t cut = offset == size ? block->bytes
+                                    : sli_text_last_cut(job->vocab, block->text, 0, block->bytes);
         if (cut == 0)
             continue;
         SL_TRY(write_block(job, block->text, cut));

@@ -4,8 +4,10 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/threads.h"
 #include "text/bpe.h"
 #include "text/line_reader.h"
+#include "text/text_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -90,8 +92,11 @@ static sl_status close_sink(token_sink *sink, sl_status status, sl_tokens *out)
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, bool special,
                            sl_tokens *out)
 {
+    if (vocab->bpe && special)
+        return sli_bpe_encode(vocab->bpe, text, bytes, true, out);
     if (vocab->bpe)
-        return sli_bpe_encode(vocab->bpe, text, bytes, special, out);
+        return sli_text_encode_parts(vocab, text, bytes, SLI_TEXT_PART_BYTES,
+                                     sli_usable_processors(), out);
     token_sink sink = {.vocab = vocab};
     sl_status status = open_sink(&sink, bytes);
     if (status == SL_OK)
@@ -177,7 +182,7 @@ static size_t line_begin(const char *text, size_t bytes, uint64_t from)
 }
 
 /* All of the range is one text: pieces may cross line ends. */
-static sl_status read_text(const sli_bpe *bpe, const char *path, const char *name,
+static sl_status read_text(const sl_vocab *vocab, const char *path, const char *name,
                            sli_text_range range, sl_tokens *out)
 {
     char *text;
@@ -186,7 +191,7 @@ static sl_status read_text(const sli_bpe *bpe, const char *path, const char *nam
     SL_TRY(sli_file_read(path, SIZE_MAX / 8, &text, &bytes));
     size_t first = line_begin(text, bytes, bytes_of(bytes, range.from)),
            end = line_begin(text, bytes, bytes_of(bytes, range.to));
-    sl_status status = sli_bpe_encode(bpe, text + first, end - first, false, out);
+    sl_status status = sl_tokens_encode(vocab, text + first, end - first, false, out);
     free(text);
     if (status == SL_OK)
         status = check_has_tokens(name, out, first > 0);
@@ -201,7 +206,7 @@ sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, const char *n
                           sli_text_range range, sl_tokens *out)
 {
     if (vocab->bpe)
-        return read_text(vocab->bpe, path, name, range, out);
+        return read_text(vocab, path, name, range, out);
     return read_words(&(token_sink){.vocab = vocab}, path, name, range, out);
 }
 

@@ -6,6 +6,7 @@
 #include "text/bpe.h"
 #include "text/bpe_texts.h"
 #include "text/rows.h"
+#include "text/text_parts.h"
 
 #include <jansson.h>
 
@@ -114,7 +115,20 @@ static size_t draw_text(unsigned *seed, char *text, int pieces)
     return used;
 }
 
-static void texts_are_cut_into_blocks_where_no_token_lies_across(void **state)
+/* The ids of all, from parts that are encoded side by side. */
+static void check_parts(const sl_vocab *vocab, const char *text, size_t bytes, size_t part_bytes,
+                        const sl_tokens *whole)
+{
+    sl_tokens parts;
+    check_ok(sli_text_encode_parts(vocab, text, bytes, part_bytes, 3, &parts));
+    assert_int_equal(parts.count, whole->count);
+    assert_int_equal(parts.line_count, whole->line_count);
+    assert_int_equal(parts.invalid_bytes, whole->invalid_bytes);
+    assert_memory_equal(parts.ids, whole->ids, (size_t)whole->count * sizeof *whole->ids);
+    sl_tokens_free(&parts);
+}
+
+static void texts_are_cut_where_no_token_lies_across(void **state)
 {
     enum { PIECES = 400, MOST = 8 * PIECES };
     static char ranks[BPE_TEXT_BYTES], text[MOST];
@@ -141,6 +155,7 @@ static void texts_are_cut_into_blocks_where_no_token_lies_across(void **state)
             assert_non_null(ids);
             write_file(from, text, bytes);
             check_ok(sl_tokens_encode(vocab, text, bytes, false, &whole));
+            check_parts(vocab, text, bytes, (size_t)test_draw(&seed, 1, 60), &whole);
             check_ok(sli_tokens_write_in_blocks(vocab, texts, 1, (uint64_t)test_draw(&seed, 1, 60),
                                                 to, &written));
             assert_int_equal(written.tokens, whole.count);
@@ -227,8 +242,8 @@ int token_file_tests(void)
         cmocka_unit_test(rows_are_consecutive_tokens_and_share_one),
         cmocka_unit_test_setup_teardown(numbered_files_are_one_stream, scratch_create,
                                         scratch_remove),
-        cmocka_unit_test_setup_teardown(texts_are_cut_into_blocks_where_no_token_lies_across,
-                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(texts_are_cut_where_no_token_lies_across, scratch_create,
+                                        scratch_remove),
         cmocka_unit_test_setup_teardown(what_contradicts_itself_is_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(ids_over_the_vocabulary_are_refused_with_their_place),
