@@ -46,6 +46,13 @@ static int by_place(const void *left, const void *right)
     return compare_bytes(&a->content, &b->content);
 }
 
+/* What is looked for: the content, behind its prefix. */
+static sl_token sought(const sli_added_tokens *added, const sli_added_token *token)
+{
+    size_t prefix = token->normalized ? added->prefix : 0;
+    return (sl_token){token->content.text - prefix, token->content.bytes + prefix};
+}
+
 static void find_begins(sli_added_tokens *added)
 {
     size_t i = 0;
@@ -53,22 +60,24 @@ static void find_begins(sli_added_tokens *added)
         for (int byte = 0; byte <= 256; byte++) {
             added->begins[normalized][byte] = i;
             for (; i < added->count && (int)added->all[i].normalized == normalized &&
-                   (unsigned char)added->all[i].content.text[0] == byte;
+                   (unsigned char)sought(added, &added->all[i]).text[0] == byte;
                  i++)
                 added->has_ordinary[normalized] |= !added->all[i].special;
         }
 }
 
-sl_status sli_added_tokens_finish(sli_added_tokens *added)
+sl_status sli_added_tokens_finish(sli_added_tokens *added, bool prefix)
 {
     size_t bytes = 1;
+    added->prefix = prefix;
     for (size_t i = 0; i < added->count; i++)
-        bytes += added->all[i].content.bytes + 1;
+        bytes += added->all[i].content.bytes + 2;
     char *next = added->bytes = malloc(bytes);
     if (!next)
         return sli_no_memory(NULL, "%zu added tokens", added->count);
     for (size_t i = 0; i < added->count; i++) {
         sl_token *content = &added->all[i].content;
+        *next++ = ' ';
         memcpy(next, content->text, content->bytes);
         next[content->bytes] = '\0';
         content->text = next;
@@ -137,8 +146,8 @@ static const sli_added_token *longest_at(const sli_added_tokens *added, bool nor
     size_t left = (size_t)(end - place);
     for (size_t i = added->begins[normalized][*place]; i < added->begins[normalized][*place + 1];
          i++) {
-        const sl_token *content = &added->all[i].content;
-        if (content->bytes <= left && memcmp(content->text, place, content->bytes) == 0)
+        sl_token token = sought(added, &added->all[i]);
+        if (token.bytes <= left && memcmp(token.text, place, token.bytes) == 0)
             return &added->all[i];
     }
     return NULL;
@@ -156,7 +165,7 @@ bool sli_added_tokens_next(const sli_added_tokens *added, bool normalized, bool 
             place++;
             continue;
         }
-        *out = (sli_added_match){place, place + token->content.bytes, token->id};
+        *out = (sli_added_match){place, place + sought(added, token).bytes, token->id};
         place = out->end;
         if ((token->special && !special) || (token->single_word && !is_single_word(text, end, out)))
             continue;

@@ -20,12 +20,13 @@ typedef struct sli_added_tokens {
     size_t begins[2][257]; /* of those of a first byte, by `normalized` */
     bool has_ordinary[2];  /* one that is not special, by `normalized` */
     char *bytes;           /* of their contents */
+    size_t prefix;         /* spaces before those that are `normalized`: 0 or 1 */
 } sli_added_tokens;
 
-/* Adds a token, whose content must live until sli_added_tokens_finish copies it. Errors:
- * SL_ERR_MEMORY. */
+/* Adds a token, whose content must live until sli_added_tokens_finish copies it. With a prefix, a
+ * normalized text has a space before such a token, which is part of it. Errors: SL_ERR_MEMORY. */
 sl_status sli_added_tokens_add(sli_added_tokens *added, const sli_added_token *token);
-sl_status sli_added_tokens_finish(sli_added_tokens *added);
+sl_status sli_added_tokens_finish(sli_added_tokens *added, bool prefix);
 void sli_added_tokens_free(sli_added_tokens *added); /* leaves zeros */
 
 /* The one with that content; NULL: there is none. */

@@ -8,6 +8,7 @@
 #include "text/piece_cache.h"
 #include "text/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
@@ -36,6 +37,9 @@ sl_status sli_bpe_create(const sli_splitter *split, sli_bpe **out)
         return sli_no_memory(NULL, "a tokenizer");
     (*out)->split = split;
     (*out)->mask = FIRST_MERGES - 1;
+    (*out)->unknown = NONE;
+    for (int byte = 0; byte < 256; byte++)
+        (*out)->bytes[byte] = (char)byte;
     sl_status status = sli_token_table_init(&(*out)->tokens);
     if (status == SL_OK)
         status = make_merges(FIRST_MERGES, &(*out)->merges);
@@ -72,12 +76,22 @@ sl_status sli_bpe_add_token(sli_bpe *bpe, int32_t id, const char *text, size_t b
     return SL_OK;
 }
 
+enum { BYTE_NAME = 6 };
+
+static void name_byte(char name[BYTE_NAME + 1], int byte)
+{
+    snprintf(name, BYTE_NAME + 1, "<0x%02X>", (unsigned)byte & 0xFF);
+}
+
 sl_status sli_bpe_find_bytes(sli_bpe *bpe, bool may_miss)
 {
     for (int byte = 0; byte < 256; byte++) {
-        char text = (char)byte;
-        bpe->of_byte[byte] = sli_token_table_find(&bpe->tokens, &text, 1);
-        if (bpe->of_byte[byte] < 0 && !may_miss)
+        char name[BYTE_NAME + 1];
+        name_byte(name, byte);
+        bpe->of_byte[byte] = bpe->of_characters
+                                 ? sli_token_table_find(&bpe->tokens, name, BYTE_NAME)
+                                 : sli_token_table_find(&bpe->tokens, &bpe->bytes[byte], 1);
+        if (bpe->of_byte[byte] < 0 && (bpe->of_characters || !may_miss))
             return sl_error(SL_ERR_FORMAT,
                             "every byte must be a token, but none of the %d is the byte 0x%02X",
                             bpe->tokens.count, (unsigned)byte);
@@ -121,7 +135,15 @@ sl_status sli_bpe_add_merge(sli_bpe *bpe, const sli_merge *merge, bool *is_new)
     return bpe->merge_count > bpe->mask / 2 ? grow_merges(bpe) : SL_OK;
 }
 
-/* Whether a token is written so: in characters that stand for bytes, or as itself. */
+bool sli_bpe_read_written(const sli_bpe *bpe, char *text, size_t *bytes)
+{
+    if (!bpe->of_characters)
+        return sli_bytes_of_characters(text, bytes);
+    *bytes = sli_read_spaces(text, *bytes);
+    return true;
+}
+
+/* Whether a token is written so: as what it is read from, or as itself. */
 static bool is_written_as(const sli_bpe *bpe, int32_t id, const sl_token *written)
 {
     char bytes_of[2 * SLI_BPE_MOST_TOKEN_BYTES];
@@ -130,7 +152,7 @@ static bool is_written_as(const sli_bpe *bpe, int32_t id, const sl_token *writte
     if (bytes > sizeof bytes_of)
         return false;
     memcpy(bytes_of, written->text, bytes);
-    (void)sli_bytes_of_characters(bytes_of, &bytes); /* else they stay */
+    (void)sli_bpe_read_written(bpe, bytes_of, &bytes); /* else they stay */
     return token.bytes == bytes && memcmp(token.text, bytes_of, bytes) == 0;
 }
 
@@ -175,7 +197,9 @@ typedef struct part {
 
 typedef struct merging {
     const sli_bpe *bpe;
-    bool special; /* special tokens are looked for, and stand around the text */
+    bool special;   /* special tokens are looked for, and stand around the text */
+    bool continues; /* another text, so that no space comes before it */
+    const uint8_t *text;
     part *nodes;
     uint64_t *heap; /* rank · 2³² + place, the smallest first */
     size_t nodes_room, heap_room, heap_count;
@@ -246,6 +270,35 @@ static sl_status add_id(merging *work, int32_t id)
     return SL_OK;
 }
 
+static void add_part(merging *work, int32_t id, int32_t *count)
+{
+    if (id < 0)
+        return;
+    work->nodes[*count] = (part){.id = id,
+                                 .before = *count - 1, /* NONE for the first */
+                                 .after = *count + 1};
+    ++*count;
+}
+
+/* What a piece is before anything merges. */
+static int32_t place_parts(merging *work, const uint8_t *piece, size_t bytes)
+{
+    const sli_bpe *bpe = work->bpe;
+    int32_t count = 0;
+    for (size_t i = 0, length = 1; i < bytes; i += length) {
+        int32_t id = NONE;
+        ucs4_t code;
+        if (bpe->of_characters) {
+            length = (size_t)u8_mbtouc_unsafe(&code, piece + i, bytes - i);
+            id = sli_token_table_find(&bpe->tokens, (const char *)piece + i, length);
+            add_part(work, id, &count);
+        }
+        for (size_t byte = 0; id == NONE && byte < length; byte++)
+            add_part(work, bpe->of_byte[piece[i + byte]], &count);
+    }
+    return count;
+}
+
 static sl_status merge_piece(merging *work, const uint8_t *piece, size_t bytes)
 {
     if (bytes > INT32_MAX)
@@ -253,14 +306,7 @@ static sl_status merge_piece(merging *work, const uint8_t *piece, size_t bytes)
                         bytes);
     SL_TRY(sli_array_reserve(&work->nodes, &work->nodes_room, bytes, sizeof *work->nodes, INT32_MAX,
                              "bytes of a word"));
-    int32_t count = 0;
-    for (size_t i = 0; i < bytes; i++)
-        if (work->bpe->of_byte[piece[i]] >= 0) {
-            work->nodes[count] = (part){.id = work->bpe->of_byte[piece[i]],
-                                        .before = count - 1, /* NONE for the first */
-                                        .after = count + 1};
-            count++;
-        }
+    int32_t count = place_parts(work, piece, bytes);
     if (count == 0)
         return SL_OK;
     work->nodes[count - 1].after = NONE;
@@ -323,6 +369,8 @@ sl_status sli_bpe_finish(sli_bpe *bpe, bool all_whole)
     bpe->whole = calloc((size_t)bpe->tokens.count + 1, sizeof *bpe->whole);
     if (!bpe->whole)
         return sli_no_memory(NULL, "%d tokens", bpe->tokens.count);
+    if (!bpe->split)
+        sli_bpe_split_where_none_reaches(bpe);
     for (int32_t id = 0; status == SL_OK && id < bpe->tokens.count; id++) {
         sl_token token = sli_token_table_get(&bpe->tokens, id);
         work.count = 0;
@@ -356,15 +404,46 @@ static sl_status encode_pieces(merging *work, const uint8_t *at, const uint8_t *
     return SL_OK;
 }
 
+/* Whether the text between two added tokens gets a space before it. */
+static bool takes_prefix(const merging *work, const uint8_t *begin, const uint8_t *end)
+{
+    if (begin == end || (work->continues && begin == work->text))
+        return false;
+    switch (work->bpe->prefix) {
+    case SLI_PREFIX_NORMALIZED:
+        return true;
+    case SLI_PREFIX_ALWAYS:
+        return !sli_begins_with_space(begin, end);
+    case SLI_PREFIX_FIRST:
+        return begin == work->text && !sli_begins_with_space(begin, end);
+    case SLI_PREFIX_NEVER:
+        break;
+    }
+    return false;
+}
+
+/* Encodes what has no added token. */
+static sl_status encode_words(merging *work, const uint8_t *begin, const uint8_t *end)
+{
+    uint8_t *copy;
+    size_t bytes;
+    if (!work->bpe->of_characters || work->bpe->prefix == SLI_PREFIX_NORMALIZED)
+        return encode_pieces(work, begin, end);
+    SL_TRY(sli_copy_spaces(begin, end, takes_prefix(work, begin, end), &copy, &bytes));
+    sl_status status = encode_pieces(work, copy, copy + bytes);
+    free(copy);
+    return status;
+}
+
 static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t *end);
 
 /* Encodes what is between added tokens of one kind: first of those of the text as it is, and then,
- * in what is between them, of those of its NFC. */
+ * in what is between them, of those of its normalized form. */
 static sl_status encode_between(merging *work, bool normalized, const uint8_t *begin,
                                 const uint8_t *end)
 {
     sl_status (*encode)(merging *, const uint8_t *, const uint8_t *) =
-        normalized ? encode_pieces : encode_chunk;
+        normalized ? encode_words : encode_chunk;
     sli_added_match match;
     const uint8_t *start = begin;
     while (sli_added_tokens_next(&work->bpe->added, normalized, work->special, begin, start, end,
@@ -378,16 +457,19 @@ static sl_status encode_between(merging *work, bool normalized, const uint8_t *b
 
 static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t *end)
 {
-    uint8_t *composed = NULL;
+    uint8_t *copy = NULL;
     size_t bytes = (size_t)(end - begin);
     sl_status status = SL_OK;
-    if (work->bpe->split->composes && bytes > 0) {
-        status = sli_text_compose(begin, end, &composed, &bytes);
-        begin = composed;
-    }
-    if (status == SL_OK && bytes > 0)
+    if (bytes == 0)
+        return SL_OK;
+    if (work->bpe->prefix == SLI_PREFIX_NORMALIZED)
+        status = sli_copy_spaces(begin, end, takes_prefix(work, begin, end), &copy, &bytes);
+    else if (work->bpe->split->composes)
+        status = sli_text_compose(begin, end, &copy, &bytes);
+    begin = copy ? copy : begin;
+    if (status == SL_OK)
         status = encode_between(work, true, begin, begin + bytes);
-    free(composed);
+    free(copy);
     return status;
 }
 
@@ -404,9 +486,9 @@ static sl_status encode_text(merging *work, const uint8_t *begin, const uint8_t 
 }
 
 sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, bool special,
-                         sl_tokens *out)
+                         bool continues, sl_tokens *out)
 {
-    merging work = {.bpe = bpe, .special = special};
+    merging work = {.bpe = bpe, .special = special, .continues = continues};
     const uint8_t *begin = (const uint8_t *)text;
     uint8_t *copy = NULL;
     sl_status status = SL_OK;
@@ -417,6 +499,7 @@ sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, boo
     }
     if (status == SL_OK && bytes >= LEAST_TO_CACHE)
         work.cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *work.cache); /* or does without */
+    work.text = begin;
     if (status == SL_OK)
         status = encode_text(&work, begin, begin + bytes);
     free_work(&work);
@@ -439,8 +522,15 @@ sl_token sli_bpe_token(const sli_bpe *bpe, int32_t id)
 {
     if (id < 0 || id >= sli_bpe_size(bpe))
         return (sl_token){NULL, 0};
-    return id < bpe->tokens.count ? sli_token_table_get(&bpe->tokens, id)
-                                  : bpe->behind[id - bpe->tokens.count]->content;
+    if (id >= bpe->tokens.count)
+        return bpe->behind[id - bpe->tokens.count]->content;
+    sl_token token = sli_token_table_get(&bpe->tokens, id);
+    if (bpe->of_characters && token.bytes == BYTE_NAME && memcmp(token.text, "<0x", 3) == 0) {
+        unsigned long byte = strtoul(token.text + 3, NULL, 16) & 0xFF;
+        if (bpe->of_byte[byte] == id)
+            return (sl_token){&bpe->bytes[byte], 1};
+    }
+    return token;
 }
 
 int32_t sli_bpe_id(const sli_bpe *bpe, const char *text, size_t bytes)

@@ -1,5 +1,6 @@
-/* What is inside a byte-level BPE: tokens of any bytes, which pairs of them merge, and what is
- * found in a text before. */
+/* What is inside a BPE: tokens of any bytes, which pairs of them merge, and what is found in a text
+ * before. Of byte level, a text is its bytes; of SentencePiece's kind, its characters, and of those
+ * that are no token the bytes. */
 #ifndef SLI_TEXT_BPE_H
 #define SLI_TEXT_BPE_H
 
@@ -17,10 +18,23 @@ typedef struct sli_merge {
 
 #define SLI_NO_MERGE UINT32_MAX
 
+/* Where a text of SentencePiece's kind gets a space. */
+typedef enum sli_prefix {
+    SLI_PREFIX_NEVER,
+    SLI_PREFIX_FIRST,     /* before its first word, if there is none */
+    SLI_PREFIX_ALWAYS,    /* and before what follows an added token */
+    SLI_PREFIX_NORMALIZED /* there, also before a space, and before added tokens are found in it */
+} sli_prefix;
+
 struct sli_bpe {
     sli_token_table tokens; /* those that texts are made of */
     int32_t of_byte[256];   /* -1: there is none, and texts lose such bytes */
-    sli_merge *merges;      /* [mask + 1], a hash table with open addressing, at most half full */
+    bool of_characters;     /* SentencePiece's kind: the token of a byte is called "<0x41>" */
+    sli_prefix prefix;
+    bool strips;       /* a text of ids loses a space that it begins with */
+    int32_t unknown;   /* its unk_token, which no text has; -1: it names none */
+    char bytes[256];   /* what the tokens of bytes stand for */
+    sli_merge *merges; /* [mask + 1], a hash table with open addressing, at most half full */
     size_t mask, merge_count;
     bool *whole; /* [tokens.count] a piece of its bytes is this token */
     bool all_whole;
@@ -41,7 +55,8 @@ void sli_bpe_destroy(sli_bpe **bpe);
  * what is wrong with it, SL_ERR_MEMORY. */
 sl_status sli_bpe_add_token(sli_bpe *bpe, int32_t id, const char *text, size_t bytes);
 
-/* Finds the tokens of single bytes. Errors: SL_ERR_FORMAT where one is missing, unless some may. */
+/* Finds the tokens of single bytes. Errors: SL_ERR_FORMAT where one is missing, unless some may, of
+ * byte level. */
 sl_status sli_bpe_find_bytes(sli_bpe *bpe, bool may_miss);
 
 /* Adds a merge. *is_new is false, and nothing changes, where the pair has one. */
@@ -60,10 +75,35 @@ int32_t sli_bpe_size(const sli_bpe *bpe);
 sl_token sli_bpe_token(const sli_bpe *bpe, int32_t id);
 int32_t sli_bpe_id(const sli_bpe *bpe, const char *text, size_t bytes);
 
-/* The ids of a text, as sl_tokens_encode has them. Takes n log n steps for any n bytes. Errors:
- * SL_ERR_UNSUPPORTED for a piece of 2 GiB, SL_ERR_MEMORY. */
+/* The ids of a text, as sl_tokens_encode has them; one that `continues` another gets no space
+ * before it. Takes n log n steps for any n bytes. Errors: SL_ERR_UNSUPPORTED for a piece of 2 GiB,
+ * SL_ERR_MEMORY. */
 sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, bool special,
-                         sl_tokens *out);
+                         bool continues, sl_tokens *out);
+
+/* Writes over a text of a file what it stands for. False where that is nothing; the text is then as
+ * it was. */
+bool sli_bpe_read_written(const sli_bpe *bpe, char *text, size_t *bytes);
+
+/* ---- White space as SentencePiece has it (bpe_spaces.c) ----------------------------------- */
+
+#define SLI_WRITTEN_SPACE "\xE2\x96\x81" /* U+2581 */
+
+/* Writes spaces over those of a file, and gives the text's bytes, which are no more than before. */
+size_t sli_read_spaces(char *text, size_t bytes);
+
+bool sli_begins_with_space(const uint8_t *text, const uint8_t *end);
+
+/* A copy [*bytes], malloc'ed, of a text with its spaces, and one before it. Errors: SL_ERR_MEMORY.
+ */
+sl_status sli_copy_spaces(const uint8_t *begin, const uint8_t *end, bool prefix, uint8_t **copy,
+                          size_t *bytes);
+
+/* Words with the spaces before them; words with one space, and further spaces, alone; and all. */
+extern const sli_splitter sli_before_words, sli_before_spaces, sli_nowhere;
+
+/* Chooses how a text is split that the tokenizer does not split: where no token reaches across. */
+void sli_bpe_split_where_none_reaches(sli_bpe *bpe);
 
 /* ---- Bytes as characters (byte_characters.c) ---------------------------------------------- */
 

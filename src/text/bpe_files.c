@@ -134,7 +134,7 @@ static sl_status read_entry(const sli_json *json, const sli_json_walk *walk, con
                                   ? SHOWN_BYTES
                                   : walk->value.end - walk->value.begin),
                         walk->value.begin);
-    if (!sli_bytes_of_characters(list->bytes + list->used, &bytes) &&
+    if (!sli_bpe_read_written(bpe, list->bytes + list->used, &bytes) &&
         !sli_added_tokens_find(&bpe->added, text, bytes))
         return sl_error(SL_ERR_FORMAT,
                         "token %d must be written in the 256 characters that stand for bytes, got "
@@ -181,10 +181,11 @@ static sl_status parse_vocab(const sli_named_text *vocab, sli_bpe *bpe)
 static int32_t find_half(const sli_bpe *bpe, sl_token half, char *to, size_t *bytes)
 {
     *bytes = half.bytes;
-    if (half.bytes > 2 * SLI_BPE_MOST_TOKEN_BYTES) /* a character has at most 2 bytes */
+    if (half.bytes > 2 * SLI_BPE_MOST_TOKEN_BYTES) /* of a byte, or a space: 2 or 3 bytes */
         return -1;
     memcpy(to, half.text, half.bytes);
-    return sli_bytes_of_characters(to, bytes) ? sli_token_table_find(&bpe->tokens, to, *bytes) : -1;
+    return sli_bpe_read_written(bpe, to, bytes) ? sli_token_table_find(&bpe->tokens, to, *bytes)
+                                                : -1;
 }
 
 sl_status sli_bpe_read_merge(sli_bpe *bpe, uint32_t rank, sl_token left, sl_token right,

@@ -1,4 +1,4 @@
-/* A byte-level BPE as a tokenizer.json of Hugging Face's library tokenizers, of kind BPE:
+/* A BPE as a tokenizer.json of Hugging Face's library tokenizers, of kind BPE:
  *
  *   added_tokens     found in the text before all else
  *   normalizer       null, or NFC where the splitter composes
@@ -6,6 +6,9 @@
  *                    Digits; or by a pattern of Split, and ByteLevel without one
  *   model            "vocab", tokens with ids; "merges", pairs in the order of their ranks
  *   post_processor   special tokens around the text (TemplateProcessing)
+ *
+ * A BPE of SentencePiece's kind has "byte_fallback". Its white space is U+2581, by the normalizers
+ * Prepend and Replace or by the pre-tokenizer Metaspace, and its decoder undoes that.
  *
  * What says something else is refused, printed: its ids would mean other texts. "truncation" and
  * "padding" are left out: they are how a text's ids are used. */
@@ -99,35 +102,130 @@ static sl_status read_splitter(const json_t *normalizer, const json_t *pre,
     return sl_error_context(refuse("pre_tokenizer", pre), composes ? "with NFC, " : "");
 }
 
-static sl_status parse_splitter(const sli_json *json, const sli_json_value *members,
-                                const sli_splitter **out)
+/* ---- White space as SentencePiece has it ---------------------------------------------------- */
+
+static bool text_is(const json_t *object, const char *name, const char *wanted)
 {
+    const char *has = json_string_value(json_object_get(object, name));
+    return has && strcmp(has, wanted) == 0;
+}
+
+static bool is_replace(const json_t *rule, const char *from, const char *to)
+{
+    return is_type(rule, "Replace") && text_is(json_object_get(rule, "pattern"), "String", from) &&
+           text_is(rule, "content", to);
+}
+
+static bool is_prepend_and_replace(const json_t *normalizer)
+{
+    const json_t *first = rule_of(normalizer, "normalizers", 0);
+    return is_type(first, "Prepend") && text_is(first, "prepend", SLI_WRITTEN_SPACE) &&
+           is_replace(rule_of(normalizer, "normalizers", 1), " ", SLI_WRITTEN_SPACE) &&
+           !rule_of(normalizer, "normalizers", 2);
+}
+
+/* False: it says something else. Before "prepend_scheme" there was "add_prefix_space". */
+static bool read_metaspace(const json_t *rule, sli_bpe *bpe)
+{
+    static const char *const schemes[] = {"never", "first", "always"};
+    const json_t *scheme = json_object_get(rule, "prepend_scheme");
+    if (!is_type(rule, "Metaspace") || !text_is(rule, "replacement", SLI_WRITTEN_SPACE))
+        return false;
+    bpe->split = flag_is(rule, "split", true, true) ? &sli_before_spaces : NULL;
+    bpe->prefix =
+        flag_is(rule, "add_prefix_space", true, true) ? SLI_PREFIX_ALWAYS : SLI_PREFIX_NEVER;
+    for (int i = 0; i < 3; i++)
+        if (text_is(rule, "prepend_scheme", schemes[i])) {
+            bpe->prefix = (sli_prefix)i;
+            return true;
+        }
+    return !scheme;
+}
+
+static sl_status read_spaces(const json_t *normalizer, const json_t *pre, sli_bpe *bpe)
+{
+    bpe->of_characters = true;
+    if (json_is_null(pre) && is_prepend_and_replace(normalizer)) {
+        bpe->prefix = SLI_PREFIX_NORMALIZED;
+        return SL_OK;
+    }
+    if (!json_is_null(normalizer))
+        return sl_error_context(refuse("normalizer", normalizer), "with byte_fallback, ");
+    return read_metaspace(pre, bpe)
+               ? SL_OK
+               : sl_error_context(refuse("pre_tokenizer", pre), "with byte_fallback, ");
+}
+
+static sl_status read_space_decoder(const json_t *decoder, sli_bpe *bpe)
+{
+    const json_t *strip = rule_of(decoder, "decoders", 3);
+    bpe->strips = strip != NULL;
+    if (is_replace(rule_of(decoder, "decoders", 0), SLI_WRITTEN_SPACE, " ") &&
+        is_type(rule_of(decoder, "decoders", 1), "ByteFallback") &&
+        is_type(rule_of(decoder, "decoders", 2), "Fuse") && !rule_of(decoder, "decoders", 4) &&
+        (!strip || (is_type(strip, "Strip") && text_is(strip, "content", " ") &&
+                    json_integer_value(json_object_get(strip, "start")) == 1 &&
+                    json_is_integer(json_object_get(strip, "stop")) &&
+                    json_integer_value(json_object_get(strip, "stop")) == 0)))
+        return SL_OK;
+    return sl_error_context(refuse("decoder", decoder), "with byte_fallback, ");
+}
+
+/* ---- The text's rules ----------------------------------------------------------------------- */
+
+static sl_status has_byte_fallback(const sli_json *json, sli_json_value model, bool *out)
+{
+    static const char *const keys[] = {"byte_fallback"};
+    sli_json_value value = {NULL, NULL};
+    SL_TRY(sli_json_find_members(json, model, keys, 1, &value));
+    *out = value.begin && sli_json_is(value, 't');
+    return SL_OK;
+}
+
+static sl_status parse_splitter(const sli_json *json, const sli_json_value *members, sli_bpe *bpe)
+{
+    bool of_characters;
+    SL_TRY(has_byte_fallback(json, members[SLI_TOKENIZER_MODEL], &of_characters));
     json_t *normalizer = NULL, *pre = NULL;
     sl_status status = parse_member(json, members[SLI_TOKENIZER_NORMALIZER], &normalizer);
     if (status == SL_OK)
         status = parse_member(json, members[SLI_TOKENIZER_PRE_TOKENIZER], &pre);
     if (status == SL_OK)
-        status = read_splitter(normalizer, pre, out);
+        status = of_characters ? read_spaces(normalizer, pre, bpe)
+                               : read_splitter(normalizer, pre, &bpe->split);
     json_decref(normalizer);
     json_decref(pre);
     return status;
 }
 
-static sl_status parse_decoder(const sli_json *json, sli_json_value value)
+static sl_status parse_decoder(const sli_json *json, sli_json_value value, sli_bpe *bpe)
 {
     json_t *decoder;
     SL_TRY(parse_member(json, value, &decoder));
-    sl_status status =
-        json_is_null(decoder) || is_type(decoder, "ByteLevel") ? SL_OK : refuse("decoder", decoder);
+    sl_status status = bpe->of_characters ? read_space_decoder(decoder, bpe)
+                       : json_is_null(decoder) || is_type(decoder, "ByteLevel")
+                           ? SL_OK
+                           : refuse("decoder", decoder);
     json_decref(decoder);
     return status;
 }
 
 /* ---- Added tokens ------------------------------------------------------------------------- */
 
-static sl_status add_added(const json_t *entry, sli_added_tokens *added)
+/* What spaces in a normalized text would change is refused with one. */
+static bool is_plain(const json_t *entry)
+{
+    const char *content = json_string_value(json_object_get(entry, "content"));
+    return flag_is(entry, "normalized", true, false) ||
+           (flag_is(entry, "lstrip", false, false) && flag_is(entry, "rstrip", false, false) &&
+            content && !strchr(content, ' ') && !strstr(content, SLI_WRITTEN_SPACE));
+}
+
+static sl_status add_added(const json_t *entry, sli_prefix prefix, sli_added_tokens *added)
 {
     const json_t *content = json_object_get(entry, "content"), *id = json_object_get(entry, "id");
+    if (prefix == SLI_PREFIX_NORMALIZED && !is_plain(entry))
+        return sl_error_context(refuse("added_tokens", entry), "with Prepend, an entry of ");
     if (!json_is_string(content) || json_string_length(content) == 0 || !json_is_integer(id) ||
         json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
         return sl_error_context(refuse("added_tokens", entry), "an entry of ");
@@ -143,8 +241,7 @@ static sl_status add_added(const json_t *entry, sli_added_tokens *added)
 }
 
 /* The entries live in *trees until the tokens are copied. */
-static sl_status list_added(const sli_json *json, sli_json_value list, json_t *trees,
-                            sli_added_tokens *added)
+static sl_status list_added(const sli_json *json, sli_json_value list, json_t *trees, sli_bpe *bpe)
 {
     sli_json_walk walk;
     if (!sli_json_is(list, '['))
@@ -155,19 +252,19 @@ static sl_status list_added(const sli_json *json, sli_json_value list, json_t *t
         SL_TRY(sli_json_parse(json, walk.value, MOST_RULES, &entry));
         if (json_array_append_new(trees, entry) != 0)
             return sli_no_memory(NULL, "its added tokens");
-        SL_TRY(add_added(entry, added));
+        SL_TRY(add_added(entry, bpe->prefix, &bpe->added));
     }
     return walk.status;
 }
 
-static sl_status parse_added(const sli_json *json, sli_json_value list, sli_added_tokens *added)
+static sl_status parse_added(const sli_json *json, sli_json_value list, sli_bpe *bpe)
 {
     json_t *trees = json_array();
     sl_status status = trees ? SL_OK : sli_no_memory(NULL, "its added tokens");
     if (status == SL_OK && list.begin && !sli_json_is(list, 'n'))
-        status = list_added(json, list, trees, added);
+        status = list_added(json, list, trees, bpe);
     if (status == SL_OK)
-        status = sli_added_tokens_finish(added);
+        status = sli_added_tokens_finish(&bpe->added, bpe->prefix == SLI_PREFIX_NORMALIZED);
     json_decref(trees);
     return status;
 }
@@ -229,12 +326,16 @@ static sl_status read_merges(const sli_json *json, sli_json_value merges, sli_bp
     return walk.status;
 }
 
-/* Options of the model that would change ids, which must be as if they were not there. */
-static sl_status check_model_options(const sli_json *json, sli_json_value model)
+/* Options of the model that would change ids, which must be as if they were not there. Where bytes
+ * stand for unknown characters, no text has the unknown token, and all of it is one piece. */
+static sl_status check_model_options(const sli_json *json, sli_json_value model, bool of_characters)
 {
-    static const char *const names[] = {"dropout", "continuing_subword_prefix",
-                                        "end_of_word_suffix", "byte_fallback", "unk_token"};
-    enum { NAMES = sizeof names / sizeof *names };
+    static const char *const level[] = {"dropout", "continuing_subword_prefix",
+                                        "end_of_word_suffix", "unk_token"},
+                             *const characters[] = {"dropout", "continuing_subword_prefix",
+                                                    "end_of_word_suffix", "ignore_merges"};
+    enum { NAMES = sizeof level / sizeof *level };
+    const char *const *names = of_characters ? characters : level;
     sli_json_value values[NAMES] = {{NULL, NULL}};
     SL_TRY(sli_json_find_members(json, model, names, NAMES, values));
     for (int i = 0; i < NAMES; i++) {
@@ -250,17 +351,31 @@ static sl_status check_model_options(const sli_json *json, sli_json_value model)
     return SL_OK;
 }
 
+static sl_status find_unknown(const sli_json *json, sli_json_value value, sli_bpe *bpe)
+{
+    json_t *name;
+    SL_TRY(sli_json_parse(json, value, MOST_RULES, &name));
+    if (json_is_string(name))
+        bpe->unknown =
+            sli_token_table_find(&bpe->tokens, json_string_value(name), json_string_length(name));
+    sl_status status = json_is_null(name) || bpe->unknown >= 0 ? SL_OK : refuse("unk_token", name);
+    json_decref(name);
+    return status;
+}
+
 static sl_status parse_model(const sli_json *json, sli_json_value model, sli_bpe *bpe)
 {
-    enum { VOCAB, MERGES, IGNORE_MERGES, KEYS };
-    static const char *const keys[KEYS] = {"vocab", "merges", "ignore_merges"};
+    enum { VOCAB, MERGES, IGNORE_MERGES, UNKNOWN, KEYS };
+    static const char *const keys[KEYS] = {"vocab", "merges", "ignore_merges", "unk_token"};
     sli_json_value values[KEYS] = {{NULL, NULL}};
-    SL_TRY(check_model_options(json, model));
+    SL_TRY(check_model_options(json, model, bpe->of_characters));
     SL_TRY(sli_json_find_members(json, model, keys, KEYS, values));
     if (!values[VOCAB].begin || !values[MERGES].begin)
         return sl_error(SL_ERR_FORMAT, "its model must have \"vocab\" and \"merges\"");
     SL_TRY(sli_bpe_read_tokens(json, values[VOCAB], bpe));
     SL_TRY(sli_bpe_find_bytes(bpe, true));
+    if (bpe->of_characters && values[UNKNOWN].begin)
+        SL_TRY(find_unknown(json, values[UNKNOWN], bpe));
     SL_TRY(read_merges(json, values[MERGES], bpe));
     SL_TRY(sli_bpe_place_added(bpe));
     return sli_bpe_finish(bpe,
@@ -333,12 +448,12 @@ static sl_status parse_processors(const sli_json *json, sli_json_value value, sl
 
 sl_status sli_bpe_parse(const sli_json *json, const sli_json_value *members, sli_bpe **out)
 {
-    const sli_splitter *split = NULL;
-    *out = NULL;
-    SL_TRY(parse_splitter(json, members, &split));
-    SL_TRY(parse_decoder(json, members[SLI_TOKENIZER_DECODER]));
-    SL_TRY(sli_bpe_create(split, out));
-    sl_status status = parse_added(json, members[SLI_TOKENIZER_ADDED_TOKENS], &(*out)->added);
+    SL_TRY(sli_bpe_create(NULL, out));
+    sl_status status = parse_splitter(json, members, *out);
+    if (status == SL_OK)
+        status = parse_decoder(json, members[SLI_TOKENIZER_DECODER], *out);
+    if (status == SL_OK)
+        status = parse_added(json, members[SLI_TOKENIZER_ADDED_TOKENS], *out);
     if (status == SL_OK)
         status = parse_model(json, members[SLI_TOKENIZER_MODEL], *out);
     if (status == SL_OK)

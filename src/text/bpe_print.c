@@ -1,4 +1,4 @@
-/* Writing a byte-level BPE as a tokenizer.json, which bpe_json.c reads and describes. */
+/* Writing a BPE as a tokenizer.json, which bpe_json.c reads and describes. */
 #include "text/bpe.h"
 
 #include "core/error.h"
@@ -28,6 +28,41 @@ static json_t *pre_tokenizer(const sli_splitter *split)
                      byte_level(!split->pattern));
 }
 
+static json_t *replace(const char *from, const char *to)
+{
+    return json_pack("{ss s{ss} ss}", "type", "Replace", "pattern", "String", from, "content", to);
+}
+
+static json_t *normalizer(const sli_bpe *bpe)
+{
+    if (bpe->prefix == SLI_PREFIX_NORMALIZED)
+        return json_pack("{ss s[{ss ss} o]}", "type", "Sequence", "normalizers", "type", "Prepend",
+                         "prepend", SLI_WRITTEN_SPACE, replace(" ", SLI_WRITTEN_SPACE));
+    return bpe->split->composes ? json_pack("{ss}", "type", "NFC") : json_null();
+}
+
+static json_t *metaspace(const sli_bpe *bpe)
+{
+    static const char *const schemes[] = {"never", "first", "always"};
+    if (bpe->prefix == SLI_PREFIX_NORMALIZED)
+        return json_null();
+    return json_pack("{ss ss ss sb}", "type", "Metaspace", "replacement", SLI_WRITTEN_SPACE,
+                     "prepend_scheme", schemes[bpe->prefix], "split",
+                     bpe->split == &sli_before_spaces);
+}
+
+static json_t *decoder(const sli_bpe *bpe)
+{
+    if (!bpe->of_characters)
+        return byte_level(true);
+    json_t *rules = json_pack("[o {ss} {ss}]", replace(SLI_WRITTEN_SPACE, " "), "type",
+                              "ByteFallback", "type", "Fuse");
+    if (bpe->strips)
+        json_array_append_new(rules, json_pack("{ss ss si si}", "type", "Strip", "content", " ",
+                                               "start", 1, "stop", 0));
+    return json_pack("{ss so}", "type", "Sequence", "decoders", rules);
+}
+
 static json_t *added_tokens(const sli_added_tokens *added)
 {
     json_t *list = json_array();
@@ -50,7 +85,7 @@ static json_t *piece(const char *kind, const char *id)
 static json_t *post_processor(const sli_bpe *bpe)
 {
     if (bpe->before + bpe->after == 0)
-        return byte_level(true);
+        return bpe->of_characters ? json_null() : byte_level(true);
     json_t *single = json_array(), *pair = json_array(), *tokens = json_object();
     for (size_t i = 0; i <= bpe->before + bpe->after; i++) {
         if (i == bpe->before) {
@@ -73,9 +108,10 @@ static json_t *post_processor(const sli_bpe *bpe)
 
 /* ---- The model ---------------------------------------------------------------------------- */
 
-enum { MOST_WRITTEN = 2 * SLI_BPE_MOST_TOKEN_BYTES + 1 };
+enum { MOST_WRITTEN = 3 * SLI_BPE_MOST_TOKEN_BYTES + 1 };
 
-/* A token as files have it: an added one as itself, others in characters that stand for bytes. */
+/* A token as files have it: an added one as itself, others in characters that stand for bytes, or
+ * for spaces. */
 static size_t write_token(const sli_bpe *bpe, int32_t id, char written[MOST_WRITTEN])
 {
     sl_token token = sli_token_table_get(&bpe->tokens, id);
@@ -85,7 +121,13 @@ static size_t write_token(const sli_bpe *bpe, int32_t id, char written[MOST_WRIT
         memcpy(written, token.text, token.bytes);
         used = token.bytes;
     }
-    for (size_t i = used; i < token.bytes; i++)
+    for (size_t i = used; bpe->of_characters && i < token.bytes; i++) {
+        const char *character = token.text[i] == ' ' ? SLI_WRITTEN_SPACE : &token.text[i];
+        size_t bytes = token.text[i] == ' ' ? strlen(SLI_WRITTEN_SPACE) : 1;
+        memcpy(written + used, character, bytes);
+        used += bytes;
+    }
+    for (size_t i = used; !bpe->of_characters && i < token.bytes; i++)
         used += (size_t)u8_uctomb((uint8_t *)written + used,
                                   sli_character_of_byte((uint8_t)token.text[i]),
                                   (int)(MOST_WRITTEN - used));
@@ -142,15 +184,17 @@ sl_status sli_bpe_print(const sli_bpe *bpe, char **text)
     json_t *ids = vocabulary(bpe), *pairs = merges(bpe);
     bool complete = json_object_size(ids) == (size_t)bpe->tokens.count &&
                     json_array_size(pairs) == bpe->merge_count;
-    json_t *model = json_pack("{ss sn sn sn sn sb sb sb so so}", "type", "BPE", "dropout",
-                              "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                              "fuse_unk", false, "byte_fallback", false, "ignore_merges",
-                              bpe->all_whole, "vocab", ids, "merges", pairs);
-    json_t *json = json_pack("{ss sn sn so so so so so so}", "version", "1.0", "truncation",
-                             "padding", "added_tokens", added_tokens(&bpe->added), "normalizer",
-                             bpe->split->composes ? json_pack("{ss}", "type", "NFC") : json_null(),
-                             "pre_tokenizer", pre_tokenizer(bpe->split), "post_processor",
-                             post_processor(bpe), "decoder", byte_level(true), "model", model);
+    json_t *model =
+        json_pack("{ss sn ss? sn sn sb sb sb so so}", "type", "BPE", "dropout", "unk_token",
+                  bpe->unknown >= 0 ? sli_token_table_get(&bpe->tokens, bpe->unknown).text : NULL,
+                  "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", bpe->of_characters,
+                  "byte_fallback", bpe->of_characters, "ignore_merges", bpe->all_whole, "vocab",
+                  ids, "merges", pairs);
+    json_t *json =
+        json_pack("{ss sn sn so so so so so so}", "version", "1.0", "truncation", "padding",
+                  "added_tokens", added_tokens(&bpe->added), "normalizer", normalizer(bpe),
+                  "pre_tokenizer", bpe->of_characters ? metaspace(bpe) : pre_tokenizer(bpe->split),
+                  "post_processor", post_processor(bpe), "decoder", decoder(bpe), "model", model);
     *text = json && complete ? json_dumps(json, JSON_INDENT(1)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sli_no_memory(NULL, "the text of %d tokens", sli_bpe_size(bpe));

@@ -359,7 +359,7 @@ static sl_status add_special(sli_bpe *bpe, const sl_bpe_training *training)
                                                                  .special = true,
                                                                  .content = {text, strlen(text)}}));
     }
-    return sli_added_tokens_finish(&bpe->added);
+    return sli_added_tokens_finish(&bpe->added, false);
 }
 
 static sl_status make_bpe(const learning *job, const sl_bpe_training *training, sli_bpe *bpe)

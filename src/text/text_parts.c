@@ -1,7 +1,8 @@
 /* A text may be cut where every pattern ends a piece, in the part as in the whole text: behind a
  * line end before a letter, with at most a blank between them. Without the blank the line end must
  * stand alone behind a character that is seen: of more white space GPT-2's pattern leaves the last
- * to itself, but takes it all at the end of a text. */
+ * to itself, but takes it all at the end of a text. One of SentencePiece's kind may be cut between
+ * a word and a space, if no token reaches across. */
 #include "text/text_parts.h"
 
 #include "core/error.h"
@@ -12,21 +13,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool may_cut(const char *text, size_t place, size_t bytes)
+static bool is_seen(char character)
+{
+    return character > ' ' && character < 0x7F;
+}
+
+static bool may_cut_words(const char *text, size_t place, size_t bytes)
+{
+    return place < bytes && text[place] == ' ' && is_seen(text[place - 1]);
+}
+
+static bool may_cut_lines(const char *text, size_t place, size_t bytes)
 {
     if (place < 2 || place + 1 >= bytes || text[place - 1] != '\n')
         return false;
     bool is_blank = text[place] == ' ';
     return isalpha((unsigned char)text[place + is_blank]) &&
-           (unsigned char)text[place + is_blank] < 0x80 &&
-           (is_blank || (text[place - 2] > ' ' && text[place - 2] < 0x7F));
+           (unsigned char)text[place + is_blank] < 0x80 && (is_blank || is_seen(text[place - 2]));
 }
 
-/* An added token that is found in any text may reach across. */
 size_t sli_text_last_cut(const sl_vocab *vocab, const char *text, size_t first, size_t bytes)
 {
-    if (vocab->bpe && (vocab->bpe->added.has_ordinary[0] || vocab->bpe->added.has_ordinary[1]))
+    const sli_bpe *bpe = vocab->bpe;
+    if (bpe && (bpe->added.has_ordinary[0] || bpe->added.has_ordinary[1]))
+        return 0; /* an added token that is found in any text may reach across */
+    if (bpe && bpe->split == &sli_nowhere)
         return 0;
+    bool (*may_cut)(const char *, size_t, size_t) =
+        bpe && bpe->of_characters ? may_cut_words : may_cut_lines;
     for (size_t place = bytes; place > first && place > 1; place--)
         if (may_cut(text, place, bytes))
             return place;
@@ -45,6 +59,7 @@ typedef struct text_part {
 
 typedef struct part_job {
     const sli_bpe *bpe;
+    bool continues;
     text_part *parts;
     int64_t count;
     int32_t *ids; /* of all */
@@ -69,7 +84,8 @@ static void encode_part(void *argument, int64_t index, int thread)
     (void)thread;
     const part_job *job = argument;
     text_part *part = &job->parts[index];
-    sl_status status = sli_bpe_encode(job->bpe, part->text, part->bytes, false, &part->tokens);
+    sl_status status = sli_bpe_encode(job->bpe, part->text, part->bytes, false,
+                                      job->continues || index > 0, &part->tokens);
     (void)sli_error_save(&part->error, status);
 }
 
@@ -113,12 +129,14 @@ static sl_status encode_side_by_side(int threads, part_job *job, sl_tokens *out)
 }
 
 sl_status sli_text_encode_parts(const sl_vocab *vocab, const char *text, size_t bytes,
-                                size_t part_bytes, int threads, sl_tokens *out)
+                                bool continues, size_t part_bytes, int threads, sl_tokens *out)
 {
     if (threads == 1 || bytes <= part_bytes)
-        return sli_bpe_encode(vocab->bpe, text, bytes, false, out);
+        return sli_bpe_encode(vocab->bpe, text, bytes, false, continues, out);
     *out = (sl_tokens){0};
-    part_job job = {.bpe = vocab->bpe, .parts = calloc(bytes / part_bytes + 1, sizeof *job.parts)};
+    part_job job = {.bpe = vocab->bpe,
+                    .continues = continues,
+                    .parts = calloc(bytes / part_bytes + 1, sizeof *job.parts)};
     if (!job.parts)
         return sli_no_memory(NULL, "the parts of a text of %zu bytes", bytes);
     cut(vocab, text, bytes, part_bytes, &job);

@@ -5,6 +5,7 @@
 #include "text/bpe.h"
 #include "text/text_parts.h"
 #include "text/token_file.h"
+#include "text/tokens.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -46,10 +47,10 @@ static sl_status write_ids(writing *job, const int32_t *ids, int64_t count)
     return SL_OK;
 }
 
-static sl_status write_block(writing *job, const char *text, size_t bytes)
+static sl_status write_block(writing *job, bool continues, const char *text, size_t bytes)
 {
     sl_tokens tokens;
-    SL_TRY(sl_tokens_encode(job->vocab, text, bytes, false, &tokens));
+    SL_TRY(sli_tokens_encode_text(job->vocab, text, bytes, continues, &tokens));
     sl_status status = write_ids(job, tokens.ids, tokens.count);
     job->done->invalid_bytes += tokens.invalid_bytes;
     sl_tokens_free(&tokens);
@@ -85,13 +86,15 @@ static sl_status read_block(const char *path, int descriptor, uint64_t most, uin
 static sl_status write_blocks(writing *job, const char *path, int descriptor, uint64_t size,
                               text_block *block)
 {
+    bool continues = false;
     for (uint64_t offset = 0; offset < size;) {
         SL_TRY(read_block(path, descriptor, job->block_bytes, size - offset, &offset, block));
         size_t cut = offset == size ? block->bytes
                                     : sli_text_last_cut(job->vocab, block->text, 0, block->bytes);
         if (cut == 0)
             continue;
-        SL_TRY(write_block(job, block->text, cut));
+        SL_TRY(write_block(job, continues, block->text, cut));
+        continues = true;
         block->bytes -= cut;
         memmove(block->text, block->text + cut, block->bytes);
     }

@@ -92,10 +92,15 @@ static sl_status close_sink(token_sink *sink, sl_status status, sl_tokens *out)
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, bool special,
                            sl_tokens *out)
 {
-    if (vocab->bpe && special)
-        return sli_bpe_encode(vocab->bpe, text, bytes, true, out);
+    return vocab->bpe && special ? sli_bpe_encode(vocab->bpe, text, bytes, true, false, out)
+                                 : sli_tokens_encode_text(vocab, text, bytes, false, out);
+}
+
+sl_status sli_tokens_encode_text(const sl_vocab *vocab, const char *text, size_t bytes,
+                                 bool continues, sl_tokens *out)
+{
     if (vocab->bpe)
-        return sli_text_encode_parts(vocab, text, bytes, SLI_TEXT_PART_BYTES,
+        return sli_text_encode_parts(vocab, text, bytes, continues, SLI_TEXT_PART_BYTES,
                                      sli_usable_processors(), out);
     token_sink sink = {.vocab = vocab};
     sl_status status = open_sink(&sink, bytes);
@@ -237,5 +242,7 @@ sl_status sl_tokens_decode(const sl_vocab *vocab, const int32_t *ids, int64_t co
     }
     *next = '\0';
     *bytes = (size_t)(next - *text);
+    if (vocab->bpe && vocab->bpe->strips && **text == ' ')
+        memmove(*text, *text + 1, (*bytes)--);
     return SL_OK;
 }

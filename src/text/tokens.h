@@ -22,6 +22,10 @@ sl_status sli_tokens_read(const sl_vocab *vocab, const char *path, const char *n
 sl_status sli_tokens_count(sl_vocab_builder *builder, const char *path, const char *name,
                            sli_text_range range, sl_tokens *out);
 
+/* sl_tokens_encode without special tokens, of a text that may continue another. */
+sl_status sli_tokens_encode_text(const sl_vocab *vocab, const char *text, size_t bytes,
+                                 bool continues, sl_tokens *out);
+
 /* Refuses a file of another kind, or a text in another encoding, of which most tokens would be
  * none: SL_ERR_FORMAT where more than a third of the bytes are not UTF-8 or control. */
 sl_status sli_check_is_text(const char *name, size_t bytes, int64_t invalid, int64_t controls);

@@ -63,7 +63,7 @@ sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id)
 
 int32_t sl_vocab_end(const sl_vocab *vocab)
 {
-    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>"};
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
     json_t *settings = vocab->settings ? json_loads(vocab->settings, 0, NULL) : NULL;
     const json_t *given = json_object_get(settings, "eos_token");
     const char *name =

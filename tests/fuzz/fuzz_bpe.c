@@ -22,7 +22,7 @@ static void check_text(const sli_bpe *bpe, const char *text, size_t bytes)
 {
     sl_tokens tokens;
     size_t at = 0;
-    demand(sli_bpe_encode(bpe, text, bytes, false, &tokens) == SL_OK, "encoded");
+    demand(sli_bpe_encode(bpe, text, bytes, false, false, &tokens) == SL_OK, "encoded");
     bool is_text = bytes == 0 || !u8_check((const uint8_t *)text, bytes);
     demand(is_text == (tokens.invalid_bytes == 0), "counted");
     for (int64_t i = 0; i < tokens.count; i++) {

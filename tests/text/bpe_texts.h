@@ -45,6 +45,20 @@ static inline size_t write_vocab(char text[BPE_TEXT_BYTES], const char *tokens)
     return bytes;
 }
 
+/* The same of SentencePiece's kind, where bytes are called <0x00> to <0xFF>. */
+static inline size_t write_character_vocab(char text[BPE_TEXT_BYTES], const char *tokens)
+{
+    FILE *to = fmemopen(text, BPE_TEXT_BYTES, "w");
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(to, "%s\"<0x%02X>\": %d", byte ? ", " : "{", (unsigned)byte, byte);
+    for (int id = 256; *tokens; tokens += strcspn(tokens, " ") + 1)
+        fprintf(to, ", \"%.*s\": %d", (int)strcspn(tokens, " "), tokens, id++);
+    fputs("}\n", to);
+    size_t bytes = (size_t)ftell(to);
+    fclose(to);
+    return bytes;
+}
+
 /* The same as a rank file. */
 static inline size_t write_ranks(char text[BPE_TEXT_BYTES], const char *tokens)
 {

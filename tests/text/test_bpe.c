@@ -37,7 +37,7 @@ static void expect_tokens(const sli_bpe *bpe, const char *text, const char *expe
     sl_tokens tokens;
     char found[512] = "";
     size_t used = 0;
-    check_ok(sli_bpe_encode(bpe, text, strlen(text), false, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, strlen(text), false, false, &tokens));
     for (int64_t i = 0; i < tokens.count; i++)
         used += (size_t)snprintf(found + used, sizeof found - used, "%s|",
                                  sli_bpe_token(bpe, tokens.ids[i]).text);
@@ -163,7 +163,7 @@ static void drawn_merges_are_those_of_the_plain_way(void **state)
             plain[i] = text[i] = "abc"[test_draw(&seed, 0, 2)];
         int count = merge_plainly((const char(*)[2])of.pairs, of.count, plain, bytes);
         sl_tokens tokens;
-        check_ok(sli_bpe_encode(bpe, text, (size_t)bytes, false, &tokens));
+        check_ok(sli_bpe_encode(bpe, text, (size_t)bytes, false, false, &tokens));
         assert_int_equal(tokens.count, count);
         for (int i = 0; i < count; i++)
             assert_int_equal(tokens.ids[i], plain[i] >= 'a' ? plain[i] : 256 + plain[i] - 'A');
@@ -181,7 +181,7 @@ static void long_word_takes_no_longer_than_many_short_ones(void **state)
     assert_non_null(text);
     for (int i = 0; i < 2 * PAIRS; i++)
         text[i] = "ab"[i % 2];
-    check_ok(sli_bpe_encode(bpe, text, 2 * PAIRS, false, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, 2 * PAIRS, false, false, &tokens));
     assert_int_equal(tokens.count, PAIRS / 2);
     for (int64_t i = 0; i < tokens.count; i++)
         assert_int_equal(tokens.ids[i], 257);
@@ -210,12 +210,12 @@ static void pieces_that_come_again_have_the_same_ids(void **state)
         text[bytes++] = ' ';
         for (int i = 1; i < letters; i++)
             text[bytes++] = "abc"[test_draw(&seed, 0, 2)];
-        check_ok(sli_bpe_encode(bpe, begin, (size_t)(text + bytes - begin), false, &tokens));
+        check_ok(sli_bpe_encode(bpe, begin, (size_t)(text + bytes - begin), false, false, &tokens));
         memcpy(ids + count, tokens.ids, (size_t)tokens.count * sizeof *ids);
         count += tokens.count;
         sl_tokens_free(&tokens);
     }
-    check_ok(sli_bpe_encode(bpe, text, bytes, false, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, bytes, false, false, &tokens));
     assert_int_equal(tokens.count, count);
     assert_memory_equal(tokens.ids, ids, (size_t)count * sizeof *ids);
     sl_tokens_free(&tokens);
@@ -228,7 +228,7 @@ static void tokens_of_any_text_are_its_bytes(void **state)
     char decoded[2 * sizeof text];
     size_t used = 0;
     sl_tokens tokens;
-    check_ok(sli_bpe_encode(bpe, text, sizeof text - 1, false, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, sizeof text - 1, false, false, &tokens));
     for (int64_t i = 0; i < tokens.count; i++) {
         sl_token token = sli_bpe_token(bpe, tokens.ids[i]);
         memcpy(decoded + used, token.text, token.bytes);
@@ -251,7 +251,7 @@ static void bytes_that_are_no_utf8_are_replaced_and_counted(void **state)
     static const int32_t expected[] = {'a',  0xEF, 0xBF, 0xBD, 'z',  0xEF, 0xBF, 0xBD,
                                        0xEF, 0xBF, 0xBD, '!',  0xEF, 0xBF, 0xBD};
     sl_tokens tokens;
-    check_ok(sli_bpe_encode(bpe, text, sizeof text - 1, false, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, sizeof text - 1, false, false, &tokens));
     assert_int_equal(tokens.invalid_bytes, 7);
     assert_int_equal(tokens.count, sizeof expected / sizeof *expected);
     assert_memory_equal(tokens.ids, expected, sizeof expected);
@@ -261,7 +261,7 @@ static void bytes_that_are_no_utf8_are_replaced_and_counted(void **state)
 static void expect_bytes(const sli_bpe *bpe, const char *text, const char *expected)
 {
     sl_tokens tokens;
-    check_ok(sli_bpe_encode(bpe, text, strlen(text), false, &tokens));
+    check_ok(sli_bpe_encode(bpe, text, strlen(text), false, false, &tokens));
     assert_int_equal(tokens.count, strlen(expected));
     for (int64_t i = 0; i < tokens.count; i++)
         assert_int_equal(tokens.ids[i], (unsigned char)expected[i]);

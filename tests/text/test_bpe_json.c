@@ -16,7 +16,13 @@ static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\"
 typedef struct parts {
     const char *tokens, *merges, *added, *normalizer, *pre_tokenizer, *post_processor, *decoder,
         *options;
+    bool of_characters; /* with byte_fallback and the decoder that goes with it */
 } parts;
+
+static const char space_decoder[] =
+    "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": "
+    "\"\xE2\x96\x81\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, "
+    "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]}";
 
 static const char *or_plain(const char *given, const char *plain)
 {
@@ -26,15 +32,19 @@ static const char *or_plain(const char *given, const char *plain)
 static size_t write_json(char text[BPE_TEXT_BYTES], const parts *of)
 {
     static char vocab[BPE_TEXT_BYTES];
-    write_vocab(vocab, or_plain(of->tokens, ""));
+    if (of->of_characters)
+        write_character_vocab(vocab, or_plain(of->tokens, ""));
+    else
+        write_vocab(vocab, or_plain(of->tokens, ""));
     return (size_t)snprintf(
         text, BPE_TEXT_BYTES,
         "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": %s, "
         "\"normalizer\": %s, \"pre_tokenizer\": %s, \"post_processor\": %s, \"decoder\": %s, "
-        "\"model\": {\"type\": \"BPE\", %s \"vocab\": %s, \"merges\": %s}}",
+        "\"model\": {\"type\": \"BPE\", \"byte_fallback\": %s, %s \"vocab\": %s, \"merges\": %s}}",
         or_plain(of->added, "[]"), or_plain(of->normalizer, "null"),
         or_plain(of->pre_tokenizer, byte_level), or_plain(of->post_processor, "null"),
-        or_plain(of->decoder, byte_level), or_plain(of->options, ""), vocab,
+        or_plain(of->decoder, of->of_characters ? space_decoder : byte_level),
+        of->of_characters ? "true" : "false", or_plain(of->options, ""), vocab,
         or_plain(of->merges, "[]"));
 }
 
@@ -136,9 +146,88 @@ static void pattern_names_the_splitter(void **state)
            "12(a", false, "49 50 40 97 ");
 }
 
-/* ---- Added tokens -------------------------------------------------------------------------- */
+/* ---- White space as SentencePiece has it ----------------------------------------------------- */
 
 #define ADDED(id, content, flags) "{\"id\": " id ", \"content\": \"" content "\"" flags "}"
+#define SPACE                     "\xE2\x96\x81"
+#define PREPEND                                                                                    \
+    "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"" SPACE     \
+    "\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" SPACE "\"}]}"
+#define METASPACE(scheme, split)                                                                   \
+    "{\"type\": \"Metaspace\", \"replacement\": \"" SPACE "\", \"prepend_scheme\": \"" scheme      \
+    "\", \"split\": " split "}"
+
+/* 256: a space; 257: a; 258: a space and a; 259: two spaces. */
+static const char space_tokens[] = SPACE " a " SPACE "a " SPACE SPACE " ",
+                  space_merges[] = "[\"" SPACE " " SPACE "\", \"" SPACE " a\"]";
+
+static void space_comes_before_a_text(void **state)
+{
+    parts of = {.of_characters = true,
+                .tokens = space_tokens,
+                .merges = space_merges,
+                .normalizer = PREPEND,
+                .pre_tokenizer = "null"};
+    expect(&of, "a a", false, "258 258 ");
+    expect(&of, " a" SPACE "a", false, "259 257 258 ");
+    expect(&of, "", false, "");
+    of.normalizer = NULL;
+    of.pre_tokenizer = METASPACE("always", "false");
+    expect(&of, "a  a", false, "258 259 257 ");
+    expect(&of, " a", false, "258 ");
+    of.pre_tokenizer = METASPACE("always", "true");
+    expect(&of, "a  a", false, "258 256 258 ");
+    of.pre_tokenizer = METASPACE("never", "false");
+    expect(&of, "a a", false, "257 258 ");
+}
+
+static void characters_that_are_no_token_are_bytes(void **state)
+{
+    const parts of = {.of_characters = true,
+                      .tokens = space_tokens,
+                      .merges = space_merges,
+                      .normalizer = PREPEND,
+                      .pre_tokenizer = "null"};
+    expect(&of, "\xC3\xA9\n<0x41>", false, "256 195 169 10 60 48 120 52 49 62 ");
+}
+
+static void text_after_an_added_token_may_get_a_space(void **state)
+{
+    parts of = {.of_characters = true,
+                .tokens = space_tokens,
+                .merges = space_merges,
+                .added = "[" ADDED("260", "<e>", ", \"special\": true, \"normalized\": false") "]",
+                .normalizer = PREPEND,
+                .pre_tokenizer = "null"};
+    expect(&of, "a<e>a", true, "258 260 258 ");
+    of.added = "[" ADDED("260", "<e>", ", \"special\": true, \"normalized\": true") "]";
+    expect(&of, "<e>a<e> a <e>", true, "260 257 60 101 62 258 260 ");
+    of.normalizer = NULL;
+    of.pre_tokenizer = METASPACE("first", "false");
+    expect(&of, "a<e>a", true, "258 260 257 ");
+    of.pre_tokenizer = METASPACE("always", "false");
+    expect(&of, "a<e>a", true, "258 260 258 ");
+}
+
+static void decoded_text_loses_the_space_before_it(void **state)
+{
+    const parts of = {.of_characters = true,
+                      .tokens = space_tokens,
+                      .merges = space_merges,
+                      .normalizer = PREPEND,
+                      .pre_tokenizer = "null"};
+    static const int32_t ids[] = {258, 195, 169, 259, 257};
+    SCOPED(sl_vocab) *vocab = NULL;
+    char *text;
+    size_t bytes;
+    check_ok(parse(&of, &vocab));
+    check_ok(sl_tokens_decode(vocab, ids, 5, &text, &bytes));
+    assert_string_equal(text, "a\xC3\xA9  a");
+    assert_int_equal(bytes, 6);
+    free(text);
+}
+
+/* ---- Added tokens -------------------------------------------------------------------------- */
 
 static void special_tokens_are_text_unless_they_are_asked_for(void **state)
 {
@@ -207,7 +296,26 @@ static void what_would_give_other_ids_is_refused_and_printed(void **state)
         {{.post_processor = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
                             "{\"id\": \"x\"}}, {\"Sequence\": {\"id\": \"A\"}}]}"},
          "its \"post_processor\" is none"},
-        {{.options = "\"byte_fallback\": true,"}, "its \"byte_fallback\" is none"},
+        {{.of_characters = true}, "with byte_fallback, its \"pre_tokenizer\" is none"},
+        {{.of_characters = true, .normalizer = "{\"type\": \"NFC\"}"},
+         "with byte_fallback, its \"normalizer\" is none"},
+        {{.of_characters = true, .pre_tokenizer = METASPACE("last", "true")},
+         "with byte_fallback, its \"pre_tokenizer\" is none"},
+        {{.of_characters = true, .pre_tokenizer = METASPACE("first", "true"), .decoder = "null"},
+         "with byte_fallback, its \"decoder\" is none"},
+        {{.of_characters = true,
+          .pre_tokenizer = METASPACE("first", "true"),
+          .options = "\"unk_token\": \"<unk>\","},
+         "its \"unk_token\" is none"},
+        {{.of_characters = true,
+          .pre_tokenizer = METASPACE("first", "true"),
+          .options = "\"ignore_merges\": true,"},
+         "its \"ignore_merges\" is none"},
+        {{.of_characters = true,
+          .normalizer = PREPEND,
+          .pre_tokenizer = "null",
+          .added = "[" ADDED("256", "x", ", \"lstrip\": true") "]"},
+         "with Prepend, an entry of its \"added_tokens\" is none"},
         {{.options = "\"unk_token\": \"<unk>\","}, "its \"unk_token\" is none"},
         {{.options = "\"dropout\": 0.1,"}, "its \"dropout\" is none"},
         {{.options = "\"end_of_word_suffix\": \"</w>\","}, "its \"end_of_word_suffix\" is none"},
@@ -272,6 +380,10 @@ int bpe_json_tests(void)
         cmocka_unit_test(token_that_no_merges_make_is_taken_where_merges_are_ignored),
         cmocka_unit_test(byte_that_is_no_token_is_left_out),
         cmocka_unit_test(pattern_names_the_splitter),
+        cmocka_unit_test(space_comes_before_a_text),
+        cmocka_unit_test(characters_that_are_no_token_are_bytes),
+        cmocka_unit_test(text_after_an_added_token_may_get_a_space),
+        cmocka_unit_test(decoded_text_loses_the_space_before_it),
         cmocka_unit_test(special_tokens_are_text_unless_they_are_asked_for),
         cmocka_unit_test(flags_of_added_tokens_say_where_they_are_found),
         cmocka_unit_test(normalized_ones_are_found_in_the_composed_text),

@@ -120,7 +120,7 @@ static void check_parts(const sl_vocab *vocab, const char *text, size_t bytes, s
                         const sl_tokens *whole)
 {
     sl_tokens parts;
-    check_ok(sli_text_encode_parts(vocab, text, bytes, part_bytes, 3, &parts));
+    check_ok(sli_text_encode_parts(vocab, text, bytes, false, part_bytes, 3, &parts));
     assert_int_equal(parts.count, whole->count);
     assert_int_equal(parts.line_count, whole->line_count);
     assert_int_equal(parts.invalid_bytes, whole->invalid_bytes);
