@@ -174,6 +174,18 @@ void *cli_allocate(size_t count, size_t bytes);
  */
 void cli_print_text(const char *text, int width);
 
+/* A text that is printed while it is made. (made_text.c) */
+typedef struct cli_made_text {
+    const sl_vocab *vocab; /* NULL: its ids are printed */
+    char *text;            /* [bytes] so far, without special tokens, and a 0; NULL: none */
+    size_t bytes, room, shown;
+    int64_t count; /* of tokens that are printed */
+} cli_made_text;
+
+void cli_made_text_add(void *context, int32_t id); /* a cli_made_text; prints whole characters */
+void cli_made_text_end(cli_made_text *made);       /* what is left, and the line's end */
+void cli_made_text_clear(cli_made_text *made);     /* leaves zeros */
+
 /* A number as text, by value: an argument of printf is `cli_count_text(3).text`. */
 typedef struct cli_text {
     char text[32];

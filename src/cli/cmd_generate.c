@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct settings {
     sl_train_options run;
-    const char *prompt, *prompt_ids, *chat;
+    const char *prompt, *prompt_ids, *prompt_file, *chat;
     bool greedy;
     int64_t tokens;
     sl_generate_options generation;
@@ -24,8 +26,11 @@ static const sl_option options[] = {
     {.name = "prompt-ids", .value = "LIST", .group = "Text", FIELD(TEXT, prompt_ids),
      .help = "Begin with these ids of tokens, such as 504,1463, and print ids; the model needs no "
              "tokenizer"},
+    {.name = "prompt-file", .value = "FILE", .group = "Text", FIELD(TEXT, prompt_file),
+     .help = "Write a text for each line of FILE, which is its beginning"},
     {.name = "chat", .value = "TEXT", .group = "Text", FIELD(TEXT, chat),
-     .help = "Say TEXT to a model that has conversations (ChatML, Llama 3), and print its answer"},
+     .help = "Say TEXT to a model that has conversations (ChatML, Llama 3), and print its answer; -: "
+             "say each line of standard input, in one conversation"},
     {.name = "tokens", .value = "N", .group = "Text", FIELD(INT64, tokens), RANGE(1, 1000000),
      .initial = "50",
      .help = "Number of tokens to add, at most: the text ends at the tokenizer's end of text"},
@@ -36,6 +41,15 @@ static const sl_option options[] = {
      .help = "Divide the logits by X: below 1 probable tokens get more probable, above 1 less"},
     {.name = "top-k", .value = "K", .group = "Text", FIELD(INT, generation.top_k),
      .help = "Draw from the K most probable tokens; 0: from all"},
+    {.name = "top-p", .value = "X", .group = "Text", FIELD(DOUBLE, generation.top_p), .highest = 1,
+     .help = "Of these, draw from the most probable ones that have X of the probability together; 0: "
+             "from all"},
+    {.name = "min-p", .value = "X", .group = "Text", FIELD(DOUBLE, generation.min_p), .highest = 1,
+     .help = "Of these, draw from those that are at least X times as probable as the best; 0: from "
+             "all"},
+    {.name = "repetition-penalty", .value = "X", .group = "Text",
+     FIELD(DOUBLE, generation.repetition_penalty), .initial = "1",
+     .help = "Divide positive logits of tokens that the text has by X, and multiply negative ones"},
     {.name = "seed", .value = "S", .group = "Text", FIELD(SEED, generation.seed), .initial = "1",
      .help = "Seed of the random draws"},
     {.name = "context", .value = "N", .group = "Text", FIELD(INT64, generation.context),
@@ -79,36 +93,22 @@ static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
     return status;
 }
 
-/* The ids of --prompt, with room for those that are generated; *ids is malloc'ed. */
-static sl_status encode_prompt(const settings *parsed, const cli_saved_model *model, int32_t **ids,
-                               int64_t *length)
+static sl_status encode_prompt(const cli_saved_model *model, const char *text, sl_tokens *out)
 {
-    sl_tokens prompt;
-    SL_TRY(parsed->chat ? sl_chat_encode(model->vocab, parsed->chat, &prompt)
-                        : sl_tokens_encode(model->vocab, parsed->prompt, strlen(parsed->prompt),
-                                           true, &prompt));
-    *length = prompt.count;
-    *ids = cli_allocate((size_t)(*length + parsed->tokens), sizeof **ids);
-    for (int64_t i = 0; i < *length; i++)
-        (*ids)[i] = prompt.ids[i];
-    sl_tokens_free(&prompt);
-    if (*length == 0)
-        return sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
-                        parsed->prompt);
-    return model->prints && !parsed->chat && sl_vocab_has_words(model->vocab)
-               ? warn_unknown_words(model->vocab, parsed->prompt)
+    SL_TRY(sl_tokens_encode(model->vocab, text, strlen(text), true, out));
+    if (out->count == 0)
+        return sl_error(SL_ERR_INVALID, "a prompt must have at least one token, got \"%s\"", text);
+    return model->prints && sl_vocab_has_words(model->vocab)
+               ? warn_unknown_words(model->vocab, text)
                : SL_OK;
 }
 
 /* Those of --prompt-ids. */
-static sl_status read_prompt_ids(const settings *parsed, const cli_saved_model *model,
-                                 int32_t **ids, int64_t *length)
+static sl_status read_prompt_ids(const char *list, int64_t ntokens, sl_tokens *out)
 {
-    const char *text = parsed->prompt_ids;
-    size_t most = strlen(text) / 2 + 1;
+    const char *text = list;
     char *end;
-    *length = 0;
-    *ids = cli_allocate(most + (size_t)parsed->tokens, sizeof **ids);
+    *out = (sl_tokens){.ids = cli_allocate(strlen(text) / 2 + 1, sizeof *out->ids)};
     for (;; text = end + 1) {
         errno = 0;
         long long id = strtoll(text, &end, 10);
@@ -116,73 +116,197 @@ static sl_status read_prompt_ids(const settings *parsed, const cli_saved_model *
             return sl_error(SL_ERR_INVALID,
                             "--prompt-ids must be ids separated by commas, such as 504,1463, got "
                             "\"%s\"",
-                            parsed->prompt_ids);
-        if (errno != 0 || id >= model->options.ntokens)
+                            list);
+        if (errno != 0 || id >= ntokens)
             return sl_error(SL_ERR_INVALID,
                             "--prompt-ids: id %.*s, number %" PRId64
                             " of the list, is not in 0 .. %" PRId64 ", the model's vocabulary",
-                            (int)(end - text), text, *length + 1, model->options.ntokens - 1);
-        (*ids)[(*length)++] = (int32_t)id;
+                            (int)(end - text), text, out->count + 1, ntokens - 1);
+        out->ids[out->count++] = (int32_t)id;
         if (*end == '\0')
             return SL_OK;
     }
 }
 
-/* Prints the text of ids, without marks, or where the prompt is in ids, these. */
-static sl_status print_tokens(const settings *parsed, const sl_vocab *vocab, int32_t *ids,
-                              int64_t length)
-{
-    char *text;
-    size_t bytes;
-    int64_t kept = 0;
-    for (int64_t i = 0; parsed->prompt_ids && i < length; i++)
-        printf("%" PRId32 "%c", ids[i], i + 1 < length ? ' ' : '\n');
-    if (parsed->prompt_ids)
-        return SL_OK;
-    for (int64_t i = 0; i < length; i++)
-        if (!sl_vocab_is_special(vocab, ids[i]))
-            ids[kept++] = ids[i];
-    SL_TRY(sl_tokens_decode(vocab, ids, kept, &text, &bytes));
-    for (size_t i = 0; i < bytes; i++) /* nothing that is printed has a zero */
-        text[i] = text[i] ? text[i] : ' ';
-    char *shown = sl_escape_text(text, true);
-    puts(shown ? shown : "?");
-    free(shown);
-    free(text);
-    return SL_OK;
-}
+/* ---- Texts ------------------------------------------------------------------------------ */
 
-static sl_status generate_text(const settings *parsed, const cli_saved_model *model)
+/* Prints the text, with its prompt if it is `shown`, as it is made. */
+static sl_status continue_text(const settings *parsed, const cli_saved_model *model,
+                               const sl_tokens *prompt, bool shown, cli_made_text *text)
 {
-    int32_t *ids = NULL;
-    int64_t length = 0, said = 0;
-    sl_status status = parsed->prompt_ids ? read_prompt_ids(parsed, model, &ids, &length)
-                                          : encode_prompt(parsed, model, &ids, &length);
-    if (parsed->chat)
-        said = length;
-    if (status == SL_OK)
-        status = sl_generate(model->pipe, &parsed->generation, ids, &length, parsed->tokens);
-    if (status == SL_OK && model->prints)
-        status = print_tokens(parsed, model->vocab, ids + said, length - said);
+    sl_generate_options generation = parsed->generation;
+    int64_t length = prompt->count;
+    int32_t *ids = cli_allocate((size_t)(length + parsed->tokens), sizeof *ids);
+    memcpy(ids, prompt->ids, (size_t)length * sizeof *ids);
+    *text = (cli_made_text){.vocab = parsed->prompt_ids ? NULL : model->vocab};
+    for (int64_t i = 0; model->prints && shown && i < length; i++)
+        cli_made_text_add(text, ids[i]);
+    if (model->prints) {
+        generation.added = cli_made_text_add;
+        generation.context_of_added = text;
+    }
+    sl_status status = sl_generate(model->pipe, &generation, ids, &length, parsed->tokens);
+    if (model->prints)
+        cli_made_text_end(text);
     free(ids);
     return status;
 }
 
-static sl_status run_generate(cli_line *line, void *settings_read)
+static sl_status continue_prompt(const settings *parsed, const cli_saved_model *model,
+                                 const char *prompt)
 {
-    static const char *const drawing[] = {"temperature", "top-k", "seed"};
-    settings *parsed = settings_read;
-    cli_saved_model model;
-    if (!parsed->run.init)
-        cli_refuse("generate needs --init DIR");
+    sl_tokens tokens = {0};
+    cli_made_text text = {NULL};
+    sl_status status = parsed->prompt_ids
+                           ? read_prompt_ids(parsed->prompt_ids, model->options.ntokens, &tokens)
+                           : encode_prompt(model, prompt, &tokens);
+    if (status == SL_OK)
+        status = continue_text(parsed, model, &tokens, true, &text);
+    cli_made_text_clear(&text);
+    sl_tokens_free(&tokens);
+    return status;
+}
+
+/* A line without its end, until the next call; NULL: there is none. */
+static const char *read_line(FILE *from, char **room, size_t *bytes)
+{
+    ssize_t length = getline(room, bytes, from);
+    if (length < 0)
+        return NULL;
+    (*room)[strcspn(*room, "\n")] = '\0';
+    return *room;
+}
+
+static sl_status continue_lines(const settings *parsed, const cli_saved_model *model)
+{
+    FILE *file = fopen(parsed->prompt_file, "r");
+    char *room = NULL;
+    const char *line;
+    size_t bytes = 0;
+    int64_t number = 0;
+    sl_status status = SL_OK;
+    if (!file)
+        return sl_error(SL_ERR_NOT_FOUND, "%s: cannot be opened: %s", parsed->prompt_file,
+                        strerror(errno));
+    while (status == SL_OK && (line = read_line(file, &room, &bytes)))
+        status = sl_error_context(continue_prompt(parsed, model, line), "%s: line %" PRId64 ": ",
+                                  parsed->prompt_file, ++number);
+    if (status == SL_OK && ferror(file))
+        status = sl_error(SL_ERR_IO, "%s: %s", parsed->prompt_file, strerror(errno));
+    if (status == SL_OK && number == 0)
+        status = sl_error(SL_ERR_FORMAT, "%s: expected a prompt on each line, but it is empty",
+                          parsed->prompt_file);
+    fclose(file);
+    free(room);
+    return status;
+}
+
+/* ---- Conversations ---------------------------------------------------------------------- */
+
+typedef struct conversation {
+    sl_message *messages; /* whose contents are owned */
+    size_t count, room;
+} conversation;
+
+static void add_message(conversation *talk, const char *role, const char *content)
+{
+    if (talk->count == talk->room) {
+        sl_message *grown = cli_allocate(2 * talk->room + 2, sizeof *grown);
+        if (talk->count > 0)
+            memcpy(grown, talk->messages, talk->count * sizeof *grown);
+        free(talk->messages);
+        talk->messages = grown;
+        talk->room = 2 * talk->room + 2;
+    }
+    size_t bytes = strlen(content) + 1;
+    char *copy = cli_allocate(bytes, 1);
+    memcpy(copy, content, bytes);
+    talk->messages[talk->count++] = (sl_message){role, copy};
+}
+
+static void end_conversation(conversation *talk)
+{
+    for (size_t i = 0; i < talk->count; i++)
+        free((char *)talk->messages[i].content);
+    free(talk->messages);
+}
+
+/* Says a text, and prints the answer, which becomes part of the conversation. */
+static sl_status say(const settings *parsed, const cli_saved_model *model, const char *said,
+                     conversation *talk)
+{
+    sl_tokens tokens;
+    cli_made_text answer = {NULL};
+    add_message(talk, "user", said);
+    SL_TRY(sl_chat_encode(model->vocab, talk->messages, talk->count, &tokens));
+    sl_status status = continue_text(parsed, model, &tokens, false, &answer);
+    add_message(talk, "assistant", answer.text ? answer.text : "");
+    cli_made_text_clear(&answer);
+    sl_tokens_free(&tokens);
+    return status;
+}
+
+/* A line of standard input is what the user says. */
+static sl_status talk_by_lines(const settings *parsed, const cli_saved_model *model,
+                               conversation *talk)
+{
+    char *room = NULL;
+    const char *line;
+    size_t bytes = 0;
+    sl_status status = SL_OK;
+    const sl_group *group = sl_pipe_group(model->pipe);
+    if (group && sl_group_size(group) > 1)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "--chat - reads the standard input of one process, but there are %d",
+                        sl_group_size(group));
+    while (status == SL_OK) {
+        if (isatty(STDIN_FILENO))
+            fputs("> ", stderr);
+        if (!(line = read_line(stdin, &room, &bytes)))
+            break;
+        if (*line)
+            status = say(parsed, model, line, talk);
+    }
+    free(room);
+    return status;
+}
+
+static sl_status chat(const settings *parsed, const cli_saved_model *model)
+{
+    conversation talk = {NULL};
+    sl_status status = strcmp(parsed->chat, "-") == 0 ? talk_by_lines(parsed, model, &talk)
+                                                      : say(parsed, model, parsed->chat, &talk);
+    end_conversation(&talk);
+    return status;
+}
+
+/* ---- The command ------------------------------------------------------------------------ */
+
+static void refuse_combinations(const settings *parsed, const cli_line *line)
+{
+    static const char *const drawing[] = {"temperature", "top-k", "top-p", "min-p", "seed"},
+                             *const prompts[] = {"chat", "prompt-ids", "prompt-file", "prompt"};
     for (size_t i = 0; parsed->greedy && i < sizeof drawing / sizeof *drawing; i++)
         if (cli_line_value(line, drawing[i]))
             cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
                        drawing[i]);
-    if (parsed->prompt_ids && cli_line_value(line, "prompt"))
-        cli_refuse("--prompt-ids is a prompt in ids, so it cannot be combined with --prompt");
-    if (parsed->chat && (parsed->prompt_ids || cli_line_value(line, "prompt")))
-        cli_refuse("--chat is a prompt, so it cannot be combined with --prompt or --prompt-ids");
+    const char *given = NULL;
+    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
+        if (!cli_line_value(line, prompts[i]))
+            continue;
+        if (given)
+            cli_refuse("--%s is a prompt, so it cannot be combined with --%s", given, prompts[i]);
+        given = prompts[i];
+    }
+}
+
+static sl_status run_generate(cli_line *line, void *settings_read)
+{
+    settings *parsed = settings_read;
+    cli_saved_model model;
+    if (!parsed->run.init)
+        cli_refuse("generate needs --init DIR");
+    refuse_combinations(parsed, line);
     if (parsed->greedy)
         parsed->generation.temperature = 0;
     sl_status status = cli_saved_model_load(&parsed->run, !parsed->prompt_ids, &model);
@@ -195,7 +319,9 @@ static sl_status run_generate(cli_line *line, void *settings_read)
         parsed->generation.stops = parsed->generation.end >= 0;
         parsed->generation.context =
             cli_context(line, "context", parsed->generation.context, &model);
-        status = generate_text(parsed, &model);
+        status = parsed->chat          ? chat(parsed, &model)
+                 : parsed->prompt_file ? continue_lines(parsed, &model)
+                                       : continue_prompt(parsed, &model, parsed->prompt);
     }
     cli_saved_model_clear(&model);
     return status;

@@ -230,16 +230,18 @@ static sl_status add_head(const sli_chat *chat, const char *role, sli_scored_ids
     return sli_scored_ids_add_text(row, chat->vocab, role, "\n", 1, false);
 }
 
-sl_status sl_chat_encode(const sl_vocab *vocab, const char *text, sl_tokens *out)
+sl_status sl_chat_encode(const sl_vocab *vocab, const sl_message *messages, size_t count,
+                         sl_tokens *out)
 {
     sli_chat chat;
     sli_scored_ids row = {NULL};
     *out = (sl_tokens){0};
     sl_status status = sli_chat_find(vocab, &chat);
     if (status == SL_OK)
-        status = sli_chat_begin(&chat, "user", &row);
-    if (status == SL_OK)
-        status = sli_chat_add(&chat, "user", text, strlen(text), false, &row);
+        status = sli_chat_begin(&chat, messages[0].role, &row);
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status = sli_chat_add(&chat, messages[i].role, messages[i].content,
+                              strlen(messages[i].content), false, &row);
     if (status == SL_OK)
         status = add_head(&chat, "assistant", &row);
     if (status == SL_OK) {

@@ -37,10 +37,12 @@ static void seed_decides_the_text(void **state)
 
 static void context_temperature_and_choice_change_the_text(void **state)
 {
-    static const char *const options[] = {"--context 1", "--temperature 0.2", "--top-k 2"};
+    static const char *const options[] = {"--context 1", "--temperature 0.2",
+                                          "--top-k 2",   "--top-p 0.2",
+                                          "--min-p 0.5", "--repetition-penalty 3"};
     program_run plain, other;
     generate(state, &plain, "");
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         generate(state, &other, options[i]);
         assert_string_not_equal(other.out, plain.out);
     }
@@ -62,6 +64,32 @@ static void text_begins_with_the_prompt(void **state)
     generate(state, &run, "--prompt Riders$often");
     assert_memory_equal(run.out, "riders ", 7);
     assert_int_equal(count_words(run.out), 2 + 30);
+}
+
+/* Each as by itself. */
+static void line_of_a_file_is_a_prompt(void **state)
+{
+    scratch *in = *state;
+    program_run all, first, second;
+    char lines[2 * sizeof first.out];
+    write_file(scratch_path(in, "prompts"), "the\nRiders often", 16);
+    program_succeed(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
+                    in->directory);
+    program_succeed(&first, "generate --init %s/model --prompt the", in->directory);
+    program_succeed(&second, "generate --init %s/model --prompt Riders$often", in->directory);
+    snprintf(lines, sizeof lines, "%s%s", first.out, second.out);
+    assert_string_equal(all.out, lines);
+    write_file(scratch_path(in, "prompts"), "\nthe\n", 5);
+    program_start(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
+                  in->directory);
+    check_refused(&all, 1, "/prompts: line 1: a prompt must have at least one token, got \"\"\n");
+    write_file(scratch_path(in, "prompts"), "", 0);
+    program_start(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
+                  in->directory);
+    check_refused(&all, 1, "/prompts: expected a prompt on each line, but it is empty\n");
+    program_start(&all, "generate --init %s/model --prompt-file %s/none", in->directory,
+                  in->directory);
+    check_refused(&all, 1, "/none: cannot be opened");
 }
 
 /* The text of the same ids is what --prompt gives. */
@@ -124,6 +152,12 @@ static void what_cannot_be_generated_is_refused(void **state)
     check_refused(&run, 2, "--temperature must be a number from 0, got \"-1\"\n");
     program_start(&run, "generate --init %s/model --top-k x", at);
     check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
+    program_start(&run, "generate --init %s/model --top-p 1.1", at);
+    check_refused(&run, 2, "--top-p must be a number from 0 to 1, got \"1.1\"\n");
+    program_start(&run, "generate --init %s/model --chat hi --prompt-file x", at);
+    check_refused(&run, 2, "--chat is a prompt, so it cannot be combined with --prompt-file\n");
+    program_start(&run, "generate --init %s/model --chat hi", at);
+    check_refused(&run, 1, "the tokenizer has no chat_template");
     program_start(&run, "generate --init %s/model --prompt ''", at);
     check_refused(&run, 2, "sluice: --prompt must not be empty\n");
     program_start(&run, "generate --init %s/model --devices gpu", at);
@@ -150,6 +184,7 @@ int cmd_generate_tests(void)
         cmocka_unit_test(context_temperature_and_choice_change_the_text),
         cmocka_unit_test(greedy_is_the_best_of_one),
         cmocka_unit_test(text_begins_with_the_prompt),
+        cmocka_unit_test(line_of_a_file_is_a_prompt),
         cmocka_unit_test(ids_are_generated_from_ids),
         cmocka_unit_test(ids_of_a_prompt_are_checked),
         cmocka_unit_test(what_cannot_be_generated_is_refused),

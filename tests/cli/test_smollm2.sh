@@ -30,6 +30,9 @@ close_to 4.127752 "$(number loss)" 1e-5 "the prompt's loss"
     fail "other greedy tokens"
 [ "$("$program" generate --init model --chat "What is the capital of France?" --greedy)" = "The capital of France is Paris." ] ||
     fail "another answer"
+printf '%s\n' "What is the capital of France?" "" "And of Italy?" | "$program" generate --init model --chat - --greedy >answers
+[ "$(cat answers)" = "The capital of France is Paris.
+The capital of Italy is Rome." ] || fail "another conversation: $(cat answers)"
 
 if [ -n "${SLUICE_DATA:-}" ]; then
     "$program" tokenize --tokenizer model --print <"$SLUICE_DATA/wiki.test.tokens" | tr ' ' '\n' >tokens

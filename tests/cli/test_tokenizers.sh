@@ -46,6 +46,8 @@ loss=$(grep -o "test loss *[0-9.]*" out | grep -o "[0-9.]*$")
 runs eval --init m --data text.txt --split test --eval-batch-size 2
 grep -q "test loss $loss" out || fail "eval gives another loss than $loss"
 runs generate --init m --prompt " ab ba" --tokens 3 --greedy
+"$program" generate --init m --prompt "é日🙂" --tokens 1 --greedy >characters # each of its bytes is a token
+[ "$(head -c 9 characters)" = "é日🙂" ] || fail "broken characters: $(cat characters)"
 grep -q "^ ab ba" out || fail "blanks between tokens that have none"
 runs train --init m --data text.txt --bptt 16 --batch-size 4 --eval-batch-size 2 --max-batches 2 --epochs 1 --save n
 cmp m/tokenizer.json n/tokenizer.json || fail "another tokenizer after --init"

@@ -152,12 +152,14 @@ static void llama3_is_written(void **state)
         "DEuserF\n\nhiGEassistantF\n\nyoG", "........................yoG.");
 }
 
-static void expect_said(const char *template, const char *expected)
+static const sl_message said[] = {{"user", "hi"}, {"assistant", "yo"}, {"user", "so"}};
+
+static void expect_said(const char *template, size_t count, const char *expected)
 {
     SCOPED(sl_vocab) *vocab = create_vocab(template);
     char found[256];
     sl_tokens tokens;
-    check_ok(sl_chat_encode(vocab, "hi", &tokens));
+    check_ok(sl_chat_encode(vocab, said, count, &tokens));
     for (int64_t i = 0; i < tokens.count; i++)
         found[i] = (char)(tokens.ids[i] >= 256 ? 'A' + tokens.ids[i] - 256 : tokens.ids[i]);
     found[tokens.count] = '\0';
@@ -169,9 +171,12 @@ static void what_a_user_says_ends_where_the_answer_begins(void **state)
 {
     SCOPED(sl_vocab) *none = create_vocab(NULL);
     sl_tokens tokens;
-    expect_said(chatml, "Bsystem\nBe kind.C\nBuser\nhiC\nBassistant\n");
-    expect_said(llama3, "DEuserF\n\nhiGEassistantF\n\n");
-    check_error(sl_chat_encode(none, "hi", &tokens), SL_ERR_NOT_FOUND, "no chat_template");
+    expect_said(chatml, 1, "Bsystem\nBe kind.C\nBuser\nhiC\nBassistant\n");
+    expect_said(chatml, 3,
+                "Bsystem\nBe kind.C\nBuser\nhiC\nBassistant\nyoC\nBuser\nsoC\nBassistant\n");
+    expect_said(llama3, 1, "DEuserF\n\nhiGEassistantF\n\n");
+    expect_said(llama3, 3, "DEuserF\n\nhiGEassistantF\n\nyoGEuserF\n\nsoGEassistantF\n\n");
+    check_error(sl_chat_encode(none, said, 1, &tokens), SL_ERR_NOT_FOUND, "no chat_template");
     assert_true(sl_vocab_is_special(none, 257));
     assert_false(sl_vocab_is_special(none, 'a'));
 }

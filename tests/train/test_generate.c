@@ -170,9 +170,41 @@ static void each_token_costs_one_position_within_the_context(void **state)
     assert_int_equal(positions_of_a_text(10), 10 + (ROOM - 11) * 10);
 }
 
-/* The frequencies of many draws after the prompt, against softmax(logits / temperature) over the
- * candidates. */
-static void check_draws(double temperature, int top_k)
+/* The probabilities of the next token, by the definitions of the rules. */
+static void expect_probabilities(const sl_generate_options *options, float *logits,
+                                 double expected[SMALL_TOKENS])
+{
+    double total = 0, kept = 0;
+    for (int i = 0; options->repetition_penalty > 0 && i < PROMPT; i++)
+        logits[prompt[i]] *= (float)(logits[prompt[i]] < 0 ? options->repetition_penalty
+                                                           : 1 / options->repetition_penalty);
+    for (int id = 1; id < SMALL_TOKENS; id++) {
+        int above = 0;
+        for (int k = 1; k < SMALL_TOKENS; k++)
+            above += logits[k] > logits[id];
+        expected[id] = options->top_k == 0 || above < options->top_k
+                           ? exp(logits[id] / options->temperature)
+                           : 0;
+        total += expected[id];
+    }
+    double without[SMALL_TOKENS];
+    memcpy(without, expected, sizeof without);
+    for (int id = 1; id < SMALL_TOKENS; id++) {
+        double before = 0, best = 0;
+        for (int k = 1; k < SMALL_TOKENS; k++) {
+            before += without[k] > without[id] ? without[k] / total : 0;
+            best = fmax(best, without[k]);
+        }
+        if ((options->top_p > 0 && before >= options->top_p) || without[id] < options->min_p * best)
+            expected[id] = 0;
+        kept += expected[id];
+    }
+    for (int id = 1; id < SMALL_TOKENS; id++)
+        expected[id] /= kept;
+}
+
+/* The frequencies of many draws after the prompt, against their probabilities. */
+static void check_draws(sl_generate_options options)
 {
     enum { DRAWS = 4000 };
     int counts[SMALL_TOKENS] = {0};
@@ -180,24 +212,16 @@ static void check_draws(double temperature, int top_k)
     for (int draw = 0; draw < DRAWS; draw++) {
         int32_t ids[PROMPT + 1];
         int64_t length = PROMPT;
-        sl_generate_options options = {.temperature = temperature,
-                                       .top_k = top_k,
-                                       .seed = (uint64_t)draw};
+        options.seed = (uint64_t)draw;
         memcpy(ids, prompt, sizeof prompt);
         check_ok(sl_generate(pipe.pipe, &options, ids, &length, 1));
         counts[ids[PROMPT]]++;
     }
     FREED float *logits = logits_after(&pipe, prompt, PROMPT);
-    double total = 0, expected[SMALL_TOKENS] = {0};
-    for (int id = 1; id < SMALL_TOKENS; id++) {
-        int above = 0;
-        for (int k = 1; k < SMALL_TOKENS; k++)
-            above += logits[k] > logits[id];
-        if (top_k == 0 || above < top_k)
-            total += expected[id] = exp(logits[id] / temperature);
-    }
+    double expected[SMALL_TOKENS] = {0};
+    expect_probabilities(&options, logits, expected);
     for (int id = 0; id < SMALL_TOKENS; id++) {
-        double mean = DRAWS * expected[id] / total;
+        double mean = DRAWS * expected[id];
         if (expected[id] == 0)
             assert_int_equal(counts[id], 0);
         else if (fabs(counts[id] - mean) > 4.5 * sqrt(mean)) /* seeds are fixed: no luck involved */
@@ -207,9 +231,51 @@ static void check_draws(double temperature, int top_k)
 
 static void draws_follow_the_models_distribution(void **state)
 {
-    check_draws(1, 0);
-    check_draws(0.3, 0);
-    check_draws(1, 4);
+    check_draws((sl_generate_options){.temperature = 1});
+    check_draws((sl_generate_options){.temperature = 0.3});
+    check_draws((sl_generate_options){.temperature = 1, .top_k = 4});
+    check_draws((sl_generate_options){.temperature = 1, .top_p = 0.5});
+    check_draws((sl_generate_options){.temperature = 0.5, .min_p = 0.3});
+    check_draws((sl_generate_options){.temperature = 1, .repetition_penalty = 1.8});
+    check_draws((sl_generate_options){
+        .temperature = 0.8, .top_k = 8, .top_p = 0.7, .min_p = 0.1, .repetition_penalty = 0.5});
+}
+
+/* With a penalty this large no greedy token comes again while another is left. */
+static void penalty_keeps_the_text_from_repeating(void **state)
+{
+    int32_t ids[ROOM];
+    bool seen[SMALL_TOKENS] = {false};
+    SCOPED(test_pipe) pipe = open_small_model(2, 3);
+    generate(&pipe, &(sl_generate_options){.repetition_penalty = 1e30, .never = -1}, ids);
+    FREED float *logits = logits_after(&pipe, prompt, PROMPT);
+    for (int i = 0; i < PROMPT; i++)
+        seen[prompt[i]] = true;
+    for (int i = PROMPT; i < 8; i++) {
+        assert_false(seen[ids[i]]);
+        seen[ids[i]] = true;
+    }
+}
+
+typedef struct told {
+    int32_t ids[ADDED];
+    int count;
+} told;
+
+static void note_token(void *context, int32_t id)
+{
+    told *all = context;
+    all->ids[all->count++] = id;
+}
+
+static void each_token_is_told_as_it_is_added(void **state)
+{
+    int32_t ids[ROOM];
+    told all = {.count = 0};
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
+    generate(&pipe, &(sl_generate_options){.added = note_token, .context_of_added = &all}, ids);
+    assert_int_equal(all.count, ADDED);
+    assert_memory_equal(all.ids, ids + PROMPT, sizeof all.ids);
 }
 
 static void impossible_requests_are_refused(void **state)
@@ -222,6 +288,13 @@ static void impossible_requests_are_refused(void **state)
     length = 1;
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){.temperature = NAN}, ids, &length, 1),
                 SL_ERR_INVALID, "temperature must be a number from 0, got nan");
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){.top_p = 1.5}, ids, &length, 1),
+                SL_ERR_INVALID, "top-p must be a number from 0 to 1, got 1.5");
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){.min_p = -1}, ids, &length, 1),
+                SL_ERR_INVALID, "min-p must be a number from 0 to 1, got -1");
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){.repetition_penalty = INFINITY}, ids,
+                            &length, 1),
+                SL_ERR_INVALID, "repetition-penalty must be a number from 0, got inf");
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){.top_k = -1}, ids, &length, 1),
                 SL_ERR_INVALID, "must not be negative");
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, -1), SL_ERR_INVALID,
@@ -250,6 +323,8 @@ int generate_tests(void)
         cmocka_unit_test(cache_does_not_change_the_text),
         cmocka_unit_test(each_token_costs_one_position_within_the_context),
         cmocka_unit_test(draws_follow_the_models_distribution),
+        cmocka_unit_test(penalty_keeps_the_text_from_repeating),
+        cmocka_unit_test(each_token_is_told_as_it_is_added),
         cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(output_that_is_no_number_is_an_error),
     };

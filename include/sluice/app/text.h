@@ -146,10 +146,16 @@ void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
 sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, bool special,
                            sl_tokens *out);
 
-/* The ids of what a user says, by the template of the tokenizer's conversations (as sl_rows_read
- * has them), up to where the assistant's answer begins. Errors: SL_ERR_NOT_FOUND where there is no
- * template, SL_ERR_UNSUPPORTED for another one, SL_ERR_MEMORY. */
-sl_status sl_chat_encode(const sl_vocab *vocab, const char *text, sl_tokens *out);
+typedef struct sl_message {
+    const char *role; /* "user", "assistant", "system" */
+    const char *content;
+} sl_message;
+
+/* The ids of a conversation of at least one message, by the tokenizer's template (as sl_rows_read
+ * has them), up to where the assistant's next answer begins. Errors: SL_ERR_NOT_FOUND where there
+ * is no template, SL_ERR_UNSUPPORTED for another one, SL_ERR_MEMORY. */
+sl_status sl_chat_encode(const sl_vocab *vocab, const sl_message *messages, size_t count,
+                         sl_tokens *out);
 
 /* The text of ids, *text with a 0 behind its *bytes, to be freed with free: words with a blank
  * between them; of a BPE the bytes of its tokens, which are the text's, or of its NFC. Errors:

@@ -562,18 +562,27 @@ typedef struct sl_generate_options {
     int64_t context;    /* tokens of the past that the model sees; 0: 35 */
     double temperature; /* 0: greedy */
     int top_k;          /* 0: all */
+    double top_p; /* of those, the most probable, as far as the ones before have less than this
+                     together; 0 or 1: all */
+    double min_p; /* of those, the ones with this share of the best one's probability; 0: all */
+    double repetition_penalty; /* divides the logit of an id of the text, or multiplies a negative
+                                  one; 0 or 1: none */
     uint64_t seed;
     int32_t never; /* an id that is not drawn where there is another, such as SL_VOCAB_UNKNOWN of
                       words; -1: any may be */
     bool stops;    /* behind the first `end` that is added, such as the end of text */
     int32_t end;
+    void (*added)(void *context, int32_t id); /* is called with each token; NULL: is not */
+    void *context_of_added;
 } sl_generate_options;
 
 /* Appends at most `count` tokens to ids[0 … *length - 1] (room for *length + count) and adds to
- * *length. A draw depends on seed and position alone. In a group, every rank of the pipe calls it
- * with the same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt or
- * negative numbers, SL_ERR_NUMERIC for an output of the model that is not finite, as
- * sl_pipe_forward. */
+ * *length. A draw depends on seed and position alone. The rules apply in the order of transformers'
+ * (RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
+ * MinPLogitsWarper). In a group, every rank of the pipe calls it
+ * with the same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt,
+ * negative numbers, and shares above 1, SL_ERR_NUMERIC for an output of the model that is not
+ * finite, as sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);
 

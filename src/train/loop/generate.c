@@ -9,6 +9,7 @@
 #include "core/philox.h"
 #include "sluice/app/train.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -77,23 +78,72 @@ static double random_number_at(uint64_t seed, int64_t position)
     return (double)sli_uniform_from_bits(counter[0]);
 }
 
-/* The first of the `most` best candidates at which the cumulated probability passes u. */
-static int32_t sample_token(ranking *ranked, int64_t most, double temperature, double u)
+/* The probability of a candidate, divided by that of the best one. */
+static double weight_of(ranking *ranked, candidate one, double temperature)
+{
+    return exp((one.logit - candidate_at(ranked, 0).logit) / temperature);
+}
+
+/* How many of the `most` best ones, whose weights are *total, top_p and min_p keep; *total becomes
+ * the weights of these. */
+static int64_t keep_probable(ranking *ranked, int64_t most, const sl_generate_options *options,
+                             double *total)
+{
+    double passed = 0;
+    int64_t kept = 0;
+    bool limited = options->top_p > 0 && options->top_p < 1;
+    for (; kept < most; kept++) {
+        double weight = weight_of(ranked, candidate_at(ranked, kept), options->temperature);
+        bool is_enough = limited && passed >= options->top_p * *total;
+        if (kept > 0 && (is_enough || weight < options->min_p))
+            break;
+        passed += weight;
+    }
+    *total = passed;
+    return kept;
+}
+
+/* The first of the candidates that are kept at which the cumulated probability passes u. */
+static int32_t sample_token(ranking *ranked, const sl_generate_options *options, double u)
 {
     double total = 0, passed = 0;
-    float best = candidate_at(ranked, 0).logit;
+    int64_t most =
+        options->top_k > 0 && options->top_k < ranked->count ? options->top_k : ranked->count;
     if (most < ranked->count)
         candidate_at(ranked, most - 1);
     int64_t first = most < ranked->count ? ranked->left : 0;
+    float best = candidate_at(ranked, 0).logit;
     for (int64_t i = first; i < ranked->count; i++)
-        total += exp((ranked->all[i].logit - best) / temperature);
+        total += exp((ranked->all[i].logit - best) / options->temperature);
+    if (options->top_p > 0 || options->min_p > 0)
+        most = keep_probable(ranked, most, options, &total);
     for (int64_t rank = 0; rank < most; rank++) {
         candidate next = candidate_at(ranked, rank);
-        passed += exp((next.logit - best) / temperature);
+        passed += weight_of(ranked, next, options->temperature);
         if (u * total < passed)
             return next.id;
     }
     return candidate_at(ranked, most - 1).id;
+}
+
+/* What drawing needs beside the logits. */
+typedef struct drawing {
+    candidate *candidates; /* [ntokens] */
+    bool *seen;            /* [ntokens] ids of the text's first `seen_length` */
+    int64_t seen_length;
+} drawing;
+
+static void penalise_repetition(const sl_generate_options *options, const int32_t *ids,
+                                int64_t length, drawing *draw, float *logits, int64_t ntokens)
+{
+    float penalty = (float)options->repetition_penalty;
+    if (penalty == 0 || penalty == 1)
+        return;
+    for (; draw->seen_length < length; draw->seen_length++)
+        draw->seen[ids[draw->seen_length]] = true;
+    for (int64_t id = 0; id < ntokens; id++)
+        if (draw->seen[id])
+            logits[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
 }
 
 static int32_t choose_token(const sl_generate_options *options, const float *logits,
@@ -108,10 +158,7 @@ static int32_t choose_token(const sl_generate_options *options, const float *log
     build_ranking(&ranked);
     if (options->temperature == 0)
         return candidate_at(&ranked, 0).id;
-    int64_t most =
-        options->top_k > 0 && options->top_k < ranked.count ? options->top_k : ranked.count;
-    return sample_token(&ranked, most, options->temperature,
-                        random_number_at(options->seed, position));
+    return sample_token(&ranked, options, random_number_at(options->seed, position));
 }
 
 /* Where the first stage is. */
@@ -213,21 +260,22 @@ static int64_t context_of(const sl_generate_options *options)
     return options->context > 0 ? options->context : DEFAULT_CONTEXT;
 }
 
-/* The first token's call allocates the candidates. */
-static sl_status create_candidates(sl_pipe *pipe, int64_t ntokens, candidate **candidates)
+/* The first token's call allocates. */
+static sl_status create_drawing(sl_pipe *pipe, int64_t ntokens, drawing *draw)
 {
-    if (*candidates)
+    if (draw->candidates)
         return SL_OK;
-    *candidates = calloc((size_t)ntokens + 1, sizeof **candidates);
-    if (*candidates)
+    draw->candidates = calloc((size_t)ntokens + 1, sizeof *draw->candidates);
+    draw->seen = calloc((size_t)ntokens + 1, sizeof *draw->seen);
+    if (draw->candidates && draw->seen)
         return SL_OK;
     return sl_pipe_abort(pipe, sli_no_memory(NULL, "%" PRId64 " candidates", ntokens));
 }
 
 /* The batch's cache is freed when the text grows longer than the context. */
 static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
-                              const sl_generate_options *options, candidate **candidates,
-                              int32_t *ids, int64_t *length)
+                              const sl_generate_options *options, drawing *draw, int32_t *ids,
+                              int64_t *length)
 {
     int64_t context = context_of(options), first = *length > context ? *length - context : 0;
     int64_t ntokens;
@@ -240,8 +288,11 @@ static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
     batch->same_weights = true;
     sl_status status;
     SLI_TRY_OR_FAIL(check_finite(logits, ntokens));
-    SLI_TRY_OR_FAIL(create_candidates(pipe, ntokens, candidates));
-    ids[*length] = choose_token(options, logits, *candidates, ntokens, *length);
+    SLI_TRY_OR_FAIL(create_drawing(pipe, ntokens, draw));
+    penalise_repetition(options, ids, *length, draw, logits, ntokens);
+    ids[*length] = choose_token(options, logits, draw->candidates, ntokens, *length);
+    if (options->added)
+        options->added(options->context_of_added, ids[*length]);
     ++*length;
 fail:
     free(logits);
@@ -260,6 +311,22 @@ static sl_status create_cache(const sl_pipe *pipe, const sl_generate_options *op
     return sl_cache_create(model, length < context ? length : context, out);
 }
 
+static sl_status check_options(const sl_generate_options *options)
+{
+    const struct {
+        const char *name;
+        double value, most;
+    } numbers[] = {{"temperature", options->temperature, DBL_MAX},
+                   {"top-p", options->top_p, 1},
+                   {"min-p", options->min_p, 1},
+                   {"repetition-penalty", options->repetition_penalty, DBL_MAX}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!(numbers[i].value >= 0 && numbers[i].value <= numbers[i].most))
+            return sl_error(SL_ERR_INVALID, "sl_generate: %s must be a number from 0%s, got %g",
+                            numbers[i].name, numbers[i].most == 1 ? " to 1" : "", numbers[i].value);
+    return SL_OK;
+}
+
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count)
 {
@@ -269,25 +336,24 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
     SLI_CHECK_NOT_NULL(length);
     if (*length < 1)
         return sl_error(SL_ERR_INVALID, "sl_generate: the prompt must have at least one token");
-    if (!(options->temperature >= 0) || isinf(options->temperature))
-        return sl_error(SL_ERR_INVALID, "sl_generate: temperature must be a number from 0, got %g",
-                        options->temperature);
+    SL_TRY(check_options(options));
     if (options->top_k < 0 || options->context < 0 || count < 0)
         return sl_error(SL_ERR_INVALID,
                         "sl_generate: top-k, context and the count must not be negative");
     sl_pipe_batch batch = {0};
-    candidate *candidates = NULL;
+    drawing draw = {NULL};
     sl_status status = SL_OK;
     if (count > 0)
         status = create_cache(pipe, options, *length + count - 1, &batch.cache);
     SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), status));
     for (int64_t i = 0; i < count; i++) {
-        SLI_TRY_OR_FAIL(append_token(pipe, &batch, options, &candidates, ids, length));
+        SLI_TRY_OR_FAIL(append_token(pipe, &batch, options, &draw, ids, length));
         if (options->stops && ids[*length - 1] == options->end)
             break;
     }
 fail:
-    free(candidates);
+    free(draw.candidates);
+    free(draw.seen);
     sl_cache_destroy(&batch.cache);
     return status;
 }
