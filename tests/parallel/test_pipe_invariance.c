@@ -19,7 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3, MAX_MODULES = 12, MAX_SKIPS = 3, ROUNDS = 25, PIPES_PER_ROUND = 8 };
+enum {
+    STEPS = 3,
+    MAX_MODULES = 12,
+    MAX_SKIPS = 3,
+    ROUNDS = 25,
+    PIPES_PER_ROUND = 8,
+    MOST_TOKENS = 12
+};
 
 /* What a round trains. A model is built from its seed again and again. */
 typedef struct recipe {
@@ -116,24 +123,35 @@ static sl_module *random_skip_end(unsigned *state, int *width, int left, int *wi
     return module;
 }
 
-static sl_module *build_modules(const recipe *r)
+/* The tutorials' model, or a decoder of another family. */
+static sl_module *build_language_model(const recipe *r)
 {
     unsigned state = r->seed;
     sl_module *model;
-    if (r->is_language_model) {
-        sl_model_options options = {.ntokens = r->classes,
-                                    .emsize = 4 * test_draw(&state, 1, 5),
-                                    .nhid = test_draw(&state, 1, 30),
-                                    .nlayers = test_draw(&state, 1, 4),
-                                    .nhead = test_draw(&state, 0, 1) ? 4 : 2,
-                                    .dropout = 0.2f,
-                                    .mask = test_draw(&state, 0, 1) ? SL_MASK_CAUSAL : SL_MASK_NONE,
-                                    .pre_norm = test_draw(&state, 0, 1),
-                                    .tie = test_draw(&state, 0, 1)};
-        check_ok(sl_transformer_lm_create(&options, &model));
-        return model;
-    }
-    sl_module *modules[MAX_MODULES];
+    sl_model_options options;
+    if (test_draw(&state, 0, 1))
+        options = draw_decoder(&state, test_draw(&state, 1, 4), r->classes, MOST_TOKENS);
+    else
+        options =
+            (sl_model_options){.ntokens = r->classes,
+                               .emsize = 4 * test_draw(&state, 1, 5),
+                               .nhid = test_draw(&state, 1, 30),
+                               .nlayers = test_draw(&state, 1, 4),
+                               .nhead = test_draw(&state, 0, 1) ? 4 : 2,
+                               .dropout = 0.2f,
+                               .mask = test_draw(&state, 0, 1) ? SL_MASK_CAUSAL : SL_MASK_NONE,
+                               .pre_norm = test_draw(&state, 0, 1),
+                               .tie = test_draw(&state, 0, 1)};
+    check_ok(sl_transformer_lm_create(&options, &model));
+    return model;
+}
+
+static sl_module *build_modules(const recipe *r)
+{
+    unsigned state = r->seed;
+    sl_module *modules[MAX_MODULES], *model;
+    if (r->is_language_model)
+        return build_language_model(r);
     int count = test_draw(&state, 1, MAX_MODULES), width = r->features, widths[MAX_SKIPS] = {0};
     for (int i = 0; i < count; i++) {
         modules[i] = random_skip_end(&state, &width, count - i, widths);
@@ -188,7 +206,7 @@ static data build_data(const recipe *r)
     data d;
     unsigned state = r->seed + 1;
     check_ok(sl_device_create_cpu(1, &d.device));
-    sl_shape tokens = sl_shape_2d(r->rows, test_draw(&state, 1, 12));
+    sl_shape tokens = sl_shape_2d(r->rows, test_draw(&state, 1, MOST_TOKENS));
     sl_shape ids = sl_shape_1d(r->rows), in = sl_shape_2d(r->rows, r->features);
     sl_shape out = sl_shape_2d(r->rows, r->classes);
     sl_shape gate = sl_shape_2d(r->rows, 1), shift = sl_shape_1d(1);

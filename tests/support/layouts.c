@@ -23,7 +23,8 @@ enum { WIDTH = RIG_WIDTH, TOKENS = 5, CLASSES = 11, STEPS = 2, MAX_ROWS = 12, MA
 
 typedef struct plan {
     int layers, rows;
-    bool is_language_model, is_tied, is_sharded;
+    bool is_language_model, is_sharded;
+    bool is_decoder; /* of a family that is not the tutorials' */
     int replicas, replica, shards;
     sl_group *pipe_group, *replica_group; /* the same replica's ranks; the same stages' */
     int group_ranks[RIG_MAX_RANKS];
@@ -61,7 +62,7 @@ static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
     int choice = test_draw(&seed, 0, 3);
     p.rows = test_draw(&seed, 1, MAX_ROWS);
     p.is_language_model = test_draw(&seed, 0, 1);
-    p.is_tied = test_draw(&seed, 0, 1);
+    p.is_decoder = test_draw(&seed, 0, 1);
     p.layers = stages + test_draw(&seed, 0, 2);
     p.options = (sl_pipe_options){.stages = stages,
                                   .virtual_stages = virtual_stages,
@@ -92,17 +93,25 @@ static void clear_plan(plan *p)
     sl_group_destroy(&p->replica_group);
 }
 
+static sl_model_options model_options(const plan *p)
+{
+    unsigned seed = (unsigned)p->options.seed;
+    if (p->is_decoder)
+        return draw_decoder(&seed, p->layers, CLASSES, TOKENS);
+    return (sl_model_options){.ntokens = CLASSES,
+                              .emsize = WIDTH,
+                              .nhid = 12,
+                              .nlayers = p->layers,
+                              .nhead = 2,
+                              .dropout = 0.2f,
+                              .tie = test_draw(&seed, 0, 1)};
+}
+
 static sl_module *build_model(const plan *p)
 {
     sl_module *modules[16], *model, *next;
-    sl_model_options options = {.ntokens = CLASSES,
-                                .emsize = WIDTH,
-                                .nhid = 12,
-                                .nlayers = p->layers,
-                                .nhead = 2,
-                                .dropout = 0.2f,
-                                .tie = p->is_tied};
     if (p->is_language_model) {
+        sl_model_options options = model_options(p);
         check_ok(sl_transformer_lm_create(&options, &model));
         return model;
     }
@@ -221,7 +230,8 @@ static sl_status check_parameter_memory(const plan *p, const rig *own)
     uint64_t held = 0, expected = 0;
     int last = p->options.stages - 1;
     bool in_bf16 = p->options.precision == SL_PRECISION_BF16;
-    bool has_copy = p->is_language_model && p->is_tied && sl_pipe_parameters(own->pipe, last) &&
+    sl_model_options model = model_options(p);
+    bool has_copy = p->is_language_model && model.tie && sl_pipe_parameters(own->pipe, last) &&
                     !sl_pipe_parameters(own->pipe, 0);
     for (int i = 0; i < RIG_MAX_RANKS; i++) {
         sl_memory_stats stats = {0};
@@ -238,7 +248,7 @@ static sl_status check_parameter_memory(const plan *p, const rig *own)
             expected += in_bf16 && sli_parameter_is_in_products(one) ? bytes / 2 : 0;
         }
     }
-    expected += has_copy ? CLASSES * WIDTH * (in_bf16 ? 6 : 4) : 0;
+    expected += has_copy ? (uint64_t)(CLASSES * model.emsize * (in_bf16 ? 6 : 4)) : 0;
     return expect(held == expected, "%" PRIu64 " bytes of parameters, got %" PRIu64, expected,
                   held);
 }

@@ -122,6 +122,54 @@ int64_t loss_terms(const sl_loss *loss, const sl_tensor *targets)
     return terms;
 }
 
+static sl_rotary_options draw_rotary(unsigned *state)
+{
+    return (sl_rotary_options){.kind = (sl_rotary_kind)test_draw(state, SL_ROTARY_DEFAULT,
+                                                                 SL_ROTARY_LLAMA3),
+                               .theta = test_draw(state, 50, 5000),
+                               .factor = 4,
+                               .low_freq_factor = 1,
+                               .high_freq_factor = 4,
+                               .original_positions = 8};
+}
+
+static void draw_llama(unsigned *state, sl_model_options *out)
+{
+    sl_decoder_options *decoder = &out->decoder;
+    decoder->head_width = 2 * test_draw(state, 1, 5);
+    decoder->rotary = draw_rotary(state);
+    decoder->qk_norm = out->family == SL_FAMILY_QWEN3;
+    decoder->output_bias = out->family != SL_FAMILY_QWEN2 && test_draw(state, 0, 1);
+    decoder->qkv_bias = decoder->output_bias || out->family == SL_FAMILY_QWEN2;
+    if (out->family == SL_FAMILY_SMOLLM3)
+        decoder->no_rope_interval = test_draw(state, 2, 4);
+    out->emsize = test_draw(state, 2, 20);
+}
+
+sl_model_options draw_decoder(unsigned *state, int layers, int classes, int positions)
+{
+    int keys = test_draw(state, 1, 2), heads = keys * test_draw(state, 1, 3);
+    sl_model_options drawn = {
+        .family = (sl_family)test_draw(state, SL_FAMILY_GPT2, SL_FAMILY_SMOLLM3),
+        .ntokens = classes,
+        .nhid = test_draw(state, 1, 30),
+        .nlayers = layers,
+        .nhead = heads,
+        .dropout = 0.2f,
+        .pre_norm = true,
+        .tie = test_draw(state, 0, 1),
+        .decoder = {.key_heads = keys, .positions = positions, .norm_eps = 1e-5, .deviation = 0.1}};
+    if (drawn.family != SL_FAMILY_GPT2) {
+        draw_llama(state, &drawn);
+        return drawn;
+    }
+    drawn.activation = (sl_activation)test_draw(state, SL_ACTIVATION_RELU, SL_ACTIVATION_GELU_TANH);
+    drawn.emsize = heads * test_draw(state, 1, 5);
+    drawn.decoder.key_heads = 0;
+    drawn.decoder.qkv_bias = drawn.decoder.output_bias = true;
+    return drawn;
+}
+
 double relative_distance(const float *a, const float *b, int64_t count)
 {
     double difference = 0.0, size = 0.0;

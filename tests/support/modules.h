@@ -3,6 +3,7 @@
 #define TESTS_SUPPORT_MODULES_H
 
 #include "sluice/loss.h"
+#include "sluice/model.h"
 #include "sluice/module.h"
 #include "support/check.h"
 
@@ -32,6 +33,11 @@ float *tensor_values(const sl_tensor *tensor);
 sl_tensor *gradient_of(sl_parameter *parameter);
 sl_tensor *bucket_gradients(sl_parameter_set *set, int index);
 int64_t loss_terms(const sl_loss *loss, const sl_tensor *targets);
+
+/* A model of a family that is not the tutorials', with dropout, where the family has it: its heads,
+ * biases, norms, rotary positions, layers without them and tie are drawn; rows have at most
+ * `positions` tokens. */
+sl_model_options draw_decoder(unsigned *state, int layers, int classes, int positions);
 
 /* ||a - b|| / ||b||, or ||a - b|| where b is 0. */
 double relative_distance(const float *a, const float *b, int64_t count);

@@ -7,7 +7,7 @@
 #include "core/file.h"
 #include "core/philox.h"
 
-enum { EPOCHS = 2, BATCHES = 4, STEPS = EPOCHS * BATCHES };
+enum { EPOCHS = 2, BATCHES = 4, STEPS = EPOCHS * BATCHES, WORDS = 3000 };
 
 /* ---- Runs ----------------------------------------------------------------------------------- */
 
@@ -201,6 +201,15 @@ static void print_layout(const char *what, int64_t from, const run_layout *layou
                   (int)layout->balance);
 }
 
+/* Every other run has a decoder. */
+static void draw_family(uint64_t seed, uint32_t *draws, sl_train_options *options)
+{
+    unsigned state = draw(seed, draws, 1 << 20);
+    if (draw(seed, draws, 2))
+        return;
+    options->model = draw_decoder(&state, (int)options->model.nlayers, WORDS, (int)options->bptt);
+}
+
 /* One run in four layouts: from the beginning in two of them; and in the others after
  * interruptions, the second of which is of a run that itself has other replicas than the first. */
 static void check_drawn_run(scratch *in, uint64_t seed)
@@ -211,6 +220,7 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     options.save = weights_path(in);
     options.model.nlayers = 4;
     options.model.tie = draw(seed, &draws, 2);
+    draw_family(seed, &draws, &options);
     options.shuffle = draw(seed, &draws, 2);
     options.shards = 1 + (int)draw(seed, &draws, 7);
     options.batch_size = 1 + draw(seed, &draws, 4);
@@ -218,11 +228,11 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     options.accumulate = 1 + (int)draw(seed, &draws, 2);
     options.comm_precision = (sl_precision)draw(seed, &draws, 2);
     options.precision = draw(seed, &draws, 3) ? SL_PRECISION_F32 : SL_PRECISION_BF16;
-    print_message("seed %d: %s, %d shards of %d rows, %d chunks, %d accumulation steps, "
+    print_message("seed %d: %s, %s, %d shards of %d rows, %d chunks, %d accumulation steps, "
                   "sums of %s\n",
-                  (int)seed, sl_precision_names[options.precision], options.shards,
-                  (int)options.batch_size, options.chunks, options.accumulate,
-                  sl_precision_names[options.comm_precision]);
+                  (int)seed, sl_family_names[options.model.family],
+                  sl_precision_names[options.precision], options.shards, (int)options.batch_size,
+                  options.chunks, options.accumulate, sl_precision_names[options.comm_precision]);
     run_layout layouts[4];
     for (int i = 0; i < 4; i++)
         layouts[i] = draw_layout(seed, &draws, &options);
