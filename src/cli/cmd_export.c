@@ -5,7 +5,8 @@
 
 typedef struct settings {
     sl_train_options run;
-    const char *output;
+    const char *output, *gguf;
+    sl_gguf_type gguf_type;
     bool merge;
 } settings;
 
@@ -17,6 +18,11 @@ static const sl_option options[] = {
      .help = "Add what the adapter computes to the weights that it belongs to, which gives a model without one"},
     {.name = "output", .value = "DIR", .group = "Export", FIELD(TEXT, output), .letter = 'o',
      .help = "Directory to write, which is replaced whole where sluice has saved a model there"},
+    {.name = "gguf", .value = "FILE", .group = "Export", FIELD(TEXT, gguf),
+     .help = "Write FILE in the form of llama.cpp instead, with the tokenizer"},
+    {.name = "gguf-type", .value = "TYPE", .group = "Export", FIELD(CHOICE, gguf_type),
+     .choices = sl_gguf_type_names, .initial = "f16", .needs = "gguf",
+     .help = "How FILE has the matrices: as f32, f16, bf16, or 8-bit multiples of an f16 (q8_0)"},
     CLI_DEVICES_ROW,
     {0},
 };
@@ -27,7 +33,7 @@ static void refuse_input(const char *output, const char *input)
     struct stat one, other;
     if (input && stat(output, &one) == 0 && stat(input, &other) == 0 &&
         one.st_dev == other.st_dev && one.st_ino == other.st_ino)
-        cli_refuse("--output: %s is an input and must not be overwritten", output);
+        cli_refuse("%s is an input and must not be overwritten", output);
 }
 
 static sl_status write_model(const settings *parsed, cli_saved_model *model)
@@ -37,6 +43,9 @@ static sl_status write_model(const settings *parsed, cli_saved_model *model)
     if (parsed->merge)
         SL_TRY(sl_adapter_merge(model->pipe));
     plain.lora = (sl_lora_options){0};
+    if (parsed->gguf)
+        return sl_model_export_gguf(model->pipe, &plain, sl_saved_model_vocab(model->saved),
+                                    parsed->gguf_type, parsed->gguf);
     return sl_model_save(model->pipe, &plain, sl_saved_model_vocab(model->saved), &saving,
                          parsed->output);
 }
@@ -46,14 +55,18 @@ static sl_status run_export(cli_line *line, void *settings_read)
     settings *parsed = settings_read;
     cli_saved_model model;
     (void)line;
-    if (!parsed->run.init || !parsed->output)
-        cli_refuse("export needs --init DIR and --output DIR");
+    const char *output = parsed->gguf ? parsed->gguf : parsed->output;
+    if (!parsed->run.init || !output)
+        cli_refuse("export needs --init DIR and --output DIR or --gguf FILE");
+    if (parsed->gguf && parsed->output)
+        cli_refuse("--gguf FILE is what is written, so it cannot be combined with --output");
     if (parsed->run.adapter && !parsed->merge)
         cli_refuse("--adapter of export needs --merge: a model's directory has no adapter beside "
                    "the weights");
-    refuse_input(parsed->output, parsed->run.init);
-    refuse_input(parsed->output, parsed->run.adapter);
-    SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->output), "--output: "));
+    refuse_input(output, parsed->run.init);
+    refuse_input(output, parsed->run.adapter);
+    SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, output),
+                            parsed->gguf ? "--gguf: " : "--output: "));
     sl_status status = cli_saved_model_load(&parsed->run, false, &model);
     if (status == SL_OK)
         status = write_model(parsed, &model);
@@ -65,9 +78,10 @@ const cli_command cmd_export = {
     .name = "export",
     .summary = "write a model's directory in another form",
     .doc =
-        "Writes the model of --init as a directory of Hugging Face, in f32 or bf16; with --merge "
-        "those of an adapter are added to its weights.",
-    .examples = "sluice export --init SmolLM2-135M --adapter adapter --merge -o merged\n",
+        "Writes the model of --init as a directory of Hugging Face, in f32 or bf16, or as a GGUF "
+        "file; with --merge what an adapter computes is added to its weights.",
+    .examples = "sluice export --init SmolLM2-135M --adapter adapter --merge -o merged\n"
+                "sluice export --init merged --gguf merged.gguf --gguf-type q8_0\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

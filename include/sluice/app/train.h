@@ -477,6 +477,22 @@ typedef struct sl_model_saving {
 sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                         const sl_model_saving *settings, const char *path);
 
+/* How the matrices of a GGUF file are stored: Q8_0 has 32 numbers of a row as 8-bit multiples of an
+ * f16. */
+typedef enum sl_gguf_type { SL_GGUF_F32, SL_GGUF_F16, SL_GGUF_BF16, SL_GGUF_Q8_0 } sl_gguf_type;
+
+extern const char *const sl_gguf_type_names[]; /* "f32", "f16", "bf16", "q8_0", NULL */
+
+/* Writes a model without adapters, and its tokenizer (NULL: none), as a GGUF file, which llama.cpp
+ * and its relatives read, and transformers (gguf_file). Norms, biases and learned positions are
+ * f32, and of Q8_0 rows that are no multiple of 32 are f16. An older file is replaced only when the
+ * new one is complete. Source: ggml's docs/gguf.md; the names and layouts of llama.cpp's
+ * convert_hf_to_gguf.py. Errors: SL_ERR_UNSUPPORTED for the tutorials' model and smollm3, a
+ * tokenizer of words, and a pipe of several processes; SL_ERR_NOT_FOUND, SL_ERR_INVALID and
+ * SL_ERR_IO for the path. */
+sl_status sl_model_export_gguf(const sl_pipe *pipe, const sl_model_options *model,
+                               const sl_vocab *vocab, sl_gguf_type type, const char *path);
+
 /* An open model, all of one save, also where another process replaces the directory meanwhile.
  * Functions that take it const may be called by several threads at once. */
 typedef struct sl_saved_model sl_saved_model;
