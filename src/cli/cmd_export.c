@@ -39,7 +39,8 @@ static void refuse_input(const char *output, const char *input)
 static sl_status write_model(const settings *parsed, cli_saved_model *model)
 {
     sl_model_options plain = model->options;
-    const sl_model_saving saving = {parsed->run.save_type, parsed->run.checkpoints.shard_bytes};
+    const sl_model_saving saving = {parsed->run.save_type, parsed->run.checkpoints.shard_bytes,
+                                    sl_saved_model_generation(model->saved)};
     if (parsed->merge)
         SL_TRY(sl_adapter_merge(model->pipe));
     plain.lora = (sl_lora_options){0};

@@ -116,6 +116,74 @@ static void adapters_are_saved_as_they_came(void **state)
     }
 }
 
+static sl_device *device_of_all(void *context, const char *name)
+{
+    (void)name;
+    return context;
+}
+
+/* All tensors of DIR/adapter_model.safetensors. */
+typedef struct tensors {
+    sl_checkpoint_reader *reader; /* has their names */
+    sl_checkpoint_tensor *list;
+    size_t count;
+} tensors;
+
+static tensors load_tensors(sl_device *device, const char *directory)
+{
+    tensors all;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", directory);
+    check_ok(sl_checkpoint_open(path, &all.reader));
+    check_ok(sl_checkpoint_load(all.reader, "model", device_of_all, device, &all.list, &all.count));
+    return all;
+}
+
+static void unload_tensors(tensors *all)
+{
+    sl_checkpoint_tensors_destroy(&all->list, all->count);
+    sl_checkpoint_close(&all->reader);
+}
+
+/* Each number is that of f32, rounded to the nearest, and is read again. */
+static void adapters_are_saved_in_bf16(void **state)
+{
+    static const char *const families[] = {"gpt2", "llama3"};
+    for (int f = 0; f < 2; f++) {
+        scratch *in = *state;
+        char name[64], from[4096], wide[512], narrow[512];
+        snprintf(name, sizeof name, "%s/lora", families[f]);
+        source_path(from, name);
+        snprintf(wide, sizeof wide, "%s/wide%d", in->directory, f);
+        snprintf(narrow, sizeof narrow, "%s/narrow%d", in->directory, f);
+        adapted all = open_adapted(families[f], from);
+        const sl_model_saving saving = {.type = SL_SAVED_BF16};
+        check_ok(sl_model_save(all.pipe, &all.options, NULL, NULL, wide));
+        check_ok(sl_model_save(all.pipe, &all.options, NULL, &saving, narrow));
+        tensors numbers = load_tensors(all.device, wide);
+        tensors rounded = load_tensors(all.device, narrow);
+        assert_int_equal(rounded.count, numbers.count);
+        assert_true(numbers.count > 0);
+        for (size_t i = 0; i < numbers.count; i++) {
+            const sl_tensor *was = numbers.list[i].tensor, *narrowed = rounded.list[i].tensor;
+            const uint16_t *is = sl_tensor_data(narrowed);
+            assert_string_equal(rounded.list[i].name, numbers.list[i].name);
+            assert_int_equal(sl_tensor_dtype(narrowed), SL_BF16);
+            for (int64_t k = 0; k < sl_tensor_count(was); k++) {
+                uint32_t bits;
+                memcpy(&bits, &sl_tensor_f32(was)[k], sizeof bits);
+                assert_int_equal(is[k], (bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+            }
+        }
+        unload_tensors(&numbers);
+        unload_tensors(&rounded);
+        adapted again = open_adapted(families[f], narrow);
+        assert_string_equal(again.options.lora.targets, all.options.lora.targets);
+        close_all(&again);
+        close_all(&all);
+    }
+}
+
 /* W + scale B A computes what both do, and is a model without adapters on disk. */
 static void a_merged_model_computes_what_both_do(void **state)
 {
@@ -235,6 +303,7 @@ int adapters_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_are_saved_as_they_came),
+        cmocka_unit_test(adapters_are_saved_in_bf16),
         cmocka_unit_test(a_merged_model_computes_what_both_do),
         cmocka_unit_test(an_adapter_of_another_base_is_refused),
         cmocka_unit_test(configs_are_read),

@@ -451,7 +451,8 @@ sl_status sl_train_find_settings(const char *resume, char **path, char **setting
 
 typedef struct sl_model_saving {
     sl_saved_type type;
-    uint64_t shard_bytes; /* as in sl_checkpoint_contents */
+    uint64_t shard_bytes;   /* as in sl_checkpoint_contents */
+    const char *generation; /* (optional) the text of a generation_config.json; borrowed */
 } sl_model_saving;
 
 /* Saves a model as a directory:
@@ -459,6 +460,7 @@ typedef struct sl_model_saving {
  *   DIR/config.json         its options (NULL: it is none of these, and there is no such file)
  *   DIR/tokenizer.json      its vocabulary, as sl_vocab_save writes it (NULL: likewise), and the
  *                           tokenizer_config.json that it was opened with
+ *   DIR/generation_config.json   `settings->generation`, as it is
  *   DIR/model.safetensors   all parameters and buffers, by PyTorch's state_dict names; with more
  *                           bytes than shard_bytes (0: never) in several files, with their index
  *
@@ -508,6 +510,7 @@ void sl_saved_model_close(sl_saved_model **model);
 /* What it has beside tensors; NULL where there is no such file. They live as long as it. */
 const sl_model_options *sl_saved_model_options(const sl_saved_model *model);
 const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model);
+const char *sl_saved_model_generation(const sl_saved_model *model); /* generation_config.json */
 
 /* The same where a text is to be read. Errors: SL_ERR_NOT_FOUND where there is none;
  * SL_ERR_UNSUPPORTED where it is of another kind, which does not keep a model from being opened. */

@@ -393,7 +393,8 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
 /* ---- What a checkpoint says ------------------------------------------------------------- */
 
 const char *const sli_model_file_names[] = {"config.json", "tokenizer.json",
-                                            "tokenizer_config.json", NULL};
+                                            "tokenizer_config.json", "generation_config.json",
+                                            NULL};
 
 const char *sl_checkpoint_state(const sl_checkpoint_reader *reader)
 {

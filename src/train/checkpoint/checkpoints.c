@@ -301,7 +301,8 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
     checkpoints->directory = directory;
     SL_TRY(report_others(checkpoints));
     if (sli_run_model(run))
-        SL_TRY(sli_model_texts_make(sli_run_model(run), sli_run_vocab(run), SL_SAVED_F32,
+        SL_TRY(sli_model_texts_make(sli_run_model(run), sli_run_vocab(run),
+                                    &(sl_model_saving){.generation = sli_run_generation(run)},
                                     &checkpoints->texts));
     return sli_draw_number(options->directory, &checkpoints->number);
 }

@@ -193,16 +193,22 @@ int64_t sli_last_step_read(const char *directory, sli_identity *identity);
 sl_status sli_model_check_save(const sl_pipe *pipe, const sl_model_options *model,
                                sl_saved_type type, const char *path);
 
-/* The files of a model's directory that have no tensors. Cleared by sli_model_texts_clear. */
+#define SLI_TOKENIZER_FILE          "tokenizer.json"
+#define SLI_TOKENIZER_SETTINGS_FILE "tokenizer_config.json"
+#define SLI_GENERATION_FILE         "generation_config.json"
+
+/* The files of a model's directory that have no tensors (model_texts.c). Cleared by
+ * sli_model_texts_clear. */
 typedef struct sli_model_texts {
     char *config, *tokenizer, *adapter;
-    sl_checkpoint_file files[4]; /* [count] */
+    sl_checkpoint_file files[5]; /* [count] */
     size_t count;
 } sli_model_texts;
 
-/* `model`, `vocab` NULL: there is no such file. Errors: SL_ERR_MEMORY; to be cleared then too. */
+/* `model`, `vocab`, `settings->generation` NULL: there is no such file. Errors: SL_ERR_MEMORY; to
+ * be cleared then too. */
 sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vocab,
-                               sl_saved_type type, sli_model_texts *out);
+                               const sl_model_saving *settings, sli_model_texts *out);
 void sli_model_texts_clear(sli_model_texts *texts);
 
 /* The same of an adapter's directory. */

@@ -16,8 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char config_name[] = "config.json", tokenizer_name[] = "tokenizer.json",
-                  settings_name[] = "tokenizer_config.json",
+static const char config_name[] = SLI_CONFIG_FILE, tokenizer_name[] = SLI_TOKENIZER_FILE,
                   adapter_name[] = SLI_ADAPTER_CONFIG_FILE;
 
 /* ---- Saving ------------------------------------------------------------------------------ */
@@ -26,42 +25,6 @@ static const char config_name[] = "config.json", tokenizer_name[] = "tokenizer.j
 static bool has_adapters(const sl_model_options *model)
 {
     return model && model->lora.adapts;
-}
-
-sl_status sli_adapter_texts_make(const sl_model_options *model, sli_model_texts *out)
-{
-    SL_TRY(sli_adapter_config_print(model, &out->adapter));
-    out->files[out->count++] =
-        (sl_checkpoint_file){adapter_name, out->adapter, strlen(out->adapter)};
-    return SL_OK;
-}
-
-sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vocab,
-                               sl_saved_type type, sli_model_texts *out)
-{
-    *out = (sli_model_texts){.count = 0};
-    if (model) {
-        SL_TRY(sli_config_print(model, type == SL_SAVED_BF16 ? SL_BF16 : SL_F32, &out->config));
-        out->files[out->count++] =
-            (sl_checkpoint_file){config_name, out->config, strlen(out->config)};
-    }
-    if (vocab) {
-        SL_TRY(sli_vocab_print(vocab, &out->tokenizer));
-        out->files[out->count++] =
-            (sl_checkpoint_file){tokenizer_name, out->tokenizer, strlen(out->tokenizer)};
-    }
-    if (vocab && vocab->settings)
-        out->files[out->count++] =
-            (sl_checkpoint_file){settings_name, vocab->settings, strlen(vocab->settings)};
-    return has_adapters(model) ? sli_adapter_texts_make(model, out) : SL_OK;
-}
-
-void sli_model_texts_clear(sli_model_texts *texts)
-{
-    free(texts->config);
-    free(texts->tokenizer);
-    free(texts->adapter);
-    *texts = (sli_model_texts){.count = 0};
 }
 
 const char *const sl_saved_type_names[] = {"f32", "bf16", NULL};
@@ -189,7 +152,7 @@ static sl_status prepare_saving(const sl_pipe *pipe, const sl_model_options *mod
     SL_TRY(sli_adapter_select(&job->tensors, job->is_adapter));
     SL_TRY(sli_tensors_open(&job->tensors, true));
     SL_TRY(job->is_adapter ? sli_adapter_texts_make(model, &job->texts)
-                           : sli_model_texts_make(model, vocab, job->settings.type, &job->texts));
+                           : sli_model_texts_make(model, vocab, &job->settings, &job->texts));
     return sli_path_follow(path, &job->path);
 }
 
@@ -266,6 +229,7 @@ struct sl_saved_model {
     bool has_options;
     sl_model_options options;
     sl_vocab *vocab;
+    char *generation; /* generation_config.json; NULL: it has none */
     char *
         refused; /* why the tokenizer that is there is not `vocab`; NULL: it is, or there is none */
 };
@@ -332,7 +296,7 @@ static sl_status read_tokenizer(sl_saved_model *model)
     free(text);
     if (status != SL_OK)
         return refuse_tokenizer(model, status);
-    SL_TRY(read_text(model, settings_name, &model->vocab->settings, &bytes));
+    SL_TRY(read_text(model, SLI_TOKENIZER_SETTINGS_FILE, &model->vocab->settings, &bytes));
     bool may_be_fewer = model->options.family != SL_FAMILY_TUTORIALS;
     int64_t types = sl_vocab_size(model->vocab), ntokens = model->options.ntokens;
     if (!model->has_options || types == ntokens || (may_be_fewer && types < ntokens))
@@ -344,10 +308,12 @@ static sl_status read_tokenizer(sl_saved_model *model)
 
 static sl_status read_saved(sl_saved_model *model)
 {
+    size_t bytes;
     SL_TRY(sl_checkpoint_open(model->path, &model->reader));
     SL_TRY(sli_checkpoint_need_part(model->reader, SLI_MODEL_PART, &model->tensors));
     SL_TRY(read_config(model));
     SL_TRY(read_adapter(model));
+    SL_TRY(read_text(model, SLI_GENERATION_FILE, &model->generation, &bytes));
     return read_tokenizer(model);
 }
 
@@ -373,6 +339,7 @@ void sl_saved_model_close(sl_saved_model **model)
         return;
     sl_checkpoint_close(&(*model)->reader);
     sl_vocab_destroy(&(*model)->vocab);
+    free((*model)->generation);
     free((*model)->refused);
     free((*model)->path);
     free(*model);
@@ -387,6 +354,11 @@ const sl_model_options *sl_saved_model_options(const sl_saved_model *model)
 const sl_vocab *sl_saved_model_vocab(const sl_saved_model *model)
 {
     return model->vocab;
+}
+
+const char *sl_saved_model_generation(const sl_saved_model *model)
+{
+    return model->generation;
 }
 
 sl_status sl_saved_model_need_vocab(const sl_saved_model *model, const sl_vocab **out)

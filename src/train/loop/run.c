@@ -172,6 +172,11 @@ const sl_vocab *sli_run_vocab(const sli_run *run)
     return run->has_rows && run->init ? sl_saved_model_vocab(run->init) : NULL;
 }
 
+const char *sli_run_generation(const sli_run *run)
+{
+    return run->init ? sl_saved_model_generation(run->init) : NULL;
+}
+
 /* ---- The plan ---------------------------------------------------------------------------- */
 
 /* Rank 0 finds a checkpoint for all, and a layout where one is to be searched: it has read the

@@ -110,6 +110,7 @@ double sli_run_seconds(const sli_run *run);
 /* What is saved with the weights; NULL: nothing, as of a task of the caller's. */
 const sl_model_options *sli_run_model(const sli_run *run);
 const sl_vocab *sli_run_vocab(const sli_run *run);
+const char *sli_run_generation(const sli_run *run); /* generation_config.json */
 
 /* Refuses a `save` that would overwrite a text or the schedule's table; weights may be saved where
  * they came from. (outputs.c) */

@@ -264,7 +264,8 @@ static sl_status train_batch(sli_run *run)
 static sl_status save_model(sli_run *run)
 {
     const sl_save_options *options = &run->options->checkpoints;
-    const sl_model_saving saving = {run->options->save_type, options->shard_bytes};
+    const sl_model_saving saving = {run->options->save_type, options->shard_bytes,
+                                    sli_run_generation(run)};
     if (!saves_model(run) || run->saved)
         return SL_OK;
     if (options->saving)
