@@ -10,7 +10,7 @@
 
 typedef struct settings {
     sl_train_options run;
-    const char *logits;
+    const char *logits, *task;
     sl_split split;
     bool json;
 } settings;
@@ -27,6 +27,9 @@ static const sl_option options[] = {
     {.name = "split", .value = "NAME", .group = "Evaluation", FIELD(CHOICE, split),
      .choices = splits, .initial = "test",
      .help = "Text to evaluate"},
+    {.name = "task", .value = "FILE", .group = "Evaluation", FIELD(TEXT, task),
+     .help = "Ask questions of multiple choice instead of --data: lines {\"context\", \"endings\", "
+             "\"label\"}, or an evaluation of llm.c (.bin)"},
     {.name = "logits", .value = "FILE", .group = "Evaluation", FIELD(TEXT, logits),
      .help = "Write the first batch to FILE (safetensors): inputs and targets, ids [N, T], and "
              "logits [N, T, V]"},
@@ -71,12 +74,9 @@ done:
 
 /* ---- Evaluation --------------------------------------------------------------------------- */
 
-/* A loss or perplexity that is no finite number becomes null. */
-static sl_status print_json(const char *split, const sl_evaluation *result)
+/* Releases it. */
+static sl_status print_object(json_t *json)
 {
-    json_t *json =
-        json_pack("{ss so? so? sI}", "split", split, "loss", json_real(result->loss), "perplexity",
-                  json_real(result->perplexity), "targets", (json_int_t)result->tokens);
     char *text = json ? json_dumps(json, JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     if (!text)
@@ -84,6 +84,15 @@ static sl_status print_json(const char *split, const sl_evaluation *result)
     puts(text);
     free(text);
     return SL_OK;
+}
+
+/* A loss or perplexity that is no finite number becomes null. */
+static sl_status print_json(const char *split, const sl_evaluation *result)
+{
+    json_t *json =
+        json_pack("{ss so? so? sI}", "split", split, "loss", json_real(result->loss), "perplexity",
+                  json_real(result->perplexity), "targets", (json_int_t)result->tokens);
+    return print_object(json);
 }
 
 static sl_status print_result(const settings *parsed, const sl_evaluation *result)
@@ -146,6 +155,41 @@ static sl_status evaluate_rows(const settings *parsed, const cli_saved_model *mo
     return status == SL_OK && model->prints ? print_result(parsed, &result) : status;
 }
 
+/* ---- Multiple choice ---------------------------------------------------------------------- */
+
+static sl_status print_choices(const settings *parsed, const sl_choices *found)
+{
+    double count = (double)found->questions;
+    double acc = (double)found->right / count, acc_norm = (double)found->right_by_mean / count;
+    if (!parsed->json) {
+        printf("acc %s | acc_norm %s | %" PRId64 " questions\n", cli_real_text(acc, 4).text,
+               cli_real_text(acc_norm, 4).text, found->questions);
+        return SL_OK;
+    }
+    json_t *json = json_pack("{sf sf sI}", "acc", acc, "acc_norm", acc_norm, "questions",
+                             (json_int_t)found->questions);
+    return print_object(json);
+}
+
+static sl_status run_on_task(settings *parsed)
+{
+    cli_saved_model model = {0};
+    sl_choices found;
+    sl_status status = cli_saved_model_load(&parsed->run, false, &model);
+    if (status == SL_OK) {
+        const sl_choices_options asking = {.ntokens = model.options.ntokens,
+                                           .positions = sl_model_positions(&model.options),
+                                           .vocab = model.vocab};
+        status = sl_evaluate_choices(model.pipe, parsed->task, &asking, &found);
+    }
+    if (status == SL_OK && model.prints)
+        status = print_choices(parsed, &found);
+    cli_saved_model_clear(&model);
+    return status;
+}
+
+/* ---- The command -------------------------------------------------------------------------- */
+
 /* Where `data` has rows, *path is the file of the split. */
 static sl_status find_rows(const char *data, sl_split split, char **path)
 {
@@ -181,8 +225,13 @@ static sl_status run_eval(cli_line *line, void *settings_read)
     cli_saved_model model = {0};
     sl_tokens tokens = {0};
     char *path = NULL;
-    if (!parsed->run.init || !parsed->run.data)
-        cli_refuse("eval needs --init DIR and --data DIR|FILE");
+    if (!parsed->run.init || (!parsed->run.data && !parsed->task))
+        cli_refuse("eval needs --init DIR, and --data DIR|FILE or --task FILE");
+    if (parsed->task && (parsed->run.data || parsed->logits))
+        cli_refuse("--task is what is evaluated, so it cannot be combined with --%s",
+                   parsed->run.data ? "data" : "logits");
+    if (parsed->task)
+        return run_on_task(parsed);
     SL_TRY(find_rows(parsed->run.data, parsed->split, &path));
     if (path) {
         sl_status status = run_on_rows(line, parsed, path);
@@ -209,8 +258,10 @@ static sl_status run_eval(cli_line *line, void *settings_read)
 const cli_command cmd_eval = {
     .name = "eval",
     .summary = "evaluate a saved model on a text",
-    .doc = "Prints the mean loss per token of a saved model on a text, and its perplexity.",
-    .examples = "sluice eval --init book --data book.txt --split valid\n",
+    .doc = "Prints the mean loss per token of a saved model on a text, and its perplexity; or the "
+           "shares of questions of multiple choice that it answers right.",
+    .examples = "sluice eval --init book --data book.txt --split valid\n"
+                "sluice eval --init SmolLM2-135M --task hellaswag_val.jsonl\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

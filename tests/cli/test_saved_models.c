@@ -228,7 +228,7 @@ static void what_cannot_be_evaluated_is_refused(void **state)
     program_run run;
     const char *at = in->directory;
     program_start(&run, "eval --data %s", at);
-    check_refused(&run, 2, "eval needs --init DIR and --data DIR|FILE\n");
+    check_refused(&run, 2, "eval needs --init DIR, and --data DIR|FILE or --task FILE\n");
     program_start(&run, "eval --init %s/none --data %s", at, at);
     check_refused(&run, 1, "/none: cannot be opened");
     program_start(&run, "eval --init %s/train.txt --data %s", at, at);

@@ -33,6 +33,10 @@ close_to 4.127752 "$(number loss)" 1e-5 "the prompt's loss"
 printf '%s\n' "What is the capital of France?" "" "And of Italy?" | "$program" generate --init model --chat - --greedy >answers
 [ "$(cat answers)" = "The capital of France is Paris.
 The capital of Italy is Rome." ] || fail "another conversation: $(cat answers)"
+for label in 0 1; do
+    echo "{\"context\": \"The capital of France is\", \"endings\": [\"Paris.\", \"a cold banana.\"], \"label\": $label}"
+done >task.jsonl
+[ "$("$program" eval --init model --task task.jsonl)" = "acc 0.5000 | acc_norm 0.5000 | 2 questions" ] || fail "another choice"
 
 if [ -n "${SLUICE_DATA:-}" ]; then
     "$program" tokenize --tokenizer model --print <"$SLUICE_DATA/wiki.test.tokens" | tr ' ' '\n' >tokens

@@ -571,6 +571,28 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
 sl_status sl_evaluate_rows(sl_pipe *pipe, const sl_rows *rows, const sl_evaluate_options *options,
                            sl_evaluation *out);
 
+typedef struct sl_choices_options {
+    int64_t ntokens, positions; /* of the model: its vocabulary, and the most tokens of a row */
+    const sl_vocab *vocab;      /* NULL: questions have ids alone */
+} sl_choices_options;
+
+typedef struct sl_choices {
+    int64_t questions;
+    int64_t right;         /* whose right ending is the most probable */
+    int64_t right_by_mean; /* whose right ending has the highest mean over its tokens of the
+                              logarithm of their probability */
+} sl_choices;
+
+/* Asks questions of multiple choice, one after the other. `path` has JSON lines {"context": TEXT,
+ * "endings": [TEXT, …], "label": N}, where texts may be lists of ids, an ending's text follows a
+ * space, and "ctx" is the context's other name, as in HellaSwag's files; or, called ….bin, it is an
+ * evaluation of llm.c, whose acc and acc_norm these shares are (llmc/dataloader.h, EvalLoader). In
+ * a group, every rank of the pipe calls it. Errors, with line or question: SL_ERR_FORMAT,
+ * SL_ERR_UNSUPPORTED for more than 64 endings, SL_ERR_NOT_FOUND, also for text without a
+ * vocabulary, SL_ERR_IO, SL_ERR_MEMORY; those of sl_compute_logits. */
+sl_status sl_evaluate_choices(sl_pipe *pipe, const char *path, const sl_choices_options *options,
+                              sl_choices *out);
+
 /* The logits of ids [rows, length] by a pipe for inference: *logits [rows, length, *ntokens] is
  * malloc'ed. In a group, every rank of the pipe calls it, and gets them. Errors: SL_ERR_MEMORY, as
  * sl_pipe_forward. */
