@@ -13,15 +13,20 @@ static const struct {
     double factor; /* of llama3's scaling; 0: none */
     sl_family family;
     bool tie;
+    int bos, eos; /* the tokens that begin and end a text */
 } llamas[] = {
-    {"smollm2-135m", 49152, 576, 1536, 30, 9, 3, 64, 8192, 1e5, 1.0 / 24, 0, SL_FAMILY_LLAMA, true},
-    {"smollm2-360m", 49152, 960, 2560, 32, 15, 5, 64, 8192, 1e5, 0.02, 0, SL_FAMILY_LLAMA, true},
-    {"qwen3-0.6b", 151936, 1024, 3072, 28, 16, 8, 128, 40960, 1e6, 0.02, 0, SL_FAMILY_QWEN3, true},
-    {"tinyllama-1.1b", 32000, 2048, 5632, 22, 32, 4, 64, 2048, 1e4, 0.02, 0, SL_FAMILY_LLAMA,
-     false},
+    {"smollm2-135m", 49152, 576, 1536, 30, 9, 3, 64, 8192, 1e5, 1.0 / 24, 0, SL_FAMILY_LLAMA, true,
+     0, 0},
+    {"smollm2-360m", 49152, 960, 2560, 32, 15, 5, 64, 8192, 1e5, 0.02, 0, SL_FAMILY_LLAMA, true, 0,
+     0},
+    {"qwen3-0.6b", 151936, 1024, 3072, 28, 16, 8, 128, 40960, 1e6, 0.02, 0, SL_FAMILY_QWEN3, true,
+     151643, 151645},
+    {"tinyllama-1.1b", 32000, 2048, 5632, 22, 32, 4, 64, 2048, 1e4, 0.02, 0, SL_FAMILY_LLAMA, false,
+     1, 2},
     {"llama-3.2-1b", 128256, 2048, 8192, 16, 32, 8, 64, 131072, 5e5, 0.02, 32, SL_FAMILY_LLAMA,
-     true},
-    {"llama-3-8b", 128256, 4096, 14336, 32, 32, 8, 128, 8192, 5e5, 0.02, 0, SL_FAMILY_LLAMA, false},
+     true, 128000, 128001},
+    {"llama-3-8b", 128256, 4096, 14336, 32, 32, 8, 128, 8192, 5e5, 0.02, 0, SL_FAMILY_LLAMA, false,
+     128000, 128001},
 };
 enum { LLAMAS = sizeof llamas / sizeof *llamas };
 
@@ -76,6 +81,12 @@ static sl_model_options llama(int index)
     return model;
 }
 
+static void set_token_ids(int bos, int eos, sl_decoder_options *out)
+{
+    snprintf(out->token_ids, sizeof out->token_ids, "{\"bos_token_id\":%d,\"eos_token_id\":%d}",
+             bos, eos);
+}
+
 sl_status sl_model_options_named(const char *name, sl_model_options *out)
 {
     int index = 0;
@@ -85,6 +96,8 @@ sl_status sl_model_options_named(const char *name, sl_model_options *out)
     if (index == LLAMAS && strcmp(name, "gpt2") != 0)
         return sl_error(SL_ERR_NOT_FOUND, "there is no model of the name \"%s\"", name);
     *out = index < LLAMAS ? llama(index) : gpt2();
+    set_token_ids(index < LLAMAS ? llamas[index].bos : 50256,
+                  index < LLAMAS ? llamas[index].eos : 50256, &out->decoder);
     out->pre_norm = true;
     out->context = sli_decoder_context(out);
     return SL_OK;

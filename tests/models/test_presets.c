@@ -2,6 +2,7 @@
 #include "models/config.h"
 #include "support/modules.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,41 @@ static void their_config_is_read_as_the_same_model(void **state)
     }
 }
 
+static void they_have_the_ids_of_their_special_tokens(void **state)
+{
+    static const char *const begins[] = {"50256", "0", "0", "151643", "1", "128000", "128000"};
+    static const char *const ends[] = {"50256", "0", "0", "151645", "2", "128001", "128001"};
+    for (int i = 0; sl_model_names[i]; i++) {
+        sl_model_options options;
+        char *text, bos[64], eos[64];
+        check_ok(sl_model_options_named(sl_model_names[i], &options));
+        check_ok(sli_config_print(&options, SL_F32, &text));
+        snprintf(bos, sizeof bos, "\"bos_token_id\": %s,", begins[i]);
+        snprintf(eos, sizeof eos, "\"eos_token_id\": %s\n", ends[i]);
+        assert_non_null(strstr(text, bos));
+        assert_non_null(strstr(text, eos));
+        free(text);
+    }
+}
+
+static bool is_below(const void *most, int64_t id)
+{
+    return id < *(const int64_t *)most;
+}
+
+static void ids_that_a_vocabulary_does_not_have_are_forgotten(void **state)
+{
+    static const char *const texts[] = {"{\"bos_token_id\":1,\"eos_token_id\":[2,9]}",
+                                        "{\"bos_token_id\":null,\"eos_token_id\":9}", ""};
+    for (int i = 0; i < 3; i++)
+        for (int64_t most = 9; most <= 10; most++) {
+            sl_model_options options = {.family = SL_FAMILY_LLAMA};
+            snprintf(options.decoder.token_ids, sizeof options.decoder.token_ids, "%s", texts[i]);
+            sli_config_check_token_ids(&options, is_below, &most);
+            assert_string_equal(options.decoder.token_ids, most > 9 ? texts[i] : "");
+        }
+}
+
 static void other_names_are_refused(void **state)
 {
     sl_model_options options;
@@ -43,6 +79,8 @@ int presets_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_count_as_published),
         cmocka_unit_test(their_config_is_read_as_the_same_model),
+        cmocka_unit_test(they_have_the_ids_of_their_special_tokens),
+        cmocka_unit_test(ids_that_a_vocabulary_does_not_have_are_forgotten),
         cmocka_unit_test(other_names_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

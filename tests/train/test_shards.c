@@ -262,6 +262,24 @@ static void one_run_has_the_same_bits_in_any_layout(void **state)
         check_drawn_run(*state, at);
 }
 
+/* A preset's ids mean the tokens of its tokenizer, not a text's words. */
+static void models_of_words_have_no_ids_of_special_tokens(void **state)
+{
+    static shard_record record;
+    scratch *in = *state;
+    unsigned seed = 1;
+    char path[700], text[8192];
+    sl_train_options options = two_epochs(in);
+    options.model = draw_decoder(&seed, 2, WORDS, (int)options.bptt);
+    strcpy(options.model.decoder.token_ids, "{\"eos_token_id\":2}");
+    options.save = weights_path(in);
+    check_ok(shard_run(&options, 0, false, &record));
+    snprintf(path, sizeof path, "%s/config.json", options.save);
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    assert_non_null(strstr(text, "\"model_type\""));
+    assert_null(strstr(text, "eos_token_id"));
+}
+
 static void shards_are_the_checkpoints_and_limit_the_replicas(void **state)
 {
     static shard_record record;
@@ -291,6 +309,7 @@ int shards_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_run_has_the_same_bits_in_any_layout),
+        cmocka_unit_test(models_of_words_have_no_ids_of_special_tokens),
         cmocka_unit_test(shards_are_the_checkpoints_and_limit_the_replicas),
     };
     return cmocka_run_group_tests(tests, small_corpus_create, remove_all);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "device/cores.h"
 #include "device/device.h"
+#include "models/config.h"
 #include "models/lora.h"
 #include "train/checkpoint/checkpoints.h"
 
@@ -84,6 +85,19 @@ static sl_status take_vocabulary(const sl_corpus *corpus, sl_model_options *mode
                     types, model->ntokens);
 }
 
+static bool is_special(const void *vocab, int64_t id)
+{
+    return id >= 0 && id < sl_vocab_size(vocab) && sl_vocab_is_special(vocab, (int32_t)id);
+}
+
+/* The ids of special tokens of a model by its name are those of its own tokenizer. */
+static void check_token_ids(const sli_run *run, sl_model_options *model)
+{
+    const sl_vocab *vocab = sli_run_vocab(run);
+    if (vocab && !run->init)
+        sli_config_check_token_ids(model, is_special, vocab);
+}
+
 /* The task of a run on texts. */
 static sl_status create_language(sli_run *run)
 {
@@ -92,6 +106,7 @@ static sl_status create_language(sli_run *run)
         SL_TRY(read_corpus(run, options));
     if (run->corpus)
         SL_TRY(take_vocabulary(run->corpus, &options->model));
+    check_token_ids(run, &options->model);
     if (run->processes)
         SL_TRY(sl_group_broadcast(run->processes, &options->model.ntokens, 1, SL_I64, 0, NULL));
     options->model.context = options->bptt;
@@ -113,6 +128,7 @@ static sl_status create_rows(sli_run *run)
     SL_TRY(open_init(run, options));
     SL_TRY(open_tokenizer(run, options));
     SL_TRY(sli_rows_task_read(options, sli_run_vocab(run), &options->model, &run->rows_of_ids));
+    check_token_ids(run, &options->model);
     options->bptt = sli_rows_task_longest(&run->rows_of_ids);
     options->model.context = options->bptt;
     run->own_task = sli_rows_task_make(&run->rows_of_ids);
