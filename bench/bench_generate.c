@@ -8,6 +8,7 @@
  * JSON line. */
 #include "support.h"
 
+#include "sluice/app/inference.h"
 #include "sluice/app/train.h"
 
 #include <stdio.h>

@@ -2,6 +2,7 @@
 #ifndef SLUICE_SLUICE_H
 #define SLUICE_SLUICE_H
 
+#include "sluice/app/inference.h"
 #include "sluice/app/launch.h"
 #include "sluice/app/option.h"
 #include "sluice/app/report.h"

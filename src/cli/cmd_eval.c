@@ -1,5 +1,6 @@
 /* sluice eval: the loss of a saved model on a split, and the logits of its first batch. */
 #include "cli/cli.h"
+#include "sluice/app/inference.h"
 #include "sluice/safetensors.h"
 
 #include <inttypes.h>

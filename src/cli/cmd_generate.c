@@ -1,5 +1,6 @@
 /* sluice generate: text from a saved model, or ids of tokens. */
 #include "cli/cli.h"
+#include "sluice/app/inference.h"
 
 #include <errno.h>
 #include <inttypes.h>

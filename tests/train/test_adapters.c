@@ -2,6 +2,7 @@
 #include "io/scratch.h"
 
 #include "models/lora.h"
+#include "sluice/app/inference.h"
 #include "sluice/app/train.h"
 #include "sluice/checkpoint.h"
 #include "support/modules.h"

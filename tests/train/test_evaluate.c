@@ -1,3 +1,4 @@
+#include "sluice/app/inference.h"
 #include "tensor/tensor.h"
 #include "train/small_run.h"
 

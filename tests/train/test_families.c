@@ -1,6 +1,7 @@
 /* Directories of published families, in the forms that they come in. */
 #include "io/scratch.h"
 
+#include "sluice/app/inference.h"
 #include "sluice/app/train.h"
 #include "sluice/checkpoint.h"
 #include "sluice/model.h"

@@ -1,3 +1,4 @@
+#include "sluice/app/inference.h"
 #include "support/modules.h"
 #include "train/small_run.h"
 

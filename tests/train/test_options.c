@@ -1,4 +1,5 @@
 #include "plans.h"
+#include "sluice/app/inference.h"
 
 #include "support/replicas.h"
 

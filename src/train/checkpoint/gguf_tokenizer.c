@@ -51,9 +51,12 @@ static void read_tokens(const json_t *json, const sl_vocab *vocab, int64_t ntoke
         set_token(tokens, ntokens, json_integer_value(id), name, is_byte ? BYTE : NORMAL);
     }
     json_array_foreach(added, i, entry)
+    {
+        bool is_special = json_is_true(json_object_get(entry, "special"));
         set_token(tokens, ntokens, json_integer_value(json_object_get(entry, "id")),
                   json_string_value(json_object_get(entry, "content")),
-                  json_is_true(json_object_get(entry, "special")) ? CONTROL : USER_DEFINED);
+                  is_special ? CONTROL : USER_DEFINED);
+    }
     if (vocab->bpe->unknown >= 0 && vocab->bpe->unknown < ntokens)
         tokens[vocab->bpe->unknown].type = UNKNOWN;
 }

@@ -11,7 +11,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/memory.h"
-#include "sluice/app/train.h"
+#include "sluice/app/inference.h"
 #include "text/line_reader.h"
 #include "text/tokens.h"
 
@@ -45,10 +45,11 @@ typedef struct choosing {
 /* The logarithm of the probability of `id` by the logits of the position before it. */
 static double log_probability(const float *logits, int64_t ntokens, int32_t id)
 {
-    double largest = logits[0], total = 0;
+    double largest = logits[0];
     for (int64_t i = 1; i < ntokens; i++)
         largest = fmax(largest, logits[i]);
-    for (int64_t i = 0; i < ntokens; i++)
+    double total = exp(logits[0] - largest);
+    for (int64_t i = 1; i < ntokens; i++)
         total += exp(logits[i] - largest);
     return logits[id] - largest - log(total);
 }

@@ -1,5 +1,6 @@
 /* Evaluating a split: the mean loss of all its terms, whichever replica evaluates which batch. */
 #include "train/loop/evaluate.h"
+#include "sluice/app/inference.h"
 
 #include "core/error.h"
 #include "train/loop/language.h"

@@ -2,6 +2,7 @@
 #ifndef SLI_TRAIN_LOOP_EVALUATE_H
 #define SLI_TRAIN_LOOP_EVALUATE_H
 
+#include "sluice/app/inference.h"
 #include "train/loop/replica.h"
 
 /* Sets *stop where an evaluation is to end before its end; the same on all ranks. */

@@ -7,7 +7,7 @@
 #include "comm/agree.h"
 #include "core/error.h"
 #include "core/philox.h"
-#include "sluice/app/train.h"
+#include "sluice/app/inference.h"
 
 #include <float.h>
 #include <inttypes.h>

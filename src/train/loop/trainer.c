@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "nn/module.h"
+#include "sluice/app/inference.h"
 #include "text/rows.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
