@@ -158,7 +158,8 @@ sl_status sl_chat_encode(const sl_vocab *vocab, const sl_message *messages, size
                          sl_tokens *out);
 
 /* The text of ids, *text with a 0 behind its *bytes, to be freed with free: words with a blank
- * between them; of a BPE the bytes of its tokens, which are the text's, or of its NFC. Errors:
+ * between them; of a BPE the bytes of its tokens, which are the text's, or of its NFC; of
+ * SentencePiece's kind without the space that encoding put before the first word. Errors:
  * SL_ERR_MEMORY. */
 sl_status sl_tokens_decode(const sl_vocab *vocab, const int32_t *ids, int64_t count, char **text,
                            size_t *bytes);
