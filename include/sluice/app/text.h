@@ -61,10 +61,11 @@ int64_t sl_tokenizer_control_characters(const sl_tokenizer *tokenizer);
  *   - words, as sl_tokenizer finds them: torchtext.vocab.build_vocab_from_iterator(…,
  *     specials=["<unk>"]) with <unk> as default index: ids run from 0 (<unk>) by falling frequency,
  *     and by code point where frequencies are equal;
- *   - a byte-level BPE, the tokenizer of a model of today: a text is split into pieces (words with
- *     the space before them, numbers, white space, …), and in each the bytes, which are tokens,
- *     merge to longer tokens, those first that are first in the tokenizer's list. It gives the ids
- *     that Hugging Face's tokenizers and OpenAI's tiktoken give. */
+ *   - a BPE, the tokenizer of a model of today: a text is split into pieces (words with the space
+ *     before them, numbers, white space, …), and in each the bytes, which are tokens, merge to
+ *     longer tokens, those first that are first in the tokenizer's list. In one of SentencePiece's
+ *     kind the characters merge, and those that are no token are bytes. It gives the ids that
+ *     Hugging Face's tokenizers and OpenAI's tiktoken give. */
 typedef struct sl_vocab sl_vocab;
 
 enum { SL_VOCAB_UNKNOWN = 0 }; /* of words: the id of <unk>, and of every word that is not listed */
