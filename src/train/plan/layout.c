@@ -274,7 +274,8 @@ static sl_status check_devices(const sl_plan *plan)
 
 static sl_status check_balance(const sl_train_options *options, int stages)
 {
-    int64_t sum = 0, modules = options->model.nlayers + 2;
+    bool is_tutorials = options->model.family == SL_FAMILY_TUTORIALS;
+    int64_t sum = 0, modules = options->model.nlayers + (is_tutorials ? 2 : 3);
     if (options->balance_count != stages)
         return sl_error(SL_ERR_INVALID,
                         "balance must give one number for each of %d stages, got %d numbers",
@@ -287,9 +288,10 @@ static sl_status check_balance(const sl_train_options *options, int stages)
     }
     if (sum != modules && !options->task)
         return sl_error(SL_ERR_INVALID,
-                        "balance must add up to the model's %" PRId64 " modules (encoder, %" PRId64
-                        " layers, decoder), got %" PRId64,
-                        modules, options->model.nlayers, sum);
+                        "balance must add up to the model's %" PRId64 " modules (%s, %" PRId64
+                        " layers, %s), got %" PRId64,
+                        modules, is_tutorials ? "encoder" : "embedding", options->model.nlayers,
+                        is_tutorials ? "decoder" : "norm, head", sum);
     return SL_OK;
 }
 
