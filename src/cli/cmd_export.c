@@ -14,7 +14,7 @@ static const char *const run_names[] = {"init", "adapter", "save-dtype", "shard-
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "merge", .group = "Export", FIELD(FLAG, merge), .needs = "adapter",
+    {.name = "merge", .group = "Export", FIELD(FLAG, merge),
      .help = "Add what the adapter computes to the weights that it belongs to, which gives a model without one"},
     {.name = "output", .value = "DIR", .group = "Export", FIELD(TEXT, output), .letter = 'o',
      .help = "Directory to write, which is replaced whole where sluice has saved a model there"},
@@ -39,6 +39,11 @@ static void refuse_input(const char *output, const char *input)
 static sl_status write_model(const settings *parsed, cli_saved_model *model)
 {
     sl_model_options plain = model->options;
+    if (plain.lora.adapts && !parsed->merge)
+        cli_refuse("export needs --merge for a model with an adapter: a model's directory has no "
+                   "adapter beside the weights");
+    if (!plain.lora.adapts && parsed->merge)
+        cli_refuse("--merge needs --adapter, or a checkpoint of adapters as --init");
     const sl_model_saving saving = {parsed->run.save_type, parsed->run.checkpoints.shard_bytes,
                                     sl_saved_model_generation(model->saved)};
     if (parsed->merge)
@@ -61,9 +66,6 @@ static sl_status run_export(cli_line *line, void *settings_read)
         cli_refuse("export needs --init DIR and --output DIR or --gguf FILE");
     if (parsed->gguf && parsed->output)
         cli_refuse("--gguf FILE is what is written, so it cannot be combined with --output");
-    if (parsed->run.adapter && !parsed->merge)
-        cli_refuse("--adapter of export needs --merge: a model's directory has no adapter beside "
-                   "the weights");
     refuse_input(output, parsed->run.init);
     refuse_input(output, parsed->run.adapter);
     SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, output),

@@ -92,6 +92,12 @@ static sl_status open_tokenizer(const sl_train_options *options, cli_saved_model
                     options->tokenizer, sl_vocab_size(model->vocab), model->options.ntokens);
 }
 
+static void refuse_two_adapters(const sl_train_options *options, const sl_model_options *saved)
+{
+    if (options->adapter && saved->lora.adapts)
+        cli_refuse("--init is a checkpoint with adapters, so it cannot be combined with --adapter");
+}
+
 sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokenizer,
                                cli_saved_model *out)
 {
@@ -109,6 +115,7 @@ sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokeni
         SL_TRY(open_tokenizer(options, out));
     else
         out->vocab = sl_saved_model_vocab(out->saved);
+    refuse_two_adapters(options, saved);
     if (options->adapter)
         SL_TRY(sl_adapter_options(options->adapter, &out->options.lora));
     SL_TRY(build_pipe(options, out));
@@ -192,8 +199,7 @@ static sl_status apply_adapter(const cli_line *line, const sl_model_options *mod
     static const char *const own[] = {"lora",         "lora-rank",    "lora-alpha",  "use-rslora",
                                       "lora-dropout", "lora-targets", "train-layers"};
     const char *source = train->adapter ? "--adapter" : "--init";
-    if (train->adapter && model->lora.adapts)
-        cli_refuse("--init is a checkpoint with adapters, so it cannot be combined with --adapter");
+    refuse_two_adapters(train, model);
     if (!train->adapter && !model->lora.adapts)
         return SL_OK;
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)

@@ -24,7 +24,7 @@ awk 'BEGIN { for (row = 0; row < 11; row++) {
     for (i = 0; i < 3 + row * 7 % 13; i++) printf ", %d", (row * 31 + i * i * 17) % 97
     print "]}" } }' >"$scratch/data/train.jsonl"
 head -n 5 "$scratch/data/train.jsonl" >"$scratch/data/valid.jsonl"
-layouts=("--pp 2" "--dp 2 --zero" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --schedule zb-h1")
+layouts=("--pp 2 --balance 2,3" "--dp 2 --zero" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --schedule zb-h1")
 
 # same_on_layouts FILE ARGUMENTS...: the file that is saved does not depend on the layout.
 same_on_layouts() {
@@ -190,19 +190,76 @@ same_on_layouts model.safetensors --init "$models/gpt2" --train-layers 1
 same_tensor "$models/gpt2/model.safetensors" "$scratch/whole/model.safetensors" transformer.wte.weight || fail "the embedding was trained"
 if same_tensor "$models/gpt2/model.safetensors" "$scratch/whole/model.safetensors" transformer.h.1.ln_2.bias; then fail "layer 1 is frozen"; fi
 
-# A checkpoint has the base and the adapter, and is resumed by its directory alone.
-job=(train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --epochs 2 --lora --use-rslora --lr 1e-3 --quiet)
+# A checkpoint has the adapter alone, and its base's path and checksum: it is small, is resumed and opened by its directory
+# where the base is still there, and with --init where it has moved; another base is refused.
+rm -rf "$scratch/base" "$scratch/merged"
+cp -r "$models/llama3" "$scratch/base"
+job=(train --data "$scratch/data" --init "$scratch/base" --batch-size 2 --epochs 2 --lora --use-rslora --lr 1e-3 --quiet)
 rm -rf "$scratch/whole" "$scratch/cut"
 "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+adapter=$scratch/whole/adapter_model.safetensors
 loss=$(loss_of --init "$models/llama3" --adapter "$scratch/whole")
 near "$(loss_of --init "$scratch/run/best")" "$loss" "the checkpoint's best model"
-cp -r "$scratch/run/step-00000006" "$scratch/step"
-"$SLUICE_PROGRAM" train --resume "$scratch/step" --save "$scratch/cut" --quiet
-cmp "$scratch/whole/adapter_model.safetensors" "$scratch/cut/adapter_model.safetensors" || fail "other weights after a resume of the checkpoint alone"
+near "$(loss_of --init "$models/llama3" --adapter "$scratch/run/best")" "$loss" "the checkpoint's best adapter"
+mv "$scratch/run/step-00000006" "$scratch/step"
+[ "$(cd "$scratch/step" && echo *)" = \
+    "adapter_config.json adapter_model.safetensors best.safetensors optimizer.safetensors state.json" ] || fail "other files: $(ls "$scratch/step")"
+bytes_of() { cat "$@" | wc -c; }
+[ "$(bytes_of "$scratch"/step/*.safetensors)" -lt $((4 * $(bytes_of "$adapter") + 1000)) ] || fail "a checkpoint is larger than an adapter and its state"
+[ "$(bytes_of "$scratch"/step/*)" -lt $(($(bytes_of "$models/llama3/model.safetensors") / 2)) ] || fail "a checkpoint has the base"
+"$SLUICE_PROGRAM" checkpoint verify "$scratch/step" >"$scratch/printed"
+resumed() { # ARGUMENTS...: from the checkpoint; to the same bits
+    rm -rf "$scratch/cut"
+    "$SLUICE_PROGRAM" train --resume "$scratch/step" --save "$scratch/cut" --quiet "$@"
+    cmp "$adapter" "$scratch/cut/adapter_model.safetensors" || fail "other weights after a resume $*"
+}
+resumed
 refuse 'lora-rank 8, this run has lora-rank 4' "${job[@]}" --lora-rank 4 --resume "$scratch/step" --save "$scratch/none"
+"$SLUICE_PROGRAM" export --init "$scratch/run/best" --merge -o "$scratch/merged"
+near "$(loss_of --init "$scratch/merged")" "$loss" "the merged checkpoint"
+refuse 'export needs --merge for a model with an adapter' export --init "$scratch/run/best" -o "$scratch/none"
+refuse "base/config.json is an input and must not be overwritten" \
+    train --data "$scratch/data" --init "$scratch/run/best" --batch-size 2 --save "$scratch/none" --log-json "$scratch/base/config.json"
+"$SLUICE_PROGRAM" train --data "$scratch/data" --init "$scratch/run/best" --batch-size 2 --save-dir "$scratch/next" --quiet
+grep -q "\"path\": \"$(realpath "$scratch/base")\"" "$scratch/next/best/state.json" || fail "a run from a checkpoint names another base"
+mv "$scratch/base" "$scratch/moved"
+resumed --init "$scratch/moved" --pp 2
+refuse 'a checkpoint of adapters needs the model that they were made for (--init): ' train --resume "$scratch/step" --save "$scratch/none"
+refuse "best: it has adapters alone, and their model cannot be opened (it can be given with --init, and the adapters with --adapter): $(realpath "$scratch")/base: " \
+    eval --init "$scratch/run/best" --data "$scratch/data/valid.jsonl"
+refuse "step: the adapter was made for weights with the checksum" train --resume "$scratch/step" --init "$scratch/merged" --save "$scratch/none"
+mv "$scratch/merged" "$scratch/base"
+refuse "best: the adapter was made for weights with the checksum" \
+    eval --init "$scratch/base" --adapter "$scratch/run/best" --data "$scratch/data/valid.jsonl"
+refuse "best: the adapter was made for weights with the checksum" eval --init "$scratch/run/best" --data "$scratch/data/valid.jsonl"
+rm -rf "$scratch/run" "$scratch/next"
+
+# Two processes, where there is MPI, write a file each.
+if ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGRAM" "${job[@]}" --init "$scratch/moved" --dp 1 --pp 2 \
+    --chunks 1 --save-dir "$scratch/run" --save-every 3 2>"$scratch/err"; then
+    [ -e "$scratch/run/best/adapter_model-00002-of-00002.safetensors" ] || fail "no file of each process: $(ls "$scratch/run/best")"
+    near "$(loss_of --init "$scratch/moved" --adapter "$scratch/run/best")" "$loss" "the adapter of two processes"
+    near "$(loss_of --init "$scratch/run/best")" "$loss" "the checkpoint of two processes"
+    rm -rf "$scratch/step"
+    mv "$scratch/run/step-00000006" "$scratch/step"
+    resumed
+    # On a text, the ranks between the first and the last stage have none.
+    printf 'a b c d e f g\n%.0s' {1..400} >"$scratch/text.txt"
+    "$SLUICE_PROGRAM" train --data "$scratch/text.txt" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --bptt 8 --batch-size 2 --epochs 1 \
+        --max-batches 1 --quiet --save "$scratch/words" >"$scratch/printed"
+    ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 3 "$SLUICE_PROGRAM" train --data "$scratch/text.txt" --tokenizer "$scratch/words" \
+        --init "$models/llama3" --lora --bptt 8 --batch-size 2 --max-batches 2 --eval-max-batches 1 --epochs 1 --quiet --dp 1 --pp 3 \
+        --balance 2,2,1 --save "$scratch/three" --save-dir "$scratch/next" >"$scratch/printed" 2>&1 || fail "three processes: $(cat "$scratch/printed")"
+    [ "$(cd "$scratch/three" && echo *)" = "adapter_config.json adapter_model.safetensors" ] || fail "other files of three processes"
+else
+    grep -q 'sluice_mpi.so was not found' "$scratch/err" || fail "two processes: $(cat "$scratch/err")"
+fi
+rm -rf "$scratch/run" "$scratch/next" "$scratch/three"
 
 # ---- Bad input ----
 
+refuse "--balance must add up to the model's 5 modules (embedding, 2 layers, norm, head), got 4" \
+    train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --pp 2 --balance 2,2 --save "$scratch/none"
 job=(train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --save "$scratch/none" --quiet)
 refuse 'lora: no layer of the model is called "qkv": there are q_proj,k_proj' "${job[@]}" --lora --lora-targets q_proj,qkv
 refuse 'lora: the rank must not be above the widths of model.layers.0.self_attn.v_proj, 32 in and 16 out, got 17' "${job[@]}" --lora --lora-rank 17
@@ -221,12 +278,13 @@ refuse 'should be F32 [3, 56], but is F32 [4, 56]' "${job[@]}" --adapter "$scrat
 "$SLUICE_PROGRAM" export --init "$models/llama3" --adapter "$models/llama3/lora" --merge -o "$scratch/merged"
 "$SLUICE_PROGRAM" train --init "$scratch/merged" --data "$scratch/data" --batch-size 2 --lora --save "$scratch/other" --quiet
 "$SLUICE_PROGRAM" eval --init "$scratch/merged" --adapter "$scratch/other" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
-refuse 'other: the adapter was made for weights with the checksum' "${job[@]}" --adapter "$scratch/other"
+refuse 'other/adapter_model.safetensors: the adapter was made for weights with the checksum' "${job[@]}" --adapter "$scratch/other"
 before=$(sha256sum <"$scratch/merged/model.safetensors")
 refuse 'merged: it has a model, and an adapter alone is saved: save elsewhere' \
     train --data "$scratch/data" --init "$scratch/merged" --batch-size 2 --lora --save "$scratch/merged" --quiet
 [ "$(sha256sum <"$scratch/merged/model.safetensors")" = "$before" ] || fail "the base was overwritten"
+refuse '--merge needs --adapter, or a checkpoint of adapters as --init' export --init "$models/llama3" --merge -o "$scratch/none"
 refuse 'export needs --init DIR and --output DIR' export --init "$models/llama3" --adapter "$models/llama3/lora" --merge
-refuse '--adapter of export needs --merge' export --init "$models/llama3" --adapter "$models/llama3/lora" -o "$scratch/none"
+refuse 'export needs --merge for a model with an adapter' export --init "$models/llama3" --adapter "$models/llama3/lora" -o "$scratch/none"
 refuse 'is an input and must not be overwritten' export --init "$models/llama3" --adapter "$scratch/dora" --merge -o "$scratch/dora"
 echo "fine-tuning: ok"

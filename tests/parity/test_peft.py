@@ -62,11 +62,12 @@ class Adapters(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             adapter = os.path.join(directory, "adapter")
             run("train", "--init", model_path(family), "--data", rows, "--batch-size", "2", "--epochs", "5", "--lr", "1e-2",
-                "--lora", "--lora-rank", "4", *options, "--save", adapter, "--quiet")
-            found = json.loads(run("eval", "--init", model_path(family), "--adapter", adapter, "--data", rows, "--json"))
-            with torch.no_grad():
-                expected = loss_of(open_adapted(family, adapter, False), load_file(model_path(family, "golden.safetensors")))
-            self.assertAlmostEqual(found["loss"], expected.item(), delta=1e-5)
+                "--lora", "--lora-rank", "4", *options, "--save", adapter, "--save-dir", directory + "/run", "--quiet")
+            for saved in (adapter, directory + "/run/step-00000005"):
+                found = json.loads(run("eval", "--init", model_path(family), "--adapter", saved, "--data", rows, "--json"))
+                with torch.no_grad():
+                    expected = loss_of(open_adapted(family, saved, False), load_file(model_path(family, "golden.safetensors")))
+                self.assertAlmostEqual(found["loss"], expected.item(), delta=1e-5)
 
     def test_saved_adapters_open(self):
         for family in ("gpt2", "llama3"):

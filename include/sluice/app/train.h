@@ -500,7 +500,9 @@ sl_status sl_model_export_gguf(const sl_pipe *pipe, const sl_model_options *mode
 typedef struct sl_saved_model sl_saved_model;
 
 /* Opens a model's directory, also by the path of its model.safetensors or its index, or a
- * checkpoint; or any other safetensors file or index, which have tensors alone. Errors: as
+ * checkpoint; or any other safetensors file or index, which have tensors alone. Of a checkpoint of
+ * adapters it opens the model that they belong to, by the path in it, and these; where that has
+ * become another model, by its checksum, sl_saved_model_load gives SL_ERR_INVALID. Errors: as
  * sl_checkpoint_open; SL_ERR_NOT_FOUND for a checkpoint without a model; SL_ERR_FORMAT and
  * SL_ERR_UNSUPPORTED where config.json or tokenizer.json are not those of a model that sluice has,
  * contradict each other, or ask for a model that the tensors cannot be. */
@@ -537,8 +539,9 @@ sl_status sl_saved_model_load(const sl_saved_model *model, sl_pipe *pipe,
  * modules_to_save, …). */
 sl_status sl_adapter_options(const char *path, sl_lora_options *out);
 
-/* Reads DIR/adapter_model.safetensors into a pipe whose model was made with these options. Errors:
- * as sl_saved_model_load without `left_out`. */
+/* Reads DIR/adapter_model.safetensors, or the adapters of the checkpoint DIR, into a pipe whose
+ * model was made with these options and has its weights. Errors: as sl_saved_model_load without
+ * `left_out`; SL_ERR_INVALID where sluice has trained them on other weights. */
 sl_status sl_adapter_load(const char *path, sl_pipe *pipe);
 
 /* Adds what adapters compute to the weights that they belong to, and makes B 0. What is saved with

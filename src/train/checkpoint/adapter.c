@@ -87,13 +87,8 @@ sl_status sli_base_checksum(const sl_pipe *pipe, char text[SLI_BASE_CHECKSUM_BYT
     return status;
 }
 
-/* PEFT's adapters do not say what they were made for. */
-static sl_status check_base(const char *path, const char *expected, const sl_pipe *pipe)
+sl_status sli_base_compare(const char *path, const char *expected, const char *found)
 {
-    char found[SLI_BASE_CHECKSUM_BYTES];
-    if (!expected)
-        return SL_OK;
-    SL_TRY(sli_base_checksum(pipe, found));
     if (strcmp(expected, found) == 0)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
@@ -122,18 +117,13 @@ sl_status sl_adapter_options(const char *path, sl_lora_options *out)
 
 sl_status sl_adapter_load(const char *path, sl_pipe *pipe)
 {
-    char *file;
     sl_saved_model *adapter;
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(pipe);
-    SL_TRY(sli_path_join(path, SLI_ADAPTER_PART ".safetensors", &file));
-    sl_status status = sl_saved_model_open(file, &adapter);
+    sl_status status = sli_adapter_open(path, &adapter);
     if (status == SL_OK)
-        status = sli_saved_model_load_adapter(adapter, pipe);
-    if (status == SL_OK)
-        status = check_base(path, sli_saved_model_metadata(adapter, SLI_ADAPTER_BASE_KEY), pipe);
+        status = sli_saved_model_load_adapter(adapter, true, pipe);
     sl_saved_model_close(&adapter);
-    free(file);
     return status;
 }
 

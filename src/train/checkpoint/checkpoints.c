@@ -72,6 +72,8 @@ static sl_status copy_model(sli_checkpoints *checkpoints)
     checkpoints->state = NULL;
     SL_TRY(sli_run_state_print(run, &checkpoints->state));
     SL_TRY(sli_tensors_of_model(pipe, &checkpoints->model));
+    if (sli_run_has_adapters(run))
+        SL_TRY(sli_adapter_select(&checkpoints->model, true));
     SL_TRY(copy_tensors(checkpoints, &checkpoints->model));
     sli_tensors_empty(&checkpoints->best);
     if (!checkpoints->has_best)
@@ -108,6 +110,7 @@ typedef struct save {
     bool all;           /* else the model alone */
     sl_group *writers;  /* those who write it together; NULL: rank 0 alone */
     sl_metadata shapes; /* of the optimizer's segments */
+    sl_metadata base;   /* of adapters */
 } save;
 
 static sl_status gather_reports(void *context, const sli_shard_report *own)
@@ -135,13 +138,16 @@ static size_t list_parts(const save *job, sl_checkpoint_part parts[PARTS],
                          sli_checkpoint_shard shards[PARTS])
 {
     const sli_checkpoints *checkpoints = job->checkpoints;
+    bool adapts = sli_run_has_adapters(checkpoints->run);
     const sli_tensors *const lists[PARTS] = {&checkpoints->model, &checkpoints->optimizer,
                                              &checkpoints->best};
-    static const char *const names[PARTS] = {"model", "optimizer", "best"};
+    const char *const names[PARTS] = {adapts ? SLI_ADAPTER_PART : SLI_MODEL_PART, "optimizer",
+                                      "best"};
     for (int p = 0; p < PARTS; p++) {
-        bool has_shapes = p == OPTIMIZER && lists[p]->shapes;
-        parts[p] = (sl_checkpoint_part){names[p], lists[p]->items, lists[p]->count, &job->shapes,
-                                        has_shapes};
+        bool has_shapes = p == OPTIMIZER && lists[p]->shapes, has_base = p == MODEL && adapts;
+        parts[p] =
+            (sl_checkpoint_part){names[p], lists[p]->items, lists[p]->count,
+                                 has_base ? &job->base : &job->shapes, has_shapes || has_base};
         shards[p] = shard_of(job, p == OPTIMIZER && checkpoints->every ? checkpoints->every
                                                                        : checkpoints->first);
     }
@@ -195,7 +201,8 @@ static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool
                       .all = all,
                       .writers =
                           all && checkpoints->every ? checkpoints->every : checkpoints->first,
-                      .shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes}};
+                      .shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes},
+                      .base = {SLI_ADAPTER_BASE_KEY, checkpoints->run->base}};
     SL_TRY(sli_group_agree(job.writers, sli_error_restore(&checkpoints->copied)));
     return job.writers && checkpoints->collects ? collect_contents(&job)
                                                 : write_contents(&job, NULL);
@@ -300,7 +307,9 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
                                    &checkpoints->run->identity, &directory));
     checkpoints->directory = directory;
     SL_TRY(report_others(checkpoints));
-    if (sli_run_model(run))
+    if (sli_run_has_adapters(run))
+        SL_TRY(sli_adapter_texts_make(sli_run_model(run), &checkpoints->texts));
+    else if (sli_run_model(run))
         SL_TRY(sli_model_texts_make(sli_run_model(run), sli_run_vocab(run),
                                     &(sl_model_saving){.generation = sli_run_generation(run)},
                                     &checkpoints->texts));

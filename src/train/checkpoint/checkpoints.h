@@ -71,7 +71,12 @@ const char *sli_resume_asked(const sl_save_options *options, int start);
 /* Reports that the run goes on from it. */
 sl_status sli_resume_report(const sli_run *run);
 
-/* The model's tensors, into pipes of any partition: the first replica's at least. */
+/* Whether the path has the state.json of a checkpoint. */
+sl_status sli_resume_is_checkpoint(const char *path, bool *out);
+
+/* The model's tensors, or of a run with adapters these, into pipes of any partition: the first
+ * replica's at least. Errors: SL_ERR_INVALID where the pipe's base, run->base, is not that of the
+ * checkpoint's adapters. */
 sl_status sli_resume_model(const sli_run *run);
 
 /* The optimizers' state, the best parameters and the position, on every replica. Without a
@@ -87,6 +92,8 @@ sl_status sli_resume_rest(sli_run *run);
  *    "identity": "93c1…", "job": "…",   whose it is, and the job, if there is one
  *    "options": {"emsize": 200, …},     by their names on the command line
  *    "layout": {"stages": 2, …},        that another run need not have
+ *    "base": {"path": "/models/…", "checksum": "5f0e…"},   of a run with adapters, which are saved
+ *                                       without it
  *    "settings": {…}}                   the caller's own (sl_save_options), if there are any
  */
 sl_status sli_run_state_print(const sli_run *run, char **text);
@@ -98,6 +105,10 @@ sl_status sli_run_state_owner(const char *text, sli_owner *out);
 
 /* The caller's settings in it, malloc'ed; NULL where there are none. */
 sl_status sli_run_state_settings(const char *text, char **settings);
+
+/* The base's path in it, malloc'ed, and its checksum (sli_base_checksum). Errors: SL_ERR_FORMAT
+ * where there is none. */
+sl_status sli_run_state_base(const char *text, char **path, char checksum[SLI_BASE_CHECKSUM_BYTES]);
 
 /* Refuses to continue with other options than those of `text`, the state of run->resume, naming
  * each that differs, and a position that these options cannot have. */
@@ -185,7 +196,7 @@ int sli_last_step_open(const char *directory);
 void sli_last_step_write(int descriptor, int64_t step, const sli_identity *identity);
 int64_t sli_last_step_read(const char *directory, sli_identity *identity);
 
-/* ---- Models on disk, beyond the public functions (saved_model.c) ------------------------------
+/* ---- Models on disk, beyond the public functions (save_model.c, saved_model.c) ----------------
  */
 
 /* Fails as sl_model_save would for a path that cannot be written or a disk without room; leaves
@@ -222,14 +233,24 @@ sl_status sli_adapter_select(sli_tensors *tensors, bool adapters);
 
 /* The key of an adapter's metadata that has the checksum of the weights that it was made for. */
 #define SLI_ADAPTER_BASE_KEY "sluice.base"
-enum { SLI_BASE_CHECKSUM_BYTES = 17 }; /* 16 hexadecimal digits, and the end */
 
 /* That of all tensors of a pipe's model but those of adapters, the same for any cut; called by
  * every rank of the pipe's group. */
 sl_status sli_base_checksum(const sl_pipe *pipe, char text[SLI_BASE_CHECKSUM_BYTES]);
 
-/* sl_saved_model_load of a file of adapters (saved_model.c). */
-sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, sl_pipe *pipe);
+/* Refuses adapters, of this path, whose base has another checksum. Errors: SL_ERR_INVALID. */
+sl_status sli_base_compare(const char *path, const char *expected, const char *found);
+
+/* Opens the adapter of a directory that PEFT or sluice has saved, or of a checkpoint, without the
+ * model that it belongs to (saved_model.c). */
+sl_status sli_adapter_open(const char *path, sl_saved_model **out);
+
+/* sl_saved_model_load of such; `checks`: that the pipe has the base that the adapters were made
+ * for, if they say which. */
+sl_status sli_saved_model_load_adapter(const sl_saved_model *adapter, bool checks, sl_pipe *pipe);
+
+/* The path of the model; of one that was opened by a checkpoint of adapters, the base's. */
+const char *sli_saved_model_path(const sl_saved_model *model);
 
 /* The value of a key of its tensors' metadata, or NULL. */
 const char *sli_saved_model_metadata(const sl_saved_model *model, const char *key);

@@ -34,7 +34,7 @@ sl_status sli_model_texts_make(const sl_model_options *model, const sl_vocab *vo
     add_text(out, SLI_TOKENIZER_FILE, out->tokenizer);
     add_text(out, SLI_TOKENIZER_SETTINGS_FILE, vocab ? vocab->settings : NULL);
     add_text(out, SLI_GENERATION_FILE, settings->generation);
-    return model && model->lora.adapts ? sli_adapter_texts_make(model, out) : SL_OK;
+    return SL_OK;
 }
 
 void sli_model_texts_clear(sli_model_texts *texts)

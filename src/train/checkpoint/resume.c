@@ -15,7 +15,7 @@
 
 /* ---- Which one -------------------------------------------------------------------------- */
 
-static sl_status is_checkpoint(const char *path, bool *out)
+sl_status sli_resume_is_checkpoint(const char *path, bool *out)
 {
     char *state, *directory;
     struct stat found;
@@ -93,7 +93,7 @@ static sl_status open_checkpoint(const checkpoint_search *search, bool *single, 
     size_t count;
     *single = false;
     if (!search->is_directory)
-        SL_TRY(is_checkpoint(search->path, single));
+        SL_TRY(sli_resume_is_checkpoint(search->path, single));
     if (*single) {
         *path = strdup(search->path);
         return *path ? open_one(*path, search->is_whole, out)
@@ -254,16 +254,28 @@ static sl_status broadcast_tensors(const sl_checkpoint_reader *reader, const cha
     return status == SL_OK ? sli_tensors_store(tensors) : status;
 }
 
+/* Adapters belong to the weights that they were trained with alone. */
+static sl_status check_base(const sli_run *run)
+{
+    const sli_resume *resume = &run->resume;
+    return resume->reader && sli_run_has_adapters(run)
+               ? sli_base_compare(resume->path, resume->recorded.base, run->base)
+               : SL_OK;
+}
+
 sl_status sli_resume_model(const sli_run *run)
 {
     const sl_checkpoint_reader *reader = run->resume.reader;
+    bool adapts = sli_run_has_adapters(run);
+    const char *part = adapts ? SLI_ADAPTER_PART : SLI_MODEL_PART;
     sli_tensors tensors = {0};
+    SL_TRY(check_base(run));
     SL_TRY(sli_tensors_of_model(run->replica.pipe, &tensors));
-    sl_status status = SL_OK;
-    if (run->replica.pipe_group)
-        status = broadcast_tensors(reader, SLI_MODEL_PART, &run->replica, &tensors);
-    else if (reader) /* the others get it when they join */
-        status = sli_tensors_read(reader, SLI_MODEL_PART, &tensors);
+    sl_status status = adapts ? sli_adapter_select(&tensors, true) : SL_OK;
+    if (status == SL_OK && run->replica.pipe_group)
+        status = broadcast_tensors(reader, part, &run->replica, &tensors);
+    else if (status == SL_OK && reader) /* the others get it when they join */
+        status = sli_tensors_read(reader, part, &tensors);
     sli_tensors_clear(&tensors);
     return status;
 }

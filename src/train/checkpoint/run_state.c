@@ -44,6 +44,16 @@ static json_t *describe_options(const sli_run *run)
     return NULL;
 }
 
+/* Where the base of the run's adapters is, and what it is. */
+static json_t *describe_base(const sli_run *run)
+{
+    const char *given = run->init ? sli_saved_model_path(run->init) : run->options->init;
+    char *path = realpath(given, NULL);
+    json_t *base = json_pack("{ss ss}", "path", path ? path : given, "checksum", run->base);
+    free(path);
+    return base;
+}
+
 sl_status sli_run_state_print(const sli_run *run, char **text)
 {
     const sli_position *position = &run->position;
@@ -53,13 +63,14 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
         json_pack("{si si si ss}", "replicas", options->replicas, "stages", run->plan->stages,
                   "chunks", options->chunks, "schedule", options->schedule);
     json_t *json =
-        json_pack("{sI sI sI sI so so ss ss* so so so*}", "step", (json_int_t)position->steps,
+        json_pack("{sI sI sI sI so so ss ss* so so so* so*}", "step", (json_int_t)position->steps,
                   "epoch", (json_int_t)position->epoch, "block", (json_int_t)position->batch,
                   "best_step", (json_int_t)position->best_step, "best_loss",
                   sli_json_number(position->best_loss), "seconds",
                   sli_json_number(sli_run_seconds(run)), "identity", run->identity.text, "job", job,
                   "options", describe_options(run), "layout", layout, "settings",
-                  settings ? json_loads(settings, 0, NULL) : NULL);
+                  settings ? json_loads(settings, 0, NULL) : NULL, "base",
+                  sli_run_has_adapters(run) ? describe_base(run) : NULL);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sli_no_memory(NULL, "a run's state");
@@ -115,9 +126,29 @@ static sl_status read_identity(const json_t *json, sli_identity *out)
     return SL_OK;
 }
 
+/* *path (optional) is the state's own. A run without adapters has none: nothing is set. */
+static sl_status read_base(const json_t *json, const char **path,
+                           char checksum[SLI_BASE_CHECKSUM_BYTES])
+{
+    const json_t *base = json_object_get(json, "base");
+    const char *digits = json_string_value(json_object_get(base, "checksum"));
+    *path = json_string_value(json_object_get(base, "path"));
+    *checksum = '\0';
+    if (!base)
+        return SL_OK;
+    if (!*path || !digits || strlen(digits) != SLI_BASE_CHECKSUM_BYTES - 1 ||
+        strspn(digits, "0123456789abcdef") != strlen(digits))
+        return sl_error(SL_ERR_FORMAT, "\"base\" of the run must have a \"path\", and a "
+                                       "\"checksum\" of 16 hexadecimal digits");
+    memcpy(checksum, digits, SLI_BASE_CHECKSUM_BYTES);
+    return SL_OK;
+}
+
 static sl_status read_recorded(const json_t *json, sli_recorded *out)
 {
+    const char *base;
     SL_TRY(read_identity(json, &out->identity));
+    SL_TRY(read_base(json, &base, out->base));
     const json_t *options = json_object_get(json, "options"), *lr = json_object_get(options, "lr");
     const json_t *shards = json_object_get(options, "shards");
     if (!json_is_integer(shards) || json_integer_value(shards) < 1 ||
@@ -173,6 +204,22 @@ sl_status sli_run_state_settings(const char *text, char **settings)
         *settings = json_dumps(found, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(json);
     return found && !*settings ? sli_no_memory(NULL, "a run's settings") : SL_OK;
+}
+
+sl_status sli_run_state_base(const char *text, char **path, char checksum[SLI_BASE_CHECKSUM_BYTES])
+{
+    json_t *json = NULL;
+    const char *found = NULL;
+    *path = NULL;
+    sl_status status = text ? parse_state(text, &json) : SL_OK;
+    if (status == SL_OK)
+        status = read_base(json, &found, checksum);
+    if (status == SL_OK && !found)
+        status = sl_error(SL_ERR_FORMAT, "it has adapters, but does not say of which model");
+    if (status == SL_OK && !(*path = strdup(found)))
+        status = sli_no_memory(NULL, "the path of a model");
+    json_decref(json);
+    return status;
 }
 
 /* ---- Comparing -------------------------------------------------------------------------- */

@@ -16,13 +16,19 @@
 
 /* ---- The texts --------------------------------------------------------------------------- */
 
-/* A run that resumes has weights, and can do without a vocabulary that is gone. */
+/* A run that resumes has weights, and can do without a vocabulary that is gone; but of adapters it
+ * needs the model that they belong to. */
 static sl_status open_init(sli_run *run, const sl_train_options *options)
 {
     if (!options->init || run->init)
         return SL_OK;
     sl_status status = sl_saved_model_open(options->init, &run->init);
-    return status == SL_ERR_NOT_FOUND && run->found.resumes ? SL_OK : status;
+    if (status != SL_ERR_NOT_FOUND || !run->found.resumes)
+        return status;
+    return sli_run_has_adapters(run)
+               ? sl_error_context(status, "a checkpoint of adapters needs the model that they were "
+                                          "made for (--init): ")
+               : SL_OK;
 }
 
 static sl_status open_tokenizer(sli_run *run, const sl_train_options *options)
@@ -175,7 +181,13 @@ static sl_status count_batches(sli_run *run)
 
 const sl_model_options *sli_run_model(const sli_run *run)
 {
-    return run->corpus || run->has_rows ? &run->options->model : NULL;
+    return run->options->task ? NULL : &run->options->model;
+}
+
+bool sli_run_has_adapters(const sli_run *run)
+{
+    const sl_model_options *model = sli_run_model(run);
+    return model && model->lora.adapts;
 }
 
 /* Of rows it is the one that was given, or that of the model that the run began with. */
@@ -332,7 +344,8 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
         return SL_OK; /* the job is to be started with as many */
     if (!run->task)
         SL_TRY(run->has_rows ? create_rows(run) : create_language(run));
-    if (!run->found.resumes && sli_plan_rank(run->plan, run->launch.rank).replica == 0)
+    bool needs_weights = !run->found.resumes || sli_run_has_adapters(run);
+    if (needs_weights && sli_plan_rank(run->plan, run->launch.rank).replica == 0)
         SL_TRY(open_init(run, run->options)); /* for the weights */
     SL_TRY(open_devices(run));
     SL_TRY(count_batches(run));

@@ -34,12 +34,15 @@ typedef struct sli_owner {
     char job[SLI_JOB_BYTES];
 } sli_owner;
 
+enum { SLI_BASE_CHECKSUM_BYTES = 17 }; /* 16 hexadecimal digits, and the end */
+
 /* What a resumed run takes from its checkpoint where its options leave it open. */
 typedef struct sli_recorded {
     sli_position position;
     int shards, chunks;
     double lr; /* that it began with */
     sli_identity identity;
+    char base[SLI_BASE_CHECKSUM_BYTES]; /* of its adapters; empty: it has none */
 } sli_recorded;
 
 /* The checkpoint that a run resumes from; without a reader: none. */
@@ -85,7 +88,8 @@ typedef struct sl_run {
     sli_resume resume;     /* `reader` and `path`: rank 0's */
     sli_identity identity; /* rank 0's, where checkpoints are saved */
     sli_replica replica;
-    sl_tensor *input, *targets;              /* of the shard under way */
+    char base[SLI_BASE_CHECKSUM_BYTES]; /* of what its adapters belong to, on the first replica */
+    sl_tensor *input, *targets;         /* of the shard under way */
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
     sl_pipe_optimizer *optimizer;
     sli_position position;
@@ -111,6 +115,9 @@ double sli_run_seconds(const sli_run *run);
 const sl_model_options *sli_run_model(const sli_run *run);
 const sl_vocab *sli_run_vocab(const sli_run *run);
 const char *sli_run_generation(const sli_run *run); /* generation_config.json */
+
+/* Whether it trains adapters of the model in `init`: checkpoints then have these alone. */
+bool sli_run_has_adapters(const sli_run *run);
 
 /* Refuses a `save` that would overwrite a text or the schedule's table; weights may be saved where
  * they came from. (outputs.c) */

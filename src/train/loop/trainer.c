@@ -58,20 +58,32 @@ static sl_status report_left_out(void *context, const char *tensor, const char *
                                                              .reason = reason});
 }
 
+/* The weights that the run begins with, or those of its checkpoint, of which adapters have their
+ * base from where the run began. */
+static sl_status load_weights(sli_run *run)
+{
+    const sl_train_options *options = run->options;
+    const sli_replica *replica = &run->replica;
+    bool resumes = run->found.resumes, adapts = sli_run_has_adapters(run);
+    bool is_first_replica = replica->index == 0;
+    if ((!resumes || adapts) && is_first_replica && options->init && options->partial)
+        SL_TRY(sl_saved_model_load(run->init, replica->pipe, report_left_out, run));
+    if (!resumes && is_first_replica && options->adapter)
+        SL_TRY(sl_adapter_load(options->adapter, replica->pipe));
+    if (adapts && is_first_replica)
+        SL_TRY(sli_base_checksum(replica->pipe, run->base));
+    return resumes ? sli_resume_model(run) : SL_OK;
+}
+
 /* This rank's model and optimizer. */
 static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *devices)
 {
     const sl_train_options *options = run->options;
-    bool resumes = run->found.resumes;
+    bool begins = !run->found.resumes || sli_run_has_adapters(run);
     sli_replica *replica = &run->replica;
-    SL_TRY(sli_replica_create(run->plan, run->task, all, devices, !resumes,
+    SL_TRY(sli_replica_create(run->plan, run->task, all, devices, begins,
                               options->partial ? NULL : run->init, replica));
-    if (resumes)
-        SL_TRY(sli_resume_model(run));
-    else if (replica->index == 0 && options->init && options->partial)
-        SL_TRY(sl_saved_model_load(run->init, replica->pipe, report_left_out, run));
-    if (!resumes && replica->index == 0 && options->adapter)
-        SL_TRY(sl_adapter_load(options->adapter, replica->pipe));
+    SL_TRY(load_weights(run));
     if (saves_model(run)) /* a path that cannot be written is found before training */
         SL_TRY(sli_model_check_save(replica->pipe, sli_run_model(run), options->save_type,
                                     options->save));

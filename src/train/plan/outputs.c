@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "io/checkpoint/format.h"
-#include "train/loop/run.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,13 +46,17 @@ static sl_status check_texts(const char *output, const char *directory)
     return SL_OK;
 }
 
-static sl_status check_model(const char *output, const char *init)
+/* *base, malloc'ed, is the model that a checkpoint's adapters belong to; NULL: it has none. */
+static sl_status check_files(const char *output, const char *init, char **base)
 {
+    char checksum[SLI_BASE_CHECKSUM_BYTES];
     sl_checkpoint_reader *model;
+    *base = NULL;
     SL_TRY(check_input(output, init));
     if (sl_checkpoint_open(init, &model) != SL_OK)
         return SL_OK;
     sl_status status = SL_OK;
+    (void)sli_run_state_base(sl_checkpoint_state(model), base, checksum);
     for (size_t i = 0; i < sl_checkpoint_file_count(model); i++) {
         char *path;
         SLI_TRY_OR_FAIL(sli_checkpoint_file_path(model, i, &path));
@@ -62,6 +66,17 @@ static sl_status check_model(const char *output, const char *init)
     }
 fail:
     sl_checkpoint_close(&model);
+    return status;
+}
+
+static sl_status check_model(const char *output, const char *init)
+{
+    char *base, *none = NULL;
+    sl_status status = check_files(output, init, &base);
+    if (status == SL_OK && base)
+        status = check_files(output, base, &none);
+    free(none);
+    free(base);
     return status;
 }
 
