@@ -20,7 +20,7 @@ typedef struct display {
     int rank;
     int64_t resumed_step;                   /* 0: the run has begun anew */
     double interval_loss, interval_seconds; /* since the last line */
-    int64_t interval_tokens, interval_targets, interval_batches;
+    int64_t interval_tokens, interval_padding, interval_targets, interval_batches;
     double trained_seconds; /* since the run began */
     int64_t trained_batches, total_batches;
     double live_time; /* when the progress line was last drawn */
@@ -289,15 +289,20 @@ static cli_text rate_text(double lr)
 static void print_interval(display *view, const sl_step_info *step)
 {
     double loss = view->interval_loss / (double)view->interval_targets;
+    double padding = 100 * (double)view->interval_padding / (double)view->interval_tokens;
+    char padded[32] = "";
+    if (padding > 0)
+        snprintf(padded, sizeof padded, " | padding %.0f%%", padding);
     print_line(view,
                "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
-               " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s",
+               " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s%s",
                step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr).text,
                1e3 * view->interval_seconds / (double)view->interval_batches,
                cli_real_text(loss, 2).text, cli_real_text(exp(loss), 2).text,
-               (double)view->interval_tokens / view->interval_seconds);
+               (double)view->interval_tokens / view->interval_seconds, padded);
     view->interval_loss = view->interval_seconds = 0;
-    view->interval_tokens = view->interval_targets = view->interval_batches = 0;
+    view->interval_tokens = view->interval_padding = view->interval_targets = 0;
+    view->interval_batches = 0;
 }
 
 /* Milliseconds of a step. */
@@ -347,6 +352,7 @@ static sl_status print_step(void *context, const sl_step_info *step)
     view->interval_loss += step->replica_loss * (double)step->targets;
     view->interval_targets += step->targets;
     view->interval_tokens += step->tokens;
+    view->interval_padding += step->padding;
     view->interval_seconds += step->seconds;
     view->interval_batches++;
     view->trained_seconds += step->seconds;

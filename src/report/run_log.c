@@ -301,9 +301,10 @@ static sl_status log_step(void *context, const sl_step_info *step)
     json_t *norm_z = sli_json_number(sli_zscore_add(&log->norms, step->grad_norm));
     return log_record(
         log,
-        json_pack("{ss sI sI sI sI so so so so so so so so so so so so so}", "record", "step",
+        json_pack("{ss sI sI sI sI so so so so so so so so so so so so so so}", "record", "step",
                   "epoch", (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
-                  (json_int_t)step->step, "targets", (json_int_t)step->targets, "loss",
+                  (json_int_t)step->step, "targets", (json_int_t)step->targets, "padding",
+                  sli_json_number((double)step->padding / (double)step->tokens), "loss",
                   sli_json_number(step->loss), "grad_norm", sli_json_number(step->grad_norm), "lr",
                   sli_json_number(step->lr), "ms", sli_json_number(1e3 * step->seconds),
                   "tokens_per_s", sli_json_number((double)step->tokens / step->seconds),

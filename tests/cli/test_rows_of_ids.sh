@@ -77,6 +77,26 @@ done
 "$SLUICE_PROGRAM" "${job[@]}" --resume "$scratch/run/step-00000003" --save "$scratch/resumed"
 [ "$(sum_of "$scratch/resumed")" = "$(sum_of "$scratch/whole")" ] || fail "other weights after a resume"
 
+# Rows of similar lengths: less padding, the same rows, and the same bits on any layout and after a resume.
+field_of() { grep '^{"record":"step"' "$1" | grep -oP "\"$2\":\K[0-9.]+" | awk '{ sum += $1 } END { print sum }'; }
+grouped=("${job[@]}" --group-by-length)
+rm -rf "$scratch/run"
+"$SLUICE_PROGRAM" "${job[@]}" --log-json "$scratch/plain.log"
+"$SLUICE_PROGRAM" "${grouped[@]}" --save "$scratch/grouped" --save-dir "$scratch/run" --save-every 3 --log-json "$scratch/grouped.log"
+awk -v plain="$(field_of "$scratch/plain.log" padding)" -v grouped="$(field_of "$scratch/grouped.log" padding)" \
+    'BEGIN { exit !(grouped > 0 && grouped < 0.8 * plain) }' || fail "as much padding with --group-by-length"
+[ "$(sum_of "$scratch/grouped")" != "$(sum_of "$scratch/whole")" ] || fail "--group-by-length changes nothing"
+for layout in "--pp 2" "--dp 2" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --resume $scratch/run/step-00000003"; do
+    rm -rf "$scratch/cut"
+    # shellcheck disable=SC2086 # several words
+    "$SLUICE_PROGRAM" "${grouped[@]}" $layout --save "$scratch/cut" --log-json "$scratch/cut.log"
+    [ "$(sum_of "$scratch/cut")" = "$(sum_of "$scratch/grouped")" ] || fail "other weights of groups with $layout"
+done
+"$SLUICE_PROGRAM" "${grouped[@]}" --dp 2 --log-json "$scratch/cut.log"
+[ "$(field_of "$scratch/cut.log" padding)" = "$(field_of "$scratch/grouped.log" padding)" ] || fail "other padding with replicas"
+"$SLUICE_PROGRAM" "${grouped[@]/--quiet/}" >"$scratch/printed"
+grep -q 'tokens/s | padding [0-9]*%$' "$scratch/printed" || fail "the screen does not say what is padding: $(cat "$scratch/printed")"
+
 # The loss is the mean over all targets of the step, however these lie in shards and micro-batches: one backward over
 # 12 rows, whose targets are few, many, or none in a third of them, and the step after it. The third step has no target.
 awk 'BEGIN { for (row = 0; row < 36; row++) {
@@ -116,6 +136,10 @@ refuse() {
     grep -qF -- "$sentence" "$scratch/printed" || fail "expected \"$sentence\", got $(cat "$scratch/printed")"
     [ ! -e "$scratch/none" ] || fail "something was saved: $*"
 }
+refuse "with group-by-length true, this run has group-by-length not given" "${job[@]}" --resume "$scratch/run/step-00000003"
+printf 'a text of words\n%.0s' {1..99} >"$scratch/words.txt"
+refuse "group-by-length is for rows of JSON lines, which have lengths of their own, but the data are a text" \
+    train --data "$scratch/words.txt" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --group-by-length
 echo '{"input_ids": [1, 97]}' >"$scratch/bad.jsonl"
 refuse "bad.jsonl: line 1: number 2 of \"input_ids\" must be an id from 0 to 96, got 97" \
     train --init "$models/gpt2" --data "$scratch/bad.jsonl"

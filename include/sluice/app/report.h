@@ -92,7 +92,9 @@ typedef struct sl_run_info {
 typedef struct sl_step_info {
     int64_t epoch, batch, batches_per_epoch; /* from 1 */
     int64_t step;                            /* from 1, over all epochs */
-    int64_t tokens;                          /* of all replicas */
+    int64_t tokens;                          /* of all replicas, with `padding` */
+    int64_t padding;                         /* of `tokens`, those that make rows as long as the
+                                                longest that is loaded with them */
     int64_t targets;                         /* terms of the loss; 0: the step has changed nothing,
                                                 and has no loss (NaN) */
     double loss;                             /* the mean over all replicas */

@@ -55,7 +55,7 @@ sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vo
         if (model->ntokens == 0)
             model->ntokens = (int64_t)out->rows[split]->largest + 1;
     }
-    return SL_OK;
+    return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;
 }
 
 void sli_rows_task_clear(sli_rows_task *rows)
@@ -64,6 +64,7 @@ void sli_rows_task_clear(sli_rows_task *rows)
         free(rows->paths[split]);
         sl_rows_destroy(&rows->rows[split]);
     }
+    sli_length_groups_destroy(&rows->groups);
     *rows = (sli_rows_task){0};
 }
 
@@ -99,19 +100,44 @@ static sl_status count_batches(void *context, sl_split split, int64_t rows, int6
     return SL_OK;
 }
 
+/* Which samples some rows are: *out [rows->count], to be freed, also after an error. */
+static sl_status find_samples(const sli_rows_task *task, const sl_train_rows *rows, int64_t **out)
+{
+    *out = malloc((size_t)(rows->count + 1) * sizeof **out);
+    if (!*out)
+        return sli_no_memory(NULL, "the numbers of %" PRId64 " rows", rows->count);
+    if (task->groups && rows->split == SL_SPLIT_TRAIN)
+        return sli_length_groups_find(task->groups, task->rows[rows->split], rows, *out);
+    for (int64_t i = 0; i < rows->count; i++)
+        (*out)[i] = sl_train_sample(rows, i);
+    return SL_OK;
+}
+
 static int64_t length_of(const sl_rows *data, int64_t sample)
 {
     return sample < data->count ? sli_rows_length(data, sample) : 0;
 }
 
-static int64_t longest_of(const sl_rows *data, const sl_train_rows *rows)
+static sli_rows_size size_of(const sl_rows *data, const int64_t *samples, int64_t count)
 {
-    int64_t longest = 1;
-    for (int64_t i = 0; i < rows->count; i++) {
-        int64_t length = length_of(data, sl_train_sample(rows, i));
-        longest = length > longest ? length : longest;
+    sli_rows_size size = {.longest = 1};
+    for (int64_t i = 0; i < count; i++) {
+        int64_t length = length_of(data, samples[i]);
+        size.tokens += length;
+        size.longest = length > size.longest ? length : size.longest;
     }
-    return longest;
+    return size;
+}
+
+sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows,
+                                sli_rows_size *out)
+{
+    int64_t *samples;
+    sl_status status = find_samples(task, rows, &samples);
+    if (status == SL_OK)
+        *out = size_of(task->rows[rows->split], samples, rows->count);
+    free(samples);
+    return status;
 }
 
 /* The row's numbers, and padding up to `room`. */
@@ -126,16 +152,15 @@ static sl_status write_row(const sl_rows *data, int64_t sample, bool targets, in
     return SL_OK;
 }
 
-static sl_status write_rows(const sl_rows *data, const sl_train_rows *rows, bool targets,
+static sl_status write_rows(const sl_rows *data, const int64_t *samples, bool targets,
                             sl_tensor *tensor)
 {
-    int64_t room = sl_tensor_columns(tensor);
+    int64_t room = sl_tensor_columns(tensor), count = sl_tensor_shape(tensor)->size[0];
     sli_host_array array;
     sl_status status = SL_OK;
     SL_TRY(sli_tensor_open_host(tensor, false, &array));
-    for (int64_t i = 0; i < rows->count && status == SL_OK; i++)
-        status = write_row(data, sl_train_sample(rows, i), targets, room,
-                           (int32_t *)array.host + i * room);
+    for (int64_t i = 0; i < count && status == SL_OK; i++)
+        status = write_row(data, samples[i], targets, room, (int32_t *)array.host + i * room);
     sl_status written = sli_tensor_close_host(tensor, &array, status == SL_OK);
     return status == SL_OK ? written : status;
 }
@@ -145,23 +170,30 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
 {
     const sli_rows_task *task = context;
     const sl_rows *data = task->rows[rows->split];
-    sl_shape shape = sl_shape_2d(rows->count, longest_of(data, rows));
-    SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
-    SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
-    SL_TRY(write_rows(data, rows, false, *input));
-    return write_rows(data, rows, true, *targets);
+    int64_t *samples;
+    sl_status status = find_samples(task, rows, &samples);
+    SLI_TRY_OR_FAIL(status);
+    sl_shape shape = sl_shape_2d(rows->count, size_of(data, samples, rows->count).longest);
+    SLI_TRY_OR_FAIL(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
+    SLI_TRY_OR_FAIL(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
+    SLI_TRY_OR_FAIL(write_rows(data, samples, false, *input));
+    status = write_rows(data, samples, true, *targets);
+fail:
+    free(samples);
+    return status;
 }
 
 static sl_status count_terms(void *context, const sl_train_rows *rows, int64_t *terms)
 {
     const sli_rows_task *task = context;
     const sl_rows *data = task->rows[rows->split];
+    int64_t *samples;
+    sl_status status = find_samples(task, rows, &samples);
     *terms = 0;
-    for (int64_t i = 0; i < rows->count; i++) {
-        int64_t sample = sl_train_sample(rows, i);
-        *terms += sample < data->count ? sli_rows_targets(data, sample) : 0;
-    }
-    return SL_OK;
+    for (int64_t i = 0; i < rows->count && status == SL_OK; i++)
+        *terms += samples[i] < data->count ? sli_rows_targets(data, samples[i]) : 0;
+    free(samples);
+    return status;
 }
 
 sl_train_task sli_rows_task_make(sli_rows_task *rows)

@@ -2,13 +2,14 @@
 #ifndef SLI_TRAIN_LOOP_ROWS_TASK_H
 #define SLI_TRAIN_LOOP_ROWS_TASK_H
 
-#include "sluice/app/train.h"
+#include "train/loop/length_groups.h"
 
 typedef struct sli_rows_task {
     const sl_model_options *model;
     char *paths[SL_SPLITS];   /* NULL: there is no such split */
     sl_rows *rows[SL_SPLITS]; /* the same */
     char data[SL_SPLITS][128];
+    sli_length_groups *groups; /* of training rows; NULL: they come as sl_train_sample says */
 } sli_rows_task;
 
 /* Whether data are rows of ids: a file of JSON lines, or a directory with train.jsonl. */
@@ -24,6 +25,14 @@ void sli_rows_task_clear(sli_rows_task *rows);
 
 /* The most tokens of a row of any split. */
 int64_t sli_rows_task_longest(const sli_rows_task *rows);
+
+/* What some rows have, of a batch for training or of an evaluation: tokens, and the length that
+ * they are padded to. Errors: SL_ERR_MEMORY. */
+typedef struct sli_rows_size {
+    int64_t tokens, longest;
+} sli_rows_size;
+sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows,
+                                sli_rows_size *out);
 
 /* The task, which borrows `rows`. */
 sl_train_task sli_rows_task_make(sli_rows_task *rows);

@@ -132,6 +132,9 @@ sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_ru
  * who wait for it. (shards.c) */
 sl_status sli_run_train_shards(sli_run *run, sl_step_info *step);
 
+/* Sets tokens, padding and flops of a step whose rows this rank has loaded. (shards.c) */
+sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step);
+
 /* Errors: SL_ERR_NUMERIC for a number of a step that is not finite, unless the run allows it. */
 sl_status sli_run_check_finite(const sli_run *run, const char *name, double value,
                                const sl_step_info *step);

@@ -55,6 +55,31 @@ static sl_status weigh_shards(const sli_run *run, double *weights, int64_t *targ
     return SL_OK;
 }
 
+sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step)
+{
+    const double passes = 3; /* each product of forward is two of backward */
+    int shards = run->options->shards;
+    sl_shape shape = *sl_tensor_shape(run->input);
+    step->tokens = shards * sl_tensor_count(run->targets);
+    shape.size[0] = run->rows;
+    step->flops = passes * (double)sl_module_flops(run->replica.model, &shape);
+    if (!run->has_rows)
+        return SL_OK;
+    step->tokens = 0;
+    step->flops = 0;
+    shape.size[0] = run->options->batch_size;
+    for (int shard = 0; shard < shards; shard++) {
+        const sl_train_rows rows = rows_of_shard(run, shard);
+        sli_rows_size size;
+        SL_TRY(sli_rows_task_measure(&run->rows_of_ids, &rows, &size));
+        shape.size[1] = size.longest;
+        step->tokens += rows.count * size.longest;
+        step->padding += rows.count * size.longest - size.tokens;
+        step->flops += passes * (double)sl_module_flops(run->replica.model, &shape);
+    }
+    return SL_OK;
+}
+
 static sl_status load_shard(sli_run *run, int shard)
 {
     const sl_train_rows rows = rows_of_shard(run, shard);

@@ -204,14 +204,6 @@ static sl_status report_norm_or_wait(const sli_run *run, const sl_step_info *ste
                          : sl_group_barrier(run->replica.all, NULL);
 }
 
-/* Each product of forward is two of backward. */
-static double step_flops(const sli_run *run)
-{
-    sl_shape shape = *sl_tensor_shape(run->input);
-    shape.size[0] = run->rows;
-    return 3.0 * (double)sl_module_flops(run->replica.model, &shape);
-}
-
 static sl_status wait_for_devices(const sl_pipe *pipe)
 {
     for (int s = 0; s < sl_pipe_stages(pipe); s++)
@@ -244,10 +236,8 @@ static sl_status train_batch(sli_run *run)
         .lr = sl_lr_at(&run->options->lr, run->position.steps, run->position.epoch),
     };
     SL_TRY(sli_run_train_shards(run, &step));
-    if (!run->replica.is_silent) {
-        step.flops = step_flops(run);
-        step.tokens = run->options->shards * sl_tensor_count(run->targets);
-    }
+    if (!run->replica.is_silent)
+        SL_TRY(sli_run_measure_step(run, &step));
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
     if (!run->task->count_terms)
