@@ -13,11 +13,12 @@
 
 enum { MOST_LINE_BYTES = 1 << 20, MOST_RECORDS = 1 << 25 /* of a kind */ };
 
-const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",         "targets",   "grad_norm",
-                                                    "lr",           "ms",        "tokens_per_s",
-                                                    "flops_per_s",  "mfu",       "data_ms",
-                                                    "optimizer_ms", "reduce_ms", "waiting_ms",
-                                                    "time",         "loss_z",    "grad_norm_z"};
+const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",         "targets",      "padding",
+                                                    "grad_norm",    "lr",           "ms",
+                                                    "tokens_per_s", "flops_per_s",  "mfu",
+                                                    "data_ms",      "optimizer_ms", "reduce_ms",
+                                                    "waiting_ms",   "time",         "loss_z",
+                                                    "grad_norm_z"};
 
 /* ---- Fields -------------------------------------------------------------------------------- */
 

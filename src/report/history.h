@@ -10,6 +10,7 @@
 typedef enum sli_step_field {
     SLI_STEP_LOSS,
     SLI_STEP_TARGETS,
+    SLI_STEP_PADDING, /* a fraction of the tokens */
     SLI_STEP_GRAD_NORM,
     SLI_STEP_LR,
     SLI_STEP_MS,

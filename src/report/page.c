@@ -78,6 +78,37 @@ static double median_speed(const sli_run_history *run)
     return sli_history_median(run, SLI_STEP_TOKENS_PER_S);
 }
 
+/* Steps without a rate or a fraction count for none. */
+static double sum_tokens(const sli_run_history *run, bool padding)
+{
+    double sum = 0;
+    for (size_t i = 0; i < run->step_count; i++) {
+        const double *values = run->steps[i].values;
+        double tokens = 1e-3 * values[SLI_STEP_MS] * values[SLI_STEP_TOKENS_PER_S] *
+                        (padding ? values[SLI_STEP_PADDING] : 1);
+        sum += isfinite(tokens) ? tokens : 0;
+    }
+    return sum;
+}
+
+static double all_tokens(const sli_run_history *run)
+{
+    return sum_tokens(run, false);
+}
+
+static double padding_percent(const sli_run_history *run)
+{
+    return 100 * sum_tokens(run, true) / sum_tokens(run, false);
+}
+
+static double all_targets(const sli_run_history *run)
+{
+    double sum = 0;
+    for (size_t i = 0; i < run->step_count; i++)
+        sum += run->steps[i].values[SLI_STEP_TARGETS];
+    return sum;
+}
+
 static double median_flops(const sli_run_history *run)
 {
     return 1e-9 * sli_history_median(run, SLI_STEP_FLOPS_PER_S);
@@ -157,6 +188,9 @@ static const struct {
     {"test loss", test_loss, false},
     {"test perplexity", test_perplexity, false},
     {"seconds, with evaluations", run_seconds, false},
+    {"tokens trained, with padding", all_tokens, false},
+    {"targets trained", all_targets, false},
+    {"padding, % of the tokens", padding_percent, false},
     {"tokens/s, median", median_speed, false},
     {"GFLOP/s of the model, median", median_flops, false},
     {"mfu, median, %", median_mfu, false},

@@ -299,21 +299,23 @@ static sl_status log_step(void *context, const sl_step_info *step)
         step->targets > 0 && (!isfinite(step->loss) || !isfinite(step->grad_norm));
     json_t *loss_z = sli_json_number(sli_zscore_add(&log->losses, step->loss));
     json_t *norm_z = sli_json_number(sli_zscore_add(&log->norms, step->grad_norm));
-    return log_record(
-        log,
-        json_pack("{ss sI sI sI sI so so so so so so so so so so so so so so}", "record", "step",
-                  "epoch", (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
-                  (json_int_t)step->step, "targets", (json_int_t)step->targets, "padding",
-                  sli_json_number((double)step->padding / (double)step->tokens), "loss",
-                  sli_json_number(step->loss), "grad_norm", sli_json_number(step->grad_norm), "lr",
-                  sli_json_number(step->lr), "ms", sli_json_number(1e3 * step->seconds),
-                  "tokens_per_s", sli_json_number((double)step->tokens / step->seconds),
-                  "flops_per_s", sli_json_number(step->flops / step->seconds), "mfu",
-                  sli_json_number(step->mfu), "data_ms", sli_json_number(1e3 * step->data_seconds),
-                  "optimizer_ms", sli_json_number(1e3 * step->optimizer_seconds), "reduce_ms",
-                  sli_json_number(1e3 * step->reduce_seconds), "waiting_ms",
-                  sli_json_number(1e3 * step->waiting_seconds), "loss_z", loss_z, "grad_norm_z",
-                  norm_z));
+    return log_record(log,
+                      json_pack("{ss sI sI sI sI so so so so so so so so so so so so so so}",
+                                "record", "step", "epoch", (json_int_t)step->epoch, "batch",
+                                (json_int_t)step->batch, "step", (json_int_t)step->step, "targets",
+                                (json_int_t)step->targets, "loss", sli_json_number(step->loss),
+                                "grad_norm", sli_json_number(step->grad_norm), "lr",
+                                sli_json_number(step->lr), "padding",
+                                sli_json_number((double)step->padding / (double)step->tokens), "ms",
+                                sli_json_number(1e3 * step->seconds), "tokens_per_s",
+                                sli_json_number((double)step->tokens / step->seconds),
+                                "flops_per_s", sli_json_number(step->flops / step->seconds), "mfu",
+                                sli_json_number(step->mfu), "data_ms",
+                                sli_json_number(1e3 * step->data_seconds), "optimizer_ms",
+                                sli_json_number(1e3 * step->optimizer_seconds), "reduce_ms",
+                                sli_json_number(1e3 * step->reduce_seconds), "waiting_ms",
+                                sli_json_number(1e3 * step->waiting_seconds), "loss_z", loss_z,
+                                "grad_norm_z", norm_z));
 }
 
 static json_t *number_list(const double *values, int count, double factor)

@@ -94,7 +94,9 @@ for layout in "--pp 2" "--dp 2" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --resume
 done
 "$SLUICE_PROGRAM" "${grouped[@]}" --dp 2 --log-json "$scratch/cut.log"
 [ "$(field_of "$scratch/cut.log" padding)" = "$(field_of "$scratch/grouped.log" padding)" ] || fail "other padding with replicas"
-"$SLUICE_PROGRAM" "${grouped[@]/--quiet/}" >"$scratch/printed"
+"$SLUICE_PROGRAM" "${grouped[@]}" --no-quiet >"$scratch/printed"
+"$SLUICE_PROGRAM" report "$scratch/plain.log" >"$scratch/page"
+grep -q "padding, % of the tokens</th><td>[1-9]" "$scratch/page" || fail "the report does not say what is padding"
 grep -q 'tokens/s | padding [0-9]*%$' "$scratch/printed" || fail "the screen does not say what is padding: $(cat "$scratch/printed")"
 
 # The loss is the mean over all targets of the step, however these lie in shards and micro-batches: one backward over

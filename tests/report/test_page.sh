@@ -73,6 +73,10 @@ def results(log, own, evals):
     yield "test loss", test["loss"]
     yield "test perplexity", test["ppl"]
     yield "seconds, with evaluations", next(r["seconds"] for r in log if r["record"] == "end")
+    tokens = [r["tokens_per_s"] * r["ms"] / 1000 for r in own]
+    yield "tokens trained, with padding", sum(tokens)
+    yield "targets trained", sum(r["targets"] for r in own)
+    yield "padding, % of the tokens", 100 * sum(t * r["padding"] for t, r in zip(tokens, own)) / sum(tokens)
     yield "tokens/s, median", median(own, "tokens_per_s")
     yield "GFLOP/s of the model, median", 1e-9 * median(own, "flops_per_s")
     yield "mfu, median, %", 100 * median(own, "mfu")

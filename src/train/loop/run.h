@@ -85,11 +85,11 @@ typedef struct sl_run {
     sl_run_result *result; /* the first rank's, where several are in this process */
 
     /* This rank's (trainer.c). */
-    sli_resume resume;     /* `reader` and `path`: rank 0's */
-    sli_identity identity; /* rank 0's, where checkpoints are saved */
-    sli_replica replica;
+    sli_resume resume;                  /* `reader` and `path`: rank 0's */
+    sli_identity identity;              /* rank 0's, where checkpoints are saved */
     char base[SLI_BASE_CHECKSUM_BYTES]; /* of what its adapters belong to, on the first replica */
-    sl_tensor *input, *targets;         /* of the shard under way */
+    sli_replica replica;
+    sl_tensor *input, *targets;              /* of the shard under way */
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
     sl_pipe_optimizer *optimizer;
     sli_position position;
