@@ -7,6 +7,8 @@
 #include "sluice/app/option.h"
 #include "sluice/app/train.h"
 
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -199,6 +201,31 @@ cli_text cli_real_text(double value, int decimals); /* "5.20", "inf", "nan"; fro
 
 /* Whether both paths lead to one regular file that exists. False where one of them is NULL. */
 bool cli_is_same_file(const char *a, const char *b);
+
+/* ---- A run's terminal (screen.c) ------------------------------------------------------------ */
+
+typedef struct cli_screen {
+    int replicas;
+    bool live;            /* the progress line is drawn */
+    double live_time;     /* when it was last drawn */
+    pthread_mutex_t lock; /* held while a line is printed or drawn */
+    bool live_shown;      /* the progress line is; guarded by `lock` */
+} cli_screen;
+
+void cli_screen_create(cli_screen *screen, int replicas, bool live);
+void cli_screen_clear(cli_screen *screen); /* also clears the progress line */
+
+/* Prints a rank's line with its end, escaped, as names in it may be a file's. */
+__attribute__((format(printf, 3, 0))) void cli_screen_print(cli_screen *screen, int rank,
+                                                            const char *format, va_list arguments);
+
+/* Draws the progress line, where it may be drawn (again). */
+__attribute__((format(printf, 2, 3))) void cli_screen_draw_live(cli_screen *screen,
+                                                                const char *format, ...);
+
+/* A warning while the run goes on. */
+__attribute__((format(printf, 2, 3))) void cli_screen_warn(cli_screen *screen, const char *format,
+                                                           ...);
 
 /* ---- A run's display ---------------------------------------------------------------------- */
 

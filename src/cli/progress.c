@@ -1,18 +1,14 @@
-/* What a person sees of a run: on standard output lines in the form of PyTorch's tutorials, each
- * with "[RANK r]: " in front where there are several replicas; on a terminal the first rank's
- * progress line between them; on standard error warnings. And the run's log. */
-#define _GNU_SOURCE /* vasprintf */
+/* What a person sees of a run: on standard output lines in the form of PyTorch's tutorials, on
+ * standard error warnings. And the run's log. */
 #include "cli/cli.h"
 #include "synthetic/chain.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* One rank's; a reporter's context. */
 typedef struct display {
@@ -23,17 +19,15 @@ typedef struct display {
     int64_t interval_tokens, interval_padding, interval_targets, interval_batches;
     double trained_seconds; /* since the run began */
     int64_t trained_batches, total_batches;
-    double live_time; /* when the progress line was last drawn */
 } display;
 
 struct cli_progress {
     cli_progress_options options;
-    int replicas, reporter_count;
+    int reporter_count;
     display *displays;      /* [count] */
     sl_reporter *reporters; /* [reporter_count]: one a display, and the log's */
     cli_outputs outputs;
-    pthread_mutex_t screen; /* held while a line is printed or drawn */
-    bool live_shown;        /* the progress line; guarded by `screen` */
+    cli_screen screen;
 };
 
 static const char rule[] =
@@ -41,84 +35,20 @@ static const char rule[] =
 
 /* ---- The screen --------------------------------------------------------------------------- */
 
-/* With `screen` held. */
-static void clear_live(cli_progress *progress)
-{
-    if (progress->live_shown)
-        fputs("\r\033[K", stderr);
-    progress->live_shown = false;
-}
-
-/* Draws the progress line, where it may be drawn (again). */
-__attribute__((format(printf, 2, 3))) static void draw_live(display *view, const char *format, ...)
-{
-    const double pause = 0.1; /* a person cannot read faster */
-    cli_progress *progress = view->progress;
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-    if (!progress->options.live || view->rank > 0 || now - view->live_time < pause)
-        return;
-    view->live_time = now;
-    va_list arguments;
-    va_start(arguments, format);
-    pthread_mutex_lock(&progress->screen);
-    progress->live_shown = true;
-    fputs("\r\033[K", stderr);
-    vfprintf(stderr, format, arguments);
-    pthread_mutex_unlock(&progress->screen);
-    va_end(arguments);
-}
-
-/* One line with its end, escaped, as names in it may be a file's. It is one write even where MPI
- * has taken standard output's buffer away: the lines of other processes come between writes. */
 __attribute__((format(printf, 2, 3))) static void print_line(const display *view,
                                                              const char *format, ...)
 {
-    char *line, rank[32] = "";
     va_list arguments;
     va_start(arguments, format);
-    int bytes = vasprintf(&line, format, arguments);
+    cli_screen_print(&view->progress->screen, view->rank, format, arguments);
     va_end(arguments);
-    if (bytes < 0)
-        return;
-    char *shown = sl_escape_text(line, false);
-    free(line);
-    if (!shown)
-        return;
-    if (view->progress->replicas > 1)
-        snprintf(rank, sizeof rank, "[RANK %d]: ", view->rank);
-    pthread_mutex_lock(&view->progress->screen);
-    clear_live(view->progress);
-    printf("%s%s\n", rank, shown);
-    fflush(stdout);
-    pthread_mutex_unlock(&view->progress->screen);
-    free(shown);
-}
-
-/* A warning while the run goes on. */
-__attribute__((format(printf, 2, 3))) static void warn(cli_progress *progress, const char *format,
-                                                       ...)
-{
-    char *text;
-    va_list arguments;
-    va_start(arguments, format);
-    int bytes = vasprintf(&text, format, arguments);
-    va_end(arguments);
-    if (bytes < 0)
-        return;
-    pthread_mutex_lock(&progress->screen);
-    clear_live(progress);
-    cli_complain("warning: %s", text);
-    pthread_mutex_unlock(&progress->screen);
-    free(text);
 }
 
 static void warn_of_output(void *context, const char *reason)
 {
     const display *view = context;
-    warn(view->progress, "%s%s", reason,
-         cli_signals_output_lost() ? "" : "; the run goes on without it");
+    cli_screen_warn(&view->progress->screen, "%s%s", reason,
+                    cli_signals_output_lost() ? "" : "; the run goes on without it");
 }
 
 static const char *plural(int64_t count)
@@ -137,14 +67,17 @@ static int bar_length(int64_t done, int64_t all)
     return (int)((int64_t)strlen(full_bar) * done / all);
 }
 
-static void draw_step(display *view, const sl_step_info *step)
+static void draw_step(const display *view, const sl_step_info *step)
 {
+    if (view->rank > 0)
+        return;
     double each = view->trained_seconds / (double)view->trained_batches;
-    draw_live(view, "epoch %" PRId64 " " BAR " | loss %s | %.0f tokens/s | %s left to train",
-              step->epoch, bar_length(step->batch, step->batches_per_epoch), full_bar, step->batch,
-              step->batches_per_epoch, cli_real_text(step->loss, 3).text,
-              (double)step->tokens / step->seconds,
-              cli_duration_text(each * (double)(view->total_batches - step->step)).text);
+    cli_screen_draw_live(&view->progress->screen,
+                         "epoch %" PRId64 " " BAR " | loss %s | %.0f tokens/s | %s left to train",
+                         step->epoch, bar_length(step->batch, step->batches_per_epoch), full_bar,
+                         step->batch, step->batches_per_epoch, cli_real_text(step->loss, 3).text,
+                         (double)step->tokens / step->seconds,
+                         cli_duration_text(each * (double)(view->total_batches - step->step)).text);
 }
 
 static bool is_validation(const char *split)
@@ -154,8 +87,11 @@ static bool is_validation(const char *split)
 
 static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 {
-    draw_live(context, "%s " BAR, is_validation(info->split) ? "validation" : "test",
-              bar_length(info->batch, info->batches), full_bar, info->batch, info->batches);
+    const display *view = context;
+    cli_screen_draw_live(&view->progress->screen, "%s " BAR,
+                         is_validation(info->split) ? "validation" : "test",
+                         bar_length(info->batch, info->batches), full_bar, info->batch,
+                         info->batches);
     return SL_OK;
 }
 
@@ -436,6 +372,15 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
     return SL_OK;
 }
 
+static sl_status print_sample(void *context, const sl_sample_info *sample)
+{
+    if (sample->text)
+        print_line(context, "| sample after step %" PRId64 " | %s", sample->step, sample->text);
+    else
+        print_line(context, "| no sample after step %" PRId64 ": %s", sample->step, sample->reason);
+    return SL_OK;
+}
+
 /* ---- The end ------------------------------------------------------------------------------ */
 
 static void print_result(const display *view, const sl_run_info *info, const sl_run_result *result)
@@ -513,17 +458,20 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     display *view = context;
     switch (event->kind) {
     case SL_CHECKPOINT_SKIPPED:
-        warn(view->progress, "checkpoint %s is skipped: %s", event->path, event->reason);
+        cli_screen_warn(&view->progress->screen, "checkpoint %s is skipped: %s", event->path,
+                        event->reason);
         break;
     case SL_CHECKPOINT_FAILED:
-        warn(view->progress, "step %" PRId64 " is not saved, the run goes on: %s", event->step,
-             event->reason);
+        cli_screen_warn(&view->progress->screen,
+                        "step %" PRId64 " is not saved, the run goes on: %s", event->step,
+                        event->reason);
         break;
     case SL_CHECKPOINT_UNPRUNED:
-        warn(view->progress, "older checkpoints stay: %s", event->reason);
+        cli_screen_warn(&view->progress->screen, "older checkpoints stay: %s", event->reason);
         break;
     case SL_WEIGHTS_FAILED:
-        warn(view->progress, "the best weights are not saved, the run goes on: %s", event->reason);
+        cli_screen_warn(&view->progress->screen,
+                        "the best weights are not saved, the run goes on: %s", event->reason);
         break;
     case SL_WEIGHTS_LEFT_OUT:
         if (!view->progress->options.quiet)
@@ -548,9 +496,8 @@ void cli_progress_destroy(cli_progress **progress)
 {
     if (!*progress)
         return;
-    clear_live(*progress); /* the replicas have ended */
+    cli_screen_clear(&(*progress)->screen); /* the replicas have ended */
     cli_outputs_clear(&(*progress)->outputs);
-    pthread_mutex_destroy(&(*progress)->screen);
     free((*progress)->reporters);
     free((*progress)->displays);
     free(*progress);
@@ -561,10 +508,10 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
                               int replicas, cli_progress **out)
 {
     cli_progress *progress = cli_allocate(1, sizeof *progress);
-    *progress = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
+    *progress = (cli_progress){.options = *options, .reporter_count = count};
     progress->displays = cli_allocate((size_t)count, sizeof *progress->displays);
     progress->reporters = cli_allocate((size_t)count + 1, sizeof *progress->reporters);
-    pthread_mutex_init(&progress->screen, NULL);
+    cli_screen_create(&progress->screen, replicas, options->live);
     for (int i = 0; i < count; i++) {
         bool is_first = first_rank + i == 0; /* all have the same evaluations and results */
         bool shows = is_first && !options->quiet;
@@ -575,6 +522,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
                                                .pipeline = options->quiet ? NULL : print_pipeline,
                                                .evaluating = shows ? draw_evaluating : NULL,
                                                .evaluated = shows ? print_evaluated : NULL,
+                                               .sampled = shows ? print_sample : NULL,
                                                .refreshed = is_first ? print_ranks : NULL,
                                                .finished = is_first ? print_finished : NULL,
                                                .rank = first_rank + i,

@@ -85,9 +85,27 @@ static sl_status add_run(sli_run_history *history, json_t *record)
     return SL_OK;
 }
 
+/* Removes samples from number `first` on, at most `count`. */
+static void remove_samples(sli_run_history *history, size_t first, size_t count)
+{
+    sli_history_sample *samples = history->samples;
+    for (size_t i = first; i < first + count; i++)
+        free(samples[i].text);
+    history->sample_count -= count;
+    memmove(samples + first, samples + first + count,
+            (history->sample_count - first) * sizeof *samples);
+}
+
+static void remove_samples_from(sli_run_history *history, int64_t step)
+{
+    while (history->sample_count > 0 && history->samples[history->sample_count - 1].step >= step)
+        remove_samples(history, history->sample_count - 1, 1);
+}
+
 /* A run that resumes repeats steps: what came after the step before them does not count. */
 static void remove_from(sli_run_history *history, int64_t step)
 {
+    remove_samples_from(history, step);
     while (history->step_count > 0 && last_step(history) >= step)
         history->step_count--;
     while (history->eval_count > 0 && history->evals[history->eval_count - 1].step >= step)
@@ -159,6 +177,24 @@ static sl_status add_eval(sli_run_history *history, json_t *record)
                              sizeof eval, MOST_RECORDS, "evaluations"));
     history->evals[history->eval_count++] = eval;
     tell(history, SLI_RECORD_EVAL, &eval);
+    return SL_OK;
+}
+
+/* One without a text is not shown. */
+static sl_status add_sample(sli_run_history *history, json_t *record)
+{
+    const char *text = json_string_value(json_object_get(record, "text"));
+    sli_history_sample sample;
+    SL_TRY(sli_record_integer(record, "step", 1, INT64_MAX, &sample.step));
+    remove_samples_from(history, sample.step);
+    if (!text)
+        return SL_OK;
+    sample.text = strdup(text);
+    if (!sample.text)
+        return sli_no_memory(NULL, "a sample");
+    if (history->sample_count == SLI_MOST_SAMPLES)
+        remove_samples(history, 0, 1);
+    history->samples[history->sample_count++] = sample;
     return SL_OK;
 }
 
@@ -246,7 +282,7 @@ static const struct {
     sl_status (*add)(sli_run_history *history, json_t *record);
 } record_kinds[] = {
     {"run", add_run},       {"step", add_step}, {"pipeline", add_pipeline}, {"eval", add_eval},
-    {"memory", add_memory}, {"gap", add_gap},   {"end", add_end},
+    {"memory", add_memory}, {"gap", add_gap},   {"end", add_end},           {"sample", add_sample},
 };
 
 static sl_status add_record(sli_run_history *history, json_t *record)
@@ -332,6 +368,7 @@ void sli_run_history_destroy(sli_run_history **history)
     for (size_t i = 0; i < (*history)->pipeline_count; i++)
         sli_history_pipeline_clear(&(*history)->pipelines[i]);
     free((*history)->pipelines);
+    remove_samples(*history, 0, (*history)->sample_count);
     json_decref((*history)->run);
     free((*history)->steps);
     free((*history)->evals);

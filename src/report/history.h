@@ -40,6 +40,14 @@ typedef struct sli_history_eval {
     double loss, perplexity, seconds, time; /* `time`: as SLI_STEP_TIME */
 } sli_history_eval;
 
+/* What the model said after a step. */
+typedef struct sli_history_sample {
+    int64_t step;
+    char *text;
+} sli_history_sample;
+
+enum { SLI_MOST_SAMPLES = 10 };
+
 /* Of a pipeline rank's device, after the last evaluation. */
 typedef struct sli_history_memory {
     int rank, stage;
@@ -74,10 +82,11 @@ typedef struct sli_run_history {
     json_t *run; /* the last `run` record */
     sli_history_step *steps;
     sli_history_eval *evals;
+    sli_history_sample samples[SLI_MOST_SAMPLES]; /* [sample_count] the newest, which ascend */
     sli_history_memory *memory;
     sli_history_pipeline *pipelines; /* by replica, which ascend */
-    size_t step_count, step_room, eval_count, eval_room, memory_count, memory_room, pipeline_count,
-        pipeline_room;
+    size_t sample_count, step_count, step_room, eval_count, eval_room, memory_count, memory_room,
+        pipeline_count, pipeline_room;
     /* Is told of each such record; NULL: nobody. */
     void (*added)(void *context, sli_record_kind kind, const void *record);
     void *added_context;

@@ -261,6 +261,37 @@ static void write_state(const sli_page *page, const sli_run_history *run)
             run->missing, run->damaged);
 }
 
+/* A text of several lines. */
+static void write_lines(FILE *file, const char *text)
+{
+    for (size_t length; *text; text += length) {
+        length = strcspn(text, "\n");
+        char *line = strndup(text, length);
+        sli_markup_text(file, line ? line : "?");
+        free(line);
+        if (text[length] == '\n') {
+            fputs("<br/>", file);
+            length++;
+        }
+    }
+}
+
+/* What the model said, the newest first. */
+static void write_samples(const sli_page *page, const sli_run_history *run)
+{
+    if (run->sample_count == 0)
+        return;
+    fputs("<div class=\"wide\"><table class=\"samples\"><thead><tr><th>step</th><th>", page->file);
+    sli_markup_text(page->file, sli_page_short_name(page, run));
+    fputs(" said</th></tr></thead><tbody>\n", page->file);
+    for (size_t i = run->sample_count; i > 0; i--) {
+        fprintf(page->file, "<tr><th>%" PRId64 "</th><td>", run->samples[i - 1].step);
+        write_lines(page->file, run->samples[i - 1].text);
+        fputs("</td></tr>\n", page->file);
+    }
+    end_table(page);
+}
+
 /* ---- Options ------------------------------------------------------------------------------ */
 
 static json_t *option_value(const sli_run_history *run, const char *group, const char *key)
@@ -358,6 +389,8 @@ void sli_page_write_results(const sli_page *page)
     write_figures(page);
     for (int r = 0; r < page->count; r++)
         write_state(page, page->runs[r]);
+    for (int r = 0; r < page->count; r++)
+        write_samples(page, page->runs[r]);
 }
 
 static void write_page(const sli_page *page)

@@ -27,6 +27,7 @@ static const char page_style[] =
     "td{overflow-wrap:anywhere}\n"
     ".numbers{margin-top:.8rem}\n"
     ".numbers td{white-space:nowrap}\n"
+    ".samples td{text-align:left;white-space:pre-wrap}\n"
     "summary{cursor:pointer;font-weight:600;margin:1rem 0 .4rem}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));"
     "gap:16px 24px;margin-top:1rem}\n"

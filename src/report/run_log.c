@@ -488,6 +488,17 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
                                      sli_json_text(event->reason)));
 }
 
+static sl_status log_sample(void *context, const sl_sample_info *sample)
+{
+    const char *text = sample->text, *reason = sample->reason;
+    return log_record(context,
+                      json_pack("{ss sI sI so so so*}", "record", "sample", "epoch",
+                                (json_int_t)sample->epoch, "step", (json_int_t)sample->step,
+                                "prompt", sli_json_text(sample->prompt), "text",
+                                text ? sli_json_text(text) : json_null(), "reason",
+                                reason ? sli_json_text(reason) : NULL));
+}
+
 sl_reporter sl_run_log_reporter(sl_run_log *log)
 {
     return (sl_reporter){.context = log,
@@ -496,5 +507,6 @@ sl_reporter sl_run_log_reporter(sl_run_log *log)
                          .pipeline = log_pipeline,
                          .evaluated = log_evaluated,
                          .finished = log_finished,
-                         .checkpoint = log_checkpoint};
+                         .checkpoint = log_checkpoint,
+                         .sampled = log_sample};
 }

@@ -30,6 +30,31 @@ static sli_run_history *parse(const char *text)
     return history;
 }
 
+/* The newest; of steps that are there twice the later ones; none without a text. */
+static void samples_become_a_history(void **state)
+{
+    char text[4096];
+    int used = snprintf(text, sizeof text, "%s", run_line);
+    for (int step = 1; step <= SLI_MOST_SAMPLES + 4; step++)
+        used += snprintf(text + used, sizeof text - (size_t)used,
+                         "{\"record\":\"sample\",\"step\":%d,\"text\":\"said %d\"}\n", step, step);
+    SCOPED(sli_run_history) *history = parse(text);
+    assert_int_equal(history->sample_count, SLI_MOST_SAMPLES);
+    for (int i = 0; i < SLI_MOST_SAMPLES; i++)
+        assert_int_equal(history->samples[i].step, i + 5);
+    assert_string_equal(history->samples[0].text, "said 5");
+    snprintf(text + used, sizeof text - (size_t)used,
+             "%s{\"record\":\"step\",\"epoch\":1,\"batch\":12,\"step\":12,\"loss\":2}\n"
+             "{\"record\":\"sample\",\"step\":12,\"text\":\"again\"}\n"
+             "{\"record\":\"sample\",\"step\":12,\"text\":\"once more\"}\n"
+             "{\"record\":\"sample\",\"step\":13,\"text\":null,\"reason\":\"nan\"}\n",
+             run_line);
+    SCOPED(sli_run_history) *resumed = parse(text);
+    assert_int_equal(resumed->sample_count, 8);
+    assert_int_equal(resumed->samples[6].step, 11);
+    assert_string_equal(resumed->samples[7].text, "once more");
+}
+
 static void records_become_a_history(void **state)
 {
     SCOPED(sli_run_history) *history = parse(
@@ -252,6 +277,7 @@ static void what_is_no_record_is_refused(void **state)
          "loss must be a number or null"},
         {"{\"record\":\"eval\",\"step\":1,\"split\":\"rest\"}", "split must be valid or test"},
         {"{\"record\":\"gap\",\"records\":1e9}", "records must be a whole number"},
+        {"{\"record\":\"sample\",\"step\":0,\"text\":\"a\"}", "step must be a whole number"},
         {"{\"record\":\"pipeline\",\"step\":1,\"replica\":0,\"epoch\":1,\"placement\":[0,9],"
          "\"measured\":[[\"0F0\",0,1]],"
          "\"predicted\":[[\"0F0\",0,1]]}",
@@ -285,6 +311,7 @@ int history_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_become_a_history),
+        cmocka_unit_test(samples_become_a_history),
         cmocka_unit_test(resumed_run_repeats_steps),
         cmocka_unit_test(resumed_run_repeats_evaluations),
         cmocka_unit_test(evaluation_has_its_own_step),

@@ -152,6 +152,14 @@ typedef struct sl_eval_info {
     bool best;            /* the best validation so far */
 } sl_eval_info;
 
+/* What the model says now. */
+typedef struct sl_sample_info {
+    int64_t epoch, step; /* from 1; the step that was done last */
+    const char *prompt;
+    const char *text;   /* the prompt and what was added; NULL: nothing, for `reason` */
+    const char *reason; /* the model's output was not finite; else NULL */
+} sl_sample_info;
+
 typedef struct sl_run_result {
     double test_loss, test_perplexity, best_valid_loss;
     double
@@ -209,6 +217,8 @@ typedef struct sl_reporter {
                  do not report */
     /* Only rank 0 calls it; SKIPPED, RESUMED and LEFT_OUT come before `started`. */
     sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
+    /* Only rank 0 calls it: options->sample_every. */
+    sl_status (*sampled)(void *context, const sl_sample_info *info);
 } sl_reporter;
 
 /* Called once by a reporter that writes a file, when the file cannot be written. */
@@ -221,10 +231,10 @@ enum { SL_RUN_LOG_MOST_ACTIONS = 8192 };
 
 /* The run as JSON lines: one `run` record, a `step` for each batch, where there are several stages
  * a `pipeline` for each epoch, `eval` and, for every pipeline rank of every replica, `memory` after
- * each evaluation, and `end`; with options->report_timelines also a `pipeline` and `memory` of some
- * steps, which take about as much room as the steps' own records at most. The file is opened at
- * once and emptied when the run begins: a run that is refused leaves an old log as it is, and no
- * new one.
+ * each evaluation, and `end`, and a `sample` for each text of the model; with
+ * options->report_timelines also a `pipeline` and `memory` of some steps, which take about as much
+ * room as the steps' own records at most. The file is opened at once and emptied when the run
+ * begins: a run that is refused leaves an old log as it is, and no new one.
  *
  * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
  * the reason, and the run goes on; when there is room again, a `gap` record says how many records

@@ -145,7 +145,12 @@ typedef struct sl_train_options {
     int64_t batch_size; /* rows of each shard in a training batch */
     int64_t eval_batch_size;
     int64_t max_batches, eval_max_batches; /* at most, in an epoch and in an evaluation; 0: all */
-    int64_t eval_every; /* steps between validations within an epoch; 0: only after epochs */
+    int64_t eval_every;   /* steps between validations within an epoch; 0: only after epochs */
+    int64_t sample_every; /* steps after which the first replica goes on with `sample_prompt`, by
+                             random draws of `seed`, and tells the reporters; 0: never. It changes
+                             no number of the run */
+    const char *sample_prompt; /* a text, which may hold special tokens of a BPE; borrowed */
+    int64_t sample_tokens;     /* that are added, at most; 0: 50 */
     bool shuffle; /* each epoch has the rows of all training batches in an order of its own, from
                      `seed` and the epoch (sl_train_sample). The text is then cut into whole rows of
                      bptt tokens; what is left of each column is not trained */

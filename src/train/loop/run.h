@@ -55,6 +55,7 @@ typedef struct sli_resume {
 
 typedef struct sli_best sli_best;               /* train/checkpoint/checkpoints.h */
 typedef struct sli_checkpoints sli_checkpoints; /* the same */
+typedef struct sli_sampler sli_sampler;         /* train/loop/sample.h */
 
 typedef struct sl_run {
     /* What the ranks of one process have in common (run.c). They only read it, but for the copy of
@@ -100,6 +101,7 @@ typedef struct sl_run {
     sl_run_info info;
     sl_evaluating_info evaluating;
     sli_checkpoints *checkpoints;
+    sli_sampler *sampler;    /* NULL: nothing is asked for, or another replica does it */
     double peak_flops_per_s; /* of all ranks' devices; 0: not measured */
     int last_step;           /* descriptor of the file that records it */
     bool stopped;            /* on request */

@@ -19,6 +19,7 @@
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/rank_times.h"
+#include "train/loop/sample.h"
 #include "train/plan/profile.h"
 
 #include <inttypes.h>
@@ -168,6 +169,7 @@ static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
     describe_run(run);
     run->position.best_loss = INFINITY;
     SL_TRY(sli_resume_rest(run));
+    SL_TRY(sli_sampler_create(run, &run->sampler));
     SL_TRY(sli_checkpoints_create(run, &run->checkpoints));
     if (is_first(run) && directory)
         run->last_step = sli_last_step_open(directory);
@@ -180,6 +182,7 @@ static void clean_up(sli_run *run)
         close(run->last_step);
     sl_utilization_clear(&run->utilization);
     sli_checkpoints_destroy(&run->checkpoints);
+    sli_sampler_destroy(&run->sampler);
     sli_claim_destroy(&run->claim);
     sl_pipe_optimizer_destroy(&run->optimizer);
     sl_tensor_destroy(&run->input);
@@ -436,6 +439,7 @@ static sl_status train_epoch(sli_run *run)
         if (run->stopped)
             break;
         SL_TRY(train_batch(run));
+        SL_TRY(sli_run_sample(run));
         SL_TRY(sli_checkpoints_after_step(run->checkpoints, &run->stopped));
     }
     if (run->stopped)

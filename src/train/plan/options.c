@@ -333,6 +333,13 @@ const sl_option sl_train_option_rows[] = {
     {.name = "eval-every", .value = "N", .group = "Batches", FIELD(INT64, eval_every),
      .affects_numbers = with_eval_every,
      .help = "Validate every N steps as well as after every epoch; 0: not"},
+    {.name = "sample-every", .value = "N", .group = "Batches", FIELD(INT64, sample_every),
+     .help = "Print what the model makes of --sample-prompt every N steps; 0: not"},
+    {.name = "sample-prompt", .value = "TEXT", .group = "Batches", FIELD(TEXT, sample_prompt), .needs = "sample-every",
+     .help = "The beginning of what the model is to say; it may hold special tokens of the tokenizer"},
+    {.name = "sample-tokens", .value = "N", .group = "Batches", FIELD(INT64, sample_tokens), RANGE(1, 100000),
+     .optional = true, .default_value = 50, .needs = "sample-every",
+     .help = "Number of tokens to add to it, at most"},
     {.name = "shuffle", .group = "Batches", FIELD(FLAG, shuffle), .affects_numbers = with_shuffle,
      .help = "Train the rows of each epoch in a new random order, which --seed decides. Without it, "
              "or with --no-shuffle, batches follow the text or the file; a model of another family "
@@ -520,6 +527,11 @@ sl_status sli_train_options_check_values(const sl_train_options *options)
     if (options->lr.lr != SL_LR_DEFAULT && options->lr.min_lr > options->lr.lr)
         return sl_error(SL_ERR_INVALID, "min_lr must not be above lr, got %g and %g",
                         options->lr.min_lr, options->lr.lr);
+    if (options->sample_every > 0 && options->task)
+        return sl_error(SL_ERR_INVALID, "sample-every is for language models, not for a task's");
+    if (options->sample_every > 0 && !options->sample_prompt)
+        return sl_error(SL_ERR_INVALID, "sample-every needs sample-prompt, what the model is to go "
+                                        "on with");
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
     return sli_optimizer_check(&options->optimizer);
