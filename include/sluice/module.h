@@ -342,6 +342,12 @@ typedef struct sl_input {
     bool whole;              /* a pipe gives all of it to each micro-batch (PyTorch's NoChunk) */
 } sl_input;
 
+/* The name of an input i32 [N, T] by which rows may have several documents, one behind the other:
+ * the number of each position in its document, from 0 on. Attention then stays within a document,
+ * and positions (rotary, learned, or encoded) begin anew with each. The same numbers come out as if
+ * each were a row of its own, to rounding. A cache is refused. */
+#define SL_DOCUMENTS_INPUT "sluice.documents"
+
 /* One of sl_pipe_batch.inputs. *out lives as long as the pass. Errors: SL_ERR_NOT_FOUND. */
 sl_status sl_pass_input(const sl_pass *pass, const char *name, const sl_tensor **out);
 

@@ -77,7 +77,7 @@ static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const
         SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
         arguments.positions += sl_pass_position(pass) * self->options.width;
     }
-    return sli_device_embedding(device, &arguments);
+    return sli_embed(pass, &arguments);
 }
 
 static sl_status check_length(const embedding *self, int64_t time)
@@ -122,12 +122,17 @@ static sl_status add_to_rows(const sl_module *module, const sl_pass *pass, sl_pa
     };
     SL_TRY(sl_parameter_grad(table, &grad));
     SL_TRY(sli_parameter_gradient(table, &beta, &arguments.grad_table));
-    return sli_device_embedding_backward(sl_pass_device(pass), &arguments);
+    return sli_embed_backward(pass, &arguments, self->pe != NULL);
 }
 
-/* The positions 0 … T - 1 of each sample, in the place of its ids. */
-static sl_status create_positions(const sl_tensor *ids, sl_tensor **out)
+/* The positions of each sample or document, from 0 on, in the place of its ids. */
+static sl_status create_positions(const sl_pass *pass, const sl_tensor *ids, sl_tensor **out)
 {
+    const sl_tensor *numbers;
+    if (pass->documents) {
+        SL_TRY(sl_pass_input(pass, SL_DOCUMENTS_INPUT, &numbers));
+        return sl_tensor_alias(numbers, out);
+    }
     int64_t count = sl_tensor_count(ids), time = sl_tensor_columns(ids);
     int32_t *host = malloc((size_t)count * sizeof *host);
     if (!host)
@@ -147,7 +152,7 @@ static sl_status add_to_positions(const sl_module *module, const sl_pass *pass,
 {
     const embedding *self = sl_module_state(module);
     sl_tensor *positions = NULL;
-    sl_status status = create_positions(ids, &positions);
+    sl_status status = create_positions(pass, ids, &positions);
     if (status == SL_OK)
         status = add_to_rows(module, pass, self->pe, positions, grad_out);
     sl_tensor_destroy(&positions);

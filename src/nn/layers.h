@@ -232,6 +232,32 @@ sl_status sli_swiglu_run_backward(const sl_module *module, sl_pass *pass, const 
                                   float beta, sl_tensor *grad_in);
 sl_status sli_swiglu_run_backward_weight(sl_module *module, sl_pass *pass);
 
+/* ---- Documents of packed rows (documents.c) ---------------------------------------------- */
+
+/* Positions `first` … of all rows' N T. */
+typedef struct sli_document {
+    int64_t sample, first, length;
+} sli_document;
+
+typedef struct sli_documents {
+    int64_t samples, positions, count;
+    sli_document all[]; /* [count] */
+} sli_documents;
+
+/* Those of the values of SL_DOCUMENTS_INPUT; to be freed. Errors: SL_ERR_INVALID for another shape
+ * or type, and numbers that neither count up nor begin anew. */
+sl_status sli_documents_read(const sl_tensor *numbers, sli_documents **out);
+
+/* The operations on a pass's rows [N, T]: where it has documents, on each alone. `has_positions`:
+ * forward added positions. Errors: the device's; of forward, SL_ERR_INVALID for documents of other
+ * rows. */
+sl_status sli_attend(const sl_pass *pass, const sli_attention *rows);
+sl_status sli_attend_backward(const sl_pass *pass, const sli_attention_backward *rows);
+sl_status sli_rotate(const sl_pass *pass, const sli_rotary *rows);
+sl_status sli_embed(const sl_pass *pass, const sli_embedding *rows);
+sl_status sli_embed_backward(const sl_pass *pass, const sli_embedding_backward *rows,
+                             bool has_positions);
+
 /* ---- Embedding (embedding.c) ------------------------------------------------------------ */
 
 /* sl_token_embedding_create with normal initial values of this deviation. */

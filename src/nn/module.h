@@ -209,11 +209,12 @@ struct sl_pass {
     } * inputs;
     int input_count;
     size_t input_capacity;
-    const sl_tensor *wide, *narrow; /* the running module's input, and the bf16 tensor that it is a
-                                       copy of; NULL: none */
-    bool is_split;                  /* the module that goes backward defers to backward_weight */
-    int calls;                      /* of modules, one inside the other */
-    bool error_is_named;            /* the current error's text names its module */
+    struct sli_documents *documents; /* of the input SL_DOCUMENTS_INPUT (layers.h); NULL: none */
+    const sl_tensor *wide, *narrow;  /* the running module's input, and the bf16 tensor that it is a
+                                        copy of; NULL: none */
+    bool is_split;                   /* the module that goes backward defers to backward_weight */
+    int calls;                       /* of modules, one inside the other */
+    bool error_is_named;             /* the current error's text names its module */
 };
 
 /* Refuses `count` more positions than the cache has room for. */

@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include "core/memory.h"
+#include "nn/layers.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>
@@ -41,6 +42,7 @@ void sl_pass_destroy(sl_pass **pass)
     while ((*pass)->input_count > 0)
         sl_tensor_destroy(&(*pass)->inputs[--(*pass)->input_count].tensor);
     free((*pass)->inputs);
+    free((*pass)->documents);
     free((*pass)->saved);
     free((*pass)->deferred);
     free((*pass)->skips);
@@ -224,6 +226,8 @@ sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor
             ? sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name)
             : sli_array_reserve(&pass->inputs, &pass->input_capacity, (size_t)pass->input_count + 1,
                                 sizeof *pass->inputs, INT_MAX, "inputs");
+    if (status == SL_OK && strcmp(name, SL_DOCUMENTS_INPUT) == 0)
+        status = sli_documents_read(*tensor, &pass->documents);
     if (status != SL_OK) {
         sl_tensor_destroy(tensor);
         return status;

@@ -99,7 +99,6 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
                                sl_tensor *attended, const sl_tensor *lse)
 {
     const self_attention *self = sl_module_state(module);
-    sl_device *device = sl_pass_device(pass);
     const sl_shape *shape = sl_tensor_shape(attended);
     int64_t earlier = sl_pass_position(pass);
     sl_tensor *all;
@@ -126,7 +125,7 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
         .out_bf16 = sli_tensor_if_bf16(attended),
         .log_sum_exp = lse ? sl_tensor_f32(lse) : NULL,
     };
-    return sli_device_attention(device, &arguments);
+    return sli_attend(pass, &arguments);
 }
 
 /* The tensors of a call: what forward saves and backward pops, and its gradients. What a call has
@@ -185,7 +184,7 @@ static sl_status rotate(const self_attention *self, const sl_pass *pass, sl_tens
     arguments.first_position = sl_pass_position(pass);
     arguments.inverse = inverse;
     arguments.x = sl_tensor_f32(qkv);
-    return sli_device_rotary(sl_pass_device(pass), &arguments);
+    return sli_rotate(pass, &arguments);
 }
 
 /* tensors->qkv, whose f32 values are those of bf16 numbers on a bf16 pass. */
@@ -319,7 +318,7 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
         .grad_qkv = sli_tensor_if_f32(tensors->grad_qkv),
         .grad_qkv_bf16 = sli_tensor_if_bf16(tensors->grad_qkv),
     };
-    SL_TRY(sli_device_attention_backward(sl_pass_device(pass), &arguments));
+    SL_TRY(sli_attend_backward(pass, &arguments));
     SL_TRY(rotate(self, pass, tensors->grad_qkv, true));
     SL_TRY(norm_heads(self, pass, true, tensors));
     sl_tensor_destroy(&tensors->grad_attended);

@@ -2,6 +2,7 @@
  * holds a small one's weights, golden.safetensors its logits, loss, gradients and training. */
 #include "models/decoder_lm.h"
 #include "models/lora.h"
+#include "nn/module.h"
 #include "sluice/optim.h"
 #include "sluice/safetensors.h"
 #include "support/modules.h"
@@ -382,6 +383,153 @@ static void qwen3_computes_what_transformers_does(void **state)
     check_family("qwen3", &options);
 }
 
+/* ---- Rows of several documents ---------------------------------------------------------- */
+
+/* Forward and backward of one row; `numbers` NULL: it is one document. Gives the sum of losses. */
+static double run_row(const model_rig *rig, const int32_t *ids, const int32_t *targets,
+                      const int32_t *numbers, int64_t length, double scale, float *logits)
+{
+    double losses[TOKENS], sum = 0;
+    sl_shape shape = sl_shape_2d(1, length);
+    SCOPED(sl_tensor) *in = integer_tensor(rig->device, &shape, ids),
+                      *labels = integer_tensor(rig->device, &shape, targets), *out = NULL;
+    sl_tensor *grad;
+    sl_pass *pass;
+    check_ok(
+        sl_pass_create(&(sl_pass_options){.device = rig->device, .training = true, .keep = true},
+                       &pass));
+    if (numbers) {
+        sl_tensor *documents = integer_tensor(rig->device, &shape, numbers);
+        check_ok(sli_pass_put_input(pass, SL_DOCUMENTS_INPUT, &documents));
+    }
+    check_ok(sl_module_forward(rig->model, pass, in, &out));
+    check_ok(sl_tensor_read(out, logits));
+    check_ok(sl_loss_apply(rig->loss, &(sl_loss_call){.device = rig->device,
+                                                      .in = out,
+                                                      .targets = labels,
+                                                      .scale = scale,
+                                                      .row_losses = losses,
+                                                      .grad_in = &grad}));
+    check_ok(sl_module_backward(rig->model, pass, grad, NULL));
+    for (int64_t i = 0; i < length; i++)
+        sum += losses[i];
+    sl_tensor_destroy(&grad);
+    sl_pass_destroy(&pass);
+    return sum;
+}
+
+static const int document_lengths[] = {11, 1, 7, 5};
+enum { DOCUMENTS = 4 };
+
+static void pack_golden(const model_rig *rig, int32_t *ids, int32_t *targets, int32_t *numbers)
+{
+    const int64_t *tokens = find(&rig->golden, "", "input_ids");
+    int place = 0;
+    for (int d = 0; d < DOCUMENTS; d++)
+        for (int i = 0; i < document_lengths[d]; i++, place++) {
+            ids[place] = (int32_t)tokens[place];
+            numbers[place] = i;
+            targets[place] = i + 1 < document_lengths[d] ? (int32_t)tokens[place + 1] : -100;
+        }
+    assert_int_equal(place, TIME);
+}
+
+/* A row of documents computes what each of them does alone: logits, loss and gradients. */
+static void check_packed(const char *family, const sli_decoder_lm *options)
+{
+    model_rig packed = new_rig(family, options, NULL), alone = new_rig(family, options, NULL);
+    int32_t ids[TIME], targets[TIME], numbers[TIME];
+    float logits[2][TIME * CLASSES];
+    const double scale = 1.0 / (TIME - DOCUMENTS);
+    pack_golden(&packed, ids, targets, numbers);
+    double loss = run_row(&packed, ids, targets, numbers, TIME, scale, logits[0]), sum = 0;
+    for (int d = 0, first = 0; d < DOCUMENTS; first += document_lengths[d++])
+        sum += run_row(&alone, ids + first, targets + first, NULL, document_lengths[d], scale,
+                       logits[1] + (int64_t)first * CLASSES);
+    assert_true(fabs(loss - sum) <= 2e-6 * sum);
+    check_close("logits", logits[0], logits[1], NULL, TIME * CLASSES, 2e-6);
+    for (int i = 0; i < sl_parameter_set_count(packed.set); i++) {
+        sl_parameter *one = sl_parameter_set_get(packed.set, i);
+        const sl_tensor *grad = gradient_of(one),
+                        *expected = gradient_of(sl_parameter_set_get(alone.set, i));
+        check_close(sl_parameter_name(one), sl_tensor_f32(grad), sl_tensor_f32(expected), NULL,
+                    sl_tensor_count(grad), 2e-6);
+    }
+    end_rig(&packed);
+    end_rig(&alone);
+}
+
+static void packed_documents_compute_what_they_do_alone(void **state)
+{
+    sli_decoder_lm options = gpt2_options();
+    check_packed("gpt2", &options);
+    options = llama_options();
+    check_packed("llama3", &options);
+    options.layer.head_width = 12;
+    options.layer.norm_eps = 1e-6f;
+    options.layer.qk_norm = true;
+    options.layer.rotary = (sl_rotary_options){.kind = SL_ROTARY_DEFAULT, .theta = 1e6};
+    check_packed("qwen3", &options);
+}
+
+/* transformers with its own mask for packed rows. */
+static void packed_documents_compute_what_transformers_does(void **state)
+{
+    const sli_decoder_lm options = llama_options();
+    model_rig rig = new_rig("llama3", &options, NULL);
+    const int64_t *ids = find(&rig.golden, "", "packed_ids"),
+                  *labels = find(&rig.golden, "", "packed_labels"),
+                  *positions = find(&rig.golden, "", "packed_positions");
+    const float *expected = find(&rig.golden, "", "packed_loss");
+    int32_t row[3][TIME];
+    float logits[TIME * CLASSES];
+    int terms = 0;
+    for (int i = 0; i < TIME; i++) {
+        bool is_last = i + 1 == TIME || positions[i + 1] == 0;
+        row[0][i] = (int32_t)ids[i];
+        row[1][i] = is_last ? -100 : (int32_t)labels[i + 1];
+        row[2][i] = (int32_t)positions[i];
+        terms += row[1][i] != -100;
+    }
+    double loss = run_row(&rig, row[0], row[1], row[2], TIME, 1, logits) / terms;
+    check_close("logits", logits, find(&rig.golden, "", "packed_logits"), NULL, TIME * CLASSES,
+                1e-5);
+    if (!(fabs(loss - (double)*expected) <= 1e-5 * loss))
+        fail_msg("the loss is %.9g, expected %.9g", loss, (double)*expected);
+    end_rig(&rig);
+}
+
+static void impossible_documents_are_refused(void **state)
+{
+    const sli_decoder_lm options = llama_options();
+    model_rig rig = new_rig("llama3", &options, NULL);
+    const struct {
+        int64_t rows, columns;
+        int32_t numbers[4];
+        const char *sentence;
+    } cases[] = {
+        {2,
+         2,
+         {0, 1, 1, 0},
+         "must begin each row with 0 and count up, or begin anew with 0, got 1 at [1, 0]"},
+        {2, 2, {0, 2, 0, 1}, "got 2 at [0, 1]"},
+        {1, 4, {0, 1, 2, 3}, "is of 1 rows of 4 positions, but these are 2 of 24"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_shape shape = sl_shape_2d(cases[i].rows, cases[i].columns);
+        sl_tensor *documents = integer_tensor(rig.device, &shape, cases[i].numbers), *out = NULL;
+        sl_pass *pass;
+        check_ok(sl_pass_create(&(sl_pass_options){.device = rig.device}, &pass));
+        sl_status status = sli_pass_put_input(pass, SL_DOCUMENTS_INPUT, &documents);
+        if (status == SL_OK)
+            status = sl_module_forward(rig.model, pass, rig.ids, &out);
+        check_error(status, SL_ERR_INVALID, cases[i].sentence);
+        sl_tensor_destroy(&out);
+        sl_pass_destroy(&pass);
+    }
+    end_rig(&rig);
+}
+
 static void impossible_sizes_are_refused(void **state)
 {
     sli_decoder_lm options = gpt2_options();
@@ -403,6 +551,9 @@ int decoder_lm_tests(void)
         cmocka_unit_test(qwen2_computes_what_transformers_does),
         cmocka_unit_test(adapters_compute_what_peft_does),
         cmocka_unit_test(qwen3_computes_what_transformers_does),
+        cmocka_unit_test(packed_documents_compute_what_they_do_alone),
+        cmocka_unit_test(packed_documents_compute_what_transformers_does),
+        cmocka_unit_test(impossible_documents_are_refused),
         cmocka_unit_test(impossible_sizes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
