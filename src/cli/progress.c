@@ -100,10 +100,16 @@ static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 static void print_data(const display *view, const sl_run_info *info)
 {
     print_line(view, "Data: %s", info->options->data);
-    for (int split = 0; split < SL_SPLITS; split++)
-        if (info->texts[split].path)
-            print_line(view, "  %-5s %12s tokens  %s", sl_split_name(split),
-                       cli_count_text(info->texts[split].tokens).text, info->texts[split].path);
+    for (int split = 0; split < SL_SPLITS; split++) {
+        const sl_text_info *text = &info->texts[split];
+        char packed[96] = "";
+        if (text->documents > 0)
+            snprintf(packed, sizeof packed, ": %s documents in %s rows",
+                     cli_count_text(text->documents).text, cli_count_text(text->rows).text);
+        if (text->path)
+            print_line(view, "  %-5s %12s tokens  %s%s", sl_split_name(split),
+                       cli_count_text(text->tokens).text, text->path, packed);
+    }
     print_line(view, "  vocabulary of %s types", cli_count_text(info->ntokens).text);
 }
 

@@ -261,6 +261,15 @@ static json_t *describe_run(const sl_run_info *info)
                      sli_json_number(peak));
 }
 
+/* Of documents that are packed, how many, and into how many rows. */
+static json_t *describe_packing(const sl_run_info *info)
+{
+    const sl_text_info *train = &info->texts[0];
+    return train->documents > 0 ? json_pack("{sI sI}", "documents", (json_int_t)train->documents,
+                                            "rows", (json_int_t)train->rows)
+                                : json_object();
+}
+
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
 static json_t *move_members(json_t *record, json_t *more)
 {
@@ -280,6 +289,7 @@ static sl_status log_started(void *context, const sl_run_info *info)
     if (!log->resumed)
         SL_TRY(empty_file(log));
     json_t *record = move_members(describe_run(info), describe_options(info));
+    record = move_members(record, describe_packing(info));
     if (log->command)
         record = move_members(record, json_pack("{so}", "command", sli_json_text(log->command)));
     if (log->resumed)

@@ -290,6 +290,7 @@ void sl_rows_destroy(sl_rows **rows)
     free((*rows)->begins);
     free((*rows)->ids);
     free((*rows)->targets);
+    free((*rows)->numbers);
     free(*rows);
     *rows = NULL;
 }

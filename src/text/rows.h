@@ -12,6 +12,8 @@ struct sl_rows {
     bool has_targets;
     int64_t *begins;        /* [count + 1] the tokens of row i are those from begins[i] on */
     int32_t *ids, *targets; /* [begins[count]] */
+    int32_t *numbers; /* [begins[count]] of packed rows: a token's in its document, from 0 on; NULL:
+                         each row is one */
     size_t rows_room, room, targets_room;
     /* Of token files, where the arrays above are NULL: */
     int64_t length, tokens,
@@ -31,6 +33,12 @@ int64_t sli_rows_tokens(const sl_rows *rows); /* of all */
 /* Copies a row's ids or targets [sli_rows_length]. Errors: SL_ERR_FORMAT for an id of a file that
  * is over the vocabulary. */
 sl_status sli_rows_copy(const sl_rows *rows, int64_t row, bool targets, int32_t *to);
+
+/* Puts several rows that are no token files, each a document, into one of at most `length` tokens,
+ * as many as fit; a longer one is cut. Targets stay as they are: none is lost, and none is that of
+ * another document. Which ones share a row depends on their lengths alone. Errors: SL_ERR_MEMORY.
+ * (pack.c) */
+sl_status sli_rows_pack(const sl_rows *rows, int64_t length, sl_rows **out);
 
 /* What tells these rows from others. */
 void sli_rows_describe(const sl_rows *rows, char *text, size_t bytes);

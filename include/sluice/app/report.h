@@ -59,6 +59,8 @@ typedef struct sl_text_info {
     const char *path;
     int64_t tokens, unknown; /* `unknown`: how many of them are <unk> */
     int64_t invalid_bytes;   /* that are not UTF-8 */
+    int64_t rows, documents; /* of JSON lines or token files; 0: it is one text. Documents that were
+                                packed into the rows; 0: they are not */
 } sl_text_info;
 
 /* A run that begins. Everything lives as long as the run. */

@@ -154,10 +154,12 @@ typedef struct sl_train_options {
     bool shuffle; /* each epoch has the rows of all training batches in an order of its own, from
                      `seed` and the epoch (sl_train_sample). The text is then cut into whole rows of
                      bptt tokens; what is left of each column is not trained */
-    bool group_by_length;     /* of rows of JSON lines: a batch has rows of similar lengths, so that
-                                 less of it is padding. The batches of an epoch are divided into groups
-                                 of a quarter of them, at most 50, whose rows are sorted, the longest
-                                 first */
+    bool group_by_length; /* of rows of JSON lines: a batch has rows of similar lengths, so that
+                             less of it is padding. The batches of an epoch are divided into groups
+                             of a quarter of them, at most 50, whose rows are sorted, the longest
+                             first */
+    bool pack; /* rows of JSON lines for training: as many as fit go into one of `bptt` tokens, each
+                  a document (SL_DOCUMENTS_INPUT); a longer one is cut into several */
     sl_token_type token_type; /* of token files without a header */
 
     sl_model_options model; /* ntokens comes from the data */

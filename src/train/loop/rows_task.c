@@ -29,6 +29,23 @@ sl_status sli_data_is_rows(const char *data, bool *out)
     return SL_OK;
 }
 
+/* A row has at most the tokens of --seq-len, and as many as the model has positions. */
+static sl_status pack_rows(const sl_train_options *options, sli_rows_task *task)
+{
+    sl_rows **rows = &task->rows[SL_SPLIT_TRAIN], *packed;
+    int64_t positions = sl_model_positions(task->model);
+    if ((*rows)->length > 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: pack is for rows of JSON lines, and these are token files, whose rows "
+                        "are full",
+                        task->paths[SL_SPLIT_TRAIN]);
+    SL_TRY(sli_rows_pack(*rows, options->bptt < positions ? options->bptt : positions, &packed));
+    task->documents = (*rows)->count;
+    sl_rows_destroy(rows);
+    *rows = packed;
+    return SL_OK;
+}
+
 sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
                              sl_model_options *model, sli_rows_task *out)
 {
@@ -55,6 +72,8 @@ sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vo
         if (model->ntokens == 0)
             model->ntokens = (int64_t)out->rows[split]->largest + 1;
     }
+    if (options->pack)
+        SL_TRY(pack_rows(options, out));
     return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;
 }
 
@@ -118,6 +137,18 @@ static int64_t length_of(const sl_rows *data, int64_t sample)
     return sample < data->count ? sli_rows_length(data, sample) : 0;
 }
 
+/* The squares of the lengths of a row's documents. */
+static double squares_of(const sl_rows *data, int64_t sample)
+{
+    double squares = 0;
+    int64_t length = length_of(data, sample);
+    const int32_t *numbers = length > 0 ? data->numbers + data->begins[sample] : NULL;
+    for (int64_t i = 0; i < length; i++)
+        if (i + 1 == length || numbers[i + 1] == 0)
+            squares += (double)(numbers[i] + 1) * (numbers[i] + 1);
+    return squares;
+}
+
 static sli_rows_size size_of(const sl_rows *data, const int64_t *samples, int64_t count)
 {
     sli_rows_size size = {.longest = 1};
@@ -125,6 +156,10 @@ static sli_rows_size size_of(const sl_rows *data, const int64_t *samples, int64_
         int64_t length = length_of(data, samples[i]);
         size.tokens += length;
         size.longest = length > size.longest ? length : size.longest;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        double all = (double)size.longest, rest = all - (double)length_of(data, samples[i]);
+        size.squares += data->numbers ? squares_of(data, samples[i]) + rest * rest : all * all;
     }
     return size;
 }
@@ -140,19 +175,26 @@ sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *
     return status;
 }
 
-/* The row's numbers, and padding up to `room`. */
-static sl_status write_row(const sl_rows *data, int64_t sample, bool targets, int64_t room,
+/* What is written of a row. */
+typedef enum row_part { IDS, TARGETS, NUMBERS } row_part;
+
+/* With padding up to `room`, which is a document of its own. */
+static sl_status write_row(const sl_rows *data, int64_t sample, row_part part, int64_t room,
                            int32_t *to)
 {
     int64_t length = length_of(data, sample);
-    if (length > 0)
-        SL_TRY(sli_rows_copy(data, sample, targets, to));
+    if (length > 0 && part == NUMBERS)
+        memcpy(to, data->numbers + data->begins[sample], (size_t)length * sizeof *to);
+    else if (length > 0)
+        SL_TRY(sli_rows_copy(data, sample, part == TARGETS, to));
     for (int64_t i = length; i < room; i++)
-        to[i] = targets ? SLI_IGNORED_TARGET : PADDING;
+        to[i] = part == NUMBERS   ? (int32_t)(i - length)
+                : part == TARGETS ? SLI_IGNORED_TARGET
+                                  : PADDING;
     return SL_OK;
 }
 
-static sl_status write_rows(const sl_rows *data, const int64_t *samples, bool targets,
+static sl_status write_rows(const sl_rows *data, const int64_t *samples, row_part part,
                             sl_tensor *tensor)
 {
     int64_t room = sl_tensor_columns(tensor), count = sl_tensor_shape(tensor)->size[0];
@@ -160,7 +202,7 @@ static sl_status write_rows(const sl_rows *data, const int64_t *samples, bool ta
     sl_status status = SL_OK;
     SL_TRY(sli_tensor_open_host(tensor, false, &array));
     for (int64_t i = 0; i < count && status == SL_OK; i++)
-        status = write_row(data, samples[i], targets, room, (int32_t *)array.host + i * room);
+        status = write_row(data, samples[i], part, room, (int32_t *)array.host + i * room);
     sl_status written = sli_tensor_close_host(tensor, &array, status == SL_OK);
     return status == SL_OK ? written : status;
 }
@@ -176,8 +218,26 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     sl_shape shape = sl_shape_2d(rows->count, size_of(data, samples, rows->count).longest);
     SLI_TRY_OR_FAIL(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
     SLI_TRY_OR_FAIL(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
-    SLI_TRY_OR_FAIL(write_rows(data, samples, false, *input));
-    status = write_rows(data, samples, true, *targets);
+    SLI_TRY_OR_FAIL(write_rows(data, samples, IDS, *input));
+    status = write_rows(data, samples, TARGETS, *targets);
+fail:
+    free(samples);
+    return status;
+}
+
+sl_status sli_rows_task_load_documents(const sli_rows_task *task, const sl_train_rows *rows,
+                                       sl_device *device, sl_tensor **out)
+{
+    const sl_rows *data = task->rows[rows->split];
+    int64_t *samples;
+    *out = NULL;
+    if (!data->numbers)
+        return SL_OK;
+    sl_status status = find_samples(task, rows, &samples);
+    SLI_TRY_OR_FAIL(status);
+    sl_shape shape = sl_shape_2d(rows->count, size_of(data, samples, rows->count).longest);
+    SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    status = write_rows(data, samples, NUMBERS, *out);
 fail:
     free(samples);
     return status;

@@ -9,6 +9,7 @@ typedef struct sli_rows_task {
     char *paths[SL_SPLITS];   /* NULL: there is no such split */
     sl_rows *rows[SL_SPLITS]; /* the same */
     char data[SL_SPLITS][128];
+    int64_t documents;         /* for training, which were packed; 0: they are not */
     sli_length_groups *groups; /* of training rows; NULL: they come as sl_train_sample says */
 } sli_rows_task;
 
@@ -26,13 +27,20 @@ void sli_rows_task_clear(sli_rows_task *rows);
 /* The most tokens of a row of any split. */
 int64_t sli_rows_task_longest(const sli_rows_task *rows);
 
-/* What some rows have, of a batch for training or of an evaluation: tokens, and the length that
- * they are padded to. Errors: SL_ERR_MEMORY. */
+/* What some rows have, of a batch for training or of an evaluation: tokens, the length that they
+ * are padded to, and the squares of the lengths of their documents, padding being one. Errors:
+ * SL_ERR_MEMORY. */
 typedef struct sli_rows_size {
     int64_t tokens, longest;
+    double squares;
 } sli_rows_size;
 sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows,
                                 sli_rows_size *out);
+
+/* Creates SL_DOCUMENTS_INPUT of some rows of a batch for training; *out is NULL where they are not
+ * packed. */
+sl_status sli_rows_task_load_documents(const sli_rows_task *task, const sl_train_rows *rows,
+                                       sl_device *device, sl_tensor **out);
 
 /* The task, which borrows `rows`. */
 sl_train_task sli_rows_task_make(sli_rows_task *rows);

@@ -331,10 +331,11 @@ static sl_status create_run(sli_run *run, const sl_train_options *options)
         SL_TRY(find_own_cores(run->processes, &run->devices.own_cores));
     if (!options->task)
         SL_TRY(sli_data_is_rows(options->data, &run->has_rows));
-    if (options->group_by_length && !run->has_rows)
+    if ((options->group_by_length || options->pack) && !run->has_rows)
         return sl_error(SL_ERR_INVALID,
-                        "group-by-length is for rows of JSON lines, which have lengths of their "
-                        "own, but the data are %s",
+                        "%s is for rows of JSON lines, which have lengths of their own, but the "
+                        "data are %s",
+                        options->pack ? "pack" : "group-by-length",
                         options->task ? "a task's" : "a text");
     SL_TRY(find_together(run, &inputs));
     SL_TRY(sli_plan_layout(&inputs, &run->plan));

@@ -55,29 +55,53 @@ static sl_status weigh_shards(const sli_run *run, double *weights, int64_t *targ
     return SL_OK;
 }
 
-sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step)
+/* Each product of forward is two of backward. */
+static const double PASSES = 3;
+
+static double flops_of_row(const sl_module *model, int64_t length)
 {
-    const double passes = 3; /* each product of forward is two of backward */
-    int shards = run->options->shards;
-    sl_shape shape = *sl_tensor_shape(run->input);
-    step->tokens = shards * sl_tensor_count(run->targets);
-    shape.size[0] = run->rows;
-    step->flops = passes * (double)sl_module_flops(run->replica.model, &shape);
-    if (!run->has_rows)
-        return SL_OK;
-    step->tokens = 0;
-    step->flops = 0;
-    shape.size[0] = run->options->batch_size;
-    for (int shard = 0; shard < shards; shard++) {
+    const sl_shape row = sl_shape_2d(1, length);
+    return (double)sl_module_flops(model, &row);
+}
+
+/* A document's operations are a sum of a multiple of its length and one of its square. */
+static sl_status measure_rows(const sli_run *run, sl_step_info *step)
+{
+    const sl_module *model = run->replica.model;
+    double one = flops_of_row(model, 1), square = flops_of_row(model, 2) / 2 - one, squares = 0;
+    for (int shard = 0; shard < run->options->shards; shard++) {
         const sl_train_rows rows = rows_of_shard(run, shard);
         sli_rows_size size;
         SL_TRY(sli_rows_task_measure(&run->rows_of_ids, &rows, &size));
-        shape.size[1] = size.longest;
         step->tokens += rows.count * size.longest;
         step->padding += rows.count * size.longest - size.tokens;
-        step->flops += passes * (double)sl_module_flops(run->replica.model, &shape);
+        squares += size.squares;
     }
+    step->flops = PASSES * ((one - square) * (double)step->tokens + square * squares);
     return SL_OK;
+}
+
+sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step)
+{
+    if (run->has_rows)
+        return measure_rows(run, step);
+    sl_shape shape = *sl_tensor_shape(run->input);
+    shape.size[0] = run->rows;
+    step->tokens = run->options->shards * sl_tensor_count(run->targets);
+    step->flops = PASSES * (double)sl_module_flops(run->replica.model, &shape);
+    return SL_OK;
+}
+
+/* Every rank has documents for its stages. */
+static sl_status load_documents(sli_run *run, const sl_train_rows *rows)
+{
+    const sl_pipe *pipe = run->replica.pipe;
+    int stage = 0;
+    while (!sl_pipe_device(pipe, stage))
+        stage++;
+    sl_tensor_destroy(&run->documents);
+    return sli_rows_task_load_documents(&run->rows_of_ids, rows, sl_pipe_device(pipe, stage),
+                                        &run->documents);
 }
 
 static sl_status load_shard(sli_run *run, int shard)
@@ -85,6 +109,8 @@ static sl_status load_shard(sli_run *run, int shard)
     const sl_train_rows rows = rows_of_shard(run, shard);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
+    if (run->has_rows)
+        SL_TRY(load_documents(run, &rows));
     return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
 }
 
@@ -96,7 +122,10 @@ static sl_status train_shard(const sli_run *run, int shard, bool first_shard, do
 {
     double mean;
     const sli_replica *replica = &run->replica;
+    const sl_input documents = {SL_DOCUMENTS_INPUT, run->documents, false};
     const sl_pipe_batch batch = {.input = run->input,
+                                 .inputs = &documents,
+                                 .input_count = run->documents != NULL,
                                  .targets = run->targets,
                                  .step = (uint64_t)run->position.steps,
                                  .first_sample = shard * run->options->batch_size,

@@ -126,8 +126,10 @@ static void describe_run(sli_run *run)
         const sl_rows *rows = run->rows_of_ids.rows[split];
         if (rows)
             run->info.texts[split] = (sl_text_info){.path = run->rows_of_ids.paths[split],
-                                                    .tokens = sli_rows_tokens(rows)};
+                                                    .tokens = sli_rows_tokens(rows),
+                                                    .rows = rows->count};
     }
+    run->info.texts[SL_SPLIT_TRAIN].documents = run->rows_of_ids.documents;
     for (int split = 0; split < SL_SPLITS && run->corpus; split++) {
         const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
         run->info.texts[split] = (sl_text_info){.path = sl_corpus_name(run->corpus, split),
@@ -187,6 +189,7 @@ static void clean_up(sli_run *run)
     sl_pipe_optimizer_destroy(&run->optimizer);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
+    sl_tensor_destroy(&run->documents);
     sli_replica_clear(&run->replica);
 }
 

@@ -37,6 +37,7 @@ WHEN(with_comm_in_bf16, options->comm_precision == SL_PRECISION_BF16)
 WHEN(with_eval_every, options->eval_every > 0)
 WHEN(with_shuffle, options->shuffle)
 WHEN(with_group_by_length, options->group_by_length)
+WHEN(with_pack, options->pack)
 WHEN(with_min_lr, options->lr.min_lr > 0)
 WHEN(with_warmup_ratio, options->lr.warmup_ratio > 0)
 WHEN(with_freeze, options->model.freeze != NULL)
@@ -344,6 +345,9 @@ const sl_option sl_train_option_rows[] = {
      .help = "Train the rows of each epoch in a new random order, which --seed decides. Without it, "
              "or with --no-shuffle, batches follow the text or the file; a model of another family "
              "than the tutorials' is shuffled unless --no-shuffle is given"},
+    {.name = "pack", .group = "Batches", FIELD(FLAG, pack), .affects_numbers = with_pack,
+     .help = "Put as many rows of JSON lines as fit into one of --seq-len tokens, the fewer padding the better; "
+             "each is attended to alone. Of longer ones, parts"},
     {.name = "group-by-length", .group = "Batches", FIELD(FLAG, group_by_length), .affects_numbers = with_group_by_length,
      .help = "Put rows of JSON lines that are about equally long into a batch, so that less of it is "
              "padding: the rows of up to 50 batches are sorted, the longest first"},

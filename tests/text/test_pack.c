@@ -1,0 +1,136 @@
+/* Rows of several documents: which ones, against trying every row for each document. */
+#include "support/check.h"
+#include "text/rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ROWS = 400, MOST_LENGTH = 200 };
+
+/* Rows of drawn lengths, whose ids count up; some targets are ignored. */
+static sl_rows *draw_rows(unsigned seed, int count, int longest)
+{
+    sl_rows *rows = calloc(1, sizeof *rows);
+    assert_non_null(rows);
+    rows->begins = calloc((size_t)count + 1, sizeof *rows->begins);
+    rows->ids = calloc((size_t)count * (size_t)longest, sizeof *rows->ids);
+    rows->targets = calloc((size_t)count * (size_t)longest, sizeof *rows->targets);
+    assert_true(rows->begins && rows->ids && rows->targets);
+    for (int i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        int length = 1 + (int)(seed >> 8) % longest;
+        for (int k = 0; k < length; k++) {
+            int64_t place = rows->begins[i] + k;
+            rows->ids[place] = (int32_t)place;
+            rows->targets[place] =
+                k + 1 == length || k % 5 == 2 ? SLI_IGNORED_TARGET : (int32_t)place + 1;
+        }
+        rows->begins[++rows->count] = rows->begins[i] + length;
+    }
+    return rows;
+}
+
+/* The documents, cut; sorted by length. */
+static int cut(const sl_rows *rows, int length, int64_t *begins, int *lengths)
+{
+    int count = 0;
+    for (int64_t i = 0; i < rows->count; i++)
+        for (int64_t begin = rows->begins[i]; begin < rows->begins[i + 1]; begin += length) {
+            int64_t left = rows->begins[i + 1] - begin;
+            int own = left < length ? (int)left : length, place = count++;
+            for (; place > 0 && lengths[place - 1] < own; place--) {
+                lengths[place] = lengths[place - 1];
+                begins[place] = begins[place - 1];
+            }
+            lengths[place] = own;
+            begins[place] = begin;
+        }
+    return count;
+}
+
+/* The row of each document: the fullest that has room, of equal ones the one that was filled last.
+ */
+static int pack_by_hand(const int *lengths, int count, int length, int *row_of)
+{
+    static int used[100000], filled[100000];
+    int rows = 0;
+    for (int i = 0; i < count; i++) {
+        int best = -1;
+        for (int row = 0; row < rows; row++)
+            if (used[row] + lengths[i] <= length &&
+                (best < 0 || used[row] > used[best] ||
+                 (used[row] == used[best] && filled[row] > filled[best])))
+                best = row;
+        if (best < 0) {
+            best = rows++;
+            used[best] = 0;
+        }
+        used[best] += lengths[i];
+        filled[best] = i;
+        row_of[i] = best;
+    }
+    return rows;
+}
+
+static void check_packed(const sl_rows *rows, int length)
+{
+    static int64_t begins[MOST_ROWS * MOST_LENGTH];
+    static int lengths[MOST_ROWS * MOST_LENGTH], row_of[MOST_ROWS * MOST_LENGTH];
+    sl_rows *packed;
+    check_ok(sli_rows_pack(rows, length, &packed));
+    int count = cut(rows, length, begins, lengths);
+    assert_int_equal(packed->count, pack_by_hand(lengths, count, length, row_of));
+    assert_int_equal(sli_rows_tokens(packed), sli_rows_tokens(rows));
+    int64_t longest = 0;
+    for (int64_t row = 0; row < packed->count; row++) {
+        int64_t place = packed->begins[row];
+        for (int i = 0; i < count; i++) {
+            if (row_of[i] != row)
+                continue;
+            assert_memory_equal(packed->ids + place, rows->ids + begins[i],
+                                (size_t)lengths[i] * sizeof(int32_t));
+            assert_memory_equal(packed->targets + place, rows->targets + begins[i],
+                                (size_t)lengths[i] * sizeof(int32_t));
+            for (int k = 0; k < lengths[i]; k++)
+                assert_int_equal(packed->numbers[place++], k);
+        }
+        assert_int_equal(place, packed->begins[row + 1]);
+        longest = place - packed->begins[row] > longest ? place - packed->begins[row] : longest;
+        assert_true(sli_rows_length(packed, row) <= length);
+    }
+    assert_int_equal(packed->longest, longest);
+    sl_rows_destroy(&packed);
+}
+
+static void documents_are_packed_as_by_hand(void **state)
+{
+    static const int limits[] = {1, 2, 7, 63, 64, 65, 128, 1000};
+    for (unsigned seed = 1; seed <= 6; seed++) {
+        sl_rows *rows =
+            draw_rows(seed, 1 + (int)seed * 60 % MOST_ROWS, (int)seed % 2 ? MOST_LENGTH : 30);
+        for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+            check_packed(rows, limits[i]);
+        sl_rows_destroy(&rows);
+    }
+}
+
+/* Of 2,000 drawn documents nearly every row is full. */
+static void little_is_left(void **state)
+{
+    enum { LENGTH = 256 };
+    sl_rows *packed, *rows = draw_rows(9, 2000, MOST_LENGTH);
+    check_ok(sli_rows_pack(rows, LENGTH, &packed));
+    int64_t fewest = (sli_rows_tokens(rows) + LENGTH - 1) / LENGTH;
+    assert_true(packed->count >= fewest && packed->count <= fewest + fewest / 50);
+    sl_rows_destroy(&packed);
+    sl_rows_destroy(&rows);
+}
+
+int pack_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(documents_are_packed_as_by_hand),
+        cmocka_unit_test(little_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
