@@ -1,6 +1,7 @@
 /* Every allocation of a split fails in turn, on all ranks or on one: then all ranks are told, and
- * none gets a group. Only where this program can put itself before malloc, which sanitizers do
- * themselves. */
+ * none gets a group. Allocations of the hub fail. Only where this program can put itself before
+ * malloc, which sanitizers do themselves. */
+#include "comm/mpi/hub.h"
 #include "core/clock.h"
 #include "sluice/group.h"
 #include "support/check.h"
@@ -112,7 +113,54 @@ static void split_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
     }
 }
 
+/* ---- In the hub --------------------------------------------------------------------------- */
+
+typedef struct told {
+    int ready, broken;
+} told;
+
+static void count_told(void *hub, int process, const sli_wire_message *message)
+{
+    told *all = hub;
+    all->ready += message->kind == SLI_HUB_READY;
+    all->broken += message->kind == SLI_HUB_BREAK;
+}
+
+/* Two processes make one group after the other. Of each message one drawn allocation fails, or
+ * none: both are told each time whether they have a group. */
+static void hub_without_memory_tells_all_that_join(void **state)
+{
+    enum { PAIR = 2, GROUPS = 1000, MOST_ALLOCATIONS = 2 };
+    static const int kinds[] = {SLI_HUB_JOIN, SLI_HUB_LEFT};
+    told all = {0};
+    sli_hub_groups groups = {.processes = PAIR, .send = count_told, .hub = &all};
+    check_ok(sli_hub_groups_create(&groups));
+    srand(1);
+    for (int i = 0; i < GROUPS; i++) {
+        for (int step = 0; step < 2 * PAIR; step++) {
+            sli_wire_message message = {.kind = kinds[step / PAIR],
+                                        .group = (uint64_t)i,
+                                        .rank = step % PAIR,
+                                        .size = PAIR};
+            before_failure = rand() % (MOST_ALLOCATIONS + 1);
+            armed = true;
+            bool handled = sli_hub_groups_handle(&groups, step % PAIR, &message);
+            armed = false;
+            assert_true(handled);
+        }
+        assert_int_equal(all.ready + all.broken, PAIR * (i + 1));
+    }
+    assert_true(all.ready > 0 && all.broken > 0);
+    sli_hub_groups_free(&groups);
+}
+
 #else
+
+static void hub_without_memory_tells_all_that_join(void **state)
+{
+    print_message("skipped: this program cannot put itself before malloc\n");
+    skip();
+}
 
 static void split_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
 {
@@ -133,6 +181,7 @@ int out_of_memory_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_without_memory_fails_on_all_ranks),
         cmocka_unit_test(split_where_one_rank_lacks_memory_fails_at_once_on_all),
+        cmocka_unit_test(hub_without_memory_tells_all_that_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

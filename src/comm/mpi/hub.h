@@ -67,7 +67,7 @@ typedef struct sli_hub_group sli_hub_group;
 
 typedef struct sli_hub_groups {
     sli_hub_group *first;
-    sli_hub_group *spare; /* used when there is no memory for a new group; NULL: used already */
+    sli_hub_group *spare; /* used when there is no memory for a new group; NULL: used */
     int processes;
     double now;     /* on the hub's clock, which sets it before each call */
     double tell_at; /* when the others are told of those that have left; 0: none have */

@@ -148,19 +148,20 @@ static sli_hub_group *allocate_group(int size)
 }
 
 /* The group of the message, made where there is none. Without memory the group is the spare one,
- * broken from the start, so that all that join are told; NULL where that is used as well. */
+ * broken from the start, so that all that join are told. NULL where there is no memory for a spare
+ * one either, which is asked for first: a single failed allocation never leads there. */
 static sli_hub_group *find_or_add_group(sli_hub_groups *groups, const sli_wire_message *message)
 {
     sli_hub_group *group = find_group(groups, message);
     if (group)
         return group;
+    if (!groups->spare)
+        groups->spare = allocate_group(groups->processes);
     group = allocate_group(message->size);
     bool complete = group != NULL;
     if (!complete) {
         group = groups->spare;
         groups->spare = NULL;
-    } else if (!groups->spare) {
-        groups->spare = allocate_group(groups->processes);
     }
     if (!group)
         return NULL;
