@@ -84,9 +84,10 @@ typedef struct sl_partition_costs {
  * sl_schedule_simulate. */
 sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds);
 
-/* The step's seconds with a given partition, balance[stages]. Errors: as sl_schedule_simulate. */
+/* The simulation of a step with a given partition, balance[stages]; free it with
+ * sl_simulation_clear. Errors: as sl_schedule_simulate. */
 sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *balance,
-                                double *seconds);
+                                sl_simulation *out);
 
 /* Micro-batches of `rows` rows as torch.chunk(most) cuts them: all of ceil(rows / most) but the
  * last, which has the rest. Returns their number; writes their rows to sizes[most], which may be

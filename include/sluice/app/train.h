@@ -20,6 +20,7 @@
 #define SLUICE_APP_TRAIN_H
 
 #include "sluice/app/option.h"
+#include "sluice/app/planner.h"
 #include "sluice/app/report.h"
 #include "sluice/app/text.h"
 #include "sluice/ddp.h"
@@ -30,7 +31,6 @@
 
 SL_API_BEGIN
 
-enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096 };
 #define SL_LR_DEFAULT (-1.0) /* see sl_train_options.lr */
 
 /* ---- Options ---------------------------------------------------------------------------- */
@@ -278,40 +278,6 @@ typedef enum sl_decider {
     SL_BY_PROFILE     /* short measurements */
 } sl_decider;
 
-typedef struct sl_stage_plan {
-    int rank;         /* the pipeline rank that runs it */
-    int first, count; /* modules */
-    int64_t parameter_elements;
-    int64_t parameter_bytes, optimizer_bytes;
-    int64_t gradient_bytes;   /* with the sums of shards, where a replica has several */
-    int64_t activation_bytes; /* peak, from the schedule's table and what modules save, with the
-                                 inputs and gradients that may have to wait for the stage */
-    int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
-    int64_t best_bytes; /* the copy of the best parameters, which each process has once, on the
-                           devices of its first replica; 0 where there is one validation only, after
-                           the last step */
-} sl_stage_plan;
-
-/* Of all ranks on one host together, in its memory: what CUDA devices hold is not in it. */
-typedef struct sl_host_plan {
-    int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
-    int64_t activation_bytes; /* with workspace */
-    int64_t best_bytes;       /* one copy a process */
-    int64_t saved_bytes;      /* the copies from which checkpoints are written */
-    int64_t process_bytes;    /* what the processes hold already: the program and its text */
-    int64_t total_bytes;
-} sl_host_plan;
-
-/* "parameters 1.25 GiB, gradients …": what it needs, in `text`, which is returned. */
-enum { SL_HOST_PLAN_BYTES = 320 };
-const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES]);
-
-/* The device of a pipeline rank. */
-typedef struct sl_device_plan {
-    char name[32]; /* empty: it is on another host, and not known yet */
-    int threads;   /* 0: it is not open */
-} sl_device_plan;
-
 /* What a run is. R replicas have P pipeline ranks each, with the same number of stages each. The
  * run's ranks are R threads or processes, each a replica, or more processes: two for each replica
  * have P / 2 pipeline ranks each, and so on.
@@ -367,10 +333,6 @@ typedef struct sl_plan {
 sl_status sl_plan_create(const sl_train_options *options, const sl_train_launch *launch,
                          sl_module *model, sl_module_profile *profiles, sl_plan **out);
 void sl_plan_destroy(sl_plan **plan);
-
-/* The bytes of memory and swap that a process can have: the machine's, or less where a control
- * group limits it. What other processes hold is not subtracted. */
-uint64_t sl_usable_memory(void);
 
 /* Refuses a run whose plan needs more than `usable_bytes` of this host. Errors: SL_ERR_MEMORY,
  * whose text has both numbers and each change of one option that would make the run fit; as

@@ -39,12 +39,11 @@ static double link_seconds(const search *s, int stage)
 }
 
 /* `cores` as in sl_partition_costs. */
-static sl_status simulate_trial(search *s, const int *cores, double *seconds)
+static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
            *backward = weight + s->stages, *links = backward + s->stages;
-    sl_simulation simulation;
     memset(s->sums, 0, 5 * (size_t)s->stages * sizeof *s->sums);
     for (int stage = 0; stage + 1 < s->stages; stage++)
         links[stage] = link_seconds(s, stage);
@@ -56,14 +55,20 @@ static sl_status simulate_trial(search *s, const int *cores, double *seconds)
             weight[stage] += module->backward_weight;
             backward[stage] += module->backward;
         }
-    SL_TRY(sl_schedule_simulate(s->costs->table,
+    return sl_schedule_simulate(s->costs->table,
                                 &(sl_cost_model){.forward = forward,
                                                  .backward_input = input,
                                                  .backward_weight = weight,
                                                  .backward = backward,
                                                  .links = links,
                                                  .cores = cores},
-                                &simulation));
+                                out);
+}
+
+static sl_status time_trial(search *s, const int *cores, double *seconds)
+{
+    sl_simulation simulation;
+    SL_TRY(simulate_trial(s, cores, &simulation));
     *seconds = simulation.makespan;
     sl_simulation_clear(&simulation);
     return SL_OK;
@@ -74,9 +79,9 @@ static sl_status try_cuts(search *s, bool *better)
 {
     double seconds, own_cores = 0;
     *better = false;
-    SL_TRY(simulate_trial(s, s->costs->cores, &seconds));
+    SL_TRY(time_trial(s, s->costs->cores, &seconds));
     if (s->costs->cores)
-        SL_TRY(simulate_trial(s, NULL, &own_cores));
+        SL_TRY(time_trial(s, NULL, &own_cores));
     double cost = seconds + own_cores_weight * own_cores;
     if (s->seconds >= 0 && cost >= s->cost)
         return SL_OK;
@@ -254,7 +259,7 @@ fail:
 }
 
 sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *balance,
-                                double *seconds)
+                                sl_simulation *out)
 {
     search s = {.costs = costs,
                 .modules = costs->modules,
@@ -263,7 +268,7 @@ sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *bala
     SLI_TRY_OR_FAIL(allocate_search(&s));
     for (int stage = 0; stage < s.stages; stage++)
         s.trial[stage + 1] = s.trial[stage] + balance[stage];
-    status = simulate_trial(&s, costs->cores, seconds);
+    status = simulate_trial(&s, costs->cores, out);
 
 fail:
     free(s.cuts);

@@ -112,25 +112,6 @@ static void try_copies(run_demand *demand)
         try_change(demand, &changed, "no checkpoints, which are copied before they are written");
 }
 
-const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES])
-{
-    static const char *const names[] = {"parameters",      "gradients",
-                                        "optimizer",       "activations and workspace",
-                                        "best parameters", "copies for checkpoints",
-                                        "the program"};
-    const int64_t bytes[] = {host->parameter_bytes,  host->gradient_bytes, host->optimizer_bytes,
-                             host->activation_bytes, host->best_bytes,     host->saved_bytes,
-                             host->process_bytes};
-    *text = '\0';
-    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
-        char amount[SLI_BYTES_TEXT_SIZE], item[64];
-        snprintf(item, sizeof item, "%s %s", names[i], sli_bytes_text(bytes[i], amount));
-        if (bytes[i] > 0)
-            append(text, SL_HOST_PLAN_BYTES, item);
-    }
-    return text;
-}
-
 sl_status sli_plan_check_memory(const sli_plan_inputs *inputs, const sl_plan *plan,
                                 const sl_module *model, uint64_t usable_bytes)
 {

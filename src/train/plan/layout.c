@@ -174,8 +174,10 @@ static void decide_rate(const sli_plan_inputs *inputs, sl_plan *plan)
 
 sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank)
 {
-    int count = plan->pipeline_ranks_each, index = rank % plan->ranks_per_replica;
-    return (sli_rank_plan){rank / plan->ranks_per_replica, index, index * count, count};
+    const sli_layout layout = {.table = plan->table,
+                               .replicas = plan->options.replicas,
+                               .ranks = plan->ranks};
+    return sli_layout_rank(&layout, rank);
 }
 
 /* ---- Checking --------------------------------------------------------------------------- */

@@ -2,13 +2,14 @@
  *
  *     cases.c       which checkpoint a run begins with, and what rule its layout follows
  *     layout.c      replicas, stages, ranks, devices, chunks, shards, the table
- *     fit_layout.c  the search for a layout where a job has lost processes
- *     plan.c        where the model is cut, and what that takes in memory
+ *     search.c      the search for a layout where a job has lost processes
+ *     plan.c        where the model is cut; what that takes in memory is src/planner's
  *     measure.c     what is decided by time: the cut, and whether stages share cores
  *     fit_memory.c  what is said of a run that does not fit its host */
 #ifndef SLI_TRAIN_PLAN_PLAN_H
 #define SLI_TRAIN_PLAN_PLAN_H
 
+#include "planner/layout.h"
 #include "sluice/app/train.h"
 #include "train/plan/cases.h"
 
@@ -43,21 +44,10 @@ sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *
  * memory. The plan may be a shallow copy, for a cut that is tried. */
 sl_status sli_plan_cut(sl_plan *plan, const sl_module *model, const int *balance);
 
-/* What a rank of a run has: a replica, or some pipeline ranks of one. */
-typedef struct sli_rank_plan {
-    int replica, rank_in_replica;
-    int first, count; /* its pipeline ranks */
-} sli_rank_plan;
-
 sli_rank_plan sli_plan_rank(const sl_plan *plan, int rank);
 
-/* What one host holds whose ranks are these. */
-void sli_plan_host(const sl_plan *plan, int first_rank, int ranks, sl_host_plan *out);
-
-/* The parts of sli_plan_cut (plan_activations.c): sets each stage's activations and workspace in a
- * training step, and raises them to what an evaluation needs. */
-sl_status sli_plan_training_step(const sl_module *model, sl_plan *plan);
-sl_status sli_plan_evaluation(const sl_module *model, sl_plan *plan);
+/* The plan as the planner sees it. It borrows the plan and the model. */
+sli_layout sli_plan_layout_of(const sl_plan *plan, const sl_module *model);
 
 /* Names this host's devices: as the options do; else each has cores of its own, or with `shared`
  * all of them. */

@@ -204,7 +204,12 @@ static sl_status cut_model(model_profile *profile, int *balance, sli_step_times 
     sl_status status = by_time ? sl_partition_by_time(&costs, balance, NULL) : SL_ERR_NOT_FOUND;
     if (status == SL_ERR_NOT_FOUND)
         status = sli_plan_choose_cut(plan, profile->inputs.model, balance);
-    return status == SL_OK ? sl_partition_simulate(&costs, balance, &times->cut) : status;
+    sl_simulation simulation = {0};
+    if (status == SL_OK)
+        status = sl_partition_simulate(&costs, balance, &simulation);
+    times->cut = simulation.makespan;
+    sl_simulation_clear(&simulation);
+    return status;
 }
 
 sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,

@@ -9,7 +9,7 @@
  *   - Stage s - 1 has no more than `most` micro-batches under way, and one that has left s by its
  *     backward may still be. So the inputs that wait for s are no more than `most` less those under
  *     way at s, nor more than are still to come. */
-#include "train/plan/plan.h"
+#include "planner/layout.h"
 
 #include "core/error.h"
 #include "device/device.h"
@@ -39,27 +39,27 @@ static int64_t bytes_of(const sl_shape *shape)
 }
 
 /* Bytes of f32 as they are kept and sent, but for a module's exact ones. */
-static int64_t kept_bytes(const sl_train_options *options, int64_t bytes)
+static int64_t kept_bytes(const sli_layout *layout, int64_t bytes)
 {
-    return options->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
+    return layout->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
 }
 
 /* Whether a stage's devices, of the same kind in every replica, are CPUs. */
-static bool is_on_host(const sl_plan *plan, const sl_stage_plan *stage)
+static bool is_on_host(const sli_layout *layout, const sl_stage_plan *stage)
 {
-    const char *device = plan->devices ? plan->devices[stage->rank].name : "";
+    const char *device = layout->devices[stage->rank].name;
     return !*device || sli_device_name_has_host_memory(device);
 }
 
 /* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
  * output, the decoder's input, for the loss, which takes the decoder over. */
-static sl_status plan_micro(const sl_plan *plan, const sl_module *model, const sl_stage_plan *stage,
-                            sl_shape *shape, micro_plan *out)
+static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage, sl_shape *shape,
+                            micro_plan *out)
 {
-    const sl_train_options *options = &plan->options;
+    const sl_module *model = layout->model;
     int last = sl_module_child_count(model) - 1;
     int frozen = stage->first == 0 ? sli_module_frozen_count(model) : 0; /* they keep nothing */
-    *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(options, bytes_of(shape)) : 0};
+    *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(layout, bytes_of(shape)) : 0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
         sl_shape next;
@@ -67,21 +67,21 @@ static sl_status plan_micro(const sl_plan *plan, const sl_module *model, const s
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
         int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
         int64_t needed = i == last
-                             ? sli_cross_entropy_workspace_bytes(rows, classes, options->precision,
-                                                                 is_on_host(plan, stage))
+                             ? sli_cross_entropy_workspace_bytes(rows, classes, layout->precision,
+                                                                 is_on_host(layout, stage))
                              : saved;
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
         if (i >= frozen) {
-            out->saved += kept_bytes(options, saved - exact) + exact;
+            out->saved += kept_bytes(layout, saved - exact) + exact;
             out->halfway = larger(out->halfway, out->saved - out->deferred);
-            out->deferred += kept_bytes(options, sl_module_deferred_bytes(module, shape));
+            out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
         }
         out->workspace = larger(out->workspace, needed);
         if (i < last)
             *shape = next;
     }
     out->halfway += out->deferred;
-    out->output = kept_bytes(options, bytes_of(shape));
+    out->output = kept_bytes(layout, bytes_of(shape));
     return SL_OK;
 }
 
@@ -147,13 +147,14 @@ static int64_t most_bytes_during(sl_action action, const stage_use *before, cons
 }
 
 /* What each stage of a pipeline rank holds when the rank holds most. */
-static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl_plan *out)
+static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl_stage_plan *stages)
 {
     const sl_action *row;
     const int *placement = sl_schedule_placement(schedule);
     int count = sl_schedule_actions(schedule, rank, &row);
+    int stage_count = sl_schedule_stages(schedule);
     int64_t all = 0, most = 0; /* bytes of the rank between two actions, and in one */
-    for (int s = 0; s < out->stages; s++)
+    for (int s = 0; s < stage_count; s++)
         all += placement[s] == rank ? most_bytes(&uses[s]) : 0;
     for (int i = 0; i < count; i++) {
         stage_use *use = &uses[row[i].stage], before = *use;
@@ -162,10 +163,9 @@ static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl
         all -= most_bytes(&before);
         if (all + during > most) {
             most = all + during;
-            for (int s = 0; s < out->stages; s++)
+            for (int s = 0; s < stage_count; s++)
                 if (placement[s] == rank)
-                    out->stage[s].activation_bytes =
-                        &uses[s] == use ? during : most_bytes(&uses[s]);
+                    stages[s].activation_bytes = &uses[s] == use ? during : most_bytes(&uses[s]);
         }
         all += most_bytes(use);
     }
@@ -189,24 +189,24 @@ static void count_actions(const sl_schedule *schedule, stage_use *uses)
     }
 }
 
-sl_status sli_plan_training_step(const sl_module *model, sl_plan *plan)
+static sl_status plan_training_step(const sli_layout *layout, sl_stage_plan *stages)
 {
-    const sl_train_options *options = &plan->options;
-    const sl_schedule *schedule = plan->table;
-    sl_shape shape = sl_shape_2d(plan->micro_rows, options->bptt);
+    const sl_schedule *schedule = layout->table;
+    int count = sl_schedule_stages(schedule), micro_count = sl_schedule_micros(schedule);
+    sl_shape shape = sl_shape_2d(layout->micro_rows, layout->row_tokens);
     micro_plan micros[SL_MAX_STAGES];
-    stage_use counted[SL_MAX_STAGES], uses[SL_MAX_STAGES];
-    for (int s = 0; s < plan->stages; s++) {
-        SL_TRY(plan_micro(plan, model, &plan->stage[s], &shape, &micros[s]));
-        plan->stage[s].workspace_bytes = micros[s].workspace;
+    stage_use counted[SL_MAX_STAGES] = {{0}}, uses[SL_MAX_STAGES] = {{0}};
+    for (int s = 0; s < count; s++) {
+        SL_TRY(plan_micro(layout, &stages[s], &shape, &micros[s]));
+        stages[s].workspace_bytes = micros[s].workspace;
     }
-    start_step(plan->stages, sl_schedule_micros(schedule), micros, counted);
+    start_step(count, micro_count, micros, counted);
     count_actions(schedule, counted);
-    start_step(plan->stages, sl_schedule_micros(schedule), micros, uses);
-    for (int s = 1; s < plan->stages; s++)
+    start_step(count, micro_count, micros, uses);
+    for (int s = 1; s < count; s++)
         uses[s].most_before = counted[s - 1].most;
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
-        plan_rank(schedule, rank, uses, plan);
+        plan_rank(schedule, rank, uses, stages);
     return SL_OK;
 }
 
@@ -214,19 +214,22 @@ sl_status sli_plan_training_step(const sl_module *model, sl_plan *plan)
 
 /* An evaluation keeps nothing, but its batch may be larger: inputs that wait, and a module's input
  * and output. */
-sl_status sli_plan_evaluation(const sl_module *model, sl_plan *plan)
+static sl_status plan_evaluation(const sli_layout *layout, sl_stage_plan *stages)
 {
-    const sl_train_options *options = &plan->options;
-    int64_t rows = options->eval_batch_size;
-    int micros = sl_micro_batches(rows, options->chunks * options->accumulate, NULL);
-    sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
-    for (int s = 0; s < plan->stages; s++) {
-        sl_stage_plan *stage = &plan->stage[s];
+    sl_shape shape = sl_shape_2d(layout->eval_micro_rows, layout->row_tokens);
+    for (int s = 0; s < sl_schedule_stages(layout->table); s++) {
+        sl_stage_plan *stage = &stages[s];
         micro_plan micro;
-        SL_TRY(plan_micro(plan, model, stage, &shape, &micro));
+        SL_TRY(plan_micro(layout, stage, &shape, &micro));
         stage->activation_bytes =
-            larger(stage->activation_bytes, micros * micro.input + 2 * micro.output);
+            larger(stage->activation_bytes, layout->eval_micros * micro.input + 2 * micro.output);
         stage->workspace_bytes = larger(stage->workspace_bytes, micro.workspace);
     }
     return SL_OK;
+}
+
+sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *stages)
+{
+    SL_TRY(plan_training_step(layout, stages));
+    return plan_evaluation(layout, stages);
 }

@@ -1,0 +1,69 @@
+/* What a layout of a run costs: the memory of each stage and of a host, and the time of a step.
+ *
+ * NULL is refused (sluice/status.h). */
+#ifndef SLUICE_APP_PLANNER_H
+#define SLUICE_APP_PLANNER_H
+
+#include "sluice/status.h"
+
+#include <stdint.h>
+
+SL_API_BEGIN
+
+enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096 };
+
+/* ---- Memory ----------------------------------------------------------------------------- */
+
+typedef struct sl_stage_plan {
+    int rank;         /* the pipeline rank that runs it */
+    int first, count; /* modules */
+    int64_t parameter_elements;
+    int64_t parameter_bytes, optimizer_bytes;
+    int64_t gradient_bytes;   /* with the sums of shards, where a replica has several */
+    int64_t activation_bytes; /* peak, from the schedule's table and what modules save, with the
+                                 inputs and gradients that may have to wait for the stage */
+    int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
+    int64_t best_bytes; /* the copy of the best parameters, which each process has once, on the
+                           devices of its first replica; 0 where there is one validation only, after
+                           the last step */
+} sl_stage_plan;
+
+/* Of all ranks on one host together, in its memory: what CUDA devices hold is not in it. */
+typedef struct sl_host_plan {
+    int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+    int64_t activation_bytes; /* with workspace */
+    int64_t best_bytes;       /* one copy a process */
+    int64_t saved_bytes;      /* the copies from which checkpoints are written */
+    int64_t process_bytes;    /* what the processes hold already: the program and its text */
+    int64_t total_bytes;
+} sl_host_plan;
+
+/* "parameters 1.25 GiB, gradients …": what it needs, in `text`, which is returned. */
+enum { SL_HOST_PLAN_BYTES = 320 };
+const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES]);
+
+/* The device of a pipeline rank. */
+typedef struct sl_device_plan {
+    char name[32]; /* empty: it is on another host, and not known yet */
+    int threads;   /* 0: it is not open */
+} sl_device_plan;
+
+/* The bytes of memory and swap that a process can have: the machine's, or less where a control
+ * group limits it. What other processes hold is not subtracted. */
+uint64_t sl_usable_memory(void);
+
+/* ---- Time ------------------------------------------------------------------------------- */
+
+/* Where the time of a step goes, in seconds. */
+typedef struct sl_step_costs {
+    double seconds;  /* of the whole step */
+    double pipeline; /* the tables of all micro-batches that a replica trains */
+    double exchange; /* gradients, and with ZeRO parameters, between replicas; nothing hides it: on
+                        CPUs the exchange and the computation take the same cores */
+    double update;   /* the norm of the gradients and the optimizer */
+    double bubble;   /* idle fraction of the pipeline ranks during `pipeline`, 0 ... 1 */
+} sl_step_costs;
+
+SL_API_END
+
+#endif

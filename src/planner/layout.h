@@ -1,0 +1,152 @@
+/* A layout of a run as the planner sees it: the facts that its costs depend on. Who decides a run
+ * fills it in; the planner knows no options.
+ *
+ *     memory.c       what each stage and each host holds
+ *     activations.c  the part of it that follows from the schedule's table
+ *     step.c         how long a step takes
+ *     search.c       which of many layouts are the best */
+#ifndef SLI_PLANNER_LAYOUT_H
+#define SLI_PLANNER_LAYOUT_H
+
+#include "sluice/app/planner.h"
+#include "sluice/module.h"
+#include "sluice/optim.h"
+#include "sluice/pipe.h"
+
+/* All pointers are borrowed. */
+typedef struct sli_layout {
+    const sl_module *model;   /* a sequential */
+    const sl_schedule *table; /* of an accumulation step, with its recomputations */
+    int replicas, shards;     /* of the pipeline; of a batch */
+    int accumulate;           /* accumulation steps of a shard's batch */
+
+    int64_t row_tokens;      /* of a row; 0: the batches' shapes are not known, and activations and
+                                hosts are not planned */
+    int64_t micro_rows;      /* of a micro-batch for training */
+    int64_t eval_micro_rows; /* and of one of the `eval_micros` of an evaluation's batch */
+    int eval_micros;
+
+    sl_precision precision;
+    sl_optimizer_options optimizer;
+    bool zero;       /* replicas shard the optimizer's state */
+    bool keeps_best; /* a copy of the best parameters */
+    bool saves;      /* checkpoints, which are copied before they are written */
+
+    int ranks;                     /* of the run: replicas, or several for each */
+    bool processes;                /* they are; else they are threads of one process */
+    int first_rank, ranks_here;    /* of this host */
+    const sl_device_plan *devices; /* [replicas * pipeline ranks] */
+} sli_layout;
+
+/* What a rank of a run has: a replica, or some pipeline ranks of one. */
+typedef struct sli_rank_plan {
+    int replica, rank_in_replica;
+    int first, count; /* its pipeline ranks */
+} sli_rank_plan;
+
+sli_rank_plan sli_layout_rank(const sli_layout *layout, int rank);
+
+/* ---- Memory ----------------------------------------------------------------------------- */
+
+/* Plans the model's stages, stages[s] with balance[s] modules. Errors: those of the modules'
+ * shapes. */
+sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
+                                 sl_stage_plan *stages);
+
+/* The part of it that activations take (activations.c): of a training step, raised to what an
+ * evaluation needs. */
+sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *stages);
+
+/* What one host holds whose ranks are these. */
+void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages, int first_rank,
+                          int ranks, sl_host_plan *out);
+
+/* ---- Time ------------------------------------------------------------------------------- */
+
+/* How fast what a layout uses is, in seconds. Borrowed. */
+typedef struct sli_layout_speed {
+    const sl_module_profile *const *profiles; /* [pipeline ranks][modules] of one micro-batch */
+    const sl_link_cost *links;                /* as in sl_partition_costs; NULL: no time */
+    const int *cores;                         /* the same; NULL: every rank has its own */
+    sl_link_cost reduce; /* a bucket's all-reduce between the replicas: in addition to
+                            `seconds`, for each byte of gradients */
+    sl_link_cost gather; /* the same of parameters that each gets from the one that updates them */
+    double update_per_byte; /* norm and optimizer, for each byte of gradients */
+} sli_layout_speed;
+
+/* What decides where such a layout is cut by time. */
+sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
+                                              const sli_layout_speed *speed);
+
+/* The costs of a step with this cut. */
+sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed *speed,
+                               const int *balance, sl_step_costs *out);
+
+/* ---- Search ----------------------------------------------------------------------------- */
+
+/* A layout among many. What a field does not decide, the caller of the search does. */
+typedef struct sli_candidate {
+    int replicas, pipeline_ranks;
+    const char *schedule;
+    int chunks;
+    sl_recompute recompute;
+    bool zero;
+    bool shares_cores; /* the pipeline ranks share all cores of their replica */
+} sli_candidate;
+
+/* What is tried. Lists that are NULL have one entry, the zero value. */
+typedef struct sli_search_space {
+    int ranks; /* replicas * pipeline_ranks is at most this */
+    int least_replicas, most_replicas;
+    int least_pipeline_ranks, most_pipeline_ranks;
+    const char *const *schedules; /* [schedule_count]; one replica's single rank has the first */
+    int schedule_count;
+    const int *chunks; /* [chunk_count] */
+    int chunk_count;
+    const sl_recompute *recomputes; /* [recompute_count] from the fastest on: of several that fit
+                                       the memory, the first alone is timed */
+    int recompute_count;
+    bool tries_zero, tries_shared_cores;
+} sli_search_space;
+
+/* A layout that fits. */
+typedef struct sli_found_layout {
+    sli_candidate candidate;
+    int stages, balance[SL_MAX_STAGES];
+    sl_step_costs costs;
+    int64_t host_bytes; /* of the host that needs most */
+} sli_found_layout;
+
+typedef struct sli_search {
+    uint64_t host_bytes; /* of each host; 0: memory is not checked */
+    int wanted;          /* how many layouts are kept, of different shapes (replicas, pipeline
+                            ranks, schedule); 1 ... SLI_MOST_FOUND */
+    /* The search's: */
+    sli_found_layout *found; /* [wanted] the best first */
+    int count;
+    sli_candidate smallest; /* of those that only do not fit */
+    int64_t smallest_bytes; /* that a host needs for it; 0: there is none */
+    bool fits;              /* the candidate at hand has */
+} sli_search;
+
+enum { SLI_MOST_FOUND = 16 };
+
+/* Calls `consider` for each candidate, which adds its layout, or leaves it out where there is none.
+ * Ends at the first error. */
+sl_status sli_search_layouts(sli_search *search, const sli_search_space *space,
+                             sl_status (*consider)(void *context, sli_search *search,
+                                                   const sli_candidate *candidate),
+                             void *context);
+
+/* Adds a layout, whose fields are the candidate's, to those found, if it is among the best that
+ * fit. Cut by `balance`, or where that is NULL so that its simulated table is the shortest. Of
+ * equals the one with more ranks is better, else the first. */
+sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
+                         const sli_layout *layout, const sli_layout_speed *speed,
+                         const int *balance);
+
+/* SL_ERR_MEMORY where nothing fits: what the smallest layout needs. `limit` names what there is:
+ * "at most 3 processes". */
+sl_status sli_search_refuse(const sli_search *search, const char *limit);
+
+#endif

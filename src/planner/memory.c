@@ -1,0 +1,200 @@
+/* What a layout takes: each stage's memory, and a host's. */
+#include "planner/layout.h"
+
+#include "core/memory.h"
+#include "core/sum_tree.h"
+#include "core/usable_memory.h"
+#include "device/device.h"
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+sli_rank_plan sli_layout_rank(const sli_layout *layout, int rank)
+{
+    int each = layout->ranks > layout->replicas ? layout->ranks / layout->replicas : 1;
+    int count = sl_schedule_ranks(layout->table) / each, index = rank % each;
+    return (sli_rank_plan){rank / each, index, index * count, count};
+}
+
+/* ---- One replica ------------------------------------------------------------------------- */
+
+typedef struct tied_plan {
+    const sli_layout *layout;
+    sl_stage_plan *stages;
+} tied_plan;
+
+static sl_stage_plan *find_stage(const tied_plan *plan, sl_module *module)
+{
+    sl_stage_plan *stage = plan->stages;
+    int index = sli_module_index_in(sli_module_root(module), module);
+    while (index >= stage->first + stage->count)
+        stage++;
+    return stage;
+}
+
+/* A tied parameter has no memory but its gradient, in the stage that uses it. Where that stage is
+ * in another process than the owner's, it has a copy of the value as well, and the owner's process
+ * a second gradient (parallel/pipe/pipe_tied.c). */
+static sl_status add_tied(sl_parameter *tied, void *arg)
+{
+    const tied_plan *plan = arg;
+    sl_stage_plan *user = find_stage(plan, tied->module);
+    sl_stage_plan *owner = find_stage(plan, tied->tied_to->module);
+    int64_t bytes = sl_shape_count(sl_parameter_shape(tied)) * (int64_t)sizeof(float);
+    bool is_trained = sli_parameter_is_trained(tied);
+    int each = sli_layout_rank(plan->layout, 0).count;
+    if (is_trained)
+        user->gradient_bytes += bytes;
+    if (user->rank / each == owner->rank / each)
+        return SL_OK;
+    user->parameter_bytes += bytes;
+    if (plan->layout->precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
+        user->parameter_bytes += bytes / 2;
+    if (is_trained)
+        owner->gradient_bytes += bytes;
+    return SL_OK;
+}
+
+/* The sums of shards that a replica holds at most beside its gradients. */
+static int count_sums(const sli_layout *layout)
+{
+    int shards = layout->shards, replicas = layout->replicas, most = 0;
+    for (int r = 0; r < replicas; r++) {
+        int height = sli_sum_tree_height(sli_sum_tree_first(shards, r, replicas),
+                                         sli_sum_tree_first(shards, r + 1, replicas), shards);
+        most = height > most ? height : most;
+    }
+    return most - 1;
+}
+
+/* Frozen parameters and buffers are memory without gradient or state. */
+static void plan_parameters(const sli_layout *layout, sl_stage_plan *stage)
+{
+    int64_t trained = 0, frozen = 0, buffers = 0, copies = 0;
+    int owners = layout->zero ? layout->replicas : 1;
+    for (int i = stage->first; i < stage->first + stage->count; i++) {
+        const sl_module *module = sl_module_child(layout->model, i);
+        trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
+        frozen += sli_module_elements(module, SL_PARAMETER_FROZEN);
+        buffers += sli_module_elements(module, SL_PARAMETER_BUFFER);
+        if (layout->precision == SL_PRECISION_BF16)
+            copies += sli_module_product_elements(module);
+    }
+    stage->parameter_elements = trained + frozen;
+    stage->parameter_bytes =
+        (trained + frozen + buffers) * (int64_t)sizeof(float) + copies * (int64_t)sizeof(uint16_t);
+    stage->gradient_bytes = (1 + count_sums(layout)) * trained * (int64_t)sizeof(float);
+    stage->optimizer_bytes =
+        (trained + owners - 1) / owners * sl_optimizer_state_bytes(&layout->optimizer);
+    stage->best_bytes = layout->keeps_best ? trained * (int64_t)sizeof(float) : 0;
+}
+
+sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
+                                 sl_stage_plan *stages)
+{
+    tied_plan plan = {layout, stages};
+    const int *placement = sl_schedule_placement(layout->table);
+    for (int s = 0, first = 0; s < sl_schedule_stages(layout->table); s++) {
+        stages[s] = (sl_stage_plan){.rank = placement[s], .first = first, .count = balance[s]};
+        first += balance[s];
+        plan_parameters(layout, &stages[s]);
+    }
+    if (layout->row_tokens == 0)
+        return SL_OK;
+    SL_TRY(sli_module_for_each_tie(layout->model, add_tied, &plan));
+    return sli_layout_plan_activations(layout, stages);
+}
+
+/* ---- All ranks of a host -------------------------------------------------------------------- */
+
+uint64_t sl_usable_memory(void)
+{
+    return sli_usable_memory("");
+}
+
+static void add_device(const sl_stage_plan *stage, bool keeps_best, sl_host_plan *out)
+{
+    out->parameter_bytes += stage->parameter_bytes;
+    out->gradient_bytes += stage->gradient_bytes;
+    out->optimizer_bytes += stage->optimizer_bytes;
+    out->activation_bytes += stage->activation_bytes + stage->workspace_bytes;
+    if (keeps_best)
+        out->best_bytes += stage->best_bytes;
+}
+
+/* A pipeline rank of a replica, on a host. */
+typedef struct host_rank {
+    int rank;
+    bool on_host;    /* its memory is the host's */
+    bool is_first;   /* of the first replica, which saves what is the same on all */
+    bool keeps_best; /* its process has a copy of the best parameters for it */
+} host_rank;
+
+/* Adds what the pipeline rank has in host memory. Each replica saves its shard of the optimizer's
+ * state. */
+static void add_pipeline_rank(const sli_layout *layout, const sl_stage_plan *stages, host_rank own,
+                              sl_host_plan *out)
+{
+    for (int s = 0; s < sl_schedule_stages(layout->table); s++) {
+        const sl_stage_plan *stage = &stages[s];
+        if (stage->rank != own.rank)
+            continue;
+        if (own.on_host)
+            add_device(stage, own.keeps_best, out);
+        if (!layout->saves)
+            continue;
+        if (own.is_first)
+            out->saved_bytes += stage->parameter_bytes + stage->best_bytes;
+        if (own.is_first || layout->zero)
+            out->saved_bytes += stage->optimizer_bytes;
+    }
+}
+
+/* The devices of all hosts have the same names. */
+void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages, int first_rank,
+                          int ranks, sl_host_plan *out)
+{
+    int processes = layout->processes ? ranks : 1;
+    const sl_device_plan *devices =
+        layout->devices + layout->first_rank * sli_layout_rank(layout, 0).count;
+    *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
+    for (int rank = first_rank; rank < first_rank + ranks; rank++) {
+        sli_rank_plan part = sli_layout_rank(layout, rank);
+        for (int i = 0; i < part.count; i++) {
+            const char *device = devices[(rank - first_rank) * part.count + i].name;
+            add_pipeline_rank(layout, stages,
+                              (host_rank){.rank = part.first + i,
+                                          .on_host =
+                                              !*device || sli_device_name_has_host_memory(device),
+                                          .is_first = part.replica == 0,
+                                          /* one copy a process */
+                                          .keeps_best = layout->processes || rank == first_rank},
+                              out);
+        }
+    }
+    out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
+                       out->activation_bytes + out->best_bytes + out->saved_bytes +
+                       out->process_bytes;
+}
+
+const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES])
+{
+    static const char *const names[] = {"parameters",      "gradients",
+                                        "optimizer",       "activations and workspace",
+                                        "best parameters", "copies for checkpoints",
+                                        "the program"};
+    const int64_t bytes[] = {host->parameter_bytes,  host->gradient_bytes, host->optimizer_bytes,
+                             host->activation_bytes, host->best_bytes,     host->saved_bytes,
+                             host->process_bytes};
+    size_t used = 0;
+    *text = '\0';
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes && used < SL_HOST_PLAN_BYTES; i++) {
+        char amount[SLI_BYTES_TEXT_SIZE];
+        if (bytes[i] > 0)
+            used +=
+                (size_t)snprintf(text + used, SL_HOST_PLAN_BYTES - used, "%s%s %s",
+                                 used > 0 ? ", " : "", names[i], sli_bytes_text(bytes[i], amount));
+    }
+    return text;
+}

@@ -1,0 +1,103 @@
+#include "layouts.h"
+
+#include "nn/module.h"
+
+/* The profiles of all ranks are these. */
+static void give_to_ranks(const sl_module_profile *modules, const sl_module_profile **out)
+{
+    for (int rank = 0; rank < LAYOUT_RANKS; rank++)
+        out[rank] = modules;
+}
+
+static double bytes_of(const sl_module *model, int first, int count)
+{
+    int64_t elements = 0;
+    for (int i = first; i < first + count; i++)
+        elements += sl_module_parameter_elements(sl_module_child(model, i));
+    return 4 * (double)elements;
+}
+
+/* Two stages of equal modules: GPipe's rows take M + 1 forwards and backwards, of which M are
+ * work. The exchange and the update are those of the stage with the most parameters. */
+static void step_is_the_table_the_exchange_and_the_update(void **state)
+{
+    enum { MODULES = 6, MICROS = 4, REPLICAS = 2 };
+    static const int balance[] = {3, 3};
+    sl_module_profile modules[MODULES];
+    const sl_module_profile *of_ranks[LAYOUT_RANKS];
+    SCOPED(sl_module) *model = make_model(MODULES - 2);
+    const sli_candidate candidate = {.replicas = REPLICAS,
+                                     .pipeline_ranks = 2,
+                                     .schedule = "gpipe",
+                                     .chunks = MICROS,
+                                     .recompute = SL_RECOMPUTE_NEVER};
+    made_layout made;
+    sl_step_costs costs;
+    for (int i = 0; i < MODULES; i++)
+        modules[i] = (sl_module_profile){1, 2, 1, 1, 0};
+    give_to_ranks(modules, of_ranks);
+    const sli_layout_speed speed = {.profiles = of_ranks,
+                                    .reduce = {0.5, 1e-4},
+                                    .gather = {0.25, 2e-4},
+                                    .update_per_byte = 1e-3};
+    make_layout(model, &candidate, 16, &made);
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    double first = bytes_of(model, 0, 3), last = bytes_of(model, 3, 3),
+           most = first > last ? first : last;
+    assert_float_equal(costs.pipeline, (MICROS + 1) * 9, 1e-9);
+    assert_float_equal(costs.bubble, 1.0 / (MICROS + 1), 1e-9);
+    assert_float_equal(costs.exchange, 0.5 + 1e-4 * most, 1e-9);
+    assert_float_equal(costs.update, 1e-3 * most, 1e-9);
+    assert_float_equal(costs.seconds, costs.pipeline + costs.exchange + costs.update, 1e-9);
+
+    made.layout.zero = true;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 0.75 + 3e-4 * most, 1e-9);
+    assert_float_equal(costs.update, 1e-3 * most / REPLICAS, 1e-9);
+
+    /* One replica trains all shards in turn, each in two accumulation steps, and exchanges nothing.
+     */
+    made.layout.zero = false;
+    made.layout.replicas = 1;
+    made.layout.shards = 3;
+    made.layout.accumulate = 2;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.pipeline, 3 * 2 * (MICROS + 1) * 9, 1e-9);
+    assert_float_equal(costs.exchange, 0, 0);
+    sl_schedule_destroy(&made.table);
+}
+
+/* A model of 27 MiB of gradients has a bucket of 1 MiB, one of 25 and one more. */
+static void each_bucket_has_its_own_exchange(void **state)
+{
+    static const int balance[] = {3};
+    const sl_model_options sizes = {
+        .ntokens = 50, .emsize = 1024, .nhid = 1370, .nhead = 2, .nlayers = 1, .context = 16};
+    const sl_module_profile modules[3] = {{0}};
+    const sl_module_profile *of_ranks[LAYOUT_RANKS];
+    const sli_candidate candidate = {.replicas = 2,
+                                     .pipeline_ranks = 1,
+                                     .schedule = "gpipe",
+                                     .chunks = 1};
+    SCOPED(sl_module) *model = NULL;
+    made_layout made;
+    sl_step_costs costs;
+    check_ok(sl_transformer_lm_create(&sizes, &model));
+    double mib = bytes_of(model, 0, 3) / (1 << 20);
+    assert_true(mib > 26 && mib < 51);
+    give_to_ranks(modules, of_ranks);
+    make_layout(model, &candidate, 4, &made);
+    const sli_layout_speed speed = {.profiles = of_ranks, .reduce = {1, 0}};
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 3, 0);
+    sl_schedule_destroy(&made.table);
+}
+
+int step_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(step_is_the_table_the_exchange_and_the_update),
+        cmocka_unit_test(each_bucket_has_its_own_exchange),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
