@@ -5,7 +5,7 @@
 
 typedef struct settings {
     sl_train_options run;
-    const char *output, *gguf;
+    const char *output, *gguf, *llmc;
     sl_gguf_type gguf_type;
     bool merge;
 } settings;
@@ -23,6 +23,8 @@ static const sl_option options[] = {
     {.name = "gguf-type", .value = "TYPE", .group = "Export", FIELD(CHOICE, gguf_type),
      .choices = sl_gguf_type_names, .initial = "f16", .needs = "gguf",
      .help = "How FILE has the matrices: as f32, f16, bf16, or 8-bit multiples of an f16 (q8_0)"},
+    {.name = "llmc", .value = "FILE", .group = "Export", FIELD(TEXT, llmc),
+     .help = "Write a GPT-2 as FILE in the form of llm.c instead, in the type of --save-dtype"},
     CLI_DEVICES_ROW,
     {0},
 };
@@ -52,6 +54,8 @@ static sl_status write_model(const settings *parsed, cli_saved_model *model)
     if (parsed->gguf)
         return sl_model_export_gguf(model->pipe, &plain, sl_saved_model_vocab(model->saved),
                                     parsed->gguf_type, parsed->gguf);
+    if (parsed->llmc)
+        return sl_model_export_llmc(model->pipe, &plain, saving.type, parsed->llmc);
     return sl_model_save(model->pipe, &plain, sl_saved_model_vocab(model->saved), &saving,
                          parsed->output);
 }
@@ -61,15 +65,18 @@ static sl_status run_export(cli_line *line, void *settings_read)
     settings *parsed = settings_read;
     cli_saved_model model;
     (void)line;
-    const char *output = parsed->gguf ? parsed->gguf : parsed->output;
+    const char *file = parsed->gguf ? parsed->gguf : parsed->llmc,
+               *kind = parsed->gguf ? "--gguf" : "--llmc", *output = file ? file : parsed->output;
     if (!parsed->run.init || !output)
-        cli_refuse("export needs --init DIR and --output DIR or --gguf FILE");
-    if (parsed->gguf && parsed->output)
-        cli_refuse("--gguf FILE is what is written, so it cannot be combined with --output");
+        cli_refuse("export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE");
+    if (file && parsed->output)
+        cli_refuse("%s FILE is what is written, so it cannot be combined with --output", kind);
+    if (parsed->gguf && parsed->llmc)
+        cli_refuse("--gguf and --llmc cannot be combined: each is a file to write");
     refuse_input(output, parsed->run.init);
     refuse_input(output, parsed->run.adapter);
     SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, output),
-                            parsed->gguf ? "--gguf: " : "--output: "));
+                            "%s: ", file ? kind : "--output"));
     sl_status status = cli_saved_model_load(&parsed->run, false, &model);
     if (status == SL_OK)
         status = write_model(parsed, &model);
@@ -82,9 +89,11 @@ const cli_command cmd_export = {
     .summary = "write a model's directory in another form",
     .doc =
         "Writes the model of --init as a directory of Hugging Face, in f32 or bf16, or as a GGUF "
-        "file; with --merge what an adapter computes is added to its weights.",
+        "file, or a GPT-2 as llm.c's; with --merge what an adapter computes is added to its "
+        "weights.",
     .examples = "sluice export --init SmolLM2-135M --adapter adapter --merge -o merged\n"
-                "sluice export --init merged --gguf merged.gguf --gguf-type q8_0\n",
+                "sluice export --init merged --gguf merged.gguf --gguf-type q8_0\n"
+                "sluice export --init gpt2 --llmc gpt2_124M.bin\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

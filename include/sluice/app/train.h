@@ -468,12 +468,22 @@ extern const char *const sl_gguf_type_names[]; /* "f32", "f16", "bf16", "q8_0", 
 sl_status sl_model_export_gguf(const sl_pipe *pipe, const sl_model_options *model,
                                const sl_vocab *vocab, sl_gguf_type type, const char *path);
 
+/* Writes a GPT-2 without adapters as a model's file of llm.c, in f32 (its version 3) or bf16 (5),
+ * without a tokenizer. The rows of the embedding are filled up with zeros to a multiple of 128. An
+ * older file is replaced only when the new one is complete. Source: write_model of llm.c's
+ * train_gpt2.py. Errors: SL_ERR_UNSUPPORTED for what llm.c does not compute (another family, a head
+ * of its own, another activation, width of the feed-forward network or epsilon of the norms), and
+ * for a pipe of several processes; SL_ERR_NOT_FOUND, SL_ERR_INVALID and SL_ERR_IO for the path. */
+sl_status sl_model_export_llmc(const sl_pipe *pipe, const sl_model_options *model,
+                               sl_saved_type type, const char *path);
+
 /* An open model, all of one save, also where another process replaces the directory meanwhile.
  * Functions that take it const may be called by several threads at once. */
 typedef struct sl_saved_model sl_saved_model;
 
 /* Opens a model's directory, also by the path of its model.safetensors or its index, or a
- * checkpoint; or any other safetensors file or index, which have tensors alone. Of a checkpoint of
+ * checkpoint; a model's file of llm.c, of version 3 or 5, whose GPT-2 has no dropout and no
+ * tokenizer; or any other safetensors file or index, which have tensors alone. Of a checkpoint of
  * adapters it opens the model that they belong to, by the path in it, and these; where that has
  * become another model, by its checksum, sl_saved_model_load gives SL_ERR_INVALID. Errors: as
  * sl_checkpoint_open; SL_ERR_NOT_FOUND for a checkpoint without a model; SL_ERR_FORMAT and

@@ -136,6 +136,7 @@ struct sl_checkpoint_reader {
     sli_checkpoint_file *files;                             /* [state.count] */
     sli_checkpoint_tensors parts[SL_CHECKPOINT_MOST_PARTS]; /* [part_count] */
     size_t part_count;
+    bool is_llmc; /* a file of llm.c's, whose weights of layers are [out, in] */
 };
 
 #define SLI_MODEL_PART   "model"
@@ -152,6 +153,10 @@ extern const char *const sli_model_file_names[];
  * Both are to be freed, also after an error. Errors: SL_ERR_FORMAT with one sentence. */
 sl_status sli_safetensors_index_parse(const char *text, size_t length, char **strings,
                                       sl_metadata **entries, size_t *count);
+
+/* Opens a model's file of llm.c (io/llmc/llmc.h) as a model with a config.json. Errors: those of
+ * sl_checkpoint_open. */
+sl_status sli_checkpoint_open_llmc(const char *path, sl_checkpoint_reader **out);
 
 /* The path of file `index`, malloc'ed. */
 sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out);

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/replace.h"
+#include "io/llmc/llmc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -229,9 +230,23 @@ static sl_status open_model_file(sl_checkpoint_reader *reader, size_t index, con
     return SL_OK;
 }
 
+/* A file of llm.c's, whose header becomes the config.json that is listed behind it. */
+static sl_status open_llmc_file(sl_checkpoint_reader *reader, size_t index, const char *path)
+{
+    if (!reader->state.files[index].part)
+        return SL_OK;
+    sli_checkpoint_file *file = &reader->files[index], *config = file + 1;
+    SL_TRY(sli_llmc_open(path, &file->reader, &config->text));
+    reader->state.files[index].bytes = file->reader->file_bytes;
+    reader->state.files[index + 1].bytes = strlen(config->text);
+    return SL_OK;
+}
+
 static sl_status open_file(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
     sli_safetensors_reader **out = &reader->files[index].reader;
+    if (reader->is_llmc)
+        return open_llmc_file(reader, index, path);
     SL_TRY(reader->state.id ? open_listed_file(reader, index, path)
                             : open_model_file(reader, index, path));
     if (*out && index >= SLI_SAFETENSORS_MAX_OPEN)
@@ -290,6 +305,19 @@ static sl_status open_listed(const char *path, list_files list, bool with_others
 fail:
     sl_checkpoint_close(out);
     return status;
+}
+
+static sl_status list_llmc(sl_checkpoint_reader *reader)
+{
+    size_t capacity = 1;
+    reader->is_llmc = true;
+    SL_TRY(list_file(reader));
+    return add_file(reader, sli_model_file_names[0], NULL, &capacity);
+}
+
+sl_status sli_checkpoint_open_llmc(const char *path, sl_checkpoint_reader **out)
+{
+    return open_listed(path, list_llmc, false, out);
 }
 
 /* Opens a directory to hold it: while it is held, no other has its inode number. -1: there is none.

@@ -116,6 +116,9 @@ sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t
                                        sli_safetensors_header *out);
 void sli_safetensors_header_clear(sli_safetensors_header *header);
 
+/* Makes header->by_name. Errors: SL_ERR_FORMAT for a name that is there twice, SL_ERR_MEMORY. */
+sl_status sli_safetensors_sort_names(sli_safetensors_header *header);
+
 /* Reads an object whose values are strings, called `what` in errors. The strings go to *room, which
  * is moved behind them; out [*count] begins as NULL and is to be freed, also after an error. */
 sl_status sli_safetensors_read_strings(const sli_json *json, sli_json_value object,
@@ -131,6 +134,10 @@ struct sli_safetensors_reader {
     uint64_t data_begin; /* in the file: the first tensor's bytes */
     sli_safetensors_header header;
 };
+
+/* Opens a file without looking into it: who calls fills the header, whose tensors are to follow one
+ * another from data_begin to the file's end. Errors: those of sli_file_open, SL_ERR_MEMORY. */
+sl_status sli_safetensors_open_file(const char *path, sli_safetensors_reader **out);
 
 /* A reader of several files keeps so many of them open. It closes the descriptors of the others,
  * and each read opens the file again. */

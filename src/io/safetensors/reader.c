@@ -230,7 +230,7 @@ static sl_status check_cover(const sli_safetensors_header *header, uint64_t data
     return SL_OK;
 }
 
-static sl_status sort_names(sli_safetensors_header *header)
+sl_status sli_safetensors_sort_names(sli_safetensors_header *header)
 {
     header->by_name = calloc(header->count + 1, sizeof *header->by_name);
     if (!header->by_name)
@@ -251,7 +251,7 @@ sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t
     SL_TRY(parse_members(&run));
     if (out->count > 0)
         qsort(out->entries, out->count, sizeof *out->entries, compare_begins);
-    SL_TRY(sort_names(out));
+    SL_TRY(sli_safetensors_sort_names(out));
     return check_cover(out, data_bytes);
 }
 
@@ -345,10 +345,10 @@ static sl_status open_file(sli_safetensors_reader *reader)
         return sli_io_error(reader->path, "cannot be examined");
     reader->device = found.st_dev;
     reader->inode = found.st_ino;
-    return read_header(reader);
+    return SL_OK;
 }
 
-sl_status sli_safetensors_open(const char *path, sli_safetensors_reader **out)
+sl_status sli_safetensors_open_file(const char *path, sli_safetensors_reader **out)
 {
     sli_safetensors_reader *reader = *out = calloc(1, sizeof *reader);
     if (!reader || !(reader->path = strdup(path))) {
@@ -358,6 +358,15 @@ sl_status sli_safetensors_open(const char *path, sli_safetensors_reader **out)
     }
     reader->descriptor = -1;
     sl_status status = open_file(reader);
+    if (status != SL_OK)
+        sli_safetensors_close(out);
+    return status;
+}
+
+sl_status sli_safetensors_open(const char *path, sli_safetensors_reader **out)
+{
+    SL_TRY(sli_safetensors_open_file(path, out));
+    sl_status status = read_header(*out);
     if (status != SL_OK)
         sli_safetensors_close(out);
     return status;

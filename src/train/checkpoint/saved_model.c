@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/f16.h"
 #include "core/file.h"
+#include "io/llmc/llmc.h"
 #include "models/config.h"
 #include "models/lora.h"
 #include "text/vocab.h"
@@ -90,7 +91,8 @@ static sl_status read_tokenizer(sl_saved_model *model)
 static sl_status read_saved(sl_saved_model *model)
 {
     size_t bytes;
-    SL_TRY(sl_checkpoint_open(model->path, &model->reader));
+    SL_TRY(sli_llmc_is_file(model->path) ? sli_checkpoint_open_llmc(model->path, &model->reader)
+                                         : sl_checkpoint_open(model->path, &model->reader));
     bool is_adapter = sl_checkpoint_tensor_count(model->reader, SLI_ADAPTER_PART) > 0;
     model->part = is_adapter ? SLI_ADAPTER_PART : SLI_MODEL_PART;
     SL_TRY(sli_checkpoint_need_part(model->reader, model->part, &model->tensors));
@@ -257,14 +259,14 @@ static bool ends_with(const char *name, const char *end)
 }
 
 /* Tensors that published files hold beside a decoder's parameters: the causal mask of GPT-2, the
- * frequencies of rotary positions, and a tied head. */
+ * frequencies of rotary positions, a tied head, and the rows that fill up llm.c's embedding. */
 static bool is_known_extra(const sl_saved_model *model, const char *name)
 {
     const sl_model_options *options = &model->options;
     if (!model->has_options || options->family == SL_FAMILY_TUTORIALS)
         return false;
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, ".rotary_emb.inv_freq") ||
+           ends_with(name, ".rotary_emb.inv_freq") || ends_with(name, ".wte.padding") ||
            (options->tie && strcmp(name, "lm_head.weight") == 0);
 }
 
@@ -315,6 +317,40 @@ static void widen(const sl_safetensors_item *item)
             item->dtype == SL_F16 ? sli_f32_from_f16(narrow[i]) : sli_f32_from_bf16(narrow[i]);
 }
 
+static bool is_transposed(const sl_saved_model *model, const char *name)
+{
+    return model->reader->is_llmc && sli_llmc_is_transposed(name);
+}
+
+/* A matrix of f32 that was read as its transpose. */
+static sl_status transpose(const sl_safetensors_item *item)
+{
+    int64_t rows = item->shape.size[0], columns = item->shape.size[1];
+    size_t bytes = (size_t)(rows * columns) * sizeof(float);
+    float *read = malloc(bytes + 1), *to = item->data;
+    if (!read)
+        return sli_no_memory(NULL, "%s", item->name);
+    memcpy(read, to, bytes);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            to[c * rows + r] = read[r * columns + c];
+    free(read);
+    return SL_OK;
+}
+
+/* Gives what was read, with the file's shape and type, the form that the model has. */
+static sl_status convert(const sl_saved_model *model, const sl_safetensors_item *item)
+{
+    sl_safetensors_item wide = *item;
+    if (!item->data)
+        return SL_OK;
+    if (is_narrow(item->dtype)) {
+        widen(item);
+        wide.data = (uint16_t *)item->data - sl_shape_count(&item->shape);
+    }
+    return is_transposed(model, item->name) ? transpose(&wide) : SL_OK;
+}
+
 /* Whether the file's tensor is read. A buffer has its value without the file. */
 static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool is_buffer)
 {
@@ -329,6 +365,8 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool
         chosen.name = found->info.name;
         if (found->info.readable && is_narrow(found->info.dtype))
             place_narrow(&chosen, found->info.dtype);
+        if (is_transposed(job->model, chosen.name))
+            chosen.shape = sl_shape_2d(item->shape.size[1], item->shape.size[0]);
     }
     if (job->left_out && !sli_checkpoint_fits(&found->info, &chosen))
         return refuse_shape(job, &found->info, item);
@@ -387,8 +425,7 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
         SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], tensors.entries[i].is_buffer));
     SLI_TRY_OR_FAIL(read_chosen(job, model->path));
     for (size_t i = 0; i < job->count; i++)
-        if (is_narrow(job->items[i].dtype) && job->items[i].data)
-            widen(&job->items[i]);
+        SLI_TRY_OR_FAIL(convert(model, &job->items[i]));
     status = sli_tensors_store(&tensors);
 fail:
     free(job->used);
