@@ -12,7 +12,7 @@ refused() { # SENTENCE WORDS…
     grep -qF -- "$1" "$scratch/out" || fail "${*:2}: $(cat "$scratch/out")"
 }
 small=$source/tests/models/gpt2
-refused "export needs --init DIR and --output DIR or --gguf FILE" --init "$small"
+refused "export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE" --init "$small"
 refused "it cannot be combined with --output" --init "$small" --gguf "$scratch/x.gguf" -o "$scratch/x"
 refused "--gguf-type needs --gguf" --init "$small" --gguf-type f32 -o "$scratch/x"
 refused "--gguf-type must be f32, f16, bf16 or q8_0" --init "$small" --gguf "$scratch/x.gguf" --gguf-type q4
