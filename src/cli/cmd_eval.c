@@ -36,7 +36,8 @@ static const sl_option options[] = {
              "logits [N, T, V]"},
     {.name = "json", .group = "Evaluation", FIELD(FLAG, json),
      .help = "Print the result as one JSON object: split, loss, with all its digits, perplexity "
-             "and targets, the number of tokens that were scored"},
+             "and targets, the number of tokens that were scored; of a task acc, acc_norm and "
+             "questions"},
     CLI_DEVICES_ROW,
     {0},
 };
@@ -172,10 +173,23 @@ static sl_status print_choices(const settings *parsed, const sl_choices *found)
     return print_object(json);
 }
 
-static sl_status run_on_task(settings *parsed)
+/* What belongs to --data would do nothing. */
+static void refuse_options_of_data(const cli_line *line)
+{
+    static const char *const of_data[] = {"data",        "logits",          "split",
+                                          "bptt",        "eval-batch-size", "eval-max-batches",
+                                          "mask-prompt", "token-type"};
+    for (size_t i = 0; i < sizeof of_data / sizeof *of_data; i++)
+        if (cli_line_value(line, of_data[i]))
+            cli_refuse("--task is what is evaluated, so it cannot be combined with --%s",
+                       of_data[i]);
+}
+
+static sl_status run_on_task(cli_line *line, settings *parsed)
 {
     cli_saved_model model = {0};
     sl_choices found;
+    refuse_options_of_data(line);
     sl_status status = cli_saved_model_load(&parsed->run, false, &model);
     if (status == SL_OK) {
         const sl_choices_options asking = {.ntokens = model.options.ntokens,
@@ -228,11 +242,8 @@ static sl_status run_eval(cli_line *line, void *settings_read)
     char *path = NULL;
     if (!parsed->run.init || (!parsed->run.data && !parsed->task))
         cli_refuse("eval needs --init DIR, and --data DIR|FILE or --task FILE");
-    if (parsed->task && (parsed->run.data || parsed->logits))
-        cli_refuse("--task is what is evaluated, so it cannot be combined with --%s",
-                   parsed->run.data ? "data" : "logits");
     if (parsed->task)
-        return run_on_task(parsed);
+        return run_on_task(line, parsed);
     SL_TRY(find_rows(parsed->run.data, parsed->split, &path));
     if (path) {
         sl_status status = run_on_rows(line, parsed, path);

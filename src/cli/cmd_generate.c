@@ -28,7 +28,7 @@ static const sl_option options[] = {
      .help = "Begin with these ids of tokens, such as 504,1463, and print ids; the model needs no "
              "tokenizer"},
     {.name = "prompt-file", .value = "FILE", .group = "Text", FIELD(TEXT, prompt_file),
-     .help = "Write a text for each line of FILE, which is its beginning"},
+     .help = "Write a text for each line of FILE that is not empty, which is its beginning"},
     {.name = "chat", .value = "TEXT", .group = "Text", FIELD(TEXT, chat),
      .help = "Say TEXT to a model that has conversations (ChatML, Llama 3), and print its answer; -: "
              "say each line of standard input, in one conversation"},
@@ -168,14 +168,21 @@ static sl_status continue_prompt(const settings *parsed, const cli_saved_model *
     return status;
 }
 
-/* A line without its end, until the next call; NULL: there is none. */
-static const char *read_line(FILE *from, char **room, size_t *bytes)
+/* A line without its end, "\n" or "\r\n", until the next call; NULL: there is none. `name` is that
+ * of the file in errors. */
+static sl_status read_line(FILE *from, const char *name, char **room, size_t *bytes,
+                           const char **line)
 {
     ssize_t length = getline(room, bytes, from);
+    *line = NULL;
     if (length < 0)
-        return NULL;
-    (*room)[strcspn(*room, "\n")] = '\0';
-    return *room;
+        return ferror(from) ? sl_error(SL_ERR_IO, "%s: %s", name, strerror(errno)) : SL_OK;
+    if (length > 0 && (*room)[length - 1] == '\n')
+        (*room)[--length] = '\0';
+    if (length > 0 && (*room)[length - 1] == '\r')
+        (*room)[--length] = '\0';
+    *line = *room;
+    return SL_OK;
 }
 
 static sl_status continue_lines(const settings *parsed, const cli_saved_model *model)
@@ -184,18 +191,24 @@ static sl_status continue_lines(const settings *parsed, const cli_saved_model *m
     char *room = NULL;
     const char *line;
     size_t bytes = 0;
-    int64_t number = 0;
+    int64_t number = 0, prompts = 0;
     sl_status status = SL_OK;
     if (!file)
         return sl_error(SL_ERR_NOT_FOUND, "%s: cannot be opened: %s", parsed->prompt_file,
                         strerror(errno));
-    while (status == SL_OK && (line = read_line(file, &room, &bytes)))
-        status = sl_error_context(continue_prompt(parsed, model, line), "%s: line %" PRId64 ": ",
-                                  parsed->prompt_file, ++number);
-    if (status == SL_OK && ferror(file))
-        status = sl_error(SL_ERR_IO, "%s: %s", parsed->prompt_file, strerror(errno));
-    if (status == SL_OK && number == 0)
-        status = sl_error(SL_ERR_FORMAT, "%s: expected a prompt on each line, but it is empty",
+    while (status == SL_OK) {
+        status = read_line(file, parsed->prompt_file, &room, &bytes, &line);
+        if (status != SL_OK || !line)
+            break;
+        number++;
+        if (*line) {
+            status = sl_error_context(continue_prompt(parsed, model, line),
+                                      "%s: line %" PRId64 ": ", parsed->prompt_file, number);
+            prompts++;
+        }
+    }
+    if (status == SL_OK && prompts == 0)
+        status = sl_error(SL_ERR_FORMAT, "%s: expected a prompt on each line, but there is none",
                           parsed->prompt_file);
     fclose(file);
     free(room);
@@ -263,7 +276,8 @@ static sl_status talk_by_lines(const settings *parsed, const cli_saved_model *mo
     while (status == SL_OK) {
         if (isatty(STDIN_FILENO))
             fputs("> ", stderr);
-        if (!(line = read_line(stdin, &room, &bytes)))
+        status = read_line(stdin, "standard input", &room, &bytes, &line);
+        if (status != SL_OK || !line)
             break;
         if (*line)
             status = say(parsed, model, line, talk);

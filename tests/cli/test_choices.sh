@@ -66,6 +66,10 @@ wrong() { # SENTENCE LINE
 }
 refused 2 "eval needs --init DIR, and --data DIR|FILE or --task FILE" --init "$model"
 refused 2 "--task is what is evaluated, so it cannot be combined with --data" --init "$model" --task x --data y
+for option in "--split valid" "--bptt 8" "--eval-batch-size 2" "--eval-max-batches 1" "--mask-prompt" "--logits x"; do
+    # shellcheck disable=SC2086
+    refused 2 "cannot be combined with ${option%% *}" --init "$model" --task task.jsonl $option
+done
 wrong "it must be a JSON object" "[1]"
 wrong 'it must have "context", a list "endings", and "label"' '{"context": [1], "endings": [[1], [2]]}'
 wrong "its label must be from 0 to 1, got 2" '{"context": [1], "endings": [[1], [2]], "label": 2}'

@@ -66,30 +66,34 @@ static void text_begins_with_the_prompt(void **state)
     assert_int_equal(count_words(run.out), 2 + 30);
 }
 
-/* Each as by itself. */
+/* Each that is not empty, as by itself. */
 static void line_of_a_file_is_a_prompt(void **state)
 {
     scratch *in = *state;
     program_run all, first, second;
     char lines[2 * sizeof first.out];
-    write_file(scratch_path(in, "prompts"), "the\nRiders often", 16);
+    write_file(scratch_path(in, "prompts"), "\nthe\r\n\r\nRiders often", 21);
     program_succeed(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
                     in->directory);
     program_succeed(&first, "generate --init %s/model --prompt the", in->directory);
     program_succeed(&second, "generate --init %s/model --prompt Riders$often", in->directory);
     snprintf(lines, sizeof lines, "%s%s", first.out, second.out);
     assert_string_equal(all.out, lines);
-    write_file(scratch_path(in, "prompts"), "\nthe\n", 5);
+    write_file(scratch_path(in, "prompts"), "the\n \n", 6);
     program_start(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
                   in->directory);
-    check_refused(&all, 1, "/prompts: line 1: a prompt must have at least one token, got \"\"\n");
-    write_file(scratch_path(in, "prompts"), "", 0);
+    assert_int_equal(all.status, 1);
+    assert_non_null(
+        strstr(all.err, "/prompts: line 2: a prompt must have at least one token, got \" \"\n"));
+    write_file(scratch_path(in, "prompts"), "\n", 1);
     program_start(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
                   in->directory);
-    check_refused(&all, 1, "/prompts: expected a prompt on each line, but it is empty\n");
+    check_refused(&all, 1, "/prompts: expected a prompt on each line, but there is none\n");
     program_start(&all, "generate --init %s/model --prompt-file %s/none", in->directory,
                   in->directory);
     check_refused(&all, 1, "/none: cannot be opened");
+    program_start(&all, "generate --init %s/model --prompt-file %s", in->directory, in->directory);
+    check_refused(&all, 1, ": Is a directory\n");
 }
 
 /* The text of the same ids is what --prompt gives. */

@@ -1,3 +1,4 @@
+#include "io/scratch.h"
 #include "sluice/app/inference.h"
 #include "tensor/tensor.h"
 #include "train/small_run.h"
@@ -165,6 +166,24 @@ static void rank_without_a_stage_gets_the_result(void **state)
     sl_tokens_free(&tokens);
 }
 
+static void question_without_a_probability_is_an_error(void **state)
+{
+    static const char line[] = "{\"context\": [1, 2], \"endings\": [[3], [4]], \"label\": 0}\n";
+    sl_choices found;
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
+    const sl_choices_options asking = {.ntokens = SMALL_TOKENS, .positions = 8};
+    const char *path = scratch_path(*state, "task.jsonl");
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(line, 1, sizeof line - 1, file), sizeof line - 1);
+    fclose(file);
+    check_ok(sl_evaluate_choices(pipe.pipe, path, &asking, &found));
+    assert_int_equal(found.questions, 1);
+    sl_tensor_f32(sl_parameter_value(find_parameter(&pipe, "4.decoder.bias")))[6] = NAN;
+    check_error(sl_evaluate_choices(pipe.pipe, path, &asking, &found), SL_ERR_NUMERIC,
+                "line 1: the logarithm of the probability of ending 0 is nan");
+}
+
 int evaluate_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -172,6 +191,8 @@ int evaluate_tests(void)
         cmocka_unit_test(fewer_batches_are_the_first_ones),
         cmocka_unit_test(progress_is_told_and_may_end_it),
         cmocka_unit_test(tokens_too_few_or_out_of_range_are_refused),
+        cmocka_unit_test_setup_teardown(question_without_a_probability_is_an_error, scratch_create,
+                                        scratch_remove),
         cmocka_unit_test(rank_without_a_stage_gets_the_result),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -293,14 +293,31 @@ static void impossible_requests_are_refused(void **state)
                 SL_ERR_INVALID, "top-p must be a number from 0 to 1, got 1.5");
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){.min_p = -1}, ids, &length, 1),
                 SL_ERR_INVALID, "min-p must be a number from 0 to 1, got -1");
-    check_error(sl_generate(pipe.pipe, &(sl_generate_options){.repetition_penalty = INFINITY}, ids,
-                            &length, 1),
-                SL_ERR_INVALID, "repetition-penalty must be a number from 0, got inf");
+    static const double penalties[] = {INFINITY, NAN, -1, 1e-31, 1e31};
+    for (size_t i = 0; i < sizeof penalties / sizeof *penalties; i++)
+        check_error(sl_generate(pipe.pipe,
+                                &(sl_generate_options){.repetition_penalty = penalties[i]}, ids,
+                                &length, 1),
+                    SL_ERR_INVALID, "repetition-penalty must be 0, or from 1e-30 to 1e+30, got ");
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){.top_k = -1}, ids, &length, 1),
                 SL_ERR_INVALID, "must not be negative");
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, -1), SL_ERR_INVALID,
                 "must not be negative");
     assert_int_equal(length, 1);
+}
+
+/* The model sees the last token alone, and the penalty all. */
+static void prompt_of_another_vocabulary_is_refused(void **state)
+{
+    const sl_generate_options options = {.context = 1, .repetition_penalty = 2};
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
+    for (int above = 0; above < 2; above++) {
+        int32_t ids[ROOM] = {4, above ? SMALL_TOKENS : -1, 4};
+        int64_t length = 3;
+        check_error(sl_generate(pipe.pipe, &options, ids, &length, 1), SL_ERR_INVALID,
+                    ", number 2 of the prompt, is not in 0 .. ");
+        assert_int_equal(length, 3);
+    }
 }
 
 static void output_that_is_no_number_is_an_error(void **state)
@@ -327,6 +344,7 @@ int generate_tests(void)
         cmocka_unit_test(penalty_keeps_the_text_from_repeating),
         cmocka_unit_test(each_token_is_told_as_it_is_added),
         cmocka_unit_test(impossible_requests_are_refused),
+        cmocka_unit_test(prompt_of_another_vocabulary_is_refused),
         cmocka_unit_test(output_that_is_no_number_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

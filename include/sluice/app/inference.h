@@ -46,10 +46,12 @@ typedef struct sl_choices {
 /* Asks questions of multiple choice, one after the other. `path` has JSON lines {"context": TEXT,
  * "endings": [TEXT, …], "label": N}, where texts may be lists of ids, an ending's text follows a
  * space, and "ctx" is the context's other name, as in HellaSwag's files; or, called ….bin, it is an
- * evaluation of llm.c, whose acc and acc_norm these shares are (llmc/dataloader.h, EvalLoader). In
- * a group, every rank of the pipe calls it. Errors, with line or question: SL_ERR_FORMAT,
- * SL_ERR_UNSUPPORTED for more than 64 endings, SL_ERR_NOT_FOUND, also for text without a
- * vocabulary, SL_ERR_IO, SL_ERR_MEMORY; those of sl_compute_logits. */
+ * evaluation of llm.c. A context has its own tokens alone: none for the beginning of a text is put
+ * before it. The shares are llm.c's acc and acc_norm (dev/data/hellaswag.py; its EvalLoader has the
+ * second alone). In a group, every rank of the pipe calls it. Errors, with line or question:
+ * SL_ERR_FORMAT, SL_ERR_UNSUPPORTED for more than 64 endings, SL_ERR_NOT_FOUND, also for text
+ * without a vocabulary, SL_ERR_NUMERIC for a probability that is not finite, SL_ERR_IO,
+ * SL_ERR_MEMORY; those of sl_compute_logits. */
 sl_status sl_evaluate_choices(sl_pipe *pipe, const char *path, const sl_choices_options *options,
                               sl_choices *out);
 
@@ -67,7 +69,7 @@ typedef struct sl_generate_options {
                      together; 0 or 1: all */
     double min_p; /* of those, the ones with this share of the best one's probability; 0: all */
     double repetition_penalty; /* divides the logit of an id of the text, or multiplies a negative
-                                  one; 0 or 1: none */
+                                  one: 1e-30 … 1e30; 0 or 1: none */
     uint64_t seed;
     int32_t never; /* an id that is not drawn where there is another, such as SL_VOCAB_UNKNOWN of
                       words; -1: any may be */
@@ -81,9 +83,9 @@ typedef struct sl_generate_options {
  * *length. A draw depends on seed and position alone. The rules apply in the order of transformers'
  * (RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
  * MinPLogitsWarper). In a group, every rank of the pipe calls it
- * with the same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt,
- * negative numbers, and shares above 1, SL_ERR_NUMERIC for an output of the model that is not
- * finite, as sl_pipe_forward. */
+ * with the same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt, an id
+ * that the model does not have, and numbers out of range, SL_ERR_NUMERIC for an output of the model
+ * that is not finite, as sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);
 

@@ -73,6 +73,10 @@ static sl_status score_endings(sl_pipe *pipe, const question *one, int64_t lengt
         for (int64_t t = 0; t < one->endings[i].count; t++)
             scores[i] += log_probability(logits + (i * length + before + t - 1) * ntokens, ntokens,
                                          one->endings[i].ids[t]);
+        if (!isfinite(scores[i])) /* ruined weights */
+            status = sl_error(SL_ERR_NUMERIC,
+                              "the logarithm of the probability of ending %" PRId64 " is %s", i,
+                              isnan(scores[i]) ? "nan" : "infinite");
     }
     free(logits);
     free(ids);
@@ -202,9 +206,8 @@ static sl_status read_question(const sl_vocab *vocab, const json_t *json, questi
 
 static sl_status ask_line(const choosing *job, const char *line, size_t bytes)
 {
-    json_error_t error;
     question one = {{NULL}, .count = 0};
-    json_t *json = json_loadb(line, bytes, 0, &error);
+    json_t *json = json_loadb(line, bytes, 0, NULL);
     sl_status status = json_is_object(json) ? read_question(job->options->vocab, json, &one)
                                             : sl_error(SL_ERR_FORMAT, "it must be a JSON object");
     json_decref(json);
@@ -285,9 +288,11 @@ static sl_status take_question(numbers *from, bool *whole, question *out)
 static sl_status ask_all(const choosing *job, const uint8_t *bytes, size_t size)
 {
     uint32_t head[3] = {0};
-    numbers left = {bytes + HEADER_BYTES, bytes + size};
-    if (size >= HEADER_BYTES)
+    numbers left = {NULL};
+    if (size >= HEADER_BYTES) {
         memcpy(head, bytes, sizeof head);
+        left = (numbers){bytes + HEADER_BYTES, bytes + size};
+    }
     if (head[0] != MAGIC || head[1] != 1)
         return sl_error(SL_ERR_FORMAT, "it must begin as an evaluation of llm.c, version 1: %d, 1",
                         MAGIC);

@@ -16,6 +16,8 @@
 #include <string.h>
 
 enum { DEFAULT_CONTEXT = 35 };
+/* So that the penalty has an f32, and logits of any model stay finite. */
+static const double least_penalty = 1e-30, most_penalty = 1e30;
 
 typedef struct candidate {
     float logit;
@@ -35,7 +37,7 @@ static bool comes_before(candidate x, candidate y)
     return x.logit != y.logit ? x.logit > y.logit : x.id < y.id;
 }
 
-/* Moves the candidate at `at` down to where it belongs. */
+/* Moves the candidate at `index` down to where it belongs. */
 static void sift_down(ranking *ranked, int64_t index)
 {
     candidate moved = ranked->all[index];
@@ -84,6 +86,11 @@ static double weight_of(ranking *ranked, candidate one, double temperature)
     return exp((one.logit - candidate_at(ranked, 0).logit) / temperature);
 }
 
+static bool limits_top_p(const sl_generate_options *options)
+{
+    return options->top_p > 0 && options->top_p < 1;
+}
+
 /* How many of the `most` best ones, whose weights are *total, top_p and min_p keep; *total becomes
  * the weights of these. */
 static int64_t keep_probable(ranking *ranked, int64_t most, const sl_generate_options *options,
@@ -91,10 +98,9 @@ static int64_t keep_probable(ranking *ranked, int64_t most, const sl_generate_op
 {
     double passed = 0;
     int64_t kept = 0;
-    bool limited = options->top_p > 0 && options->top_p < 1;
     for (; kept < most; kept++) {
         double weight = weight_of(ranked, candidate_at(ranked, kept), options->temperature);
-        bool is_enough = limited && passed >= options->top_p * *total;
+        bool is_enough = limits_top_p(options) && passed >= options->top_p * *total;
         if (kept > 0 && (is_enough || weight < options->min_p))
             break;
         passed += weight;
@@ -115,7 +121,7 @@ static int32_t sample_token(ranking *ranked, const sl_generate_options *options,
     float best = candidate_at(ranked, 0).logit;
     for (int64_t i = first; i < ranked->count; i++)
         total += exp((ranked->all[i].logit - best) / options->temperature);
-    if (options->top_p > 0 || options->min_p > 0)
+    if (limits_top_p(options) || options->min_p > 0)
         most = keep_probable(ranked, most, options, &total);
     for (int64_t rank = 0; rank < most; rank++) {
         candidate next = candidate_at(ranked, rank);
@@ -260,11 +266,18 @@ static int64_t context_of(const sl_generate_options *options)
     return options->context > 0 ? options->context : DEFAULT_CONTEXT;
 }
 
-/* The first token's call allocates. */
-static sl_status create_drawing(sl_pipe *pipe, int64_t ntokens, drawing *draw)
+/* The first token's call allocates. Ids before the context have not gone through the model. */
+static sl_status create_drawing(sl_pipe *pipe, const int32_t *ids, int64_t length, int64_t ntokens,
+                                drawing *draw)
 {
     if (draw->candidates)
         return SL_OK;
+    for (int64_t i = 0; i < length; i++)
+        if (ids[i] < 0 || ids[i] >= ntokens)
+            return sl_pipe_abort(pipe, sl_error(SL_ERR_INVALID,
+                                                "sl_generate: id %" PRId32 ", number %" PRId64
+                                                " of the prompt, is not in 0 .. %" PRId64,
+                                                ids[i], i + 1, ntokens - 1));
     draw->candidates = calloc((size_t)ntokens + 1, sizeof *draw->candidates);
     draw->seen = calloc((size_t)ntokens + 1, sizeof *draw->seen);
     if (draw->candidates && draw->seen)
@@ -287,9 +300,9 @@ static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
     SL_TRY(compute_logits(pipe, *batch, ids + first, 1, *length - first, 1, &logits, &ntokens));
     batch->same_weights = true;
     sl_status status;
-    SLI_TRY_OR_FAIL(check_finite(logits, ntokens));
-    SLI_TRY_OR_FAIL(create_drawing(pipe, ntokens, draw));
+    SLI_TRY_OR_FAIL(create_drawing(pipe, ids, *length, ntokens, draw));
     penalise_repetition(options, ids, *length, draw, logits, ntokens);
+    SLI_TRY_OR_FAIL(check_finite(logits, ntokens));
     ids[*length] = choose_token(options, logits, draw->candidates, ntokens, *length);
     if (options->added)
         options->added(options->context_of_added, ids[*length]);
@@ -318,12 +331,16 @@ static sl_status check_options(const sl_generate_options *options)
         double value, most;
     } numbers[] = {{"temperature", options->temperature, DBL_MAX},
                    {"top-p", options->top_p, 1},
-                   {"min-p", options->min_p, 1},
-                   {"repetition-penalty", options->repetition_penalty, DBL_MAX}};
+                   {"min-p", options->min_p, 1}};
+    double penalty = options->repetition_penalty;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!(numbers[i].value >= 0 && numbers[i].value <= numbers[i].most))
             return sl_error(SL_ERR_INVALID, "sl_generate: %s must be a number from 0%s, got %g",
                             numbers[i].name, numbers[i].most == 1 ? " to 1" : "", numbers[i].value);
+    if (penalty != 0 && !(penalty >= least_penalty && penalty <= most_penalty))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_generate: repetition-penalty must be 0, or from %g to %g, got %g",
+                        least_penalty, most_penalty, penalty);
     return SL_OK;
 }
 
