@@ -185,6 +185,18 @@ static void refuse_options_of_data(const cli_line *line)
                        of_data[i]);
 }
 
+/* A task with text may lack a tokenizer because the model's is not read: adds why. */
+static sl_status name_missing_vocab(sl_status status, const cli_saved_model *model)
+{
+    char text[1024];
+    const sl_vocab *vocab;
+    if (status != SL_ERR_NOT_FOUND || model->vocab)
+        return status;
+    snprintf(text, sizeof text, "%s", sl_error_text());
+    (void)sl_saved_model_need_vocab(model->saved, &vocab);
+    return sl_error(status, "%s: %s", text, sl_error_text());
+}
+
 static sl_status run_on_task(cli_line *line, settings *parsed)
 {
     cli_saved_model model = {0};
@@ -195,7 +207,8 @@ static sl_status run_on_task(cli_line *line, settings *parsed)
         const sl_choices_options asking = {.ntokens = model.options.ntokens,
                                            .positions = sl_model_positions(&model.options),
                                            .vocab = model.vocab};
-        status = sl_evaluate_choices(model.pipe, parsed->task, &asking, &found);
+        status = name_missing_vocab(sl_evaluate_choices(model.pipe, parsed->task, &asking, &found),
+                                    &model);
     }
     if (status == SL_OK && model.prints)
         status = print_choices(parsed, &found);

@@ -38,6 +38,13 @@ static void refuse_input(const char *output, const char *input)
         cli_refuse("%s is an input and must not be overwritten", output);
 }
 
+/* A tokenizer that the model has and that cannot be read would be missing in a GGUF file. */
+static sl_status find_vocab(const cli_saved_model *model, const sl_vocab **out)
+{
+    sl_status status = sl_saved_model_need_vocab(model->saved, out);
+    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
+}
+
 static sl_status write_model(const settings *parsed, cli_saved_model *model)
 {
     sl_model_options plain = model->options;
@@ -51,9 +58,11 @@ static sl_status write_model(const settings *parsed, cli_saved_model *model)
     if (parsed->merge)
         SL_TRY(sl_adapter_merge(model->pipe));
     plain.lora = (sl_lora_options){0};
-    if (parsed->gguf)
-        return sl_model_export_gguf(model->pipe, &plain, sl_saved_model_vocab(model->saved),
-                                    parsed->gguf_type, parsed->gguf);
+    if (parsed->gguf) {
+        const sl_vocab *vocab;
+        SL_TRY(find_vocab(model, &vocab));
+        return sl_model_export_gguf(model->pipe, &plain, vocab, parsed->gguf_type, parsed->gguf);
+    }
     if (parsed->llmc)
         return sl_model_export_llmc(model->pipe, &plain, saving.type, parsed->llmc);
     return sl_model_save(model->pipe, &plain, sl_saved_model_vocab(model->saved), &saving,
@@ -63,14 +72,18 @@ static sl_status write_model(const settings *parsed, cli_saved_model *model)
 static sl_status run_export(cli_line *line, void *settings_read)
 {
     settings *parsed = settings_read;
+    static const char *const of_directory[] = {"output", "save-dtype", "shard-size"};
     cli_saved_model model;
-    (void)line;
     const char *file = parsed->gguf ? parsed->gguf : parsed->llmc,
                *kind = parsed->gguf ? "--gguf" : "--llmc", *output = file ? file : parsed->output;
     if (!parsed->run.init || !output)
         cli_refuse("export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE");
-    if (file && parsed->output)
-        cli_refuse("%s FILE is what is written, so it cannot be combined with --output", kind);
+    for (size_t i = 0; file && i < sizeof of_directory / sizeof *of_directory; i++) {
+        bool is_used = parsed->llmc && strcmp(of_directory[i], "save-dtype") == 0;
+        if (cli_line_value(line, of_directory[i]) && !is_used)
+            cli_refuse("%s FILE is what is written, so it cannot be combined with --%s", kind,
+                       of_directory[i]);
+    }
     if (parsed->gguf && parsed->llmc)
         cli_refuse("--gguf and --llmc cannot be combined: each is a file to write");
     refuse_input(output, parsed->run.init);

@@ -18,6 +18,12 @@
 
 enum { MOST_LINKS = 40 };
 
+bool sli_name_ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), last = strlen(end);
+    return length > last && strcmp(name + length - last, end) == 0;
+}
+
 static bool is_same(const struct stat *a, const struct stat *b)
 {
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;

@@ -40,6 +40,9 @@ sl_status sli_file_open(const char *path, int *descriptor, uint64_t *bytes);
 sl_status sli_file_read_at(const char *path, int descriptor, uint64_t offset, void *to,
                            uint64_t bytes);
 
+/* Whether the name of a file or a tensor has this end, and something before it. */
+bool sli_name_ends_with(const char *name, const char *end);
+
 /* Reads a whole regular file: *data [*bytes], malloc'ed, with a 0 behind it. Errors: those of the
  * two above, SL_ERR_FORMAT for more than `max_bytes`, SL_ERR_MEMORY. */
 sl_status sli_file_read(const char *path, uint64_t max_bytes, char **data, size_t *bytes);

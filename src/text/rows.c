@@ -3,6 +3,7 @@
 #include "text/rows.h"
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/memory.h"
 #include "text/line_reader.h"
 #include "text/lines.h"
@@ -27,12 +28,6 @@ static sl_status copy_path(char **out, const char *folder, const char *name)
         return sli_no_memory(folder, "the path of its rows");
     snprintf(*out, bytes, "%s%s", folder, name);
     return SL_OK;
-}
-
-static bool ends_with(const char *name, const char *end)
-{
-    size_t length = strlen(name), last = strlen(end);
-    return length > last && strcmp(name + length - last, end) == 0;
 }
 
 /* *path is the first of the names that the directory has; NULL: it has none. */
@@ -61,7 +56,9 @@ sl_status sl_rows_path(const char *data, sl_split split, char **out)
     *out = NULL;
     if (stat(data, &about) == 0 && S_ISDIR(about.st_mode))
         return look_in(data, split, out);
-    return ends_with(data, ".jsonl") || ends_with(data, ".bin") ? copy_path(out, data, "") : SL_OK;
+    return sli_name_ends_with(data, ".jsonl") || sli_name_ends_with(data, ".bin")
+               ? copy_path(out, data, "")
+               : SL_OK;
 }
 
 /* ---- A line ----------------------------------------------------------------------------- */
@@ -260,7 +257,7 @@ sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows
 {
     sli_line_reader *reader;
     *out = NULL;
-    if (ends_with(path, ".bin"))
+    if (sli_name_ends_with(path, ".bin"))
         return read_token_files(path, options, out);
     SL_TRY(sli_line_reader_open(path, &reader));
     row_parser parser = {.path = path,

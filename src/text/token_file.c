@@ -61,7 +61,7 @@ static sl_status find_idx(const char *path, char **out)
 {
     size_t length = strlen(path), end = strlen(".bin");
     *out = NULL;
-    if (length < end || strcmp(path + length - end, ".bin") != 0)
+    if (!sli_name_ends_with(path, ".bin"))
         return SL_OK;
     *out = strdup(path);
     if (!*out)

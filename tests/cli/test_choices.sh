@@ -78,7 +78,7 @@ wrong "its context must have at least one token" '{"context": [], "endings": [[1
 wrong "ending 1 must have at least one token" '{"context": [1], "endings": [[1], []], "label": 0}'
 wrong "id 99999 is not in 0 .." '{"context": [99999], "endings": [[1], [2]], "label": 0}'
 wrong "ids must be whole numbers from 0" '{"context": [-1], "endings": [[1], [2]], "label": 0}'
-wrong "it has text, and there is no tokenizer that is read" '{"context": "a", "endings": ["b", "c"], "label": 0}'
+wrong "it has text, and there is no tokenizer that is read: $model: it has no tokenizer.json" '{"context": "a", "endings": ["b", "c"], "label": 0}'
 : >empty.jsonl
 refused 1 "empty.jsonl: it has no question" --init "$model" --task empty.jsonl
 head -c 1100 task.bin >short.bin

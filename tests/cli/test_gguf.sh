@@ -14,6 +14,8 @@ refused() { # SENTENCE WORDS…
 small=$source/tests/models/gpt2
 refused "export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE" --init "$small"
 refused "it cannot be combined with --output" --init "$small" --gguf "$scratch/x.gguf" -o "$scratch/x"
+refused "it cannot be combined with --save-dtype" --init "$small" --gguf "$scratch/x.gguf" --save-dtype bf16
+refused "it cannot be combined with --shard-size" --init "$small" --gguf "$scratch/x.gguf" --shard-size 1M
 refused "--gguf-type needs --gguf" --init "$small" --gguf-type f32 -o "$scratch/x"
 refused "--gguf-type must be f32, f16, bf16 or q8_0" --init "$small" --gguf "$scratch/x.gguf" --gguf-type q4
 refused "its directory does not exist" --init "$small" --gguf "$scratch/none/x.gguf"

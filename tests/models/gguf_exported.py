@@ -1,12 +1,14 @@
 """What `sluice export --gguf` writes: arguments are the program and tests/models.
 
 The small models' tensors, by names, shapes and bytes, are what the package gguf makes of those in model.safetensors; and
-where there is transformers, it opens the file and computes the same logits.
+where there is transformers, it opens the file and computes the same logits. A tokenizer's special ids are those of its
+template, and what a file cannot hold is refused.
 Exits with 77 where a package is missing.
 """
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,7 @@ try:
     import gguf
     import numpy as np
     from gguf.quants import quantize
-    from safetensors.numpy import load_file
+    from safetensors.numpy import load_file, save_file
 except ImportError:
     sys.exit(print("skipped: no Python with gguf and safetensors: scripts/test makes one") or 77)
 try:
@@ -126,10 +128,109 @@ def check_family(program, models, family):
                 sys.exit(f"{family}: transformers computes logits that differ by {difference}")
 
 
+def check_refused(sentence, *words):
+    ended = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if ended.returncode != 1 or sentence not in ended.stderr:
+        sys.exit(f"{words}: {ended.returncode}, {ended.stderr}")
+
+
+def check_range(program, models):
+    """Numbers that an f16 rounds to infinity, and NaN in q8_0."""
+    with tempfile.TemporaryDirectory() as to:
+        folder = shutil.copytree(os.path.join(models, "gpt2"), os.path.join(to, "model"))
+        weights = os.path.join(folder, "model.safetensors")
+        tensors = load_file(weights)
+        name = "transformer.h.1.mlp.c_fc.weight"
+        stored = name if name in tensors else name.removeprefix("transformer.")
+        blocks = {"q8_0"} if tensors[stored].shape[0] % 32 == 0 else set()  # [in, out]: other rows are f16
+        for value, kinds in ((65519, set()), (65520, {"f16"} | {"q8_0"} - blocks), (65521 * 127, {"f16", "q8_0"}),
+                             (np.nan, blocks)):
+            tensors[stored] = tensors[stored].copy()
+            tensors[stored][1, 2] = value
+            save_file(tensors, weights, metadata={"format": "pt"})
+            for kind in TYPES:
+                words = (program, "export", "--init", folder, "--gguf", os.path.join(to, "x.gguf"), "--gguf-type", kind)
+                if kind in kinds:
+                    check_refused(f"{name}: {kind if kind in blocks else 'f16'} cannot hold ", *words)
+                else:
+                    run(*words)
+
+
+CL100K = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def template_of(first, last):
+    special = {text: {"id": text, "ids": [number], "tokens": [text]} for text, number in first + last}
+    before, behind = ([{"SpecialToken": {"id": text, "type_id": 0}} for text, _ in side] for side in (first, last))
+    return {"type": "TemplateProcessing", "single": [*before, {"Sequence": {"id": "A", "type_id": 0}}, *behind],
+            "pair": [], "special_tokens": special}
+
+
+def write_model(folder, models, rows):
+    """The small llama with another number of rows, and without special ids."""
+    with open(os.path.join(models, "llama3", "config.json")) as file:
+        config = json.load(file)
+    tensors = load_file(os.path.join(models, "llama3", "model.safetensors"))
+    for name, array in tensors.items():
+        if array.shape[0] == config["vocab_size"]:
+            tensors[name] = np.zeros((rows, *array.shape[1:]), array.dtype)
+    config = {key: value for key, value in config.items() if not key.endswith("_token_id")} | {"vocab_size": rows}
+    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
+
+
+def check_special_tokens(folder, tokenizer, words, path):
+    ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    begin, end = [("<s>", ids["<s>"])], [("</s>", ids["</s>"])]
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": CL100K}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+    for first, last, whole in ((begin, [], True), (begin, end, False), ([], [], False), (begin + end, [], False)):
+        tokenizer["post_processor"] = template_of(first, last)
+        tokenizer["model"]["ignore_merges"] = whole
+        with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+            json.dump(tokenizer, file)
+        if len(first) > 1:
+            check_refused("the tokenizer's template has 2 and 0", *words)
+            continue
+        run(*words)
+        fields = gguf.GGUFReader(path).fields
+        found = {key: fields[f"tokenizer.ggml.{key}"].contents()
+                 for key in ("pre", "add_bos_token", "add_eos_token", "bos_token_id") if f"tokenizer.ggml.{key}" in fields}
+        wanted = {"pre": "llama-bpe" if whole else "dbrx", "add_bos_token": bool(first), "add_eos_token": bool(last)}
+        if first:
+            wanted["bos_token_id"] = ids["<s>"]
+        if found != wanted:
+            sys.exit(f"{first} {last} {whole}: {found} instead of {wanted}")
+        if last and fields["tokenizer.ggml.eos_token_id"].contents() != ids["</s>"]:
+            sys.exit("eos_token_id is not that of the template")
+
+
+def check_tokenizers(program, models):
+    with tempfile.TemporaryDirectory() as to:
+        text, folder, path = (os.path.join(to, name) for name in ("text", "model", "x.gguf"))
+        with open(text, "w") as file:
+            file.write("the cat sat on the mat, and the cat ran\n" * 9)
+        run(program, "tokenizer", "train", "--vocab-size", "270", "--special", "<s>", "--special", "</s>", text, "-o", folder)
+        words = (program, "export", "--init", folder, "--gguf", path)
+        written = os.path.join(folder, "tokenizer.json")
+        with open(written) as file:
+            tokenizer = json.load(file)
+        write_model(folder, models, 270)
+        check_special_tokens(folder, tokenizer, words, path)
+        with open(written, "w") as file:
+            json.dump({"model": {"type": "Unigram", "vocab": []}}, file)
+        check_refused("Unigram", *words)
+
+
 def main():
     program, models = sys.argv[1:]
     for family in ARCHITECTURES:
         check_family(program, models, family)
+    check_range(program, models)
+    check_tokenizers(program, models)
     if not torch:
         print("no Python with transformers: no logits")
 

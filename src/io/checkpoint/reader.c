@@ -190,19 +190,13 @@ static sl_status check_size(const char *path, const sl_checkpoint_file_info *fil
     return SL_OK;
 }
 
-static bool ends_with(const char *text, const char *ending)
-{
-    size_t length = strlen(text), last = strlen(ending);
-    return length >= last && strcmp(text + length - last, ending) == 0;
-}
-
 /* A file of a checkpoint. */
 static sl_status open_listed_file(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
     const sl_checkpoint_file_info *file = &reader->state.files[index];
     sli_safetensors_reader **out = &reader->files[index].reader;
     SL_TRY(check_size(path, file));
-    if (!ends_with(file->name, ".safetensors"))
+    if (!sli_name_ends_with(file->name, ".safetensors"))
         return SL_OK;
     if (!file->part)
         return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
@@ -365,8 +359,8 @@ static sl_status open_path(const char *path, sl_checkpoint_reader **out)
         return open_directory(path, out);
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     bool is_models = strcmp(name, names[1]) == 0 || strcmp(name, names[2]) == 0;
-    return open_listed(path, ends_with(path, ".index.json") ? list_index : list_file, is_models,
-                       out);
+    return open_listed(path, sli_name_ends_with(path, ".index.json") ? list_index : list_file,
+                       is_models, out);
 }
 
 /* Another process may replace a directory while it is opened: what is then missing or of another

@@ -224,6 +224,25 @@ static void quantize(const float *values, int64_t count, uint8_t *to)
     }
 }
 
+/* What is rounded to infinity in an f16, and in the scale of a block. */
+static const float past_f16 = 65520, past_q8_0 = 65520.0F * 127;
+
+static sl_status check_range(const float *values, const placed_tensor *tensor)
+{
+    if (tensor->type != SLI_GGUF_F16 && tensor->type != SLI_GGUF_Q8_0)
+        return SL_OK;
+    for (int64_t i = 0; i < tensor->elements; i++) {
+        bool fits = tensor->type == SLI_GGUF_F16
+                        ? !isfinite(values[i]) || fabsf(values[i]) < past_f16
+                        : fabsf(values[i]) < past_q8_0;
+        if (!fits)
+            return sl_error(SL_ERR_NUMERIC, "%s cannot hold %g, number %lld of the tensor",
+                            tensor->type == SLI_GGUF_F16 ? "f16" : "q8_0", (double)values[i],
+                            (long long)i);
+    }
+    return SL_OK;
+}
+
 static void convert(const float *values, const placed_tensor *tensor, void *to)
 {
     uint16_t *narrow = to;
@@ -248,6 +267,7 @@ sl_status sli_gguf_write(sli_gguf *file, size_t index, const float *values)
 {
     const placed_tensor *tensor = &file->tensors[index];
     uint64_t bytes = bytes_of(tensor->elements, tensor->type);
+    SL_TRY(check_range(values, tensor));
     void *converted = calloc(1, (size_t)aligned(bytes) + 1);
     if (!converted)
         return sli_no_memory(NULL, "a tensor of %llu bytes", (unsigned long long)bytes);

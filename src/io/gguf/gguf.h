@@ -47,7 +47,9 @@ void sli_gguf_add_tensor(sli_gguf *file, const char *name, const sl_shape *shape
 /* Writes the head. Errors: SL_ERR_MEMORY, SL_ERR_IO. */
 sl_status sli_gguf_begin(sli_gguf *file);
 
-/* Writes the numbers of tensor `index`, rounded to its type. Errors: SL_ERR_MEMORY, SL_ERR_IO. */
+/* Writes the numbers of tensor `index`, rounded to its type. Errors: SL_ERR_NUMERIC for a number
+ * that the type cannot hold, which is what of Q8_0 is not finite as well; SL_ERR_MEMORY, SL_ERR_IO.
+ */
 sl_status sli_gguf_write(sli_gguf *file, size_t index, const float *values);
 
 sl_status sli_gguf_commit(sli_gguf *file);

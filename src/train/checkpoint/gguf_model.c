@@ -100,12 +100,6 @@ typedef struct exporting {
     sli_tensors tensors;
 } exporting;
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t bytes = strlen(text), most = strlen(end);
-    return bytes >= most && strcmp(text + bytes - most, end) == 0;
-}
-
 /* GPT-2's layers, whose file has [in, out]. */
 static bool is_transposed(const exporting *job, const sl_safetensors_item *item)
 {
@@ -134,7 +128,7 @@ static sl_shape shape_in_file(const exporting *job, const sl_safetensors_item *i
  * multiple of a block are f16 instead of Q8_0. */
 static sli_gguf_type choose_type(const exporting *job, const char *name, const sl_shape *shape)
 {
-    if (shape->dims < 2 || ends_with(name, "position_embd.weight"))
+    if (shape->dims < 2 || strcmp(name, "position_embd.weight") == 0)
         return SLI_GGUF_F32;
     if (job->type == SL_GGUF_Q8_0 && shape->size[shape->dims - 1] % SLI_GGUF_BLOCK != 0)
         return SLI_GGUF_F16;
@@ -200,18 +194,22 @@ static const char *architecture_of(sl_family family)
     return NULL;
 }
 
+static const char *write_key(const exporting *job, const char *name, char key[NAME_BYTES])
+{
+    snprintf(key, NAME_BYTES, "%s.%s", architecture_of(job->model->family), name);
+    return key;
+}
+
 static void add_number(const exporting *job, const char *name, int64_t value)
 {
     char key[NAME_BYTES];
-    snprintf(key, sizeof key, "%s.%s", architecture_of(job->model->family), name);
-    sli_gguf_add_number(job->file, key, (uint32_t)value);
+    sli_gguf_add_number(job->file, write_key(job, name, key), (uint32_t)value);
 }
 
 static void add_float(const exporting *job, const char *name, double value)
 {
     char key[NAME_BYTES];
-    snprintf(key, sizeof key, "%s.%s", architecture_of(job->model->family), name);
-    sli_gguf_add_float(job->file, key, (float)value);
+    sli_gguf_add_float(job->file, write_key(job, name, key), (float)value);
 }
 
 static void add_rotary(const exporting *job)
@@ -222,8 +220,7 @@ static void add_rotary(const exporting *job)
     add_number(job, "rope.dimension_count", decoder->head_width);
     if (decoder->rotary.kind != SL_ROTARY_LINEAR)
         return; /* the divisors of llama3 are a tensor */
-    snprintf(key, sizeof key, "%s.rope.scaling.type", architecture_of(job->model->family));
-    sli_gguf_add_text(job->file, key, "linear");
+    sli_gguf_add_text(job->file, write_key(job, "rope.scaling.type", key), "linear");
     add_float(job, "rope.scaling.factor", decoder->rotary.factor);
 }
 
@@ -279,7 +276,7 @@ static sl_status write_all(exporting *job, const float *divisors)
 {
     SL_TRY(sli_gguf_begin(job->file));
     for (size_t i = 0; i < job->tensors.count; i++)
-        SL_TRY(write_tensor(job, i));
+        SL_TRY(sl_error_context(write_tensor(job, i), "%s: ", job->tensors.items[i].name));
     if (divisors)
         SL_TRY(sli_gguf_write(job->file, job->tensors.count, divisors));
     return sli_gguf_commit(job->file);

@@ -18,12 +18,17 @@ typedef struct token {
     float score;
 } token;
 
-/* By the names of sluice's splitters; llama.cpp splits by its own patterns of these names. */
-static const char *name_of_splitter(const char *splitter)
+/* By the names of sluice's splitters; llama.cpp splits by its own patterns of these names. Of the
+ * two that have cl100k's, llama-bpe takes pieces that are tokens whole, which is its name for
+ * ignore_merges, and dbrx does not. */
+static const char *name_of_splitter(const char *splitter, bool all_whole)
 {
-    static const char *const names[][2] = {{"gpt2", "gpt-2"},   {"smollm", "smollm"},
-                                           {"qwen2", "qwen2"},  {"cl100k", "llama-bpe"},
-                                           {"o200k", "gpt-4o"}, {"qwen3.5", "qwen35"}};
+    const char *const names[][2] = {{"gpt2", "gpt-2"},
+                                    {"smollm", "smollm"},
+                                    {"qwen2", "qwen2"},
+                                    {"cl100k", all_whole ? "llama-bpe" : "dbrx"},
+                                    {"o200k", "gpt-4o"},
+                                    {"qwen3.5", "qwen35"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(splitter, names[i][0]) == 0)
             return names[i][1];
@@ -96,7 +101,7 @@ static void add_scores(sli_gguf *file, const token *tokens, int64_t ntokens)
 }
 
 /* "LEFT RIGHT" each. */
-static sl_status add_merges(sli_gguf *file, const json_t *merges)
+static void add_merges(sli_gguf *file, const json_t *merges)
 {
     size_t i;
     json_t *merge;
@@ -109,10 +114,37 @@ static sl_status add_merges(sli_gguf *file, const json_t *merges)
                      json_string_value(json_array_get(merge, 1)));
         sli_gguf_put_text(file, pair, (size_t)bytes);
     }
-    return SL_OK;
 }
 
-/* Ids of the model's config.json, else those of the tokenizer. */
+/* A file names one token that a text begins with, and one that it ends with. */
+static sl_status check_template(const sli_bpe *bpe)
+{
+    if (bpe->before <= 1 && bpe->after <= 1)
+        return SL_OK;
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "a GGUF file has one token before a text and one behind it, but the "
+                    "tokenizer's template has %zu and %zu",
+                    bpe->before, bpe->after);
+}
+
+/* The token of the tokenizer's template comes before config.json's, which comes before the
+ * tokenizer's end of text. -1: there is none. */
+static int64_t special_id(const json_t *ids, const char *name, const sl_vocab *vocab)
+{
+    const sli_bpe *bpe = vocab ? vocab->bpe : NULL;
+    bool is_first = strcmp(name, "bos_token_id") == 0, is_last = strcmp(name, "eos_token_id") == 0;
+    if (bpe && is_first && bpe->before > 0)
+        return bpe->around[0];
+    if (bpe && is_last && bpe->after > 0)
+        return bpe->around[bpe->before];
+    const json_t *id = json_object_get(ids, name);
+    if (json_is_array(id)) /* several ends: the first is the text's */
+        id = json_array_get(id, 0);
+    if (json_is_integer(id))
+        return json_integer_value(id);
+    return is_last && vocab ? sl_vocab_end(vocab) : -1;
+}
+
 static void add_special_ids(sli_gguf *file, const sl_model_options *model, const sl_vocab *vocab)
 {
     static const char *const names[][2] = {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
@@ -120,13 +152,8 @@ static void add_special_ids(sli_gguf *file, const sl_model_options *model, const
                                            {"pad_token_id", "tokenizer.ggml.padding_token_id"}};
     json_t *ids = *model->decoder.token_ids ? json_loads(model->decoder.token_ids, 0, NULL) : NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *id = json_object_get(ids, names[i][0]);
-        if (json_is_array(id)) /* several ends: the first is the text's */
-            id = json_array_get(id, 0);
-        int64_t number = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (number < 0 && i == 1 && vocab)
-            number = sl_vocab_end(vocab);
-        if (number >= 0)
+        int64_t number = special_id(ids, names[i][0], vocab);
+        if (number >= 0 && number < model->ntokens)
             sli_gguf_add_number(file, names[i][1], (uint32_t)number);
     }
     json_decref(ids);
@@ -150,7 +177,8 @@ static sl_status add_bpe(sli_gguf *file, const json_t *json, const sl_vocab *voc
     read_tokens(json, vocab, ntokens, tokens);
     sli_gguf_add_text(file, "tokenizer.ggml.model", bpe->of_characters ? "llama" : "gpt2");
     if (!bpe->of_characters)
-        sli_gguf_add_text(file, "tokenizer.ggml.pre", name_of_splitter(bpe->split->name));
+        sli_gguf_add_text(file, "tokenizer.ggml.pre",
+                          name_of_splitter(bpe->split->name, bpe->all_whole));
     add_tokens(file, tokens, ntokens);
     if (bpe->of_characters) {
         score_tokens(bpe, ntokens, tokens);
@@ -160,30 +188,34 @@ static sl_status add_bpe(sli_gguf *file, const json_t *json, const sl_vocab *voc
             sli_gguf_add_number(file, "tokenizer.ggml.unknown_token_id", (uint32_t)bpe->unknown);
     }
     free(tokens);
-    sl_status status = add_merges(file, json_object_get(json_object_get(json, "model"), "merges"));
+    add_merges(file, json_object_get(json_object_get(json, "model"), "merges"));
     sli_gguf_add_flag(file, "tokenizer.ggml.add_bos_token", bpe->before > 0);
     sli_gguf_add_flag(file, "tokenizer.ggml.add_eos_token", bpe->after > 0);
-    return status;
+    return SL_OK;
 }
 
 sl_status sli_gguf_add_tokenizer(sli_gguf *file, const sl_model_options *model,
                                  const sl_vocab *vocab)
 {
     char *text;
+    if (vocab && !vocab->bpe)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "a GGUF file has a BPE, but the model's tokenizer is one of words");
+    if (vocab)
+        SL_TRY(check_template(vocab->bpe));
     add_special_ids(file, model, vocab);
     if (!vocab) {
         sli_gguf_add_text(file, "tokenizer.ggml.model", "none");
         return SL_OK;
     }
-    if (!vocab->bpe)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "a GGUF file has a BPE, but the model's tokenizer is one of words");
     add_template(file, vocab->settings);
     SL_TRY(sli_vocab_print(vocab, &text));
-    json_t *json = json_loads(text, 0, NULL);
+    json_error_t error;
+    json_t *json = json_loads(text, 0, &error);
     free(text);
     if (!json)
-        return sli_no_memory(NULL, "a tokenizer");
+        return sl_error(SL_ERR_UNSUPPORTED, "the tokenizer has no place in a GGUF file: %s",
+                        error.text);
     sl_status status = add_bpe(file, json, vocab, model->ntokens);
     json_decref(json);
     return status;

@@ -252,12 +252,6 @@ static const sli_checkpoint_entry *find_tensor(const sl_saved_model *model, cons
     return found ? found : sli_checkpoint_find_tensor(reader, model->part, skip_prefix(name));
 }
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t length = strlen(name), last = strlen(end);
-    return length >= last && strcmp(name + length - last, end) == 0;
-}
-
 /* Tensors that published files hold beside a decoder's parameters: the causal mask of GPT-2, the
  * frequencies of rotary positions, a tied head, and the rows that fill up llm.c's embedding. */
 static bool is_known_extra(const sl_saved_model *model, const char *name)
@@ -265,8 +259,10 @@ static bool is_known_extra(const sl_saved_model *model, const char *name)
     const sl_model_options *options = &model->options;
     if (!model->has_options || options->family == SL_FAMILY_TUTORIALS)
         return false;
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           ends_with(name, ".rotary_emb.inv_freq") || ends_with(name, ".wte.padding") ||
+    return sli_name_ends_with(name, ".attn.bias") ||
+           sli_name_ends_with(name, ".attn.masked_bias") ||
+           sli_name_ends_with(name, ".rotary_emb.inv_freq") ||
+           sli_name_ends_with(name, ".wte.padding") ||
            (options->tie && strcmp(name, "lm_head.weight") == 0);
 }
 

@@ -327,8 +327,7 @@ sl_status sl_evaluate_choices(sl_pipe *pipe, const char *path, const sl_choices_
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(out);
     const choosing job = {.pipe = pipe, .options = options, .result = out};
-    const char *end = strrchr(path, '.');
     *out = (sl_choices){0};
-    SL_TRY(end && strcmp(end, ".bin") == 0 ? ask_binary(&job, path) : ask_json(&job, path));
+    SL_TRY(sli_name_ends_with(path, ".bin") ? ask_binary(&job, path) : ask_json(&job, path));
     return out->questions > 0 ? SL_OK : sl_error(SL_ERR_FORMAT, "%s: it has no question", path);
 }
