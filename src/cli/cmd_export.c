@@ -1,6 +1,7 @@
 /* sluice export: a model's directory in another form. */
 #include "cli/cli.h"
 
+#include <string.h>
 #include <sys/stat.h>
 
 typedef struct settings {
