@@ -46,6 +46,15 @@ sl_status sli_replace_file_commit(sli_replace_file *file);
 /* Frees the record, and removes the file if it was not committed; NULL is allowed. */
 void sli_replace_file_destroy(sli_replace_file **file);
 
+/* Work that takes hours goes on after its process has died: the file's temporary name is recorded
+ * somewhere; another process opens the file under it again, and cuts it to `bytes`. Leaving frees
+ * the record and lets the file stay as that of a process that died. Errors: SL_ERR_NOT_FOUND where
+ * it is gone; those of sli_replace_file_create. */
+const char *sli_replace_file_temporary(const sli_replace_file *file);
+sl_status sli_replace_file_reopen(const char *path, const char *temporary, uint64_t bytes,
+                                  sli_replace_file **out);
+void sli_replace_file_leave(sli_replace_file **file);
+
 /* ---- Directories of files ----
  *
  * Slashes at the end of a path do not count. A link that is replaced or removed goes, and its

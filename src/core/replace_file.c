@@ -176,14 +176,14 @@ static bool is_in_temporary(const char *path)
     return sli_temporary_parse(name, of);
 }
 
-static sl_status find_destination(sli_replace_file *file)
+static sl_status find_destination(sli_replace_file *file, bool sweeps)
 {
     char *path;
     SL_TRY(check_replaceable(file->shown));
     SL_TRY(sli_path_follow(file->shown, &path));
     sl_status status = sli_path_open_parent(path, file->shown, &file->directory, &file->name);
     file->in_temporary = is_in_temporary(path);
-    if (status == SL_OK && !file->in_temporary)
+    if (status == SL_OK && !file->in_temporary && sweeps)
         sli_temporary_sweep_name(file->directory, file->name);
     free(path);
     return status;
@@ -215,7 +215,30 @@ static sl_status open_temporary(sli_replace_file *file)
     return SL_OK;
 }
 
-sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
+/* A temporary file that is there already; its descriptor reads as well, as a lock may need. */
+static sl_status open_again(sli_replace_file *file, const char *temporary, uint64_t bytes)
+{
+    char of[SLI_TEMPORARY_BYTES];
+    if (!sli_temporary_parse(temporary, of) || strchr(temporary, '/') || !is_name(file->name, of))
+        return sl_error(SL_ERR_FORMAT, "%s: expected its temporary name, got \"%s\"", file->shown,
+                        temporary);
+    memcpy(file->temporary, temporary, strlen(temporary) + 1);
+    file->descriptor =
+        openat(file->directory, temporary, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file->descriptor < 0)
+        return sli_io_error(file->shown, "what was written of it cannot be opened");
+    file->exists = sli_temporary_hold(file->directory, temporary, file->descriptor);
+    if (!file->exists)
+        return sl_error(SL_ERR_NOT_FOUND, "%s: what was written of it has been removed",
+                        file->shown);
+    if (ftruncate(file->descriptor, (off_t)bytes) == 0)
+        return SL_OK;
+    file->exists = false; /* it stays for another try */
+    return sli_io_error(file->shown, "cannot be cut");
+}
+
+static sl_status create(const char *path, const char *temporary, uint64_t bytes,
+                        sli_replace_file **out)
 {
     *out = NULL;
     sli_replace_file *file = calloc(1, sizeof *file);
@@ -224,14 +247,38 @@ sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
     file->descriptor = file->directory = -1;
     file->shown = strdup(path);
     sl_status status;
-    SLI_TRY_OR_FAIL(file->shown ? find_destination(file) : sli_no_memory(path, "a file's path"));
-    SLI_TRY_OR_FAIL(open_temporary(file));
+    SLI_TRY_OR_FAIL(file->shown ? find_destination(file, !temporary)
+                                : sli_no_memory(path, "a file's path"));
+    SLI_TRY_OR_FAIL(temporary ? open_again(file, temporary, bytes) : open_temporary(file));
     *out = file;
     return SL_OK;
 
 fail:
     sli_replace_file_destroy(&file);
     return status;
+}
+
+sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
+{
+    return create(path, NULL, 0, out);
+}
+
+sl_status sli_replace_file_reopen(const char *path, const char *temporary, uint64_t bytes,
+                                  sli_replace_file **out)
+{
+    return create(path, temporary, bytes, out);
+}
+
+const char *sli_replace_file_temporary(const sli_replace_file *file)
+{
+    return file->temporary;
+}
+
+void sli_replace_file_leave(sli_replace_file **file)
+{
+    if (file && *file)
+        (*file)->exists = false;
+    sli_replace_file_destroy(file);
 }
 
 sl_status sli_replace_file_reserve(sli_replace_file *file, uint64_t bytes)

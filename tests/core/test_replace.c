@@ -61,6 +61,35 @@ static void whole_file_is_written_at_once(void **state)
     check_error(sli_file_write(in->directory, "new", 3), SL_ERR_INVALID, "it is a directory");
 }
 
+static void what_is_left_can_be_opened_again(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "file"), temporary[SLI_TEMPORARY_BYTES];
+    sli_replace_file *file;
+    write_file(path, "old", 3);
+    check_ok(sli_replace_file_create(path, &file));
+    check_ok(sli_replace_file_write(file, 0, "newest", 6));
+    strcpy(temporary, sli_replace_file_temporary(file));
+    sli_replace_file_leave(&file);
+    assert_null(file);
+    assert_int_equal(scratch_entries(in, 0), 2);
+    check_error(sli_replace_file_reopen(path, ".other." NUMBER ".tmp", 3, &file), SL_ERR_FORMAT,
+                "expected its temporary name");
+    check_error(sli_replace_file_reopen(path, ".file." NUMBER ".tmp", 3, &file), SL_ERR_NOT_FOUND,
+                "what was written of it cannot be opened");
+    check_ok(sli_replace_file_reopen(path, temporary, 3, &file));
+    check_ok(sli_replace_file_write(file, 3, "er", 2));
+    assert_content(path, "old");
+    check_ok(sli_replace_file_commit(file));
+    sli_replace_file_destroy(&file);
+    assert_content(path, "newer");
+    assert_int_equal(scratch_entries(in, 0), 1);
+    check_ok(sli_replace_file_create(path, &file));
+    sli_replace_file_leave(&file);
+    check_ok(sli_file_write(path, "last", 4)); /* anew: what was left goes */
+    assert_int_equal(scratch_entries(in, 0), 1);
+}
+
 static void commit_gives_the_mode_that_the_umask_asks_for(void **state)
 {
     char *path = scratch_path(*state, "file");
@@ -391,6 +420,7 @@ int replace_tests(void)
     const struct CMUnitTest tests[] = {
         TEST(commit_replaces_the_old_content),
         TEST(whole_file_is_written_at_once),
+        TEST(what_is_left_can_be_opened_again),
         TEST(commit_gives_the_mode_that_the_umask_asks_for),
         TEST(commit_through_a_symbolic_link_replaces_its_target),
         TEST(commit_through_a_link_to_nothing_makes_its_target),
