@@ -5,10 +5,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 typedef struct settings {
     const char *tokenizer, *splitter;
-    bool print, decode, special;
+    bool print, decode, special, resume;
     const char *output;
 } settings;
 
@@ -28,8 +30,11 @@ static const sl_option options[] = {
     {.name = "decode", FIELD(FLAG, decode),
      .help = "Write the text of the ids on standard input"},
     {.name = "output", .letter = 'o', .value = "FILE", FIELD(TEXT, output),
-     .help = "Write the tokens of the text files to FILE, which llm.c and sluice train read, with the "
-             "end of text behind each"},
+     .help = "Write the tokens of the text files to FILE, such as tokens/train.bin, which llm.c and "
+             "sluice train read, with the end of text behind each"},
+    {.name = "resume", FIELD(FLAG, resume), .needs = "output",
+     .help = "Go on where writing the same tokens was cut off, by a kill or a full disk; do nothing "
+             "if they are written"},
     {0},
 };
 /* clang-format on */
@@ -112,18 +117,60 @@ static sl_status write_text(const sl_vocab *vocab, const char *text, size_t byte
     return status;
 }
 
+static double seconds(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* The progress line. What an earlier call has done is passed over quickly, and tells nothing. */
+typedef struct progress {
+    cli_screen screen;
+    double begun;   /* 0: not yet */
+    uint64_t first; /* bytes that were done then */
+} progress;
+
+static void draw_progress(void *context, uint64_t done, uint64_t bytes)
+{
+    progress *view = context;
+    if (view->begun == 0) {
+        view->begun = seconds();
+        view->first = done;
+    }
+    double passed = seconds() - view->begun, rate = (double)(done - view->first) / passed;
+    char left[96] = "";
+    if (passed > 1 && rate > 0)
+        snprintf(left, sizeof left, " | %s MB/s | %s left", cli_real_text(1e-6 * rate, 1).text,
+                 cli_duration_text((double)(bytes - done) / rate).text);
+    cli_screen_draw_live(&view->screen, "tokenizing | %s of %s | %d%%%s",
+                         cli_bytes_text((int64_t)done).text, cli_bytes_text((int64_t)bytes).text,
+                         bytes > 0 ? (int)(100.0 * (double)done / (double)bytes) : 100, left);
+}
+
 static sl_status write_tokens(const settings *parsed, const cli_line *line, const sl_vocab *vocab)
 {
     sl_tokens_written written;
+    progress view = {0};
     SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){0}, parsed->output),
                             "--output: "));
-    SL_TRY(sl_tokens_write(vocab, (const char *const *)line->words, line->word_count,
-                           parsed->output, &written));
+    cli_screen_create(&view.screen, 1, isatty(STDERR_FILENO) == 1);
+    sl_status status = sl_tokens_write(
+        vocab, (const char *const *)line->words, line->word_count, parsed->output,
+        &(sl_tokens_writing){.resume = parsed->resume, .progress = draw_progress, .context = &view},
+        &written);
+    cli_screen_clear(&view.screen);
+    SL_TRY(status);
     cli_warn_of_text(&(sl_text_info){.path = line->word_count == 1 ? line->words[0] : "the texts",
                                      .invalid_bytes = written.invalid_bytes},
                      NULL, NULL);
     printf("%s tokens written to ", cli_count_text(written.tokens).text);
     cli_print_text(parsed->output, 0);
+    if (written.files > 1)
+        printf(" and %s more", cli_count_text(written.files - 1).text);
+    if (written.resumed_bytes > 0)
+        printf(" (those of %s of text by an earlier call)",
+               cli_bytes_text((int64_t)written.resumed_bytes).text);
     printf("\n");
     return SL_OK;
 }

@@ -13,12 +13,14 @@
 #include "core/file.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 enum { LLMC_BYTES = 1024, GPT2_MAGIC = 20240520, LLAMA3_MAGIC = 20240801, IDX_HEAD = 34 };
+enum { NUMBER_DIGITS = 6 };
 static const char idx_magic[9] = "MMIDIDX\0";
 
 const char *const sl_token_type_names[] = {"header", "uint16", "uint32", NULL};
@@ -163,6 +165,51 @@ static sl_status read_tokens(sl_token_type type, sli_token_file *file)
     if (status == SL_OK && file->count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: it has no tokens", file->path);
     return status;
+}
+
+/* Whether the digits at the end of `name` [length] can count up, which they then do. */
+static bool count_up(char *name, size_t length)
+{
+    for (size_t i = length; i > length - NUMBER_DIGITS; i--) {
+        if (name[i - 1] < '9') {
+            name[i - 1]++;
+            return true;
+        }
+        name[i - 1] = '0';
+    }
+    return false;
+}
+
+static bool has_number(const char *name, size_t length)
+{
+    bool is_number = length > NUMBER_DIGITS && name[length - NUMBER_DIGITS - 1] == '_';
+    for (size_t i = 1; is_number && i <= NUMBER_DIGITS; i++)
+        is_number = name[length - i] >= '0' && name[length - i] <= '9';
+    return is_number;
+}
+
+sl_status sli_token_file_next(const char *path, char **out)
+{
+    static const char bin[] = ".bin", first[] = "_000001";
+    size_t length = strlen(path), end = sizeof bin - 1;
+    *out = NULL;
+    if (length <= end || strcmp(path + length - end, bin) != 0)
+        return SL_OK;
+    char *next = malloc(length + sizeof first);
+    if (!next)
+        return sli_no_memory(path, "the name of the next file");
+    memcpy(next, path, length + 1);
+    length -= end;
+    bool has_next = true;
+    if (has_number(next, length))
+        has_next = count_up(next, length);
+    else
+        snprintf(next + length, sizeof first + end, "%s%s", first, bin);
+    if (has_next)
+        *out = next;
+    else
+        free(next);
+    return SL_OK;
 }
 
 static sl_status map_file(const char *path, sli_token_file *out)

@@ -26,9 +26,21 @@ void sli_token_file_clear(sli_token_file *file); /* leaves zeros */
 sl_status sli_token_file_read(const sli_token_file *file, int64_t first, int64_t count,
                               int64_t ntokens, int32_t *ids);
 
-/* sl_tokens_write, which reads texts in blocks of so many bytes. (token_writer.c) */
-sl_status sli_tokens_write_in_blocks(const sl_vocab *vocab, const char *const *texts, int count,
-                                     uint64_t block_bytes, const char *path,
-                                     sl_tokens_written *out);
+/* The name of the file that comes after this one in a stream: after NAME.bin NAME_000001.bin, after
+ * NAME_000001.bin NAME_000002.bin. *out is malloc'ed; NULL: none comes after it. Errors:
+ * SL_ERR_MEMORY. */
+sl_status sli_token_file_next(const char *path, char **out);
+
+/* What of texts is read, written and recorded at a time, and how many tokens a file may have. */
+typedef struct sli_tokens_limits {
+    uint64_t block_bytes;  /* of a text */
+    uint64_t record_bytes; /* of texts between two records */
+    int64_t file_tokens;
+} sli_tokens_limits;
+
+/* sl_tokens_write with other limits than its own. (token_writer.c) */
+sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
+                           const char *path, const sl_tokens_writing *writing,
+                           const sli_tokens_limits *limits, sl_tokens_written *out);
 
 #endif

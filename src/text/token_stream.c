@@ -2,61 +2,56 @@
  * s · length on; its targets are those one place later, so that a row and the next share a token.
  */
 #include "text/rows.h"
+#include "text/token_manifest.h"
 
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/memory.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { NUMBER_DIGITS = 6 };
-
 /* ---- The files -------------------------------------------------------------------------- */
 
-/* Makes "…_000001.bin" the name of the next file; false: it has no such number. */
-static bool count_up(char *path)
-{
-    size_t length = strlen(path), end = strlen(".bin");
-    if (length <= end + NUMBER_DIGITS || path[length - end - NUMBER_DIGITS - 1] != '_')
-        return false;
-    char *digits = path + length - end - NUMBER_DIGITS;
-    for (int i = 0; i < NUMBER_DIGITS; i++)
-        if (!isdigit((unsigned char)digits[i]))
-            return false;
-    for (int i = NUMBER_DIGITS - 1; i >= 0; i--) {
-        if (digits[i] < '9') {
-            digits[i]++;
-            return true;
-        }
-        digits[i] = '0';
-    }
-    return false;
-}
-
-static sl_status add_file(const char *path, sl_token_type type, sl_rows *rows)
+static sl_status add_file(const char *path, const sl_rows_options *options, sli_manifest *manifest,
+                          sl_rows *rows)
 {
     SL_TRY(sli_array_reserve(&rows->files, &rows->files_room, rows->file_count + 1,
                              sizeof *rows->files, SIZE_MAX / 16, "files of tokens"));
-    SL_TRY(sli_token_file_open(path, type, &rows->files[rows->file_count]));
-    rows->tokens += rows->files[rows->file_count++].count;
-    return SL_OK;
+    sli_token_file *file = &rows->files[rows->file_count];
+    SL_TRY(sli_token_file_open(path, options->token_type, file));
+    rows->tokens += file->count;
+    rows->file_count++;
+    return sli_manifest_check(file, options->vocab, manifest);
+}
+
+/* All files of the stream that begins with this one. */
+static sl_status add_files(const char *path, const sl_rows_options *options, sl_rows *rows)
+{
+    sli_manifest manifest = {0};
+    char *name = strdup(path), *next;
+    sl_status status = name ? SL_OK : sli_no_memory(path, "the names of its files");
+    while (status == SL_OK && name) {
+        status = add_file(name, options, &manifest, rows);
+        if (status == SL_OK)
+            status = sli_token_file_next(name, &next);
+        if (status != SL_OK)
+            break;
+        free(name);
+        name = next;
+        if (name && access(name, F_OK) != 0)
+            break;
+    }
+    free(name);
+    sli_manifest_clear(&manifest);
+    return status;
 }
 
 sl_status sli_token_rows_open(const char *path, const sl_rows_options *options, sl_rows *rows)
 {
-    char *name = strdup(path);
-    if (!name)
-        return sli_no_memory(path, "the names of its files");
-    sl_status status = SL_OK;
-    do
-        status = add_file(name, options->token_type, rows);
-    while (status == SL_OK && count_up(name) && access(name, F_OK) == 0);
-    free(name);
-    SL_TRY(status);
+    SL_TRY(add_files(path, options, rows));
     if (options->ntokens == 0)
         return sl_error(SL_ERR_INVALID,
                         "%s: token files do not say how large the vocabulary is: a tokenizer must "

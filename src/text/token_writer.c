@@ -1,10 +1,9 @@
 /* Writing token files. Texts are read in blocks, which end where a text may be cut. */
 #include "core/error.h"
 #include "core/file.h"
-#include "core/replace.h"
-#include "text/bpe.h"
+#include "core/json.h"
 #include "text/text_parts.h"
-#include "text/token_file.h"
+#include "text/token_output.h"
 #include "text/tokens.h"
 
 #include <inttypes.h>
@@ -12,154 +11,302 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEADER_NUMBERS = 256, MOST_UINT16 = 1 << 16 };
+static const sli_tokens_limits usual_limits = {.block_bytes = 1 << 24,
+                                               .record_bytes = 1 << 23,
+                                               .file_tokens = INT32_MAX};
 
-typedef struct writing {
+typedef struct writer {
     const sl_vocab *vocab;
-    sli_replace_file *file;
+    const sl_tokens_writing *writing;
+    const sli_tokens_limits *limits;
+    sli_token_output output;
+    uint64_t done, bytes; /* of all texts */
+    uint64_t recorded;    /* of `done`, when it was last recorded */
+    uint64_t resumed;     /* of `done`, by an earlier call */
+} writer;
+
+/* A text that is being read. What of it is read and not yet written is in the block. */
+typedef struct source {
     const char *path;
-    int width;
-    uint64_t block_bytes, offset; /* of texts; where the next token goes */
-    sl_tokens_written *done;
-} writing;
+    int descriptor;
+    uint64_t size, offset, written; /* bytes: of all, read, and in the tokens */
+    int64_t invalid;                /* of those written */
+    sli_checksum *sum;              /* of those written */
+    char *block;
+    size_t bytes, room;
+} source;
 
-/* ---- Tokens ------------------------------------------------------------------------------- */
+/* ---- Sources ------------------------------------------------------------------------------ */
 
-static sl_status write_ids(writing *job, const int32_t *ids, int64_t count)
+static void close_source(source *text)
 {
-    uint8_t *bytes = malloc((size_t)(count * job->width) + 1);
-    if (!bytes)
-        return sli_no_memory(job->path, "%" PRId64 " tokens", count);
-    for (int64_t i = 0; i < count; i++)
-        for (int b = 0; b < job->width; b++)
-            bytes[i * job->width + b] = (uint8_t)((uint32_t)ids[i] >> 8 * b);
-    sl_status status =
-        job->done->tokens + count > INT32_MAX
-            ? sl_error(SL_ERR_UNSUPPORTED,
-                       "%s: a token file has at most %d tokens: divide the texts "
-                       "between several",
-                       job->path, INT32_MAX)
-            : sli_replace_file_write(job->file, job->offset, bytes, (size_t)(count * job->width));
-    free(bytes);
-    SL_TRY(status);
-    job->offset += (uint64_t)(count * job->width);
-    job->done->tokens += count;
-    return SL_OK;
+    if (text->descriptor >= 0)
+        close(text->descriptor);
+    sli_checksum_destroy(&text->sum);
+    free(text->block);
 }
 
-static sl_status write_block(writing *job, bool continues, const char *text, size_t bytes)
+/* Clears *out after an error. */
+static sl_status open_source(const char *path, source *out)
 {
-    sl_tokens tokens;
-    SL_TRY(sli_tokens_encode_text(job->vocab, text, bytes, continues, &tokens));
-    sl_status status = write_ids(job, tokens.ids, tokens.count);
-    job->done->invalid_bytes += tokens.invalid_bytes;
-    sl_tokens_free(&tokens);
+    *out = (source){.path = path, .descriptor = -1};
+    sl_status status = sli_file_open(path, &out->descriptor, &out->size);
+    if (status == SL_OK)
+        status = sli_checksum_create(&out->sum);
+    if (status != SL_OK)
+        close_source(out);
     return status;
 }
 
-/* ---- Blocks ------------------------------------------------------------------------------- */
-
-/* What of a file is read and not yet written. */
-typedef struct text_block {
-    char *text;
-    size_t bytes, room;
-} text_block;
-
-static sl_status read_block(const char *path, int descriptor, uint64_t most, uint64_t left,
-                            uint64_t *offset, text_block *block)
+/* So many more bytes, behind those that are in the block. */
+static sl_status read_block(source *text, uint64_t most)
 {
-    uint64_t count = left < most ? left : most;
-    if (block->bytes + count > block->room) {
-        size_t room = block->bytes + (size_t)count;
-        char *grown = realloc(block->text, room + 1);
+    uint64_t left = text->size - text->offset, count = left < most ? left : most;
+    if (text->bytes + count > text->room) {
+        size_t room = text->bytes + (size_t)count;
+        char *grown = realloc(text->block, room + 1);
         if (!grown)
-            return sli_no_memory(path, "%zu bytes of text", room);
-        block->text = grown;
-        block->room = room;
+            return sli_no_memory(text->path, "%zu bytes of text", room);
+        text->block = grown;
+        text->room = room;
     }
-    SL_TRY(sli_file_read_at(path, descriptor, *offset, block->text + block->bytes, count));
-    block->bytes += (size_t)count;
-    *offset += count;
+    SL_TRY(sli_file_read_at(text->path, text->descriptor, text->offset, text->block + text->bytes,
+                            count));
+    text->bytes += (size_t)count;
+    text->offset += count;
     return SL_OK;
 }
 
-static sl_status write_blocks(writing *job, const char *path, int descriptor, uint64_t size,
-                              text_block *block)
+/* The first `bytes` of the block are done with. */
+static void drop_block(source *text, size_t bytes)
 {
-    bool continues = false;
-    for (uint64_t offset = 0; offset < size;) {
-        SL_TRY(read_block(path, descriptor, job->block_bytes, size - offset, &offset, block));
-        size_t cut = offset == size ? block->bytes
-                                    : sli_text_last_cut(job->vocab, block->text, 0, block->bytes);
+    sli_checksum_add(text->sum, text->block, bytes);
+    text->written += bytes;
+    text->bytes -= bytes;
+    memmove(text->block, text->block + bytes, text->bytes);
+}
+
+/* Reads what is written already, for the checksum alone. */
+static sl_status pass_over(source *text, uint64_t bytes, uint64_t block_bytes)
+{
+    while (text->written < bytes) {
+        uint64_t left = bytes - text->written;
+        SL_TRY(read_block(text, left < block_bytes ? left : block_bytes));
+        drop_block(text, text->bytes);
+    }
+    return SL_OK;
+}
+
+static json_t *describe_source(const source *text)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    return json_pack("{so sI ss}", "path", sli_json_text(text->path), "bytes",
+                     (json_int_t)text->written, "checksum", sli_checksum_text(text->sum, checksum));
+}
+
+/* Whether the text begins with what the source of a manifest had; all of that is then passed over.
+ */
+static sl_status compare_source(source *text, const json_t *recorded, uint64_t block_bytes,
+                                bool *same)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    const char *expected = json_string_value(json_object_get(recorded, "checksum"));
+    uint64_t bytes = (uint64_t)json_integer_value(json_object_get(recorded, "bytes"));
+    *same = false;
+    if (!expected || bytes > text->size)
+        return SL_OK;
+    SL_TRY(pass_over(text, bytes, block_bytes));
+    *same = strcmp(expected, sli_checksum_text(text->sum, checksum)) == 0;
+    return SL_OK;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------ */
+
+static void tell(const writer *job)
+{
+    if (job->writing && job->writing->progress)
+        job->writing->progress(job->writing->context, job->done, job->bytes);
+}
+
+/* Sets what is said of the last source, and records all where that is due. */
+static sl_status describe(writer *job, const source *text, bool unfinished)
+{
+    sli_token_output *output = &job->output;
+    size_t count = json_array_size(output->sources);
+    json_t *entry = describe_source(text);
+    if (!entry || (output->unfinished ? json_array_set_new(output->sources, count - 1, entry)
+                                      : json_array_append_new(output->sources, entry)) != 0)
+        return sli_no_memory(text->path, "a record of it");
+    output->unfinished = unfinished;
+    if (unfinished)
+        json_object_set_new(entry, "invalid_bytes", json_integer(text->invalid));
+    tell(job);
+    if (job->done - job->recorded < job->limits->record_bytes)
+        return SL_OK;
+    job->recorded = job->done;
+    return sli_token_output_record(output);
+}
+
+static sl_status write_block(writer *job, source *text, size_t bytes)
+{
+    sl_tokens tokens;
+    SL_TRY(sli_tokens_encode_text(job->vocab, text->block, bytes, text->written > 0, &tokens));
+    sl_status status = sli_token_output_add(&job->output, tokens.ids, tokens.count);
+    text->invalid += tokens.invalid_bytes;
+    job->output.invalid_bytes += tokens.invalid_bytes;
+    sl_tokens_free(&tokens);
+    job->done += bytes;
+    drop_block(text, bytes);
+    return status;
+}
+
+static sl_status write_blocks(writer *job, source *text)
+{
+    while (text->offset < text->size) {
+        SL_TRY(read_block(text, job->limits->block_bytes));
+        bool is_last = text->offset == text->size;
+        size_t cut =
+            is_last ? text->bytes : sli_text_last_cut(job->vocab, text->block, 0, text->bytes);
         if (cut == 0)
             continue;
-        SL_TRY(write_block(job, continues, block->text, cut));
-        continues = true;
-        block->bytes -= cut;
-        memmove(block->text, block->text + cut, block->bytes);
+        SL_TRY(write_block(job, text, cut));
+        if (!is_last)
+            SL_TRY(describe(job, text, true));
     }
     return SL_OK;
 }
 
-static sl_status write_text(writing *job, const char *path)
+static sl_status end_text(writer *job, const source *text)
 {
-    int descriptor;
-    uint64_t size;
-    int64_t invalid = job->done->invalid_bytes;
     int32_t end = sl_vocab_end(job->vocab);
-    SL_TRY(sli_file_open(path, &descriptor, &size));
-    text_block block = {.text = malloc(1)};
-    sl_status status =
-        !block.text ? sli_no_memory(path, "a block of text")
-        : size > 0  ? write_blocks(job, path, descriptor, size, &block)
-                    : sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
-    close(descriptor);
-    free(block.text);
-    SL_TRY(status);
-    invalid = job->done->invalid_bytes - invalid;
-    if ((uint64_t)invalid > size / 3)
+    if ((uint64_t)text->invalid > text->size / 3)
         return sl_error(SL_ERR_FORMAT,
                         "%s: expected text in UTF-8, but of its %" PRIu64 " bytes %" PRId64
                         " are not UTF-8",
-                        path, size, invalid);
-    return end >= 0 ? write_ids(job, &end, 1) : SL_OK;
+                        text->path, text->size, text->invalid);
+    if (end >= 0)
+        SL_TRY(sli_token_output_add(&job->output, &end, 1));
+    return describe(job, text, false);
 }
 
-/* ---- The file ----------------------------------------------------------------------------- */
-
-static sl_status write_header(writing *job)
+/* Where the record has the text, it is passed over as far as it is written. */
+static sl_status go_on(writer *job, source *text, int index, bool *is_done)
 {
-    uint32_t numbers[HEADER_NUMBERS] = {job->width == 2 ? 20240520u : 20240801u,
-                                        job->width == 2 ? 1u : 7u, (uint32_t)job->done->tokens};
-    uint8_t bytes[4 * HEADER_NUMBERS];
-    for (int i = 0; i < 4 * HEADER_NUMBERS; i++)
-        bytes[i] = (uint8_t)(numbers[i / 4] >> 8 * (i % 4));
-    return sli_replace_file_write(job->file, 0, bytes, sizeof bytes);
+    const json_t *recorded = json_array_get(job->output.sources, (size_t)index);
+    bool is_last = (size_t)index + 1 == json_array_size(job->output.sources), same = true;
+    *is_done = recorded && !(is_last && job->output.unfinished);
+    if (!recorded)
+        return SL_OK;
+    SL_TRY(compare_source(text, recorded, job->limits->block_bytes, &same));
+    if (!same || (*is_done ? text->written < text->size : text->written >= text->size))
+        return sl_error(SL_ERR_INVALID,
+                        "%s: it is not the text whose tokens were being written to %s: begin anew, "
+                        "without resuming",
+                        text->path, job->output.path);
+    text->invalid = json_integer_value(json_object_get(recorded, "invalid_bytes"));
+    job->done += text->written;
+    job->recorded = job->resumed = job->done;
+    return SL_OK;
 }
 
-sl_status sli_tokens_write_in_blocks(const sl_vocab *vocab, const char *const *texts, int count,
-                                     uint64_t block_bytes, const char *path, sl_tokens_written *out)
+static sl_status write_text(writer *job, const char *path, int index)
 {
+    source text;
+    bool is_done = false;
+    SL_TRY(open_source(path, &text));
+    sl_status status =
+        text.size > 0 ? go_on(job, &text, index, &is_done)
+                      : sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
+    if (status == SL_OK && !is_done)
+        status = write_blocks(job, &text);
+    if (status == SL_OK && !is_done)
+        status = end_text(job, &text);
+    close_source(&text);
+    return status;
+}
+
+/* ---- All ---------------------------------------------------------------------------------- */
+
+static sl_status measure(writer *job, const char *const *texts, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int descriptor;
+        uint64_t bytes;
+        SL_TRY(sli_file_open(texts[i], &descriptor, &bytes));
+        close(descriptor);
+        job->bytes += bytes;
+    }
+    return SL_OK;
+}
+
+/* Whether the manifest that stands there is of these texts by this tokenizer. */
+static sl_status find_written(writer *job, const char *const *texts, int count, bool *out)
+{
+    const json_t *older = job->output.older.json, *sources = json_object_get(older, "sources");
+    *out = json_equal(json_object_get(older, "tokenizer"), job->output.tokenizer) &&
+           json_array_size(sources) == (size_t)count;
+    for (int i = 0; i < count && *out; i++) {
+        source text;
+        SL_TRY(open_source(texts[i], &text));
+        sl_status status = compare_source(&text, json_array_get(sources, (size_t)i),
+                                          job->limits->block_bytes, out);
+        *out = *out && text.written == text.size;
+        close_source(&text);
+        SL_TRY(status);
+    }
+    return *out ? sli_manifest_has_files(older, job->output.path, out) : SL_OK;
+}
+
+static sl_status write_texts(writer *job, const char *const *texts, int count,
+                             sl_tokens_written *out)
+{
+    bool is_there = false;
+    sli_token_output *output = &job->output;
+    if (json_array_size(output->sources) > (size_t)count)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: what was written of it is of %zu texts, and there are %d: begin anew, "
+                        "without resuming",
+                        output->path, json_array_size(output->sources), count);
+    if (job->writing && job->writing->resume && !output->resumed)
+        SL_TRY(find_written(job, texts, count, &is_there));
+    const json_t *older = output->older.json;
+    if (is_there) {
+        *out =
+            (sl_tokens_written){.tokens = json_integer_value(json_object_get(older, "tokens")),
+                                .files = (int64_t)json_array_size(json_object_get(older, "files")),
+                                .invalid_bytes =
+                                    json_integer_value(json_object_get(older, "invalid_bytes")),
+                                .resumed_bytes = job->bytes};
+        return SL_OK;
+    }
+    for (int i = 0; i < count; i++)
+        SL_TRY(write_text(job, texts[i], i));
+    SL_TRY(sli_token_output_commit(output));
+    *out = (sl_tokens_written){.tokens = output->tokens,
+                               .files = (int64_t)output->count,
+                               .invalid_bytes = output->invalid_bytes,
+                               .resumed_bytes = job->resumed};
+    return SL_OK;
+}
+
+sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
+                           const char *path, const sl_tokens_writing *writing,
+                           const sli_tokens_limits *limits, sl_tokens_written *out)
+{
+    writer job = {.vocab = vocab, .writing = writing, .limits = limits};
+    bool resumes = writing && writing->resume;
     *out = (sl_tokens_written){0};
-    writing job = {.vocab = vocab,
-                   .path = path,
-                   .width = sl_vocab_size(vocab) <= MOST_UINT16 ? 2 : 4,
-                   .block_bytes = block_bytes,
-                   .offset = 4 * HEADER_NUMBERS,
-                   .done = out};
-    sl_status status = sli_replace_file_create(path, &job.file);
-    for (int i = 0; i < count && status == SL_OK; i++)
-        status = write_text(&job, texts[i]);
-    if (status == SL_OK)
-        status = write_header(&job);
-    if (status == SL_OK)
-        status = sli_replace_file_commit(job.file);
-    sli_replace_file_destroy(&job.file);
+    SL_TRY(measure(&job, texts, count));
+    SL_TRY(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
+    sl_status status = write_texts(&job, texts, count, out);
+    bool is_cut_off = status == SL_ERR_IO || (status != SL_OK && job.output.resumed);
+    sli_token_output_close(&job.output, is_cut_off);
     return status;
 }
 
 sl_status sl_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
-                          const char *path, sl_tokens_written *out)
+                          const char *path, const sl_tokens_writing *writing,
+                          sl_tokens_written *out)
 {
-    return sli_tokens_write_in_blocks(vocab, texts, count, 1 << 24, path, out);
+    return sli_tokens_write(vocab, texts, count, path, writing, &usual_limits, out);
 }

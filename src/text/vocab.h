@@ -2,6 +2,7 @@
 #ifndef SLI_TEXT_VOCAB_H
 #define SLI_TEXT_VOCAB_H
 
+#include "core/checksum.h"
 #include "core/json.h"
 #include "sluice/app/text.h"
 
@@ -55,6 +56,11 @@ enum { SLI_UNKNOWN_TOKEN_BYTES = sizeof SLI_UNKNOWN_TOKEN - 1 };
 
 /* A vocabulary without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
 sl_status sli_vocab_create(sl_vocab **out);
+
+/* The checksum of all that decides the ids of a text, and of no more: a tokenizer has the same in
+ * each form that it can be written in. Into text [SLI_CHECKSUM_BYTES]. Errors: SL_ERR_MEMORY.
+ * (vocab_identity.c) */
+sl_status sli_vocab_checksum(const sl_vocab *vocab, char *text);
 
 /* ---- Its file (vocab_files.c) ------------------------------------------------------------- */
 

@@ -68,8 +68,16 @@ printf ' a\n' >one
 printf 'aa' >two
 "${tokenize[@]}" one two -o x.bin >out 2>err || fail "-o: status $?"
 grep -q "3 tokens written to x.bin" out || fail "-o: other words"
+[ ! -s err ] || fail "-o: progress without a terminal"
 [ "$(od -An -tu2 -j1024 x.bin | tr -s ' ')" = " 256 10 257" ] || fail "-o: other tokens"
 [ "$(od -An -tu4 -N12 x.bin | tr -s ' ')" = " 20240520 1 3" ] || fail "-o: another header"
+"${tokenize[@]}" one two -o x.bin --resume >out 2>err || fail "--resume: status $?"
+grep -q "3 tokens written to x.bin (those of 5 B of text by an earlier call)" out || fail "--resume: other words"
+refused 2 "--resume needs --output" "${tokenize[@]}" --print --resume
+if command -v script >/dev/null; then
+    script -qec "$program tokenize --tokenizer ranks --splitter gpt2 one two -o x.bin" /dev/null >out </dev/null
+    grep -q "tokenizing | 3 B of 5 B | 60%" out || fail "no progress on a terminal"
+fi
 refused 1 "ranks: a file of ranks does not say how text is split" "$program" tokenize --tokenizer ranks --print
 refused 1 "none: cannot be opened" "$program" tokenize --tokenizer none --print
 status=0

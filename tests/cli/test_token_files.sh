@@ -48,3 +48,17 @@ refused() { # SENTENCE WORD...
 refused "nanogpt.bin: it has neither llm.c's header nor an .idx beside it" eval --init "$model" --data "$goldens/nanogpt.bin"
 refused "its 60 tokens are no row of 60 and the target behind it" eval --init "$model" --data "$goldens/llmc_gpt2.bin" --seq-len 60
 refused "token files do not say how large the vocabulary is" train --data data --quiet
+
+# Tokens that sluice has written need their own tokenizer.
+for ((byte = 0; byte < 256; byte++)); do
+    # shellcheck disable=SC2059 # the byte is the format
+    echo "$(printf "\\x$(printf %x "$byte")" | base64) $byte"
+done >ranks
+head -c 400 "$SLUICE_SOURCE_DIR/README.md" >text
+"$program" tokenize --tokenizer ranks --splitter gpt2 text -o mine/train.bin >out 2>&1 && fail "a directory was made"
+mkdir mine
+"$program" tokenize --tokenizer ranks --splitter gpt2 text -o mine/train.bin >out 2>&1 || fail "tokenize: status $?"
+small=(train --data mine --seq-len 6 --batch-size 2 --max-batches 1 --epochs 1 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
+"$program" "${small[@]}" --tokenizer ranks --splitter gpt2 >out 2>&1 || fail "its own tokenizer: status $?"
+refused "mine/train.bin: these are the tokens of another tokenizer: train.manifest.json says one of 256 tokens" \
+    "${small[@]}" --tokenizer ranks --splitter qwen2

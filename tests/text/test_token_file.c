@@ -3,10 +3,7 @@
 #include "io/scratch.h"
 
 #include "support/check.h"
-#include "text/bpe.h"
-#include "text/bpe_texts.h"
 #include "text/rows.h"
-#include "text/text_parts.h"
 
 #include <jansson.h>
 
@@ -77,6 +74,27 @@ static void rows_are_consecutive_tokens_and_share_one(void **state)
     }
 }
 
+static void the_next_name_counts_up(void **state)
+{
+    static const char *const names[][2] = {{"a/train.bin", "a/train_000001.bin"},
+                                           {"train_000000.bin", "train_000001.bin"},
+                                           {"train_000199.bin", "train_000200.bin"},
+                                           {"train_00019.bin", "train_00019_000001.bin"},
+                                           {"train_00x199.bin", "train_00x199_000001.bin"},
+                                           {"_999998.bin", "_999999.bin"},
+                                           {"train_999999.bin", NULL},
+                                           {"train.idx", NULL},
+                                           {".bin", NULL}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        FREED char *next = NULL;
+        check_ok(sli_token_file_next(names[i][0], &next));
+        if (names[i][1])
+            assert_string_equal(next, names[i][1]);
+        else
+            assert_null(next);
+    }
+}
+
 /* A row may begin in one file and end in the next. */
 static void numbered_files_are_one_stream(void **state)
 {
@@ -86,9 +104,9 @@ static void numbered_files_are_one_stream(void **state)
     FREED char *found = NULL;
     SCOPED(sl_rows) *rows = NULL;
     int32_t ids[LENGTH];
-    write_file(scratch_path(in, "val_000001.bin"), (const char *)first, sizeof first);
-    write_file(scratch_path(in, "val_000002.bin"), (const char *)second, sizeof second);
-    write_file(scratch_path(in, "val_000003.bin"), (const char *)third, sizeof third);
+    write_file(scratch_path(in, "val.bin"), (const char *)first, sizeof first);
+    write_file(scratch_path(in, "val_000001.bin"), (const char *)second, sizeof second);
+    write_file(scratch_path(in, "val_000002.bin"), (const char *)third, sizeof third);
     check_ok(sl_rows_path(in->directory, SL_SPLIT_VALID, &found));
     const sl_rows_options options = {.ntokens = 12,
                                      .length = LENGTH,
@@ -98,76 +116,6 @@ static void numbered_files_are_one_stream(void **state)
     check_ok(sli_rows_copy(rows, 0, true, ids));
     for (int i = 0; i < LENGTH; i++)
         assert_int_equal(ids[i], i + 2);
-}
-
-/* A text of pieces that patterns treat in their own ways, at the ends of lines above all. */
-static size_t draw_text(unsigned *seed, char *text, int pieces)
-{
-    static const char *const of[] = {"\n",       "\n",       "\n ", " \n",  "\r\n", "  ", "\t",
-                                     "a",        " Word",    "'s",  "1",    " 12",  "!",  "...\n",
-                                     "\xC3\xA9", "\xC2\xA0", "/",   "\xFF", "Z"};
-    size_t used = 0;
-    for (int i = 0; i < pieces; i++) {
-        const char *piece = of[test_draw(seed, 0, (int)(sizeof of / sizeof *of) - 1)];
-        memcpy(text + used, piece, strlen(piece));
-        used += strlen(piece);
-    }
-    return used;
-}
-
-/* The ids of all, from parts that are encoded side by side. */
-static void check_parts(const sl_vocab *vocab, const char *text, size_t bytes, size_t part_bytes,
-                        const sl_tokens *whole)
-{
-    sl_tokens parts;
-    check_ok(sli_text_encode_parts(vocab, text, bytes, false, part_bytes, 3, &parts));
-    assert_int_equal(parts.count, whole->count);
-    assert_int_equal(parts.line_count, whole->line_count);
-    assert_int_equal(parts.invalid_bytes, whole->invalid_bytes);
-    assert_memory_equal(parts.ids, whole->ids, (size_t)whole->count * sizeof *whole->ids);
-    sl_tokens_free(&parts);
-}
-
-static void texts_are_cut_where_no_token_lies_across(void **state)
-{
-    enum { PIECES = 400, MOST = 8 * PIECES };
-    static char ranks[BPE_TEXT_BYTES], text[MOST];
-    scratch *in = *state;
-    char from[600], to[600];
-    unsigned seed = test_seed(1);
-    snprintf(from, sizeof from, "%s", scratch_path(in, "text"));
-    snprintf(to, sizeof to, "%s", scratch_path(in, "to.bin"));
-    const char *texts[] = {from};
-    for (int i = 0; sl_splitters[i]; i++) {
-        sli_bpe *bpe;
-        SCOPED(sl_vocab) *vocab = NULL;
-        size_t bytes_of_ranks = write_ranks(ranks, "\n\n Wo rd Word !\n ...\n aa \r\n ");
-        strcpy(ranks + bytes_of_ranks, "IAo= 264\nCiA= 265\nICA= 266\n"); /* with blanks */
-        const sli_named_text file = {"R", ranks, strlen(ranks)};
-        check_ok(sli_bpe_parse_ranks(&file, sli_splitter_find(sl_splitters[i]), &bpe));
-        check_ok(sli_vocab_of_bpe(bpe, &vocab));
-        for (int round = 0; round < 30; round++) {
-            sl_tokens whole;
-            sl_tokens_written written;
-            sli_token_file opened;
-            size_t bytes = draw_text(&seed, text, PIECES);
-            int32_t *ids = malloc(MOST * sizeof *ids);
-            assert_non_null(ids);
-            write_file(from, text, bytes);
-            check_ok(sl_tokens_encode(vocab, text, bytes, false, &whole));
-            check_parts(vocab, text, bytes, (size_t)test_draw(&seed, 1, 60), &whole);
-            check_ok(sli_tokens_write_in_blocks(vocab, texts, 1, (uint64_t)test_draw(&seed, 1, 60),
-                                                to, &written));
-            assert_int_equal(written.tokens, whole.count);
-            assert_int_equal(written.invalid_bytes, whole.invalid_bytes);
-            check_ok(sli_token_file_open(to, SL_TOKENS_BY_HEADER, &opened));
-            check_ok(sli_token_file_read(&opened, 0, whole.count, 1000, ids));
-            assert_memory_equal(ids, whole.ids, (size_t)whole.count * sizeof *ids);
-            sli_token_file_clear(&opened);
-            sl_tokens_free(&whole);
-            free(ids);
-        }
-    }
 }
 
 /* Copies a golden, and changes a byte of it, or cuts it where `byte` is below 0. */
@@ -242,8 +190,7 @@ int token_file_tests(void)
         cmocka_unit_test(rows_are_consecutive_tokens_and_share_one),
         cmocka_unit_test_setup_teardown(numbered_files_are_one_stream, scratch_create,
                                         scratch_remove),
-        cmocka_unit_test_setup_teardown(texts_are_cut_where_no_token_lies_across, scratch_create,
-                                        scratch_remove),
+        cmocka_unit_test(the_next_name_counts_up),
         cmocka_unit_test_setup_teardown(what_contradicts_itself_is_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(ids_over_the_vocabulary_are_refused_with_their_place),

@@ -241,7 +241,8 @@ sl_status sl_split_read(const sl_vocab *vocab, const char *data, sl_split split,
 typedef struct sl_rows sl_rows;
 
 /* Or the data are token files, mapped into memory: llm.c's, Megatron's (.bin and .idx), and with a
- * type nanoGPT's, which have no header. Several numbered ones (train_000001.bin, …) are one stream.
+ * type nanoGPT's, which have no header. Several are one stream, in the order of their names: after
+ * train.bin, or train_000000.bin, come train_000001.bin, train_000002.bin and so on.
  * A row has `length` tokens of it, and the next begins with its last target. */
 typedef enum sl_token_type {
     SL_TOKENS_BY_HEADER,
@@ -273,19 +274,41 @@ sl_status sl_rows_path(const char *data, sl_split split, char **out);
 sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows **out);
 void sl_rows_destroy(sl_rows **rows);
 
+typedef struct sl_tokens_writing {
+    bool resume; /* go on where an earlier call with the same texts was cut off */
+    /* Is told between blocks how many of the texts' bytes are done; NULL: nobody is. */
+    void (*progress)(void *context, uint64_t done, uint64_t bytes);
+    void *context;
+} sl_tokens_writing;
+
 typedef struct sl_tokens_written {
     int64_t tokens;
-    int64_t invalid_bytes; /* of the texts: those that are not UTF-8 */
+    int64_t files;
+    int64_t invalid_bytes;  /* of the texts: those that are not UTF-8 */
+    uint64_t resumed_bytes; /* of the texts: those that an earlier call had done */
 } sl_tokens_written;
 
 /* Writes the tokens of text files to a token file in llm.c's form: of uint16 where the vocabulary
  * has at most 65,536 tokens, else of uint32. Behind each text stands the end of text, where the
  * tokenizer has one (sl_vocab_end). Texts may be of any size: they are read in blocks, which end
- * where no token lies across. An older file is replaced only when the new one is complete. Errors:
- * as sl_tokens_encode; SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_FORMAT for a text that is empty, or of
- * which more than a third is not UTF-8; SL_ERR_UNSUPPORTED for 2^31 tokens and more. */
+ * where no token lies across. After 2^31 - 1 tokens the next file begins: NAME_000001.bin after
+ * NAME.bin.
+ *
+ * Beside it, NAME.manifest.json has checksums of the tokenizer, the texts and the files.
+ * sl_rows_read holds token files to it: they need their own tokenizer.
+ *
+ * Older files are replaced only when all are whole. A call that is cut off, also by a kill, or by
+ * SL_ERR_IO, leaves what it has written under temporary names; the next call removes that, or goes
+ * on there if it is to resume, with the same result as of one call. Where nothing was cut off and
+ * the files are already those of these texts, it changes nothing. `writing` may be NULL.
+ *
+ * Errors: as sl_tokens_encode; SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_FORMAT for a text that is empty,
+ * or of which more than a third is not UTF-8; SL_ERR_CONFLICT where another process writes the
+ * file; SL_ERR_INVALID where a next file would replace one of other tokens, and to resume with
+ * another tokenizer or other texts. */
 sl_status sl_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
-                          const char *path, sl_tokens_written *out);
+                          const char *path, const sl_tokens_writing *writing,
+                          sl_tokens_written *out);
 
 typedef struct sl_corpus sl_corpus;
 

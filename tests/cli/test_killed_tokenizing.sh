@@ -1,0 +1,70 @@
+#!/bin/bash
+# sluice tokenize -o, killed before drawn ones of the calls that change files (tests/faults/io_faults.c), and resumed: what
+# lies there is the older tokens or the new ones, with their manifest, and the bytes are those of an uninterrupted run.
+set -euo pipefail
+[ -x "$SLUICE_PROGRAM" ] || { echo "$SLUICE_PROGRAM is not there"; exit 77; }
+faults=$(dirname "$SLUICE_PROGRAM")/../tests/libio_faults.so
+[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { printf 'FAILED  %s\n' "$*"; exit 1; }
+
+for ((byte = 0; byte < 256; byte++)); do
+    # shellcheck disable=SC2059 # the byte is the format
+    echo "$(printf "\\x$(printf %x "$byte")" | base64) $byte"
+done >ranks
+tokenize=("$SLUICE_PROGRAM" tokenize --tokenizer ranks --splitter gpt2)
+
+# Two blocks and a bit of another (src/text/token_writer.c): what is written is recorded several times.
+head -c 40000000 < <(yes "all work and no play") >long
+echo short >short
+"${tokenize[@]}" short short -o whole.bin >said
+mkdir older expected
+cp whole.bin older/t.bin
+cp whole.manifest.json older/t.manifest.json
+sed -i 's/whole.bin/t.bin/' older/t.manifest.json
+"${tokenize[@]}" long short -o expected/t.bin >said || fail "status $? of an uninterrupted run"
+
+killed() { # N OPTION...: whether tokenizing to work/t.bin, killed before its N-th change there, died
+    local status=0 call=$1
+    shift
+    { LD_PRELOAD=$faults SLUICE_IO_ONLY=work SLUICE_IO_KILL=$call "${tokenize[@]}" long short -o work/t.bin "$@" >said 2>&1; } \
+        2>/dev/null || status=$?
+    [ $status = 0 ] || [ $status = 137 ] || fail "status $status: $(cat said)"
+    [ $status = 137 ]
+}
+
+rm -rf work
+cp -r older work
+LD_PRELOAD=$faults SLUICE_IO_ONLY=work SLUICE_IO_COUNT=$PWD/calls "${tokenize[@]}" long short -o work/t.bin >said
+calls=$(cat calls)
+[ "$calls" -gt 20 ] || fail "an uninterrupted run has $calls calls only"
+diff -r work expected || fail "an uninterrupted run over older tokens"
+seed=${SLUICE_TEST_SEED:-1}
+RANDOM=$seed
+resumed=0
+for round in 1 2 3 4 5 6; do
+    # The last three calls but one are those that give names.
+    call=$([ $round -le 3 ] && echo $((calls - 2 * round)) || echo $((1 + RANDOM % calls)))
+    rm -rf work
+    cp -r older work
+    killed "$call" || fail "call $call of $calls: not killed"
+    cmp -s work/t.bin older/t.bin || cmp work/t.bin expected/t.bin || fail "call $call (seed $seed): neither file"
+    again=$((1 + RANDOM % 9))
+    killed $again --resume || true
+    "${tokenize[@]}" long short -o work/t.bin --resume >said 2>&1 || fail "call $call, $again (seed $seed): $(cat said)"
+    resumed=$((resumed + $(grep -c "by an earlier call" said || true)))
+    diff -r work expected || fail "call $call, $again (seed $seed): other tokens, or something is left"
+done
+[ $resumed -ge 3 ] || fail "only $resumed of 6 runs went on where they were cut off"
+
+# A disk that is full in the middle leaves what is written as well.
+rm -rf work
+mkdir work
+! LD_PRELOAD=$faults SLUICE_IO_ONLY=work SLUICE_IO_FAIL=$((calls / 2)) SLUICE_IO_FAILURES=1000000 \
+    "${tokenize[@]}" long short -o work/t.bin >said 2>&1 || fail "a full disk was not noticed"
+grep -q "^sluice: work/.*: No space left on device$" said || fail "a full disk: $(cat said)"
+"${tokenize[@]}" long short -o work/t.bin --resume >said || fail "after a full disk: status $?"
+grep -q "by an earlier call" said || fail "after a full disk nothing was resumed"
+diff -r work expected || fail "after a full disk: other tokens"
