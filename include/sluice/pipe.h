@@ -50,6 +50,12 @@ typedef enum sl_partition_rule {
  * modules less the first and the last). */
 sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rule, int *balance);
 
+/* How far backward goes in each stage of such a cut, backward[stages], by what is frozen
+ * (sl_schedule_freeze). With skip connections, whose gradients go past stages, no stage is without
+ * one; where nothing at all is trained, each has a whole one. */
+void sl_partition_backward(const sl_module *model, int stages, const int *balance,
+                           sl_stage_backward *backward);
+
 /* Seconds that a tensor takes between two ranks. */
 typedef struct sl_link_cost {
     double seconds;          /* for a tensor without bytes */
@@ -62,6 +68,8 @@ typedef struct sl_partition_costs {
     const sl_module_profile *const *profiles; /* [ranks][modules] times of one micro-batch on each
                                                  rank's device (sluice/profile.h); borrowed */
     const sl_schedule *table; /* with recomputations, stages and their ranks; borrowed */
+    const sl_module *model;   /* (optional: all is trained) by whose frozen parameters the table is
+                                 rewritten for each cut (sl_partition_backward); borrowed */
     /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts where a stage is on rank a and
      * the next one on rank b: for the output, and for its gradient on the way back. [a][a] is not
      * used. */

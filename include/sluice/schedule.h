@@ -135,10 +135,25 @@ sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_s
  * SL_ERR_MEMORY; the table is then as it was. */
 sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode);
 
+/* How much of backward a stage has. */
+typedef enum sl_stage_backward {
+    SL_STAGE_BACKWARD_WHOLE,
+    SL_STAGE_BACKWARD_INPUT, /* no parameter is trained here: nothing is added to weights */
+    SL_STAGE_BACKWARD_NONE   /* nor in any stage before it */
+} sl_stage_backward;
+
+/* Takes out what stages with frozen parameters have no use for, by `stages` [stages]: where only
+ * the gradient of the input is wanted, I becomes B and W goes; the first stages, where none is,
+ * keep their F alone. Recomputations are added before or after it. Errors: SL_ERR_INVALID for a
+ * stage without backward behind one that has it, and where no stage has any; the table is then as
+ * it was. */
+sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *stages);
+
 /* ---- Proof ------------------------------------------------------------------------------ */
 
 /* Proves that the table can run and is whole: at each stage each micro-batch goes once forward and
- * (unless the table never goes backward) once backward, by B or by I and later W; R comes once
+ * (unless the table never goes backward, or the stage is one that sl_schedule_freeze has left
+ * without) once backward, by B or by I and later W; R comes once
  * between F and backward, or not at all; the order is canonical; every rank holds V stages; and
  * there is no deadlock when actions wait for their neighbours' results. SL_ERR_INVALID names rank,
  * action and reason, and draws the table around it, up to there. */

@@ -73,9 +73,18 @@ static sl_status note_tied(sl_parameter *tied, void *arg)
     return SL_OK;
 }
 
+static sl_status find_skip(const sli_skip_end *end, void *unused)
+{
+    (void)end;
+    (void)unused;
+    return SL_ERR_CONFLICT;
+}
+
 int sli_module_frozen_count(const sl_module *sequential)
 {
     first_use use = {.sequential = sequential};
+    if (sli_module_for_each_skip_end(sequential, find_skip, NULL) != SL_OK)
+        return 0;
     while (use.first < sequential->child_count &&
            sli_module_elements(sequential->children[use.first], SL_PARAMETER_TRAINED) == 0)
         use.first++;
@@ -83,5 +92,5 @@ int sli_module_frozen_count(const sl_module *sequential)
     while (use.first > 0 &&
            sli_module_elements(sequential->children[use.first - 1], SL_PARAMETER_FROZEN) == 0)
         use.first--; /* it never had parameters, and may wait for its backward */
-    return use.first;
+    return use.first < sequential->child_count ? use.first : 0;
 }

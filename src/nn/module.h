@@ -55,7 +55,8 @@ sl_status sli_module_check_open(sl_module *module, const char *what, const char 
 sl_status sli_module_freeze_named(sl_module *root, const char *patterns);
 
 /* How many of a sequential's first children need no backward: none has a parameter that is trained,
- * nor one that is tied to such, and the last of them is frozen. */
+ * nor one that is tied to such, and the last of them is frozen. 0 where nothing is trained, and
+ * where there are skip connections, whose gradients may begin anywhere. */
 int sli_module_frozen_count(const sl_module *sequential);
 
 /* Elements of the parameters of this kind, of the module and of all below it. */

@@ -58,7 +58,7 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
 {
     const sl_module *model = layout->model;
     int last = sl_module_child_count(model) - 1;
-    int frozen = stage->first == 0 ? sli_module_frozen_count(model) : 0; /* they keep nothing */
+    int frozen = sli_module_frozen_count(model); /* they keep nothing */
     *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(layout, bytes_of(shape)) : 0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
@@ -90,7 +90,7 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
 /* A stage while its rank goes along its row. */
 typedef struct stage_use {
     const micro_plan *micro;
-    bool is_last;
+    bool is_last, goes_backward;
     int64_t held;        /* bytes of passes and of inputs that wait for a recomputation */
     int under_way, most; /* micro-batches now, and at most in the step */
     int most_before;     /* at most in the stage before it */
@@ -102,7 +102,8 @@ static void count_action(sl_action action, stage_use *use)
     const micro_plan *micro = use->micro;
     switch (action.kind) {
     case SL_ACTION_FORWARD:
-        use->held += action.discards ? micro->input : micro->saved;
+        if (use->goes_backward)
+            use->held += action.discards ? micro->input : micro->saved;
         use->under_way++;
         use->to_come--;
         break;
@@ -125,13 +126,15 @@ static void count_action(sl_action action, stage_use *use)
         use->most = use->under_way;
 }
 
-/* With what waits for the stage, and the gradient that the last one works on. */
+/* With what waits for the stage, and the gradient that the last one works on. Of what a stage
+ * without backward sends, nothing comes back. */
 static int64_t most_bytes(const stage_use *use)
 {
     int inputs = use->most_before - use->under_way;
     inputs = inputs < use->to_come ? inputs : use->to_come;
+    bool has_one_output = use->is_last || !use->goes_backward;
     return use->held + inputs * use->micro->input +
-           (use->is_last ? 1 : use->under_way) * use->micro->output;
+           (has_one_output ? 1 : use->under_way) * use->micro->output;
 }
 
 /* While the action runs: a forward has its output already, a backward its gradient still. */
@@ -172,11 +175,14 @@ static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl
 }
 
 /* The stages before the step. */
-static void start_step(int stages, int micro_count, const micro_plan *micros, stage_use *uses)
+static void start_step(int stages, int micro_count, const micro_plan *micros,
+                       const sl_stage_backward *backward, stage_use *uses)
 {
     for (int s = 0; s < stages; s++)
-        uses[s] =
-            (stage_use){.micro = &micros[s], .is_last = s + 1 == stages, .to_come = micro_count};
+        uses[s] = (stage_use){.micro = &micros[s],
+                              .is_last = s + 1 == stages,
+                              .goes_backward = backward[s] != SL_STAGE_BACKWARD_NONE,
+                              .to_come = micro_count};
 }
 
 static void count_actions(const sl_schedule *schedule, stage_use *uses)
@@ -189,9 +195,10 @@ static void count_actions(const sl_schedule *schedule, stage_use *uses)
     }
 }
 
-static sl_status plan_training_step(const sli_layout *layout, sl_stage_plan *stages)
+/* `schedule` is the layout's table, as far as the stages go `backward`. */
+static sl_status plan_training_step(const sli_layout *layout, const sl_schedule *schedule,
+                                    const sl_stage_backward *backward, sl_stage_plan *stages)
 {
-    const sl_schedule *schedule = layout->table;
     int count = sl_schedule_stages(schedule), micro_count = sl_schedule_micros(schedule);
     sl_shape shape = sl_shape_2d(layout->micro_rows, layout->row_tokens);
     micro_plan micros[SL_MAX_STAGES];
@@ -200,9 +207,9 @@ static sl_status plan_training_step(const sli_layout *layout, sl_stage_plan *sta
         SL_TRY(plan_micro(layout, &stages[s], &shape, &micros[s]));
         stages[s].workspace_bytes = micros[s].workspace;
     }
-    start_step(count, micro_count, micros, counted);
+    start_step(count, micro_count, micros, backward, counted);
     count_actions(schedule, counted);
-    start_step(count, micro_count, micros, uses);
+    start_step(count, micro_count, micros, backward, uses);
     for (int s = 1; s < count; s++)
         uses[s].most_before = counted[s - 1].most;
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
@@ -230,6 +237,17 @@ static sl_status plan_evaluation(const sli_layout *layout, sl_stage_plan *stages
 
 sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *stages)
 {
-    SL_TRY(plan_training_step(layout, stages));
+    int count = sl_schedule_stages(layout->table), balance[SL_MAX_STAGES];
+    sl_stage_backward backward[SL_MAX_STAGES];
+    sl_schedule *table;
+    for (int s = 0; s < count; s++)
+        balance[s] = stages[s].count;
+    sl_partition_backward(layout->model, count, balance, backward);
+    SL_TRY(sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), &table));
+    sl_status status = sl_schedule_freeze(table, backward);
+    if (status == SL_OK)
+        status = plan_training_step(layout, table, backward, stages);
+    sl_schedule_destroy(&table);
+    SL_TRY(status);
     return plan_evaluation(layout, stages);
 }

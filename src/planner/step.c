@@ -52,6 +52,7 @@ sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
     return (sl_partition_costs){.modules = sl_module_child_count(layout->model),
                                 .profiles = speed->profiles,
                                 .table = layout->table,
+                                .model = layout->model,
                                 .links = speed->links,
                                 .cores = speed->cores};
 }

@@ -135,3 +135,39 @@ sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rul
     }
     return sl_error(SL_ERR_INVALID, "sl_partition: no rule has the number %d", (int)rule);
 }
+
+/* ---- What is frozen --------------------------------------------------------------------- */
+
+typedef struct training {
+    const sl_module *model;
+    int first, end; /* modules of the stage */
+    bool trains;
+} training;
+
+static sl_status note_tied(sl_parameter *tied, void *arg)
+{
+    training *stage = arg;
+    int index = sli_module_index_in(stage->model, tied->module);
+    stage->trains |= sli_parameter_is_trained(tied) && index >= stage->first && index < stage->end;
+    return SL_OK;
+}
+
+static bool trains(const sl_module *model, int first, int count)
+{
+    training stage = {.model = model, .first = first, .end = first + count};
+    for (int i = first; i < first + count; i++)
+        stage.trains |= sli_module_elements(sl_module_child(model, i), SL_PARAMETER_TRAINED) > 0;
+    (void)sli_module_for_each_tie(model, note_tied, &stage);
+    return stage.trains;
+}
+
+void sl_partition_backward(const sl_module *model, int stages, const int *balance,
+                           sl_stage_backward *backward)
+{
+    int frozen = sli_module_frozen_count(model);
+    bool any = sli_module_elements(model, SL_PARAMETER_TRAINED) > 0;
+    for (int s = 0, first = 0; s < stages; first += balance[s++])
+        backward[s] = first + balance[s] <= frozen               ? SL_STAGE_BACKWARD_NONE
+                      : !any || trains(model, first, balance[s]) ? SL_STAGE_BACKWARD_WHOLE
+                                                                 : SL_STAGE_BACKWARD_INPUT;
+}

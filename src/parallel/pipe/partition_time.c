@@ -1,5 +1,6 @@
 /* The cut whose step is the shortest when the table is simulated. */
 #include "core/error.h"
+#include "nn/module.h"
 #include "parallel/schedule/table.h"
 #include "sluice/pipe.h"
 
@@ -38,9 +39,25 @@ static double link_seconds(const search *s, int stage)
     return link->seconds + bytes * link->seconds_per_byte;
 }
 
+/* The table as it runs with the trial's cut; *out is to be destroyed. */
+static sl_status write_table(const search *s, sl_schedule **out)
+{
+    const sl_schedule *table = s->costs->table;
+    sl_stage_backward backward[s->stages];
+    int balance[s->stages];
+    SL_TRY(sl_schedule_first_micros(table, sl_schedule_micros(table), out));
+    if (!s->costs->model)
+        return SL_OK;
+    for (int stage = 0; stage < s->stages; stage++)
+        balance[stage] = s->trial[stage + 1] - s->trial[stage];
+    sl_partition_backward(s->costs->model, s->stages, balance, backward);
+    return sl_schedule_freeze(*out, backward);
+}
+
 /* `cores` as in sl_partition_costs. */
 static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
 {
+    int frozen = s->costs->model ? sli_module_frozen_count(s->costs->model) : 0;
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
            *backward = weight + s->stages, *links = backward + s->stages;
@@ -51,18 +68,25 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
         for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
             const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
             forward[stage] += module->forward;
+            if (i < frozen)
+                continue;
             input[stage] += module->backward_input;
             weight[stage] += module->backward_weight;
             backward[stage] += module->backward;
         }
-    return sl_schedule_simulate(s->costs->table,
-                                &(sl_cost_model){.forward = forward,
-                                                 .backward_input = input,
-                                                 .backward_weight = weight,
-                                                 .backward = backward,
-                                                 .links = links,
-                                                 .cores = cores},
-                                out);
+    sl_schedule *table;
+    sl_status status = write_table(s, &table);
+    if (status == SL_OK)
+        status = sl_schedule_simulate(table,
+                                      &(sl_cost_model){.forward = forward,
+                                                       .backward_input = input,
+                                                       .backward_weight = weight,
+                                                       .backward = backward,
+                                                       .links = links,
+                                                       .cores = cores},
+                                      out);
+    sl_schedule_destroy(&table);
+    return status;
 }
 
 static sl_status time_trial(search *s, const int *cores, double *seconds)

@@ -25,6 +25,8 @@ struct sl_pipe {
     sl_schedule *order; /* of computation, for `chunks` micro-batches: says where the stages are */
     bool is_given;      /* `order` is the caller's table: fewer micro-batches are those of it */
 
+    sl_stage_backward *backward; /* [stage_count] what of the tables is wanted, by what is frozen */
+
     int stage_count, rank_count;
     sli_pipe_group *group; /* NULL: all ranks are in this process */
     sli_stage *stages;     /* [stage_count] */

@@ -91,13 +91,14 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     size_t stages = (size_t)pipe->stage_count, micros = (size_t)pipe->batch_micros;
     size_t ranks = (size_t)pipe->rank_count, chunks = (size_t)pipe->chunks;
     pipe->stages = calloc(stages, sizeof *pipe->stages);
+    pipe->backward = calloc(stages, sizeof *pipe->backward);
     pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
     pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
     pipe->device_locks = calloc(ranks, sizeof *pipe->device_locks);
     pipe->micros = calloc(micros, sizeof *pipe->micros);
     pipe->sizes = calloc(micros, sizeof *pipe->sizes);
-    bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->device_locks &&
-                    pipe->micros && pipe->sizes;
+    bool complete = pipe->stages && pipe->backward && pipe->ranks && pipe->rank_stages &&
+                    pipe->device_locks && pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
         pipe->tables[kind] = calloc(chunks, sizeof *pipe->tables[kind]);
         complete = pipe->tables[kind];
@@ -192,33 +193,17 @@ static int count_parameters(const sl_module *module)
     return count;
 }
 
-static sl_status find_skip(const sli_skip_end *end, void *unused)
-{
-    (void)end;
-    (void)unused;
-    return SL_ERR_CONFLICT;
-}
-
-/* The frozen modules before the first one that trains have no use for a gradient. Other stages than
- * the first hand one on, as the table says, and so does a skip connection. */
-static int count_frozen(const sl_pipe *pipe, const sli_stage *stage)
-{
-    if (!stage->is_first || sli_module_for_each_skip_end(pipe->model, find_skip, NULL) != SL_OK)
-        return 0;
-    int frozen = sli_module_frozen_count(pipe->model);
-    return frozen < stage->count ? frozen : stage->count;
-}
-
 static void set_up_stages(sl_pipe *pipe, const int *balance)
 {
     const int *placement = sl_schedule_placement(pipe->order);
     int first = 0, modules = sl_module_child_count(pipe->model);
+    int frozen = sli_module_frozen_count(pipe->model);
+    sl_partition_backward(pipe->model, pipe->stage_count, balance, pipe->backward);
     bool takes_last =
         pipe->loss && sli_loss_takes_over(pipe->loss, sl_module_child(pipe->model, modules - 1));
     for (int i = 0; i < pipe->stage_count; i++) {
         sli_stage *stage = &pipe->stages[i];
         stage->index = i;
-        stage->is_first = i == 0;
         stage->is_last = i + 1 == pipe->stage_count;
         stage->group_rank = pipe->ranks[placement[i]].group_rank;
         stage->device = pipe->ranks[placement[i]].device;
@@ -229,7 +214,12 @@ static void set_up_stages(sl_pipe *pipe, const int *balance)
         for (int m = 0; m < stage->count; m++)
             stage->parameter_count += count_parameters(sl_module_child(pipe->model, first + m));
         stage->loss_takes_last = stage->is_last && takes_last;
-        stage->frozen_count = count_frozen(pipe, stage);
+        stage->goes_backward = pipe->backward[i] != SL_STAGE_BACKWARD_NONE;
+        stage->ends_backward =
+            stage->goes_backward && (i == 0 || !pipe->stages[i - 1].goes_backward);
+        stage->frozen_count = frozen <= first                 ? 0
+                              : frozen - first < stage->count ? frozen - first
+                                                              : stage->count;
         first += balance[i];
     }
 }
@@ -451,6 +441,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     sl_schedule_destroy(&dead->order);
     sli_failure_destroy(&dead->failure);
     free(dead->stages);
+    free(dead->backward);
     free(dead->ranks);
     free(dead->rank_stages);
     free(dead->skips);

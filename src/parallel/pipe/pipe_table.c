@@ -62,6 +62,8 @@ static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micro
             &out->schedule));
     else
         SL_TRY(write_order(pipe, micros, &out->schedule));
+    if (kind != SLI_TABLE_FORWARD)
+        SL_TRY(sl_schedule_freeze(out->schedule, pipe->backward));
     if (kind == SLI_TABLE_TRAINING)
         SL_TRY(sl_schedule_recompute(out->schedule, pipe->recompute));
     SL_TRY(sl_schedule_validate(out->schedule));

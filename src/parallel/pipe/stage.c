@@ -44,8 +44,8 @@ static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, s
     return SL_OK;
 }
 
-/* Replaces the gradient of the output by that of the input; NULL at the first stage, whose input
- * are data, and on an error. `run` is sl_module_backward or sli_module_backward_input. */
+/* Replaces the gradient of the output by that of the input; NULL at the stage where backward ends,
+ * and on an error. `run` is sl_module_backward or sli_module_backward_input. */
 static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_tensor **grad,
                               sl_status (*run)(sl_module *module, sl_pass *pass,
                                                sl_tensor *grad_out, sl_tensor **grad_in))
@@ -55,14 +55,14 @@ static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_t
     sli_stage_give_skip_grads(stage, micro);
     for (int i = count - 1; i >= stage->frozen_count; i--) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
-        bool wanted = i > stage->frozen_count || !stage->is_first;
+        bool wanted = i > stage->frozen_count || !stage->ends_backward;
         sl_tensor *grad_in = NULL;
         status = run(module, pass, *grad, wanted ? &grad_in : NULL);
         sl_tensor_destroy(grad);
         *grad = grad_in;
         SLI_TRY_OR_FAIL(status);
     }
-    if (stage->is_first)
+    if (stage->ends_backward)
         sl_tensor_destroy(grad);
     if (sli_pass_depth(pass) != 0)
         SLI_TRY_OR_FAIL(
@@ -219,7 +219,8 @@ static sl_status perform_forward(sli_stage *stage, sli_step *step, sl_action act
                                  sl_tensor **tensor)
 {
     int micro = action.micro;
-    bool keep = !action.discards, recomputes = step->backward && !keep;
+    bool keep = !action.discards;
+    bool recomputes = step->backward && stage->goes_backward && !keep;
     sli_record *record = &stage->records[micro];
     if (recomputes && stage->is_last) {
         record->input = *tensor;

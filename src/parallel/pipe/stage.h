@@ -28,10 +28,12 @@ typedef struct sli_record {
 
 typedef struct sli_stage {
     int index;
-    bool is_first, is_last;
-    bool is_here;      /* in this process; else it has no parameters and no device */
-    int group_rank;    /* its process's */
-    sl_device *device; /* its rank's */
+    bool is_last;
+    bool goes_backward; /* something is trained in it or in a stage before it */
+    bool ends_backward; /* it is the first one that does: nobody wants the gradient of its input */
+    bool is_here;       /* in this process; else it has no parameters and no device */
+    int group_rank;     /* its process's */
+    sl_device *device;  /* its rank's */
     sl_module *model;
     int first, count;     /* the model's modules that are its own */
     int frozen_count;     /* its first ones, which keep nothing and do not go backward */

@@ -78,6 +78,60 @@ sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode)
     return sli_schedule_mark(schedule);
 }
 
+/* ---- Frozen stages ---------------------------------------------------------------------- */
+
+static sl_status count_forward_only(const sl_schedule *schedule, const sl_stage_backward *stages,
+                                    int *count)
+{
+    *count = 0;
+    while (*count < schedule->stages && stages[*count] == SL_STAGE_BACKWARD_NONE)
+        ++*count;
+    if (*count == schedule->stages)
+        return sl_error(SL_ERR_INVALID, "schedule: no stage has a backward");
+    for (int stage = *count; stage < schedule->stages; stage++)
+        if (stages[stage] == SL_STAGE_BACKWARD_NONE)
+            return sl_error(SL_ERR_INVALID,
+                            "schedule: stage %d has no backward, but stage %d before it has", stage,
+                            *count);
+    return SL_OK;
+}
+
+/* Whether the action stays, of a stage that goes so far backward; *action becomes what it then is.
+ */
+static bool keep_action(sl_stage_backward backward, sl_action *action)
+{
+    if (backward == SL_STAGE_BACKWARD_WHOLE || action->kind == SL_ACTION_FORWARD)
+        return true;
+    if (backward == SL_STAGE_BACKWARD_NONE)
+        return false;
+    if (action->kind == SL_ACTION_BACKWARD_INPUT)
+        action->kind = SL_ACTION_BACKWARD;
+    return action->kind != SL_ACTION_BACKWARD_WEIGHT;
+}
+
+sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *stages)
+{
+    SLI_CHECK_NOT_NULL(schedule);
+    SLI_CHECK_NOT_NULL(stages);
+    int forward_only;
+    size_t first = 0, written = 0;
+    SL_TRY(count_forward_only(schedule, stages, &forward_only));
+    schedule->forward_only = forward_only;
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        size_t end = schedule->ends[rank];
+        for (size_t i = first; i < end; i++) {
+            sl_action action = schedule->actions[i];
+            bool known = action.stage >= 0 && action.stage < schedule->stages;
+            if (!known || keep_action(stages[action.stage], &action))
+                schedule->actions[written++] = action;
+        }
+        schedule->ends[rank] = written;
+        first = end;
+    }
+    schedule->count = written;
+    return sli_schedule_mark(schedule);
+}
+
 /* ---- Numbers of micro-batches ----------------------------------------------------------- */
 
 static bool in_range(int micro, const sl_schedule *schedule)
@@ -113,6 +167,7 @@ sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_s
     SLI_CHECK_NOT_NULL(schedule);
     SL_TRY(sli_schedule_allocate(schedule->ranks, schedule->stages, micros, schedule->placement,
                                  schedule->count, out));
+    (*out)->forward_only = schedule->forward_only;
     size_t first = 0;
     for (int rank = 0; rank < schedule->ranks; rank++) {
         bool has_partner = false; /* the action before was kept */

@@ -172,7 +172,8 @@ sl_status sli_schedule_mark(sl_schedule *schedule)
         if (action->kind == SL_ACTION_RECOMPUTE)
             *recomputes = true;
         if (action->kind == SL_ACTION_FORWARD)
-            action->discards = forward_only || *recomputes;
+            action->discards =
+                forward_only || action->stage < schedule->forward_only || *recomputes;
     }
     mark_completions(schedule, marks);
     free(marks);

@@ -6,9 +6,10 @@
 
 struct sl_schedule {
     int ranks, stages, micros;
-    int *placement; /* [stages] */
-    size_t *ends;   /* [ranks]: where each rank's row ends in `actions`; it starts where the row of
-                       the rank before it ends */
+    int forward_only; /* so many first stages do not go backward where the others do */
+    int *placement;   /* [stages] */
+    size_t *ends; /* [ranks]: where each rank's row ends in `actions`; it starts where the row of
+                     the rank before it ends */
     sl_action *actions;
     size_t count; /* of all actions */
 };

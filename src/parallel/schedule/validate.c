@@ -4,7 +4,8 @@
  *     not seen ──F──▶ kept ─────────────────────────┬──B──▶ done
  *         └──F that discards──▶ discarded ──R──▶ kept again   └──I──▶ half done ──W──▶ done
  *
- * At the end every micro-batch must be done (discarded, in a table that never goes backward). At
+ * At the end every micro-batch must be done (discarded, in a table or a stage that never goes
+ * backward). At
  * each stage, I and B together must ascend over micro-batches, and W and B together: that is the
  * order in which gradients are added up.
  *
@@ -195,10 +196,12 @@ static sl_status check_row(proof *p, int rank)
 static sl_status check_end(const proof *p)
 {
     const sl_schedule *schedule = p->schedule;
-    micro_state wanted = sli_schedule_goes_backward(schedule) ? DONE : DISCARDED;
+    int forward_only =
+        sli_schedule_goes_backward(schedule) ? schedule->forward_only : schedule->stages;
     for (int stage = 0; stage < schedule->stages; stage++)
         for (int micro = 0; micro < schedule->micros; micro++) {
             micro_state state = p->states[sli_schedule_cell(schedule, stage, micro)];
+            micro_state wanted = stage < forward_only ? DISCARDED : DONE;
             const char *missing = state == NOT_SEEN    ? "forward"
                                   : state == HALF_DONE ? "backward for the weights"
                                                        : "backward";

@@ -196,6 +196,7 @@ static sl_status cut_model(model_profile *profile, int *balance, sli_step_times 
     const sl_partition_costs costs = {.modules = sl_module_child_count(profile->inputs.model),
                                       .profiles = profile->times,
                                       .table = plan->table,
+                                      .model = profile->inputs.model,
                                       .links = profile->inputs.links,
                                       .cores =
                                           has_shared_cores(profile) ? profile->inputs.cores : NULL,
