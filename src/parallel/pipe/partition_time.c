@@ -14,12 +14,13 @@ enum { MOST_CUTS = 1000 };
 typedef struct search {
     const sl_partition_costs *costs;
     int modules, stages;
-    int *cuts, *trial; /* [stages + 1] the best so far, and the one that is tried */
-    int *balance;      /* [stages] of the trial */
-    double *sums;      /* [5][stages] F, I, W and B of each stage of the trial, and the time of its
-                          output to the next one */
-    double seconds;    /* of the best; negative: there is none */
-    double cost;       /* by which the best is found: `seconds`, and a little for shared cores */
+    int *cuts, *trial;           /* [stages + 1] the best so far, and the one that is tried */
+    int *balance;                /* [stages] of the trial */
+    sl_stage_backward *backward; /* [stages] of the trial */
+    double *sums;   /* [5][stages] F, I, W and B of each stage of the trial, and the time of its
+                       output to the next one */
+    double seconds; /* of the best; negative: there is none */
+    double cost;    /* by which the best is found: `seconds`, and a little for shared cores */
 } search;
 
 /* Of the time on cores of their own, where ranks share cores: ranks that share all of them take as
@@ -43,15 +44,13 @@ static double link_seconds(const search *s, int stage)
 static sl_status write_table(const search *s, sl_schedule **out)
 {
     const sl_schedule *table = s->costs->table;
-    sl_stage_backward backward[s->stages];
-    int balance[s->stages];
     SL_TRY(sl_schedule_first_micros(table, sl_schedule_micros(table), out));
     if (!s->costs->model)
         return SL_OK;
     for (int stage = 0; stage < s->stages; stage++)
-        balance[stage] = s->trial[stage + 1] - s->trial[stage];
-    sl_partition_backward(s->costs->model, s->stages, balance, backward);
-    return sl_schedule_freeze(*out, backward);
+        s->balance[stage] = s->trial[stage + 1] - s->trial[stage];
+    sl_partition_backward(s->costs->model, s->stages, s->balance, s->backward);
+    return sl_schedule_freeze(*out, s->backward);
 }
 
 /* `cores` as in sl_partition_costs. */
@@ -235,7 +234,8 @@ static sl_status allocate_search(search *s)
 {
     s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
     s->sums = calloc(5 * (size_t)s->stages, sizeof *s->sums);
-    if (!s->cuts || !s->sums)
+    s->backward = calloc((size_t)s->stages, sizeof *s->backward);
+    if (!s->cuts || !s->sums || !s->backward)
         return sli_no_memory("sl_partition_by_time", "%d stages", s->stages);
     s->trial = s->cuts + s->stages + 1;
     s->balance = s->trial + s->stages + 1;
@@ -279,6 +279,7 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
 fail:
     free(s.cuts);
     free(s.sums);
+    free(s.backward);
     return status;
 }
 
@@ -297,5 +298,6 @@ sl_status sl_partition_simulate(const sl_partition_costs *costs, const int *bala
 fail:
     free(s.cuts);
     free(s.sums);
+    free(s.backward);
     return status;
 }
