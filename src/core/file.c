@@ -207,6 +207,22 @@ sl_status sli_file_read_at(const char *path, int descriptor, uint64_t offset, vo
     return SL_OK;
 }
 
+sl_status sli_file_checksum(const char *path, int descriptor, uint64_t offset, uint64_t bytes,
+                            sli_checksum *sum)
+{
+    enum { BLOCK = 1 << 20 };
+    char *block = malloc(BLOCK);
+    sl_status status = block ? SL_OK : sli_no_memory(path, "a block of it");
+    for (uint64_t done = 0; done < bytes && status == SL_OK;) {
+        uint64_t count = bytes - done < BLOCK ? bytes - done : BLOCK;
+        status = sli_file_read_at(path, descriptor, offset + done, block, count);
+        sli_checksum_add(sum, block, status == SL_OK ? count : 0);
+        done += count;
+    }
+    free(block);
+    return status;
+}
+
 sl_status sli_file_read(const char *path, uint64_t max_bytes, char **data, size_t *bytes)
 {
     int descriptor;

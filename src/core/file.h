@@ -4,6 +4,7 @@
 #ifndef SLI_CORE_FILE_H
 #define SLI_CORE_FILE_H
 
+#include "core/checksum.h"
 #include "sluice/status.h"
 
 #include <stdbool.h>
@@ -46,6 +47,10 @@ bool sli_name_ends_with(const char *name, const char *end);
 /* Reads a whole regular file: *data [*bytes], malloc'ed, with a 0 behind it. Errors: those of the
  * two above, SL_ERR_FORMAT for more than `max_bytes`, SL_ERR_MEMORY. */
 sl_status sli_file_read(const char *path, uint64_t max_bytes, char **data, size_t *bytes);
+
+/* Adds `bytes` bytes at `offset` of an open file to a checksum. Errors: as above; SL_ERR_MEMORY. */
+sl_status sli_file_checksum(const char *path, int descriptor, uint64_t offset, uint64_t bytes,
+                            sli_checksum *sum);
 
 /* Removes the file at `path` if it is the one that is open as `descriptor`; another one that has
  * taken its name stays. */

@@ -1,5 +1,6 @@
 /* A text's splits: a directory of text files, one for each, and one file that is divided. */
-#include "text/tokens.h"
+#include "text/corpus.h"
+#include "text/kept_tokens.h"
 #include "text/vocab.h"
 
 #include "core/error.h"
@@ -161,6 +162,7 @@ struct sl_corpus {
     sl_vocab *own_vocab; /* the same, where the corpus made it */
     split_source sources[SL_SPLITS];
     sl_tokens tokens[SL_SPLITS];
+    json_t *described[SL_SPLITS]; /* of what they are; NULL: they are kept, or are not to be */
 };
 
 /* Numbers the training text's tokens as they come, and gives them their ids when the counts are
@@ -187,30 +189,65 @@ fail:
     return status;
 }
 
-static sl_status load_splits(sl_corpus *corpus, const char *data)
+/* Those that are kept in the directory, of the same text and tokenizer; NULL: none are. Words are
+ * found as quickly as they would be read. */
+static sl_status read_kept(sl_corpus *corpus, sl_split split, const char *kept)
+{
+    const split_source *source = &corpus->sources[split];
+    sl_tokens *tokens = &corpus->tokens[split];
+    json_t **described = &corpus->described[split];
+    if (!kept || sl_vocab_has_words(corpus->vocab))
+        return SL_OK;
+    SL_TRY(sli_kept_describe(source->path, source->range, described));
+    SL_TRY(sli_kept_read(kept, split, corpus->vocab, *described, tokens));
+    if (tokens->ids) {
+        json_decref(*described);
+        *described = NULL;
+    }
+    return SL_OK;
+}
+
+static sl_status load_splits(sl_corpus *corpus, const char *data, const char *kept)
 {
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(find_source(data, (sl_split)split, &corpus->sources[split]));
     if (!corpus->vocab)
         SL_TRY(read_training_text(corpus));
-    for (int split = 0; split < SL_SPLITS; split++)
+    for (int split = 0; split < SL_SPLITS; split++) {
+        SL_TRY(read_kept(corpus, (sl_split)split, kept));
         if (!corpus->tokens[split].ids)
             SL_TRY(read_source(corpus->vocab, &corpus->sources[split], &corpus->tokens[split]));
+    }
     return SL_OK;
 }
 
-sl_status sl_corpus_load(const char *data, const sl_vocab *vocab, sl_corpus **out)
+sl_status sli_corpus_load(const char *data, const sl_vocab *vocab, const char *kept,
+                          sl_corpus **out)
 {
     *out = NULL;
     sl_corpus *corpus = calloc(1, sizeof *corpus);
     if (!corpus)
         return sli_no_memory("sl_corpus_load", "a corpus");
     corpus->vocab = vocab;
-    sl_status status = load_splits(corpus, data);
+    sl_status status = load_splits(corpus, data, kept);
     if (status != SL_OK)
         sl_corpus_destroy(&corpus);
     *out = corpus;
     return status;
+}
+
+sl_status sl_corpus_load(const char *data, const sl_vocab *vocab, sl_corpus **out)
+{
+    return sli_corpus_load(data, vocab, NULL, out);
+}
+
+sl_status sli_corpus_keep(const sl_corpus *corpus, const char *directory)
+{
+    for (int split = 0; split < SL_SPLITS; split++)
+        if (corpus->described[split])
+            SL_TRY(sli_kept_write(directory, (sl_split)split, corpus->vocab,
+                                  corpus->described[split], &corpus->tokens[split]));
+    return SL_OK;
 }
 
 void sl_corpus_destroy(sl_corpus **corpus)
@@ -219,6 +256,7 @@ void sl_corpus_destroy(sl_corpus **corpus)
         return;
     for (int split = 0; split < SL_SPLITS; split++) {
         sl_tokens_free(&(*corpus)->tokens[split]);
+        json_decref((*corpus)->described[split]);
         source_clear(&(*corpus)->sources[split]);
     }
     sl_vocab_destroy(&(*corpus)->own_vocab);

@@ -52,6 +52,8 @@ static json_t *describe(const sli_token_output *output, bool record)
                              "invalid_bytes", (json_int_t)output->invalid_bytes);
     if (made && record && output->unfinished)
         json_object_set_new(made, "unfinished", json_true());
+    if (made && output->kept)
+        json_object_set(made, "kept", output->kept);
     if (complete)
         return made;
     json_decref(made);
@@ -160,22 +162,6 @@ sl_status sli_token_output_add(sli_token_output *output, const int32_t *ids, int
 
 /* ---- Going on ----------------------------------------------------------------------------- */
 
-/* Adds the tokens of a file that is open to its checksum. */
-static sl_status sum_tokens(const char *path, int descriptor, uint64_t bytes, sli_checksum *sum)
-{
-    enum { BLOCK = 1 << 20 };
-    char *block = malloc(BLOCK);
-    sl_status status = block ? SL_OK : sli_no_memory(path, "a block of it");
-    for (uint64_t done = 0; done < bytes && status == SL_OK;) {
-        uint64_t count = bytes - done < BLOCK ? bytes - done : BLOCK;
-        status = sli_file_read_at(path, descriptor, HEADER_BYTES + done, block, count);
-        sli_checksum_add(sum, block, status == SL_OK ? count : 0);
-        done += count;
-    }
-    free(block);
-    return status;
-}
-
 /* Under its temporary name, or under its own, which it has where giving names was cut off. */
 static sl_status open_written(const sli_token_output *output, const json_t *entry,
                               sli_output_file *file, char **found)
@@ -229,7 +215,8 @@ static sl_status reopen_file(sli_token_output *output, const json_t *entry, char
     SL_TRY(open_written(output, entry, file, &found));
     sl_status status = sli_file_open(found, &descriptor, &size);
     if (status == SL_OK) {
-        status = sum_tokens(found, descriptor, (uint64_t)(file->tokens * output->width), file->sum);
+        status = sli_file_checksum(found, descriptor, HEADER_BYTES,
+                                   (uint64_t)(file->tokens * output->width), file->sum);
         close(descriptor);
     }
     free(found);
@@ -384,6 +371,7 @@ void sli_token_output_close(sli_token_output *output, bool leave)
     free(output->files);
     json_decref(output->tokenizer);
     json_decref(output->sources);
+    json_decref(output->kept);
     sli_manifest_clear(&output->older);
     sli_claim_destroy(&output->claim);
     free(output->record);

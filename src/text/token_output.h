@@ -20,13 +20,14 @@ typedef struct sli_output_file {
 } sli_output_file;
 
 typedef struct sli_token_output {
-    char *path;                    /* of the first file */
-    sli_manifest older;            /* of what stood there */
-    char *record;                  /* its path */
-    sli_claim *claim;              /* no other process writes them */
-    json_t *tokenizer;             /* as sli_manifest_tokenizer has it */
-    json_t *sources;               /* an array, which the caller fills */
-    int width;                     /* bytes of a token */
+    char *path;         /* of the first file */
+    sli_manifest older; /* of what stood there */
+    char *record;       /* its path */
+    sli_claim *claim;   /* no other process writes them */
+    json_t *tokenizer;  /* as sli_manifest_tokenizer has it */
+    json_t *sources;    /* an array, which the caller fills */
+    json_t *kept; /* of tokens that a run keeps: a further member of the manifest; NULL: none */
+    int width;    /* bytes of a token */
     int64_t file_tokens;           /* most of a file */
     int64_t tokens, invalid_bytes; /* of all; the caller counts the latter */
     bool unfinished;               /* the last source is */

@@ -86,17 +86,6 @@ static void drop_block(source *text, size_t bytes)
     memmove(text->block, text->block + bytes, text->bytes);
 }
 
-/* Reads what is written already, for the checksum alone. */
-static sl_status pass_over(source *text, uint64_t bytes, uint64_t block_bytes)
-{
-    while (text->written < bytes) {
-        uint64_t left = bytes - text->written;
-        SL_TRY(read_block(text, left < block_bytes ? left : block_bytes));
-        drop_block(text, text->bytes);
-    }
-    return SL_OK;
-}
-
 static json_t *describe_source(const source *text)
 {
     char checksum[SLI_CHECKSUM_BYTES];
@@ -106,8 +95,7 @@ static json_t *describe_source(const source *text)
 
 /* Whether the text begins with what the source of a manifest had; all of that is then passed over.
  */
-static sl_status compare_source(source *text, const json_t *recorded, uint64_t block_bytes,
-                                bool *same)
+static sl_status compare_source(source *text, const json_t *recorded, bool *same)
 {
     char checksum[SLI_CHECKSUM_BYTES];
     const char *expected = json_string_value(json_object_get(recorded, "checksum"));
@@ -115,7 +103,8 @@ static sl_status compare_source(source *text, const json_t *recorded, uint64_t b
     *same = false;
     if (!expected || bytes > text->size)
         return SL_OK;
-    SL_TRY(pass_over(text, bytes, block_bytes));
+    SL_TRY(sli_file_checksum(text->path, text->descriptor, 0, bytes, text->sum));
+    text->offset = text->written = bytes;
     *same = strcmp(expected, sli_checksum_text(text->sum, checksum)) == 0;
     return SL_OK;
 }
@@ -197,7 +186,7 @@ static sl_status go_on(writer *job, source *text, int index, bool *is_done)
     *is_done = recorded && !(is_last && job->output.unfinished);
     if (!recorded)
         return SL_OK;
-    SL_TRY(compare_source(text, recorded, job->limits->block_bytes, &same));
+    SL_TRY(compare_source(text, recorded, &same));
     if (!same || (*is_done ? text->written < text->size : text->written >= text->size))
         return sl_error(SL_ERR_INVALID,
                         "%s: it is not the text whose tokens were being written to %s: begin anew, "
@@ -248,8 +237,7 @@ static sl_status find_written(writer *job, const char *const *texts, int count, 
     for (int i = 0; i < count && *out; i++) {
         source text;
         SL_TRY(open_source(texts[i], &text));
-        sl_status status = compare_source(&text, json_array_get(sources, (size_t)i),
-                                          job->limits->block_bytes, out);
+        sl_status status = compare_source(&text, json_array_get(sources, (size_t)i), out);
         *out = *out && text.written == text.size;
         close_source(&text);
         SL_TRY(status);

@@ -44,9 +44,9 @@ diff -r work expected || fail "an uninterrupted run over older tokens"
 seed=${SLUICE_TEST_SEED:-1}
 RANDOM=$seed
 resumed=0
-for round in 1 2 3 4 5 6; do
+for round in 1 2 3 4; do
     # The last three calls but one are those that give names.
-    call=$([ $round -le 3 ] && echo $((calls - 2 * round)) || echo $((1 + RANDOM % calls)))
+    call=$([ $round -le 2 ] && echo $((calls - 2 * round)) || echo $((1 + RANDOM % calls)))
     rm -rf work
     cp -r older work
     killed "$call" || fail "call $call of $calls: not killed"
@@ -57,7 +57,7 @@ for round in 1 2 3 4 5 6; do
     resumed=$((resumed + $(grep -c "by an earlier call" said || true)))
     diff -r work expected || fail "call $call, $again (seed $seed): other tokens, or something is left"
 done
-[ $resumed -ge 3 ] || fail "only $resumed of 6 runs went on where they were cut off"
+[ $resumed -ge 2 ] || fail "only $resumed of 4 runs went on where they were cut off"
 
 # A disk that is full in the middle leaves what is written as well.
 rm -rf work

@@ -4,10 +4,12 @@
 
 #include "comm/group.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "device/cores.h"
 #include "device/device.h"
 #include "models/config.h"
 #include "models/lora.h"
+#include "text/corpus.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <inttypes.h>
@@ -52,6 +54,14 @@ static sl_status find_vocab(sli_run *run, const sl_train_options *options, const
     return SL_OK;
 }
 
+sl_status sli_run_kept_tokens(const sl_train_options *options, char **out)
+{
+    *out = NULL;
+    return options->checkpoints.directory
+               ? sli_path_join(options->checkpoints.directory, "tokens", out)
+               : SL_OK;
+}
+
 static sl_status read_corpus(sli_run *run, const sl_train_options *options)
 {
     if (!options->data)
@@ -60,7 +70,11 @@ static sl_status read_corpus(sli_run *run, const sl_train_options *options)
     SL_TRY(open_init(run, options));
     const sl_vocab *vocab;
     SL_TRY(find_vocab(run, options, &vocab));
-    return sl_corpus_load(options->data, vocab, &run->corpus);
+    char *kept = NULL;
+    SL_TRY(sli_run_kept_tokens(options, &kept));
+    sl_status status = sli_corpus_load(options->data, vocab, kept, &run->corpus);
+    free(kept);
+    return status;
 }
 
 /* The texts are read by rank 0, by the first rank of each replica, which counts tokens, and for the

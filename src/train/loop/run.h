@@ -117,6 +117,10 @@ double sli_run_seconds(const sli_run *run);
 /* What is saved with the weights; NULL: nothing, as of a task of the caller's. */
 const sl_model_options *sli_run_model(const sli_run *run);
 const sl_vocab *sli_run_vocab(const sli_run *run);
+
+/* The directory where a run that saves checkpoints keeps the tokens of its text, malloc'ed; NULL:
+ * nowhere. Errors: SL_ERR_MEMORY. */
+sl_status sli_run_kept_tokens(const sl_train_options *options, char **out);
 const char *sli_run_generation(const sli_run *run); /* generation_config.json */
 
 /* Whether it trains adapters of the model in `init`: checkpoints then have these alone. */

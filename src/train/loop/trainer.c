@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "nn/module.h"
 #include "sluice/app/inference.h"
+#include "text/corpus.h"
 #include "text/rows.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
@@ -160,6 +161,17 @@ static sl_status measure_peak(sli_run *run, sl_group *all, sl_device *const *dev
     return all ? sl_group_all_reduce(all, peak, 1, SL_F64, SL_REDUCE_SUM, NULL) : SL_OK;
 }
 
+/* Once the directory of checkpoints is known to be this run's. */
+static sl_status keep_tokens(const sli_run *run)
+{
+    char *directory;
+    SL_TRY(sli_run_kept_tokens(run->options, &directory));
+    sl_status status =
+        run->corpus && is_first(run) && directory ? sli_corpus_keep(run->corpus, directory) : SL_OK;
+    free(directory);
+    return status;
+}
+
 static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
 {
     const char *directory = run->options->checkpoints.directory;
@@ -173,6 +185,7 @@ static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
     SL_TRY(sli_resume_rest(run));
     SL_TRY(sli_sampler_create(run, &run->sampler));
     SL_TRY(sli_checkpoints_create(run, &run->checkpoints));
+    SL_TRY(keep_tokens(run));
     if (is_first(run) && directory)
         run->last_step = sli_last_step_open(directory);
     return SL_OK;

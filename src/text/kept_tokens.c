@@ -1,0 +1,171 @@
+#include "text/kept_tokens.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "text/rows.h"
+#include "text/token_output.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+sl_status sli_kept_describe(const char *path, sli_text_range range, json_t **source)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    int descriptor;
+    uint64_t bytes;
+    sli_checksum *sum = NULL;
+    *source = NULL;
+    SL_TRY(sli_file_open(path, &descriptor, &bytes));
+    sl_status status = sli_checksum_create(&sum);
+    if (status == SL_OK)
+        status = sli_file_checksum(path, descriptor, 0, bytes, sum);
+    close(descriptor);
+    if (status == SL_OK) {
+        *source = json_pack("{so sI ss si si}", "path", sli_json_text(path), "bytes",
+                            (json_int_t)bytes, "checksum", sli_checksum_text(sum, checksum), "from",
+                            (int)range.from, "to", (int)range.to);
+        status = *source ? SL_OK : sli_no_memory(path, "its description");
+    }
+    sli_checksum_destroy(&sum);
+    return status;
+}
+
+static sl_status name_file(const char *directory, sl_split split, char **out)
+{
+    char name[16];
+    snprintf(name, sizeof name, "%s.bin", sl_split_name(split));
+    return sli_path_join(directory, name, out);
+}
+
+static sl_status read_manifest(const char *path, sli_manifest *out)
+{
+    char *name;
+    *out = (sli_manifest){0};
+    SL_TRY(sli_manifest_path(path, &name));
+    return sli_manifest_read(name, out);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------ */
+
+/* Wherever the text lies. */
+static bool is_same_source(const json_t *kept, const json_t *source)
+{
+    static const char *const keys[] = {"bytes", "checksum", "from", "to"};
+    bool is_same = true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        is_same =
+            is_same && json_equal(json_object_get(kept, keys[i]), json_object_get(source, keys[i]));
+    return is_same;
+}
+
+static sl_status is_current(const json_t *manifest, const sl_vocab *vocab, const json_t *source,
+                            bool *out)
+{
+    json_t *tokenizer;
+    SL_TRY(sli_manifest_tokenizer(vocab, &tokenizer));
+    const json_t *sources = json_object_get(manifest, "sources");
+    *out = json_object_get(manifest, "kept") && json_array_size(sources) == 1 &&
+           is_same_source(json_array_get(sources, 0), source) &&
+           json_equal(json_object_get(manifest, "tokenizer"), tokenizer);
+    json_decref(tokenizer);
+    return SL_OK;
+}
+
+static sl_status read_ids(const char *path, const sl_rows *rows, int64_t ntokens, sl_tokens *out)
+{
+    out->ids = malloc((size_t)rows->tokens * sizeof *out->ids);
+    if (!out->ids)
+        return sli_no_memory(path, "its %lld tokens", (long long)rows->tokens);
+    for (size_t i = 0; i < rows->file_count; i++) {
+        const sli_token_file *file = &rows->files[i];
+        SL_TRY(sli_token_file_read(file, 0, file->count, ntokens, out->ids + out->count));
+        out->count += file->count;
+    }
+    return SL_OK;
+}
+
+static sl_status read_kept(const char *path, const sl_vocab *vocab, const json_t *manifest,
+                           sl_tokens *out)
+{
+    sl_rows *rows;
+    const sl_rows_options options = {.ntokens = sl_vocab_size(vocab), .length = 1};
+    SL_TRY(sl_rows_read(path, &options, &rows));
+    sl_status status = read_ids(path, rows, options.ntokens, out);
+    sl_rows_destroy(&rows);
+    out->line_count =
+        json_integer_value(json_object_get(json_object_get(manifest, "kept"), "lines"));
+    out->invalid_bytes = json_integer_value(json_object_get(manifest, "invalid_bytes"));
+    return status;
+}
+
+sl_status sli_kept_read(const char *directory, sl_split split, const sl_vocab *vocab,
+                        const json_t *source, sl_tokens *out)
+{
+    char *path;
+    sli_manifest manifest;
+    bool is_there = false;
+    *out = (sl_tokens){0};
+    SL_TRY(name_file(directory, split, &path));
+    sl_status status = read_manifest(path, &manifest);
+    if (status == SL_OK && manifest.json)
+        status = is_current(manifest.json, vocab, source, &is_there);
+    if (status == SL_OK && is_there)
+        status = read_kept(path, vocab, manifest.json, out);
+    sli_manifest_clear(&manifest);
+    free(path);
+    if (status == SL_OK)
+        return SL_OK;
+    sl_tokens_free(out); /* of what is damaged as well */
+    return status == SL_ERR_MEMORY || status == SL_ERR_IO ? status : SL_OK;
+}
+
+/* ---- Keeping ------------------------------------------------------------------------------ */
+
+static sl_status check_own(const char *path)
+{
+    sli_manifest manifest;
+    sl_status status = read_manifest(path, &manifest);
+    if (status == SL_OK && access(path, F_OK) == 0 && !json_object_get(manifest.json, "kept"))
+        status =
+            sl_error(SL_ERR_INVALID,
+                     "%s: the run keeps its text's tokens there, but this file is not one that "
+                     "a run has kept: move it away",
+                     path);
+    sli_manifest_clear(&manifest);
+    return status;
+}
+
+static sl_status write_kept(const char *path, const sl_vocab *vocab, json_t *source,
+                            const sl_tokens *tokens)
+{
+    sli_token_output output;
+    SL_TRY(check_own(path));
+    SL_TRY(sli_token_output_open(path, vocab, INT32_MAX, false, &output));
+    output.kept = json_pack("{sI}", "lines", (json_int_t)tokens->line_count);
+    output.invalid_bytes = tokens->invalid_bytes;
+    sl_status status = output.kept && json_array_append(output.sources, source) == 0
+                           ? sli_token_output_add(&output, tokens->ids, tokens->count)
+                           : sli_no_memory(path, "its manifest");
+    if (status == SL_OK)
+        status = sli_token_output_commit(&output);
+    sli_token_output_close(&output, false);
+    return status;
+}
+
+sl_status sli_kept_write(const char *directory, sl_split split, const sl_vocab *vocab,
+                         json_t *source, const sl_tokens *tokens)
+{
+    char *path;
+    if (mkdir(directory, 0777) != 0 && errno != EEXIST)
+        return sli_io_error(directory, "the tokens of the text cannot be kept there");
+    SL_TRY(name_file(directory, split, &path));
+    sl_status status = write_kept(path, vocab, source, tokens);
+    free(path);
+    return status;
+}

@@ -1,0 +1,81 @@
+#!/bin/bash
+# The tokens of a text by a BPE are kept in --save-dir: read there by a run that goes on, made again where the text or the
+# tokenizer is another, and never in the place of a file that is not the run's.
+set -euo pipefail
+program=${SLUICE_PROGRAM:?}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "$1"; cat out; exit 1; }
+sum_of() { sha256sum <"$1/model.safetensors"; }
+
+for ((byte = 0; byte < 256; byte++)); do
+    # shellcheck disable=SC2059 # the byte is the format
+    echo "$(printf "\\x$(printf %x "$byte")" | base64) $byte"
+done >ranks
+cp ranks more-ranks
+echo "$(printf ' a' | base64) 256" >>more-ranks
+mkdir text
+for split in train valid test; do
+    head -c 3000 "$SLUICE_SOURCE_DIR/docs/determinism.md" | shuf --random-source="$SLUICE_SOURCE_DIR/LICENSE" >text/$split.txt
+done
+train=("$program" train --splitter gpt2 --bptt 6 --batch-size 2 --max-batches 3 --epochs 1 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
+run() { # DATA TOKENIZER OPTION...
+    "${train[@]}" --data "$1" --tokenizer "$2" "${@:3}" >out 2>&1 || fail "$*: status $?"
+}
+forget() { rm -rf run/step-* run/best run/progress; } # all but the tokens
+
+run text ranks --save alone
+[ ! -e run ] || fail "something is kept without --save-dir"
+run text ranks --save-dir run --save saved
+[ "$(sum_of saved)" = "$(sum_of alone)" ] || fail "other weights where tokens are kept"
+[ "$(find run/tokens -type f | sort | tr '\n' ' ')" = "$(printf 'run/tokens/%s ' {test,train,valid}.{bin,manifest.json})" ] ||
+    fail "other files: $(find run/tokens)"
+before=$(stat -c %i run/tokens/*)
+forget
+cp -r text moved
+run moved ranks --save-dir run --save again
+[ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "the same tokens were written again"
+[ "$(sum_of again)" = "$(sum_of alone)" ] || fail "other weights from kept tokens"
+
+# They are what is read: other tokens in the same place are trained on.
+forget
+cp run/tokens/train.bin kept
+tail -c 400 kept | dd of=run/tokens/train.bin bs=1 seek=1024 conv=notrunc status=none
+run text ranks --save-dir run --save other
+[ "$(sum_of other)" != "$(sum_of alone)" ] || fail "the kept tokens were not read"
+cp kept run/tokens/train.bin
+
+# Another tokenizer, another text, one file instead of three, and a damaged file: tokens are made again.
+again() { # NAME DATA TOKENIZER
+    forget
+    run "$2" "$3" --save "plain$1"
+    run "$2" "$3" --save-dir run --save "kept$1" --dp 2 --shards 2
+    run "$2" "$3" --save "plain$1" --dp 2 --shards 2
+    [ "$(sum_of "kept$1")" = "$(sum_of "plain$1")" ] || fail "$1: other weights"
+}
+again tokenizer text more-ranks
+echo "a further line" >>text/train.txt
+again text text more-ranks
+again file text/train.txt more-ranks
+head -c 1100 run/tokens/train.bin >short
+mv short run/tokens/train.bin
+again damage text/train.txt more-ranks
+
+# A run that resumes reads them.
+forget
+run text ranks --save-dir run --save-every 1
+before=$(stat -c %i run/tokens/*)
+"$program" train --resume run/step-00000002 --save resumed >out 2>&1 || fail "resume: status $?"
+[ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "the run that resumed has written the same tokens again"
+
+# What is not the run's stays.
+forget
+"$program" tokenize --tokenizer ranks --splitter gpt2 text/*.txt -o run/tokens/train.bin >out
+before=$(sha256sum run/tokens/train.bin)
+status=0
+"${train[@]}" --data text --tokenizer ranks --save-dir run >out 2>&1 || status=$?
+[ $status = 1 ] || fail "status $status where another file stands"
+grep -q "run/tokens/train.bin: the run keeps its text's tokens there, but this file is not one that a run has kept" out ||
+    fail "another sentence"
+[ "$(sha256sum run/tokens/train.bin)" = "$before" ] || fail "another file was replaced"
