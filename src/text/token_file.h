@@ -21,8 +21,9 @@ typedef struct sli_token_file {
 sl_status sli_token_file_open(const char *path, sl_token_type type, sli_token_file *out);
 void sli_token_file_clear(sli_token_file *file); /* leaves zeros */
 
-/* Reads `count` ids from number `first` on, which must be in the file, and below `ntokens`. Errors:
- * SL_ERR_FORMAT for an id over the vocabulary, with its position. */
+/* Reads `count` ids from number `first` on, which must be in the file, and below `ntokens`. The
+ * file's pages do not stay in this process's memory. Errors: SL_ERR_FORMAT for an id over the
+ * vocabulary, with its position. */
 sl_status sli_token_file_read(const sli_token_file *file, int64_t first, int64_t count,
                               int64_t ntokens, int32_t *ids);
 

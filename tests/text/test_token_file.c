@@ -74,6 +74,49 @@ static void rows_are_consecutive_tokens_and_share_one(void **state)
     }
 }
 
+/* KiB of the file's pages that are in this process's memory; -1: the system does not say. */
+static long mapped_kib(const char *path)
+{
+    char line[4096];
+    long kib = -1;
+    bool is_ours = false;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    while (maps && fgets(line, sizeof line, maps)) {
+        if (strstr(line, path))
+            is_ours = true;
+        if (is_ours && sscanf(line, "Rss: %ld kB", &kib) == 1)
+            break;
+    }
+    if (maps)
+        fclose(maps);
+    return kib;
+}
+
+static void pages_are_dropped_behind_the_reader(void **state)
+{
+    enum { ALL = 1 << 23, ROW = 1024 };
+    scratch *in = *state;
+    static uint16_t tokens[ALL / 2];
+    int32_t ids[ROW];
+    sli_token_file file;
+    unsigned seed = test_seed(3);
+    for (int i = 0; i < ALL / 2; i++)
+        tokens[i] = (uint16_t)(i * 31);
+    char *path = scratch_path(in, "large.bin");
+    write_file(path, tokens, sizeof tokens);
+    check_ok(sli_token_file_open(path, SL_TOKENS_UINT16, &file));
+    if (mapped_kib(path) < 0)
+        skip();
+    for (int row = 0; row < 4000; row++) {
+        int64_t first = test_draw(&seed, 0, ALL / 2 - ROW);
+        check_ok(sli_token_file_read(&file, first, ROW, 1 << 16, ids));
+        assert_int_equal(ids[ROW - 1], tokens[first + ROW - 1]);
+        if (row % 100 == 0)
+            assert_in_range(mapped_kib(path), 0, ALL / 2048); /* half of the file */
+    }
+    sli_token_file_clear(&file);
+}
+
 static void the_next_name_counts_up(void **state)
 {
     static const char *const names[][2] = {{"a/train.bin", "a/train_000001.bin"},
@@ -191,6 +234,8 @@ int token_file_tests(void)
         cmocka_unit_test_setup_teardown(numbered_files_are_one_stream, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(the_next_name_counts_up),
+        cmocka_unit_test_setup_teardown(pages_are_dropped_behind_the_reader, scratch_create,
+                                        scratch_remove),
         cmocka_unit_test_setup_teardown(what_contradicts_itself_is_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(ids_over_the_vocabulary_are_refused_with_their_place),
