@@ -232,14 +232,14 @@ static sl_status map_file(const char *path, sli_token_file *out)
  * maps those in its cache, up to 64 KiB. */
 static void drop_pages(const sli_token_file *file, int64_t first, int64_t count)
 {
-    const uintptr_t window = 1 << 16, all = (uintptr_t)file->bytes;
-    uintptr_t begin = (uintptr_t)(file->tokens + first * file->width),
-              end = begin + (uintptr_t)(count * file->width);
-    begin = begin / window * window;
-    end = (end + window - 1) / window * window;
-    begin = begin > all ? begin : all;
-    end = end < all + file->size ? end : all + file->size;
-    (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
+    const uintptr_t window = 1 << 16;
+    const uint8_t *begin = file->tokens + first * file->width, *end = begin + count * file->width,
+                  *all = file->bytes;
+    uintptr_t before = (uintptr_t)begin % window,
+              behind = window - 1 - ((uintptr_t)end - 1) % window;
+    begin -= (size_t)(begin - all) < before ? (size_t)(begin - all) : before;
+    end += (size_t)(all + file->size - end) < behind ? (size_t)(all + file->size - end) : behind;
+    (void)madvise((void *)begin, (size_t)(end - begin), MADV_DONTNEED);
 }
 
 sl_status sli_token_file_open(const char *path, sl_token_type type, sli_token_file *out)

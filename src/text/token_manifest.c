@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static const char mark[] = "sluice_token_files";
-enum { VERSION = 1, MOST_BYTES = 1 << 28 };
+enum { VERSION = 1, MOST_BYTES = 1 << 26 };
 
 void sli_manifest_clear(sli_manifest *manifest)
 {
@@ -66,6 +66,13 @@ sl_status sli_manifest_write(const char *path, const json_t *manifest)
     if (!text)
         return sli_no_memory(path, "its text");
     size_t bytes = strlen(text);
+    if (bytes >= MOST_BYTES) {
+        free(text);
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "%s: it would have %zu bytes, and at most %d are read: put the texts "
+                        "together in fewer files",
+                        path, bytes, MOST_BYTES);
+    }
     text[bytes] = '\n'; /* instead of the 0 */
     sl_status status = sli_file_write(path, text, bytes + 1);
     free(text);

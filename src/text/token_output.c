@@ -253,7 +253,8 @@ static sl_status resume(sli_token_output *output, const json_t *record)
                         "resuming",
                         output->path);
     SL_TRY(reopen_files(output, record));
-    json_array_extend(output->sources, json_object_get(record, "sources"));
+    if (json_array_extend(output->sources, json_object_get(record, "sources")) != 0)
+        return sl_error(SL_ERR_FORMAT, "%s: it does not say of which texts", output->record);
     output->invalid_bytes = json_integer_value(json_object_get(record, "invalid_bytes"));
     output->unfinished = json_is_true(json_object_get(record, "unfinished"));
     output->resumed = true;

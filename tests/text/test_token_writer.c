@@ -249,6 +249,57 @@ static void files_are_held_to_their_manifest(void **state)
     sl_vocab_destroy(&texts.vocab);
 }
 
+/* Anything but a crash, and nothing that was written is lost. */
+static void hostile_manifests_are_refused(void **state)
+{
+    static const char *const manifests[] = {
+        "",
+        "[",
+        "[]",
+        "{}",
+        "{\"sluice_token_files\": 2}",
+        "{\"sluice_token_files\": \"1\"}",
+        "{\"sluice_token_files\": 1}",
+        "{\"sluice_token_files\": 1, \"tokenizer\": [], \"files\": {}}",
+        "{\"sluice_token_files\": 1, \"files\": [1, null, [], {\"name\": 3}]}",
+        "{\"sluice_token_files\": 1, \"files\": [{\"name\": \"train.bin\", \"tokens\": \"x\"}]}",
+        "{\"sluice_token_files\": 1, \"files\": [{\"name\": \"train.bin\", \"tokens\": -1}]}"};
+    static const char *const records[] = {
+        "{\"sluice_token_files\": 1, \"files\": []}",
+        "{\"sluice_token_files\": 1, \"files\": 5, \"sources\": []}",
+        "{\"sluice_token_files\": 1, \"files\": [[]], \"sources\": []}",
+        "{\"sluice_token_files\": 1, \"files\": [{\"tokens\": -2}], \"sources\": []}",
+        "{\"sluice_token_files\": 1, \"files\": [{\"tokens\": 4611686018427387904}]}",
+        "{\"sluice_token_files\": 1, \"files\": [{\"tokens\": 1, \"temporary\": \"../text0\"}]}",
+        "{\"sluice_token_files\": 1, \"files\": [{\"tokens\": 0, \"temporary\": \"text0\"}]}"};
+    unsigned seed = test_seed(9);
+    fixture texts;
+    sl_rows *rows;
+    make_texts(&texts, *state, &seed);
+    check_ok(write_texts(&texts, texts.count, false));
+    const sl_rows_options options = {.ntokens = 1000, .vocab = texts.vocab, .length = 1};
+    char *path = scratch_path(texts.in, "train.manifest.json");
+    for (size_t i = 0; i < sizeof manifests / sizeof *manifests; i++) {
+        write_file(path, manifests[i], strlen(manifests[i]));
+        sl_status status = sl_rows_read(texts.to, &options, &rows);
+        assert_true(status == SL_ERR_FORMAT || status == SL_ERR_INVALID);
+    }
+    unlink(path);
+    json_t *tokenizer;
+    check_ok(sli_manifest_tokenizer(texts.vocab, &tokenizer));
+    for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
+        json_t *record = json_loads(records[i], 0, NULL);
+        assert_int_equal(json_object_set(record, "tokenizer", tokenizer), 0);
+        check_ok(sli_manifest_write(scratch_path(texts.in, ".train.bin.resume"), record));
+        json_decref(record);
+        check_error(write_texts(&texts, texts.count, true), SL_ERR_FORMAT, "");
+        check_stream(&texts, texts.count);
+        assert_int_equal(scratch_entries(texts.in, 0), TEXTS + 2);
+    }
+    json_decref(tokenizer);
+    sl_vocab_destroy(&texts.vocab);
+}
+
 /* ---- Killed writers ----------------------------------------------------------------------- */
 
 /* All that stands under names without a dot before them, one after the other. */
@@ -394,6 +445,8 @@ int token_writer_tests(void)
         cmocka_unit_test_setup_teardown(a_tokenizer_has_one_checksum_in_all_its_forms,
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(files_are_held_to_their_manifest, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(hostile_manifests_are_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(what_is_resumed_has_the_bytes_of_one_call, scratch_create,
                                         scratch_remove),
