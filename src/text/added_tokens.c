@@ -53,6 +53,14 @@ static sl_token sought(const sli_added_tokens *added, const sli_added_token *tok
     return (sl_token){token->content.text - prefix, token->content.bytes + prefix};
 }
 
+/* A text is cut at a blank or behind a line end. */
+static bool reaches_across_cuts(const sli_added_token *token)
+{
+    return !token->special && (token->lstrip || token->rstrip ||
+                               memchr(token->content.text, ' ', token->content.bytes) ||
+                               memchr(token->content.text, '\n', token->content.bytes));
+}
+
 static void find_begins(sli_added_tokens *added)
 {
     size_t i = 0;
@@ -61,8 +69,10 @@ static void find_begins(sli_added_tokens *added)
             added->begins[normalized][byte] = i;
             for (; i < added->count && (int)added->all[i].normalized == normalized &&
                    (unsigned char)sought(added, &added->all[i]).text[0] == byte;
-                 i++)
+                 i++) {
                 added->has_ordinary[normalized] |= !added->all[i].special;
+                added->reaches |= reaches_across_cuts(&added->all[i]);
+            }
         }
 }
 

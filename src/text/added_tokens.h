@@ -19,6 +19,7 @@ typedef struct sli_added_tokens {
     size_t count, room;
     size_t begins[2][257]; /* of those of a first byte, by `normalized` */
     bool has_ordinary[2];  /* one that is not special, by `normalized` */
+    bool reaches;          /* of these, one that has a blank or a line end, or takes white space */
     char *bytes;           /* of their contents */
     size_t prefix;         /* spaces before those that are `normalized`: 0 or 1 */
 } sli_added_tokens;

@@ -246,6 +246,11 @@ bool sli_is_white_space(uint32_t code)
     return kind_of(code) == SLI_SPACE;
 }
 
+bool sli_is_letter(uint32_t code)
+{
+    return (kind_of(code) & SLI_LETTER) != 0;
+}
+
 /* ---- Names -------------------------------------------------------------------------------- */
 
 const char *const sl_splitters[] = {"gpt2", "smollm", "cl100k", "qwen2", "qwen3.5", "o200k", NULL};

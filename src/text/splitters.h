@@ -25,5 +25,6 @@ const sli_splitter *sli_splitter_of_pattern(const char *pattern, bool composes);
 extern const char sli_splitter_names[]; /* all, for messages */
 
 bool sli_is_white_space(uint32_t code); /* Unicode's */
+bool sli_is_letter(uint32_t code);      /* of Unicode's categories L */
 
 #endif

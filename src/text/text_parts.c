@@ -1,47 +1,75 @@
-/* A text may be cut where every pattern ends a piece, in the part as in the whole text: behind a
- * line end before a letter, with at most a blank between them. Without the blank the line end must
- * stand alone behind a character that is seen: of more white space GPT-2's pattern leaves the last
- * to itself, but takes it all at the end of a text. One of SentencePiece's kind may be cut between
- * a word and a space, if no token reaches across. */
+/* A text may be cut where every pattern ends a piece, in the part as in the whole text:
+ *
+ *     word| word      before a blank alone between what is no white space
+ *     word\n|word     behind a line end that stands alone so, before a letter
+ *
+ * No pattern has a blank behind something else in a piece, and none a line end before a letter. Of
+ * more white space GPT-2's pattern leaves the last character to what follows, but takes it all at
+ * the end of a text. A text of SentencePiece's kind may be cut between a word and a space, if no
+ * token reaches across. Added tokens that any text means must have no white space, and take none.
+ */
 #include "text/text_parts.h"
 
 #include "core/error.h"
 #include "core/threads.h"
 #include "text/bpe.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistr.h>
 
-static bool is_seen(char character)
+enum { WRITTEN_SPACE = 0x2581, MOST_CHARACTER_BYTES = 4 };
+
+static bool is_seen(ucs4_t code)
 {
-    return character > ' ' && character < 0x7F;
+    return code < 0x80 ? code > ' ' && code < 0x7F
+                       : !sli_is_white_space(code) && code != WRITTEN_SPACE;
+}
+
+/* The character at the place; a blank where there is none. */
+static ucs4_t character_at(const char *text, size_t place, size_t bytes)
+{
+    ucs4_t code = ' ';
+    if (place < bytes && u8_mbtoucr(&code, (const uint8_t *)text + place, bytes - place) <= 0)
+        code = ' ';
+    return code;
+}
+
+/* Whether a character that is seen ends before the place. */
+static bool ends_seen(const char *text, size_t place)
+{
+    ucs4_t code;
+    size_t begin = place - 1;
+    while (begin > 0 && place - begin < MOST_CHARACTER_BYTES && (text[begin] & 0xC0) == 0x80)
+        begin--;
+    return u8_mbtoucr(&code, (const uint8_t *)text + begin, place - begin) ==
+               (int)(place - begin) &&
+           is_seen(code);
 }
 
 static bool may_cut_words(const char *text, size_t place, size_t bytes)
 {
-    return place < bytes && text[place] == ' ' && is_seen(text[place - 1]);
+    return place < bytes && text[place] == ' ' && ends_seen(text, place);
 }
 
-static bool may_cut_lines(const char *text, size_t place, size_t bytes)
+static bool may_cut_pieces(const char *text, size_t place, size_t bytes)
 {
-    if (place < 2 || place + 1 >= bytes || text[place - 1] != '\n')
-        return false;
-    bool is_blank = text[place] == ' ';
-    return isalpha((unsigned char)text[place + is_blank]) &&
-           (unsigned char)text[place + is_blank] < 0x80 && (is_blank || is_seen(text[place - 2]));
+    if (place < bytes && text[place] == ' ')
+        return is_seen(character_at(text, place + 1, bytes)) && ends_seen(text, place);
+    return place >= 2 && text[place - 1] == '\n' &&
+           sli_is_letter(character_at(text, place, bytes)) && ends_seen(text, place - 1);
 }
 
 size_t sli_text_last_cut(const sl_vocab *vocab, const char *text, size_t first, size_t bytes)
 {
     const sli_bpe *bpe = vocab->bpe;
-    if (bpe && (bpe->added.has_ordinary[0] || bpe->added.has_ordinary[1]))
-        return 0; /* an added token that is found in any text may reach across */
-    if (bpe && bpe->split == &sli_nowhere)
+    if (bpe && (bpe->added.reaches || bpe->split == &sli_nowhere))
         return 0;
-    bool (*may_cut)(const char *, size_t, size_t) =
-        bpe && bpe->of_characters ? may_cut_words : may_cut_lines;
-    for (size_t place = bytes; place > first && place > 1; place--)
+    bool of_characters = bpe && bpe->of_characters;
+    if (of_characters && (bpe->added.has_ordinary[0] || bpe->added.has_ordinary[1]))
+        return 0; /* what is behind one gets a space, but not at the beginning of a part */
+    bool (*may_cut)(const char *, size_t, size_t) = of_characters ? may_cut_words : may_cut_pieces;
+    for (size_t place = bytes; place > first && place > 0; place--)
         if (may_cut(text, place, bytes))
             return place;
     return 0;
@@ -109,7 +137,8 @@ static sl_status count_parts(part_job *job, sl_tokens *out)
             return sli_error_restore(&part->error);
         part->first = out->count;
         out->count += part->tokens.count;
-        out->line_count += part->tokens.line_count;
+        bool ends_in_line = i + 1 < job->count && part->text[part->bytes - 1] != '\n';
+        out->line_count += part->tokens.line_count - ends_in_line;
         out->invalid_bytes += part->tokens.invalid_bytes;
     }
     job->ids = out->ids = malloc(((size_t)out->count + 1) * sizeof *out->ids);
@@ -119,6 +148,8 @@ static sl_status count_parts(part_job *job, sl_tokens *out)
 static sl_status encode_side_by_side(int threads, part_job *job, sl_tokens *out)
 {
     sli_pool *pool;
+    if (threads > job->count)
+        threads = (int)job->count;
     SL_TRY(sli_pool_create(&(sli_pool_options){.threads = threads}, &pool));
     sli_pool_run(pool, job->count, encode_part, job);
     sl_status status = count_parts(job, out);
@@ -131,16 +162,18 @@ static sl_status encode_side_by_side(int threads, part_job *job, sl_tokens *out)
 sl_status sli_text_encode_parts(const sl_vocab *vocab, const char *text, size_t bytes,
                                 bool continues, size_t part_bytes, int threads, sl_tokens *out)
 {
+    *out = (sl_tokens){0};
     if (threads == 1 || bytes <= part_bytes)
         return sli_bpe_encode(vocab->bpe, text, bytes, false, continues, out);
-    *out = (sl_tokens){0};
     part_job job = {.bpe = vocab->bpe,
                     .continues = continues,
                     .parts = calloc(bytes / part_bytes + 1, sizeof *job.parts)};
     if (!job.parts)
         return sli_no_memory(NULL, "the parts of a text of %zu bytes", bytes);
     cut(vocab, text, bytes, part_bytes, &job);
-    sl_status status = encode_side_by_side(threads, &job, out);
+    sl_status status = job.count == 1
+                           ? sli_bpe_encode(vocab->bpe, text, bytes, false, continues, out)
+                           : encode_side_by_side(threads, &job, out);
     for (int64_t i = 0; i < job.count; i++)
         sl_tokens_free(&job.parts[i].tokens);
     free(job.parts);

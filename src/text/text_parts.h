@@ -4,8 +4,7 @@
 
 #include "sluice/app/text.h"
 
-/* The last place behind `first`, and at most at `bytes`, where a text may be cut; 0: there is none.
- * The byte behind the place must be known. */
+/* The last place behind `first`, and before `bytes`, where a text may be cut; 0: there is none. */
 size_t sli_text_last_cut(const sl_vocab *vocab, const char *text, size_t first, size_t bytes);
 
 /* The ids of a text in which no special token is looked for, and which may continue another, by

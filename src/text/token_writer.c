@@ -34,7 +34,11 @@ typedef struct source {
     sli_checksum *sum;              /* of those written */
     char *block;
     size_t bytes, room;
+    size_t uncut; /* no place to cut up to there */
 } source;
+
+/* How many bytes behind a place say whether a text may be cut there. */
+enum { SEEN_BEHIND = 5 };
 
 /* ---- Sources ------------------------------------------------------------------------------ */
 
@@ -154,8 +158,9 @@ static sl_status write_blocks(writer *job, source *text)
     while (text->offset < text->size) {
         SL_TRY(read_block(text, job->limits->block_bytes));
         bool is_last = text->offset == text->size;
-        size_t cut =
-            is_last ? text->bytes : sli_text_last_cut(job->vocab, text->block, 0, text->bytes);
+        size_t cut = is_last ? text->bytes
+                             : sli_text_last_cut(job->vocab, text->block, text->uncut, text->bytes);
+        text->uncut = cut > 0 || text->bytes < SEEN_BEHIND ? 0 : text->bytes - SEEN_BEHIND;
         if (cut == 0)
             continue;
         SL_TRY(write_block(job, text, cut));
