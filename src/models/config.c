@@ -59,8 +59,9 @@ static sl_status read_token_ids(const json_t *json, sl_decoder_options *out)
     return status;
 }
 
-void sli_config_check_token_ids(sl_model_options *model,
-                                bool (*knows)(const void *vocab, int64_t id), const void *vocab)
+void sli_config_drop_unknown_token_ids(sl_model_options *model,
+                                       bool (*knows)(const void *vocab, int64_t id),
+                                       const void *vocab)
 {
     json_t *ids = json_loads(model->decoder.token_ids, 0, NULL), *value, *one;
     const char *key;
@@ -68,8 +69,10 @@ void sli_config_check_token_ids(sl_model_options *model,
     json_object_foreach(ids, key, value)
     {
         bool is_known = !json_is_integer(value) || knows(vocab, json_integer_value(value));
-        json_array_foreach(value, index, one) is_known =
-            is_known && (!json_is_integer(one) || knows(vocab, json_integer_value(one)));
+        json_array_foreach(value, index, one)
+        {
+            is_known = is_known && (!json_is_integer(one) || knows(vocab, json_integer_value(one)));
+        }
         if (!is_known)
             model->decoder.token_ids[0] = '\0';
     }

@@ -23,8 +23,9 @@ sl_status sli_config_parse(const char *text, size_t bytes, sl_model_options *out
 /* Forgets the ids of special tokens where `knows` says of one that the vocabulary has no such
  * token.
  */
-void sli_config_check_token_ids(sl_model_options *model,
-                                bool (*knows)(const void *vocab, int64_t id), const void *vocab);
+void sli_config_drop_unknown_token_ids(sl_model_options *model,
+                                       bool (*knows)(const void *vocab, int64_t id),
+                                       const void *vocab);
 
 /* Refuses a config of a model that is far larger than the tensors of `reader`, before such a model
  * is made: tensors that are missing or too many are named when they are read. Errors:

@@ -55,8 +55,8 @@ void sli_bpe_destroy(sli_bpe **bpe);
  * what is wrong with it, SL_ERR_MEMORY. */
 sl_status sli_bpe_add_token(sli_bpe *bpe, int32_t id, const char *text, size_t bytes);
 
-/* Finds the tokens of single bytes. Errors: SL_ERR_FORMAT where one is missing, unless some may, of
- * byte level. */
+/* Finds the tokens of single bytes. Of byte level some `may_miss`. Errors: SL_ERR_FORMAT where one
+ * is missing that may not. */
 sl_status sli_bpe_find_bytes(sli_bpe *bpe, bool may_miss);
 
 /* Adds a merge. *is_new is false, and nothing changes, where the pair has one. */
@@ -94,12 +94,13 @@ size_t sli_read_spaces(char *text, size_t bytes);
 
 bool sli_begins_with_space(const uint8_t *text, const uint8_t *end);
 
-/* A copy [*bytes], malloc'ed, of a text with its spaces, and one before it. Errors: SL_ERR_MEMORY.
- */
+/* A copy [*bytes], malloc'ed, of a text in which U+2581 becomes a space; with `prefix` one is put
+ * before it. Errors: SL_ERR_MEMORY. */
 sl_status sli_copy_spaces(const uint8_t *begin, const uint8_t *end, bool prefix, uint8_t **copy,
                           size_t *bytes);
 
-/* Words with the spaces before them; words with one space, and further spaces, alone; and all. */
+/* The pieces are words with all spaces before them; words with one, where each further space is a
+ * piece; the whole text. */
 extern const sli_splitter sli_before_words, sli_before_spaces, sli_nowhere;
 
 /* Chooses how a text is split that the tokenizer does not split: where no token reaches across. */

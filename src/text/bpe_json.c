@@ -41,10 +41,15 @@ static sl_status parse_member(const sli_json *json, sli_json_value value, json_t
     return value.begin ? sli_json_parse(json, value, MOST_RULES, out) : SL_OK;
 }
 
+static bool text_is(const json_t *object, const char *name, const char *wanted)
+{
+    const char *has = json_string_value(json_object_get(object, name));
+    return has && strcmp(has, wanted) == 0;
+}
+
 static bool is_type(const json_t *rule, const char *type)
 {
-    const char *has = json_string_value(json_object_get(rule, "type"));
-    return has && strcmp(has, type) == 0;
+    return text_is(rule, "type", type);
 }
 
 /* Whether a flag has a value, which is `initial` where it is not there. */
@@ -103,12 +108,6 @@ static sl_status read_splitter(const json_t *normalizer, const json_t *pre,
 }
 
 /* ---- White space as SentencePiece has it ---------------------------------------------------- */
-
-static bool text_is(const json_t *object, const char *name, const char *wanted)
-{
-    const char *has = json_string_value(json_object_get(object, name));
-    return has && strcmp(has, wanted) == 0;
-}
 
 static bool is_replace(const json_t *rule, const char *from, const char *to)
 {
@@ -212,7 +211,8 @@ static sl_status parse_decoder(const sli_json *json, sli_json_value value, sli_b
 
 /* ---- Added tokens ------------------------------------------------------------------------- */
 
-/* What spaces in a normalized text would change is refused with one. */
+/* Whether it is found in a text as it stands, so that the spaces that Prepend and Replace write
+ * change neither the token nor what it takes beside it. */
 static bool is_plain(const json_t *entry)
 {
     const char *content = json_string_value(json_object_get(entry, "content"));
@@ -271,7 +271,7 @@ static sl_status parse_added(const sli_json *json, sli_json_value list, sli_bpe 
 
 /* ---- The model ---------------------------------------------------------------------------- */
 
-/* "a b", or ["a", "b"]. The parts are decoded to `room`. */
+/* Of "a b", or ["a", "b"]; halves without bytes of anything else. They are decoded to `room`. */
 static sl_status split_merge(const sli_json *json, sli_json_value value, char *room,
                              sl_token halves[2])
 {
@@ -290,9 +290,13 @@ static sl_status split_merge(const sli_json *json, sli_json_value value, char *r
     if (!sli_json_is(value, '['))
         return SL_OK;
     SL_TRY(sli_json_walk_begin(json, value, &walk));
-    while (sli_json_walk_next(&walk) && count < 2 && sli_json_is(walk.value, '"')) {
+    for (; sli_json_walk_next(&walk); count++) {
+        if (count == 2 || !sli_json_is(walk.value, '"')) {
+            halves[0] = (sl_token){NULL, 0};
+            return SL_OK;
+        }
         SL_TRY(sli_json_decode(json, walk.value, &room, &text));
-        halves[count++] = (sl_token){text, strlen(text)};
+        halves[count] = (sl_token){text, strlen(text)};
     }
     return walk.status;
 }
@@ -326,8 +330,9 @@ static sl_status read_merges(const sli_json *json, sli_json_value merges, sli_bp
     return walk.status;
 }
 
-/* Options of the model that would change ids, which must be as if they were not there. Where bytes
- * stand for unknown characters, no text has the unknown token, and all of it is one piece. */
+/* Options of the model that would change ids must be as if they were not there. With byte_fallback
+ * no text has the unknown token, which may then be named; and what ignore_merges would take whole
+ * is all of a text. */
 static sl_status check_model_options(const sli_json *json, sli_json_value model, bool of_characters)
 {
     static const char *const level[] = {"dropout", "continuing_subword_prefix",

@@ -235,7 +235,12 @@ sl_status sl_chat_encode(const sl_vocab *vocab, const sl_message *messages, size
 {
     sli_chat chat;
     sli_scored_ids row = {NULL};
+    SLI_CHECK_NOT_NULL(vocab);
+    SLI_CHECK_NOT_NULL(messages);
+    SLI_CHECK_NOT_NULL(out);
     *out = (sl_tokens){0};
+    if (count == 0)
+        return sl_error(SL_ERR_INVALID, "sl_chat_encode: expected at least one message, got none");
     sl_status status = sli_chat_find(vocab, &chat);
     if (status == SL_OK)
         status = sli_chat_begin(&chat, messages[0].role, &row);

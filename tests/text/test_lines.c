@@ -177,6 +177,7 @@ static void what_a_user_says_ends_where_the_answer_begins(void **state)
     expect_said(llama3, 1, "DEuserF\n\nhiGEassistantF\n\n");
     expect_said(llama3, 3, "DEuserF\n\nhiGEassistantF\n\nyoGEuserF\n\nsoGEassistantF\n\n");
     check_error(sl_chat_encode(none, said, 1, &tokens), SL_ERR_NOT_FOUND, "no chat_template");
+    check_error(sl_chat_encode(none, said, 0, &tokens), SL_ERR_INVALID, "at least one message");
     assert_true(sl_vocab_is_special(none, 257));
     assert_false(sl_vocab_is_special(none, 'a'));
 }

@@ -153,8 +153,9 @@ typedef struct sl_message {
 } sl_message;
 
 /* The ids of a conversation of at least one message, by the tokenizer's template (as sl_rows_read
- * has them), up to where the assistant's next answer begins. Errors: SL_ERR_NOT_FOUND where there
- * is no template, SL_ERR_UNSUPPORTED for another one, SL_ERR_MEMORY. */
+ * has them), up to where the assistant's next answer begins. Errors: SL_ERR_INVALID without a
+ * message, SL_ERR_NOT_FOUND where there is no template, SL_ERR_UNSUPPORTED for another one,
+ * SL_ERR_MEMORY. */
 sl_status sl_chat_encode(const sl_vocab *vocab, const sl_message *messages, size_t count,
                          sl_tokens *out);
 

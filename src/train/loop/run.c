@@ -115,7 +115,7 @@ static void check_token_ids(const sli_run *run, sl_model_options *model)
 {
     const sl_vocab *vocab = sli_run_vocab(run);
     if (vocab && !run->init)
-        sli_config_check_token_ids(model, is_special, vocab);
+        sli_config_drop_unknown_token_ids(model, is_special, vocab);
 }
 
 /* The task of a run on texts. */
