@@ -328,6 +328,7 @@ static sl_status write_header(const sli_token_output *output, const sli_output_f
 
 static sl_status name_files(sli_token_output *output)
 {
+    output->is_naming = true;
     for (size_t i = 0; i < output->count; i++)
         if (output->files[i].file) {
             SL_TRY(write_header(output, &output->files[i]));
@@ -352,6 +353,8 @@ sl_status sli_token_output_commit(sli_token_output *output)
         status = sli_manifest_path(output->path, &path);
     if (status == SL_OK)
         status = sli_manifest_write(path, made);
+    if (status == SL_OK)
+        output->is_naming = false;
     free(path);
     json_decref(made);
     return status;
@@ -359,7 +362,7 @@ sl_status sli_token_output_commit(sli_token_output *output)
 
 void sli_token_output_close(sli_token_output *output, bool leave)
 {
-    bool stays = leave && output->recorded;
+    bool stays = (leave || output->is_naming) && output->recorded;
     for (size_t i = 0; i < output->count; i++) {
         if (stays)
             sli_replace_file_leave(&output->files[i].file);

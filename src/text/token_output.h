@@ -33,6 +33,7 @@ typedef struct sli_token_output {
     bool unfinished;               /* the last source is */
     bool resumed;                  /* a record was found */
     bool recorded;                 /* there is one */
+    bool is_naming;                /* its files get their names, and some may have them */
     sli_output_file *files;        /* [count] */
     size_t count, room;
 } sli_token_output;
@@ -55,8 +56,9 @@ sl_status sli_token_output_record(sli_token_output *output);
 /* Gives the files their names, in place of older ones, and removes the record. */
 sl_status sli_token_output_commit(sli_token_output *output);
 
-/* Frees all, and leaves zeros. With `leave`, what is recorded stays, so that another process can go
- * on; else what is not committed is removed, and the record. */
+/* Frees all, and leaves zeros. With `leave`, or where commit failed between two names, what is
+ * recorded stays, so that another process can go on; else what is not committed is removed, and the
+ * record. */
 void sli_token_output_close(sli_token_output *output, bool leave);
 
 #endif

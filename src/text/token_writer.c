@@ -221,9 +221,11 @@ static sl_status write_text(writer *job, const char *path, int index)
 
 /* ---- All ---------------------------------------------------------------------------------- */
 
-static sl_status measure(writer *job, const char *const *texts, int count)
+static sl_status measure(writer *job, const char *const *texts, int count, const char *path)
 {
     for (int i = 0; i < count; i++) {
+        if (sli_path_same_file(texts[i], path))
+            return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", path);
         int descriptor;
         uint64_t bytes;
         SL_TRY(sli_file_open(texts[i], &descriptor, &bytes));
@@ -289,7 +291,7 @@ sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int 
     writer job = {.vocab = vocab, .writing = writing, .limits = limits};
     bool resumes = writing && writing->resume;
     *out = (sl_tokens_written){0};
-    SL_TRY(measure(&job, texts, count));
+    SL_TRY(measure(&job, texts, count, path));
     SL_TRY(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
     sl_status status = write_texts(&job, texts, count, out);
     bool is_cut_off = status == SL_ERR_IO || (status != SL_OK && job.output.resumed);

@@ -73,6 +73,8 @@ grep -q "3 tokens written to x.bin" out || fail "-o: other words"
 [ "$(od -An -tu4 -N12 x.bin | tr -s ' ')" = " 20240520 1 3" ] || fail "-o: another header"
 "${tokenize[@]}" one two -o x.bin --resume >out 2>err || fail "--resume: status $?"
 grep -q "3 tokens written to x.bin (those of 5 B of text by an earlier call)" out || fail "--resume: other words"
+refused 1 "./one is an input and must not be overwritten" "${tokenize[@]}" two one -o ./one
+[ "$(cat one)" = " a" ] || fail "an input was overwritten"
 refused 2 "--resume needs --output" "${tokenize[@]}" --print --resume
 if command -v script >/dev/null; then
     script -qec "$program tokenize --tokenizer ranks --splitter gpt2 one two -o x.bin" /dev/null >out </dev/null

@@ -68,3 +68,21 @@ grep -q "^sluice: work/.*: No space left on device$" said || fail "a full disk: 
 "${tokenize[@]}" long short -o work/t.bin --resume >said || fail "after a full disk: status $?"
 grep -q "by an earlier call" said || fail "after a full disk nothing was resumed"
 diff -r work expected || fail "after a full disk: other tokens"
+
+# A disk that is full when the file has its name and the manifest has not: the record says the rest.
+rm -rf work
+mkdir work
+last=0
+LD_PRELOAD=$faults SLUICE_IO_ONLY=work SLUICE_IO_LOG=$PWD/log "${tokenize[@]}" short -o work/t.bin >said
+while read -r call path; do
+    last=$((last + 1))
+    [[ $call == rename && $path == *manifest* ]] && break
+done <log
+rm -rf work
+mkdir work
+! LD_PRELOAD=$faults SLUICE_IO_ONLY=work SLUICE_IO_FAIL=$last SLUICE_IO_FAILURES=1000000 \
+    "${tokenize[@]}" short -o work/t.bin >said 2>&1 || fail "a manifest that cannot be named was not noticed"
+if [ ! -e work/t.bin ] || [ -e work/t.manifest.json ]; then fail "other files than planned: $(ls -A work)"; fi
+"${tokenize[@]}" short -o work/t.bin --resume >said || fail "without a manifest: status $?"
+grep -q "by an earlier call" said || fail "without a manifest nothing was resumed"
+[ "$(find work -type f | wc -l)" = 2 ] || fail "something is left: $(ls -A work)"
