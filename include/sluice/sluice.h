@@ -5,6 +5,7 @@
 #include "sluice/app/inference.h"
 #include "sluice/app/launch.h"
 #include "sluice/app/option.h"
+#include "sluice/app/plan.h"
 #include "sluice/app/planner.h"
 #include "sluice/app/report.h"
 #include "sluice/app/text.h"

@@ -40,7 +40,8 @@ typedef struct cli_command {
 #define RANGE(low, high)   .lowest = low, .highest = high
 
 extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
-    cmd_tokenize, cmd_tokenizer, cmd_export, cmd_checkpoint, cmd_report, cmd_watch, cmd_launch;
+    cmd_tokenize, cmd_tokenizer, cmd_export, cmd_checkpoint, cmd_report, cmd_watch, cmd_launch,
+    cmd_plan;
 extern const cli_command *const cli_commands[]; /* all, then NULL */
 
 /* sluice launch-rank, which mpirun starts for cmd_launch with a program's command line: no command

@@ -36,6 +36,7 @@ typedef struct sli_layout {
     bool processes;                /* they are; else they are threads of one process */
     int first_rank, ranks_here;    /* of this host */
     const sl_device_plan *devices; /* [replicas * pipeline ranks] */
+    int64_t process_bytes;         /* what each process holds already */
 } sli_layout;
 
 /* What a rank of a run has: a replica, or some pipeline ranks of one. */
@@ -106,7 +107,8 @@ typedef struct sli_search_space {
     const sl_recompute *recomputes; /* [recompute_count] from the fastest on: of several that fit
                                        the memory, the first alone is timed */
     int recompute_count;
-    bool tries_zero, tries_shared_cores;
+    bool zeros[2]; /* the first and the last value of `zero` with several replicas */
+    bool tries_shared_cores;
 } sli_search_space;
 
 /* A layout that fits. */

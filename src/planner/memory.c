@@ -158,7 +158,7 @@ void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages,
     int processes = layout->processes ? ranks : 1;
     const sl_device_plan *devices =
         layout->devices + layout->first_rank * sli_layout_rank(layout, 0).count;
-    *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
+    *out = (sl_host_plan){.process_bytes = processes * layout->process_bytes};
     for (int rank = first_rank; rank < first_rank + ranks; rank++) {
         sli_rank_plan part = sli_layout_rank(layout, rank);
         for (int i = 0; i < part.count; i++) {

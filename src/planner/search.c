@@ -4,23 +4,24 @@
 #include "core/error.h"
 #include "core/memory.h"
 
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- One layout --------------------------------------------------------------------------- */
 
-/* Of the host that needs most: each has consecutive ranks. */
-static int64_t find_host_bytes(const sli_layout *layout, const sl_stage_plan *stages)
+/* The host that needs most: each has consecutive ranks. */
+static sl_host_plan find_largest_host(const sli_layout *layout, const sl_stage_plan *stages)
 {
-    int64_t most = 0;
+    sl_host_plan largest = {0};
     for (int first = 0; first < layout->ranks; first += layout->ranks_here) {
         sl_host_plan host;
         int left = layout->ranks - first;
         sli_layout_plan_host(layout, stages, first,
                              left < layout->ranks_here ? left : layout->ranks_here, &host);
-        most = host.total_bytes > most ? host.total_bytes : most;
+        if (host.total_bytes > largest.total_bytes)
+            largest = host;
     }
-    return most;
+    return largest;
 }
 
 /* A layout that is cut in several ways. */
@@ -28,7 +29,7 @@ typedef struct cut_layout {
     sli_search *search;
     const sli_layout *layout;
     const sli_candidate *candidate;
-    int64_t bytes; /* of the cut that was looked at last */
+    sl_host_plan host; /* of the cut that was looked at last */
 } cut_layout;
 
 static bool cut_fits(void *context, const int *balance)
@@ -38,14 +39,29 @@ static bool cut_fits(void *context, const int *balance)
     sl_stage_plan stages[SL_MAX_STAGES];
     if (sli_layout_plan_stages(cut->layout, balance, stages) != SL_OK)
         return false;
-    cut->bytes = find_host_bytes(cut->layout, stages);
-    if (search->host_bytes == 0 || (uint64_t)cut->bytes <= search->host_bytes)
+    cut->host = find_largest_host(cut->layout, stages);
+    int64_t bytes = cut->host.total_bytes;
+    if (search->host_bytes == 0 || (uint64_t)bytes <= search->host_bytes)
         return true;
-    if (search->smallest_bytes == 0 || cut->bytes < search->smallest_bytes) {
+    if (search->smallest_bytes == 0 || bytes < search->smallest_bytes) {
         search->smallest = *cut->candidate;
-        search->smallest_bytes = cut->bytes;
+        search->smallest_bytes = bytes;
     }
     return false;
+}
+
+/* Where all ranks are on one host, no cut changes what it holds beside activations. */
+static bool can_fit(cut_layout *cut)
+{
+    int balance[SL_MAX_STAGES];
+    const sli_layout *layout = cut->layout;
+    bool is_one_host = layout->ranks_here >= layout->ranks;
+    if (sl_partition(layout->model, sl_schedule_stages(layout->table), SL_PARTITION_PARAMETERS,
+                     balance) != SL_OK ||
+        cut_fits(cut, balance) || !is_one_host)
+        return true;
+    return (uint64_t)(cut->host.total_bytes - cut->host.activation_bytes) <=
+           cut->search->host_bytes;
 }
 
 /* SL_ERR_NOT_FOUND: no cut fits. */
@@ -55,6 +71,8 @@ static sl_status cut_model(cut_layout *cut, const sli_layout_speed *speed, const
     sl_partition_costs costs = sli_layout_partition_costs(cut->layout, speed);
     costs.fits = cut_fits;
     costs.context = cut;
+    if (!balance && !can_fit(cut))
+        return SL_ERR_NOT_FOUND;
     if (!balance) {
         SL_TRY(sl_partition_by_time(&costs, found->balance, NULL));
         (void)cut_fits(cut, found->balance); /* for its bytes */
@@ -107,18 +125,50 @@ static void keep_layout(sli_search *search, const sli_found_layout *layout)
     search->found[place] = *layout;
 }
 
+/* No cut is faster, but for rounding: each micro-batch goes through every module, and ranks can do
+ * no more than work all the time. */
+static double find_bound(const sli_layout *layout, const sli_layout_speed *speed)
+{
+    int ranks = sl_schedule_ranks(layout->table);
+    int shards = (layout->shards + layout->replicas - 1) / layout->replicas;
+    double work = 0, micros = sl_schedule_micros(layout->table) * (double)layout->accumulate;
+    for (int i = 0; i < sl_module_child_count(layout->model); i++) {
+        double least = INFINITY;
+        for (int rank = 0; rank < ranks; rank++) {
+            const sl_module_profile *module = &speed->profiles[rank][i];
+            least =
+                fmin(least, module->forward + fmin(module->backward, module->backward_input +
+                                                                         module->backward_weight));
+        }
+        work += least;
+    }
+    return shards * micros * work / (speed->cores ? 1 : ranks);
+}
+
+/* One that cannot be among the best counts as one that fits: slower ones of its kind need not be
+ * tried. */
+static bool is_too_slow(const sli_search *search, const sli_layout *layout,
+                        const sli_layout_speed *speed)
+{
+    return search->count == search->wanted &&
+           find_bound(layout, speed) > (1 + 1e-9) * search->found[search->count - 1].costs.seconds;
+}
+
 sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
                          const sli_layout *layout, const sli_layout_speed *speed,
                          const int *balance)
 {
     sli_found_layout found = {.candidate = *candidate, .stages = sl_schedule_stages(layout->table)};
     cut_layout cut = {.search = search, .layout = layout, .candidate = candidate};
+    search->fits = is_too_slow(search, layout, speed);
+    if (search->fits)
+        return SL_OK;
     sl_status status = cut_model(&cut, speed, balance, &found);
     search->fits = status == SL_OK;
     if (status != SL_OK)
         return status == SL_ERR_NOT_FOUND ? SL_OK : status;
     SL_TRY(sli_layout_time_step(layout, speed, found.balance, &found.costs));
-    found.host_bytes = cut.bytes;
+    found.host_bytes = cut.host.total_bytes;
     keep_layout(search, &found);
     return SL_OK;
 }
@@ -159,12 +209,15 @@ static sl_status try_recomputations(const enumeration *all, sli_candidate candid
     return SL_OK;
 }
 
-static sl_status try_sharing(const enumeration *all, sli_candidate candidate)
+static sl_status try_devices(const enumeration *all, sli_candidate candidate)
 {
-    bool shards_state = all->space->tries_zero && candidate.replicas > 1,
-         shares_cores = all->space->tries_shared_cores && candidate.pipeline_ranks > 1;
-    for (int zero = 0; zero <= (int)shards_state; zero++)
-        for (int shared = 0; shared <= (int)shares_cores; shared++) {
+    const sli_search_space *space = all->space;
+    int first_zero = candidate.replicas > 1 && space->zeros[0],
+        last_zero = candidate.replicas > 1 && space->zeros[1],
+        last_shared =
+            space->tries_shared_cores && candidate.replicas == 1 && candidate.pipeline_ranks > 1;
+    for (int zero = first_zero; zero <= last_zero; zero++)
+        for (int shared = 0; shared <= last_shared; shared++) {
             candidate.zero = zero;
             candidate.shares_cores = shared;
             SL_TRY(try_recomputations(all, candidate));
@@ -182,7 +235,7 @@ static sl_status try_schedules(const enumeration *all, sli_candidate candidate)
         for (int k = 0; k == 0 || k < space->chunk_count; k++) {
             if (space->chunks)
                 candidate.chunks = space->chunks[k];
-            SL_TRY(try_sharing(all, candidate));
+            SL_TRY(try_devices(all, candidate));
         }
     }
     return SL_OK;

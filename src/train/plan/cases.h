@@ -44,7 +44,7 @@ typedef enum sli_layout_rule {
     SLI_LAYOUT_PROCESSES, /* as many replicas as processes */
     SLI_LAYOUT_ONE,       /* one replica. A job may have come to that by losing processes, so what
                              was asked of several is no mistake */
-    SLI_LAYOUT_SEARCHED   /* the best one for fewer processes (search.c) */
+    SLI_LAYOUT_SEARCHED   /* the best one for fewer processes (search_job.c) */
 } sli_layout_rule;
 
 enum { SLI_LAYOUT_CASES = 9 };

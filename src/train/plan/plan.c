@@ -2,6 +2,7 @@
 #include "train/plan/plan.h"
 
 #include "core/error.h"
+#include "core/usable_memory.h"
 #include "train/plan/profile.h"
 
 #include <string.h>
@@ -42,7 +43,8 @@ sli_layout sli_plan_layout_of(const sl_plan *plan, const sl_module *model)
                         .processes = plan->processes,
                         .first_rank = plan->first_rank,
                         .ranks_here = plan->ranks_here,
-                        .devices = plan->devices};
+                        .devices = plan->devices,
+                        .process_bytes = (int64_t)sli_resident_memory()};
 }
 
 sl_status sli_plan_cut(sl_plan *plan, const sl_module *model, const int *balance)

@@ -2,7 +2,9 @@
  *
  *     cases.c       which checkpoint a run begins with, and what rule its layout follows
  *     layout.c      replicas, stages, ranks, devices, chunks, shards, the table
- *     search.c      the search for a layout where a job has lost processes
+ *     search_job.c      the search for a layout where a job has lost processes
+ *     search_machine.c  the search for the best layouts on this machine
+ *     machine.c     how fast it is
  *     plan.c        where the model is cut; what that takes in memory is src/planner's
  *     measure.c     what is decided by time: the cut, and whether stages share cores
  *     fit_memory.c  what is said of a run that does not fit its host */
@@ -57,6 +59,9 @@ sl_status sli_plan_name_devices(sl_plan *plan, bool shared);
  * has so much memory (0: not checked). Errors: SL_ERR_MEMORY if only memory is too small. */
 sl_status sli_plan_search(sli_plan_inputs *inputs, const sl_module *model, int host_processes,
                           uint64_t host_bytes);
+
+/* Each module's operations for one micro-batch of this shape, as times. (search_job.c) */
+sl_status sli_count_operations(const sl_module *model, sl_shape shape, sl_module_profile *out);
 
 /* Refuses a plan whose host needs more. */
 sl_status sli_plan_check_memory(const sli_plan_inputs *inputs, const sl_plan *plan,

@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Each module's operations for one micro-batch, as times. */
-static sl_status count_operations(const sl_module *model, sl_shape shape, sl_module_profile *out)
+sl_status sli_count_operations(const sl_module *model, sl_shape shape, sl_module_profile *out)
 {
     for (int i = 0; i < sl_module_child_count(model); i++) {
         const sl_module *module = sl_module_child(model, i);
@@ -46,7 +45,7 @@ static sl_status add_plan(const job_search *job, sli_search *search, const sli_c
     if (!by_time)
         SLI_TRY_OR_FAIL(sli_plan_choose_cut(plan, job->model, balance));
     SLI_TRY_OR_FAIL(
-        count_operations(job->model, sl_shape_2d(plan->micro_rows, plan->options.bptt), times));
+        sli_count_operations(job->model, sl_shape_2d(plan->micro_rows, plan->options.bptt), times));
     status = sli_search_add(search, candidate, &layout, &speed, by_time ? NULL : balance);
 fail:
     free(times);

@@ -1,0 +1,468 @@
+#include "train/plan/machine.h"
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/threads.h"
+#include "device/cores.h"
+#include "device/device.h"
+#include "nn/module.h"
+#include "optim/optimizer.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DEVICES = 256, LADDER = 24 };
+
+/* A number of rows whose modules take longer than this is the last that is timed. */
+static const double longest_seconds = 1;
+
+/* The measurements with one number of devices. */
+typedef struct timed_devices {
+    int count;
+    int rungs;                         /* rows 1, 2, 4 … 2^(rungs - 1) are timed */
+    bool is_ended;                     /* more rows take too long to be timed */
+    sl_module_profile *ladder[LADDER]; /* [modules] */
+    double update_per_byte;            /* negative: not timed */
+} timed_devices;
+
+typedef struct timed_machine {
+    const sl_train_options *options;
+    char *names; /* of the options' devices, separated by commas; NULL: cpu:0 and so on */
+    int modules;
+    timed_devices devices[MOST_DEVICES];
+    int count;
+} timed_machine;
+
+/* ---- Work for all devices at once ----------------------------------------------------------- */
+
+/* What one device does. */
+typedef struct device_job {
+    const sl_train_options *options;
+    sl_device *device;
+    sl_status (*task)(struct device_job *job);
+    int64_t rows;
+    sl_module_profile *profile; /* [modules] */
+    double update_per_byte;
+    sli_worker *worker;
+    sli_error_copy error;
+} device_job;
+
+static void run_job(void *arg)
+{
+    device_job *job = arg;
+    sli_error_save(&job->error, job->task(job));
+    sli_device_empty_cache(job->device);
+}
+
+/* jobs[count] have what their task needs but the device. */
+static sl_status run_jobs(const sl_device_list *list, device_job *jobs, int count)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < count; i++) {
+        jobs[i].device = sl_device_list_get(list, i);
+        SLI_TRY_OR_FAIL(sli_worker_create(sli_device_bind_thread, jobs[i].device, &jobs[i].worker));
+    }
+    for (int i = 0; i < count; i++)
+        sli_worker_start(jobs[i].worker, run_job, &jobs[i]);
+    for (int i = 0; i < count; i++)
+        sli_worker_wait(jobs[i].worker);
+    for (int i = 0; i < count && status == SL_OK; i++)
+        status = sli_error_restore(&jobs[i].error);
+fail:
+    for (int i = 0; i < count; i++)
+        sli_worker_destroy(&jobs[i].worker);
+    return status;
+}
+
+static sl_status open_devices(const timed_machine *machine, int count, sl_device_list **out)
+{
+    char names[MOST_DEVICES * sizeof "cpu:255,"];
+    size_t used = 0;
+    if (machine->names)
+        return sl_device_list_create(machine->names, out, NULL);
+    for (int i = 0; i < count; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%scpu:%d", i ? "," : "", i);
+    return sl_device_list_create(names, out, NULL);
+}
+
+/* Runs the task on all of so many devices. The caller frees *jobs [count]. */
+static sl_status run_on_devices(const timed_machine *machine, int count, device_job example,
+                                device_job **jobs)
+{
+    sl_device_list *list = NULL;
+    sl_status status;
+    *jobs = calloc((size_t)count, sizeof **jobs);
+    if (!*jobs)
+        return sli_no_memory(NULL, "the times of %d devices", count);
+    example.options = machine->options;
+    for (int i = 0; i < count; i++) {
+        (*jobs)[i] = example;
+        (*jobs)[i].profile = calloc((size_t)machine->modules, sizeof *example.profile);
+        if (!(*jobs)[i].profile)
+            SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the times of %d modules", machine->modules));
+    }
+    SLI_TRY_OR_FAIL(open_devices(machine, count, &list));
+    status = run_jobs(list, *jobs, count);
+fail:
+    sl_device_list_destroy(&list);
+    return status;
+}
+
+static void free_jobs(device_job *jobs, int count)
+{
+    for (int i = 0; jobs && i < count; i++)
+        free(jobs[i].profile);
+    free(jobs);
+}
+
+/* ---- Modules ------------------------------------------------------------------------------ */
+
+/* [rows, row's tokens] that lie apart, as a text's do. */
+static sl_status create_ids(const device_job *job, sl_tensor **out)
+{
+    const sl_shape shape = sl_shape_2d(job->rows, job->options->bptt);
+    uint32_t draw = 1;
+    sli_host_array ids;
+    SL_TRY(sl_tensor_create(job->device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    SL_TRY(sli_tensor_open_host(*out, false, &ids));
+    for (int64_t i = 0; i < sl_tensor_count(*out); i++) {
+        draw = draw * 1664525u + 1013904223u;
+        ((int32_t *)ids.host)[i] = (int32_t)((draw >> 8) % (uint64_t)job->options->model.ntokens);
+    }
+    return sli_tensor_close_host(*out, &ids, true);
+}
+
+static sl_status profile_rows(device_job *job)
+{
+    sl_module *model = NULL;
+    sl_loss *loss = NULL;
+    sl_tensor *ids = NULL;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
+    SLI_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
+    SLI_TRY_OR_FAIL(create_ids(job, &ids));
+    status = sl_profile_modules(&(sl_profile_options){.model = model,
+                                                      .loss = loss,
+                                                      .device = job->device,
+                                                      .input = ids,
+                                                      .targets = ids,
+                                                      .precision = job->options->precision},
+                                job->profile);
+fail:
+    sl_tensor_destroy(&ids);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&model);
+    return status;
+}
+
+static void raise_to(double *value, double other)
+{
+    *value = fmax(*value, other);
+}
+
+/* Of each module the slowest device's times. */
+static void keep_slowest(const sl_module_profile *profile, int modules, sl_module_profile *slowest)
+{
+    for (int i = 0; i < modules; i++) {
+        raise_to(&slowest[i].forward, profile[i].forward);
+        raise_to(&slowest[i].backward, profile[i].backward);
+        raise_to(&slowest[i].backward_input, profile[i].backward_input);
+        raise_to(&slowest[i].backward_weight, profile[i].backward_weight);
+        raise_to(&slowest[i].output_bytes, profile[i].output_bytes);
+    }
+}
+
+/* Times twice as many rows as were timed last. */
+static sl_status add_rung(const timed_machine *machine, timed_devices *devices)
+{
+    device_job *jobs = NULL;
+    double start = sli_clock_seconds();
+    sl_module_profile *slowest = calloc((size_t)machine->modules, sizeof *slowest);
+    if (!slowest)
+        return sli_no_memory(NULL, "the times of %d modules", machine->modules);
+    sl_status status =
+        run_on_devices(machine, devices->count,
+                       (device_job){.task = profile_rows, .rows = (int64_t)1 << devices->rungs},
+                       &jobs);
+    for (int i = 0; i < devices->count && status == SL_OK; i++)
+        keep_slowest(jobs[i].profile, machine->modules, slowest);
+    free_jobs(jobs, devices->count);
+    if (status == SL_OK)
+        devices->ladder[devices->rungs++] = slowest;
+    else
+        free(slowest);
+    devices->is_ended = devices->rungs == LADDER || sli_clock_seconds() - start > longest_seconds;
+    return status;
+}
+
+/* *profile = a * low + b * high */
+static void mix(double a, const sl_module_profile *low, double b, const sl_module_profile *high,
+                sl_module_profile *profile)
+{
+    profile->forward = a * low->forward + b * high->forward;
+    profile->backward = a * low->backward + b * high->backward;
+    profile->backward_input = a * low->backward_input + b * high->backward_input;
+    profile->backward_weight = a * low->backward_weight + b * high->backward_weight;
+    profile->output_bytes = a * low->output_bytes + b * high->output_bytes;
+}
+
+static timed_devices *find_devices(timed_machine *machine, int count)
+{
+    for (int i = 0; i < machine->count; i++)
+        if (machine->devices[i].count == count)
+            return &machine->devices[i];
+    timed_devices *added = &machine->devices[machine->count++];
+    *added = (timed_devices){.count = count, .update_per_byte = -1};
+    return added;
+}
+
+static sl_status time_modules(void *context, int count, int64_t rows, sl_module_profile *out)
+{
+    timed_machine *machine = context;
+    timed_devices *devices = find_devices(machine, count);
+    int low = 0;
+    while ((int64_t)2 << low <= rows)
+        low++;
+    bool is_between = rows > (int64_t)1 << low;
+    while (devices->rungs < low + 1 + (int)is_between && !devices->is_ended)
+        SL_TRY(add_rung(machine, devices));
+    int last = devices->rungs - 1;
+    low = low < last ? low : last;
+    int high = low < last && is_between ? low + 1 : low;
+    double ratio = (double)rows / (double)((int64_t)1 << low), b = high > low ? ratio - 1 : 0,
+           a = high > low ? 1 - b : ratio;
+    for (int i = 0; i < machine->modules; i++)
+        mix(a, &devices->ladder[low][i], b, &devices->ladder[high][i], &out[i]);
+    return SL_OK;
+}
+
+/* ---- The update --------------------------------------------------------------------------- */
+
+/* As many of the model's first modules as have this many bytes are enough. */
+static const int64_t enough_bytes = 64 << 20;
+
+static sl_status count_tie(sl_parameter *tied, void *arg)
+{
+    (void)tied;
+    ++*(int *)arg;
+    return SL_OK;
+}
+
+/* A parameter that is tied to one of another module is not in a set of its own: then the last
+ * module, which has it, is left out. */
+static sl_status choose_modules(const sl_module *model, int *count, int64_t *bytes)
+{
+    int ties = 0, modules = sl_module_child_count(model);
+    SL_TRY(sli_module_for_each_tie(model, count_tie, &ties));
+    *bytes = 0;
+    for (*count = 0; *count < modules - (ties > 0) && *bytes < enough_bytes; ++*count)
+        *bytes += sli_module_elements(sl_module_child(model, *count), SL_PARAMETER_TRAINED) *
+                  (int64_t)sizeof(float);
+    return SL_OK;
+}
+
+/* The shortest of a few updates with gradients of 0, after one that touches all memory. */
+static sl_status time_steps(device_job *job, sl_parameter_set *set, sl_optimizer *optimizer,
+                            int64_t bytes)
+{
+    enum { ROUNDS = 4 };
+    int parameters = sl_parameter_set_count(set), count;
+    double *terms = calloc((size_t)parameters + 1, sizeof *terms), least = INFINITY;
+    sl_status status;
+    if (!terms)
+        return sli_no_memory(NULL, "the gradient norm");
+    for (int round = 0; round < ROUNDS; round++) {
+        double start = sli_clock_seconds();
+        SLI_TRY_OR_FAIL(sli_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, parameters, &count));
+        SLI_TRY_OR_FAIL(sl_optimizer_step(optimizer, 1e-6, 1));
+        SLI_TRY_OR_FAIL(sl_device_synchronize(job->device));
+        double seconds = sli_clock_seconds() - start;
+        least = round > 0 && seconds < least ? seconds : least;
+    }
+    job->update_per_byte = least / (double)bytes;
+fail:
+    free(terms);
+    return status;
+}
+
+static sl_status update_parameters(device_job *job)
+{
+    sl_module *model = NULL;
+    sl_parameter_set *set = NULL;
+    sl_optimizer *optimizer = NULL;
+    sl_tensor *grads;
+    int count;
+    int64_t bytes;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
+    SLI_TRY_OR_FAIL(choose_modules(model, &count, &bytes));
+    job->update_per_byte = 0;
+    if (bytes == 0)
+        goto fail; /* nothing is trained there: status is SL_OK */
+    SLI_TRY_OR_FAIL(
+        sl_parameter_set_create(model, 0, count,
+                                &(sl_parameter_set_options){.device = job->device,
+                                                            .no_init = true,
+                                                            .precision = job->options->precision},
+                                &set));
+    for (int i = 0; i < sl_parameter_set_bucket_count(set); i++)
+        SLI_TRY_OR_FAIL(sl_parameter_set_bucket_grads(set, i, &grads));
+    SLI_TRY_OR_FAIL(sl_optimizer_create(&job->options->optimizer, set, &optimizer));
+    status = time_steps(job, set, optimizer, bytes);
+fail:
+    sl_optimizer_destroy(&optimizer);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    return status;
+}
+
+static sl_status time_update(void *context, int count, double *seconds_per_byte)
+{
+    timed_machine *machine = context;
+    timed_devices *devices = find_devices(machine, count);
+    device_job *jobs = NULL;
+    sl_status status = SL_OK;
+    if (devices->update_per_byte < 0) {
+        status = run_on_devices(machine, count, (device_job){.task = update_parameters}, &jobs);
+        for (int i = 0; i < count && status == SL_OK; i++)
+            raise_to(&devices->update_per_byte, jobs[i].update_per_byte);
+        free_jobs(jobs, count);
+    }
+    *seconds_per_byte = devices->update_per_byte;
+    return status;
+}
+
+/* ---- The exchange ------------------------------------------------------------------------- */
+
+enum { SMALL_FLOATS = 1 << 8, LARGE_FLOATS = 4 << 20 };
+
+typedef struct exchange_times {
+    double reduce[2], gather[2]; /* seconds of SMALL_FLOATS and LARGE_FLOATS; the first rank's */
+} exchange_times;
+
+/* Every rank's shard of the data goes to all ranks (parallel/ddp/zero.c). */
+static sl_status gather_shards(sl_group *group, float *data, int64_t floats)
+{
+    int ranks = sl_group_size(group);
+    for (int rank = 0; rank < ranks; rank++)
+        SL_TRY(sl_group_broadcast(group, data + floats / ranks * rank, floats / ranks, SL_F32, rank,
+                                  NULL));
+    return SL_OK;
+}
+
+/* The shortest of a few rounds. */
+static sl_status time_floats(sl_group *group, float *data, int64_t floats, bool reduces,
+                             double *seconds)
+{
+    enum { ROUNDS = 4 };
+    *seconds = INFINITY;
+    for (int round = 0; round < ROUNDS; round++) {
+        SL_TRY(sl_group_barrier(group, NULL));
+        double start = sli_clock_seconds();
+        SL_TRY(reduces ? sl_group_all_reduce(group, data, floats, SL_F32, SL_REDUCE_SUM, NULL)
+                       : gather_shards(group, data, floats));
+        *seconds = fmin(*seconds, sli_clock_seconds() - start);
+    }
+    return SL_OK;
+}
+
+static sl_status time_group(sl_group *group, void *arg)
+{
+    exchange_times *times = arg, others;
+    if (sl_group_rank(group) > 0)
+        times = &others;
+    float *data = calloc(LARGE_FLOATS, sizeof *data);
+    sl_status status = SL_OK;
+    if (!data)
+        return sli_no_memory(NULL, "%d floats to exchange", LARGE_FLOATS);
+    for (int i = 0; i < 2; i++) {
+        int64_t floats = i ? LARGE_FLOATS : SMALL_FLOATS;
+        SLI_TRY_OR_FAIL(time_floats(group, data, floats, true, &times->reduce[i]));
+        SLI_TRY_OR_FAIL(time_floats(group, data, floats, false, &times->gather[i]));
+    }
+fail:
+    free(data);
+    return status;
+}
+
+static sl_link_cost cost_of(const double seconds[2])
+{
+    double bytes = (double)(LARGE_FLOATS - SMALL_FLOATS) * (double)sizeof(float);
+    return (sl_link_cost){seconds[0], fmax(0, seconds[1] - seconds[0]) / bytes};
+}
+
+static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,
+                               sl_link_cost *gather)
+{
+    (void)context;
+    exchange_times times;
+    SL_TRY(sl_spawn(time_group, &times, replicas, NULL));
+    *reduce = cost_of(times.reduce);
+    *gather = cost_of(times.gather);
+    return SL_OK;
+}
+
+/* ---- The machine -------------------------------------------------------------------------- */
+
+static void destroy_machine(timed_machine *machine)
+{
+    for (int i = 0; i < machine->count; i++)
+        for (int rung = 0; rung < machine->devices[i].rungs; rung++)
+            free(machine->devices[i].ladder[rung]);
+    free(machine->names);
+    free(machine);
+}
+
+/* The devices of the options' lists. */
+static sl_status count_names(timed_machine *machine, int *count)
+{
+    machine->names = strdup(machine->options->devices);
+    if (!machine->names)
+        return sli_no_memory(NULL, "the names of devices");
+    *count = 1;
+    for (char *name = machine->names; (name = strpbrk(name, ",;")); *name++ = ',')
+        ++*count;
+    return SL_OK;
+}
+
+static sl_status count_cores(int *count)
+{
+    sli_cores cores;
+    SL_TRY(sli_cores_find(&cores));
+    *count = cores.core_count < MOST_DEVICES ? cores.core_count : MOST_DEVICES;
+    sli_cores_clear(&cores);
+    return SL_OK;
+}
+
+sl_status sli_machine_open(const sl_train_options *options, sli_machine *out)
+{
+    sl_module *model = NULL;
+    timed_machine *machine = calloc(1, sizeof *machine);
+    *out = (sli_machine){.time_modules = time_modules,
+                         .time_update = time_update,
+                         .time_exchange = time_exchange};
+    if (!machine)
+        return sli_no_memory(NULL, "the times of a machine");
+    machine->options = options;
+    sl_status status;
+    SLI_TRY_OR_FAIL(options->devices ? count_names(machine, &out->cores)
+                                     : count_cores(&out->cores));
+    SLI_TRY_OR_FAIL(sl_transformer_lm_create(&options->model, &model));
+    machine->modules = sl_module_child_count(model);
+    sl_module_destroy(&model);
+    out->context = machine;
+    return SL_OK;
+fail:
+    destroy_machine(machine);
+    return status;
+}
+
+void sli_machine_close(sli_machine *machine)
+{
+    if (machine->context)
+        destroy_machine(machine->context);
+    machine->context = NULL;
+}

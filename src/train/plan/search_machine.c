@@ -1,0 +1,355 @@
+/* The best plans of a run on this machine: its layouts are laid out as those of a run, held against
+ * the memory by counted operations, and only those that fit are timed. */
+#include "train/plan/search_machine.h"
+
+#include "core/error.h"
+#include "core/usable_memory.h"
+#include "train/loop/run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A search, and what its layouts have in common. */
+typedef struct machine_search {
+    const sl_plan_search_options *options;
+    const sl_train_options *run; /* the options', with what the data say */
+    const sli_machine *machine;
+    const sl_module *model;
+    bool is_counted;       /* operations stand for times */
+    int64_t rows;          /* of a step */
+    sli_error_copy reason; /* why the last candidate that is no layout is none */
+} machine_search;
+
+static bool is_kept(const machine_search *search, sl_plan_kept option)
+{
+    return (search->options->kept & option) != 0;
+}
+
+/* ---- A candidate's options ------------------------------------------------------------------ */
+
+/* "cpu:0,cpu:1", or "cpu,cpu": which of them a run takes is otherwise decided by a profile. */
+static void name_devices(const sli_candidate *candidate, char devices[SL_PLAN_DEVICES_BYTES])
+{
+    size_t used = 0;
+    int count = candidate->replicas * candidate->pipeline_ranks;
+    *devices = '\0';
+    for (int i = 0; i < count && used < SL_PLAN_DEVICES_BYTES; i++)
+        used += (size_t)snprintf(devices + used, SL_PLAN_DEVICES_BYTES - used,
+                                 candidate->shares_cores ? "%scpu" : "%scpu:%d", i ? "," : "", i);
+}
+
+/* False where the rows cannot be divided among shards and micro-batches. */
+static bool divide_rows(const machine_search *search, const sli_candidate *candidate,
+                        sl_train_options *options)
+{
+    int64_t shards = is_kept(search, SL_KEEP_SHARDS)       ? options->shards
+                     : is_kept(search, SL_KEEP_BATCH_SIZE) ? search->rows / options->batch_size
+                                                           : candidate->replicas;
+    int accumulate = options->accumulate > 0 ? options->accumulate : 1;
+    if (shards < 1 || shards > SL_MAX_REPLICAS || search->rows % shards != 0)
+        return false;
+    options->shards = (int)shards;
+    options->batch_size = search->rows / shards;
+    return is_kept(search, SL_KEEP_CHUNKS) || options->table ||
+           options->batch_size % ((int64_t)candidate->chunks * accumulate) == 0;
+}
+
+static bool make_options(const machine_search *search, const sli_candidate *candidate,
+                         char devices[SL_PLAN_DEVICES_BYTES], sl_train_options *out)
+{
+    *out = *search->run;
+    out->replicas = candidate->replicas;
+    out->pipeline_ranks = candidate->pipeline_ranks;
+    out->schedule = candidate->schedule;
+    out->chunks = candidate->chunks;
+    out->recompute = candidate->recompute;
+    out->zero = candidate->zero;
+    if (!is_kept(search, SL_KEEP_BALANCE))
+        out->balance_kind = SL_BALANCE_AUTO;
+    if (!out->devices && candidate->pipeline_ranks > 1) {
+        name_devices(candidate, devices);
+        out->devices = devices;
+    }
+    return divide_rows(search, candidate, out);
+}
+
+/* ---- Times -------------------------------------------------------------------------------- */
+
+static sl_status time_layout(const machine_search *search, const sli_candidate *candidate,
+                             const sl_plan *plan, sl_module_profile *times, sli_layout_speed *speed)
+{
+    const sli_machine *machine = search->machine;
+    int devices = candidate->replicas * (candidate->shares_cores ? 1 : candidate->pipeline_ranks);
+    if (search->is_counted)
+        return sli_count_operations(search->model,
+                                    sl_shape_2d(plan->micro_rows, plan->options.bptt), times);
+    SL_TRY(machine->time_modules(machine->context, devices, plan->micro_rows, times));
+    SL_TRY(machine->time_update(machine->context, devices, &speed->update_per_byte));
+    return candidate->replicas > 1 ? machine->time_exchange(machine->context, candidate->replicas,
+                                                            &speed->reduce, &speed->gather)
+                                   : SL_OK;
+}
+
+/* `balance` NULL: by time. */
+static sl_status add_layout(machine_search *search, sli_search *results,
+                            const sli_candidate *candidate, const sl_plan *plan, const int *balance)
+{
+    static const int one_set_of_cores[SL_MAX_STAGES];
+    sli_layout layout = sli_plan_layout_of(plan, search->model);
+    const sl_module_profile *of_ranks[SL_MAX_STAGES];
+    sli_layout_speed speed = {.profiles = of_ranks,
+                              .cores = candidate->shares_cores ? one_set_of_cores : NULL};
+    sl_module_profile *times = calloc((size_t)sl_module_child_count(search->model), sizeof *times);
+    if (!times)
+        return sli_no_memory(NULL, "the plan of a layout");
+    for (int rank = 0; rank < SL_MAX_STAGES; rank++)
+        of_ranks[rank] = times;
+    layout.process_bytes = search->machine->process_bytes;
+    sl_status status = time_layout(search, candidate, plan, times, &speed);
+    if (status == SL_OK)
+        status = sli_search_add(results, candidate, &layout, &speed, balance);
+    free(times);
+    return status;
+}
+
+/* By counted operations, since a module that does not fit cannot be timed. One cut is nearly always
+ * enough. */
+static sl_status check_fits(machine_search *search, const sli_candidate *candidate,
+                            const sl_plan *plan, const int *balance, sli_search *results)
+{
+    bool was_counted = search->is_counted;
+    search->is_counted = true;
+    sl_status status = add_layout(search, results, candidate, plan, balance);
+    if (status == SL_OK && results->count == 0 && plan->options.balance_kind == SL_BALANCE_AUTO)
+        status = add_layout(search, results, candidate, plan, NULL);
+    search->is_counted = was_counted;
+    return status;
+}
+
+static sl_status consider_plan(machine_search *search, sli_search *results,
+                               const sli_candidate *candidate, const sl_plan *plan)
+{
+    int balance[SL_MAX_STAGES];
+    bool by_time = plan->options.balance_kind == SL_BALANCE_AUTO;
+    sli_found_layout any;
+    sli_search fits = {.host_bytes = results->host_bytes, .wanted = 1, .found = &any};
+    SL_TRY(sli_plan_choose_cut(plan, search->model, balance));
+    if (search->is_counted)
+        return check_fits(search, candidate, plan, balance, results);
+    results->fits = false;
+    SL_TRY(check_fits(search, candidate, plan, balance, &fits));
+    return fits.count > 0 ? add_layout(search, results, candidate, plan, by_time ? NULL : balance)
+                          : SL_OK;
+}
+
+static sl_status consider_candidate(void *context, sli_search *results,
+                                    const sli_candidate *candidate)
+{
+    static const sl_train_launch threads;
+    machine_search *search = context;
+    char devices[SL_PLAN_DEVICES_BYTES];
+    sl_train_options options;
+    sl_plan *plan;
+    const sli_plan_inputs inputs = {.options = &options, .launch = &threads};
+    bool is_answered = search->is_counted && results->count > 0; /* something fits */
+    if (is_answered || !make_options(search, candidate, devices, &options))
+        return SL_OK;
+    sl_status status = sli_plan_layout(&inputs, &plan);
+    if (status != SL_OK) {
+        sli_error_save(&search->reason, status);
+        return SL_OK;
+    }
+    status = consider_plan(search, results, candidate, plan);
+    sl_plan_destroy(&plan);
+    return status;
+}
+
+/* ---- The space ---------------------------------------------------------------------------- */
+
+enum { MOST_LISTED_CHUNKS = 64 };
+
+/* Into as many micro-batches a shard's batch may be cut. */
+static int list_chunks(const machine_search *search, int *chunks)
+{
+    int count = 0;
+    if (is_kept(search, SL_KEEP_CHUNKS) || search->run->table) {
+        chunks[count++] = search->run->chunks;
+        return count;
+    }
+    for (int number = 1; number <= MOST_LISTED_CHUNKS && number <= search->rows; number++)
+        if (search->rows % number == 0)
+            chunks[count++] = number;
+    return count;
+}
+
+static int count_schedules(void)
+{
+    int count = 0;
+    while (sl_schedule_names[count])
+        count++;
+    return count;
+}
+
+static sl_status search_space(machine_search *search, sli_search *results)
+{
+    static const sl_recompute recomputes[] = {SL_RECOMPUTE_NEVER, SL_RECOMPUTE_EXCEPT_LAST,
+                                              SL_RECOMPUTE_ALWAYS};
+    const sl_train_options *run = search->run;
+    int chunks[MOST_LISTED_CHUNKS], cores = search->machine->cores;
+    bool keeps_schedule = is_kept(search, SL_KEEP_SCHEDULE) || run->table,
+         keeps_recompute = is_kept(search, SL_KEEP_RECOMPUTE),
+         keeps_replicas = is_kept(search, SL_KEEP_REPLICAS),
+         keeps_ranks = is_kept(search, SL_KEEP_PIPELINE_RANKS) || run->table;
+    int asked = (keeps_replicas ? run->replicas : 1) * (keeps_ranks ? run->pipeline_ranks : 1);
+    const sli_search_space space = {
+        .ranks = asked > cores ? asked : cores,
+        .least_replicas = keeps_replicas ? run->replicas : 1,
+        .most_replicas = keeps_replicas ? run->replicas : cores,
+        .least_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : 1,
+        .most_pipeline_ranks = keeps_ranks             ? run->pipeline_ranks
+                               : cores < SL_MAX_STAGES ? cores
+                                                       : SL_MAX_STAGES,
+        .schedules = keeps_schedule ? &run->schedule : sl_schedule_names,
+        .schedule_count = keeps_schedule ? 1 : count_schedules(),
+        .chunks = chunks,
+        .chunk_count = list_chunks(search, chunks),
+        .recomputes = keeps_recompute ? &run->recompute : recomputes,
+        .recompute_count = keeps_recompute ? 1 : (int)(sizeof recomputes / sizeof *recomputes),
+        .zeros = {is_kept(search, SL_KEEP_ZERO) && run->zero,
+                  run->zero || !is_kept(search, SL_KEEP_ZERO)},
+        .tries_shared_cores = !run->devices};
+    return sli_search_layouts(results, &space, consider_candidate, search);
+}
+
+/* ---- The search --------------------------------------------------------------------------- */
+
+static sl_status count_rows(machine_search *search)
+{
+    const sl_train_options *run = search->run;
+    int64_t tokens = search->options->batch_tokens;
+    search->rows = run->batch_size * (run->shards > 0 ? run->shards : 1);
+    if (tokens == 0)
+        return SL_OK;
+    if (tokens % run->bptt != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "batch-tokens must be a multiple of the %" PRId64
+                        " tokens of a row, got %" PRId64,
+                        run->bptt, tokens);
+    search->rows = tokens / run->bptt;
+    return SL_OK;
+}
+
+static void describe_found(const machine_search *search, const sli_found_layout *found,
+                           sl_found_plan *out)
+{
+    sl_train_options *options = &out->options;
+    (void)make_options(search, &found->candidate, out->devices, options);
+    options->balance_kind = SL_BALANCE_EXPLICIT;
+    options->balance_count = found->stages;
+    memcpy(options->balance, found->balance, (size_t)found->stages * sizeof *found->balance);
+    out->costs = found->costs;
+    out->memory_bytes = found->host_bytes;
+    out->tokens_per_s = (double)search->rows * (double)options->bptt / found->costs.seconds;
+}
+
+/* SL_OK where some layout was found. */
+static sl_status check_found(const machine_search *search, const sli_search *results)
+{
+    char limit[48];
+    int ranks = search->machine->cores;
+    if (results->count > 0)
+        return SL_OK;
+    snprintf(limit, sizeof limit, "at most %d rank%s", ranks, ranks == 1 ? "" : "s");
+    if (results->smallest_bytes > 0)
+        return sli_search_refuse(results, limit);
+    if (search->reason.status != SL_OK)
+        return sli_error_restore(&search->reason);
+    return sl_error(SL_ERR_INVALID,
+                    "the %" PRId64 " rows of a step cannot be divided among these replicas, shards "
+                    "and micro-batches",
+                    search->rows);
+}
+
+sl_status sli_plan_search_machine(const sl_plan_search_options *options,
+                                  const sl_train_options *run, const sli_machine *machine,
+                                  sl_found_plan *plans, int *count)
+{
+    sli_found_layout found[SL_PLANS_FOUND];
+    sl_module *model = NULL;
+    machine_search search = {.options = options,
+                             .run = run,
+                             .machine = machine,
+                             .is_counted = true};
+    sli_search results = {.host_bytes = run->force ? 0 : machine->host_bytes,
+                          .wanted = SL_PLANS_FOUND,
+                          .found = found};
+    SL_TRY(count_rows(&search));
+    SL_TRY(sl_transformer_lm_create(&run->model, &model));
+    search.model = model;
+    sl_status status;
+    SLI_TRY_OR_FAIL(search_space(&search, &results));
+    SLI_TRY_OR_FAIL(check_found(&search, &results));
+    search.is_counted = false;
+    results.count = 0; /* their length is one of operations */
+    SLI_TRY_OR_FAIL(search_space(&search, &results));
+    SLI_TRY_OR_FAIL(check_found(&search, &results));
+    for (*count = 0; *count < results.count; ++*count)
+        describe_found(&search, &found[*count], &plans[*count]);
+fail:
+    sl_module_destroy(&model);
+    return status;
+}
+
+/* What the data say of the model and of rows, as a run in one rank finds it, and what that has in
+ * memory. */
+static sl_status read_data(const sl_plan_search_options *options, sl_train_options *out,
+                           int64_t *process_bytes)
+{
+    sl_run *run;
+    sl_train_options one = *out;
+    *process_bytes = (int64_t)sli_resident_memory();
+    if (!one.data)
+        return SL_OK;
+    one.replicas = one.pipeline_ranks = one.virtual_stages = one.shards = 1;
+    one.schedule = NULL;
+    one.table = NULL;
+    one.placement = one.devices = NULL;
+    one.balance_kind = SL_BALANCE_LAYERS;
+    one.zero = one.nccl = false;
+    one.chunks = one.accumulate = 0;
+    one.force = true;
+    if (options->batch_tokens > 0)
+        one.batch_size = 1;
+    SL_TRY(sl_run_create(&one, NULL, NULL, NULL, 0, &run));
+    out->model = sl_run_plan(run)->options.model;
+    out->bptt = sl_run_plan(run)->options.bptt;
+    *process_bytes = (int64_t)sli_resident_memory();
+    sl_run_destroy(&run);
+    return SL_OK;
+}
+
+sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
+                         int *count)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(options->run);
+    SLI_CHECK_NOT_NULL(plans);
+    SLI_CHECK_NOT_NULL(count);
+    sl_train_options run = *options->run;
+    sli_machine machine = {0};
+    *count = 0;
+    if (run.task)
+        return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
+                                            "task's");
+    SL_TRY(sli_train_options_check_values(&run));
+    int64_t process_bytes;
+    SL_TRY(read_data(options, &run, &process_bytes));
+    SL_TRY(sli_machine_open(&run, &machine));
+    machine.host_bytes = sl_usable_memory();
+    machine.process_bytes = process_bytes;
+    sl_status status = sli_plan_search_machine(options, &run, &machine, plans, count);
+    sli_machine_close(&machine);
+    return status;
+}

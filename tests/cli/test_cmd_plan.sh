@@ -1,0 +1,69 @@
+#!/bin/bash
+# The program `sluice plan`, run as a user does: its plans are options of sluice train.
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "$1"; cat err out; exit 1; }
+
+mkdir data
+for split in train valid test; do
+    for ((i = 0; i < 200; i++)); do echo "a b c d e f g h i $((i % 7)) $split"; done >data/$split.txt
+done
+model=(--emsize 16 --nhid 16 --nlayers 3 --nhead 2 --bptt 8)
+run=(--data data "${model[@]}" --eval-batch-size 2)
+query() { # EXPRESSION: of the plans
+    python3 -c 'import json, sys
+plans = json.load(open("out"))["plans"]
+print(eval(sys.argv[1]))' "$1"
+}
+
+"$program" plan "${run[@]}" --batch-tokens 128 --json >out 2>err || fail "--json: status $?"
+[ ! -s err ] || fail "--json: words on standard error"
+[ "$(query 'all(set(p) == {"step_ms", "tokens_per_s", "memory_bytes", "bubble", "options"} for p in plans)')" = True ] ||
+    fail "--json: other members"
+[ "$(query 'plans == sorted(plans, key=lambda p: p["step_ms"]) and 0 < len(plans) <= 5')" = True ] || fail "--json: another order"
+[ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 128e3 - 1) < 1e-6 for p in plans)')" = True ] ||
+    fail "--json: other tokens a step"
+[ "$(query 'all(0 <= p["bubble"] < 1 and p["memory_bytes"] > 0 for p in plans)')" = True ] || fail "--json: impossible numbers"
+count=$(query 'len(plans)')
+cp out plans.json
+for ((i = 0; i < count; i++)); do
+    mapfile -t words < <(python3 -c 'import json, sys
+print("\n".join(json.load(open("plans.json"))["plans"][int(sys.argv[1])]["options"]))' "$i")
+    "$program" train "${run[@]}" "${words[@]}" --epochs 1 --max-batches 2 --eval-max-batches 1 --log-json log >out 2>err ||
+        fail "plan $i, ${words[*]}: status $?"
+    python3 -c 'import json
+run = json.loads(next(open("log")))
+assert run["shards"] * run["batch_size"] * run["bptt"] == 128, run' || fail "plan $i: other tokens a step"
+done
+
+# What is given is kept, also where the data are not there; a preset's layout is not.
+"$program" plan "${model[@]}" --ntokens 50 --dp 1 --pp 1 --recompute always --batch-size 6 --json >out 2>err || fail "kept: status $?"
+[ "$(query 'len(plans)')" = 1 ] || fail "kept: other plans"
+[ "$(query '" ".join(plans[0]["options"]).split("--chunks")[0]')" = "--dp 1 --pp 1 --schedule gpipe " ] || fail "kept: another layout"
+[ "$(query '" ".join(plans[0]["options"]).split("--recompute ")[1]')" = "always --balance 5 --shards 1 --batch-size 6" ] ||
+    fail "kept: other options"
+"$program" plan --preset ddp-pipeline "${model[@]}" --ntokens 50 --json >out 2>err || fail "preset: status $?"
+[ "$(query '["--dp", "1", "--pp", "1"] in [p["options"][:4] for p in plans]')" = True ] || fail "preset: its layout is kept"
+
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 >out 2>err || fail "the table: status $?"
+grep -q "^replicas x pipeline ranks *step ms *tokens/s *memory *bubble *exchange *update$" out || fail "the table: other columns"
+grep -q "^  --dp [0-9]* --pp [0-9]* .*--batch-size [0-9]*$" out || fail "the table: no options"
+
+refused() { # STATUS SENTENCE WORD...
+    local expected=$1 sentence=$2 status=0
+    shift 2
+    "$program" plan "$@" >out 2>err || status=$?
+    [ "$status" = "$expected" ] || fail "$sentence: status $status"
+    [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
+    grep -qF -e "$sentence" err || fail "no \"$sentence\""
+    [ ! -s out ] || fail "$sentence: words on standard output"
+}
+refused 1 "fits the memory: the smallest has 1 replica of" --emsize 65536 --nhid 65536 --nlayers 500 --nhead 2 --json
+refused 1 "--batch-tokens must be a multiple of the 8 tokens of a row, got 100" "${model[@]}" --batch-tokens 100
+refused 1 "the 15 rows of a step cannot be divided" "${model[@]}" --batch-tokens 120 --shards 2
+refused 1 "none: " --data none
+refused 2 "plan takes options only" data

@@ -1,0 +1,228 @@
+/* Plans for machines that are made by hand. */
+#include "train/plan/search_machine.h"
+
+#include "support/check.h"
+
+#include <string.h>
+
+enum { MODULES = 6 };
+
+/* A machine whose modules take these seconds for a row on one of its devices, and the same divided
+ * by its cores where one device has them all. */
+typedef struct made_machine {
+    double seconds_of_row[MODULES];
+    double reduce_seconds;
+    int timed; /* calls of time_modules */
+    int64_t most_rows;
+} made_machine;
+
+static sl_status time_modules(void *context, int devices, int64_t rows, sl_module_profile *out)
+{
+    made_machine *made = context;
+    made->timed++;
+    made->most_rows = rows > made->most_rows ? rows : made->most_rows;
+    for (int i = 0; i < MODULES; i++) {
+        double unit = (double)rows * made->seconds_of_row[i] / (devices == 1 ? 1.6 : 1);
+        out[i] = (sl_module_profile){unit, 2 * unit, unit, unit, 0};
+    }
+    return SL_OK;
+}
+
+static sl_status time_update(void *context, int devices, double *seconds_per_byte)
+{
+    *seconds_per_byte = 0;
+    return SL_OK;
+}
+
+static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,
+                               sl_link_cost *gather)
+{
+    const made_machine *made = context;
+    *reduce = (sl_link_cost){made->reduce_seconds, 0};
+    *gather = (sl_link_cost){made->reduce_seconds, 0};
+    return SL_OK;
+}
+
+static sli_machine machine_of(made_machine *made)
+{
+    return (sli_machine){.context = made,
+                         .cores = 2,
+                         .host_bytes = (uint64_t)1 << 40,
+                         .time_modules = time_modules,
+                         .time_update = time_update,
+                         .time_exchange = time_exchange};
+}
+
+static sl_train_options options_of_model(void)
+{
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.model = (sl_model_options){
+        .ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = MODULES - 2, .context = 8};
+    options.bptt = 8;
+    options.batch_size = options.eval_batch_size = 16;
+    return options;
+}
+
+/* Every plan is one that a run may have, and trains the same rows. */
+static void check_plans(const sl_found_plan *plans, int count, int64_t rows)
+{
+    for (int i = 0; i < count; i++) {
+        const sl_train_options *options = &plans[i].options;
+        check_ok(sl_train_options_check(options));
+        assert_int_equal(options->shards * options->batch_size, rows);
+        assert_float_equal(plans[i].tokens_per_s * plans[i].costs.seconds, 8.0 * (double)rows,
+                           1e-6);
+        assert_true(i == 0 || plans[i].costs.seconds >= plans[i - 1].costs.seconds);
+    }
+}
+
+static int search(made_machine *made, const sl_train_options *run, unsigned kept, int64_t tokens,
+                  sl_found_plan *plans)
+{
+    int count;
+    const sli_machine machine = machine_of(made);
+    const sl_plan_search_options options = {.run = run, .kept = kept, .batch_tokens = tokens};
+    check_ok(sli_plan_search_machine(&options, run, &machine, plans, &count));
+    check_plans(plans, count, tokens > 0 ? tokens / run->bptt : run->batch_size);
+    return count;
+}
+
+/* 2 replicas have no bubble: 18 units of 8 rows each. With an exchange that takes longer than a
+ * bubble, two stages are best: of a row each where the schedule has the smallest bubble. With an
+ * exchange and one heavy module, both cores in one stage. */
+static void best_plan_is_the_one_that_is_known(void **state)
+{
+    static const double even[MODULES] = {1, 1, 1, 1, 1, 1}, heavy[MODULES] = {0, 0, 0, 0, 0, 6};
+    sl_train_options run = options_of_model();
+    made_machine made = {.reduce_seconds = 0};
+    sl_found_plan plans[SL_PLANS_FOUND];
+    memcpy(made.seconds_of_row, even, sizeof even);
+    int count = search(&made, &run, 0, 0, plans);
+    assert_int_equal(count, SL_PLANS_FOUND);
+    assert_int_equal(plans[0].options.replicas, 2);
+    assert_int_equal(plans[0].options.pipeline_ranks, 1);
+    assert_int_equal(plans[0].options.shards, 2);
+    assert_int_equal(plans[0].options.batch_size, 8);
+    assert_int_equal(plans[0].options.recompute, SL_RECOMPUTE_NEVER);
+    assert_float_equal(plans[0].costs.seconds, 18 * 8, 1e-9);
+
+    made.reduce_seconds = 1000;
+    search(&made, &run, 0, 0, plans);
+    assert_int_equal(plans[0].options.replicas, 1);
+    assert_int_equal(plans[0].options.pipeline_ranks, 2);
+    assert_int_equal(plans[0].options.chunks, 16);
+    assert_string_equal(plans[0].options.devices, "cpu:0,cpu:1");
+    /* A zero bubble's weights fill all but the first stage's forward of a row. */
+    assert_true(plans[0].costs.seconds < 18 * 8 + 9);
+
+    memcpy(made.seconds_of_row, heavy, sizeof heavy);
+    search(&made, &run, 0, 0, plans);
+    assert_float_equal(plans[0].costs.seconds, 18 * 16 / 1.6, 1e-9);
+}
+
+static void given_options_are_kept(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    sl_found_plan plans[SL_PLANS_FOUND];
+    run.recompute = SL_RECOMPUTE_ALWAYS;
+    run.chunks = 4;
+    int count =
+        search(&made, &run, SL_KEEP_RECOMPUTE | SL_KEEP_CHUNKS | SL_KEEP_BATCH_SIZE, 0, plans);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(plans[i].options.recompute, SL_RECOMPUTE_ALWAYS);
+        assert_int_equal(plans[i].options.chunks, 4);
+        assert_int_equal(plans[i].options.batch_size, 16);
+        assert_int_equal(plans[i].options.replicas, 1); /* each needs a shard */
+    }
+    count = search(&made, &run, SL_KEEP_BATCH_SIZE, 8 * 48, plans);
+    assert_int_equal(plans[0].options.shards, 3);
+    run.schedule = "1f1b";
+    run.pipeline_ranks = 2;
+    count = search(&made, &run, SL_KEEP_SCHEDULE | SL_KEEP_PIPELINE_RANKS, 0, plans);
+    assert_int_equal(count, 1);
+    assert_string_equal(plans[0].options.schedule, "1f1b");
+    run.replicas = 4; /* more than there are cores */
+    run.pipeline_ranks = 1;
+    search(&made, &run, SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS, 0, plans);
+    assert_int_equal(plans[0].options.replicas, 4);
+    run = options_of_model();
+    run.balance_kind = SL_BALANCE_EXPLICIT;
+    run.balance_count = 2;
+    run.balance[0] = 5;
+    run.balance[1] = 1;
+    count = search(&made, &run, SL_KEEP_BALANCE, 0, plans);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(plans[i].options.balance[0], 5);
+        assert_int_equal(plans[i].options.pipeline_ranks, 2);
+    }
+}
+
+/* Nothing is timed that does not fit. */
+static void what_fits_nowhere_is_one_error(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    sli_machine machine = machine_of(&made);
+    sl_found_plan plans[SL_PLANS_FOUND];
+    int count;
+    const sl_plan_search_options all = {.run = &run};
+    machine.host_bytes = 1000;
+    check_error(sli_plan_search_machine(&all, &run, &machine, plans, &count), SL_ERR_MEMORY,
+                "no layout of at most 2 ranks fits the memory: the smallest has 1 replica of 1 "
+                "pipeline rank and needs ");
+    assert_int_equal(made.timed, 0);
+    const sl_plan_search_options odd = {.run = &run, .batch_tokens = 9};
+    check_error(sli_plan_search_machine(&odd, &run, &machine, plans, &count), SL_ERR_INVALID,
+                "batch-tokens must be a multiple of the 8 tokens of a row, got 9");
+    run.schedule = "zigzag";
+    const sl_plan_search_options unknown = {.run = &run, .kept = SL_KEEP_SCHEDULE};
+    check_error(sli_plan_search_machine(&unknown, &run, &machine, plans, &count), SL_ERR_NOT_FOUND,
+                "zigzag");
+    run.schedule = NULL;
+    run.shards = 3;
+    const sl_plan_search_options thirds = {.run = &run,
+                                           .kept = SL_KEEP_SHARDS,
+                                           .batch_tokens = 8 * 16};
+    check_error(sli_plan_search_machine(&thirds, &run, &machine, plans, &count), SL_ERR_INVALID,
+                "the 16 rows of a step cannot be divided");
+}
+
+/* Where the whole batch does not fit in one micro-batch, smaller ones are planned and timed. */
+static void micro_batches_are_as_small_as_memory_asks_for(void **state)
+{
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    sli_machine machine = machine_of(&made);
+    sl_found_plan free_plans[SL_PLANS_FOUND], plans[SL_PLANS_FOUND];
+    int count;
+    run.batch_size = 64;
+    run.eval_batch_size = 1;
+    run.replicas = run.pipeline_ranks = 1;
+    const sl_plan_search_options one = {.run = &run,
+                                        .kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS};
+    check_ok(sli_plan_search_machine(&one, &run, &machine, free_plans, &count));
+    assert_int_equal(made.most_rows, 64);
+    made.most_rows = 0;
+    run.chunks = 64;
+    const sl_plan_search_options rows = {.run = &run,
+                                         .kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS |
+                                                 SL_KEEP_CHUNKS};
+    check_ok(sli_plan_search_machine(&rows, &run, &machine, plans, &count));
+    machine.host_bytes = (uint64_t)plans[0].memory_bytes;
+    check_ok(sli_plan_search_machine(&one, &run, &machine, plans, &count));
+    assert_true((uint64_t)plans[0].memory_bytes <= machine.host_bytes);
+    assert_true(made.most_rows < 64);
+}
+
+int search_machine_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(best_plan_is_the_one_that_is_known),
+        cmocka_unit_test(given_options_are_kept),
+        cmocka_unit_test(what_fits_nowhere_is_one_error),
+        cmocka_unit_test(micro_batches_are_as_small_as_memory_asks_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
