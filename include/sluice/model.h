@@ -85,6 +85,9 @@ typedef struct sl_model_options {
     sl_decoder_options decoder;
     sl_lora_options lora;
     int64_t train_layers; /* the last so many layers alone are trained, or have adapters; 0: all */
+    bool base_is_bf16;    /* with adapters: the frozen weights' numbers are bf16 ones, as those of
+                             most published files; where products are of bf16 they are in memory
+                             once */
     const char *freeze;   /* parameters that are not trained: patterns of their names, as fnmatch
                              takes them, with commas between them; borrowed; NULL: none */
 } sl_model_options;

@@ -192,7 +192,8 @@ const char *sl_parameter_name(const sl_parameter *parameter);
 sl_parameter_kind sl_parameter_get_kind(const sl_parameter *parameter);
 const sl_shape *sl_parameter_shape(const sl_parameter *parameter);
 
-/* The value, which the parameter set owns; NULL while the parameter is in no set. */
+/* The value, which the parameter set owns; NULL while the parameter is in no set. f32; of a frozen
+ * base (sl_model_options.base_is_bf16) bf16. */
 sl_tensor *sl_parameter_value(const sl_parameter *parameter);
 
 /* The gradient, to read or to add to. It lives as long as the set. NULL for a parameter that is not

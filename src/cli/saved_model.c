@@ -249,6 +249,7 @@ static sl_status apply_family(const cli_line *line, const sl_model_options *mode
 {
     train->model.family = model->family;
     train->model.decoder = model->decoder;
+    train->model.base_is_bf16 = model->base_is_bf16 && !train->partial;
     SL_TRY(apply_adapter(line, model, train));
     if (!cli_line_value(line, "dropout"))
         train->model.dropout = model->dropout;

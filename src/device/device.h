@@ -106,13 +106,15 @@ typedef struct sli_epilogue_backward {
 } sli_epilogue_backward;
 
 /* out[row] = dropout(table[ids[row]] * scale + positions[row % rows_per_sample]), [rows, width].
- * `positions` [>= rows_per_sample, width] may be NULL. rows_per_sample is `dropout`'s own field,
- * set also when p = 0. Ids outside 0 .. table_rows - 1 are the caller's mistake. */
+ * The table is f32, or bf16 as `table_bf16`. `positions` [>= rows_per_sample, width] may be NULL.
+ * rows_per_sample is `dropout`'s own field, set also when p = 0. Ids outside 0 .. table_rows - 1
+ * are the caller's mistake. */
 typedef struct sli_embedding {
     int64_t rows, width, table_rows;
     const int32_t *ids;
     float scale;
     const float *table;
+    const uint16_t *table_bf16;
     const float *positions;
     sli_dropout dropout;
     float *out;

@@ -186,7 +186,8 @@ sl_status sli_device_embedding(sl_device *device, const sli_embedding *a)
         return c.status;
     check_at_least(&c, "table_rows", 1, a->table_rows);
     check_given(&c, "ids", a->ids);
-    check_given(&c, "table", a->table);
+    if (!a->table == !a->table_bf16)
+        refuse_arguments(&c, "a table in f32 or in bf16");
     check_given(&c, "out", a->out);
     if (a->positions)
         check_at_least(&c, "rows_per_sample", 1, a->dropout.rows_per_sample);

@@ -133,6 +133,8 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
                                                    : SL_OK;
     if (status == SL_OK && options->freeze)
         status = sli_module_freeze_named(*out, options->freeze);
+    if (status == SL_OK && options->base_is_bf16 && options->lora.adapts)
+        sli_module_narrow_frozen(*out);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

@@ -72,7 +72,8 @@ static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const
         .dropout = dropout_of(module, pass, ids),
         .out = sl_tensor_f32(out),
     };
-    SL_TRY(sli_parameter_values(self->weight, device, &arguments.table));
+    SL_TRY(
+        sli_parameter_table_values(self->weight, device, &arguments.table, &arguments.table_bf16));
     if (self->pe) {
         SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
         arguments.positions += sl_pass_position(pass) * self->options.width;
@@ -335,7 +336,9 @@ static sl_status declare_parameters(sl_module *module, embedding *self)
     };
     sl_parameter_spec weight = weight_spec(options);
     SL_TRY(add_holder(module, &position_ops, "pos_encoder", &pe, &self->pe));
-    return add_holder(module, &table_ops, "encoder", &weight, &self->weight);
+    SL_TRY(add_holder(module, &table_ops, "encoder", &weight, &self->weight));
+    self->weight->is_table = true;
+    return SL_OK;
 }
 
 static sl_status declare_learned(sl_module *module, embedding *self)
@@ -352,6 +355,7 @@ static sl_status declare_learned(sl_module *module, embedding *self)
         .deviation = GPT2_DEVIATION,
     };
     SL_TRY(add_holder(module, &table_ops, "wte", &tokens, &self->weight));
+    self->weight->is_table = true;
     return add_holder(module, &table_ops, "wpe", &positions, &self->pe);
 }
 
@@ -431,7 +435,9 @@ sl_status sli_token_embedding_create(int64_t ntokens, int64_t width, float devia
         weight.deviation = deviation;
     }
     sl_status status = sl_module_add_parameter(*out, &weight, &self->weight);
-    if (status != SL_OK)
+    if (status == SL_OK)
+        self->weight->is_table = true;
+    else
         sl_module_destroy(out);
     return status;
 }

@@ -56,6 +56,25 @@ sl_status sli_module_freeze_named(sl_module *root, const char *patterns)
     return status;
 }
 
+/* ---- In bf16 alone ---------------------------------------------------------------------- */
+
+static bool can_be_narrow(const sl_parameter *parameter)
+{
+    bool can =
+        parameter->kind == SL_PARAMETER_FROZEN && (parameter->in_products || parameter->is_table);
+    for (const sl_parameter *tied = parameter->ties; tied; tied = tied->next_tie)
+        can &= tied->in_products || tied->is_table;
+    return can;
+}
+
+void sli_module_narrow_frozen(sl_module *module)
+{
+    for (int i = 0; i < module->parameter_count; i++)
+        module->parameters[i]->is_narrow = can_be_narrow(module->parameters[i]);
+    for (int i = 0; i < module->child_count; i++)
+        sli_module_narrow_frozen(module->children[i]);
+}
+
 /* ---- Where backward ends ---------------------------------------------------------------- */
 
 typedef struct first_use {

@@ -28,14 +28,6 @@ static sl_status operand_of(const sli_linear *linear, const sl_tensor *tensor, o
     return SL_OK;
 }
 
-static sl_status weight_operand(const sli_linear *linear, const sl_device *device, const void **out)
-{
-    const float *values;
-    SL_TRY(sli_parameter_values(linear->weight, device, &values));
-    *out = linear->weight->bf16 ? sl_tensor_data(linear->weight->bf16) : values;
-    return SL_OK;
-}
-
 static int64_t weight_columns(const sli_linear *linear)
 {
     return linear->is_conv1d ? linear->out : linear->in;
@@ -69,7 +61,7 @@ sl_status sli_linear_product(const sli_linear *linear, const sl_tensor *in, floa
         .c = sl_tensor_f32(out) + linear->column,
         .ldc = sl_tensor_columns(out),
     };
-    SL_TRY(weight_operand(linear, device, &product.b));
+    SL_TRY(sli_parameter_product_values(linear->weight, device, &product.b));
     if (linear->bias)
         SL_TRY(sli_parameter_values(linear->bias, device, &product.bias));
     if (epilogue) {
@@ -221,7 +213,7 @@ static sl_status backward_own_input(const sli_linear *linear, const sl_tensor *g
         .c = sl_tensor_f32(grad_in),
         .ldc = linear->in,
     };
-    SL_TRY(weight_operand(linear, device, &product.b));
+    SL_TRY(sli_parameter_product_values(linear->weight, device, &product.b));
     SL_TRY(gradient_operand(linear, grad, &a));
     product.a = a.data;
     sl_status status = sli_device_gemm(device, &product);

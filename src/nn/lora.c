@@ -176,6 +176,11 @@ sl_status sli_lora_merge(const sl_parameter *weight)
     const sli_linear *linear = sli_module_as_linear(weight->module);
     if (!linear || linear->weight != weight || !linear->lora.a)
         return SL_OK;
+    if (sl_tensor_dtype(weight->value) != SL_F32)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "%s is in bf16 alone, which an adapter cannot be added to: open the model "
+                        "in f32",
+                        weight->path);
     sl_tensor *b = linear->lora.b->weight->value;
     SL_TRY(scale_in_place(linear, b));
     SL_TRY(add_to_weight(linear, linear->lora.a->weight->value, b));

@@ -243,15 +243,20 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind)
     return elements;
 }
 
-int64_t sli_module_product_elements(const sl_module *module)
+int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision)
 {
-    int64_t elements = 0;
-    for (int i = 0; i < module->parameter_count; i++)
-        if (sli_parameter_is_in_products(module->parameters[i]))
-            elements += sl_shape_count(&module->parameters[i]->shape);
+    int64_t bytes = 0;
+    for (int i = 0; i < module->parameter_count; i++) {
+        const sl_parameter *parameter = module->parameters[i];
+        sl_dtype dtype = sli_parameter_dtype(parameter, precision);
+        bool has_copy = precision == SL_PRECISION_BF16 && dtype == SL_F32 &&
+                        sli_parameter_is_in_products(parameter);
+        size_t each = sl_dtype_bytes(dtype) + (has_copy ? sl_dtype_bytes(SL_BF16) : 0);
+        bytes += sl_shape_count(&parameter->shape) * (int64_t)each;
+    }
     for (int i = 0; i < module->child_count; i++)
-        elements += sli_module_product_elements(module->children[i]);
-    return elements;
+        bytes += sli_module_value_bytes(module->children[i], precision);
+    return bytes;
 }
 
 int64_t sli_module_exact_bytes(const sl_module *module, int64_t rows)

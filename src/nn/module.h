@@ -54,6 +54,10 @@ sl_status sli_module_check_open(sl_module *module, const char *what, const char 
  */
 sl_status sli_module_freeze_named(sl_module *root, const char *patterns);
 
+/* Has frozen parameters in bf16 alone where products are of bf16: those that products and tables
+ * use, and nothing else. Their values are bf16 numbers, so that nothing is lost. */
+void sli_module_narrow_frozen(sl_module *module);
+
 /* How many of a sequential's first children need no backward: none has a parameter that is trained,
  * nor one that is tied to such, and the last of them is frozen. 0 where nothing is trained, and
  * where there are skip connections, whose gradients may begin anywhere. */
@@ -62,8 +66,9 @@ int sli_module_frozen_count(const sl_module *sequential);
 /* Elements of the parameters of this kind, of the module and of all below it. */
 int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 
-/* Elements of the weights of products among them, those that are tied to others' left out. */
-int64_t sli_module_product_elements(const sl_module *module);
+/* Bytes of the values of all parameters and buffers in a set of this precision, with the copies
+ * that products take; of tied ones once. */
+int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision);
 
 /* Bytes that stay f32 on a bf16 pass, of those that the module and all below it save for so many
  * rows. */
@@ -94,6 +99,8 @@ struct sl_parameter {
     sl_tensor *bf16;    /* its value for products; NULL: they are of f32 */
     bool tf32;          /* its products are */
     bool in_products;   /* it is the weight of one */
+    bool is_table;      /* its rows are looked up */
+    bool is_narrow;     /* where products are of bf16, its value is in bf16 alone */
     bool is_adapter;    /* it is drawn also where the model is to be loaded (no_init) */
     bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
                            does not count */
@@ -111,13 +118,24 @@ bool sli_parameter_is_trained(const sl_parameter *parameter);
 /* Is it a product's weight, or one that is tied to it? */
 bool sli_parameter_is_in_products(const sl_parameter *parameter);
 
+/* The data type of its value in a set of this precision. */
+sl_dtype sli_parameter_dtype(const sl_parameter *parameter, sl_precision precision);
+
 /* Gives the parameters of `module` and of everything below it their paths anew. On an error every
  * parameter keeps a path, the old one or the new one. */
 sl_status sli_parameters_rename(sl_module *module);
 
-/* The value, for a kernel on `device`. Errors: SL_ERR_INVALID if it has not been placed there. */
+/* The value, for a kernel on `device`. Errors: SL_ERR_INVALID if it has not been placed there, and
+ * for one in bf16 alone. */
 sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,
                                const float **out);
+
+/* The value as products take it, of a set of precision BF16 in bf16; or a table's, one of *f32 and
+ * *bf16. Errors: SL_ERR_INVALID if it has not been placed there. */
+sl_status sli_parameter_product_values(const sl_parameter *parameter, const sl_device *device,
+                                       const void **out);
+sl_status sli_parameter_table_values(const sl_parameter *parameter, const sl_device *device,
+                                     const float **f32, const uint16_t **bf16);
 
 /* The gradient and beta as sli_parameter_grad_accumulate gives them. Errors: SL_ERR_INVALID if the
  * parameter has no gradient. */

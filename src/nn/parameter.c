@@ -166,10 +166,14 @@ bool sli_parameter_is_in_products(const sl_parameter *parameter)
     return found;
 }
 
-sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,
-                               const float **out)
+sl_dtype sli_parameter_dtype(const sl_parameter *parameter, sl_precision precision)
 {
-    *out = NULL;
+    const sl_parameter *owner = parameter->tied_to ? parameter->tied_to : parameter;
+    return owner->is_narrow && precision == SL_PRECISION_BF16 ? SL_BF16 : SL_F32;
+}
+
+static sl_status check_place(const sl_parameter *parameter, const sl_device *device)
+{
     if (!parameter->value)
         return sl_error(SL_ERR_INVALID,
                         "parameter %s has no value yet: sl_parameter_set_create gives it one",
@@ -177,7 +181,40 @@ sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *d
     if (sl_tensor_device(parameter->value) != device)
         return sl_error(SL_ERR_INVALID, "parameter %s is on %s, the input on %s", parameter->path,
                         sl_device_name(sl_tensor_device(parameter->value)), sl_device_name(device));
+    return SL_OK;
+}
+
+sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,
+                               const float **out)
+{
+    *out = NULL;
+    SL_TRY(check_place(parameter, device));
+    if (sl_tensor_dtype(parameter->value) != SL_F32)
+        return sl_error(SL_ERR_INVALID, "parameter %s has its value in bf16 alone",
+                        parameter->path);
     *out = sl_tensor_f32(parameter->value);
+    return SL_OK;
+}
+
+sl_status sli_parameter_product_values(const sl_parameter *parameter, const sl_device *device,
+                                       const void **out)
+{
+    *out = NULL;
+    SL_TRY(check_place(parameter, device));
+    *out = sl_tensor_data(parameter->bf16 ? parameter->bf16 : parameter->value);
+    return SL_OK;
+}
+
+sl_status sli_parameter_table_values(const sl_parameter *parameter, const sl_device *device,
+                                     const float **f32, const uint16_t **bf16)
+{
+    *f32 = NULL;
+    *bf16 = NULL;
+    SL_TRY(check_place(parameter, device));
+    if (sl_tensor_dtype(parameter->value) == SL_BF16)
+        *bf16 = sl_tensor_data(parameter->value);
+    else
+        *f32 = sl_tensor_f32(parameter->value);
     return SL_OK;
 }
 

@@ -182,8 +182,11 @@ static sl_status allocate_copy(const sl_parameter_set *set, sl_parameter *parame
         tied->tf32 = parameter->tf32;
     if (set->options.precision != SL_PRECISION_BF16 || !sli_parameter_is_in_products(parameter))
         return SL_OK;
-    SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_BF16, &parameter->shape,
-                            &parameter->bf16));
+    if (sl_tensor_dtype(parameter->value) == SL_BF16)
+        SL_TRY(sl_tensor_alias(parameter->value, &parameter->bf16));
+    else
+        SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_BF16,
+                                &parameter->shape, &parameter->bf16));
     for (sl_parameter *tied = parameter->ties; tied; tied = tied->next_tie)
         SL_TRY(sl_tensor_alias(parameter->bf16, &tied->bf16));
     return SL_OK;
@@ -196,7 +199,8 @@ static sl_status allocate_parameters(sl_parameter_set *set)
     for (int i = 0; i < set->count; i++) {
         sl_parameter *parameter = set->parameters[i];
         if (parameter->kind != SL_PARAMETER_TRAINED)
-            SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_F32,
+            SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS,
+                                    sli_parameter_dtype(parameter, set->options.precision),
                                     &parameter->shape, &parameter->value));
         SL_TRY(allocate_ties(set, parameter));
         SL_TRY(allocate_copy(set, parameter));
@@ -207,14 +211,14 @@ static sl_status allocate_parameters(sl_parameter_set *set)
 
 /* ---- Initial values --------------------------------------------------------------------- */
 
-static sl_status fill_from_host(const sl_parameter *parameter)
+static sl_status fill_from_host(const sl_parameter *parameter, sl_tensor *to)
 {
     int64_t count = elements_of(parameter);
     float *values = malloc((size_t)count * sizeof *values);
     if (!values)
         return sli_no_memory(NULL, "the initial values of %s", parameter->path);
     parameter->fill(parameter->module, values, count);
-    sl_status status = sl_tensor_write(parameter->value, values);
+    sl_status status = sl_tensor_write(to, values);
     free(values);
     return status;
 }
@@ -228,20 +232,38 @@ static sli_init initial_values(const sl_parameter *parameter)
                       parameter->high};
 }
 
+/* `to` is f32. */
+static sl_status initialize_tensor(const sl_parameter_set *set, const sl_parameter *parameter,
+                                   sl_tensor *to)
+{
+    if (parameter->fill)
+        return fill_from_host(parameter, to);
+    sli_init init = initial_values(parameter);
+    return sli_device_initialize(set->options.device, &init, set->options.seed, parameter->number,
+                                 elements_of(parameter), sl_tensor_f32(to));
+}
+
+static sl_status initialize_narrow(const sl_parameter_set *set, const sl_parameter *parameter)
+{
+    sl_tensor *wide;
+    SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_WORKSPACE, SL_F32, &parameter->shape,
+                            &wide));
+    sl_status status = initialize_tensor(set, parameter, wide);
+    if (status == SL_OK)
+        status = sli_tensor_convert(wide, parameter->value);
+    sl_tensor_destroy(&wide);
+    return status;
+}
+
 static sl_status initialize_values(const sl_parameter_set *set)
 {
-    sl_device *device = set->options.device;
     for (int i = 0; i < set->count; i++) {
         const sl_parameter *parameter = set->parameters[i];
-        if (parameter->fill) {
-            SL_TRY(fill_from_host(parameter));
+        if (set->options.no_init && !parameter->fill && !parameter->is_adapter)
             continue;
-        }
-        if (set->options.no_init && !parameter->is_adapter)
-            continue;
-        sli_init init = initial_values(parameter);
-        SL_TRY(sli_device_initialize(device, &init, set->options.seed, parameter->number,
-                                     elements_of(parameter), sl_tensor_f32(parameter->value)));
+        SL_TRY(sl_tensor_dtype(parameter->value) == SL_BF16
+                   ? initialize_narrow(set, parameter)
+                   : initialize_tensor(set, parameter, parameter->value));
     }
     return SL_OK;
 }
@@ -307,7 +329,7 @@ fail:
 sl_status sli_parameter_set_convert(sl_parameter_set *set)
 {
     for (int i = 0; i < set->count; i++)
-        if (set->parameters[i]->bf16)
+        if (set->parameters[i]->bf16 && sl_tensor_dtype(set->parameters[i]->value) == SL_F32)
             SL_TRY(sli_tensor_convert(set->parameters[i]->value, set->parameters[i]->bf16));
     return SL_OK;
 }

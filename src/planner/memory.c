@@ -48,8 +48,12 @@ static sl_status add_tied(sl_parameter *tied, void *arg)
         user->gradient_bytes += bytes;
     if (user->rank / each == owner->rank / each)
         return SL_OK;
-    user->parameter_bytes += bytes;
-    if (plan->layout->precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
+    sl_precision precision = plan->layout->precision;
+    bool is_narrow = sli_parameter_dtype(tied, precision) == SL_BF16;
+    if (!is_narrow)
+        user->parameter_bytes += bytes;
+    if (is_narrow ||
+        (precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to)))
         user->parameter_bytes += bytes / 2;
     if (is_trained)
         owner->gradient_bytes += bytes;
@@ -71,19 +75,15 @@ static int count_sums(const sli_layout *layout)
 /* Frozen parameters and buffers are memory without gradient or state. */
 static void plan_parameters(const sli_layout *layout, sl_stage_plan *stage)
 {
-    int64_t trained = 0, frozen = 0, buffers = 0, copies = 0;
+    int64_t trained = 0, frozen = 0;
     int owners = layout->zero ? layout->replicas : 1;
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(layout->model, i);
         trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
         frozen += sli_module_elements(module, SL_PARAMETER_FROZEN);
-        buffers += sli_module_elements(module, SL_PARAMETER_BUFFER);
-        if (layout->precision == SL_PRECISION_BF16)
-            copies += sli_module_product_elements(module);
+        stage->parameter_bytes += sli_module_value_bytes(module, layout->precision);
     }
     stage->parameter_elements = trained + frozen;
-    stage->parameter_bytes =
-        (trained + frozen + buffers) * (int64_t)sizeof(float) + copies * (int64_t)sizeof(uint16_t);
     stage->gradient_bytes = (1 + count_sums(layout)) * trained * (int64_t)sizeof(float);
     stage->optimizer_bytes =
         (trained + owners - 1) / owners * sl_optimizer_state_bytes(&layout->optimizer);

@@ -175,6 +175,21 @@ awk -v a="$(loss_of --init "$models/llama3" --adapter "$scratch/whole")" \
 diff "$scratch/whole/adapter_config.json" "$scratch/narrow/adapter_config.json" || fail "the config of an adapter of bf16"
 rm -rf "$scratch/narrow" "$scratch/whole"
 
+# A base of bf16 is in memory once: its adapter has the bits, and its base the checksum, of one whose file has the same numbers in f32.
+for family in gpt2 qwen3; do
+    "$SLUICE_PROGRAM" export --init "$models/$family" --save-dtype bf16 -o "$scratch/narrow"
+    "$SLUICE_PROGRAM" export --init "$scratch/narrow" -o "$scratch/wide"
+    same_on_layouts adapter_model.safetensors --init "$scratch/narrow" --lora --lora-targets all-linear --precision bf16
+    mv "$scratch/whole" "$scratch/once"
+    "$SLUICE_PROGRAM" train --data "$scratch/data" --init "$scratch/wide" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 \
+        --lora --lora-targets all-linear --precision bf16 --quiet --save "$scratch/whole"
+    cmp "$scratch/once/adapter_model.safetensors" "$scratch/whole/adapter_model.safetensors" || fail "another adapter of bf16 $family"
+    "$SLUICE_PROGRAM" eval --init "$scratch/narrow" --adapter "$scratch/once" --precision bf16 --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+    "$SLUICE_PROGRAM" eval --init "$scratch/wide" --adapter "$scratch/once" --precision bf16 --data "$scratch/data/valid.jsonl" |
+        cmp - "$scratch/printed" || fail "another loss of bf16 $family"
+    rm -rf "$scratch/narrow" "$scratch/wide" "$scratch/once" "$scratch/whole"
+done
+
 # The last layer alone, with adapters and without.
 same_on_layouts adapter_model.safetensors --init "$models/llama3" --lora --train-layers 1
 if grep -q 'layers\.0\.' "$scratch/whole/adapter_model.safetensors"; then fail "layer 0 has an adapter"; fi

@@ -40,10 +40,11 @@ static sl_status add_item(sli_tensors *tensors, const sl_parameter *parameter, c
 
 /* Adds the elements `range` of a parameter, which `flat` has; NULL: it does not have them. */
 static sl_status add_tensor(sli_tensors *tensors, const sl_parameter *parameter, const char *suffix,
-                            int stage, const sli_shard_range *range, const sl_tensor *flat)
+                            int stage, sl_dtype dtype, const sli_shard_range *range,
+                            const sl_tensor *flat)
 {
     const sl_shape row = sl_shape_1d(range->count);
-    sl_safetensors_item item = {NULL, SL_F32, *sl_parameter_shape(parameter), NULL};
+    sl_safetensors_item item = {NULL, dtype, *sl_parameter_shape(parameter), NULL};
     sli_tensor_entry entry = {.first = range->first, .count = range->count, .stage = stage};
     entry.is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
     SL_TRY(add_item(tensors, parameter, suffix, item, entry));
@@ -69,6 +70,7 @@ typedef struct listing {
 typedef struct listed_stage {
     const listing *list;
     int index;
+    sl_precision precision;
     const sl_parameter_set *set;   /* NULL: it is in another process */
     const sl_optimizer *optimizer; /* NULL: likewise, or no optimizer is listed */
     int64_t *steps;
@@ -90,7 +92,7 @@ static sl_status add_state(listed_stage *stage, const sl_parameter *parameter)
                                    list->whole ? 1 : list->optimizer->shards, &range));
     for (int a = 0; a < arrays; a++)
         SL_TRY(add_tensor(stage->tensors, parameter, sli_optimizer_array_name(options, a),
-                          stage->index, &range,
+                          stage->index, SL_F32, &range,
                           source ? sli_optimizer_state(source, range.bucket, a) : NULL));
     if (arrays == 0 || !list->steps)
         return SL_OK;
@@ -117,7 +119,8 @@ static sl_status add_parameter(listed_stage *stage, const sl_parameter *paramete
         range.count = sl_shape_count(sl_parameter_shape(parameter));
         flat = sl_parameter_value(parameter);
     }
-    return add_tensor(stage->tensors, parameter, NULL, stage->index, &range, flat);
+    return add_tensor(stage->tensors, parameter, NULL, stage->index,
+                      sli_parameter_dtype(parameter, stage->precision), &range, flat);
 }
 
 static sl_status list_module(listed_stage *stage, const sl_module *module)
@@ -135,6 +138,7 @@ static sl_status list_stage(const sl_pipe *pipe, const listing *list, int index,
     const sli_stage *stage = &pipe->stages[index];
     listed_stage listed = {.list = list,
                            .index = index,
+                           .precision = pipe->precision,
                            .set = stage->parameters,
                            .tensors = tensors};
     if (list->own && !stage->is_here)

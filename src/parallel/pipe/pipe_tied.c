@@ -64,9 +64,12 @@ static bool is_end_of(const sl_pipe *pipe, const sl_parameter *tied, bool of_own
 /* What the owner's set does in its process (nn/parameter_set.c). */
 static sl_status create_copy(const sl_pipe *pipe, sl_parameter *tied, sl_device *device)
 {
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &tied->shape, &tied->value));
+    sl_dtype dtype = sli_parameter_dtype(tied, pipe->precision);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, dtype, &tied->shape, &tied->value));
     tied->tf32 = pipe->precision == SL_PRECISION_TF32;
-    if (pipe->precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
+    if (dtype == SL_BF16)
+        SL_TRY(sl_tensor_alias(tied->value, &tied->bf16));
+    else if (pipe->precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
         SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_BF16, &tied->shape, &tied->bf16));
     if (!pipe->inference && sl_parameter_get_kind(tied) == SL_PARAMETER_TRAINED)
         SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &tied->shape, &tied->grad));
@@ -132,8 +135,8 @@ static sl_status send_tensor(const sl_pipe *pipe, const sl_tensor *tensor, int r
 {
     sli_host_array data;
     SL_TRY(sli_tensor_open_host(tensor, true, &data));
-    sl_status status =
-        sli_pipe_group_send(pipe->group, data.host, sl_tensor_count(tensor), SL_F32, rank);
+    sl_status status = sli_pipe_group_send(pipe->group, data.host, sl_tensor_count(tensor),
+                                           sl_tensor_dtype(tensor), rank);
     sli_host_array_close(&data, false);
     return status;
 }
@@ -142,8 +145,8 @@ static sl_status receive_tensor(const sl_pipe *pipe, sl_tensor *tensor, int rank
 {
     sli_host_array data;
     SL_TRY(sli_tensor_open_host(tensor, false, &data));
-    sl_status status =
-        sli_pipe_group_receive(pipe->group, data.host, sl_tensor_count(tensor), SL_F32, rank);
+    sl_status status = sli_pipe_group_receive(pipe->group, data.host, sl_tensor_count(tensor),
+                                              sl_tensor_dtype(tensor), rank);
     sl_status closed = sli_host_array_close(&data, status == SL_OK);
     return status == SL_OK ? closed : status;
 }
@@ -157,7 +160,8 @@ static sl_status exchange_value(sl_parameter *tied, void *arg)
     if (!is_end_of(pipe, tied, false, &rank))
         return SL_OK;
     SL_TRY(receive_tensor(pipe, tied->value, rank));
-    return tied->bf16 ? sli_tensor_convert(tied->value, tied->bf16) : SL_OK;
+    bool has_copy = tied->bf16 && sl_tensor_dtype(tied->value) == SL_F32;
+    return has_copy ? sli_tensor_convert(tied->value, tied->bf16) : SL_OK;
 }
 
 sl_status sli_pipe_exchange_tied(sl_pipe *pipe)

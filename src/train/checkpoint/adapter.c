@@ -1,5 +1,6 @@
 /* Adapters on disk, as PEFT has them: adapter_config.json and adapter_model.safetensors. */
 #include "comm/agree.h"
+#include "core/bf16.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -49,6 +50,17 @@ sl_status sli_adapter_select(sli_tensors *tensors, bool adapters)
 
 /* ---- The base --------------------------------------------------------------------------- */
 
+/* Numbers of bf16 count as those of f32 that they are. */
+static void add_widened(sli_checksum *checksum, const uint16_t *numbers, int64_t count)
+{
+    float block[SLI_BF16_BLOCK];
+    for (int64_t first = 0; first < count; first += SLI_BF16_BLOCK) {
+        int64_t some = count - first < SLI_BF16_BLOCK ? count - first : SLI_BF16_BLOCK;
+        sli_widen_bf16(numbers + first, block, some);
+        sli_checksum_add(checksum, block, (uint64_t)some * sizeof *block);
+    }
+}
+
 static sl_status add_checksum(const sl_safetensors_item *item, const sli_tensor_entry *entry,
                               uint64_t *sum)
 {
@@ -57,7 +69,10 @@ static sl_status add_checksum(const sl_safetensors_item *item, const sli_tensor_
     sli_checksum *checksum;
     SL_TRY(sli_checksum_create(&checksum));
     sli_checksum_add(checksum, item->name, strlen(item->name));
-    sli_checksum_add(checksum, item->data, (uint64_t)entry->count * sizeof(float));
+    if (item->dtype == SL_BF16)
+        add_widened(checksum, item->data, entry->count);
+    else
+        sli_checksum_add(checksum, item->data, (uint64_t)entry->count * sizeof(float));
     sli_checksum_text(checksum, text);
     text[DIGITS] = '\0';
     *sum += strtoull(text, NULL, DIGITS);

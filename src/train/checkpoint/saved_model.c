@@ -41,6 +41,37 @@ static sl_status read_text(const sl_saved_model *model, const char *name, char *
     return status == SL_ERR_NOT_FOUND ? SL_OK : status;
 }
 
+static bool is_adapter_alone(const sl_saved_model *model)
+{
+    return strcmp(model->part, SLI_ADAPTER_PART) == 0;
+}
+
+/* Tensors that published files hold beside a decoder's parameters: the causal mask of GPT-2, the
+ * frequencies of rotary positions, a tied head, and the rows that fill up llm.c's embedding. */
+static bool is_known_extra(const sl_saved_model *model, const char *name)
+{
+    const sl_model_options *options = &model->options;
+    if (!model->has_options || options->family == SL_FAMILY_TUTORIALS)
+        return false;
+    return sli_name_ends_with(name, ".attn.bias") ||
+           sli_name_ends_with(name, ".attn.masked_bias") ||
+           sli_name_ends_with(name, ".rotary_emb.inv_freq") ||
+           sli_name_ends_with(name, ".wte.padding") ||
+           (options->tie && strcmp(name, "lm_head.weight") == 0);
+}
+
+/* Of the matrices alone: norms and biases are small. */
+static bool has_bf16_matrices(const sl_saved_model *model)
+{
+    bool all = !model->reader->is_llmc && !is_adapter_alone(model);
+    for (size_t i = 0; i < model->tensors->count && all; i++) {
+        const sl_safetensors_info *info = &model->tensors->tensors[i].info;
+        bool is_matrix = info->dims > 1 && !is_known_extra(model, info->name);
+        all = !is_matrix || (info->readable && info->dtype == SL_BF16);
+    }
+    return all;
+}
+
 static sl_status read_config(sl_saved_model *model)
 {
     char *text;
@@ -53,6 +84,7 @@ static sl_status read_config(sl_saved_model *model)
     free(text);
     SL_TRY(status);
     model->has_options = true;
+    model->options.base_is_bf16 = has_bf16_matrices(model);
     return sl_error_context(sli_config_check_size(&model->options, model->reader),
                             "%s: ", model->path);
 }
@@ -112,11 +144,6 @@ static sl_status open_one(const char *path, sl_saved_model **out)
     if (status != SL_OK)
         sl_saved_model_close(out);
     return status;
-}
-
-static bool is_adapter_alone(const sl_saved_model *model)
-{
-    return strcmp(model->part, SLI_ADAPTER_PART) == 0;
 }
 
 /* The options of a checkpoint's adapter become those of the model that it belongs to. */
@@ -252,20 +279,6 @@ static const sli_checkpoint_entry *find_tensor(const sl_saved_model *model, cons
     return found ? found : sli_checkpoint_find_tensor(reader, model->part, skip_prefix(name));
 }
 
-/* Tensors that published files hold beside a decoder's parameters: the causal mask of GPT-2, the
- * frequencies of rotary positions, a tied head, and the rows that fill up llm.c's embedding. */
-static bool is_known_extra(const sl_saved_model *model, const char *name)
-{
-    const sl_model_options *options = &model->options;
-    if (!model->has_options || options->family == SL_FAMILY_TUTORIALS)
-        return false;
-    return sli_name_ends_with(name, ".attn.bias") ||
-           sli_name_ends_with(name, ".attn.masked_bias") ||
-           sli_name_ends_with(name, ".rotary_emb.inv_freq") ||
-           sli_name_ends_with(name, ".wte.padding") ||
-           (options->tie && strcmp(name, "lm_head.weight") == 0);
-}
-
 /* ---- Loading ----------------------------------------------------------------------------- */
 
 typedef struct loading {
@@ -273,6 +286,7 @@ typedef struct loading {
     const sli_checkpoint_tensors *has;
     bool *used;                 /* [has->count] the model has a tensor of that name */
     sl_safetensors_item *items; /* [count] that are read */
+    bool *widens;               /* [count] from the file's 16 bits to f32 */
     size_t count;
     int parameters; /* among them */
     sl_status (*left_out)(void *context, const char *tensor, const char *reason);
@@ -335,12 +349,12 @@ static sl_status transpose(const sl_safetensors_item *item)
 }
 
 /* Gives what was read, with the file's shape and type, the form that the model has. */
-static sl_status convert(const sl_saved_model *model, const sl_safetensors_item *item)
+static sl_status convert(const sl_saved_model *model, const sl_safetensors_item *item, bool widens)
 {
     sl_safetensors_item wide = *item;
     if (!item->data)
         return SL_OK;
-    if (is_narrow(item->dtype)) {
+    if (widens) {
         widen(item);
         wide.data = (uint16_t *)item->data - sl_shape_count(&item->shape);
     }
@@ -359,8 +373,10 @@ static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool
     if (found) {
         job->used[found - job->has->tensors] = true;
         chosen.name = found->info.name;
-        if (found->info.readable && is_narrow(found->info.dtype))
+        bool widens = found->info.readable && is_narrow(found->info.dtype) && item->dtype == SL_F32;
+        if (widens)
             place_narrow(&chosen, found->info.dtype);
+        job->widens[job->count] = widens;
         if (is_transposed(job->model, chosen.name))
             chosen.shape = sl_shape_2d(item->shape.size[1], item->shape.size[0]);
     }
@@ -415,17 +431,19 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
     job->used = calloc(job->has->count + 1, sizeof *job->used);
     SLI_TRY_OR_FAIL(list_selected(pipe, adapters, &tensors));
     job->items = calloc(tensors.count + job->has->count + 1, sizeof *job->items);
-    if (!job->used || !job->items)
+    job->widens = calloc(tensors.count + job->has->count + 1, sizeof *job->widens);
+    if (!job->used || !job->items || !job->widens)
         SLI_TRY_OR_FAIL(sli_no_memory(model->path, "a list of its tensors"));
     for (size_t i = 0; i < tensors.count; i++)
         SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], tensors.entries[i].is_buffer));
     SLI_TRY_OR_FAIL(read_chosen(job, model->path));
     for (size_t i = 0; i < job->count; i++)
-        SLI_TRY_OR_FAIL(convert(model, &job->items[i]));
+        SLI_TRY_OR_FAIL(convert(model, &job->items[i], job->widens[i]));
     status = sli_tensors_store(&tensors);
 fail:
     free(job->used);
     free(job->items);
+    free(job->widens);
     sli_tensors_clear(&tensors);
     return status;
 }

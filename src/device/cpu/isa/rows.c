@@ -5,24 +5,43 @@
 
 /* ---- Embedding -------------------------------------------------------------------------- */
 
+/* to[0 ... count - 1] = from * scale, plus `add`, which may be NULL. */
+static void scale_and_add(const float *restrict from, float scale, const float *restrict add,
+                          int64_t count, float *restrict to)
+{
+    if (add)
+        for (int64_t i = 0; i < count; i++)
+            to[i] = from[i] * scale + add[i];
+    else
+        for (int64_t i = 0; i < count; i++)
+            to[i] = from[i] * scale;
+}
+
+static void embed_row(const sli_embedding *arguments, int64_t id, const float *add, float *to)
+{
+    int64_t width = arguments->width;
+    float block[SLI_BF16_BLOCK];
+    if (arguments->table) {
+        scale_and_add(arguments->table + id * width, arguments->scale, add, width, to);
+        return;
+    }
+    for (int64_t start = 0; start < width; start += SLI_BF16_BLOCK) {
+        int64_t count = sli_smaller(width - start, SLI_BF16_BLOCK);
+        sli_widen_bf16(arguments->table_bf16 + id * width + start, block, count);
+        scale_and_add(block, arguments->scale, add ? add + start : NULL, count, to + start);
+    }
+}
+
 void SLI_OF_ISA(sli_embedding)(const sli_embedding *arguments, int64_t first_row, int64_t rows)
 {
     int64_t width = arguments->width;
-    float scale = arguments->scale;
     masks m;
     masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
     for (int64_t row = first_row; row < first_row + rows; row++) {
-        const float *restrict from = arguments->table + arguments->ids[row] * width;
         float *restrict to = arguments->out + row * width;
-        if (arguments->positions) {
-            int64_t position = row % arguments->dropout.rows_per_sample;
-            const float *restrict add = arguments->positions + position * width;
-            for (int64_t i = 0; i < width; i++)
-                to[i] = from[i] * scale + add[i];
-        } else {
-            for (int64_t i = 0; i < width; i++)
-                to[i] = from[i] * scale;
-        }
+        int64_t position = arguments->positions ? row % arguments->dropout.rows_per_sample : 0;
+        embed_row(arguments, arguments->ids[row],
+                  arguments->positions ? arguments->positions + position * width : NULL, to);
         for (int64_t start = 0; m.dropout && start < width; start += MASK_COLUMNS) {
             int64_t count = sli_smaller(width - start, MASK_COLUMNS);
             const float *restrict mask = masks_get(&m, row, start, count);

@@ -8,8 +8,9 @@ static __global__ void embed(matrix_shape shape, sli_embedding a, dropout_masks 
     matrix_group g = group_of_thread(shape);
     if (g.count <= 0)
         return;
-    const float *from = a.table + a.ids[g.row] * a.width + g.column;
-    four x = load_four(from, g.count, shape.whole);
+    int64_t from = a.ids[g.row] * a.width + g.column;
+    four x = a.table ? load_four(a.table + from, g.count, shape.whole)
+                     : load_four(a.table_bf16 + from, g.count, shape.whole);
     for (int i = 0; i < 4; i++)
         x.x[i] *= a.scale;
     if (a.positions) {
@@ -24,7 +25,8 @@ static __global__ void embed(matrix_shape shape, sli_embedding a, dropout_masks 
 cudaError_t sli_launch_embedding(const sli_embedding *a, cudaStream_t stream)
 {
     matrix_shape shape = {a->rows, a->width,
-                          are_aligned(a->width, a->width, a->table, a->positions, a->out)};
+                          are_aligned(a->width, a->width, a->table, a->table_bf16, a->positions,
+                                      a->out)};
     return launch_groups(stream, shape, embed, *a, masks_of(&a->dropout, a->width));
 }
 
