@@ -174,6 +174,9 @@ typedef struct sl_pipe_batch {
     bool same_weights;        /* the caller promises that no parameter has changed since the pipe's
                                  last successful call. Values are then not converted to bf16 again,
                                  and tied values are not sent to other processes again */
+    double *row_losses;       /* (optional, with a loss) [N] set to the sum of each row's terms,
+                                 without the weight, or NaN where the loss does not give equally
+                                 many numbers for each row; in a group on all ranks or on none */
     sl_cache *cache;          /* (optional, sl_pipe_forward alone) borrowed; see there */
 } sl_pipe_batch;
 

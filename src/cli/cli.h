@@ -64,6 +64,7 @@ struct cli_line {
     const cli_command *command;
     cli_given *given; /* [given_count], the first config_count from a file */
     int given_count, config_count;
+    char *list;   /* of an option that was given several times; NULL: none */
     char **words; /* [word_count], then NULL */
     int word_count;
     struct json_t *config; /* the file's content, which owns the texts from it; NULL: none */

@@ -115,6 +115,24 @@ static int read_option(const cli_command *command, char **argv, cli_given *out)
     return is_next ? 2 : 1;
 }
 
+/* Makes one of the option given last and the same one before it, where they are items of a list. */
+static void join_items(cli_line *line)
+{
+    const cli_given *last = &line->given[line->given_count - 1];
+    for (cli_given *given = line->given; given < last && last->option->is_item; given++) {
+        if (given->option != last->option || !given->text || !last->text ||
+            (!last->option->is_item(given->text) && !last->option->is_item(last->text)))
+            continue;
+        size_t bytes = strlen(given->text) + strlen(last->text) + 2;
+        char *list = cli_allocate(bytes, 1);
+        snprintf(list, bytes, "%s,%s", given->text, last->text);
+        free(line->list);
+        given->text = line->list = list;
+        line->given_count--;
+        return;
+    }
+}
+
 /* Reads what follows the command's name into *out. */
 static void read_words(const cli_command *command, char **argv, cli_line *out)
 {
@@ -137,6 +155,7 @@ static void read_words(const cli_command *command, char **argv, cli_line *out)
             exit(cli_finish(SL_OK));
         } else {
             argv += read_option(command, argv, &out->given[out->given_count++]);
+            join_items(out);
         }
     }
     if (out->word_count > 0 && !command->arguments)
@@ -346,6 +365,7 @@ void cli_line_clear(cli_line *line)
     sl_schedule_destroy(&line->table);
     json_decref(line->config);
     free(line->given);
+    free(line->list);
     free(line->words);
 }
 

@@ -14,7 +14,9 @@
 typedef struct display {
     cli_progress *progress;
     int rank;
-    int64_t resumed_step;                   /* 0: the run has begun anew */
+    int64_t resumed_step;          /* 0: the run has begun anew */
+    const sl_source_info *sources; /* [source_count] of a mixture */
+    int source_count;
     double interval_loss, interval_seconds; /* since the last line */
     int64_t interval_tokens, interval_padding, interval_targets, interval_batches;
     double trained_seconds; /* since the run began */
@@ -110,6 +112,12 @@ static void print_data(const display *view, const sl_run_info *info)
             print_line(view, "  %-5s %12s tokens  %s%s", sl_split_name(split),
                        cli_count_text(text->tokens).text, text->path, packed);
     }
+    for (int i = 0; i < info->source_count; i++) {
+        const sl_source_info *source = &info->sources[i];
+        print_line(view, "  %5.2f%% of the rows from %s: %s tokens in %s rows  %s",
+                   100 * source->share, source->name, cli_count_text(source->tokens).text,
+                   cli_count_text(source->rows).text, source->path);
+    }
     print_line(view, "  vocabulary of %s types", cli_count_text(info->ntokens).text);
 }
 
@@ -199,6 +207,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
     bool is_first = view->rank == 0;
     const cli_progress_options *options = &view->progress->options;
     view->total_batches = info->batches_per_epoch * info->options->epochs;
+    view->sources = info->sources;
     if (is_first) {
         cli_warn_of_run(info);
         tell_stages(info);
@@ -358,6 +367,16 @@ static sl_status print_pipeline(void *context, const sl_pipeline_info *info)
     return SL_OK;
 }
 
+/* Of a mixture. */
+static void print_source_losses(const display *view, const sl_eval_info *eval)
+{
+    for (int i = 0; i < eval->source_count; i++)
+        if (!isnan(eval->source_losses[i]))
+            print_line(view, "|   %s: valid loss %5s | valid ppl %8s", view->sources[i].name,
+                       cli_real_text(eval->source_losses[i], 2).text,
+                       cli_real_text(exp(eval->source_losses[i]), 2).text);
+}
+
 static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     if (!is_validation(eval->split))
@@ -367,6 +386,7 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
                    "| epoch %3" PRId64 " | step %" PRId64 " | valid loss %5s | valid ppl %8s%s",
                    eval->epoch, eval->step, cli_real_text(eval->loss, 2).text,
                    cli_real_text(eval->perplexity, 2).text, eval->best ? " | best so far" : "");
+        print_source_losses(context, eval);
         return SL_OK;
     }
     print_line(context, "%s", rule);
@@ -374,6 +394,7 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
                "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s",
                eval->epoch, eval->epoch_seconds, cli_real_text(eval->loss, 2).text,
                cli_real_text(eval->perplexity, 2).text, eval->best ? " | best so far" : "");
+    print_source_losses(context, eval);
     print_line(context, "%s", rule);
     return SL_OK;
 }

@@ -26,6 +26,28 @@ static char *absolute_path(const char *path)
     return absolute;
 }
 
+/* The same of each source of a list of sources. */
+static char *absolute_sources(const char *data)
+{
+    char *list = NULL, *text = strdup(data);
+    for (char *item = text, *next; item; item = next) {
+        char *colon = strchr(item, ':'), *longer = NULL;
+        next = strchr(item, ',');
+        if (next)
+            *next++ = '\0';
+        char *path = colon ? absolute_path(colon + 1) : NULL;
+        int length = path ? (int)(colon + 1 - item) : (int)strlen(item);
+        if (asprintf(&longer, "%s%s%.*s%s", list ? list : "", list ? "," : "", length, item,
+                     path ? path : "") < 0)
+            longer = NULL;
+        free(path);
+        free(list);
+        list = longer;
+    }
+    free(text);
+    return list;
+}
+
 void cli_options_record(const cli_command *command, void *settings, char **text)
 {
     sl_train_options *run = settings;
@@ -42,7 +64,9 @@ void cli_options_record(const cli_command *command, void *settings, char **text)
         for (int k = 0; k < PATHS; k++) {
             if (strcmp(row->name, paths[k]) != 0 || sl_option_text(row, settings, &value) != SL_OK)
                 continue;
-            if (strcmp(row->name, "schedule") != 0 || !sl_schedule_has_name(value))
+            if (row->is_item && value && row->is_item(value))
+                absolute[k] = absolute_sources(value);
+            else if (strcmp(row->name, "schedule") != 0 || !sl_schedule_has_name(value))
                 absolute[k] = absolute_path(value);
             if (absolute[k])
                 (void)sl_option_set(row, copy, absolute[k]);

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "report/history_pipeline.h"
+#include "report/history_sources.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -77,6 +78,7 @@ static void remove_ranks(sli_run_history *history, const json_t *record)
 
 static sl_status add_run(sli_run_history *history, json_t *record)
 {
+    SL_TRY(sli_history_sources_begin(history, record));
     remove_ranks(history, record);
     json_decref(history->run);
     history->run = json_incref(record);
@@ -136,6 +138,7 @@ static sl_status add_step(sli_run_history *history, json_t *record)
         SL_TRY(sli_record_real(record, sli_step_keys[field], any_sign ? -INFINITY : 0,
                                &step.values[field]));
     }
+    SL_TRY(sli_history_sources_add_step(history, record, step.step));
     remove_from(history, step.step);
     thin(history, history->steps, sizeof step, &history->step_count);
     SL_TRY(sli_array_reserve(&history->steps, &history->step_room, history->step_count + 1,
@@ -171,6 +174,7 @@ static sl_status add_eval(sli_run_history *history, json_t *record)
     SL_TRY(sli_record_real(record, "ppl", 0, &eval.perplexity));
     SL_TRY(sli_record_real(record, "seconds", 0, &eval.seconds));
     SL_TRY(sli_record_real(record, "time", 0, &eval.time));
+    SL_TRY(sli_history_sources_add_eval(history, record, eval.is_test));
     remove_evals_from(history, &eval);
     thin(history, history->evals, sizeof eval, &history->eval_count);
     SL_TRY(sli_array_reserve(&history->evals, &history->eval_room, history->eval_count + 1,
@@ -372,6 +376,7 @@ void sli_run_history_destroy(sli_run_history **history)
     json_decref((*history)->run);
     free((*history)->steps);
     free((*history)->evals);
+    free((*history)->sources);
     free((*history)->memory);
     free((*history)->name);
     free(*history);

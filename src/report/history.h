@@ -40,6 +40,18 @@ typedef struct sli_history_eval {
     double loss, perplexity, seconds, time; /* `time`: as SLI_STEP_TIME */
 } sli_history_eval;
 
+enum { SLI_MOST_SOURCES = 64, SLI_SOURCE_STEPS = 20 };
+
+/* One of the sources of a mixture. (history_sources.h) */
+typedef struct sli_history_source {
+    char name[64];
+    double share;                    /* of all rows */
+    double epochs;                   /* after the last step */
+    double losses[SLI_SOURCE_STEPS]; /* of the steps `steps`, 0: none yet */
+    int64_t steps[SLI_SOURCE_STEPS];
+    double valid_loss; /* the last one */
+} sli_history_source;
+
 /* What the model said after a step. */
 typedef struct sli_history_sample {
     int64_t step;
@@ -83,10 +95,11 @@ typedef struct sli_run_history {
     sli_history_step *steps;
     sli_history_eval *evals;
     sli_history_sample samples[SLI_MOST_SAMPLES]; /* [sample_count] the newest, which ascend */
+    sli_history_source *sources;                  /* [source_count] */
     sli_history_memory *memory;
     sli_history_pipeline *pipelines; /* by replica, which ascend */
-    size_t sample_count, step_count, step_room, eval_count, eval_room, memory_count, memory_room,
-        pipeline_count, pipeline_room;
+    size_t source_count, sample_count, step_count, step_room, eval_count, eval_room, memory_count,
+        memory_room, pipeline_count, pipeline_room;
     /* Is told of each such record; NULL: nobody. */
     void (*added)(void *context, sli_record_kind kind, const void *record);
     void *added_context;

@@ -3,6 +3,7 @@
 #include "report/page.h"
 
 #include "core/json.h"
+#include "report/history_sources.h"
 #include "report/markup.h"
 #include "report/page_style.h"
 
@@ -261,6 +262,33 @@ static void write_state(const sli_page *page, const sli_run_history *run)
             run->missing, run->damaged);
 }
 
+/* What the run has had of each source of its mixture. */
+static void write_sources(const sli_page *page, const sli_run_history *run)
+{
+    if (run->source_count == 0)
+        return;
+    fputs("<div class=\"wide\"><table class=\"numbers\"><thead><tr><th>sources of ", page->file);
+    sli_markup_text(page->file, sli_page_short_name(page, run));
+    fputs("</th><th>share, %</th><th>epochs</th><th>train loss, last 20 steps</th>"
+          "<th>last validation loss</th></tr></thead><tbody>\n",
+          page->file);
+    for (size_t i = 0; i < run->source_count; i++) {
+        const sli_history_source *source = &run->sources[i];
+        const double values[] = {100 * source->share, source->epochs,
+                                 sli_history_source_loss(run, source), source->valid_loss};
+        fputs("<tr><th>", page->file);
+        sli_markup_text(page->file, source->name);
+        fputs("</th>", page->file);
+        for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
+            fputs("<td>", page->file);
+            sli_markup_number(page->file, values[k]);
+            fputs("</td>", page->file);
+        }
+        fputs("</tr>\n", page->file);
+    }
+    end_table(page);
+}
+
 /* A text of several lines. */
 static void write_lines(FILE *file, const char *text)
 {
@@ -389,6 +417,8 @@ void sli_page_write_results(const sli_page *page)
     write_figures(page);
     for (int r = 0; r < page->count; r++)
         write_state(page, page->runs[r]);
+    for (int r = 0; r < page->count; r++)
+        write_sources(page, page->runs[r]);
     for (int r = 0; r < page->count; r++)
         write_samples(page, page->runs[r]);
 }

@@ -214,6 +214,14 @@ static sl_status log_record(sl_run_log *log, json_t *record)
     return SL_OK;
 }
 
+static json_t *number_list(const double *values, int count, double factor)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, sli_json_number(factor * values[i]));
+    return list;
+}
+
 /* A pair is logged as two numbers: "beta1" and "beta2". */
 static void add_option(json_t *object, const sl_option *row, const void *options)
 {
@@ -270,6 +278,17 @@ static json_t *describe_packing(const sl_run_info *info)
                                 : json_object();
 }
 
+/* Names, and shares of the rows, of the sources of a mixture. */
+static json_t *describe_sources(const sl_run_info *info)
+{
+    json_t *names = json_array(), *shares = json_array();
+    for (int i = 0; i < info->source_count; i++) {
+        json_array_append_new(names, json_string(info->sources[i].name));
+        json_array_append_new(shares, sli_json_number(info->sources[i].share));
+    }
+    return json_pack("{so so}", "sources", names, "source_share", shares);
+}
+
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
 static json_t *move_members(json_t *record, json_t *more)
 {
@@ -290,6 +309,8 @@ static sl_status log_started(void *context, const sl_run_info *info)
         SL_TRY(empty_file(log));
     json_t *record = move_members(describe_run(info), describe_options(info));
     record = move_members(record, describe_packing(info));
+    if (info->source_count > 0)
+        record = move_members(record, describe_sources(info));
     if (log->command)
         record = move_members(record, json_pack("{so}", "command", sli_json_text(log->command)));
     if (log->resumed)
@@ -302,6 +323,19 @@ static sl_status log_started(void *context, const sl_run_info *info)
     return log->resumed ? log_record(log, record) : write_record(log, record);
 }
 
+/* One number each for a source of a mixture. */
+static json_t *describe_step_sources(const sl_source_step *sources, int count)
+{
+    json_t *shares = json_array(), *epochs = json_array(), *losses = json_array();
+    for (int i = 0; i < count; i++) {
+        json_array_append_new(shares, sli_json_number(sources[i].share));
+        json_array_append_new(epochs, sli_json_number(sources[i].epochs));
+        json_array_append_new(losses, sli_json_number(sources[i].loss));
+    }
+    return json_pack("{so so so}", "source_share", shares, "source_epochs", epochs, "source_loss",
+                     losses);
+}
+
 static sl_status log_step(void *context, const sl_step_info *step)
 {
     sl_run_log *log = context;
@@ -309,31 +343,24 @@ static sl_status log_step(void *context, const sl_step_info *step)
         step->targets > 0 && (!isfinite(step->loss) || !isfinite(step->grad_norm));
     json_t *loss_z = sli_json_number(sli_zscore_add(&log->losses, step->loss));
     json_t *norm_z = sli_json_number(sli_zscore_add(&log->norms, step->grad_norm));
-    return log_record(log,
-                      json_pack("{ss sI sI sI sI so so so so so so so so so so so so so so}",
-                                "record", "step", "epoch", (json_int_t)step->epoch, "batch",
-                                (json_int_t)step->batch, "step", (json_int_t)step->step, "targets",
-                                (json_int_t)step->targets, "loss", sli_json_number(step->loss),
-                                "grad_norm", sli_json_number(step->grad_norm), "lr",
-                                sli_json_number(step->lr), "padding",
-                                sli_json_number((double)step->padding / (double)step->tokens), "ms",
-                                sli_json_number(1e3 * step->seconds), "tokens_per_s",
-                                sli_json_number((double)step->tokens / step->seconds),
-                                "flops_per_s", sli_json_number(step->flops / step->seconds), "mfu",
-                                sli_json_number(step->mfu), "data_ms",
-                                sli_json_number(1e3 * step->data_seconds), "optimizer_ms",
-                                sli_json_number(1e3 * step->optimizer_seconds), "reduce_ms",
-                                sli_json_number(1e3 * step->reduce_seconds), "waiting_ms",
-                                sli_json_number(1e3 * step->waiting_seconds), "loss_z", loss_z,
-                                "grad_norm_z", norm_z));
-}
-
-static json_t *number_list(const double *values, int count, double factor)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(list, sli_json_number(factor * values[i]));
-    return list;
+    json_t *record =
+        json_pack("{ss sI sI sI sI so so so so so so so so so so so so so so}", "record", "step",
+                  "epoch", (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
+                  (json_int_t)step->step, "targets", (json_int_t)step->targets, "loss",
+                  sli_json_number(step->loss), "grad_norm", sli_json_number(step->grad_norm), "lr",
+                  sli_json_number(step->lr), "padding",
+                  sli_json_number((double)step->padding / (double)step->tokens), "ms",
+                  sli_json_number(1e3 * step->seconds), "tokens_per_s",
+                  sli_json_number((double)step->tokens / step->seconds), "flops_per_s",
+                  sli_json_number(step->flops / step->seconds), "mfu", sli_json_number(step->mfu),
+                  "data_ms", sli_json_number(1e3 * step->data_seconds), "optimizer_ms",
+                  sli_json_number(1e3 * step->optimizer_seconds), "reduce_ms",
+                  sli_json_number(1e3 * step->reduce_seconds), "waiting_ms",
+                  sli_json_number(1e3 * step->waiting_seconds), "loss_z", loss_z, "grad_norm_z",
+                  norm_z);
+    if (step->source_count > 0)
+        record = move_members(record, describe_step_sources(step->sources, step->source_count));
+    return log_record(log, record);
 }
 
 /* [action, start, end] each, in microseconds. */
@@ -430,12 +457,17 @@ static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
 static sl_status log_evaluated(void *context, const sl_eval_info *eval)
 {
     sl_run_log *log = context;
-    SL_TRY(log_record(log, json_pack("{ss ss sI sI so so sI so sb}", "record", "eval", "split",
-                                     eval->split, "epoch", (json_int_t)eval->epoch, "step",
-                                     (json_int_t)eval->step, "loss", sli_json_number(eval->loss),
-                                     "ppl", sli_json_number(eval->perplexity), "tokens",
-                                     (json_int_t)eval->tokens, "seconds",
-                                     sli_json_number(eval->seconds), "best", (int)eval->best)));
+    json_t *record =
+        json_pack("{ss ss sI sI so so sI so sb}", "record", "eval", "split", eval->split, "epoch",
+                  (json_int_t)eval->epoch, "step", (json_int_t)eval->step, "loss",
+                  sli_json_number(eval->loss), "ppl", sli_json_number(eval->perplexity), "tokens",
+                  (json_int_t)eval->tokens, "seconds", sli_json_number(eval->seconds), "best",
+                  (int)eval->best);
+    if (eval->source_count > 0)
+        record = move_members(record,
+                              json_pack("{so}", "source_loss",
+                                        number_list(eval->source_losses, eval->source_count, 1)));
+    SL_TRY(log_record(log, record));
     return log_memory(log);
 }
 

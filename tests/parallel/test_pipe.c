@@ -266,6 +266,30 @@ static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
     check_pipe_is_empty(&dropping);
 }
 
+/* Each row's are those of an evaluation of it alone, however the batch is cut. */
+static void rows_have_losses_of_their_own(void **state)
+{
+    enum { ROWS = 7 };
+    SCOPED(data) d = random_data(ROWS);
+    SCOPED(test_pipe) piped = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 4}, 0);
+    double losses[ROWS + 1] = {[ROWS] = 42}, sum, one, all = 0;
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(
+        piped.pipe, &(sl_pipe_batch){.input = d.input, .targets = d.targets, .row_losses = losses},
+        &sum, &terms));
+    for (int row = 0; row < ROWS; row++) {
+        SCOPED(sl_tensor) *input = NULL, *targets = NULL;
+        check_ok(sli_tensor_narrow(d.input, row, 1, &input));
+        check_ok(sli_tensor_narrow(d.targets, row, 1, &targets));
+        check_ok(sl_pipe_evaluate(piped.pipe, &(sl_pipe_batch){.input = input, .targets = targets},
+                                  &one, &terms));
+        assert_true(fabs(losses[row] - one) <= 1e-6 * one);
+        all += losses[row];
+    }
+    assert_true(fabs(all - sum) <= 1e-12 * sum);
+    assert_true(losses[ROWS] == 42);
+}
+
 /* What a pipe with dropout 0.9 that recomputes everything does with a batch in evaluation mode. */
 static void check_gradients_in_evaluation(sl_pipe_options options)
 {
@@ -415,6 +439,7 @@ int pipe_tests(void)
         cmocka_unit_test(zero_grad_forgets_the_gradients),
         cmocka_unit_test(batch_without_any_term_has_loss_nan_and_no_gradient),
         cmocka_unit_test(evaluation_has_no_dropout_and_gives_sum_and_terms),
+        cmocka_unit_test(rows_have_losses_of_their_own),
         cmocka_unit_test(gradients_flow_in_evaluation_without_dropout_or_recomputation),
         cmocka_unit_test(weights_in_bf16_are_converted_again_unless_they_are_the_same),
         cmocka_unit_test(inference_has_no_gradients_and_refuses_to_train),

@@ -1,5 +1,5 @@
 #include "io/scratch.h"
-#include "report/history.h"
+#include "report/history_sources.h"
 #include "support/check.h"
 
 #include <fcntl.h>
@@ -53,6 +53,57 @@ static void samples_become_a_history(void **state)
     assert_int_equal(resumed->sample_count, 8);
     assert_int_equal(resumed->samples[6].step, 11);
     assert_string_equal(resumed->samples[7].text, "once more");
+}
+
+/* The losses of the last 20 steps; steps that are there twice count once, as they were last. */
+static void sources_become_a_history(void **state)
+{
+    static const char run[] = "{\"record\":\"run\",\"sources\":[\"a\",\"b\"],\"source_share\":"
+                              "[0.25,0.75]}\n";
+    char text[8192];
+    int used = snprintf(text, sizeof text, "%s", run);
+    for (int step = 1; step <= 30; step++)
+        used += snprintf(text + used, sizeof text - (size_t)used,
+                         "{\"record\":\"step\",\"epoch\":1,\"batch\":%d,\"step\":%d,"
+                         "\"source_epochs\":[%d,0.5],\"source_loss\":[%d,%s]}\n",
+                         step, step, step, step, step % 2 ? "null" : "3");
+    snprintf(text + used, sizeof text - (size_t)used,
+             "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":30,"
+             "\"source_loss\":[7,null]}\n"
+             "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"step\":30,"
+             "\"source_loss\":[8,8]}\n");
+    SCOPED(sli_run_history) *history = parse(text);
+    assert_int_equal(history->source_count, 2);
+    const sli_history_source *sources = history->sources;
+    assert_string_equal(sources[1].name, "b");
+    assert_true(sources[0].share == 0.25 && sources[0].epochs == 30 && sources[1].epochs == 0.5);
+    assert_true(sli_history_source_loss(history, &sources[0]) == 20.5);
+    assert_true(sli_history_source_loss(history, &sources[1]) == 3);
+    assert_true(sources[0].valid_loss == 7 && isnan(sources[1].valid_loss));
+    snprintf(text + used, sizeof text - (size_t)used,
+             "%s{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,"
+             "\"source_epochs\":[2,1],\"source_loss\":[4,4]}\n",
+             run);
+    SCOPED(sli_run_history) *resumed = parse(text);
+    assert_true(sli_history_source_loss(resumed, &resumed->sources[1]) == 4);
+    assert_true(sli_history_source_loss(resumed, &resumed->sources[0]) == 4);
+}
+
+static void lists_of_other_lengths_than_the_sources_are_refused(void **state)
+{
+    static const char *const wrong[] = {
+        "{\"record\":\"run\",\"sources\":[\"a\"],\"source_share\":[1,2]}\n",
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"source_loss\":[1]}\n",
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"source_loss\":7}\n",
+        "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"step\":1,\"source_loss\":[\"a\"]}"
+        "\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[512];
+        sli_run_history *history;
+        snprintf(text, sizeof text, "%s%s", run_line, wrong[i]);
+        check_error(read_text(text, strlen(text), &history), SL_ERR_FORMAT,
+                    "must be a list of a number or null for each of the run's");
+    }
 }
 
 static void records_become_a_history(void **state)
@@ -312,6 +363,8 @@ int history_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_become_a_history),
         cmocka_unit_test(samples_become_a_history),
+        cmocka_unit_test(sources_become_a_history),
+        cmocka_unit_test(lists_of_other_lengths_than_the_sources_are_refused),
         cmocka_unit_test(resumed_run_repeats_steps),
         cmocka_unit_test(resumed_run_repeats_evaluations),
         cmocka_unit_test(evaluation_has_its_own_step),

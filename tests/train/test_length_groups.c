@@ -140,6 +140,25 @@ static void groups_are_sorted_by_length(void **state)
     close_rows(&plain);
 }
 
+static int64_t length_at(const void *data, const sl_train_rows *rows, int64_t place)
+{
+    int row =
+        (int)(rows->shuffled ? sl_shuffled(place, rows->shuffled, rows->seed, rows->epoch) : place);
+    return length_of_row(row);
+}
+
+static void find_samples(const rows_data *data, int64_t batches, const sl_train_rows *rows,
+                         int64_t samples[SHARD])
+{
+    sl_train_rows at = *rows;
+    at.batch = 0;
+    check_ok(sli_length_groups_find(data->rows.groups, length_at, NULL, batches, rows, samples));
+    for (int row = 0; row < SHARD; row++) {
+        at.first = samples[row];
+        samples[row] = sl_train_sample(&at, 0);
+    }
+}
+
 /* As ranks that are at different steps ask, and a profile before them. */
 static void any_order_of_asking_gives_the_same_rows(void **state)
 {
@@ -151,8 +170,7 @@ static void any_order_of_asking_gives_the_same_rows(void **state)
         bool shuffled = i % 5 < 3;
         const sl_train_rows rows = rows_of(batch, i % 2 * SHARD, shuffled, epoch);
         int64_t samples[SHARD];
-        check_ok(sli_length_groups_find(grouped.rows.groups, grouped.rows.rows[SL_SPLIT_TRAIN],
-                                        &rows, samples));
+        find_samples(&grouped, BATCHES, &rows, samples);
         sort_by_hand(shuffled, epoch, expected);
         for (int row = 0; row < SHARD; row++)
             assert_int_equal(samples[row], expected[batch * BATCH + rows.first + row]);
@@ -167,8 +185,7 @@ static void few_batches_are_sorted_alone(void **state)
     int64_t samples[SHARD];
     open_rows(*state, BATCH, true, &grouped);
     const sl_train_rows rows = rows_of(0, 0, false, 0);
-    check_ok(sli_length_groups_find(grouped.rows.groups, grouped.rows.rows[SL_SPLIT_TRAIN], &rows,
-                                    samples));
+    find_samples(&grouped, 1, &rows, samples);
     for (int row = 1; row < SHARD; row++)
         assert_true(length_of_row((int)samples[row - 1]) >= length_of_row((int)samples[row]));
     close_rows(&grouped);

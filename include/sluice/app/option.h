@@ -53,6 +53,10 @@ typedef struct sl_option {
     sl_status (*parse)(const char *text, void *object);
     char *(*print)(const void *object);
 
+    /* (optional, TEXT) Whether a text is an item of a list. A command line that gives the option
+     * twice, and one of the two is an item, gives the list of both, with a comma between. */
+    bool (*is_item)(const char *text);
+
     const char *log_key; /* its key in the run log; NULL: its name, with _ for - */
     bool (*affects_numbers)(const void *object); /* (optional) whether the run's results depend on
                                                     it: a resumed run must have the same value */

@@ -63,11 +63,20 @@ typedef struct sl_text_info {
                                 packed into the rows; 0: they are not */
 } sl_text_info;
 
+/* One of the sources of a mixture. Its rows are those for training. */
+typedef struct sl_source_info {
+    const char *name, *path;
+    double share; /* of all rows, by its weight */
+    int64_t tokens, rows;
+} sl_source_info;
+
 /* A run that begins. Everything lives as long as the run. */
 typedef struct sl_run_info {
     const struct sl_train_options *options; /* with all defaults filled in */
     const sl_option *option_rows[2];        /* rows of *options, each array's last without a name */
     sl_text_info texts[3];                  /* for training, validation and test */
+    const sl_source_info *sources;          /* [source_count] of a mixture; `texts` have the sums */
+    int source_count;                       /* 0: it is none */
     int64_t ntokens;                        /* of the vocabulary */
     int replica, replicas;
     int64_t total_parameters, trained_parameters;
@@ -91,6 +100,13 @@ typedef struct sl_run_info {
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
 } sl_run_info;
 
+/* What a step has had of one of the sources of a mixture. */
+typedef struct sl_source_step {
+    double share;  /* of the step's rows */
+    double epochs; /* how often the run has passed the source */
+    double loss;   /* the mean over its targets; NaN: there is none */
+} sl_source_step;
+
 typedef struct sl_step_info {
     int64_t epoch, batch, batches_per_epoch; /* from 1 */
     int64_t step;                            /* from 1, over all epochs */
@@ -101,7 +117,9 @@ typedef struct sl_step_info {
                                                 and has no loss (NaN) */
     double loss;                             /* the mean over all replicas */
     double replica_loss;                     /* the mean over this replica's rows */
-    double grad_norm;                        /* of the averaged gradient */
+    const sl_source_step *sources; /* [source_count] of a mixture; lives as long as the call */
+    int source_count;
+    double grad_norm; /* of the averaged gradient */
     double lr, seconds;
     double data_seconds;      /* of `seconds`: until the batch was on the devices */
     double optimizer_seconds; /* of `seconds`: norm, clipping and update */
@@ -149,6 +167,10 @@ typedef struct sl_eval_info {
     int64_t epoch, tokens;
     int64_t step; /* how many were done before it */
     double loss, perplexity, seconds;
+    const double *source_losses; /* [source_count] of a mixture, whose loss is their mean by the
+                                    shares; NaN of one without this split; lives as long as the
+                                    call */
+    int source_count;
     double epoch_seconds; /* for a validation: since the epoch's start */
     bool ends_epoch;      /* a validation after the epoch's last step */
     bool best;            /* the best validation so far */

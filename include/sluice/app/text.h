@@ -382,6 +382,35 @@ sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *in
  * resume. `count` is at most SL_MAX_SHUFFLED. */
 int64_t sl_shuffled(int64_t place, int64_t count, uint64_t seed, int64_t epoch);
 
+/* ---- Sources ------------------------------------------------------------------------------- */
+
+enum { SL_MAX_SOURCES = 64 };
+
+/* One of the places that data come from. */
+typedef struct sl_source {
+    const char *name; /* NULL: the data are this path alone */
+    double weight;    /* above 0; 1 of a path alone */
+    const char *path; /* not empty */
+} sl_source;
+
+typedef struct sl_sources {
+    sl_source *source; /* [count], at least one */
+    int count;
+    char *text; /* has the names and the paths */
+} sl_sources;
+
+/* Whether a text begins as a source does: "NAME=WEIGHT:", of a name of letters, digits, "_", "."
+ * and
+ * "-". The path of a file that is called so has "./" before it. */
+bool sl_is_source(const char *text);
+
+/* The sources that `data` has: "a=0.7:DIR,b=0.3:FILE", or a path alone. *out is to be freed with
+ * sl_sources_free after SL_OK. Errors: SL_ERR_INVALID, one sentence that begins with "data", for a
+ * weight that is no number above 0, a name that is there twice, too many, or a path among sources;
+ * SL_ERR_MEMORY. */
+sl_status sl_sources_parse(const char *data, sl_sources *out);
+void sl_sources_free(sl_sources *sources); /* leaves zeros */
+
 SL_API_END
 
 #endif

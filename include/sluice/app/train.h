@@ -140,7 +140,8 @@ typedef struct sl_train_options {
      * tensors alone. */
     const sl_train_task *task;
 
-    const char *data;   /* the text: a directory or a file (sluice/app/text.h) */
+    const char *data;   /* the text: a directory or a file; or sources of rows, which are mixed by
+                           weights (sl_sources_parse; sluice/app/text.h) */
     int64_t bptt;       /* tokens of each row in a block */
     int64_t batch_size; /* rows of each shard in a training batch */
     int64_t eval_batch_size;

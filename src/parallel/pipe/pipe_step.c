@@ -10,6 +10,7 @@
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -357,6 +358,21 @@ static sl_status broadcast_loss(const sl_pipe *pipe, double *sum, int64_t *terms
     return SL_OK;
 }
 
+/* Adds the losses of each row of the batch, in their order; every process gets them. */
+static sl_status sum_row_losses(const sl_pipe *pipe, const sli_step *step, double *row_losses)
+{
+    int64_t each = step->rows > 0 ? step->row_loss_count / step->rows : 0;
+    bool is_even = each * step->rows == step->row_loss_count;
+    for (int64_t row = 0; row < step->rows; row++) {
+        row_losses[row] = is_even ? 0 : NAN;
+        for (int64_t i = 0; i < each && is_even; i++)
+            row_losses[row] += step->row_losses[row * each + i];
+    }
+    return pipe->group ? sli_pipe_group_broadcast(pipe->group, row_losses, step->rows, SL_F64,
+                                                  last_stage(pipe)->group_rank)
+                       : SL_OK;
+}
+
 /* The rows' losses are added in the order of the batch, so that the sum depends on nothing else. */
 sl_status sli_pipe_run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
                                  sl_status status, double *sum, int64_t *terms)
@@ -373,6 +389,9 @@ sl_status sli_pipe_run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, sli_
     for (int64_t row = 0; row < step->row_loss_count; row++)
         *sum += step->row_losses[row];
     *terms = count;
+    if (batch->row_losses)
+        status = sum_row_losses(pipe, step, batch->row_losses);
     free(step->row_losses);
+    SL_TRY(status);
     return pipe->group ? broadcast_loss(pipe, sum, terms) : SL_OK;
 }

@@ -14,17 +14,17 @@
 typedef struct split_evaluation {
     const sli_replica *replica;
     const sl_train_task *task;
-    sl_split split;
+    sli_batch_range range;
     const sl_evaluate_options *options;
-    int64_t batches;
+    int64_t batches;        /* of these, at most */
     double *losses, *terms; /* [batches], the terms behind the losses */
 } split_evaluation;
 
 static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
 {
     const sl_evaluate_options *options = job->options;
-    const sl_train_rows rows = {.split = job->split,
-                                .batch = batch,
+    const sl_train_rows rows = {.split = job->range.split,
+                                .batch = job->range.first + batch,
                                 .batch_rows = options->batch_size,
                                 .count = options->batch_size};
     sl_tensor *input, *targets;
@@ -75,12 +75,15 @@ static sl_evaluation mean_of(const split_evaluation *job)
     return (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
 }
 
-sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
-                       int64_t batches, const sl_evaluate_options *options,
-                       sli_evaluation_stop *stop, sl_evaluation *out)
+sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sli_batch_range range,
+                       const sl_evaluate_options *options, sli_evaluation_stop *stop,
+                       sl_evaluation *out)
 {
-    split_evaluation job = {
-        .replica = replica, .task = task, .split = split, .options = options, .batches = batches};
+    split_evaluation job = {.replica = replica,
+                            .task = task,
+                            .range = range,
+                            .options = options,
+                            .batches = range.count};
     bool stopped = false;
     *out = (sl_evaluation){0};
     if (options->max_batches > 0 && job.batches > options->max_batches)
@@ -108,8 +111,8 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
     int64_t batches;
     *out = (sl_evaluation){0};
     SL_TRY(task.count_batches(task.context, SL_SPLIT_TEST, options->batch_size, &batches));
-    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, SL_SPLIT_TEST, batches,
-                        options, NULL, out);
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task,
+                        (sli_batch_range){SL_SPLIT_TEST, 0, batches}, options, NULL, out);
 }
 
 sl_status sl_evaluate_rows(sl_pipe *pipe, const sl_rows *rows, const sl_evaluate_options *options,
@@ -119,11 +122,12 @@ sl_status sl_evaluate_rows(sl_pipe *pipe, const sl_rows *rows, const sl_evaluate
     SLI_CHECK_NOT_NULL(rows);
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(out);
-    sli_rows_task data = {.rows = {[SL_SPLIT_TEST] = (sl_rows *)rows}};
+    sli_rows_source source = {.rows = {[SL_SPLIT_TEST] = (sl_rows *)rows}};
+    sli_rows_task data = {.sources = &source, .count = 1};
     sl_train_task task = sli_rows_task_make(&data);
     int64_t batches;
     *out = (sl_evaluation){0};
     SL_TRY(task.count_batches(task.context, SL_SPLIT_TEST, options->batch_size, &batches));
-    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, SL_SPLIT_TEST, batches,
-                        options, NULL, out);
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task,
+                        (sli_batch_range){SL_SPLIT_TEST, 0, batches}, options, NULL, out);
 }

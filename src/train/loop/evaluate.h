@@ -8,13 +8,20 @@
 /* Sets *stop where an evaluation is to end before its end; the same on all ranks. */
 typedef sl_status sli_evaluation_stop(void *context, bool *stop);
 
-/* As sl_evaluate_tokens, of a task's split with so many batches, called by all ranks: each replica
- * scores every replica->count'th batch, and all get the same result, to the bit what one alone
- * would get. `progress` is told of this replica's batches alone, on its first rank. Every rank
- * calls `stop` (NULL: never stops), with options->context, before each of its batches, and those
- * that have one batch less do so once more. A stopped evaluation has no result: *out is 0. */
-sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
-                       int64_t batches, const sl_evaluate_options *options,
-                       sli_evaluation_stop *stop, sl_evaluation *out);
+/* Batches first … first + count - 1 of a split. */
+typedef struct sli_batch_range {
+    sl_split split;
+    int64_t first, count;
+} sli_batch_range;
+
+/* As sl_evaluate_tokens, of some batches of a task, at most options->max_batches, called by all
+ * ranks: each replica scores every replica->count'th one, and all get the same result, to the bit
+ * what one alone would get. `progress` is told of this replica's batches alone, on its first rank.
+ * Every rank calls `stop` (NULL: never stops), with options->context, before each of its batches,
+ * and those that have one batch less do so once more. A stopped evaluation has no result: *out is
+ * 0. */
+sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sli_batch_range range,
+                       const sl_evaluate_options *options, sli_evaluation_stop *stop,
+                       sl_evaluation *out);
 
 #endif

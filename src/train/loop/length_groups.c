@@ -3,7 +3,6 @@
 #include "train/loop/length_groups.h"
 
 #include "core/error.h"
-#include "text/rows.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -13,7 +12,7 @@
 enum { MOST_BATCHES = 50, FEWEST_GROUPS = 4 };
 
 typedef struct place {
-    int64_t number, sample, length; /* `number`: as it is before sorting */
+    int64_t number, length; /* `number`: as it is before sorting */
 } place;
 
 struct sli_length_groups {
@@ -52,10 +51,10 @@ static int compare_places(const void *a, const void *b)
 }
 
 /* Sorts the group that has the batch of `rows`. */
-static sl_status sort_group(sli_length_groups *groups, const sl_rows *data,
-                            const sl_train_rows *rows)
+static sl_status sort_group(sli_length_groups *groups, sli_length_at *length_at, const void *data,
+                            int64_t batches, const sl_train_rows *rows)
 {
-    int64_t batches = data->count / rows->batch_rows, most = batches / FEWEST_GROUPS;
+    int64_t most = batches / FEWEST_GROUPS;
     most = most < 1 ? 1 : most > MOST_BATCHES ? MOST_BATCHES : most;
     int64_t first = rows->batch / most * most;
     int64_t count = batches - first < most ? batches - first : most;
@@ -63,12 +62,9 @@ static sl_status sort_group(sli_length_groups *groups, const sl_rows *data,
     place *sorted = malloc(places * sizeof *sorted);
     if (!sorted)
         return sli_no_memory(NULL, "a group of %zu rows", places);
-    sl_train_rows all = *rows;
-    all.batch = first;
-    all.first = 0;
     for (size_t i = 0; i < places; i++) {
-        int64_t sample = sl_train_sample(&all, (int64_t)i);
-        sorted[i] = (place){(int64_t)i, sample, sli_rows_length(data, sample)};
+        int64_t number = first * rows->batch_rows + (int64_t)i;
+        sorted[i] = (place){number, length_at(data, rows, number)};
     }
     qsort(sorted, places, sizeof *sorted, compare_places);
     free(groups->places);
@@ -87,17 +83,18 @@ static bool is_kept(const sli_length_groups *groups, const sl_train_rows *rows)
            rows->shuffled == asked->shuffled && rows->seed == asked->seed;
 }
 
-sl_status sli_length_groups_find(sli_length_groups *groups, const sl_rows *data,
-                                 const sl_train_rows *rows, int64_t *samples)
+sl_status sli_length_groups_find(sli_length_groups *groups, sli_length_at *length_at,
+                                 const void *data, int64_t batches, const sl_train_rows *rows,
+                                 int64_t *places)
 {
     sl_status status = SL_OK;
     pthread_mutex_lock(&groups->lock);
     if (!is_kept(groups, rows))
-        status = sort_group(groups, data, rows);
+        status = sort_group(groups, length_at, data, batches, rows);
     for (int64_t i = 0; i < rows->count && status == SL_OK; i++)
-        samples[i] =
+        places[i] =
             groups->places[(rows->batch - groups->first) * rows->batch_rows + rows->first + i]
-                .sample;
+                .number;
     pthread_mutex_unlock(&groups->lock);
     return status;
 }

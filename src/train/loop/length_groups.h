@@ -17,8 +17,13 @@ typedef struct sli_length_groups sli_length_groups;
 sl_status sli_length_groups_create(sli_length_groups **out);
 void sli_length_groups_destroy(sli_length_groups **groups); /* NULL is allowed */
 
-/* The samples [rows->count] of some rows of a batch for training. Errors: SL_ERR_MEMORY. */
-sl_status sli_length_groups_find(sli_length_groups *groups, const sl_rows *data,
-                                 const sl_train_rows *rows, int64_t *samples);
+/* How many tokens the row has that has this place of the epoch of `rows` before it is sorted. */
+typedef int64_t sli_length_at(const void *data, const sl_train_rows *rows, int64_t place);
+
+/* The places [rows->count] before sorting of some rows of a batch for training, of an epoch of
+ * `batches`. Errors: SL_ERR_MEMORY. */
+sl_status sli_length_groups_find(sli_length_groups *groups, sli_length_at *length_at,
+                                 const void *data, int64_t batches, const sl_train_rows *rows,
+                                 int64_t *places);
 
 #endif

@@ -1,7 +1,8 @@
-/* Rows of ids or of token files as the data of a task. Row s of a split is its sample s; a batch's
- * rows are as long as the longest of those that are loaded together, the others padded without a
- * loss. An evaluation's last batch may lack rows, which are then all padding; training leaves out
- * what does not fill a batch. */
+/* Rows of ids or of token files as the data of a task. Row s of a split is its sample s; samples of
+ * several sources are mixed by the sources' weights (text/mixture.h). A batch's rows are as long as
+ * the longest of those that are loaded together, the others padded without a loss. An evaluation's
+ * last batch may lack rows, which are then all padding; training leaves out what does not fill a
+ * batch. */
 #include "train/loop/rows_task.h"
 
 #include "core/error.h"
@@ -15,85 +16,113 @@
 
 enum { PADDING = 0 };
 
-/* ---- Reading ---------------------------------------------------------------------------- */
+/* ---- Which rows ------------------------------------------------------------------------- */
 
-sl_status sli_data_is_rows(const char *data, bool *out)
+/* A row of a batch: number `number` of a source's split; past its end there is none. */
+typedef struct batch_row {
+    const sl_rows *data;
+    int64_t number;
+    int source;
+} batch_row;
+
+static int64_t count_of(const sli_rows_task *task, int source, sl_split split)
 {
-    char *path;
-    *out = false;
-    if (!data)
+    const sl_rows *data = task->sources[source].rows[split];
+    return data ? data->count : 0;
+}
+
+static int64_t whole_batches(int64_t count, int64_t rows)
+{
+    return (count + rows - 1) / rows;
+}
+
+void sli_rows_task_batches(const sli_rows_task *task, sl_split split, int source, int64_t rows,
+                           int64_t *first, int64_t *count)
+{
+    *first = 0;
+    for (int i = 0; i < source; i++)
+        *first += whole_batches(count_of(task, i, split), rows);
+    *count = whole_batches(count_of(task, source, split), rows);
+}
+
+/* A batch of an evaluation is one source's. */
+static batch_row row_for_evaluation(const sli_rows_task *task, const sl_train_rows *rows,
+                                    int64_t place)
+{
+    int source = 0;
+    int64_t first = 0, count;
+    while ((count = whole_batches(count_of(task, source, rows->split), rows->batch_rows)) <=
+           rows->batch - first) {
+        first += count;
+        source++;
+    }
+    return (batch_row){task->sources[source].rows[rows->split], place - first * rows->batch_rows,
+                       source};
+}
+
+/* Of a mixture the run's samples are numbered through all epochs, and so are those of each source,
+ * which is passed again and again, each time in an order of its own. */
+static batch_row row_of_mixture(const sli_rows_task *task, const sl_train_rows *rows, int64_t place)
+{
+    enum { EPOCH_BITS = 40 };
+    batch_row row;
+    int64_t sample = rows->epoch * task->batches_per_epoch * rows->batch_rows + place;
+    sli_mixture_find(&task->mixture, sample, &row.source, &row.number);
+    row.data = task->sources[row.source].rows[SL_SPLIT_TRAIN];
+    int64_t epoch = row.number / row.data->count;
+    row.number %= row.data->count;
+    if (rows->shuffled)
+        row.number = sl_shuffled(row.number, row.data->count, rows->seed,
+                                 (int64_t)row.source << EPOCH_BITS | epoch);
+    return row;
+}
+
+/* The row at a place of the epoch, or of the split, before any are sorted by length. */
+static batch_row row_at(const sli_rows_task *task, const sl_train_rows *rows, int64_t place)
+{
+    if (rows->split != SL_SPLIT_TRAIN)
+        return row_for_evaluation(task, rows, place);
+    if (task->count > 1)
+        return row_of_mixture(task, rows, place);
+    sl_train_rows at = *rows;
+    at.batch = 0;
+    at.first = place;
+    return (batch_row){task->sources[0].rows[SL_SPLIT_TRAIN], sl_train_sample(&at, 0), 0};
+}
+
+static int64_t length_of(batch_row row)
+{
+    return row.number < row.data->count ? sli_rows_length(row.data, row.number) : 0;
+}
+
+static int64_t length_at(const void *task, const sl_train_rows *rows, int64_t place)
+{
+    return length_of(row_at(task, rows, place));
+}
+
+static sl_status find_places(const sli_rows_task *task, const sl_train_rows *rows, int64_t *places)
+{
+    for (int64_t i = 0; i < rows->count; i++)
+        places[i] = rows->batch * rows->batch_rows + rows->first + i;
+    if (!task->groups || rows->split != SL_SPLIT_TRAIN)
         return SL_OK;
-    SL_TRY(sl_rows_path(data, SL_SPLIT_TRAIN, &path));
-    *out = path != NULL;
-    free(path);
-    return SL_OK;
+    int64_t batches = task->count > 1 ? task->batches_per_epoch
+                                      : count_of(task, 0, SL_SPLIT_TRAIN) / rows->batch_rows;
+    return sli_length_groups_find(task->groups, length_at, task, batches, rows, places);
 }
 
-/* A row has at most the tokens of --seq-len, and as many as the model has positions. */
-static sl_status pack_rows(const sl_train_options *options, sli_rows_task *task)
+/* *out [rows->count], to be freed, also after an error. */
+static sl_status find_rows(const sli_rows_task *task, const sl_train_rows *rows, batch_row **out)
 {
-    sl_rows **rows = &task->rows[SL_SPLIT_TRAIN], *packed;
-    int64_t positions = sl_model_positions(task->model);
-    if ((*rows)->length > 0)
-        return sl_error(SL_ERR_INVALID,
-                        "%s: pack is for rows of JSON lines, and these are token files, whose rows "
-                        "are full",
-                        task->paths[SL_SPLIT_TRAIN]);
-    SL_TRY(sli_rows_pack(*rows, options->bptt < positions ? options->bptt : positions, &packed));
-    task->documents = (*rows)->count;
-    sl_rows_destroy(rows);
-    *rows = packed;
-    return SL_OK;
-}
-
-sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
-                             sl_model_options *model, sli_rows_task *out)
-{
-    const char *data = options->data;
-    *out = (sli_rows_task){.model = model};
-    if (vocab && model->ntokens == 0)
-        model->ntokens = sl_vocab_size(vocab);
-    if (vocab && sl_vocab_size(vocab) > model->ntokens)
-        return sl_error(SL_ERR_INVALID,
-                        "the tokenizer has %" PRId32 " tokens, more than the model's %" PRId64,
-                        sl_vocab_size(vocab), model->ntokens);
-    for (int split = 0; split < SL_SPLITS; split++) {
-        SL_TRY(sl_rows_path(data, (sl_split)split, &out->paths[split]));
-        bool one_file = out->paths[split] && strcmp(out->paths[split], data) == 0;
-        if (!out->paths[split] || (one_file && split != SL_SPLIT_TRAIN))
-            continue;
-        const sl_rows_options reading = {.ntokens = model->ntokens,
-                                         .positions = sl_model_positions(model),
-                                         .vocab = vocab,
-                                         .length = options->bptt,
-                                         .token_type = options->token_type,
-                                         .no_mask_prompt = !options->mask_prompt};
-        SL_TRY(sl_rows_read(out->paths[split], &reading, &out->rows[split]));
-        if (model->ntokens == 0)
-            model->ntokens = (int64_t)out->rows[split]->largest + 1;
-    }
-    if (options->pack)
-        SL_TRY(pack_rows(options, out));
-    return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;
-}
-
-void sli_rows_task_clear(sli_rows_task *rows)
-{
-    for (int split = 0; split < SL_SPLITS; split++) {
-        free(rows->paths[split]);
-        sl_rows_destroy(&rows->rows[split]);
-    }
-    sli_length_groups_destroy(&rows->groups);
-    *rows = (sli_rows_task){0};
-}
-
-int64_t sli_rows_task_longest(const sli_rows_task *rows)
-{
-    int64_t longest = 1;
-    for (int split = 0; split < SL_SPLITS; split++)
-        if (rows->rows[split] && rows->rows[split]->longest > longest)
-            longest = rows->rows[split]->longest;
-    return longest;
+    *out = malloc((size_t)(rows->count + 1) * sizeof **out);
+    int64_t *places = malloc((size_t)(rows->count + 1) * sizeof *places);
+    sl_status status = *out && places
+                           ? find_places(task, rows, places)
+                           : sli_no_memory(NULL, "the numbers of %" PRId64 " rows", rows->count);
+    for (int64_t i = 0; i < rows->count && status == SL_OK; i++)
+        (*out)[i] = row_at(task, rows, places[i]);
+    free(places);
+    return status;
 }
 
 /* ---- The task --------------------------------------------------------------------------- */
@@ -105,61 +134,48 @@ static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
     return sl_cross_entropy_create(loss);
 }
 
+/* An epoch of a mixture has as many rows as its sources have together. */
 static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
 {
     const sli_rows_task *task = context;
-    const sl_rows *data = task->rows[split];
+    int64_t all = 0;
     *batches = 0;
-    if (!data)
-        return SL_OK;
-    *batches = split == SL_SPLIT_TRAIN ? data->count / rows : (data->count + rows - 1) / rows;
-    if (*batches == 0)
+    for (int i = 0; i < task->count; i++) {
+        int64_t count = count_of(task, i, split);
+        all += count;
+        *batches += split == SL_SPLIT_TRAIN ? 0 : whole_batches(count, rows);
+    }
+    if (split == SL_SPLIT_TRAIN)
+        *batches = all / rows;
+    if (*batches == 0 && all > 0)
         return sl_error(SL_ERR_INVALID, "%s: its %" PRId64 " rows do not fill a batch of %" PRId64,
-                        task->paths[split], data->count, rows);
+                        task->count > 1 ? "the mixture" : task->sources[0].paths[split], all, rows);
     return SL_OK;
-}
-
-/* Which samples some rows are: *out [rows->count], to be freed, also after an error. */
-static sl_status find_samples(const sli_rows_task *task, const sl_train_rows *rows, int64_t **out)
-{
-    *out = malloc((size_t)(rows->count + 1) * sizeof **out);
-    if (!*out)
-        return sli_no_memory(NULL, "the numbers of %" PRId64 " rows", rows->count);
-    if (task->groups && rows->split == SL_SPLIT_TRAIN)
-        return sli_length_groups_find(task->groups, task->rows[rows->split], rows, *out);
-    for (int64_t i = 0; i < rows->count; i++)
-        (*out)[i] = sl_train_sample(rows, i);
-    return SL_OK;
-}
-
-static int64_t length_of(const sl_rows *data, int64_t sample)
-{
-    return sample < data->count ? sli_rows_length(data, sample) : 0;
 }
 
 /* The squares of the lengths of a row's documents. */
-static double squares_of(const sl_rows *data, int64_t sample)
+static double squares_of(batch_row row)
 {
     double squares = 0;
-    int64_t length = length_of(data, sample);
-    const int32_t *numbers = length > 0 ? data->numbers + data->begins[sample] : NULL;
+    int64_t length = length_of(row);
+    const int32_t *numbers = length > 0 ? row.data->numbers + row.data->begins[row.number] : NULL;
     for (int64_t i = 0; i < length; i++)
         if (i + 1 == length || numbers[i + 1] == 0)
             squares += (double)(numbers[i] + 1) * (numbers[i] + 1);
     return squares;
 }
 
-static sli_rows_size size_of(const sl_rows *data, const int64_t *samples, int64_t count)
+static sli_rows_size size_of(const batch_row *found, int64_t count)
 {
     sli_rows_size size = {.longest = 1};
     for (int64_t i = 0; i < count; i++) {
-        int64_t length = length_of(data, samples[i]);
+        int64_t length = length_of(found[i]);
         size.tokens += length;
         size.longest = length > size.longest ? length : size.longest;
     }
     for (int64_t i = 0; i < count; i++) {
-        double all = (double)size.longest, rest = all - (double)length_of(data, samples[i]);
-        size.squares += data->numbers ? squares_of(data, samples[i]) + rest * rest : all * all;
+        double all = (double)size.longest, rest = all - (double)length_of(found[i]);
+        size.squares += found[i].data->numbers ? squares_of(found[i]) + rest * rest : all * all;
     }
     return size;
 }
@@ -167,11 +183,11 @@ static sli_rows_size size_of(const sl_rows *data, const int64_t *samples, int64_
 sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows,
                                 sli_rows_size *out)
 {
-    int64_t *samples;
-    sl_status status = find_samples(task, rows, &samples);
+    batch_row *found;
+    sl_status status = find_rows(task, rows, &found);
     if (status == SL_OK)
-        *out = size_of(task->rows[rows->split], samples, rows->count);
-    free(samples);
+        *out = size_of(found, rows->count);
+    free(found);
     return status;
 }
 
@@ -179,14 +195,13 @@ sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *
 typedef enum row_part { IDS, TARGETS, NUMBERS } row_part;
 
 /* With padding up to `room`, which is a document of its own. */
-static sl_status write_row(const sl_rows *data, int64_t sample, row_part part, int64_t room,
-                           int32_t *to)
+static sl_status write_row(batch_row row, row_part part, int64_t room, int32_t *to)
 {
-    int64_t length = length_of(data, sample);
+    int64_t length = length_of(row);
     if (length > 0 && part == NUMBERS)
-        memcpy(to, data->numbers + data->begins[sample], (size_t)length * sizeof *to);
+        memcpy(to, row.data->numbers + row.data->begins[row.number], (size_t)length * sizeof *to);
     else if (length > 0)
-        SL_TRY(sli_rows_copy(data, sample, part == TARGETS, to));
+        SL_TRY(sli_rows_copy(row.data, row.number, part == TARGETS, to));
     for (int64_t i = length; i < room; i++)
         to[i] = part == NUMBERS   ? (int32_t)(i - length)
                 : part == TARGETS ? SLI_IGNORED_TARGET
@@ -194,15 +209,14 @@ static sl_status write_row(const sl_rows *data, int64_t sample, row_part part, i
     return SL_OK;
 }
 
-static sl_status write_rows(const sl_rows *data, const int64_t *samples, row_part part,
-                            sl_tensor *tensor)
+static sl_status write_rows(const batch_row *found, row_part part, sl_tensor *tensor)
 {
     int64_t room = sl_tensor_columns(tensor), count = sl_tensor_shape(tensor)->size[0];
     sli_host_array array;
     sl_status status = SL_OK;
     SL_TRY(sli_tensor_open_host(tensor, false, &array));
     for (int64_t i = 0; i < count && status == SL_OK; i++)
-        status = write_row(data, samples[i], part, room, (int32_t *)array.host + i * room);
+        status = write_row(found[i], part, room, (int32_t *)array.host + i * room);
     sl_status written = sli_tensor_close_host(tensor, &array, status == SL_OK);
     return status == SL_OK ? written : status;
 }
@@ -210,49 +224,49 @@ static sl_status write_rows(const sl_rows *data, const int64_t *samples, row_par
 static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
 {
-    const sli_rows_task *task = context;
-    const sl_rows *data = task->rows[rows->split];
-    int64_t *samples;
-    sl_status status = find_samples(task, rows, &samples);
+    batch_row *found;
+    sl_status status = find_rows(context, rows, &found);
     SLI_TRY_OR_FAIL(status);
-    sl_shape shape = sl_shape_2d(rows->count, size_of(data, samples, rows->count).longest);
+    sl_shape shape = sl_shape_2d(rows->count, size_of(found, rows->count).longest);
     SLI_TRY_OR_FAIL(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
     SLI_TRY_OR_FAIL(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
-    SLI_TRY_OR_FAIL(write_rows(data, samples, IDS, *input));
-    status = write_rows(data, samples, TARGETS, *targets);
+    SLI_TRY_OR_FAIL(write_rows(found, IDS, *input));
+    status = write_rows(found, TARGETS, *targets);
 fail:
-    free(samples);
+    free(found);
     return status;
 }
 
 sl_status sli_rows_task_load_documents(const sli_rows_task *task, const sl_train_rows *rows,
                                        sl_device *device, sl_tensor **out)
 {
-    const sl_rows *data = task->rows[rows->split];
-    int64_t *samples;
+    batch_row *found;
     *out = NULL;
-    if (!data->numbers)
+    if (!task->sources[0].rows[rows->split]->numbers)
         return SL_OK;
-    sl_status status = find_samples(task, rows, &samples);
+    sl_status status = find_rows(task, rows, &found);
     SLI_TRY_OR_FAIL(status);
-    sl_shape shape = sl_shape_2d(rows->count, size_of(data, samples, rows->count).longest);
+    sl_shape shape = sl_shape_2d(rows->count, size_of(found, rows->count).longest);
     SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
-    status = write_rows(data, samples, NUMBERS, *out);
+    status = write_rows(found, NUMBERS, *out);
 fail:
-    free(samples);
+    free(found);
     return status;
+}
+
+static int64_t targets_of(batch_row row)
+{
+    return row.number < row.data->count ? sli_rows_targets(row.data, row.number) : 0;
 }
 
 static sl_status count_terms(void *context, const sl_train_rows *rows, int64_t *terms)
 {
-    const sli_rows_task *task = context;
-    const sl_rows *data = task->rows[rows->split];
-    int64_t *samples;
-    sl_status status = find_samples(task, rows, &samples);
+    batch_row *found;
+    sl_status status = find_rows(context, rows, &found);
     *terms = 0;
     for (int64_t i = 0; i < rows->count && status == SL_OK; i++)
-        *terms += samples[i] < data->count ? sli_rows_targets(data, samples[i]) : 0;
-    free(samples);
+        *terms += targets_of(found[i]);
+    free(found);
     return status;
 }
 
@@ -264,9 +278,29 @@ sl_train_task sli_rows_task_make(sli_rows_task *rows)
                           .load_rows = load_rows,
                           .count_terms = count_terms};
     for (int split = 0; split < SL_SPLITS; split++)
-        if (rows->rows[split]) {
-            sli_rows_describe(rows->rows[split], rows->data[split], sizeof rows->data[split]);
-            task.data[split] = rows->data[split];
-        }
+        task.data[split] = rows->data[split];
     return task;
+}
+
+/* ---- Sources ---------------------------------------------------------------------------- */
+
+sl_status sli_rows_task_divide(const sli_rows_task *task, const sl_train_rows *rows,
+                               const double *losses, sli_source_part *parts)
+{
+    batch_row *found;
+    sl_status status = find_rows(task, rows, &found);
+    for (int64_t i = 0; i < rows->count && status == SL_OK; i++) {
+        sli_source_part *part = &parts[found[i].source];
+        part->rows++;
+        part->targets += targets_of(found[i]);
+        part->loss += losses ? losses[i] : 0;
+    }
+    free(found);
+    return status;
+}
+
+double sli_rows_task_epochs(const sli_rows_task *task, int source, int64_t samples)
+{
+    return (double)sli_mixture_count(&task->mixture, source, samples) /
+           (double)count_of(task, source, SL_SPLIT_TRAIN);
 }

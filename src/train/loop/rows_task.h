@@ -2,30 +2,47 @@
 #ifndef SLI_TRAIN_LOOP_ROWS_TASK_H
 #define SLI_TRAIN_LOOP_ROWS_TASK_H
 
+#include "text/mixture.h"
 #include "train/loop/length_groups.h"
+
+/* One of the places that rows come from. */
+typedef struct sli_rows_source {
+    const char *name;         /* NULL: it has none */
+    char *paths[SL_SPLITS];   /* NULL: there is no such split */
+    sl_rows *rows[SL_SPLITS]; /* the same */
+    int64_t documents;        /* for training, which were packed; 0: they are not */
+} sli_rows_source;
 
 typedef struct sli_rows_task {
     const sl_model_options *model;
-    char *paths[SL_SPLITS];   /* NULL: there is no such split */
-    sl_rows *rows[SL_SPLITS]; /* the same */
-    char data[SL_SPLITS][128];
-    int64_t documents;         /* for training, which were packed; 0: they are not */
-    sli_length_groups *groups; /* of training rows; NULL: they come as sl_train_sample says */
+    sl_sources named;         /* has the sources' names */
+    sli_rows_source *sources; /* [count] */
+    int count;
+    sli_mixture mixture;       /* of the sources */
+    int64_t batches_per_epoch; /* that the run trains; set before rows for training are loaded */
+    char *data[SL_SPLITS];     /* what tells them from others */
+    sli_length_groups *groups; /* of training rows; NULL: they come in their order */
 } sli_rows_task;
 
-/* Whether data are rows of ids: a file of JSON lines, or a directory with train.jsonl. */
+/* Whether data are rows of ids: a file of JSON lines or a token file, or a directory with such ones
+ * for training; or sources, which must be. Errors: those of sl_sources_parse. */
 sl_status sli_data_is_rows(const char *data, bool *out);
 
 /* Reads the splits of options->data that are there; one file is for training alone. `vocab`, of
  * text (NULL: there are ids alone), must fit the model. Ids are those of `model`, or where that has
  * no tokens yet, it gets as many as the vocabulary has or the training rows need. To be cleared,
- * also after an error. */
+ * also after an error. (rows_sources.c) */
 sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
                              sl_model_options *model, sli_rows_task *out);
 void sli_rows_task_clear(sli_rows_task *rows);
 
-/* The most tokens of a row of any split. */
+/* The most tokens of a row of any split. (rows_sources.c) */
 int64_t sli_rows_task_longest(const sli_rows_task *rows);
+
+/* The batches of a split for evaluation that have a source's rows, of `rows` each: from *first on
+ * there are *count. */
+void sli_rows_task_batches(const sli_rows_task *task, sl_split split, int source, int64_t rows,
+                           int64_t *first, int64_t *count);
 
 /* What some rows have, of a batch for training or of an evaluation: tokens, the length that they
  * are padded to, and the squares of the lengths of their documents, padding being one. Errors:
@@ -36,6 +53,20 @@ typedef struct sli_rows_size {
 } sli_rows_size;
 sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows,
                                 sli_rows_size *out);
+
+/* What each source has of some rows of a batch for training. */
+typedef struct sli_source_part {
+    int64_t rows, targets;
+    double loss; /* the sum over the targets, row by row */
+} sli_source_part;
+
+/* Adds to `parts` [task->count] what each source has of some rows, with their `losses`
+ * [rows->count] (NULL: none). Errors: SL_ERR_MEMORY. */
+sl_status sli_rows_task_divide(const sli_rows_task *task, const sl_train_rows *rows,
+                               const double *losses, sli_source_part *parts);
+
+/* How often a source has been passed after so many samples of the run. */
+double sli_rows_task_epochs(const sli_rows_task *task, int source, int64_t samples);
 
 /* Creates SL_DOCUMENTS_INPUT of some rows of a batch for training; *out is NULL where they are not
  * packed. */

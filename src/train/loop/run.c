@@ -189,6 +189,7 @@ static sl_status count_batches(sli_run *run)
         run->shuffled_rows = run->batches_per_epoch * run->rows;
     if (options->max_batches > 0 && run->batches_per_epoch > options->max_batches)
         run->batches_per_epoch = options->max_batches;
+    run->rows_of_ids.batches_per_epoch = run->batches_per_epoch;
     options->lr.total_steps = run->batches_per_epoch * options->epochs;
     return SL_OK;
 }

@@ -57,6 +57,16 @@ typedef struct sli_best sli_best;               /* train/checkpoint/checkpoints.
 typedef struct sli_checkpoints sli_checkpoints; /* the same */
 typedef struct sli_sampler sli_sampler;         /* train/loop/sample.h */
 
+/* What a rank reports of the sources of a mixture. */
+typedef struct sli_sources {
+    int count;             /* 0: it is none, and there are no arrays */
+    sl_source_info *infos; /* [count] */
+    sl_source_step *steps; /* [count] of the last step */
+    double *losses;        /* [count] of the last evaluation */
+    double *row_losses;    /* [batch_size] of the shard that was trained last */
+    double *shard_losses;  /* [shards][count] sums of a step */
+} sli_sources;
+
 typedef struct sl_run {
     /* What the ranks of one process have in common (run.c). They only read it, but for the copy of
      * the best parameters, which the first one writes. */
@@ -90,8 +100,9 @@ typedef struct sl_run {
     sli_identity identity;              /* rank 0's, where checkpoints are saved */
     char base[SLI_BASE_CHECKSUM_BYTES]; /* of what its adapters belong to, on the first replica */
     sli_replica replica;
-    sl_tensor *input, *targets;              /* of the shard under way */
-    sl_tensor *documents;                    /* of its rows; NULL: each is one */
+    sl_tensor *input, *targets; /* of the shard under way */
+    sl_tensor *documents;       /* of its rows; NULL: each is one */
+    sli_sources sources;
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
     sl_pipe_optimizer *optimizer;
     sli_position position;
@@ -138,6 +149,18 @@ sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_ru
  * and of all, the same bits on every replica. A replica whose own is not finite ends the others,
  * who wait for it. (shards.c) */
 sl_status sli_run_train_shards(sli_run *run, sl_step_info *step);
+
+/* What the ranks of a run report of a mixture: room for it; what the texts are, in run->info; the
+ * losses of a shard that was trained, by sources; and what a step has had of them, which all ranks
+ * find together. They do nothing where there is one source, but for the second. (sources.c) */
+sl_status sli_run_open_sources(sli_run *run);
+void sli_run_close_sources(sli_run *run);
+void sli_run_describe_texts(sli_run *run);
+sl_status sli_run_divide_losses(const sli_run *run, int shard);
+sl_status sli_run_sum_sources(sli_run *run);
+
+/* The rows of a shard in the batch under way. (shards.c) */
+sl_train_rows sli_run_rows_of_shard(const sli_run *run, int shard);
 
 /* Sets tokens, padding and flops of a step whose rows this rank has loaded. (shards.c) */
 sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step);

@@ -22,7 +22,7 @@ sl_status sli_run_check_finite(const sli_run *run, const char *name, double valu
                     name, value, step->epoch, step->batch, step->step);
 }
 
-static sl_train_rows rows_of_shard(const sli_run *run, int shard)
+sl_train_rows sli_run_rows_of_shard(const sli_run *run, int shard)
 {
     const int64_t count = run->options->batch_size;
     return (sl_train_rows){.split = SL_SPLIT_TRAIN,
@@ -43,7 +43,7 @@ static sl_status weigh_shards(const sli_run *run, double *weights, int64_t *targ
     int64_t terms[shards];
     *targets = 0;
     for (int shard = 0; shard < shards; shard++) {
-        const sl_train_rows rows = rows_of_shard(run, shard);
+        const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
         weights[shard] = 1;
         terms[shard] = 0;
         if (run->task->count_terms)
@@ -70,7 +70,7 @@ static sl_status measure_rows(const sli_run *run, sl_step_info *step)
     const sl_module *model = run->replica.model;
     double one = flops_of_row(model, 1), square = flops_of_row(model, 2) / 2 - one, squares = 0;
     for (int shard = 0; shard < run->options->shards; shard++) {
-        const sl_train_rows rows = rows_of_shard(run, shard);
+        const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
         sli_rows_size size;
         SL_TRY(sli_rows_task_measure(&run->rows_of_ids, &rows, &size));
         step->tokens += rows.count * size.longest;
@@ -106,7 +106,7 @@ static sl_status load_documents(sli_run *run, const sl_train_rows *rows)
 
 static sl_status load_shard(sli_run *run, int shard)
 {
-    const sl_train_rows rows = rows_of_shard(run, shard);
+    const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
     if (run->has_rows)
@@ -129,13 +129,14 @@ static sl_status train_shard(const sli_run *run, int shard, bool first_shard, do
                                  .targets = run->targets,
                                  .step = (uint64_t)run->position.steps,
                                  .first_sample = shard * run->options->batch_size,
+                                 .row_losses = run->sources.row_losses,
                                  .weight = weight,
                                  .same_weights = !first_shard};
     sl_pipe_zero_grad(replica->pipe);
     SL_TRY(replica->ddp ? sl_ddp_train(replica->ddp, &batch, &mean)
                         : sl_pipe_train(replica->pipe, &batch, &mean));
     *loss = weight > 0 ? weight * mean : 0;
-    return SL_OK;
+    return sli_run_divide_losses(run, shard);
 }
 
 /* The mean over the terms of some shards; 0 where they have none. */
@@ -168,5 +169,5 @@ sl_status sli_run_train_shards(sli_run *run, sl_step_info *step)
     step->loss = mean_of_shards(losses, weights, shards);
     if (sli_sum_tree_add(weights + first, count) == 0)
         step->replica_loss = step->loss;
-    return SL_OK;
+    return sli_run_sum_sources(run);
 }

@@ -16,7 +16,6 @@
 #include "nn/module.h"
 #include "sluice/app/inference.h"
 #include "text/corpus.h"
-#include "text/rows.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/rank_times.h"
@@ -123,21 +122,7 @@ static void describe_run(sli_run *run)
         .ddp_log = run->replica.ddp ? sl_ddp_get_log(run->replica.ddp) : NULL,
         .pipe = pipe,
     };
-    for (int split = 0; split < SL_SPLITS; split++) {
-        const sl_rows *rows = run->rows_of_ids.rows[split];
-        if (rows)
-            run->info.texts[split] = (sl_text_info){.path = run->rows_of_ids.paths[split],
-                                                    .tokens = sli_rows_tokens(rows),
-                                                    .rows = rows->count};
-    }
-    run->info.texts[SL_SPLIT_TRAIN].documents = run->rows_of_ids.documents;
-    for (int split = 0; split < SL_SPLITS && run->corpus; split++) {
-        const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
-        run->info.texts[split] = (sl_text_info){.path = sl_corpus_name(run->corpus, split),
-                                                .tokens = tokens->count,
-                                                .unknown = tokens->unknown_count,
-                                                .invalid_bytes = tokens->invalid_bytes};
-    }
+    sli_run_describe_texts(run);
     for (int s = 0; s < run->plan->stages; s++) {
         const sl_stage_plan *stage = &run->plan->stage[s];
         int device = run->replica.index * sl_pipe_ranks(pipe) + stage->rank;
@@ -180,6 +165,7 @@ static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
     SL_TRY(measure_peak(run, all, devices));
     SL_TRY(create_replica(run, all, devices));
     SL_TRY(sli_replica_gather_rank_stats(&run->replica));
+    SL_TRY(sli_run_open_sources(run));
     describe_run(run);
     run->position.best_loss = INFINITY;
     SL_TRY(sli_resume_rest(run));
@@ -203,6 +189,7 @@ static void clean_up(sli_run *run)
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
     sl_tensor_destroy(&run->documents);
+    sli_run_close_sources(run);
     sli_replica_clear(&run->replica);
 }
 
@@ -251,6 +238,8 @@ static sl_status train_batch(sli_run *run)
         .epoch = run->position.epoch + 1,
         .batch = run->position.batch + 1,
         .batches_per_epoch = run->batches_per_epoch,
+        .sources = run->sources.steps,
+        .source_count = run->sources.count,
         .step = run->position.steps + 1,
         .lr = sl_lr_at(&run->options->lr, run->position.steps, run->position.epoch),
     };
@@ -332,21 +321,53 @@ static sl_status check_stop(void *context, bool *stop)
     return SL_OK;
 }
 
+static sl_status evaluate_range(sli_run *run, sli_batch_range range, sl_evaluation *out)
+{
+    return sli_evaluate(&run->replica, run->task, range,
+                        &(sl_evaluate_options){.batch_size = run->options->eval_batch_size,
+                                               .max_batches = run->options->eval_max_batches,
+                                               .progress = report_evaluating,
+                                               .context = run},
+                        check_stop, out);
+}
+
+/* The mean of the sources that have this split, by their shares of the training. */
+static sl_status evaluate_sources(sli_run *run, sl_split split, sl_evaluation *out)
+{
+    const sli_rows_task *task = &run->rows_of_ids;
+    double loss = 0, shares = 0;
+    int64_t tokens = 0;
+    for (int i = 0; i < run->sources.count && !run->stopped; i++) {
+        sli_batch_range range = {.split = split};
+        sli_rows_task_batches(task, split, i, run->options->eval_batch_size, &range.first,
+                              &range.count);
+        run->sources.losses[i] = NAN;
+        if (range.count == 0)
+            continue;
+        SL_TRY(evaluate_range(run, range, out));
+        run->sources.losses[i] = out->loss;
+        loss += task->mixture.shares[i] * out->loss;
+        shares += task->mixture.shares[i];
+        tokens += out->tokens;
+    }
+    *out = (sl_evaluation){loss / shares, exp(loss / shares), tokens};
+    return SL_OK;
+}
+
 /* Evaluates a split in the epoch of *eval, which has no results where the run is stopped. */
 static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval)
 {
     double start = sli_clock_seconds();
     sl_evaluation result;
     run->evaluating = (sl_evaluating_info){.split = sl_split_name(split), .epoch = eval->epoch};
-    SL_TRY(sli_evaluate(&run->replica, run->task, split, run->batches[split],
-                        &(sl_evaluate_options){.batch_size = run->options->eval_batch_size,
-                                               .max_batches = run->options->eval_max_batches,
-                                               .progress = report_evaluating,
-                                               .context = run},
-                        check_stop, &result));
+    SL_TRY(run->sources.count > 0
+               ? evaluate_sources(run, split, &result)
+               : evaluate_range(run, (sli_batch_range){split, 0, run->batches[split]}, &result));
     eval->split = sl_split_name(split);
     eval->step = run->position.steps;
     eval->loss = result.loss;
+    eval->source_losses = run->sources.losses;
+    eval->source_count = run->sources.count;
     eval->perplexity = result.perplexity;
     eval->tokens = result.tokens;
     eval->seconds = sli_clock_seconds() - start;

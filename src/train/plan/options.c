@@ -303,11 +303,12 @@ const sl_option sl_plan_option_rows[] = {
 };
 
 const sl_option sl_train_option_rows[] = {
-    {.name = "data", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, data),
+    {.name = "data", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, data), .is_item = sl_is_source,
      .help = "Directory of text: wiki.{train,valid,test}.tokens or {train,valid,test}.txt; or one "
              "text file, whose first 90% is for training, the next 5% for validation and the last "
              "5% for the test. Or rows: {train,valid,test}.jsonl, or token files {train,valid,test}.bin, or one file of these "
-             "for training alone"},
+             "for training alone. NAME=WEIGHT:DIR|FILE, given for each of several sources, mixes their rows by "
+             "weights"},
     {.name = "tokenizer", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, tokenizer),
      .help = "Read the text with this tokenizer: a model's directory or one with vocab.json and "
              "merges.txt, a tokenizer.json, or a rank file of tiktoken. By default it is that of "
@@ -513,6 +514,14 @@ static sl_status check_batches(const sl_train_options *options)
     return SL_OK;
 }
 
+static sl_status check_data(const char *data)
+{
+    sl_sources sources;
+    SL_TRY(sl_sources_parse(data, &sources));
+    sl_sources_free(&sources);
+    return SL_OK;
+}
+
 sl_status sli_train_options_check_values(const sl_train_options *options)
 {
     if (options->epochs == 0 && options->batch_size == 0 && options->model.nlayers == 0)
@@ -525,6 +534,8 @@ sl_status sli_train_options_check_values(const sl_train_options *options)
         SL_TRY(sl_option_check(sl_train_option_row(i), &filled));
     if (options->task)
         SL_TRY(check_task(options->task));
+    else if (options->data)
+        SL_TRY(check_data(options->data));
     if (options->task && options->optimizer.kind == SL_OPTIMIZER_SGD &&
         options->lr.lr == SL_LR_DEFAULT && !options->checkpoints.resume)
         return sl_error(SL_ERR_INVALID, "sgd has no default learning rate for a task: set lr.lr");

@@ -46,6 +46,18 @@ static sl_status check_texts(const char *output, const char *directory)
     return SL_OK;
 }
 
+static sl_status check_data(const char *output, const char *data)
+{
+    sl_sources sources;
+    sl_status status = SL_OK;
+    if (sl_sources_parse(data, &sources) != SL_OK) /* which is said where it is read */
+        return SL_OK;
+    for (int i = 0; i < sources.count && status == SL_OK; i++)
+        status = check_texts(output, sources.source[i].path);
+    sl_sources_free(&sources);
+    return status;
+}
+
 /* *base, malloc'ed, is the model that a checkpoint's adapters belong to; NULL: it has none. */
 static sl_status check_files(const char *output, const char *init, char **base)
 {
@@ -121,7 +133,7 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
     SL_TRY(check_place(path, options));
     SL_TRY(check_table(path, options));
     if (options->data)
-        SL_TRY(check_texts(path, options->data));
+        SL_TRY(check_data(path, options->data));
     return options->init ? check_model(path, options->init) : SL_OK;
 }
 

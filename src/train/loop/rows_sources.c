@@ -1,0 +1,188 @@
+/* Where the rows of a run come from: the splits of each source are read, and described so that a
+ * run which resumes knows them. */
+#include "train/loop/rows_task.h"
+
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "text/rows.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_status has_rows(const sl_source *source, bool *out)
+{
+    char *path;
+    SL_TRY(sl_rows_path(source->path, SL_SPLIT_TRAIN, &path));
+    *out = path != NULL;
+    free(path);
+    if (*out || !source->name)
+        return SL_OK;
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "%s: source %s must be rows of JSON lines or a token file (sluice tokenize), "
+                    "or a directory with train.jsonl or train.bin",
+                    source->path, source->name);
+}
+
+sl_status sli_data_is_rows(const char *data, bool *out)
+{
+    sl_sources sources;
+    sl_status status = SL_OK;
+    *out = false;
+    if (!data)
+        return SL_OK;
+    SL_TRY(sl_sources_parse(data, &sources));
+    for (int i = 0; i < sources.count && status == SL_OK; i++)
+        status = has_rows(&sources.source[i], out);
+    sl_sources_free(&sources);
+    return status;
+}
+
+/* A row has at most the tokens of --seq-len, and as many as the model has positions. */
+static sl_status pack_rows(const sl_train_options *options, const sl_model_options *model,
+                           sli_rows_source *source)
+{
+    sl_rows **rows = &source->rows[SL_SPLIT_TRAIN], *packed;
+    int64_t positions = sl_model_positions(model);
+    if ((*rows)->length > 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: pack is for rows of JSON lines, and these are token files, whose rows "
+                        "are full",
+                        source->paths[SL_SPLIT_TRAIN]);
+    SL_TRY(sli_rows_pack(*rows, options->bptt < positions ? options->bptt : positions, &packed));
+    source->documents = (*rows)->count;
+    sl_rows_destroy(rows);
+    *rows = packed;
+    return SL_OK;
+}
+
+static sl_status read_split(const sl_train_options *options, const sl_vocab *vocab,
+                            const sl_model_options *model, const char *data, sl_split split,
+                            sli_rows_source *out)
+{
+    const sl_rows_options reading = {.ntokens = model->ntokens,
+                                     .positions = sl_model_positions(model),
+                                     .vocab = vocab,
+                                     .length = options->bptt,
+                                     .token_type = options->token_type,
+                                     .no_mask_prompt = !options->mask_prompt};
+    SL_TRY(sl_rows_path(data, split, &out->paths[split]));
+    bool one_file = out->paths[split] && strcmp(out->paths[split], data) == 0;
+    if (!out->paths[split] || (one_file && split != SL_SPLIT_TRAIN))
+        return SL_OK;
+    return sl_rows_read(out->paths[split], &reading, &out->rows[split]);
+}
+
+static sl_status read_splits(const sl_train_options *options, const sl_vocab *vocab,
+                             sl_model_options *model, sli_rows_task *out)
+{
+    for (int split = 0; split < SL_SPLITS; split++) {
+        int32_t largest = 0;
+        for (int i = 0; i < out->count; i++) {
+            SL_TRY(read_split(options, vocab, model, out->named.source[i].path, (sl_split)split,
+                              &out->sources[i]));
+            const sl_rows *rows = out->sources[i].rows[split];
+            largest = rows && rows->largest > largest ? rows->largest : largest;
+        }
+        if (model->ntokens == 0)
+            model->ntokens = (int64_t)largest + 1;
+    }
+    return SL_OK;
+}
+
+static sl_status open_sources(const char *data, sli_rows_task *out)
+{
+    double weights[SL_MAX_SOURCES];
+    SL_TRY(sl_sources_parse(data, &out->named));
+    out->count = out->named.count;
+    out->sources = calloc((size_t)out->count, sizeof *out->sources);
+    if (!out->sources)
+        return sli_no_memory(data, "its sources");
+    for (int i = 0; i < out->count; i++) {
+        out->sources[i].name = out->named.source[i].name;
+        weights[i] = out->named.source[i].weight;
+    }
+    sli_mixture_create(weights, out->count, &out->mixture);
+    return SL_OK;
+}
+
+/* A single one is told by itself, whatever it is called; a mixture by its names and weights, and
+ * the checksum of what tells its sources. */
+static void write_description(const sli_rows_task *task, sl_split split, FILE *file)
+{
+    enum { MOST_BYTES = 160 };
+    char texts[SL_MAX_SOURCES][MOST_BYTES] = {""}, checksum[SLI_CHECKSUM_BYTES];
+    for (int i = 0; i < task->count; i++)
+        if (task->sources[i].rows[split])
+            sli_rows_describe(task->sources[i].rows[split], texts[i], MOST_BYTES);
+    if (task->count == 1) {
+        fputs(texts[0], file);
+        return;
+    }
+    sli_checksum_of(texts, (size_t)task->count * MOST_BYTES, checksum);
+    fprintf(file, "checksum %s of", checksum);
+    for (int i = 0; i < task->count; i++)
+        fprintf(file, " %s=%s", task->sources[i].name,
+                sli_number_print(task->named.source[i].weight, false).text);
+}
+
+static sl_status describe_split(sli_rows_task *task, sl_split split)
+{
+    size_t bytes;
+    bool is_there = false;
+    for (int i = 0; i < task->count; i++)
+        is_there = is_there || task->sources[i].rows[split];
+    if (!is_there)
+        return SL_OK;
+    FILE *file = open_memstream(&task->data[split], &bytes);
+    if (file)
+        write_description(task, split, file);
+    return file && fclose(file) == 0 ? SL_OK : sli_no_memory(NULL, "a description of data");
+}
+
+sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
+                             sl_model_options *model, sli_rows_task *out)
+{
+    *out = (sli_rows_task){.model = model};
+    if (vocab && model->ntokens == 0)
+        model->ntokens = sl_vocab_size(vocab);
+    if (vocab && sl_vocab_size(vocab) > model->ntokens)
+        return sl_error(SL_ERR_INVALID,
+                        "the tokenizer has %" PRId32 " tokens, more than the model's %" PRId64,
+                        sl_vocab_size(vocab), model->ntokens);
+    SL_TRY(open_sources(options->data, out));
+    SL_TRY(read_splits(options, vocab, model, out));
+    for (int i = 0; i < out->count && options->pack; i++)
+        SL_TRY(pack_rows(options, model, &out->sources[i]));
+    for (int split = 0; split < SL_SPLITS; split++)
+        SL_TRY(describe_split(out, (sl_split)split));
+    return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;
+}
+
+void sli_rows_task_clear(sli_rows_task *rows)
+{
+    for (int i = 0; i < rows->count && rows->sources; i++)
+        for (int split = 0; split < SL_SPLITS; split++) {
+            free(rows->sources[i].paths[split]);
+            sl_rows_destroy(&rows->sources[i].rows[split]);
+        }
+    for (int split = 0; split < SL_SPLITS; split++)
+        free(rows->data[split]);
+    free(rows->sources);
+    sl_sources_free(&rows->named);
+    sli_length_groups_destroy(&rows->groups);
+    *rows = (sli_rows_task){0};
+}
+
+int64_t sli_rows_task_longest(const sli_rows_task *rows)
+{
+    int64_t longest = 1;
+    for (int i = 0; i < rows->count; i++)
+        for (int split = 0; split < SL_SPLITS; split++) {
+            const sl_rows *one = rows->sources[i].rows[split];
+            longest = one && one->longest > longest ? one->longest : longest;
+        }
+    return longest;
+}
