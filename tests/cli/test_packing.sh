@@ -49,6 +49,25 @@ for family in gpt2 llama3 qwen3; do
     awk -v alone="$(sum_of alone.log padding)" -v packed="$(sum_of packed.log padding)" 'BEGIN { exit !(packed < 0.5 * alone) }' ||
         fail "as much padding when packed"
 done
+# So are validation and test, in fewer batches.
+mkdir sets
+lines 14 20 >sets/train.jsonl
+lines 17 16 >sets/valid.jsonl
+lines 9 20 | tail -n 7 >sets/test.jsonl
+losses_of() { grep -oP '"split":"[a-z]+".*?"loss":\K[0-9.e+-]+' "$1"; }
+recipe_of_sets=(--batch-size 7 --eval-batch-size 3 --lr 0 --dropout 0 --epochs 1 --quiet)
+for family in gpt2 llama3; do
+    runs train --init "$models/$family" --data sets "${recipe_of_sets[@]}" --log-json single.log
+    for layout in "--pp 1" "--pp 2" "--dp 2 --batch-size 1"; do
+        # shellcheck disable=SC2086 # several words
+        runs train --init "$models/$family" --data sets "${recipe_of_sets[@]}" --pack --seq-len 40 --batch-size 2 $layout --log-json several.log
+        [ "$(losses_of several.log | wc -l)" = 2 ] || fail "no two evaluations: $(cat several.log)"
+        [ "$(grep -c . <(losses_of single.log))" = 2 ] || fail "no two evaluations: $(cat single.log)"
+        paste <(losses_of single.log) <(losses_of several.log) | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-6 * $1) exit 1 }' ||
+            fail "other losses of $family in packed evaluations: $(losses_of single.log), $(losses_of several.log)"
+    done
+done
+
 # The targets of a document that is cut, 49 tokens into rows of 24, stay.
 awk 'BEGIN { printf "{\"input_ids\": [1"; for (i = 0; i < 46; i++) printf ", %d", i; print "]}" }' >>all.jsonl
 runs train --init "$models/llama3" --data all.jsonl --pack --seq-len 24 --batch-size 1 "${recipe[@]}" --epochs 1 --log-json cut.log

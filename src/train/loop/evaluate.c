@@ -14,6 +14,7 @@
 typedef struct split_evaluation {
     const sli_replica *replica;
     const sl_train_task *task;
+    const sli_rows_task *rows; /* NULL: it is no task of rows */
     sli_batch_range range;
     const sl_evaluate_options *options;
     int64_t batches;        /* of these, at most */
@@ -27,12 +28,18 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
                                 .batch = job->range.first + batch,
                                 .batch_rows = options->batch_size,
                                 .count = options->batch_size};
-    sl_tensor *input, *targets;
+    sl_tensor *input, *targets, *numbers = NULL;
     int64_t terms = 0;
     sl_status status;
     SLI_TRY_OR_FAIL(sli_replica_load(job->replica, job->task, &rows, &input, &targets));
+    if (job->rows)
+        SLI_TRY_OR_FAIL(sli_rows_task_load_documents(job->rows, &rows,
+                                                     sli_replica_device(job->replica), &numbers));
+    const sl_input documents = {SL_DOCUMENTS_INPUT, numbers, false};
     SLI_TRY_OR_FAIL(sl_pipe_evaluate(job->replica->pipe,
                                      &(sl_pipe_batch){.input = input,
+                                                      .inputs = &documents,
+                                                      .input_count = numbers != NULL,
                                                       .targets = targets,
                                                       .same_weights = batch >= job->replica->count},
                                      &job->losses[batch], &terms));
@@ -40,6 +47,7 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
     if (options->progress && !job->replica->is_silent)
         status = options->progress(options->context, batch + 1, job->batches);
 fail:
+    sl_tensor_destroy(&numbers);
     sl_tensor_destroy(&targets);
     sl_tensor_destroy(&input);
     return status;
@@ -75,12 +83,14 @@ static sl_evaluation mean_of(const split_evaluation *job)
     return (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
 }
 
-sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sli_batch_range range,
+sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task,
+                       const sli_rows_task *rows, sli_batch_range range,
                        const sl_evaluate_options *options, sli_evaluation_stop *stop,
                        sl_evaluation *out)
 {
     split_evaluation job = {.replica = replica,
                             .task = task,
+                            .rows = rows,
                             .range = range,
                             .options = options,
                             .batches = range.count};
@@ -111,7 +121,7 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
     int64_t batches;
     *out = (sl_evaluation){0};
     SL_TRY(task.count_batches(task.context, SL_SPLIT_TEST, options->batch_size, &batches));
-    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task,
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, NULL,
                         (sli_batch_range){SL_SPLIT_TEST, 0, batches}, options, NULL, out);
 }
 
@@ -128,6 +138,6 @@ sl_status sl_evaluate_rows(sl_pipe *pipe, const sl_rows *rows, const sl_evaluate
     int64_t batches;
     *out = (sl_evaluation){0};
     SL_TRY(task.count_batches(task.context, SL_SPLIT_TEST, options->batch_size, &batches));
-    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task,
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, &data,
                         (sli_batch_range){SL_SPLIT_TEST, 0, batches}, options, NULL, out);
 }

@@ -223,6 +223,14 @@ sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
     return check_rows(*targets, "targets", rows->count);
 }
 
+sl_device *sli_replica_device(const sli_replica *replica)
+{
+    int stage = 0;
+    while (!sl_pipe_device(replica->pipe, stage))
+        stage++;
+    return sl_pipe_device(replica->pipe, stage);
+}
+
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets)
 {

@@ -52,6 +52,9 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica);
 /* Adds to the times of this rank's entries of `rank_stats`. */
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds);
 
+/* That of a stage that this rank has. */
+sl_device *sli_replica_device(const sli_replica *replica);
+
 /* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
  * task's; SL_ERR_INVALID where it gives another number of rows. */
 sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,

@@ -42,17 +42,20 @@ sl_status sli_data_is_rows(const char *data, bool *out)
 
 /* A row has at most the tokens of --seq-len, and as many as the model has positions. */
 static sl_status pack_rows(const sl_train_options *options, const sl_model_options *model,
-                           sli_rows_source *source)
+                           int split, sli_rows_source *source)
 {
-    sl_rows **rows = &source->rows[SL_SPLIT_TRAIN], *packed;
+    sl_rows **rows = &source->rows[split], *packed;
     int64_t positions = sl_model_positions(model);
+    if (!*rows)
+        return SL_OK;
     if ((*rows)->length > 0)
         return sl_error(SL_ERR_INVALID,
                         "%s: pack is for rows of JSON lines, and these are token files, whose rows "
                         "are full",
-                        source->paths[SL_SPLIT_TRAIN]);
+                        source->paths[split]);
     SL_TRY(sli_rows_pack(*rows, options->bptt < positions ? options->bptt : positions, &packed));
-    source->documents = (*rows)->count;
+    if (split == SL_SPLIT_TRAIN)
+        source->documents = (*rows)->count;
     sl_rows_destroy(rows);
     *rows = packed;
     return SL_OK;
@@ -155,7 +158,8 @@ sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vo
     SL_TRY(open_sources(options->data, out));
     SL_TRY(read_splits(options, vocab, model, out));
     for (int i = 0; i < out->count && options->pack; i++)
-        SL_TRY(pack_rows(options, model, &out->sources[i]));
+        for (int split = 0; split < SL_SPLITS; split++)
+            SL_TRY(pack_rows(options, model, split, &out->sources[i]));
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(describe_split(out, (sl_split)split));
     return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;

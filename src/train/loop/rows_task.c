@@ -242,10 +242,10 @@ sl_status sli_rows_task_load_documents(const sli_rows_task *task, const sl_train
 {
     batch_row *found;
     *out = NULL;
-    if (!task->sources[0].rows[rows->split]->numbers)
-        return SL_OK;
     sl_status status = find_rows(task, rows, &found);
     SLI_TRY_OR_FAIL(status);
+    if (!found[0].data->numbers)
+        goto fail;
     sl_shape shape = sl_shape_2d(rows->count, size_of(found, rows->count).longest);
     SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
     status = write_rows(found, NUMBERS, *out);

@@ -68,8 +68,7 @@ sl_status sli_rows_task_divide(const sli_rows_task *task, const sl_train_rows *r
 /* How often a source has been passed after so many samples of the run. */
 double sli_rows_task_epochs(const sli_rows_task *task, int source, int64_t samples);
 
-/* Creates SL_DOCUMENTS_INPUT of some rows of a batch for training; *out is NULL where they are not
- * packed. */
+/* Creates SL_DOCUMENTS_INPUT of some rows of a batch; *out is NULL where they are not packed. */
 sl_status sli_rows_task_load_documents(const sli_rows_task *task, const sl_train_rows *rows,
                                        sl_device *device, sl_tensor **out);
 

@@ -301,7 +301,7 @@ static sl_status share_devices(sli_run *run)
 static sl_status complete_plan(sli_run *run, const sli_plan_inputs *inputs)
 {
     const sl_train_task *task = run->task;
-    sli_profile_inputs profile = {.task = task};
+    sli_profile_inputs profile = {.task = task, .rows = run->has_rows ? &run->rows_of_ids : NULL};
     sl_status status;
     SLI_TRY_OR_FAIL(task->create_model(task->context, &profile.model, &profile.loss));
     status = sli_plan_complete(inputs, profile, run->processes, run->plan, &run->devices);

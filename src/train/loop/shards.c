@@ -92,25 +92,15 @@ sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step)
     return SL_OK;
 }
 
-/* Every rank has documents for its stages. */
-static sl_status load_documents(sli_run *run, const sl_train_rows *rows)
-{
-    const sl_pipe *pipe = run->replica.pipe;
-    int stage = 0;
-    while (!sl_pipe_device(pipe, stage))
-        stage++;
-    sl_tensor_destroy(&run->documents);
-    return sli_rows_task_load_documents(&run->rows_of_ids, rows, sl_pipe_device(pipe, stage),
-                                        &run->documents);
-}
-
 static sl_status load_shard(sli_run *run, int shard)
 {
     const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
+    sl_tensor_destroy(&run->documents);
     if (run->has_rows)
-        SL_TRY(load_documents(run, &rows));
+        SL_TRY(sli_rows_task_load_documents(&run->rows_of_ids, &rows,
+                                            sli_replica_device(&run->replica), &run->documents));
     return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
 }
 

@@ -323,7 +323,7 @@ static sl_status check_stop(void *context, bool *stop)
 
 static sl_status evaluate_range(sli_run *run, sli_batch_range range, sl_evaluation *out)
 {
-    return sli_evaluate(&run->replica, run->task, range,
+    return sli_evaluate(&run->replica, run->task, run->has_rows ? &run->rows_of_ids : NULL, range,
                         &(sl_evaluate_options){.batch_size = run->options->eval_batch_size,
                                                .max_batches = run->options->eval_max_batches,
                                                .progress = report_evaluating,

@@ -6,8 +6,9 @@
 
 /* What a profile is made of. */
 typedef struct sli_profile_inputs {
-    const sl_plan *plan;       /* without its cut */
-    const sl_train_task *task; /* its first batch is used */
+    const sl_plan *plan;              /* without its cut */
+    const sl_train_task *task;        /* its first batch is used */
+    const struct sli_rows_task *rows; /* of a task of rows; NULL: it is none */
     sl_module *model;
     sl_loss *loss;
     const sl_device_list *devices; /* of this process: first those of the first replica's ranks */
