@@ -178,6 +178,11 @@ typedef struct sl_pipe_batch {
                                  without the weight, or NaN where the loss does not give equally
                                  many numbers for each row; in a group on all ranks or on none */
     sl_cache *cache;          /* (optional, sl_pipe_forward alone) borrowed; see there */
+    const int64_t *lengths; /* (optional, with a loss) [N] borrowed, on every rank: how many of the
+                               T positions each row has. The input, the targets and further inputs
+                               that are not `whole` are [N, T, …], and of each a micro-batch has as
+                               many positions as its longest row, at least 1. The others must be
+                               without terms of the loss */
 } sl_pipe_batch;
 
 /* Forward in evaluation mode, without targets: *output [N, …] is the micro-batches' outputs one

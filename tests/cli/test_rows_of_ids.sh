@@ -79,8 +79,11 @@ done
 
 # Rows of similar lengths: less padding, the same rows, and the same bits on any layout and after a resume.
 field_of() { grep '^{"record":"step"' "$1" | grep -oP "\"$2\":\K[0-9.]+" | awk '{ sum += $1 } END { print sum }'; }
-grouped=("${job[@]}" --group-by-length)
 rm -rf "$scratch/run"
+"$SLUICE_PROGRAM" "${job[@]}" --log-json "$scratch/cut.log"
+[ "$(field_of "$scratch/cut.log" padding)" = 0 ] || fail "padding in micro-batches of a row"
+job+=(--chunks 1)
+grouped=("${job[@]}" --group-by-length)
 "$SLUICE_PROGRAM" "${job[@]}" --log-json "$scratch/plain.log"
 "$SLUICE_PROGRAM" "${grouped[@]}" --save "$scratch/grouped" --save-dir "$scratch/run" --save-every 3 --log-json "$scratch/grouped.log"
 awk -v plain="$(field_of "$scratch/plain.log" padding)" -v grouped="$(field_of "$scratch/grouped.log" padding)" \

@@ -85,7 +85,7 @@ static int64_t load_epoch(const rows_data *data, bool shuffled, int64_t epoch, i
             check_ok(data->task.load_rows(data->task.context, &rows, data->device, data->device,
                                           &input, &targets));
             check_ok(data->task.count_terms(data->task.context, &rows, &terms));
-            check_ok(sli_rows_task_measure(&data->rows, &rows, &size));
+            check_ok(sli_rows_task_measure(&data->rows, &rows, 1, &size));
             for (int64_t row = 0; row < SHARD; row++) {
                 *order = sl_tensor_i32(input)[row * sl_tensor_columns(input)];
                 int length = length_of_row(*order++);
@@ -93,7 +93,7 @@ static int64_t load_epoch(const rows_data *data, bool shuffled, int64_t epoch, i
                 tokens += length;
             }
             assert_int_equal(sl_tensor_columns(input), longest);
-            assert_int_equal(size.longest, longest);
+            assert_int_equal(size.padded, SHARD * longest);
             assert_int_equal(size.tokens, tokens);
             assert_int_equal(terms, tokens - SHARD);
             all += SHARD * longest;

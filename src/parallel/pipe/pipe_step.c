@@ -25,11 +25,22 @@ static void drop_micros(sl_pipe *pipe)
 }
 
 /* Rows of a batch as a tensor on `device`. */
-static sl_status cut_rows(const sl_tensor *batch, int64_t first, int64_t rows, sl_device *device,
+static sl_status cut_rows(const sl_tensor *batch, const sli_micro *cut, sl_device *device,
                           sl_tensor **out)
 {
-    SL_TRY(sli_tensor_narrow(batch, first, rows, out));
+    SL_TRY(sli_tensor_narrow(batch, cut->first_row, cut->rows, out));
+    if (cut->columns > 0)
+        SL_TRY(sli_tensor_trim(out, cut->columns));
     return sli_tensor_move(out, device);
+}
+
+/* 0 without lengths. */
+static int64_t longest_row(const int64_t *lengths, const sli_micro *cut)
+{
+    int64_t longest = lengths ? 1 : 0;
+    for (int64_t row = cut->first_row; lengths && row < cut->first_row + cut->rows; row++)
+        longest = lengths[row] > longest ? lengths[row] : longest;
+    return longest;
 }
 
 static const sli_stage *first_stage(const sl_pipe *pipe)
@@ -43,7 +54,7 @@ static const sli_stage *last_stage(const sl_pipe *pipe)
 }
 
 /* Fills pipe->micros; what the stages of this process do not use may be NULL. */
-static sl_status cut_batch(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
+static sl_status cut_batch(sl_pipe *pipe, const sl_pipe_batch *batch, const sl_tensor *targets,
                            int64_t first_sample, int micros)
 {
     int64_t row = 0;
@@ -52,10 +63,11 @@ static sl_status cut_batch(sl_pipe *pipe, const sl_tensor *input, const sl_tenso
         cut->rows = pipe->sizes[micro];
         cut->first_row = row;
         cut->first_sample = first_sample + row;
+        cut->columns = longest_row(batch->lengths, cut);
         if (first_stage(pipe)->is_here)
-            SL_TRY(cut_rows(input, row, cut->rows, first_stage(pipe)->device, &cut->input));
+            SL_TRY(cut_rows(batch->input, cut, first_stage(pipe)->device, &cut->input));
         if (targets)
-            SL_TRY(cut_rows(targets, row, cut->rows, last_stage(pipe)->device, &cut->targets));
+            SL_TRY(cut_rows(targets, cut, last_stage(pipe)->device, &cut->targets));
         row += cut->rows;
     }
     return SL_OK;
@@ -99,6 +111,8 @@ sl_status sli_pipe_check_batch(const char *who, const sl_pipe *pipe, const sl_pi
                         sl_shape_text(sl_tensor_shape(batch->input), text));
     if (batch->cache)
         SL_TRY(check_cache(who, pipe, batch, has_loss));
+    if (batch->lengths && !has_loss)
+        return sl_error(SL_ERR_INVALID, "%s: lengths of rows are for a batch with a loss", who);
     return sli_inputs_check(who, batch->inputs, batch->input_count);
 }
 
@@ -181,14 +195,17 @@ static void end_trace(sl_pipe *pipe)
 static sl_status allocate_row_losses(sl_pipe *pipe, sli_step *step, int micros)
 {
     int64_t count = 0;
-    for (int micro = 0; micro < micros; micro++)
-        count += sli_loss_rows(step->loss, pipe->micros[micro].targets);
+    for (int i = 0; i < micros; i++) {
+        sli_micro *micro = &pipe->micros[i];
+        micro->row_loss_count = sli_loss_rows(step->loss, micro->targets);
+        count += micro->row_loss_count;
+    }
     step->row_losses = calloc((size_t)count + 1, sizeof *step->row_losses);
     if (!step->row_losses)
         return sli_no_memory("sl_pipe", "the losses of %" PRId64 " rows", count);
-    for (int micro = 0; micro < micros; micro++) {
-        pipe->micros[micro].row_losses = step->row_losses + step->row_loss_count;
-        step->row_loss_count += sli_loss_rows(step->loss, pipe->micros[micro].targets);
+    for (int i = 0; i < micros; i++) {
+        pipe->micros[i].row_losses = step->row_losses + step->row_loss_count;
+        step->row_loss_count += pipe->micros[i].row_loss_count;
     }
     return SL_OK;
 }
@@ -252,7 +269,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
         return status;
     SL_TRY(check_rows(step, batch, targets));
     *micros = sl_micro_batches(step->rows, step->batch_micros, pipe->sizes);
-    SL_TRY(cut_batch(pipe, batch->input, targets, first_sample, *micros));
+    SL_TRY(cut_batch(pipe, batch, targets, first_sample, *micros));
     return targets ? allocate_row_losses(pipe, step, *micros) : SL_OK;
 }
 
@@ -358,16 +375,25 @@ static sl_status broadcast_loss(const sl_pipe *pipe, double *sum, int64_t *terms
     return SL_OK;
 }
 
-/* Adds the losses of each row of the batch, in their order; every process gets them. */
+/* Adds the losses of each row of a micro-batch, in their order, to the batch's. */
+static void sum_rows_of_micro(const sli_micro *micro, double *row_losses)
+{
+    int64_t each = micro->row_loss_count / micro->rows;
+    bool is_even = each * micro->rows == micro->row_loss_count;
+    for (int64_t row = 0; row < micro->rows; row++) {
+        double *sum = &row_losses[micro->first_row + row];
+        *sum = is_even ? 0 : NAN;
+        for (int64_t i = 0; i < each && is_even; i++)
+            *sum += micro->row_losses[row * each + i];
+    }
+}
+
+/* Every process gets them. */
 static sl_status sum_row_losses(const sl_pipe *pipe, const sli_step *step, double *row_losses)
 {
-    int64_t each = step->rows > 0 ? step->row_loss_count / step->rows : 0;
-    bool is_even = each * step->rows == step->row_loss_count;
-    for (int64_t row = 0; row < step->rows; row++) {
-        row_losses[row] = is_even ? 0 : NAN;
-        for (int64_t i = 0; i < each && is_even; i++)
-            row_losses[row] += step->row_losses[row * each + i];
-    }
+    int micros = sl_micro_batches(step->rows, step->batch_micros, NULL);
+    for (int i = 0; i < micros && step->row_losses; i++)
+        sum_rows_of_micro(&pipe->micros[i], row_losses);
     return pipe->group ? sli_pipe_group_broadcast(pipe->group, row_losses, step->rows, SL_F64,
                                                   last_stage(pipe)->group_rank)
                        : SL_OK;

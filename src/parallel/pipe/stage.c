@@ -90,6 +90,14 @@ static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int 
                     sli_pass_deferred(pass));
 }
 
+static sl_status trim_rows(sl_tensor **rows, int64_t columns)
+{
+    sl_status status = sli_tensor_trim(rows, columns);
+    if (status != SL_OK)
+        sl_tensor_destroy(rows);
+    return status;
+}
+
 /* Puts the micro-batch's rows of the batch's further inputs on the pass. */
 static sl_status give_inputs(const sli_stage *stage, const sli_step *step, int micro, sl_pass *pass)
 {
@@ -101,6 +109,8 @@ static sl_status give_inputs(const sli_stage *stage, const sli_step *step, int m
         else
             SL_TRY(sli_micro_rows(input->tensor, step->batch_micros, step->first_micro + micro,
                                   &rows));
+        if (!input->whole && step->micros[micro].columns > 0)
+            SL_TRY(trim_rows(&rows, step->micros[micro].columns));
         SL_TRY(sli_tensor_move(&rows, stage->device));
         SL_TRY(sli_pass_put_input(pass, input->name, &rows));
     }

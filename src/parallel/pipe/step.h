@@ -18,7 +18,9 @@ typedef struct sli_micro {
     sl_tensor *input;   /* on the first stage's device */
     sl_tensor *targets; /* on the last stage's; NULL without a loss */
     double *row_losses; /* where the last stage writes this micro-batch's; NULL without a loss */
+    int64_t row_loss_count;
     int64_t rows;
+    int64_t columns;      /* positions of its rows; 0: all that the batch has */
     int64_t first_row;    /* within the batch */
     int64_t first_sample; /* global number of its first row */
 } sli_micro;

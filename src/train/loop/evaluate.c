@@ -28,18 +28,20 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
                                 .batch = job->range.first + batch,
                                 .batch_rows = options->batch_size,
                                 .count = options->batch_size};
-    sl_tensor *input, *targets, *numbers = NULL;
+    sl_tensor *input, *targets;
+    sli_rows_extra extra = {0};
     int64_t terms = 0;
     sl_status status;
     SLI_TRY_OR_FAIL(sli_replica_load(job->replica, job->task, &rows, &input, &targets));
     if (job->rows)
-        SLI_TRY_OR_FAIL(sli_rows_task_load_documents(job->rows, &rows,
-                                                     sli_replica_device(job->replica), &numbers));
-    const sl_input documents = {SL_DOCUMENTS_INPUT, numbers, false};
+        SLI_TRY_OR_FAIL(
+            sli_rows_task_load_extra(job->rows, &rows, sli_replica_device(job->replica), &extra));
+    const sl_input documents = {SL_DOCUMENTS_INPUT, extra.documents, false};
     SLI_TRY_OR_FAIL(sl_pipe_evaluate(job->replica->pipe,
                                      &(sl_pipe_batch){.input = input,
                                                       .inputs = &documents,
-                                                      .input_count = numbers != NULL,
+                                                      .input_count = extra.documents != NULL,
+                                                      .lengths = extra.lengths,
                                                       .targets = targets,
                                                       .same_weights = batch >= job->replica->count},
                                      &job->losses[batch], &terms));
@@ -47,7 +49,7 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
     if (options->progress && !job->replica->is_silent)
         status = options->progress(options->context, batch + 1, job->batches);
 fail:
-    sl_tensor_destroy(&numbers);
+    sli_rows_extra_clear(&extra);
     sl_tensor_destroy(&targets);
     sl_tensor_destroy(&input);
     return status;

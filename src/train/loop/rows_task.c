@@ -1,6 +1,7 @@
 /* Rows of ids or of token files as the data of a task. Row s of a split is its sample s; samples of
  * several sources are mixed by the sources' weights (text/mixture.h). A batch's rows are as long as
- * the longest of those that are loaded together, the others padded without a loss. An evaluation's
+ * the longest of those that are loaded together, the others padded without a loss; a pipe cuts each
+ * micro-batch to its longest row. An evaluation's
  * last batch may lack rows, which are then all padding; training leaves out what does not fill a
  * batch. */
 #include "train/loop/rows_task.h"
@@ -165,28 +166,39 @@ static double squares_of(batch_row row)
     return squares;
 }
 
-static sli_rows_size size_of(const batch_row *found, int64_t count)
+static int64_t longest_of(const batch_row *found, int64_t count)
 {
-    sli_rows_size size = {.longest = 1};
-    for (int64_t i = 0; i < count; i++) {
-        int64_t length = length_of(found[i]);
-        size.tokens += length;
-        size.longest = length > size.longest ? length : size.longest;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        double all = (double)size.longest, rest = all - (double)length_of(found[i]);
-        size.squares += found[i].data->numbers ? squares_of(found[i]) + rest * rest : all * all;
-    }
-    return size;
+    int64_t longest = 1;
+    for (int64_t i = 0; i < count; i++)
+        longest = length_of(found[i]) > longest ? length_of(found[i]) : longest;
+    return longest;
 }
 
-sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows,
+/* Adds what a micro-batch has. */
+static void add_size(const batch_row *found, int64_t count, sli_rows_size *size)
+{
+    int64_t longest = longest_of(found, count);
+    size->padded += count * longest;
+    for (int64_t i = 0; i < count; i++) {
+        double all = (double)longest, rest = all - (double)length_of(found[i]);
+        size->tokens += length_of(found[i]);
+        size->squares += found[i].data->numbers ? squares_of(found[i]) + rest * rest : all * all;
+    }
+}
+
+sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows, int micros,
                                 sli_rows_size *out)
 {
     batch_row *found;
+    int64_t *sizes = calloc((size_t)micros, sizeof *sizes), first = 0;
     sl_status status = find_rows(task, rows, &found);
-    if (status == SL_OK)
-        *out = size_of(found, rows->count);
+    if (status == SL_OK && !sizes)
+        status = sli_no_memory(NULL, "%d micro-batches", micros);
+    *out = (sli_rows_size){0};
+    int count = status == SL_OK ? sl_micro_batches(rows->count, micros, sizes) : 0;
+    for (int i = 0; i < count; first += sizes[i++])
+        add_size(found + first, sizes[i], out);
+    free(sizes);
     free(found);
     return status;
 }
@@ -227,7 +239,7 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     batch_row *found;
     sl_status status = find_rows(context, rows, &found);
     SLI_TRY_OR_FAIL(status);
-    sl_shape shape = sl_shape_2d(rows->count, size_of(found, rows->count).longest);
+    sl_shape shape = sl_shape_2d(rows->count, longest_of(found, rows->count));
     SLI_TRY_OR_FAIL(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
     SLI_TRY_OR_FAIL(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
     SLI_TRY_OR_FAIL(write_rows(found, IDS, *input));
@@ -237,21 +249,38 @@ fail:
     return status;
 }
 
-sl_status sli_rows_task_load_documents(const sli_rows_task *task, const sl_train_rows *rows,
-                                       sl_device *device, sl_tensor **out)
+static sl_status load_documents(const batch_row *found, int64_t count, sl_device *device,
+                                sl_tensor **out)
+{
+    sl_shape shape = sl_shape_2d(count, longest_of(found, count));
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    return write_rows(found, NUMBERS, *out);
+}
+
+sl_status sli_rows_task_load_extra(const sli_rows_task *task, const sl_train_rows *rows,
+                                   sl_device *device, sli_rows_extra *out)
 {
     batch_row *found;
-    *out = NULL;
+    sli_rows_extra_clear(out);
     sl_status status = find_rows(task, rows, &found);
     SLI_TRY_OR_FAIL(status);
-    if (!found[0].data->numbers)
-        goto fail;
-    sl_shape shape = sl_shape_2d(rows->count, size_of(found, rows->count).longest);
-    SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
-    status = write_rows(found, NUMBERS, *out);
+    out->lengths = malloc((size_t)rows->count * sizeof *out->lengths);
+    if (!out->lengths)
+        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the lengths of %" PRId64 " rows", rows->count));
+    for (int64_t i = 0; i < rows->count; i++)
+        out->lengths[i] = length_of(found[i]);
+    if (found[0].data->numbers)
+        status = load_documents(found, rows->count, device, &out->documents);
 fail:
     free(found);
     return status;
+}
+
+void sli_rows_extra_clear(sli_rows_extra *extra)
+{
+    sl_tensor_destroy(&extra->documents);
+    free(extra->lengths);
+    *extra = (sli_rows_extra){0};
 }
 
 static int64_t targets_of(batch_row row)

@@ -44,14 +44,15 @@ int64_t sli_rows_task_longest(const sli_rows_task *rows);
 void sli_rows_task_batches(const sli_rows_task *task, sl_split split, int source, int64_t rows,
                            int64_t *first, int64_t *count);
 
-/* What some rows have, of a batch for training or of an evaluation: tokens, the length that they
- * are padded to, and the squares of the lengths of their documents, padding being one. Errors:
- * SL_ERR_MEMORY. */
+/* What some rows have, of a batch for training or of an evaluation that is cut into `micros`
+ * micro-batches: tokens, how many there are with the padding of each micro-batch to its longest
+ * row, and the squares of the lengths of their documents, padding being one. Errors: SL_ERR_MEMORY.
+ */
 typedef struct sli_rows_size {
-    int64_t tokens, longest;
+    int64_t tokens, padded;
     double squares;
 } sli_rows_size;
-sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows,
+sl_status sli_rows_task_measure(const sli_rows_task *task, const sl_train_rows *rows, int micros,
                                 sli_rows_size *out);
 
 /* What each source has of some rows of a batch for training. */
@@ -68,9 +69,17 @@ sl_status sli_rows_task_divide(const sli_rows_task *task, const sl_train_rows *r
 /* How often a source has been passed after so many samples of the run. */
 double sli_rows_task_epochs(const sli_rows_task *task, int source, int64_t samples);
 
-/* Creates SL_DOCUMENTS_INPUT of some rows of a batch; *out is NULL where they are not packed. */
-sl_status sli_rows_task_load_documents(const sli_rows_task *task, const sl_train_rows *rows,
-                                       sl_device *device, sl_tensor **out);
+/* What a batch has beside its input and its targets. */
+typedef struct sli_rows_extra {
+    sl_tensor *documents; /* SL_DOCUMENTS_INPUT; NULL: the rows are not packed */
+    int64_t *lengths;     /* [rows] */
+} sli_rows_extra;
+
+/* Replaces what `out` has, zeros at first, by that of some rows. To be cleared, also after an
+ * error. Errors: SL_ERR_MEMORY. */
+sl_status sli_rows_task_load_extra(const sli_rows_task *task, const sl_train_rows *rows,
+                                   sl_device *device, sli_rows_extra *out);
+void sli_rows_extra_clear(sli_rows_extra *extra);
 
 /* The task, which borrows `rows`. */
 sl_train_task sli_rows_task_make(sli_rows_task *rows);

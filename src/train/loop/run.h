@@ -101,7 +101,7 @@ typedef struct sl_run {
     char base[SLI_BASE_CHECKSUM_BYTES]; /* of what its adapters belong to, on the first replica */
     sli_replica replica;
     sl_tensor *input, *targets; /* of the shard under way */
-    sl_tensor *documents;       /* of its rows; NULL: each is one */
+    sli_rows_extra extra;       /* what it has beside them */
     sli_sources sources;
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
     sl_pipe_optimizer *optimizer;

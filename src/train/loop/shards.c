@@ -68,13 +68,14 @@ static double flops_of_row(const sl_module *model, int64_t length)
 static sl_status measure_rows(const sli_run *run, sl_step_info *step)
 {
     const sl_module *model = run->replica.model;
+    int micros = run->options->chunks * run->options->accumulate;
     double one = flops_of_row(model, 1), square = flops_of_row(model, 2) / 2 - one, squares = 0;
     for (int shard = 0; shard < run->options->shards; shard++) {
         const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
         sli_rows_size size;
-        SL_TRY(sli_rows_task_measure(&run->rows_of_ids, &rows, &size));
-        step->tokens += rows.count * size.longest;
-        step->padding += rows.count * size.longest - size.tokens;
+        SL_TRY(sli_rows_task_measure(&run->rows_of_ids, &rows, micros, &size));
+        step->tokens += size.padded;
+        step->padding += size.padded - size.tokens;
         squares += size.squares;
     }
     step->flops = PASSES * ((one - square) * (double)step->tokens + square * squares);
@@ -97,10 +98,9 @@ static sl_status load_shard(sli_run *run, int shard)
     const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
-    sl_tensor_destroy(&run->documents);
     if (run->has_rows)
-        SL_TRY(sli_rows_task_load_documents(&run->rows_of_ids, &rows,
-                                            sli_replica_device(&run->replica), &run->documents));
+        SL_TRY(sli_rows_task_load_extra(&run->rows_of_ids, &rows, sli_replica_device(&run->replica),
+                                        &run->extra));
     return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
 }
 
@@ -112,10 +112,11 @@ static sl_status train_shard(const sli_run *run, int shard, bool first_shard, do
 {
     double mean;
     const sli_replica *replica = &run->replica;
-    const sl_input documents = {SL_DOCUMENTS_INPUT, run->documents, false};
+    const sl_input documents = {SL_DOCUMENTS_INPUT, run->extra.documents, false};
     const sl_pipe_batch batch = {.input = run->input,
                                  .inputs = &documents,
-                                 .input_count = run->documents != NULL,
+                                 .input_count = run->extra.documents != NULL,
+                                 .lengths = run->extra.lengths,
                                  .targets = run->targets,
                                  .step = (uint64_t)run->position.steps,
                                  .first_sample = shard * run->options->batch_size,

@@ -188,7 +188,7 @@ static void clean_up(sli_run *run)
     sl_pipe_optimizer_destroy(&run->optimizer);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
-    sl_tensor_destroy(&run->documents);
+    sli_rows_extra_clear(&run->extra);
     sli_run_close_sources(run);
     sli_replica_clear(&run->replica);
 }

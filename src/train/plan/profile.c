@@ -35,7 +35,8 @@ static void scale_costs(sl_module_profile *costs, double factor)
 static sl_status profile_device(const model_profile *profile, sl_device *device,
                                 sl_module_profile *out)
 {
-    sl_tensor *input, *targets, *numbers = NULL;
+    sl_tensor *input, *targets;
+    sli_rows_extra extra = {0};
     const sl_train_options *options = &profile->inputs.plan->options;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
                                 .batch_rows = options->shards * options->batch_size,
@@ -43,22 +44,21 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
     sl_status status;
     SLI_TRY_OR_FAIL(sli_task_load(profile->inputs.task, &rows, device, device, &input, &targets));
     if (profile->inputs.rows)
-        SLI_TRY_OR_FAIL(
-            sli_rows_task_load_documents(profile->inputs.rows, &rows, device, &numbers));
-    const sl_input documents = {SL_DOCUMENTS_INPUT, numbers, false};
+        SLI_TRY_OR_FAIL(sli_rows_task_load_extra(profile->inputs.rows, &rows, device, &extra));
+    const sl_input documents = {SL_DOCUMENTS_INPUT, extra.documents, false};
     SLI_TRY_OR_FAIL(sl_profile_modules(&(sl_profile_options){.model = profile->inputs.model,
                                                              .loss = profile->inputs.loss,
                                                              .device = device,
                                                              .input = input,
                                                              .inputs = &documents,
-                                                             .input_count = numbers != NULL,
+                                                             .input_count = extra.documents != NULL,
                                                              .targets = targets,
                                                              .precision = options->precision},
                                        out));
     for (int i = 0; i < sl_module_child_count(profile->inputs.model); i++)
         scale_costs(&out[i], (double)profile->inputs.plan->micro_rows / (double)profile->rows);
 fail:
-    sl_tensor_destroy(&numbers);
+    sli_rows_extra_clear(&extra);
     sl_tensor_destroy(&targets);
     sl_tensor_destroy(&input);
     return status;
