@@ -1,4 +1,5 @@
-/* A training step of the tutorials' language model: dropout 0.2, SGD and clipping, 28,782 tokens.
+/* A training step of the tutorials' language model: dropout 0.2, SGD and clipping, 28,782 tokens;
+ * or of a published one.
  *
  *   bench_step
  *
@@ -10,7 +11,8 @@
  *              --recompute never --schedule gpipe --batch 20 --bptt 35 --steps 10
  *              --precision f32 --optimizer sgd
  *
- * under these settings, each of which has a default, without the bound: one JSON line. */
+ * under these settings, each of which has a default, without the bound: one JSON line. --model gpt2
+ * before them takes that model's sizes. */
 #include "support.h"
 
 #include <inttypes.h>
@@ -50,13 +52,16 @@ static void measure_settings(int argc, char **argv)
     for (int i = 0; i < steps; i++)
         seconds[i] = bench_trainer_step(trainer);
     double median = bench_median(seconds, steps);
-    printf("{\"bench\":\"step\",\"emsize\":%d,\"nlayers\":%d,\"stages\":%d,"
-           "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"precision\":\"%s\","
+    printf("{\"bench\":\"step\",\"emsize\":%d,\"nlayers\":%d,\"parameters\":%" PRId64
+           ",\"stages\":%d,\"chunks\":%d,\"recompute\":\"%s\",\"schedule\":\"%s\",\"precision\":\"%"
+           "s\","
            "\"ms\":%.2f,\"tokens_per_s\":%.1f,\"gflops\":%.2f,\"peak_bytes\":%" PRIu64 "}\n",
-           (int)setup.model.emsize, (int)setup.model.nlayers, setup.stages, setup.chunks,
-           sl_recompute_name(setup.recompute), setup.schedule, sl_precision_names[setup.precision],
-           1e3 * median, (double)(setup.batch * setup.bptt) / median,
-           1e-9 * bench_trainer_flop(trainer) / median, bench_trainer_peak_bytes(trainer));
+           (int)setup.model.emsize, (int)setup.model.nlayers,
+           sl_module_parameter_elements(sl_pipe_model(bench_trainer_pipe(trainer))), setup.stages,
+           setup.chunks, sl_recompute_name(setup.recompute), setup.schedule,
+           sl_precision_names[setup.precision], 1e3 * median,
+           (double)(setup.batch * setup.bptt) / median, 1e-9 * bench_trainer_flop(trainer) / median,
+           bench_trainer_peak_bytes(trainer));
     bench_trainer_destroy(trainer);
 }
 

@@ -1,16 +1,18 @@
 """Training steps of sluice beside PyTorch's: the same model, batch and settings, the programs in turn.
 
     python3 bench/compare_pytorch.py step      [--rounds 5] [--steps 3] [--emsize N]
+    python3 bench/compare_pytorch.py families  [--rounds 5] [--steps 3] [--model NAME]
     python3 bench/compare_pytorch.py pipelines [--rounds 5] [--steps 3] [--schedule NAME]
     python3 bench/compare_pytorch.py pipe      [--rounds 5] [--steps 3] [--emsize N]
 
 `step` is one stage with all cores: sluice in f32 and bf16; current PyTorch eager and compiled, in f32
-and under torch.autocast(bfloat16). `pipelines` is two ranks with a core each, schedule by schedule:
+and under torch.autocast(bfloat16). `families` is the same for published models of transformers, with
+drawn weights and without dropout. `pipelines` is two ranks with a core each, schedule by schedule:
 threads of bench_step, and processes of torch.distributed.pipelining over gloo with one thread each.
 `pipe` is PyTorch 1.13's Pipe, of the system's python3, with OpenBLAS's AVX-512 kernels and the better
 of one and two threads an operation; both programs have two stages that use both cores.
 
-A step is forward, backward, clipping at 0.5, and SGD; at width 768 it is AdamW. Lines give the median and
+A step is forward, backward, clipping at 0.5, and SGD; at width 768 and for families it is AdamW. Lines give the median and
 the range of the rounds' figures, each the median of the steps. Current PyTorch comes from PyPI into a
 virtual environment (--venv, default: pytorch in the build folder), which is made where none works there.
 """
@@ -31,12 +33,18 @@ STEPS = [
      "ntokens": 50257, "optimizer": "adamw"},
     {"emsize": 1024, "nlayers": 4, "nhead": 16},
 ]
+FAMILIES = [
+    {"model": "gpt2", "batch": 4, "bptt": 512},
+    {"model": "smollm2-135m", "batch": 2, "bptt": 1024},
+    {"model": "smollm2-135m", "batch": 1, "bptt": 2048},
+    {"model": "qwen3-0.6b", "nlayers": 4, "batch": 1, "bptt": 1024},
+]
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-v": 2}  # stages of a rank
 PIPES = [
-    {"emsize": 200, "nlayers": 2, "nhead": 2, "chunks": 4, "checkpoint": "never"},
-    {"emsize": 200, "nlayers": 2, "nhead": 2, "chunks": 8, "checkpoint": "except_last"},
-    {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 4, "checkpoint": "never"},
-    {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 8, "checkpoint": "except_last"},
+    {"emsize": 200, "nlayers": 2, "nhead": 2, "chunks": 4, "recompute": "never"},
+    {"emsize": 200, "nlayers": 2, "nhead": 2, "chunks": 8, "recompute": "except_last"},
+    {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 4, "recompute": "never"},
+    {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 8, "recompute": "except_last"},
 ]
 
 # ---- Running programs -------------------------------------------------------------------------
@@ -88,11 +96,11 @@ def run_ranks(python, flags):
 def make_environment(folder):
     """The python of the virtual environment with current PyTorch, which is made where none works."""
     python = folder / "bin" / "python"
-    if not python.exists() or subprocess.run([str(python), "-c", "import torch, numpy"],
+    if not python.exists() or subprocess.run([str(python), "-c", "import torch, numpy, transformers"],
                                              stderr=subprocess.DEVNULL, check=False).returncode != 0:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "torch", "numpy"],
-                       check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "torch", "numpy",
+                        "transformers"], check=True)
     return str(python)
 
 
@@ -102,7 +110,7 @@ def flags_of(args, case):
 
 
 def run_sluice(args, case, *more):
-    return run([str(args.build / "bench" / "bench_step"), *flags_of(args, case), *more])["ms"]
+    return run([str(args.build / "bench" / "bench_step"), *flags_of(args, case), *more])
 
 
 # ---- Comparisons ------------------------------------------------------------------------------
@@ -118,7 +126,10 @@ def ratio(values, ours):
 
 def report(case, times):
     """times: [program's name][round] milliseconds; beside sluice's in the same precision."""
-    print(f"| emsize {case['emsize']}, {case['nlayers']} layers | a step | beside sluice in the same precision |\n"
+    name = case.get("model") or f"emsize {case['emsize']}"
+    layers = f", {case['nlayers']} layers" if "nlayers" in case else ""
+    rows = f", {case['batch']} × {case['bptt']} tokens" if "model" in case else ""
+    print(f"| {name}{layers}{rows} | a step | beside sluice in the same precision |\n"
           "|---|---|---|")
     for name, values in times.items():
         ours = times["sluice, bf16" if name.endswith("bf16") else "sluice"]
@@ -129,9 +140,12 @@ def compare_step(args, python, case):
     times = {"sluice": [], "sluice, bf16": []}
     for _ in range(args.rounds):
         for name, precision in zip(times, ("f32", "bf16")):
-            times[name].append(run_sluice(args, case, "--devices", "cpu", "--precision", precision))
+            ours = run_sluice(args, case, "--devices", "cpu", "--precision", precision)
+            times[name].append(ours["ms"])
         theirs = run([python, str(HERE / "pytorch_lm.py"), *flags_of(args, case), "--stages", "1"],
                      environment(len(os.sched_getaffinity(0))))
+        if "model" in case and theirs["parameters"] != ours["parameters"]:
+            sys.exit(f"{case['model']}: {ours['parameters']:,} parameters, PyTorch's has {theirs['parameters']:,}")
         for mode, step in theirs["ms"].items():
             name = f"PyTorch, {mode.removesuffix(' f32').replace(' bf16', ', bf16')}"
             times.setdefault(name, []).append(step)
@@ -145,7 +159,7 @@ def compare_pipelines(args, python, schedule):
     times = {"sluice": [], "PyTorch": []}
     for _ in range(args.rounds):
         times["sluice"].append(run_sluice(args, case, "--devices", "cpu:0,cpu:1", "--stages",
-                                          str(2 * virtual), "--virtual", str(virtual)))
+                                          str(2 * virtual), "--virtual", str(virtual))["ms"])
         theirs = run_ranks(python, flags_of(args, case))
         times["PyTorch"].append(theirs["ms"])
     print(f"| {schedule} | {milliseconds(times['sluice'])} | {milliseconds(times['PyTorch'])} | "
@@ -156,32 +170,33 @@ def compare_pipe(args, case):
     times = {"sluice": [], "1 thread": [], "2 threads": []}
     flags = [*flags_of(args, case), "--stages", "2"]
     for _ in range(args.rounds):
-        times["sluice"].append(run_sluice(args, case, "--stages", "2", "--devices", "cpu,cpu"))
+        times["sluice"].append(run_sluice(args, case, "--stages", "2", "--devices", "cpu,cpu")["ms"])
         for threads in (1, 2):
             theirs = run(["/usr/bin/python3", str(HERE / "pytorch_lm.py"), *flags],
                          environment(threads))
             times[f"{threads} thread{'s' if threads > 1 else ''}"].append(theirs["ms"]["eager"])
     best = min(times["1 thread"], times["2 threads"], key=statistics.median)
-    print(f"| {case['emsize']} | {case['nlayers']} | {case['chunks']} | {case['checkpoint']} | "
+    print(f"| {case['emsize']} | {case['nlayers']} | {case['chunks']} | {case['recompute']} | "
           f"{milliseconds(times['sluice'])} | {milliseconds(best)} | {ratio(best, times['sluice'])} |", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("step", "pipelines", "pipe"))
+    parser.add_argument("what", choices=("step", "families", "pipelines", "pipe"))
     parser.add_argument("--build", default=HERE.parent / "build", type=Path)
     parser.add_argument("--rounds", default=5, type=int)
     parser.add_argument("--steps", default=3, type=int)
     parser.add_argument("--venv", type=Path)
     parser.add_argument("--emsize", type=int, help="only the cases of this width")
+    parser.add_argument("--model", help="only the cases of this model")
     parser.add_argument("--schedule", choices=SCHEDULES, help="only this one")
     args = parser.parse_args()
     print(f"runs: {args.rounds} runs of each program in turn\n")
     cases = [case for case in (PIPES if args.what == "pipe" else STEPS)
              if args.emsize in (None, case["emsize"])]
     if args.what == "pipe":
-        print("| emsize | layers | chunks | checkpoint | sluice | PyTorch's `Pipe` | beside sluice |\n"
+        print("| emsize | layers | chunks | recompute | sluice | PyTorch's `Pipe` | beside sluice |\n"
               "|---|---|---|---|---|---|---|")
         for case in cases:
             compare_pipe(args, case)
@@ -190,6 +205,10 @@ def main():
     if args.what == "step":
         for case in cases:
             compare_step(args, python, case)
+    elif args.what == "families":
+        for case in FAMILIES:
+            if args.model in (None, case["model"]):
+                compare_step(args, python, {**case, "optimizer": "adamw"})
     else:
         print("| schedule | sluice | PyTorch | beside sluice |\n|---|---|---|---|")
         for schedule in [args.schedule] if args.schedule else SCHEDULES:

@@ -1,9 +1,11 @@
-"""Steps the tutorials' language model under PyTorch and prints one line of JSON.
+"""Steps the tutorials' language model, or one of transformers, under PyTorch and prints one line of JSON.
 
 The counterpart of bench_step: the same model and data shape, dropout 0.2, SGD or AdamW, clipping at
 0.5, on the CPU. With --stages 1: eager and compiled, in f32 and under autocast(bfloat16), on a GPU also
 with products in TF32 (--device cuda, --modes). With --stages 2: PyTorch 1.13's Pipe. With --rank: a rank
-of torch.distributed.pipelining. compare_pytorch.py and cuda.sh run it.
+of torch.distributed.pipelining. With --model, which needs transformers: a published model with drawn
+weights, its attention by scaled_dot_product_attention, without dropout. compare_pytorch.py and cuda.sh
+run it.
 """
 import argparse
 import contextlib
@@ -93,6 +95,29 @@ def cross_entropy(output, targets):
     return nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten())
 
 
+def build_published(args):
+    """The sizes of --model, as published; --nlayers changes how many layers."""
+    import transformers
+
+    config = {
+        "gpt2": lambda: transformers.GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
+        "smollm2-135m": lambda: transformers.LlamaConfig(
+            vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+            num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True),
+        "qwen3-0.6b": lambda: transformers.Qwen3Config(
+            vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
+            num_attention_heads=16, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True),
+    }[args.model]()
+    if args.nlayers:
+        config.num_hidden_layers = args.nlayers
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:args.nlayers]
+    config.use_cache = False
+    args.ntokens = config.vocab_size
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    return model, lambda ids: model(input_ids=ids).logits
+
+
 # ---- In one process ---------------------------------------------------------------------------
 
 
@@ -123,10 +148,14 @@ def median_step(args, model, loss_of, precision):
 def run_model(args):
     """The milliseconds of each mode; and on a GPU, the bytes of its tensors at the peak."""
     with torch.device(args.device) if VERSION >= (2, 0) else contextlib.nullcontext():
-        model = build_stages(args, 1)[0].train()
+        if args.model:
+            model, logits_of = build_published(args)
+        else:
+            model = logits_of = build_stages(args, 1)[0]
+    model.train()
 
     def loss_of(ids, targets):
-        return cross_entropy(model(ids), targets)
+        return cross_entropy(logits_of(ids), targets)
 
     times, bytes_of = {}, {}
     for mode in args.modes.split(","):
@@ -137,7 +166,8 @@ def run_model(args):
                                   else loss_of, precision)
         if args.device == "cuda":
             bytes_of[mode] = torch.cuda.max_memory_allocated()
-    return {"ms": times, "peak_bytes": bytes_of} if bytes_of else {"ms": times}
+    result = {"ms": times, "parameters": sum(p.numel() for p in model.parameters())}
+    return {**result, "peak_bytes": bytes_of} if bytes_of else result
 
 
 def run_pipe(args):
@@ -147,7 +177,7 @@ def run_pipe(args):
     options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + tempfile.mktemp())
     rpc.init_rpc("worker", rank=0, world_size=1, rpc_backend_options=options)
     pipe = Pipe(nn.Sequential(*build_stages(args, args.stages)), chunks=args.chunks,
-                checkpoint=args.checkpoint).train()
+                checkpoint=args.recompute).train()
 
     def loss_of(ids, targets):
         return cross_entropy(pipe(ids).local_value(), targets)
@@ -206,10 +236,11 @@ def run_rank(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("emsize", 200), ("nlayers", 2), ("nhead", 2), ("ntokens", 28782),
+    for name, default in (("emsize", 200), ("nlayers", None), ("nhead", 2), ("ntokens", 28782),
                           ("stages", 2), ("chunks", 4), ("batch", 20), ("bptt", 35), ("steps", 5),
                           ("nhid", None), ("rank", None)):
         parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--model", choices=("gpt2", "smollm2-135m", "qwen3-0.6b"))
     parser.add_argument("--recompute", default="never")
     parser.add_argument("--schedule", choices=SCHEDULES)
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
@@ -218,6 +249,7 @@ def main():
     parser.add_argument("--modes", default="eager f32,compiled f32,eager bf16,compiled bf16")
     args = parser.parse_args()
     args.nhid = args.nhid or args.emsize
+    args.nlayers = args.nlayers or (None if args.model else 2)
     torch.manual_seed(0)
     if args.rank is not None:
         result = run_rank(args)

@@ -208,12 +208,20 @@ static int64_t *wide_field(bench_setup *setup, int option)
     }
 }
 
+static void take_model(const char *name, sl_model_options *model)
+{
+    bench_check(sl_model_options_named(name, model));
+    model->dropout = 0;
+}
+
 static void parse_option(const struct option *option, bench_setup *setup, int *steps)
 {
     char *end;
     int64_t *wide = wide_field(setup, option->val);
     if (option->val == 'd')
         setup->devices = optarg;
+    else if (option->val == 'm')
+        take_model(optarg, &setup->model);
     else if (option->val == 'k')
         bench_check(sl_recompute_parse(optarg, &setup->recompute));
     else if (option->val == 'S')
@@ -236,12 +244,13 @@ static void parse_option(const struct option *option, bench_setup *setup, int *s
 void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps)
 {
     static const struct option options[] = {
-        {"emsize", 1, NULL, 'e'},     {"nhid", 1, NULL, 'f'},      {"nlayers", 1, NULL, 'l'},
-        {"nhead", 1, NULL, 'h'},      {"ntokens", 1, NULL, 'v'},   {"devices", 1, NULL, 'd'},
-        {"stages", 1, NULL, 's'},     {"virtual", 1, NULL, 'V'},   {"chunks", 1, NULL, 'c'},
-        {"checkpoint", 1, NULL, 'k'}, {"schedule", 1, NULL, 'S'},  {"batch", 1, NULL, 'b'},
-        {"bptt", 1, NULL, 't'},       {"steps", 1, NULL, 'n'},     {"balance", 1, NULL, 'B'},
-        {"precision", 1, NULL, 'p'},  {"optimizer", 1, NULL, 'o'}, {NULL, 0, NULL, 0},
+        {"emsize", 1, NULL, 'e'},    {"nhid", 1, NULL, 'f'},      {"nlayers", 1, NULL, 'l'},
+        {"nhead", 1, NULL, 'h'},     {"ntokens", 1, NULL, 'v'},   {"devices", 1, NULL, 'd'},
+        {"stages", 1, NULL, 's'},    {"virtual", 1, NULL, 'V'},   {"chunks", 1, NULL, 'c'},
+        {"recompute", 1, NULL, 'k'}, {"schedule", 1, NULL, 'S'},  {"batch", 1, NULL, 'b'},
+        {"bptt", 1, NULL, 't'},      {"steps", 1, NULL, 'n'},     {"balance", 1, NULL, 'B'},
+        {"precision", 1, NULL, 'p'}, {"optimizer", 1, NULL, 'o'}, {"model", 1, NULL, 'm'},
+        {NULL, 0, NULL, 0},
     };
     int option, index = 0;
     setup->model.nhid = 0;

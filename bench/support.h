@@ -41,13 +41,15 @@ typedef struct bench_setup {
 /* The tutorials' model at a given width: nhid = emsize, dropout 0.2, causal mask, 28,782 tokens. */
 bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead);
 
-/* Changes what the command line names, and says in an error which options there are. Without --nhid
- * it is --emsize. */
+/* Changes what the command line names, and says in an error which options there are. --model takes
+ * all sizes of a published model, without dropout; options behind it change them. Without both,
+ * --nhid is --emsize.
+ */
 void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps);
 
 typedef struct bench_trainer bench_trainer;
 
-/* A model with SGD and clipping at 0.5, and one random batch. */
+/* A model with its optimizer, clipping at 0.5, and one random batch. */
 bench_trainer *bench_trainer_create(const bench_setup *setup);
 void bench_trainer_destroy(bench_trainer *trainer);
 
