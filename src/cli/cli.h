@@ -62,14 +62,17 @@ typedef struct cli_given {
 /* A command line that was read: options in their order, and other words. Texts are borrowed. */
 struct cli_line {
     const cli_command *command;
-    cli_given *given; /* [given_count], the first config_count from a file */
-    int given_count, config_count;
+    cli_given *given; /* [given_count], the first config_count from a file, the last plan_count from
+                         a plan */
+    int given_count, config_count, plan_count;
     char *list;   /* of an option that was given several times; NULL: none */
     char **words; /* [word_count], then NULL */
     int word_count;
-    struct json_t *config; /* the file's content, which owns the texts from it; NULL: none */
-    sl_schedule *table;    /* of the file that --schedule names; NULL: it names none */
-    int exit_status;       /* of the program, where the command succeeds */
+    struct json_t *config;  /* the file's content, which owns the texts from it; NULL: none */
+    struct json_t *plans;   /* the same of a plan's file */
+    double planned_seconds; /* of a step, by the plan; 0: there is none */
+    sl_schedule *table;     /* of the file that --schedule names; NULL: it names none */
+    int exit_status;        /* of the program, where the command succeeds */
 };
 
 /* Reads what follows a command's name, and sets its settings: the defaults, then the options of the
@@ -78,7 +81,8 @@ struct cli_line {
  * does not take, and for an option without the one that it needs.
  *
  * A --schedule that is no name is a file with a table, and is read: options that were given besides
- * must be the file's, the others become it. Errors: those of sl_schedule_open; *line is to be
+ * must be the file's, the others become it. Those of the first plan in the file that --plan names
+ * must not be given besides. Errors: those of sl_schedule_open; *line is to be
  * cleared then too. */
 sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *line);
 void cli_line_clear(cli_line *line);
@@ -97,7 +101,7 @@ void cli_print_word(FILE *file, const char *word);
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
 const char *cli_line_value(const cli_line *line, const char *name);
 
-/* The same of the line itself, without the file that --config names. */
+/* The same of the line itself, without the files that --config and --plan name. */
 const char *cli_line_own_value(const cli_line *line, const char *name);
 
 /* Ends the program unless the option's value names a file that can be read, and no directory. */

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "sluice/app/plan.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@ typedef struct settings {
     sl_train_options run;
     const char *model;
     int64_t ntokens, batch_tokens;
+    const char *output;
     bool json;
 } settings;
 
@@ -80,6 +82,8 @@ static const sl_option options[] = {
     {.name = "batch-tokens", .value = "N", .group = "Batches", FIELD(INT64, batch_tokens),
      RANGE(1, INT64_MAX), .optional = true,
      .help = "Tokens of a step, the same in all plans; without it those of --batch-size and --shards"},
+    {.name = "output", .letter = 'o', .value = "FILE", .group = "Output", FIELD(TEXT, output),
+     .help = "Write the plans to FILE as well, for sluice train --plan"},
     {.name = "json", .group = "Output", FIELD(FLAG, json),
      .help = "Print the plans as one JSON object"},
     {0},
@@ -167,7 +171,7 @@ static void list_words(const cli_line *line, const sl_train_options *run, plan_w
 
 /* ---- Printing ----------------------------------------------------------------------------- */
 
-static void print_json(const cli_line *line, const sl_found_plan *plans, int count)
+static char *make_json(const cli_line *line, const sl_found_plan *plans, int count)
 {
     json_t *list = json_array();
     for (int i = 0; i < count; i++) {
@@ -186,9 +190,18 @@ static void print_json(const cli_line *line, const sl_found_plan *plans, int cou
     char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     if (!text)
         cli_refuse("no memory for the plans");
-    printf("%s\n", text);
-    free(text);
     json_decref(root);
+    return text;
+}
+
+static sl_status write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    bool is_written = file && fprintf(file, "%s\n", text) >= 0;
+    if (file && fclose(file) != 0)
+        is_written = false;
+    return is_written ? SL_OK
+                      : sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
 /* "2 x 1, chunks 4, never" */
@@ -231,6 +244,19 @@ static void print_table(const cli_line *line, const sl_found_plan *plans, int co
 
 /* ---- The command -------------------------------------------------------------------------- */
 
+static sl_status show_plans(const cli_line *line, const settings *parsed,
+                            const sl_found_plan *plans, int count)
+{
+    char *text = make_json(line, plans, count);
+    sl_status status = parsed->output ? write_file(parsed->output, text) : SL_OK;
+    if (status == SL_OK && parsed->json)
+        printf("%s\n", text);
+    else if (status == SL_OK)
+        print_table(line, plans, count);
+    free(text);
+    return status;
+}
+
 static sl_status run_plan(cli_line *line, void *settings_read)
 {
     settings *parsed = settings_read;
@@ -241,13 +267,15 @@ static sl_status run_plan(cli_line *line, void *settings_read)
     sl_found_plan *plans = cli_allocate(SL_PLANS_FOUND, sizeof *plans);
     int count;
     run->model.ntokens = run->init ? 0 : parsed->ntokens;
-    sl_status status = cli_saved_model_apply_sizes(line, run);
+    sl_status status =
+        parsed->output ? sl_error_context(sl_train_check_output(run, parsed->output), "--output: ")
+                       : SL_OK;
+    if (status == SL_OK)
+        status = cli_saved_model_apply_sizes(line, run);
     if (status == SL_OK)
         status = sl_plan_search(&search, plans, &count);
-    if (status == SL_OK && parsed->json)
-        print_json(line, plans, count);
-    else if (status == SL_OK)
-        print_table(line, plans, count);
+    if (status == SL_OK)
+        status = show_plans(line, parsed, plans, count);
     free(plans);
     return status;
 }
@@ -259,7 +287,8 @@ const cli_command cmd_plan = {
            "chunks, recomputation, ZeRO and cut for the shortest step that fits the memory. An "
            "option that is given is kept; those of a preset are not. All plans train the same "
            "tokens a step. The options of a plan are added to those of sluice train.",
-    .examples = "sluice plan --data book.txt --preset small --batch-tokens 4096\n"
+    .examples = "sluice plan --data book.txt --preset small --batch-tokens 4096 -o plan.json\n"
+                "sluice train --data book.txt --preset small --plan plan.json\n"
                 "sluice plan --init SmolLM2-135M --data tokens --batch-tokens 131072 --json\n"
                 "sluice plan --preset small --dp 2\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},

@@ -12,7 +12,7 @@
 typedef struct settings {
     sl_train_options run;
     const char *model;
-    const char *config;
+    const char *config, *plan;
     bool print_config, print_plan;
     cli_progress_options progress;
 } settings;
@@ -50,6 +50,8 @@ static const sl_option option_rows[] = {
     {.name = "config", .value = "FILE", .group = "Files and display", FIELD(TEXT, config),
      .help = "Read options from FILE, a JSON object as --print-config prints it; options on the "
              "command line override them"},
+    {.name = "plan", .value = "FILE", .group = "Pipeline", FIELD(TEXT, plan),
+     .help = "Lay out the run as the first plan in FILE says, which sluice plan -o has written"},
     {.name = "print-config", .group = "Files and display", FIELD(FLAG, print_config),
      .help = "Print all options as a JSON object, and end; lr is left out where it is the "
              "optimizer's default"},
@@ -84,7 +86,7 @@ static const sl_option option_rows[] = {
 /* Refuses to overwrite the file of options. */
 static sl_status check_not_read(const settings *parsed, const char *option, const char *path)
 {
-    if (cli_is_same_file(path, parsed->config))
+    if (cli_is_same_file(path, parsed->config) || cli_is_same_file(path, parsed->plan))
         return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option,
                         path);
     return SL_OK;
@@ -330,6 +332,7 @@ static sl_status run_train(cli_line *line, void *settings_read)
         return SL_OK;
     }
     check_settings(line, parsed);
+    parsed->run.planned_step_seconds = line->planned_seconds;
     SL_TRY(cli_saved_model_apply_sizes(line, &parsed->run));
     cli_options_record(line->command, parsed, &recorded);
     sl_status status = train(line, &launch, parsed);

@@ -92,7 +92,7 @@ static const sl_option *find_option(const cli_command *command, const char *word
 
 /* Reads the option at argv[0]; gives the number of words that it takes. --no-NAME takes a flag
  * back, which a file of options or a default may set. */
-static int read_option(const cli_command *command, char **argv, cli_given *out)
+static int read_option(const cli_command *command, const char *const *argv, cli_given *out)
 {
     const char *word = argv[0], *equals = strchr(word, '=');
     const sl_option *off = strncmp(word, "--no-", strlen("--no-")) == 0
@@ -154,7 +154,8 @@ static void read_words(const cli_command *command, char **argv, cli_line *out)
             cli_help_print(stdout, command);
             exit(cli_finish(SL_OK));
         } else {
-            argv += read_option(command, argv, &out->given[out->given_count++]);
+            argv +=
+                read_option(command, (const char *const *)argv, &out->given[out->given_count++]);
             join_items(out);
         }
     }
@@ -231,6 +232,62 @@ static void read_file(cli_line *line, const char *path)
     add_config(line, path);
 }
 
+/* ---- A plan ------------------------------------------------------------------------------- */
+
+_Noreturn static void refuse_plan(const char *path)
+{
+    cli_refuse("%s: must be a JSON object with plans, as sluice plan -o writes it, of which the "
+               "first has step_ms and options",
+               path);
+}
+
+/* The words of the first plan's options, [count] and then NULL, which line->plans owns. */
+static const char **find_plan_words(cli_line *line, const char *path, size_t *count)
+{
+    const json_t *plan = json_array_get(json_object_get(line->plans, "plans"), 0);
+    const json_t *options = json_object_get(plan, "options");
+    double ms = json_number_value(json_object_get(plan, "step_ms"));
+    *count = json_array_size(options);
+    if (!(ms > 0) || *count == 0)
+        refuse_plan(path);
+    line->planned_seconds = 1e-3 * ms;
+    const char **words = cli_allocate(*count + 1, sizeof *words);
+    for (size_t i = 0; i < *count; i++) {
+        words[i] = json_string_value(json_array_get(options, i));
+        if (!words[i])
+            refuse_plan(path);
+    }
+    return words;
+}
+
+/* Adds the options of a file's first plan behind those of the line. */
+static void read_plan(cli_line *line, const char *path)
+{
+    json_error_t error;
+    size_t count;
+    cli_check_file("plan", path);
+    line->plans = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!line->plans)
+        cli_refuse("%s: no JSON object of plans in line %d (%s)", path, error.line, error.text);
+    const char **words = find_plan_words(line, path, &count);
+    cli_given *all = cli_allocate((size_t)line->given_count + count + 1, sizeof *all);
+    memcpy(all, line->given, (size_t)line->given_count * sizeof *all);
+    int added = 0;
+    for (const char *const *word = words; *word; added++) {
+        cli_given *given = &all[line->given_count + added];
+        if (strncmp(*word, "--", 2) != 0)
+            refuse_plan(path);
+        word += read_option(line->command, word, given);
+        if (cli_line_own_value(line, given->option->name))
+            cli_refuse("--%s is the plan's (%s): leave it out", given->option->name, path);
+    }
+    free(line->given);
+    free(words);
+    line->given = all;
+    line->given_count += added;
+    line->plan_count = added;
+}
+
 /* ---- Setting ------------------------------------------------------------------------------ */
 
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
@@ -249,8 +306,8 @@ const char *cli_line_value(const cli_line *line, const char *name)
 
 const char *cli_line_own_value(const cli_line *line, const char *name)
 {
-    return find_value(line->given + line->config_count, line->given_count - line->config_count,
-                      name);
+    return find_value(line->given + line->config_count,
+                      line->given_count - line->config_count - line->plan_count, name);
 }
 
 static void set_option(const cli_given *given, void *settings)
@@ -332,12 +389,13 @@ static sl_status set_line(cli_line *line, void *settings)
     bool is_run = line->command->run_options[0] != NULL;
     cli_settings_default(line->command, settings);
     const cli_given *given = line->given + line->config_count;
-    int count = line->given_count - line->config_count;
+    int count = line->given_count - line->config_count - line->plan_count;
     for (int i = 0; !is_run && i < count; i++)
         set_option(&given[i], settings);
     if (is_run) {
         set_run_source(line->given, line->config_count, settings);
         set_run_source(given, count, settings);
+        set_run_source(given + count, line->plan_count, settings);
     }
     check_needs(line);
     return is_run ? read_table(line, settings) : SL_OK;
@@ -349,6 +407,9 @@ sl_status cli_line_read(const cli_command *command, char **argv, void *settings,
     const char *path = cli_line_value(line, "config");
     if (path)
         read_file(line, path);
+    const char *plan = cli_line_value(line, "plan");
+    if (plan)
+        read_plan(line, plan);
     return set_line(line, settings);
 }
 
@@ -364,6 +425,7 @@ void cli_line_clear(cli_line *line)
 {
     sl_schedule_destroy(&line->table);
     json_decref(line->config);
+    json_decref(line->plans);
     free(line->given);
     free(line->list);
     free(line->words);
@@ -424,7 +486,7 @@ void cli_print_word(FILE *file, const char *word)
 void cli_line_print(FILE *file, const cli_line *line, const char *omitted)
 {
     fprintf(file, "sluice %s", line->command->name);
-    for (int i = line->config_count; i < line->given_count; i++) {
+    for (int i = line->config_count; i < line->given_count - line->plan_count; i++) {
         const cli_given *given = &line->given[i];
         if (strcmp(given->option->name, omitted) == 0)
             continue;
@@ -479,7 +541,7 @@ const sl_option *cli_settings_text(const cli_command *command, const void *setti
     for (int i = 0; file && (row = cli_row(command, i)); i++) {
         char *text = read_text(command, row, settings);
         if (text && strcmp(row->name, "config") != 0 && strcmp(row->name, "print-config") != 0 &&
-            !print_member(file, row, text))
+            strcmp(row->name, "plan") != 0 && !print_member(file, row, text))
             other = row;
         free(text);
     }

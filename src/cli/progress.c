@@ -20,6 +20,7 @@ typedef struct display {
     double interval_loss, interval_seconds; /* since the last line */
     int64_t interval_tokens, interval_padding, interval_targets, interval_batches;
     double trained_seconds; /* since the run began */
+    double first_seconds;   /* of its first step, which warms up */
     int64_t trained_batches, total_batches;
 } display;
 
@@ -306,6 +307,8 @@ static sl_status print_step(void *context, const sl_step_info *step)
     view->interval_padding += step->padding;
     view->interval_seconds += step->seconds;
     view->interval_batches++;
+    if (view->trained_batches == 0)
+        view->first_seconds = step->seconds;
     view->trained_seconds += step->seconds;
     view->trained_batches++;
     bool due = options->log_interval ? step->batch % options->log_interval == 0
@@ -426,6 +429,18 @@ static void print_result(const display *view, const sl_run_info *info, const sl_
                    cli_real_text(100 * (result->test_perplexity / best - 1), 2).text);
 }
 
+/* Beside what the plan has said. */
+static void print_planned(const display *view, const sl_run_info *info)
+{
+    double planned = info->planned_step_seconds, count = (double)view->trained_batches - 1;
+    double measured = (view->trained_seconds - view->first_seconds) / count;
+    if (planned > 0 && count > 0)
+        print_line(view,
+                   "A step took %.1f ms, the mean of all but the first; planned were %.1f ms "
+                   "(%+.1f%%)",
+                   1e3 * measured, 1e3 * planned, 100 * (planned / measured - 1));
+}
+
 static void print_peaks(const display *view, const sl_run_info *info, int index)
 {
     enum { COLUMN = 13 };
@@ -454,8 +469,10 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
 {
     display *view = context;
     print_result(view, info, result);
-    if (!view->progress->options.quiet)
+    if (!view->progress->options.quiet) {
+        print_planned(view, info);
         (void)print_ranks(view, info);
+    }
     if (result->saved && !view->progress->options.quiet)
         print_line(view, "The best weights are in %s", info->options->save);
     const char *debug = getenv("SL_DEBUG"); /* which the run has checked */

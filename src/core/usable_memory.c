@@ -50,19 +50,33 @@ uint64_t sli_available_memory(const char *root)
     return is_known ? bytes : UINT64_MAX;
 }
 
-uint64_t sli_resident_memory(void)
+/* In pages. */
+static void read_resident(uint64_t *resident, uint64_t *of_files)
 {
     char line[128] = "";
     FILE *file = fopen("/proc/self/statm", "re");
-    if (!file)
-        return 0;
-    if (!fgets(line, sizeof line, file))
+    if (file && !fgets(line, sizeof line, file))
         line[0] = '\0';
-    fclose(file);
+    if (file)
+        fclose(file);
     char *at = line;
     strtoull(at, &at, 10); /* address space */
-    uint64_t resident = strtoull(at, &at, 10), of_files = strtoull(at, &at, 10);
+    *resident = strtoull(at, &at, 10);
+    *of_files = strtoull(at, &at, 10);
+}
+
+uint64_t sli_resident_memory(void)
+{
+    uint64_t resident, of_files;
+    read_resident(&resident, &of_files);
     return resident > of_files ? (resident - of_files) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+uint64_t sli_resident_memory_with_files(void)
+{
+    uint64_t resident, of_files;
+    read_resident(&resident, &of_files);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 void sli_memory_bound_init(sli_memory_bound *bound)

@@ -20,6 +20,8 @@ uint64_t sli_available_memory(const char *root);
 
 /* Bytes of the process's pages in memory that are not a file's; 0 where that cannot be read. */
 uint64_t sli_resident_memory(void);
+/* With those of files, the program itself among them. */
+uint64_t sli_resident_memory_with_files(void);
 
 /* A limit that several allocators share. */
 typedef struct sli_memory_bound {

@@ -110,6 +110,17 @@ static double all_targets(const sli_run_history *run)
     return sum;
 }
 
+static double planned_ms(const sli_run_history *run)
+{
+    const json_t *planned = json_object_get(run->run, "planned_step_ms");
+    return planned ? json_number_value(planned) : NAN;
+}
+
+static double median_ms(const sli_run_history *run)
+{
+    return sli_history_median(run, SLI_STEP_MS);
+}
+
 static double median_flops(const sli_run_history *run)
 {
     return 1e-9 * sli_history_median(run, SLI_STEP_FLOPS_PER_S);
@@ -192,6 +203,8 @@ static const struct {
     {"tokens trained, with padding", all_tokens, false},
     {"targets trained", all_targets, false},
     {"padding, % of the tokens", padding_percent, false},
+    {"ms of a step, planned", planned_ms, false},
+    {"ms of a step, median", median_ms, false},
     {"tokens/s, median", median_speed, false},
     {"GFLOP/s of the model, median", median_flops, false},
     {"mfu, median, %", median_mfu, false},
@@ -205,10 +218,21 @@ static const struct {
     {"steps with a loss or norm that is not finite", nonfinite_steps, false},
 };
 
+/* A row that few runs have is left out where none has it. */
+static bool is_shown(const sli_page *page, double (*value)(const sli_run_history *run))
+{
+    for (int r = 0; r < page->count; r++)
+        if (value != planned_ms || isfinite(value(page->runs[r])))
+            return true;
+    return false;
+}
+
 static void write_figures(const sli_page *page)
 {
     begin_table(page, "numbers", "result");
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        if (!is_shown(page, results[i].value))
+            continue;
         fprintf(page->file, "<tr><th>%s</th>", results[i].name);
         for (int r = 0; r < page->count; r++) {
             double value = results[i].value(page->runs[r]);
@@ -330,7 +354,8 @@ static json_t *option_value(const sli_run_history *run, const char *group, const
 
 static bool is_option(const char *key, const json_t *value)
 {
-    static const char *const others[] = {"record", "peak_flops_per_s", "time", "command"};
+    static const char *const others[] = {"record", "peak_flops_per_s", "time", "command",
+                                         "planned_step_ms"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(key, others[i]) == 0)
             return false;

@@ -278,6 +278,15 @@ static json_t *describe_packing(const sl_run_info *info)
                                 : json_object();
 }
 
+/* What a plan has said of a step. */
+static json_t *describe_planned(const sl_run_info *info)
+{
+    return info->planned_step_seconds > 0
+               ? json_pack("{so}", "planned_step_ms",
+                           sli_json_number(1e3 * info->planned_step_seconds))
+               : json_object();
+}
+
 /* Names, and shares of the rows, of the sources of a mixture. */
 static json_t *describe_sources(const sl_run_info *info)
 {
@@ -308,6 +317,7 @@ static sl_status log_started(void *context, const sl_run_info *info)
     if (!log->resumed)
         SL_TRY(empty_file(log));
     json_t *record = move_members(describe_run(info), describe_options(info));
+    record = move_members(record, describe_planned(info));
     record = move_members(record, describe_packing(info));
     if (info->source_count > 0)
         record = move_members(record, describe_sources(info));

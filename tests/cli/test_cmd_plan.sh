@@ -53,17 +53,47 @@ done
 grep -q "^replicas x pipeline ranks *step ms *tokens/s *memory *bubble *exchange *update$" out || fail "the table: other columns"
 grep -q "^  --dp [0-9]* --pp [0-9]* .*--batch-size [0-9]*$" out || fail "the table: no options"
 
+# A plan's file lays out a run, which shows what was planned beside what it took.
+"$program" plan "${run[@]}" --batch-tokens 128 --dp 1 --pp 2 --schedule 1f1b --chunks 4 -o saved.json >out 2>err || fail "-o: status $?"
+grep -q "^1 x 2 1f1b" out || fail "-o: no table"
+"$program" train "${run[@]}" --plan saved.json --epochs 1 --max-batches 3 --log-json log --save-dir saved >out 2>err || fail "--plan: status $?"
+grep -qE "^A step took [0-9.]+ ms, the mean of all but the first; planned were [0-9.]+ ms \([+-][0-9.]+%\)$" out || fail "--plan: no line"
+python3 -c 'import json
+run, plan = json.loads(next(open("log"))), json.load(open("saved.json"))["plans"][0]
+words = plan["options"]
+assert run["schedule"] == "1f1b" and run["chunks"] == 4 and len(run["partition"]) == 2, run
+assert abs(run["planned_step_ms"] / plan["step_ms"] - 1) < 1e-6, run
+assert ",".join(map(str, run["partition"])) == words[words.index("--balance") + 1], run' || fail "--plan: another run"
+"$program" report log -o page.html
+grep -q "ms of a step, planned</th><td>[0-9]" page.html || fail "--plan: not in the report"
+"$program" train --resume saved --epochs 2 --print-plan >out 2>err || fail "--plan, resumed: status $?"
+grep -q "^pp *2 pipeline ranks" out || fail "--plan, resumed: another layout"
+"$program" train "${run[@]}" --preset small "${model[@]}" --plan saved.json --print-plan >out 2>err || fail "--preset --plan: status $?"
+grep -q "^schedule *1f1b" out || fail "--preset --plan: another layout"
+
 refused() { # STATUS SENTENCE WORD...
     local expected=$1 sentence=$2 status=0
     shift 2
-    "$program" plan "$@" >out 2>err || status=$?
+    "$program" "$@" >out 2>err || status=$?
     [ "$status" = "$expected" ] || fail "$sentence: status $status"
     [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
     grep -qF -e "$sentence" err || fail "no \"$sentence\""
     [ ! -s out ] || fail "$sentence: words on standard output"
 }
-refused 1 "fits the memory: the smallest has 1 replica of" --emsize 65536 --nhid 65536 --nlayers 500 --nhead 2 --json
-refused 1 "--batch-tokens must be a multiple of the 8 tokens of a row, got 100" "${model[@]}" --batch-tokens 100
-refused 1 "the 15 rows of a step cannot be divided" "${model[@]}" --batch-tokens 120 --shards 2
-refused 1 "none: " --data none
-refused 2 "plan takes options only" data
+refused 1 "fits the memory: the smallest has 1 replica of" plan --emsize 65536 --nhid 65536 --nlayers 500 --nhead 2 --json
+refused 1 "--batch-tokens must be a multiple of the 8 tokens of a row, got 100" plan "${model[@]}" --batch-tokens 100
+refused 1 "the 15 rows of a step cannot be divided" plan "${model[@]}" --batch-tokens 120 --shards 2
+refused 1 "none: " plan --data none
+refused 2 "plan takes options only" plan data
+refused 1 "none/plan.json: cannot be written" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json
+refused 2 "--pp is the plan's (saved.json): leave it out" train "${run[@]}" --plan saved.json --pp 2
+refused 2 "--plan must name a file" train "${run[@]}" --plan none
+echo '{"plans": []}' >bad.json
+refused 2 "bad.json: must be a JSON object with plans" train "${run[@]}" --plan bad.json
+echo '{"plans": [{"step_ms": 1, "options": ["--pp", 2]}]}' >bad.json
+refused 2 "bad.json: must be a JSON object with plans" train "${run[@]}" --plan bad.json
+echo '{"plans": [{"step_ms": 1, "options": ["--devices"]}]}' >bad.json
+refused 2 "--devices needs a value" train "${run[@]}" --plan bad.json
+echo '{' >bad.json
+refused 2 "bad.json: no JSON object of plans in line" train "${run[@]}" --plan bad.json
+refused 1 "--balance must add up to the model's 4 modules" train "${run[@]}" --nlayers 2 --plan saved.json

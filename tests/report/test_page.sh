@@ -77,6 +77,7 @@ def results(log, own, evals):
     yield "tokens trained, with padding", sum(tokens)
     yield "targets trained", sum(r["targets"] for r in own)
     yield "padding, % of the tokens", 100 * sum(t * r["padding"] for t, r in zip(tokens, own)) / sum(tokens)
+    yield "ms of a step, median", median(own, "ms")
     yield "tokens/s, median", median(own, "tokens_per_s")
     yield "GFLOP/s of the model, median", 1e-9 * median(own, "flops_per_s")
     yield "mfu, median, %", 100 * median(own, "mfu")

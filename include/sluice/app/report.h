@@ -83,7 +83,8 @@ typedef struct sl_run_info {
     int64_t batches_per_epoch;
     double peak_flops_per_s; /* the best rate of large matrix products in the run's precision on all
                                 ranks' devices at once; 0: options->measure_peak is not set */
-    bool oversubscribed;     /* several devices use the same cores */
+    double planned_step_seconds; /* by the plan that the run was given; 0: none */
+    bool oversubscribed;         /* several devices use the same cores */
     double one_stage; /* a step's time in one stage on all cores, as a fraction of that in the
                          stages there are, by the profile that chose their devices; 0: there was
                          none, or one stage is not faster */

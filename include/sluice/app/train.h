@@ -223,6 +223,9 @@ typedef struct sl_train_options {
     sl_saved_type save_type; /* of that directory's numbers */
     sl_save_options checkpoints;
 
+    double planned_step_seconds; /* of a plan that was found (sluice/app/plan.h), for reporters;
+                                    0: none */
+
     bool report_timelines; /* also call sl_reporter.pipeline within epochs: at most about once a
                               second, and never sooner than (pipeline ranks of all replicas +
                               actions / 16) steps after the last call. The same on all ranks */

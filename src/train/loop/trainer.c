@@ -113,6 +113,7 @@ static void describe_run(sli_run *run)
         .trained_parameters = sli_module_elements(run->replica.model, SL_PARAMETER_TRAINED),
         .batches_per_epoch = run->batches_per_epoch,
         .peak_flops_per_s = run->peak_flops_per_s,
+        .planned_step_seconds = run->options->planned_step_seconds,
         .oversubscribed = run->devices.oversubscribed,
         .one_stage = run->plan->one_stage,
         .stages = run->stages,

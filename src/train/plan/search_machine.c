@@ -309,7 +309,7 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
 {
     sl_run *run;
     sl_train_options one = *out;
-    *process_bytes = (int64_t)sli_resident_memory();
+    *process_bytes = (int64_t)sli_resident_memory_with_files();
     if (!one.data)
         return SL_OK;
     one.replicas = one.pipeline_ranks = one.virtual_stages = one.shards = 1;
@@ -325,7 +325,7 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
     SL_TRY(sl_run_create(&one, NULL, NULL, NULL, 0, &run));
     out->model = sl_run_plan(run)->options.model;
     out->bptt = sl_run_plan(run)->options.bptt;
-    *process_bytes = (int64_t)sli_resident_memory();
+    *process_bytes = (int64_t)sli_resident_memory_with_files();
     sl_run_destroy(&run);
     return SL_OK;
 }
