@@ -231,17 +231,21 @@ sl_device *sli_replica_device(const sli_replica *replica)
     return sl_pipe_device(replica->pipe, stage);
 }
 
+bool sli_replica_needs_rows(const sli_replica *replica)
+{
+    return !replica->is_silent || sl_pipe_device(replica->pipe, 0) ||
+           sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
+}
+
+/* Where a first rank has neither stage, its first one's device does: it counts tokens. */
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets)
 {
-    int stages = sl_pipe_stages(replica->pipe);
     sl_device *first = sl_pipe_device(replica->pipe, 0);
-    sl_device *last = sl_pipe_device(replica->pipe, stages - 1);
-    sl_device *any = first ? first : last;
-    for (int s = 1; !replica->is_silent && !any && s < stages; s++) /* it counts tokens */
-        any = sl_pipe_device(replica->pipe, s);
+    sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
+    sl_device *any = first ? first : last ? last : sli_replica_device(replica);
     *input = *targets = NULL;
-    if (!any)
+    if (!sli_replica_needs_rows(replica))
         return SL_OK;
     return sli_task_load(task, rows, first ? first : any, last ? last : any, input, targets);
 }

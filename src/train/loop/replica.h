@@ -61,8 +61,10 @@ sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
                         sl_device *input_device, sl_device *target_device, sl_tensor **input,
                         sl_tensor **targets);
 
-/* The same to the devices of the rank's pipe, where it needs them: as its replica's first rank, or
- * for the first or the last stage. Else both are NULL. */
+/* Whether the rank needs rows: as its replica's first rank, or for the first or the last stage. */
+bool sli_replica_needs_rows(const sli_replica *replica);
+
+/* sli_task_load to the devices of the rank's pipe, where it needs rows. Else both are NULL. */
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets);
 

@@ -7,6 +7,7 @@
 #include "train/loop/rows_task.h"
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "tensor/tensor.h"
 #include "text/rows.h"
 
@@ -221,40 +222,84 @@ static sl_status write_row(batch_row row, row_part part, int64_t room, int32_t *
     return SL_OK;
 }
 
-static sl_status write_rows(const batch_row *found, row_part part, sl_tensor *tensor)
+static sl_status write_rows(const batch_row *found, int64_t count, row_part part, int64_t room,
+                            int32_t *to)
 {
-    int64_t room = sl_tensor_columns(tensor), count = sl_tensor_shape(tensor)->size[0];
+    for (int64_t i = 0; i < count; i++)
+        SL_TRY(write_row(found[i], part, room, to + i * room));
+    return SL_OK;
+}
+
+static sl_status fill_block(const batch_row *found, int64_t count, sli_row_block *block)
+{
+    int64_t longest = longest_of(found, count);
+    size_t each = (size_t)(count * longest);
+    SL_TRY(sli_array_reserve(&block->memory, &block->room, 2 * each, sizeof *block->memory,
+                             SIZE_MAX / sizeof *block->memory, "rows of a batch"));
+    block->rows = count;
+    block->columns = longest;
+    block->ids = block->memory;
+    block->targets = block->ids + each;
+    SL_TRY(write_rows(found, count, IDS, longest, block->ids));
+    return write_rows(found, count, TARGETS, longest, block->targets);
+}
+
+sl_status sli_rows_task_gather(const sli_rows_task *task, const sl_train_rows *rows,
+                               sli_row_block *block)
+{
+    batch_row *found;
+    sl_status status = find_rows(task, rows, &found);
+    if (status == SL_OK)
+        status = fill_block(found, rows->count, block);
+    free(found);
+    return status;
+}
+
+void sli_row_block_clear(sli_row_block *block)
+{
+    free(block->memory);
+    *block = (sli_row_block){0};
+}
+
+static sl_status load_part(const sli_row_block *block, const int32_t *part, sl_device *device,
+                           sl_tensor **out)
+{
     sli_host_array array;
-    sl_status status = SL_OK;
-    SL_TRY(sli_tensor_open_host(tensor, false, &array));
-    for (int64_t i = 0; i < count && status == SL_OK; i++)
-        status = write_row(found[i], part, room, (int32_t *)array.host + i * room);
-    sl_status written = sli_tensor_close_host(tensor, &array, status == SL_OK);
-    return status == SL_OK ? written : status;
+    sl_shape shape = sl_shape_2d(block->rows, block->columns);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    SL_TRY(sli_tensor_open_host(*out, false, &array));
+    memcpy(array.host, part, (size_t)(block->rows * block->columns) * sizeof *part);
+    return sli_tensor_close_host(*out, &array, true);
+}
+
+sl_status sli_row_block_load(const sli_row_block *block, sl_device *input_device,
+                             sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    SL_TRY(load_part(block, block->ids, input_device, input));
+    return load_part(block, block->targets, target_device, targets);
 }
 
 static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
 {
-    batch_row *found;
-    sl_status status = find_rows(context, rows, &found);
-    SLI_TRY_OR_FAIL(status);
-    sl_shape shape = sl_shape_2d(rows->count, longest_of(found, rows->count));
-    SLI_TRY_OR_FAIL(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
-    SLI_TRY_OR_FAIL(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
-    SLI_TRY_OR_FAIL(write_rows(found, IDS, *input));
-    status = write_rows(found, TARGETS, *targets);
-fail:
-    free(found);
+    sli_row_block block = {0};
+    sl_status status = sli_rows_task_gather(context, rows, &block);
+    if (status == SL_OK)
+        status = sli_row_block_load(&block, input_device, target_device, input, targets);
+    sli_row_block_clear(&block);
     return status;
 }
 
 static sl_status load_documents(const batch_row *found, int64_t count, sl_device *device,
                                 sl_tensor **out)
 {
+    sli_host_array array;
     sl_shape shape = sl_shape_2d(count, longest_of(found, count));
     SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
-    return write_rows(found, NUMBERS, *out);
+    SL_TRY(sli_tensor_open_host(*out, false, &array));
+    sl_status status = write_rows(found, count, NUMBERS, shape.size[1], array.host);
+    sl_status written = sli_tensor_close_host(*out, &array, status == SL_OK);
+    return status == SL_OK ? written : status;
 }
 
 sl_status sli_rows_task_load_extra(const sli_rows_task *task, const sl_train_rows *rows,

@@ -81,6 +81,24 @@ sl_status sli_rows_task_load_extra(const sli_rows_task *task, const sl_train_row
                                    sl_device *device, sli_rows_extra *out);
 void sli_rows_extra_clear(sli_rows_extra *extra);
 
+/* Some rows of a batch as they are loaded, [rows, columns] each. */
+typedef struct sli_row_block {
+    int64_t rows, columns;
+    int32_t *ids, *targets;
+    int32_t *memory; /* [room], of both */
+    size_t room;
+} sli_row_block;
+
+/* Fills a block, which is zeros or has other rows. Errors: SL_ERR_MEMORY; SL_ERR_FORMAT for an id
+ * of a file that is over the vocabulary. */
+sl_status sli_rows_task_gather(const sli_rows_task *task, const sl_train_rows *rows,
+                               sli_row_block *block);
+void sli_row_block_clear(sli_row_block *block);
+
+/* Creates the tensors of a block. After an error the caller destroys what is there. */
+sl_status sli_row_block_load(const sli_row_block *block, sl_device *input_device,
+                             sl_device *target_device, sl_tensor **input, sl_tensor **targets);
+
 /* The task, which borrows `rows`. */
 sl_train_task sli_rows_task_make(sli_rows_task *rows);
 

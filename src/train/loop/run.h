@@ -5,6 +5,7 @@
 
 #include "core/claim.h"
 #include "train/loop/language.h"
+#include "train/loop/read_ahead.h"
 #include "train/loop/replica.h"
 #include "train/loop/rows_task.h"
 #include "train/plan/profile.h"
@@ -102,6 +103,7 @@ typedef struct sl_run {
     sli_replica replica;
     sl_tensor *input, *targets; /* of the shard under way */
     sli_rows_extra extra;       /* what it has beside them */
+    sli_read_ahead *ahead;      /* of rows; NULL: the data are others, or none are needed */
     sli_sources sources;
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
     sl_pipe_optimizer *optimizer;

@@ -22,17 +22,22 @@ sl_status sli_run_check_finite(const sli_run *run, const char *name, double valu
                     name, value, step->epoch, step->batch, step->step);
 }
 
-sl_train_rows sli_run_rows_of_shard(const sli_run *run, int shard)
+static sl_train_rows rows_at(const sli_run *run, int64_t epoch, int64_t batch, int shard)
 {
     const int64_t count = run->options->batch_size;
     return (sl_train_rows){.split = SL_SPLIT_TRAIN,
-                           .epoch = run->position.epoch,
-                           .batch = run->position.batch,
+                           .epoch = epoch,
+                           .batch = batch,
                            .batch_rows = run->rows,
                            .first = shard * count,
                            .count = count,
                            .shuffled = run->shuffled_rows,
                            .seed = run->options->seed};
+}
+
+sl_train_rows sli_run_rows_of_shard(const sli_run *run, int shard)
+{
+    return rows_at(run, run->position.epoch, run->position.batch, shard);
 }
 
 /* The weights of the shards, whose sum is their number: as many as terms, where the task counts
@@ -93,16 +98,54 @@ sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step)
     return SL_OK;
 }
 
-static sl_status load_shard(sli_run *run, int shard)
+/* ---- Loading a shard -------------------------------------------------------------------- */
+
+/* The shards that this rank trains in each step. */
+typedef struct shard_range {
+    int first, count;
+} shard_range;
+
+/* What is trained after a shard of the batch under way; false: nothing. */
+static bool find_next(const sli_run *run, shard_range mine, int shard, sl_train_rows *next)
+{
+    const sli_position *position = &run->position;
+    bool ends_step = shard + 1 == mine.first + mine.count;
+    bool ends_epoch = ends_step && position->batch + 1 == run->batches_per_epoch;
+    if (!ends_step)
+        *next = sli_run_rows_of_shard(run, shard + 1);
+    else if (!ends_epoch)
+        *next = rows_at(run, position->epoch, position->batch + 1, mine.first);
+    else
+        *next = rows_at(run, position->epoch + 1, 0, mine.first);
+    return !ends_epoch || position->epoch + 1 < run->options->epochs;
+}
+
+static sl_status load_block(void *context, const sl_train_rows *rows, sl_device *input_device,
+                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    (void)rows;
+    return sli_row_block_load(context, input_device, target_device, input, targets);
+}
+
+static sl_status load_shard(sli_run *run, shard_range mine, int shard)
 {
     const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
+    sl_train_rows next;
+    const sli_row_block *block;
+    bool has_next = find_next(run, mine, shard, &next);
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
     if (run->has_rows)
         SL_TRY(sli_rows_task_load_extra(&run->rows_of_ids, &rows, sli_replica_device(&run->replica),
                                         &run->extra));
-    return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
+    if (!run->ahead)
+        return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
+    SL_TRY(sli_read_ahead_take(run->ahead, &rows, has_next ? &next : NULL, &block));
+    const sl_train_task gathered = {.context = (void *)block, .load_rows = load_block};
+    return sli_replica_load(&run->replica, &gathered, &rows, &run->input, &run->targets);
 }
+
+/* ---- Training it ------------------------------------------------------------------------ */
 
 /* Forward and backward of one of this replica's shards. The last one's averages the gradients of
  * all shards of all replicas. *loss is the shard's part of the shards' mean, times their number; a
@@ -141,15 +184,16 @@ sl_status sli_run_train_shards(sli_run *run, sl_step_info *step)
 {
     const sli_replica *replica = &run->replica;
     int shards = run->options->shards;
-    int first = 0, count = 1;
+    shard_range mine = {0, 1};
     if (replica->ddp)
-        sl_ddp_shards(replica->ddp, &first, &count);
+        sl_ddp_shards(replica->ddp, &mine.first, &mine.count);
+    int first = mine.first, count = mine.count;
     double losses[shards], weights[shards];
     memset(losses, 0, sizeof losses);
     SL_TRY(weigh_shards(run, weights, &step->targets));
     for (int shard = first; shard < first + count; shard++) {
         double start = sli_clock_seconds();
-        SL_TRY(load_shard(run, shard));
+        SL_TRY(load_shard(run, mine, shard));
         step->data_seconds += sli_clock_seconds() - start;
         SL_TRY(train_shard(run, shard, shard == first, weights[shard], &losses[shard]));
     }

@@ -167,6 +167,8 @@ static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
     SL_TRY(create_replica(run, all, devices));
     SL_TRY(sli_replica_gather_rank_stats(&run->replica));
     SL_TRY(sli_run_open_sources(run));
+    if (run->has_rows && sli_replica_needs_rows(&run->replica))
+        SL_TRY(sli_read_ahead_create(&run->rows_of_ids, &run->ahead));
     describe_run(run);
     run->position.best_loss = INFINITY;
     SL_TRY(sli_resume_rest(run));
@@ -191,6 +193,7 @@ static void clean_up(sli_run *run)
     sl_tensor_destroy(&run->targets);
     sli_rows_extra_clear(&run->extra);
     sli_run_close_sources(run);
+    sli_read_ahead_destroy(&run->ahead);
     sli_replica_clear(&run->replica);
 }
 
