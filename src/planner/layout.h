@@ -120,9 +120,10 @@ typedef struct sli_found_layout {
 } sli_found_layout;
 
 typedef struct sli_search {
-    uint64_t host_bytes; /* of each host; 0: memory is not checked */
-    int wanted;          /* how many layouts are kept, of different shapes (replicas, pipeline
-                            ranks, schedule); 1 ... SLI_MOST_FOUND */
+    uint64_t host_bytes;      /* of each host; 0: memory is not checked */
+    int wanted;               /* how many layouts are kept, of different shapes (replicas, pipeline
+                                 ranks, schedule); 1 ... SLI_MOST_FOUND */
+    bool prefers_fewer_ranks; /* of layouts whose steps are equal; else more */
     /* The search's: */
     sli_found_layout *found; /* [wanted] the best first */
     int count;
@@ -142,7 +143,7 @@ sl_status sli_search_layouts(sli_search *search, const sli_search_space *space,
 
 /* Adds a layout, whose fields are the candidate's, to those found, if it is among the best that
  * fit. Cut by `balance`, or where that is NULL so that its simulated table is the shortest. Of
- * equals the one with more ranks is better, else the first. */
+ * equals the number of ranks decides, else the first stays. */
 sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
                          const sli_layout *layout, const sli_layout_speed *speed,
                          const int *balance);

@@ -89,11 +89,17 @@ static int count_ranks(const sli_candidate *candidate)
     return candidate->replicas * candidate->pipeline_ranks;
 }
 
-static bool is_better(const sli_found_layout *a, const sli_found_layout *b)
+/* A sum in another order is as long. */
+static const double rounding = 1e-9;
+
+static bool is_better(const sli_search *search, const sli_found_layout *a,
+                      const sli_found_layout *b)
 {
-    return a->costs.seconds < b->costs.seconds ||
-           (a->costs.seconds == b->costs.seconds &&
-            count_ranks(&a->candidate) > count_ranks(&b->candidate));
+    double difference = a->costs.seconds - b->costs.seconds;
+    int more = count_ranks(&a->candidate) - count_ranks(&b->candidate);
+    if (fabs(difference) > rounding * b->costs.seconds)
+        return difference < 0;
+    return search->prefers_fewer_ranks ? more < 0 : more > 0;
 }
 
 static bool have_one_shape(const sli_candidate *a, const sli_candidate *b)
@@ -110,9 +116,9 @@ static void keep_layout(sli_search *search, const sli_found_layout *layout)
     while (last < search->count &&
            !have_one_shape(&search->found[last].candidate, &layout->candidate))
         last++;
-    if (last < search->count && !is_better(layout, &search->found[last]))
+    if (last < search->count && !is_better(search, layout, &search->found[last]))
         return;
-    while (place < search->count && !is_better(layout, &search->found[place]))
+    while (place < search->count && !is_better(search, layout, &search->found[place]))
         place++;
     if (place == search->wanted)
         return;
@@ -151,7 +157,8 @@ static bool is_too_slow(const sli_search *search, const sli_layout *layout,
                         const sli_layout_speed *speed)
 {
     return search->count == search->wanted &&
-           find_bound(layout, speed) > (1 + 1e-9) * search->found[search->count - 1].costs.seconds;
+           find_bound(layout, speed) >
+               (1 + rounding) * search->found[search->count - 1].costs.seconds;
 }
 
 sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,

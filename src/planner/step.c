@@ -25,7 +25,8 @@ static double gradient_bytes(const sl_module *model, int first, int count)
     return (double)elements * (double)sizeof(float);
 }
 
-/* Pipeline ranks exchange and update at the same time, each for its stages. */
+/* Pipeline ranks exchange and update at the same time, each for its stages; those on the same cores
+ * in turn. */
 static void time_update(const sli_layout *layout, const sli_layout_speed *speed, const int *balance,
                         sl_step_costs *out)
 {
@@ -34,11 +35,12 @@ static void time_update(const sli_layout *layout, const sli_layout_speed *speed,
     int owners = layout->zero ? layout->replicas : 1;
     for (int s = 0, first = 0; s < sl_schedule_stages(layout->table); first += balance[s++]) {
         double bytes = gradient_bytes(layout->model, first, balance[s]);
+        int rank = speed->cores ? speed->cores[placement[s]] : placement[s];
         if (layout->replicas > 1)
-            exchange[placement[s]] += exchange_seconds(&speed->reduce, bytes);
+            exchange[rank] += exchange_seconds(&speed->reduce, bytes);
         if (layout->zero)
-            exchange[placement[s]] += exchange_seconds(&speed->gather, bytes);
-        update[placement[s]] += bytes * speed->update_per_byte / owners;
+            exchange[rank] += exchange_seconds(&speed->gather, bytes);
+        update[rank] += bytes * speed->update_per_byte / owners;
     }
     for (int rank = 0; rank < sl_schedule_ranks(layout->table); rank++) {
         out->exchange = exchange[rank] > out->exchange ? exchange[rank] : out->exchange;

@@ -55,6 +55,14 @@ static void step_is_the_table_the_exchange_and_the_update(void **state)
     assert_float_equal(costs.exchange, 0.75 + 3e-4 * most, 1e-9);
     assert_float_equal(costs.update, 1e-3 * most / REPLICAS, 1e-9);
 
+    /* On the same cores both stages' are added up. */
+    static const int one_set_of_cores[] = {0, 0};
+    sli_layout_speed shared = speed;
+    shared.cores = one_set_of_cores;
+    check_ok(sli_layout_time_step(&made.layout, &shared, balance, &costs));
+    assert_float_equal(costs.update, 1e-3 * (first + last) / REPLICAS, 1e-9);
+    assert_float_equal(costs.pipeline, 2 * MICROS * 9, 1e-9);
+
     /* One replica trains all shards in turn, each in two accumulation steps, and exchanges nothing.
      */
     made.layout.zero = false;

@@ -119,6 +119,7 @@ static void best_plan_is_the_one_that_is_known(void **state)
     memcpy(made.seconds_of_row, heavy, sizeof heavy);
     search(&made, &run, 0, 0, plans);
     assert_float_equal(plans[0].costs.seconds, 18 * 16 / 1.6, 1e-9);
+    assert_int_equal(plans[0].options.pipeline_ranks, 1); /* two on shared cores take as long */
 }
 
 static void given_options_are_kept(void **state)

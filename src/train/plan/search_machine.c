@@ -284,6 +284,7 @@ sl_status sli_plan_search_machine(const sl_plan_search_options *options,
                              .is_counted = true};
     sli_search results = {.host_bytes = run->force ? 0 : machine->host_bytes,
                           .wanted = SL_PLANS_FOUND,
+                          .prefers_fewer_ranks = true, /* which pass no tensors on */
                           .found = found};
     SL_TRY(count_rows(&search));
     SL_TRY(sl_transformer_lm_create(&run->model, &model));
