@@ -1,0 +1,169 @@
+"""Steps of LoRA by sluice beside peft and transformers: SmolLM2-360M's shape with drawn weights, in bf16, 1 x 1024 tokens.
+
+    python3 bench/compare_peft.py [--rounds 3] [--steps 4] [--layers 32] [--tokens 1024]
+
+Both programs train the same adapter (rank 8, alpha 16, q_proj and v_proj) of the same directory, whose weights are of bf16, on the
+same rows with AdamW, one after the other with all cores. The first step's losses must agree, since an adapter begins as nothing.
+PyTorch's products of bf16 are slow on processors that have none, so peft runs in f32 as well. A step is the median of those after the
+first one; memory is the most that the program had in memory, as the system counts it,
+with everything that it has loaded. Lines give the median and the range of the rounds. peft, transformers and PyTorch come from
+PyPI into a virtual environment (--venv, default: peft in the build folder), which is made where none works there.
+"""
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve()
+PACKAGES = ["torch", "transformers", "peft", "numpy"]
+VOCABULARY = 49152
+SHAPE = {"hidden_size": 960, "intermediate_size": 2560, "num_attention_heads": 15, "num_key_value_heads": 5,
+         "vocab_size": VOCABULARY, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0,
+         "tie_word_embeddings": True}
+THEIRS = {"peft, bf16": "bfloat16", "peft, f32": "float32"}
+LOSS_TOLERANCE = 0.01  # of the loss: products of bf16 are added in other orders
+
+# ---- By peft: in the virtual environment ------------------------------------------------------
+
+
+def make_model(folder, layers):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **SHAPE)).to(torch.bfloat16).save_pretrained(folder)
+
+
+def train_theirs(folder, rows, dtype):
+    """Prints the losses and the milliseconds of a step for each row."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"]))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    model.train()
+    losses, times = [], []
+    with open(rows, encoding="ascii") as file:
+        for line in file:
+            ids = torch.tensor([json.loads(line)["input_ids"]])
+            start = time.perf_counter()
+            optimizer.zero_grad()
+            loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            times.append(1e3 * (time.perf_counter() - start))
+    print(json.dumps({"losses": losses, "ms": times}))
+
+
+# ---- Both -------------------------------------------------------------------------------------
+
+
+def run(command):
+    """(what the program prints, the most bytes that it had in memory)."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        with subprocess.Popen([str(word) for word in command], stdout=out, stderr=err, text=True) as program:
+            _, status, usage = os.wait4(program.pid, 0)
+            program.returncode = os.waitstatus_to_exitcode(status)
+        if program.returncode != 0:
+            err.seek(0)
+            sys.exit(f"{command[0]} failed with {program.returncode}: {err.read()[-2000:]}")
+        out.seek(0)
+        return out.read(), 1024 * usage.ru_maxrss
+
+
+def run_sluice(args, folder, rows, log):
+    _, peak = run([args.build / "bin" / "sluice", "train", "--init", folder, "--data", rows, "--lora", "--precision", "bf16",
+                   "--batch-size", "1", "--seq-len", args.tokens, "--chunks", "1", "--lr", "1e-4", "--lr-schedule", "constant",
+                   "--clip", "0", "--weight-decay", "0.01", "--betas", "0.9,0.999", "--no-shuffle", "--epochs", "1", "--quiet",
+                   "--log-json", log])
+    with open(log, encoding="utf-8") as file:
+        steps = [record for record in map(json.loads, file) if record["record"] == "step"]
+    return {"losses": [step["loss"] for step in steps], "ms": [step["ms"] for step in steps], "peak": peak}
+
+
+def run_theirs(python, folder, rows, dtype):
+    printed, peak = run([python, HERE, "--train", folder, rows, dtype])
+    return {**json.loads(printed.splitlines()[-1]), "peak": peak}
+
+
+def make_environment(folder):
+    python = folder / "bin" / "python"
+    works = [str(python), "-c", "import " + ", ".join(PACKAGES)]
+    if not python.exists() or subprocess.run(works, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    return str(python)
+
+
+def write_rows(path, count, tokens):
+    draw = random.Random(7)
+    with open(path, "w", encoding="ascii") as file:
+        for _ in range(count):
+            file.write(json.dumps({"input_ids": [draw.randrange(VOCABULARY) for _ in range(tokens)]}) + "\n")
+
+
+def figure(values, unit):
+    return f"{statistics.median(values):,.0f} {unit} ({min(values):,.0f} to {max(values):,.0f})"
+
+
+def report(rounds):
+    """rounds: {program's name: [figures of a round]}."""
+    steps = {name: [statistics.median(one["ms"][1:]) for one in all_] for name, all_ in rounds.items()}
+    peaks = {name: [one["peak"] / 2**20 for one in all_] for name, all_ in rounds.items()}
+    print("| | a step | beside sluice | memory | beside sluice |\n|---|---|---|---|---|")
+    for name in rounds:
+        beside = [f"{statistics.median(of[name]) / statistics.median(of['sluice']):.2f} times" if name != "sluice" else ""
+                  for of in (steps, peaks)]
+        print(f"| {name} | {figure(steps[name], 'ms')} | {beside[0]} | {figure(peaks[name], 'MiB')} | {beside[1]} |")
+
+
+def compare(args, python, folder):
+    model, rows = folder / "model", folder / "train.jsonl"
+    run([python, HERE, "--make", model, str(args.layers)])
+    write_rows(rows, args.steps + 1, args.tokens)
+    rounds = {"sluice": [], **{name: [] for name in THEIRS}}
+    for _ in range(args.rounds):
+        rounds["sluice"].append(run_sluice(args, model, rows, folder / "log"))
+        for name, dtype in THEIRS.items():
+            rounds[name].append(run_theirs(python, model, rows, dtype))
+            ours, theirs = (rounds[each][-1]["losses"][0] for each in ("sluice", name))
+            if abs(ours - theirs) > LOSS_TOLERANCE * theirs:
+                sys.exit(f"the first step's loss is {ours} by sluice, {theirs} by {name}: they do not compute the same")
+    report(rounds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=HERE.parent.parent / "build", type=Path)
+    parser.add_argument("--rounds", default=3, type=int)
+    parser.add_argument("--steps", default=4, type=int, help="that are timed, of each run")
+    parser.add_argument("--layers", default=32, type=int)
+    parser.add_argument("--tokens", default=1024, type=int)
+    parser.add_argument("--venv", type=Path)
+    parser.add_argument("--train", nargs=3, metavar=("MODEL", "ROWS", "TYPE"), help=argparse.SUPPRESS)
+    parser.add_argument("--make", nargs=2, metavar=("MODEL", "LAYERS"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.make:
+        make_model(args.make[0], int(args.make[1]))
+        return
+    if args.train:
+        train_theirs(*args.train)
+        return
+    print(f"runs: {args.rounds} runs of each program in turn\n")
+    python = make_environment(args.venv or args.build / "peft")
+    with tempfile.TemporaryDirectory() as folder:
+        compare(args, python, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
