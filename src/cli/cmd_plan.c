@@ -171,7 +171,7 @@ static void list_words(const cli_line *line, const sl_train_options *run, plan_w
 
 /* ---- Printing ----------------------------------------------------------------------------- */
 
-static char *make_json(const cli_line *line, const sl_found_plan *plans, int count)
+static sl_status make_json(const cli_line *line, const sl_found_plan *plans, int count, char **text)
 {
     json_t *list = json_array();
     for (int i = 0; i < count; i++) {
@@ -187,11 +187,9 @@ static char *make_json(const cli_line *line, const sl_found_plan *plans, int cou
                                               plans[i].costs.bubble, "options", texts));
     }
     json_t *root = json_pack("{s:o}", "plans", list);
-    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    if (!text)
-        cli_refuse("no memory for the plans");
+    *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
-    return text;
+    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
 }
 
 static sl_status write_file(const char *path, const char *text)
@@ -247,7 +245,8 @@ static void print_table(const cli_line *line, const sl_found_plan *plans, int co
 static sl_status show_plans(const cli_line *line, const settings *parsed,
                             const sl_found_plan *plans, int count)
 {
-    char *text = make_json(line, plans, count);
+    char *text;
+    SL_TRY(make_json(line, plans, count, &text));
     sl_status status = parsed->output ? write_file(parsed->output, text) : SL_OK;
     if (status == SL_OK && parsed->json)
         printf("%s\n", text);
