@@ -225,15 +225,16 @@ sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
 
 sl_device *sli_replica_device(const sli_replica *replica)
 {
-    int stage = 0;
-    while (!sl_pipe_device(replica->pipe, stage))
-        stage++;
-    return sl_pipe_device(replica->pipe, stage);
+    sl_device *device = NULL;
+    for (int s = 0; s < sl_pipe_stages(replica->pipe) && !device; s++)
+        device = sl_pipe_device(replica->pipe, s);
+    return device;
 }
 
 bool sli_replica_needs_rows(const sli_replica *replica)
 {
-    return !replica->is_silent || sl_pipe_device(replica->pipe, 0) ||
+    return (!replica->is_silent && sli_replica_device(replica)) ||
+           sl_pipe_device(replica->pipe, 0) ||
            sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
 }
 
@@ -241,11 +242,11 @@ bool sli_replica_needs_rows(const sli_replica *replica)
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets)
 {
-    sl_device *first = sl_pipe_device(replica->pipe, 0);
-    sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
-    sl_device *any = first ? first : last ? last : sli_replica_device(replica);
     *input = *targets = NULL;
     if (!sli_replica_needs_rows(replica))
         return SL_OK;
+    sl_device *first = sl_pipe_device(replica->pipe, 0);
+    sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
+    sl_device *any = first ? first : last ? last : sli_replica_device(replica);
     return sli_task_load(task, rows, first ? first : any, last ? last : any, input, targets);
 }

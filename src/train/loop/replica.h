@@ -52,7 +52,7 @@ sl_status sli_replica_gather_rank_stats(const sli_replica *replica);
 /* Adds to the times of this rank's entries of `rank_stats`. */
 void sli_replica_add_checkpoint_time(const sli_replica *replica, double seconds);
 
-/* That of a stage that this rank has. */
+/* That of a stage that this rank has; NULL: it has none. */
 sl_device *sli_replica_device(const sli_replica *replica);
 
 /* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
@@ -61,7 +61,8 @@ sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
                         sl_device *input_device, sl_device *target_device, sl_tensor **input,
                         sl_tensor **targets);
 
-/* Whether the rank needs rows: as its replica's first rank, or for the first or the last stage. */
+/* Whether the rank, if it has a stage, needs rows: as its replica's first rank, or for the first or
+ * the last stage. */
 bool sli_replica_needs_rows(const sli_replica *replica);
 
 /* sli_task_load to the devices of the rank's pipe, where it needs rows. Else both are NULL. */
