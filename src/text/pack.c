@@ -183,3 +183,12 @@ sl_status sli_rows_pack(const sl_rows *rows, int64_t length, sl_rows **out)
     clear_packing(&job);
     return status;
 }
+
+void sli_rows_count_documents(const sl_rows *rows, double *tokens, double *squares)
+{
+    int64_t count = rows->begins[rows->count];
+    for (int64_t i = 0; i < count; i++)
+        if (i + 1 == count || rows->numbers[i + 1] == 0)
+            *squares += (double)(rows->numbers[i] + 1) * (rows->numbers[i] + 1);
+    *tokens += (double)count;
+}

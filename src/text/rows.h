@@ -40,6 +40,9 @@ sl_status sli_rows_copy(const sl_rows *rows, int64_t row, bool targets, int32_t 
  * (pack.c) */
 sl_status sli_rows_pack(const sl_rows *rows, int64_t length, sl_rows **out);
 
+/* Adds the tokens of packed rows and the squares of their documents' lengths. (pack.c) */
+void sli_rows_count_documents(const sl_rows *rows, double *tokens, double *squares);
+
 /* What tells these rows from others. */
 void sli_rows_describe(const sl_rows *rows, char *text, size_t bytes);
 

@@ -53,6 +53,12 @@ done
 grep -q "^replicas x pipeline ranks *step ms *tokens/s *memory *bubble *exchange *update$" out || fail "the table: other columns"
 grep -q "^  --dp [0-9]* --pp [0-9]* .*--batch-size [0-9]*$" out || fail "the table: no options"
 
+# Rows of JSON lines that are packed: the tokens are those of whole rows.
+for ((i = 0; i < 40; i++)); do echo "{\"input_ids\": [1, 2, 3, $((i % 7))]}"; done >rows.jsonl
+"$program" plan --data rows.jsonl --pack "${model[@]}" --seq-len 16 --batch-size 4 --dp 1 --pp 1 --json >out 2>err ||
+    fail "--pack: status $?"
+[ "$(query 'abs(plans[0]["step_ms"] * plans[0]["tokens_per_s"] / 64e3 - 1) < 1e-6')" = True ] || fail "--pack: other tokens a step"
+
 # A plan's file lays out a run, which shows what was planned beside what it took.
 "$program" plan "${run[@]}" --batch-tokens 128 --dp 1 --pp 2 --schedule 1f1b --chunks 4 -o saved.json >out 2>err || fail "-o: status $?"
 grep -q "^1 x 2 1f1b" out || fail "-o: no table"

@@ -114,6 +114,22 @@ static void documents_are_packed_as_by_hand(void **state)
     }
 }
 
+/* Rows of 5, 3 and 1 tokens, of which those of 5 are cut at 4. */
+static void documents_are_counted_by_their_lengths(void **state)
+{
+    static int64_t begins[] = {0, 5, 8, 9};
+    static int32_t ids[9], targets[9];
+    const sl_rows rows = {
+        .count = 3, .longest = 5, .begins = begins, .ids = ids, .targets = targets};
+    double tokens = 1, squares = 2;
+    sl_rows *packed;
+    check_ok(sli_rows_pack(&rows, 4, &packed));
+    sli_rows_count_documents(packed, &tokens, &squares);
+    assert_true(tokens == 1 + 9);
+    assert_true(squares == 2 + 16 + 1 + 9 + 1);
+    sl_rows_destroy(&packed);
+}
+
 /* Of 2,000 drawn documents nearly every row is full. */
 static void little_is_left(void **state)
 {
@@ -130,6 +146,7 @@ int pack_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_packed_as_by_hand),
+        cmocka_unit_test(documents_are_counted_by_their_lengths),
         cmocka_unit_test(little_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

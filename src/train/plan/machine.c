@@ -30,6 +30,7 @@ typedef struct timed_devices {
 
 typedef struct timed_machine {
     const sl_train_options *options;
+    int64_t document_tokens; /* 0: a row is one */
     char *names; /* of the options' devices, separated by commas; NULL: cpu:0 and so on */
     int modules;
     timed_devices devices[MOST_DEVICES];
@@ -43,7 +44,7 @@ typedef struct device_job {
     const sl_train_options *options;
     sl_device *device;
     sl_status (*task)(struct device_job *job);
-    int64_t rows;
+    int64_t rows, document_tokens;
     sl_module_profile *profile; /* [modules] */
     double update_per_byte;
     sli_worker *worker;
@@ -135,23 +136,43 @@ static sl_status create_ids(const device_job *job, sl_tensor **out)
     return sli_tensor_close_host(*out, &ids, true);
 }
 
+/* SL_DOCUMENTS_INPUT of [rows, row's tokens]; *out is NULL where rows are not packed. */
+static sl_status create_documents(const device_job *job, sl_tensor **out)
+{
+    const sl_shape shape = sl_shape_2d(job->rows, job->options->bptt);
+    sli_host_array numbers;
+    *out = NULL;
+    if (job->document_tokens == 0)
+        return SL_OK;
+    SL_TRY(sl_tensor_create(job->device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    SL_TRY(sli_tensor_open_host(*out, false, &numbers));
+    for (int64_t i = 0; i < sl_tensor_count(*out); i++)
+        ((int32_t *)numbers.host)[i] = (int32_t)(i % job->options->bptt % job->document_tokens);
+    return sli_tensor_close_host(*out, &numbers, true);
+}
+
 static sl_status profile_rows(device_job *job)
 {
     sl_module *model = NULL;
     sl_loss *loss = NULL;
-    sl_tensor *ids = NULL;
+    sl_tensor *ids = NULL, *numbers = NULL;
     sl_status status;
     SLI_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
     SLI_TRY_OR_FAIL(sl_cross_entropy_create(&loss));
     SLI_TRY_OR_FAIL(create_ids(job, &ids));
+    SLI_TRY_OR_FAIL(create_documents(job, &numbers));
+    const sl_input documents = {SL_DOCUMENTS_INPUT, numbers, false};
     status = sl_profile_modules(&(sl_profile_options){.model = model,
                                                       .loss = loss,
                                                       .device = job->device,
                                                       .input = ids,
+                                                      .inputs = &documents,
+                                                      .input_count = numbers != NULL,
                                                       .targets = ids,
                                                       .precision = job->options->precision},
                                 job->profile);
 fail:
+    sl_tensor_destroy(&numbers);
     sl_tensor_destroy(&ids);
     sl_loss_destroy(&loss);
     sl_module_destroy(&model);
@@ -183,10 +204,11 @@ static sl_status add_rung(const timed_machine *machine, timed_devices *devices)
     sl_module_profile *slowest = calloc((size_t)machine->modules, sizeof *slowest);
     if (!slowest)
         return sli_no_memory(NULL, "the times of %d modules", machine->modules);
-    sl_status status =
-        run_on_devices(machine, devices->count,
-                       (device_job){.task = profile_rows, .rows = (int64_t)1 << devices->rungs},
-                       &jobs);
+    sl_status status = run_on_devices(machine, devices->count,
+                                      (device_job){.task = profile_rows,
+                                                   .rows = (int64_t)1 << devices->rungs,
+                                                   .document_tokens = machine->document_tokens},
+                                      &jobs);
     for (int i = 0; i < devices->count && status == SL_OK; i++)
         keep_slowest(jobs[i].profile, machine->modules, slowest);
     free_jobs(jobs, devices->count);
@@ -437,7 +459,8 @@ static sl_status count_cores(int *count)
     return SL_OK;
 }
 
-sl_status sli_machine_open(const sl_train_options *options, sli_machine *out)
+sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens,
+                           sli_machine *out)
 {
     sl_module *model = NULL;
     timed_machine *machine = calloc(1, sizeof *machine);
@@ -447,6 +470,7 @@ sl_status sli_machine_open(const sl_train_options *options, sli_machine *out)
     if (!machine)
         return sli_no_memory(NULL, "the times of a machine");
     machine->options = options;
+    machine->document_tokens = document_tokens;
     sl_status status;
     SLI_TRY_OR_FAIL(options->devices ? count_names(machine, &out->cores)
                                      : count_cores(&out->cores));

@@ -22,10 +22,12 @@ typedef struct sli_machine {
 } sli_machine;
 
 /* This one, for a run with these options (borrowed), whose model is completely described. Modules
- * are timed with random tokens, on devices that are open for that long: options->devices, or
- * `cpu:0` and so on. Each number of devices is timed once, with rows by powers of two as far as
- * that takes about a second; what lies between is interpolated, what lies beyond in proportion. */
-sl_status sli_machine_open(const sl_train_options *options, sli_machine *out);
+ * are timed with random tokens, in documents of `document_tokens` (0: a row is one), on devices
+ * that are open for that long: options->devices, or `cpu:0` and so on. Each number of devices is
+ * timed once, with rows by powers of two as far as that takes about a second; what lies between is
+ * interpolated, what lies beyond in proportion. */
+sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens,
+                           sli_machine *out);
 void sli_machine_close(sli_machine *machine);
 
 #endif

@@ -4,9 +4,11 @@
 
 #include "core/error.h"
 #include "core/usable_memory.h"
+#include "text/rows.h"
 #include "train/loop/run.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -303,13 +305,24 @@ fail:
     return status;
 }
 
+/* Of documents that are all as long, attention takes as much time; 0: rows are not packed. */
+static int64_t length_of_documents(const sli_rows_task *rows)
+{
+    double tokens = 0, squares = 0;
+    for (int i = 0; i < rows->count; i++)
+        if (rows->sources[i].rows[SL_SPLIT_TRAIN]->numbers)
+            sli_rows_count_documents(rows->sources[i].rows[SL_SPLIT_TRAIN], &tokens, &squares);
+    return tokens > 0 ? llround(squares / tokens) : 0;
+}
+
 /* What the data say of the model and of rows, as a run in one rank finds it, and what that has in
  * memory. */
 static sl_status read_data(const sl_plan_search_options *options, sl_train_options *out,
-                           int64_t *process_bytes)
+                           int64_t *document_tokens, int64_t *process_bytes)
 {
     sl_run *run;
     sl_train_options one = *out;
+    *document_tokens = 0;
     *process_bytes = (int64_t)sli_resident_memory_with_files();
     if (!one.data)
         return SL_OK;
@@ -326,6 +339,7 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
     SL_TRY(sl_run_create(&one, NULL, NULL, NULL, 0, &run));
     out->model = sl_run_plan(run)->options.model;
     out->bptt = sl_run_plan(run)->options.bptt;
+    *document_tokens = length_of_documents(&run->rows_of_ids);
     *process_bytes = (int64_t)sli_resident_memory_with_files();
     sl_run_destroy(&run);
     return SL_OK;
@@ -345,9 +359,9 @@ sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan pl
         return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
                                             "task's");
     SL_TRY(sli_train_options_check_values(&run));
-    int64_t process_bytes;
-    SL_TRY(read_data(options, &run, &process_bytes));
-    SL_TRY(sli_machine_open(&run, &machine));
+    int64_t document_tokens, process_bytes;
+    SL_TRY(read_data(options, &run, &document_tokens, &process_bytes));
+    SL_TRY(sli_machine_open(&run, document_tokens, &machine));
     machine.host_bytes = sl_usable_memory();
     machine.process_bytes = process_bytes;
     sl_status status = sli_plan_search_machine(options, &run, &machine, plans, count);
