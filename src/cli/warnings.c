@@ -65,7 +65,8 @@ void cli_warn_of_run(const sl_run_info *info)
         cli_complain("warning: devices share cores");
     if (info->one_stage > 0)
         cli_complain(
-            "warning: one stage (--pp 1) would take %.0f%% of a step's time, by a short profile",
+            "warning: one stage (--pp 1) would take %.0f%% of a step's time, by a short profile: "
+            "sluice plan finds the fastest layout",
             100 * info->one_stage);
     cli_warn_of_devices(info->pipe, options->devices, options->precision);
     int steps = options->accumulate;
