@@ -152,11 +152,11 @@ sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *sta
 /* ---- Proof ------------------------------------------------------------------------------ */
 
 /* Proves that the table can run and is whole: at each stage each micro-batch goes once forward and
- * (unless the table never goes backward, or the stage is one that sl_schedule_freeze has left
- * without) once backward, by B or by I and later W; R comes once
- * between F and backward, or not at all; the order is canonical; every rank holds V stages; and
- * there is no deadlock when actions wait for their neighbours' results. SL_ERR_INVALID names rank,
- * action and reason, and draws the table around it, up to there. */
+ * once backward, by B or by I and later W, unless the table never goes backward, or
+ * sl_schedule_freeze has taken that from the stage; R comes once between F and backward, or not at
+ * all; the order is canonical; every rank holds V stages; and there is no deadlock when actions
+ * wait for their neighbours' results. SL_ERR_INVALID names rank, action and reason, and draws the
+ * table around it, up to there. */
 sl_status sl_schedule_validate(const sl_schedule *schedule);
 
 typedef struct sl_cost_model {

@@ -257,6 +257,8 @@ static sl_status run_eval(cli_line *line, void *settings_read)
         cli_refuse("eval needs --init DIR, and --data DIR|FILE or --task FILE");
     if (parsed->task)
         return run_on_task(line, parsed);
+    if (sl_is_source(parsed->run.data))
+        cli_refuse("--data: eval takes one source, DIR or FILE, got %s", parsed->run.data);
     SL_TRY(find_rows(parsed->run.data, parsed->split, &path));
     if (path) {
         sl_status status = run_on_rows(line, parsed, path);

@@ -62,6 +62,10 @@ train --init "$scratch/f32.bin" --lora --save-dir "$scratch/kept" --keep 1
     fail "a checkpoint of adapters does not open llm.c's file"
 
 # Hostile files: each ends in one sentence.
+mkfifo "$scratch/pipe"
+status=0
+timeout 20 "$program" eval --init "$scratch/pipe" --data "$small/rows.jsonl" >"$scratch/out" 2>&1 || status=$?
+[ "$status" = 1 ] || fail "a pipe as a model: status $status"
 head -c 100 "$scratch/f32.bin" >"$scratch/bad.bin"
 refused "a model of llm.c begins with 1024 bytes, but the file has 100" eval --init "$scratch/bad.bin" --data "$small/rows.jsonl"
 head -c 5000 "$scratch/f32.bin" >"$scratch/bad.bin"

@@ -61,6 +61,7 @@ for source in a b; do
 done
 paste -s -d ' ' alone | paste - <(echo "$valid") | awk '{ d = $1 - $3; e = $2 - $4; if (d * d > 1e-12 || e * e > 1e-12) exit 1 }' ||
     fail "eval says $(paste -s alone), the run $valid"
+refuse "--data: eval takes one source, DIR or FILE, got a=1:a" eval --init whole --data a=1:a
 runs report whole.log -o report.html
 grep -q "<tr><th>b</th><td>30</td><td>2.727</td>" report.html || fail "the report does not say the sources: $(grep -A3 'sources of' report.html)"
 

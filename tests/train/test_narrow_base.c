@@ -131,6 +131,25 @@ static void base_of_bf16_is_in_memory_once_and_gives_the_same_bits(void **state)
     }
 }
 
+/* Their writers read f32. */
+static void base_of_bf16_has_no_file_of_f32(void **state)
+{
+    FREED char *path = save_narrow(*state, "gpt2");
+    char to[600];
+    sl_saved_model *saved;
+    check_ok(sl_saved_model_open(path, &saved));
+    sl_model_options options = *sl_saved_model_options(saved);
+    options.lora.adapts = true;
+    SCOPED(test_pipe) pipe = open_adapted(saved, options, 1);
+    snprintf(to, sizeof to, "%s", scratch_path(*state, "file"));
+    check_error(sl_model_export_llmc(pipe.pipe, &options, SL_F32, to), SL_ERR_UNSUPPORTED,
+                "is needed in f32, but the pipe has it in bf16 alone");
+    check_error(sl_model_export_gguf(pipe.pipe, &options, NULL, SL_GGUF_F32, to),
+                SL_ERR_UNSUPPORTED, "is needed in f32, but the pipe has it in bf16 alone");
+    assert_int_equal(access(to, F_OK), -1);
+    sl_saved_model_close(&saved);
+}
+
 /* Without adapters, or with products of f32, there is nothing to save memory by. */
 static void other_bases_keep_their_numbers_of_f32(void **state)
 {

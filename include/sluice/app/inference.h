@@ -82,8 +82,8 @@ typedef struct sl_generate_options {
 /* Appends at most `count` tokens to ids[0 … *length - 1] (room for *length + count) and adds to
  * *length. A draw depends on seed and position alone. The rules apply in the order of transformers'
  * (RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper,
- * MinPLogitsWarper). In a group, every rank of the pipe calls it
- * with the same arguments, and gets the tokens. Errors: SL_ERR_INVALID for an empty prompt, an id
+ * MinPLogitsWarper). In a group, every rank of the pipe calls it with the same arguments, and gets
+ * the tokens. Errors: SL_ERR_INVALID for an empty prompt, an id
  * that the model does not have, and numbers out of range, SL_ERR_NUMERIC for an output of the model
  * that is not finite, as sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,

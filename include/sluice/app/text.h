@@ -400,8 +400,7 @@ typedef struct sl_sources {
 } sl_sources;
 
 /* Whether a text begins as a source does: "NAME=WEIGHT:", of a name of letters, digits, "_", "."
- * and
- * "-". The path of a file that is called so has "./" before it. */
+ * and "-". The path of a file that is called so has "./" before it. */
 bool sl_is_source(const char *text);
 
 /* The sources that `data` has: "a=0.7:DIR,b=0.3:FILE", or a path alone. *out is to be freed with

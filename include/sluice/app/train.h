@@ -467,8 +467,8 @@ extern const char *const sl_gguf_type_names[]; /* "f32", "f16", "bf16", "q8_0", 
  * f32, and of Q8_0 rows that are no multiple of 32 are f16. An older file is replaced only when the
  * new one is complete. Source: ggml's docs/gguf.md; the names and layouts of llama.cpp's
  * convert_hf_to_gguf.py. Errors: SL_ERR_UNSUPPORTED for the tutorials' model and smollm3, a
- * tokenizer of words, and a pipe of several processes; SL_ERR_NOT_FOUND, SL_ERR_INVALID and
- * SL_ERR_IO for the path. */
+ * tokenizer of words, and a pipe of several processes or with a base in bf16 alone;
+ * SL_ERR_NOT_FOUND, SL_ERR_INVALID and SL_ERR_IO for the path. */
 sl_status sl_model_export_gguf(const sl_pipe *pipe, const sl_model_options *model,
                                const sl_vocab *vocab, sl_gguf_type type, const char *path);
 
@@ -477,7 +477,8 @@ sl_status sl_model_export_gguf(const sl_pipe *pipe, const sl_model_options *mode
  * older file is replaced only when the new one is complete. Source: write_model of llm.c's
  * train_gpt2.py. Errors: SL_ERR_UNSUPPORTED for what llm.c does not compute (another family, a head
  * of its own, another activation, width of the feed-forward network or epsilon of the norms), and
- * for a pipe of several processes; SL_ERR_NOT_FOUND, SL_ERR_INVALID and SL_ERR_IO for the path. */
+ * for a pipe of several processes or with a base in bf16 alone; SL_ERR_NOT_FOUND, SL_ERR_INVALID
+ * and SL_ERR_IO for the path. */
 sl_status sl_model_export_llmc(const sl_pipe *pipe, const sl_model_options *model,
                                sl_saved_type type, const char *path);
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5, HEADER_NUMBERS = 256 };
@@ -143,7 +144,9 @@ bool sli_llmc_is_file(const char *path)
 {
     const int32_t expected = MAGIC;
     int32_t found = 0;
-    FILE *file = fopen(path, "rbe");
+    struct stat about;
+    bool is_regular = stat(path, &about) == 0 && S_ISREG(about.st_mode);
+    FILE *file = is_regular ? fopen(path, "rbe") : NULL; /* opening a pipe would wait */
     bool is_read = file && fread(&found, sizeof found, 1, file) == 1;
     if (file)
         fclose(file);

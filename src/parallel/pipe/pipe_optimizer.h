@@ -56,6 +56,9 @@ sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool step
 /* Gives the items data in host memory, as copies where that is needed; with `reads`, of what the
  * tensors hold. Store writes the copies to the tensors. */
 sl_status sli_tensors_open(sli_tensors *tensors, bool reads);
+
+/* For writers of f32. Errors: SL_ERR_UNSUPPORTED for a tensor that the pipe has in another type. */
+sl_status sli_tensors_need_f32(const sli_tensors *tensors);
 sl_status sli_tensors_store(const sli_tensors *tensors);
 
 /* Reads what is here of the part's tensors, which must be exactly those of the list. Compares no

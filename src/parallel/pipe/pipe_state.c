@@ -210,6 +210,16 @@ sl_status sli_tensors_open(sli_tensors *tensors, bool reads)
     return SL_OK;
 }
 
+sl_status sli_tensors_need_f32(const sli_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++)
+        if (tensors->items[i].dtype != SL_F32)
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "tensor \"%s\" is needed in f32, but the pipe has it in bf16 alone",
+                            tensors->items[i].name);
+    return SL_OK;
+}
+
 sl_status sli_tensors_store(const sli_tensors *tensors)
 {
     for (size_t i = 0; i < tensors->count; i++)

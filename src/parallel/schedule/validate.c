@@ -5,9 +5,8 @@
  *         └──F that discards──▶ discarded ──R──▶ kept again   └──I──▶ half done ──W──▶ done
  *
  * At the end every micro-batch must be done (discarded, in a table or a stage that never goes
- * backward). At
- * each stage, I and B together must ascend over micro-batches, and W and B together: that is the
- * order in which gradients are added up.
+ * backward). At each stage, I and B together must ascend over micro-batches, and W and B together:
+ * that is the order in which gradients are added up.
  *
  * Then all rows together: the table is played; where it comes to a stop before all rows have ended,
  * ranks wait for each other in a circle, and a pipe would wait for ever. */

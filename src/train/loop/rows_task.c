@@ -1,9 +1,8 @@
 /* Rows of ids or of token files as the data of a task. Row s of a split is its sample s; samples of
  * several sources are mixed by the sources' weights (text/mixture.h). A batch's rows are as long as
  * the longest of those that are loaded together, the others padded without a loss; a pipe cuts each
- * micro-batch to its longest row. An evaluation's
- * last batch may lack rows, which are then all padding; training leaves out what does not fill a
- * batch. */
+ * micro-batch to its longest row. An evaluation's last batch may lack rows, which are then all
+ * padding; training leaves out what does not fill a batch. */
 #include "train/loop/rows_task.h"
 
 #include "core/error.h"

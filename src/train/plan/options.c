@@ -307,7 +307,7 @@ const sl_option sl_train_option_rows[] = {
      .help = "Directory of text: wiki.{train,valid,test}.tokens or {train,valid,test}.txt; or one "
              "text file, whose first 90% is for training, the next 5% for validation and the last "
              "5% for the test. Or rows: {train,valid,test}.jsonl, or token files {train,valid,test}.bin, or one file of these "
-             "for training alone. NAME=WEIGHT:DIR|FILE, given for each of several sources, mixes their rows by "
+             "for training alone. In training, NAME=WEIGHT:DIR|FILE for each of several sources mixes their rows by "
              "weights"},
     {.name = "tokenizer", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, tokenizer),
      .help = "Read the text with this tokenizer: a model's directory or one with vocab.json and "
