@@ -142,7 +142,7 @@ static void base_of_bf16_has_no_file_of_f32(void **state)
     options.lora.adapts = true;
     SCOPED(test_pipe) pipe = open_adapted(saved, options, 1);
     snprintf(to, sizeof to, "%s", scratch_path(*state, "file"));
-    check_error(sl_model_export_llmc(pipe.pipe, &options, SL_F32, to), SL_ERR_UNSUPPORTED,
+    check_error(sl_model_export_llmc(pipe.pipe, &options, SL_SAVED_F32, to), SL_ERR_UNSUPPORTED,
                 "is needed in f32, but the pipe has it in bf16 alone");
     check_error(sl_model_export_gguf(pipe.pipe, &options, NULL, SL_GGUF_F32, to),
                 SL_ERR_UNSUPPORTED, "is needed in f32, but the pipe has it in bf16 alone");
@@ -189,6 +189,7 @@ int narrow_base_tests(void)
 #define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         IN_SCRATCH(base_of_bf16_is_in_memory_once_and_gives_the_same_bits),
+        IN_SCRATCH(base_of_bf16_has_no_file_of_f32),
         IN_SCRATCH(other_bases_keep_their_numbers_of_f32),
         IN_SCRATCH(merging_into_bf16_is_refused),
     };
