@@ -116,40 +116,60 @@ static unsigned find_kept(const cli_line *line)
 
 /* ---- A plan as options -------------------------------------------------------------------- */
 
-enum { MOST_WORDS = 32, WORD_BYTES = SL_PLAN_DEVICES_BYTES };
+enum { MOST_WORDS = 32, BALANCE_BYTES = 12 * SL_MAX_STAGES };
 
 /* Words of a command line. */
 typedef struct plan_words {
-    char words[MOST_WORDS][WORD_BYTES];
+    char *words[MOST_WORDS]; /* freed by clear_words */
     int count;
 } plan_words;
+
+static void clear_words(plan_words *words)
+{
+    while (words->count > 0)
+        free(words->words[--words->count]);
+}
+
+static void add_word(plan_words *words, const char *format, va_list arguments)
+{
+    va_list again;
+    va_copy(again, arguments);
+    size_t bytes = (size_t)vsnprintf(NULL, 0, format, arguments) + 1;
+    char *word = cli_allocate(bytes, 1);
+    vsnprintf(word, bytes, format, again);
+    va_end(again);
+    words->words[words->count++] = word;
+}
 
 __attribute__((format(printf, 3, 4))) static void add_option(plan_words *words, const char *name,
                                                              const char *format, ...)
 {
     va_list arguments;
-    snprintf(words->words[words->count++], WORD_BYTES, "--%s", name);
+    size_t bytes = strlen(name) + sizeof "--";
+    char *word = cli_allocate(bytes, 1);
+    snprintf(word, bytes, "--%s", name);
+    words->words[words->count++] = word;
     if (!format)
         return;
     va_start(arguments, format);
-    vsnprintf(words->words[words->count++], WORD_BYTES, format, arguments);
+    add_word(words, format, arguments);
     va_end(arguments);
 }
 
 /* "4,3" */
-static void print_balance(const sl_train_options *run, char text[WORD_BYTES])
+static void print_balance(const sl_train_options *run, char text[BALANCE_BYTES])
 {
     size_t used = 0;
-    for (int s = 0; s < run->balance_count && used < WORD_BYTES; s++)
-        used +=
-            (size_t)snprintf(text + used, WORD_BYTES - used, "%s%d", s ? "," : "", run->balance[s]);
+    for (int s = 0; s < run->balance_count && used < BALANCE_BYTES; s++)
+        used += (size_t)snprintf(text + used, BALANCE_BYTES - used, "%s%d", s ? "," : "",
+                                 run->balance[s]);
 }
 
 /* All that was searched, and what the line had of that. */
 static void list_words(const cli_line *line, const sl_train_options *run, plan_words *words)
 {
     static const char *const given[] = {"virtual", "placement", "accumulate"};
-    char balance[WORD_BYTES];
+    char balance[BALANCE_BYTES];
     print_balance(run, balance);
     words->count = 0;
     add_option(words, "dp", "%d", run->replicas);
@@ -180,6 +200,7 @@ static sl_status make_json(const cli_line *line, const sl_found_plan *plans, int
         list_words(line, &plans[i].options, &words);
         for (int w = 0; w < words.count; w++)
             json_array_append_new(texts, json_string(words.words[w]));
+        clear_words(&words);
         json_array_append_new(list, json_pack("{s:f, s:f, s:I, s:f, s:o}", "step_ms",
                                               1e3 * plans[i].costs.seconds, "tokens_per_s",
                                               plans[i].tokens_per_s, "memory_bytes",
@@ -202,16 +223,23 @@ static sl_status write_file(const char *path, const char *text)
                       : sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
-/* "2 x 1, chunks 4, never" */
+/* Whether several devices are listed, which are all "cpu". */
+static bool share_cores(const char *devices)
+{
+    const char *name = devices;
+    while (name && strncmp(name, "cpu,", strlen("cpu,")) == 0)
+        name += strlen("cpu,");
+    return name && name > devices && strcmp(name, "cpu") == 0;
+}
+
+/* "1 x 2 gpipe on shared cores, 4 chunks, recompute always" */
 static void print_shape(const sl_train_options *run, char *text, size_t bytes)
 {
     bool is_pipeline = run->pipeline_ranks > 1;
     snprintf(text, bytes, "%d x %d%s%s%s, %d chunk%s%s%s%s", run->replicas, run->pipeline_ranks,
              is_pipeline ? " " : "", is_pipeline ? run->schedule : "",
-             is_pipeline && run->devices && strcmp(run->devices, "cpu,cpu") == 0
-                 ? " on shared cores"
-                 : "",
-             run->chunks, run->chunks == 1 ? "" : "s",
+             is_pipeline && share_cores(run->devices) ? " on shared cores" : "", run->chunks,
+             run->chunks == 1 ? "" : "s",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : sl_recompute_name(run->recompute),
              run->zero ? ", zero" : "");
@@ -238,6 +266,7 @@ static void print_table(const cli_line *line, const sl_found_plan *plans, int co
         cli_print_word(stdout, words.words[w]);
     }
     printf("\n");
+    clear_words(&words);
 }
 
 /* ---- The command -------------------------------------------------------------------------- */
@@ -265,7 +294,14 @@ static sl_status run_plan(cli_line *line, void *settings_read)
                                            .batch_tokens = parsed->batch_tokens};
     sl_found_plan *plans = cli_allocate(SL_PLANS_FOUND, sizeof *plans);
     int count;
-    run->model.ntokens = run->init ? 0 : parsed->ntokens;
+    const char *vocabulary = run->init       ? "init"
+                             : parsed->model ? "model"
+                             : run->data     ? "data"
+                                             : NULL;
+    if (vocabulary && cli_line_value(line, "ntokens"))
+        cli_refuse("--%s has a vocabulary's size, so it cannot be combined with --ntokens",
+                   vocabulary);
+    run->model.ntokens = run->init || run->data ? 0 : parsed->ntokens;
     sl_status status =
         parsed->output ? sl_error_context(sl_train_check_output(run, parsed->output), "--output: ")
                        : SL_OK;

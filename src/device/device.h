@@ -465,6 +465,10 @@ sl_status sli_device_list_create_range(const char *names, int first, int most, b
 /* Refuses a list that sl_device_list_create would refuse on every machine. */
 sl_status sli_device_list_check(const char *names);
 
+/* The list of so many devices of the CPU: "cpu:0,cpu:1", or with `shared`, where all have the same
+ * cores, "cpu,cpu". The caller frees *out. */
+sl_status sli_device_list_name_cpus(int count, bool shared, char **out);
+
 /* sl_device_has_host_memory of a device with this name, which need not exist here. */
 bool sli_device_name_has_host_memory(const char *name);
 

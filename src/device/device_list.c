@@ -221,6 +221,19 @@ sl_status sli_device_list_check(const char *names)
     return status;
 }
 
+sl_status sli_device_list_name_cpus(int count, bool shared, char **out)
+{
+    enum { NAME_BYTES = sizeof "cpu:2147483647," };
+    size_t bytes = (size_t)count * NAME_BYTES + 1, used = 0;
+    *out = calloc(bytes, 1);
+    if (!*out)
+        return sli_no_memory(NULL, "the names of %d devices", count);
+    for (int i = 0; i < count; i++)
+        used += (size_t)snprintf(*out + used, bytes - used, shared ? "%scpu" : "%scpu:%d",
+                                 i ? "," : "", i);
+    return SL_OK;
+}
+
 bool sli_device_name_has_host_memory(const char *name)
 {
     const sli_device_kind *kind = kind_of(all_kinds, name);

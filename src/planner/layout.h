@@ -122,7 +122,7 @@ typedef struct sli_found_layout {
 typedef struct sli_search {
     uint64_t host_bytes;      /* of each host; 0: memory is not checked */
     int wanted;               /* how many layouts are kept, of different shapes (replicas, pipeline
-                                 ranks, schedule); 1 ... SLI_MOST_FOUND */
+                                 ranks, schedule); 1 or more */
     bool prefers_fewer_ranks; /* of layouts whose steps are equal; else more */
     /* The search's: */
     sli_found_layout *found; /* [wanted] the best first */
@@ -131,8 +131,6 @@ typedef struct sli_search {
     int64_t smallest_bytes; /* that a host needs for it; 0: there is none */
     bool fits;              /* the candidate at hand has */
 } sli_search;
-
-enum { SLI_MOST_FOUND = 16 };
 
 /* Calls `consider` for each candidate, which adds its layout, or leaves it out where there is none.
  * Ends at the first error. */

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,7 +30,8 @@ typedef struct cut_layout {
     sli_search *search;
     const sli_layout *layout;
     const sli_candidate *candidate;
-    sl_host_plan host; /* of the cut that was looked at last */
+    sl_host_plan host;    /* of the cut that was looked at last */
+    sli_error_copy error; /* of a cut whose memory cannot be planned */
 } cut_layout;
 
 static bool cut_fits(void *context, const int *balance)
@@ -37,8 +39,11 @@ static bool cut_fits(void *context, const int *balance)
     cut_layout *cut = context;
     sli_search *search = cut->search;
     sl_stage_plan stages[SL_MAX_STAGES];
-    if (sli_layout_plan_stages(cut->layout, balance, stages) != SL_OK)
+    sl_status status = sli_layout_plan_stages(cut->layout, balance, stages);
+    if (status != SL_OK) {
+        sli_error_save(&cut->error, status);
         return false;
+    }
     cut->host = find_largest_host(cut->layout, stages);
     int64_t bytes = cut->host.total_bytes;
     if (search->host_bytes == 0 || (uint64_t)bytes <= search->host_bytes)
@@ -50,7 +55,8 @@ static bool cut_fits(void *context, const int *balance)
     return false;
 }
 
-/* Where all ranks are on one host, no cut changes what it holds beside activations. */
+/* Whether to look for a cut: where all ranks are on one host, no cut changes what it holds beside
+ * activations. */
 static bool can_fit(cut_layout *cut)
 {
     int balance[SL_MAX_STAGES];
@@ -65,8 +71,8 @@ static bool can_fit(cut_layout *cut)
 }
 
 /* SL_ERR_NOT_FOUND: no cut fits. */
-static sl_status cut_model(cut_layout *cut, const sli_layout_speed *speed, const int *balance,
-                           sli_found_layout *found)
+static sl_status find_cut(cut_layout *cut, const sli_layout_speed *speed, const int *balance,
+                          sli_found_layout *found)
 {
     sl_partition_costs costs = sli_layout_partition_costs(cut->layout, speed);
     costs.fits = cut_fits;
@@ -80,6 +86,13 @@ static sl_status cut_model(cut_layout *cut, const sli_layout_speed *speed, const
     }
     memcpy(found->balance, balance, (size_t)found->stages * sizeof *balance);
     return cut_fits(cut, balance) ? SL_OK : SL_ERR_NOT_FOUND;
+}
+
+static sl_status cut_model(cut_layout *cut, const sli_layout_speed *speed, const int *balance,
+                           sli_found_layout *found)
+{
+    sl_status status = find_cut(cut, speed, balance, found);
+    return cut->error.status != SL_OK ? sli_error_restore(&cut->error) : status;
 }
 
 /* ---- The best ----------------------------------------------------------------------------- */
@@ -131,20 +144,21 @@ static void keep_layout(sli_search *search, const sli_found_layout *layout)
     search->found[place] = *layout;
 }
 
-/* No cut is faster, but for rounding: each micro-batch goes through every module, and ranks can do
- * no more than work all the time. */
+/* No cut is faster, but for rounding: each micro-batch goes forward through every module and
+ * backward through those that are not frozen, and ranks can do no more than work all the time. */
 static double find_bound(const sli_layout *layout, const sli_layout_speed *speed)
 {
     int ranks = sl_schedule_ranks(layout->table);
-    int shards = (layout->shards + layout->replicas - 1) / layout->replicas;
+    int shards = (layout->shards + layout->replicas - 1) / layout->replicas,
+        frozen = sli_module_frozen_count(layout->model);
     double work = 0, micros = sl_schedule_micros(layout->table) * (double)layout->accumulate;
     for (int i = 0; i < sl_module_child_count(layout->model); i++) {
         double least = INFINITY;
         for (int rank = 0; rank < ranks; rank++) {
             const sl_module_profile *module = &speed->profiles[rank][i];
-            least =
-                fmin(least, module->forward + fmin(module->backward, module->backward_input +
-                                                                         module->backward_weight));
+            double halves = module->backward_input + module->backward_weight,
+                   backward = i < frozen ? 0 : fmin(module->backward, halves);
+            least = fmin(least, module->forward + backward);
         }
         work += least;
     }

@@ -59,6 +59,12 @@ for ((i = 0; i < 40; i++)); do echo "{\"input_ids\": [1, 2, 3, $((i % 7))]}"; do
     fail "--pack: status $?"
 [ "$(query 'abs(plans[0]["step_ms"] * plans[0]["tokens_per_s"] / 64e3 - 1) < 1e-6')" = True ] || fail "--pack: other tokens a step"
 
+# A long path stays whole.
+"$program" schedule --schedule gpipe --pp 2 --chunks 2 --recompute never --csv >table.csv
+path=$(printf './%.0s' {1..400})table.csv
+"$program" plan "${model[@]}" --ntokens 50 --batch-size 4 --schedule "$path" --json >out 2>err || fail "a table: status $?"
+[ "$(query 'plans[0]["options"][plans[0]["options"].index("--schedule") + 1]')" = "$path" ] || fail "a table: another path"
+
 # A plan's file lays out a run, which shows what was planned beside what it took.
 "$program" plan "${run[@]}" --batch-tokens 128 --dp 1 --pp 2 --schedule 1f1b --chunks 4 -o saved.json >out 2>err || fail "-o: status $?"
 grep -q "^1 x 2 1f1b" out || fail "-o: no table"
@@ -89,6 +95,10 @@ refused() { # STATUS SENTENCE WORD...
 refused 1 "fits the memory: the smallest has 1 replica of" plan --emsize 65536 --nhid 65536 --nlayers 500 --nhead 2 --json
 refused 1 "--batch-tokens must be a multiple of the 8 tokens of a row, got 100" plan "${model[@]}" --batch-tokens 100
 refused 1 "the 15 rows of a step cannot be divided" plan "${model[@]}" --batch-tokens 120 --shards 2
+refused 1 "the 10 rows of a step cannot be divided" plan "${model[@]}" --batch-tokens 80 --batch-size 4
+refused 2 "--data has a vocabulary's size, so it cannot be combined with --ntokens" plan "${run[@]}" --ntokens 50
+refused 2 "--init has a vocabulary's size" plan --init none --ntokens 50
+refused 2 "--model has a vocabulary's size" plan --model gpt2 --ntokens 50
 refused 1 "none: " plan --data none
 refused 2 "plan takes options only" plan data
 refused 1 "none/plan.json: cannot be written" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json

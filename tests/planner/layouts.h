@@ -39,14 +39,21 @@ static inline void make_layout(const sl_module *model, const sli_candidate *cand
                                .devices = out->devices};
 }
 
-/* The tutorials' model, of layers + 2 modules. */
-static inline sl_module *make_model(int layers)
+/* The tutorials' model, of layers + 2 modules, of which the first `frozen` are. */
+static inline sl_module *make_frozen_model(int layers, int frozen)
 {
     const sl_model_options options = {
         .ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = layers, .context = 16};
     sl_module *model;
     check_ok(sl_transformer_lm_create(&options, &model));
+    for (int i = 0; i < frozen; i++)
+        check_ok(sl_module_freeze(sl_module_child(model, i)));
     return model;
+}
+
+static inline sl_module *make_model(int layers)
+{
+    return make_frozen_model(layers, 0);
 }
 
 #endif

@@ -118,6 +118,54 @@ static void best_layout_is_that_of_all_cuts_of_all_candidates(void **state)
     }
 }
 
+/* Frozen modules go no further than forward: what is left out for being too slow must be slower
+ * than that. */
+static void best_layout_of_a_frozen_model_is_that_of_all_cuts(void **state)
+{
+    unsigned draw = test_seed(29);
+    for (int frozen = 1; frozen < MODULES; frozen++) {
+        SCOPED(sl_module) *model = make_frozen_model(MODULES - 2, frozen);
+        machine own = {.model = model};
+        sli_found_layout found[1];
+        sli_search search;
+        for (int i = 0; i < MODULES; i++) {
+            double forward = test_draw(&draw, 10, 14), half = test_draw(&draw, 10, 14);
+            own.row[i] = (sl_module_profile){forward, 2 * half, half, half, 0};
+        }
+        own.speed.reduce.seconds = 1e6; /* a pipeline is best */
+        search_machine(&own, 0, 1, found, &search);
+        assert_int_equal(search.count, 1);
+        assert_float_equal(found[0].costs.seconds, own.best, 1e-9 * own.best);
+    }
+}
+
+/* Not the same as one that does not fit. */
+static void layout_whose_memory_cannot_be_planned_is_an_error(void **state)
+{
+    static const sli_candidate candidate = {.replicas = 1,
+                                            .pipeline_ranks = 2,
+                                            .schedule = "gpipe",
+                                            .chunks = 4};
+    SCOPED(sl_module) *model = make_model(MODULES - 2);
+    machine own = {.model = model};
+    sl_module_profile modules[MODULES];
+    const sl_module_profile *of_ranks[LAYOUT_RANKS];
+    sli_layout_speed speed;
+    sli_found_layout found[1];
+    sli_search search = {.wanted = 1, .found = found};
+    made_layout made;
+    make_layout(model, &candidate, ROWS, &made);
+    scale_times(&own, &made, modules, of_ranks, &speed);
+    made.layout.row_tokens = 5001; /* more than the model has positions */
+    check_error(sli_search_add(&search, &candidate, &made.layout, &speed, NULL), SL_ERR_INVALID,
+                "5001");
+    assert_int_equal(search.count, 0);
+    made.layout.row_tokens = 16;
+    check_ok(sli_search_add(&search, &candidate, &made.layout, &speed, NULL));
+    assert_int_equal(search.count, 1);
+    sl_schedule_destroy(&made.table);
+}
+
 /* Equal modules: replicas have no bubble, so they win unless their exchange takes longer than a
  * bubble does. */
 static void exchange_decides_between_replicas_and_a_pipeline(void **state)
@@ -167,6 +215,8 @@ int search_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(best_layout_is_that_of_all_cuts_of_all_candidates),
+        cmocka_unit_test(best_layout_of_a_frozen_model_is_that_of_all_cuts),
+        cmocka_unit_test(layout_whose_memory_cannot_be_planned_is_an_error),
         cmocka_unit_test(exchange_decides_between_replicas_and_a_pipeline),
         cmocka_unit_test(what_does_not_fit_is_not_found),
     };

@@ -160,6 +160,95 @@ static void given_options_are_kept(void **state)
     }
 }
 
+static void refuse(const sl_train_options *run, unsigned kept, int64_t tokens, sl_status status,
+                   const char *text)
+{
+    int count;
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    sl_found_plan plans[SL_PLANS_FOUND];
+    const sli_machine machine = machine_of(&made);
+    const sl_plan_search_options options = {.run = run, .kept = kept, .batch_tokens = tokens};
+    check_error(sli_plan_search_machine(&options, run, &machine, plans, &count), status, text);
+}
+
+/* Rows that no number of shards of this size has are refused. */
+static void another_batch_size_than_the_given_one_is_never_planned(void **state)
+{
+    sl_train_options run = options_of_model();
+    run.batch_size = 4;
+    refuse(&run, SL_KEEP_BATCH_SIZE, 10 * run.bptt, SL_ERR_INVALID,
+           "the 10 rows of a step cannot be divided");
+    run.shards = 2;
+    refuse(&run, SL_KEEP_BATCH_SIZE | SL_KEEP_SHARDS, 16 * run.bptt, SL_ERR_INVALID,
+           "the 16 rows of a step cannot be divided");
+}
+
+static int count_names(const char *devices)
+{
+    int count = 1;
+    for (; *devices; devices++)
+        count += *devices == ',';
+    return count;
+}
+
+/* As many as one list of devices can have. */
+static void plan_names_all_its_devices(void **state)
+{
+    static const int replicas[] = {40, 512};
+    sl_train_options run = options_of_model();
+    sl_found_plan plans[SL_PLANS_FOUND];
+    made_machine made = {.seconds_of_row = {1, 1, 1, 1, 1, 1}};
+    const unsigned kept =
+        SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_SCHEDULE | SL_KEEP_CHUNKS;
+    run.pipeline_ranks = 2;
+    run.schedule = "gpipe";
+    run.chunks = 1;
+    for (int i = 0; i < 2; i++) {
+        int count;
+        run.replicas = replicas[i];
+        run.batch_size = replicas[i];
+        const sli_machine machine = machine_of(&made);
+        const sl_plan_search_options options = {.run = &run, .kept = kept};
+        check_ok(sli_plan_search_machine(&options, &run, &machine, plans, &count));
+        assert_int_equal(count, 1);
+        assert_int_equal(count_names(plans[0].options.devices), 2 * replicas[i]);
+    }
+    run.replicas = 1024;
+    run.batch_size = 1024;
+    refuse(&run, kept, 0, SL_ERR_UNSUPPORTED,
+           "1024 replicas of 2 pipeline ranks have more devices than a plan can name");
+}
+
+/* Measurements are never equal, but for those that are remembered. */
+static void machine_is_measured_once_for_each_number_of_devices(void **state)
+{
+    sl_train_options run = options_of_model();
+    sli_machine machine;
+    sl_link_cost reduce[2], gather[2];
+    double update[2];
+    check_ok(sli_machine_open(&run, 0, &machine));
+    for (int i = 0; i < 2; i++) {
+        check_ok(machine.time_exchange(machine.context, 2, &reduce[i], &gather[i]));
+        check_ok(machine.time_update(machine.context, 2, &update[i]));
+    }
+    assert_memory_equal(&reduce[0], &reduce[1], sizeof *reduce);
+    assert_memory_equal(&gather[0], &gather[1], sizeof *gather);
+    assert_memory_equal(&update[0], &update[1], sizeof *update);
+    sli_machine_close(&machine);
+}
+
+/* More than a machine has cores. */
+static void machine_times_hundreds_of_devices(void **state)
+{
+    sl_train_options run = options_of_model();
+    sli_machine machine;
+    double seconds_per_byte = -1;
+    check_ok(sli_machine_open(&run, 0, &machine));
+    check_ok(machine.time_update(machine.context, 400, &seconds_per_byte));
+    assert_true(seconds_per_byte > 0);
+    sli_machine_close(&machine);
+}
+
 /* Nothing is timed that does not fit. */
 static void what_fits_nowhere_is_one_error(void **state)
 {
@@ -222,6 +311,10 @@ int search_machine_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(best_plan_is_the_one_that_is_known),
         cmocka_unit_test(given_options_are_kept),
+        cmocka_unit_test(another_batch_size_than_the_given_one_is_never_planned),
+        cmocka_unit_test(plan_names_all_its_devices),
+        cmocka_unit_test(machine_is_measured_once_for_each_number_of_devices),
+        cmocka_unit_test(machine_times_hundreds_of_devices),
         cmocka_unit_test(what_fits_nowhere_is_one_error),
         cmocka_unit_test(micro_batches_are_as_small_as_memory_asks_for),
     };

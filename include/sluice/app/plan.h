@@ -30,7 +30,8 @@ typedef struct sl_plan_search_options {
                              of batch_size rows of each of `shards` (0: 1) */
 } sl_plan_search_options;
 
-enum { SL_PLANS_FOUND = 5, SL_PLAN_DEVICES_BYTES = 512 };
+/* The bytes are enough for the names of as many devices as a list can have. */
+enum { SL_PLANS_FOUND = 5, SL_PLAN_DEVICES_BYTES = 8192 };
 
 /* A plan that fits the memory. */
 typedef struct sl_found_plan {
@@ -49,8 +50,8 @@ typedef struct sl_found_plan {
  * one shard, unless `kept` says otherwise. Takes about as long as a few training steps.
  *
  * Errors: SL_ERR_MEMORY where no layout fits: what the smallest needs, and what there is;
- * SL_ERR_INVALID where no layout has these options: why the last one that was tried has not; those
- * of reading the data and of sl_profile_modules. */
+ * SL_ERR_INVALID or SL_ERR_UNSUPPORTED where no layout has these options: why the last one that was
+ * tried has not; those of reading the data and of sl_profile_modules. */
 sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
                          int *count);
 

@@ -345,23 +345,17 @@ static sl_status make_table(sl_plan *plan)
     return sl_schedule_recompute(plan->table, options->recompute);
 }
 
-/* "cpu:0,cpu:1,…", "cpu,cpu,…", or as the options have them. */
+/* As the options have them, else as is said of sli_plan_name_devices. */
 static sl_status print_devices(const sl_plan *plan, bool shared, char **out)
 {
-    enum { NAME_BYTES = 16 }; /* "cpu:65535," */
     const char *given = plan->options.devices;
-    int count = plan->ranks_here * plan->pipeline_ranks_each;
-    size_t bytes = given ? strlen(given) + 1 : (size_t)count * NAME_BYTES + 1, used = 0;
-    *out = calloc(bytes, 1);
+    if (!given)
+        return sli_device_list_name_cpus(plan->ranks_here * plan->pipeline_ranks_each, shared, out);
+    *out = strdup(given);
     if (!*out)
-        return sli_no_memory(NULL, "the names of %d devices", count);
-    for (int i = 0; given && given[i]; i++)
-        (*out)[i] = given[i];
-    for (char *separator = *out; given && (separator = strchr(separator, ';'));)
+        return sli_no_memory(NULL, "the names of devices");
+    for (char *separator = *out; (separator = strchr(separator, ';'));)
         *separator = ',';
-    for (int i = 0; !given && i < count; i++)
-        used += (size_t)snprintf(*out + used, bytes - used, shared ? "%scpu" : "%scpu:%d",
-                                 i ? "," : "", i);
     return SL_OK;
 }
 
@@ -415,6 +409,11 @@ sl_status sli_plan_layout(const sli_plan_inputs *inputs, sl_plan **out)
     if (status != SL_OK)
         sl_plan_destroy(out);
     return status;
+}
+
+bool sli_plan_is_impossible(sl_status status)
+{
+    return status == SL_ERR_INVALID || status == SL_ERR_NOT_FOUND || status == SL_ERR_UNSUPPORTED;
 }
 
 void sl_plan_destroy(sl_plan **plan)

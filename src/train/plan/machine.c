@@ -26,6 +26,8 @@ typedef struct timed_devices {
     bool is_ended;                     /* more rows take too long to be timed */
     sl_module_profile *ladder[LADDER]; /* [modules] */
     double update_per_byte;            /* negative: not timed */
+    bool has_exchange;                 /* reduce and gather are timed */
+    sl_link_cost reduce, gather;
 } timed_devices;
 
 typedef struct timed_machine {
@@ -80,13 +82,13 @@ fail:
 
 static sl_status open_devices(const timed_machine *machine, int count, sl_device_list **out)
 {
-    char names[MOST_DEVICES * sizeof "cpu:255,"];
-    size_t used = 0;
+    char *names;
     if (machine->names)
         return sl_device_list_create(machine->names, out, NULL);
-    for (int i = 0; i < count; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%scpu:%d", i ? "," : "", i);
-    return sl_device_list_create(names, out, NULL);
+    SL_TRY(sli_device_list_name_cpus(count, false, &names));
+    sl_status status = sl_device_list_create(names, out, NULL);
+    free(names);
+    return status;
 }
 
 /* Runs the task on all of so many devices. The caller frees *jobs [count]. */
@@ -419,11 +421,16 @@ static sl_link_cost cost_of(const double seconds[2])
 static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,
                                sl_link_cost *gather)
 {
-    (void)context;
+    timed_devices *devices = find_devices(context, replicas);
     exchange_times times;
-    SL_TRY(sl_spawn(time_group, &times, replicas, NULL));
-    *reduce = cost_of(times.reduce);
-    *gather = cost_of(times.gather);
+    if (!devices->has_exchange) {
+        SL_TRY(sl_spawn(time_group, &times, replicas, NULL));
+        devices->reduce = cost_of(times.reduce);
+        devices->gather = cost_of(times.gather);
+        devices->has_exchange = true;
+    }
+    *reduce = devices->reduce;
+    *gather = devices->gather;
     return SL_OK;
 }
 
@@ -447,6 +454,7 @@ static sl_status count_names(timed_machine *machine, int *count)
     *count = 1;
     for (char *name = machine->names; (name = strpbrk(name, ",;")); *name++ = ',')
         ++*count;
+    *count = *count < MOST_DEVICES ? *count : MOST_DEVICES;
     return SL_OK;
 }
 

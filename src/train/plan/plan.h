@@ -39,6 +39,10 @@ sli_layout_rule sli_plan_rule(const sl_train_options *options, const sl_train_la
 /* All of a plan but what follows from the model. */
 sl_status sli_plan_layout(const sli_plan_inputs *inputs, sl_plan **out);
 
+/* Whether an error of sli_plan_layout says that no run has such a layout: a search then goes on
+ * with the next one. */
+bool sli_plan_is_impossible(sl_status status);
+
 /* The number of modules of each stage, as the options say; SL_BALANCE_AUTO: by parameters. */
 sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *balance);
 

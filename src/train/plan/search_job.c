@@ -63,9 +63,10 @@ static sl_status consider_layout(void *context, sli_search *search, const sli_ca
     inputs.launch = &launch;
     inputs.found.replicas = candidate->replicas;
     inputs.found.pipeline_ranks = candidate->pipeline_ranks;
-    if (sli_plan_layout(&inputs, &plan) != SL_OK)
-        return SL_OK; /* there are fewer layers, or a table, a list … of another size */
-    sl_status status = add_plan(job, search, candidate, plan);
+    sl_status status = sli_plan_layout(&inputs, &plan);
+    if (status != SL_OK) /* there are fewer layers, or a table, a list … of another size */
+        return sli_plan_is_impossible(status) ? SL_OK : status;
+    status = add_plan(job, search, candidate, plan);
     sl_plan_destroy(&plan);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/usable_memory.h"
+#include "device/device.h"
 #include "text/rows.h"
 #include "train/loop/run.h"
 
@@ -31,35 +32,50 @@ static bool is_kept(const machine_search *search, sl_plan_kept option)
 
 /* ---- A candidate's options ------------------------------------------------------------------ */
 
-/* "cpu:0,cpu:1", or "cpu,cpu": which of them a run takes is otherwise decided by a profile. */
-static void name_devices(const sli_candidate *candidate, char devices[SL_PLAN_DEVICES_BYTES])
+/* Those of a pipeline, where the options name none: which of them a run takes is otherwise decided
+ * by a profile. */
+static sl_status name_devices(const sli_candidate *candidate, char devices[SL_PLAN_DEVICES_BYTES],
+                              sl_train_options *options)
 {
-    size_t used = 0;
     int count = candidate->replicas * candidate->pipeline_ranks;
-    *devices = '\0';
-    for (int i = 0; i < count && used < SL_PLAN_DEVICES_BYTES; i++)
-        used += (size_t)snprintf(devices + used, SL_PLAN_DEVICES_BYTES - used,
-                                 candidate->shares_cores ? "%scpu" : "%scpu:%d", i ? "," : "", i);
+    char *names;
+    if (options->devices || candidate->pipeline_ranks == 1)
+        return SL_OK;
+    SL_TRY(sli_device_list_name_cpus(count, candidate->shares_cores, &names));
+    bool has_room = strlen(names) < SL_PLAN_DEVICES_BYTES;
+    snprintf(devices, SL_PLAN_DEVICES_BYTES, "%s", names);
+    free(names);
+    options->devices = devices;
+    return has_room ? SL_OK
+                    : sl_error(SL_ERR_UNSUPPORTED,
+                               "%d replicas of %d pipeline ranks have more devices than a plan can "
+                               "name",
+                               candidate->replicas, candidate->pipeline_ranks);
 }
 
 /* False where the rows cannot be divided among shards and micro-batches. */
 static bool divide_rows(const machine_search *search, const sli_candidate *candidate,
                         sl_train_options *options)
 {
-    int64_t shards = is_kept(search, SL_KEEP_SHARDS)       ? options->shards
-                     : is_kept(search, SL_KEEP_BATCH_SIZE) ? search->rows / options->batch_size
-                                                           : candidate->replicas;
+    bool keeps_batch = is_kept(search, SL_KEEP_BATCH_SIZE);
+    int64_t kept_batch = options->batch_size;
+    int64_t shards = is_kept(search, SL_KEEP_SHARDS) ? options->shards
+                     : keeps_batch                   ? search->rows / kept_batch
+                                                     : candidate->replicas;
     int accumulate = options->accumulate > 0 ? options->accumulate : 1;
     if (shards < 1 || shards > SL_MAX_REPLICAS || search->rows % shards != 0)
         return false;
     options->shards = (int)shards;
     options->batch_size = search->rows / shards;
+    if (keeps_batch && options->batch_size != kept_batch)
+        return false;
     return is_kept(search, SL_KEEP_CHUNKS) || options->table ||
            options->batch_size % ((int64_t)candidate->chunks * accumulate) == 0;
 }
 
+/* All but the devices. */
 static bool make_options(const machine_search *search, const sli_candidate *candidate,
-                         char devices[SL_PLAN_DEVICES_BYTES], sl_train_options *out)
+                         sl_train_options *out)
 {
     *out = *search->run;
     out->replicas = candidate->replicas;
@@ -70,10 +86,6 @@ static bool make_options(const machine_search *search, const sli_candidate *cand
     out->zero = candidate->zero;
     if (!is_kept(search, SL_KEEP_BALANCE))
         out->balance_kind = SL_BALANCE_AUTO;
-    if (!out->devices && candidate->pipeline_ranks > 1) {
-        name_devices(candidate, devices);
-        out->devices = devices;
-    }
     return divide_rows(search, candidate, out);
 }
 
@@ -156,12 +168,14 @@ static sl_status consider_candidate(void *context, sli_search *results,
     sl_plan *plan;
     const sli_plan_inputs inputs = {.options = &options, .launch = &threads};
     bool is_answered = search->is_counted && results->count > 0; /* something fits */
-    if (is_answered || !make_options(search, candidate, devices, &options))
+    if (is_answered || !make_options(search, candidate, &options))
         return SL_OK;
-    sl_status status = sli_plan_layout(&inputs, &plan);
+    sl_status status = name_devices(candidate, devices, &options);
+    if (status == SL_OK)
+        status = sli_plan_layout(&inputs, &plan);
     if (status != SL_OK) {
         sli_error_save(&search->reason, status);
-        return SL_OK;
+        return sli_plan_is_impossible(status) ? SL_OK : status;
     }
     status = consider_plan(search, results, candidate, plan);
     sl_plan_destroy(&plan);
@@ -243,17 +257,19 @@ static sl_status count_rows(machine_search *search)
     return SL_OK;
 }
 
-static void describe_found(const machine_search *search, const sli_found_layout *found,
-                           sl_found_plan *out)
+static sl_status describe_found(const machine_search *search, const sli_found_layout *found,
+                                sl_found_plan *out)
 {
     sl_train_options *options = &out->options;
-    (void)make_options(search, &found->candidate, out->devices, options);
+    (void)make_options(search, &found->candidate, options); /* which could be made before */
+    SL_TRY(name_devices(&found->candidate, out->devices, options));
     options->balance_kind = SL_BALANCE_EXPLICIT;
     options->balance_count = found->stages;
     memcpy(options->balance, found->balance, (size_t)found->stages * sizeof *found->balance);
     out->costs = found->costs;
     out->memory_bytes = found->host_bytes;
     out->tokens_per_s = (double)search->rows * (double)options->bptt / found->costs.seconds;
+    return SL_OK;
 }
 
 /* SL_OK where some layout was found. */
@@ -299,7 +315,7 @@ sl_status sli_plan_search_machine(const sl_plan_search_options *options,
     SLI_TRY_OR_FAIL(search_space(&search, &results));
     SLI_TRY_OR_FAIL(check_found(&search, &results));
     for (*count = 0; *count < results.count; ++*count)
-        describe_found(&search, &found[*count], &plans[*count]);
+        SLI_TRY_OR_FAIL(describe_found(&search, &found[*count], &plans[*count]));
 fail:
     sl_module_destroy(&model);
     return status;
