@@ -76,6 +76,7 @@ typedef struct sl_schedule_options {
     /* For sl_timeline_utilization alone, as in sl_cost_model. */
     const double *links;
     const int *cores;
+    int forward_only; /* the same: so many first stages are frozen and do not go backward */
 } sl_schedule_options;
 
 /* Writes the order of computation, without recomputation. `context` is the writer's own. */
@@ -220,6 +221,7 @@ typedef struct sl_utilization {
     double *stage_seconds;    /* [stages] of the stage's actions together */
     int slowest_stage;        /* the one with the most of them */
     int *placement;           /* [stages] the rank of each stage */
+    int forward_only;         /* so many first stages do not go backward: the options' */
     double *links;            /* [stages - 1] used by the prediction; NULL: none were given */
     int *cores;               /* [ranks] the same */
     int action_count;
@@ -228,9 +230,9 @@ typedef struct sl_utilization {
 } sl_utilization;
 
 /* From a trace in the table's order, as sl_pipe_timeline and sl_schedule_simulate give it. Takes
- * ranks, placement (NULL: a loop), virtual_stages (0: 1), link, links and cores of the options.
- * Free the result with sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that is not of a
- * whole step, or a cost of a link that is not 0 or more. */
+ * ranks, placement (NULL: a loop), virtual_stages (0: 1), link, links, cores and forward_only of
+ * the options. Free the result with sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that
+ * is not of a whole step, or a cost of a link that is not 0 or more. */
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
                                   const sl_schedule_options *layout, sl_utilization *out);
 void sl_utilization_clear(sl_utilization *utilization);

@@ -1,4 +1,6 @@
 /* Stages in which nothing is trained: their tables, what runs of them, and what a step costs. */
+#define _POSIX_C_SOURCE 200809L
+
 #include "nn/module.h"
 #include "parallel/schedule/table.h"
 #include "sluice/layers.h"
@@ -7,7 +9,18 @@
 #include "support/modules.h"
 #include "support/pipes.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SANITIZED = 1 }; /* whose shadow memory takes more than any limit */
+#else
+enum { IS_SANITIZED = 0 };
+#endif
 
 enum { STAGES = 4, MICROS = 5, WIDTH = 6, ROWS = 10 };
 
@@ -104,6 +117,55 @@ static void impossible_ends_of_backward_are_refused(void **state)
                 "stage 1 has no backward, but stage 0 before it has");
     check_error(sl_schedule_freeze(table, none), SL_ERR_INVALID, "no stage has a backward");
     check_ok(sl_schedule_validate(table));
+}
+
+/* As much memory as the process has, and so much more. */
+static void limit_memory(size_t more)
+{
+    unsigned long long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%llu", &pages) != 1)
+        _exit(2);
+    fclose(file);
+    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+    setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
+}
+
+/* In a process of its own, without the memory for a table of so many micro-batches. */
+static bool stays_without_memory(sl_schedule *table, const sl_stage_backward *backward)
+{
+    int ended;
+    size_t bytes = table->count * sizeof *table->actions;
+    FREED sl_action *actions = malloc(bytes);
+    memcpy(actions, table->actions, bytes);
+    pid_t child = fork();
+    if (child == 0) {
+        limit_memory(1 << 20);
+        bool is_refused =
+            (backward ? sl_schedule_freeze(table, backward)
+                      : sl_schedule_recompute(table, SL_RECOMPUTE_ALWAYS)) == SL_ERR_MEMORY;
+        _exit(!is_refused || table->count * sizeof *table->actions != bytes ||
+              table->forward_only != 0 || memcmp(actions, table->actions, bytes) != 0);
+    }
+    return waitpid(child, &ended, 0) == child && WIFEXITED(ended) && WEXITSTATUS(ended) == 0;
+}
+
+static void table_stays_as_it_was_without_memory(void **state)
+{
+    enum { MANY = 1 << 26 };
+    static const sl_action actions[] = {{.stage = 0, .kind = SL_ACTION_FORWARD},
+                                        {.stage = 0, .kind = SL_ACTION_BACKWARD},
+                                        {.stage = 1, .kind = SL_ACTION_FORWARD},
+                                        {.stage = 1, .kind = SL_ACTION_BACKWARD}};
+    static const int counts[] = {2, 2};
+    static const sl_stage_backward backward[] = {SL_STAGE_BACKWARD_NONE, SL_STAGE_BACKWARD_WHOLE};
+    if (IS_SANITIZED)
+        skip();
+    SCOPED(sl_schedule) *table = NULL;
+    check_ok(sl_schedule_from_table(&(sl_schedule_options){.ranks = 2, .micros = MANY}, counts,
+                                    actions, &table));
+    assert_true(stays_without_memory(table, backward));
+    assert_true(stays_without_memory(table, NULL));
 }
 
 /* Only what was frozen may lack its backward. */
@@ -268,6 +330,7 @@ int frozen_stages_tests(void)
         cmocka_unit_test(frozen_stages_of_zero_bubble_lose_their_weight_halves),
         cmocka_unit_test(any_table_is_whole_without_what_frozen_stages_have),
         cmocka_unit_test(impossible_ends_of_backward_are_refused),
+        cmocka_unit_test(table_stays_as_it_was_without_memory),
         cmocka_unit_test(table_without_the_first_stages_backward_is_refused),
         cmocka_unit_test(frozen_stages_run_less_and_give_the_same_bits),
         cmocka_unit_test(simulated_step_is_as_short_as_what_is_frozen_makes_it),

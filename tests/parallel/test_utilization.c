@@ -165,6 +165,27 @@ static void prediction_knows_links_and_shared_cores(void **state)
     }
 }
 
+/* A trace that lacks the first stage's backwards is whole only where that stage is frozen. */
+static void stages_without_backward_are_those_that_are_said_to_be_frozen(void **state)
+{
+    static const double one[] = {1, 1};
+    static const sl_stage_backward backward[] = {SL_STAGE_BACKWARD_NONE, SL_STAGE_BACKWARD_WHOLE};
+    sl_utilization utilization;
+    sl_schedule_options of = {.ranks = RANKS};
+    SCOPED(sl_schedule) *table = open_table("1f1b", RANKS, MICROS, SL_RECOMPUTE_NEVER);
+    check_ok(sl_schedule_freeze(table, backward));
+    sl_simulation simulation = simulate(table, one, one);
+    check_error(sl_timeline_utilization(simulation.entries, simulation.entry_count, &of,
+                                        &utilization),
+                SL_ERR_INVALID, "the trace is not of a whole step: ");
+    of.forward_only = 1;
+    check_ok(
+        sl_timeline_utilization(simulation.entries, simulation.entry_count, &of, &utilization));
+    assert_int_equal(utilization.forward_only, 1);
+    sl_utilization_clear(&utilization);
+    sl_simulation_clear(&simulation);
+}
+
 static void what_is_no_whole_step_is_refused(void **state)
 {
     static const double one[] = {1, 1};
@@ -269,6 +290,7 @@ int utilization_tests(void)
         cmocka_unit_test(utilization_of_a_simulation_has_its_bubble),
         cmocka_unit_test(joined_actions_run_one_after_the_other),
         cmocka_unit_test(prediction_knows_links_and_shared_cores),
+        cmocka_unit_test(stages_without_backward_are_those_that_are_said_to_be_frozen),
         cmocka_unit_test(what_is_no_whole_step_is_refused),
         cmocka_unit_test(pipe_gives_the_utilization_of_its_last_step),
     };

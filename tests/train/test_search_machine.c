@@ -4,6 +4,7 @@
 #include "support/check.h"
 
 #include <string.h>
+#include <sys/resource.h>
 
 enum { MODULES = 6 };
 
@@ -237,6 +238,25 @@ static void machine_is_measured_once_for_each_number_of_devices(void **state)
     sli_machine_close(&machine);
 }
 
+/* The embedding's 62 MiB and three copies of them, and not the layer's 100 behind it. */
+static void update_is_timed_with_little_memory(void **state)
+{
+    enum { KIB_OF_STEPS = 4 * 64 << 10, KIB_OF_REST = 100 << 10 };
+    struct rusage before, after;
+    sl_train_options run = options_of_model();
+    sli_machine machine;
+    double seconds_per_byte = -1;
+    run.model = (sl_model_options){
+        .ntokens = 16000, .emsize = 1024, .nhid = 10240, .nhead = 2, .nlayers = 1, .context = 8};
+    check_ok(sli_machine_open(&run, 0, &machine));
+    getrusage(RUSAGE_SELF, &before);
+    check_ok(machine.time_update(machine.context, 1, &seconds_per_byte));
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(seconds_per_byte > 0);
+    assert_true(after.ru_maxrss - before.ru_maxrss < KIB_OF_STEPS + KIB_OF_REST);
+    sli_machine_close(&machine);
+}
+
 /* More than a machine has cores. */
 static void machine_times_hundreds_of_devices(void **state)
 {
@@ -309,6 +329,7 @@ static void micro_batches_are_as_small_as_memory_asks_for(void **state)
 int search_machine_tests(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(update_is_timed_with_little_memory), /* before others raise the peak */
         cmocka_unit_test(best_plan_is_the_one_that_is_known),
         cmocka_unit_test(given_options_are_kept),
         cmocka_unit_test(another_batch_size_than_the_given_one_is_never_planned),

@@ -283,11 +283,16 @@ sl_status sl_pipe_get_utilization(sl_pipe *pipe, sl_utilization *out)
         SLI_TRY_OR_FAIL(
             sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run"));
     SLI_TRY_OR_FAIL(describe_machine(pipe, &found));
+    int forward_only = 0;
+    while (forward_only < pipe->stage_count &&
+           pipe->backward[forward_only] == SL_STAGE_BACKWARD_NONE)
+        forward_only++;
     const sl_schedule_options options = {.ranks = pipe->rank_count,
                                          .virtual_stages = pipe->stage_count / pipe->rank_count,
                                          .placement = sl_schedule_placement(pipe->order),
                                          .links = pipe->links ? pipe->links : found.links,
-                                         .cores = found.has_shared_cores ? found.cores : NULL};
+                                         .cores = found.has_shared_cores ? found.cores : NULL,
+                                         .forward_only = forward_only};
     status = sl_timeline_utilization(entries, count, &options, out);
 
 fail:

@@ -57,10 +57,14 @@ sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode)
         return SL_OK;
     int *last = calloc((size_t)schedule->stages, sizeof *last);
     sl_action *actions = malloc((2 * schedule->count + 1) * sizeof *actions);
-    if (!last || !actions) {
+    bool *marks = NULL;
+    sl_status status = last && actions
+                           ? sli_schedule_allocate_marks(schedule, &marks)
+                           : sli_no_memory("schedule", "%zu recomputations", schedule->count);
+    if (status != SL_OK) {
         free(last);
         free(actions);
-        return sli_no_memory("schedule", "%zu recomputations", schedule->count);
+        return status;
     }
     find_last_forwards(schedule, last);
     const int *keeps = mode == SL_RECOMPUTE_EXCEPT_LAST ? last : NULL;
@@ -75,7 +79,8 @@ sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode)
     free(schedule->actions);
     schedule->actions = actions;
     schedule->count = count;
-    return sli_schedule_mark(schedule);
+    sli_schedule_set_marks(schedule, marks);
+    return SL_OK;
 }
 
 /* ---- Frozen stages ---------------------------------------------------------------------- */
@@ -115,7 +120,9 @@ sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *sta
     SLI_CHECK_NOT_NULL(stages);
     int forward_only;
     size_t first = 0, written = 0;
+    bool *marks;
     SL_TRY(count_forward_only(schedule, stages, &forward_only));
+    SL_TRY(sli_schedule_allocate_marks(schedule, &marks));
     schedule->forward_only = forward_only;
     for (int rank = 0; rank < schedule->ranks; rank++) {
         size_t end = schedule->ends[rank];
@@ -129,7 +136,8 @@ sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *sta
         first = end;
     }
     schedule->count = written;
-    return sli_schedule_mark(schedule);
+    sli_schedule_set_marks(schedule, marks);
+    return SL_OK;
 }
 
 /* ---- Numbers of micro-batches ----------------------------------------------------------- */

@@ -153,12 +153,15 @@ static void mark_completions(sl_schedule *schedule, bool *complete)
     }
 }
 
-sl_status sli_schedule_mark(sl_schedule *schedule)
+sl_status sli_schedule_allocate_marks(const sl_schedule *schedule, bool **out)
 {
     size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
-    bool *marks = calloc(cells, sizeof *marks);
-    if (!marks)
-        return sli_no_memory("schedule", "%zu marks", cells);
+    *out = calloc(cells, sizeof **out);
+    return *out ? SL_OK : sli_no_memory("schedule", "%zu marks", cells);
+}
+
+void sli_schedule_set_marks(sl_schedule *schedule, bool *room)
+{
     for (int rank = 1; rank < schedule->ranks; rank++)
         if (schedule->ends[rank] == 0) /* an empty row */
             schedule->ends[rank] = schedule->ends[rank - 1];
@@ -168,15 +171,22 @@ sl_status sli_schedule_mark(sl_schedule *schedule)
         action->discards = false;
         if (!is_known(schedule, *action))
             continue;
-        bool *recomputes = &marks[sli_schedule_cell(schedule, action->stage, action->micro)];
+        bool *recomputes = &room[sli_schedule_cell(schedule, action->stage, action->micro)];
         if (action->kind == SL_ACTION_RECOMPUTE)
             *recomputes = true;
         if (action->kind == SL_ACTION_FORWARD)
             action->discards =
                 forward_only || action->stage < schedule->forward_only || *recomputes;
     }
-    mark_completions(schedule, marks);
-    free(marks);
+    mark_completions(schedule, room);
+    free(room);
+}
+
+sl_status sli_schedule_mark(sl_schedule *schedule)
+{
+    bool *room;
+    SL_TRY(sli_schedule_allocate_marks(schedule, &room));
+    sli_schedule_set_marks(schedule, room);
     return SL_OK;
 }
 

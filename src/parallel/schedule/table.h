@@ -32,6 +32,11 @@ void sli_schedule_append(sl_schedule *schedule, int rank, int stage, sl_action_k
 /* Fills in `discards` and `completes` of every action: the last step of whatever makes a table. */
 sl_status sli_schedule_mark(sl_schedule *schedule);
 
+/* The same in two steps, for a rewrite that has no error any more once it has begun: the room that
+ * it takes, for the table's stages and micro-batches, and the marks themselves, which free it. */
+sl_status sli_schedule_allocate_marks(const sl_schedule *schedule, bool **out);
+void sli_schedule_set_marks(sl_schedule *schedule, bool *room);
+
 /* [stages] the stages of rank 0 in ascending order, then those of rank 1 ...; the caller frees it.
  */
 sl_status sli_schedule_rank_stages(const sl_schedule *schedule, int **out);

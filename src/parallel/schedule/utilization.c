@@ -37,17 +37,6 @@ static sl_status count_actions(const sl_timeline_entry *entries, int count,
     return SL_OK;
 }
 
-/* The first stages of a trace in which only others go backward. */
-static sl_status find_forward_only(sl_schedule *table)
-{
-    int first = table->stages;
-    for (size_t i = 0; i < table->count; i++)
-        if (sli_action_is_backward(table->actions[i].kind) && table->actions[i].stage < first)
-            first = table->actions[i].stage;
-    table->forward_only = first < table->stages ? first : 0;
-    return sli_schedule_mark(table);
-}
-
 static sl_status make_table(const sl_timeline_entry *entries, int count,
                             const sl_schedule_options *layout, sl_schedule **out)
 {
@@ -66,7 +55,8 @@ static sl_status make_table(const sl_timeline_entry *entries, int count,
     for (int i = 0; i < count; i++)
         actions[i] = entries[i].action;
     SLI_TRY_OR_FAIL(sl_schedule_from_table(&options, counts, actions, out));
-    SLI_TRY_OR_FAIL(find_forward_only(*out));
+    (*out)->forward_only = layout->forward_only;
+    SLI_TRY_OR_FAIL(sli_schedule_mark(*out));
     status = sl_error_context(sl_schedule_validate(*out),
                               "sl_timeline_utilization: the trace is not of a whole step: ");
 
@@ -299,6 +289,7 @@ static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_en
 {
     double *results;
     SL_TRY(allocate(schedule, layout, out));
+    out->forward_only = layout->forward_only;
     memcpy(out->measured, entries, schedule->count * sizeof *entries);
     if (layout->links)
         memcpy(out->links, layout->links, (size_t)(schedule->stages - 1) * sizeof *out->links);

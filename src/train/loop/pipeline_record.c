@@ -64,7 +64,8 @@ static sl_status gather_layouts(const sli_run *run, machine *machines, sl_schedu
                                   .virtual_stages = utilization->stages / utilization->ranks,
                                   .placement = utilization->placement,
                                   .links = machines[r].links,
-                                  .cores = machines[r].has_cores ? machines[r].cores : NULL};
+                                  .cores = machines[r].has_cores ? machines[r].cores : NULL,
+                                  .forward_only = utilization->forward_only};
     return SL_OK;
 }
 

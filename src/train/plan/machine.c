@@ -265,8 +265,8 @@ static sl_status time_modules(void *context, int count, int64_t rows, sl_module_
 
 /* ---- The update --------------------------------------------------------------------------- */
 
-/* As many of the model's first modules as have this many bytes are enough. */
-static const int64_t enough_bytes = 64 << 20;
+/* What is updated has at most so many bytes, and if possible not too few to be timed. */
+static const int64_t most_bytes = 64 << 20, least_bytes = 1 << 20;
 
 static sl_status count_tie(sl_parameter *tied, void *arg)
 {
@@ -275,16 +275,53 @@ static sl_status count_tie(sl_parameter *tied, void *arg)
     return SL_OK;
 }
 
-/* A parameter that is tied to one of another module is not in a set of its own: then the last
- * module, which has it, is left out. */
-static sl_status choose_modules(const sl_module *model, int *count, int64_t *bytes)
+/* Neighbouring modules of a model, and the bytes of their trained parameters. */
+typedef struct module_range {
+    int first, count;
+    int64_t bytes;
+} module_range;
+
+static int64_t trained_bytes(const sl_module *model, int module)
+{
+    return sli_module_elements(sl_module_child(model, module), SL_PARAMETER_TRAINED) *
+           (int64_t)sizeof(float);
+}
+
+/* From `first` on, as many as may be updated; none where `first` is frozen. */
+static module_range find_range(const sl_module *model, int first, int modules)
+{
+    module_range range = {.first = first};
+    for (int i = first; i < modules; i++) {
+        int64_t bytes = trained_bytes(model, i);
+        if ((i == first && bytes == 0) || range.bytes + bytes > most_bytes)
+            break;
+        range.bytes += bytes;
+        range.count = bytes > 0 ? i + 1 - first : range.count;
+    }
+    return range;
+}
+
+/* Those with the most bytes that may be updated, or else the smallest module. A parameter that is
+ * tied to one of another module is not in a set of its own: then the last module, which has it, is
+ * left out. */
+static sl_status choose_modules(const sl_module *model, module_range *out)
 {
     int ties = 0, modules = sl_module_child_count(model);
     SL_TRY(sli_module_for_each_tie(model, count_tie, &ties));
-    *bytes = 0;
-    for (*count = 0; *count < modules - (ties > 0) && *bytes < enough_bytes; ++*count)
-        *bytes += sli_module_elements(sl_module_child(model, *count), SL_PARAMETER_TRAINED) *
-                  (int64_t)sizeof(float);
+    modules -= ties > 0;
+    *out = (module_range){0};
+    for (int i = 0; i < modules; i++) {
+        module_range range = find_range(model, i, modules);
+        if (range.bytes > out->bytes)
+            *out = range;
+    }
+    if (out->bytes >= least_bytes)
+        return SL_OK;
+    for (int i = 0; i < modules; i++) {
+        int64_t bytes = trained_bytes(model, i);
+        if (bytes > most_bytes && (out->bytes < least_bytes || bytes < out->bytes))
+            *out = (module_range){i, 1, bytes};
+    }
     return SL_OK;
 }
 
@@ -318,16 +355,15 @@ static sl_status update_parameters(device_job *job)
     sl_parameter_set *set = NULL;
     sl_optimizer *optimizer = NULL;
     sl_tensor *grads;
-    int count;
-    int64_t bytes;
+    module_range range;
     sl_status status;
     SLI_TRY_OR_FAIL(sl_transformer_lm_create(&job->options->model, &model));
-    SLI_TRY_OR_FAIL(choose_modules(model, &count, &bytes));
+    SLI_TRY_OR_FAIL(choose_modules(model, &range));
     job->update_per_byte = 0;
-    if (bytes == 0)
+    if (range.bytes == 0)
         goto fail; /* nothing is trained there: status is SL_OK */
     SLI_TRY_OR_FAIL(
-        sl_parameter_set_create(model, 0, count,
+        sl_parameter_set_create(model, range.first, range.count,
                                 &(sl_parameter_set_options){.device = job->device,
                                                             .no_init = true,
                                                             .precision = job->options->precision},
@@ -335,7 +371,7 @@ static sl_status update_parameters(device_job *job)
     for (int i = 0; i < sl_parameter_set_bucket_count(set); i++)
         SLI_TRY_OR_FAIL(sl_parameter_set_bucket_grads(set, i, &grads));
     SLI_TRY_OR_FAIL(sl_optimizer_create(&job->options->optimizer, set, &optimizer));
-    status = time_steps(job, set, optimizer, bytes);
+    status = time_steps(job, set, optimizer, range.bytes);
 fail:
     sl_optimizer_destroy(&optimizer);
     sl_parameter_set_destroy(&set);
