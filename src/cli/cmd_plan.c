@@ -232,7 +232,7 @@ static bool share_cores(const char *devices)
     return name && name > devices && strcmp(name, "cpu") == 0;
 }
 
-/* "1 x 2 gpipe on shared cores, 4 chunks, recompute always" */
+/* "1 x 2 SCHEDULE on shared cores, 4 chunks, recompute always" */
 static void print_shape(const sl_train_options *run, char *text, size_t bytes)
 {
     bool is_pipeline = run->pipeline_ranks > 1;
