@@ -18,6 +18,12 @@
 
 enum { MOST_LINKS = 40 };
 
+const char *sli_path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 bool sli_name_ends_with(const char *name, const char *end)
 {
     size_t length = strlen(name), last = strlen(end);

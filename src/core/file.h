@@ -41,6 +41,9 @@ sl_status sli_file_open(const char *path, int *descriptor, uint64_t *bytes);
 sl_status sli_file_read_at(const char *path, int descriptor, uint64_t offset, void *to,
                            uint64_t bytes);
 
+/* The last component of a path that does not end with a slash: what stands behind its last one. */
+const char *sli_path_name(const char *path);
+
 /* Whether the name of a file or a tensor has this end, and something before it. */
 bool sli_name_ends_with(const char *name, const char *end);
 

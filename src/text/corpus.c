@@ -190,15 +190,20 @@ fail:
 }
 
 /* Those that are kept in the directory, of the same text and tokenizer; NULL: none are. Words are
- * found as quickly as they would be read. */
-static sl_status read_kept(sl_corpus *corpus, sl_split split, const char *kept)
+ * found as quickly as they would be read. *file: the text of the split before, which is read again
+ * only where this one is another; the caller frees it. */
+static sl_status read_kept(sl_corpus *corpus, sl_split split, const char *kept, json_t **file)
 {
     const split_source *source = &corpus->sources[split];
     sl_tokens *tokens = &corpus->tokens[split];
     json_t **described = &corpus->described[split];
     if (!kept || sl_vocab_has_words(corpus->vocab))
         return SL_OK;
-    SL_TRY(sli_kept_describe(source->path, source->range, described));
+    if (!*file || split == 0 || strcmp(source->path, corpus->sources[split - 1].path) != 0) {
+        json_decref(*file);
+        SL_TRY(sli_kept_identify(source->path, file));
+    }
+    SL_TRY(sli_kept_describe(*file, source->range, described));
     SL_TRY(sli_kept_read(kept, split, corpus->vocab, *described, tokens));
     if (tokens->ids) {
         json_decref(*described);
@@ -207,14 +212,14 @@ static sl_status read_kept(sl_corpus *corpus, sl_split split, const char *kept)
     return SL_OK;
 }
 
-static sl_status load_splits(sl_corpus *corpus, const char *data, const char *kept)
+static sl_status load_splits(sl_corpus *corpus, const char *data, const char *kept, json_t **file)
 {
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(find_source(data, (sl_split)split, &corpus->sources[split]));
     if (!corpus->vocab)
         SL_TRY(read_training_text(corpus));
     for (int split = 0; split < SL_SPLITS; split++) {
-        SL_TRY(read_kept(corpus, (sl_split)split, kept));
+        SL_TRY(read_kept(corpus, (sl_split)split, kept, file));
         if (!corpus->tokens[split].ids)
             SL_TRY(read_source(corpus->vocab, &corpus->sources[split], &corpus->tokens[split]));
     }
@@ -229,7 +234,9 @@ sl_status sli_corpus_load(const char *data, const sl_vocab *vocab, const char *k
     if (!corpus)
         return sli_no_memory("sl_corpus_load", "a corpus");
     corpus->vocab = vocab;
-    sl_status status = load_splits(corpus, data, kept);
+    json_t *file = NULL;
+    sl_status status = load_splits(corpus, data, kept, &file);
+    json_decref(file);
     if (status != SL_OK)
         sl_corpus_destroy(&corpus);
     *out = corpus;

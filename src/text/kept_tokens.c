@@ -14,26 +14,35 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-sl_status sli_kept_describe(const char *path, sli_text_range range, json_t **source)
+sl_status sli_kept_identify(const char *path, json_t **out)
 {
     char checksum[SLI_CHECKSUM_BYTES];
     int descriptor;
     uint64_t bytes;
     sli_checksum *sum = NULL;
-    *source = NULL;
+    *out = NULL;
     SL_TRY(sli_file_open(path, &descriptor, &bytes));
     sl_status status = sli_checksum_create(&sum);
     if (status == SL_OK)
         status = sli_file_checksum(path, descriptor, 0, bytes, sum);
     close(descriptor);
     if (status == SL_OK) {
-        *source = json_pack("{so sI ss si si}", "path", sli_json_text(path), "bytes",
-                            (json_int_t)bytes, "checksum", sli_checksum_text(sum, checksum), "from",
-                            (int)range.from, "to", (int)range.to);
-        status = *source ? SL_OK : sli_no_memory(path, "its description");
+        *out = json_pack("{so sI ss}", "path", sli_json_text(path), "bytes", (json_int_t)bytes,
+                         "checksum", sli_checksum_text(sum, checksum));
+        status = *out ? SL_OK : sli_no_memory(path, "its description");
     }
     sli_checksum_destroy(&sum);
     return status;
+}
+
+sl_status sli_kept_describe(const json_t *file, sli_text_range range, json_t **source)
+{
+    *source = json_pack("{si si}", "from", (int)range.from, "to", (int)range.to);
+    if (*source && json_object_update(*source, (json_t *)file) == 0)
+        return SL_OK;
+    json_decref(*source);
+    *source = NULL;
+    return sli_no_memory("the tokens of a text", "a description of the text");
 }
 
 static sl_status name_file(const char *directory, sl_split split, char **out)
@@ -116,6 +125,8 @@ sl_status sli_kept_read(const char *directory, sl_split split, const sl_vocab *v
     if (status == SL_OK && manifest.json)
         status = is_current(manifest.json, vocab, source, &is_there);
     if (status == SL_OK && is_there)
+        status = sli_manifest_has_files(manifest.json, path, &is_there);
+    if (status == SL_OK && is_there)
         status = read_kept(path, vocab, manifest.json, out);
     sli_manifest_clear(&manifest);
     free(path);
@@ -127,11 +138,37 @@ sl_status sli_kept_read(const char *directory, sl_split split, const sl_vocab *v
 
 /* ---- Keeping ------------------------------------------------------------------------------ */
 
-static sl_status check_own(const char *path)
+/* What a run that was cut off has named is its own, though the manifest is not written yet: its
+ * record describes the files. */
+static sl_status remove_cut_off(const char *path)
+{
+    char *name;
+    sli_manifest record;
+    SL_TRY(sli_token_output_record_path(path, &name));
+    sl_status status = sli_manifest_read(name, &record);
+    if (status == SL_OK && json_object_get(record.json, "kept"))
+        status = sli_manifest_remove_files(record.json, path);
+    sli_manifest_clear(&record);
+    return status == SL_ERR_FORMAT ? SL_OK : status; /* a damaged record says nothing */
+}
+
+/* The manifest goes last, so that another run finds the same where this one is cut off. */
+static sl_status remove_damaged(const char *path, const char *manifest)
+{
+    if ((unlink(path) != 0 && errno != ENOENT) || unlink(manifest) != 0)
+        return sli_io_error(path, "it and its damaged manifest cannot be removed");
+    return SL_OK;
+}
+
+/* Leaves there nothing but what is whole and the run's own, or is none of its own: an error. */
+static sl_status make_room(const char *path)
 {
     sli_manifest manifest;
+    SL_TRY(remove_cut_off(path));
     sl_status status = read_manifest(path, &manifest);
-    if (status == SL_OK && access(path, F_OK) == 0 && !json_object_get(manifest.json, "kept"))
+    if (status == SL_ERR_FORMAT && manifest.path)
+        status = remove_damaged(path, manifest.path);
+    else if (status == SL_OK && access(path, F_OK) == 0 && !json_object_get(manifest.json, "kept"))
         status =
             sl_error(SL_ERR_INVALID,
                      "%s: the run keeps its text's tokens there, but this file is not one that "
@@ -145,7 +182,7 @@ static sl_status write_kept(const char *path, const sl_vocab *vocab, json_t *sou
                             const sl_tokens *tokens)
 {
     sli_token_output output;
-    SL_TRY(check_own(path));
+    SL_TRY(make_room(path));
     SL_TRY(sli_token_output_open(path, vocab, INT32_MAX, false, &output));
     output.kept = json_pack("{sI}", "lines", (json_int_t)tokens->line_count);
     output.invalid_bytes = tokens->invalid_bytes;

@@ -56,7 +56,7 @@ sl_status sl_rows_path(const char *data, sl_split split, char **out)
     *out = NULL;
     if (stat(data, &about) == 0 && S_ISDIR(about.st_mode))
         return look_in(data, split, out);
-    return sli_name_ends_with(data, ".jsonl") || sli_name_ends_with(data, ".bin")
+    return sli_name_ends_with(data, ".jsonl") || sli_name_ends_with(data, SLI_TOKEN_FILE_END)
                ? copy_path(out, data, "")
                : SL_OK;
 }
@@ -257,7 +257,7 @@ sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows
 {
     sli_line_reader *reader;
     *out = NULL;
-    if (sli_name_ends_with(path, ".bin"))
+    if (sli_name_ends_with(path, SLI_TOKEN_FILE_END))
         return read_token_files(path, options, out);
     SL_TRY(sli_line_reader_open(path, &reader));
     row_parser parser = {.path = path,

@@ -19,8 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LLMC_BYTES = 1024, GPT2_MAGIC = 20240520, LLAMA3_MAGIC = 20240801, IDX_HEAD = 34 };
-enum { NUMBER_DIGITS = 6 };
+enum { IDX_HEAD = 34, NUMBER_DIGITS = 6 };
 static const char idx_magic[9] = "MMIDIDX\0";
 
 const char *const sl_token_type_names[] = {"header", "uint16", "uint32", NULL};
@@ -37,21 +36,22 @@ static uint64_t number_at(const uint8_t *bytes, int width)
 
 static sl_status read_llmc(sli_token_file *file, uint64_t magic)
 {
-    bool is_gpt2 = magic == GPT2_MAGIC;
-    uint64_t wanted = is_gpt2 ? 1 : 7, version = number_at(file->bytes + 4, 4);
+    bool is_uint16 = magic == SLI_TOKENS_UINT16_MAGIC;
+    uint64_t wanted = is_uint16 ? SLI_TOKENS_UINT16_VERSION : SLI_TOKENS_UINT32_VERSION,
+             version = number_at(file->bytes + 4, 4);
     uint64_t count = number_at(file->bytes + 8, 4);
-    file->width = is_gpt2 ? 2 : 4;
+    file->width = is_uint16 ? 2 : 4;
     if (version != wanted)
         return sl_error(SL_ERR_FORMAT,
                         "%s: its header must be of version %" PRIu64 ", got %" PRIu64, file->path,
                         wanted, version);
-    uint64_t expected = LLMC_BYTES + count * (uint64_t)file->width;
+    uint64_t expected = SLI_TOKENS_HEADER_BYTES + count * (uint64_t)file->width;
     if (file->size != expected)
         return sl_error(SL_ERR_FORMAT,
                         "%s: its header says %" PRIu64 " tokens, which are %" PRIu64
                         " bytes, but it has %zu",
                         file->path, count, expected, file->size);
-    file->tokens = file->bytes + LLMC_BYTES;
+    file->tokens = file->bytes + SLI_TOKENS_HEADER_BYTES;
     file->count = (int64_t)count;
     return SL_OK;
 }
@@ -61,9 +61,9 @@ static sl_status read_llmc(sli_token_file *file, uint64_t magic)
 /* The path of the .idx beside a .bin; NULL: there is none. */
 static sl_status find_idx(const char *path, char **out)
 {
-    size_t length = strlen(path), end = strlen(".bin");
+    size_t length = strlen(path), end = strlen(SLI_TOKEN_FILE_END);
     *out = NULL;
-    if (!sli_name_ends_with(path, ".bin"))
+    if (!sli_name_ends_with(path, SLI_TOKEN_FILE_END))
         return SL_OK;
     *out = strdup(path);
     if (!*out)
@@ -155,12 +155,13 @@ static sl_status read_raw(sl_token_type type, sli_token_file *file)
 
 static sl_status read_tokens(sl_token_type type, sli_token_file *file)
 {
-    uint64_t magic = file->size >= LLMC_BYTES ? number_at(file->bytes, 4) : 0;
+    uint64_t magic = file->size >= SLI_TOKENS_HEADER_BYTES ? number_at(file->bytes, 4) : 0;
     char *idx;
     SL_TRY(find_idx(file->path, &idx));
-    sl_status status = idx                                            ? read_megatron(idx, file)
-                       : magic == GPT2_MAGIC || magic == LLAMA3_MAGIC ? read_llmc(file, magic)
-                                                                      : read_raw(type, file);
+    sl_status status = idx ? read_megatron(idx, file)
+                       : magic == SLI_TOKENS_UINT16_MAGIC || magic == SLI_TOKENS_UINT32_MAGIC
+                           ? read_llmc(file, magic)
+                           : read_raw(type, file);
     free(idx);
     if (status == SL_OK && file->count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: it has no tokens", file->path);
@@ -190,10 +191,10 @@ static bool has_number(const char *name, size_t length)
 
 sl_status sli_token_file_next(const char *path, char **out)
 {
-    static const char bin[] = ".bin", first[] = "_000001";
-    size_t length = strlen(path), end = sizeof bin - 1;
+    static const char first[] = "_000001";
+    size_t length = strlen(path), end = strlen(SLI_TOKEN_FILE_END);
     *out = NULL;
-    if (length <= end || strcmp(path + length - end, bin) != 0)
+    if (!sli_name_ends_with(path, SLI_TOKEN_FILE_END))
         return SL_OK;
     char *next = malloc(length + sizeof first);
     if (!next)
@@ -204,7 +205,7 @@ sl_status sli_token_file_next(const char *path, char **out)
     if (has_number(next, length))
         has_next = count_up(next, length);
     else
-        snprintf(next + length, sizeof first + end, "%s%s", first, bin);
+        snprintf(next + length, sizeof first + end, "%s%s", first, SLI_TOKEN_FILE_END);
     if (has_next)
         *out = next;
     else

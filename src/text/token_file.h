@@ -4,6 +4,17 @@
 
 #include "sluice/app/text.h"
 
+#define SLI_TOKEN_FILE_END ".bin" /* of a token file's name */
+
+/* The header of llm.c's files. */
+enum {
+    SLI_TOKENS_HEADER_BYTES = 1024,
+    SLI_TOKENS_UINT16_MAGIC = 20240520,
+    SLI_TOKENS_UINT16_VERSION = 1,
+    SLI_TOKENS_UINT32_MAGIC = 20240801,
+    SLI_TOKENS_UINT32_VERSION = 7
+};
+
 typedef struct sli_token_file {
     char *path;
     const uint8_t *bytes; /* of the whole file */
@@ -31,17 +42,5 @@ sl_status sli_token_file_read(const sli_token_file *file, int64_t first, int64_t
  * NAME_000001.bin NAME_000002.bin. *out is malloc'ed; NULL: none comes after it. Errors:
  * SL_ERR_MEMORY. */
 sl_status sli_token_file_next(const char *path, char **out);
-
-/* What of texts is read, written and recorded at a time, and how many tokens a file may have. */
-typedef struct sli_tokens_limits {
-    uint64_t block_bytes;  /* of a text */
-    uint64_t record_bytes; /* of texts between two records */
-    int64_t file_tokens;
-} sli_tokens_limits;
-
-/* sl_tokens_write with other limits than its own. (token_writer.c) */
-sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
-                           const char *path, const sl_tokens_writing *writing,
-                           const sli_tokens_limits *limits, sl_tokens_written *out);
 
 #endif

@@ -25,10 +25,10 @@ void sli_manifest_clear(sli_manifest *manifest)
 
 sl_status sli_manifest_path(const char *path, char **out)
 {
-    static const char bin[] = ".bin", ending[] = ".manifest.json";
-    size_t length = strlen(path), end = sizeof bin - 1;
-    if (length > end && strcmp(path + length - end, bin) == 0)
-        length -= end;
+    static const char ending[] = ".manifest.json";
+    size_t length = strlen(path);
+    if (sli_name_ends_with(path, SLI_TOKEN_FILE_END))
+        length -= strlen(SLI_TOKEN_FILE_END);
     *out = malloc(length + sizeof ending);
     if (!*out)
         return sli_no_memory(path, "the path of its manifest");
@@ -90,12 +90,6 @@ sl_status sli_manifest_tokenizer(const sl_vocab *vocab, json_t **out)
 
 /* ---- Its files ---------------------------------------------------------------------------- */
 
-static const char *last_component(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static const char *name_of(const json_t *entry)
 {
     const char *name = json_string_value(json_object_get(entry, "name"));
@@ -106,7 +100,7 @@ static const char *name_of(const json_t *entry)
 const json_t *sli_manifest_find_file(const json_t *manifest, const char *path)
 {
     size_t i;
-    json_t *entry, *name = sli_json_text(last_component(path));
+    json_t *entry, *name = sli_json_text(sli_path_name(path));
     const json_t *found = NULL;
     json_array_foreach(json_object_get(manifest, "files"), i, entry)
     {
@@ -122,7 +116,7 @@ const json_t *sli_manifest_find_file(const json_t *manifest, const char *path)
 static sl_status path_of(const json_t *entry, const char *path, char **out)
 {
     const char *name = name_of(entry);
-    size_t folder = (size_t)(last_component(path) - path);
+    size_t folder = (size_t)(sli_path_name(path) - path);
     *out = NULL;
     if (name[0] == '\0' || strchr(name, '/'))
         return SL_OK;
@@ -134,6 +128,27 @@ static sl_status path_of(const json_t *entry, const char *path, char **out)
     return SL_OK;
 }
 
+/* Its count and its checksum. */
+static bool is_described(const sli_token_file *file, const json_t *entry)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    const char *expected = json_string_value(json_object_get(entry, "checksum"));
+    return expected && file->count == json_integer_value(json_object_get(entry, "tokens")) &&
+           strcmp(expected, sli_checksum_of(file->tokens, (uint64_t)(file->count * file->width),
+                                            checksum)) == 0;
+}
+
+/* Whether the file stands there with the entry's tokens. */
+static bool has_tokens(const json_t *entry, const char *path)
+{
+    sli_token_file file;
+    if (sli_token_file_open(path, SL_TOKENS_BY_HEADER, &file) != SL_OK)
+        return false;
+    bool is_same = is_described(&file, entry);
+    sli_token_file_clear(&file);
+    return is_same;
+}
+
 sl_status sli_manifest_has_files(const json_t *manifest, const char *path, bool *out)
 {
     size_t i;
@@ -142,11 +157,8 @@ sl_status sli_manifest_has_files(const json_t *manifest, const char *path, bool 
     json_array_foreach(json_object_get(manifest, "files"), i, entry)
     {
         char *other;
-        sli_token_file file = {NULL};
         SL_TRY(path_of(entry, path, &other));
-        *out = *out && other && sli_token_file_open(other, SL_TOKENS_BY_HEADER, &file) == SL_OK &&
-               file.count == json_integer_value(json_object_get(entry, "tokens"));
-        sli_token_file_clear(&file);
+        *out = *out && other && has_tokens(entry, other);
         free(other);
     }
     return SL_OK;
@@ -175,6 +187,22 @@ sl_status sli_manifest_remove_others(const json_t *manifest, const json_t *kept,
     return SL_OK;
 }
 
+sl_status sli_manifest_remove_files(const json_t *manifest, const char *path)
+{
+    size_t i;
+    json_t *entry;
+    json_array_foreach(json_object_get(manifest, "files"), i, entry)
+    {
+        char *other;
+        SL_TRY(path_of(entry, path, &other));
+        bool is_its_own = other && has_tokens(entry, other);
+        free(other);
+        if (is_its_own)
+            SL_TRY(remove_one(entry, path));
+    }
+    return SL_OK;
+}
+
 /* ---- Reading tokens ----------------------------------------------------------------------- */
 
 static sl_status check_tokenizer(const sli_manifest *manifest, const sl_vocab *vocab,
@@ -189,7 +217,7 @@ static sl_status check_tokenizer(const sli_manifest *manifest, const sl_vocab *v
     return sl_error(SL_ERR_INVALID,
                     "%s: these are the tokens of another tokenizer: %s says one of %" PRId64
                     " tokens and checksum %s, and that of this run has %" PRId32 " and checksum %s",
-                    path, last_component(manifest->path),
+                    path, sli_path_name(manifest->path),
                     (int64_t)json_integer_value(json_object_get(made, "tokens")),
                     expected ? expected : "none", sl_vocab_size(vocab), checksum);
 }
@@ -201,14 +229,14 @@ static sl_status check_described(const sli_manifest *manifest, const sli_token_f
         return sl_error(SL_ERR_FORMAT,
                         "%s: it would follow the token files before it, but %s does not list it: "
                         "move it away, or tokenize all again",
-                        file->path, last_component(manifest->path));
+                        file->path, sli_path_name(manifest->path));
     int64_t tokens = json_integer_value(json_object_get(entry, "tokens"));
     if (tokens == file->count)
         return SL_OK;
     return sl_error(SL_ERR_FORMAT,
                     "%s: it has %" PRId64 " tokens, but %s says %" PRId64
                     ": it has been replaced since, or replacing it was cut off: tokenize again",
-                    file->path, file->count, last_component(manifest->path), tokens);
+                    file->path, file->count, sli_path_name(manifest->path), tokens);
 }
 
 sl_status sli_manifest_check(const sli_token_file *file, const sl_vocab *vocab,

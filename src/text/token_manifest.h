@@ -45,9 +45,13 @@ sl_status sli_manifest_check(const sli_token_file *file, const sl_vocab *vocab,
 /* The entry of "files" whose name is the last component of `path`; NULL: there is none. */
 const json_t *sli_manifest_find_file(const json_t *manifest, const char *path);
 
-/* *out: whether all files that it lists stand beside `path`, with their tokens. Errors:
- * SL_ERR_MEMORY. */
+/* *out: whether all files that it lists stand beside `path`, with their tokens: their checksums are
+ * compared. Errors: SL_ERR_MEMORY. */
 sl_status sli_manifest_has_files(const json_t *manifest, const char *path, bool *out);
+
+/* Removes from there those files that it lists and that have their tokens. Errors: SL_ERR_IO,
+ * SL_ERR_MEMORY. */
+sl_status sli_manifest_remove_files(const json_t *manifest, const char *path);
 
 /* Removes what it lists and `kept`, of the same form, does not, from the directory of `path`. */
 sl_status sli_manifest_remove_others(const json_t *manifest, const json_t *kept, const char *path);

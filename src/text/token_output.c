@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "text/token_output.h"
 
 #include "core/error.h"
@@ -11,14 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEADER_NUMBERS = 256, HEADER_BYTES = 4 * HEADER_NUMBERS, MOST_UINT16 = 1 << 16 };
+enum { HEADER_NUMBERS = SLI_TOKENS_HEADER_BYTES / 4, MOST_UINT16 = 1 << 16 };
 
 /* ---- The record --------------------------------------------------------------------------- */
 
 /* "DIR/train.bin" -> "DIR/.train.bin.resume" */
-static sl_status name_record(const char *path, char **out)
+sl_status sli_token_output_record_path(const char *path, char **out)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = sli_path_name(path);
     size_t bytes = strlen(path) + sizeof "..resume";
     *out = malloc(bytes);
     if (!*out)
@@ -30,9 +31,8 @@ static sl_status name_record(const char *path, char **out)
 static json_t *describe_file(const sli_output_file *file, bool record)
 {
     char checksum[SLI_CHECKSUM_BYTES];
-    const char *slash = strrchr(file->path, '/');
     json_t *entry =
-        json_pack("{so sI ss}", "name", sli_json_text(slash ? slash + 1 : file->path), "tokens",
+        json_pack("{so sI ss}", "name", sli_json_text(sli_path_name(file->path)), "tokens",
                   (json_int_t)file->tokens, "checksum", sli_checksum_text(file->sum, checksum));
     if (entry && record && file->file)
         json_object_set_new(entry, "temporary",
@@ -41,7 +41,7 @@ static json_t *describe_file(const sli_output_file *file, bool record)
 }
 
 /* NULL: no memory. */
-static json_t *describe(const sli_token_output *output, bool record)
+static json_t *make_manifest(const sli_token_output *output, bool record)
 {
     json_t *files = json_array();
     for (size_t i = 0; i < output->count; i++)
@@ -62,7 +62,7 @@ static json_t *describe(const sli_token_output *output, bool record)
 
 sl_status sli_token_output_record(sli_token_output *output)
 {
-    json_t *made = describe(output, true);
+    json_t *made = make_manifest(output, true);
     sl_status status = made ? sli_manifest_write(output->record, made)
                             : sli_no_memory(output->path, "a record of it");
     json_decref(made);
@@ -96,10 +96,19 @@ static sl_status check_next(const sli_token_output *output, const char *path)
 {
     if (access(path, F_OK) != 0 || sli_manifest_find_file(output->older.json, path))
         return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "%s: the tokens go on in this file, which is there and is none of an older "
-                    "output: move it away",
-                    path);
+    return sl_error(
+        SL_ERR_INVALID,
+        "%s: it would be read after these tokens or be replaced by more of them, but is "
+        "none of an older output: move it away",
+        path);
+}
+
+sl_status sli_token_output_no_next(const char *path, int64_t file_tokens)
+{
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "%s: a token file has at most %" PRId64
+                    " tokens, and no file comes after one of this name: call it NAME.bin",
+                    path, file_tokens);
 }
 
 static sl_status begin_next(sli_token_output *output)
@@ -107,10 +116,7 @@ static sl_status begin_next(sli_token_output *output)
     char *path;
     SL_TRY(sli_token_file_next(last_file(output)->path, &path));
     if (!path)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "%s: a token file has at most %" PRId64
-                        " tokens, and no file comes after one of this name: call it NAME.bin",
-                        last_file(output)->path, output->file_tokens);
+        return sli_token_output_no_next(last_file(output)->path, output->file_tokens);
     sl_status status = check_next(output, path);
     if (status != SL_OK) {
         free(path);
@@ -130,7 +136,7 @@ static sl_status write_ids(sli_token_output *output, const int32_t *ids, int64_t
     for (int64_t i = 0; i < count; i++)
         for (int b = 0; b < output->width; b++)
             packed[i * output->width + b] = (uint8_t)((uint32_t)ids[i] >> 8 * b);
-    uint64_t offset = HEADER_BYTES + (uint64_t)(file->tokens * output->width);
+    uint64_t offset = SLI_TOKENS_HEADER_BYTES + (uint64_t)(file->tokens * output->width);
     sl_status status = sli_replace_file_write(file->file, offset, packed, bytes);
     sli_checksum_add(file->sum, packed, bytes);
     free(packed);
@@ -167,7 +173,7 @@ static sl_status open_written(const sli_token_output *output, const json_t *entr
                               sli_output_file *file, char **found)
 {
     const char *temporary = json_string_value(json_object_get(entry, "temporary"));
-    uint64_t bytes = HEADER_BYTES + (uint64_t)(file->tokens * output->width);
+    uint64_t bytes = SLI_TOKENS_HEADER_BYTES + (uint64_t)(file->tokens * output->width);
     sl_status status = temporary
                            ? sli_replace_file_reopen(file->path, temporary, bytes, &file->file)
                            : SL_ERR_NOT_FOUND;
@@ -178,12 +184,11 @@ static sl_status open_written(const sli_token_output *output, const json_t *entr
     SL_TRY(status);
     char *followed;
     SL_TRY(sli_path_follow(file->path, &followed));
-    char *slash = strrchr(followed, '/');
-    if (slash)
-        slash[1] = '\0';
-    status = slash                          ? sli_path_join(followed, temporary, found)
-             : (*found = strdup(temporary)) ? SL_OK
-                                            : sli_no_memory(file->path, "its path");
+    int folder = (int)(sli_path_name(followed) - followed);
+    if (asprintf(found, "%.*s%s", folder, followed, temporary) < 0) {
+        *found = NULL;
+        status = sli_no_memory(file->path, "its path");
+    }
     free(followed);
     return status;
 }
@@ -215,7 +220,7 @@ static sl_status reopen_file(sli_token_output *output, const json_t *entry, char
     SL_TRY(open_written(output, entry, file, &found));
     sl_status status = sli_file_open(found, &descriptor, &size);
     if (status == SL_OK) {
-        status = sli_file_checksum(found, descriptor, HEADER_BYTES,
+        status = sli_file_checksum(found, descriptor, SLI_TOKENS_HEADER_BYTES,
                                    (uint64_t)(file->tokens * output->width), file->sum);
         close(descriptor);
     }
@@ -245,7 +250,7 @@ static sl_status reopen_files(sli_token_output *output, const json_t *record)
                              : sl_error(SL_ERR_FORMAT, "%s: it names no files", output->record);
 }
 
-static sl_status resume(sli_token_output *output, const json_t *record)
+static sl_status reopen_recorded(sli_token_output *output, const json_t *record)
 {
     if (!json_equal(json_object_get(record, "tokenizer"), output->tokenizer))
         return sl_error(SL_ERR_INVALID,
@@ -263,8 +268,23 @@ static sl_status resume(sli_token_output *output, const json_t *record)
 
 /* ---- Opening and closing ------------------------------------------------------------------ */
 
+/* A file that has a manifest of its own is a further part of a stream that is written part by part:
+ * no fault, unless these tokens need its name. */
+static sl_status check_first_next(const sli_token_output *output)
+{
+    char *next, *manifest = NULL;
+    SL_TRY(sli_token_file_next(output->path, &next));
+    sl_status status = next ? sli_manifest_path(next, &manifest) : SL_OK;
+    if (status == SL_OK && next && access(manifest, F_OK) != 0)
+        status = check_next(output, next);
+    free(manifest);
+    free(next);
+    return status;
+}
+
 static sl_status begin_anew(sli_token_output *output)
 {
+    SL_TRY(check_first_next(output));
     char *path = strdup(output->path);
     if (!path)
         return sli_no_memory(output->path, "its path");
@@ -279,7 +299,7 @@ static sl_status open_beside(sli_token_output *output, bool resumes)
     sli_manifest record;
     SL_TRY(sli_manifest_path(output->path, &path));
     SL_TRY(sli_manifest_read(path, &output->older));
-    SL_TRY(name_record(output->path, &output->record));
+    SL_TRY(sli_token_output_record_path(output->path, &output->record));
     if (!resumes)
         return begin_anew(output);
     path = strdup(output->record);
@@ -288,7 +308,7 @@ static sl_status open_beside(sli_token_output *output, bool resumes)
     sl_status status = sli_manifest_read(path, &record);
     output->recorded = record.json || status != SL_OK;
     if (status == SL_OK)
-        status = record.json ? resume(output, record.json) : begin_anew(output);
+        status = record.json ? reopen_recorded(output, record.json) : begin_anew(output);
     sli_manifest_clear(&record);
     return status;
 }
@@ -318,17 +338,19 @@ sl_status sli_token_output_open(const char *path, const sl_vocab *vocab, int64_t
 
 static sl_status write_header(const sli_token_output *output, const sli_output_file *file)
 {
-    uint32_t numbers[HEADER_NUMBERS] = {output->width == 2 ? 20240520u : 20240801u,
-                                        output->width == 2 ? 1u : 7u, (uint32_t)file->tokens};
-    uint8_t bytes[HEADER_BYTES];
-    for (int i = 0; i < HEADER_BYTES; i++)
+    bool is_uint16 = output->width == 2;
+    uint32_t numbers[HEADER_NUMBERS] = {
+        is_uint16 ? SLI_TOKENS_UINT16_MAGIC : SLI_TOKENS_UINT32_MAGIC,
+        is_uint16 ? SLI_TOKENS_UINT16_VERSION : SLI_TOKENS_UINT32_VERSION, (uint32_t)file->tokens};
+    uint8_t bytes[SLI_TOKENS_HEADER_BYTES];
+    for (int i = 0; i < SLI_TOKENS_HEADER_BYTES; i++)
         bytes[i] = (uint8_t)(numbers[i / 4] >> 8 * (i % 4));
     return sli_replace_file_write(file->file, 0, bytes, sizeof bytes);
 }
 
 static sl_status name_files(sli_token_output *output)
 {
-    output->is_naming = true;
+    output->has_begun_naming = true;
     for (size_t i = 0; i < output->count; i++)
         if (output->files[i].file) {
             SL_TRY(write_header(output, &output->files[i]));
@@ -342,7 +364,7 @@ static sl_status name_files(sli_token_output *output)
 sl_status sli_token_output_commit(sli_token_output *output)
 {
     char *path = NULL;
-    json_t *made = describe(output, false);
+    json_t *made = make_manifest(output, false);
     sl_status status =
         made ? sli_token_output_record(output) : sli_no_memory(output->path, "its manifest");
     if (status == SL_OK)
@@ -354,23 +376,23 @@ sl_status sli_token_output_commit(sli_token_output *output)
     if (status == SL_OK)
         status = sli_manifest_write(path, made);
     if (status == SL_OK)
-        output->is_naming = false;
+        output->has_begun_naming = false;
     free(path);
     json_decref(made);
     return status;
 }
 
-void sli_token_output_close(sli_token_output *output, bool leave)
+void sli_token_output_close(sli_token_output *output, bool keep_work)
 {
-    bool stays = (leave || output->is_naming) && output->recorded;
+    bool keeps_record = (keep_work || output->has_begun_naming) && output->recorded;
     for (size_t i = 0; i < output->count; i++) {
-        if (stays)
+        if (keeps_record)
             sli_replace_file_leave(&output->files[i].file);
         sli_replace_file_destroy(&output->files[i].file);
         sli_checksum_destroy(&output->files[i].sum);
         free(output->files[i].path);
     }
-    if (output->recorded && !stays)
+    if (output->recorded && !keeps_record)
         (void)unlink(output->record);
     free(output->files);
     json_decref(output->tokenizer);

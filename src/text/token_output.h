@@ -33,16 +33,16 @@ typedef struct sli_token_output {
     bool unfinished;               /* the last source is */
     bool resumed;                  /* a record was found */
     bool recorded;                 /* there is one */
-    bool is_naming;                /* its files get their names, and some may have them */
+    bool has_begun_naming;         /* its files get their names, and some may have them */
     sli_output_file *files;        /* [count] */
     size_t count, room;
 } sli_token_output;
 
 /* Begins anew, or with `resume` where the record says, if there is one: with its sources and
  * counts. Errors: SL_ERR_CONFLICT where another process writes these files; SL_ERR_INVALID for a
- * record of another tokenizer, and where another file has the manifest's name; SL_ERR_FORMAT where
- * the record does not describe the files; those of replacing a file. To be closed only after SL_OK.
- */
+ * record of another tokenizer, and where the file that would follow is none of an older output;
+ * SL_ERR_FORMAT where another file has the manifest's name, or the record does not describe the
+ * files; those of replacing a file. To be closed only after SL_OK. */
 sl_status sli_token_output_open(const char *path, const sl_vocab *vocab, int64_t file_tokens,
                                 bool resume, sli_token_output *out);
 
@@ -50,15 +50,21 @@ sl_status sli_token_output_open(const char *path, const sl_vocab *vocab, int64_t
  * file of an older output; those of writing. */
 sl_status sli_token_output_add(sli_token_output *output, const int32_t *ids, int64_t count);
 
+/* The error where more tokens than `file_tokens` do not fit a file, and none can follow it. */
+sl_status sli_token_output_no_next(const char *path, int64_t file_tokens);
+
+/* The path of the record of this first file, malloc'ed. */
+sl_status sli_token_output_record_path(const char *path, char **out);
+
 /* Records what is written. */
 sl_status sli_token_output_record(sli_token_output *output);
 
 /* Gives the files their names, in place of older ones, and removes the record. */
 sl_status sli_token_output_commit(sli_token_output *output);
 
-/* Frees all, and leaves zeros. With `leave`, or where commit failed between two names, what is
+/* Frees all, and leaves zeros. With `keep_work`, or where commit failed between two names, what is
  * recorded stays, so that another process can go on; else what is not committed is removed, and the
  * record. */
-void sli_token_output_close(sli_token_output *output, bool leave);
+void sli_token_output_close(sli_token_output *output, bool keep_work);
 
 #endif

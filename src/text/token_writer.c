@@ -1,4 +1,5 @@
 /* Writing token files. Texts are read in blocks, which end where a text may be cut. */
+#include "text/token_writer.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -55,6 +56,8 @@ static sl_status open_source(const char *path, source *out)
 {
     *out = (source){.path = path, .descriptor = -1};
     sl_status status = sli_file_open(path, &out->descriptor, &out->size);
+    if (status == SL_OK && out->size == 0)
+        status = sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
     if (status == SL_OK)
         status = sli_checksum_create(&out->sum);
     if (status != SL_OK)
@@ -115,14 +118,14 @@ static sl_status compare_source(source *text, const json_t *recorded, bool *same
 
 /* ---- Writing ------------------------------------------------------------------------------ */
 
-static void tell(const writer *job)
+static void report_progress(const writer *job)
 {
     if (job->writing && job->writing->progress)
         job->writing->progress(job->writing->context, job->done, job->bytes);
 }
 
 /* Sets what is said of the last source, and records all where that is due. */
-static sl_status describe(writer *job, const source *text, bool unfinished)
+static sl_status note_source(writer *job, const source *text, bool unfinished)
 {
     sli_token_output *output = &job->output;
     size_t count = json_array_size(output->sources);
@@ -133,7 +136,7 @@ static sl_status describe(writer *job, const source *text, bool unfinished)
     output->unfinished = unfinished;
     if (unfinished)
         json_object_set_new(entry, "invalid_bytes", json_integer(text->invalid));
-    tell(job);
+    report_progress(job);
     if (job->done - job->recorded < job->limits->record_bytes)
         return SL_OK;
     job->recorded = job->done;
@@ -165,7 +168,7 @@ static sl_status write_blocks(writer *job, source *text)
             continue;
         SL_TRY(write_block(job, text, cut));
         if (!is_last)
-            SL_TRY(describe(job, text, true));
+            SL_TRY(note_source(job, text, true));
     }
     return SL_OK;
 }
@@ -180,11 +183,11 @@ static sl_status end_text(writer *job, const source *text)
                         text->path, text->size, text->invalid);
     if (end >= 0)
         SL_TRY(sli_token_output_add(&job->output, &end, 1));
-    return describe(job, text, false);
+    return note_source(job, text, false);
 }
 
 /* Where the record has the text, it is passed over as far as it is written. */
-static sl_status go_on(writer *job, source *text, int index, bool *is_done)
+static sl_status pass_over_recorded(writer *job, source *text, int index, bool *is_done)
 {
     const json_t *recorded = json_array_get(job->output.sources, (size_t)index);
     bool is_last = (size_t)index + 1 == json_array_size(job->output.sources), same = true;
@@ -208,9 +211,7 @@ static sl_status write_text(writer *job, const char *path, int index)
     source text;
     bool is_done = false;
     SL_TRY(open_source(path, &text));
-    sl_status status =
-        text.size > 0 ? go_on(job, &text, index, &is_done)
-                      : sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
+    sl_status status = pass_over_recorded(job, &text, index, &is_done);
     if (status == SL_OK && !is_done)
         status = write_blocks(job, &text);
     if (status == SL_OK && !is_done)
@@ -221,22 +222,35 @@ static sl_status write_text(writer *job, const char *path, int index)
 
 /* ---- All ---------------------------------------------------------------------------------- */
 
+/* Texts that may have more tokens than a file need a name that another can follow. */
+static sl_status check_name(const writer *job, const char *path)
+{
+    char *next;
+    int64_t most = job->limits->file_tokens;
+    if (job->bytes <= (uint64_t)most)
+        return SL_OK;
+    SL_TRY(sli_token_file_next(path, &next));
+    bool has_next = next != NULL;
+    free(next);
+    return has_next ? SL_OK : sli_token_output_no_next(path, most);
+}
+
+/* What would be an error after hours is found before. */
 static sl_status measure(writer *job, const char *const *texts, int count, const char *path)
 {
     for (int i = 0; i < count; i++) {
         if (sli_path_same_file(texts[i], path))
             return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", path);
-        int descriptor;
-        uint64_t bytes;
-        SL_TRY(sli_file_open(texts[i], &descriptor, &bytes));
-        close(descriptor);
-        job->bytes += bytes;
+        source text;
+        SL_TRY(open_source(texts[i], &text));
+        job->bytes += text.size;
+        close_source(&text);
     }
-    return SL_OK;
+    return check_name(job, path);
 }
 
 /* Whether the manifest that stands there is of these texts by this tokenizer. */
-static sl_status find_written(writer *job, const char *const *texts, int count, bool *out)
+static sl_status find_whole_output(writer *job, const char *const *texts, int count, bool *out)
 {
     const json_t *older = job->output.older.json, *sources = json_object_get(older, "sources");
     *out = json_equal(json_object_get(older, "tokenizer"), job->output.tokenizer) &&
@@ -263,7 +277,7 @@ static sl_status write_texts(writer *job, const char *const *texts, int count,
                         "without resuming",
                         output->path, json_array_size(output->sources), count);
     if (job->writing && job->writing->resume && !output->resumed)
-        SL_TRY(find_written(job, texts, count, &is_there));
+        SL_TRY(find_whole_output(job, texts, count, &is_there));
     const json_t *older = output->older.json;
     if (is_there) {
         *out =
@@ -294,8 +308,7 @@ sl_status sli_tokens_write(const sl_vocab *vocab, const char *const *texts, int 
     SL_TRY(measure(&job, texts, count, path));
     SL_TRY(sli_token_output_open(path, vocab, limits->file_tokens, resumes, &job.output));
     sl_status status = write_texts(&job, texts, count, out);
-    bool is_cut_off = status == SL_ERR_IO || (status != SL_OK && job.output.resumed);
-    sli_token_output_close(&job.output, is_cut_off);
+    sli_token_output_close(&job.output, status != SL_OK);
     return status;
 }
 

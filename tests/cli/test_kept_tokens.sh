@@ -38,13 +38,19 @@ run moved ranks --save-dir run --save again
 [ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "the same tokens were written again"
 [ "$(sum_of again)" = "$(sum_of alone)" ] || fail "other weights from kept tokens"
 
-# They are what is read: other tokens in the same place are trained on.
+# They are what is read: tokens that their manifest calls those of this text are trained on.
 forget
-cp run/tokens/train.bin kept
-tail -c 400 kept | dd of=run/tokens/train.bin bs=1 seek=1024 conv=notrunc status=none
+checksums() { grep -o '"checksum": "[0-9a-f]*"' "$1/tokens/train.manifest.json"; } # of tokenizer, text and file
+cp -r run right
+cp -r text reordered
+tac text/train.txt >reordered/train.txt
+run reordered ranks --save-dir wrong --save reordered.model
+cp wrong/tokens/train.bin run/tokens/train.bin
+sed "s/$(checksums wrong | sed -n 2p)/$(checksums right | sed -n 2p)/" wrong/tokens/train.manifest.json >run/tokens/train.manifest.json
 run text ranks --save-dir run --save other
 [ "$(sum_of other)" != "$(sum_of alone)" ] || fail "the kept tokens were not read"
-cp kept run/tokens/train.bin
+rm -rf run
+cp -r right run
 
 # Another tokenizer, another text, one file instead of three, and a damaged file: tokens are made again.
 again() { # NAME DATA TOKENIZER
@@ -61,6 +67,12 @@ again file text/train.txt more-ranks
 head -c 1100 run/tokens/train.bin >short
 mv short run/tokens/train.bin
 again damage text/train.txt more-ranks
+printf x | dd of=run/tokens/train.bin bs=1 seek=1030 conv=notrunc status=none
+again token text/train.txt more-ranks
+head -c 100 run/tokens/train.manifest.json >short
+mv short run/tokens/train.manifest.json
+again manifest text/train.txt more-ranks
+grep -q '"kept"' run/tokens/train.manifest.json || fail "a damaged manifest was not made again"
 
 # A run that resumes reads them.
 forget

@@ -8,6 +8,7 @@
 #include "text/rows.h"
 #include "text/text_parts.h"
 #include "text/token_manifest.h"
+#include "text/token_writer.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -258,8 +259,9 @@ static void a_file_of_other_tokens_is_not_replaced(void **state)
     fixture texts;
     make_texts(&texts, *state, &seed);
     write_file(scratch_path(texts.in, "train_000001.bin"), "other", 5);
-    check_error(write_texts(&texts, texts.count - 1, false), SL_ERR_INVALID,
-                "the tokens go on in this file, which is there and is none of an older output");
+    check_error(
+        write_texts(&texts, texts.count - 1, false), SL_ERR_INVALID,
+        "train_000001.bin: it would be read after these tokens or be replaced by more of them");
     assert_int_equal(read_file(texts.in->path, other, sizeof other), 5);
     assert_int_equal(access(texts.to, F_OK), -1);
     assert_int_equal(scratch_entries(texts.in, 0), TEXTS + 1);
@@ -267,7 +269,7 @@ static void a_file_of_other_tokens_is_not_replaced(void **state)
     check_error(write_texts(&texts, texts.count - 1, false), SL_ERR_UNSUPPORTED,
                 "no file comes after one of this name: call it NAME.bin");
     write_file(scratch_path(texts.in, "tokens.manifest.json"), "{}", 2);
-    check_error(write_texts(&texts, texts.count, false), SL_ERR_FORMAT,
+    check_error(write_texts(&texts, INT32_MAX, false), SL_ERR_FORMAT,
                 "tokens.manifest.json: expected what sluice tokenize says of its tokens");
     sl_vocab_destroy(&texts.vocab);
 }
@@ -463,6 +465,64 @@ static void kill_late(const fixture *texts)
     assert_int_equal(access(scratch_path(texts->in, ".train.bin.resume"), F_OK), 0);
 }
 
+/* A next file that is found in the way is moved, and the work goes on; so is a text that is no
+ * text.
+ */
+static void any_error_leaves_what_is_done(void **state)
+{
+    static const char no_text[] = "\xFF\xFF\xFF\xFF";
+    unsigned seed = test_seed(10);
+    sl_tokens_written written;
+    fixture texts;
+    do {
+        scratch_entries(*state, 1);
+        make_texts(&texts, *state, &seed);
+    } while (texts.count < 600);
+    const sli_tokens_limits limits = {40, 150, texts.count - 1};
+    const sl_tokens_writing writing = {.resume = true};
+    char next[PATH];
+    snprintf(next, PATH, "%s", scratch_path(texts.in, "train_000001.bin"));
+    write_file(next, "other", 5);
+    write_file(scratch_path(texts.in, "train_000001.manifest.json"), "{}", 2);
+    for (int resume = 0; resume < 2; resume++)
+        check_error(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to,
+                                     resume ? &writing : NULL, &limits, &written),
+                    SL_ERR_INVALID, "train_000001.bin: it would be read after these tokens");
+    unlink(next);
+    unlink(scratch_path(texts.in, "train_000001.manifest.json"));
+    check_ok(
+        sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &writing, &limits, &written));
+    assert_true(written.resumed_bytes > 0);
+    check_stream(&texts, texts.count - 1);
+    scratch_entries(texts.in, 1);
+    sl_vocab_destroy(&texts.vocab);
+    do {
+        scratch_entries(*state, 1);
+        make_texts(&texts, *state, &seed);
+    } while (texts.count < 600);
+    write_file(texts.paths[TEXTS - 1], no_text, strlen(no_text));
+    const sli_tokens_limits usual = {40, 150, INT32_MAX};
+    check_error(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, NULL, &usual, &written),
+                SL_ERR_FORMAT, "text2: expected text in UTF-8");
+    write_file(texts.paths[TEXTS - 1], "a text", 6);
+    check_ok(
+        sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &writing, &usual, &written));
+    assert_true(written.resumed_bytes > 0);
+    sl_vocab_destroy(&texts.vocab);
+}
+
+static void no_work_is_begun_with_an_empty_text(void **state)
+{
+    unsigned seed = test_seed(11);
+    fixture texts;
+    make_texts(&texts, *state, &seed);
+    write_file(texts.paths[TEXTS - 1], "", 0);
+    check_error(write_texts(&texts, texts.count, false), SL_ERR_FORMAT,
+                "text2: expected text, but the file is empty");
+    assert_int_equal(scratch_entries(texts.in, 0), TEXTS);
+    sl_vocab_destroy(&texts.vocab);
+}
+
 static void what_has_changed_is_not_resumed(void **state)
 {
     unsigned seed = test_seed(7);
@@ -492,6 +552,17 @@ static void what_has_changed_is_not_resumed(void **state)
     sl_vocab_destroy(&texts.vocab);
 }
 
+static void change_byte(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, at, SEEK_SET), 0);
+    int byte = fgetc(file);
+    assert_int_equal(fseek(file, at, SEEK_SET), 0);
+    assert_int_equal(fputc(byte ^ 1, file), byte ^ 1);
+    assert_int_equal(fclose(file), 0);
+}
+
 static void what_is_complete_is_not_written_again(void **state)
 {
     unsigned seed = test_seed(8);
@@ -503,6 +574,10 @@ static void what_is_complete_is_not_written_again(void **state)
     check_ok(write_texts(&texts, texts.count / 2 + 1, true));
     assert_int_equal(stat(texts.to, &after), 0);
     assert_true(before.st_ino == after.st_ino);
+    change_byte(texts.to, 1024);
+    check_ok(write_texts(&texts, texts.count / 2 + 1, true));
+    check_stream(&texts, texts.count / 2 + 1); /* a damaged token is made again */
+    assert_int_equal(stat(texts.to, &before), 0);
     write_file(texts.paths[1], "another text", 12);
     check_ok(write_texts(&texts, texts.count / 2 + 1, true));
     assert_int_equal(stat(texts.to, &after), 0);
@@ -532,6 +607,10 @@ int token_writer_tests(void)
         cmocka_unit_test_setup_teardown(hostile_manifests_are_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(what_is_resumed_has_the_bytes_of_one_call, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(any_error_leaves_what_is_done, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(no_work_is_begun_with_an_empty_text, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(what_has_changed_is_not_resumed, scratch_create,
                                         scratch_remove),

@@ -298,15 +298,18 @@ typedef struct sl_tokens_written {
  * Beside it, NAME.manifest.json has checksums of the tokenizer, the texts and the files.
  * sl_rows_read holds token files to it: they need their own tokenizer.
  *
- * Older files are replaced only when all are whole. A call that is cut off, also by a kill, or by
- * SL_ERR_IO, leaves what it has written under temporary names; the next call removes that, or goes
- * on there if it is to resume, with the same result as of one call. Where nothing was cut off and
- * the files are already those of these texts, it changes nothing. `writing` may be NULL.
+ * Older files are replaced only when all are whole. A call that is cut off, by a kill or by any
+ * error, leaves what it has recorded under temporary names; the next call removes that, or goes on
+ * there if it is to resume, with the same result as of one call. Where nothing was cut off and the
+ * files are already those of these texts, by their checksums, it changes nothing. `writing` may be
+ * NULL.
  *
  * Errors: as sl_tokens_encode; SL_ERR_NOT_FOUND, SL_ERR_IO; SL_ERR_FORMAT for a text that is empty,
- * or of which more than a third is not UTF-8; SL_ERR_CONFLICT where another process writes the
- * file; SL_ERR_INVALID where it is one of the texts, or a next file would replace one of other
- * tokens, and to resume with another tokenizer or other texts. */
+ * or of which more than a third is not UTF-8, where another file has the manifest's name, and to
+ * resume where what was written is not what its record says; SL_ERR_CONFLICT where another process
+ * writes the file; SL_ERR_INVALID where it is one of the texts, or a next file would replace one of
+ * other tokens, and to resume with another tokenizer or other texts; SL_ERR_UNSUPPORTED where the
+ * tokens may need a next file, and none can follow the name. */
 sl_status sl_tokens_write(const sl_vocab *vocab, const char *const *texts, int count,
                           const char *path, const sl_tokens_writing *writing,
                           sl_tokens_written *out);

@@ -60,8 +60,7 @@ static sl_status add_file(sl_checkpoint_reader *reader, const char *name, const 
 static sl_status list_file(sl_checkpoint_reader *reader)
 {
     size_t capacity = 0;
-    const char *slash = strrchr(reader->path, '/');
-    return add_file(reader, slash ? slash + 1 : reader->path, SLI_MODEL_PART, &capacity);
+    return add_file(reader, sli_path_name(reader->path), SLI_MODEL_PART, &capacity);
 }
 
 sl_status sli_safetensors_index_parse(const char *text, size_t length, char **strings,
@@ -147,10 +146,10 @@ static sl_status check_index(const sl_checkpoint_reader *reader)
 /* A checkpoint is the directory of its files, a model lies in its first file's. */
 sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out)
 {
-    const char *slash = strrchr(reader->path, '/'), *name = reader->state.files[index].name;
+    const char *name = reader->state.files[index].name;
     if (reader->state.id)
         return sli_path_join(reader->path, name, out);
-    int folder = slash ? (int)(slash - reader->path) + 1 : 0;
+    int folder = (int)(sli_path_name(reader->path) - reader->path);
     if (asprintf(out, "%.*s%s", folder, reader->path, name) >= 0)
         return SL_OK;
     return sli_no_memory(reader->path, "a path");
@@ -357,7 +356,7 @@ static sl_status open_path(const char *path, sl_checkpoint_reader **out)
     struct stat found;
     if (stat(path, &found) == 0 && S_ISDIR(found.st_mode))
         return open_directory(path, out);
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = sli_path_name(path);
     bool is_models = strcmp(name, names[1]) == 0 || strcmp(name, names[2]) == 0;
     return open_listed(path, sli_name_ends_with(path, ".index.json") ? list_index : list_file,
                        is_models, out);
