@@ -17,7 +17,7 @@ done >ranks
 for text in text other; do
     mkdir $text
     for split in train valid test; do
-        head -c 1500 "$SLUICE_SOURCE_DIR/docs/determinism.md" | tr a-z "$([ $text = text ] && echo a-z || echo b-za)" >$text/$split.txt
+        head -c 1500 "$SLUICE_SOURCE_DIR/docs/determinism.md" | tr '[:lower:]' "$([ $text = text ] && echo a-z || echo b-za)" >$text/$split.txt
     done
 done
 train=("$SLUICE_PROGRAM" train --tokenizer ranks --splitter gpt2 --bptt 6 --batch-size 2 --max-batches 1 --epochs 1
