@@ -1,179 +1,15 @@
-/* Writing token files: the ids of texts however they are cut, in one file or several, the manifest
- * beside them, and what is left of a writer that was killed. */
+/* Writing token files: the ids of texts in one file or several, the manifest beside them, and what
+ * is left of a writer that was killed. */
 #include "io/scratch.h"
 
 #include "support/check.h"
-#include "text/bpe.h"
-#include "text/bpe_texts.h"
+#include "text/drawn_texts.h"
 #include "text/rows.h"
-#include "text/text_parts.h"
 #include "text/token_manifest.h"
 #include "text/token_writer.h"
 
 #include <signal.h>
 #include <sys/wait.h>
-
-/* The 256 bytes, some words, and `more` lines of ranks with blanks in their tokens. */
-static sl_vocab *make_vocab(const char *splitter, const char *more)
-{
-    static char ranks[BPE_TEXT_BYTES];
-    sli_bpe *bpe;
-    sl_vocab *vocab = NULL;
-    size_t bytes = write_ranks(ranks, "\n\n Wo rd Word !\n ...\n aa \r\n ");
-    strcpy(ranks + bytes, more);
-    const sli_named_text file = {"R", ranks, strlen(ranks)};
-    check_ok(sli_bpe_parse_ranks(&file, sli_splitter_find(splitter), &bpe));
-    check_ok(sli_vocab_of_bpe(bpe, &vocab));
-    return vocab;
-}
-
-/* A text of pieces that patterns treat in their own ways, at the ends of lines above all: of Latin,
- * Cyrillic and Han letters, with an accent that composes, spaces of Unicode, bytes that are no
- * character, and <tag>. */
-static size_t draw_text(unsigned *seed, char *text, int pieces)
-{
-    static const char *const of[] = {"\n",
-                                     "\n",
-                                     "\n ",
-                                     " \n",
-                                     "\r\n",
-                                     "  ",
-                                     "\t",
-                                     "a",
-                                     " Word",
-                                     "'s",
-                                     "1",
-                                     " 12",
-                                     "!",
-                                     "...\n",
-                                     "\xC3\xA9",
-                                     "\xC2\xA0",
-                                     "/",
-                                     "\xFF",
-                                     "Z",
-                                     " ",
-                                     "\xD0\xB6",
-                                     " \xD0\xB6",
-                                     "\xE4\xB8\xAD",
-                                     "\xE3\x80\x80",
-                                     "\xE3\x80\x82",
-                                     "\xCC\x81",
-                                     "\xE2\x96\x81",
-                                     "\xE4\xB8",
-                                     "<tag>",
-                                     " <tag>",
-                                     "<tag>\n"};
-    size_t used = 0;
-    for (int i = 0; i < pieces; i++) {
-        const char *piece = of[test_draw(seed, 0, (int)(sizeof of / sizeof *of) - 1)];
-        memcpy(text + used, piece, strlen(piece));
-        used += strlen(piece);
-    }
-    return used;
-}
-
-/* The ids of all, from parts that are encoded side by side. */
-static void check_parts(const sl_vocab *vocab, const char *text, size_t bytes, size_t part_bytes,
-                        const sl_tokens *whole)
-{
-    sl_tokens parts;
-    check_ok(sli_text_encode_parts(vocab, text, bytes, false, part_bytes, 3, &parts));
-    assert_int_equal(parts.count, whole->count);
-    assert_int_equal(parts.line_count, whole->line_count);
-    assert_int_equal(parts.invalid_bytes, whole->invalid_bytes);
-    assert_memory_equal(parts.ids, whole->ids, (size_t)whole->count * sizeof *whole->ids);
-    sl_tokens_free(&parts);
-}
-
-enum { PIECES = 400, MOST_DRAWN = 8 * PIECES };
-
-/* A drawn text's ids, of the whole and by parts and blocks. */
-static void check_cutting(scratch *in, const sl_vocab *vocab, unsigned *seed)
-{
-    static char text[MOST_DRAWN];
-    char from[600], to[600];
-    snprintf(from, sizeof from, "%s", scratch_path(in, "text"));
-    snprintf(to, sizeof to, "%s", scratch_path(in, "to.bin"));
-    const char *texts[] = {from};
-    sl_tokens whole;
-    sl_tokens_written written;
-    sli_token_file opened;
-    size_t bytes = draw_text(seed, text, PIECES);
-    FREED int32_t *ids = malloc(MOST_DRAWN * sizeof *ids);
-    assert_non_null(ids);
-    write_file(from, text, bytes);
-    check_ok(sl_tokens_encode(vocab, text, bytes, false, &whole));
-    check_parts(vocab, text, bytes, (size_t)test_draw(seed, 1, 60), &whole);
-    const sli_tokens_limits limits = {.block_bytes = (uint64_t)test_draw(seed, 1, 60),
-                                      .record_bytes = UINT64_MAX,
-                                      .file_tokens = INT32_MAX};
-    check_ok(sli_tokens_write(vocab, texts, 1, to, NULL, &limits, &written));
-    assert_int_equal(written.tokens, whole.count);
-    assert_int_equal(written.invalid_bytes, whole.invalid_bytes);
-    check_ok(sli_token_file_open(to, SL_TOKENS_BY_HEADER, &opened));
-    check_ok(sli_token_file_read(&opened, 0, whole.count, 1000, ids));
-    assert_memory_equal(ids, whole.ids, (size_t)whole.count * sizeof *ids);
-    sli_token_file_clear(&opened);
-    sl_tokens_free(&whole);
-}
-
-/* The same tokenizer with an added token that any text means. */
-static sl_vocab *with_added_token(const sl_vocab *plain, const char *content, const char *flag)
-{
-    char *printed, *list, *text = NULL;
-    size_t bytes = 0;
-    sl_vocab *made = NULL;
-    check_ok(sli_vocab_print(plain, &printed));
-    list = strstr(printed, "\"added_tokens\": [");
-    assert_non_null(list);
-    list += strlen("\"added_tokens\": [");
-    FILE *to = open_memstream(&text, &bytes);
-    assert_non_null(to);
-    fprintf(to, "%.*s{\"id\": 267, \"content\": \"%s\", \"special\": false, \"%s\": true}%s",
-            (int)(list - printed), printed, content, flag, list);
-    fclose(to);
-    check_ok(sli_vocab_parse(text, bytes, &made));
-    free(text);
-    free(printed);
-    return made;
-}
-
-static const char with_blanks[] = "IAo= 264\nCiA= 265\nICA= 266\n";
-
-static void texts_are_cut_where_no_token_lies_across(void **state)
-{
-    static const char *const added[][2] = {{"<tag>", "normalized"},   {"<tag>", "single_word"},
-                                           {"<tag>", "lstrip"},       {"<tag>", "rstrip"},
-                                           {"! <tag>", "normalized"}, {"a\\n", "single_word"}};
-    unsigned seed = test_seed(1);
-    for (int i = 0; sl_splitters[i]; i++) {
-        SCOPED(sl_vocab) *vocab = make_vocab(sl_splitters[i], with_blanks);
-        for (int round = 0; round < 30; round++)
-            check_cutting(*state, vocab, &seed);
-        for (size_t j = 0; j < sizeof added / sizeof *added; j++) {
-            SCOPED(sl_vocab) *more = with_added_token(vocab, added[j][0], added[j][1]);
-            for (int round = 0; round < 5; round++)
-                check_cutting(*state, more, &seed);
-        }
-    }
-}
-
-/* A place is found in a text of any language, with any ends of lines, and beside an added token. */
-static void texts_of_all_kinds_are_cut(void **state)
-{
-    static const char *const texts[] = {"one two", "  x = y\r\n",
-                                        "\xD0\xB6\xD0\xB6 \xD0\xB6\xD0\xB6",
-                                        "\xE4\xB8\xAD\xE4\xB8\xAD\n\xE4\xB8\xAD\xE4\xB8\xAD",
-                                        "{\"a\": b, \"c\": d}"};
-    for (int i = 0; sl_splitters[i]; i++) {
-        SCOPED(sl_vocab) *plain = make_vocab(sl_splitters[i], with_blanks);
-        SCOPED(sl_vocab) *more = with_added_token(plain, "<tag>", "normalized");
-        for (size_t j = 0; j < sizeof texts / sizeof *texts; j++) {
-            assert_true(sli_text_last_cut(plain, texts[j], 0, strlen(texts[j])) > 0);
-            assert_true(sli_text_last_cut(more, texts[j], 0, strlen(texts[j])) > 0);
-        }
-    }
-}
 
 /* ---- Several files ------------------------------------------------------------------------ */
 
@@ -591,9 +427,6 @@ static void what_is_complete_is_not_written_again(void **state)
 int token_writer_tests(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(texts_are_cut_where_no_token_lies_across, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test(texts_of_all_kinds_are_cut),
         cmocka_unit_test_setup_teardown(the_next_file_begins_where_one_is_full, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(a_file_of_other_tokens_is_not_replaced, scratch_create,
