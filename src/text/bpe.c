@@ -511,6 +511,30 @@ sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, boo
     return status;
 }
 
+/* ---- Merges ------------------------------------------------------------------------------- */
+
+static int by_rank(const void *left, const void *right)
+{
+    const sli_merge *a = left, *b = right;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    if (a->left != b->left)
+        return a->left < b->left ? -1 : 1;
+    return (a->right > b->right) - (a->right < b->right);
+}
+
+sli_merge *sli_bpe_sorted_merges(const sli_bpe *bpe)
+{
+    size_t count = 0;
+    sli_merge *sorted = malloc((bpe->merge_count + 1) * sizeof *sorted);
+    for (size_t i = 0; sorted && i <= bpe->mask; i++)
+        if (bpe->merges[i].rank != SLI_NO_MERGE)
+            sorted[count++] = bpe->merges[i];
+    if (count > 0)
+        qsort(sorted, count, sizeof *sorted, by_rank);
+    return sorted;
+}
+
 /* ---- Tokens ------------------------------------------------------------------------------- */
 
 int32_t sli_bpe_size(const sli_bpe *bpe)

@@ -62,6 +62,10 @@ sl_status sli_bpe_find_bytes(sli_bpe *bpe, bool may_miss);
 /* Adds a merge. *is_new is false, and nothing changes, where the pair has one. */
 sl_status sli_bpe_add_merge(sli_bpe *bpe, const sli_merge *merge, bool *is_new);
 
+/* A copy [merge_count], malloc'ed, in the order of ranks, and where these are equal, as of a rank
+ * file, of the parts; NULL: there is no memory. */
+sli_merge *sli_bpe_sorted_merges(const sli_bpe *bpe);
+
 /* Gives the added tokens that are none of the others their ids, which must follow. Errors:
  * SL_ERR_FORMAT, SL_ERR_MEMORY. */
 sl_status sli_bpe_place_added(sli_bpe *bpe);

@@ -146,31 +146,12 @@ static json_t *vocabulary(const sli_bpe *bpe)
     return ids;
 }
 
-/* Of a rank file many merges make one token; they are taken in the order of their parts. */
-static int by_rank(const void *left, const void *right)
-{
-    const sli_merge *a = left, *b = right;
-    if (a->rank != b->rank)
-        return a->rank < b->rank ? -1 : 1;
-    if (a->left != b->left)
-        return a->left < b->left ? -1 : 1;
-    return (a->right > b->right) - (a->right < b->right);
-}
-
 static json_t *merges(const sli_bpe *bpe)
 {
     char left[MOST_WRITTEN], right[MOST_WRITTEN];
-    sli_merge *sorted = malloc((bpe->merge_count + 1) * sizeof *sorted);
+    sli_merge *sorted = sli_bpe_sorted_merges(bpe);
     json_t *list = json_array();
-    size_t count = 0;
-    if (!sorted)
-        return list;
-    for (size_t i = 0; i <= bpe->mask; i++)
-        if (bpe->merges[i].rank != SLI_NO_MERGE)
-            sorted[count++] = bpe->merges[i];
-    if (count > 0)
-        qsort(sorted, count, sizeof *sorted, by_rank);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; sorted && i < bpe->merge_count; i++) {
         size_t left_bytes = write_token(bpe, sorted[i].left, left),
                right_bytes = write_token(bpe, sorted[i].right, right);
         json_array_append_new(list, json_pack("[s%s%]", left, left_bytes, right, right_bytes));

@@ -29,31 +29,14 @@ static void add_tokens(sli_checksum *sum, const sl_vocab *vocab)
     }
 }
 
-/* Merges of equal rank, as a rank file has them, are taken in the order of their parts. */
-static int by_rank(const void *left, const void *right)
-{
-    const sli_merge *a = left, *b = right;
-    if (a->rank != b->rank)
-        return a->rank < b->rank ? -1 : 1;
-    if (a->left != b->left)
-        return a->left < b->left ? -1 : 1;
-    return (a->right > b->right) - (a->right < b->right);
-}
-
 /* Their order counts, not their ranks, which another form of the same tokenizer numbers otherwise.
  */
 static sl_status add_merges(sli_checksum *sum, const sli_bpe *bpe)
 {
-    size_t count = 0;
-    sli_merge *sorted = malloc((bpe->merge_count + 1) * sizeof *sorted);
+    sli_merge *sorted = sli_bpe_sorted_merges(bpe);
     if (!sorted)
         return sli_no_memory("a tokenizer's checksum", "%zu merges", bpe->merge_count);
-    for (size_t i = 0; i <= bpe->mask; i++)
-        if (bpe->merges[i].rank != SLI_NO_MERGE)
-            sorted[count++] = bpe->merges[i];
-    if (count > 0)
-        qsort(sorted, count, sizeof *sorted, by_rank);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < bpe->merge_count; i++)
         add_number(sum, (int64_t)sorted[i].left << 32 | sorted[i].right);
     free(sorted);
     return SL_OK;
