@@ -383,6 +383,20 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
     return others + (x + hiddens * sl_shape_count(&hidden)) * (int64_t)sizeof(float);
 }
 
+/* A norm's output is there beside the attention before which it is, and beside the feed-forward
+ * part. */
+static int64_t layer_forward_bytes(const sl_module *module, const sl_shape *in)
+{
+    const sli_encoder_layer *layer = sl_module_state(module);
+    sl_shape hidden = hidden_shape(layer, in);
+    int64_t x = sl_shape_count(in) * (int64_t)sizeof(float);
+    int64_t attention = (layer->pre_norm ? x : 0) + sli_module_forward_bytes(layer->self_attn, in);
+    int64_t feed_forward =
+        x + (layer->swiglu ? sli_module_forward_bytes(layer->swiglu, in)
+                           : x + sl_shape_count(&hidden) * (int64_t)sizeof(float));
+    return attention > feed_forward ? attention : feed_forward;
+}
+
 static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     const sli_encoder_layer *layer = sl_module_state(module);
@@ -419,6 +433,7 @@ static const sl_module_ops layer_ops = {
     .output_shape = layer_output_shape,
     .widths = layer_widths,
     .saved_bytes = layer_saved_bytes,
+    .forward_bytes = layer_forward_bytes,
     .deferred_bytes = layer_deferred_bytes,
     .flops = layer_flops,
     .can_continue = layer_can_continue,
@@ -433,6 +448,7 @@ const sl_module_ops sli_decoder_layer_ops = {
     .output_shape = layer_output_shape,
     .widths = layer_widths,
     .saved_bytes = layer_saved_bytes,
+    .forward_bytes = layer_forward_bytes,
     .deferred_bytes = layer_deferred_bytes,
     .flops = layer_flops,
     .can_continue = layer_can_continue,

@@ -70,6 +70,9 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
  * that products take; of tied ones once. */
 int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision);
 
+/* The most that a forward has at once beside its input and output, on a pass that keeps nothing. */
+int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in);
+
 /* Bytes that stay f32 on a bf16 pass, of those that the module and all below it save for so many
  * rows. */
 int64_t sli_module_exact_bytes(const sl_module *module, int64_t rows);

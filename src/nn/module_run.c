@@ -218,6 +218,12 @@ int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)
     return module->ops->saved_bytes ? module->ops->saved_bytes(module, in) : 0;
 }
 
+int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in)
+{
+    return module->ops->forward_bytes ? module->ops->forward_bytes(module, in)
+                                      : sl_module_saved_bytes(module, in);
+}
+
 int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     return module->ops->deferred_bytes ? module->ops->deferred_bytes(module, in) : 0;

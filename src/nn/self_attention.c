@@ -417,6 +417,15 @@ static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in
     return floats * (int64_t)sizeof(float);
 }
 
+/* qkv is freed before the output's product. */
+static int64_t attention_forward_bytes(const sl_module *module, const sl_shape *in)
+{
+    const self_attention *self = sl_module_state(module);
+    sl_shape qkv = qkv_shape(self, in), attended = attended_shape(self, in);
+    int64_t before = sl_shape_count(&qkv), after = sl_shape_count(in);
+    return (sl_shape_count(&attended) + (before > after ? before : after)) * (int64_t)sizeof(float);
+}
+
 /* The products to qkv share its gradient, and the input. */
 static int64_t attention_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
@@ -458,6 +467,7 @@ static const sl_module_ops attention_ops = {
     .output_shape = attention_output_shape,
     .widths = attention_widths,
     .saved_bytes = attention_saved_bytes,
+    .forward_bytes = attention_forward_bytes,
     .deferred_bytes = attention_deferred_bytes,
     .flops = attention_flops,
     .can_continue = attention_can_continue,

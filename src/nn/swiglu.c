@@ -206,6 +206,13 @@ static sl_status swiglu_output_shape(const sl_module *module, const sl_shape *in
     return sli_shape_check_width(in, 1, self->width);
 }
 
+static int64_t swiglu_forward_bytes(const sl_module *module, const sl_shape *in)
+{
+    sl_shape hidden = hidden_shape(sl_module_state(module), in);
+    int64_t gated = sl_shape_count(&hidden), x = sl_shape_count(in);
+    return (gated + (2 * gated > x ? 2 * gated : x)) * (int64_t)sizeof(float);
+}
+
 static int64_t swiglu_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const swiglu *self = sl_module_state(module);
@@ -242,6 +249,7 @@ static const sl_module_ops swiglu_ops = {
     .output_shape = swiglu_output_shape,
     .widths = swiglu_widths,
     .saved_bytes = swiglu_saved_bytes,
+    .forward_bytes = swiglu_forward_bytes,
     .deferred_bytes = swiglu_deferred_bytes,
     .flops = swiglu_flops,
     .can_continue = sli_always_continues,

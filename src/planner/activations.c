@@ -25,7 +25,8 @@ typedef struct micro_plan {
     int64_t deferred;      /* between backward's halves */
     int64_t halfway;       /* during backward's first half: what some modules have saved and the
                               others deferred, one of them both */
-    int64_t workspace;
+    int64_t workspace;     /* of forward and backward */
+    int64_t forward_only;  /* of a forward that keeps nothing */
 } micro_plan;
 
 static int64_t larger(int64_t a, int64_t b)
@@ -42,6 +43,14 @@ static int64_t bytes_of(const sl_shape *shape)
 static int64_t kept_bytes(const sli_layout *layout, int64_t bytes)
 {
     return layout->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
+}
+
+/* Of a module whose pass keeps nothing. In bf16 products take copies of what is f32. */
+static int64_t forward_bytes(const sli_layout *layout, const sl_module *module,
+                             const sl_shape *shape)
+{
+    int64_t bytes = sli_module_forward_bytes(module, shape);
+    return layout->precision == SL_PRECISION_BF16 ? bytes + bytes / 2 : bytes;
 }
 
 /* Whether a stage's devices, of the same kind in every replica, are CPUs. */
@@ -77,6 +86,8 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
             out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
         }
         out->workspace = larger(out->workspace, needed);
+        out->forward_only =
+            larger(out->forward_only, i == last ? needed : forward_bytes(layout, module, shape));
         if (i < last)
             *shape = next;
     }
@@ -230,7 +241,7 @@ static sl_status plan_evaluation(const sli_layout *layout, sl_stage_plan *stages
         SL_TRY(plan_micro(layout, stage, &shape, &micro));
         stage->activation_bytes =
             larger(stage->activation_bytes, layout->eval_micros * micro.input + 2 * micro.output);
-        stage->workspace_bytes = larger(stage->workspace_bytes, micro.workspace);
+        stage->workspace_bytes = larger(stage->workspace_bytes, micro.forward_only);
     }
     return SL_OK;
 }

@@ -367,7 +367,7 @@ static void large_evaluations_are_planned_for(void **state)
     sl_train_options options = small_options(*state);
     options.replicas = 1;
     options.pipeline_ranks = 2;
-    options.model.emsize = options.model.nhid = 96;
+    options.model.emsize = options.model.nhid = 64;
     options.batch_size = 2;
     options.eval_batch_size = 60;
     options.bptt = 4;
