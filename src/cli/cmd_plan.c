@@ -1,8 +1,8 @@
 /* sluice plan: the best layouts of a run on this machine. */
+#define _GNU_SOURCE /* asprintf */
 #include "cli/cli.h"
 #include "sluice/app/plan.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -208,19 +208,12 @@ static sl_status make_json(const cli_line *line, const sl_found_plan *plans, int
                                               plans[i].costs.bubble, "options", texts));
     }
     json_t *root = json_pack("{s:o}", "plans", list);
-    *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
+    if (!dumped || asprintf(text, "%s\n", dumped) < 0)
+        *text = NULL;
+    free(dumped);
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
-}
-
-static sl_status write_file(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "w");
-    bool is_written = file && fprintf(file, "%s\n", text) >= 0;
-    if (file && fclose(file) != 0)
-        is_written = false;
-    return is_written ? SL_OK
-                      : sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
 /* Whether several devices are listed, which are all "cpu". */
@@ -276,9 +269,9 @@ static sl_status show_plans(const cli_line *line, const settings *parsed,
 {
     char *text;
     SL_TRY(make_json(line, plans, count, &text));
-    sl_status status = parsed->output ? write_file(parsed->output, text) : SL_OK;
+    sl_status status = parsed->output ? sl_train_write_output(parsed->output, text) : SL_OK;
     if (status == SL_OK && parsed->json)
-        printf("%s\n", text);
+        fputs(text, stdout);
     else if (status == SL_OK)
         print_table(line, plans, count);
     free(text);

@@ -2,7 +2,6 @@
 #include "cli/cli.h"
 #include "report/page.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,19 +33,34 @@ static sl_status check_output(const char *output, const cli_line *line)
                   : SL_OK;
 }
 
-static sl_status write_report(const settings *parsed, const sli_run_history *const *runs, int count)
+static void print_report(const settings *parsed, const sli_run_history *const *runs, int count,
+                         FILE *file)
 {
-    FILE *file = parsed->output ? fopen(parsed->output, "w") : stdout;
-    if (!file)
-        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", parsed->output, strerror(errno));
     if (parsed->csv)
         sli_report_csv(runs, count, file);
     else
         sli_report_html(runs, count, file);
-    bool failed = ferror(file) != 0;
-    if (parsed->output && (fclose(file) != 0 || failed))
-        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", parsed->output, strerror(errno));
-    return SL_OK;
+}
+
+/* Whether standard output was written is found at the end. */
+static sl_status write_report(const settings *parsed, const sli_run_history *const *runs, int count)
+{
+    char *text = NULL;
+    size_t bytes;
+    if (!parsed->output) {
+        print_report(parsed, runs, count, stdout);
+        return SL_OK;
+    }
+    FILE *memory = open_memstream(&text, &bytes);
+    if (memory)
+        print_report(parsed, runs, count, memory);
+    bool is_whole = memory && ferror(memory) == 0;
+    if (memory && fclose(memory) != 0)
+        is_whole = false;
+    sl_status status = is_whole ? sl_train_write_output(parsed->output, text)
+                                : sl_error(SL_ERR_MEMORY, "no memory for the report");
+    free(text);
+    return status;
 }
 
 static sl_status run_report(cli_line *line, void *settings_read)

@@ -1,7 +1,6 @@
 /* sluice schedule: a schedule's table, drawn and simulated. */
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,24 +112,18 @@ static sl_status simulate(const sl_schedule *schedule, const settings *parsed,
 
 /* ---- What is shown ----------------------------------------------------------------------- */
 
-/* Writes a text to a file, or, without a path, to standard output, and frees it. */
-static sl_status write_text(const char *path, char *text)
+/* Frees the text. */
+static void print_text(char *text)
 {
-    FILE *file = path ? fopen(path, "w") : stdout;
-    bool written = file && fputs(text, file) >= 0;
-    if (path && file && fclose(file) != 0)
-        written = false;
+    fputs(text, stdout);
     free(text);
-    if (written || !path) /* whether standard output was written is found at the end */
-        return SL_OK;
-    return sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
 static sl_status print_table(const sl_schedule *schedule, const sl_simulation *simulation)
 {
     char *text;
     SL_TRY(sl_schedule_draw(schedule, &text));
-    SL_TRY(write_text(NULL, text));
+    print_text(text);
     printf("\nMakespan %g. Bubble %.1f%% of the ranks' time (%.1f%% by the Zero Bubble papers' "
            "measure).\nMicro-batches whose activations each rank holds at its peak:",
            simulation->makespan, 100 * simulation->bubble, 100 * simulation->bubble_span);
@@ -146,15 +139,17 @@ static sl_status show_schedule(const sl_schedule *schedule, const settings *pars
     char *text;
     if (parsed->svg) {
         SL_TRY(sl_schedule_svg(schedule, simulation, &text));
-        SL_TRY(write_text(parsed->svg, text));
+        sl_status status = sl_train_write_output(parsed->svg, text);
+        free(text);
+        SL_TRY(status);
     }
     if (parsed->csv) {
         SL_TRY(sl_schedule_csv(schedule, &text));
-        SL_TRY(write_text(NULL, text));
+        print_text(text);
     }
     if (parsed->json) {
         SL_TRY(sl_schedule_json(schedule, simulation, &text));
-        SL_TRY(write_text(NULL, text));
+        print_text(text);
     }
     return parsed->csv || parsed->json ? SL_OK : print_table(schedule, simulation);
 }

@@ -101,7 +101,7 @@ refused 2 "--init has a vocabulary's size" plan --init none --ntokens 50
 refused 2 "--model has a vocabulary's size" plan --model gpt2 --ntokens 50
 refused 1 "none: " plan --data none
 refused 2 "plan takes options only" plan data
-refused 1 "none/plan.json: cannot be written" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json
+refused 1 "none/plan.json: its directory does not exist" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json
 refused 2 "--pp is the plan's (saved.json): leave it out" train "${run[@]}" --plan saved.json --pp 2
 refused 2 "--plan must name a file" train "${run[@]}" --plan none
 echo '{"plans": []}' >bad.json

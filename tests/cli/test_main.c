@@ -337,7 +337,7 @@ static void picture_has_a_bar_for_each_action(void **state)
     assert_int_equal(bars, 2 * 12);
     program_start(&run, "schedule --svg %s/absent/table.svg", in->directory);
     assert_int_equal(run.status, 1);
-    check_text(run.err, "absent/table.svg: cannot be written: No such file or directory");
+    check_text(run.err, "absent/table.svg: its directory does not exist");
 }
 
 static void impossible_value_is_refused(void **state)

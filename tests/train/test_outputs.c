@@ -45,6 +45,30 @@ static void inputs_and_outputs_of_a_run_are_refused(void **state)
                          "/m/config.json is an input and must not be overwritten");
 }
 
+/* Who has opened the old file reads on in it; a link stays, its target is replaced. */
+static void outputs_are_replaced_at_once(void **state)
+{
+    scratch *in = *state;
+    char path[512], link[512], text[8] = "";
+    snprintf(path, sizeof path, "%s", scratch_path(in, "out"));
+    snprintf(link, sizeof link, "%s", scratch_path(in, "link"));
+    write_file(path, "old", 3);
+    assert_int_equal(symlink("out", link), 0);
+    FILE *old = fopen(path, "r");
+    assert_non_null(old);
+    check_ok(sl_train_write_output(link, "new"));
+    assert_int_equal(fread(text, 1, sizeof text, old), 3);
+    assert_memory_equal(text, "old", 3);
+    fclose(old);
+    assert_int_equal(read_file(path, text, sizeof text), 3);
+    assert_memory_equal(text, "new", 3);
+    check_ok(sl_train_write_output("/dev/null", "new"));
+    check_error(sl_train_write_output(in->directory, "new"), SL_ERR_INVALID, in->directory);
+    check_error(sl_train_write_output("/nowhere/out", "new"), SL_ERR_NOT_FOUND, "/nowhere/out");
+    check_error(sl_train_write_output("/dev/full", "new"), SL_ERR_IO,
+                "/dev/full: cannot be written: No space left on device");
+}
+
 static void best_and_newest_checkpoint_are_found(void **state)
 {
     scratch *in = *state;
@@ -445,6 +469,8 @@ int outputs_tests(void)
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, tear_down)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(inputs_and_outputs_of_a_run_are_refused, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(outputs_are_replaced_at_once, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(best_and_newest_checkpoint_are_found, scratch_create,
                                         scratch_remove),

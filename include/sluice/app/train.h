@@ -413,6 +413,11 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
  * not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
 sl_status sl_train_check_output(const sl_train_options *options, const char *path);
 
+/* Writes such a file at once: a reader of `path` sees the old file or the new one, whole. What is
+ * no regular file, a pipe or a device, is written to. Errors, which begin with `path`:
+ * SL_ERR_NOT_FOUND (no such directory), SL_ERR_INVALID (a directory), SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sl_train_write_output(const char *path, const char *text);
+
 /* For a caller that goes on with what a run has saved, for example to load its best model: the
  * paths of the checkpoint `best` and of the newest one in the run's checkpoints.directory,
  * malloc'ed; NULL where there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */

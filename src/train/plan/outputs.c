@@ -1,9 +1,12 @@
-/* Files that a run writes must not be files that it reads. */
+/* Files that a caller writes beside a run: they must not be files that the run reads. */
 #include "core/error.h"
 #include "core/file.h"
+#include "core/replace.h"
 #include "io/checkpoint/format.h"
 #include "train/checkpoint/checkpoints.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -148,4 +151,22 @@ sl_status sli_train_check_save(const sl_train_options *options)
     if (status == SL_OK && directory)
         status = check_place(directory, &(sl_train_options){.save = save});
     return sl_error_context(status, "save: ");
+}
+
+static sl_status write_stream(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    bool is_written = file && fputs(text, file) >= 0;
+    if (file && fclose(file) != 0)
+        is_written = false;
+    return is_written ? SL_OK
+                      : sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
+}
+
+sl_status sl_train_write_output(const char *path, const char *text)
+{
+    struct stat found;
+    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode))
+        return write_stream(path, text);
+    return sli_file_write(path, text, strlen(text));
 }
