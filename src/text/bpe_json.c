@@ -454,16 +454,15 @@ static sl_status parse_processors(const sli_json *json, sli_json_value value, sl
 sl_status sli_bpe_parse(const sli_json *json, const sli_json_value *members, sli_bpe **out)
 {
     SL_TRY(sli_bpe_create(NULL, out));
-    sl_status status = parse_splitter(json, members, *out);
-    if (status == SL_OK)
-        status = parse_decoder(json, members[SLI_TOKENIZER_DECODER], *out);
-    if (status == SL_OK)
-        status = parse_added(json, members[SLI_TOKENIZER_ADDED_TOKENS], *out);
-    if (status == SL_OK)
-        status = parse_model(json, members[SLI_TOKENIZER_MODEL], *out);
-    if (status == SL_OK)
-        status = parse_processors(json, members[SLI_TOKENIZER_POST_PROCESSOR], *out);
-    if (status != SL_OK)
-        sli_bpe_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(parse_splitter(json, members, *out));
+    SLI_TRY_OR_FAIL(parse_decoder(json, members[SLI_TOKENIZER_DECODER], *out));
+    SLI_TRY_OR_FAIL(parse_added(json, members[SLI_TOKENIZER_ADDED_TOKENS], *out));
+    SLI_TRY_OR_FAIL(parse_model(json, members[SLI_TOKENIZER_MODEL], *out));
+    SLI_TRY_OR_FAIL(parse_processors(json, members[SLI_TOKENIZER_POST_PROCESSOR], *out));
+    return SL_OK;
+
+fail:
+    sli_bpe_destroy(out);
     return status;
 }

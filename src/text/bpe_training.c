@@ -83,21 +83,20 @@ sl_status sli_bpe_train(const char *const *paths, int count, const sl_bpe_traini
     *out = NULL;
     *result = (sl_bpe_trained){0};
     SL_TRY(check_training(training, count, &split));
-    sl_status status = sli_pieces_init(&pieces);
-    for (int i = 0; i < count && status == SL_OK; i++) {
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_pieces_init(&pieces));
+    for (int i = 0; i < count; i++) {
         int64_t invalid = 0;
-        status = sli_pieces_count(&pieces, split, paths[i], &invalid);
+        SLI_TRY_OR_FAIL(sli_pieces_count(&pieces, split, paths[i], &invalid));
         result->invalid_bytes += invalid;
     }
-    if (status == SL_OK)
-        status = sli_bpe_learn(&pieces, training, split, &bpe);
-    if (status == SL_OK)
-        status = sli_vocab_of_bpe(bpe, out);
-    if (status == SL_OK)
-        status = print_settings(training, &(*out)->settings);
-    if (status == SL_OK)
-        result->vocab_size = sl_vocab_size(*out);
+    SLI_TRY_OR_FAIL(sli_bpe_learn(&pieces, training, split, &bpe));
+    SLI_TRY_OR_FAIL(sli_vocab_of_bpe(bpe, out));
+    SLI_TRY_OR_FAIL(print_settings(training, &(*out)->settings));
+    result->vocab_size = sl_vocab_size(*out);
     result->different_words = pieces.table.count;
+
+fail:
     sli_pieces_free(&pieces);
     if (status != SL_OK)
         sl_vocab_destroy(out);
@@ -161,16 +160,15 @@ static sl_status write_directory(const sl_vocab *vocab, const char *directory)
     char *text;
     sli_replace_directory *writing = NULL;
     SL_TRY(sl_error_context(sli_vocab_print(vocab, &text), "%s: ", directory));
-    sl_status status = sli_replace_directory_create(directory, &writing);
-    if (status == SL_OK)
-        status = write_text(sli_replace_directory_temporary(writing), tokenizer_name, text);
-    if (status == SL_OK)
-        status =
-            write_text(sli_replace_directory_temporary(writing), settings_name, vocab->settings);
-    if (status == SL_OK)
-        status = check_directory(directory); /* what may have come there meanwhile */
-    if (status == SL_OK)
-        status = sli_replace_directory_commit(writing, false);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_replace_directory_create(directory, &writing));
+    const char *temporary = sli_replace_directory_temporary(writing);
+    SLI_TRY_OR_FAIL(write_text(temporary, tokenizer_name, text));
+    SLI_TRY_OR_FAIL(write_text(temporary, settings_name, vocab->settings));
+    SLI_TRY_OR_FAIL(check_directory(directory)); /* what may have come there meanwhile */
+    status = sli_replace_directory_commit(writing, false);
+
+fail:
     sli_replace_directory_destroy(&writing);
     free(text);
     return status;
@@ -183,14 +181,15 @@ sl_status sl_bpe_train(const char *const *paths, int count, const sl_bpe_trainin
     char *followed;
     sl_vocab *vocab = NULL;
     SL_TRY(sli_path_follow(directory, &followed));
-    sl_status status = check_directory(followed);
-    if (status == SL_OK)
-        status = sli_bpe_train(paths, count, training, &vocab, &trained);
-    if (status == SL_OK)
-        status = write_directory(vocab, followed);
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_directory(followed));
+    SLI_TRY_OR_FAIL(sli_bpe_train(paths, count, training, &vocab, &trained));
+    SLI_TRY_OR_FAIL(write_directory(vocab, followed));
+    if (result)
+        *result = trained;
+
+fail:
     sl_vocab_destroy(&vocab);
     free(followed);
-    if (status == SL_OK && result)
-        *result = trained;
     return status;
 }

@@ -241,18 +241,17 @@ sl_status sl_chat_encode(const sl_vocab *vocab, const sl_message *messages, size
     *out = (sl_tokens){0};
     if (count == 0)
         return sl_error(SL_ERR_INVALID, "sl_chat_encode: expected at least one message, got none");
-    sl_status status = sli_chat_find(vocab, &chat);
-    if (status == SL_OK)
-        status = sli_chat_begin(&chat, messages[0].role, &row);
-    for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = sli_chat_add(&chat, messages[i].role, messages[i].content,
-                              strlen(messages[i].content), false, &row);
-    if (status == SL_OK)
-        status = add_head(&chat, "assistant", &row);
-    if (status == SL_OK) {
-        *out = (sl_tokens){.ids = row.ids, .count = (int64_t)row.count};
-        row.ids = NULL;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_chat_find(vocab, &chat));
+    SLI_TRY_OR_FAIL(sli_chat_begin(&chat, messages[0].role, &row));
+    for (size_t i = 0; i < count; i++)
+        SLI_TRY_OR_FAIL(sli_chat_add(&chat, messages[i].role, messages[i].content,
+                                     strlen(messages[i].content), false, &row));
+    SLI_TRY_OR_FAIL(add_head(&chat, "assistant", &row));
+    *out = (sl_tokens){.ids = row.ids, .count = (int64_t)row.count};
+    row.ids = NULL;
+
+fail:
     sli_scored_ids_free(&row);
     sli_chat_clear(&chat);
     return status;

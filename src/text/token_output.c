@@ -365,18 +365,16 @@ sl_status sli_token_output_commit(sli_token_output *output)
 {
     char *path = NULL;
     json_t *made = make_manifest(output, false);
-    sl_status status =
-        made ? sli_token_output_record(output) : sli_no_memory(output->path, "its manifest");
-    if (status == SL_OK)
-        status = name_files(output);
-    if (status == SL_OK)
-        status = sli_manifest_remove_others(output->older.json, made, output->path);
-    if (status == SL_OK)
-        status = sli_manifest_path(output->path, &path);
-    if (status == SL_OK)
-        status = sli_manifest_write(path, made);
-    if (status == SL_OK)
-        output->has_begun_naming = false;
+    sl_status status;
+    SLI_TRY_OR_FAIL(made ? SL_OK : sli_no_memory(output->path, "its manifest"));
+    SLI_TRY_OR_FAIL(sli_token_output_record(output));
+    SLI_TRY_OR_FAIL(name_files(output));
+    SLI_TRY_OR_FAIL(sli_manifest_remove_others(output->older.json, made, output->path));
+    SLI_TRY_OR_FAIL(sli_manifest_path(output->path, &path));
+    SLI_TRY_OR_FAIL(sli_manifest_write(path, made));
+    output->has_begun_naming = false;
+
+fail:
     free(path);
     json_decref(made);
     return status;
