@@ -219,6 +219,8 @@ typedef struct sl_utilization {
                                  `idle` also counts the time after its last action, and between a
                                  tensor's arrival and the action's start */
     double *stage_seconds;    /* [stages] of the stage's actions together */
+    double *forward;          /* [stages] mean of a micro-batch's forward, on cores of its own */
+    double *backward;         /* [stages] the same of its backward, both halves; 0: there is none */
     int slowest_stage;        /* the one with the most of them */
     int *placement;           /* [stages] the rank of each stage */
     int forward_only;         /* so many first stages do not go backward: the options' */

@@ -5,6 +5,7 @@
 
 #include "sluice/app/launch.h"
 #include "sluice/app/option.h"
+#include "sluice/app/plan.h"
 #include "sluice/app/train.h"
 
 #include <pthread.h>
@@ -284,6 +285,29 @@ void cli_progress_destroy(cli_progress **progress);
 
 /* The run's reporters: [*count]. */
 const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *count);
+
+/* ---- What to change in a run (plan_changes.c) --------------------------------------------- */
+
+/* "--pp 1 --balance 6": what a plan for a run changes, as options of its command line. */
+typedef struct cli_change_text {
+    char text[1024];
+} cli_change_text;
+
+/* `has_balance`: the run's own line has one, which does not fit another number of stages. */
+cli_change_text cli_describe_change(const sl_train_options *run, bool has_balance,
+                                    const sl_found_plan *plan);
+
+/* What the first replica measures; `measures` are sums of its steps but the first. */
+typedef struct cli_run_meter {
+    cli_screen *screen;
+    int64_t steps;
+    double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
+    bool is_mixed; /* only some ranks share cores */
+    sl_run_measures measures;
+} cli_run_meter;
+
+/* Prints at the run's end what would make its step shorter by more than 10%, if anything. */
+sl_reporter cli_run_meter_reporter(cli_run_meter *meter);
 
 /* ---- Plans (print_plan.c) ----------------------------------------------------------------- */
 

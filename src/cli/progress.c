@@ -28,7 +28,8 @@ struct cli_progress {
     cli_progress_options options;
     int reporter_count;
     display *displays;      /* [count] */
-    sl_reporter *reporters; /* [reporter_count]: one a display, and the log's */
+    sl_reporter *reporters; /* [reporter_count]: one a display, the meter's and the log's */
+    cli_run_meter meter;
     cli_outputs outputs;
     cli_screen screen;
 };
@@ -554,7 +555,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
     cli_progress *progress = cli_allocate(1, sizeof *progress);
     *progress = (cli_progress){.options = *options, .reporter_count = count};
     progress->displays = cli_allocate((size_t)count, sizeof *progress->displays);
-    progress->reporters = cli_allocate((size_t)count + 1, sizeof *progress->reporters);
+    progress->reporters = cli_allocate((size_t)count + 2, sizeof *progress->reporters);
     cli_screen_create(&progress->screen, replicas, options->live);
     for (int i = 0; i < count; i++) {
         bool is_first = first_rank + i == 0; /* all have the same evaluations and results */
@@ -572,6 +573,9 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
                                                .rank = first_rank + i,
                                                .checkpoint = print_checkpoint};
     }
+    progress->meter.screen = &progress->screen;
+    if (first_rank == 0 && !options->quiet)
+        progress->reporters[progress->reporter_count++] = cli_run_meter_reporter(&progress->meter);
     *out = progress;
     sl_status status = first_rank > 0 ? SL_OK
                                       : cli_outputs_create(options, warn_of_output,

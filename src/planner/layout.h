@@ -37,6 +37,7 @@ typedef struct sli_layout {
     int first_rank, ranks_here;    /* of this host */
     const sl_device_plan *devices; /* [replicas * pipeline ranks] */
     int64_t process_bytes;         /* what each process holds already */
+    double activation_factor;      /* of a host's activations, which a run has measured; 0: 1 */
 } sli_layout;
 
 /* What a rank of a run has: a replica, or some pipeline ranks of one. */
@@ -92,7 +93,7 @@ typedef struct sli_candidate {
     int chunks;
     sl_recompute recompute;
     bool zero;
-    bool shares_cores; /* the pipeline ranks share all cores of their replica */
+    bool shares_cores; /* the pipeline ranks share all cores of their only replica */
 } sli_candidate;
 
 /* What is tried. Lists that are NULL have one entry, the zero value. */
@@ -107,8 +108,8 @@ typedef struct sli_search_space {
     const sl_recompute *recomputes; /* [recompute_count] from the fastest on: of several that fit
                                        the memory, the first alone is timed */
     int recompute_count;
-    bool zeros[2]; /* the first and the last value of `zero` with several replicas */
-    bool tries_shared_cores;
+    bool zeros[2];  /* the first and the last value of `zero` with several replicas */
+    bool shared[2]; /* the same of `shares_cores` with one replica of several ranks */
 } sli_search_space;
 
 /* A layout that fits. */

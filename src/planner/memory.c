@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "nn/module.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -173,6 +174,8 @@ void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages,
                               out);
         }
     }
+    if (layout->activation_factor > 0)
+        out->activation_bytes = llround(layout->activation_factor * (double)out->activation_bytes);
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
                        out->activation_bytes + out->best_bytes + out->saved_bytes +
                        out->process_bytes;

@@ -233,12 +233,12 @@ static sl_status try_recomputations(const enumeration *all, sli_candidate candid
 static sl_status try_devices(const enumeration *all, sli_candidate candidate)
 {
     const sli_search_space *space = all->space;
+    bool may_share = candidate.replicas == 1 && candidate.pipeline_ranks > 1;
     int first_zero = candidate.replicas > 1 && space->zeros[0],
         last_zero = candidate.replicas > 1 && space->zeros[1],
-        last_shared =
-            space->tries_shared_cores && candidate.replicas == 1 && candidate.pipeline_ranks > 1;
+        first_shared = may_share && space->shared[0], last_shared = may_share && space->shared[1];
     for (int zero = first_zero; zero <= last_zero; zero++)
-        for (int shared = 0; shared <= last_shared; shared++) {
+        for (int shared = first_shared; shared <= last_shared; shared++) {
             candidate.zero = zero;
             candidate.shares_cores = shared;
             SL_TRY(try_recomputations(all, candidate));

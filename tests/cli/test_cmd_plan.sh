@@ -83,6 +83,17 @@ grep -q "^pp *2 pipeline ranks" out || fail "--plan, resumed: another layout"
 "$program" train "${run[@]}" --preset small "${model[@]}" --plan saved.json --print-plan >out 2>err || fail "--preset --plan: status $?"
 grep -q "^schedule *1f1b" out || fail "--preset --plan: another layout"
 
+# At its end a run says what would make it clearly faster, by its own times, and a good one says nothing.
+told="By what this run measured, a step of [0-9.]* ms would take "
+"$program" train "${run[@]}" --nlayers 4 --batch-size 16 --chunks 4 --devices cpu:0,cpu:1 --balance 5,1 --recompute never \
+    --epochs 1 --max-batches 8 >out 2>err || fail "--balance 5,1: status $?"
+grep -qE "^$told.*[0-9.]+ ms with --balance [0-9],[0-9] \([0-9.]+ times as fast\)" out || fail "--balance 5,1: no word of a cut"
+grep -qE "^$told.*[0-9.]+ ms with --pp 1 --devices cpu --balance 6 \([0-9.]+ times as fast\)" out ||
+    fail "--balance 5,1: no word of one stage"
+! grep -q "with --balance 5,1" out || fail "--balance 5,1: its own cut"
+"$program" train "${run[@]}" --nlayers 4 --batch-size 16 --pp 1 --epochs 1 --max-batches 8 >out 2>err || fail "--pp 1: status $?"
+! grep -q "^$told" out || fail "--pp 1: words of other layouts"
+
 refused() { # STATUS SENTENCE WORD...
     local expected=$1 sentence=$2 status=0
     shift 2

@@ -52,6 +52,8 @@ static void idle_and_waiting_time_are_what_is_worked_out_by_hand(void **state)
     assert_float_equal(utilization.bubble_measured, 3.0 / 9, 1e-12);
     assert_float_equal(utilization.bubble_predicted, 3.0 / 9, 1e-12);
     assert_float_equal(utilization.stage_seconds[0], 6, 1e-12);
+    assert_float_equal(utilization.forward[0], 1, 1e-12);
+    assert_float_equal(utilization.backward[0], 2, 1e-12);
     sl_utilization_clear(&utilization);
     assert_null(utilization.idle);
     sl_simulation_clear(&simulation);

@@ -290,14 +290,6 @@ static sl_status create_hourglass(void *context, sl_module **model, sl_loss **lo
     return sl_cross_entropy_create(loss);
 }
 
-static void one_stage_is_recommended_where_it_is_clearly_faster(void **state)
-{
-    assert_true(fabs(sli_one_stage_ratio(18, &(sli_step_times){14.1, 12.5}) - 12.5 / 14.1) < 1e-12);
-    assert_true(fabs(sli_one_stage_ratio(14.1, &(sli_step_times){18, 12.5}) - 12.5 / 14.1) < 1e-12);
-    assert_true(sli_one_stage_ratio(18, &(sli_step_times){12.6, 12.5}) == 0);
-    assert_true(sli_one_stage_ratio(0.018, &(sli_step_times){0.014, 0.005}) == 0);
-}
-
 /* The seconds of a step of two stages, on two devices of the same core. */
 static double profile_hourglass(const sl_link_cost *links, sl_module_profile *profiles,
                                 int *balance)
@@ -464,7 +456,6 @@ static void errors_of_a_task_end_the_run(void **state)
 int task_tests(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_stage_is_recommended_where_it_is_clearly_faster),
         cmocka_unit_test(task_has_no_default_rate_for_sgd),
         cmocka_unit_test(own_model_has_the_same_bits_in_any_cut),
         cmocka_unit_test(replicas_have_the_bits_of_one),

@@ -1,4 +1,5 @@
-/* The best plans of a run on this machine.
+/* The best plans of a run, on this machine as a profile finds it, or by what a run has measured of
+ * itself.
  *
  * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_APP_PLAN_H
@@ -22,10 +23,26 @@ typedef enum sl_plan_kept {
     SL_KEEP_BATCH_SIZE = 256
 } sl_plan_kept;
 
+/* What a run has measured of its own steps. */
+typedef struct sl_run_measures {
+    double step_seconds;              /* of a step, without waiting for data */
+    double exchange_seconds;          /* of it: waiting for the gradients of other replicas */
+    double update_seconds;            /* of it: the norm of the gradients and the optimizer */
+    const double *forward, *backward; /* [stages] of a micro-batch, as in sl_utilization; NULL:
+                                         there is one stage, which has the rest of the step */
+    int64_t activation_bytes;         /* the most that its devices held beside parameters,
+                                         gradients and the optimizer's state; 0: not known */
+    bool shares_cores;                /* its pipeline ranks have all cores together */
+    double one_stage; /* as in sl_run_info; 0: not known, and taken to follow from its cores */
+} sl_run_measures;
+
 typedef struct sl_plan_search_options {
     const sl_train_options *run; /* with `data`, they are read, and say what the model's vocabulary
                                     and the longest row are; else model.ntokens and bptt */
-    unsigned kept;               /* sl_plan_kept */
+    const sl_run_measures *measures; /* of a run with the options `run`, in which nothing is left
+                                        open and the balance is explicit: nothing is profiled or
+                                        read; borrowed. NULL: this machine is profiled */
+    unsigned kept;                   /* sl_plan_kept */
     int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                              of batch_size rows of each of `shards` (0: 1) */
 } sl_plan_search_options;
@@ -49,11 +66,32 @@ typedef struct sl_found_plan {
  * shortest step first, each of another shape (replicas, pipeline ranks, schedule). A replica has
  * one shard, unless `kept` says otherwise. Takes about as long as a few training steps.
  *
+ * With measures of a run the plans train the same bits as the run: its shards, rows and ZeRO are
+ * kept, and there are no more ranks or replicas than it had, since these were not measured. Its
+ * devices must be CPUs' cores, of one host.
+ *
  * Errors: SL_ERR_MEMORY where no layout fits: what the smallest needs, and what there is;
  * SL_ERR_INVALID or SL_ERR_UNSUPPORTED where no layout has these options: why the last one that was
  * tried has not; those of reading the data and of sl_profile_modules. */
 sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
                          int *count);
+
+/* ---- What to change in a run --------------------------------------------------------------- */
+
+enum { SL_PLAN_CHANGES = 5 };
+
+/* How a run with these options, as in sl_plan_search_options with measures, would be faster.
+ * *own gets the run itself as its measures explain it; changes[0 ... *count - 1] get those that
+ * differ from it in one thing and have a shorter step, the best first: the cut, the schedule, the
+ * chunks, what is recomputed, or one pipeline rank instead of several. None changes a bit of what
+ * is trained. Only options of `kept` besides these are kept. What is not measured is taken to
+ * scale: as much time for each row, and for each core. It takes no measurement, and so long as a
+ * search among the schedules takes.
+ *
+ * Errors: those of sl_plan_search. */
+sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measures *measures,
+                               unsigned kept, sl_found_plan *own,
+                               sl_found_plan changes[SL_PLAN_CHANGES], int *count);
 
 SL_API_END
 

@@ -85,9 +85,9 @@ typedef struct sl_run_info {
                                 ranks' devices at once; 0: options->measure_peak is not set */
     double planned_step_seconds; /* by the plan that the run was given; 0: none */
     bool oversubscribed;         /* several devices use the same cores */
-    double one_stage; /* a step's time in one stage on all cores, as a fraction of that in the
-                         stages there are, by the profile that chose their devices; 0: there was
-                         none, or one stage is not faster */
+    double profiled_seconds; /* of an accumulation step, by the profile that chose the devices; 0:
+                                there was none */
+    double one_stage;        /* the same in one stage on all cores, as a fraction of it */
     const sl_stage_info *stages; /* [stage_count] of this replica */
     int stage_count;
     const sl_rank_stats *ranks; /* [rank_count], by replica and pipeline rank: of the whole run.

@@ -312,8 +312,8 @@ typedef struct sl_plan {
     /* What follows from the model; 0 where the plan was made without one. */
     sl_stage_plan stage[SL_MAX_STAGES]; /* [stages]; replicas differ in their devices alone */
     int64_t total_parameters;
-    sl_host_plan host; /* this one */
-    double one_stage;  /* as sl_run_info.one_stage */
+    sl_host_plan host;                  /* this one */
+    double profiled_seconds, one_stage; /* as in sl_run_info */
 
     /* The checkpoint that the run goes on from; NULL: none. Known to rank 0. */
     const char *resumes;

@@ -68,9 +68,9 @@ fail:
 
 /* ---- Measured costs --------------------------------------------------------------------- */
 
-/* Mean seconds of each stage's actions, [stages] each. R counts as F. */
+/* Mean seconds of each stage's actions, and their number, [stages] each. R counts as F. */
 typedef struct mean_costs {
-    double *mean[SLI_ACTION_KINDS];
+    double *mean[SLI_ACTION_KINDS], *count[SLI_ACTION_KINDS];
 } mean_costs;
 
 /* Whether the action runs nothing: a forward of the last stage that is run again later. */
@@ -85,15 +85,17 @@ static mean_costs find_costs(const sl_schedule *schedule, const double *seconds,
     mean_costs costs;
     size_t stages = (size_t)schedule->stages;
     double *counts = room + SLI_ACTION_KINDS * stages;
-    for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
+    for (int kind = 0; kind < SLI_ACTION_KINDS; kind++) {
         costs.mean[kind] = room + (size_t)kind * stages;
+        costs.count[kind] = counts + (size_t)kind * stages;
+    }
     for (size_t i = 0; i < schedule->count; i++) {
         sl_action action = schedule->actions[i];
         if (runs_nothing(schedule, action))
             continue;
         int kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : (int)action.kind;
         costs.mean[kind][action.stage] += seconds[i];
-        counts[(size_t)kind * stages + (size_t)action.stage]++;
+        costs.count[kind][action.stage]++;
     }
     for (size_t i = 0; i < SLI_ACTION_KINDS * stages; i++)
         room[i] /= counts[i] > 0 ? counts[i] : 1;
@@ -163,6 +165,18 @@ static sl_status find_seconds(const sl_schedule *schedule, const sl_timeline_ent
     return status;
 }
 
+/* Some micro-batches of a stage may go backward whole, and others in halves. */
+static void keep_stage_costs(const sl_schedule *schedule, const mean_costs *costs,
+                             sl_utilization *out)
+{
+    for (int s = 0; s < schedule->stages; s++) {
+        out->forward[s] = costs->mean[SL_ACTION_FORWARD][s];
+        for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
+            if (kind != SL_ACTION_FORWARD)
+                out->backward[s] += costs->mean[kind][s] * costs->count[kind][s] / schedule->micros;
+    }
+}
+
 static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_options *layout,
                                const mean_costs *costs, sl_utilization *out)
 {
@@ -195,6 +209,7 @@ static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_ent
     sl_status status;
     SLI_TRY_OR_FAIL(find_seconds(schedule, entries, layout->cores, seconds));
     mean_costs costs = find_costs(schedule, seconds, room);
+    keep_stage_costs(schedule, &costs, out);
     status = simulate_step(schedule, layout, &costs, out);
 
 fail:
@@ -273,13 +288,16 @@ static sl_status allocate(const sl_schedule *schedule, const sl_schedule_options
     out->idle = calloc(ranks, sizeof *out->idle);
     out->waiting = calloc(ranks, sizeof *out->waiting);
     out->stage_seconds = calloc(stages, sizeof *out->stage_seconds);
+    out->forward = calloc(stages, sizeof *out->forward);
+    out->backward = calloc(stages, sizeof *out->backward);
     out->placement = calloc(stages, sizeof *out->placement);
     out->measured = calloc(schedule->count, sizeof *out->measured);
     out->predicted = calloc(schedule->count, sizeof *out->predicted);
     out->links = layout->links ? calloc(stages, sizeof *out->links) : NULL;
     out->cores = layout->cores ? calloc(ranks, sizeof *out->cores) : NULL;
-    if (out->idle && out->waiting && out->stage_seconds && out->placement && out->measured &&
-        out->predicted && !out->links == !layout->links && !out->cores == !layout->cores)
+    if (out->idle && out->waiting && out->stage_seconds && out->forward && out->backward &&
+        out->placement && out->measured && out->predicted && !out->links == !layout->links &&
+        !out->cores == !layout->cores)
         return SL_OK;
     return sli_no_memory("sl_timeline_utilization", "%d stages", out->stages);
 }
@@ -338,6 +356,8 @@ void sl_utilization_clear(sl_utilization *utilization)
     free(utilization->idle);
     free(utilization->waiting);
     free(utilization->stage_seconds);
+    free(utilization->forward);
+    free(utilization->backward);
     free(utilization->placement);
     free(utilization->links);
     free(utilization->cores);

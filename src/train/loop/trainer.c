@@ -115,6 +115,7 @@ static void describe_run(sli_run *run)
         .peak_flops_per_s = run->peak_flops_per_s,
         .planned_step_seconds = run->options->planned_step_seconds,
         .oversubscribed = run->devices.oversubscribed,
+        .profiled_seconds = run->plan->profiled_seconds,
         .one_stage = run->plan->one_stage,
         .stages = run->stages,
         .stage_count = sl_pipe_stages(pipe),

@@ -472,8 +472,9 @@ static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce
 
 /* ---- The machine -------------------------------------------------------------------------- */
 
-static void destroy_machine(timed_machine *machine)
+static void destroy_machine(void *context)
 {
+    timed_machine *machine = context;
     for (int i = 0; i < machine->count; i++)
         for (int rung = 0; rung < machine->devices[i].rungs; rung++)
             free(machine->devices[i].ladder[rung]);
@@ -510,7 +511,8 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
     timed_machine *machine = calloc(1, sizeof *machine);
     *out = (sli_machine){.time_modules = time_modules,
                          .time_update = time_update,
-                         .time_exchange = time_exchange};
+                         .time_exchange = time_exchange,
+                         .close = destroy_machine};
     if (!machine)
         return sli_no_memory(NULL, "the times of a machine");
     machine->options = options;
@@ -530,7 +532,7 @@ fail:
 
 void sli_machine_close(sli_machine *machine)
 {
-    if (machine->context)
-        destroy_machine(machine->context);
+    if (machine->context && machine->close)
+        machine->close(machine->context);
     machine->context = NULL;
 }

@@ -3,15 +3,25 @@
 #define SLI_TRAIN_PLAN_MACHINE_H
 
 #include "planner/layout.h"
-#include "sluice/app/train.h"
+#include "sluice/app/plan.h"
+
+/* Whether the pipeline ranks of the only replica use all of its cores. */
+typedef enum sli_sharing {
+    SLI_SHARING_TRIED, /* both, where the run names no devices */
+    SLI_SHARING_NEVER,
+    SLI_SHARING_ALWAYS
+} sli_sharing;
 
 /* What a search asks of a machine; a test has one of its own. All seconds are those of the slowest
  * device, while as many `devices` as a layout has ranks work at the same time. */
 typedef struct sli_machine {
     void *context;
-    int cores;             /* devices that it can be divided into */
-    uint64_t host_bytes;   /* of memory */
-    int64_t process_bytes; /* that a run has before its model: the program and the text */
+    int cores;         /* devices that it can be divided into */
+    int most_replicas; /* whose exchange is known; 0: of any number */
+    sli_sharing sharing;
+    uint64_t host_bytes;      /* of memory */
+    int64_t process_bytes;    /* that a run has before its model: the program and the text */
+    double activation_factor; /* as in sli_layout */
     /* The modules with a micro-batch of so many rows. */
     sl_status (*time_modules)(void *context, int devices, int64_t rows, sl_module_profile *out);
     /* The norm and the optimizer, for each byte of gradients. */
@@ -19,6 +29,7 @@ typedef struct sli_machine {
     /* As in sli_layout_speed. */
     sl_status (*time_exchange)(void *context, int replicas, sl_link_cost *reduce,
                                sl_link_cost *gather);
+    void (*close)(void *context); /* NULL: nothing is to be freed */
 } sli_machine;
 
 /* This one, for a run with these options (borrowed), whose model is completely described. Modules
@@ -29,5 +40,20 @@ typedef struct sli_machine {
 sl_status sli_machine_open(const sl_train_options *options, int64_t document_tokens,
                            sli_machine *out);
 void sli_machine_close(sli_machine *machine);
+
+/* A run that has measured itself, and its machine as far as its measures say: a search for it has
+ * no more ranks or replicas than the run, and all measures are borrowed. To be closed also after an
+ * error. Errors: SL_ERR_UNSUPPORTED for a task, and for devices that are no CPU's cores.
+ * (run_machine.c) */
+typedef struct sli_measured_run {
+    sl_train_options run; /* its options, without devices */
+    sl_module *model;
+    sl_plan *plan;
+    sli_machine machine;
+} sli_measured_run;
+
+sl_status sli_measured_run_open(const sl_train_options *run, const sl_run_measures *measures,
+                                sli_measured_run *out);
+void sli_measured_run_close(sli_measured_run *measured);
 
 #endif

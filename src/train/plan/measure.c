@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "device/device.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,8 @@ static sl_status try_sharing(sli_profile_inputs inputs, double split, sl_plan *p
     inputs.cores = cores;
     sl_status status;
     SLI_TRY_OR_FAIL(sli_profile_model(&inputs, NULL, cut, &times));
-    plan->one_stage = sli_one_stage_ratio(split, &times);
+    plan->profiled_seconds = fmin(split, times.cut);
+    plan->one_stage = times.one_stage / plan->profiled_seconds;
     if (times.cut < split) {
         sl_device_list_destroy(&devices->list);
         devices->list = list;

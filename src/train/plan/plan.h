@@ -4,7 +4,9 @@
  *     layout.c      replicas, stages, ranks, devices, chunks, shards, the table
  *     search_job.c      the search for a layout where a job has lost processes
  *     search_machine.c  the search for the best layouts on this machine
- *     machine.c     how fast it is
+ *     machine.c         how fast it is, measured for a search
+ *     run_machine.c     how fast it was in a run, by what that has measured of itself
+ *     changes.c         what to change in such a run
  *     plan.c        where the model is cut; what that takes in memory is src/planner's
  *     measure.c     what is decided by time: the cut, and whether stages share cores
  *     fit_memory.c  what is said of a run that does not fit its host */

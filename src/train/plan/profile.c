@@ -235,12 +235,6 @@ fail:
     return status;
 }
 
-double sli_one_stage_ratio(double split, const sli_step_times *shared)
-{
-    double best = fmin(split, shared->cut), ratio = shared->one_stage / best;
-    return best >= 0.05 && ratio < 0.95 ? ratio : 0;
-}
-
 /* ---- Links --------------------------------------------------------------------------------- */
 
 /* From the times of the smallest message and of a large one. */

@@ -31,11 +31,6 @@ sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile 
  */
 sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *profiles);
 
-/* The time of a step in one stage on all cores, divided by that of the faster pipeline: `split`,
- * whose ranks divide the cores, in seconds, or `shared`, whose ranks share them. 0 where one stage
- * is not clearly faster, and where a step takes less than 0.05 s anyway. */
-double sli_one_stage_ratio(double split, const sli_step_times *shared);
-
 /* Measures the links between the processes of the first replica whose stages are neighbours.
  * Every rank of the run calls it and gets the same costs, [pipeline ranks][pipeline ranks], to be
  * freed; NULL where the replica has one process, and after an error. */

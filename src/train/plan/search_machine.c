@@ -121,6 +121,7 @@ static sl_status add_layout(machine_search *search, sli_search *results,
     for (int rank = 0; rank < SL_MAX_STAGES; rank++)
         of_ranks[rank] = times;
     layout.process_bytes = search->machine->process_bytes;
+    layout.activation_factor = search->machine->activation_factor;
     sl_status status = time_layout(search, candidate, plan, times, &speed);
     if (status == SL_OK)
         status = sli_search_add(results, candidate, &layout, &speed, balance);
@@ -214,6 +215,8 @@ static sl_status search_space(machine_search *search, sli_search *results)
                                               SL_RECOMPUTE_ALWAYS};
     const sl_train_options *run = search->run;
     int chunks[MOST_LISTED_CHUNKS], cores = search->machine->cores;
+    int known = search->machine->most_replicas, most_replicas = known > 0 ? known : cores;
+    sli_sharing sharing = search->machine->sharing;
     bool keeps_schedule = is_kept(search, SL_KEEP_SCHEDULE) || run->table,
          keeps_recompute = is_kept(search, SL_KEEP_RECOMPUTE),
          keeps_replicas = is_kept(search, SL_KEEP_REPLICAS),
@@ -222,7 +225,7 @@ static sl_status search_space(machine_search *search, sli_search *results)
     const sli_search_space space = {
         .ranks = asked > cores ? asked : cores,
         .least_replicas = keeps_replicas ? run->replicas : 1,
-        .most_replicas = keeps_replicas ? run->replicas : cores,
+        .most_replicas = keeps_replicas ? run->replicas : most_replicas,
         .least_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : 1,
         .most_pipeline_ranks = keeps_ranks             ? run->pipeline_ranks
                                : cores < SL_MAX_STAGES ? cores
@@ -235,7 +238,7 @@ static sl_status search_space(machine_search *search, sli_search *results)
         .recompute_count = keeps_recompute ? 1 : (int)(sizeof recomputes / sizeof *recomputes),
         .zeros = {is_kept(search, SL_KEEP_ZERO) && run->zero,
                   run->zero || !is_kept(search, SL_KEEP_ZERO)},
-        .tries_shared_cores = !run->devices};
+        .shared = {sharing == SLI_SHARING_ALWAYS, sharing != SLI_SHARING_NEVER && !run->devices}};
     return sli_search_layouts(results, &space, consider_candidate, search);
 }
 
@@ -361,16 +364,11 @@ static sl_status read_data(const sl_plan_search_options *options, sl_train_optio
     return SL_OK;
 }
 
-sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
-                         int *count)
+static sl_status search_by_profile(const sl_plan_search_options *options, sl_found_plan *plans,
+                                   int *count)
 {
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(options->run);
-    SLI_CHECK_NOT_NULL(plans);
-    SLI_CHECK_NOT_NULL(count);
     sl_train_options run = *options->run;
     sli_machine machine = {0};
-    *count = 0;
     if (run.task)
         return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
                                             "task's");
@@ -383,4 +381,30 @@ sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan pl
     sl_status status = sli_plan_search_machine(options, &run, &machine, plans, count);
     sli_machine_close(&machine);
     return status;
+}
+
+/* What the run has not measured is as it was. */
+static sl_status search_by_measures(const sl_plan_search_options *options, sl_found_plan *plans,
+                                    int *count)
+{
+    sl_plan_search_options search = *options;
+    sli_measured_run measured;
+    sl_status status = sli_measured_run_open(options->run, options->measures, &measured);
+    search.kept |= SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
+    if (status == SL_OK)
+        status = sli_plan_search_machine(&search, &measured.run, &measured.machine, plans, count);
+    sli_measured_run_close(&measured);
+    return status;
+}
+
+sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
+                         int *count)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(options->run);
+    SLI_CHECK_NOT_NULL(plans);
+    SLI_CHECK_NOT_NULL(count);
+    *count = 0;
+    return options->measures ? search_by_measures(options, plans, count)
+                             : search_by_profile(options, plans, count);
 }

@@ -1,0 +1,192 @@
+/* What to change in a run, by what it has measured of itself: said at its end, and by sluice plan
+ * --from. */
+#include "cli/cli.h"
+#include "sluice/app/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- A change as options -------------------------------------------------------------------- */
+
+__attribute__((format(printf, 2, 3))) static void add_text(cli_change_text *out, const char *format,
+                                                           ...)
+{
+    va_list arguments;
+    size_t used = strlen(out->text);
+    va_start(arguments, format);
+    vsnprintf(out->text + used, sizeof out->text - used, format, arguments);
+    va_end(arguments);
+}
+
+static void add_balance(const sl_train_options *options, cli_change_text *out)
+{
+    add_text(out, " --balance ");
+    for (int s = 0; s < options->balance_count; s++)
+        add_text(out, "%s%d", s ? "," : "", options->balance[s]);
+}
+
+cli_change_text cli_describe_change(const sl_train_options *run, bool has_balance,
+                                    const sl_found_plan *plan)
+{
+    cli_change_text out = {""};
+    const sl_train_options *changed = &plan->options;
+    bool is_one_rank = changed->pipeline_ranks != run->pipeline_ranks;
+    if (is_one_rank)
+        add_text(&out, " --pp %d%s", changed->pipeline_ranks, run->devices ? " --devices cpu" : "");
+    else if (strcmp(changed->schedule, run->schedule) != 0)
+        add_text(&out, " --schedule %s", changed->schedule);
+    if (changed->chunks != run->chunks)
+        add_text(&out, " --chunks %d", changed->chunks);
+    if (changed->recompute != run->recompute)
+        add_text(&out, " --recompute %s", sl_recompute_name(changed->recompute));
+    bool is_other_cut = memcmp(changed->balance, run->balance,
+                               (size_t)changed->balance_count * sizeof *run->balance) != 0;
+    if (is_one_rank ? has_balance : is_other_cut)
+        add_balance(changed, &out);
+    memmove(out.text, out.text + 1, strlen(out.text)); /* the first space */
+    return out;
+}
+
+/* ---- While a run goes on -------------------------------------------------------------------- */
+
+static sl_status add_step(void *context, const sl_step_info *step)
+{
+    cli_run_meter *meter = context;
+    if (meter->steps++ == 0) /* it warms up */
+        return SL_OK;
+    meter->measures.step_seconds += step->seconds - step->data_seconds;
+    meter->measures.exchange_seconds += step->reduce_seconds;
+    meter->measures.update_seconds += step->optimizer_seconds;
+    return SL_OK;
+}
+
+/* Whether all ranks use all cores; *some: whether they share any. */
+static bool share_all_cores(const sl_utilization *utilization, bool *some)
+{
+    *some = utilization->cores != NULL;
+    for (int rank = 0; utilization->cores && rank < utilization->ranks; rank++)
+        if (utilization->cores[rank] != utilization->cores[0])
+            return false;
+    return *some;
+}
+
+static sl_status keep_pipeline(void *context, const sl_pipeline_info *info)
+{
+    cli_run_meter *meter = context;
+    bool shares_some;
+    if (!info->ends_epoch || !info->utilization || info->utilization->stages > SL_MAX_STAGES)
+        return SL_OK;
+    size_t bytes = (size_t)info->utilization->stages * sizeof *meter->forward;
+    memcpy(meter->forward, info->utilization->forward, bytes);
+    memcpy(meter->backward, info->utilization->backward, bytes);
+    meter->measures.forward = meter->forward;
+    meter->measures.backward = meter->backward;
+    meter->measures.shares_cores = share_all_cores(info->utilization, &shares_some);
+    meter->is_mixed = shares_some && !meter->measures.shares_cores;
+    return SL_OK;
+}
+
+/* ---- At its end ----------------------------------------------------------------------------- */
+
+static int64_t count_activations(const sl_run_info *info)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < info->rank_count; i++) {
+        const sl_memory_stats *stats = &info->ranks[i].stats;
+        int64_t rest = (int64_t)stats->peak_total_bytes -
+                       (int64_t)stats->peak_bytes[SL_MEMORY_PARAMETERS] -
+                       (int64_t)stats->peak_bytes[SL_MEMORY_GRADIENTS] -
+                       (int64_t)stats->peak_bytes[SL_MEMORY_OPTIMIZER];
+        bytes += rest > 0 ? rest : 0;
+    }
+    return bytes;
+}
+
+enum { LEAST_STEPS = 5 };
+
+/* Whether what was measured says how other layouts would be. */
+static bool can_tell(const cli_run_meter *meter, const sl_run_info *info)
+{
+    for (int i = 1; i < info->rank_count; i++)
+        if (strcmp(info->ranks[i].host, info->ranks[0].host) != 0)
+            return false;
+    return meter->steps >= LEAST_STEPS && !meter->is_mixed && !info->options->task &&
+           (info->stage_count == 1 || meter->measures.forward);
+}
+
+static sl_run_measures mean_measures(const cli_run_meter *meter, const sl_run_info *info)
+{
+    double steps = (double)(meter->steps - 1);
+    sl_run_measures mean = meter->measures;
+    mean.step_seconds /= steps;
+    mean.exchange_seconds /= steps;
+    mean.update_seconds /= steps;
+    mean.activation_bytes = count_activations(info);
+    mean.one_stage = info->one_stage;
+    return mean;
+}
+
+/* "9.4 ms with --pp 1 (1.96 times as fast), …"; empty where nothing gains enough. */
+static void print_changes(const sl_train_options *run, bool has_balance, double seconds,
+                          const sl_found_plan *own, const sl_found_plan *changes, int count,
+                          char *text, size_t bytes)
+{
+    const double least_gain = 1.1;
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < count && used < bytes; i++) {
+        double gain = own->costs.seconds / changes[i].costs.seconds;
+        if (gain > least_gain)
+            used += (size_t)snprintf(text + used, bytes - used,
+                                     "%s%.1f ms with %s (%.2f times as "
+                                     "fast)",
+                                     used > 0 ? ", " : "", 1e3 * seconds / gain,
+                                     cli_describe_change(run, has_balance, &changes[i]).text, gain);
+    }
+}
+
+__attribute__((format(printf, 2, 3))) static void print_line(const cli_run_meter *meter,
+                                                             const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    cli_screen_print(meter->screen, 0, format, arguments);
+    va_end(arguments);
+}
+
+/* A run that cannot be planned is no error. */
+static sl_status print_hint(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    const cli_run_meter *meter = context;
+    char text[640];
+    int count;
+    (void)result;
+    if (!can_tell(meter, info))
+        return SL_OK;
+    sl_train_options run = *info->options;
+    bool has_balance = run.balance_kind == SL_BALANCE_EXPLICIT;
+    run.balance_kind = SL_BALANCE_EXPLICIT;
+    run.balance_count = info->stage_count;
+    for (int s = 0; s < info->stage_count; s++)
+        run.balance[s] = info->stages[s].count;
+    const sl_run_measures measures = mean_measures(meter, info);
+    sl_found_plan *plans = cli_allocate(SL_PLAN_CHANGES + 1, sizeof *plans), *own = plans,
+                  *changes = plans + 1;
+    if (sl_plan_find_changes(&run, &measures, 0, own, changes, &count) == SL_OK) {
+        print_changes(&run, has_balance, measures.step_seconds, own, changes, count, text,
+                      sizeof text);
+        if (*text)
+            print_line(meter, "By what this run measured, a step of %.1f ms would take %s",
+                       1e3 * measures.step_seconds, text);
+    }
+    free(plans);
+    return SL_OK;
+}
+
+sl_reporter cli_run_meter_reporter(cli_run_meter *meter)
+{
+    return (sl_reporter){.context = meter,
+                         .step = add_step,
+                         .pipeline = keep_pipeline,
+                         .finished = print_hint};
+}

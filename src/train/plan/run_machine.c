@@ -1,0 +1,251 @@
+/* The machine of a run, by what the run has measured of itself. A stage's time is divided among its
+ * modules by counted operations. A device of one of n has the n-th part of the run's cores, and
+ * more rows take as much time each. */
+#include "train/plan/machine.h"
+
+#include "core/error.h"
+#include "core/usable_memory.h"
+#include "nn/module.h"
+#include "train/plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run_machine {
+    const sl_run_measures *measures;
+    const sl_plan *plan;
+    const sl_module *model;
+    sl_module_profile *times; /* [modules] of one of the run's micro-batches */
+    double one_device; /* what one device with all cores takes, where the run has several, of what
+                          would follow from its cores */
+    int devices;       /* that divide the cores among them */
+    double update_per_byte, exchange_per_byte;
+} run_machine;
+
+/* ---- Times of modules ----------------------------------------------------------------------- */
+
+/* Micro-batches that the replica with the most shards trains in a step, one after the other. */
+static double count_micros(const sl_plan *plan)
+{
+    const sl_train_options *options = &plan->options;
+    int shards = (options->shards + options->replicas - 1) / options->replicas;
+    return (double)shards * options->accumulate * sl_schedule_micros(plan->table);
+}
+
+/* Of a micro-batch in one stage. Its backward has twice the operations of its forward, which runs
+ * once, also where it runs again: the last stage leaves out a forward that keeps nothing. */
+static void find_only_stage(const run_machine *machine, double *forward, double *backward)
+{
+    const sl_run_measures *measures = machine->measures;
+    double seconds = measures->step_seconds - measures->exchange_seconds - measures->update_seconds;
+    *forward = seconds / count_micros(machine->plan) / 3;
+    *backward = 2 * *forward;
+}
+
+/* Modules first ... first + count - 1 have all of a stage's time. */
+static void divide_stage(const run_machine *machine, const sl_module_profile *operations, int first,
+                         int count, double forward, double backward)
+{
+    double all = 0;
+    for (int i = first; i < first + count; i++)
+        all += operations[i].forward;
+    for (int i = first; i < first + count; i++) {
+        double part = all > 0 ? operations[i].forward / all : 1.0 / count;
+        double half = part * backward / 2;
+        machine->times[i] = (sl_module_profile){part * forward, 2 * half, half, half, 0};
+    }
+}
+
+static sl_status divide_stages(const run_machine *machine)
+{
+    const sl_plan *plan = machine->plan;
+    const sl_run_measures *measures = machine->measures;
+    size_t modules = (size_t)sl_module_child_count(machine->model);
+    sl_module_profile *operations = calloc(modules, sizeof *operations);
+    if (!operations)
+        return sli_no_memory(NULL, "the operations of %zu modules", modules);
+    sl_status status =
+        sli_count_operations(machine->model, sl_shape_2d(plan->micro_rows, plan->options.bptt),
+                             operations);
+    for (int s = 0, first = 0; status == SL_OK && s < plan->stages;
+         first += plan->stage[s++].count) {
+        double forward, backward;
+        if (measures->forward) {
+            forward = measures->forward[s];
+            backward = measures->backward[s];
+        } else {
+            find_only_stage(machine, &forward, &backward);
+        }
+        divide_stage(machine, operations, first, plan->stage[s].count, forward, backward);
+    }
+    free(operations);
+    return status;
+}
+
+static sl_status time_modules(void *context, int devices, int64_t rows, sl_module_profile *out)
+{
+    const run_machine *machine = context;
+    double factor = (double)rows / (double)machine->plan->micro_rows * devices / machine->devices;
+    factor *= devices == 1 ? machine->one_device : 1;
+    for (int i = 0; i < sl_module_child_count(machine->model); i++) {
+        const sl_module_profile *times = &machine->times[i];
+        out[i] = (sl_module_profile){.forward = factor * times->forward,
+                                     .backward = factor * times->backward,
+                                     .backward_input = factor * times->backward_input,
+                                     .backward_weight = factor * times->backward_weight};
+    }
+    return SL_OK;
+}
+
+/* ---- The update and the exchange --------------------------------------------------------------
+ */
+
+static sl_status time_update(void *context, int devices, double *seconds_per_byte)
+{
+    const run_machine *machine = context;
+    *seconds_per_byte = machine->update_per_byte * devices / machine->devices;
+    return SL_OK;
+}
+
+/* With ZeRO the parameters come while the optimizer is timed. */
+static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,
+                               sl_link_cost *gather)
+{
+    const run_machine *machine = context;
+    (void)replicas;
+    *reduce = (sl_link_cost){0, machine->exchange_per_byte};
+    *gather = (sl_link_cost){0, 0};
+    return SL_OK;
+}
+
+static double divide(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+/* `pipeline` is the time of the run's own tables. */
+static void find_one_device(run_machine *machine, double pipeline)
+{
+    double work = 0;
+    for (int i = 0; i < sl_module_child_count(machine->model); i++)
+        work += machine->times[i].forward + machine->times[i].backward;
+    work *= count_micros(machine->plan) / machine->devices;
+    machine->one_device = 1;
+    if (machine->measures->one_stage > 0 && machine->devices > 1 && work > 0)
+        machine->one_device = machine->measures->one_stage * pipeline / work;
+}
+
+/* From a step in which each byte takes a second. */
+static sl_status find_byte_costs(run_machine *machine, const int *cores)
+{
+    const sl_module_profile *of_ranks[SL_MAX_STAGES];
+    const sli_layout layout = sli_plan_layout_of(machine->plan, machine->model);
+    const sli_layout_speed speed = {.profiles = of_ranks,
+                                    .cores = cores,
+                                    .reduce = {0, 1},
+                                    .update_per_byte = 1};
+    int balance[SL_MAX_STAGES];
+    sl_step_costs unit;
+    for (int s = 0; s < machine->plan->stages; s++)
+        balance[s] = machine->plan->stage[s].count;
+    for (int rank = 0; rank < SL_MAX_STAGES; rank++)
+        of_ranks[rank] = machine->times;
+    SL_TRY(sli_layout_time_step(&layout, &speed, balance, &unit));
+    machine->update_per_byte = divide(machine->measures->update_seconds, unit.update);
+    machine->exchange_per_byte = divide(machine->measures->exchange_seconds, unit.exchange);
+    find_one_device(machine, unit.pipeline);
+    return SL_OK;
+}
+
+/* ---- The machine -------------------------------------------------------------------------- */
+
+static void close_machine(void *context)
+{
+    run_machine *machine = context;
+    free(machine->times);
+    free(machine);
+}
+
+static sl_status measure(run_machine *machine, bool shares_cores)
+{
+    static const int one_set_of_cores[SL_MAX_STAGES];
+    machine->times = calloc((size_t)sl_module_child_count(machine->model), sizeof *machine->times);
+    if (!machine->times)
+        return sli_no_memory(NULL, "the times of a run's modules");
+    SL_TRY(divide_stages(machine));
+    return find_byte_costs(machine, shares_cores ? one_set_of_cores : NULL);
+}
+
+/* A run on GPUs has no cores to divide, and a host's memory does not hold what they do. */
+static sl_status check_run(const sl_train_options *run, const sl_run_measures *measures)
+{
+    if (run->task)
+        return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
+                                            "task's");
+    for (const char *name = run->devices; name && *name;) {
+        int length = (int)strcspn(name, ",;");
+        if (strncmp(name, "cpu", strlen("cpu")) != 0)
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "the steps of a run on CPUs alone can be planned by its own times, not "
+                            "of one on %.*s",
+                            length, name);
+        name += length;
+        name += strspn(name, ",; ");
+    }
+    if (run->balance_kind != SL_BALANCE_EXPLICIT)
+        return sl_error(SL_ERR_INVALID, "balance must be numbers of modules for a run that has "
+                                        "measured itself");
+    return measures->step_seconds > measures->exchange_seconds + measures->update_seconds
+               ? SL_OK
+               : sl_error(SL_ERR_INVALID,
+                          "a step must take longer than its exchange and its update, got %g, %g "
+                          "and %g s",
+                          measures->step_seconds, measures->exchange_seconds,
+                          measures->update_seconds);
+}
+
+static sl_status create_machine(const sl_plan *plan, const sl_module *model,
+                                const sl_run_measures *measures, sli_machine *out)
+{
+    const sl_train_options *options = &plan->options;
+    bool shares_cores = measures->shares_cores;
+    run_machine *machine = calloc(1, sizeof *machine);
+    if (!machine)
+        return sli_no_memory(NULL, "the times of a run");
+    machine->measures = measures;
+    machine->plan = plan;
+    machine->model = model;
+    machine->devices = options->replicas * (shares_cores ? 1 : options->pipeline_ranks);
+    *out = (sli_machine){.context = machine,
+                         .cores = options->replicas * options->pipeline_ranks,
+                         .most_replicas = options->replicas,
+                         .sharing = shares_cores ? SLI_SHARING_ALWAYS : SLI_SHARING_NEVER,
+                         .host_bytes = sl_usable_memory(),
+                         .process_bytes = (int64_t)sli_resident_memory_with_files(),
+                         .time_modules = time_modules,
+                         .time_update = time_update,
+                         .time_exchange = time_exchange,
+                         .close = close_machine};
+    SL_TRY(measure(machine, shares_cores));
+    out->activation_factor =
+        divide((double)measures->activation_bytes, (double)plan->host.activation_bytes);
+    return SL_OK;
+}
+
+sl_status sli_measured_run_open(const sl_train_options *run, const sl_run_measures *measures,
+                                sli_measured_run *out)
+{
+    *out = (sli_measured_run){.run = *run};
+    SL_TRY(check_run(run, measures));
+    out->run.devices = NULL; /* each has cores of its own, or all */
+    SL_TRY(sl_transformer_lm_create(&run->model, &out->model));
+    SL_TRY(sl_plan_create(&out->run, NULL, out->model, NULL, &out->plan));
+    return create_machine(out->plan, out->model, measures, &out->machine);
+}
+
+void sli_measured_run_close(sli_measured_run *measured)
+{
+    sli_machine_close(&measured->machine);
+    sl_plan_destroy(&measured->plan);
+    sl_module_destroy(&measured->model);
+}

@@ -1,0 +1,180 @@
+/* What to change in runs whose times are made by hand. */
+#include "sluice/app/plan.h"
+
+#include "support/check.h"
+
+#include <string.h>
+
+enum { LAYERS = 4, ROWS = 16, STAGES = 2 };
+
+/* Two stages of four micro-batches: all layers, a second each, and the decoder, as long. */
+static sl_train_options unbalanced_run(void)
+{
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.model = (sl_model_options){
+        .ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = LAYERS, .context = 8};
+    options.bptt = 8;
+    options.batch_size = options.eval_batch_size = ROWS;
+    options.replicas = options.shards = 1;
+    options.pipeline_ranks = STAGES;
+    options.chunks = 4;
+    options.schedule = "gpipe";
+    options.recompute = SL_RECOMPUTE_NEVER;
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = STAGES;
+    options.balance[0] = 1 + LAYERS;
+    options.balance[1] = 1;
+    return options;
+}
+
+static const double forward[STAGES] = {LAYERS, 1}, backward[STAGES] = {2 * LAYERS, 2};
+
+static sl_run_measures measures_of(double one_stage)
+{
+    return (sl_run_measures){.step_seconds = 52,
+                             .update_seconds = 1,
+                             .forward = forward,
+                             .backward = backward,
+                             .one_stage = one_stage};
+}
+
+static sl_found_plan own, changes[SL_PLAN_CHANGES];
+
+static int find(const sl_train_options *run, sl_run_measures measures, unsigned kept)
+{
+    int count;
+    check_ok(sl_plan_find_changes(run, &measures, kept, &own, changes, &count));
+    for (int i = 0; i < count; i++) {
+        assert_true(changes[i].costs.seconds < own.costs.seconds);
+        assert_true(i == 0 || changes[i].costs.seconds >= changes[i - 1].costs.seconds);
+    }
+    return count;
+}
+
+static const sl_found_plan *with_ranks(int count, int ranks, const char *schedule, int chunks)
+{
+    for (int i = 0; i < count; i++)
+        if (changes[i].options.pipeline_ranks == ranks && changes[i].options.chunks == chunks &&
+            strcmp(changes[i].options.schedule, schedule) == 0)
+            return &changes[i];
+    return NULL;
+}
+
+/* The first stage goes forward until 16, the second one ends its first backward at 19, and the
+ * first its last at 51. With three layers in the first stage that is 12 + 2 + 4 + 24. Both cores in
+ * one stage work half as long as one for all. */
+static void unbalanced_run_is_told_its_cut(void **state)
+{
+    sl_train_options run = unbalanced_run();
+    int count = find(&run, measures_of(0), 0);
+    assert_float_equal(own.costs.pipeline, 51, 1e-9);
+    assert_float_equal(own.costs.update, 1, 1e-9);
+    const sl_found_plan *cut = with_ranks(count, 2, "gpipe", 4);
+    assert_non_null(cut);
+    assert_float_equal(cut->costs.pipeline, 42, 1e-9);
+    const sl_found_plan *one = with_ranks(count, 1, "gpipe", 4);
+    assert_non_null(one);
+    assert_float_equal(one->costs.pipeline, 30, 1e-9);
+    assert_int_equal(one->options.balance[0], 2 + LAYERS);
+    assert_ptr_equal(one, &changes[0]);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(changes[i].options.shards, 1);
+        assert_int_equal(changes[i].options.batch_size, ROWS);
+    }
+    count = find(&run, measures_of(0), SL_KEEP_PIPELINE_RANKS | SL_KEEP_BALANCE);
+    assert_null(with_ranks(count, 1, "gpipe", 4));
+    assert_null(with_ranks(count, 2, "gpipe", 4));
+}
+
+/* The profile that has chosen the devices knows better than their cores. */
+static void one_stage_is_what_the_profile_has_said(void **state)
+{
+    sl_train_options run = unbalanced_run();
+    int count = find(&run, measures_of(0.9), 0);
+    const sl_found_plan *one = with_ranks(count, 1, "gpipe", 4);
+    assert_non_null(one);
+    assert_float_equal(one->costs.pipeline, 0.9 * 51, 1e-9);
+    count = find(&run, measures_of(1.1), 0);
+    assert_null(with_ranks(count, 1, "gpipe", 4));
+}
+
+/* One stage has no bubble, whatever its micro-batches. */
+static void good_run_is_told_nothing(void **state)
+{
+    sl_train_options run = unbalanced_run();
+    run.pipeline_ranks = run.balance_count = 1;
+    run.balance[0] = 2 + LAYERS;
+    assert_int_equal(find(&run, (sl_run_measures){.step_seconds = 31, .update_seconds = 1}, 0), 0);
+    assert_float_equal(own.costs.pipeline, 30, 1e-9);
+    run.recompute =
+        SL_RECOMPUTE_ALWAYS; /* costs nothing: the last stage's first forward is left out */
+    assert_int_equal(find(&run, (sl_run_measures){.step_seconds = 31, .update_seconds = 1}, 0), 0);
+    assert_float_equal(own.costs.pipeline, 30, 1e-9);
+}
+
+/* Plans by measures have no more replicas than the run, and its shards. */
+static void search_by_measures_keeps_what_was_not_measured(void **state)
+{
+    static sl_found_plan plans[SL_PLANS_FOUND];
+    sl_train_options run = unbalanced_run();
+    const sl_run_measures measures = measures_of(0);
+    int count;
+    check_ok(sl_plan_search(&(sl_plan_search_options){.run = &run, .measures = &measures}, plans,
+                            &count));
+    assert_int_equal(count, SL_PLANS_FOUND);
+    assert_int_equal(plans[0].options.pipeline_ranks, 1);
+    for (int i = 0; i < count; i++)
+        assert_int_equal(plans[i].options.replicas, 1);
+}
+
+/* What activations took besides what is planned scales what is planned. */
+static void memory_is_what_the_run_has_measured(void **state)
+{
+    sl_train_options run = unbalanced_run();
+    sl_run_measures measures = measures_of(0);
+    find(&run, measures, 0);
+    int64_t planned = own.memory_bytes;
+    measures.activation_bytes = (int64_t)1 << 30;
+    find(&run, measures, 0);
+    assert_true(own.memory_bytes > planned + ((int64_t)1 << 29));
+    assert_true(own.memory_bytes < planned + ((int64_t)5 << 28));
+}
+
+static void what_cannot_be_planned_is_refused(void **state)
+{
+    static const sl_train_task task;
+    int count;
+    sl_train_options run = unbalanced_run();
+    sl_run_measures measures = measures_of(0);
+    run.devices = "cpu:0,cuda:0";
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+                "not of one on cuda:0");
+    run = unbalanced_run();
+    run.task = &task;
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+                "language models");
+    run = unbalanced_run();
+    run.balance_kind = SL_BALANCE_AUTO;
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_INVALID,
+                "balance must be numbers");
+    run = unbalanced_run();
+    measures.update_seconds = 60;
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_INVALID,
+                "longer than its exchange and its update");
+    check_error(sl_plan_find_changes(&run, NULL, 0, &own, changes, &count), SL_ERR_INVALID,
+                "measures is NULL");
+}
+
+int changes_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unbalanced_run_is_told_its_cut),
+        cmocka_unit_test(one_stage_is_what_the_profile_has_said),
+        cmocka_unit_test(good_run_is_told_nothing),
+        cmocka_unit_test(search_by_measures_keeps_what_was_not_measured),
+        cmocka_unit_test(memory_is_what_the_run_has_measured),
+        cmocka_unit_test(what_cannot_be_planned_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
