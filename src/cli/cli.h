@@ -309,6 +309,43 @@ typedef struct cli_run_meter {
 /* Prints at the run's end what would make its step shorter by more than 10%, if anything. */
 sl_reporter cli_run_meter_reporter(cli_run_meter *meter);
 
+/* ---- A run by its log (logged_run.c) ------------------------------------------------------ */
+
+typedef struct cli_logged_run {
+    struct sli_run_history *history;
+    double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
+    sl_run_measures measures; /* medians of its steps, and of its last timeline */
+} cli_logged_run;
+
+/* To be cleared, also after an error. Errors: those of reading a log; SL_ERR_NOT_FOUND where it has
+ * no step, or no timeline of one; SL_ERR_UNSUPPORTED for several hosts. */
+sl_status cli_logged_run_read(const char *path, cli_logged_run *out);
+void cli_logged_run_clear(cli_logged_run *run);
+
+/* Sets a line's settings anew, with the run's options as far as the command takes them; its texts
+ * are not among them. Errors: SL_ERR_FORMAT where the log does not say its layout,
+ * SL_ERR_UNSUPPORTED where its devices are not all CPUs'. */
+sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,
+                             void *settings);
+
+int64_t cli_logged_run_tokens(const cli_logged_run *run); /* of its vocabulary */
+
+/* ---- What sluice plan has found (show_plans.c) --------------------------------------------- */
+
+typedef struct cli_plans {
+    const sl_train_options *run;
+    sl_found_plan *plans; /* [count] the best first */
+    int count;
+    /* Of a run that a log tells of, else NULL: as it is, and what to change in it [change_count].
+     */
+    sl_found_plan *own, *changes;
+    int change_count;
+} cli_plans;
+
+/* As --json prints them; malloc'ed. */
+sl_status cli_plans_json(const cli_line *line, const cli_plans *found, char **text);
+void cli_plans_print(const cli_line *line, const cli_plans *found);
+
 /* ---- Plans (print_plan.c) ----------------------------------------------------------------- */
 
 /* All of a run's plan, with who has decided what. */

@@ -1,11 +1,7 @@
 /* sluice plan: the best layouts of a run on this machine. */
-#define _GNU_SOURCE /* asprintf */
 #include "cli/cli.h"
 #include "sluice/app/plan.h"
 
-#include <inttypes.h>
-#include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +9,7 @@ typedef struct settings {
     sl_train_options run;
     const char *model;
     int64_t ntokens, batch_tokens;
-    const char *output;
+    const char *from, *output;
     bool json;
 } settings;
 
@@ -82,6 +78,9 @@ static const sl_option options[] = {
     {.name = "batch-tokens", .value = "N", .group = "Batches", FIELD(INT64, batch_tokens),
      RANGE(1, INT64_MAX), .optional = true,
      .help = "Tokens of a step, the same in all plans; without it those of --batch-size and --shards"},
+    {.name = "from", .value = "LOG", .group = "Files", FIELD(TEXT, from),
+     .help = "Plan for the run of this log (train --log-json) by what it has measured, without a profile, "
+             "and say what to change in it"},
     {.name = "output", .letter = 'o', .value = "FILE", .group = "Output", FIELD(TEXT, output),
      .help = "Write the plans to FILE as well, for sluice train --plan"},
     {.name = "json", .group = "Output", FIELD(FLAG, json),
@@ -114,179 +113,72 @@ static unsigned find_kept(const cli_line *line)
     return flags;
 }
 
-/* ---- A plan as options -------------------------------------------------------------------- */
-
-enum { MOST_WORDS = 32, BALANCE_BYTES = 12 * SL_MAX_STAGES };
-
-/* Words of a command line. */
-typedef struct plan_words {
-    char *words[MOST_WORDS]; /* freed by clear_words */
-    int count;
-} plan_words;
-
-static void clear_words(plan_words *words)
-{
-    while (words->count > 0)
-        free(words->words[--words->count]);
-}
-
-static void add_word(plan_words *words, const char *format, va_list arguments)
-{
-    va_list again;
-    va_copy(again, arguments);
-    size_t bytes = (size_t)vsnprintf(NULL, 0, format, arguments) + 1;
-    char *word = cli_allocate(bytes, 1);
-    vsnprintf(word, bytes, format, again);
-    va_end(again);
-    words->words[words->count++] = word;
-}
-
-__attribute__((format(printf, 3, 4))) static void add_option(plan_words *words, const char *name,
-                                                             const char *format, ...)
-{
-    va_list arguments;
-    size_t bytes = strlen(name) + sizeof "--";
-    char *word = cli_allocate(bytes, 1);
-    snprintf(word, bytes, "--%s", name);
-    words->words[words->count++] = word;
-    if (!format)
-        return;
-    va_start(arguments, format);
-    add_word(words, format, arguments);
-    va_end(arguments);
-}
-
-/* "4,3" */
-static void print_balance(const sl_train_options *run, char text[BALANCE_BYTES])
-{
-    size_t used = 0;
-    for (int s = 0; s < run->balance_count && used < BALANCE_BYTES; s++)
-        used += (size_t)snprintf(text + used, BALANCE_BYTES - used, "%s%d", s ? "," : "",
-                                 run->balance[s]);
-}
-
-/* All that was searched, and what the line had of that. */
-static void list_words(const cli_line *line, const sl_train_options *run, plan_words *words)
-{
-    static const char *const given[] = {"virtual", "placement", "accumulate"};
-    char balance[BALANCE_BYTES];
-    print_balance(run, balance);
-    words->count = 0;
-    add_option(words, "dp", "%d", run->replicas);
-    add_option(words, "pp", "%d", run->pipeline_ranks);
-    if (run->devices)
-        add_option(words, "devices", "%s", run->devices);
-    add_option(words, "schedule", "%s", run->schedule);
-    add_option(words, "chunks", "%d", run->chunks);
-    add_option(words, "recompute", "%s", sl_recompute_name(run->recompute));
-    add_option(words, "balance", "%s", balance);
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        if (cli_line_value(line, given[i]))
-            add_option(words, given[i], "%s", cli_line_value(line, given[i]));
-    if (run->zero)
-        add_option(words, "zero", NULL);
-    add_option(words, "shards", "%d", run->shards);
-    add_option(words, "batch-size", "%" PRId64, run->batch_size);
-}
-
-/* ---- Printing ----------------------------------------------------------------------------- */
-
-static sl_status make_json(const cli_line *line, const sl_found_plan *plans, int count, char **text)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < count; i++) {
-        plan_words words;
-        json_t *texts = json_array();
-        list_words(line, &plans[i].options, &words);
-        for (int w = 0; w < words.count; w++)
-            json_array_append_new(texts, json_string(words.words[w]));
-        clear_words(&words);
-        json_array_append_new(list, json_pack("{s:f, s:f, s:I, s:f, s:o}", "step_ms",
-                                              1e3 * plans[i].costs.seconds, "tokens_per_s",
-                                              plans[i].tokens_per_s, "memory_bytes",
-                                              (json_int_t)plans[i].memory_bytes, "bubble",
-                                              plans[i].costs.bubble, "options", texts));
-    }
-    json_t *root = json_pack("{s:o}", "plans", list);
-    char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(root);
-    if (!dumped || asprintf(text, "%s\n", dumped) < 0)
-        *text = NULL;
-    free(dumped);
-    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
-}
-
-/* Whether several devices are listed, which are all "cpu". */
-static bool share_cores(const char *devices)
-{
-    const char *name = devices;
-    while (name && strncmp(name, "cpu,", strlen("cpu,")) == 0)
-        name += strlen("cpu,");
-    return name && name > devices && strcmp(name, "cpu") == 0;
-}
-
-/* "1 x 2 SCHEDULE on shared cores, 4 chunks, recompute always" */
-static void print_shape(const sl_train_options *run, char *text, size_t bytes)
-{
-    bool is_pipeline = run->pipeline_ranks > 1;
-    snprintf(text, bytes, "%d x %d%s%s%s, %d chunk%s%s%s%s", run->replicas, run->pipeline_ranks,
-             is_pipeline ? " " : "", is_pipeline ? run->schedule : "",
-             is_pipeline && share_cores(run->devices) ? " on shared cores" : "", run->chunks,
-             run->chunks == 1 ? "" : "s",
-             run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",
-             run->recompute == SL_RECOMPUTE_NEVER ? "" : sl_recompute_name(run->recompute),
-             run->zero ? ", zero" : "");
-}
-
-static void print_table(const cli_line *line, const sl_found_plan *plans, int count)
-{
-    plan_words words;
-    printf("%-44s %10s %12s %12s %8s %10s %10s\n", "replicas x pipeline ranks", "step ms",
-           "tokens/s", "memory", "bubble", "exchange", "update");
-    for (int i = 0; i < count; i++) {
-        char shape[96];
-        const sl_step_costs *costs = &plans[i].costs;
-        print_shape(&plans[i].options, shape, sizeof shape);
-        printf("%-44s %10.1f %12.0f %12s %7.1f%% %9.1f%% %9.1f%%\n", shape, 1e3 * costs->seconds,
-               plans[i].tokens_per_s, cli_bytes_text(plans[i].memory_bytes).text,
-               100 * costs->bubble, 100 * costs->exchange / costs->seconds,
-               100 * costs->update / costs->seconds);
-    }
-    printf("\nThe options of the first:\n ");
-    list_words(line, &plans[0].options, &words);
-    for (int w = 0; w < words.count; w++) {
-        printf(" ");
-        cli_print_word(stdout, words.words[w]);
-    }
-    printf("\n");
-    clear_words(&words);
-}
-
 /* ---- The command -------------------------------------------------------------------------- */
 
-static sl_status show_plans(const cli_line *line, const settings *parsed,
-                            const sl_found_plan *plans, int count)
+static sl_status show_plans(const cli_line *line, const settings *parsed, const cli_plans *found)
 {
     char *text;
-    SL_TRY(make_json(line, plans, count, &text));
+    SL_TRY(cli_plans_json(line, found, &text));
     sl_status status = parsed->output ? sl_train_write_output(parsed->output, text) : SL_OK;
     if (status == SL_OK && parsed->json)
         fputs(text, stdout);
     else if (status == SL_OK)
-        print_table(line, plans, count);
+        cli_plans_print(line, found);
     free(text);
     return status;
 }
 
-static sl_status run_plan(cli_line *line, void *settings_read)
+/* The options that say what is trained, and how, are the log's. */
+static void check_line_of_log(const cli_line *line)
 {
-    settings *parsed = settings_read;
+    const sl_option *row;
+    for (int i = 0; (row = cli_row(line->command, i)); i++) {
+        bool is_own = false;
+        for (const sl_option *own = options; own->name; own++)
+            is_own |= strcmp(own->name, row->name) == 0;
+        bool is_free =
+            strcmp(row->name, "force") == 0 ||
+            (is_own && strcmp(row->name, "model") != 0 && strcmp(row->name, "ntokens") != 0 &&
+             strcmp(row->name, "batch-tokens") != 0);
+        if (!is_free && cli_line_value(line, row->name))
+            cli_refuse("--%s is the run's that --from names: leave it out", row->name);
+    }
+}
+
+static sl_status check_output_of_log(const settings *parsed)
+{
+    const char *output = parsed->output;
+    if (cli_is_same_file(output, parsed->from))
+        return sl_error(SL_ERR_INVALID, "--output: %s is an input and must not be overwritten",
+                        output);
+    return output ? sl_error_context(sl_train_check_output(&(sl_train_options){0}, output),
+                                     "--output: ")
+                  : SL_OK;
+}
+
+/* By the log of a run, which is read. */
+static sl_status search_by_log(cli_line *line, settings *parsed, cli_logged_run *logged,
+                               cli_plans *found)
+{
+    sl_train_options *run = &parsed->run;
+    check_line_of_log(line);
+    SL_TRY(check_output_of_log(parsed));
+    SL_TRY(cli_logged_run_read(parsed->from, logged));
+    SL_TRY(cli_logged_run_set(logged, line, parsed->from, parsed));
+    SL_TRY(cli_saved_model_apply_sizes(line, run));
+    run->model.ntokens = cli_logged_run_tokens(logged);
+    const sl_plan_search_options search = {.run = run, .measures = &logged->measures};
+    SL_TRY(sl_plan_find_changes(run, &logged->measures, 0, found->own, found->changes,
+                                &found->change_count));
+    return sl_plan_search(&search, found->plans, &found->count);
+}
+
+static sl_status search_by_profile(cli_line *line, settings *parsed, cli_plans *found)
+{
     sl_train_options *run = &parsed->run;
     const sl_plan_search_options search = {.run = run,
                                            .kept = find_kept(line),
                                            .batch_tokens = parsed->batch_tokens};
-    sl_found_plan *plans = cli_allocate(SL_PLANS_FOUND, sizeof *plans);
-    int count;
     const char *vocabulary = run->init       ? "init"
                              : parsed->model ? "model"
                              : run->data     ? "data"
@@ -295,16 +187,29 @@ static sl_status run_plan(cli_line *line, void *settings_read)
         cli_refuse("--%s has a vocabulary's size, so it cannot be combined with --ntokens",
                    vocabulary);
     run->model.ntokens = run->init || run->data ? 0 : parsed->ntokens;
-    sl_status status =
-        parsed->output ? sl_error_context(sl_train_check_output(run, parsed->output), "--output: ")
-                       : SL_OK;
+    if (parsed->output)
+        SL_TRY(sl_error_context(sl_train_check_output(run, parsed->output), "--output: "));
+    SL_TRY(cli_saved_model_apply_sizes(line, run));
+    return sl_plan_search(&search, found->plans, &found->count);
+}
+
+static sl_status run_plan(cli_line *line, void *settings_read)
+{
+    settings *parsed = settings_read;
+    bool has_log = parsed->from;
+    cli_logged_run logged = {0};
+    sl_found_plan *room = cli_allocate(SL_PLANS_FOUND + 1 + SL_PLAN_CHANGES, sizeof *room);
+    cli_plans found = {.run = &parsed->run, .plans = room};
+    if (has_log) {
+        found.own = room + SL_PLANS_FOUND;
+        found.changes = found.own + 1;
+    }
+    sl_status status = has_log ? search_by_log(line, parsed, &logged, &found)
+                               : search_by_profile(line, parsed, &found);
     if (status == SL_OK)
-        status = cli_saved_model_apply_sizes(line, run);
-    if (status == SL_OK)
-        status = sl_plan_search(&search, plans, &count);
-    if (status == SL_OK)
-        status = show_plans(line, parsed, plans, count);
-    free(plans);
+        status = show_plans(line, parsed, &found);
+    cli_logged_run_clear(&logged);
+    free(room);
     return status;
 }
 
@@ -318,7 +223,8 @@ const cli_command cmd_plan = {
     .examples = "sluice plan --data book.txt --preset small --batch-tokens 4096 -o plan.json\n"
                 "sluice train --data book.txt --preset small --plan plan.json\n"
                 "sluice plan --init SmolLM2-135M --data tokens --batch-tokens 131072 --json\n"
-                "sluice plan --preset small --dp 2\n",
+                "sluice plan --preset small --dp 2\n"
+                "sluice plan --from run.jsonl\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

@@ -33,7 +33,7 @@ cli_change_text cli_describe_change(const sl_train_options *run, bool has_balanc
     bool is_one_rank = changed->pipeline_ranks != run->pipeline_ranks;
     if (is_one_rank)
         add_text(&out, " --pp %d%s", changed->pipeline_ranks, run->devices ? " --devices cpu" : "");
-    else if (strcmp(changed->schedule, run->schedule) != 0)
+    if (strcmp(changed->schedule, run->schedule) != 0)
         add_text(&out, " --schedule %s", changed->schedule);
     if (changed->chunks != run->chunks)
         add_text(&out, " --chunks %d", changed->chunks);
@@ -110,6 +110,8 @@ static bool can_tell(const cli_run_meter *meter, const sl_run_info *info)
     for (int i = 1; i < info->rank_count; i++)
         if (strcmp(info->ranks[i].host, info->ranks[0].host) != 0)
             return false;
+    if (info->oversubscribed && !meter->measures.shares_cores)
+        return false;
     return meter->steps >= LEAST_STEPS && !meter->is_mixed && !info->options->task &&
            (info->stage_count == 1 || meter->measures.forward);
 }
@@ -127,9 +129,8 @@ static sl_run_measures mean_measures(const cli_run_meter *meter, const sl_run_in
 }
 
 /* "9.4 ms with --pp 1 (1.96 times as fast), …"; empty where nothing gains enough. */
-static void print_changes(const sl_train_options *run, bool has_balance, double seconds,
-                          const sl_found_plan *own, const sl_found_plan *changes, int count,
-                          char *text, size_t bytes)
+static void print_changes(const sl_train_options *run, bool has_balance, const sl_found_plan *own,
+                          const sl_found_plan *changes, int count, char *text, size_t bytes)
 {
     const double least_gain = 1.1;
     size_t used = 0;
@@ -140,7 +141,7 @@ static void print_changes(const sl_train_options *run, bool has_balance, double 
             used += (size_t)snprintf(text + used, bytes - used,
                                      "%s%.1f ms with %s (%.2f times as "
                                      "fast)",
-                                     used > 0 ? ", " : "", 1e3 * seconds / gain,
+                                     used > 0 ? ", " : "", 1e3 * changes[i].costs.seconds,
                                      cli_describe_change(run, has_balance, &changes[i]).text, gain);
     }
 }
@@ -173,8 +174,7 @@ static sl_status print_hint(void *context, const sl_run_info *info, const sl_run
     sl_found_plan *plans = cli_allocate(SL_PLAN_CHANGES + 1, sizeof *plans), *own = plans,
                   *changes = plans + 1;
     if (sl_plan_find_changes(&run, &measures, 0, own, changes, &count) == SL_OK) {
-        print_changes(&run, has_balance, measures.step_seconds, own, changes, count, text,
-                      sizeof text);
+        print_changes(&run, has_balance, own, changes, count, text, sizeof text);
         if (*text)
             print_line(meter, "By what this run measured, a step of %.1f ms would take %s",
                        1e3 * measures.step_seconds, text);

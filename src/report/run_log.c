@@ -287,6 +287,15 @@ static json_t *describe_planned(const sl_run_info *info)
                : json_object();
 }
 
+/* Whether devices share cores, and what the profile that chose them has said of one stage. */
+static json_t *describe_cores(const sl_run_info *info)
+{
+    json_t *cores = json_pack("{sb}", "oversubscribed", (int)info->oversubscribed);
+    if (info->profiled_seconds > 0)
+        json_object_set_new(cores, "one_stage", sli_json_number(info->one_stage));
+    return cores;
+}
+
 /* Names, and shares of the rows, of the sources of a mixture. */
 static json_t *describe_sources(const sl_run_info *info)
 {
@@ -318,6 +327,7 @@ static sl_status log_started(void *context, const sl_run_info *info)
         SL_TRY(empty_file(log));
     json_t *record = move_members(describe_run(info), describe_options(info));
     record = move_members(record, describe_planned(info));
+    record = move_members(record, describe_cores(info));
     record = move_members(record, describe_packing(info));
     if (info->source_count > 0)
         record = move_members(record, describe_sources(info));

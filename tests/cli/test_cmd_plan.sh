@@ -86,13 +86,31 @@ grep -q "^schedule *1f1b" out || fail "--preset --plan: another layout"
 # At its end a run says what would make it clearly faster, by its own times, and a good one says nothing.
 told="By what this run measured, a step of [0-9.]* ms would take "
 "$program" train "${run[@]}" --nlayers 4 --batch-size 16 --chunks 4 --devices cpu:0,cpu:1 --balance 5,1 --recompute never \
-    --epochs 1 --max-batches 8 >out 2>err || fail "--balance 5,1: status $?"
+    --epochs 1 --max-batches 8 --log-json unbalanced.jsonl >out 2>err || fail "--balance 5,1: status $?"
 grep -qE "^$told.*[0-9.]+ ms with --balance [0-9],[0-9] \([0-9.]+ times as fast\)" out || fail "--balance 5,1: no word of a cut"
 grep -qE "^$told.*[0-9.]+ ms with --pp 1 --devices cpu --balance 6 \([0-9.]+ times as fast\)" out ||
     fail "--balance 5,1: no word of one stage"
 ! grep -q "with --balance 5,1" out || fail "--balance 5,1: its own cut"
-"$program" train "${run[@]}" --nlayers 4 --batch-size 16 --pp 1 --epochs 1 --max-batches 8 >out 2>err || fail "--pp 1: status $?"
+"$program" train "${run[@]}" --nlayers 4 --batch-size 16 --pp 1 --epochs 1 --max-batches 8 --log-json good.jsonl >out 2>err || fail "--pp 1: status $?"
 ! grep -q "^$told" out || fail "--pp 1: words of other layouts"
+
+# The same of a run that is over, by its log, which needs neither its text nor a profile.
+"$program" plan --from unbalanced.jsonl -o better.json >out 2>err || fail "--from: status $?"
+grep -qE "^  --balance [0-9],[0-9]: [0-9.]+ times as fast, [0-9.]+ ms instead of [0-9.]+$" out || fail "--from: no word of a cut"
+grep -qE "^  --pp 1 --balance 6: [0-9.]+ times as fast" out || fail "--from: no word of one stage"
+python3 -c 'import json
+log = [json.loads(line) for line in open("unbalanced.jsonl")]
+found = json.load(open("better.json"))
+steps = sorted(record["ms"] - record["data_ms"] for record in log if record["record"] == "step")
+assert abs(found["run"]["step_ms"] / steps[len(steps) // 2] - 1) < 0.1, (found["run"], steps)
+assert abs(found["run"]["step_ms"] / found["changes"][0]["step_ms"] / found["changes"][0]["gain"] - 1) < 1e-6, found["changes"]
+assert found["changes"] == sorted(found["changes"], key=lambda change: change["step_ms"]), found["changes"]
+assert found["plans"][0]["step_ms"] <= found["changes"][0]["step_ms"] * 1.000001, found' || fail "--from: impossible numbers"
+"$program" train "${run[@]}" --nlayers 4 --plan better.json --epochs 1 --max-batches 2 >out 2>err || fail "--from, --plan: status $?"
+"$program" plan --from good.jsonl >out 2>err || fail "--from, a good run: status $?"
+grep -q "^No change of one thing would make it faster.$" out || fail "--from: something to change in a good run"
+"$program" plan --from unbalanced.jsonl --json >out 2>err || fail "--from --json: status $?"
+[ "$(query 'plans[0]["options"][:2]')" = "['--dp', '1']" ] || fail "--from --json: other options"
 
 refused() { # STATUS SENTENCE WORD...
     local expected=$1 sentence=$2 status=0
@@ -113,6 +131,17 @@ refused 2 "--model has a vocabulary's size" plan --model gpt2 --ntokens 50
 refused 1 "none: " plan --data none
 refused 2 "plan takes options only" plan data
 refused 1 "none/plan.json: its directory does not exist" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json
+refused 2 "--emsize is the run's that --from names: leave it out" plan --from good.jsonl --emsize 32
+refused 2 "--batch-tokens is the run's that --from names" plan --from good.jsonl --batch-tokens 64
+refused 1 "none.jsonl: " plan --from none.jsonl
+refused 1 "good.jsonl is an input and must not be overwritten" plan --from good.jsonl -o good.jsonl
+refused 1 "plans.json: is no run log" plan --from plans.json
+head -n 1 good.jsonl >begun.jsonl
+refused 1 "begun.jsonl: it has no step" plan --from begun.jsonl
+grep -v '"pipeline"' unbalanced.jsonl >short.jsonl
+refused 1 "short.jsonl: it has no timeline of a step" plan --from short.jsonl
+sed 's/"cpu:1"/"cuda:0"/' unbalanced.jsonl >gpu.jsonl
+refused 1 "not of one on cuda:0" plan --from gpu.jsonl
 refused 2 "--pp is the plan's (saved.json): leave it out" train "${run[@]}" --plan saved.json --pp 2
 refused 2 "--plan must name a file" train "${run[@]}" --plan none
 echo '{"plans": []}' >bad.json

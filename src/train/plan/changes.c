@@ -37,6 +37,8 @@ static bool open_run(const sl_train_options *run, unsigned open, sl_train_option
     }
     if (open == SL_KEEP_PIPELINE_RANKS) {
         out->pipeline_ranks = 1;
+        if (sl_schedule_virtual_stages(run->schedule) > 1)
+            out->schedule = sl_schedule_names[0];
         out->balance_kind = SL_BALANCE_AUTO;
         out->balance_count = 0;
     }

@@ -1,5 +1,6 @@
-/* The machine of a run, by what the run has measured of itself. A stage's time is divided among its
- * modules by counted operations. A device of one of n has the n-th part of the run's cores, and
+/* The machine of a run, by what the run has measured of itself. Its stages' times, of one step, are
+ * scaled so that the simulated step is as long as the steps were, and a stage's is divided among
+ * its modules by counted operations. A device of one of n has the n-th part of the run's cores, and
  * more rows take as much time each. */
 #include "train/plan/machine.h"
 
@@ -32,13 +33,17 @@ static double count_micros(const sl_plan *plan)
     return (double)shards * options->accumulate * sl_schedule_micros(plan->table);
 }
 
+static double pipeline_seconds(const sl_run_measures *measures)
+{
+    return measures->step_seconds - measures->exchange_seconds - measures->update_seconds;
+}
+
 /* Of a micro-batch in one stage. Its backward has twice the operations of its forward, which runs
  * once, also where it runs again: the last stage leaves out a forward that keeps nothing. */
 static void find_only_stage(const run_machine *machine, double *forward, double *backward)
 {
     const sl_run_measures *measures = machine->measures;
-    double seconds = measures->step_seconds - measures->exchange_seconds - measures->update_seconds;
-    *forward = seconds / count_micros(machine->plan) / 3;
+    *forward = pipeline_seconds(measures) / count_micros(machine->plan) / 3;
     *backward = 2 * *forward;
 }
 
@@ -82,18 +87,21 @@ static sl_status divide_stages(const run_machine *machine)
     return status;
 }
 
+static sl_module_profile scale(const sl_module_profile *times, double factor)
+{
+    return (sl_module_profile){.forward = factor * times->forward,
+                               .backward = factor * times->backward,
+                               .backward_input = factor * times->backward_input,
+                               .backward_weight = factor * times->backward_weight};
+}
+
 static sl_status time_modules(void *context, int devices, int64_t rows, sl_module_profile *out)
 {
     const run_machine *machine = context;
     double factor = (double)rows / (double)machine->plan->micro_rows * devices / machine->devices;
     factor *= devices == 1 ? machine->one_device : 1;
-    for (int i = 0; i < sl_module_child_count(machine->model); i++) {
-        const sl_module_profile *times = &machine->times[i];
-        out[i] = (sl_module_profile){.forward = factor * times->forward,
-                                     .backward = factor * times->backward,
-                                     .backward_input = factor * times->backward_input,
-                                     .backward_weight = factor * times->backward_weight};
-    }
+    for (int i = 0; i < sl_module_child_count(machine->model); i++)
+        out[i] = scale(&machine->times[i], factor);
     return SL_OK;
 }
 
@@ -123,12 +131,16 @@ static double divide(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-/* `pipeline` is the time of the run's own tables. */
-static void find_one_device(run_machine *machine, double pipeline)
+/* `simulated` is the time of the run's own tables. */
+static void scale_times(run_machine *machine, double simulated)
 {
-    double work = 0;
-    for (int i = 0; i < sl_module_child_count(machine->model); i++)
-        work += machine->times[i].forward + machine->times[i].backward;
+    double pipeline = pipeline_seconds(machine->measures), work = 0;
+    double factor = divide(pipeline, simulated);
+    for (int i = 0; i < sl_module_child_count(machine->model); i++) {
+        sl_module_profile *times = &machine->times[i];
+        *times = scale(times, factor);
+        work += times->forward + times->backward;
+    }
     work *= count_micros(machine->plan) / machine->devices;
     machine->one_device = 1;
     if (machine->measures->one_stage > 0 && machine->devices > 1 && work > 0)
@@ -153,7 +165,7 @@ static sl_status find_byte_costs(run_machine *machine, const int *cores)
     SL_TRY(sli_layout_time_step(&layout, &speed, balance, &unit));
     machine->update_per_byte = divide(machine->measures->update_seconds, unit.update);
     machine->exchange_per_byte = divide(machine->measures->exchange_seconds, unit.exchange);
-    find_one_device(machine, unit.pipeline);
+    scale_times(machine, unit.pipeline);
     return SL_OK;
 }
 

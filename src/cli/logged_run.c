@@ -1,0 +1,237 @@
+/* A run as its log tells it: its options, for a command that goes on from them, and what it has
+ * measured of itself. */
+#include "cli/cli.h"
+#include "report/history.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Options -------------------------------------------------------------------------------- */
+
+/* What a run's layout depends on is in the log, but for these, which are in other members. The text
+ * is not read again: what it says of the model is in the log as well. */
+static const char *const left_out[] = {"preset", "pp",         "devices",    "balance",
+                                       "dp",     "data",       "tokenizer",  "splitter",
+                                       "pack",   "shuffle",    "token-type", "mask-prompt",
+                                       "force",  "max-batches"};
+
+static bool is_left_out(const char *name)
+{
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+        if (strcmp(name, left_out[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Its value in the record, or in the model's object; NULL: there is none. */
+static json_t *find_value(const json_t *record, const sl_option *row)
+{
+    char key[64];
+    snprintf(key, sizeof key, "%s", row->log_key ? row->log_key : row->name);
+    for (char *letter = key; *letter; letter++)
+        *letter = *letter == '-' ? '_' : *letter;
+    json_t *value = json_object_get(row->in_model ? json_object_get(record, "model") : record, key);
+    bool is_unset = row->optional && json_is_integer(value) && json_integer_value(value) == 0;
+    return json_is_null(value) || is_unset ? NULL : value;
+}
+
+/* Whether the log has a number that nobody has asked for: another schedule has its own. */
+static bool is_default(const json_t *record, const char *name)
+{
+    const char *schedule = json_string_value(json_object_get(record, "schedule"));
+    json_int_t number = json_integer_value(json_object_get(record, name));
+    if (strcmp(name, "virtual") == 0)
+        return schedule && number == sl_schedule_virtual_stages(schedule);
+    return strcmp(name, "accumulate") == 0 && number == 1;
+}
+
+/* "5,1", and its number of stages. */
+static int print_partition(const json_t *record, char *text, size_t bytes)
+{
+    const json_t *partition = json_object_get(record, "partition");
+    int stages = (int)json_array_size(partition);
+    size_t used = 0;
+    *text = '\0';
+    for (int s = 0; s < stages && used < bytes; s++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%s%lld", s ? "," : "",
+                             (long long)json_integer_value(json_array_get(partition, (size_t)s)));
+    return used < bytes ? stages : 0;
+}
+
+static sl_status refuse_member(const cli_logged_run *run, const char *member)
+{
+    return sl_error(SL_ERR_FORMAT, "%s: the record \"run\" has no %s", run->history->name, member);
+}
+
+static sl_status check_devices(const cli_logged_run *run)
+{
+    const json_t *record = run->history->run, *devices = json_object_get(record, "devices");
+    bool share_all = true;
+    for (size_t i = 0; i < json_array_size(devices); i++) {
+        const char *name = json_string_value(json_array_get(devices, i));
+        if (!name || strncmp(name, "cpu", strlen("cpu")) != 0)
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "%s: the steps of a run on CPUs alone can be planned by its log, not "
+                            "of one on %s",
+                            run->history->name, name ? name : "devices without a name");
+        share_all &= strcmp(name, "cpu") == 0;
+    }
+    return share_all || !json_is_true(json_object_get(record, "oversubscribed"))
+               ? SL_OK
+               : sl_error(SL_ERR_UNSUPPORTED,
+                          "%s: its devices share cores, so its times say nothing of other layouts",
+                          run->history->name);
+}
+
+sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,
+                             void *settings)
+{
+    const json_t *record = run->history->run, *virtual_stages = json_object_get(record, "virtual");
+    json_int_t each = json_is_integer(virtual_stages) ? json_integer_value(virtual_stages) : 1;
+    char balance[12 * SL_MAX_STAGES];
+    int stages = print_partition(record, balance, sizeof balance);
+    const sl_option *row;
+    if (stages < 1 || stages > SL_MAX_STAGES || each < 1 || stages % each != 0)
+        return refuse_member(run, "partition of its modules");
+    if (!json_is_integer(json_object_get(record, "replicas")))
+        return refuse_member(run, "replicas");
+    SL_TRY(check_devices(run));
+    json_t *config = json_pack("{sO sI ss}", "dp", json_object_get(record, "replicas"), "pp",
+                               stages / each, "balance", balance);
+    for (int i = 0; (row = cli_row(line->command, i)); i++) {
+        bool is_open = is_left_out(row->name) || is_default(record, row->name);
+        json_t *value = is_open ? NULL : find_value(record, row);
+        if (value && !json_is_array(value) && !json_is_object(value))
+            json_object_set(config, row->name, value);
+    }
+    return config ? cli_line_set_again(line, config, path, settings)
+                  : sl_error(SL_ERR_MEMORY, "no memory for the options of a run");
+}
+
+/* ---- Measures ------------------------------------------------------------------------------- */
+
+/* In seconds; 0 where the log has none. */
+static double median_of(const cli_logged_run *run, sli_step_field field)
+{
+    double median = sli_history_median(run->history, field);
+    return isfinite(median) ? 1e-3 * median : 0;
+}
+
+/* Where all pipeline ranks share the cores, their names are one. */
+static sl_status find_cores(cli_logged_run *run, const sli_history_pipeline *pipeline, int *cores)
+{
+    const json_t *devices = json_object_get(run->history->run, "devices");
+    const char *names[SL_MAX_STAGES] = {NULL};
+    int shared = 0;
+    for (int s = 0; s < pipeline->stages; s++)
+        names[pipeline->placement[s]] = json_string_value(json_array_get(devices, (size_t)s));
+    for (int rank = 0; rank < pipeline->ranks; rank++) {
+        cores[rank] = rank;
+        for (int other = rank - 1; other >= 0; other--)
+            if (names[rank] && names[other] && strcmp(names[rank], names[other]) == 0)
+                cores[rank] = other;
+        shared += cores[rank] != rank;
+    }
+    run->measures.shares_cores = shared > 0;
+    return shared == 0 || shared == pipeline->ranks - 1
+               ? SL_OK
+               : sl_error(SL_ERR_UNSUPPORTED, "%s: only some of the pipeline ranks share cores",
+                          run->history->name);
+}
+
+/* So many first stages have no backward. */
+static int count_forward_only(const sli_history_pipeline *pipeline)
+{
+    int first = pipeline->stages;
+    for (int i = 0; i < pipeline->action_count; i++) {
+        sl_action action = pipeline->measured[i].action;
+        if (action.kind != SL_ACTION_FORWARD && action.kind != SL_ACTION_RECOMPUTE &&
+            action.stage < first)
+            first = action.stage;
+    }
+    return first;
+}
+
+static sl_status read_stages(cli_logged_run *run)
+{
+    const sli_history_pipeline *pipeline = sli_history_first_pipeline(run->history);
+    size_t stages = json_array_size(json_object_get(run->history->run, "partition"));
+    int cores[SL_MAX_STAGES];
+    sl_utilization utilization;
+    if (stages == 1)
+        return SL_OK;
+    if (!pipeline || (size_t)pipeline->stages != stages)
+        return sl_error(SL_ERR_NOT_FOUND,
+                        "%s: it has no timeline of a step: no epoch has ended, or a step has more "
+                        "than %d actions",
+                        run->history->name, SL_RUN_LOG_MOST_ACTIONS);
+    SL_TRY(find_cores(run, pipeline, cores));
+    SL_TRY(sl_error_context(
+        sl_timeline_utilization(
+            pipeline->measured, pipeline->action_count,
+            &(sl_schedule_options){.ranks = pipeline->ranks,
+                                   .virtual_stages = pipeline->stages / pipeline->ranks,
+                                   .placement = pipeline->placement,
+                                   .cores = run->measures.shares_cores ? cores : NULL,
+                                   .forward_only = count_forward_only(pipeline)},
+            &utilization),
+        "%s: ", run->history->name));
+    memcpy(run->forward, utilization.forward, stages * sizeof *run->forward);
+    memcpy(run->backward, utilization.backward, stages * sizeof *run->backward);
+    run->measures.forward = run->forward;
+    run->measures.backward = run->backward;
+    sl_utilization_clear(&utilization);
+    return SL_OK;
+}
+
+static sl_status read_memory(cli_logged_run *run)
+{
+    const sli_run_history *history = run->history;
+    for (size_t i = 0; i < history->memory_count; i++) {
+        const sli_history_memory *memory = &history->memory[i];
+        if (strcmp(memory->host, history->memory[0].host) != 0)
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "%s: a run on one host can be planned by its log, not one on %s and %s",
+                            history->name, history->memory[0].host, memory->host);
+        double rest = memory->peak_total_bytes - memory->peak_bytes[SL_MEMORY_PARAMETERS] -
+                      memory->peak_bytes[SL_MEMORY_GRADIENTS] -
+                      memory->peak_bytes[SL_MEMORY_OPTIMIZER];
+        if (rest > 0)
+            run->measures.activation_bytes += llround(rest);
+    }
+    return SL_OK;
+}
+
+static sl_status read_run(cli_logged_run *run)
+{
+    const json_t *one_stage = json_object_get(run->history->run, "one_stage");
+    sl_run_measures *measures = &run->measures;
+    measures->step_seconds = median_of(run, SLI_STEP_MS) - median_of(run, SLI_STEP_DATA_MS);
+    measures->exchange_seconds = median_of(run, SLI_STEP_REDUCE_MS);
+    measures->update_seconds = median_of(run, SLI_STEP_OPTIMIZER_MS);
+    measures->one_stage = json_is_number(one_stage) ? json_number_value(one_stage) : 0;
+    if (!(measures->step_seconds > 0))
+        return sl_error(SL_ERR_NOT_FOUND, "%s: it has no step", run->history->name);
+    SL_TRY(read_stages(run));
+    return read_memory(run);
+}
+
+sl_status cli_logged_run_read(const char *path, cli_logged_run *out)
+{
+    *out = (cli_logged_run){0};
+    SL_TRY(sli_run_history_read(path, &out->history));
+    return read_run(out);
+}
+
+int64_t cli_logged_run_tokens(const cli_logged_run *run)
+{
+    return json_integer_value(json_object_get(run->history->run, "ntokens"));
+}
+
+void cli_logged_run_clear(cli_logged_run *run)
+{
+    sli_run_history_destroy(&run->history);
+}

@@ -1,0 +1,202 @@
+/* What sluice plan shows: the plans that it has found, as a table, as JSON, and as options. */
+#define _GNU_SOURCE /* asprintf */
+#include "cli/cli.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- A plan as options -------------------------------------------------------------------- */
+
+enum { MOST_WORDS = 32, BALANCE_BYTES = 12 * SL_MAX_STAGES };
+
+/* Words of a command line. */
+typedef struct plan_words {
+    char *words[MOST_WORDS]; /* freed by clear_words */
+    int count;
+} plan_words;
+
+static void clear_words(plan_words *words)
+{
+    while (words->count > 0)
+        free(words->words[--words->count]);
+}
+
+static void add_word(plan_words *words, const char *format, va_list arguments)
+{
+    va_list again;
+    va_copy(again, arguments);
+    size_t bytes = (size_t)vsnprintf(NULL, 0, format, arguments) + 1;
+    char *word = cli_allocate(bytes, 1);
+    vsnprintf(word, bytes, format, again);
+    va_end(again);
+    words->words[words->count++] = word;
+}
+
+__attribute__((format(printf, 3, 4))) static void add_option(plan_words *words, const char *name,
+                                                             const char *format, ...)
+{
+    va_list arguments;
+    size_t bytes = strlen(name) + sizeof "--";
+    char *word = cli_allocate(bytes, 1);
+    snprintf(word, bytes, "--%s", name);
+    words->words[words->count++] = word;
+    if (!format)
+        return;
+    va_start(arguments, format);
+    add_word(words, format, arguments);
+    va_end(arguments);
+}
+
+/* "4,3" */
+static void print_balance(const sl_train_options *run, char text[BALANCE_BYTES])
+{
+    size_t used = 0;
+    for (int s = 0; s < run->balance_count && used < BALANCE_BYTES; s++)
+        used += (size_t)snprintf(text + used, BALANCE_BYTES - used, "%s%d", s ? "," : "",
+                                 run->balance[s]);
+}
+
+/* All that was searched, and what the line had of that. */
+static void list_words(const cli_line *line, const sl_train_options *run, plan_words *words)
+{
+    static const char *const given[] = {"virtual", "placement", "accumulate"};
+    char balance[BALANCE_BYTES];
+    print_balance(run, balance);
+    words->count = 0;
+    add_option(words, "dp", "%d", run->replicas);
+    add_option(words, "pp", "%d", run->pipeline_ranks);
+    if (run->devices)
+        add_option(words, "devices", "%s", run->devices);
+    add_option(words, "schedule", "%s", run->schedule);
+    add_option(words, "chunks", "%d", run->chunks);
+    add_option(words, "recompute", "%s", sl_recompute_name(run->recompute));
+    add_option(words, "balance", "%s", balance);
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        if (cli_line_value(line, given[i]))
+            add_option(words, given[i], "%s", cli_line_value(line, given[i]));
+    if (run->zero)
+        add_option(words, "zero", NULL);
+    add_option(words, "shards", "%d", run->shards);
+    add_option(words, "batch-size", "%" PRId64, run->batch_size);
+}
+
+/* ---- Printing ----------------------------------------------------------------------------- */
+
+static json_t *describe_plan(const cli_line *line, const sl_found_plan *plan)
+{
+    plan_words words;
+    json_t *texts = json_array();
+    list_words(line, &plan->options, &words);
+    for (int w = 0; w < words.count; w++)
+        json_array_append_new(texts, json_string(words.words[w]));
+    clear_words(&words);
+    return json_pack("{s:f, s:f, s:I, s:f, s:o}", "step_ms", 1e3 * plan->costs.seconds,
+                     "tokens_per_s", plan->tokens_per_s, "memory_bytes",
+                     (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "options",
+                     texts);
+}
+
+/* The run of a log as it is, and what to change in it. */
+static json_t *describe_changes(const cli_line *line, const cli_plans *found)
+{
+    json_t *changes = json_array();
+    for (int i = 0; i < found->change_count; i++) {
+        const sl_found_plan *plan = &found->changes[i];
+        json_t *change = describe_plan(line, plan);
+        json_object_set_new(change, "gain",
+                            json_real(found->own->costs.seconds / plan->costs.seconds));
+        json_object_set_new(change, "change",
+                            json_string(cli_describe_change(found->run, true, plan).text));
+        json_array_append_new(changes, change);
+    }
+    json_t *own = describe_plan(line, found->own);
+    return json_pack("{s:o, s:o}", "run", own, "changes", changes);
+}
+
+sl_status cli_plans_json(const cli_line *line, const cli_plans *found, char **text)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < found->count; i++)
+        json_array_append_new(list, describe_plan(line, &found->plans[i]));
+    json_t *root = json_pack("{s:o}", "plans", list);
+    if (found->own) {
+        json_t *changes = describe_changes(line, found);
+        json_object_update(root, changes);
+        json_decref(changes);
+    }
+    char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(root);
+    if (!dumped || asprintf(text, "%s\n", dumped) < 0)
+        *text = NULL;
+    free(dumped);
+    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
+}
+
+/* Whether several devices are listed, which are all "cpu". */
+static bool share_cores(const char *devices)
+{
+    const char *name = devices;
+    while (name && strncmp(name, "cpu,", strlen("cpu,")) == 0)
+        name += strlen("cpu,");
+    return name && name > devices && strcmp(name, "cpu") == 0;
+}
+
+/* "1 x 2 SCHEDULE on shared cores, 4 chunks, recompute always" */
+static void print_shape(const sl_train_options *run, char *text, size_t bytes)
+{
+    bool is_pipeline = run->pipeline_ranks > 1;
+    snprintf(text, bytes, "%d x %d%s%s%s, %d chunk%s%s%s%s", run->replicas, run->pipeline_ranks,
+             is_pipeline ? " " : "", is_pipeline ? run->schedule : "",
+             is_pipeline && share_cores(run->devices) ? " on shared cores" : "", run->chunks,
+             run->chunks == 1 ? "" : "s",
+             run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",
+             run->recompute == SL_RECOMPUTE_NEVER ? "" : sl_recompute_name(run->recompute),
+             run->zero ? ", zero" : "");
+}
+
+static void print_row(const sl_found_plan *plan)
+{
+    char shape[96];
+    const sl_step_costs *costs = &plan->costs;
+    print_shape(&plan->options, shape, sizeof shape);
+    printf("%-44s %10.1f %12.0f %12s %7.1f%% %9.1f%% %9.1f%%\n", shape, 1e3 * costs->seconds,
+           plan->tokens_per_s, cli_bytes_text(plan->memory_bytes).text, 100 * costs->bubble,
+           100 * costs->exchange / costs->seconds, 100 * costs->update / costs->seconds);
+}
+
+static void print_changes(const cli_plans *found)
+{
+    const sl_step_costs *own = &found->own->costs;
+    printf("\nThe run itself, by what it has measured:\n");
+    print_row(found->own);
+    printf("\n%s\n", found->change_count > 0 ? "What to change in it:"
+                                             : "No change of one thing would make it faster.");
+    for (int i = 0; i < found->change_count; i++) {
+        const sl_found_plan *plan = &found->changes[i];
+        double gain = own->seconds / plan->costs.seconds;
+        printf("  %s: %.2f times as fast, %.1f ms instead of %.1f\n",
+               cli_describe_change(found->run, true, plan).text, gain, 1e3 * plan->costs.seconds,
+               1e3 * own->seconds);
+    }
+}
+
+void cli_plans_print(const cli_line *line, const cli_plans *found)
+{
+    plan_words words;
+    printf("%-44s %10s %12s %12s %8s %10s %10s\n", "replicas x pipeline ranks", "step ms",
+           "tokens/s", "memory", "bubble", "exchange", "update");
+    for (int i = 0; i < found->count; i++)
+        print_row(&found->plans[i]);
+    if (found->own)
+        print_changes(found);
+    printf("\nThe options of the first:\n ");
+    list_words(line, &found->plans[0].options, &words);
+    for (int w = 0; w < words.count; w++) {
+        printf(" ");
+        cli_print_word(stdout, words.words[w]);
+    }
+    printf("\n");
+    clear_words(&words);
+}
