@@ -342,9 +342,47 @@ typedef struct cli_plans {
     int change_count;
 } cli_plans;
 
+/* "1 x 2 SCHEDULE on shared cores, 4 chunks, recompute always" */
+cli_change_text cli_plan_shape(const sl_train_options *run);
+
+/* Where the time of a step goes (plan_times.c). */
+enum {
+    CLI_PLAN_COMPUTE,
+    CLI_PLAN_RECOMPUTE,
+    CLI_PLAN_BUBBLE,
+    CLI_PLAN_IMBALANCE,
+    CLI_PLAN_EXCHANGE,
+    CLI_PLAN_UPDATE,
+    CLI_PLAN_PARTS
+};
+
+extern const char *const cli_plan_part_names[CLI_PLAN_PARTS + 1];
+
+/* In seconds, which add up to the step. */
+void cli_plan_find_parts(const sl_found_plan *plan, double parts[CLI_PLAN_PARTS]);
+
+/* "bubble 1.2 ms, update 0.3 ms": what the plan takes longer for than the best, the most first. */
+cli_change_text cli_plan_losses(const sl_found_plan *best, const sl_found_plan *plan);
+
+/* What would make a plan's tokens so many times as fast, the most first. */
+typedef struct cli_plan_help {
+    const char *name;
+    double gain;
+} cli_plan_help;
+
+enum { CLI_PLAN_HELPS = 4 };
+
+int cli_plan_helps(const sl_found_plan *plan, cli_plan_help helps[CLI_PLAN_HELPS]);
+
+/* Prints all of that, and the pipeline of the first plan. */
+sl_status cli_plan_print_times(const cli_plans *found);
+
+/* A picture of that, SVG; malloc'ed. */
+sl_status cli_plan_draw(const cli_plans *found, char **text);
+
 /* As --json prints them; malloc'ed. */
 sl_status cli_plans_json(const cli_line *line, const cli_plans *found, char **text);
-void cli_plans_print(const cli_line *line, const cli_plans *found);
+sl_status cli_plans_print(const cli_line *line, const cli_plans *found);
 
 /* ---- Plans (print_plan.c) ----------------------------------------------------------------- */
 

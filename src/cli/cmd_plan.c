@@ -9,7 +9,7 @@ typedef struct settings {
     sl_train_options run;
     const char *model;
     int64_t ntokens, batch_tokens;
-    const char *from, *output;
+    const char *from, *output, *svg;
     bool json;
 } settings;
 
@@ -83,6 +83,8 @@ static const sl_option options[] = {
              "and say what to change in it"},
     {.name = "output", .letter = 'o', .value = "FILE", .group = "Output", FIELD(TEXT, output),
      .help = "Write the plans to FILE as well, for sluice train --plan"},
+    {.name = "svg", .value = "FILE", .group = "Output", FIELD(TEXT, svg),
+     .help = "Write a picture of where each plan's step goes, and of the first one's pipeline"},
     {.name = "json", .group = "Output", FIELD(FLAG, json),
      .help = "Print the plans as one JSON object"},
     {0},
@@ -115,17 +117,50 @@ static unsigned find_kept(const cli_line *line)
 
 /* ---- The command -------------------------------------------------------------------------- */
 
+static sl_status write_picture(const settings *parsed, const cli_plans *found)
+{
+    char *text;
+    if (!parsed->svg)
+        return SL_OK;
+    SL_TRY(cli_plan_draw(found, &text));
+    sl_status status = sl_train_write_output(parsed->svg, text);
+    free(text);
+    return status;
+}
+
 static sl_status show_plans(const cli_line *line, const settings *parsed, const cli_plans *found)
 {
     char *text;
+    SL_TRY(write_picture(parsed, found));
     SL_TRY(cli_plans_json(line, found, &text));
     sl_status status = parsed->output ? sl_train_write_output(parsed->output, text) : SL_OK;
     if (status == SL_OK && parsed->json)
         fputs(text, stdout);
     else if (status == SL_OK)
-        cli_plans_print(line, found);
+        status = cli_plans_print(line, found);
     free(text);
     return status;
+}
+
+/* Files that are written are none that are read. */
+static sl_status check_output(const settings *parsed, const char *option, const char *path)
+{
+    static const sl_train_options nothing;
+    const sl_train_options *read = parsed->from ? &nothing : &parsed->run;
+    if (cli_is_same_file(path, parsed->from))
+        return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option,
+                        path);
+    return path ? sl_error_context(sl_train_check_output(read, path), "%s: ", option) : SL_OK;
+}
+
+static sl_status check_outputs(const settings *parsed)
+{
+    if (cli_is_same_file(parsed->svg, parsed->output) ||
+        (parsed->svg && parsed->output && strcmp(parsed->svg, parsed->output) == 0))
+        return sl_error(SL_ERR_INVALID, "--svg and --output must be two files, got %s",
+                        parsed->svg);
+    SL_TRY(check_output(parsed, "--svg", parsed->svg));
+    return check_output(parsed, "--output", parsed->output);
 }
 
 /* The options that say what is trained, and how, are the log's. */
@@ -145,24 +180,12 @@ static void check_line_of_log(const cli_line *line)
     }
 }
 
-static sl_status check_output_of_log(const settings *parsed)
-{
-    const char *output = parsed->output;
-    if (cli_is_same_file(output, parsed->from))
-        return sl_error(SL_ERR_INVALID, "--output: %s is an input and must not be overwritten",
-                        output);
-    return output ? sl_error_context(sl_train_check_output(&(sl_train_options){0}, output),
-                                     "--output: ")
-                  : SL_OK;
-}
-
 /* By the log of a run, which is read. */
 static sl_status search_by_log(cli_line *line, settings *parsed, cli_logged_run *logged,
                                cli_plans *found)
 {
     sl_train_options *run = &parsed->run;
     check_line_of_log(line);
-    SL_TRY(check_output_of_log(parsed));
     SL_TRY(cli_logged_run_read(parsed->from, logged));
     SL_TRY(cli_logged_run_set(logged, line, parsed->from, parsed));
     SL_TRY(cli_saved_model_apply_sizes(line, run));
@@ -187,8 +210,6 @@ static sl_status search_by_profile(cli_line *line, settings *parsed, cli_plans *
         cli_refuse("--%s has a vocabulary's size, so it cannot be combined with --ntokens",
                    vocabulary);
     run->model.ntokens = run->init || run->data ? 0 : parsed->ntokens;
-    if (parsed->output)
-        SL_TRY(sl_error_context(sl_train_check_output(run, parsed->output), "--output: "));
     SL_TRY(cli_saved_model_apply_sizes(line, run));
     return sl_plan_search(&search, found->plans, &found->count);
 }
@@ -204,8 +225,10 @@ static sl_status run_plan(cli_line *line, void *settings_read)
         found.own = room + SL_PLANS_FOUND;
         found.changes = found.own + 1;
     }
-    sl_status status = has_log ? search_by_log(line, parsed, &logged, &found)
-                               : search_by_profile(line, parsed, &found);
+    sl_status status = check_outputs(parsed);
+    if (status == SL_OK)
+        status = has_log ? search_by_log(line, parsed, &logged, &found)
+                         : search_by_profile(line, parsed, &found);
     if (status == SL_OK)
         status = show_plans(line, parsed, &found);
     cli_logged_run_clear(&logged);

@@ -115,12 +115,39 @@ static json_t *describe_changes(const cli_line *line, const cli_plans *found)
     return json_pack("{s:o, s:o}", "run", own, "changes", changes);
 }
 
+/* Where each plan's step goes. */
+static json_t *describe_times(const cli_plans *found)
+{
+    json_t *list = json_array();
+    for (int p = 0; p < found->count; p++) {
+        double parts[CLI_PLAN_PARTS];
+        json_t *times = json_object();
+        cli_plan_find_parts(&found->plans[p], parts);
+        for (int i = 0; i < CLI_PLAN_PARTS; i++)
+            json_object_set_new(times, cli_plan_part_names[i], json_real(1e3 * parts[i]));
+        json_array_append_new(list, times);
+    }
+    return list;
+}
+
+static json_t *describe_helps(const sl_found_plan *plan)
+{
+    cli_plan_help helps[CLI_PLAN_HELPS];
+    json_t *list = json_array();
+    int count = cli_plan_helps(plan, helps);
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("{s:s, s:f}", "what", helps[i].name, "gain",
+                                              helps[i].gain));
+    return list;
+}
+
 sl_status cli_plans_json(const cli_line *line, const cli_plans *found, char **text)
 {
     json_t *list = json_array();
     for (int i = 0; i < found->count; i++)
         json_array_append_new(list, describe_plan(line, &found->plans[i]));
-    json_t *root = json_pack("{s:o}", "plans", list);
+    json_t *root = json_pack("{s:o, s:o, s:o}", "plans", list, "time_ms", describe_times(found),
+                             "helps", describe_helps(&found->plans[0]));
     if (found->own) {
         json_t *changes = describe_changes(line, found);
         json_object_update(root, changes);
@@ -143,26 +170,26 @@ static bool share_cores(const char *devices)
     return name && name > devices && strcmp(name, "cpu") == 0;
 }
 
-/* "1 x 2 SCHEDULE on shared cores, 4 chunks, recompute always" */
-static void print_shape(const sl_train_options *run, char *text, size_t bytes)
+cli_change_text cli_plan_shape(const sl_train_options *run)
 {
+    cli_change_text out;
     bool is_pipeline = run->pipeline_ranks > 1;
-    snprintf(text, bytes, "%d x %d%s%s%s, %d chunk%s%s%s%s", run->replicas, run->pipeline_ranks,
-             is_pipeline ? " " : "", is_pipeline ? run->schedule : "",
+    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s, %d chunk%s%s%s%s", run->replicas,
+             run->pipeline_ranks, is_pipeline ? " " : "", is_pipeline ? run->schedule : "",
              is_pipeline && share_cores(run->devices) ? " on shared cores" : "", run->chunks,
              run->chunks == 1 ? "" : "s",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : sl_recompute_name(run->recompute),
              run->zero ? ", zero" : "");
+    return out;
 }
 
 static void print_row(const sl_found_plan *plan)
 {
-    char shape[96];
     const sl_step_costs *costs = &plan->costs;
-    print_shape(&plan->options, shape, sizeof shape);
-    printf("%-44s %10.1f %12.0f %12s %7.1f%% %9.1f%% %9.1f%%\n", shape, 1e3 * costs->seconds,
-           plan->tokens_per_s, cli_bytes_text(plan->memory_bytes).text, 100 * costs->bubble,
+    printf("%-44s %10.1f %12.0f %12s %7.1f%% %9.1f%% %9.1f%%\n",
+           cli_plan_shape(&plan->options).text, 1e3 * costs->seconds, plan->tokens_per_s,
+           cli_bytes_text(plan->memory_bytes).text, 100 * costs->bubble,
            100 * costs->exchange / costs->seconds, 100 * costs->update / costs->seconds);
 }
 
@@ -182,7 +209,7 @@ static void print_changes(const cli_plans *found)
     }
 }
 
-void cli_plans_print(const cli_line *line, const cli_plans *found)
+sl_status cli_plans_print(const cli_line *line, const cli_plans *found)
 {
     plan_words words;
     printf("%-44s %10s %12s %12s %8s %10s %10s\n", "replicas x pipeline ranks", "step ms",
@@ -199,4 +226,5 @@ void cli_plans_print(const cli_line *line, const cli_plans *found)
     }
     printf("\n");
     clear_words(&words);
+    return cli_plan_print_times(found);
 }

@@ -59,6 +59,23 @@ sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
                                 .cores = speed->cores};
 }
 
+/* What the ranks do in the pipeline's time. */
+static void divide_pipeline(const sl_schedule *table, const sl_simulation *simulation,
+                            sl_step_costs *out)
+{
+    double again = 0, least_idle = simulation->makespan;
+    int ranks = sl_schedule_ranks(table);
+    if (simulation->makespan <= 0)
+        return;
+    for (int i = 0; i < simulation->entry_count; i++)
+        if (simulation->entries[i].action.kind == SL_ACTION_RECOMPUTE)
+            again += simulation->entries[i].end - simulation->entries[i].start;
+    for (int rank = 0; rank < ranks; rank++)
+        least_idle = simulation->idle[rank] < least_idle ? simulation->idle[rank] : least_idle;
+    out->recompute = again / ranks / simulation->makespan;
+    out->imbalance = simulation->bubble - least_idle / simulation->makespan;
+}
+
 sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed *speed,
                                const int *balance, sl_step_costs *out)
 {
@@ -69,6 +86,7 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
     SL_TRY(sl_partition_simulate(&costs, balance, &simulation));
     *out = (sl_step_costs){.pipeline = shards * layout->accumulate * simulation.makespan,
                            .bubble = simulation.bubble};
+    divide_pipeline(layout->table, &simulation, out);
     sl_simulation_clear(&simulation);
     time_update(layout, speed, balance, out);
     out->seconds = out->pipeline + out->exchange + out->update;

@@ -30,6 +30,12 @@ print(eval(sys.argv[1]))' "$1"
 [ "$(query 'all(0 <= p["bubble"] < 1 and p["memory_bytes"] > 0 for p in plans)')" = True ] || fail "--json: impossible numbers"
 count=$(query 'len(plans)')
 cp out plans.json
+python3 -c 'import json
+found = json.load(open("plans.json"))
+assert len(found["time_ms"]) == len(found["plans"]), found
+for plan, times in zip(found["plans"], found["time_ms"]):
+    assert abs(sum(times.values()) / plan["step_ms"] - 1) < 1e-6 and min(times.values()) > -1e-9, (plan, times)
+assert all(help["gain"] > 1 for help in found["helps"]), found' || fail "--json: times that are not those of the steps"
 for ((i = 0; i < count; i++)); do
     mapfile -t words < <(python3 -c 'import json, sys
 print("\n".join(json.load(open("plans.json"))["plans"][int(sys.argv[1])]["options"]))' "$i")
@@ -49,6 +55,15 @@ done
 "$program" plan --preset ddp-pipeline "${model[@]}" --ntokens 50 --json >out 2>err || fail "preset: status $?"
 [ "$(query '["--dp", "1", "--pp", "1"] in [p["options"][:4] for p in plans]')" = True ] || fail "preset: its layout is kept"
 
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --pp 2 --schedule gpipe --chunks 2 --recompute never --svg plan.svg >out 2>err ||
+    fail "--svg: status $?"
+grep -q "^  0F1 0F0 ... 0B0 0B1$" out || grep -q "^  0F1 0F0 ... ... 0B0 0B1$" out || fail "--svg: no drawing of the pipeline"
+grep -qE "^  \\[#+[r.=+-]*\\]$" out || fail "--svg: no bar of a step"
+grep -q "^What would help most: " out || fail "--svg: no word of what would help"
+python3 -c 'import xml.etree.ElementTree as tree
+titles = [title.text for title in tree.parse("plan.svg").iter("{http://www.w3.org/2000/svg}title")]
+assert any(title.startswith("compute: ") for title in titles), titles
+assert sum(title.startswith("stage 1, forward of micro-batch") for title in titles) == 2, titles' || fail "--svg: another picture"
 "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 >out 2>err || fail "the table: status $?"
 grep -q "^replicas x pipeline ranks *step ms *tokens/s *memory *bubble *exchange *update$" out || fail "the table: other columns"
 grep -q "^  --dp [0-9]* --pp [0-9]* .*--batch-size [0-9]*$" out || fail "the table: no options"
@@ -131,6 +146,8 @@ refused 2 "--model has a vocabulary's size" plan --model gpt2 --ntokens 50
 refused 1 "none: " plan --data none
 refused 2 "plan takes options only" plan data
 refused 1 "none/plan.json: its directory does not exist" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json
+refused 1 "--svg and --output must be two files" plan --from good.jsonl --svg a.svg -o a.svg
+refused 1 "good.jsonl is an input and must not be overwritten" plan --from good.jsonl --svg good.jsonl
 refused 2 "--emsize is the run's that --from names: leave it out" plan --from good.jsonl --emsize 32
 refused 2 "--batch-tokens is the run's that --from names" plan --from good.jsonl --batch-tokens 64
 refused 1 "none.jsonl: " plan --from none.jsonl

@@ -70,6 +70,9 @@ static void unbalanced_run_is_told_its_cut(void **state)
     int count = find(&run, measures_of(0), 0);
     assert_float_equal(own.costs.pipeline, 51, 1e-9);
     assert_float_equal(own.costs.update, 1, 1e-9);
+    assert_float_equal(own.costs.bubble, 1 - (48.0 + 12) / 2 / 51, 1e-9);
+    assert_float_equal(own.costs.imbalance, (48.0 - 12) / 2 / 51, 1e-9);
+    assert_float_equal(own.costs.recompute, 0, 0);
     const sl_found_plan *cut = with_ranks(count, 2, "gpipe", 4);
     assert_non_null(cut);
     assert_float_equal(cut->costs.pipeline, 42, 1e-9);

@@ -3,6 +3,7 @@
 
 #include "support/check.h"
 
+#include <math.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -65,6 +66,20 @@ static sl_train_options options_of_model(void)
     return options;
 }
 
+/* A plan's own table takes as long as the search has said. */
+static void check_simulation(const sl_found_plan *plan)
+{
+    const sl_train_options *options = &plan->options;
+    int shards = (options->shards + options->replicas - 1) / options->replicas,
+        steps = options->accumulate > 0 ? options->accumulate : 1;
+    SCOPED(sl_schedule) *table = NULL;
+    sl_simulation simulation;
+    check_ok(sl_found_plan_simulate(plan, &table, &simulation));
+    assert_true(fabs(shards * steps * simulation.makespan / plan->costs.pipeline - 1) < 1e-9);
+    assert_true(fabs(simulation.bubble - plan->costs.bubble) < 1e-9);
+    sl_simulation_clear(&simulation);
+}
+
 /* Every plan is one that a run may have, and trains the same rows. */
 static void check_plans(const sl_found_plan *plans, int count, int64_t rows)
 {
@@ -72,6 +87,7 @@ static void check_plans(const sl_found_plan *plans, int count, int64_t rows)
         const sl_train_options *options = &plans[i].options;
         check_ok(sl_train_options_check(options));
         assert_int_equal(options->shards * options->batch_size, rows);
+        check_simulation(&plans[i]);
         assert_float_equal(plans[i].tokens_per_s * plans[i].costs.seconds, 8.0 * (double)rows,
                            1e-6);
         assert_true(i == 0 || plans[i].costs.seconds >= plans[i - 1].costs.seconds);

@@ -55,7 +55,10 @@ typedef struct sl_found_plan {
     sl_train_options options; /* the run's, with what was searched; `devices` may point into this
                                  struct, which is therefore not to be copied */
     char devices[SL_PLAN_DEVICES_BYTES];
+    bool shares_cores; /* its pipeline ranks have all cores together */
     sl_step_costs costs;
+    double forward[SL_MAX_STAGES], backward_input[SL_MAX_STAGES], backward_weight[SL_MAX_STAGES],
+        backward[SL_MAX_STAGES]; /* [options.balance_count] as in sl_cost_model, in seconds */
     double tokens_per_s;
     int64_t memory_bytes; /* of this host */
 } sl_found_plan;
@@ -75,6 +78,11 @@ typedef struct sl_found_plan {
  * tried has not; those of reading the data and of sl_profile_modules. */
 sl_status sl_plan_search(const sl_plan_search_options *options, sl_found_plan plans[SL_PLANS_FOUND],
                          int *count);
+
+/* The table of an accumulation step of a plan that was found, as it runs, and the simulation of it;
+ * both are to be freed. Errors: those of sl_plan_create. */
+sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table,
+                                 sl_simulation *out);
 
 /* ---- What to change in a run --------------------------------------------------------------- */
 

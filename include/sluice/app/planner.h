@@ -56,12 +56,14 @@ uint64_t sl_usable_memory(void);
 
 /* Where the time of a step goes, in seconds. */
 typedef struct sl_step_costs {
-    double seconds;  /* of the whole step */
-    double pipeline; /* the tables of all micro-batches that a replica trains */
-    double exchange; /* gradients, and with ZeRO parameters, between replicas; nothing hides it: on
-                        CPUs the exchange and the computation take the same cores */
-    double update;   /* the norm of the gradients and the optimizer */
-    double bubble;   /* idle fraction of the pipeline ranks during `pipeline`, 0 ... 1 */
+    double seconds;   /* of the whole step */
+    double pipeline;  /* the tables of all micro-batches that a replica trains */
+    double exchange;  /* gradients, and with ZeRO parameters, between replicas; nothing hides it: on
+                         CPUs the exchange and the computation take the same cores */
+    double update;    /* the norm of the gradients and the optimizer */
+    double bubble;    /* idle fraction of the pipeline ranks during `pipeline`, 0 ... 1 */
+    double imbalance; /* the part of `bubble` that the busiest rank does not have */
+    double recompute; /* fraction of `pipeline` in which the ranks run forward again */
 } sl_step_costs;
 
 SL_API_END

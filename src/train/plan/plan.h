@@ -6,6 +6,7 @@
  *     search_machine.c  the search for the best layouts on this machine
  *     machine.c         how fast it is, measured for a search
  *     run_machine.c     how fast it was in a run, by what that has measured of itself
+ *     found_plan.c      the pipeline of a plan that was found
  *     changes.c         what to change in such a run
  *     plan.c        where the model is cut; what that takes in memory is src/planner's
  *     measure.c     what is decided by time: the cut, and whether stages share cores

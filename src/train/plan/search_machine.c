@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/usable_memory.h"
 #include "device/device.h"
+#include "nn/module.h"
 #include "text/rows.h"
 #include "train/loop/run.h"
 
@@ -260,15 +261,45 @@ static sl_status count_rows(machine_search *search)
     return SL_OK;
 }
 
+/* The times of its stages, as the search has had them. */
+static sl_status describe_stages(const machine_search *search, const sli_found_layout *found,
+                                 sl_found_plan *out)
+{
+    static const sl_train_launch threads;
+    const sli_plan_inputs inputs = {.options = &out->options, .launch = &threads};
+    int frozen = sli_module_frozen_count(search->model),
+        modules = sl_module_child_count(search->model);
+    sli_layout_speed unused = {0};
+    sl_plan *plan = NULL;
+    sl_module_profile *times = calloc((size_t)modules, sizeof *times);
+    if (!times)
+        return sli_no_memory(NULL, "the times of %d modules", modules);
+    sl_status status = sli_plan_layout(&inputs, &plan);
+    if (status == SL_OK)
+        status = time_layout(search, &found->candidate, plan, times, &unused);
+    for (int s = 0, i = 0; s < found->stages && status == SL_OK; s++)
+        for (int end = i + found->balance[s]; i < end; i++) {
+            out->forward[s] += times[i].forward;
+            out->backward_input[s] += i < frozen ? 0 : times[i].backward_input;
+            out->backward_weight[s] += i < frozen ? 0 : times[i].backward_weight;
+            out->backward[s] += i < frozen ? 0 : times[i].backward;
+        }
+    sl_plan_destroy(&plan);
+    free(times);
+    return status;
+}
+
 static sl_status describe_found(const machine_search *search, const sli_found_layout *found,
                                 sl_found_plan *out)
 {
     sl_train_options *options = &out->options;
+    *out = (sl_found_plan){.shares_cores = found->candidate.shares_cores};
     (void)make_options(search, &found->candidate, options); /* which could be made before */
     SL_TRY(name_devices(&found->candidate, out->devices, options));
     options->balance_kind = SL_BALANCE_EXPLICIT;
     options->balance_count = found->stages;
     memcpy(options->balance, found->balance, (size_t)found->stages * sizeof *found->balance);
+    SL_TRY(describe_stages(search, found, out));
     out->costs = found->costs;
     out->memory_bytes = found->host_bytes;
     out->tokens_per_s = (double)search->rows * (double)options->bptt / found->costs.seconds;

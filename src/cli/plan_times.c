@@ -1,0 +1,247 @@
+/* Where the time of a plan's step goes, what other plans lose by, and what would help; as text and
+ * as a picture with the pipeline's table. */
+#define _GNU_SOURCE /* asprintf */
+#include "cli/cli.h"
+#include "report/markup.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Parts ---------------------------------------------------------------------------------- */
+
+const char *const cli_plan_part_names[CLI_PLAN_PARTS + 1] = {"compute",   "recompute", "bubble",
+                                                             "imbalance", "exchange",  "update",
+                                                             NULL};
+
+static const char *const colours[CLI_PLAN_PARTS] = {"#7fb3e6", "#b8c4d0", "#d8d8d8",
+                                                    "#e6a57f", "#d67fe6", "#8fce8f"};
+static const char letters[] = "#r.-=+";
+
+/* Ranks that share the cores leave none idle while one of them works. */
+void cli_plan_find_parts(const sl_found_plan *plan, double parts[CLI_PLAN_PARTS])
+{
+    const sl_step_costs *costs = &plan->costs;
+    double idle = plan->shares_cores ? 0 : costs->bubble,
+           imbalance = plan->shares_cores ? 0 : costs->imbalance;
+    parts[CLI_PLAN_COMPUTE] = costs->pipeline * (1 - idle - costs->recompute);
+    parts[CLI_PLAN_RECOMPUTE] = costs->pipeline * costs->recompute;
+    parts[CLI_PLAN_BUBBLE] = costs->pipeline * (idle - imbalance);
+    parts[CLI_PLAN_IMBALANCE] = costs->pipeline * imbalance;
+    parts[CLI_PLAN_EXCHANGE] = costs->exchange;
+    parts[CLI_PLAN_UPDATE] = costs->update;
+}
+
+/* ---- Why others lose ------------------------------------------------------------------------ */
+
+/* "bubble 1.2 ms, update 0.3 ms": in what the plan is longer than the best, the most first. */
+cli_change_text cli_plan_losses(const sl_found_plan *best, const sl_found_plan *plan)
+{
+    const double least = 0.05; /* of what it loses */
+    cli_change_text out = {""};
+    double parts[CLI_PLAN_PARTS], of_best[CLI_PLAN_PARTS],
+        loss = plan->costs.seconds - best->costs.seconds;
+    size_t used = 0;
+    cli_plan_find_parts(plan, parts);
+    cli_plan_find_parts(best, of_best);
+    for (int n = 0; n < CLI_PLAN_PARTS; n++) {
+        int most = 0;
+        for (int i = 1; i < CLI_PLAN_PARTS; i++)
+            if (parts[i] - of_best[i] > parts[most] - of_best[most])
+                most = i;
+        double more = parts[most] - of_best[most];
+        if (more <= least * loss || more <= 0)
+            break;
+        used += (size_t)snprintf(out.text + used, sizeof out.text - used, "%s%s %.1f ms",
+                                 used > 0 ? ", " : "", cli_plan_part_names[most], 1e3 * more);
+        parts[most] = of_best[most];
+    }
+    return out;
+}
+
+/* ---- What would help ------------------------------------------------------------------------ */
+
+/* How much faster a token would be; the most first. Of twice the tokens a step, work and what
+ * stages lack in balance take twice as long, and the rest as long as before. */
+int cli_plan_helps(const sl_found_plan *plan, cli_plan_help helps[CLI_PLAN_HELPS])
+{
+    double parts[CLI_PLAN_PARTS], all = plan->costs.seconds;
+    cli_plan_find_parts(plan, parts);
+    double fixed = parts[CLI_PLAN_BUBBLE] + parts[CLI_PLAN_EXCHANGE] + parts[CLI_PLAN_UPDATE];
+    const cli_plan_help found[CLI_PLAN_HELPS] = {
+        {"twice the tokens a step", all / (all - fixed / 2)},
+        {"an exchange twice as fast", all / (all - parts[CLI_PLAN_EXCHANGE] / 2)},
+        {"stages that are as long as each other", all / (all - parts[CLI_PLAN_IMBALANCE])},
+        {"memory for no recomputation", all / (all - parts[CLI_PLAN_RECOMPUTE])}};
+    int count = 0;
+    for (int i = 0; i < CLI_PLAN_HELPS; i++) {
+        int place = count;
+        if (!(found[i].gain > 1.01))
+            continue;
+        while (place > 0 && helps[place - 1].gain < found[i].gain) {
+            helps[place] = helps[place - 1];
+            place--;
+        }
+        helps[place] = found[i];
+        count++;
+    }
+    return count;
+}
+
+/* ---- As text -------------------------------------------------------------------------------- */
+
+enum { BAR = 60, MOST_COLUMNS = 160 };
+
+static void print_bar(const sl_found_plan *plan)
+{
+    double parts[CLI_PLAN_PARTS], before = 0;
+    cli_plan_find_parts(plan, parts);
+    printf("\nWhere the first one's step goes:\n  [");
+    for (int i = 0; i < CLI_PLAN_PARTS; i++) {
+        int from = (int)lround(BAR * before / plan->costs.seconds);
+        before += parts[i];
+        for (int k = from; k < (int)lround(BAR * before / plan->costs.seconds); k++)
+            putchar(letters[i]);
+    }
+    printf("]\n ");
+    for (int i = 0; i < CLI_PLAN_PARTS; i++)
+        if (parts[i] > 0)
+            printf(" %c %s %.1f ms", letters[i], cli_plan_part_names[i], 1e3 * parts[i]);
+    printf("\n");
+}
+
+static void print_losses(const cli_plans *found)
+{
+    const sl_found_plan *best = &found->plans[0];
+    if (found->count > 1)
+        printf("\nWhat the others take longer for:\n");
+    for (int i = 1; i < found->count; i++) {
+        double loss = found->plans[i].costs.seconds - best->costs.seconds;
+        printf("  %s: %.1f ms%s%s\n", cli_plan_shape(&found->plans[i].options).text, 1e3 * loss,
+               loss > 0 ? ", of " : "",
+               loss > 0 ? cli_plan_losses(best, &found->plans[i]).text : "");
+    }
+}
+
+static void print_helps(const sl_found_plan *plan)
+{
+    cli_plan_help helps[CLI_PLAN_HELPS];
+    int count = cli_plan_helps(plan, helps);
+    printf("\nWhat would help most: %s", count > 0 ? "" : "faster devices, and nothing else");
+    for (int i = 0; i < count; i++)
+        printf("%s%s (%.2f times as fast)", i > 0 ? ", " : "", helps[i].name, helps[i].gain);
+    printf("\n");
+}
+
+/* Lines that are too long are cut. */
+static sl_status print_drawing(const sl_schedule *table)
+{
+    char *text;
+    SL_TRY(sl_schedule_draw(table, &text));
+    printf("\nIts pipeline, a row for each rank:\n");
+    for (const char *line = text; *line;) {
+        int length = (int)strcspn(line, "\n");
+        printf("  %.*s%s\n", length < MOST_COLUMNS ? length : MOST_COLUMNS, line,
+               length > MOST_COLUMNS ? " ..." : "");
+        line += length + (line[length] == '\n');
+    }
+    free(text);
+    return SL_OK;
+}
+
+sl_status cli_plan_print_times(const cli_plans *found)
+{
+    const sl_found_plan *best = &found->plans[0];
+    sl_schedule *table;
+    sl_simulation simulation;
+    print_losses(found);
+    print_bar(best);
+    print_helps(best);
+    if (best->options.pipeline_ranks == 1)
+        return SL_OK;
+    SL_TRY(sl_found_plan_simulate(best, &table, &simulation));
+    sl_status status = print_drawing(table);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+    return status;
+}
+
+/* ---- As a picture --------------------------------------------------------------------------- */
+
+enum { WIDTH = 960, LEFT = 64, RIGHT = 8, ROW = 28, HEIGHT = 24, TOP = 36 };
+
+/* A bar for each plan, to one scale, with what it goes to. */
+static void draw_bars(FILE *file, const cli_plans *found)
+{
+    double longest = found->plans[found->count - 1].costs.seconds,
+           scale = (WIDTH - LEFT - RIGHT) / longest;
+    for (int i = 0; i < CLI_PLAN_PARTS; i++)
+        fprintf(file,
+                "<rect x=\"%d\" y=\"10\" width=\"12\" height=\"12\" fill=\"%s\"/>"
+                "<text x=\"%d\" y=\"20\">%s</text>\n",
+                LEFT + 110 * i, colours[i], LEFT + 110 * i + 16, cli_plan_part_names[i]);
+    for (int p = 0; p < found->count; p++) {
+        double parts[CLI_PLAN_PARTS], x = LEFT;
+        int y = TOP + p * ROW;
+        cli_plan_find_parts(&found->plans[p], parts);
+        fprintf(file, "<text x=\"8\" y=\"%d\">plan %d</text>\n", y + 16, p + 1);
+        for (int i = 0; i < CLI_PLAN_PARTS; i++) {
+            fprintf(file,
+                    "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"><title>%s: "
+                    "%.3g ms</title></rect>\n",
+                    x, y, scale * parts[i], HEIGHT, colours[i], cli_plan_part_names[i],
+                    1e3 * parts[i]);
+            x += scale * parts[i];
+        }
+        fprintf(file, "<text x=\"%d\" y=\"%d\">", LEFT + 6, y + 16);
+        sli_markup_text(file, cli_plan_shape(&found->plans[p].options).text);
+        fprintf(file, ": %.1f ms</text>\n", 1e3 * found->plans[p].costs.seconds);
+    }
+}
+
+/* In milliseconds. */
+static void scale_simulation(sl_simulation *simulation)
+{
+    simulation->makespan *= 1e3;
+    for (int i = 0; i < simulation->entry_count; i++) {
+        simulation->entries[i].start *= 1e3;
+        simulation->entries[i].end *= 1e3;
+    }
+}
+
+/* `pipeline` is the picture of the first one's table, which becomes a part of this one. */
+static sl_status draw_all(const cli_plans *found, const char *pipeline, int ranks, char **text)
+{
+    size_t bytes;
+    int bars = TOP + found->count * ROW + 8, height = bars + (ranks + 1) * ROW + 32;
+    FILE *file = open_memstream(text, &bytes);
+    if (!file)
+        return sl_error(SL_ERR_MEMORY, "no memory for a picture");
+    fprintf(file,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+            "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+            WIDTH, height, WIDTH, height);
+    draw_bars(file, found);
+    fprintf(file, "<text x=\"8\" y=\"%d\">The pipeline of plan 1, in milliseconds:</text>\n",
+            bars + 12);
+    fprintf(file, "<svg y=\"%d\" %s</svg>\n", bars + 20, pipeline + strlen("<svg "));
+    return fclose(file) == 0 ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a picture");
+}
+
+sl_status cli_plan_draw(const cli_plans *found, char **text)
+{
+    sl_schedule *table;
+    sl_simulation simulation;
+    char *pipeline = NULL;
+    *text = NULL;
+    SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
+    scale_simulation(&simulation);
+    sl_status status = sl_schedule_svg(table, &simulation, &pipeline);
+    if (status == SL_OK)
+        status = draw_all(found, pipeline, sl_schedule_ranks(table), text);
+    free(pipeline);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+    return status;
+}

@@ -1,0 +1,47 @@
+/* The pipeline of a plan that was found, as it would run. */
+#include "sluice/app/plan.h"
+
+#include "core/error.h"
+#include "sluice/pipe.h"
+
+/* With what stages have no use for taken out. */
+static sl_status write_table(const sl_found_plan *plan, const sl_plan *layout, sl_schedule **out)
+{
+    sl_stage_backward backward[SL_MAX_STAGES];
+    sl_module *model;
+    SL_TRY(sl_transformer_lm_create(&plan->options.model, &model));
+    sl_partition_backward(model, layout->stages, plan->options.balance, backward);
+    sl_status status =
+        sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), out);
+    if (status == SL_OK)
+        status = sl_schedule_freeze(*out, backward);
+    sl_module_destroy(&model);
+    return status;
+}
+
+sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table, sl_simulation *out)
+{
+    static const int one_set_of_cores[SL_MAX_STAGES];
+    sl_plan *layout;
+    SLI_CHECK_NOT_NULL(plan);
+    SLI_CHECK_NOT_NULL(table);
+    SLI_CHECK_NOT_NULL(out);
+    *table = NULL;
+    *out = (sl_simulation){0};
+    SL_TRY(sl_plan_create(&plan->options, NULL, NULL, NULL, &layout));
+    sl_status status = write_table(plan, layout, table);
+    sl_plan_destroy(&layout);
+    if (status == SL_OK)
+        status =
+            sl_schedule_simulate(*table,
+                                 &(sl_cost_model){.forward = plan->forward,
+                                                  .backward_input = plan->backward_input,
+                                                  .backward_weight = plan->backward_weight,
+                                                  .backward = plan->backward,
+                                                  .cores =
+                                                      plan->shares_cores ? one_set_of_cores : NULL},
+                                 out);
+    if (status != SL_OK)
+        sl_schedule_destroy(table);
+    return status;
+}
