@@ -17,8 +17,9 @@ typedef struct settings {
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "tokenizer", .value = "DIR|FILE", FIELD(TEXT, tokenizer),
-     .help = "A model's directory or one with vocab.json and merges.txt, a tokenizer.json, or a rank "
-             "file of tiktoken, such as Llama 3's tokenizer.model"},
+     .help = "A model's directory or one with vocab.json and merges.txt, a tokenizer.json, "
+             "SentencePiece's tokenizer.model, or a rank file of tiktoken, as Llama 3's "
+             "tokenizer.model is"},
     {.name = "splitter", .value = "NAME", FIELD(TEXT, splitter), .choices = sl_splitters,
      .help = "How text is split into words: as by GPT-2, SmolLM, GPT-4 and Llama 3, Qwen2 to "
              "Qwen3.5, or GPT-4o. A rank file needs one, and for vocab.json it is gpt2 by default"},

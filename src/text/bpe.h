@@ -135,6 +135,10 @@ sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text 
 sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split,
                               sli_bpe **out);
 
+/* Of SentencePiece's own file (sentencepiece.c). Errors: SL_ERR_FORMAT; SL_ERR_UNSUPPORTED for a
+ * model of another kind, and for rules that are not read; SL_ERR_MEMORY. */
+sl_status sli_bpe_parse_sentencepiece(const char *text, size_t bytes, sli_bpe **out);
+
 /* Adds the tokens of an object of tokens and ids, written in characters that stand for bytes. An
  * added token may have others, which then stand for themselves. */
 sl_status sli_bpe_read_tokens(const sli_json *json, sli_json_value object, sli_bpe *bpe);

@@ -64,11 +64,19 @@ sl_status sli_vocab_checksum(const sl_vocab *vocab, char *text);
 
 /* ---- Its file (vocab_files.c) ------------------------------------------------------------- */
 
-/* The text of a tokenizer.json, malloc'ed; and the vocabulary of such a text. Errors: SL_ERR_FORMAT
- * with one sentence, SL_ERR_UNSUPPORTED for another kind of tokenizer or other rules, which are
- * printed, SL_ERR_MEMORY. */
+/* The text of a tokenizer.json, malloc'ed; and the vocabulary of such a text, or of SentencePiece's
+ * file. Errors: SL_ERR_FORMAT with one sentence, SL_ERR_UNSUPPORTED for another kind of tokenizer
+ * or other rules, which are printed, SL_ERR_MEMORY. */
 sl_status sli_vocab_print(const sl_vocab *vocab, char **text);
 sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out);
+
+/* What its `settings` say of a tokenizer of SentencePiece's file, which does not say it itself:
+ * whether a text begins and ends with the tokens for that (add_bos_token, add_eos_token). Errors:
+ * SL_ERR_MEMORY. */
+sl_status sli_vocab_use_settings(sl_vocab *vocab);
+
+#define SLI_SENTENCEPIECE_FILE "tokenizer.model"
+bool sli_is_sentencepiece(const char *text, size_t bytes);
 
 /* The members of a tokenizer.json; those that are not there are NULL. */
 typedef enum sli_tokenizer_member {

@@ -48,7 +48,9 @@ sl_status sli_vocab_parse(const char *text, size_t bytes, sl_vocab **out)
 {
     const sli_json json = {"it", text, bytes};
     SL_TRY(sli_vocab_create(out));
-    sl_status status = parse_text(&json, *out);
+    sl_status status = sli_is_sentencepiece(text, bytes)
+                           ? sli_bpe_parse_sentencepiece(text, bytes, &(*out)->bpe)
+                           : parse_text(&json, *out);
     if (status != SL_OK)
         sl_vocab_destroy(out);
     return status;
@@ -92,13 +94,14 @@ static sl_status parse_file(const sli_named_text *file, const char *splitter, sl
 {
     sli_bpe *bpe;
     const char *suffix = strrchr(file->name, '.');
-    bool is_json = file->text[strspn(file->text, " \t\r\n")] == '{' ||
-                   (suffix && strcmp(suffix, ".json") == 0);
-    if (is_json && splitter)
+    bool is_whole = file->text[strspn(file->text, " \t\r\n")] == '{' ||
+                    (suffix && strcmp(suffix, ".json") == 0) ||
+                    sli_is_sentencepiece(file->text, file->bytes);
+    if (is_whole && splitter)
         return sl_error(SL_ERR_INVALID,
                         "%s: it says itself how text is split, so no splitter can be named",
                         file->name);
-    if (is_json)
+    if (is_whole)
         return sl_error_context(sli_vocab_parse(file->text, file->bytes, out), "%s: ", file->name);
     if (!splitter)
         return sl_error(SL_ERR_INVALID,
@@ -145,24 +148,28 @@ static sl_status read_settings(const char *path, sl_vocab *vocab)
 
 static sl_status open_directory(const char *path, const char *splitter, sl_vocab **out)
 {
-    enum { JSON, VOCAB, MERGES, SETTINGS, FILES };
-    static const char *const names[FILES] = {"tokenizer.json", "vocab.json", "merges.txt",
-                                             "tokenizer_config.json"};
+    enum { JSON, VOCAB, MODEL, MERGES, SETTINGS, FILES };
+    static const char *const names[FILES] = {"tokenizer.json", "vocab.json", SLI_SENTENCEPIECE_FILE,
+                                             "merges.txt", "tokenizer_config.json"};
     char *paths[FILES] = {NULL};
     sl_status status = SL_OK;
     for (int i = 0; i < FILES && status == SL_OK; i++)
         status = sli_path_join(path, names[i], &paths[i]);
-    bool has_json = status == SL_OK && access(paths[JSON], F_OK) == 0;
-    if (status == SL_OK && !has_json && access(paths[VOCAB], F_OK) != 0)
+    int found = JSON;
+    while (status == SL_OK && found < MERGES && access(paths[found], F_OK) != 0)
+        found++;
+    if (status == SL_OK && found == MERGES)
         status = sl_error(SL_ERR_NOT_FOUND,
-                          "%s: it has no tokenizer: neither tokenizer.json nor vocab.json with "
-                          "merges.txt",
+                          "%s: it has no tokenizer: neither tokenizer.json, nor vocab.json with "
+                          "merges.txt, nor tokenizer.model",
                           path);
     if (status == SL_OK)
-        status = has_json ? open_file(paths[JSON], splitter, out)
-                          : open_pair(paths[VOCAB], paths[MERGES], splitter, out);
+        status = found == VOCAB ? open_pair(paths[VOCAB], paths[MERGES], splitter, out)
+                                : open_file(paths[found], splitter, out);
     if (status == SL_OK)
         status = read_settings(paths[SETTINGS], *out);
+    if (status == SL_OK && found == MODEL)
+        status = sli_vocab_use_settings(*out);
     for (int i = 0; i < FILES; i++)
         free(paths[i]);
     if (status != SL_OK)

@@ -75,10 +75,12 @@ enum { SL_VOCAB_UNKNOWN = 0 }; /* of words: the id of <unk>, and of every word t
  * those of the text's NFC; "o200k" of GPT-4o. */
 extern const char *const sl_splitters[];
 
-/* Opens a directory with tokenizer.json, or with vocab.json and merges.txt, as GPT-2 has them; or
- * one file: a tokenizer.json, or a rank file of tiktoken (lines "BASE64 RANK"; Llama 3's
- * tokenizer.model), which are told apart by what they hold. `splitter` is a name of sl_splitters,
- * or NULL: a tokenizer.json names its own, a rank file needs one, and for vocab.json it is gpt2.
+/* Opens a directory with tokenizer.json, or else with vocab.json and merges.txt, as GPT-2 has them,
+ * or else with tokenizer.model; or one file: a tokenizer.json, SentencePiece's file of a BPE with
+ * byte fallback (Llama 2's tokenizer.model), or a rank file of tiktoken (lines "BASE64 RANK"; Llama
+ * 3's tokenizer.model), which are told apart by what they hold. `splitter` is a name of
+ * sl_splitters, or NULL: a rank file needs one, for vocab.json it is gpt2, and others have their
+ * own.
  * Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_INVALID for the splitter;
  * SL_ERR_UNSUPPORTED for another kind of tokenizer, or other rules, which are printed;
  * SL_ERR_FORMAT, with the file and the line or the token, where ids are not 0, 1, 2 and so on, a

@@ -155,19 +155,26 @@ sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t in
     return sli_no_memory(reader->path, "a path");
 }
 
-/* Adds the directory's files without tensors. */
+/* Adds the directory's file of that name, if it has one. */
+static sl_status list_other(sl_checkpoint_reader *reader, const char *name, size_t *capacity)
+{
+    char *path;
+    SL_TRY(add_file(reader, name, NULL, capacity));
+    SL_TRY(sli_checkpoint_file_path(reader, reader->state.count - 1, &path));
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        reader->state.count--;
+    free(path);
+    return SL_OK;
+}
+
+/* Adds the directory's files without tensors: those that are written with a model, and the
+ * tokenizer that older models of others have. */
 static sl_status list_others(sl_checkpoint_reader *reader)
 {
     size_t capacity = reader->state.count;
-    for (size_t i = 0; sli_model_file_names[i]; i++) {
-        char *path;
-        SL_TRY(add_file(reader, sli_model_file_names[i], NULL, &capacity));
-        SL_TRY(sli_checkpoint_file_path(reader, reader->state.count - 1, &path));
-        if (access(path, F_OK) != 0 && errno == ENOENT)
-            reader->state.count--;
-        free(path);
-    }
-    return SL_OK;
+    for (size_t i = 0; sli_model_file_names[i]; i++)
+        SL_TRY(list_other(reader, sli_model_file_names[i], &capacity));
+    return list_other(reader, "tokenizer.model", &capacity);
 }
 
 static sl_status check_size(const char *path, const sl_checkpoint_file_info *file)

@@ -100,23 +100,31 @@ static sl_status refuse_tokenizer(sl_saved_model *model, sl_status status)
 
 static sl_status read_tokenizer(sl_saved_model *model)
 {
+    const char *name = tokenizer_name;
     char *text;
     size_t bytes;
-    SL_TRY(read_text(model, tokenizer_name, &text, &bytes));
-    if (!text)
+    SL_TRY(read_text(model, name, &text, &bytes));
+    bool is_json = text;
+    if (!is_json)
+        SL_TRY(read_text(model, name = SLI_SENTENCEPIECE_FILE, &text, &bytes));
+    if (!text || (!is_json && !sli_is_sentencepiece(text, bytes))) {
+        free(text); /* of ranks, which do not say how text is split */
         return SL_OK;
-    sl_status status = sl_error_context(sli_vocab_parse(text, bytes, &model->vocab),
-                                        "%s/%s: ", model->path, tokenizer_name);
+    }
+    sl_status status =
+        sl_error_context(sli_vocab_parse(text, bytes, &model->vocab), "%s/%s: ", model->path, name);
     free(text);
     if (status != SL_OK)
         return refuse_tokenizer(model, status);
     SL_TRY(read_text(model, SLI_TOKENIZER_SETTINGS_FILE, &model->vocab->settings, &bytes));
+    if (!is_json)
+        SL_TRY(sli_vocab_use_settings(model->vocab));
     bool may_be_fewer = model->options.family != SL_FAMILY_TUTORIALS;
     int64_t types = sl_vocab_size(model->vocab), ntokens = model->options.ntokens;
     if (!model->has_options || types == ntokens || (may_be_fewer && types < ntokens))
         return SL_OK;
     return sl_error(SL_ERR_FORMAT, "%s: its %s has %d tokens, but its %s says ntokens %" PRId64,
-                    model->path, tokenizer_name, sl_vocab_size(model->vocab), config_name,
+                    model->path, name, sl_vocab_size(model->vocab), config_name,
                     model->options.ntokens);
 }
 

@@ -311,8 +311,8 @@ const sl_option sl_train_option_rows[] = {
              "weights"},
     {.name = "tokenizer", .value = "DIR|FILE", .group = "Batches", FIELD(TEXT, tokenizer),
      .help = "Read the text with this tokenizer: a model's directory or one with vocab.json and "
-             "merges.txt, a tokenizer.json, or a rank file of tiktoken. By default it is that of "
-             "--init, or the words of the text"},
+             "merges.txt, a tokenizer.json, SentencePiece's tokenizer.model, or a rank file of "
+             "tiktoken. By default it is that of --init, or the words of the text"},
     {.name = "token-type", .value = "TYPE", .group = "Batches", FIELD(CHOICE, token_type),
      .choices = sl_token_type_names,
      .help = "What token files without a header hold, as nanoGPT's"},
