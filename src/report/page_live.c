@@ -2,6 +2,7 @@
  * script exchanges them for newer ones. */
 #include "report/page.h"
 
+#include "core/file.h"
 #include "report/markup.h"
 
 #include <inttypes.h>
@@ -95,9 +96,8 @@ static const char script[] =
 
 void sli_page_write_live(FILE *file, const char *name, const char *nonce)
 {
-    const char *slash = strrchr(name, '/');
     char title[256];
-    snprintf(title, sizeof title, "%s – sluice", slash ? slash + 1 : name);
+    snprintf(title, sizeof title, "%s – sluice", sli_path_name(name));
     sli_page_write_head(file, title, NULL);
     fputs("<main><p>This page needs JavaScript.</p></main>\n"
           "<p id=\"link\" class=\"wrong\" hidden=\"hidden\">There is no connection to sluice: the "

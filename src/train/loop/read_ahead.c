@@ -10,7 +10,7 @@ struct sli_read_ahead {
     const sli_rows_task *task;
     sli_worker *worker;
     sli_row_block blocks[2];
-    int filled; /* the block that `asked` are gathered into */
+    int block; /* that `asked` are gathered into */
     bool is_asked;
     sl_train_rows asked;
     sli_error_copy error; /* of gathering them */
@@ -43,7 +43,7 @@ static void gather(void *context)
 {
     sli_read_ahead *ahead = context;
     sli_error_save(&ahead->error,
-                   sli_rows_task_gather(ahead->task, &ahead->asked, &ahead->blocks[ahead->filled]));
+                   sli_rows_task_gather(ahead->task, &ahead->asked, &ahead->blocks[ahead->block]));
 }
 
 static void ask(sli_read_ahead *ahead, const sl_train_rows *rows)
@@ -71,9 +71,9 @@ sl_status sli_read_ahead_take(sli_read_ahead *ahead, const sl_train_rows *rows,
         sli_worker_wait(ahead->worker);
     }
     ahead->is_asked = false;
-    *block = &ahead->blocks[ahead->filled];
+    *block = &ahead->blocks[ahead->block];
     SL_TRY(sli_error_restore(&ahead->error));
-    ahead->filled = 1 - ahead->filled;
+    ahead->block = !ahead->block;
     if (next)
         ask(ahead, next);
     return SL_OK;
