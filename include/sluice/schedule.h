@@ -165,6 +165,8 @@ typedef struct sl_cost_model {
      * last stage's discarding F of a table that goes backward costs nothing. */
     const double *forward, *backward_input, *backward_weight;
     const double *backward; /* of B; NULL: I and W together */
+    const double *seconds;  /* [actions of the table, rank 0's row first] each action's own instead;
+                               borrowed; NULL: by stage. `forward` and so on are still given */
     double link;            /* from an action's end to its result's arrival at another rank */
     const double *links;    /* [stages - 1] `link` of stages s and s + 1, in both directions;
                                borrowed; NULL: `link` for all */

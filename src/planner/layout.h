@@ -4,6 +4,7 @@
  *     memory.c       what each stage and each host holds
  *     activations.c  the part of it that follows from the schedule's table
  *     step.c         how long a step takes
+ *     link.c         how long a message takes
  *     search.c       which of many layouts are the best */
 #ifndef SLI_PLANNER_LAYOUT_H
 #define SLI_PLANNER_LAYOUT_H
@@ -75,6 +76,10 @@ typedef struct sli_layout_speed {
     sl_link_cost gather; /* the same of parameters that each gets from the one that updates them */
     double update_per_byte; /* norm and optimizer, for each byte of gradients */
 } sli_layout_speed;
+
+/* The link whose messages of so many bytes [count, 1 or more] take so many seconds, more than 0,
+ * with the least squares of relative errors; neither of its costs is negative. (link.c) */
+sl_link_cost sli_link_fit(const double *bytes, const double *seconds, int count);
 
 /* What decides where such a layout is cut by time. */
 sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,

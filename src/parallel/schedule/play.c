@@ -55,10 +55,13 @@ static bool input_is_there(const player *p, int rank, sl_action action, double *
     return true;
 }
 
-static double action_duration(const player *p, sl_action action)
+static double action_duration(const player *p, size_t index)
 {
+    sl_action action = p->schedule->actions[index];
     if (p->costs->clocks)
         return 1;
+    if (p->costs->seconds)
+        return p->costs->seconds[index];
     bool is_skipped = p->costs->skips_discarded && p->goes_backward && action.discards &&
                       action.stage + 1 == p->schedule->stages;
     return is_skipped ? 0 : p->costs->costs[action.kind][action.stage];
@@ -103,7 +106,7 @@ static bool run_cell(player *p, sli_play *play, int rank, size_t first, size_t e
     double stop = start;
     for (size_t i = first; i < end; i++) {
         play->starts[i] = p->costs->clocks ? start : stop;
-        stop = play->starts[i] + action_duration(p, actions[i]);
+        stop = play->starts[i] + action_duration(p, i);
         play->ends[i] = stop;
     }
     for (size_t i = first; i < end; i++)
@@ -139,7 +142,7 @@ typedef struct row_state {
 static void start_action(const player *p, sli_play *play, row_state *row, double now)
 {
     row->runs = true;
-    row->left = action_duration(p, p->schedule->actions[row->next]);
+    row->left = action_duration(p, row->next);
     play->starts[row->next] = now;
 }
 

@@ -7,6 +7,7 @@
 
 typedef struct sli_play_costs {
     const double *costs[SLI_ACTION_KINDS]; /* [stages] of each kind */
+    const double *seconds; /* [actions of the table] each one's instead; NULL: by costs[] */
     bool clocks; /* every cell takes 1 instead, two joined actions as one; costs[] is not read */
     bool skips_discarded; /* the last stage's F that discards takes no time in a table that goes
                              backward: the interpreter computes nothing in it */

@@ -6,10 +6,10 @@
 
 /* ---- Costs ------------------------------------------------------------------------------ */
 
-static bool is_valid(const double *costs, int stages)
+static bool is_valid(const double *costs, size_t count)
 {
-    for (int stage = 0; costs && stage < stages; stage++)
-        if (!(costs[stage] >= 0) || !isfinite(costs[stage]))
+    for (size_t i = 0; costs && i < count; i++)
+        if (!(costs[i] >= 0) || !isfinite(costs[i]))
             return false;
     return true;
 }
@@ -19,10 +19,11 @@ static sl_status check_costs(const sl_schedule *schedule, const sl_cost_model *c
     const double *const lists[] = {costs->forward,    costs->backward_input,
                                    costs->backward,   costs->backward_weight,
                                    costs->held_bytes, costs->weight_held_bytes};
-    bool valid =
-        costs->link >= 0 && isfinite(costs->link) && is_valid(costs->links, schedule->stages - 1);
+    bool valid = costs->link >= 0 && isfinite(costs->link) &&
+                 is_valid(costs->links, (size_t)schedule->stages - 1) &&
+                 is_valid(costs->seconds, schedule->count);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        valid = valid && is_valid(lists[i], schedule->stages);
+        valid = valid && is_valid(lists[i], (size_t)schedule->stages);
     if (!valid)
         return sl_error(SL_ERR_INVALID, "sl_schedule_simulate: every cost must be a number of 0 "
                                         "or more");
@@ -111,6 +112,7 @@ static sl_status simulate_table(const sl_schedule *schedule, const sl_cost_model
                                           [SL_ACTION_BACKWARD] = both,
                                           [SL_ACTION_BACKWARD_INPUT] = costs->backward_input,
                                           [SL_ACTION_BACKWARD_WEIGHT] = costs->backward_weight},
+                                .seconds = costs->seconds,
                                 .skips_discarded = true,
                                 .link = costs->link,
                                 .links = costs->links,

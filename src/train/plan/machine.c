@@ -450,8 +450,8 @@ fail:
 
 static sl_link_cost cost_of(const double seconds[2])
 {
-    double bytes = (double)(LARGE_FLOATS - SMALL_FLOATS) * (double)sizeof(float);
-    return (sl_link_cost){seconds[0], fmax(0, seconds[1] - seconds[0]) / bytes};
+    static const double bytes[] = {SMALL_FLOATS * sizeof(float), LARGE_FLOATS * sizeof(float)};
+    return sli_link_fit(bytes, seconds, 2);
 }
 
 static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,

@@ -241,10 +241,12 @@ fail:
 static sl_status measure_cost(sl_group *group, int first, int other, sl_link_cost *out)
 {
     enum { SMALL = sizeof(int32_t), LARGE = 1 << 20 };
-    double large;
-    SL_TRY(sli_measure_link(group, first, other, SMALL, &out->seconds));
-    SL_TRY(sli_measure_link(group, first, other, LARGE, &large));
-    out->seconds_per_byte = fmax(0, large - out->seconds) / LARGE;
+    static const double bytes[] = {SMALL, LARGE};
+    double seconds[2];
+    SL_TRY(sli_measure_link(group, first, other, SMALL, &seconds[0]));
+    SL_TRY(sli_measure_link(group, first, other, LARGE, &seconds[1]));
+    bool is_timed = seconds[0] > 0 && seconds[1] > 0; /* by the first one */
+    *out = is_timed ? sli_link_fit(bytes, seconds, 2) : (sl_link_cost){0, 0};
     return SL_OK;
 }
 
