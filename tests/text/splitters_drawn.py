@@ -66,4 +66,5 @@ def main():
                 check(sys.argv[1], draws, splitter, os.path.join(folder, "ranks"))
 
 
-main()
+if __name__ == "__main__":
+    main()
