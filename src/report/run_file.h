@@ -35,6 +35,7 @@ sl_status sli_trace_add(sli_run_file *trace, sli_record_kind kind, const void *r
 /* Steps, evaluations and the first replica's bubbles as scalars in an event file of TensorBoard, a
  * new one in the directory, which is made if it does not exist. */
 sl_status sli_tensorboard_open(const char *directory, sli_run_file *out);
-sl_status sli_tensorboard_add(sli_run_file *events, sli_record_kind kind, const void *record);
+sl_status sli_tensorboard_add(sli_run_file *events, const sli_run_history *history,
+                              sli_record_kind kind, const void *record);
 
 #endif

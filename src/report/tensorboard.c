@@ -160,9 +160,28 @@ static sl_status begin_events(sli_run_file *events)
     return write_event(events, &event);
 }
 
-static sl_status write_step(sli_run_file *events, const sli_history_step *step)
+/* "train/loss/NAME" of a source of a mixture, where it has one. */
+static sl_status write_source(sli_run_file *events, const sli_history_source *source,
+                              const char *split, int64_t step, double time, double loss)
+{
+    char tag[sizeof source->name + 16];
+    if (!isfinite(loss))
+        return SL_OK;
+    snprintf(tag, sizeof tag, "%s/loss/%s", split, source->name);
+    return write_scalars(events, step, time, &(scalar){tag, loss}, 1);
+}
+
+static sl_status write_step(sli_run_file *events, const sli_run_history *history,
+                            const sli_history_step *step)
 {
     const double *values = step->values;
+    for (size_t i = 0; i < history->source_count; i++) {
+        const sli_history_source *source = &history->sources[i];
+        int64_t at = step->step % SLI_SOURCE_STEPS;
+        if (source->steps[at] == step->step)
+            SL_TRY(write_source(events, source, "train", step->step, values[SLI_STEP_TIME],
+                                source->losses[at]));
+    }
     return write_scalars(events, step->step, values[SLI_STEP_TIME],
                          (const scalar[]){{"train/loss", values[SLI_STEP_LOSS]},
                                           {"train/perplexity", exp(values[SLI_STEP_LOSS])},
@@ -185,8 +204,13 @@ static sl_status write_pipeline(sli_run_file *events, const sli_history_pipeline
                          2);
 }
 
-static sl_status write_evaluation(sli_run_file *events, const sli_history_eval *eval)
+/* A history has the sources' losses of validations alone. */
+static sl_status write_evaluation(sli_run_file *events, const sli_run_history *history,
+                                  const sli_history_eval *eval)
 {
+    for (size_t i = 0; i < history->source_count && !eval->is_test; i++)
+        SL_TRY(write_source(events, &history->sources[i], "valid", eval->step, eval->time,
+                            history->sources[i].valid_loss));
     return write_scalars(events, eval->step, eval->time,
                          (const scalar[]){{eval->is_test ? "test/loss" : "valid/loss", eval->loss},
                                           {eval->is_test ? "test/perplexity" : "valid/perplexity",
@@ -194,14 +218,15 @@ static sl_status write_evaluation(sli_run_file *events, const sli_history_eval *
                          2);
 }
 
-sl_status sli_tensorboard_add(sli_run_file *events, sli_record_kind kind, const void *record)
+sl_status sli_tensorboard_add(sli_run_file *events, const sli_run_history *history,
+                              sli_record_kind kind, const void *record)
 {
     if (kind == SLI_RECORD_RUN)
         return begin_events(events);
     if (!events->has_begun)
         return SL_OK;
-    return kind == SLI_RECORD_STEP       ? write_step(events, record)
+    return kind == SLI_RECORD_STEP       ? write_step(events, history, record)
            : kind == SLI_RECORD_PIPELINE ? write_pipeline(events, record)
-           : kind == SLI_RECORD_EVAL     ? write_evaluation(events, record)
+           : kind == SLI_RECORD_EVAL     ? write_evaluation(events, history, record)
                                          : SL_OK;
 }

@@ -44,7 +44,8 @@ static void add_record(void *context, sli_record_kind kind, const void *record)
     if (watch->trace.file)
         check_file(watch, &watch->trace, sli_trace_add(&watch->trace, kind, record));
     if (watch->events.file)
-        check_file(watch, &watch->events, sli_tensorboard_add(&watch->events, kind, record));
+        check_file(watch, &watch->events,
+                   sli_tensorboard_add(&watch->events, watch->log.history, kind, record));
 }
 
 /* ---- The page ------------------------------------------------------------------------------ */

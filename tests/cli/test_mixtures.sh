@@ -65,6 +65,28 @@ refuse "--data: eval takes one source, DIR or FILE, got a=1:a" eval --init whole
 runs report whole.log -o report.html
 grep -q "<tr><th>b</th><td>30</td><td>2.727</td>" report.html || fail "the report does not say the sources: $(grep -A3 'sources of' report.html)"
 
+# ---- TensorBoard ----
+
+python=${SLUICE_PYTHON:-$SLUICE_SOURCE_DIR/.venv/bin/python3}
+if "$python" -c 'import tensorboard' 2>/dev/null; then
+    runs watch whole.log --tensorboard events
+    "$python" - <<'END' || fail "TensorBoard has other losses of the sources"
+import json, struct
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+reader = EventAccumulator("events")
+reader.Reload()
+records = [json.loads(line) for line in open("whole.log")]
+for tag, kind, split in (("train", "step", None), ("valid", "eval", "valid")):
+    chosen = [r for r in records if r["record"] == kind and r.get("split") == split]
+    for number, name in enumerate("ab"):
+        pairs = [(r["step"], r["source_loss"][number]) for r in chosen if r["source_loss"][number] is not None]
+        got = [(event.step, event.value) for event in reader.Scalars(f"{tag}/loss/{name}")]
+        assert got == [(step, struct.unpack("f", struct.pack("f", loss))[0]) for step, loss in pairs] != [], (tag, name, got)
+END
+else
+    echo "skipped: the sources' losses in event files: there is no TensorBoard; scripts/test makes a Python that has it"
+fi
+
 # All rows of token files have equally many targets, so that the loss is the sources' mean by their shares.
 runs train --init "$models/llama3" --data "a=2:$goldens/llmc_gpt2.bin" --data "b=1:$goldens/llmc_llama3.bin" --seq-len 6 --batch-size 3 \
     --epochs 4 --quiet --log-json tokens.log
