@@ -16,41 +16,6 @@ enum { STAGES = 2, CHUNKS = 8, MAX_LAYERS = 30, MAX_STEPS = 64 };
 
 static const char devices[] = "cpu:0,cpu:1";
 
-static sl_tensor *make_ids(sl_device *device, const bench_setup *setup, uint32_t seed)
-{
-    sl_tensor *ids;
-    sl_shape shape = sl_shape_2d((setup->batch + CHUNKS - 1) / CHUNKS, setup->bptt);
-    bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &ids));
-    for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
-        seed = seed * 1664525u + 1013904223u;
-        sl_tensor_i32(ids)[i] = (int32_t)((seed >> 8) % (uint32_t)setup->model.ntokens);
-    }
-    return ids;
-}
-
-static void profile_model(const bench_setup *setup, sl_module_profile *times)
-{
-    sl_device_list *list;
-    sl_module *model;
-    sl_loss *loss;
-    bench_check(sl_device_list_create(devices, &list, NULL));
-    bench_check(sl_transformer_lm_create(&setup->model, &model));
-    bench_check(sl_cross_entropy_create(&loss));
-    sl_device *device = sl_device_list_get(list, 0);
-    sl_tensor *input = make_ids(device, setup, 1), *targets = make_ids(device, setup, 2);
-    bench_check(sl_profile_modules(&(sl_profile_options){.model = model,
-                                                         .loss = loss,
-                                                         .device = device,
-                                                         .input = input,
-                                                         .targets = targets},
-                                   times));
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
-    sl_loss_destroy(&loss);
-    sl_module_destroy(&model);
-    sl_device_list_destroy(&list);
-}
-
 /* The modules of the first stage in the chosen cut. */
 static int choose_cut(const bench_setup *setup, double *profile_seconds)
 {
@@ -59,7 +24,7 @@ static int choose_cut(const bench_setup *setup, double *profile_seconds)
     sl_schedule *table;
     int balance[STAGES];
     double start = bench_now();
-    profile_model(setup, times);
+    bench_profile_modules(setup, times);
     *profile_seconds = bench_now() - start;
     bench_check(
         sl_schedule_write(NULL, &(sl_schedule_options){.ranks = STAGES, .micros = CHUNKS}, &table));

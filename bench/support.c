@@ -276,9 +276,10 @@ static sl_device *own_device(const bench_trainer *trainer, int stage)
 }
 
 /* Ids that lie apart, as a text's do. */
-static sl_tensor *create_ids(const bench_setup *setup, sl_device *device, uint32_t seed)
+static sl_tensor *create_ids(const bench_setup *setup, int64_t rows, sl_device *device,
+                             uint32_t seed)
 {
-    sl_shape shape = sl_shape_2d(setup->batch, setup->bptt);
+    sl_shape shape = sl_shape_2d(rows, setup->bptt);
     sl_tensor *tensor;
     int32_t *ids = malloc((size_t)sl_shape_count(&shape) * sizeof *ids);
     if (!ids)
@@ -296,8 +297,34 @@ static sl_tensor *create_ids(const bench_setup *setup, sl_device *device, uint32
 static void make_batch(bench_trainer *trainer)
 {
     const bench_setup *setup = &trainer->setup;
-    trainer->input = create_ids(setup, own_device(trainer, 0), 1);
-    trainer->targets = create_ids(setup, own_device(trainer, setup->stages - 1), 2);
+    trainer->input = create_ids(setup, setup->batch, own_device(trainer, 0), 1);
+    trainer->targets = create_ids(setup, setup->batch, own_device(trainer, setup->stages - 1), 2);
+}
+
+void bench_profile_modules(const bench_setup *setup, sl_module_profile *times)
+{
+    sl_device_list *list;
+    sl_module *model;
+    sl_loss *loss;
+    int64_t rows = (setup->batch + setup->chunks - 1) / setup->chunks;
+    bench_check(sl_device_list_create(setup->devices, &list, NULL));
+    bench_check(sl_transformer_lm_create(&setup->model, &model));
+    bench_check(sl_cross_entropy_create(&loss));
+    sl_device *device = sl_device_list_get(list, 0);
+    sl_tensor *input = create_ids(setup, rows, device, 1);
+    sl_tensor *targets = create_ids(setup, rows, device, 2);
+    bench_check(sl_profile_modules(&(sl_profile_options){.model = model,
+                                                         .loss = loss,
+                                                         .device = device,
+                                                         .input = input,
+                                                         .targets = targets,
+                                                         .precision = setup->precision},
+                                   times));
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&targets);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&model);
+    sl_device_list_destroy(&list);
 }
 
 bench_trainer *bench_trainer_create(const bench_setup *setup)
@@ -324,6 +351,7 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                           .recompute = setup->recompute,
                                           .precision = setup->precision,
                                           .schedule = setup->schedule,
+                                          .head_blocks = setup->head_blocks,
                                           .group = setup->group,
                                           .seed = 1},
                        &trainer->pipe));

@@ -35,6 +35,7 @@ typedef struct bench_setup {
     sl_precision precision;
     sl_optimizer_kind optimizer;
     const char *schedule;
+    int head_blocks; /* as in sl_pipe_options */
     sl_group *group; /* of the processes that have the stages; NULL: this one has all */
 } bench_setup;
 
@@ -46,6 +47,9 @@ bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead);
  * --nhid is --emsize.
  */
 void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps);
+
+/* Times of the model's modules for one micro-batch, on the first device, into times[modules]. */
+void bench_profile_modules(const bench_setup *setup, sl_module_profile *times);
 
 typedef struct bench_trainer bench_trainer;
 

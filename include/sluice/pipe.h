@@ -56,6 +56,10 @@ sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rul
 void sl_partition_backward(const sl_module *model, int stages, const int *balance,
                            sl_stage_backward *backward);
 
+/* How long the forward of the last module, the head, takes, those of the modules between it and the
+ * first taking 1 together: by their parameters, for sl_schedule_split_head. */
+double sl_partition_head(const sl_module *model);
+
 /* Seconds that a tensor takes between two ranks. */
 typedef struct sl_link_cost {
     double seconds;          /* for a tensor without bytes */
@@ -70,6 +74,9 @@ typedef struct sl_partition_costs {
     const sl_schedule *table; /* with recomputations, stages and their ranks; borrowed */
     const sl_module *model;   /* (optional: all is trained) by whose frozen parameters the table is
                                  rewritten for each cut (sl_partition_backward); borrowed */
+    /* With `model`, as in sl_pipe_options: the last module's times are divided among the ranks by
+     * their blocks, each rank's own, and its table is split (sl_schedule_split_head). */
+    int head_blocks;
     /* (optional: no time) [ranks][ranks]; borrowed. [a][b] counts where a stage is on rank a and
      * the next one on rank b: for the output, and for its gradient on the way back. [a][a] is not
      * used. */
@@ -133,6 +140,14 @@ typedef struct sl_pipe_options {
     uint64_t seed;              /* of initial values and dropout */
     bool no_init;               /* values are undefined (they will be loaded) */
     bool inference;             /* no gradients: sl_pipe_train is refused */
+
+    /* Not 0: training splits the last module, a linear layer that cross entropy takes over, over
+     * all ranks by its classes (sl_schedule_split_head). They are cut into so many blocks (or as
+     * many as there are, if these are fewer), at least as many as ranks, of which each rank has
+     * some. Results depend on their number, to rounding, and on nothing else of the split. The
+     * module's parameters, and evaluation, stay with the last stage. CPUs only; a head that is
+     * frozen or has an adapter is refused with SL_ERR_UNSUPPORTED. */
+    int head_blocks;
     int64_t first_bucket_bytes, bucket_bytes; /* as in sl_parameter_set_options */
 
     /* Stages in several processes (or threads). Every rank of the group has a pipe with the same

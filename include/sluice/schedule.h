@@ -7,13 +7,20 @@
  *     2I0   backward for the input           2R0   forward again (PyTorch has no such action)
  *     2W0   backward for the weights
  *
+ * In a table whose last module, the head, is split over all ranks by its classes, each rank has two
+ * more actions for each micro-batch, at its first stage. PyTorch has none of that kind; the letters
+ * are those of the Vocabulary Parallelism paper (arXiv 2411.05288):
+ *
+ *     0S0   the rank's logits, and what they give to the loss and to the gradient of the input
+ *     0T0   the gradient of the rank's weights of the head
+ *
  * A schedule is data: functions write it (GPipe, 1F1B, zero bubble ...) or a file holds it, one
  * validator proves it, one simulator plays it against costs, and the pipe's one interpreter runs
  * it.
  *
  * Canonical order: at every stage, backwards for the input ascend over micro-batches, and so do
- * those for the weights (B is both). A parameter's gradient is then the same sum in the same order
- * under every schedule, bit for bit.
+ * those for the weights (B is both), and S and T. A parameter's gradient is then the same sum in
+ * the same order under every schedule, bit for bit.
  *
  * NULL is refused (sluice/status.h). */
 #ifndef SLUICE_SCHEDULE_H
@@ -38,11 +45,13 @@ typedef enum sl_recompute {
 } sl_recompute;
 
 typedef enum sl_action_kind {
-    SL_ACTION_FORWARD,        /* F */
-    SL_ACTION_RECOMPUTE,      /* R: forward again, from the stage's input */
-    SL_ACTION_BACKWARD,       /* B: both halves */
-    SL_ACTION_BACKWARD_INPUT, /* I: the gradient of the input */
-    SL_ACTION_BACKWARD_WEIGHT /* W: the gradients of the weights; needs its I before it */
+    SL_ACTION_FORWARD,         /* F */
+    SL_ACTION_RECOMPUTE,       /* R: forward again, from the stage's input */
+    SL_ACTION_BACKWARD,        /* B: both halves */
+    SL_ACTION_BACKWARD_INPUT,  /* I: the gradient of the input */
+    SL_ACTION_BACKWARD_WEIGHT, /* W: the gradients of the weights; needs its I before it */
+    SL_ACTION_HEAD_FORWARD,    /* S: needs the last stage's F; that stage's B or I needs all S */
+    SL_ACTION_HEAD_BACKWARD    /* T: needs the last stage's B or I */
 } sl_action_kind;
 
 typedef struct sl_action {
@@ -54,7 +63,7 @@ typedef struct sl_action {
     bool joined;
     /* Set by the library, whatever the caller gave: this forward keeps no activations, because an R
      * follows or the table never goes backward. Where an R follows, the last stage computes nothing
-     * in this forward, as no stage needs its output yet. */
+     * in this forward, as nobody needs its output yet, unless the head is split. */
     bool discards;
     /* Set by the library: the stage's gradients are complete when this action has run. */
     bool completes;
@@ -150,12 +159,24 @@ typedef enum sl_stage_backward {
  * it was. */
 sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *stages);
 
+/* Splits the head over the ranks: adds S and T of every micro-batch to each. S comes as soon as its
+ * input is there, T where its rank would wait otherwise, and forwards move ahead of up to two
+ * backwards where that makes the step shorter, so that the last stage has work while others run
+ * their S. A rank holds at most two micro-batches between S and T, and one more for each backward
+ * that forwards moved ahead of. `head` is how long the whole head's forward takes, all stages'
+ * forwards of a micro-batch together taking 1. Joined actions become single ones. Comes after the
+ * other rewrites. A table that has S already, or never goes backward, stays as it is. Errors:
+ * SL_ERR_INVALID for a `head` that is not above 0 and a table that deadlocks; the table is then as
+ * it was. */
+sl_status sl_schedule_split_head(sl_schedule *schedule, double head);
+
 /* ---- Proof ------------------------------------------------------------------------------ */
 
 /* Proves that the table can run and is whole: at each stage each micro-batch goes once forward and
  * once backward, by B or by I and later W, unless the table never goes backward, or
  * sl_schedule_freeze has taken that from the stage; R comes once between F and backward, or not at
- * all; the order is canonical; every rank holds V stages; and there is no deadlock when actions
+ * all; where there is any S, every rank has one and later a T of each micro-batch, at its first
+ * stage; the order is canonical; every rank holds V stages; and there is no deadlock when actions
  * wait for their neighbours' results. SL_ERR_INVALID names rank, action and reason, and draws the
  * table around it, up to there. */
 sl_status sl_schedule_validate(const sl_schedule *schedule);
@@ -164,15 +185,17 @@ typedef struct sl_cost_model {
     /* Seconds (any unit) of each action at a stage, [stages] each; borrowed. R costs a forward; the
      * last stage's discarding F of a table that goes backward costs nothing. */
     const double *forward, *backward_input, *backward_weight;
-    const double *backward; /* of B; NULL: I and W together */
-    const double *seconds;  /* [actions of the table, rank 0's row first] each action's own instead;
-                               borrowed; NULL: by stage. `forward` and so on are still given */
-    double link;            /* from an action's end to its result's arrival at another rank */
-    const double *links;    /* [stages - 1] `link` of stages s and s + 1, in both directions;
-                               borrowed; NULL: `link` for all */
-    const int *cores; /* [ranks] ranks with the same number share cores: while k of them run an
-                         action, each runs at 1/k of its speed; borrowed; NULL: every rank has cores
-                         of its own */
+    const double *backward;                     /* of B; NULL: I and W together */
+    const double *head_forward, *head_backward; /* of S and T; NULL: they take no time */
+    const double *seconds; /* [actions of the table, rank 0's row first] each action's own instead;
+                              borrowed; NULL: by stage. `forward` and so on are still given */
+    double link;           /* from an action's end to its result's arrival at another rank */
+    const double *links;   /* [stages - 1] `link` of stages s and s + 1, in both directions;
+                              borrowed; NULL: `link` for all. Between the last stage and S or T
+                              of another rank it is that of the last two stages */
+    const int *cores;      /* [ranks] ranks with the same number share cores: while k of them run an
+                              action, each runs at 1/k of its speed; borrowed; NULL: every rank has cores
+                              of its own */
     /* Bytes that passes hold of a micro-batch at a stage, [stages] each; NULL: not counted. */
     const double *held_bytes;        /* from forward to I or B */
     const double *weight_held_bytes; /* from I to W */

@@ -11,11 +11,12 @@ typedef struct settings {
     sl_train_options run; /* its schedule is drawn */
     const char *costs, *svg;
     int ranks, virtual_stages, chunks; /* more than one can train with */
-    double link;
+    double link, head;
     bool csv, json;
 } settings;
 
-static const char *const run_names[] = {"schedule", "placement", "recompute", NULL};
+static const char *const run_names[] = {"schedule", "placement", "recompute", "split-vocabulary",
+                                        NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -33,6 +34,9 @@ static const sl_option options[] = {
              "input, and backward for the weights. The stages of a rank need equal times"},
     {.name = "comm", .value = "C", FIELD(DOUBLE, link),
      .help = "Time to send a result to another rank, in the unit of --costs"},
+    {.name = "head", .value = "H", FIELD(DOUBLE, head), .initial = "1",
+     .help = "With --split-vocabulary: time of the whole head's forward for one micro-batch, in the "
+             "unit of --costs. Its backward for the input and that for the weights take as long"},
     {.name = "csv", FIELD(FLAG, csv),
      .help = "Print the table in PyTorch's CSV instead; PyTorch has no R and reads tables with "
              "--recompute never alone"},
@@ -90,17 +94,23 @@ static sl_status simulate(const sl_schedule *schedule, const settings *parsed,
                           const double costs[3], sl_simulation *out)
 {
     int stages = sl_schedule_stages(schedule), each = stages / sl_schedule_ranks(schedule);
-    double *forward = cli_allocate(3 * (size_t)stages, sizeof *forward);
+    double *forward = cli_allocate(5 * (size_t)stages, sizeof *forward);
     double *input = forward + stages, *weight = input + stages;
+    double *head_forward = weight + stages, *head_backward = head_forward + stages;
+    double head = parsed->head / sl_schedule_ranks(schedule);
     for (int s = 0; s < stages; s++) {
         forward[s] = costs[0] / each;
         input[s] = costs[1] / each;
         weight[s] = costs[2] / each;
+        head_forward[s] = 2 * head;
+        head_backward[s] = head;
     }
     sl_status status = sl_schedule_simulate(schedule,
                                             &(sl_cost_model){.forward = forward,
                                                              .backward_input = input,
                                                              .backward_weight = weight,
+                                                             .head_forward = head_forward,
+                                                             .head_backward = head_backward,
                                                              .link = parsed->link},
                                             out);
     free(forward);
@@ -160,6 +170,9 @@ static sl_status draw(const settings *parsed, const double costs[3], sl_schedule
 {
     SL_TRY(open_table(parsed, costs, schedule));
     SL_TRY(sl_schedule_recompute(*schedule, parsed->run.recompute));
+    if (parsed->run.split_vocabulary)
+        SL_TRY(sl_schedule_split_head(*schedule,
+                                      parsed->head / (costs[0] * sl_schedule_ranks(*schedule))));
     SL_TRY(simulate(*schedule, parsed, costs, simulation));
     return show_schedule(*schedule, parsed, simulation);
 }
@@ -188,6 +201,8 @@ const cli_command cmd_schedule = {
     .doc = "Draws a schedule: a row for each pipeline rank, a column for each clock cycle. A cell "
            "names a stage, an action and a micro-batch: 2F0 is stage 2's forward of micro-batch 0, "
            "R runs it again, B is backward, I its half for the input, W its half for the weights; "
+           "S and T "
+           "are forward and backward of the rank's part of a split head; "
            "... is idle time.",
     .examples = "sluice schedule --schedule 1f1b --pp 4 --chunks 8\n"
                 "sluice schedule --schedule zb-h1 --pp 4 --svg zb-h1.svg\n",

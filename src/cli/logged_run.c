@@ -149,6 +149,7 @@ static int count_forward_only(const sli_history_pipeline *pipeline)
     for (int i = 0; i < pipeline->action_count; i++) {
         sl_action action = pipeline->measured[i].action;
         if (action.kind != SL_ACTION_FORWARD && action.kind != SL_ACTION_RECOMPUTE &&
+            action.kind != SL_ACTION_HEAD_FORWARD && action.kind != SL_ACTION_HEAD_BACKWARD &&
             action.stage < first)
             first = action.stage;
     }

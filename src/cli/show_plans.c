@@ -76,6 +76,8 @@ static void list_words(const cli_line *line, const sl_train_options *run, plan_w
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         if (cli_line_value(line, given[i]))
             add_option(words, given[i], "%s", cli_line_value(line, given[i]));
+    if (run->split_vocabulary)
+        add_option(words, "split-vocabulary", NULL);
     if (run->zero)
         add_option(words, "zero", NULL);
     add_option(words, "shards", "%d", run->shards);

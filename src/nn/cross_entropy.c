@@ -21,9 +21,11 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
-#include "sluice/loss.h"
+#include "nn/loss.h"
 
 #include <inttypes.h>
+
+static const sl_loss_ops cross_entropy_ops;
 
 enum {
     IGNORE_INDEX = -100,
@@ -124,6 +126,13 @@ static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
 {
     SL_TRY(check_shapes(call, last));
     return check_target_values(call->targets, last ? last->out : sl_tensor_columns(call->in));
+}
+
+sl_status sli_cross_entropy_check_targets(const sl_tensor *targets, const sl_tensor *in,
+                                          const sli_linear *last)
+{
+    const sl_loss_call call = {.in = in, .targets = targets};
+    return sl_error_context(check_call(&call, last), "%s: ", cross_entropy_ops.type);
 }
 
 /* ---- The loss of some rows -------------------------------------------------------------- */
@@ -427,4 +436,9 @@ static const sl_loss_ops cross_entropy_ops = {
 sl_status sl_cross_entropy_create(sl_loss **out)
 {
     return sl_loss_create(&cross_entropy_ops, NULL, out);
+}
+
+bool sli_loss_is_cross_entropy(const sl_loss *loss)
+{
+    return sli_loss_ops(loss) == &cross_entropy_ops;
 }

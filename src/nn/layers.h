@@ -266,6 +266,11 @@ sl_status sli_token_embedding_create(int64_t ntokens, int64_t width, float devia
 
 /* ---- Cross entropy (cross_entropy.c) ---------------------------------------------------- */
 
+/* Are these the targets of the rows of `in`, which goes into the layer `last`? As
+ * sl_cross_entropy_create's loss finds out, with its errors. */
+sl_status sli_cross_entropy_check_targets(const sl_tensor *targets, const sl_tensor *in,
+                                          const sli_linear *last);
+
 /* Bytes of workspace that the loss of `rows` rows needs when it takes over a linear layer to
  * `classes`. */
 int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision,

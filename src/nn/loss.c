@@ -74,6 +74,11 @@ sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call)
     return sl_error_context(status, "%s: ", loss->ops->type);
 }
 
+const sl_loss_ops *sli_loss_ops(const sl_loss *loss)
+{
+    return loss->ops;
+}
+
 sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
 {
     *out = 0;

@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 
 /* ---- One micro-batch ---------------------------------------------------------------------- */
 
@@ -27,6 +28,7 @@ typedef struct micro_plan {
                               others deferred, one of them both */
     int64_t workspace;     /* of forward and backward */
     int64_t forward_only;  /* of a forward that keeps nothing */
+    int64_t head;          /* between S and T, at its rank's first stage */
 } micro_plan;
 
 static int64_t larger(int64_t a, int64_t b)
@@ -132,6 +134,12 @@ static void count_action(sl_action action, stage_use *use)
     case SL_ACTION_BACKWARD_WEIGHT:
         use->held -= micro->deferred;
         break;
+    case SL_ACTION_HEAD_FORWARD:
+        use->held += micro->head;
+        break;
+    case SL_ACTION_HEAD_BACKWARD:
+        use->held -= micro->head;
+        break;
     }
     if (use->under_way > use->most)
         use->most = use->under_way;
@@ -206,6 +214,33 @@ static void count_actions(const sl_schedule *schedule, stage_use *uses)
     }
 }
 
+/* Adds what a rank's part of a split head holds of a micro-batch and needs meanwhile, to the rank's
+ * first stage. `in` is the shape of the head's input, whose own bytes each rank keeps. */
+static void plan_head(const sli_layout *layout, const sl_schedule *schedule, const sl_shape *in,
+                      micro_plan *micros)
+{
+    const sl_module *model = layout->model;
+    const sli_linear *head =
+        sli_module_as_linear(sl_module_child(model, sl_module_child_count(model) - 1));
+    int ranks = sl_schedule_ranks(schedule), stages = sl_schedule_stages(schedule);
+    int64_t rows = sl_shape_count(in) / head->in;
+    const sli_split_head_bytes bytes =
+        sli_split_head_plan(head->out, head->in, layout->head_blocks, ranks, rows,
+                            layout->precision == SL_PRECISION_BF16);
+    bool has_part[SL_MAX_STAGES] = {false};
+    micros[stages - 1].deferred -= kept_bytes(
+        layout,
+        sl_module_deferred_bytes(sl_module_child(model, sl_module_child_count(model) - 1), in));
+    for (int s = 0; s < stages; s++) {
+        int rank = sl_schedule_placement(schedule)[s];
+        if (has_part[rank])
+            continue;
+        has_part[rank] = true;
+        micros[s].head = bytes.record + bytes.sums + kept_bytes(layout, bytes_of(in));
+        micros[s].workspace = larger(micros[s].workspace, bytes.workspace);
+    }
+}
+
 /* `schedule` is the layout's table, as far as the stages go `backward`. */
 static sl_status plan_training_step(const sli_layout *layout, const sl_schedule *schedule,
                                     const sl_stage_backward *backward, sl_stage_plan *stages)
@@ -214,10 +249,12 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
     sl_shape shape = sl_shape_2d(layout->micro_rows, layout->row_tokens);
     micro_plan micros[SL_MAX_STAGES];
     stage_use counted[SL_MAX_STAGES] = {{0}}, uses[SL_MAX_STAGES] = {{0}};
-    for (int s = 0; s < count; s++) {
+    for (int s = 0; s < count; s++)
         SL_TRY(plan_micro(layout, &stages[s], &shape, &micros[s]));
+    if (layout->head_blocks > 0)
+        plan_head(layout, schedule, &shape, micros);
+    for (int s = 0; s < count; s++)
         stages[s].workspace_bytes = micros[s].workspace;
-    }
     start_step(count, micro_count, micros, backward, counted);
     count_actions(schedule, counted);
     start_step(count, micro_count, micros, backward, uses);
@@ -256,6 +293,8 @@ sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *s
     sl_partition_backward(layout->model, count, balance, backward);
     SL_TRY(sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), &table));
     sl_status status = sl_schedule_freeze(table, backward);
+    if (status == SL_OK && layout->head_blocks > 0)
+        status = sl_schedule_split_head(table, sl_partition_head(layout->model));
     if (status == SL_OK)
         status = plan_training_step(layout, table, backward, stages);
     sl_schedule_destroy(&table);

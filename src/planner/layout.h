@@ -20,6 +20,7 @@ typedef struct sli_layout {
     const sl_schedule *table; /* of an accumulation step, with its recomputations */
     int replicas, shards;     /* of the pipeline; of a batch */
     int accumulate;           /* accumulation steps of a shard's batch */
+    int head_blocks;          /* as in sl_pipe_options */
 
     int64_t row_tokens;      /* of a row; 0: the batches' shapes are not known, and activations and
                                 hosts are not planned */

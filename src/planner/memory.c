@@ -5,6 +5,7 @@
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"
 #include "device/device.h"
+#include "nn/layers.h"
 #include "nn/module.h"
 
 #include <math.h>
@@ -61,6 +62,27 @@ static sl_status add_tied(sl_parameter *tied, void *arg)
     return SL_OK;
 }
 
+/* The copies of a split head's classes, and their gradients, of ranks in another process than the
+ * last stage's (parallel/pipe/pipe_head.c). */
+static void add_head(const sli_layout *layout, sl_stage_plan *stages)
+{
+    const sl_module *model = layout->model;
+    const sli_linear *head =
+        sli_module_as_linear(sl_module_child(model, sl_module_child_count(model) - 1));
+    int count = sl_schedule_stages(layout->table), each = sli_layout_rank(layout, 0).count;
+    int ranks = sl_schedule_ranks(layout->table);
+    int64_t elements = (head->in + 1) * ((head->out + ranks - 1) / ranks);
+    bool has_part[SL_MAX_STAGES] = {false};
+    for (int s = 0; s < count; s++) {
+        int rank = stages[s].rank;
+        if (has_part[rank] || rank / each == stages[count - 1].rank / each)
+            continue;
+        has_part[rank] = true;
+        stages[s].parameter_bytes += elements * (layout->precision == SL_PRECISION_BF16 ? 2 : 4);
+        stages[s].gradient_bytes += elements * (int64_t)sizeof(float);
+    }
+}
+
 /* The sums of shards that a replica holds at most beside its gradients. */
 static int count_sums(const sli_layout *layout)
 {
@@ -104,6 +126,8 @@ sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
     if (layout->row_tokens == 0)
         return SL_OK;
     SL_TRY(sli_module_for_each_tie(layout->model, add_tied, &plan));
+    if (layout->head_blocks > 0)
+        add_head(layout, stages);
     return sli_layout_plan_activations(layout, stages);
 }
 

@@ -55,6 +55,7 @@ sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
                                 .profiles = speed->profiles,
                                 .table = layout->table,
                                 .model = layout->model,
+                                .head_blocks = layout->head_blocks,
                                 .links = speed->links,
                                 .cores = speed->cores};
 }

@@ -3,6 +3,7 @@
 
 #include "../examples/u_net.h"
 #include "check.h"
+#include "core/sum_tree.h"
 #include "modules.h"
 #include "nn/module.h"
 #include "parallel/ddp/ddp.h"
@@ -80,6 +81,8 @@ static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
     for (int i = 0; i < ranks; i++) /* every rank of the group has some */
         p.group_ranks[i] = i < size ? size - 1 - i : test_draw(&seed, 0, size - 1);
     p.options.precision = test_draw(&seed, 0, 2) ? SL_PRECISION_F32 : SL_PRECISION_BF16;
+    if (p.is_language_model && ranks <= CLASSES && test_draw(&seed, 0, 1))
+        p.options.head_blocks = test_draw(&seed, ranks, CLASSES + 1);
     *out = p;
     if (!evenly)
         out->options.group_ranks = out->group_ranks;
@@ -223,8 +226,28 @@ static sl_status compare_parameters(const rig *own, const rig *whole)
     return SL_OK;
 }
 
-/* A rank's devices hold the parameters of its own stages, each on a boundary of 64 bytes, and the
- * value that is tied to another process's: no others. In bf16, also a copy of each for products. */
+/* Bytes of the classes that the pipeline ranks here have of a head that another process's last
+ * stage has, of `class_bytes` each. */
+static uint64_t head_copy_bytes(const plan *p, const rig *own, uint64_t class_bytes)
+{
+    int stages = p->options.stages, ranks = sl_pipe_ranks(own->pipe), classes = 0;
+    int blocks = p->options.head_blocks < CLASSES ? p->options.head_blocks : CLASSES;
+    bool counted[RIG_MAX_RANKS] = {false};
+    for (int s = 0; s < stages && !sl_pipe_parameters(own->pipe, stages - 1); s++) {
+        int rank = sl_pipe_rank(own->pipe, s);
+        if (blocks == 0 || counted[rank] || !sl_pipe_parameters(own->pipe, s))
+            continue;
+        counted[rank] = true;
+        for (int block = sli_sum_tree_first(blocks, rank, ranks);
+             block < sli_sum_tree_first(blocks, rank + 1, ranks); block++)
+            classes += CLASSES / blocks + (block < CLASSES % blocks);
+    }
+    return (uint64_t)classes * class_bytes;
+}
+
+/* A rank's devices hold the parameters of its own stages, each on a boundary of 64 bytes, the value
+ * that is tied to another process's, and their classes of such a process's head: no others. In
+ * bf16, also a copy of each for products. */
 static sl_status check_parameter_memory(const plan *p, const rig *own)
 {
     uint64_t held = 0, expected = 0;
@@ -249,6 +272,9 @@ static sl_status check_parameter_memory(const plan *p, const rig *own)
         }
     }
     expected += has_copy ? (uint64_t)(CLASSES * model.emsize * (in_bf16 ? 6 : 4)) : 0;
+    expected += head_copy_bytes(p, own,
+                                (uint64_t)model.emsize * (in_bf16 ? 2 : 4) +
+                                    (p->is_decoder ? 0 : sizeof(float)));
     return expect(held == expected, "%" PRIu64 " bytes of parameters, got %" PRIu64, expected,
                   held);
 }
@@ -346,7 +372,8 @@ static sl_status check_plan(const plan *p)
                            .seed = p->options.seed,
                            .first_bucket_bytes = p->options.first_bucket_bytes,
                            .bucket_bytes = p->options.bucket_bytes,
-                           .precision = p->options.precision};
+                           .precision = p->options.precision,
+                           .head_blocks = p->options.head_blocks};
     check_ok(sl_group_create_local(1, NULL, &alone));
     SL_TRY(open_replica(p, one, alone, &whole));
     SL_TRY(open_replica(p, p->options, p->replica_group, &own));

@@ -166,6 +166,9 @@ static bool can_run(const random_writer *w, sl_action action)
         return at->halves && ready;
     case SL_ACTION_BACKWARD_WEIGHT:
         return at->halves && at->input && !at->weight && is_next(w, stage, micro, true);
+    case SL_ACTION_HEAD_FORWARD:
+    case SL_ACTION_HEAD_BACKWARD:
+        break; /* sl_schedule_split_head adds them */
     }
     return false;
 }

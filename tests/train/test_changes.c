@@ -116,6 +116,17 @@ static void good_run_is_told_nothing(void **state)
     assert_float_equal(own.costs.pipeline, 30, 1e-9);
 }
 
+/* Its stages' times are without the last layer. */
+static void run_with_a_split_vocabulary_is_not_planned_by_its_times(void **state)
+{
+    sl_train_options run = unbalanced_run();
+    const sl_run_measures measures = measures_of(0);
+    int count;
+    run.split_vocabulary = true;
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+                "split_vocabulary cannot be planned by what it measured");
+}
+
 /* Plans by measures have no more replicas than the run, and its shards. */
 static void search_by_measures_keeps_what_was_not_measured(void **state)
 {
@@ -175,6 +186,7 @@ int changes_tests(void)
         cmocka_unit_test(unbalanced_run_is_told_its_cut),
         cmocka_unit_test(one_stage_is_what_the_profile_has_said),
         cmocka_unit_test(good_run_is_told_nothing),
+        cmocka_unit_test(run_with_a_split_vocabulary_is_not_planned_by_its_times),
         cmocka_unit_test(search_by_measures_keeps_what_was_not_measured),
         cmocka_unit_test(memory_is_what_the_run_has_measured),
         cmocka_unit_test(what_cannot_be_planned_is_refused),

@@ -139,6 +139,25 @@ static void best_plan_is_the_one_that_is_known(void **state)
     assert_int_equal(plans[0].options.pipeline_ranks, 1); /* two on shared cores take as long */
 }
 
+/* Of a last module that is longer than all others together, two ranks on the same cores are best,
+ * at 1 / 1.6 of its time; split, two ranks with cores of their own, at little more than half. */
+static void split_vocabulary_is_planned(void **state)
+{
+    static const double heavy[MODULES] = {0, 1, 1, 1, 1, 12};
+    const unsigned kept = SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS;
+    sl_train_options run = options_of_model();
+    made_machine made = {.reduce_seconds = 0};
+    sl_found_plan whole[SL_PLANS_FOUND], split[SL_PLANS_FOUND];
+    memcpy(made.seconds_of_row, heavy, sizeof heavy);
+    run.replicas = 1;
+    run.pipeline_ranks = 2;
+    search(&made, &run, kept, 0, whole);
+    run.split_vocabulary = true;
+    search(&made, &run, kept, 0, split);
+    assert_true(split[0].options.split_vocabulary);
+    assert_true(split[0].costs.seconds < 0.9 * whole[0].costs.seconds);
+}
+
 static void given_options_are_kept(void **state)
 {
     sl_train_options run = options_of_model();
@@ -351,6 +370,7 @@ int search_machine_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(update_is_timed_with_little_memory), /* before others raise the peak */
         cmocka_unit_test(best_plan_is_the_one_that_is_known),
+        cmocka_unit_test(split_vocabulary_is_planned),
         cmocka_unit_test(given_options_are_kept),
         cmocka_unit_test(another_batch_size_than_the_given_one_is_never_planned),
         cmocka_unit_test(plan_names_all_its_devices),

@@ -228,11 +228,14 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     options.accumulate = 1 + (int)draw(seed, &draws, 2);
     options.comm_precision = (sl_precision)draw(seed, &draws, 2);
     options.precision = draw(seed, &draws, 3) ? SL_PRECISION_F32 : SL_PRECISION_BF16;
-    print_message("seed %d: %s, %s, %d shards of %d rows, %d chunks, %d accumulation steps, "
+    options.split_vocabulary = draw(seed, &draws, 2);
+    print_message("seed %d: %s, %s%s, %d shards of %d rows, %d chunks, %d accumulation steps, "
                   "sums of %s\n",
                   (int)seed, sl_family_names[options.model.family],
-                  sl_precision_names[options.precision], options.shards, (int)options.batch_size,
-                  options.chunks, options.accumulate, sl_precision_names[options.comm_precision]);
+                  sl_precision_names[options.precision],
+                  options.split_vocabulary ? ", split vocabulary" : "", options.shards,
+                  (int)options.batch_size, options.chunks, options.accumulate,
+                  sl_precision_names[options.comm_precision]);
     run_layout layouts[4];
     for (int i = 0; i < 4; i++)
         layouts[i] = draw_layout(seed, &draws, &options);

@@ -58,7 +58,8 @@ typedef struct sl_found_plan {
     bool shares_cores; /* its pipeline ranks have all cores together */
     sl_step_costs costs;
     double forward[SL_MAX_STAGES], backward_input[SL_MAX_STAGES], backward_weight[SL_MAX_STAGES],
-        backward[SL_MAX_STAGES]; /* [options.balance_count] as in sl_cost_model, in seconds */
+        backward[SL_MAX_STAGES], head_forward[SL_MAX_STAGES],
+        head_backward[SL_MAX_STAGES]; /* [options.balance_count] as in sl_cost_model, in seconds */
     double tokens_per_s;
     int64_t memory_bytes; /* of this host */
 } sl_found_plan;

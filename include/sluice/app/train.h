@@ -128,6 +128,9 @@ typedef struct sl_train_task {
     const char *data[SL_SPLITS];
 } sl_train_task;
 
+/* Blocks into which a run cuts its vocabulary (split_vocabulary). */
+enum { SL_VOCABULARY_BLOCKS = 64 };
+
 /* All options of a run. Begin with sl_train_options_default or sl_train_options_preset, then change
  * fields: a zero is not the default of every field. Strings and arrays are borrowed.
  * sl_train_options_check knows the ranges. */
@@ -180,11 +183,13 @@ typedef struct sl_train_options {
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;         /* micro-batches of an accumulation step; 0: the table's, else the
-                           checkpoint's, else 1 for one pipeline rank or 4 for each, as far as it has
-                           rows (batch_size / accumulate) */
-    int accumulate;     /* accumulation steps of a batch; 0: 1 */
-    int virtual_stages; /* stages of a pipeline rank; 0: the table's or the schedule's own */
+    int chunks;            /* micro-batches of an accumulation step; 0: the table's, else the
+                              checkpoint's, else 1 for one pipeline rank or 4 for each, as far as it has
+                              rows (batch_size / accumulate) */
+    int accumulate;        /* accumulation steps of a batch; 0: 1 */
+    bool split_vocabulary; /* the head's classes over all pipeline ranks, in SL_VOCABULARY_BLOCKS
+                              blocks (head_blocks of sl_pipe_options) */
+    int virtual_stages;    /* stages of a pipeline rank; 0: the table's or the schedule's own */
     sl_recompute recompute;
     const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:
                              the first */

@@ -4,7 +4,8 @@
  *          ──── forward ────▶  receive → perform → send  ──── forward ────▶
  *          ◀─── gradient ───                             ◀─── gradient ────
  *
- * Skip connections come from earlier stages and go to later ones in the same way (pipe_skip.c).
+ * Skip connections come from earlier stages and go to later ones in the same way (pipe_skip.c), and
+ * so do the tensors of a head that is split over all ranks (pipe_head.c).
  *
  * Ranks never look at each other. Each goes along its own row on its own thread, waits at a channel
  * for the tensor that an action needs, performs the action, and sends on what comes out. Two joined
@@ -27,6 +28,7 @@
  *      lowest number: pipe_group.c), frees what was sent and not received, and
  *      returns the failure. Nothing of the step is left but gradients of those modules that went
  *      backward; they are undefined until the next zero_grad. */
+#include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_skip.h"
 #include "parallel/pipe/processes/link.h"
 #include "parallel/pipe/rank.h"
@@ -60,6 +62,8 @@ static bool receive_input(const sli_rank *rank, sli_step *step, sl_action action
                sli_channel_receive(stage->from_next, action.micro, number, tensor);
     case SL_ACTION_RECOMPUTE:
     case SL_ACTION_BACKWARD_WEIGHT:
+    case SL_ACTION_HEAD_FORWARD:
+    case SL_ACTION_HEAD_BACKWARD:
         break;
     }
     return true;
@@ -112,7 +116,9 @@ static bool run_cell(sli_rank *rank, sli_step *step, cell *current)
         goes_on =
             receive_input(rank, step, current->actions[i], current->number, &current->tensors[i]) &&
             sli_stage_receive_skips(&rank->stages[current->actions[i].stage], current->actions[i],
-                                    current->number);
+                                    current->number) &&
+            sli_stage_receive_head(&rank->stages[current->actions[i].stage], current->actions[i],
+                                   current->number);
     if (goes_on) {
         pthread_mutex_lock(rank->device_lock);
         for (int i = 0; i < current->count; i++) /* joined ones do not need each other */
@@ -122,6 +128,7 @@ static bool run_cell(sli_rank *rank, sli_step *step, cell *current)
     for (int i = 0; i < current->count; i++)
         if (goes_on) {
             sli_stage_send_skips(&rank->stages[current->actions[i].stage], current->actions[i]);
+            sli_stage_send_head(&rank->stages[current->actions[i].stage], current->actions[i]);
             send_result(rank, current->actions[i], &current->tensors[i]);
         } else {
             sl_tensor_destroy(&current->tensors[i]);

@@ -1,4 +1,5 @@
 /* Where a model is cut into stages. */
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "sluice/pipe.h"
 
@@ -170,4 +171,15 @@ void sl_partition_backward(const sl_module *model, int stages, const int *balanc
         backward[s] = first + balance[s] <= frozen               ? SL_STAGE_BACKWARD_NONE
                       : !any || trains(model, first, balance[s]) ? SL_STAGE_BACKWARD_WHOLE
                                                                  : SL_STAGE_BACKWARD_INPUT;
+}
+
+double sl_partition_head(const sl_module *model)
+{
+    int last = sl_module_child_count(model) - 1;
+    int64_t others = 0;
+    for (int i = 1; i < last; i++)
+        others += sl_module_parameter_elements(sl_module_child(model, i));
+    const sli_linear *linear = sli_module_as_linear(sl_module_child(model, last));
+    int64_t head = linear ? linear->in * linear->out : 0; /* a tied weight is another module's */
+    return (double)(head > 0 ? head : 1) / (double)(others > 0 ? others : 1);
 }

@@ -1,5 +1,6 @@
 /* The cut whose step is the shortest when the table is simulated. */
 #include "core/error.h"
+#include "core/sum_tree.h"
 #include "nn/module.h"
 #include "parallel/schedule/table.h"
 #include "sluice/pipe.h"
@@ -10,6 +11,8 @@
 /* If there are at most this many cuts, all are tried. */
 enum { MOST_CUTS = 1000 };
 
+enum { SUMS = 7 }; /* of a stage */
+
 /* Stage s has modules cuts[s] ... cuts[s + 1] - 1. */
 typedef struct search {
     const sl_partition_costs *costs;
@@ -17,8 +20,8 @@ typedef struct search {
     int *cuts, *trial;           /* [stages + 1] the best so far, and the one that is tried */
     int *balance;                /* [stages] of the trial */
     sl_stage_backward *backward; /* [stages] of the trial */
-    double *sums;   /* [5][stages] F, I, W and B of each stage of the trial, and the time of its
-                       output to the next one */
+    double *sums;   /* [7][stages] F, I, W and B of each stage of the trial, the time of its output
+                       to the next one, S and T */
     double seconds; /* of the best; negative: there is none */
     double cost;    /* by which the best is found: `seconds`, and a little for shared cores */
 } search;
@@ -50,7 +53,26 @@ static sl_status write_table(const search *s, sl_schedule **out)
     for (int stage = 0; stage < s->stages; stage++)
         s->balance[stage] = s->trial[stage + 1] - s->trial[stage];
     sl_partition_backward(s->costs->model, s->stages, s->balance, s->backward);
-    return sl_schedule_freeze(*out, s->backward);
+    SL_TRY(sl_schedule_freeze(*out, s->backward));
+    return s->costs->head_blocks > 0
+               ? sl_schedule_split_head(*out, sl_partition_head(s->costs->model))
+               : SL_OK;
+}
+
+/* S and T of each rank, at its first stage. */
+static void split_head(const search *s, double *forward, double *backward)
+{
+    const int *placement = sl_schedule_placement(s->costs->table);
+    int ranks = sl_schedule_ranks(s->costs->table), blocks = s->costs->head_blocks;
+    for (int rank = 0; rank < ranks; rank++) {
+        const sl_module_profile *head = &s->costs->profiles[rank][s->modules - 1];
+        int stage = 0, own = sli_sum_tree_first(blocks, rank + 1, ranks) -
+                             sli_sum_tree_first(blocks, rank, ranks);
+        while (placement[stage] != rank)
+            stage++;
+        forward[stage] = (head->forward + head->backward_input) * own / blocks;
+        backward[stage] = head->backward_weight * own / blocks;
+    }
 }
 
 /* `cores` as in sl_partition_costs. */
@@ -59,13 +81,19 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
     int frozen = s->costs->model ? sli_module_frozen_count(s->costs->model) : 0;
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
-           *backward = weight + s->stages, *links = backward + s->stages;
-    memset(s->sums, 0, 5 * (size_t)s->stages * sizeof *s->sums);
+           *backward = weight + s->stages, *links = backward + s->stages,
+           *head_forward = links + s->stages, *head_backward = head_forward + s->stages;
+    bool splits = s->costs->model && s->costs->head_blocks > 0;
+    memset(s->sums, 0, SUMS * (size_t)s->stages * sizeof *s->sums);
+    if (splits)
+        split_head(s, head_forward, head_backward);
     for (int stage = 0; stage + 1 < s->stages; stage++)
         links[stage] = link_seconds(s, stage);
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
             const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
+            if (splits && i + 1 == s->modules)
+                continue;
             forward[stage] += module->forward;
             if (i < frozen)
                 continue;
@@ -81,6 +109,8 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
                                                        .backward_input = input,
                                                        .backward_weight = weight,
                                                        .backward = backward,
+                                                       .head_forward = head_forward,
+                                                       .head_backward = head_backward,
                                                        .links = links,
                                                        .cores = cores},
                                       out);
@@ -233,7 +263,7 @@ static sl_status search_partitions(search *s)
 static sl_status allocate_search(search *s)
 {
     s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
-    s->sums = calloc(5 * (size_t)s->stages, sizeof *s->sums);
+    s->sums = calloc(SUMS * (size_t)s->stages, sizeof *s->sums);
     s->backward = calloc((size_t)s->stages, sizeof *s->backward);
     if (!s->cuts || !s->sums || !s->backward)
         return sli_no_memory("sl_partition_by_time", "%d stages", s->stages);

@@ -1,5 +1,6 @@
 /* The pipe's functions, and what runs on all its ranks at once. */
 #include "parallel/pipe/pipe.h"
+#include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_step.h"
 #include "parallel/pipe/pipe_tied.h"
 
@@ -123,6 +124,7 @@ sl_status sli_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch,
     double sum;
     int64_t terms;
     SL_TRY(sli_pipe_run_with_loss(pipe, batch, &step, status, &sum, &terms));
+    SL_TRY(sli_pipe_gather_head(pipe));
     SL_TRY(sli_pipe_sum_tied(pipe));
     *mean_loss = sum / (double)terms; /* NaN without terms, as PyTorch's */
     return SL_OK;
@@ -146,6 +148,7 @@ void sl_pipe_zero_grad(sl_pipe *pipe)
         if (pipe->stages[i].is_here)
             sl_parameter_set_zero_grad(pipe->stages[i].parameters);
     sli_pipe_zero_tied(pipe);
+    sli_pipe_zero_head(pipe);
 }
 
 const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *module)

@@ -37,6 +37,8 @@ struct sl_pipe {
     sli_channel **channels; /* [channel_count] two between neighbours, and two for each skip; those
                                of other processes among them */
     int skip_count, channel_count;
+    int head_blocks;               /* of a split head; 0: it is not split */
+    sli_head_part *parts;          /* [rank_count] of it; NULL: likewise */
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 

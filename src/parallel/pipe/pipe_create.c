@@ -6,6 +6,7 @@
 #include "comm/group.h"
 #include "core/error.h"
 #include "nn/module.h"
+#include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_optimizer.h"
 #include "parallel/pipe/pipe_skip.h"
 #include "parallel/pipe/pipe_table.h"
@@ -62,6 +63,9 @@ static sl_status check_options(const sl_pipe_options *options)
     if (options->chunks < 0)
         return sl_error(SL_ERR_INVALID, "%s: chunks must be 0 or more, got %d", who,
                         options->chunks);
+    if (options->head_blocks < 0)
+        return sl_error(SL_ERR_INVALID, "%s: head_blocks must be 0 or more, got %d", who,
+                        options->head_blocks);
     if (options->accumulate < 0 || options->accumulate > MOST_ACCUMULATION_STEPS)
         return sl_error(SL_ERR_INVALID, "%s: accumulate must be from 0 to %d, got %d", who,
                         MOST_ACCUMULATION_STEPS, options->accumulate);
@@ -252,6 +256,21 @@ static sl_status connect_pair(sl_pipe *pipe, const sli_stage *source, const sli_
     return connect(pipe, target, source, spins, gradient);
 }
 
+/* Between the last stage and the parts of a split head. */
+static sl_status connect_head(sl_pipe *pipe, bool spins)
+{
+    const sli_stage *last = &pipe->stages[pipe->stage_count - 1];
+    for (int i = 0; pipe->parts && i < pipe->rank_count; i++) {
+        const sli_stage *own = &pipe->stages[pipe->ranks[i].own[0]];
+        for (int c = 0; c < SLI_HEAD_CHANNELS; c++) {
+            bool to_last = c == SLI_HEAD_SUMS || c == SLI_HEAD_NUMBERS;
+            SL_TRY(connect(pipe, to_last ? own : last, to_last ? last : own, spins,
+                           &pipe->parts[i].channels[c]));
+        }
+    }
+    return SL_OK;
+}
+
 /* Receivers spin only where each rank has a device of its own and there are cores for all. */
 static bool can_spin(const sl_pipe *pipe)
 {
@@ -267,9 +286,10 @@ static sl_status connect_stages(sl_pipe *pipe)
 {
     bool spins = can_spin(pipe);
     size_t pairs = (size_t)pipe->stage_count + (size_t)pipe->skip_count;
-    pipe->channels = calloc(2 * pairs, sizeof *pipe->channels);
+    size_t channels = 2 * pairs + (size_t)sli_pipe_head_channels(pipe);
+    pipe->channels = calloc(channels, sizeof *pipe->channels);
     if (!pipe->channels)
-        return sli_no_memory("sl_pipe_create", "%zu pairs of channels", pairs);
+        return sli_no_memory("sl_pipe_create", "%zu channels", channels);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
         SL_TRY(connect_pair(pipe, here, next, spins, &here->to_next, &next->to_previous));
@@ -281,7 +301,7 @@ static sl_status connect_stages(sl_pipe *pipe)
         SL_TRY(connect_pair(pipe, &pipe->stages[skip->stash_stage], &pipe->stages[skip->pop_stage],
                             spins, &skip->forward, &skip->gradient));
     }
-    return SL_OK;
+    return connect_head(pipe, spins);
 }
 
 static sl_status start_ranks(sl_pipe *pipe)
@@ -326,7 +346,11 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     SLI_TRY_OR_FAIL(sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: "));
     set_up_stages(pipe, balance);
     SLI_TRY_OR_FAIL(sli_pipe_check_ties(pipe));
-    status = sli_pipe_find_skips(pipe);
+    SLI_TRY_OR_FAIL(sli_pipe_find_skips(pipe));
+    if (pipe->head_blocks > 0) {
+        SLI_TRY_OR_FAIL(sli_pipe_check_head(pipe));
+        status = sli_pipe_create_parts(pipe);
+    }
 
 fail:
     free(balance);
@@ -357,6 +381,8 @@ static sl_status build_pipe(sl_pipe *pipe)
         sli_pipe_call_stages(pipe, create_parameters, pipe);
     if (!sli_failure_precedes(&pipe->failure, INT_MAX - 1))
         sli_failure_raise(&pipe->failure, pipe->stage_count, sli_pipe_place_tied(pipe));
+    if (!sli_failure_precedes(&pipe->failure, INT_MAX - 1))
+        sli_failure_raise(&pipe->failure, pipe->stage_count, sli_pipe_place_head(pipe));
     return sli_pipe_end_run(pipe, false, NULL);
 }
 
@@ -392,6 +418,7 @@ static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
     pipe->bucket_bytes = options->bucket_bytes;
     pipe->no_init = options->no_init;
     pipe->inference = options->inference;
+    pipe->head_blocks = options->loss && !options->inference ? options->head_blocks : 0;
     pipe->stage_count = options->stages;
     pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);
@@ -428,6 +455,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     sli_pipe_group_destroy(&dead->group);
     for (int i = 0; i < dead->channel_count; i++)
         sli_channel_destroy(&dead->channels[i]);
+    sli_pipe_destroy_head(dead);
     sli_pipe_destroy_tied(dead);
     for (int i = 0; dead->stages && i < dead->stage_count; i++) {
         sl_parameter_set_destroy(&dead->stages[i].parameters);

@@ -136,6 +136,8 @@ static sli_channel *channel_of(const sli_stage *stage, const sli_skip *skip, sl_
         return (sends ? pops : stashes) ? skip->gradient : NULL;
     case SL_ACTION_RECOMPUTE:
     case SL_ACTION_BACKWARD_WEIGHT:
+    case SL_ACTION_HEAD_FORWARD:
+    case SL_ACTION_HEAD_BACKWARD:
         break;
     }
     return NULL;

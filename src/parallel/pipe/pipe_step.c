@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "parallel/pipe/pipe.h"
+#include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_table.h"
 #include "parallel/pipe/pipe_tied.h"
 #include "tensor/tensor.h"
@@ -260,14 +261,18 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
         sli_error_copy own;
         sli_error_save(&own, status);
         SL_TRY(broadcast_batch(pipe, step, &first_sample));
-        if (!step->same_weights)
+        if (!step->same_weights) {
             SL_TRY(sli_pipe_exchange_tied(pipe));
+            SL_TRY(sli_pipe_exchange_head(pipe));
+        }
         status = sli_error_restore(&own);
         step->link = pipe->group->link;
     }
     if (status != SL_OK || step->rows < 1)
         return status;
     SL_TRY(check_rows(step, batch, targets));
+    if (step->backward)
+        sli_pipe_begin_head(pipe);
     *micros = sl_micro_batches(step->rows, step->batch_micros, pipe->sizes);
     SL_TRY(cut_batch(pipe, batch, targets, first_sample, *micros));
     return targets ? allocate_row_losses(pipe, step, *micros) : SL_OK;

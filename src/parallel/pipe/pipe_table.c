@@ -22,6 +22,8 @@ sl_status sli_pipe_check_table(const sl_pipe *pipe, const sl_schedule *table, co
                         pipe->rank_count, pipe->stage_count, micros);
     if (pipe->loss && !pipe->inference && !sli_schedule_goes_backward(table))
         return sl_error(SL_ERR_INVALID, "the table never goes backward");
+    if (table->splits_head && !pipe->head_blocks)
+        return sl_error(SL_ERR_INVALID, "the table splits the head, but the pipe does not");
     return sli_schedule_check_placement(table, "the table", placement);
 }
 
@@ -66,6 +68,8 @@ static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micro
         SL_TRY(sl_schedule_freeze(out->schedule, pipe->backward));
     if (kind == SLI_TABLE_TRAINING)
         SL_TRY(sl_schedule_recompute(out->schedule, pipe->recompute));
+    if (kind != SLI_TABLE_FORWARD && pipe->head_blocks > 0)
+        SL_TRY(sl_schedule_split_head(out->schedule, sl_partition_head(pipe->model)));
     SL_TRY(sl_schedule_validate(out->schedule));
     return sli_schedule_order(out->schedule, &out->order);
 }

@@ -6,12 +6,16 @@
  * loss that takes over the model's last module (cross entropy after the decoder) gets that module's
  * input instead, and a micro-batch's logits never exist as a whole.
  *
+ * Where the head is split over all ranks, every F of the last stage computes its output, which
+ * their S need; B or I begins with what these gave.
+ *
  * Tensors are given back as soon as they have been used: an input when the next module has run
  * (what backward needs, modules have put on the pass), the pass when its last module has gone
  * backward. */
 #include "parallel/pipe/stage.h"
 #include "nn/loss.h"
 #include "parallel/pipe/micro_batch.h"
+#include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_skip.h"
 
 #include "core/error.h"
@@ -223,6 +227,22 @@ fail:
     return status;
 }
 
+/* The loss of the micro-batch, and the gradient of the last stage's output. `pass` as in
+ * apply_loss. */
+static sl_status begin_backward(const sli_stage *stage, const sli_step *step, int micro,
+                                sl_tensor **grad, sl_pass *pass)
+{
+    return stage->parts ? sli_stage_reduce_head(stage, step, micro, grad)
+                        : apply_loss(stage, step, micro, &stage->records[micro].output, grad, pass);
+}
+
+/* Does the action that goes backward complete the gradients of the module that the loss takes over?
+ * Those of a split head are complete after the table. */
+static bool completes_last(const sli_stage *stage)
+{
+    return stage->loss_takes_last && !stage->parts;
+}
+
 /* ---- Actions ---------------------------------------------------------------------------- */
 
 static sl_status perform_forward(sli_stage *stage, sli_step *step, sl_action action,
@@ -232,7 +252,7 @@ static sl_status perform_forward(sli_stage *stage, sli_step *step, sl_action act
     bool keep = !action.discards;
     bool recomputes = step->backward && stage->goes_backward && !keep;
     sli_record *record = &stage->records[micro];
-    if (recomputes && stage->is_last) {
+    if (recomputes && stage->is_last && !stage->parts) {
         record->input = *tensor;
         *tensor = NULL;
         return SL_OK;
@@ -251,7 +271,7 @@ static sl_status perform_forward(sli_stage *stage, sli_step *step, sl_action act
         return apply_loss(stage, step, micro, tensor, NULL, NULL);
     record->output = *tensor;
     *tensor = NULL;
-    return SL_OK;
+    return stage->parts ? sli_stage_give_output(stage, step, micro) : SL_OK;
 }
 
 static sl_status perform_recompute(sli_stage *stage, sli_step *step, int micro)
@@ -261,7 +281,7 @@ static sl_status perform_recompute(sli_stage *stage, sli_step *step, int micro)
     record->input = NULL;
     SL_TRY(forward_pass(stage, step, micro, true, &tensor));
     sli_stage_drop_skips(stage, micro); /* they were sent long ago */
-    if (stage->is_last)
+    if (stage->is_last && !stage->parts)
         record->output = tensor;
     else
         sl_tensor_destroy(&tensor); /* so was this */
@@ -282,9 +302,9 @@ static sl_status perform_backward(sli_stage *stage, sli_step *step, sl_action ac
     sli_record *record = &stage->records[action.micro];
     observe_completion(stage, step, action);
     if (stage->is_last)
-        SL_TRY(apply_loss(stage, step, action.micro, &record->output, tensor, NULL));
+        SL_TRY(begin_backward(stage, step, action.micro, tensor, NULL));
     sl_status status;
-    if (stage->loss_takes_last)
+    if (completes_last(stage))
         SLI_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
     SLI_TRY_OR_FAIL(
         run_backward(stage, action.micro, own_modules(stage, step), tensor, sl_module_backward));
@@ -302,7 +322,7 @@ static sl_status perform_backward_input(sli_stage *stage, sli_step *step, int mi
 {
     sli_record *record = &stage->records[micro];
     if (stage->is_last)
-        SL_TRY(apply_loss(stage, step, micro, &record->output, tensor, record->pass));
+        SL_TRY(begin_backward(stage, step, micro, tensor, record->pass));
     return run_backward(stage, micro, own_modules(stage, step), tensor, sli_module_backward_input);
 }
 
@@ -311,7 +331,7 @@ static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step,
     sli_record *record = &stage->records[action.micro];
     observe_completion(stage, step, action);
     sl_status status;
-    if (stage->loss_takes_last) {
+    if (completes_last(stage)) {
         SLI_TRY_OR_FAIL(sli_loss_backward_weight(step->loss, last_module(stage), record->pass));
         SLI_TRY_OR_FAIL(sli_pass_went_backward(record->pass, last_module(stage)));
     }
@@ -353,6 +373,10 @@ sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, 
         return perform_backward_input(stage, step, action.micro, tensor);
     case SL_ACTION_BACKWARD_WEIGHT:
         return perform_backward_weight(stage, step, action);
+    case SL_ACTION_HEAD_FORWARD:
+        return sli_stage_head_forward(stage, action.micro);
+    case SL_ACTION_HEAD_BACKWARD:
+        return sli_stage_head_backward(stage, action.micro);
     }
     return sl_error(SL_ERR_INTERNAL, "an action without a kind");
 }
@@ -364,5 +388,6 @@ void sli_stage_clear_records(sli_stage *stage, int micros)
         sl_pass_destroy(&stage->records[micro].pass);
         sl_tensor_destroy(&stage->records[micro].output);
         sli_stage_drop_skips(stage, micro);
+        sli_stage_drop_head(stage, micro);
     }
 }

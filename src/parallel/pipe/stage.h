@@ -3,6 +3,7 @@
 #ifndef SLI_PARALLEL_PIPE_STAGE_H
 #define SLI_PARALLEL_PIPE_STAGE_H
 
+#include "nn/split_head.h"
 #include "parallel/pipe/step.h"
 
 /* A skip connection from one stage to a later one. */
@@ -11,6 +12,30 @@ typedef struct sli_skip {
     int stash_stage, pop_stage;
     sli_channel *forward, *gradient; /* from the stash's stage to the pop's, and back */
 } sli_skip;
+
+/* What goes between the last stage and a rank's part of a split head for one micro-batch. */
+typedef struct sli_head_tensors {
+    sl_tensor *input, *targets, *sums, *numbers, *result;
+} sli_head_tensors;
+
+enum {
+    SLI_HEAD_INPUT,
+    SLI_HEAD_TARGETS,
+    SLI_HEAD_SUMS,
+    SLI_HEAD_NUMBERS,
+    SLI_HEAD_RESULT,
+    SLI_HEAD_CHANNELS
+};
+
+/* A rank's part of a split head (pipe_head.c). */
+typedef struct sli_head_part {
+    sli_split_head head; /* without tensors where the rank is in another process */
+    sl_tensor *weight, *bias, *weight_grad, *bias_grad; /* what it has in `head`; owned */
+    sli_split_head_record *records;                     /* [chunks] */
+    sli_head_tensors *own;                              /* [chunks] of the rank's thread */
+    sli_head_tensors *last;                             /* [chunks] of the last stage's */
+    sli_channel *channels[SLI_HEAD_CHANNELS];
+} sli_head_part;
 
 /* What a stage holds of a micro-batch between its actions.
  *
@@ -47,6 +72,10 @@ typedef struct sli_stage {
     /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
      * next, gradients come from the next and go to the previous. */
     sli_channel *from_previous, *to_next, *from_next, *to_previous;
+
+    sli_head_part *part;  /* of a split head, at its rank's first stage; NULL */
+    sli_head_part *parts; /* [part_count] at the last stage, all ranks'; NULL: it is not split */
+    int part_count;
 
     const sli_skip *skips; /* [skip_count] all of the pipe's */
     int skip_count;

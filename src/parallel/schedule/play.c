@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A play under way. Results are numbered: forwards' by stage and micro-batch, then backwards'. */
+/* A play under way. */
 typedef struct player {
     const sl_schedule *schedule;
     const sli_play_costs *costs;
     bool goes_backward;
-    double *result_end;   /* [2 * stages * micros]; negative: not yet */
+    double *result_end;   /* [results] by number; negative: not yet */
     double *free_at;      /* [ranks]: when the rank's last action ended */
     size_t *waits;        /* [ranks]: number of the result that the rank waits for, or NOTHING */
     int *runnable, count; /* stack of ranks that may go on */
@@ -19,39 +19,79 @@ typedef struct player {
 
 static const size_t NOTHING = SIZE_MAX;
 
-int sli_action_waits_for(const sl_schedule *schedule, sl_action action)
+/* ---- Results ---------------------------------------------------------------------------- */
+
+static size_t cell_count(const sl_schedule *schedule)
 {
+    return sli_schedule_cell(schedule, schedule->stages, 0);
+}
+
+static size_t head_result(const sl_schedule *schedule, int rank, int micro)
+{
+    return 2 * cell_count(schedule) + (size_t)rank * (size_t)schedule->micros + (size_t)micro;
+}
+
+size_t sli_result_count(const sl_schedule *schedule)
+{
+    return head_result(schedule, schedule->splits_head ? schedule->ranks : 0, 0);
+}
+
+size_t sli_result_number(const sl_schedule *schedule, sl_action action)
+{
+    size_t cell = sli_schedule_cell(schedule, action.stage, action.micro);
     if (action.kind == SL_ACTION_FORWARD)
-        return action.stage - 1;
-    if (sli_action_is_backward(action.kind) && action.stage + 1 < schedule->stages)
-        return action.stage + 1;
-    return -1;
+        return cell;
+    if (sli_action_is_backward(action.kind))
+        return cell_count(schedule) + cell;
+    return action.kind == SL_ACTION_HEAD_FORWARD
+               ? head_result(schedule, schedule->placement[action.stage], action.micro)
+               : NOTHING;
 }
 
-static size_t result_number(const sl_schedule *schedule, bool forward, int stage, int micro)
+/* The result of another stage. */
+static sli_wait wait_for(const sl_schedule *schedule, int stage, sl_action_kind kind, int micro,
+                         int link)
 {
-    size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
-    return (forward ? 0 : cells) + sli_schedule_cell(schedule, stage, micro);
+    const sl_action source = {.stage = stage, .kind = kind, .micro = micro};
+    return (sli_wait){sli_result_number(schedule, source), schedule->placement[stage], link};
 }
 
-/* Moves *start to when the action's input is there. False: the input does not exist yet, and the
- * rank waits for it. */
+bool sli_action_wait(const sl_schedule *schedule, sl_action action, int index, sli_wait *out)
+{
+    int last = schedule->stages - 1, stage = action.stage, micro = action.micro;
+    if (action.kind == SL_ACTION_FORWARD && stage > 0)
+        *out = wait_for(schedule, stage - 1, SL_ACTION_FORWARD, micro, stage - 1);
+    else if (sli_action_is_backward(action.kind) && stage < last)
+        *out = wait_for(schedule, stage + 1, SL_ACTION_BACKWARD, micro, stage);
+    else if (action.kind == SL_ACTION_HEAD_FORWARD)
+        *out = wait_for(schedule, last, SL_ACTION_FORWARD, micro, last - 1);
+    else if (action.kind == SL_ACTION_HEAD_BACKWARD)
+        *out = wait_for(schedule, last, SL_ACTION_BACKWARD, micro, last - 1);
+    else if (sli_action_is_backward(action.kind) && schedule->splits_head) {
+        *out = (sli_wait){head_result(schedule, index, micro), index, last - 1};
+        return index < schedule->ranks;
+    } else
+        return false;
+    return index == 0;
+}
+
+/* ---- Cells ------------------------------------------------------------------------------ */
+
+/* Moves *start to when the action's inputs are there. False: one does not exist yet, and the rank
+ * waits for it. */
 static bool input_is_there(const player *p, int rank, sl_action action, double *start)
 {
-    const sl_schedule *schedule = p->schedule;
-    int from = sli_action_waits_for(schedule, action);
-    if (from < 0)
-        return true;
-    bool forward = action.kind == SL_ACTION_FORWARD;
-    size_t result = result_number(schedule, forward, from, action.micro);
-    double arrival = p->result_end[result];
-    if (arrival < 0) {
-        p->waits[rank] = result;
-        return false;
+    sli_wait wait;
+    for (int i = 0; sli_action_wait(p->schedule, action, i, &wait); i++) {
+        double arrival = p->result_end[wait.result];
+        if (arrival < 0) {
+            p->waits[rank] = wait.result;
+            return false;
+        }
+        if (wait.rank != rank)
+            arrival += p->costs->links ? p->costs->links[wait.link] : p->costs->link;
+        *start = arrival > *start ? arrival : *start;
     }
-    if (schedule->placement[from] != rank)
-        arrival += p->costs->links ? p->costs->links[forward ? from : from - 1] : p->costs->link;
-    *start = arrival > *start ? arrival : *start;
     return true;
 }
 
@@ -62,29 +102,38 @@ static double action_duration(const player *p, size_t index)
         return 1;
     if (p->costs->seconds)
         return p->costs->seconds[index];
-    bool is_skipped = p->costs->skips_discarded && p->goes_backward && action.discards &&
-                      action.stage + 1 == p->schedule->stages;
+    bool is_skipped =
+        p->costs->skips_discarded && p->goes_backward && sli_action_is_empty(p->schedule, action);
     return is_skipped ? 0 : p->costs->costs[action.kind][action.stage];
 }
 
-/* Records the result of an action. The rank that waits for it is then runnable, if `wakes`. */
-static void give_result(player *p, sl_action action, double end, bool wakes)
+/* Makes the rank runnable if it waits for the result. */
+static void wake_rank(player *p, int rank, size_t result)
 {
-    const sl_schedule *schedule = p->schedule;
-    bool forward = action.kind == SL_ACTION_FORWARD;
-    if (!forward && !sli_action_is_backward(action.kind))
-        return;
-    size_t result = result_number(schedule, forward, action.stage, action.micro);
-    p->result_end[result] = end;
-    int to = forward ? action.stage + 1 : action.stage - 1;
-    if (to < 0 || to == schedule->stages)
-        return;
-    int rank = schedule->placement[to];
     if (p->waits[rank] != result)
         return;
     p->waits[rank] = NOTHING;
-    if (wakes)
+    if (!p->costs->cores) /* start_cells asks all ranks */
         p->runnable[p->count++] = rank;
+}
+
+/* Records the result of an action. The ranks that wait for it are then runnable. */
+static void give_result(player *p, sl_action action, double end)
+{
+    const sl_schedule *schedule = p->schedule;
+    size_t result = sli_result_number(schedule, action);
+    if (result == NOTHING)
+        return;
+    p->result_end[result] = end;
+    int last = schedule->stages - 1;
+    int target = action.kind == SL_ACTION_FORWARD        ? action.stage + 1
+                 : action.kind == SL_ACTION_HEAD_FORWARD ? last
+                                                         : action.stage - 1;
+    if (target >= 0 && target <= last)
+        wake_rank(p, schedule->placement[target], result);
+    bool of_last = action.stage == last && action.kind != SL_ACTION_HEAD_FORWARD;
+    for (int rank = 0; of_last && schedule->splits_head && rank < schedule->ranks; rank++)
+        wake_rank(p, rank, result);
 }
 
 static size_t cell_end(const sl_schedule *schedule, size_t first, size_t row_end)
@@ -110,7 +159,7 @@ static bool run_cell(player *p, sli_play *play, int rank, size_t first, size_t e
         play->ends[i] = stop;
     }
     for (size_t i = first; i < end; i++)
-        give_result(p, actions[i], stop, true);
+        give_result(p, actions[i], stop);
     p->free_at[rank] = stop;
     play->makespan = stop > play->makespan ? stop : play->makespan;
     return true;
@@ -193,7 +242,7 @@ static void end_action(player *p, sli_play *play, int rank, row_state *row, doub
     while (actions[first].joined)
         first--;
     for (size_t i = first; i < row->next; i++)
-        give_result(p, actions[i], now, false); /* start_cells asks all ranks */
+        give_result(p, actions[i], now);
 }
 
 /* Goes from one event to the next: an action's end, or a result's arrival. */
@@ -244,7 +293,7 @@ static sl_status play_on_shared_cores(player *p, sli_play *play)
 static sl_status allocate_play(const sl_schedule *schedule, player *p, sli_play *out)
 {
     size_t ranks = (size_t)schedule->ranks;
-    size_t results = result_number(schedule, false, schedule->stages, 0);
+    size_t results = sli_result_count(schedule);
     p->result_end = malloc(results * sizeof *p->result_end);
     p->free_at = calloc(ranks, sizeof *p->free_at);
     p->waits = out->waits = malloc(ranks * sizeof *p->waits);
@@ -288,13 +337,18 @@ fail:
 
 bool sli_play_stuck(const sl_schedule *schedule, const sli_play *play, int rank, sl_action *result)
 {
-    size_t number = play->waits[rank], cells = sli_schedule_cell(schedule, schedule->stages, 0);
+    size_t number = play->waits[rank], cells = cell_count(schedule);
+    size_t micros = (size_t)schedule->micros;
     if (number == NOTHING)
         return false;
-    size_t cell = number % cells, micros = (size_t)schedule->micros;
-    *result = (sl_action){.stage = (int)(cell / micros),
-                          .micro = (int)(cell % micros),
-                          .kind = number < cells ? SL_ACTION_FORWARD : SL_ACTION_BACKWARD_INPUT};
+    *result = (sl_action){.micro = (int)(number % micros)};
+    if (number >= 2 * cells) {
+        result->kind = SL_ACTION_HEAD_FORWARD;
+        result->stage = sli_schedule_first_stage(schedule, (int)((number - 2 * cells) / micros));
+    } else {
+        result->kind = number < cells ? SL_ACTION_FORWARD : SL_ACTION_BACKWARD_INPUT;
+        result->stage = (int)(number % cells / micros);
+    }
     return true;
 }
 
@@ -351,7 +405,8 @@ sl_status sli_schedule_order(const sl_schedule *schedule, int **order)
     }
     const double *one = costs, *two = costs + stages;
     SLI_TRY_OR_FAIL(
-        sli_schedule_play(schedule, &(sli_play_costs){.costs = {one, one, two, one, one}}, &play));
+        sli_schedule_play(schedule, &(sli_play_costs){.costs = {one, one, two, one, one, one, one}},
+                          &play));
     sort_by_start(schedule, &play, actions, *order);
 
 fail:

@@ -10,7 +10,7 @@ typedef struct sli_play_costs {
     const double *seconds; /* [actions of the table] each one's instead; NULL: by costs[] */
     bool clocks; /* every cell takes 1 instead, two joined actions as one; costs[] is not read */
     bool skips_discarded; /* the last stage's F that discards takes no time in a table that goes
-                             backward: the interpreter computes nothing in it */
+                             backward, where the interpreter computes nothing in it */
     double link;          /* between an action's end and its result's arrival at another rank */
     const double *links;  /* [stages - 1] the same between stages s and s + 1; NULL: `link` */
     const int *cores;     /* [ranks] as in sl_cost_model; NULL: every rank has its own */
@@ -31,16 +31,29 @@ sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *c
                             sli_play *out);
 void sli_play_clear(sli_play *play);
 
-/* Does the rank wait for a result that never comes? *result is the F or the I that it waits for. */
+/* Does the rank wait for a result that never comes? *result is the F, I or S that it waits for. */
 bool sli_play_stuck(const sl_schedule *schedule, const sli_play *play, int rank, sl_action *result);
 
 /* Does every action have a kind, a stage of its rank and a micro-batch? Errors: SL_ERR_INVALID
  * (validate.c). */
 sl_status sli_schedule_check_cells(const sl_schedule *schedule);
 
-/* The stage whose result an action waits for: the one before it for forwards, the one after it for
- * backwards, -1 for none. */
-int sli_action_waits_for(const sl_schedule *schedule, sl_action action);
+/* Results, which other actions wait for, are numbered: forwards' by stage and micro-batch, then
+ * backwards', then those of S by rank and micro-batch. */
+size_t sli_result_count(const sl_schedule *schedule);
+
+/* The number of the action's result; SIZE_MAX: nothing waits for it. */
+size_t sli_result_number(const sl_schedule *schedule, sl_action action);
+
+/* A result that an action waits for: its number, the rank that it comes from, and which of
+ * sl_cost_model's links it takes where that is another rank. */
+typedef struct sli_wait {
+    size_t result;
+    int rank, link;
+} sli_wait;
+
+/* The action's wait number `index`, from 0 on; false: it has no more. */
+bool sli_action_wait(const sl_schedule *schedule, sl_action action, int index, sli_wait *out);
 
 /* What of a table is drawn: ranks first_rank … end_rank - 1, clocks first_clock … end_clock - 1. */
 typedef struct sli_window {

@@ -16,9 +16,10 @@ static bool is_valid(const double *costs, size_t count)
 
 static sl_status check_costs(const sl_schedule *schedule, const sl_cost_model *costs)
 {
-    const double *const lists[] = {costs->forward,    costs->backward_input,
-                                   costs->backward,   costs->backward_weight,
-                                   costs->held_bytes, costs->weight_held_bytes};
+    const double *const lists[] = {costs->forward,      costs->backward_input,
+                                   costs->backward,     costs->backward_weight,
+                                   costs->held_bytes,   costs->weight_held_bytes,
+                                   costs->head_forward, costs->head_backward};
     bool valid = costs->link >= 0 && isfinite(costs->link) &&
                  is_valid(costs->links, (size_t)schedule->stages - 1) &&
                  is_valid(costs->seconds, schedule->count);
@@ -30,11 +31,11 @@ static sl_status check_costs(const sl_schedule *schedule, const sl_cost_model *c
     return SL_OK;
 }
 
-/* B where the caller does not say: I and W together. */
+/* What the caller does not say, [2 * stages]: B, which is I and W together, then zeros. */
 static sl_status complete_costs(const sl_schedule *schedule, const sl_cost_model *costs,
                                 double **both)
 {
-    *both = malloc((size_t)schedule->stages * sizeof **both);
+    *both = calloc(2 * (size_t)schedule->stages, sizeof **both);
     if (!*both)
         return sli_no_memory("schedule", "the costs of %d stages", schedule->stages);
     for (int stage = 0; stage < schedule->stages; stage++)
@@ -107,11 +108,16 @@ static sl_status allocate_simulation(const sl_schedule *schedule, sl_simulation 
 static sl_status simulate_table(const sl_schedule *schedule, const sl_cost_model *costs,
                                 const double *both, sl_simulation *out)
 {
+    const double *none = both + schedule->stages;
+    const double *head_forward = costs->head_forward ? costs->head_forward : none;
+    const double *head_backward = costs->head_backward ? costs->head_backward : none;
     sli_play_costs durations = {.costs = {[SL_ACTION_FORWARD] = costs->forward,
                                           [SL_ACTION_RECOMPUTE] = costs->forward,
                                           [SL_ACTION_BACKWARD] = both,
                                           [SL_ACTION_BACKWARD_INPUT] = costs->backward_input,
-                                          [SL_ACTION_BACKWARD_WEIGHT] = costs->backward_weight},
+                                          [SL_ACTION_BACKWARD_WEIGHT] = costs->backward_weight,
+                                          [SL_ACTION_HEAD_FORWARD] = head_forward,
+                                          [SL_ACTION_HEAD_BACKWARD] = head_backward},
                                 .seconds = costs->seconds,
                                 .skips_discarded = true,
                                 .link = costs->link,

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A micro-batch has at most four actions at a stage: F, R, I and W. */
-enum { ACTIONS_PER_MICRO = 4 };
+/* A micro-batch has at most six actions at a stage: F, R, I, W, S and T. */
+enum { ACTIONS_PER_MICRO = 6 };
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
@@ -166,9 +166,11 @@ void sli_schedule_set_marks(sl_schedule *schedule, bool *room)
         if (schedule->ends[rank] == 0) /* an empty row */
             schedule->ends[rank] = schedule->ends[rank - 1];
     bool forward_only = !sli_schedule_goes_backward(schedule);
+    schedule->splits_head = false;
     for (size_t i = schedule->count; i-- > 0;) {
         sl_action *action = &schedule->actions[i];
         action->discards = false;
+        schedule->splits_head |= sli_action_is_of_head(action->kind);
         if (!is_known(schedule, *action))
             continue;
         bool *recomputes = &room[sli_schedule_cell(schedule, action->stage, action->micro)];
@@ -241,6 +243,14 @@ bool sli_schedule_goes_backward(const sl_schedule *schedule)
         if (schedule->actions[i].kind != SL_ACTION_FORWARD)
             return true;
     return false;
+}
+
+int sli_schedule_first_stage(const sl_schedule *schedule, int rank)
+{
+    int stage = 0;
+    while (schedule->placement[stage] != rank)
+        stage++;
+    return stage;
 }
 
 sl_status sli_schedule_rank_stages(const sl_schedule *schedule, int **out)

@@ -7,6 +7,7 @@
 struct sl_schedule {
     int ranks, stages, micros;
     int forward_only; /* so many first stages do not go backward where the others do */
+    bool splits_head; /* it has S and T */
     int *placement;   /* [stages] */
     size_t *ends; /* [ranks]: where each rank's row ends in `actions`; it starts where the row of
                      the rank before it ends */
@@ -29,7 +30,8 @@ sl_status sli_schedule_check_placement(const sl_schedule *schedule, const char *
 void sli_schedule_append(sl_schedule *schedule, int rank, int stage, sl_action_kind kind,
                          int micro);
 
-/* Fills in `discards` and `completes` of every action: the last step of whatever makes a table. */
+/* Fills in `splits_head`, and `discards` and `completes` of every action: the last step of whatever
+ * makes a table. */
 sl_status sli_schedule_mark(sl_schedule *schedule);
 
 /* The same in two steps, for a rewrite that has no error any more once it has begun: the room that
@@ -51,13 +53,27 @@ static inline size_t sli_schedule_cell(const sl_schedule *schedule, int stage, i
 
 bool sli_schedule_goes_backward(const sl_schedule *schedule);
 
+/* The rank's stage that has its S and T. */
+int sli_schedule_first_stage(const sl_schedule *schedule, int rank);
+
 static inline bool sli_action_is_backward(sl_action_kind kind)
 {
     return kind == SL_ACTION_BACKWARD || kind == SL_ACTION_BACKWARD_INPUT;
 }
 
-/* (*order)[i], malloc'ed, is the position of the table's action i among all actions when every F,
- * R, I and W takes 1 and B takes 2: sorted by start, then by stage. No two have the same position.
+static inline bool sli_action_is_of_head(sl_action_kind kind)
+{
+    return kind == SL_ACTION_HEAD_FORWARD || kind == SL_ACTION_HEAD_BACKWARD;
+}
+
+/* Whether the action computes nothing: a forward of the last stage that is run again later. */
+static inline bool sli_action_is_empty(const sl_schedule *schedule, sl_action action)
+{
+    return action.discards && action.stage + 1 == schedule->stages && !schedule->splits_head;
+}
+
+/* (*order)[i], malloc'ed, is the position of the table's action i among all actions when B takes 2
+ * and every other one 1: sorted by start, then by stage. No two have the same position.
  * From cell to cell of a row positions ascend, and an action's input has a lower one. The table is
  * valid. (play.c) */
 sl_status sli_schedule_order(const sl_schedule *schedule, int **order);

@@ -42,7 +42,7 @@ static sl_status cell_error(const reader *r, const char *start)
     memcpy(text, start, length);
     text[length] = '\0';
     return sl_error(SL_ERR_FORMAT,
-                    "%s: line %d, cell %d: expected an action such as 2F0 (F, R, B, I or W), "
+                    "%s: line %d, cell %d: expected an action such as 2F0 (F, R, B, I, W, S or T), "
                     "(0F7;7B3)OVERLAP_F_B or nothing, got '%s'",
                     r->name, r->line, r->cell, text);
 }

@@ -10,6 +10,8 @@ static const struct {
     {'B', "backward", "#8fce8f"},
     {'I', "backward for the input", "#8fd6c4"},
     {'W', "backward for the weights", "#f2c078"},
+    {'S', "the head's forward", "#b9a3e3"},
+    {'T', "the head's backward", "#e3a3c7"},
 };
 
 char sli_action_letter(sl_action_kind kind)

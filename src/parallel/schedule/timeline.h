@@ -6,9 +6,9 @@
 
 #include <stdio.h>
 
-enum { SLI_ACTION_KINDS = SL_ACTION_BACKWARD_WEIGHT + 1, SLI_ACTION_TEXT_BYTES = 40 };
+enum { SLI_ACTION_KINDS = SL_ACTION_HEAD_BACKWARD + 1, SLI_ACTION_TEXT_BYTES = 40 };
 
-/* F, R, B, I or W; 0 for a value that is no kind. */
+/* F, R, B, I, W, S or T; 0 for a value that is no kind. */
 char sli_action_letter(sl_action_kind kind);
 
 /* The kind of that letter, into *out; false where there is none. */
@@ -17,7 +17,8 @@ bool sli_action_kind_of(char letter, sl_action_kind *out);
 /* "2F0" to `text`, which holds SLI_ACTION_TEXT_BYTES, and returns it. */
 const char *sli_action_text(sl_action action, char *text);
 
-/* "forward", "recompute", "backward", "backward for the input", "backward for the weights". */
+/* "forward", "recompute", "backward", "backward for the input", "backward for the weights",
+ * "the head's forward", "the head's backward". */
 const char *sli_action_name(sl_action_kind kind);
 
 /* The fill of its bars, "#7fb3e6". */

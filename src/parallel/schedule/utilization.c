@@ -73,12 +73,6 @@ typedef struct mean_costs {
     double *mean[SLI_ACTION_KINDS], *count[SLI_ACTION_KINDS];
 } mean_costs;
 
-/* Whether the action runs nothing: a forward of the last stage that is run again later. */
-static bool runs_nothing(const sl_schedule *schedule, sl_action action)
-{
-    return action.discards && action.stage + 1 == schedule->stages;
-}
-
 /* `room` holds 2 * SLI_ACTION_KINDS * stages zeros; seconds[i] are entry i's. */
 static mean_costs find_costs(const sl_schedule *schedule, const double *seconds, double *room)
 {
@@ -91,7 +85,7 @@ static mean_costs find_costs(const sl_schedule *schedule, const double *seconds,
     }
     for (size_t i = 0; i < schedule->count; i++) {
         sl_action action = schedule->actions[i];
-        if (runs_nothing(schedule, action))
+        if (sli_action_is_empty(schedule, action))
             continue;
         int kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : (int)action.kind;
         costs.mean[kind][action.stage] += seconds[i];
@@ -187,6 +181,8 @@ static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_op
                          .backward_input = costs->mean[SL_ACTION_BACKWARD_INPUT],
                          .backward_weight = costs->mean[SL_ACTION_BACKWARD_WEIGHT],
                          .backward = costs->mean[SL_ACTION_BACKWARD],
+                         .head_forward = costs->mean[SL_ACTION_HEAD_FORWARD],
+                         .head_backward = costs->mean[SL_ACTION_HEAD_BACKWARD],
                          .link = layout->link,
                          .links = layout->links,
                          .cores = layout->cores},
@@ -219,25 +215,21 @@ fail:
 
 /* ---- What the ranks did ----------------------------------------------------------------- */
 
-/* When each result was there: forwards' by stage and micro-batch, then backwards'. Those of joined
- * actions leave when the last of them has ended. */
+/* When each result was there, by its number. Those of joined actions leave when the last of them
+ * has ended. */
 static sl_status find_results(const sl_schedule *schedule, const sl_timeline_entry *entries,
                               double **out)
 {
-    size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
-    double *ends = *out = calloc(2 * cells, sizeof *ends);
+    size_t results = sli_result_count(schedule);
+    double *ends = *out = calloc(results, sizeof *ends), end = 0;
     if (!ends)
-        return sli_no_memory("sl_timeline_utilization", "%zu results", 2 * cells);
-    double end = 0;
+        return sli_no_memory("sl_timeline_utilization", "%zu results", results);
     for (size_t i = schedule->count; i-- > 0;) {
-        sl_action action = schedule->actions[i];
-        size_t cell = sli_schedule_cell(schedule, action.stage, action.micro);
+        size_t result = sli_result_number(schedule, schedule->actions[i]);
         if (i + 1 == schedule->count || !schedule->actions[i + 1].joined)
             end = entries[i].end;
-        if (action.kind == SL_ACTION_FORWARD)
-            ends[cell] = end;
-        else if (sli_action_is_backward(action.kind))
-            ends[cells + cell] = end;
+        if (result < results)
+            ends[result] = end;
     }
     return SL_OK;
 }
@@ -246,17 +238,13 @@ static sl_status find_results(const sl_schedule *schedule, const sl_timeline_ent
  * none. */
 static double input_arrival(const sl_schedule *schedule, const double *results, int rank, size_t i)
 {
-    size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
     double latest = 0;
-    do {
-        sl_action action = schedule->actions[i];
-        int from = sli_action_waits_for(schedule, action);
-        if (from < 0 || schedule->placement[from] == rank)
-            continue;
-        double came = results[(action.kind == SL_ACTION_FORWARD ? 0 : cells) +
-                              sli_schedule_cell(schedule, from, action.micro)];
-        latest = came > latest ? came : latest;
-    } while (++i < schedule->count && schedule->actions[i].joined);
+    sli_wait wait;
+    do
+        for (int w = 0; sli_action_wait(schedule, schedule->actions[i], w, &wait); w++)
+            if (wait.rank != rank && results[wait.result] > latest)
+                latest = results[wait.result];
+    while (++i < schedule->count && schedule->actions[i].joined);
     return latest;
 }
 

@@ -8,6 +8,8 @@
  * backward). At each stage, I and B together must ascend over micro-batches, and W and B together:
  * that is the order in which gradients are added up.
  *
+ * Where the head is split, each rank has S and then T of every micro-batch, both ascending.
+ *
  * Then all rows together: the table is played; where it comes to a stop before all rows have ended,
  * ranks wait for each other in a circle, and a pipe would wait for ever. */
 #include "core/error.h"
@@ -40,6 +42,9 @@ static const char *find_fault(micro_state state, sl_action_kind kind)
         return state == HALF_DONE ? NULL
                : state == DONE    ? "adds to the weights a second time"
                                   : "comes before the micro-batch's I";
+    case SL_ACTION_HEAD_FORWARD:
+    case SL_ACTION_HEAD_BACKWARD:
+        break; /* check_head */
     }
     return "has no kind";
 }
@@ -55,6 +60,8 @@ static micro_state next_state(sl_action action)
         return HALF_DONE;
     case SL_ACTION_BACKWARD:
     case SL_ACTION_BACKWARD_WEIGHT:
+    case SL_ACTION_HEAD_FORWARD:
+    case SL_ACTION_HEAD_BACKWARD:
         break;
     }
     return DONE;
@@ -81,6 +88,11 @@ static sl_status check_cell(const sl_schedule *schedule, int rank, int number, s
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s is of a stage that rank %d has", rank,
                         number, text, schedule->placement[action.stage]);
+    int first = sli_schedule_first_stage(schedule, rank);
+    if (sli_action_is_of_head(action.kind) && action.stage != first)
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: rank %d, action %d: %s must be of the rank's first stage, %d",
+                        rank, number, text, first);
     return SL_OK;
 }
 
@@ -172,23 +184,55 @@ static const char *check_order(proof *p, sl_action action)
     return NULL;
 }
 
+/* How many S and T of the row came so far, of micro-batches 0 and up. */
+typedef struct head_order {
+    int forwards, backwards;
+} head_order;
+
+static const char *check_head(sl_action action, head_order *head)
+{
+    bool forward = action.kind == SL_ACTION_HEAD_FORWARD;
+    int *next = forward ? &head->forwards : &head->backwards;
+    if (action.micro != *next)
+        return "is out of order: on each rank, S and T must ascend over micro-batches";
+    if (!forward && action.micro >= head->forwards)
+        return "comes before the micro-batch's S";
+    ++*next;
+    return NULL;
+}
+
+static const char *check_action(proof *p, sl_action action, head_order *head)
+{
+    if (sli_action_is_of_head(action.kind))
+        return check_head(action, head);
+    unsigned char *state = &p->states[sli_schedule_cell(p->schedule, action.stage, action.micro)];
+    const char *fault = find_fault((micro_state)*state, action.kind);
+    if (!fault)
+        fault = check_order(p, action);
+    *state = (unsigned char)next_state(action);
+    return fault;
+}
+
 static sl_status check_row(proof *p, int rank)
 {
     const sl_action *row;
     int count = sl_schedule_actions(p->schedule, rank, &row);
+    head_order head = {0, 0};
+    char text[SLI_ACTION_TEXT_BYTES];
     for (int i = 0; i < count; i++) {
-        unsigned char *state =
-            &p->states[sli_schedule_cell(p->schedule, row[i].stage, row[i].micro)];
-        const char *fault = find_fault((micro_state)*state, row[i].kind);
-        if (!fault)
-            fault = check_order(p, row[i]);
-        char text[SLI_ACTION_TEXT_BYTES];
+        const char *fault = check_action(p, row[i], &head);
         if (fault)
             return draw_fault(p->schedule, p->play, rank, i,
                               sl_error(SL_ERR_INVALID, "schedule: rank %d, action %d: %s %s", rank,
                                        i, sli_action_text(row[i], text), fault));
-        *state = (unsigned char)next_state(row[i]);
     }
+    bool has_all = head.forwards == p->schedule->micros && head.backwards == p->schedule->micros;
+    if (p->schedule->splits_head && !has_all)
+        return draw_fault(p->schedule, p->play, rank, INT_MAX,
+                          sl_error(SL_ERR_INVALID,
+                                   "schedule: rank %d has %d S and %d T, not one of each of the %d "
+                                   "micro-batches",
+                                   rank, head.forwards, head.backwards, p->schedule->micros));
     return SL_OK;
 }
 
@@ -238,6 +282,13 @@ fail:
 
 /* ---- Deadlock --------------------------------------------------------------------------- */
 
+static const char *result_name(sl_action_kind kind)
+{
+    return kind == SL_ACTION_FORWARD        ? "forward"
+           : kind == SL_ACTION_HEAD_FORWARD ? "head's forward"
+                                            : "backward";
+}
+
 /* The lowest rank that cannot go on says what it waits for. */
 static sl_status check_deadlock(const sl_schedule *schedule, const sli_play *play)
 {
@@ -253,8 +304,7 @@ static sl_status check_deadlock(const sl_schedule *schedule, const sli_play *pla
                                     "schedule: deadlock: rank %d waits at %s for the %s of "
                                     "micro-batch %d at stage %d, which never comes",
                                     rank, sli_action_text(row[play->done[rank]], text),
-                                    result.kind == SL_ACTION_FORWARD ? "forward" : "backward",
-                                    result.micro, result.stage));
+                                    result_name(result.kind), result.micro, result.stage));
     }
     return SL_OK;
 }

@@ -3,9 +3,10 @@
 
 static sl_time_kind kind_of(sl_action_kind kind)
 {
-    return kind == SL_ACTION_FORWARD     ? SL_TIME_FORWARD
-           : kind == SL_ACTION_RECOMPUTE ? SL_TIME_RECOMPUTE
-                                         : SL_TIME_BACKWARD;
+    return kind == SL_ACTION_FORWARD        ? SL_TIME_FORWARD
+           : kind == SL_ACTION_HEAD_FORWARD ? SL_TIME_FORWARD
+           : kind == SL_ACTION_RECOMPUTE    ? SL_TIME_RECOMPUTE
+                                            : SL_TIME_BACKWARD;
 }
 
 /* The time in the pipe is divided as the timeline is: into actions, and waiting for the rest. */

@@ -48,6 +48,9 @@ static sl_status create_pipe(const sl_plan *plan, const sl_train_task *task,
                                              .schedule = options->schedule,
                                              .seed = options->seed,
                                              .no_init = !random_values,
+                                             .head_blocks = options->split_vocabulary
+                                                                ? SL_VOCABULARY_BLOCKS
+                                                                : 0,
                                              .group = replica->pipe_group},
                           &replica->pipe);
 }

@@ -15,6 +15,8 @@ static sl_status write_table(const sl_found_plan *plan, const sl_plan *layout, s
         sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), out);
     if (status == SL_OK)
         status = sl_schedule_freeze(*out, backward);
+    if (status == SL_OK && plan->options.split_vocabulary)
+        status = sl_schedule_split_head(*out, sl_partition_head(model));
     sl_module_destroy(&model);
     return status;
 }
@@ -38,6 +40,8 @@ sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table,
                                                   .backward_input = plan->backward_input,
                                                   .backward_weight = plan->backward_weight,
                                                   .backward = plan->backward,
+                                                  .head_forward = plan->head_forward,
+                                                  .head_backward = plan->head_backward,
                                                   .cores =
                                                       plan->shares_cores ? one_set_of_cores : NULL},
                                  out);

@@ -43,6 +43,7 @@ WHEN(with_warmup_ratio, options->lr.warmup_ratio > 0)
 WHEN(with_freeze, options->model.freeze != NULL)
 WHEN(with_train_layers, options->model.train_layers > 0)
 WHEN(with_lora, options->model.lora.adapts)
+WHEN(with_split_vocabulary, options->split_vocabulary)
 WHEN(with_lora_targets, options->model.lora.adapts && options->model.lora.targets[0] != '\0')
 #undef WHEN
 
@@ -249,6 +250,11 @@ const sl_option sl_plan_option_rows[] = {
      .parse = parse_schedule, .print = print_schedule, .choices = sl_schedule_names,
      .help = "Order of forwards and backwards, by name or as a file with a table in PyTorch's CSV, "
              "which also says how many ranks and chunks there are"},
+    {.name = "split-vocabulary", .group = "Pipeline", OF_LANGUAGE, FIELD(FLAG, split_vocabulary),
+     .affects_numbers = with_split_vocabulary,
+     .help = "Split the last layer and its loss over all pipeline ranks by the vocabulary, in 64 blocks of "
+             "words, so that no rank waits for the one that would have it alone. Another number of ranks gives "
+             "the same bits; without the option, they are equal to rounding. CPUs only"},
     {.name = "virtual", .value = "V", .group = "Pipeline", FIELD(INT, virtual_stages),
      RANGE(1, SL_MAX_STAGES), .optional = true,
      .help = "Stages of each pipeline rank; without it the schedule's own number"},

@@ -30,6 +30,7 @@ sli_layout sli_plan_layout_of(const sl_plan *plan, const sl_module *model)
                         .replicas = options->replicas,
                         .shards = options->shards,
                         .accumulate = options->accumulate,
+                        .head_blocks = options->split_vocabulary ? SL_VOCABULARY_BLOCKS : 0,
                         .row_tokens = options->task ? 0 : options->bptt,
                         .micro_rows = plan->micro_rows,
                         .eval_micro_rows = (eval_rows + eval_micros - 1) / eval_micros,

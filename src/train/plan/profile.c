@@ -205,6 +205,8 @@ static sl_status cut_model(model_profile *profile, int *balance, sli_step_times 
                                       .profiles = profile->times,
                                       .table = plan->table,
                                       .model = profile->inputs.model,
+                                      .head_blocks =
+                                          plan->options.split_vocabulary ? SL_VOCABULARY_BLOCKS : 0,
                                       .links = profile->inputs.links,
                                       .cores =
                                           has_shared_cores(profile) ? profile->inputs.cores : NULL,

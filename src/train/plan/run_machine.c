@@ -191,6 +191,10 @@ static sl_status measure(run_machine *machine, bool shares_cores)
 /* A run on GPUs has no cores to divide, and a host's memory does not hold what they do. */
 static sl_status check_run(const sl_train_options *run, const sl_run_measures *measures)
 {
+    if (run->split_vocabulary)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "a run with split_vocabulary cannot be planned by what it measured: its "
+                        "stages' times are without the last layer");
     if (run->task)
         return sl_error(SL_ERR_UNSUPPORTED, "plans are searched for language models, not for a "
                                             "task's");

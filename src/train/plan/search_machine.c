@@ -3,6 +3,7 @@
 #include "train/plan/search_machine.h"
 
 #include "core/error.h"
+#include "core/sum_tree.h"
 #include "core/usable_memory.h"
 #include "device/device.h"
 #include "nn/module.h"
@@ -261,6 +262,24 @@ static sl_status count_rows(machine_search *search)
     return SL_OK;
 }
 
+/* What a rank has of the last module's times, at its first stage. */
+static void describe_parts(const sl_plan *plan, const sl_module_profile *head, sl_found_plan *out)
+{
+    int ranks = plan->options.pipeline_ranks;
+    bool has_part[SL_MAX_STAGES] = {false};
+    for (int s = 0; s < plan->stages; s++) {
+        int rank = plan->stage[s].rank;
+        double part = (sli_sum_tree_first(SL_VOCABULARY_BLOCKS, rank + 1, ranks) -
+                       sli_sum_tree_first(SL_VOCABULARY_BLOCKS, rank, ranks)) /
+                      (double)SL_VOCABULARY_BLOCKS;
+        if (has_part[rank])
+            continue;
+        has_part[rank] = true;
+        out->head_forward[s] = part * (head->forward + head->backward_input);
+        out->head_backward[s] = part * head->backward_weight;
+    }
+}
+
 /* The times of its stages, as the search has had them. */
 static sl_status describe_stages(const machine_search *search, const sli_found_layout *found,
                                  sl_found_plan *out)
@@ -279,11 +298,15 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
         status = time_layout(search, &found->candidate, plan, times, &unused);
     for (int s = 0, i = 0; s < found->stages && status == SL_OK; s++)
         for (int end = i + found->balance[s]; i < end; i++) {
+            if (out->options.split_vocabulary && i + 1 == modules)
+                continue;
             out->forward[s] += times[i].forward;
             out->backward_input[s] += i < frozen ? 0 : times[i].backward_input;
             out->backward_weight[s] += i < frozen ? 0 : times[i].backward_weight;
             out->backward[s] += i < frozen ? 0 : times[i].backward;
         }
+    if (status == SL_OK && out->options.split_vocabulary)
+        describe_parts(plan, &times[modules - 1], out);
     sl_plan_destroy(&plan);
     free(times);
     return status;

@@ -258,6 +258,7 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
         {"seed", (int64_t)pipe->seed},
         {"choice of no_init", pipe->no_init},
         {"choice of inference", pipe->inference},
+        {"number of the head's blocks", pipe->head_blocks},
         {"choice of a loss", pipe->loss != NULL},
         {"table", table},
         {"balance or placement", stages},

@@ -1,0 +1,533 @@
+#include "nn/split_head.h"
+
+#include "core/bf16.h"
+#include "core/error.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Columns of a block's matrix are a multiple of this. One behind its classes is that of an
+ * impossible class, which is every row's target: the kernel then gives the softmax of all rows, and
+ * the log sum exp beside the impossible class's logit, whose exponential is 0. */
+enum { COLUMN_STEP = 16 };
+static const float impossible = -1e6f;
+
+enum { LOG_SUM, TARGET_LOGIT, NUMBERS };       /* of a node's row */
+enum { TOTAL_LOG_SUM, WEIGHT, TARGET_WEIGHT }; /* of a row's result */
+
+int64_t sli_split_head_first_class(int64_t classes, int blocks, int block)
+{
+    return classes / blocks * block + (block < classes % blocks ? block : classes % blocks);
+}
+
+/* One block of a part. */
+typedef struct head_block {
+    int index;              /* among the part's */
+    int64_t first, classes; /* in the whole head */
+    int64_t row;            /* its first in the part */
+    int64_t columns;        /* of its matrix */
+    int64_t offset;         /* of its matrix in the record's softmax */
+} head_block;
+
+static int64_t block_columns(int64_t classes)
+{
+    return (classes + COLUMN_STEP) / COLUMN_STEP * COLUMN_STEP;
+}
+
+static head_block first_block(const sli_split_head *part)
+{
+    int64_t first = sli_split_head_first_class(part->classes, part->blocks, part->first);
+    int64_t end = sli_split_head_first_class(part->classes, part->blocks, part->first + 1);
+    return (
+        head_block){.first = first, .classes = end - first, .columns = block_columns(end - first)};
+}
+
+static head_block next_block(const sli_split_head *part, const head_block *block, int64_t rows)
+{
+    int number = part->first + block->index + 1;
+    int64_t first = block->first + block->classes;
+    int64_t classes =
+        number < part->end
+            ? sli_split_head_first_class(part->classes, part->blocks, number + 1) - first
+            : 0;
+    return (head_block){.index = block->index + 1,
+                        .first = first,
+                        .classes = classes,
+                        .row = block->row + block->classes,
+                        .columns = block_columns(classes),
+                        .offset = block->offset + rows * block->columns};
+}
+
+static int block_count(const sli_split_head *part)
+{
+    return part->end - part->first;
+}
+
+static bool is_bf16(const sli_split_head *part)
+{
+    return sl_tensor_dtype(part->weight) == SL_BF16;
+}
+
+static size_t element_bytes(bool bf16)
+{
+    return bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+
+/* Element `offset` of a tensor of products. */
+static void *element(const sl_tensor *tensor, int64_t offset)
+{
+    return (char *)sl_tensor_data(tensor) +
+           (size_t)offset * element_bytes(sl_tensor_dtype(tensor) == SL_BF16);
+}
+
+/* target[i] += weight * row[i], of a tensor of products. */
+static void add_row(const sl_tensor *tensor, int64_t row, int64_t width, float weight,
+                    float *target)
+{
+    const void *data = element(tensor, row * width);
+    if (sl_tensor_dtype(tensor) == SL_BF16)
+        for (int64_t i = 0; i < width; i++)
+            target[i] += weight * sli_f32_from_bf16(((const uint16_t *)data)[i]);
+    else
+        for (int64_t i = 0; i < width; i++)
+            target[i] += weight * ((const float *)data)[i];
+}
+
+void sli_split_head_clear(sli_split_head_record *record)
+{
+    sl_tensor_destroy(&record->in);
+    sl_tensor_destroy(&record->targets);
+    sl_tensor_destroy(&record->softmax);
+    free(record->log_sums);
+    record->log_sums = NULL;
+}
+
+sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blocks, int parts,
+                                         int64_t rows, bool bf16)
+{
+    sli_split_head_bytes out = {0};
+    blocks = blocks < classes ? blocks : (int)classes;
+    int64_t columns = block_columns((classes + blocks - 1) / blocks);
+    int64_t sums = rows * (width * (int64_t)sizeof(float) + NUMBERS * (int64_t)sizeof(double));
+    int64_t logits = bf16 ? rows * columns * (int64_t)sizeof(float) : 0;
+    int most_nodes = 0, height = 0, most_blocks = 0;
+    for (int p = 0; p < parts; p++) {
+        int first = sli_sum_tree_first(blocks, p, parts);
+        int end = sli_sum_tree_first(blocks, p + 1, parts), ends[SLI_SUM_TREE_MOST_NODES];
+        int nodes = sli_sum_tree_nodes(first, end, blocks, ends);
+        int own_height = sli_sum_tree_height(first, end, blocks);
+        most_nodes = nodes > most_nodes ? nodes : most_nodes;
+        height = own_height > height ? own_height : height;
+        most_blocks = end - first > most_blocks ? end - first : most_blocks;
+    }
+    out.record =
+        most_blocks * rows * (columns * (int64_t)element_bytes(bf16) + (int64_t)sizeof(double));
+    out.sums = most_nodes * sums;
+    out.workspace = height * sums + logits;
+    return out;
+}
+
+/* ---- Nodes ------------------------------------------------------------------------------ */
+
+/* Adds a node to the one before it: rows of the gradient without its targets, and their numbers. */
+static void add_node(int64_t rows, int64_t width, float *sums, double *numbers,
+                     const float *more_sums, const double *more_numbers)
+{
+    for (int64_t row = 0; row < rows; row++) {
+        double *own = numbers + row * NUMBERS;
+        const double *other = more_numbers + row * NUMBERS;
+        double most = own[LOG_SUM] > other[LOG_SUM] ? own[LOG_SUM] : other[LOG_SUM];
+        double first = exp(own[LOG_SUM] - most), second = exp(other[LOG_SUM] - most);
+        float own_weight = (float)(first / (first + second));
+        float other_weight = (float)(second / (first + second));
+        float *target = sums + row * width;
+        const float *source = more_sums + row * width;
+        for (int64_t i = 0; i < width; i++)
+            target[i] = own_weight * target[i] + other_weight * source[i];
+        own[LOG_SUM] = most + log(first + second);
+        own[TARGET_LOGIT] += other[TARGET_LOGIT];
+    }
+}
+
+/* Nodes that are not halves of one yet. */
+typedef struct node_stack {
+    int blocks; /* of the whole head */
+    int64_t rows, width;
+    int count, first[SLI_SUM_TREE_MOST_NODES];
+    float *sums[SLI_SUM_TREE_MOST_NODES];
+    double *numbers[SLI_SUM_TREE_MOST_NODES];
+} node_stack;
+
+/* The node of blocks first … end - 1, whose data the caller has put where stack->sums[count] and
+ * numbers[count] point. */
+static void push_node(node_stack *stack, int first, int end)
+{
+    stack->first[stack->count++] = first;
+    while (stack->count > 1 &&
+           sli_sum_tree_has_node(stack->first[stack->count - 2], end, stack->blocks)) {
+        int top = --stack->count;
+        add_node(stack->rows, stack->width, stack->sums[top - 1], stack->numbers[top - 1],
+                 stack->sums[top], stack->numbers[top]);
+    }
+}
+
+/* ---- Forward ---------------------------------------------------------------------------- */
+
+/* Memory of one forward beside what it gives. */
+typedef struct forward_room {
+    sl_tensor *logits; /* [rows, columns of the largest block] f32; NULL: the softmax is */
+    sl_tensor *sums;   /* [height * rows, D] */
+    double *numbers;   /* [height][rows][NUMBERS] */
+    double *losses;    /* [rows] */
+    int32_t *targets;  /* [rows] of the kernel: the impossible class */
+} forward_room;
+
+static void room_clear(forward_room *room)
+{
+    sl_tensor_destroy(&room->logits);
+    sl_tensor_destroy(&room->sums);
+    free(room->numbers);
+    free(room->losses);
+    free(room->targets);
+}
+
+static sl_status create_room(const sli_split_head *part, sl_device *device, int64_t rows,
+                             forward_room *room)
+{
+    int height = sli_sum_tree_height(part->first, part->end, part->blocks);
+    int64_t columns = block_columns((part->classes + part->blocks - 1) / part->blocks);
+    sl_shape logits = sl_shape_2d(rows, columns), sums = sl_shape_2d(height * rows, part->width);
+    if (is_bf16(part))
+        SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &logits, &room->logits));
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &sums, &room->sums));
+    size_t count = (size_t)rows;
+    room->numbers = calloc((size_t)height * count * NUMBERS + 1, sizeof *room->numbers);
+    room->losses = calloc(count + 1, sizeof *room->losses);
+    room->targets = calloc(count + 1, sizeof *room->targets);
+    if (!room->numbers || !room->losses || !room->targets)
+        return sli_no_memory(NULL, "the sums of %lld rows", (long long)rows);
+    return SL_OK;
+}
+
+static sl_status create_record(const sli_split_head *part, const sl_tensor *in,
+                               const sl_tensor *targets, sli_split_head_record *record)
+{
+    sl_device *device = sl_tensor_device(in);
+    int64_t rows = sl_tensor_rows(in);
+    sl_dtype dtype = sl_tensor_dtype(part->weight);
+    head_block block = first_block(part);
+    while (block.classes > 0)
+        block = next_block(part, &block, rows);
+    sl_shape shape = sl_shape_1d(block.offset);
+    SL_TRY(sl_tensor_dtype(in) == dtype
+               ? sl_tensor_alias(in, &record->in)
+               : sli_tensor_as(in, dtype, SL_MEMORY_ACTIVATIONS, &record->in));
+    SL_TRY(sl_tensor_alias(targets, &record->targets));
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, dtype, &shape, &record->softmax));
+    record->log_sums =
+        calloc((size_t)block_count(part) * (size_t)rows + 1, sizeof *record->log_sums);
+    return record->log_sums ? SL_OK : sli_no_memory(NULL, "the sums of %lld rows", (long long)rows);
+}
+
+/* The block's logits, to [rows, block->columns]. */
+static sl_status compute_logits(const sli_split_head *part, const head_block *block,
+                                const sl_tensor *in, float *logits)
+{
+    int64_t rows = sl_tensor_rows(in);
+    SL_TRY(sli_device_gemm(sl_tensor_device(in),
+                           &(sli_gemm){.transpose_b = true,
+                                       .bf16 = is_bf16(part),
+                                       .m = rows,
+                                       .n = block->classes,
+                                       .k = part->width,
+                                       .a = sl_tensor_data(in),
+                                       .lda = part->width,
+                                       .b = element(part->weight, block->row * part->width),
+                                       .ldb = part->width,
+                                       .c = logits,
+                                       .ldc = block->columns,
+                                       .bias = part->bias ? sl_tensor_f32(part->bias) + block->row
+                                                          : NULL}));
+    for (int64_t row = 0; row < rows; row++)
+        logits[row * block->columns + block->classes] = impossible;
+    return SL_OK;
+}
+
+/* The target's place among the block's classes; -1: it has another block, or none. */
+static int64_t target_in_block(const head_block *block, const sl_tensor *targets, int64_t row)
+{
+    int64_t target = sl_tensor_i32(targets)[row] - block->first;
+    return target >= 0 && target < block->classes ? target : -1;
+}
+
+/* From the block's logits its softmax without the targets' classes, and its numbers. */
+static sl_status compute_softmax(const head_block *block, const sli_split_head_record *record,
+                                 float *logits, const forward_room *room, double *numbers)
+{
+    int64_t rows = sl_tensor_rows(record->in);
+    bool rounds = room->logits;
+    void *softmax = element(record->softmax, block->offset);
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t target = target_in_block(block, record->targets, row);
+        room->targets[row] = (int32_t)block->classes;
+        numbers[row * NUMBERS + TARGET_LOGIT] =
+            target < 0 ? 0 : (double)logits[row * block->columns + target];
+    }
+    SL_TRY(sli_device_cross_entropy(sl_tensor_device(record->in),
+                                    &(sli_cross_entropy){.rows = rows,
+                                                         .classes = block->classes + 1,
+                                                         .ld = block->columns,
+                                                         .logits = logits,
+                                                         .targets = room->targets,
+                                                         .ignore = -1,
+                                                         .grad_scale = 1.0f,
+                                                         .loss = room->losses,
+                                                         .rounded = rounds ? softmax : NULL}));
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t target = target_in_block(block, record->targets, row);
+        double log_sum = room->losses[row] + (double)impossible;
+        numbers[row * NUMBERS + LOG_SUM] = log_sum;
+        record->log_sums[block->index * rows + row] = log_sum;
+        if (target >= 0 && rounds)
+            ((uint16_t *)softmax)[row * block->columns + target] = 0;
+        else if (target >= 0)
+            ((float *)softmax)[row * block->columns + target] = 0;
+    }
+    return SL_OK;
+}
+
+/* The block as a node, to `sums` and `numbers`. */
+static sl_status run_block(const sli_split_head *part, const head_block *block,
+                           const sli_split_head_record *record, const forward_room *room,
+                           float *sums, double *numbers)
+{
+    void *softmax = element(record->softmax, block->offset);
+    float *logits = room->logits ? sl_tensor_f32(room->logits) : softmax;
+    SL_TRY(compute_logits(part, block, record->in, logits));
+    SL_TRY(compute_softmax(block, record, logits, room, numbers));
+    return sli_device_gemm(sl_tensor_device(record->in),
+                           &(sli_gemm){.bf16 = is_bf16(part),
+                                       .m = sl_tensor_rows(record->in),
+                                       .n = part->width,
+                                       .k = block->classes,
+                                       .a = softmax,
+                                       .lda = block->columns,
+                                       .b = element(part->weight, block->row * part->width),
+                                       .ldb = part->width,
+                                       .c = sums,
+                                       .ldc = part->width});
+}
+
+static sl_status run_blocks(const sli_split_head *part, const sli_split_head_record *record,
+                            const forward_room *room, node_stack *stack)
+{
+    int64_t rows = stack->rows;
+    for (int i = 0; i < SLI_SUM_TREE_MOST_NODES; i++) {
+        stack->sums[i] = sl_tensor_f32(room->sums) + i * rows * part->width;
+        stack->numbers[i] = room->numbers + i * rows * NUMBERS;
+    }
+    for (head_block block = first_block(part); block.classes > 0;
+         block = next_block(part, &block, rows)) {
+        int number = part->first + block.index;
+        SL_TRY(run_block(part, &block, record, room, stack->sums[stack->count],
+                         stack->numbers[stack->count]));
+        push_node(stack, number, number + 1);
+    }
+    return SL_OK;
+}
+
+static sl_status copy_nodes(const node_stack *stack, const forward_room *room, sl_device *device,
+                            sl_tensor **sums, sl_tensor **numbers)
+{
+    sl_shape sums_shape = sl_shape_2d(stack->count * stack->rows, stack->width);
+    sl_shape numbers_shape = sl_shape_2d(stack->count * stack->rows, NUMBERS);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &sums_shape, sums));
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F64, &numbers_shape, numbers));
+    memcpy(sl_tensor_data(*sums), sl_tensor_data(room->sums), sli_tensor_bytes(*sums));
+    memcpy(sl_tensor_data(*numbers), room->numbers, sli_tensor_bytes(*numbers));
+    return SL_OK;
+}
+
+sl_status sli_split_head_forward(const sli_split_head *part, const sl_tensor *in,
+                                 const sl_tensor *targets, sli_split_head_record *record,
+                                 sl_tensor **sums, sl_tensor **numbers)
+{
+    sl_device *device = sl_tensor_device(in);
+    node_stack stack = {.blocks = part->blocks, .rows = sl_tensor_rows(in), .width = part->width};
+    forward_room room = {0};
+    *sums = *numbers = NULL;
+    sl_status status;
+    SLI_TRY_OR_FAIL(create_room(part, device, stack.rows, &room));
+    SLI_TRY_OR_FAIL(create_record(part, in, targets, record));
+    SLI_TRY_OR_FAIL(run_blocks(part, record, &room, &stack));
+    status = copy_nodes(&stack, &room, device, sums, numbers);
+
+fail:
+    room_clear(&room);
+    if (status != SL_OK) {
+        sli_split_head_clear(record);
+        sl_tensor_destroy(sums);
+        sl_tensor_destroy(numbers);
+    }
+    return status;
+}
+
+/* ---- Reduction -------------------------------------------------------------------------- */
+
+static void finish_row(const sli_split_head_reduction *reduction, int64_t row, const float *sums,
+                       const double *numbers)
+{
+    int64_t width = sl_tensor_columns(reduction->grad_in);
+    int32_t target = sl_tensor_i32(reduction->targets)[row];
+    float *grad = sl_tensor_f32(reduction->grad_in) + row * width;
+    double *result = (double *)sl_tensor_data(reduction->result) + row * SLI_SPLIT_HEAD_RESULTS;
+    reduction->row_losses[row] = 0;
+    result[TOTAL_LOG_SUM] = numbers[LOG_SUM];
+    result[WEIGHT] = result[TARGET_WEIGHT] = 0;
+    memset(grad, 0, (size_t)width * sizeof *grad);
+    if (target < 0)
+        return;
+    double likelihood = numbers[TARGET_LOGIT] - numbers[LOG_SUM];
+    reduction->row_losses[row] = -likelihood;
+    result[WEIGHT] = reduction->scale;
+    result[TARGET_WEIGHT] = reduction->scale * expm1(likelihood);
+    for (int64_t i = 0; i < width; i++)
+        grad[i] = (float)reduction->scale * sums[i];
+    add_row(reduction->weight, target, width, (float)result[TARGET_WEIGHT], grad);
+}
+
+sl_status sli_split_head_reduce(const sli_split_head_reduction *reduction)
+{
+    node_stack stack = {.blocks = reduction->blocks,
+                        .rows = sl_tensor_rows(reduction->grad_in),
+                        .width = sl_tensor_columns(reduction->grad_in)};
+    for (int p = 0; p < reduction->parts; p++) {
+        int ends[SLI_SUM_TREE_MOST_NODES];
+        int first = sli_sum_tree_first(reduction->blocks, p, reduction->parts);
+        int count =
+            sli_sum_tree_nodes(first,
+                               sli_sum_tree_first(reduction->blocks, p + 1, reduction->parts),
+                               reduction->blocks, ends);
+        if (sl_tensor_rows(reduction->sums[p]) != count * stack.rows)
+            return sl_error(SL_ERR_INTERNAL, "a part of the head gave %lld rows, not %lld",
+                            (long long)sl_tensor_rows(reduction->sums[p]),
+                            (long long)(count * stack.rows));
+        for (int i = 0; i < count; first = ends[i++]) {
+            stack.sums[stack.count] =
+                sl_tensor_f32(reduction->sums[p]) + i * stack.rows * stack.width;
+            stack.numbers[stack.count] =
+                (double *)sl_tensor_data(reduction->numbers[p]) + i * stack.rows * NUMBERS;
+            push_node(&stack, first, ends[i]);
+        }
+    }
+    for (int64_t row = 0; row < stack.rows; row++)
+        finish_row(reduction, row, stack.sums[0] + row * stack.width,
+                   stack.numbers[0] + row * NUMBERS);
+    return SL_OK;
+}
+
+/* ---- Backward --------------------------------------------------------------------------- */
+
+/* Memory of one backward, [rows] and [rows, D] in the data type of products. */
+typedef struct backward_room {
+    sl_tensor *weights, *scaled;
+} backward_room;
+
+static void store_row(const sl_tensor *source, int64_t row, float weight, const sl_tensor *target)
+{
+    int64_t width = sl_tensor_columns(source);
+    const void *from = element(source, row * width);
+    void *to = element(target, row * width);
+    if (sl_tensor_dtype(source) == SL_BF16)
+        for (int64_t i = 0; i < width; i++)
+            ((uint16_t *)to)[i] =
+                sli_bf16_from_f32(weight * sli_f32_from_bf16(((const uint16_t *)from)[i]));
+    else
+        for (int64_t i = 0; i < width; i++)
+            ((float *)to)[i] = weight * ((const float *)from)[i];
+}
+
+/* x weighted by what the block's softmax is of the whole one. */
+static void scale_rows(const sli_split_head_record *record, const head_block *block,
+                       const double *results, const backward_room *room)
+{
+    int64_t rows = sl_tensor_rows(record->in);
+    for (int64_t row = 0; row < rows; row++) {
+        const double *result = results + row * SLI_SPLIT_HEAD_RESULTS;
+        double log_sum = record->log_sums[block->index * rows + row];
+        float weight = (float)(result[WEIGHT] * exp(log_sum - result[TOTAL_LOG_SUM]));
+        store_row(record->in, row, weight, room->scaled);
+        if (sl_tensor_dtype(room->weights) == SL_BF16)
+            *(uint16_t *)element(room->weights, row) = sli_bf16_from_f32(weight);
+        else
+            *(float *)element(room->weights, row) = weight;
+    }
+}
+
+/* grad [classes, n] = softmax^T b [rows, n] + beta grad. */
+static sl_status add_product(const sli_split_head *part, const head_block *block,
+                             const sli_split_head_record *record, const sl_tensor *b, int64_t n,
+                             bool is_stale, float *grad)
+{
+    return sli_device_gemm(sl_tensor_device(record->in),
+                           &(sli_gemm){.transpose_a = true,
+                                       .bf16 = is_bf16(part),
+                                       .m = block->classes,
+                                       .n = n,
+                                       .k = sl_tensor_rows(record->in),
+                                       .a = element(record->softmax, block->offset),
+                                       .lda = block->columns,
+                                       .b = sl_tensor_data(b),
+                                       .ldb = n,
+                                       .beta = is_stale ? 0.0f : 1.0f,
+                                       .c = grad,
+                                       .ldc = n});
+}
+
+static sl_status backward_block(const sli_split_head *part, const head_block *block,
+                                const sli_split_head_record *record, const double *results,
+                                const backward_room *room)
+{
+    int64_t rows = sl_tensor_rows(record->in), width = part->width;
+    float *grad = sl_tensor_f32(part->weight_grad) + block->row * width;
+    float *bias = part->bias_grad ? sl_tensor_f32(part->bias_grad) + block->row : NULL;
+    scale_rows(record, block, results, room);
+    SL_TRY(add_product(part, block, record, room->scaled, width, part->weight_grad_is_stale, grad));
+    if (bias)
+        SL_TRY(add_product(part, block, record, room->weights, 1, part->bias_grad_is_stale, bias));
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t target = target_in_block(block, record->targets, row);
+        float weight = (float)results[row * SLI_SPLIT_HEAD_RESULTS + TARGET_WEIGHT];
+        if (target < 0 || weight == 0)
+            continue;
+        add_row(record->in, row, width, weight, grad + target * width);
+        if (bias)
+            bias[target] += weight;
+    }
+    return SL_OK;
+}
+
+sl_status sli_split_head_backward(sli_split_head *part, sli_split_head_record *record,
+                                  const sl_tensor *result)
+{
+    sl_device *device = sl_tensor_device(record->in);
+    sl_dtype dtype = sl_tensor_dtype(part->weight);
+    int64_t rows = sl_tensor_rows(record->in);
+    sl_shape weights = sl_shape_1d(rows), scaled = sl_shape_2d(rows, part->width);
+    backward_room room = {0};
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, dtype, &weights, &room.weights));
+    SLI_TRY_OR_FAIL(sl_tensor_create(device, SL_MEMORY_WORKSPACE, dtype, &scaled, &room.scaled));
+    for (head_block block = first_block(part); block.classes > 0;
+         block = next_block(part, &block, rows))
+        SLI_TRY_OR_FAIL(backward_block(part, &block, record, sl_tensor_data(result), &room));
+    part->weight_grad_is_stale = part->bias_grad_is_stale = false;
+
+fail:
+    sl_tensor_destroy(&room.weights);
+    sl_tensor_destroy(&room.scaled);
+    sli_split_head_clear(record);
+    return status;
+}

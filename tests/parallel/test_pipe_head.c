@@ -1,0 +1,426 @@
+/* A head that is split over all ranks: its tables, and pipes that run them. */
+#include "nn/module.h"
+#include "parallel/pipe/pipe.h"
+#include "parallel/schedule/table.h"
+#include "sluice/layers.h"
+#include "sluice/model.h"
+#include "sluice/pipe.h"
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/pipes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Those of a training; looped-bfs besides. */
+static const char *const names[] = {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-v"};
+enum { NAMES = sizeof names / sizeof *names, MOST_RANKS = 6, MOST_STAGES = 2 * MOST_RANKS };
+
+/* ---- Tables ------------------------------------------------------------------------------- */
+
+static sl_schedule *write_table(const char *name, int ranks, int micros)
+{
+    sl_schedule *table;
+    check_ok(
+        sl_schedule_write(name, &(sl_schedule_options){.ranks = ranks, .micros = micros}, &table));
+    return table;
+}
+
+static void split_head_fills_the_wait_of_1f1b(void **state)
+{
+    FREED char *text = NULL, *csv = NULL;
+    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 4);
+    check_ok(sl_schedule_split_head(table, 0.5));
+    check_ok(sl_schedule_validate(table));
+    check_ok(sl_schedule_draw(table, &text));
+    assert_string_equal(
+        text, "0F0 0F1 0S0 0F2 0S1 ... 0B0 0S2 0T0 0F3 0B1 0S3 0T1 ... 0B2 0B3 0T2 0T3\n"
+              "... 1F0 1S0 1F1 1S1 1B0 1F2 1S2 1T0 1B1 1F3 1S3 1T1 1B2 1B3 1T2 1T3 ...\n");
+    check_ok(sl_schedule_csv(table, &csv));
+    SCOPED(sl_schedule) *read = NULL;
+    check_ok(sli_schedule_parse("text", csv, strlen(csv), &read));
+    check_ok(sl_schedule_validate(read));
+    FREED char *again = NULL;
+    check_ok(sl_schedule_csv(read, &again));
+    assert_string_equal(csv, again);
+}
+
+/* A rank's actions of one kind, in their order. */
+static int list_kind(const sl_schedule *table, int rank, sl_action_kind kind, sl_action *out)
+{
+    const sl_action *row;
+    int count = sl_schedule_actions(table, rank, &row), found = 0;
+    for (int i = 0; i < count; i++)
+        if (row[i].kind == kind)
+            out[found++] = row[i];
+    return found;
+}
+
+/* Of each kind but S and T the rank has the same actions in the same order, and it holds few
+ * micro-batches between S and T. */
+static void check_row(const sl_schedule *before, const sl_schedule *after, int rank)
+{
+    enum { MOST_HELD = 4, MOST = 1024 };
+    sl_action old[MOST], new[MOST];
+    const sl_action *row;
+    int count = sl_schedule_actions(after, rank, &row), held = 0;
+    for (int kind = 0; kind < SL_ACTION_HEAD_FORWARD; kind++) {
+        int found = list_kind(before, rank, (sl_action_kind)kind, old);
+        assert_int_equal(list_kind(after, rank, (sl_action_kind)kind, new), found);
+        for (int i = 0; i < found; i++)
+            assert_true(old[i].stage == new[i].stage &&old[i].micro == new[i].micro);
+    }
+    for (int i = 0; i < count; i++) {
+        held += (row[i].kind == SL_ACTION_HEAD_FORWARD) - (row[i].kind == SL_ACTION_HEAD_BACKWARD);
+        assert_in_range(held, 0, MOST_HELD);
+    }
+    assert_int_equal(held, 0);
+    assert_int_equal(list_kind(after, rank, SL_ACTION_HEAD_FORWARD, new),
+                     sl_schedule_micros(after));
+}
+
+static void any_table_is_whole_with_a_split_head(void **state)
+{
+    unsigned seed = test_seed(20261130);
+    for (int round = 0; round < 300; round++) {
+        int ranks = test_draw(&seed, 1, 4), each = test_draw(&seed, 1, 2);
+        int micros = test_draw(&seed, 1, 6);
+        SCOPED(sl_schedule) *table = random_table(&seed, ranks, each, micros);
+        SCOPED(sl_schedule) *before = NULL, *part = NULL;
+        sl_stage_backward backward[TEST_MAX_STAGES] = {SL_STAGE_BACKWARD_WHOLE};
+        if (ranks * each > 1 && test_draw(&seed, 0, 1))
+            backward[0] = SL_STAGE_BACKWARD_NONE;
+        check_ok(sl_schedule_freeze(table, backward));
+        check_ok(sl_schedule_first_micros(table, micros, &before));
+        check_ok(sl_schedule_split_head(table, test_draw(&seed, 1, 40) / 10.0));
+        check_ok(sl_schedule_validate(table));
+        for (int rank = 0; rank < ranks; rank++)
+            check_row(before, table, rank);
+        check_ok(sl_schedule_split_head(table, 1)); /* stays as it is */
+        check_ok(sl_schedule_validate(table));
+        check_ok(sl_schedule_first_micros(table, test_draw(&seed, 1, micros), &part));
+        check_ok(sl_schedule_validate(part));
+    }
+}
+
+/* The step with every stage's F, I and W of 1 and a head whose forward takes `head`: split, or in
+ * the last stage. */
+static double simulate(const sl_schedule *table, double head, bool is_split)
+{
+    double forward[MOST_STAGES], input[MOST_STAGES], weight[MOST_STAGES], first[MOST_STAGES],
+        second[MOST_STAGES];
+    int stages = sl_schedule_stages(table);
+    double part = head / sl_schedule_ranks(table);
+    sl_simulation simulation;
+    for (int s = 0; s < stages; s++) {
+        bool has_head = !is_split && s + 1 == stages;
+        forward[s] = 1;
+        input[s] = 1 + (has_head ? 2 * head : 0);
+        weight[s] = 1 + (has_head ? head : 0);
+        first[s] = 2 * part;
+        second[s] = part;
+    }
+    check_ok(sl_schedule_simulate(table,
+                                  &(sl_cost_model){.forward = forward,
+                                                   .backward_input = input,
+                                                   .backward_weight = weight,
+                                                   .head_forward = first,
+                                                   .head_backward = second},
+                                  &simulation));
+    double seconds = simulation.makespan;
+    sl_simulation_clear(&simulation);
+    return seconds;
+}
+
+/* Each rank's part of the head is work of 3 head / ranks a micro-batch; the step is little longer
+ * than without a head and with that. */
+static void split_step_is_little_longer_than_its_work(void **state)
+{
+    for (int kind = 0; kind < NAMES; kind++)
+        for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
+            for (int rounds = 2; rounds <= 4; rounds++)
+                for (double head = 0.25; head < 20; head *= 2) {
+                    int micros = rounds * ranks;
+                    SCOPED(sl_schedule) *whole = write_table(names[kind], ranks, micros);
+                    SCOPED(sl_schedule) *split = write_table(names[kind], ranks, micros);
+                    check_ok(sl_schedule_split_head(split, head / sl_schedule_stages(split)));
+                    double none = simulate(whole, 0, false);
+                    double seconds = simulate(split, head, true);
+                    double bound = none + 3 * head / ranks * micros;
+                    double last = simulate(whole, head, false);
+                    assert_true(seconds <= 1.02 * bound);
+                    assert_true(seconds < last);
+                }
+}
+
+static void wrong_tables_of_a_split_head_are_refused(void **state)
+{
+    static const struct {
+        const char *csv, *text;
+    } cases[] = {
+        {"0F0,0S0,0B0,0T0\n1F0,1B0\n", "rank 1 has 0 S and 0 T"},
+        {"0F0,0S0,0B0,0T0\n1F0,1S0,1B0\n", "rank 1 has 1 S and 0 T"},
+        {"0F0,0S0,0S0,0B0,0T0\n1F0,1S0,1B0,1T0\n", "0S0 is out of order"},
+        {"0F0,0S0,0B0,0T0\n1F0,1T0,1S0,1B0\n", "1T0 comes before the micro-batch's S"},
+        {"0F0,0F1,0S1,0S0,0B0,0B1,0T0,0T1\n1F0,1F1,1S0,1S1,1B0,1B1,1T0,1T1\n",
+         "0S1 is out of order"},
+        {"0F0,0B0,0S0,0T0\n1F0,1S0,1B0,1T0\n",
+         "deadlock: rank 0 waits at 0B0 for the backward of micro-batch 0 at stage 1"},
+        {"0F0,0B0,0S0,0T0\n",
+         "rank 0 waits at 0B0 for the head's forward of micro-batch 0 at stage 0"},
+        {"0F0,0S0,0B0,0T0\n1S0,1F0,1B0,1T0\n",
+         "rank 0 waits at 0S0 for the forward of micro-batch 0 at stage 1"},
+        {"0F0,2F0,2S0,2B0,2T0,0B0\n1F0,3F0,1S0,3B0,1B0,1T0\n",
+         "2S0 must be of the rank's first stage, 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        SCOPED(sl_schedule) *table = NULL;
+        check_ok(sli_schedule_parse("text", cases[i].csv, strlen(cases[i].csv), &table));
+        check_error(sl_schedule_validate(table), SL_ERR_INVALID, cases[i].text);
+    }
+    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 2), *forward = NULL;
+    check_error(sl_schedule_split_head(table, 0), SL_ERR_INVALID, "must be above 0, got 0");
+    check_ok(sl_schedule_validate(table));
+    check_ok(sli_schedule_forward_only(&(sl_schedule_options){.ranks = 2, .micros = 2}, &forward));
+    check_ok(sl_schedule_split_head(forward, 1));
+    assert_false(forward->splits_head);
+}
+
+/* ---- Pipes -------------------------------------------------------------------------------- */
+
+enum { CLASSES = 37, TOKENS = 5, ROWS = 8, CHUNKS = 4, STEPS = 3, BLOCKS = 8 };
+
+/* The tutorials' model, or a decoder without a bias. */
+static sl_module *build_model(bool is_decoder, bool tie)
+{
+    sl_module *model;
+    unsigned seed = 5;
+    sl_model_options options = {
+        .ntokens = CLASSES, .emsize = 12, .nhid = 16, .nlayers = 8, .nhead = 2, .dropout = 0.2f};
+    if (is_decoder)
+        options = draw_decoder(&seed, 8, CLASSES, TOKENS);
+    options.tie = tie;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    return model;
+}
+
+static sl_tensor *random_ids(sl_device *device, unsigned seed, bool ignores)
+{
+    int32_t ids[ROWS * TOKENS];
+    sl_shape shape = sl_shape_2d(ROWS, TOKENS);
+    for (int i = 0; i < ROWS * TOKENS; i++)
+        ids[i] = ignores && test_draw(&seed, 0, 4) == 0 ? -100 : test_draw(&seed, 0, CLASSES - 1);
+    return integer_tensor(device, &shape, ids);
+}
+
+/* What a few steps give. */
+typedef struct outcome {
+    double losses[STEPS], evaluation;
+    float *values; /* malloc'ed */
+    int64_t count;
+} outcome;
+
+static void train(test_pipe *pipe, outcome *out)
+{
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_tensor) *input = random_ids(device, 1, false), *targets = random_ids(device, 2, true);
+    const sl_pipe_batch batch = {.input = input, .targets = targets};
+    int64_t terms;
+    for (int step = 0; step < STEPS; step++) {
+        out->losses[step] = pipe_train(pipe, input, targets, (uint64_t)step);
+        check_pipe_is_empty(pipe);
+        pipe_sgd_step(pipe, 0.2f);
+    }
+    check_ok(sl_pipe_evaluate(pipe->pipe, &batch, &out->evaluation, &terms));
+    out->values = pipe_values(pipe->pipe, &out->count);
+}
+
+typedef struct pipe_case {
+    const char *schedule;
+    int ranks, blocks;
+    bool is_decoder, tie;
+    sl_precision precision;
+    sl_recompute recompute;
+} pipe_case;
+
+static test_pipe open_case(const pipe_case *c)
+{
+    int each = sl_schedule_virtual_stages(c->schedule);
+    return open_pipe(build_model(c->is_decoder, c->tie), new_cross_entropy(),
+                     (sl_pipe_options){.stages = c->ranks * each,
+                                       .virtual_stages = each,
+                                       .chunks = CHUNKS,
+                                       .schedule = c->schedule,
+                                       .recompute = c->recompute,
+                                       .precision = c->precision,
+                                       .seed = 7,
+                                       .head_blocks = c->blocks},
+                     c->ranks, 1);
+}
+
+static void run_case(const pipe_case *c, outcome *out)
+{
+    SCOPED(test_pipe) pipe = open_case(c);
+    train(&pipe, out);
+}
+
+static void check_same(const outcome *a, const outcome *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_memory_equal(a->losses, b->losses, sizeof a->losses);
+    assert_true(a->evaluation == b->evaluation);
+    assert_memory_equal(a->values, b->values, (size_t)a->count * sizeof *a->values);
+}
+
+static void check_near(const outcome *a, const outcome *b, double tolerance)
+{
+    for (int step = 0; step < STEPS; step++)
+        assert_float_equal(a->losses[step], b->losses[step], tolerance);
+    for (int64_t i = 0; i < a->count; i++)
+        if (fabs((double)a->values[i] - (double)b->values[i]) > tolerance)
+            fail_msg("value %ld is %g and %g", (long)i, (double)a->values[i], (double)b->values[i]);
+}
+
+static void check_models(pipe_case c, double tolerance)
+{
+    outcome whole = {0}, one = {0};
+    c.ranks = 1;
+    c.schedule = "gpipe";
+    run_case(&c, &whole);
+    c.blocks = BLOCKS;
+    run_case(&c, &one);
+    check_near(&whole, &one, tolerance);
+    for (int kind = 0; kind < NAMES; kind++)
+        for (c.ranks = 2; c.ranks <= 4; c.ranks++) {
+            outcome split = {0};
+            c.schedule = names[kind];
+            run_case(&c, &split);
+            check_same(&one, &split);
+            free(split.values);
+        }
+    free(whole.values);
+    free(one.values);
+}
+
+static void
+split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding(void **state)
+{
+    for (int model = 0; model < 4; model++)
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_NEVER; mode++) {
+            pipe_case c = {.is_decoder = model % 2,
+                           .tie = model / 2,
+                           .recompute = (sl_recompute)mode};
+            check_models(c, 1e-5);
+            c.precision = SL_PRECISION_BF16;
+            check_models(c, 0.02);
+        }
+}
+
+static void split_head_runs_the_table(void **state)
+{
+    for (int kind = 0; kind < NAMES; kind++) {
+        pipe_case c = {.schedule = names[kind],
+                       .ranks = 2,
+                       .blocks = BLOCKS,
+                       .recompute = SL_RECOMPUTE_EXCEPT_LAST};
+        SCOPED(test_pipe) pipe = open_case(&c);
+        SCOPED(sl_schedule) *table = write_table(names[kind], 2, CHUNKS);
+        outcome out = {0};
+        const sl_timeline_entry *entries;
+        sl_utilization utilization;
+        train(&pipe, &out);
+        check_ok(sl_schedule_recompute(table, c.recompute));
+        check_ok(sl_schedule_split_head(table, sl_partition_head(pipe.model)));
+        int count = sl_pipe_timeline(pipe.pipe, &entries);
+        check_timeline(entries, count, table, sl_schedule_stages(table), 0);
+        check_ok(sl_pipe_get_utilization(pipe.pipe, &utilization));
+        assert_int_equal(utilization.action_count, count);
+        assert_true(utilization.predicted_seconds > 0);
+        sl_utilization_clear(&utilization);
+        free(out.values);
+    }
+}
+
+/* A target that no class has is the same error as without a split, and the pipe goes on. */
+static void wrong_target_ends_the_step_on_all_ranks(void **state)
+{
+    pipe_case c = {.schedule = "1f1b", .ranks = 4, .blocks = BLOCKS};
+    SCOPED(test_pipe) pipe = open_case(&c);
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_tensor) *input = random_ids(device, 1, false), *targets = random_ids(device, 2, true);
+    const sl_pipe_batch batch = {.input = input, .targets = targets};
+    double loss;
+    int32_t right = sl_tensor_i32(targets)[17];
+    sl_tensor_i32(targets)[17] = CLASSES;
+    check_error(sl_pipe_train(pipe.pipe, &batch, &loss), SL_ERR_INVALID,
+                "CrossEntropyLoss: target 37 at row 7 is not in 0 .. 36");
+    check_pipe_is_empty(&pipe);
+    sl_tensor_i32(targets)[17] = right;
+    sl_pipe_zero_grad(pipe.pipe);
+    check_ok(sl_pipe_train(pipe.pipe, &batch, &loss));
+    check_pipe_is_empty(&pipe);
+}
+
+static sl_status open_with(sl_module *model, sl_loss *loss, sl_pipe_options options)
+{
+    SCOPED(sl_device) *device = new_device(1);
+    sl_device *devices[] = {device, device, device, device};
+    sl_pipe *pipe;
+    options.model = model;
+    options.loss = loss;
+    options.devices = devices;
+    options.stages = options.stages ? options.stages : 2;
+    sl_status status = sl_pipe_create(&options, &pipe);
+    sl_pipe_destroy(&pipe);
+    sl_module_destroy(&model);
+    sl_loss_destroy(&loss);
+    return status;
+}
+
+static void what_cannot_be_split_is_refused(void **state)
+{
+    sl_module *frozen = build_model(false, false), *adapted;
+    unsigned seed = 5;
+    sl_model_options lora = draw_decoder(&seed, 2, CLASSES, TOKENS);
+    sl_pipe_options options = {.head_blocks = BLOCKS};
+    lora.lora = (sl_lora_options){.adapts = true, .rank = 2, .alpha = 2, .targets = "q_proj"};
+    check_ok(sl_transformer_lm_create(&lora, &adapted));
+    check_ok(sl_module_freeze(sl_module_child(frozen, sl_module_child_count(frozen) - 1)));
+    check_error(open_with(frozen, new_cross_entropy(), options), SL_ERR_UNSUPPORTED,
+                "its weight must be trained, without an adapter");
+    check_error(open_with(adapted, new_cross_entropy(), options), SL_ERR_UNSUPPORTED,
+                "its weight must be trained, without an adapter");
+    check_error(open_with(build_model(false, false), new_mse_loss(), options), SL_ERR_UNSUPPORTED,
+                "the loss cross entropy");
+    options.head_blocks = -1;
+    check_error(open_with(build_model(false, false), new_cross_entropy(), options), SL_ERR_INVALID,
+                "head_blocks must be 0 or more, got -1");
+    options.head_blocks = 3;
+    options.stages = 4;
+    check_error(open_with(build_model(false, false), new_cross_entropy(), options), SL_ERR_INVALID,
+                "37 classes in 3 blocks are too few for 4 ranks");
+    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 2);
+    check_ok(sl_schedule_split_head(table, 1));
+    options = (sl_pipe_options){.table = table};
+    check_error(open_with(build_model(false, false), new_cross_entropy(), options), SL_ERR_INVALID,
+                "the table splits the head, but the pipe does not");
+    options.head_blocks = BLOCKS;
+    check_ok(open_with(build_model(false, false), new_cross_entropy(), options));
+}
+
+int pipe_head_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(split_head_fills_the_wait_of_1f1b),
+        cmocka_unit_test(any_table_is_whole_with_a_split_head),
+        cmocka_unit_test(split_step_is_little_longer_than_its_work),
+        cmocka_unit_test(wrong_tables_of_a_split_head_are_refused),
+        cmocka_unit_test(
+            split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding),
+        cmocka_unit_test(split_head_runs_the_table),
+        cmocka_unit_test(wrong_target_ends_the_step_on_all_ranks),
+        cmocka_unit_test(what_cannot_be_split_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,154 @@
+/* Runs whose vocabulary is split over the pipeline's ranks: numbers, memory, checkpoints. */
+#include "small_run.h"
+
+#include <math.h>
+
+enum { RANKS = 4 };
+
+static sl_plan plan_of(const sl_train_options *options, const sl_train_launch *launch)
+{
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_plan) *plan = NULL;
+    check_ok(sl_transformer_lm_create(&options->model, &model));
+    check_ok(sl_plan_create(options, launch, model, NULL, &plan));
+    return *plan;
+}
+
+static sl_train_options split_options(scratch *in)
+{
+    sl_train_options options = small_options(in);
+    options.model.nlayers = 8;
+    options.split_vocabulary = true;
+    return options;
+}
+
+static void check_same_run(const sl_train_options *options, const small_record *expected)
+{
+    static small_record found;
+    check_ok(small_run(options, &found));
+    assert_int_equal(found.step_count, expected->step_count);
+    assert_int_equal(found.eval_count, expected->eval_count);
+    for (int i = 0; i < found.step_count; i++)
+        check_same_step(&found.steps[i], &expected->steps[i]);
+    for (int i = 0; i < found.eval_count; i++)
+        assert_true(found.evals[i].loss == expected->evals[i].loss);
+}
+
+static void run_has_the_same_bits_for_any_number_of_ranks(void **state)
+{
+    static small_record one, whole;
+    sl_train_options options = split_options(*state);
+    for (int mode = 0; mode < 4; mode++) {
+        options.model.tie = mode % 2;
+        options.precision = mode / 2 ? SL_PRECISION_BF16 : SL_PRECISION_F32;
+        double tolerance = mode / 2 ? 2e-2 : 1e-5;
+        options.pipeline_ranks = options.replicas = 1;
+        options.split_vocabulary = false;
+        options.balance_kind = SL_BALANCE_LAYERS;
+        check_ok(small_run(&options, &whole));
+        options.split_vocabulary = true;
+        check_ok(small_run(&options, &one));
+        for (int i = 0; i < one.step_count; i++)
+            assert_float_equal(one.steps[i].loss, whole.steps[i].loss,
+                               tolerance * whole.steps[i].loss);
+        for (options.pipeline_ranks = 2; options.pipeline_ranks <= RANKS;
+             options.pipeline_ranks += 2)
+            for (int i = 0; sl_schedule_names[i]; i++) {
+                options.schedule = sl_schedule_names[i];
+                options.balance_kind = i % 2 ? SL_BALANCE_AUTO : SL_BALANCE_LAYERS;
+                check_same_run(&options, &one);
+            }
+        options.schedule = NULL;
+    }
+}
+
+/* The file has the whole head, whoever trained it; and a run keeps the option. */
+static void run_resumes_with_other_ranks_and_not_without_the_option(void **state)
+{
+    static small_record whole, first, second;
+    char directory[512];
+    scratch *in = *state;
+    sl_train_options options = split_options(in);
+    snprintf(directory, sizeof directory, "%s", scratch_path(in, "checkpoints"));
+    options.epochs = 2;
+    check_ok(small_run(&options, &whole));
+    options.checkpoints.directory = directory;
+    options.pipeline_ranks = 2;
+    options.schedule = "1f1b";
+    options.epochs = 1;
+    check_ok(small_run(&options, &first));
+    options.checkpoints.resume = directory;
+    options.epochs = 2;
+    options.split_vocabulary = false;
+    check_error(small_run(&options, &second), SL_ERR_INVALID,
+                "was made with split-vocabulary true, this run has");
+    options.split_vocabulary = true;
+    options.pipeline_ranks = RANKS;
+    options.schedule = "zb-h1";
+    check_ok(small_run(&options, &second));
+    assert_int_equal(first.step_count + second.step_count, whole.step_count);
+    for (int i = 0; i < second.step_count; i++)
+        check_same_step(&second.steps[i], &whole.steps[first.step_count + i]);
+}
+
+/* Of each stage; what waits in channels differs from run to run. */
+static void planned_activations_are_those_that_a_run_takes(void **state)
+{
+    static small_record record;
+    sl_train_options options = split_options(*state);
+    options.model.emsize = options.bptt = 32;
+    options.batch_size = 16;
+    options.chunks = 8;
+    options.recompute = SL_RECOMPUTE_NEVER;
+    for (int i = 0; sl_schedule_names[i]; i++) {
+        options.pipeline_ranks = 2;
+        options.schedule = sl_schedule_names[i];
+        check_ok(small_run(&options, &record));
+        sl_train_options sized = options;
+        sl_corpus *corpus;
+        check_ok(sl_corpus_load(options.data, NULL, &corpus));
+        sized.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
+        sl_corpus_destroy(&corpus);
+        sl_plan plan = plan_of(&sized, NULL);
+        int64_t planned[2] = {0, 0}, taken[2] = {0, 0};
+        for (int s = 0; s < plan.stages; s++) {
+            planned[plan.stage[s].rank] += plan.stage[s].activation_bytes;
+            taken[plan.stage[s].rank] = (int64_t)record.peak_activations[s];
+        }
+        for (int rank = 0; rank < 2; rank++)
+            if (taken[rank] > planned[rank] * 21 / 20 || taken[rank] < planned[rank] / 2)
+                fail_msg("%s, rank %d: planned %d bytes, taken %d", options.schedule, rank,
+                         (int)planned[rank], (int)taken[rank]);
+    }
+}
+
+static void copies_in_other_processes_are_planned_for(void **state)
+{
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("pipeline-tutorial", &options));
+    options.model.ntokens = 1000;
+    options.pipeline_ranks = 2;
+    options.replicas = 1;
+    options.split_vocabulary = true;
+    int64_t elements = 500 * (options.model.emsize + 1);
+    sl_plan here = plan_of(&options, NULL),
+            apart = plan_of(&options, &(sl_train_launch){.ranks = 2});
+    assert_int_equal(apart.stage[0].parameter_bytes, here.stage[0].parameter_bytes + 4 * elements);
+    assert_int_equal(apart.stage[0].gradient_bytes, here.stage[0].gradient_bytes + 4 * elements);
+    assert_int_equal(apart.stage[1].parameter_bytes, here.stage[1].parameter_bytes);
+    assert_int_equal(apart.stage[1].gradient_bytes, here.stage[1].gradient_bytes);
+}
+
+int split_vocabulary_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(run_has_the_same_bits_for_any_number_of_ranks,
+                                        small_corpus_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(run_resumes_with_other_ranks_and_not_without_the_option,
+                                        small_corpus_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(planned_activations_are_those_that_a_run_takes,
+                                        small_corpus_create, scratch_remove),
+        cmocka_unit_test(copies_in_other_processes_are_planned_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
