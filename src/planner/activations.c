@@ -62,6 +62,15 @@ static bool is_on_host(const sli_layout *layout, const sl_stage_plan *stage)
     return !*device || sli_device_name_has_host_memory(device);
 }
 
+/* Of the loss alone, whose logits have no gradient: they are f32 in any precision. */
+static int64_t logits_bytes(const sli_layout *layout, const sl_stage_plan *stage,
+                            const sl_shape *logits)
+{
+    int64_t classes = logits->size[logits->dims - 1];
+    return sli_cross_entropy_workspace_bytes(sl_shape_count(logits) / classes, classes,
+                                             SL_PRECISION_F32, is_on_host(layout, stage));
+}
+
 /* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
  * output, the decoder's input, for the loss, which takes the decoder over. */
 static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage, sl_shape *shape,
@@ -89,7 +98,8 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
         }
         out->workspace = larger(out->workspace, needed);
         out->forward_only =
-            larger(out->forward_only, i == last ? needed : forward_bytes(layout, module, shape));
+            larger(out->forward_only, i == last ? logits_bytes(layout, stage, &next)
+                                                : forward_bytes(layout, module, shape));
         if (i < last)
             *shape = next;
     }
