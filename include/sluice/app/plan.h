@@ -70,9 +70,9 @@ typedef struct sl_found_plan {
  * shortest step first, each of another shape (replicas, pipeline ranks, schedule). A replica has
  * one shard, unless `kept` says otherwise. Takes about as long as a few training steps.
  *
- * With measures of a run the plans train the same bits as the run: its shards, rows and ZeRO are
- * kept, and there are no more ranks or replicas than it had, since these were not measured. Its
- * devices must be CPUs' cores, of one host.
+ * With measures of a run the plans train its batches, and, but for other chunks, the same bits: its
+ * shards, rows and ZeRO are kept, and there are no more ranks or replicas than it had, since these
+ * were not measured. Its devices must be CPUs' cores, of one host.
  *
  * Errors: SL_ERR_MEMORY where no layout fits: what the smallest needs, and what there is;
  * SL_ERR_INVALID or SL_ERR_UNSUPPORTED where no layout has these options: why the last one that was

@@ -4,12 +4,13 @@
  *     layout.c      replicas, stages, ranks, devices, chunks, shards, the table
  *     search_job.c      the search for a layout where a job has lost processes
  *     search_machine.c  the search for the best layouts on this machine
- *     machine.c         how fast it is, measured for a search
+ *     timed_machine.c   how fast it is, measured for a search
  *     run_machine.c     how fast it was in a run, by what that has measured of itself
  *     found_plan.c      the pipeline of a plan that was found
  *     changes.c         what to change in such a run
  *     plan.c        where the model is cut; what that takes in memory is src/planner's
- *     measure.c     what is decided by time: the cut, and whether stages share cores
+ *     profile.c         how long the modules of a run take on its devices
+ *     complete.c        what is decided by that: the cut, and whether stages share cores
  *     fit_memory.c  what is said of a run that does not fit its host */
 #ifndef SLI_TRAIN_PLAN_PLAN_H
 #define SLI_TRAIN_PLAN_PLAN_H

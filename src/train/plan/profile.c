@@ -181,60 +181,79 @@ static void pick_times(const model_profile *profile, const int *balance, sl_modu
             out[i] = profile->times[plan->stage[s].rank][i];
 }
 
-/* Whether the host has the memory for the run when it is cut so. */
-static bool cut_fits(void *context, const int *balance)
-{
-    const model_profile *profile = context;
-    sl_plan trial = *profile->inputs.plan;
-    return trial.options.force || trial.options.task ||
-           (sli_plan_cut(&trial, profile->inputs.model, balance) == SL_OK &&
-            (uint64_t)trial.host.total_bytes <= sl_usable_memory());
-}
-
-/* Cuts the model as the options say, and simulates the table of an accumulation step. By time it is
- * the cut that makes the table the shortest; where none fits, that by parameters. */
-static sl_status cut_model(model_profile *profile, int *balance, sli_step_times *times)
+/* Adds the run's layout to those of a search, cut as the options say, or by time if a cut fits. */
+static sl_status add_layout(const model_profile *profile, bool shares_cores, sli_search *search)
 {
     const sl_plan *plan = profile->inputs.plan;
-    bool by_time = plan->options.balance_kind == SL_BALANCE_AUTO;
-    int micros = sl_schedule_micros(plan->table);
-    times->one_stage = 0;
-    for (int i = 0; i < sl_module_child_count(profile->inputs.model); i++)
-        times->one_stage += micros * (profile->times[0][i].forward + profile->times[0][i].backward);
-    const sl_partition_costs costs = {.modules = sl_module_child_count(profile->inputs.model),
-                                      .profiles = profile->times,
-                                      .table = plan->table,
-                                      .model = profile->inputs.model,
-                                      .head_blocks =
-                                          plan->options.split_vocabulary ? SL_VOCABULARY_BLOCKS : 0,
-                                      .links = profile->inputs.links,
-                                      .cores =
-                                          has_shared_cores(profile) ? profile->inputs.cores : NULL,
-                                      .fits = cut_fits,
-                                      .context = profile};
-    sl_status status = by_time ? sl_partition_by_time(&costs, balance, NULL) : SL_ERR_NOT_FOUND;
-    if (status == SL_ERR_NOT_FOUND)
-        status = sli_plan_choose_cut(plan, profile->inputs.model, balance);
-    sl_simulation simulation = {0};
-    if (status == SL_OK)
-        status = sl_partition_simulate(&costs, balance, &simulation);
-    times->cut = simulation.makespan;
-    sl_simulation_clear(&simulation);
-    return status;
+    const sl_train_options *options = &plan->options;
+    bool by_time = options->balance_kind == SL_BALANCE_AUTO;
+    const sli_layout layout = sli_plan_layout_of(plan, profile->inputs.model);
+    const sli_layout_speed speed = {.profiles = profile->times,
+                                    .links = profile->inputs.links,
+                                    .cores =
+                                        has_shared_cores(profile) ? profile->inputs.cores : NULL};
+    const sli_candidate candidate = {.replicas = options->replicas,
+                                     .pipeline_ranks = options->pipeline_ranks,
+                                     .schedule = options->schedule,
+                                     .chunks = options->chunks,
+                                     .recompute = options->recompute,
+                                     .zero = options->zero,
+                                     .shares_cores = shares_cores};
+    int balance[SL_MAX_STAGES];
+    bool is_checked = by_time && !options->force && !options->task; /* else elsewhere */
+    search->host_bytes = is_checked ? sl_usable_memory() : 0;
+    if (by_time)
+        return sli_search_add(search, &candidate, &layout, &speed, NULL);
+    SL_TRY(sli_plan_choose_cut(plan, profile->inputs.model, balance));
+    return sli_search_add(search, &candidate, &layout, &speed, balance);
 }
 
-sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,
-                            int *balance, sli_step_times *times)
+/* Accumulation steps of the shards that a replica trains one after the other. */
+static double count_steps(const sl_plan *plan)
+{
+    const sl_train_options *options = &plan->options;
+    int shards = (options->shards + options->replicas - 1) / options->replicas;
+    return (double)shards * options->accumulate;
+}
+
+sl_status sli_profile_layout(const sli_profile_inputs *inputs, bool shares_cores,
+                             sl_module_profile *profiles, sli_search *search, sli_step_times *times)
 {
     model_profile profile = {.inputs = *inputs};
+    const sl_plan *plan = inputs->plan;
+    int balance[SL_MAX_STAGES], micros = sl_schedule_micros(plan->table);
     sl_status status;
     SLI_TRY_OR_FAIL(open_profile(&profile));
-    SLI_TRY_OR_FAIL(cut_model(&profile, balance, times));
+    SLI_TRY_OR_FAIL(add_layout(&profile, shares_cores, search));
+    times->cut = search->count > 0 ? search->found[0].costs.pipeline / count_steps(plan) : 0;
+    times->one_stage = 0;
+    for (int i = 0; i < sl_module_child_count(inputs->model); i++)
+        times->one_stage += micros * (profile.times[0][i].forward + profile.times[0][i].backward);
+    SLI_TRY_OR_FAIL(sli_found_cut(search, plan, inputs->model, balance));
     if (profiles)
         pick_times(&profile, balance, profiles);
 fail:
     free(profile.room);
     return status;
+}
+
+sl_status sli_found_cut(const sli_search *search, const sl_plan *plan, const sl_module *model,
+                        int *balance)
+{
+    const sli_found_layout *best = search->found;
+    if (search->count == 0)
+        return sli_plan_choose_cut(plan, model, balance);
+    memcpy(balance, best->balance, (size_t)best->stages * sizeof *balance);
+    return SL_OK;
+}
+
+sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,
+                            int *balance, sli_step_times *times)
+{
+    sli_found_layout best;
+    sli_search search = {.wanted = 1, .found = &best};
+    SL_TRY(sli_profile_layout(inputs, false, profiles, &search, times));
+    return sli_found_cut(&search, inputs->plan, inputs->model, balance);
 }
 
 /* ---- Links --------------------------------------------------------------------------------- */
@@ -327,6 +346,15 @@ fail:
     return status;
 }
 
+void sli_draw_ids(int64_t ntokens, int64_t count, int32_t *ids)
+{
+    uint32_t draw = 1;
+    for (int64_t i = 0; i < count; i++) {
+        draw = draw * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((draw >> 8) % (uint64_t)ntokens);
+    }
+}
+
 sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *profiles)
 {
     const sl_train_options *options = &plan->options;
@@ -334,11 +362,7 @@ sl_status sli_plan_profile(sl_plan *plan, sl_module *model, sl_module_profile *p
     int32_t *ids = malloc((size_t)tokens.count * sizeof *ids);
     if (!ids)
         return sli_no_memory(NULL, "a text to profile with");
-    uint32_t draw = 1;
-    for (int64_t i = 0; i < tokens.count; i++) { /* ids that lie apart, as a text's do */
-        draw = draw * 1664525u + 1013904223u;
-        ids[i] = (int32_t)((draw >> 8) % (uint64_t)options->model.ntokens);
-    }
+    sli_draw_ids(options->model.ntokens, tokens.count, ids);
     tokens.ids = ids;
     sl_status status = profile_tokens(plan, model, &tokens, profiles);
     free(ids);

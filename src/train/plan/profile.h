@@ -18,7 +18,7 @@ typedef struct sli_profile_inputs {
 
 /* What an accumulation step takes, in seconds. */
 typedef struct sli_step_times {
-    double cut;       /* by the cut that was chosen */
+    double cut;       /* of the best layout of the search; 0: none fits */
     double one_stage; /* on the first rank's device alone, where nothing is recomputed */
 } sli_step_times;
 
@@ -26,6 +26,19 @@ typedef struct sli_step_times {
  * these times where the options ask for that. Also the times of a step. */
 sl_status sli_profile_model(const sli_profile_inputs *inputs, sl_module_profile *profiles,
                             int *balance, sli_step_times *times);
+
+/* The same for one layout among several of a search, on the devices of `inputs`: adds it, cut as
+ * the options say, or by time so that it fits the memory. */
+sl_status sli_profile_layout(const sli_profile_inputs *inputs, bool shares_cores,
+                             sl_module_profile *profiles, sli_search *search,
+                             sli_step_times *times);
+
+/* The cut of the search's best layout; where none fits, that without a profile. */
+sl_status sli_found_cut(const sli_search *search, const sl_plan *plan, const sl_module *model,
+                        int *balance);
+
+/* Ids that lie apart, as a text's do. */
+void sli_draw_ids(int64_t ntokens, int64_t count, int32_t *ids);
 
 /* sli_profile_model with random tokens, on devices that it opens and closes; sets the plan's cut.
  */
@@ -52,7 +65,7 @@ typedef struct sli_open_devices {
 /* Completes a plan with what depends on the model: the cut, what stages share the host's cores, and
  * memory. What the options leave open is decided by time. `inputs` have no links and cores. Every
  * rank of `group` (NULL: there is one process) calls it, and cuts as rank 0 does, since measured
- * times are never the same. Errors: SL_ERR_MEMORY where the host has too little. (measure.c) */
+ * times are never the same. Errors: SL_ERR_MEMORY where the host has too little. (complete.c) */
 sl_status sli_plan_complete(const sli_plan_inputs *plan_inputs, sli_profile_inputs inputs,
                             sl_group *group, sl_plan *plan, sli_open_devices *devices);
 

@@ -8,6 +8,7 @@
 #include "nn/module.h"
 #include "optim/optimizer.h"
 #include "tensor/tensor.h"
+#include "train/plan/profile.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -123,18 +124,14 @@ static void free_jobs(device_job *jobs, int count)
 
 /* ---- Modules ------------------------------------------------------------------------------ */
 
-/* [rows, row's tokens] that lie apart, as a text's do. */
+/* [rows, row's tokens] */
 static sl_status create_ids(const device_job *job, sl_tensor **out)
 {
     const sl_shape shape = sl_shape_2d(job->rows, job->options->bptt);
-    uint32_t draw = 1;
     sli_host_array ids;
     SL_TRY(sl_tensor_create(job->device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
     SL_TRY(sli_tensor_open_host(*out, false, &ids));
-    for (int64_t i = 0; i < sl_tensor_count(*out); i++) {
-        draw = draw * 1664525u + 1013904223u;
-        ((int32_t *)ids.host)[i] = (int32_t)((draw >> 8) % (uint64_t)job->options->model.ntokens);
-    }
+    sli_draw_ids(job->options->model.ntokens, sl_tensor_count(*out), ids.host);
     return sli_tensor_close_host(*out, &ids, true);
 }
 

@@ -4,31 +4,28 @@
 #include "core/error.h"
 #include "device/device.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
- * step is shorter then. `split` is the time of the split step. */
-static sl_status try_sharing(sli_profile_inputs inputs, double split, sl_plan *plan,
-                             sli_open_devices *devices, int *balance)
+ * step is shorter then. The search has the layout in which they split them. */
+static sl_status try_sharing(sli_profile_inputs inputs, sl_plan *plan, sli_open_devices *devices,
+                             sli_search *search)
 {
     sl_device_list *list = NULL;
     sli_step_times times;
-    int cut[SL_MAX_STAGES] = {0}, cores[SL_MAX_STAGES] = {0}; /* all on the same */
+    int cores[SL_MAX_STAGES] = {0}; /* all on the same */
     SL_TRY(sli_plan_name_devices(plan, true));
     SL_TRY(sli_device_list_create_range(plan->device_names, 0, plan->options.pipeline_ranks,
                                         devices->own_cores, &list, NULL));
     inputs.devices = list;
     inputs.cores = cores;
     sl_status status;
-    SLI_TRY_OR_FAIL(sli_profile_model(&inputs, NULL, cut, &times));
-    plan->profiled_seconds = fmin(split, times.cut);
-    plan->one_stage = times.one_stage / plan->profiled_seconds;
-    if (times.cut < split) {
+    SLI_TRY_OR_FAIL(sli_profile_layout(&inputs, true, NULL, search, &times));
+    plan->profiled_seconds = times.cut;
+    plan->one_stage = times.cut > 0 ? times.one_stage / times.cut : 0;
+    if (search->count > 0 && search->found[0].candidate.shares_cores) {
         sl_device_list_destroy(&devices->list);
         devices->list = list;
-        memcpy(balance, cut, sizeof cut);
         return SL_OK;
     }
     status = sli_plan_name_devices(plan, false);
@@ -45,9 +42,12 @@ static sl_status decide_by_time(sli_profile_inputs inputs, sl_group *group, sl_p
     bool may_share = !options->devices && options->pipeline_ranks > 1 && plan->ranks_here == 1 &&
                      plan->ranks_per_replica == 1 && !devices->oversubscribed;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && plan->stages > 1;
+    bool decides = may_share || (cuts && (!group || sl_group_rank(group) == 0));
+    sli_found_layout best;
+    sli_search search = {.wanted = 1, .found = &best};
     sl_link_cost *links = NULL;
     int cores[SL_MAX_STAGES] = {0};
-    sli_step_times times = {0, 0};
+    sli_step_times times;
     sl_status status = SL_OK;
     if (cuts || may_share)
         SL_TRY(sli_find_cores(plan, devices->list, group, cores));
@@ -55,11 +55,13 @@ static sl_status decide_by_time(sli_profile_inputs inputs, sl_group *group, sl_p
         SL_TRY(sli_measure_links(plan, group, &links));
     inputs.links = links;
     inputs.cores = cores;
-    if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
-        status = sli_profile_model(&inputs, NULL, balance, &times);
+    if (decides)
+        status = sli_profile_layout(&inputs, false, NULL, &search, &times);
     if (may_share && status == SL_OK)
-        status = try_sharing(inputs, times.cut, plan, devices, balance);
+        status = try_sharing(inputs, plan, devices, &search);
     free(links);
+    if (decides && status == SL_OK)
+        status = sli_found_cut(&search, plan, inputs.model, balance);
     if (status == SL_OK && cuts && group)
         status = sl_group_broadcast(group, balance, SL_MAX_STAGES, SL_I32, 0, NULL);
     if (may_share)
