@@ -92,9 +92,9 @@ enum { SL_PLAN_CHANGES = 5 };
 /* How a run with these options, as in sl_plan_search_options with measures, would be faster.
  * *own gets the run itself as its measures explain it; changes[0 ... *count - 1] get those that
  * differ from it in one thing and have a shorter step, the best first: the cut, the schedule, the
- * chunks, what is recomputed, or one pipeline rank instead of several. None changes a bit of what
- * is trained. Only options of `kept` besides these are kept. What is not measured is taken to
- * scale: as much time for each row, and for each core. It takes no measurement, and so long as a
+ * chunks, what is recomputed, or one pipeline rank instead of several. All but other chunks
+ * train the same bits. Only options of `kept` besides these are kept. What is not measured is taken
+ * to scale: as much time for each row, and for each core. It takes no measurement, and so long as a
  * search among the schedules takes.
  *
  * Errors: those of sl_plan_search. */
