@@ -8,7 +8,6 @@
 
 enum { ROWS = 16, COLUMNS = 64, INNER = 64, OTHERS = 300, LONGEST = INNER + OTHERS };
 
-/* Also read as twice as many bf16 numbers. */
 static float *floats(int64_t count)
 {
     float *values = malloc((size_t)count * sizeof *values);

@@ -7,7 +7,6 @@
 #include "device/cores.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/onednn.h"
-#include "device/cpu/ranges.h"
 #include "device/device_base.h"
 
 /* ---- Memory: a cache of blocks, since training asks for the same sizes at every step ---- */
@@ -64,7 +63,7 @@ typedef struct sli_cpu_device {
     sli_memory_bound own_bound;
     sli_memory_cache *memory;
     sli_matmul *matmul;
-    /* Partial sums, or panels, of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it
+    /* Partial sums, or widened panels, of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it
      * holds the lock. */
     pthread_mutex_t scratch_lock;
     float *scratch;
@@ -77,30 +76,11 @@ static inline sli_cpu_device *sli_cpu(sl_device *device)
     return (sli_cpu_device *)device;
 }
 
-/* ---- Panels of a product ------------------------------------------------------------------ */
-
-typedef struct sli_cpu_panels {
-    sli_ranges rows, columns;
-    int64_t thread_floats; /* room for each thread, */
-    float *workspace;      /* [threads, thread_floats] */
-} sli_cpu_panels;
-
-/* Calls make(job, panel, thread) for each panel, with room for each thread. */
-sl_status sli_cpu_run_panels(sl_device *device, sli_cpu_panels *panels, sli_pool_task make,
-                             void *job);
-
-static inline float *sli_cpu_panel_room(const sli_cpu_panels *panels, int thread)
-{
-    return panels->workspace + thread * panels->thread_floats;
-}
-
 /* ---- Slots of the operation table, one file a group ------------------------------------- */
 
 sl_status sli_cpu_copy(sl_device *device, void *to, const void *from, size_t bytes);
 sl_status sli_cpu_zero(sl_device *device, void *to, size_t bytes);
 sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments);
-/* A product whose a is not transposed, by own kernels. */
-sl_status sli_cpu_packed_gemm(sl_device *device, const sli_gemm *arguments);
 sl_status sli_cpu_epilogue(sl_device *device, const sli_epilogue *arguments);
 sl_status sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);
 sl_status sli_cpu_embedding(sl_device *device, const sli_embedding *arguments);

@@ -44,33 +44,6 @@ typedef struct sli_small_product {
 
 enum { SLI_SMALL_LEAST = 16 };
 
-/* b [k, n], or with `transposed` b [n, k] read as its transpose, becomes f32 in the form that
- * multiply_packed reads: k times n rounded up to a multiple of SLI_PACK_WIDTH are enough. */
-typedef struct sli_pack {
-    int64_t n, k;
-    const void *b;
-    int64_t ldb;
-    bool transposed, bf16;
-    float *to;
-} sli_pack;
-
-enum { SLI_PACK_COLUMNS = 48, SLI_PACK_WIDTH = 16 };
-
-/* c [m, n] = a [m, k] b [k, n], added to c with `adds`. An element of c is one sum over k in order,
- * which begins with what is in c, so that a row of c is a function of a's row and of b alone. k may
- * be cut into calls, each with its own rows of b packed. n may be less than was packed where it is
- * a multiple of SLI_PACK_COLUMNS. */
-typedef struct sli_packed_product {
-    int64_t m, n, k;
-    const float *a;
-    int64_t lda;
-    const float *b; /* packed, */
-    int64_t packed; /* with so many rows, of which the first k are used */
-    float *c;
-    int64_t ldc;
-    bool adds;
-} sli_packed_product;
-
 typedef struct sli_cpu_kernels {
     const char *isa;
 
@@ -108,10 +81,7 @@ typedef struct sli_cpu_kernels {
     void (*row_products)(int64_t rows, int64_t width, int64_t ld, const float *a, const float *b,
                          float *inner);
 
-    /* Sums as multiply_packed does. */
     void (*small_product)(const sli_small_product *product);
-    void (*pack)(const sli_pack *pack);
-    void (*multiply_packed)(const sli_packed_product *product);
     /* to [columns, rows] = the transpose of from [rows, columns] with row distance ld. */
     void (*transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld, float *to);
 

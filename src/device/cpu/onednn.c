@@ -58,7 +58,7 @@ typedef struct thread_call {
 
 struct sli_matmul_primitive {
     sli_matmul_shape shape;
-    dnnl_primitive_t primitive; /* NULL: none is fast */
+    dnnl_primitive_t primitive; /* NULL: not better than dnnl_sgemm */
     int64_t scratch_floats;
     thread_call *calls; /* [threads] */
     uint64_t last_use;  /* by matmul->clock; 0: a free entry */
@@ -78,11 +78,11 @@ struct sli_matmul {
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t matrix;
 
-static dnnl_status_t describe_matrix(matrix *out, dnnl_data_type_t type, int64_t rows,
-                                     int64_t columns, int64_t row, int64_t step)
+static dnnl_status_t describe_matrix(matrix *out, bool bf16, int64_t rows, int64_t columns,
+                                     int64_t row, int64_t step)
 {
     dnnl_dims_t size = {rows, columns}, strides = {row, step};
-    return dnnl_memory_desc_create_with_strides(out, 2, size, type, strides);
+    return dnnl_memory_desc_create_with_strides(out, 2, size, bf16 ? dnnl_bf16 : dnnl_f32, strides);
 }
 
 static dnnl_status_t describe_primitive(dnnl_engine_t engine, matrix md[3],
@@ -105,11 +105,11 @@ static dnnl_status_t append_sum(dnnl_post_ops_t to)
 #else
 typedef dnnl_memory_desc_t matrix;
 
-static dnnl_status_t describe_matrix(matrix *out, dnnl_data_type_t type, int64_t rows,
-                                     int64_t columns, int64_t row, int64_t step)
+static dnnl_status_t describe_matrix(matrix *out, bool bf16, int64_t rows, int64_t columns,
+                                     int64_t row, int64_t step)
 {
     dnnl_dims_t size = {rows, columns}, strides = {row, step};
-    return dnnl_memory_desc_init_by_strides(out, 2, size, type, strides);
+    return dnnl_memory_desc_init_by_strides(out, 2, size, bf16 ? dnnl_bf16 : dnnl_f32, strides);
 }
 
 static dnnl_status_t describe_primitive(dnnl_engine_t engine, matrix md[3],
@@ -140,11 +140,11 @@ static dnnl_status_t describe_product(dnnl_engine_t engine, const sli_matmul_sha
 {
     matrix md[3];
     memset(md, 0, sizeof md);
-    dnnl_status_t code = describe_matrix(&md[0], dnnl_bf16, s->m, s->k, s->a_row, s->a_step);
+    dnnl_status_t code = describe_matrix(&md[0], s->bf16, s->m, s->k, s->a_row, s->a_step);
     if (code == dnnl_success)
-        code = describe_matrix(&md[1], dnnl_bf16, s->k, s->n, s->b_row, s->b_step);
+        code = describe_matrix(&md[1], s->bf16, s->k, s->n, s->b_row, s->b_step);
     if (code == dnnl_success)
-        code = describe_matrix(&md[2], dnnl_f32, s->m, s->n, s->ldc, 1);
+        code = describe_matrix(&md[2], false, s->m, s->n, s->ldc, 1);
     if (code == dnnl_success)
         code = describe_primitive(engine, md, attributes, out);
     for (int i = 0; i < 3; i++)
@@ -152,13 +152,14 @@ static dnnl_status_t describe_product(dnnl_engine_t engine, const sli_matmul_sha
     return code;
 }
 
-/* oneDNN's implementations bear names: all but the reference are fast. */
-static bool is_fast(const_dnnl_primitive_desc_t product)
+/* oneDNN's implementations bear names. In f32 this family is the one that is worth it; of bf16, all
+ * but the reference. */
+static bool is_fast(const_dnnl_primitive_desc_t product, bool bf16)
 {
     const char *name = NULL;
     dnnl_status_t code = dnnl_primitive_desc_query(product, dnnl_query_impl_info_str, 0, &name);
     return code == dnnl_success && name &&
-           (strncmp(name, "brg", 3) == 0 || strncmp(name, "gemm:jit", 8) == 0);
+           (strncmp(name, "brg", 3) == 0 || (bf16 && strncmp(name, "gemm:jit", 8) == 0));
 }
 
 /* The library's own scratch memory belongs to the building thread, so the caller gives it. */
@@ -215,9 +216,9 @@ static dnnl_status_t build_primitive(sli_matmul *matmul, sli_matmul_primitive *e
     dnnl_status_t code = make_attributes(entry->shape.adds, &attributes);
     if (code == dnnl_success)
         code = describe_product(matmul->engine, &entry->shape, attributes, &product);
-    if (code == dnnl_unimplemented)
+    if (code == dnnl_unimplemented && entry->shape.bf16)
         code = dnnl_success;
-    else if (code == dnnl_success && is_fast(product)) {
+    else if (code == dnnl_success && is_fast(product, entry->shape.bf16)) {
         size_t bytes = dnnl_memory_desc_get_size(
             dnnl_primitive_desc_query_md(product, dnnl_query_scratchpad_md, 0));
         entry->scratch_floats = (int64_t)((bytes + sizeof(float) - 1) / sizeof(float));

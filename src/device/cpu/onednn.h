@@ -1,5 +1,10 @@
-/* oneDNN's matrix products on the calling thread alone: dnnl_sgemm of f32, and the matmul primitive
- * of bf16. A primitive is built for one shape, so a device keeps those that it has used. */
+/* oneDNN's matrix products, of f32 or bf16, on the calling thread alone.
+ *
+ * dnnl_sgemm takes any product. oneDNN's matmul primitive is for a [m, k] times the transpose of
+ * b [n, k]: forward products multiply by a transposed weight. With the few rows of a micro-batch,
+ * dnnl_sgemm spends a quarter of its time rearranging the weight; the primitive has kernels
+ * (brgemm) that do it faster, if all three matrices are dense. It also takes bf16 matrices, of any
+ * layout. A primitive is built for one shape, so a device keeps those that it has used. */
 #ifndef SLI_DEVICE_CPU_ONEDNN_H
 #define SLI_DEVICE_CPU_ONEDNN_H
 
@@ -37,9 +42,10 @@ void sli_matmul_destroy(sli_matmul **matmul);
 void sli_matmul_lock(sli_matmul *matmul);
 void sli_matmul_unlock(sli_matmul *matmul);
 
-/* c [m, n] = a [m, k] b [k, n], of bf16 with c in f32. a's element (i, k) is a[i * a_row + k *
- * a_step], b's (k, j) b[k * b_row + j * b_step]. */
+/* c [m, n] = a [m, k] b [k, n]. a's element (i, k) is a[i * a_row + k * a_step], b's (k, j)
+ * b[k * b_row + j * b_step]. */
 typedef struct sli_matmul_shape {
+    int64_t bf16; /* 1: a and b are, 0: all is f32 */
     int64_t adds; /* 1: c += a b */
     int64_t m, n, k;
     int64_t a_row, a_step, b_row, b_step, ldc;

@@ -177,8 +177,6 @@ void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *score
 void SLI_OF_ISA(sli_row_products)(int64_t rows, int64_t width, int64_t ld, const float *a,
                                   const float *b, float *inner);
 void SLI_OF_ISA(sli_small_product)(const sli_small_product *p);
-void SLI_OF_ISA(sli_pack)(const sli_pack *p);
-void SLI_OF_ISA(sli_multiply_packed)(const sli_packed_product *p);
 void SLI_OF_ISA(sli_transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld,
                                float *to);
 void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row,
