@@ -2,6 +2,8 @@
  * different stages may use a cache at the same time. */
 #include "nn/module.h"
 
+#include "core/error.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -90,5 +92,26 @@ sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, con
         return sl_error(SL_ERR_INVALID, "the cache is of %" PRId64 " rows, the input has %" PRId64,
                         sl_tensor_shape(*tensor)->size[0], shape->size[0]);
     *out = *tensor;
+    return SL_OK;
+}
+
+sl_status sli_pass_cache_store(const sl_pass *pass, const sl_tensor *in, const sl_tensor *all)
+{
+    const sl_shape *shape = sl_tensor_shape(in);
+    int64_t time = shape->size[1], width = shape->size[2], room = sl_tensor_shape(all)->size[1];
+    sl_shape rows = sl_shape_2d(time, width);
+    for (int64_t n = 0; n < shape->size[0]; n++) {
+        sl_tensor *source = NULL, *target = NULL;
+        int64_t first = n * room + sl_pass_position(pass);
+        sl_status status;
+        SLI_TRY_OR_FAIL(sl_tensor_view(in, n * time * width, &rows, &source));
+        SLI_TRY_OR_FAIL(sl_tensor_view(all, first * width, &rows, &target));
+        status = sl_tensor_copy(target, source);
+
+    fail:
+        sl_tensor_destroy(&source);
+        sl_tensor_destroy(&target);
+        SL_TRY(status);
+    }
     return SL_OK;
 }

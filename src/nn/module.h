@@ -70,7 +70,7 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
  * that products take; of tied ones once. */
 int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision);
 
-/* The most that a forward has at once beside its input and output, on a pass that keeps nothing. */
+/* The most that a forward has at once beside its input, on a pass that keeps nothing. */
 int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in);
 
 /* Bytes that stay f32 on a bf16 pass, of those that the module and all below it save for so many
@@ -369,5 +369,9 @@ sl_status sli_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *t
  * model; after one that failed, the cache can be used again. Errors: SL_ERR_INVALID if there is no
  * room for them, or `count` is negative. */
 sl_status sli_cache_advance(sl_cache *cache, int64_t count);
+
+/* Stores what a module has of the pass's positions, in [N, T, width], behind the earlier ones of
+ * `all`, its tensor in the cache. */
+sl_status sli_pass_cache_store(const sl_pass *pass, const sl_tensor *in, const sl_tensor *all);
 
 #endif

@@ -64,28 +64,6 @@ static sli_dropout probability_dropout(const sl_module *module, const sl_pass *p
     return sli_pass_dropout(pass, module, 0, self->dropout, self->heads * time);
 }
 
-/* Stores qkv [N, T, ...] behind the earlier positions of `all` [N, positions, ...]. */
-static sl_status store_qkv(const sl_pass *pass, const sl_tensor *qkv, const sl_tensor *all)
-{
-    const sl_shape *shape = sl_tensor_shape(qkv);
-    int64_t time = shape->size[1], width = shape->size[2], room = sl_tensor_shape(all)->size[1];
-    sl_shape rows = sl_shape_2d(time, width);
-    for (int64_t n = 0; n < shape->size[0]; n++) {
-        sl_tensor *source = NULL, *target = NULL;
-        int64_t first = n * room + sl_pass_position(pass);
-        sl_status status;
-        SLI_TRY_OR_FAIL(sl_tensor_view(qkv, n * time * width, &rows, &source));
-        SLI_TRY_OR_FAIL(sl_tensor_view(all, first * width, &rows, &target));
-        status = sl_tensor_copy(target, source);
-
-    fail:
-        sl_tensor_destroy(&source);
-        sl_tensor_destroy(&target);
-        SL_TRY(status);
-    }
-    return SL_OK;
-}
-
 /* Are qkv, its gradient and what is attended bf16 tensors, which a device writes as one product?
  * Else they are f32, and rounded or converted where the pass is bf16. */
 static bool stores_bf16(const self_attention *self, const sl_pass *pass)
@@ -104,7 +82,7 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
     sl_tensor *all;
     SL_TRY(sl_pass_cache_tensor(pass, module, qkv, qkv_width(self), &all));
     if (all) {
-        SL_TRY(store_qkv(pass, qkv, all));
+        SL_TRY(sli_pass_cache_store(pass, qkv, all));
         qkv = all;
     }
     sli_attention arguments = {

@@ -155,10 +155,12 @@ static sl_status open_directory(const char *path, const char *splitter, sl_vocab
     sl_status status = SL_OK;
     for (int i = 0; i < FILES && status == SL_OK; i++)
         status = sli_path_join(path, names[i], &paths[i]);
-    int found = JSON;
-    while (status == SL_OK && found < MERGES && access(paths[found], F_OK) != 0)
-        found++;
-    if (status == SL_OK && found == MERGES)
+    bool exists[FILES] = {false};
+    for (int i = 0; i < FILES && status == SL_OK; i++)
+        exists[i] = access(paths[i], F_OK) == 0;
+    exists[VOCAB] = exists[VOCAB] && exists[MERGES];
+    int found = exists[JSON] ? JSON : exists[VOCAB] ? VOCAB : MODEL;
+    if (status == SL_OK && !exists[found])
         status = sl_error(SL_ERR_NOT_FOUND,
                           "%s: it has no tokenizer: neither tokenizer.json, nor vocab.json with "
                           "merges.txt, nor tokenizer.model",
