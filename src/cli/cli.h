@@ -243,6 +243,7 @@ typedef struct cli_progress_options {
     bool quiet;     /* the first replica's results only */
     bool live;      /* standard error is a terminal */
     bool synthetic; /* the text's best possible perplexity is known */
+    bool processes; /* the run is several of them */
     int restarts;   /* of the job, after which the run goes on by itself */
     /* The run's log, and what a reader makes of it: a trace, event files in a directory, and a page
      * at an address; NULL: none. */
@@ -293,16 +294,21 @@ typedef struct cli_change_text {
     char text[1024];
 } cli_change_text;
 
-/* `has_balance`: the run's own line has one, which does not fit another number of stages. */
-cli_change_text cli_describe_change(const sl_train_options *run, bool has_balance,
-                                    const sl_found_plan *plan);
+/* A run's command line, or what can be in it: a change says what is then to be said as well. */
+typedef struct cli_changed_line {
+    const sl_train_options *run;
+    bool has_balance, has_devices;
+} cli_changed_line;
+
+cli_change_text cli_describe_change(const cli_changed_line *line, const sl_found_plan *plan);
 
 /* What the first replica measures; `measures` are sums of its steps but the first. */
 typedef struct cli_run_meter {
     cli_screen *screen;
     int64_t steps;
     double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
-    bool is_mixed; /* only some ranks share cores */
+    bool is_mixed;      /* only some ranks share cores */
+    bool has_processes; /* the run is several, which one pipeline rank each would not occupy */
     sl_run_measures measures;
 } cli_run_meter;
 
@@ -313,18 +319,20 @@ sl_reporter cli_run_meter_reporter(cli_run_meter *meter);
 
 typedef struct cli_logged_run {
     struct sli_run_history *history;
+    int stages, pipeline_ranks;
     double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
     sl_run_measures measures; /* medians of its steps, and of its last timeline */
 } cli_logged_run;
 
-/* To be cleared, also after an error. Errors: those of reading a log; SL_ERR_NOT_FOUND where it has
- * no step, or no timeline of one; SL_ERR_UNSUPPORTED for several hosts. */
+/* To be cleared, also after an error. Errors: those of reading a log; SL_ERR_FORMAT where it does
+ * not say its layout; SL_ERR_NOT_FOUND where it has no step, or no timeline of one;
+ * SL_ERR_UNSUPPORTED for several hosts, and where its devices are not all CPUs'. */
 sl_status cli_logged_run_read(const char *path, cli_logged_run *out);
 void cli_logged_run_clear(cli_logged_run *run);
 
 /* Sets a line's settings anew, with the run's options as far as the command takes them; its texts
- * are not among them. Errors: SL_ERR_FORMAT where the log does not say its layout,
- * SL_ERR_UNSUPPORTED where its devices are not all CPUs'. */
+ * are not among them, and neither are the command's own options but ntokens. Errors: those of
+ * cli_line_set_again. */
 sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,
                              void *settings);
 
@@ -381,8 +389,8 @@ sl_status cli_plan_print_times(const cli_plans *found);
 sl_status cli_plan_draw(const cli_plans *found, char **text);
 
 /* As --json prints them; malloc'ed. */
-sl_status cli_plans_json(const cli_line *line, const cli_plans *found, char **text);
-sl_status cli_plans_print(const cli_line *line, const cli_plans *found);
+sl_status cli_plans_json(const cli_plans *found, char **text);
+sl_status cli_plans_print(const cli_plans *found);
 
 /* ---- Plans (print_plan.c) ----------------------------------------------------------------- */
 

@@ -129,29 +129,28 @@ static sl_status write_picture(const settings *parsed, const cli_plans *found)
     return status;
 }
 
-static sl_status show_plans(const cli_line *line, const settings *parsed, const cli_plans *found)
+static sl_status show_plans(const settings *parsed, const cli_plans *found)
 {
     char *text;
     SL_TRY(write_picture(parsed, found));
-    SL_TRY(cli_plans_json(line, found, &text));
+    SL_TRY(cli_plans_json(found, &text));
     sl_status status = parsed->output ? sl_train_write_output(parsed->output, text) : SL_OK;
     if (status == SL_OK && parsed->json)
         fputs(text, stdout);
     else if (status == SL_OK)
-        status = cli_plans_print(line, found);
+        status = cli_plans_print(found);
     free(text);
     return status;
 }
 
-/* Files that are written are none that are read. */
+/* Files that are written are none that are read: those of a log's run are known when it is read. */
 static sl_status check_output(const settings *parsed, const char *option, const char *path)
 {
-    static const sl_train_options nothing;
-    const sl_train_options *read = parsed->from ? &nothing : &parsed->run;
     if (cli_is_same_file(path, parsed->from))
         return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option,
                         path);
-    return path ? sl_error_context(sl_train_check_output(read, path), "%s: ", option) : SL_OK;
+    return path ? sl_error_context(sl_train_check_output(&parsed->run, path), "%s: ", option)
+                : SL_OK;
 }
 
 static sl_status check_outputs(const settings *parsed)
@@ -189,6 +188,7 @@ static sl_status search_by_log(cli_line *line, settings *parsed, cli_logged_run 
     check_line_of_log(line);
     SL_TRY(cli_logged_run_read(parsed->from, logged));
     SL_TRY(cli_logged_run_set(logged, line, parsed->from, parsed));
+    SL_TRY(check_outputs(parsed));
     SL_TRY(cli_saved_model_apply_sizes(line, run));
     run->model.ntokens = cli_logged_run_tokens(logged);
     const sl_plan_search_options search = {.run = run, .measures = &logged->measures};
@@ -231,7 +231,7 @@ static sl_status run_plan(cli_line *line, void *settings_read)
         status = has_log ? search_by_log(line, parsed, &logged, &found)
                          : search_by_profile(line, parsed, &found);
     if (status == SL_OK)
-        status = show_plans(line, parsed, &found);
+        status = show_plans(parsed, &found);
     cli_logged_run_clear(&logged);
     free(room);
     return status;

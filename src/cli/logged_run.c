@@ -47,23 +47,85 @@ static bool is_default(const json_t *record, const char *name)
     return strcmp(name, "accumulate") == 0 && number == 1;
 }
 
-/* "5,1", and its number of stages. */
-static int print_partition(const json_t *record, char *text, size_t bytes)
+/* The command's own options are the line's: a log names no file that is written. */
+static bool is_of_run(const cli_command *command, const sl_option *row)
 {
-    const json_t *partition = json_object_get(record, "partition");
-    int stages = (int)json_array_size(partition);
-    size_t used = 0;
-    *text = '\0';
-    for (int s = 0; s < stages && used < bytes; s++)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%s%lld", s ? "," : "",
-                             (long long)json_integer_value(json_array_get(partition, (size_t)s)));
-    return used < bytes ? stages : 0;
+    for (const sl_option *own = command->options; own && own->name; own++)
+        if (own == row)
+            return strcmp(row->name, "ntokens") == 0;
+    return !is_left_out(row->name);
 }
 
-static sl_status refuse_member(const cli_logged_run *run, const char *member)
+/* "5,1" */
+static void print_partition(const cli_logged_run *run, char *text, size_t bytes)
 {
-    return sl_error(SL_ERR_FORMAT, "%s: the record \"run\" has no %s", run->history->name, member);
+    const json_t *partition = json_object_get(run->history->run, "partition");
+    size_t used = 0;
+    for (size_t s = 0; s < json_array_size(partition) && used < bytes; s++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", s ? "," : "",
+                                 (long long)json_integer_value(json_array_get(partition, s)));
+}
+
+sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,
+                             void *settings)
+{
+    const json_t *record = run->history->run;
+    char balance[12 * SL_MAX_STAGES];
+    const sl_option *row;
+    print_partition(run, balance, sizeof balance);
+    json_t *config = json_pack("{sO si ss}", "dp", json_object_get(record, "replicas"), "pp",
+                               run->pipeline_ranks, "balance", balance);
+    for (int i = 0; (row = cli_row(line->command, i)); i++) {
+        bool is_open = !is_of_run(line->command, row) || is_default(record, row->name);
+        json_t *value = is_open ? NULL : find_value(record, row);
+        if (value && !json_is_array(value) && !json_is_object(value))
+            json_object_set(config, row->name, value);
+    }
+    return config ? cli_line_set_again(line, config, path, settings)
+                  : sl_error(SL_ERR_MEMORY, "no memory for the options of a run");
+}
+
+/* ---- Its layout ----------------------------------------------------------------------------- */
+
+static sl_status refuse_record(const cli_logged_run *run, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static sl_status refuse_record(const cli_logged_run *run, const char *format, ...)
+{
+    char why[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof why, format, arguments);
+    va_end(arguments);
+    return sl_error(SL_ERR_FORMAT, "%s: the record \"run\" has %s", run->history->name, why);
+}
+
+/* Its stages and pipeline ranks, so many as a run can have. */
+static sl_status read_layout(cli_logged_run *run)
+{
+    const json_t *record = run->history->run, *partition = json_object_get(record, "partition"),
+                 *virtual_stages = json_object_get(record, "virtual");
+    size_t stages = json_array_size(partition);
+    json_int_t each = json_is_integer(virtual_stages) ? json_integer_value(virtual_stages) : 1;
+    if (stages == 0)
+        return refuse_record(run, "no partition of the modules into stages");
+    if (stages > SL_MAX_STAGES)
+        return refuse_record(run, "a partition of %zu stages, there can be at most %d", stages,
+                             SL_MAX_STAGES);
+    for (size_t s = 0; s < stages; s++) {
+        json_int_t modules = json_integer_value(json_array_get(partition, s));
+        if (modules < 1 || modules > INT32_MAX)
+            return refuse_record(run, "a partition with %lld modules in stage %zu",
+                                 (long long)modules, s);
+    }
+    if (each < 1 || (json_int_t)stages % each != 0)
+        return refuse_record(run, "%zu stages, which cannot be %lld of each pipeline rank", stages,
+                             (long long)each);
+    if (!json_is_integer(json_object_get(record, "replicas")))
+        return refuse_record(run, "no replicas");
+    run->stages = (int)stages;
+    run->pipeline_ranks = run->stages / (int)each;
+    return SL_OK;
 }
 
 static sl_status check_devices(const cli_logged_run *run)
@@ -84,31 +146,6 @@ static sl_status check_devices(const cli_logged_run *run)
                : sl_error(SL_ERR_UNSUPPORTED,
                           "%s: its devices share cores, so its times say nothing of other layouts",
                           run->history->name);
-}
-
-sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,
-                             void *settings)
-{
-    const json_t *record = run->history->run, *virtual_stages = json_object_get(record, "virtual");
-    json_int_t each = json_is_integer(virtual_stages) ? json_integer_value(virtual_stages) : 1;
-    char balance[12 * SL_MAX_STAGES];
-    int stages = print_partition(record, balance, sizeof balance);
-    const sl_option *row;
-    if (stages < 1 || stages > SL_MAX_STAGES || each < 1 || stages % each != 0)
-        return refuse_member(run, "partition of its modules");
-    if (!json_is_integer(json_object_get(record, "replicas")))
-        return refuse_member(run, "replicas");
-    SL_TRY(check_devices(run));
-    json_t *config = json_pack("{sO sI ss}", "dp", json_object_get(record, "replicas"), "pp",
-                               stages / each, "balance", balance);
-    for (int i = 0; (row = cli_row(line->command, i)); i++) {
-        bool is_open = is_left_out(row->name) || is_default(record, row->name);
-        json_t *value = is_open ? NULL : find_value(record, row);
-        if (value && !json_is_array(value) && !json_is_object(value))
-            json_object_set(config, row->name, value);
-    }
-    return config ? cli_line_set_again(line, config, path, settings)
-                  : sl_error(SL_ERR_MEMORY, "no memory for the options of a run");
 }
 
 /* ---- Measures ------------------------------------------------------------------------------- */
@@ -159,16 +196,19 @@ static int count_forward_only(const sli_history_pipeline *pipeline)
 static sl_status read_stages(cli_logged_run *run)
 {
     const sli_history_pipeline *pipeline = sli_history_first_pipeline(run->history);
-    size_t stages = json_array_size(json_object_get(run->history->run, "partition"));
+    size_t stages = (size_t)run->stages;
     int cores[SL_MAX_STAGES];
     sl_utilization utilization;
     if (stages == 1)
         return SL_OK;
-    if (!pipeline || (size_t)pipeline->stages != stages)
+    if (!pipeline || pipeline->stages != run->stages)
         return sl_error(SL_ERR_NOT_FOUND,
                         "%s: it has no timeline of a step: no epoch has ended, or a step has more "
                         "than %d actions",
                         run->history->name, SL_RUN_LOG_MOST_ACTIONS);
+    if (pipeline->ranks != run->pipeline_ranks)
+        return sl_error(SL_ERR_FORMAT, "%s: its timeline has %d pipeline ranks, the run has %d",
+                        run->history->name, pipeline->ranks, run->pipeline_ranks);
     SL_TRY(find_cores(run, pipeline, cores));
     SL_TRY(sl_error_context(
         sl_timeline_utilization(
@@ -224,6 +264,8 @@ sl_status cli_logged_run_read(const char *path, cli_logged_run *out)
 {
     *out = (cli_logged_run){0};
     SL_TRY(sli_run_history_read(path, &out->history));
+    SL_TRY(read_layout(out));
+    SL_TRY(check_devices(out));
     return read_run(out);
 }
 

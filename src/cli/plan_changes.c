@@ -25,23 +25,49 @@ static void add_balance(const sl_train_options *options, cli_change_text *out)
         add_text(out, "%s%d", s ? "," : "", options->balance[s]);
 }
 
-cli_change_text cli_describe_change(const sl_train_options *run, bool has_balance,
-                                    const sl_found_plan *plan)
+/* Of one pipeline rank: a replica alone has all cores. */
+static void add_devices(const sl_train_options *options, cli_change_text *out)
+{
+    add_text(out, " --devices cpu%s", options->replicas > 1 ? ":0" : "");
+    for (int replica = 1; replica < options->replicas; replica++)
+        add_text(out, ",cpu:%d", replica);
+}
+
+/* 0: the schedule's own. */
+static int virtual_stages(const sl_train_options *options)
+{
+    int own = sl_schedule_virtual_stages(options->schedule);
+    return options->virtual_stages > 0 ? options->virtual_stages : own > 0 ? own : 1;
+}
+
+static bool is_other_text(const char *a, const char *b)
+{
+    return a && (!b || strcmp(a, b) != 0);
+}
+
+/* Another number of ranks has another number of chunks, where none is given. */
+cli_change_text cli_describe_change(const cli_changed_line *line, const sl_found_plan *plan)
 {
     cli_change_text out = {""};
-    const sl_train_options *changed = &plan->options;
+    const sl_train_options *run = line->run, *changed = &plan->options;
     bool is_one_rank = changed->pipeline_ranks != run->pipeline_ranks;
     if (is_one_rank)
-        add_text(&out, " --pp %d%s", changed->pipeline_ranks, run->devices ? " --devices cpu" : "");
+        add_text(&out, " --pp %d", changed->pipeline_ranks);
+    if (is_one_rank && line->has_devices)
+        add_devices(changed, &out);
     if (strcmp(changed->schedule, run->schedule) != 0)
         add_text(&out, " --schedule %s", changed->schedule);
-    if (changed->chunks != run->chunks)
+    if (virtual_stages(changed) != virtual_stages(run))
+        add_text(&out, " --virtual %d", virtual_stages(changed));
+    if (is_other_text(changed->placement, run->placement))
+        add_text(&out, " --placement %s", changed->placement);
+    if (is_one_rank || changed->chunks != run->chunks)
         add_text(&out, " --chunks %d", changed->chunks);
     if (changed->recompute != run->recompute)
         add_text(&out, " --recompute %s", sl_recompute_name(changed->recompute));
     bool is_other_cut = memcmp(changed->balance, run->balance,
                                (size_t)changed->balance_count * sizeof *run->balance) != 0;
-    if (is_one_rank ? has_balance : is_other_cut)
+    if (is_one_rank ? line->has_balance : is_other_cut)
         add_balance(changed, &out);
     memmove(out.text, out.text + 1, strlen(out.text)); /* the first space */
     return out;
@@ -129,7 +155,7 @@ static sl_run_measures mean_measures(const cli_run_meter *meter, const sl_run_in
 }
 
 /* "9.4 ms with --pp 1 (1.96 times as fast), …"; empty where nothing gains enough. */
-static void print_changes(const sl_train_options *run, bool has_balance, const sl_found_plan *own,
+static void print_changes(const cli_changed_line *line, const sl_found_plan *own,
                           const sl_found_plan *changes, int count, char *text, size_t bytes)
 {
     const double least_gain = 1.1;
@@ -142,7 +168,7 @@ static void print_changes(const sl_train_options *run, bool has_balance, const s
                                      "%s%.1f ms with %s (%.2f times as "
                                      "fast)",
                                      used > 0 ? ", " : "", 1e3 * changes[i].costs.seconds,
-                                     cli_describe_change(run, has_balance, &changes[i]).text, gain);
+                                     cli_describe_change(line, &changes[i]).text, gain);
     }
 }
 
@@ -159,13 +185,16 @@ __attribute__((format(printf, 2, 3))) static void print_line(const cli_run_meter
 static sl_status print_hint(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     const cli_run_meter *meter = context;
-    char text[640];
+    char text[SL_PLAN_CHANGES * sizeof(cli_change_text)];
     int count;
     (void)result;
     if (!can_tell(meter, info))
         return SL_OK;
     sl_train_options run = *info->options;
-    bool has_balance = run.balance_kind == SL_BALANCE_EXPLICIT;
+    const cli_changed_line line = {.run = &run,
+                                   .has_balance = run.balance_kind == SL_BALANCE_EXPLICIT,
+                                   .has_devices = run.devices != NULL};
+    unsigned kept = meter->has_processes ? SL_KEEP_PIPELINE_RANKS : 0;
     run.balance_kind = SL_BALANCE_EXPLICIT;
     run.balance_count = info->stage_count;
     for (int s = 0; s < info->stage_count; s++)
@@ -173,8 +202,8 @@ static sl_status print_hint(void *context, const sl_run_info *info, const sl_run
     const sl_run_measures measures = mean_measures(meter, info);
     sl_found_plan *plans = cli_allocate(SL_PLAN_CHANGES + 1, sizeof *plans), *own = plans,
                   *changes = plans + 1;
-    if (sl_plan_find_changes(&run, &measures, 0, own, changes, &count) == SL_OK) {
-        print_changes(&run, has_balance, own, changes, count, text, sizeof text);
+    if (sl_plan_find_changes(&run, &measures, kept, own, changes, &count) == SL_OK) {
+        print_changes(&line, own, changes, count, text, sizeof text);
         if (*text)
             print_line(meter, "By what this run measured, a step of %.1f ms would take %s",
                        1e3 * measures.step_seconds, text);

@@ -58,10 +58,9 @@ static void print_balance(const sl_train_options *run, char text[BALANCE_BYTES])
                                  run->balance[s]);
 }
 
-/* All that was searched, and what the line had of that. */
-static void list_words(const cli_line *line, const sl_train_options *run, plan_words *words)
+/* All that was searched, and what was given of that. */
+static void list_words(const sl_train_options *run, plan_words *words)
 {
-    static const char *const given[] = {"virtual", "placement", "accumulate"};
     char balance[BALANCE_BYTES];
     print_balance(run, balance);
     words->count = 0;
@@ -73,9 +72,12 @@ static void list_words(const cli_line *line, const sl_train_options *run, plan_w
     add_option(words, "chunks", "%d", run->chunks);
     add_option(words, "recompute", "%s", sl_recompute_name(run->recompute));
     add_option(words, "balance", "%s", balance);
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
-        if (cli_line_value(line, given[i]))
-            add_option(words, given[i], "%s", cli_line_value(line, given[i]));
+    if (run->virtual_stages > 0)
+        add_option(words, "virtual", "%d", run->virtual_stages);
+    if (run->placement)
+        add_option(words, "placement", "%s", run->placement);
+    if (run->accumulate > 1)
+        add_option(words, "accumulate", "%d", run->accumulate);
     if (run->split_vocabulary)
         add_option(words, "split-vocabulary", NULL);
     if (run->zero)
@@ -86,11 +88,11 @@ static void list_words(const cli_line *line, const sl_train_options *run, plan_w
 
 /* ---- Printing ----------------------------------------------------------------------------- */
 
-static json_t *describe_plan(const cli_line *line, const sl_found_plan *plan)
+static json_t *describe_plan(const sl_found_plan *plan)
 {
     plan_words words;
     json_t *texts = json_array();
-    list_words(line, &plan->options, &words);
+    list_words(&plan->options, &words);
     for (int w = 0; w < words.count; w++)
         json_array_append_new(texts, json_string(words.words[w]));
     clear_words(&words);
@@ -100,20 +102,25 @@ static json_t *describe_plan(const cli_line *line, const sl_found_plan *plan)
                      texts);
 }
 
+/* The line of a log's run is not known. */
+static cli_change_text describe_change(const cli_plans *found, const sl_found_plan *plan)
+{
+    return cli_describe_change(&(cli_changed_line){found->run, true, true}, plan);
+}
+
 /* The run of a log as it is, and what to change in it. */
-static json_t *describe_changes(const cli_line *line, const cli_plans *found)
+static json_t *describe_changes(const cli_plans *found)
 {
     json_t *changes = json_array();
     for (int i = 0; i < found->change_count; i++) {
         const sl_found_plan *plan = &found->changes[i];
-        json_t *change = describe_plan(line, plan);
+        json_t *change = describe_plan(plan);
         json_object_set_new(change, "gain",
                             json_real(found->own->costs.seconds / plan->costs.seconds));
-        json_object_set_new(change, "change",
-                            json_string(cli_describe_change(found->run, true, plan).text));
+        json_object_set_new(change, "change", json_string(describe_change(found, plan).text));
         json_array_append_new(changes, change);
     }
-    json_t *own = describe_plan(line, found->own);
+    json_t *own = describe_plan(found->own);
     return json_pack("{s:o, s:o}", "run", own, "changes", changes);
 }
 
@@ -143,15 +150,15 @@ static json_t *describe_helps(const sl_found_plan *plan)
     return list;
 }
 
-sl_status cli_plans_json(const cli_line *line, const cli_plans *found, char **text)
+sl_status cli_plans_json(const cli_plans *found, char **text)
 {
     json_t *list = json_array();
     for (int i = 0; i < found->count; i++)
-        json_array_append_new(list, describe_plan(line, &found->plans[i]));
+        json_array_append_new(list, describe_plan(&found->plans[i]));
     json_t *root = json_pack("{s:o, s:o, s:o}", "plans", list, "time_ms", describe_times(found),
                              "helps", describe_helps(&found->plans[0]));
     if (found->own) {
-        json_t *changes = describe_changes(line, found);
+        json_t *changes = describe_changes(found);
         json_object_update(root, changes);
         json_decref(changes);
     }
@@ -206,12 +213,12 @@ static void print_changes(const cli_plans *found)
         const sl_found_plan *plan = &found->changes[i];
         double gain = own->seconds / plan->costs.seconds;
         printf("  %s: %.2f times as fast, %.1f ms instead of %.1f\n",
-               cli_describe_change(found->run, true, plan).text, gain, 1e3 * plan->costs.seconds,
+               describe_change(found, plan).text, gain, 1e3 * plan->costs.seconds,
                1e3 * own->seconds);
     }
 }
 
-sl_status cli_plans_print(const cli_line *line, const cli_plans *found)
+sl_status cli_plans_print(const cli_plans *found)
 {
     plan_words words;
     printf("%-44s %10s %12s %12s %8s %10s %10s\n", "replicas x pipeline ranks", "step ms",
@@ -221,7 +228,7 @@ sl_status cli_plans_print(const cli_line *line, const cli_plans *found)
     if (found->own)
         print_changes(found);
     printf("\nThe options of the first:\n ");
-    list_words(line, &found->plans[0].options, &words);
+    list_words(&found->plans[0].options, &words);
     for (int w = 0; w < words.count; w++) {
         printf(" ");
         cli_print_word(stdout, words.words[w]);

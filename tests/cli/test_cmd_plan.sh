@@ -103,16 +103,41 @@ told="By what this run measured, a step of [0-9.]* ms would take "
 "$program" train "${run[@]}" --nlayers 4 --batch-size 16 --chunks 4 --devices cpu:0,cpu:1 --balance 5,1 --recompute never \
     --epochs 1 --max-batches 8 --log-json unbalanced.jsonl >out 2>err || fail "--balance 5,1: status $?"
 grep -qE "^$told.*[0-9.]+ ms with --balance [0-9],[0-9] \([0-9.]+ times as fast\)" out || fail "--balance 5,1: no word of a cut"
-grep -qE "^$told.*[0-9.]+ ms with --pp 1 --devices cpu --balance 6 \([0-9.]+ times as fast\)" out ||
+grep -qE "^$told.*[0-9.]+ ms with --pp 1 --devices cpu --chunks 4 --balance 6 \([0-9.]+ times as fast\)" out ||
     fail "--balance 5,1: no word of one stage"
 ! grep -q "with --balance 5,1" out || fail "--balance 5,1: its own cut"
 "$program" train "${run[@]}" --nlayers 4 --batch-size 16 --pp 1 --epochs 1 --max-batches 8 --log-json good.jsonl >out 2>err || fail "--pp 1: status $?"
 ! grep -q "^$told" out || fail "--pp 1: words of other layouts"
 
+# What a line with another table says as well: its stages' number and their ranks; devices of each replica.
+"$program" train "${run[@]}" --nlayers 6 --batch-size 16 --chunks 4 --devices cpu:0,cpu:1 --schedule looped-bfs --virtual 2 \
+    --placement v --balance 5,1,1,1 --recompute never --epochs 1 --max-batches 8 --log-json placed.jsonl >out 2>err || fail "--placement v: status $?"
+grep -qF "with --pp 1 --devices cpu --schedule gpipe --virtual 1 --placement loop --chunks 4 --balance 8 (" out ||
+    fail "--placement v: no word of one stage"
+"$program" plan --from placed.jsonl --json >out 2>err || fail "--from, --placement v: status $?"
+python3 -c 'import json
+found = json.load(open("out"))
+def value(plan, name):
+    words = plan["options"]
+    return words[words.index(name) + 1] if name in words else None
+assert value(found["run"], "--placement") == "v", found["run"]
+for change in found["changes"]:
+    assert value(change, "--placement") == ("loop" if value(change, "--pp") == "1" else "v"), change
+assert any(value(change, "--pp") == "1" for change in found["changes"]), found' || fail "--from, --placement v: other options"
+"$program" train "${run[@]}" --nlayers 4 --batch-size 16 --chunks 4 --dp 2 --devices cpu,cpu,cpu,cpu --balance 5,1 --recompute never \
+    --epochs 1 --max-batches 8 --log-json shared.jsonl >out 2>err || fail "--dp 2 on shared cores: status $?"
+! grep -q "^$told" out || fail "--dp 2 on shared cores: words of other layouts"
+
+# One pipeline rank is no layout of two processes.
+"$program" launch -n 2 "$program" train "${run[@]}" --nlayers 4 --batch-size 16 --chunks 4 --dp 1 --pp 2 --balance 5,1 --recompute never \
+    --epochs 1 --max-batches 8 >out 2>err || fail "launch: status $?"
+grep -qE "^$told.* with --balance [0-9],[0-9] " out || fail "launch: no word of a cut"
+! grep -q "with --pp 1" out || fail "launch: one stage for two processes"
+
 # The same of a run that is over, by its log, which needs neither its text nor a profile.
 "$program" plan --from unbalanced.jsonl -o better.json >out 2>err || fail "--from: status $?"
 grep -qE "^  --balance [0-9],[0-9]: [0-9.]+ times as fast, [0-9.]+ ms instead of [0-9.]+$" out || fail "--from: no word of a cut"
-grep -qE "^  --pp 1 --balance 6: [0-9.]+ times as fast" out || fail "--from: no word of one stage"
+grep -qE "^  --pp 1 --devices cpu --chunks 4 --balance 6: [0-9.]+ times as fast" out || fail "--from: no word of one stage"
 python3 -c 'import json
 log = [json.loads(line) for line in open("unbalanced.jsonl")]
 found = json.load(open("better.json"))
@@ -159,6 +184,7 @@ grep -v '"pipeline"' unbalanced.jsonl >short.jsonl
 refused 1 "short.jsonl: it has no timeline of a step" plan --from short.jsonl
 sed 's/"cpu:1"/"cuda:0"/' unbalanced.jsonl >gpu.jsonl
 refused 1 "not of one on cuda:0" plan --from gpu.jsonl
+refused 1 "2 replicas whose pipeline ranks share cores cannot be planned" plan --from shared.jsonl
 refused 2 "--pp is the plan's (saved.json): leave it out" train "${run[@]}" --plan saved.json --pp 2
 refused 2 "--plan must name a file" train "${run[@]}" --plan none
 echo '{"plans": []}' >bad.json

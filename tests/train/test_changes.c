@@ -127,6 +127,27 @@ static void run_with_a_split_vocabulary_is_not_planned_by_its_times(void **state
                 "split_vocabulary cannot be planned by what it measured");
 }
 
+/* A placement that was given has its number of stages; one rank has all of them. */
+static void placement_is_kept_but_for_one_rank(void **state)
+{
+    static const double each[2 * STAGES] = {3, 1, 1, 1}, twice[2 * STAGES] = {6, 2, 2, 2};
+    sl_train_options run = unbalanced_run();
+    run.schedule = "looped-bfs";
+    run.virtual_stages = 2;
+    run.placement = "v";
+    run.balance_count = 2 * STAGES;
+    memcpy(run.balance, (int[]){3, 1, 1, 1}, 2 * STAGES * sizeof *run.balance);
+    const sl_run_measures measures = {.step_seconds = 80, .forward = each, .backward = twice};
+    int count = find(&run, measures, 0), alone = 0;
+    for (int i = 0; i < count; i++) {
+        bool is_alone = changes[i].options.pipeline_ranks == 1;
+        alone += is_alone;
+        assert_string_equal(changes[i].options.placement, is_alone ? "loop" : "v");
+        assert_int_equal(changes[i].options.virtual_stages, is_alone ? 0 : 2);
+    }
+    assert_int_equal(alone, 1);
+}
+
 /* Plans by measures have no more replicas than the run, and its shards. */
 static void search_by_measures_keeps_what_was_not_measured(void **state)
 {
@@ -165,6 +186,12 @@ static void what_cannot_be_planned_is_refused(void **state)
     check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "not of one on cuda:0");
     run = unbalanced_run();
+    run.replicas = run.shards = 2;
+    measures.shares_cores = true;
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+                "2 replicas whose pipeline ranks share cores");
+    measures.shares_cores = false;
+    run = unbalanced_run();
     run.task = &task;
     check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "language models");
@@ -187,6 +214,7 @@ int changes_tests(void)
         cmocka_unit_test(one_stage_is_what_the_profile_has_said),
         cmocka_unit_test(good_run_is_told_nothing),
         cmocka_unit_test(run_with_a_split_vocabulary_is_not_planned_by_its_times),
+        cmocka_unit_test(placement_is_kept_but_for_one_rank),
         cmocka_unit_test(search_by_measures_keeps_what_was_not_measured),
         cmocka_unit_test(memory_is_what_the_run_has_measured),
         cmocka_unit_test(what_cannot_be_planned_is_refused),

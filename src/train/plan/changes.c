@@ -31,11 +31,11 @@ static bool open_run(const sl_train_options *run, unsigned open, sl_train_option
     bool has_another_table = open == SL_KEEP_SCHEDULE || open == SL_KEEP_PIPELINE_RANKS;
     if (run->table && (has_another_table || open == SL_KEEP_CHUNKS))
         return false;
-    if (has_another_table) {
+    if (has_another_table && !run->placement) /* which has the ranks of all virtual stages */
         out->virtual_stages = 0;
-        out->placement = NULL;
-    }
     if (open == SL_KEEP_PIPELINE_RANKS) {
+        out->virtual_stages = 0;
+        out->placement = run->placement ? "loop" : NULL;
         out->pipeline_ranks = 1;
         if (sl_schedule_virtual_stages(run->schedule) > 1)
             out->schedule = sl_schedule_names[0];

@@ -208,6 +208,11 @@ static sl_status check_run(const sl_train_options *run, const sl_run_measures *m
         name += length;
         name += strspn(name, ",; ");
     }
+    if (measures->shares_cores && run->replicas > 1)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "%d replicas whose pipeline ranks share cores cannot be planned by what "
+                        "they measured: which replicas have which cores is not known",
+                        run->replicas);
     if (run->balance_kind != SL_BALANCE_EXPLICIT)
         return sl_error(SL_ERR_INVALID, "balance must be numbers of modules for a run that has "
                                         "measured itself");

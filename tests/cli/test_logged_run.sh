@@ -1,0 +1,87 @@
+#!/bin/bash
+# sluice plan --from by logs that are damaged, or made by somebody else: each is refused by one sentence, and says
+# nothing of which files are written.
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "$1"; cat err out; exit 1; }
+
+mkdir data
+for split in train valid test; do
+    for ((i = 0; i < 200; i++)); do echo "a b c d e f g h i $((i % 7)) $split"; done >data/$split.txt
+done
+run=(--data data --emsize 16 --nhid 16 --nlayers 4 --nhead 2 --bptt 8 --eval-batch-size 2 --batch-size 16 --recompute never
+    --epochs 1 --max-batches 6)
+"$program" train "${run[@]}" --chunks 4 --devices cpu:0,cpu:1 --balance 5,1 --save model --log-json good.jsonl >out 2>err ||
+    fail "a log: status $?"
+
+damage() { # STATEMENTS: of each record of good.jsonl, into damaged.jsonl
+    python3 - "$1" <<'END'
+import json, sys
+with open("damaged.jsonl", "w") as out:
+    for line in open("good.jsonl"):
+        record = json.loads(line)
+        kind = record["record"]
+        exec(sys.argv[1])
+        print(json.dumps(record), file=out)
+END
+}
+
+refused() { # SENTENCE WORD...
+    local sentence=$1 status=0
+    shift
+    "$program" plan --from damaged.jsonl "$@" >out 2>err || status=$?
+    [ "$status" = 1 ] || fail "$sentence: status $status"
+    [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
+    grep -qF -e "$sentence" err || fail "no \"$sentence\""
+    [ ! -s out ] || fail "$sentence: words on standard output"
+}
+
+# A layout that no run has.
+stages() { # STAGES PLACEMENT: both as Python; a step's actions of one micro-batch
+    damage "
+if kind == 'run':
+    record.update(partition=[1] * $1, devices=['cpu:%d' % s for s in range($1)], virtual=1)
+if kind == 'pipeline':
+    placement = $2
+    order = sorted(range($1), key=lambda s: placement[s])
+    actions = [['%d%s0' % (s, letter), 0, 5] for rank in range(max(placement) + 1)
+               for letter in 'FB' for s in order if placement[s] == rank]
+    record.update(placement=placement, measured=actions, predicted=actions)"
+}
+stages 400 "list(range(400))"
+refused "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64"
+stages 60 "[min(s, 30) for s in range(60)]"
+refused "damaged.jsonl: its timeline has 31 pipeline ranks, the run has 60"
+damage "if kind == 'run': record['partition'] = [2, 2, 2]"
+refused "damaged.jsonl: it has no timeline of a step"
+damage "if kind == 'run': record['partition'] = []"
+refused "damaged.jsonl: the record \"run\" has no partition"
+damage "if kind == 'run': record['partition'] = [6, 0]"
+refused "damaged.jsonl: the record \"run\" has a partition with 0 modules in stage 1"
+damage "if kind == 'run': record['virtual'] = 3"
+refused "damaged.jsonl: the record \"run\" has 2 stages, which cannot be 3 of each pipeline rank"
+
+# What is read and written is the line's.
+damage "if kind == 'run': record.update(output='victim', svg='victim.svg', json=True, model_name='gpt2', batch_tokens=64)"
+echo mine >victim
+"$program" plan --from damaged.jsonl >out 2>err || fail "a log with an output: status $?"
+[ "$(cat victim)" = mine ] || fail "a log with an output: its file is overwritten"
+[ ! -e victim.svg ] || fail "a log with a picture: it is written"
+grep -q "^replicas x pipeline ranks" out || fail "a log with json: no table"
+
+# Files that the run reads stay as they are, also where the log alone names them.
+"$program" train --data data --init model --seq-len 8 --eval-batch-size 2 --batch-size 16 --chunks 4 --devices cpu:0,cpu:1 --balance 5,1 --recompute never \
+    --epochs 1 --max-batches 6 --log-json tuned.jsonl >out 2>err || fail "--init: status $?"
+before=$(cat model/*.json | cksum)
+file=$(find model -name "*.json" | head -n 1)
+for option in --output --svg; do
+    status=0
+    "$program" plan --from tuned.jsonl $option "$file" >out 2>err || status=$?
+    [ "$(cat model/*.json | cksum)" = "$before" ] || fail "$option $file: the model's file is overwritten"
+    [ "$status" = 1 ] || fail "$option $file: status $status"
+    grep -qF -e "$option: $file" err || fail "$option $file: another sentence"
+done
