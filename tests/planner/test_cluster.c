@@ -1,0 +1,145 @@
+/* Cluster files: what they say, and how bad ones are refused. */
+#include "planner/cluster.h"
+
+#include "support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NODE "\"devices\": 4, \"memory_bytes\": 2e9, \"flops_f32\": 1e12"
+
+static sl_status parse(const char *text, sli_cluster *out)
+{
+    return sli_cluster_parse("cluster.json", text, strlen(text), out);
+}
+
+static const sli_cluster_input *find_input(const sli_cluster *cluster, const char *name)
+{
+    for (size_t i = 0; i < cluster->input_count; i++)
+        if (strcmp(cluster->inputs[i].name, name) == 0)
+            return &cluster->inputs[i];
+    fail_msg("no number is called %s", name);
+    return NULL;
+}
+
+static void numbers_say_where_they_come_from(void **state)
+{
+    sli_cluster cluster;
+    check_ok(parse("{\n \"nodes\": [\n  {" NODE ",\n   \"reserved_bytes\": 1e6, \"count\": 3}],\n"
+                   " \"links\": {\"node\": {\"latency_s\": 1e-6,\n  \"bytes_per_s\": 1e10}}}",
+                   &cluster));
+    assert_int_equal(cluster.kind_count, 1);
+    assert_int_equal(cluster.devices, 12);
+    assert_int_equal(cluster.kinds[0].count, 3);
+    assert_float_equal(cluster.kinds[0].flops[SL_PRECISION_BF16], 1e12, 0);
+    assert_float_equal(cluster.mtbf_s, 0, 0);
+    assert_int_equal(find_input(&cluster, "nodes[0].devices")->line, 3);
+    assert_int_equal(find_input(&cluster, "nodes[0].count")->line, 4);
+    assert_int_equal(find_input(&cluster, "links.node.bytes_per_s")->line, 6);
+    assert_int_equal(find_input(&cluster, "nodes[0].efficiency")->line, 0);
+    assert_float_equal(find_input(&cluster, "nodes[0].efficiency")->value, 0.5, 0);
+    assert_int_equal(find_input(&cluster, "nodes[0].flops_bf16")->line, 0);
+    sli_cluster_clear(&cluster);
+}
+
+/* Of the levels whose links are not given, each has the next wider one's. */
+static void levels_inherit_the_next_wider_link(void **state)
+{
+    sli_cluster cluster;
+    check_ok(parse("{\"nodes\": [{" NODE "}], \"links\": {"
+                   "\"spine\": {\"latency_s\": 1, \"bytes_per_s\": 2},"
+                   "\"node\": {\"latency_s\": 3, \"bytes_per_s\": 4}}}",
+                   &cluster));
+    const double seconds[SLI_LEVELS] = {3, 3, 3, 1, 1};
+    for (int level = 0; level < SLI_LEVELS; level++) {
+        assert_float_equal(cluster.links[level].seconds, seconds[level], 0);
+        assert_float_equal(cluster.links[level].seconds_per_byte, seconds[level] == 3 ? 0.25 : 0.5,
+                           0);
+    }
+    sli_cluster_clear(&cluster);
+}
+
+static void bad_files_are_refused_by_member_line_and_range(void **state)
+{
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"", "cluster.json is not valid JSON"},
+        {"[]", "cluster.json:1: the cluster must be an object, got []"},
+        {"{}", "cluster.json:1: the cluster has no member \"nodes\""},
+        {"{\"nodes\": []}", "nodes must be a list of kinds of nodes, got []"},
+        {"{\"nodes\": [7]}", "cluster.json:1: nodes[0] must be an object, got 7"},
+        {"{\"nodes\": [\n{\"devices\": 0}]}", "cluster.json:2: nodes[0].devices must be a whole "
+                                              "number from 1 to 1024, got 0"},
+        {"{\"nodes\": [\n{\"devices\": 1.5}]}", "nodes[0].devices must be a whole number"},
+        {"{\"nodes\": [\n{\"devices\": \"8\"}]}", "got \"8\""},
+        {"{\"nodes\": [\n{\"devices\": 1e999}]}", "got 1e999"},
+        {"{\"nodes\": [\n\n{\"devices\": 8}]}",
+         "cluster.json:3: nodes[0] has no member \"memory_bytes\""},
+        {"{\"nodes\": [{" NODE ",\n\"memory\": 1}]}",
+         "cluster.json:2: nodes[0] has a member \"memory\", which is not known"},
+        {"{\"nodes\": [{" NODE ",\n\"devices\": 1}]}",
+         "cluster.json:2: nodes[0] has a member \"devices\" twice"},
+        {"{\"nodes\": [{" NODE ",\n\"sockets\": 3}]}",
+         "nodes[0].devices must be a multiple of its sockets, 3"},
+        {"{\"nodes\": [{" NODE ",\n\"reserved_bytes\": 3e9}]}",
+         "nodes[0].reserved_bytes must be less than its memory_bytes, 2e+09, got 3e+09"},
+        {"{\"nodes\": [{" NODE ",\n\"device\": \"tpu\"}]}",
+         "cluster.json:2: nodes[0].device must be \"cpu\" or \"cuda\", got \"tpu\""},
+        {"{\"nodes\": [{" NODE ", \"efficiency\":\n[[1e9, 0.5], [1e8, 1]]}]}",
+         "cluster.json:2: nodes[0].efficiency must be"},
+        {"{\"nodes\": [{" NODE ", \"efficiency\":\n[[1e9, 1.5]]}]}",
+         "cluster.json:2: nodes[0].efficiency must be"},
+        {"{\"nodes\": [{" NODE ", \"efficiency\": []}]}", "nodes[0].efficiency must be"},
+        {"{\"nodes\": [{" NODE ", \"count\": 100000}]}",
+         "a cluster must have at most 131072 devices, got 400000"},
+        {"{\"nodes\": [{" NODE "}],\n\"links\": {\"rack\": {\"nodes\": 0, "
+         "\"latency_s\": 0, \"bytes_per_s\": 1}}}",
+         "cluster.json:2: links.rack.nodes must be a whole number from 1 to 100000, got 0"},
+        {"{\"nodes\": [{" NODE "}],\n\"links\": {\"node\": {\"latency_s\": "
+         "-1, \"bytes_per_s\": 1}}}",
+         "cluster.json:2: links.node.latency_s must be a number from 0 to 1000, got -1"},
+        {"{\"nodes\": [{" NODE "}],\n\"failures\": {\"restart_s\": 1}}",
+         "cluster.json:2: failures has no member \"mtbf_s\""},
+        {"{\"nodes\": [{" NODE "}],\n\"jitter\": {\"spread\": 2}}",
+         "cluster.json:2: jitter.spread must be a number from 0 to 1, got 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sli_cluster cluster;
+        check_error(parse(cases[i].text, &cluster), SL_ERR_FORMAT, cases[i].error);
+        sli_cluster_clear(&cluster);
+    }
+}
+
+static void examples_are_clusters_of_their_size(void **state)
+{
+    static const struct {
+        const char *name;
+        int kinds, devices;
+    } examples[] = {{"laptop", 1, 4},
+                    {"two_workstations", 2, 4},
+                    {"64_nodes", 1, 512},
+                    {"1250_nodes", 1, 10000}};
+    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
+        char path[512];
+        sli_cluster cluster;
+        snprintf(path, sizeof path, "%s/examples/clusters/%s.json", getenv("SLUICE_SOURCE_DIR"),
+                 examples[i].name);
+        check_ok(sli_cluster_read(path, &cluster));
+        assert_int_equal(cluster.kind_count, examples[i].kinds);
+        assert_int_equal(cluster.devices, examples[i].devices);
+        sli_cluster_clear(&cluster);
+    }
+}
+
+int cluster_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_say_where_they_come_from),
+        cmocka_unit_test(levels_inherit_the_next_wider_link),
+        cmocka_unit_test(bad_files_are_refused_by_member_line_and_range),
+        cmocka_unit_test(examples_are_clusters_of_their_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
