@@ -392,6 +392,18 @@ sl_status cli_plan_draw(const cli_plans *found, char **text);
 sl_status cli_plans_json(const cli_plans *found, char **text);
 sl_status cli_plans_print(const cli_plans *found);
 
+/* ---- Plans for a cluster (plan_cluster.c) --------------------------------------------------- */
+
+typedef struct cli_cluster_settings {
+    const char *cluster, *output; /* files; output: NULL: none */
+    double tokens;                /* of the whole training; negative: not given */
+    bool json;
+} cli_cluster_settings;
+
+/* Searches and shows the best plans. */
+sl_status cli_plan_cluster(const sl_plan_search_options *options,
+                           const cli_cluster_settings *asked);
+
 /* ---- Plans (print_plan.c) ----------------------------------------------------------------- */
 
 /* All of a run's plan, with who has decided what. */

@@ -9,7 +9,8 @@ typedef struct settings {
     sl_train_options run;
     const char *model;
     int64_t ntokens, batch_tokens;
-    const char *from, *output, *svg;
+    double tokens;
+    const char *cluster, *from, *output, *svg;
     bool json;
 } settings;
 
@@ -82,6 +83,10 @@ static const sl_option options[] = {
     {.name = "from", .value = "LOG", .group = "Files", FIELD(TEXT, from),
      .help = "Plan for the run of this log (train --log-json) by what it has measured, without a profile, "
              "and say what to change in it"},
+    {.name = "cluster", .value = "FILE", .group = "Cluster", FIELD(TEXT, cluster),
+     .help = "Plan for the cluster that FILE describes (JSON), instead of this machine"},
+    {.name = "tokens", .value = "N", .group = "Cluster", FIELD(DOUBLE, tokens), .optional = true,
+     .help = "With --cluster: tokens of the whole training, to say how many days it takes"},
     {.name = "output", .letter = 'o', .value = "FILE", .group = "Output", FIELD(TEXT, output),
      .help = "Write the plans to FILE as well, for sluice train --plan"},
     {.name = "svg", .value = "FILE", .group = "Output", FIELD(TEXT, svg),
@@ -197,12 +202,10 @@ static sl_status search_by_log(cli_line *line, settings *parsed, cli_logged_run 
     return sl_plan_search(&search, found->plans, &found->count);
 }
 
-static sl_status search_by_profile(cli_line *line, settings *parsed, cli_plans *found)
+/* The model's sizes, as the line or what it names has them. */
+static sl_status find_model(cli_line *line, settings *parsed)
 {
     sl_train_options *run = &parsed->run;
-    const sl_plan_search_options search = {.run = run,
-                                           .kept = find_kept(line),
-                                           .batch_tokens = parsed->batch_tokens};
     const char *vocabulary = run->init       ? "init"
                              : parsed->model ? "model"
                              : run->data     ? "data"
@@ -211,8 +214,27 @@ static sl_status search_by_profile(cli_line *line, settings *parsed, cli_plans *
         cli_refuse("--%s has a vocabulary's size, so it cannot be combined with --ntokens",
                    vocabulary);
     run->model.ntokens = run->init || run->data ? 0 : parsed->ntokens;
-    SL_TRY(cli_saved_model_apply_sizes(line, run));
+    return cli_saved_model_apply_sizes(line, run);
+}
+
+static sl_status search_by_profile(cli_line *line, settings *parsed, cli_plans *found)
+{
+    const sl_plan_search_options search = {.run = &parsed->run,
+                                           .kept = find_kept(line),
+                                           .batch_tokens = parsed->batch_tokens};
+    SL_TRY(find_model(line, parsed));
     return sl_plan_search(&search, found->plans, &found->count);
+}
+
+static sl_status plan_cluster(cli_line *line, settings *parsed)
+{
+    const sl_plan_search_options search = {.run = &parsed->run,
+                                           .kept = find_kept(line),
+                                           .batch_tokens = parsed->batch_tokens};
+    const cli_cluster_settings asked = {parsed->cluster, parsed->output, parsed->tokens,
+                                        parsed->json};
+    SL_TRY(find_model(line, parsed));
+    return cli_plan_cluster(&search, &asked);
 }
 
 static sl_status run_plan(cli_line *line, void *settings_read)
@@ -226,11 +248,16 @@ static sl_status run_plan(cli_line *line, void *settings_read)
         found.own = room + SL_PLANS_FOUND;
         found.changes = found.own + 1;
     }
+    if (cli_line_value(line, "tokens") && !parsed->cluster)
+        cli_refuse("--tokens is of a plan for a --cluster");
+    if (parsed->cluster && (parsed->svg || has_log))
+        cli_refuse("--cluster cannot be combined with --%s", has_log ? "from" : "svg");
     sl_status status = check_outputs(parsed);
     if (status == SL_OK)
-        status = has_log ? search_by_log(line, parsed, &logged, &found)
-                         : search_by_profile(line, parsed, &found);
-    if (status == SL_OK)
+        status = has_log           ? search_by_log(line, parsed, &logged, &found)
+                 : parsed->cluster ? plan_cluster(line, parsed)
+                                   : search_by_profile(line, parsed, &found);
+    if (status == SL_OK && !parsed->cluster)
         status = show_plans(parsed, &found);
     cli_logged_run_clear(&logged);
     free(room);
@@ -243,12 +270,15 @@ const cli_command cmd_plan = {
     .doc = "Profiles this machine for a moment, and searches replicas, pipeline ranks, schedule, "
            "chunks, recomputation, ZeRO and cut for the shortest step that fits the memory. An "
            "option that is given is kept; those of a preset are not. All plans train the same "
-           "tokens a step. The options of a plan are added to those of sluice train.",
+           "tokens a step. The options of a plan are added to those of sluice train.\n\nWith "
+           "--cluster nothing is profiled: the plans are those for machines that a file describes.",
     .examples = "sluice plan --data book.txt --preset small --batch-tokens 4096 -o plan.json\n"
                 "sluice train --data book.txt --preset small --plan plan.json\n"
                 "sluice plan --init SmolLM2-135M --data tokens --batch-tokens 131072 --json\n"
                 "sluice plan --preset small --dp 2\n"
-                "sluice plan --from run.jsonl\n",
+                "sluice plan --from run.jsonl\n"
+                "sluice plan --model llama-3-8b --precision bf16 --batch-tokens 4194304 --cluster "
+                "cluster.json --tokens 15e12\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

@@ -102,11 +102,11 @@ static sl_status find_skip(const sli_skip_end *end, void *unused)
 int sli_module_frozen_count(const sl_module *sequential)
 {
     first_use use = {.sequential = sequential};
-    if (sli_module_for_each_skip_end(sequential, find_skip, NULL) != SL_OK)
-        return 0;
     while (use.first < sequential->child_count &&
            sli_module_elements(sequential->children[use.first], SL_PARAMETER_TRAINED) == 0)
         use.first++;
+    if (use.first == 0 || sli_module_for_each_skip_end(sequential, find_skip, NULL) != SL_OK)
+        return 0;
     (void)sli_module_for_each_tie(sequential, note_tied, &use);
     while (use.first > 0 &&
            sli_module_elements(sequential->children[use.first - 1], SL_PARAMETER_FROZEN) == 0)

@@ -17,6 +17,8 @@
 #include "nn/module.h"
 #include "nn/split_head.h"
 
+#include <stdlib.h>
+
 /* ---- One micro-batch ---------------------------------------------------------------------- */
 
 /* One micro-batch in one stage. A module's workspace is less than what it saves. */
@@ -71,14 +73,14 @@ static int64_t logits_bytes(const sli_layout *layout, const sl_stage_plan *stage
                                              SL_PRECISION_F32, is_on_host(layout, stage));
 }
 
-/* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
- * output, the decoder's input, for the loss, which takes the decoder over. */
-static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage, sl_shape *shape,
-                            micro_plan *out)
+/* The first `frozen` modules keep nothing. *shape is that of the stage's input, and becomes that of
+ * its output. The last stage keeps its output, the decoder's input, for the loss, which takes the
+ * decoder over. */
+static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage, int frozen,
+                            sl_shape *shape, micro_plan *out)
 {
     const sl_module *model = layout->model;
     int last = sl_module_child_count(model) - 1;
-    int frozen = sli_module_frozen_count(model); /* they keep nothing */
     *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(layout, bytes_of(shape)) : 0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
@@ -251,23 +253,54 @@ static void plan_head(const sli_layout *layout, const sl_schedule *schedule, con
     }
 }
 
-/* `schedule` is the layout's table, as far as the stages go `backward`. */
+/* What a plan needs, [stages] each. */
+typedef struct plan_work {
+    int frozen; /* the first modules, without backward */
+    int *balance;
+    sl_stage_backward *backward;
+    micro_plan *micros;
+    stage_use *counted, *uses;
+} plan_work;
+
+static void free_work(plan_work *work)
+{
+    free(work->balance);
+    free(work->backward);
+    free(work->micros);
+    free(work->counted);
+    free(work->uses);
+}
+
+static sl_status allocate_work(int stages, plan_work *work)
+{
+    size_t count = (size_t)stages;
+    *work = (plan_work){.balance = calloc(count, sizeof *work->balance),
+                        .backward = calloc(count, sizeof *work->backward),
+                        .micros = calloc(count, sizeof *work->micros),
+                        .counted = calloc(count, sizeof *work->counted),
+                        .uses = calloc(count, sizeof *work->uses)};
+    return work->balance && work->backward && work->micros && work->counted && work->uses
+               ? SL_OK
+               : sli_no_memory(NULL, "the plan of %d stages", stages);
+}
+
+/* `schedule` is the layout's table, as far as the stages go backward. */
 static sl_status plan_training_step(const sli_layout *layout, const sl_schedule *schedule,
-                                    const sl_stage_backward *backward, sl_stage_plan *stages)
+                                    const plan_work *work, sl_stage_plan *stages)
 {
     int count = sl_schedule_stages(schedule), micro_count = sl_schedule_micros(schedule);
     sl_shape shape = sl_shape_2d(layout->micro_rows, layout->row_tokens);
-    micro_plan micros[SL_MAX_STAGES];
-    stage_use counted[SL_MAX_STAGES] = {{0}}, uses[SL_MAX_STAGES] = {{0}};
+    micro_plan *micros = work->micros;
+    stage_use *counted = work->counted, *uses = work->uses;
     for (int s = 0; s < count; s++)
-        SL_TRY(plan_micro(layout, &stages[s], &shape, &micros[s]));
+        SL_TRY(plan_micro(layout, &stages[s], work->frozen, &shape, &micros[s]));
     if (layout->head_blocks > 0)
         plan_head(layout, schedule, &shape, micros);
     for (int s = 0; s < count; s++)
         stages[s].workspace_bytes = micros[s].workspace;
-    start_step(count, micro_count, micros, backward, counted);
+    start_step(count, micro_count, micros, work->backward, counted);
     count_actions(schedule, counted);
-    start_step(count, micro_count, micros, backward, uses);
+    start_step(count, micro_count, micros, work->backward, uses);
     for (int s = 1; s < count; s++)
         uses[s].most_before = counted[s - 1].most;
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
@@ -279,13 +312,13 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
 
 /* An evaluation keeps nothing, but its batch may be larger: inputs that wait, and a module's input
  * and output. */
-static sl_status plan_evaluation(const sli_layout *layout, sl_stage_plan *stages)
+static sl_status plan_evaluation(const sli_layout *layout, int frozen, sl_stage_plan *stages)
 {
     sl_shape shape = sl_shape_2d(layout->eval_micro_rows, layout->row_tokens);
     for (int s = 0; s < sl_schedule_stages(layout->table); s++) {
         sl_stage_plan *stage = &stages[s];
         micro_plan micro;
-        SL_TRY(plan_micro(layout, stage, &shape, &micro));
+        SL_TRY(plan_micro(layout, stage, frozen, &shape, &micro));
         stage->activation_bytes =
             larger(stage->activation_bytes, layout->eval_micros * micro.input + 2 * micro.output);
         stage->workspace_bytes = larger(stage->workspace_bytes, micro.forward_only);
@@ -293,21 +326,32 @@ static sl_status plan_evaluation(const sli_layout *layout, sl_stage_plan *stages
     return SL_OK;
 }
 
-sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *stages)
+static sl_status plan_activations(const sli_layout *layout, const plan_work *work,
+                                  sl_stage_plan *stages)
 {
-    int count = sl_schedule_stages(layout->table), balance[SL_MAX_STAGES];
-    sl_stage_backward backward[SL_MAX_STAGES];
+    int count = sl_schedule_stages(layout->table);
     sl_schedule *table;
     for (int s = 0; s < count; s++)
-        balance[s] = stages[s].count;
-    sl_partition_backward(layout->model, count, balance, backward);
+        work->balance[s] = stages[s].count;
+    sl_partition_backward(layout->model, count, work->balance, work->backward);
     SL_TRY(sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), &table));
-    sl_status status = sl_schedule_freeze(table, backward);
+    sl_status status = sl_schedule_freeze(table, work->backward);
     if (status == SL_OK && layout->head_blocks > 0)
         status = sl_schedule_split_head(table, sl_partition_head(layout->model));
     if (status == SL_OK)
-        status = plan_training_step(layout, table, backward, stages);
+        status = plan_training_step(layout, table, work, stages);
     sl_schedule_destroy(&table);
     SL_TRY(status);
-    return plan_evaluation(layout, stages);
+    return plan_evaluation(layout, work->frozen, stages);
+}
+
+sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *stages)
+{
+    plan_work work;
+    sl_status status = allocate_work(sl_schedule_stages(layout->table), &work);
+    work.frozen = sli_module_frozen_count(layout->model);
+    if (status == SL_OK)
+        status = plan_activations(layout, &work, stages);
+    free_work(&work);
+    return status;
 }

@@ -127,8 +127,8 @@ static sl_status list_input(const reader *from, const object *of, const char *na
     sli_cluster *cluster = from->cluster;
     SL_TRY(sli_array_reserve(&cluster->inputs, &cluster->input_capacity, cluster->input_count + 1,
                              sizeof *cluster->inputs, MOST_INPUTS, "numbers"));
-    sli_cluster_input *input = &cluster->inputs[cluster->input_count++];
-    *input = (sli_cluster_input){.value = value, .line = line};
+    sl_cluster_input *input = &cluster->inputs[cluster->input_count++];
+    *input = (sl_cluster_input){.value = value, .line = line};
     snprintf(input->name, sizeof input->name, "%s%s%s", of->path, *of->path ? "." : "", name);
     return SL_OK;
 }
@@ -340,15 +340,16 @@ static sl_status read_nodes(const reader *from, const object *of, sli_cluster *o
 /* ---- Links -------------------------------------------------------------------------------- */
 
 /* 10 Gbit/s, of Ethernet. */
-static const double default_latency_s = 2e-5, default_bytes_per_s = 1.25e9;
+static const double default_latency_s = 2e-5, default_bytes_per_s = 1.25e9,
+                    default_message_s = 1e-6;
 
 /* A level without a link has the next wider one's. `spine`: the whole cluster's. */
 static sl_status read_level(const reader *from, const object *links, int level, sli_cluster *out)
 {
-    static const char *const names[] = {"latency_s", "bytes_per_s", "nodes", NULL};
-    static const char *const narrow_names[] = {"latency_s", "bytes_per_s", NULL};
+    static const char *const names[] = {"latency_s", "bytes_per_s", "message_s", "nodes", NULL};
+    static const char *const narrow_names[] = {"latency_s", "bytes_per_s", "message_s", NULL};
     struct link {
-        double latency_s, bytes_per_s;
+        double latency_s, bytes_per_s, message_s;
         int nodes;
     } link;
     bool is_widest = level + 1 == SLI_LEVELS;
@@ -356,20 +357,24 @@ static sl_status read_level(const reader *from, const object *links, int level, 
     const number_field fields[] = {
         {"latency_s", offsetof(struct link, latency_s), false, true, 0, 1e3, 0},
         {"bytes_per_s", offsetof(struct link, bytes_per_s), false, true, 1, 1e15, 0},
+        {"message_s", offsetof(struct link, message_s), false, false, 0, 1e3, default_message_s},
         {"nodes", offsetof(struct link, nodes), true, true, 1, SLI_MOST_NODES, 0}};
     sli_json_value value =
         links->names ? member(links, sli_level_names[level]) : (sli_json_value){0};
     object of = {.names = level == SLI_LEVEL_RACK ? names : narrow_names};
     snprintf(of.path, sizeof of.path, "links.%s", sli_level_names[level]);
     if (!value.begin) {
+        out->message_s[level] = wider ? out->message_s[level + 1] : default_message_s;
         out->links[level] =
             wider ? *wider : (sl_link_cost){default_latency_s, 1 / default_bytes_per_s};
         SL_TRY(list_input(from, &of, "latency_s", out->links[level].seconds, 0));
+        SL_TRY(list_input(from, &of, "message_s", out->message_s[level], 0));
         return list_input(from, &of, "bytes_per_s", 1 / out->links[level].seconds_per_byte, 0);
     }
     SL_TRY(open_object(from, value, &of));
-    SL_TRY(read_numbers(from, &of, fields, level == SLI_LEVEL_RACK ? 3 : 2, &link));
+    SL_TRY(read_numbers(from, &of, fields, COUNT_OF(fields) - (level != SLI_LEVEL_RACK), &link));
     out->links[level] = (sl_link_cost){link.latency_s, 1 / link.bytes_per_s};
+    out->message_s[level] = link.message_s;
     if (level == SLI_LEVEL_RACK)
         out->rack_nodes = link.nodes;
     return SL_OK;

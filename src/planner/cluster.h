@@ -3,6 +3,7 @@
  *     cluster.c        reads the file
  *     cluster_links.c  how fast its devices talk to each other
  *     cluster_times.c  how fast they compute, and what failures cost
+ *     bound_cluster.c  how long a layout takes at least
  *     search_cluster.c which layouts of a model are the best on it */
 #ifndef SLI_PLANNER_CLUSTER_H
 #define SLI_PLANNER_CLUSTER_H
@@ -44,22 +45,16 @@ typedef struct sli_node_kind {
     int points;
 } sli_node_kind;
 
-/* A number of the cluster, and where it comes from. */
-typedef struct sli_cluster_input {
-    char name[96]; /* "nodes[0].memory_bytes" */
-    double value;
-    int line; /* of the file; 0: it is a default */
-} sli_cluster_input;
-
 typedef struct sli_cluster {
     sli_node_kind kinds[SLI_MOST_NODE_KINDS];
     int kind_count, devices; /* `devices` of all nodes together */
     int rack_nodes;
     sl_link_cost links[SLI_LEVELS];     /* for each device, while all others send as well */
+    double message_s[SLI_LEVELS];       /* from one message of an exchange to the next */
     double mtbf_s;                      /* mean time between failures of a node; 0: none fails */
     double restart_s, save_bytes_per_s; /* to start again; that a node writes of a checkpoint */
     double spread; /* standard deviation of a device's time for a step, as a fraction of it */
-    sli_cluster_input *inputs;
+    sl_cluster_input *inputs;
     size_t input_count, input_capacity;
 } sli_cluster;
 
@@ -70,5 +65,105 @@ sl_status sli_cluster_parse(const char *name, const char *text, size_t bytes, sl
 /* The same from a file. Errors besides: those of reading it. */
 sl_status sli_cluster_read(const char *path, sli_cluster *out);
 void sli_cluster_clear(sli_cluster *cluster);
+
+/* ---- Links -------------------------------------------------------------------------------- */
+
+/* The devices of a cluster: those of the fastest kind come first, a node's are neighbours. Device d
+ * is in unit units[level][d], which has the number of its first device, but for racks. */
+typedef struct sli_devices {
+    const sli_cluster *cluster; /* borrowed */
+    int count;
+    const sli_node_kind *kinds[SLI_MOST_NODE_KINDS]; /* in the devices' order */
+    int *units[SLI_LEVELS];                          /* [count] */
+} sli_devices;
+
+/* `precision` decides which kind is the fastest. The caller clears it, after an error too. */
+sl_status sli_devices_list(const sli_cluster *cluster, sl_precision precision, sli_devices *out);
+void sli_devices_clear(sli_devices *devices);
+
+/* The slowest kind that the first `used` devices have, and their least memory, in bytes without
+ * those that are reserved. */
+const sli_node_kind *sli_devices_slowest(const sli_devices *devices, int used,
+                                         sl_precision precision, double *memory_bytes);
+
+/* How many nodes the first `used` devices are on. */
+int sli_devices_count_nodes(const sli_devices *devices, int used);
+
+/* Where `replicas` of so many pipeline ranks are: neighbouring devices are a replica's, or with
+ * `near_replicas` a stage's. */
+typedef struct sli_device_grid {
+    int replicas, pipeline_ranks;
+    bool near_replicas;
+} sli_device_grid;
+
+/* The slowest link between two pipeline ranks of one replica, of all replicas. */
+sl_link_cost sli_devices_rank_link(const sli_devices *devices, const sli_device_grid *grid,
+                                   int from, int to);
+
+/* The exchange of a bucket between the replicas, as in sli_layout_speed. Each sends every other one
+ * the part of its data that this one adds, and later the sums of its own part (comm/reduce_plan.h);
+ * the messages of a level go one behind the other. Of the pipeline ranks that of the slowest. */
+void sli_devices_exchange(const sli_devices *devices, const sli_device_grid *grid,
+                          sl_link_cost *reduce, sl_link_cost *gather);
+
+/* ---- Times -------------------------------------------------------------------------------- */
+
+/* The modules with a micro-batch [micro_rows, row_tokens] on a device of this kind: as long as its
+ * FLOP need at the peak rate and the efficiency of so many, or its bytes, whichever is longer. */
+sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *model,
+                                   sl_precision precision, int64_t micro_rows, int64_t row_tokens,
+                                   sl_module_profile *out);
+
+/* The norm and the optimizer, for each byte of gradients: what they read and write of memory. */
+double sli_cluster_time_update(const sli_node_kind *kind, const sl_optimizer_options *optimizer);
+
+/* How much longer a step takes because the slowest of `ranks` devices decides: the expected largest
+ * of so many draws of a normal distribution with mean 1 and the cluster's spread. */
+double sli_cluster_jitter(const sli_cluster *cluster, int ranks);
+
+/* What failures cost a run on so many nodes. */
+typedef struct sli_failures {
+    double mtbf_s;     /* of the run: any node's; INFINITY: no node fails */
+    double save_s;     /* of a checkpoint */
+    double interval_s; /* of computing between two checkpoints, by Daly's formula; INFINITY: none */
+    double young_s;    /* the same by Young's */
+    double useful;     /* the expected fraction of the time in which steps are trained that stay */
+} sli_failures;
+
+/* For checkpoints of so many bytes, which the nodes write together. Sources: J. W. Young, "A first
+ * order approximation to the optimum checkpoint interval", CACM 17 (1974); J. T. Daly, "A higher
+ * order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006). */
+sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double saved_bytes);
+
+/* ---- Search ------------------------------------------------------------------------------- */
+
+/* What is planned on a cluster. All pointers are borrowed. */
+typedef struct sli_cluster_job {
+    const sl_module *model;
+    sl_precision precision;
+    sl_optimizer_options optimizer;
+    int64_t row_tokens;
+    bool keeps_best;        /* a copy of the best parameters */
+    sli_search_space space; /* what is tried; `rows`, `schedules`, `virtual_stages`, `chunks` and
+                               `recomputes` are set */
+} sli_cluster_job;
+
+/* How much was looked at. */
+typedef struct sli_cluster_search {
+    int64_t layouts;   /* that were bounded */
+    int64_t simulated; /* of these, with their tables */
+    int64_t too_large; /* of these, left out: their tables have too many actions */
+} sli_cluster_search;
+
+/* The best layouts, with the shortest step first: those whose bounds allow it are simulated, from
+ * the lowest bound on, until no other can be among the best. A model is cut so that its slowest
+ * stage is as fast as can be, or, where that does not fit the memory, by its parameters. `results`
+ * has `wanted` and `found`; its host_bytes are the device's. */
+sl_status sli_search_cluster(const sli_cluster_job *job, const sli_cluster *cluster,
+                             sli_search *results, sli_cluster_search *counts);
+
+/* Modules cut into stages, stage s having balance[s] of them, so that the largest sum of a stage's
+ * `costs` [modules] is as small as can be. There are at least as many modules as stages. */
+void sli_cut_evenly(const double *costs, int modules, int stages, int *balance);
 
 #endif

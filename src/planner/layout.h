@@ -14,6 +14,9 @@
 #include "sluice/optim.h"
 #include "sluice/pipe.h"
 
+/* A layout can be planned that has more stages than a run (SL_MAX_STAGES). */
+enum { SLI_MAX_PLANNED_STAGES = 4096 };
+
 /* All pointers are borrowed. */
 typedef struct sli_layout {
     const sl_module *model;   /* a sequential */
@@ -40,6 +43,8 @@ typedef struct sli_layout {
     const sl_device_plan *devices; /* [replicas * pipeline ranks] */
     int64_t process_bytes;         /* what each process holds already */
     double activation_factor;      /* of a host's activations, which a run has measured; 0: 1 */
+    bool has_own_memory; /* each pipeline rank has: a host is one of them, in a process of its own.
+                            `devices` then has those of one replica alone, [pipeline ranks] */
 } sli_layout;
 
 /* What a rank of a run has: a replica, or some pipeline ranks of one. */
@@ -65,6 +70,10 @@ sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *s
 void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages, int first_rank,
                           int ranks, sl_host_plan *out);
 
+/* What the device of a pipeline rank holds that has memory of its own, in the first replica. */
+void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *stages, int rank,
+                              sl_host_plan *out);
+
 /* ---- Time ------------------------------------------------------------------------------- */
 
 /* How fast what a layout uses is, in seconds. Borrowed. */
@@ -76,6 +85,7 @@ typedef struct sli_layout_speed {
                             `seconds`, for each byte of gradients */
     sl_link_cost gather; /* the same of parameters that each gets from the one that updates them */
     double update_per_byte; /* norm and optimizer, for each byte of gradients */
+    bool hides_exchange;    /* gradients are exchanged while the devices compute */
 } sli_layout_speed;
 
 /* The link whose messages of so many bytes [count, 1 or more] take so many seconds, more than 0,
@@ -96,32 +106,39 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
 typedef struct sli_candidate {
     int replicas, pipeline_ranks;
     const char *schedule;
+    int virtual_stages; /* 0: the schedule's own number */
     int chunks;
     sl_recompute recompute;
     bool zero;
-    bool shares_cores; /* the pipeline ranks share all cores of their only replica */
+    bool shares_cores;  /* the pipeline ranks share all cores of their only replica */
+    bool near_replicas; /* neighbouring devices are replicas of a stage, and not a pipeline's ranks
+                         */
 } sli_candidate;
 
 /* What is tried. Lists that are NULL have one entry, the zero value. */
 typedef struct sli_search_space {
-    int ranks; /* replicas * pipeline_ranks is at most this */
+    int ranks;    /* replicas * pipeline_ranks is at most this */
+    int64_t rows; /* of a step, which replicas divide evenly, and chunks a replica's; 0: any */
     int least_replicas, most_replicas;
     int least_pipeline_ranks, most_pipeline_ranks;
     const char *const *schedules; /* [schedule_count]; one replica's single rank has the first */
     int schedule_count;
+    const int *virtual_stages; /* [virtual_count] of a schedule with several pipeline ranks */
+    int virtual_count;
     const int *chunks; /* [chunk_count] */
     int chunk_count;
     const sl_recompute *recomputes; /* [recompute_count] from the fastest on: of several that fit
                                        the memory, the first alone is timed */
     int recompute_count;
-    bool zeros[2];  /* the first and the last value of `zero` with several replicas */
-    bool shared[2]; /* the same of `shares_cores` with one replica of several ranks */
+    bool zeros[2];            /* the first and the last value of `zero` with several replicas */
+    bool shared[2];           /* the same of `shares_cores` with one replica of several ranks */
+    bool tries_near_replicas; /* where there are several replicas of several pipeline ranks */
 } sli_search_space;
 
 /* A layout that fits. */
 typedef struct sli_found_layout {
     sli_candidate candidate;
-    int stages, balance[SL_MAX_STAGES];
+    int stages, balance[SLI_MAX_PLANNED_STAGES];
     sl_step_costs costs;
     int64_t host_bytes; /* of the host that needs most */
 } sli_found_layout;
@@ -130,13 +147,15 @@ typedef struct sli_search {
     uint64_t host_bytes;      /* of each host; 0: memory is not checked */
     int wanted;               /* how many layouts are kept, of different shapes (replicas, pipeline
                                  ranks, schedule); 1 or more */
+    const char *holder;       /* what a host is called; NULL: "host" */
     bool prefers_fewer_ranks; /* of layouts whose steps are equal; else more */
     /* The search's: */
     sli_found_layout *found; /* [wanted] the best first */
     int count;
-    sli_candidate smallest; /* of those that only do not fit */
-    int64_t smallest_bytes; /* that a host needs for it; 0: there is none */
-    bool fits;              /* the candidate at hand has */
+    sli_candidate smallest;       /* the one that lacks least of those that only do not fit */
+    int64_t smallest_bytes;       /* that a host needs for it; 0: there is none */
+    uint64_t smallest_host_bytes; /* that the host has */
+    bool fits;                    /* the candidate at hand has */
 } sli_search;
 
 /* Calls `consider` for each candidate, which adds its layout, or leaves it out where there is none.
@@ -156,5 +175,11 @@ sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
 /* SL_ERR_MEMORY where nothing fits: what the smallest layout needs. `limit` names what there is:
  * "at most 3 processes". */
 sl_status sli_search_refuse(const sli_search *search, const char *limit);
+
+/* Remembers a layout of which a host would need so many bytes, more than it has. */
+void sli_search_leave_out(sli_search *search, const sli_candidate *candidate, int64_t bytes);
+
+/* Whether a layout whose step takes at least so long could be among the best. */
+bool sli_search_may_keep(const sli_search *search, double seconds);
 
 #endif

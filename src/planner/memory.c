@@ -87,6 +87,8 @@ static void add_head(const sli_layout *layout, sl_stage_plan *stages)
 static int count_sums(const sli_layout *layout)
 {
     int shards = layout->shards, replicas = layout->replicas, most = 0;
+    if (shards == replicas)
+        return 0;
     for (int r = 0; r < replicas; r++) {
         int height = sli_sum_tree_height(sli_sum_tree_first(shards, r, replicas),
                                          sli_sum_tree_first(shards, r + 1, replicas), shards);
@@ -203,6 +205,17 @@ void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages,
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
                        out->activation_bytes + out->best_bytes + out->saved_bytes +
                        out->process_bytes;
+}
+
+void sli_layout_plan_own_host(const sli_layout *layout, const sl_stage_plan *stages, int rank,
+                              sl_host_plan *out)
+{
+    *out = (sl_host_plan){.process_bytes = layout->process_bytes};
+    for (int s = 0; s < sl_schedule_stages(layout->table); s++)
+        if (stages[s].rank == rank)
+            add_device(&stages[s], layout->keeps_best, out);
+    out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
+                       out->activation_bytes + out->best_bytes + out->process_bytes;
 }
 
 const char *sl_host_plan_text(const sl_host_plan *host, char text[SL_HOST_PLAN_BYTES])

@@ -6,6 +6,7 @@
 #include "nn/module.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- One layout --------------------------------------------------------------------------- */
@@ -14,6 +15,15 @@
 static sl_host_plan find_largest_host(const sli_layout *layout, const sl_stage_plan *stages)
 {
     sl_host_plan largest = {0};
+    if (layout->has_own_memory) {
+        for (int rank = 0; rank < sl_schedule_ranks(layout->table); rank++) {
+            sl_host_plan host;
+            sli_layout_plan_own_host(layout, stages, rank, &host);
+            if (host.total_bytes > largest.total_bytes)
+                largest = host;
+        }
+        return largest;
+    }
     for (int first = 0; first < layout->ranks; first += layout->ranks_here) {
         sl_host_plan host;
         int left = layout->ranks - first;
@@ -34,24 +44,35 @@ typedef struct cut_layout {
     sli_error_copy error; /* of a cut whose memory cannot be planned */
 } cut_layout;
 
+void sli_search_leave_out(sli_search *search, const sli_candidate *candidate, int64_t bytes)
+{
+    int64_t lacks = bytes - (int64_t)search->host_bytes,
+            least = search->smallest_bytes - (int64_t)search->smallest_host_bytes;
+    if (search->smallest_bytes > 0 && lacks >= least)
+        return;
+    search->smallest = *candidate;
+    search->smallest_bytes = bytes;
+    search->smallest_host_bytes = search->host_bytes;
+}
+
 static bool cut_fits(void *context, const int *balance)
 {
     cut_layout *cut = context;
     sli_search *search = cut->search;
-    sl_stage_plan stages[SL_MAX_STAGES];
-    sl_status status = sli_layout_plan_stages(cut->layout, balance, stages);
+    sl_stage_plan *stages = calloc((size_t)sl_schedule_stages(cut->layout->table), sizeof *stages);
+    sl_status status = stages ? sli_layout_plan_stages(cut->layout, balance, stages)
+                              : sli_no_memory(NULL, "the plan of stages");
+    if (status == SL_OK)
+        cut->host = find_largest_host(cut->layout, stages);
+    free(stages);
     if (status != SL_OK) {
         sli_error_save(&cut->error, status);
         return false;
     }
-    cut->host = find_largest_host(cut->layout, stages);
     int64_t bytes = cut->host.total_bytes;
     if (search->host_bytes == 0 || (uint64_t)bytes <= search->host_bytes)
         return true;
-    if (search->smallest_bytes == 0 || bytes < search->smallest_bytes) {
-        search->smallest = *cut->candidate;
-        search->smallest_bytes = bytes;
-    }
+    sli_search_leave_out(search, cut->candidate, bytes);
     return false;
 }
 
@@ -59,7 +80,7 @@ static bool cut_fits(void *context, const int *balance)
  * activations. */
 static bool can_fit(cut_layout *cut)
 {
-    int balance[SL_MAX_STAGES];
+    int balance[SLI_MAX_PLANNED_STAGES];
     const sli_layout *layout = cut->layout;
     bool is_one_host = layout->ranks_here >= layout->ranks;
     if (sl_partition(layout->model, sl_schedule_stages(layout->table), SL_PARTITION_PARAMETERS,
@@ -165,14 +186,18 @@ static double find_bound(const sli_layout *layout, const sli_layout_speed *speed
     return shards * micros * work / (speed->cores ? 1 : ranks);
 }
 
+bool sli_search_may_keep(const sli_search *search, double seconds)
+{
+    return search->count < search->wanted ||
+           seconds <= (1 + rounding) * search->found[search->count - 1].costs.seconds;
+}
+
 /* One that cannot be among the best counts as one that fits: slower ones of its kind need not be
  * tried. */
 static bool is_too_slow(const sli_search *search, const sli_layout *layout,
                         const sli_layout_speed *speed)
 {
-    return search->count == search->wanted &&
-           find_bound(layout, speed) >
-               (1 + rounding) * search->found[search->count - 1].costs.seconds;
+    return !sli_search_may_keep(search, find_bound(layout, speed));
 }
 
 sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
@@ -197,14 +222,16 @@ sl_status sli_search_add(sli_search *search, const sli_candidate *candidate,
 sl_status sli_search_refuse(const sli_search *search, const char *limit)
 {
     const sli_candidate *smallest = &search->smallest;
-    char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE];
+    char needed[SLI_BYTES_TEXT_SIZE], usable[SLI_BYTES_TEXT_SIZE], lacking[SLI_BYTES_TEXT_SIZE];
+    int64_t has = (int64_t)search->smallest_host_bytes;
     return sl_error(SL_ERR_MEMORY,
                     "no layout of %s fits the memory: the smallest has %d replica%s of %d pipeline "
-                    "rank%s and needs %s of a host that has %s",
+                    "rank%s and needs %s of a %s that has %s: %s are missing",
                     limit, smallest->replicas, smallest->replicas == 1 ? "" : "s",
                     smallest->pipeline_ranks, smallest->pipeline_ranks == 1 ? "" : "s",
                     sli_bytes_text(search->smallest_bytes, needed),
-                    sli_bytes_text((int64_t)search->host_bytes, usable));
+                    search->holder ? search->holder : "host", sli_bytes_text(has, usable),
+                    sli_bytes_text(search->smallest_bytes - has, lacking));
 }
 
 /* ---- All layouts -------------------------------------------------------------------------- */
@@ -230,18 +257,35 @@ static sl_status try_recomputations(const enumeration *all, sli_candidate candid
     return SL_OK;
 }
 
-static sl_status try_devices(const enumeration *all, sli_candidate candidate)
+static sl_status try_places(const enumeration *all, sli_candidate candidate)
 {
     const sli_search_space *space = all->space;
-    bool may_share = candidate.replicas == 1 && candidate.pipeline_ranks > 1;
-    int first_zero = candidate.replicas > 1 && space->zeros[0],
-        last_zero = candidate.replicas > 1 && space->zeros[1],
-        first_shared = may_share && space->shared[0], last_shared = may_share && space->shared[1];
-    for (int zero = first_zero; zero <= last_zero; zero++)
-        for (int shared = first_shared; shared <= last_shared; shared++) {
-            candidate.zero = zero;
+    bool is_pipeline = candidate.pipeline_ranks > 1;
+    bool may_share = is_pipeline && candidate.replicas == 1;
+    int first_shared = may_share && space->shared[0], last_shared = may_share && space->shared[1],
+        last_near = space->tries_near_replicas && candidate.replicas > 1 && is_pipeline;
+    for (int shared = first_shared; shared <= last_shared; shared++)
+        for (int near = 0; near <= last_near; near++) {
             candidate.shares_cores = shared;
+            candidate.near_replicas = near;
             SL_TRY(try_recomputations(all, candidate));
+        }
+    return SL_OK;
+}
+
+static sl_status try_chunks(const enumeration *all, sli_candidate candidate)
+{
+    const sli_search_space *space = all->space;
+    int first_zero = candidate.replicas > 1 && space->zeros[0],
+        last_zero = candidate.replicas > 1 && space->zeros[1];
+    for (int k = 0; k == 0 || k < space->chunk_count; k++)
+        for (int zero = first_zero; zero <= last_zero; zero++) {
+            if (space->chunks && space->rows / candidate.replicas % space->chunks[k] != 0)
+                break;
+            if (space->chunks)
+                candidate.chunks = space->chunks[k];
+            candidate.zero = zero;
+            SL_TRY(try_places(all, candidate));
         }
     return SL_OK;
 }
@@ -253,10 +297,10 @@ static sl_status try_schedules(const enumeration *all, sli_candidate candidate)
     for (int i = 0; i == 0 || (i < space->schedule_count && candidate.pipeline_ranks > 1); i++) {
         if (space->schedules)
             candidate.schedule = space->schedules[i];
-        for (int k = 0; k == 0 || k < space->chunk_count; k++) {
-            if (space->chunks)
-                candidate.chunks = space->chunks[k];
-            SL_TRY(try_devices(all, candidate));
+        for (int k = 0; k == 0 || (k < space->virtual_count && candidate.pipeline_ranks > 1); k++) {
+            if (space->virtual_stages)
+                candidate.virtual_stages = space->virtual_stages[k];
+            SL_TRY(try_chunks(all, candidate));
         }
     }
     return SL_OK;
@@ -270,6 +314,8 @@ sl_status sli_search_layouts(sli_search *search, const sli_search_space *space,
     const enumeration all = {search, space, consider, context};
     sli_candidate candidate = {.replicas = space->least_replicas};
     for (; candidate.replicas <= space->most_replicas; candidate.replicas++) {
+        if (space->rows % candidate.replicas != 0)
+            continue;
         candidate.pipeline_ranks = space->least_pipeline_ranks;
         for (; candidate.pipeline_ranks <= space->most_pipeline_ranks &&
                count_ranks(&candidate) <= space->ranks;

@@ -1,8 +1,12 @@
 /* How long a step takes: the simulated tables of the micro-batches of a replica's shards, then what
- * replicas exchange, then the update. */
+ * replicas exchange, as far as the tables do not hide it, then the update. */
 #include "planner/layout.h"
 
+#include "core/error.h"
 #include "nn/module.h"
+
+#include <math.h>
+#include <stdlib.h>
 
 /* The buckets of a parameter set (sl_parameter_set_options). */
 static const double first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
@@ -25,27 +29,102 @@ static double gradient_bytes(const sl_module *model, int first, int count)
     return (double)elements * (double)sizeof(float);
 }
 
-/* Pipeline ranks exchange and update at the same time, each for its stages; those on the same cores
- * in turn. */
-static void time_update(const sli_layout *layout, const sli_layout_speed *speed, const int *balance,
-                        sl_step_costs *out)
+/* What a step's stages and ranks take after the table. */
+typedef struct step_work {
+    double *bytes;             /* [stages] of gradients */
+    double *exchange, *gather; /* [ranks] seconds */
+    double *update;
+} step_work;
+
+static void free_work(step_work *work)
+{
+    free(work->bytes);
+    free(work->exchange);
+    free(work->gather);
+    free(work->update);
+}
+
+static sl_status allocate_work(const sl_schedule *table, step_work *work)
+{
+    size_t stages = (size_t)sl_schedule_stages(table), ranks = (size_t)sl_schedule_ranks(table);
+    *work = (step_work){.bytes = calloc(stages, sizeof *work->bytes),
+                        .exchange = calloc(ranks, sizeof *work->exchange),
+                        .gather = calloc(ranks, sizeof *work->gather),
+                        .update = calloc(ranks, sizeof *work->update)};
+    return work->bytes && work->exchange && work->gather && work->update
+               ? SL_OK
+               : sli_no_memory(NULL, "the times of %zu stages", stages);
+}
+
+/* Each rank's times for its stages; those on the same cores in turn, under the cores' number. */
+static void add_stages(const sli_layout *layout, const sli_layout_speed *speed, const int *balance,
+                       step_work *work)
 {
     const int *placement = sl_schedule_placement(layout->table);
-    double exchange[SL_MAX_STAGES] = {0}, update[SL_MAX_STAGES] = {0};
     int owners = layout->zero ? layout->replicas : 1;
     for (int s = 0, first = 0; s < sl_schedule_stages(layout->table); first += balance[s++]) {
         double bytes = gradient_bytes(layout->model, first, balance[s]);
         int rank = speed->cores ? speed->cores[placement[s]] : placement[s];
+        work->bytes[s] = bytes;
         if (layout->replicas > 1)
-            exchange[rank] += exchange_seconds(&speed->reduce, bytes);
+            work->exchange[rank] += exchange_seconds(&speed->reduce, bytes);
         if (layout->zero)
-            exchange[rank] += exchange_seconds(&speed->gather, bytes);
-        update[rank] += bytes * speed->update_per_byte / owners;
+            work->gather[rank] += exchange_seconds(&speed->gather, bytes);
+        work->update[rank] += bytes * speed->update_per_byte / owners;
     }
-    for (int rank = 0; rank < sl_schedule_ranks(layout->table); rank++) {
-        out->exchange = exchange[rank] > out->exchange ? exchange[rank] : out->exchange;
-        out->update = update[rank] > out->update ? update[rank] : out->update;
+}
+
+/* How long after its table a rank, whose actions are row[count], has sent its gradients. Those of a
+ * stage are ready evenly while the action runs that completes them, and are sent in turn. */
+static double late_seconds(const sli_layout_speed *speed, const double *bytes,
+                           const sl_timeline_entry *row, int count, double makespan)
+{
+    double end = 0;
+    for (int i = 0; i < count; i++) {
+        double of_stage = bytes[row[i].action.stage], start = row[i].start;
+        if (!row[i].action.completes || of_stage <= 0)
+            continue;
+        double buckets = 1 + ceil(fmax(0, of_stage - first_bucket_bytes) / bucket_bytes),
+               all = exchange_seconds(&speed->reduce, of_stage),
+               first_ready = start + (row[i].end - start) / buckets;
+        end = fmax(fmax(end, first_ready) + all, row[i].end + all / buckets);
     }
+    return fmax(0, end - makespan);
+}
+
+/* Replaces what each rank takes for the gradients by what the table does not hide. */
+static void hide_exchange(const sli_layout *layout, const sli_layout_speed *speed,
+                          const sl_simulation *simulation, step_work *work)
+{
+    const sl_timeline_entry *row = simulation->entries, *end = row + simulation->entry_count;
+    const int *placement = sl_schedule_placement(layout->table);
+    while (row < end) {
+        int rank = placement[row->action.stage], count = 1;
+        while (row + count < end && placement[row[count].action.stage] == rank)
+            count++;
+        work->exchange[rank] = late_seconds(speed, work->bytes, row, count, simulation->makespan);
+        row += count;
+    }
+}
+
+/* Pipeline ranks exchange and update at the same time, each for its stages. */
+static sl_status time_update(const sli_layout *layout, const sli_layout_speed *speed,
+                             const int *balance, const sl_simulation *simulation,
+                             sl_step_costs *out)
+{
+    step_work work;
+    sl_status status = allocate_work(layout->table, &work);
+    if (status == SL_OK) {
+        add_stages(layout, speed, balance, &work);
+        if (speed->hides_exchange && layout->replicas > 1)
+            hide_exchange(layout, speed, simulation, &work);
+        for (int rank = 0; rank < sl_schedule_ranks(layout->table); rank++) {
+            out->exchange = fmax(out->exchange, work.exchange[rank] + work.gather[rank]);
+            out->update = fmax(out->update, work.update[rank]);
+        }
+    }
+    free_work(&work);
+    return status;
 }
 
 sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
@@ -88,8 +167,8 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
     *out = (sl_step_costs){.pipeline = shards * layout->accumulate * simulation.makespan,
                            .bubble = simulation.bubble};
     divide_pipeline(layout->table, &simulation, out);
+    sl_status status = time_update(layout, speed, balance, &simulation, out);
     sl_simulation_clear(&simulation);
-    time_update(layout, speed, balance, out);
     out->seconds = out->pipeline + out->exchange + out->update;
-    return SL_OK;
+    return status;
 }

@@ -196,3 +196,35 @@ refused 2 "--devices needs a value" train "${run[@]}" --plan bad.json
 echo '{' >bad.json
 refused 2 "bad.json: no JSON object of plans in line" train "${run[@]}" --plan bad.json
 refused 1 "--balance must add up to the model's 4 modules" train "${run[@]}" --nlayers 2 --plan saved.json
+
+# A cluster that is not here: the plans are for its devices, say where their numbers come from, and can be run where they fit.
+cat >cluster.json <<'END'
+{"nodes": [{"devices": 2, "memory_bytes": 2e9, "flops_f32": 1e11}],
+ "failures": {"mtbf_s": 1e6}, "jitter": {"spread": 0.01}}
+END
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster cluster.json --tokens 1e9 --json -o planned.json >out 2>err ||
+    fail "--cluster: status $?"
+cmp -s out planned.json || fail "--cluster: -o differs"
+[ "$(query 'plans == sorted(plans, key=lambda p: p["step_ms"]) and 0 < len(plans) <= 5')" = True ] || fail "--cluster: another order"
+[ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 64e3 - 1) < 1e-6 for p in plans)')" = True ] || fail "--cluster: other tokens a step"
+[ "$(query 'all(0 < p["mfu"] < 1 and 0 < p["useful"] < 1 and p["nodes"] == 1 and p["days"] > 0 for p in plans)')" = True ] ||
+    fail "--cluster: impossible numbers"
+[ "$(query '{i["name"]: i["from"] for i in json.load(open("out"))["inputs"]}["nodes[0].devices"]')" = cluster.json:1 ] ||
+    fail "--cluster: a number from elsewhere"
+[ "$(query '{i["name"]: i["from"] for i in json.load(open("out"))["inputs"]}["nodes[0].efficiency"]')" = default ] ||
+    fail "--cluster: a default from elsewhere"
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster cluster.json --tokens 1e9 --dp 2 --pp 1 >out 2>err ||
+    fail "--cluster, the table: status $?"
+grep -q "^2 x 1, [0-9]* chunks* .*%" out || fail "--cluster: an option is not kept"
+grep -q "tokens a day, [0-9.]* days for 1e+09 tokens$" out || fail "--cluster: no days"
+grep -q "^  nodes\[0\].efficiency = 0.5$" out || fail "--cluster: a default is not said"
+"$program" train "${run[@]}" --plan planned.json --epochs 1 --max-batches 2 --eval-max-batches 1 >out 2>err || fail "--cluster, a run: status $?"
+
+cluster=("${model[@]}" --ntokens 50 --batch-tokens 64)
+refused 2 "--tokens is of a plan for a --cluster" plan "${cluster[@]}" --tokens 5
+refused 1 "plans for a cluster cannot be made with devices" plan "${cluster[@]}" --cluster cluster.json --devices cpu
+refused 1 "none.json: " plan "${cluster[@]}" --cluster none.json
+echo '{"nodes": [{"devices": 2, "memory_bytes": 2e9, "flops_f32": -1}]}' >bad.json
+refused 1 "bad.json:1: nodes[0].flops_f32 must be a number from 1e+06 to 1e+18, got -1" plan "${cluster[@]}" --cluster bad.json
+echo '{"nodes": [{"devices": 2, "memory_bytes": 1e6, "reserved_bytes": 999999, "flops_f32": 1e9}]}' >small.json
+refused 1 "are missing" plan "${cluster[@]}" --cluster small.json

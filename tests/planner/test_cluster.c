@@ -14,7 +14,7 @@ static sl_status parse(const char *text, sli_cluster *out)
     return sli_cluster_parse("cluster.json", text, strlen(text), out);
 }
 
-static const sli_cluster_input *find_input(const sli_cluster *cluster, const char *name)
+static const sl_cluster_input *find_input(const sli_cluster *cluster, const char *name)
 {
     for (size_t i = 0; i < cluster->input_count; i++)
         if (strcmp(cluster->inputs[i].name, name) == 0)

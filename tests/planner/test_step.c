@@ -101,11 +101,44 @@ static void each_bucket_has_its_own_exchange(void **state)
     sl_schedule_destroy(&made.table);
 }
 
+/* Two ranks whose stages are done at 18 and at 20 seconds: the last backward is that of the first
+ * stage. Its only bucket is sent after it, and that of the other before it ends, or not. */
+static void hidden_exchange_is_what_ends_after_the_table(void **state)
+{
+    static const int balance[] = {2, 2};
+    const sl_module_profile modules[4] = {{1, 2, 1, 1, 0},
+                                          {1, 2, 1, 1, 0},
+                                          {1, 2, 1, 1, 0},
+                                          {1, 2, 1, 1, 0}};
+    const sl_module_profile *of_ranks[LAYOUT_RANKS];
+    const sli_candidate candidate = {.replicas = 2,
+                                     .pipeline_ranks = 2,
+                                     .schedule = "1f1b",
+                                     .chunks = 2};
+    SCOPED(sl_module) *model = make_model(2);
+    made_layout made;
+    sl_step_costs costs, shown;
+    give_to_ranks(modules, of_ranks);
+    make_layout(model, &candidate, 4, &made);
+    sli_layout_speed speed = {.profiles = of_ranks, .reduce = {3, 0}};
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &shown));
+    assert_float_equal(shown.exchange, 3, 0);
+    speed.hides_exchange = true;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.pipeline, shown.pipeline, 0);
+    assert_float_equal(costs.exchange, 3, 1e-9);
+    speed.reduce.seconds = 9; /* the other rank's is late by 5, which is less */
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &costs));
+    assert_float_equal(costs.exchange, 9, 1e-9);
+    sl_schedule_destroy(&made.table);
+}
+
 int step_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(step_is_the_table_the_exchange_and_the_update),
         cmocka_unit_test(each_bucket_has_its_own_exchange),
+        cmocka_unit_test(hidden_exchange_is_what_ends_after_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

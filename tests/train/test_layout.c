@@ -323,7 +323,7 @@ static void layout_that_does_not_fit_the_memory_is_not_chosen(void **state)
         "no layout of at most 2 processes fits the memory: the smallest has 2 replicas of 1 "
         "pipeline rank and needs");
     check_error(search(&options, model, 2, 1, 3 << 19, &plan), SL_ERR_MEMORY,
-                "MiB of a host that has 1.50 MiB");
+                "MiB of a host that has 1.50 MiB: ");
     options.force = true;
     check_ok(search(&options, model, 2, 1, 3 << 19, &plan));
 }

@@ -102,6 +102,53 @@ sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measure
                                unsigned kept, sl_found_plan *own,
                                sl_found_plan changes[SL_PLAN_CHANGES], int *count);
 
+/* ---- A cluster that is not here ------------------------------------------------------------- */
+
+/* A plan for a cluster. It may be larger than a run of this version (SL_MAX_STAGES,
+ * SL_MAX_REPLICAS, SL_MAX_CHUNKS). */
+typedef struct sl_cluster_plan {
+    int replicas, pipeline_ranks, virtual_stages;
+    const char *schedule;
+    int chunks;
+    sl_recompute recompute;
+    bool zero;
+    bool near_replicas; /* neighbouring devices are replicas of a stage; else ranks of a pipeline */
+    int64_t batch_size; /* rows of a replica, which has one shard */
+    int stages, *balance; /* [stages] modules of each */
+    sl_step_costs costs;
+    double tokens_per_s;
+    double mfu;           /* the model's FLOP, without recomputation, of the devices' peak */
+    int64_t memory_bytes; /* of the device that needs most */
+    int nodes;
+    double mtbf_s;     /* of all nodes together; INFINITY: none fails */
+    double save_s;     /* of a checkpoint */
+    double interval_s; /* between two checkpoints, by Daly's formula; INFINITY: none is needed */
+    double young_s;    /* the same by Young's */
+    double useful;     /* the expected fraction of the time whose steps stay */
+} sl_cluster_plan;
+
+typedef struct sl_cluster_plans {
+    sl_cluster_plan plans[SL_PLANS_FOUND]; /* the best first, each of another shape */
+    int count;
+    sl_cluster_input *inputs; /* [input_count] the numbers that they follow from */
+    size_t input_count;
+    int64_t layouts;   /* that were bounded */
+    int64_t simulated; /* of these, with their tables: no other can be among the best */
+    int64_t too_large; /* of these, left out for the size of their tables */
+} sl_cluster_plans;
+
+/* Searches the best plans of the run `options->run` on the cluster that the file `path` describes
+ * (docs/planning.md), as sl_plan_search does, and virtual stages and the devices' order besides.
+ * Nothing is profiled or read: the model is complete, with ntokens, and so is bptt. Devices,
+ * balance, tables, placements and accumulation steps cannot be given. Clear the result with
+ * sl_cluster_plans_clear, after an error too.
+ *
+ * Errors: SL_ERR_FORMAT for a bad file, with the line; SL_ERR_MEMORY where no layout fits: what the
+ * smallest needs of a device; SL_ERR_INVALID where no layout has these options. */
+sl_status sl_plan_search_cluster(const sl_plan_search_options *options, const char *path,
+                                 sl_cluster_plans *out);
+void sl_cluster_plans_clear(sl_cluster_plans *plans);
+
 SL_API_END
 
 #endif

@@ -58,13 +58,23 @@ uint64_t sl_usable_memory(void);
 typedef struct sl_step_costs {
     double seconds;   /* of the whole step */
     double pipeline;  /* the tables of all micro-batches that a replica trains */
-    double exchange;  /* gradients, and with ZeRO parameters, between replicas; nothing hides it: on
-                         CPUs the exchange and the computation take the same cores */
+    double exchange;  /* gradients, and with ZeRO parameters, between replicas, as far as the tables
+                         do not hide it. On CPUs nothing does: the exchange and the computation take
+                         the same cores */
     double update;    /* the norm of the gradients and the optimizer */
     double bubble;    /* idle fraction of the pipeline ranks during `pipeline`, 0 ... 1 */
     double imbalance; /* the part of `bubble` that the busiest rank does not have */
     double recompute; /* fraction of `pipeline` in which the ranks run forward again */
 } sl_step_costs;
+
+/* ---- Clusters ---------------------------------------------------------------------------- */
+
+/* A number of a cluster's file, and where it comes from. */
+typedef struct sl_cluster_input {
+    char name[96]; /* "nodes[0].memory_bytes" */
+    double value;
+    int line; /* of the file; 0: it is a default */
+} sl_cluster_input;
 
 SL_API_END
 

@@ -158,7 +158,8 @@ static bool trains(const sl_module *model, int first, int count)
     training stage = {.model = model, .first = first, .end = first + count};
     for (int i = first; i < first + count; i++)
         stage.trains |= sli_module_elements(sl_module_child(model, i), SL_PARAMETER_TRAINED) > 0;
-    (void)sli_module_for_each_tie(model, note_tied, &stage);
+    if (!stage.trains)
+        (void)sli_module_for_each_tie(model, note_tied, &stage);
     return stage.trains;
 }
 

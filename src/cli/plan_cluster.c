@@ -1,0 +1,214 @@
+/* sluice plan --cluster: the best plans for a cluster that is not here, as a table or as JSON. */
+#define _GNU_SOURCE /* asprintf */
+#include "cli/cli.h"
+#include "sluice/app/plan.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const double day_s = 86400;
+
+/* ---- A plan as options -------------------------------------------------------------------- */
+
+/* "4,3" */
+static json_t *print_balance(const sl_cluster_plan *plan)
+{
+    json_t *text = json_string("");
+    for (int s = 0; s < plan->stages; s++) {
+        json_t *longer =
+            json_sprintf("%s%s%d", json_string_value(text), s > 0 ? "," : "", plan->balance[s]);
+        json_decref(text);
+        text = longer;
+    }
+    return text;
+}
+
+static void add_number(json_t *words, const char *option, int64_t number)
+{
+    json_array_append_new(words, json_string(option));
+    json_array_append_new(words, json_sprintf("%" PRId64, number));
+}
+
+static void add_text(json_t *words, const char *option, json_t *text)
+{
+    json_array_append_new(words, json_string(option));
+    json_array_append_new(words, text);
+}
+
+/* Those of sluice train. */
+static json_t *list_options(const sl_cluster_plan *plan)
+{
+    json_t *words = json_array();
+    add_number(words, "--dp", plan->replicas);
+    add_number(words, "--pp", plan->pipeline_ranks);
+    if (plan->virtual_stages > 1)
+        add_number(words, "--virtual", plan->virtual_stages);
+    add_text(words, "--schedule", json_string(plan->schedule));
+    add_number(words, "--chunks", plan->chunks);
+    add_text(words, "--recompute", json_string(sl_recompute_name(plan->recompute)));
+    add_text(words, "--balance", print_balance(plan));
+    if (plan->zero)
+        json_array_append_new(words, json_string("--zero"));
+    add_number(words, "--shards", plan->replicas);
+    add_number(words, "--batch-size", plan->batch_size);
+    return words;
+}
+
+/* Why sluice train does not run it; NULL: it does. */
+static json_t *find_limit(const sl_cluster_plan *plan)
+{
+    if (plan->replicas > SL_MAX_REPLICAS)
+        return json_sprintf("sluice train has at most %d replicas", SL_MAX_REPLICAS);
+    if (plan->stages > SL_MAX_STAGES)
+        return json_sprintf("sluice train has at most %d stages", SL_MAX_STAGES);
+    return NULL;
+}
+
+/* ---- JSON --------------------------------------------------------------------------------- */
+
+/* Finite numbers, else null. */
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
+{
+    double a_day = plan->tokens_per_s * day_s * plan->useful;
+    json_t *limit = find_limit(plan);
+    json_t *object = json_pack(
+        "{s:f, s:f, s:I, s:f, s:o, s:f, s:f, s:f, s:f, s:i, s:s, s:f, s:f, s:o, s:o, s:o, s:o*}",
+        "step_ms", 1e3 * plan->costs.seconds, "tokens_per_s", plan->tokens_per_s, "memory_bytes",
+        (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "options", list_options(plan),
+        "pipeline_ms", 1e3 * plan->costs.pipeline, "exchange_ms", 1e3 * plan->costs.exchange,
+        "update_ms", 1e3 * plan->costs.update, "mfu", plan->mfu, "nodes", plan->nodes, "neighbours",
+        plan->near_replicas ? "replicas" : "pipeline ranks", "useful", plan->useful,
+        "tokens_per_day", a_day, "mtbf_s", number(plan->mtbf_s), "checkpoint_interval_s",
+        number(plan->interval_s), "young_interval_s", number(plan->young_s), "too_large", limit);
+    if (object && tokens > 0)
+        json_object_set_new(object, "days", json_real(tokens / a_day));
+    return object;
+}
+
+static sl_status make_json(const sl_cluster_plans *found, const char *path, double tokens,
+                           char **text)
+{
+    json_t *plans = json_array(), *inputs = json_array();
+    for (int i = 0; i < found->count; i++)
+        json_array_append_new(plans, describe_plan(&found->plans[i], tokens));
+    for (size_t i = 0; i < found->input_count; i++) {
+        const sl_cluster_input *input = &found->inputs[i];
+        json_t *source =
+            input->line > 0 ? json_sprintf("%s:%d", path, input->line) : json_string("default");
+        json_array_append_new(inputs, json_pack("{s:s, s:f, s:o}", "name", input->name, "value",
+                                                input->value, "from", source));
+    }
+    json_t *root =
+        json_pack("{s:o, s:o, s:I, s:I, s:I}", "plans", plans, "inputs", inputs, "layouts",
+                  (json_int_t)found->layouts, "simulated", (json_int_t)found->simulated, "left_out",
+                  (json_int_t)found->too_large);
+    char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(root);
+    if (!dumped || asprintf(text, "%s\n", dumped) < 0)
+        *text = NULL;
+    free(dumped);
+    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
+}
+
+/* ---- The table ---------------------------------------------------------------------------- */
+
+/* "512 x 16 SCHEDULE of 2 stages, 4 micro-batches, recompute always, zero" */
+static void print_shape(const sl_cluster_plan *plan, char *text, size_t bytes)
+{
+    bool is_pipeline = plan->pipeline_ranks > 1, recomputes = plan->recompute != SL_RECOMPUTE_NEVER;
+    char stages[32] = "";
+    if (plan->virtual_stages > 1)
+        snprintf(stages, sizeof stages, " of %d stages", plan->virtual_stages);
+    snprintf(text, bytes, "%d x %d%s%s%s, %d chunk%s%s%s%s", plan->replicas, plan->pipeline_ranks,
+             is_pipeline ? " " : "", is_pipeline ? plan->schedule : "", stages, plan->chunks,
+             plan->chunks == 1 ? "" : "s", recomputes ? ", recompute " : "",
+             recomputes ? sl_recompute_name(plan->recompute) : "", plan->zero ? ", zero" : "");
+}
+
+static void print_failures(const sl_cluster_plan *plan, double tokens)
+{
+    double a_day = plan->tokens_per_s * day_s * plan->useful;
+    if (isfinite(plan->mtbf_s))
+        printf("The first: a failure every %.1f hours on %d node%s, a checkpoint every %.0f s "
+               "(Daly; %.0f s by Young), %.1f%% of the time lost\n",
+               plan->mtbf_s / 3600, plan->nodes, plan->nodes == 1 ? "" : "s", plan->interval_s,
+               plan->young_s, 100 * (1 - plan->useful));
+    printf("The first: %.4g tokens a day", a_day);
+    if (tokens > 0)
+        printf(", %.1f days for %.4g tokens", tokens / a_day, tokens);
+    printf("\n");
+}
+
+static void print_inputs(const sl_cluster_plans *found, const char *path)
+{
+    printf("\nNumbers that %s does not have, and what they are taken to be:\n", path);
+    for (size_t i = 0; i < found->input_count; i++)
+        if (found->inputs[i].line == 0)
+            printf("  %s = %g\n", found->inputs[i].name, found->inputs[i].value);
+}
+
+static void print_table(const sl_cluster_plans *found, const char *path, double tokens)
+{
+    printf("%-54s %10s %12s %6s %12s %8s %10s %8s\n", "replicas x pipeline ranks", "step ms",
+           "tokens/s", "MFU", "memory", "bubble", "exchange", "update");
+    for (int i = 0; i < found->count; i++) {
+        const sl_cluster_plan *plan = &found->plans[i];
+        const sl_step_costs *costs = &plan->costs;
+        char shape[128];
+        print_shape(plan, shape, sizeof shape);
+        printf("%-54s %10.1f %12.0f %5.1f%% %12s %7.1f%% %9.1f%% %7.1f%%\n", shape,
+               1e3 * costs->seconds, plan->tokens_per_s, 100 * plan->mfu,
+               cli_bytes_text(plan->memory_bytes).text, 100 * costs->bubble,
+               100 * costs->exchange / costs->seconds, 100 * costs->update / costs->seconds);
+    }
+    const sl_cluster_plan *best = &found->plans[0];
+    json_t *options = list_options(best), *limit = find_limit(best), *word;
+    size_t index;
+    printf("\n%" PRId64 " layouts were bounded, %" PRId64 " simulated, %" PRId64
+           " left out for the size of their tables\n",
+           found->layouts, found->simulated, found->too_large);
+    printf("The first: neighbouring devices are %s, on %d node%s\n",
+           best->near_replicas ? "replicas of a stage" : "ranks of a pipeline", best->nodes,
+           best->nodes == 1 ? "" : "s");
+    print_failures(best, tokens);
+    printf("\nThe options of the first:\n ");
+    json_array_foreach(options, index, word)
+    {
+        printf(" ");
+        cli_print_word(stdout, json_string_value(word));
+    }
+    printf("\n");
+    if (limit)
+        printf("It is larger than what this version runs: %s\n", json_string_value(limit));
+    print_inputs(found, path);
+    json_decref(options);
+    json_decref(limit);
+}
+
+/* ---- The command -------------------------------------------------------------------------- */
+
+sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_cluster_settings *asked)
+{
+    sl_cluster_plans found;
+    char *text = NULL;
+    sl_status status = sl_plan_search_cluster(options, asked->cluster, &found);
+    if (status == SL_OK)
+        status = make_json(&found, asked->cluster, asked->tokens, &text);
+    if (status == SL_OK && asked->output)
+        status = sl_train_write_output(asked->output, text);
+    if (status == SL_OK && asked->json)
+        fputs(text, stdout);
+    else if (status == SL_OK)
+        print_table(&found, asked->cluster, asked->tokens);
+    free(text);
+    sl_cluster_plans_clear(&found);
+    return status;
+}

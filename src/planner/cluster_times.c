@@ -1,0 +1,114 @@
+/* How long a cluster's devices compute, and what jitter and failures add to that. */
+#include "planner/cluster.h"
+
+#include "nn/module.h"
+
+#include <math.h>
+
+/* ---- Modules ------------------------------------------------------------------------------ */
+
+/* Between two points of the curve by the logarithm of the FLOP; beyond its ends as at them. */
+static double efficiency_of(const sli_node_kind *kind, double flop)
+{
+    const sli_efficiency *curve = kind->curve;
+    int above = 0;
+    while (above < kind->points && curve[above].flop < flop)
+        above++;
+    if (above == 0)
+        return curve[0].fraction;
+    if (above == kind->points)
+        return curve[kind->points - 1].fraction;
+    const sli_efficiency *low = &curve[above - 1], *high = &curve[above];
+    double part = log(flop / low->flop) / log(high->flop / low->flop);
+    return low->fraction + part * (high->fraction - low->fraction);
+}
+
+static double seconds_of(const sli_node_kind *kind, sl_precision precision, double flop,
+                         double bytes)
+{
+    return fmax(flop / (kind->flops[precision] * efficiency_of(kind, flop)),
+                bytes / kind->memory_bytes_per_s);
+}
+
+/* A pass over a module reads its parameters and input, and writes its output and what it saves. The
+ * loss takes over the last module: its times are forward and both halves of backward. */
+static void time_module(const sli_node_kind *kind, const sl_module *module, sl_precision precision,
+                        const sl_shape *in, const sl_shape *next, bool is_last,
+                        sl_module_profile *out)
+{
+    double element = precision == SL_PRECISION_BF16 ? 2 : sizeof(float),
+           flop = (double)sl_module_flops(module, in),
+           output_bytes = element * (double)sl_shape_count(next),
+           saved = (double)sl_module_saved_bytes(module, in) * element / sizeof(float),
+           bytes = (double)sli_module_value_bytes(module, precision) +
+                   element * (double)sl_shape_count(in) + output_bytes + saved,
+           pass = seconds_of(kind, precision, flop, bytes);
+    *out = is_last ? (sl_module_profile){0, 3 * pass, 2 * pass, pass, 0}
+                   : (sl_module_profile){pass, 2 * pass, pass, pass, output_bytes};
+}
+
+sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *model,
+                                   sl_precision precision, int64_t micro_rows, int64_t row_tokens,
+                                   sl_module_profile *out)
+{
+    sl_shape shape = sl_shape_2d(micro_rows, row_tokens);
+    int count = sl_module_child_count(model);
+    for (int i = 0; i < count; i++) {
+        const sl_module *module = sl_module_child(model, i);
+        sl_shape next;
+        SL_TRY(sl_module_output_shape(module, &shape, &next));
+        time_module(kind, module, precision, &shape, &next, i + 1 == count, &out[i]);
+        shape = next;
+    }
+    return SL_OK;
+}
+
+/* The norm reads the gradients; the optimizer reads them again, and reads and writes the value and
+ * the state. */
+double sli_cluster_time_update(const sli_node_kind *kind, const sl_optimizer_options *optimizer)
+{
+    double state = (double)sl_optimizer_state_bytes(optimizer) / sizeof(float);
+    return (4 + 2 * state) / kind->memory_bytes_per_s;
+}
+
+/* ---- Jitter ------------------------------------------------------------------------------- */
+
+/* The largest of n draws is below x with probability P(x)^n. */
+static double expected_largest(int n)
+{
+    enum { STEPS = 4000 };
+    const double bound = 8, width = 2 * bound / STEPS;
+    double sum = 0;
+    for (int i = 0; i < STEPS; i++) {
+        double x = -bound + (i + 0.5) * width, below = pow(0.5 * erfc(-x / sqrt(2)), n);
+        sum += (x > 0 ? 1 - below : -below) * width;
+    }
+    return sum;
+}
+
+double sli_cluster_jitter(const sli_cluster *cluster, int ranks)
+{
+    return cluster->spread > 0 ? 1 + cluster->spread * expected_largest(ranks) : 1;
+}
+
+/* ---- Failures ------------------------------------------------------------------------------ */
+
+/* Daly's interval is that of the shortest expected time, up to a save as long as twice the time
+ * between failures; where a save is longer, it is that time. */
+sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double saved_bytes)
+{
+    sli_failures out = {INFINITY, 0, INFINITY, INFINITY, 1};
+    if (cluster->mtbf_s <= 0)
+        return out;
+    double mtbf = out.mtbf_s = cluster->mtbf_s / nodes;
+    double save = out.save_s = saved_bytes / (cluster->save_bytes_per_s * nodes);
+    out.young_s = sqrt(2 * save * mtbf);
+    double ratio = save / (2 * mtbf);
+    out.interval_s = ratio < 1 ? out.young_s * (1 + sqrt(ratio) / 3 + ratio / 9) - save : mtbf;
+    double interval = out.interval_s;
+    out.useful =
+        save > 0
+            ? interval / (mtbf * exp(cluster->restart_s / mtbf) * expm1((interval + save) / mtbf))
+            : exp(-cluster->restart_s / mtbf);
+    return out;
+}

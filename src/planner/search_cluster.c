@@ -1,0 +1,377 @@
+/* The best layouts on a cluster: all are bounded from below, without their tables, and the tables
+ * of those with the lowest bounds are simulated, until no other layout can be among the best. */
+#include "planner/search_cluster.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "nn/module.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Memory for tables: about 100 bytes an action. */
+static const int64_t most_actions = 12 << 20;
+enum { MOST_BOUNDED = 1 << 24, MOST_MISFITS = 6 };
+
+/* ---- All layouts ------------------------------------------------------------------------------
+ */
+
+/* Whether a schedule has so many stages of a rank, and the model enough modules. Interleaved
+ * schedules with one stage of a rank are others'. */
+static bool is_possible(const sli_cluster_searcher *search, const sli_candidate *candidate)
+{
+    int each = sli_stages_of_rank(candidate), own = sl_schedule_virtual_stages(candidate->schedule);
+    int64_t stages = (int64_t)candidate->pipeline_ranks * each;
+    if (stages > search->modules || stages > SLI_MAX_PLANNED_STAGES)
+        return false;
+    return candidate->pipeline_ranks == 1 ||
+           (own == 1 ? each == 1 : each > 1 || search->job->space.virtual_count == 1);
+}
+
+/* The slower recomputations are tried where the first does not fit. */
+static sl_status collect_layout(void *context, sli_search *results, const sli_candidate *candidate)
+{
+    sli_cluster_searcher *search = context;
+    results->fits = true;
+    if (!is_possible(search, candidate))
+        return SL_OK;
+    SL_TRY(sli_array_reserve(&search->layouts, &search->capacity, search->count + 1,
+                             sizeof *search->layouts, MOST_BOUNDED, "layouts"));
+    sli_bounded_layout *layout = &search->layouts[search->count];
+    layout->candidate = *candidate;
+    SL_TRY(sli_bound_layout(search, candidate, &layout->seconds));
+    search->count++;
+    return SL_OK;
+}
+
+/* ---- Tables ------------------------------------------------------------------------------- */
+
+/* The table as a run writes it; *out is NULL where the schedule does not take these numbers. */
+static sl_status write_table(const sli_candidate *candidate, sl_schedule **out)
+{
+    const sl_schedule_options options = {.ranks = candidate->pipeline_ranks,
+                                         .virtual_stages = candidate->pipeline_ranks > 1
+                                                               ? candidate->virtual_stages
+                                                               : 0,
+                                         .micros = candidate->chunks};
+    sl_status status = sl_schedule_write(candidate->schedule, &options, out);
+    if (status == SL_OK)
+        status = sl_schedule_recompute(*out, candidate->recompute);
+    return status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED ? SL_OK : status;
+}
+
+/* The links between the ranks of neighbouring stages. */
+static void fill_links(const sli_cluster_searcher *search, const sli_candidate *candidate,
+                       const sl_schedule *table, sl_link_cost *links)
+{
+    const sli_device_grid grid = {candidate->replicas, candidate->pipeline_ranks,
+                                  candidate->near_replicas};
+    const int *placement = sl_schedule_placement(table);
+    for (int s = 0; s + 1 < sl_schedule_stages(table); s++) {
+        sl_link_cost *link = &links[placement[s] * grid.pipeline_ranks + placement[s + 1]];
+        if (placement[s] != placement[s + 1] && link->seconds_per_byte <= 0)
+            *link = sli_devices_rank_link(&search->devices, &grid, placement[s], placement[s + 1]);
+    }
+}
+
+/* What a table is timed with. */
+typedef struct table_speed {
+    sl_device_plan *devices;            /* [ranks] */
+    sl_module_profile *modules;         /* [modules] with the jitter */
+    const sl_module_profile **of_ranks; /* [ranks] */
+    sl_link_cost *links;                /* [ranks][ranks] */
+} table_speed;
+
+static void free_speed(table_speed *speed)
+{
+    free(speed->devices);
+    free(speed->modules);
+    free(speed->of_ranks);
+    free(speed->links);
+}
+
+static sl_status make_speed(sli_cluster_searcher *search, const sli_candidate *candidate,
+                            const sl_schedule *table, const sli_micro_size *size, table_speed *out)
+{
+    size_t ranks = (size_t)candidate->pipeline_ranks;
+    double jitter =
+        sli_cluster_search_jitter(search, candidate->replicas * candidate->pipeline_ranks);
+    *out = (table_speed){
+        .devices = calloc(ranks, sizeof *out->devices),
+        .modules = calloc((size_t)search->modules, sizeof *out->modules),
+        .of_ranks = calloc(ranks, sizeof *out->of_ranks),
+        .links = calloc(ranks * ranks, sizeof *out->links),
+    };
+    if (!out->devices || !out->modules || !out->of_ranks || !out->links)
+        return sli_no_memory(NULL, "the times of %zu ranks", ranks);
+    for (int i = 0; i < search->modules; i++) {
+        const sl_module_profile *from = &size->modules[i];
+        out->modules[i] = (sl_module_profile){from->forward * jitter, from->backward * jitter,
+                                              from->backward_input * jitter,
+                                              from->backward_weight * jitter, from->output_bytes};
+    }
+    for (size_t rank = 0; rank < ranks; rank++) {
+        out->of_ranks[rank] = out->modules;
+        snprintf(out->devices[rank].name, sizeof out->devices[rank].name, "%s",
+                 size->kind->is_cuda ? "cuda:0" : "cpu:0");
+    }
+    fill_links(search, candidate, table, out->links);
+    return SL_OK;
+}
+
+/* Cut by time, or where that does not fit by what stages hold. */
+static sl_status add_cuts(sli_cluster_searcher *search, sli_search *results,
+                          const sli_candidate *candidate, const sli_layout *layout,
+                          const sli_layout_speed *speed, sli_micro_size *size)
+{
+    int stages = sl_schedule_stages(layout->table);
+    const int *balance = NULL;
+    SL_TRY(sli_cluster_search_cut(search, size->cuts, size->costs, stages, &balance));
+    SL_TRY(sli_search_add(results, candidate, layout, speed, balance));
+    if (results->fits || stages == 1)
+        return SL_OK;
+    SL_TRY(
+        sli_cluster_search_cut(search, search->byte_cuts, search->module_bytes, stages, &balance));
+    return sli_search_add(results, candidate, layout, speed, balance);
+}
+
+static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
+                           const sli_candidate *candidate, const sl_schedule *table,
+                           sli_micro_size *size)
+{
+    const sli_cluster_job *job = search->job;
+    int ranks = candidate->replicas * candidate->pipeline_ranks;
+    table_speed times;
+    sl_status status = make_speed(search, candidate, table, size, &times);
+    const sli_grid_exchange *exchange = sli_cluster_search_exchange(search, candidate);
+    const sli_layout layout = {.model = job->model,
+                               .table = table,
+                               .replicas = candidate->replicas,
+                               .shards = candidate->replicas,
+                               .accumulate = 1,
+                               .row_tokens = job->row_tokens,
+                               .micro_rows = size->rows,
+                               .eval_micro_rows = 1,
+                               .eval_micros = 1,
+                               .precision = job->precision,
+                               .optimizer = job->optimizer,
+                               .zero = candidate->zero,
+                               .keeps_best = job->keeps_best,
+                               .ranks = ranks,
+                               .processes = true,
+                               .ranks_here = ranks,
+                               .devices = times.devices,
+                               .has_own_memory = true};
+    const sli_layout_speed speed = {.profiles = times.of_ranks,
+                                    .links = times.links,
+                                    .reduce = exchange->reduce,
+                                    .gather = exchange->gather,
+                                    .update_per_byte =
+                                        sli_cluster_time_update(size->kind, &job->optimizer),
+                                    .hides_exchange = size->kind->is_cuda};
+    if (status == SL_OK)
+        status = add_cuts(search, results, candidate, &layout, &speed, size);
+    free_speed(&times);
+    return status;
+}
+
+/* What some rank holds at least of values, gradients and the optimizer's state: an equal part, and
+ * the largest module. */
+static int64_t find_state_bytes(const sli_cluster_searcher *search, const sli_candidate *candidate)
+{
+    double state = (double)sl_optimizer_state_bytes(&search->job->optimizer) / sizeof(float),
+           kept = 1 + state / (candidate->zero ? candidate->replicas : 1), all = 0, largest = 0;
+    for (int i = 0; i < search->modules; i++) {
+        double gradients = search->gradient_bytes[i + 1] - search->gradient_bytes[i],
+               values = search->value_bytes[i + 1] - search->value_bytes[i];
+        all += values + kept * gradients;
+        largest = fmax(largest, values + kept * gradients);
+    }
+    return (int64_t)fmax(all / candidate->pipeline_ranks, largest);
+}
+
+/* Those of the candidate's kind, [MOST_MISFITS]. */
+static sli_misfit *find_misfits(const sli_cluster_searcher *search, const sli_candidate *candidate)
+{
+    const sli_search_space *space = &search->job->space;
+    int schedule = 0, each = 0;
+    while (space->schedules[schedule] != candidate->schedule)
+        schedule++;
+    while (space->virtual_stages[each] != candidate->virtual_stages)
+        each++;
+    size_t kind = ((size_t)candidate->pipeline_ranks - 1) * (size_t)space->schedule_count;
+    kind = (kind + (size_t)schedule) * (size_t)space->virtual_count + (size_t)each;
+    return search->misfits + (2 * kind + candidate->zero) * MOST_MISFITS;
+}
+
+static bool is_misfit(const sli_misfit *misfits, int replicas, int64_t micro_rows)
+{
+    for (int i = 0; i < MOST_MISFITS; i++)
+        if (misfits[i].replicas >= replicas && misfits[i].micro_rows <= micro_rows)
+            return true;
+    return false;
+}
+
+/* In the place of one that says less, if there is any. */
+static void add_misfit(sli_misfit *misfits, int replicas, int64_t micro_rows)
+{
+    for (int i = 0; i < MOST_MISFITS; i++)
+        if (misfits[i].replicas <= replicas &&
+            (misfits[i].replicas == 0 || misfits[i].micro_rows >= micro_rows)) {
+            misfits[i] = (sli_misfit){replicas, micro_rows};
+            return;
+        }
+}
+
+/* From the fastest recomputation on, until one fits. */
+static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
+                            sli_candidate candidate)
+{
+    const sli_search_space *space = &search->job->space;
+    sli_micro_size *size;
+    sli_misfit *misfits = find_misfits(search, &candidate);
+    SL_TRY(sli_cluster_search_size(search, &candidate, &size));
+    if (is_misfit(misfits, candidate.replicas, size->rows))
+        return SL_OK;
+    search->counts->simulated++;
+    results->fits = false;
+    for (int i = 0; i < space->recompute_count && !results->fits; i++) {
+        sl_schedule *table;
+        candidate.recompute = space->recomputes[i];
+        SL_TRY(write_table(&candidate, &table));
+        if (!table)
+            return SL_OK;
+        sl_status status = add_table(search, results, &candidate, table, size);
+        sl_schedule_destroy(&table);
+        SL_TRY(status);
+    }
+    if (!results->fits)
+        add_misfit(misfits, candidate.replicas, size->rows);
+    return SL_OK;
+}
+
+static sl_status simulate_layout(sli_cluster_searcher *search, sli_search *results,
+                                 const sli_candidate *candidate)
+{
+    int64_t stages = (int64_t)candidate->pipeline_ranks * sli_stages_of_rank(candidate),
+            bytes = find_state_bytes(search, candidate);
+    double memory;
+    (void)sli_devices_slowest(&search->devices, candidate->replicas * candidate->pipeline_ranks,
+                              search->job->precision, &memory);
+    results->host_bytes = (uint64_t)memory;
+    if ((double)bytes > memory)
+        sli_search_leave_out(results, candidate, bytes);
+    else if (3 * stages * candidate->chunks > most_actions)
+        search->counts->too_large++;
+    else
+        return try_tables(search, results, *candidate);
+    return SL_OK;
+}
+
+/* Where nothing fits, the one that lacks least is planned whole, for what it needs. */
+static sl_status plan_smallest(sli_cluster_searcher *search, sli_search *results)
+{
+    const sli_candidate smallest = results->smallest;
+    const int64_t bytes = results->smallest_bytes;
+    const uint64_t host_bytes = results->host_bytes = results->smallest_host_bytes;
+    if (results->count > 0 || bytes == 0)
+        return SL_OK;
+    results->smallest_bytes = 0;
+    SL_TRY(try_tables(search, results, smallest));
+    results->host_bytes = host_bytes;
+    if (results->smallest_bytes == 0) /* the schedule does not take its numbers */
+        sli_search_leave_out(results, &smallest, bytes);
+    return SL_OK;
+}
+
+/* ---- The search --------------------------------------------------------------------------- */
+
+static int compare_bounds(const void *a, const void *b)
+{
+    const sli_bounded_layout *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    int ranks = x->candidate.replicas * x->candidate.pipeline_ranks -
+                y->candidate.replicas * y->candidate.pipeline_ranks;
+    return ranks != 0 ? ranks : x->candidate.pipeline_ranks - y->candidate.pipeline_ranks;
+}
+
+static sl_status sum_bytes(sli_cluster_searcher *search)
+{
+    const sli_cluster_job *job = search->job;
+    size_t count = (size_t)search->modules + 1;
+    double state = (double)sl_optimizer_state_bytes(&job->optimizer) / sizeof(float);
+    search->gradient_bytes = calloc(count, sizeof *search->gradient_bytes);
+    search->value_bytes = calloc(count, sizeof *search->value_bytes);
+    search->module_bytes = calloc(count, sizeof *search->module_bytes);
+    search->byte_cuts = calloc(count, sizeof *search->byte_cuts);
+    if (!search->gradient_bytes || !search->value_bytes || !search->module_bytes ||
+        !search->byte_cuts)
+        return sli_no_memory(NULL, "the bytes of %d modules", search->modules);
+    for (int i = 0; i < search->modules; i++) {
+        const sl_module *module = sl_module_child(job->model, i);
+        double gradients = (double)sizeof(float) *
+                           (double)sli_module_elements(module, SL_PARAMETER_TRAINED),
+               values = (double)sli_module_value_bytes(module, job->precision);
+        search->gradient_bytes[i + 1] = search->gradient_bytes[i] + gradients;
+        search->value_bytes[i + 1] = search->value_bytes[i] + values;
+        search->module_bytes[i] = values + (1 + state) * gradients;
+    }
+    return SL_OK;
+}
+
+static sl_status prepare(sli_cluster_searcher *search, const sli_cluster *cluster)
+{
+    const sli_cluster_job *job = search->job;
+    search->modules = sl_module_child_count(job->model);
+    search->frozen = sli_module_frozen_count(job->model);
+    SL_TRY(sli_devices_list(cluster, job->precision, &search->devices));
+    search->facts = calloc((size_t)job->space.schedule_count, sizeof *search->facts);
+    search->misfits = calloc((size_t)search->modules * (size_t)job->space.schedule_count *
+                                 (size_t)job->space.virtual_count * 2 * MOST_MISFITS,
+                             sizeof *search->misfits);
+    SL_TRY(sum_bytes(search));
+    if (!search->facts || !search->misfits)
+        return sli_no_memory(NULL, "a search");
+    for (int i = 0; i < job->space.schedule_count; i++)
+        SL_TRY(sli_schedule_facts_find(job->space.schedules[i], &search->facts[i]));
+    return SL_OK;
+}
+
+static sl_status search_layouts(sli_cluster_searcher *search, const sli_cluster *cluster,
+                                sli_search *results)
+{
+    SL_TRY(prepare(search, cluster));
+    SL_TRY(sli_search_layouts(results, &search->job->space, collect_layout, search));
+    search->counts->layouts = (int64_t)search->count;
+    if (search->count > 0)
+        qsort(search->layouts, search->count, sizeof *search->layouts, compare_bounds);
+    for (size_t i = 0; i < search->count; i++) {
+        if (!sli_search_may_keep(results, search->layouts[i].seconds))
+            break;
+        SL_TRY(simulate_layout(search, results, &search->layouts[i].candidate));
+    }
+    return plan_smallest(search, results);
+}
+
+sl_status sli_search_cluster(const sli_cluster_job *job, const sli_cluster *cluster,
+                             sli_search *results, sli_cluster_search *counts)
+{
+    sli_cluster_searcher search = {.job = job, .counts = counts};
+    *counts = (sli_cluster_search){0};
+    sl_status status = search_layouts(&search, cluster, results);
+    for (int i = 0; i < search.size_count; i++)
+        sli_micro_size_clear(&search.sizes[i], search.modules);
+    sli_devices_clear(&search.devices);
+    free(search.facts);
+    free(search.misfits);
+    free(search.gradient_bytes);
+    free(search.value_bytes);
+    free(search.module_bytes);
+    sli_free_cuts(search.byte_cuts, search.modules);
+    free(search.layouts);
+    return status;
+}

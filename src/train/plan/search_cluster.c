@@ -1,0 +1,275 @@
+/* The best plans of a run on a cluster that is not here: its options as what the planner searches.
+ */
+#include "core/error.h"
+#include "nn/module.h"
+#include "planner/cluster.h"
+#include "sluice/app/plan.h"
+#include "train/plan/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_VIRTUAL_STAGES = 8 };
+
+/* A search, with the lists of its space. */
+typedef struct search {
+    const sl_plan_search_options *options;
+    const sl_train_options *run;
+    sl_module *model;
+    sli_cluster cluster;
+    int64_t rows; /* of a step */
+    int *chunks, chunk_count;
+    int virtual_stages[MOST_VIRTUAL_STAGES];
+    sli_cluster_job job;
+    sli_found_layout *found; /* [SL_PLANS_FOUND] */
+    sli_search results;
+} search;
+
+static bool is_kept(const search *s, sl_plan_kept option)
+{
+    return (s->options->kept & option) != 0;
+}
+
+/* ---- What is searched ----------------------------------------------------------------------- */
+
+static sl_status check_options(const sl_train_options *run)
+{
+    const char *given = run->data                                  ? "a text"
+                        : run->task                                ? "a task"
+                        : run->devices                             ? "devices"
+                        : run->table                               ? "a schedule's file"
+                        : run->placement                           ? "a placement"
+                        : run->accumulate > 1                      ? "accumulation steps"
+                        : run->balance_kind == SL_BALANCE_EXPLICIT ? "a balance"
+                                                                   : NULL;
+    if (given)
+        return sl_error(SL_ERR_UNSUPPORTED, "plans for a cluster cannot be made with %s", given);
+    if (run->bptt < 1)
+        return sl_error(SL_ERR_INVALID, "plans for a cluster need the tokens of a row (seq-len)");
+    return sli_train_options_check_values(run);
+}
+
+static sl_status count_rows(search *s)
+{
+    const sl_train_options *run = s->run;
+    int64_t tokens = s->options->batch_tokens;
+    if (tokens % run->bptt != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "batch-tokens must be a multiple of the %" PRId64
+                        " tokens of a row, got %" PRId64,
+                        run->bptt, tokens);
+    s->rows =
+        tokens > 0 ? tokens / run->bptt : run->batch_size * (run->shards > 0 ? run->shards : 1);
+    return SL_OK;
+}
+
+/* Those that divide a step's rows. */
+static sl_status list_chunks(search *s)
+{
+    int64_t most = s->rows;
+    s->chunks =
+        calloc((size_t)(most < SL_MAX_CHUNKS ? most : SL_MAX_CHUNKS) + 1, sizeof *s->chunks);
+    if (!s->chunks)
+        return sli_no_memory(NULL, "numbers of micro-batches");
+    if (is_kept(s, SL_KEEP_CHUNKS))
+        s->chunks[s->chunk_count++] = s->run->chunks;
+    for (int count = 1; count <= most && count <= SL_MAX_CHUNKS && !is_kept(s, SL_KEEP_CHUNKS);
+         count++)
+        if (most % count == 0)
+            s->chunks[s->chunk_count++] = count;
+    return SL_OK;
+}
+
+/* As many as each shard or each batch asks for. */
+static void limit_replicas(const search *s, sli_search_space *space)
+{
+    int64_t most = s->rows < space->ranks ? s->rows : space->ranks, least = 1;
+    if (is_kept(s, SL_KEEP_REPLICAS))
+        least = most = s->run->replicas;
+    else if (is_kept(s, SL_KEEP_SHARDS))
+        least = most = s->run->shards;
+    else if (is_kept(s, SL_KEEP_BATCH_SIZE))
+        least = most = s->rows / s->run->batch_size;
+    space->least_replicas = (int)least;
+    space->most_replicas = (int)most;
+}
+
+static void fill_space(search *s, sli_search_space *space)
+{
+    static const sl_recompute recomputes[] = {SL_RECOMPUTE_NEVER, SL_RECOMPUTE_EXCEPT_LAST,
+                                              SL_RECOMPUTE_ALWAYS};
+    const sl_train_options *run = s->run;
+    int schedules = 0, modules = sl_module_child_count(s->model);
+    bool keeps_virtual = run->virtual_stages > 0, keeps_ranks = is_kept(s, SL_KEEP_PIPELINE_RANKS);
+    while (sl_schedule_names[schedules])
+        schedules++;
+    for (int i = 0; i < MOST_VIRTUAL_STAGES; i++)
+        s->virtual_stages[i] = keeps_virtual ? run->virtual_stages : i + 1;
+    *space = (sli_search_space){
+        .ranks = s->cluster.devices,
+        .rows = s->rows,
+        .least_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : 1,
+        .most_pipeline_ranks = keeps_ranks ? run->pipeline_ranks : modules,
+        .schedules = is_kept(s, SL_KEEP_SCHEDULE) ? &run->schedule : sl_schedule_names,
+        .schedule_count = is_kept(s, SL_KEEP_SCHEDULE) ? 1 : schedules,
+        .virtual_stages = s->virtual_stages,
+        .virtual_count = keeps_virtual ? 1 : MOST_VIRTUAL_STAGES,
+        .chunks = s->chunks,
+        .chunk_count = s->chunk_count,
+        .recomputes = is_kept(s, SL_KEEP_RECOMPUTE) ? &run->recompute : recomputes,
+        .recompute_count = is_kept(s, SL_KEEP_RECOMPUTE) ? 1 : 3,
+        .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero, run->zero || !is_kept(s, SL_KEEP_ZERO)},
+        .tries_near_replicas = true};
+    limit_replicas(s, space);
+}
+
+/* ---- What is found -------------------------------------------------------------------------- */
+
+/* Of a step, without recomputation: forward, and twice as many backward. */
+static sl_status count_flop(const search *s, double *out)
+{
+    sl_shape shape = sl_shape_2d(1, s->run->bptt);
+    double row = 0;
+    for (int i = 0; i < sl_module_child_count(s->model); i++) {
+        const sl_module *module = sl_module_child(s->model, i);
+        sl_shape next;
+        row += (double)sl_module_flops(module, &shape);
+        SL_TRY(sl_module_output_shape(module, &shape, &next));
+        shape = next;
+    }
+    *out = 3 * row * (double)s->rows;
+    return SL_OK;
+}
+
+/* A checkpoint has the values and the optimizer's state, in f32. */
+static double count_saved_bytes(const search *s)
+{
+    double trained = 0;
+    for (int i = 0; i < sl_module_child_count(s->model); i++)
+        trained += (double)sli_module_elements(sl_module_child(s->model, i), SL_PARAMETER_TRAINED);
+    return trained * (double)(sizeof(float) + (size_t)sl_optimizer_state_bytes(&s->run->optimizer));
+}
+
+static sl_status describe_plan(const search *s, const sli_devices *devices, double flop,
+                               const sli_found_layout *found, sl_cluster_plan *out)
+{
+    const sli_candidate *candidate = &found->candidate;
+    int ranks = candidate->replicas * candidate->pipeline_ranks;
+    size_t balance_bytes = (size_t)found->stages * sizeof *out->balance;
+    double memory;
+    const sli_node_kind *kind = sli_devices_slowest(devices, ranks, s->run->precision, &memory);
+    *out = (sl_cluster_plan){.replicas = candidate->replicas,
+                             .pipeline_ranks = candidate->pipeline_ranks,
+                             .virtual_stages = found->stages / candidate->pipeline_ranks,
+                             .schedule = candidate->schedule,
+                             .chunks = candidate->chunks,
+                             .recompute = candidate->recompute,
+                             .zero = candidate->zero,
+                             .near_replicas = candidate->near_replicas,
+                             .batch_size = s->rows / candidate->replicas,
+                             .stages = found->stages,
+                             .balance = malloc(balance_bytes),
+                             .costs = found->costs,
+                             .memory_bytes = found->host_bytes,
+                             .nodes = sli_devices_count_nodes(devices, ranks)};
+    if (!out->balance)
+        return sli_no_memory(NULL, "a plan of %d stages", found->stages);
+    memcpy(out->balance, found->balance, balance_bytes);
+    out->tokens_per_s = (double)s->rows * (double)s->run->bptt / found->costs.seconds;
+    out->mfu = flop / (found->costs.seconds * ranks * kind->flops[s->run->precision]);
+    sli_failures failures = sli_cluster_failures(&s->cluster, out->nodes, count_saved_bytes(s));
+    out->mtbf_s = failures.mtbf_s;
+    out->save_s = failures.save_s;
+    out->interval_s = failures.interval_s;
+    out->young_s = failures.young_s;
+    out->useful = failures.useful;
+    return SL_OK;
+}
+
+static sl_status describe_plans(search *s, sl_cluster_plans *out)
+{
+    double flop;
+    sli_devices devices;
+    SL_TRY(count_flop(s, &flop));
+    sl_status status = sli_devices_list(&s->cluster, s->run->precision, &devices);
+    for (int i = 0; i < s->results.count && status == SL_OK; i++)
+        status = describe_plan(s, &devices, flop, &s->found[i], &out->plans[out->count++]);
+    sli_devices_clear(&devices);
+    out->inputs = s->cluster.inputs;
+    out->input_count = s->cluster.input_count;
+    s->cluster.inputs = NULL;
+    return status;
+}
+
+static sl_status check_found(const search *s)
+{
+    char limit[48];
+    if (s->results.count > 0)
+        return SL_OK;
+    snprintf(limit, sizeof limit, "at most %d device%s", s->cluster.devices,
+             s->cluster.devices == 1 ? "" : "s");
+    if (s->results.smallest_bytes > 0)
+        return sli_search_refuse(&s->results, limit);
+    return sl_error(SL_ERR_INVALID,
+                    "the %" PRId64 " rows of a step cannot be divided among these replicas and "
+                    "micro-batches of %s",
+                    s->rows, limit);
+}
+
+/* ---- The search --------------------------------------------------------------------------- */
+
+static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *out)
+{
+    sli_cluster_search counts;
+    SL_TRY(check_options(s->run));
+    SL_TRY(sli_cluster_read(path, &s->cluster));
+    SL_TRY(count_rows(s));
+    SL_TRY(list_chunks(s));
+    SL_TRY(sl_transformer_lm_create(&s->run->model, &s->model));
+    s->found = calloc(SL_PLANS_FOUND, sizeof *s->found);
+    if (!s->found)
+        return sli_no_memory(NULL, "plans");
+    s->job = (sli_cluster_job){.model = s->model,
+                               .precision = s->run->precision,
+                               .optimizer = s->run->optimizer,
+                               .row_tokens = s->run->bptt,
+                               .keeps_best = s->run->epochs > 1 || s->run->eval_every > 0};
+    fill_space(s, &s->job.space);
+    s->results = (sli_search){.wanted = SL_PLANS_FOUND,
+                              .prefers_fewer_ranks = true,
+                              .holder = "device",
+                              .found = s->found};
+    SL_TRY(sli_search_cluster(&s->job, &s->cluster, &s->results, &counts));
+    out->layouts = counts.layouts;
+    out->simulated = counts.simulated;
+    out->too_large = counts.too_large;
+    SL_TRY(check_found(s));
+    return describe_plans(s, out);
+}
+
+sl_status sl_plan_search_cluster(const sl_plan_search_options *options, const char *path,
+                                 sl_cluster_plans *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = (sl_cluster_plans){0};
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(options->run);
+    SLI_CHECK_NOT_NULL(path);
+    search s = {.options = options, .run = options->run};
+    sl_status status = search_cluster(&s, path, out);
+    sl_module_destroy(&s.model);
+    sli_cluster_clear(&s.cluster);
+    free(s.chunks);
+    free(s.found);
+    return status;
+}
+
+void sl_cluster_plans_clear(sl_cluster_plans *plans)
+{
+    for (int i = 0; i < SL_PLANS_FOUND; i++)
+        free(plans->plans[i].balance);
+    free(plans->inputs);
+    *plans = (sl_cluster_plans){0};
+}

@@ -1,0 +1,258 @@
+/* What a cluster costs, and the search for its best layouts against the simulation of all of them.
+ */
+#include "planner/cluster.h"
+
+#include "layouts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Links -------------------------------------------------------------------------------- */
+
+/* Two racks of two nodes of two devices. Seconds and bytes a second: 1 and 4 in a node, 10 and 2
+ * in a rack, 100 and 1 beyond. */
+static const char racks[] =
+    "{\"nodes\": [{\"count\": 4, \"devices\": 2, \"memory_bytes\": 2e9, \"flops_f32\": 1e12}],"
+    "\"links\": {\"node\": {\"latency_s\": 1, \"bytes_per_s\": 4, \"message_s\": 0},"
+    "\"rack\": {\"nodes\": 2, \"latency_s\": 10, \"bytes_per_s\": 2, \"message_s\": 0},"
+    "\"spine\": {\"latency_s\": 100, \"bytes_per_s\": 1, \"message_s\": 2}}}";
+
+static void open_racks(sli_cluster *cluster, sli_devices *devices)
+{
+    check_ok(sli_cluster_parse("racks", racks, strlen(racks), cluster));
+    check_ok(sli_devices_list(cluster, SL_PRECISION_F32, devices));
+}
+
+static void links_are_those_of_the_nearest_common_level(void **state)
+{
+    sli_cluster cluster;
+    sli_devices devices;
+    open_racks(&cluster, &devices);
+    const sli_device_grid pipeline = {1, 8, false}, halves = {2, 4, false}, near = {2, 4, true};
+    assert_float_equal(sli_devices_rank_link(&devices, &pipeline, 0, 1).seconds, 1, 0);
+    assert_float_equal(sli_devices_rank_link(&devices, &pipeline, 1, 2).seconds, 10, 0);
+    assert_float_equal(sli_devices_rank_link(&devices, &pipeline, 3, 4).seconds, 100, 0);
+    assert_float_equal(sli_devices_rank_link(&devices, &pipeline, 7, 0).seconds_per_byte, 1, 0);
+    assert_float_equal(sli_devices_rank_link(&devices, &halves, 1, 2).seconds, 10, 0);
+    assert_float_equal(sli_devices_rank_link(&devices, &near, 0, 1).seconds, 10, 0);
+    assert_float_equal(sli_devices_rank_link(&devices, &near, 1, 2).seconds, 100, 0);
+    assert_int_equal(sli_devices_count_nodes(&devices, 3), 2);
+    assert_int_equal(sli_devices_count_nodes(&devices, 8), 4);
+    sli_devices_clear(&devices);
+    sli_cluster_clear(&cluster);
+}
+
+/* Of 8 replicas one is in the same node, 2 in the same rack, 4 beyond: each gets an eighth of the
+ * bytes, twice. */
+static void exchange_goes_to_every_replica(void **state)
+{
+    sli_cluster cluster;
+    sli_devices devices;
+    sl_link_cost reduce, gather;
+    open_racks(&cluster, &devices);
+    sli_devices_exchange(&devices, &(sli_device_grid){8, 1, false}, &reduce, &gather);
+    assert_float_equal(gather.seconds_per_byte, (1 * 0.25 + 2 * 0.5 + 4 * 1) / 8, 1e-12);
+    assert_float_equal(reduce.seconds_per_byte, 2 * gather.seconds_per_byte, 1e-12);
+    assert_float_equal(gather.seconds, 100 + 4 * 2, 1e-12);
+    sli_devices_exchange(&devices, &(sli_device_grid){2, 4, true}, &reduce, &gather);
+    assert_float_equal(gather.seconds_per_byte, 0.25 / 2, 1e-12);
+    sli_devices_exchange(&devices, &(sli_device_grid){2, 4, false}, &reduce, &gather);
+    assert_float_equal(gather.seconds_per_byte, 1 / 2.0, 1e-12);
+    sli_devices_clear(&devices);
+    sli_cluster_clear(&cluster);
+}
+
+/* ---- Times -------------------------------------------------------------------------------- */
+
+/* The largest of two draws of a normal distribution is expected at 1 / sqrt(pi). */
+static void jitter_is_that_of_the_slowest(void **state)
+{
+    const sli_cluster none = {0}, some = {.spread = 0.1};
+    assert_float_equal(sli_cluster_jitter(&none, 1000), 1, 0);
+    assert_float_equal(sli_cluster_jitter(&some, 1), 1, 1e-6);
+    assert_float_equal(sli_cluster_jitter(&some, 2), 1 + 0.1 / sqrt(M_PI), 1e-6);
+    assert_true(sli_cluster_jitter(&some, 1000) > 1.32 && sli_cluster_jitter(&some, 1000) < 1.33);
+}
+
+/* The fraction of the time that stays with checkpoints after `interval`, by Daly's model. */
+static double useful_with(const sli_cluster *cluster, const sli_failures *failures, double interval)
+{
+    double mtbf = failures->mtbf_s;
+    return interval /
+           (mtbf * exp(cluster->restart_s / mtbf) * expm1((interval + failures->save_s) / mtbf));
+}
+
+static void checkpoints_are_as_far_apart_as_loses_least(void **state)
+{
+    const sli_cluster cluster = {.mtbf_s = 864000, .restart_s = 100, .save_bytes_per_s = 1e9};
+    sli_failures failures = sli_cluster_failures(&cluster, 10, 6e11);
+    assert_float_equal(failures.mtbf_s, 86400, 1e-9);
+    assert_float_equal(failures.save_s, 60, 1e-9);
+    assert_float_equal(failures.young_s, 3219.938, 1e-3);
+    assert_float_equal(failures.interval_s, 3180.06, 0.01);
+    double best = useful_with(&cluster, &failures, failures.interval_s);
+    assert_float_equal(failures.useful, best, 1e-12);
+    assert_true(best > useful_with(&cluster, &failures, failures.interval_s * 1.05));
+    assert_true(best > useful_with(&cluster, &failures, failures.interval_s * 0.95));
+    const sli_cluster safe = {0};
+    assert_float_equal(sli_cluster_failures(&safe, 10, 6e11).useful, 1, 0);
+}
+
+/* ---- Cuts --------------------------------------------------------------------------------- */
+
+static double least_largest(const double *costs, int modules, int stages)
+{
+    double sum = 0, best = INFINITY;
+    if (stages == 1) {
+        for (int i = 0; i < modules; i++)
+            sum += costs[i];
+        return sum;
+    }
+    for (int i = 0; i <= modules - stages; i++) {
+        sum += costs[i];
+        best = fmin(best, fmax(sum, least_largest(costs + i + 1, modules - i - 1, stages - 1)));
+    }
+    return best;
+}
+
+static void largest_stage_is_as_small_as_any_cut_allows(void **state)
+{
+    enum { MOST = 9 };
+    unsigned draw = test_seed(11);
+    for (int round = 0; round < 300; round++) {
+        int modules = test_draw(&draw, 1, MOST), stages = test_draw(&draw, 1, modules), next = 0;
+        int balance[MOST];
+        double costs[MOST], largest = 0;
+        for (int i = 0; i < modules; i++)
+            costs[i] = test_draw(&draw, 0, 20);
+        sli_cut_evenly(costs, modules, stages, balance);
+        for (int s = 0; s < stages; s++) {
+            double sum = 0;
+            assert_true(balance[s] > 0);
+            for (int i = 0; i < balance[s]; i++)
+                sum += costs[next++];
+            largest = fmax(largest, sum);
+        }
+        assert_int_equal(next, modules);
+        assert_float_equal(largest, least_largest(costs, modules, stages), 1e-9);
+    }
+}
+
+/* ---- Search ------------------------------------------------------------------------------- */
+
+enum { WANTED = 3, MOST_SHAPES = 128 };
+
+static const int chunks[] = {1, 2, 4, 8}, virtual_stages[] = {1, 2, 3};
+static const sl_recompute recomputes[] = {SL_RECOMPUTE_NEVER, SL_RECOMPUTE_EXCEPT_LAST,
+                                          SL_RECOMPUTE_ALWAYS};
+
+static sli_cluster_job make_job(const sl_module *model, int devices, int modules)
+{
+    int schedules = 0;
+    while (sl_schedule_names[schedules])
+        schedules++;
+    return (sli_cluster_job){.model = model,
+                             .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
+                             .row_tokens = 16,
+                             .space = {.ranks = devices,
+                                       .rows = 8,
+                                       .least_replicas = 1,
+                                       .most_replicas = 8,
+                                       .least_pipeline_ranks = 1,
+                                       .most_pipeline_ranks = modules,
+                                       .schedules = sl_schedule_names,
+                                       .schedule_count = schedules,
+                                       .virtual_stages = virtual_stages,
+                                       .virtual_count = 3,
+                                       .chunks = chunks,
+                                       .chunk_count = 4,
+                                       .recomputes = recomputes,
+                                       .recompute_count = 3,
+                                       .zeros = {false, true},
+                                       .tries_near_replicas = true}};
+}
+
+/* Two kinds of nodes, whose memory is little more or less than the model's. */
+static void draw_cluster(unsigned *draw, sli_cluster *out)
+{
+    char text[1024];
+    int memory = test_draw(draw, 0, 2) == 0 ? 2000000 : 1000000 + test_draw(draw, 40, 400) * 1000;
+    int length = snprintf(
+        text, sizeof text,
+        "{\"nodes\": [{\"count\": 2, \"devices\": 2, \"device\": \"%s\", \"memory_bytes\": %d, "
+        "\"reserved_bytes\": 900000, \"flops_f32\": %d, \"memory_bytes_per_s\": 1e9},"
+        "{\"count\": 1, \"devices\": 2, \"memory_bytes\": %d, \"reserved_bytes\": 900000, "
+        "\"flops_f32\": %d, \"memory_bytes_per_s\": 1e9}],"
+        "\"links\": {\"node\": {\"latency_s\": %de-6, \"bytes_per_s\": %de6, \"message_s\": 1e-6},"
+        "\"spine\": {\"latency_s\": %de-6, \"bytes_per_s\": %de5, \"message_s\": 1e-6}},"
+        "\"jitter\": {\"spread\": 0.0%d}}",
+        test_draw(draw, 0, 1) ? "cuda" : "cpu", memory, test_draw(draw, 1, 100) * 10000000, memory,
+        test_draw(draw, 1, 100) * 10000000, test_draw(draw, 0, 20), test_draw(draw, 1, 1000),
+        test_draw(draw, 0, 200), test_draw(draw, 1, 1000), test_draw(draw, 0, 5));
+    assert_true(length < (int)sizeof text);
+    check_ok(sli_cluster_parse("drawn", text, strlen(text), out));
+}
+
+/* Where as many are wanted as there are shapes, no bound leaves out a layout. */
+static void best_layouts_are_those_of_the_simulation_of_all(void **state)
+{
+    enum { LAYERS = 4, ROUNDS = 25 };
+    static sli_found_layout best[WANTED], all[MOST_SHAPES];
+    unsigned draw = test_seed(5);
+    SCOPED(sl_module) *model = make_model(LAYERS);
+    int64_t pruned = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        sli_cluster cluster;
+        sli_cluster_search counts, all_counts;
+        draw_cluster(&draw, &cluster);
+        sli_search few = {.wanted = WANTED, .prefers_fewer_ranks = true, .found = best};
+        sli_search every = {.wanted = MOST_SHAPES, .prefers_fewer_ranks = true, .found = all};
+        const sli_cluster_job job = make_job(model, cluster.devices, LAYERS + 2);
+        check_ok(sli_search_cluster(&job, &cluster, &few, &counts));
+        check_ok(sli_search_cluster(&job, &cluster, &every, &all_counts));
+        assert_true(every.count < MOST_SHAPES);
+        assert_int_equal(few.count, every.count < WANTED ? every.count : WANTED);
+        for (int i = 0; i < few.count; i++)
+            assert_float_equal(best[i].costs.seconds, all[i].costs.seconds,
+                               1e-12 * all[i].costs.seconds);
+        assert_int_equal(counts.layouts, all_counts.layouts);
+        assert_true(counts.simulated <= all_counts.simulated);
+        pruned += all_counts.simulated - counts.simulated;
+        sli_cluster_clear(&cluster);
+    }
+    assert_true(pruned > 0);
+}
+
+static void nothing_that_fits_says_what_is_missing(void **state)
+{
+    static const char text[] =
+        "{\"nodes\": [{\"devices\": 2, \"memory_bytes\": 1e6, \"reserved_bytes\": 999990,"
+        "\"flops_f32\": 1e9}]}";
+    static sli_found_layout best[WANTED];
+    SCOPED(sl_module) *model = make_model(2);
+    sli_cluster cluster;
+    sli_cluster_search counts;
+    sli_search search = {.wanted = WANTED, .holder = "device", .found = best};
+    check_ok(sli_cluster_parse("small", text, strlen(text), &cluster));
+    const sli_cluster_job job = make_job(model, 2, 4);
+    check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
+    assert_int_equal(search.count, 0);
+    check_error(sli_search_refuse(&search, "at most 2 devices"), SL_ERR_MEMORY,
+                "MiB of a device that has 0.00 MiB: ");
+    sli_cluster_clear(&cluster);
+}
+
+int search_cluster_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(links_are_those_of_the_nearest_common_level),
+        cmocka_unit_test(exchange_goes_to_every_replica),
+        cmocka_unit_test(jitter_is_that_of_the_slowest),
+        cmocka_unit_test(checkpoints_are_as_far_apart_as_loses_least),
+        cmocka_unit_test(largest_stage_is_as_small_as_any_cut_allows),
+        cmocka_unit_test(best_layouts_are_those_of_the_simulation_of_all),
+        cmocka_unit_test(nothing_that_fits_says_what_is_missing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
