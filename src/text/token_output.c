@@ -40,19 +40,33 @@ static json_t *describe_file(const sli_output_file *file, bool record)
     return entry;
 }
 
-/* NULL: no memory. */
-static json_t *make_manifest(const sli_token_output *output, bool record)
+/* Files and counts; NULL: no memory. */
+static json_t *describe_written(const sli_token_output *output, bool record)
 {
     json_t *files = json_array();
     for (size_t i = 0; i < output->count; i++)
         json_array_append_new(files, describe_file(&output->files[i], record));
     bool complete = json_array_size(files) == output->count;
-    json_t *made = json_pack("{sO sO so sI sI}", "tokenizer", output->tokenizer, "sources",
-                             output->sources, "files", files, "tokens", (json_int_t)output->tokens,
+    json_t *made = json_pack("{so sI sI}", "files", files, "tokens", (json_int_t)output->tokens,
                              "invalid_bytes", (json_int_t)output->invalid_bytes);
-    if (made && record && output->unfinished)
+    if (complete)
+        return made;
+    json_decref(made);
+    return NULL;
+}
+
+/* NULL: no memory. */
+static json_t *make_manifest(const sli_token_output *output, bool record)
+{
+    json_t *written = describe_written(output, record);
+    json_t *made = json_pack("{sO sO}", "tokenizer", output->tokenizer, "sources", output->sources);
+    bool complete = made && written && json_object_update(made, written) == 0;
+    json_decref(written);
+    if (complete && record && output->unfinished) {
         json_object_set_new(made, "unfinished", json_true());
-    if (made && output->kept)
+        json_object_set(made, "before", output->before);
+    }
+    if (complete && output->kept)
         json_object_set(made, "kept", output->kept);
     if (complete)
         return made;
@@ -60,14 +74,44 @@ static json_t *make_manifest(const sli_token_output *output, bool record)
     return NULL;
 }
 
-sl_status sli_token_output_record(sli_token_output *output)
+/* Takes the record; NULL: no memory for it. */
+static sl_status write_record(sli_token_output *output, json_t *made)
 {
-    json_t *made = make_manifest(output, true);
     sl_status status = made ? sli_manifest_write(output->record, made)
                             : sli_no_memory(output->path, "a record of it");
     json_decref(made);
     output->recorded = output->recorded || status == SL_OK;
     return status;
+}
+
+sl_status sli_token_output_record(sli_token_output *output)
+{
+    return write_record(output, make_manifest(output, true));
+}
+
+sl_status sli_token_output_begin_text(sli_token_output *output)
+{
+    json_decref(output->before);
+    output->before = describe_written(output, true);
+    return output->before ? SL_OK : sli_no_memory(output->path, "a record of it");
+}
+
+sl_status sli_token_output_drop_text(sli_token_output *output)
+{
+    if (!output->unfinished || !output->before)
+        return SL_OK;
+    size_t files = json_array_size(json_object_get(output->before, "files"));
+    json_array_remove(output->sources, json_array_size(output->sources) - 1);
+    output->unfinished = false;
+    json_t *made = make_manifest(output, true);
+    if (json_object_update(made, output->before) != 0) {
+        json_decref(made);
+        made = NULL;
+    }
+    SL_TRY(write_record(output, made));
+    for (size_t i = files; i < output->count; i++)
+        sli_replace_file_destroy(&output->files[i].file);
+    return SL_OK;
 }
 
 /* ---- Files -------------------------------------------------------------------------------- */
@@ -103,7 +147,7 @@ static sl_status check_next(const sli_token_output *output, const char *path)
         path);
 }
 
-sl_status sli_token_output_no_next(const char *path, int64_t file_tokens)
+static sl_status no_next(const char *path, int64_t file_tokens)
 {
     return sl_error(SL_ERR_UNSUPPORTED,
                     "%s: a token file has at most %" PRId64
@@ -111,12 +155,30 @@ sl_status sli_token_output_no_next(const char *path, int64_t file_tokens)
                     path, file_tokens);
 }
 
+sl_status sli_token_output_check_names(const sli_token_output *output, uint64_t tokens)
+{
+    char *next = NULL, *path = strdup(last_file(output)->path);
+    sl_status status = path ? SL_OK : sli_no_memory(output->path, "its path");
+    uint64_t room = (uint64_t)(output->file_tokens - last_file(output)->tokens);
+    while (status == SL_OK && tokens > room) {
+        tokens -= room;
+        room = (uint64_t)output->file_tokens;
+        status = sli_token_file_next(path, &next);
+        free(path);
+        path = next;
+        if (status == SL_OK)
+            status = path ? check_next(output, path) : no_next(output->path, output->file_tokens);
+    }
+    free(path);
+    return status;
+}
+
 static sl_status begin_next(sli_token_output *output)
 {
     char *path;
     SL_TRY(sli_token_file_next(last_file(output)->path, &path));
     if (!path)
-        return sli_token_output_no_next(last_file(output)->path, output->file_tokens);
+        return no_next(last_file(output)->path, output->file_tokens);
     sl_status status = check_next(output, path);
     if (status != SL_OK) {
         free(path);
@@ -262,6 +324,7 @@ static sl_status reopen_recorded(sli_token_output *output, const json_t *record)
         return sl_error(SL_ERR_FORMAT, "%s: it does not say of which texts", output->record);
     output->invalid_bytes = json_integer_value(json_object_get(record, "invalid_bytes"));
     output->unfinished = json_is_true(json_object_get(record, "unfinished"));
+    output->before = json_incref(json_object_get(record, "before"));
     output->resumed = true;
     return SL_OK;
 }
@@ -396,6 +459,7 @@ void sli_token_output_close(sli_token_output *output, bool keep_work)
     json_decref(output->tokenizer);
     json_decref(output->sources);
     json_decref(output->kept);
+    json_decref(output->before);
     sli_manifest_clear(&output->older);
     sli_claim_destroy(&output->claim);
     free(output->record);

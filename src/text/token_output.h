@@ -3,7 +3,8 @@
  * what there is under their temporary names, so that another process can go on.
  *
  * The record is a manifest of what is written so far. The last of its sources has the bytes that
- * are in the tokens and, if that is not all of it, "unfinished"; its files have "temporary". */
+ * are in the tokens and, if that is not all of it, "unfinished", and the files and counts "before"
+ * it; its files have "temporary". */
 #ifndef SLI_TEXT_TOKEN_OUTPUT_H
 #define SLI_TEXT_TOKEN_OUTPUT_H
 
@@ -26,6 +27,7 @@ typedef struct sli_token_output {
     sli_claim *claim;   /* no other process writes them */
     json_t *tokenizer;  /* as sli_manifest_tokenizer has it */
     json_t *sources;    /* an array, which the caller fills */
+    json_t *before;     /* files and counts when the last source began, if it is unfinished */
     json_t *kept; /* of tokens that a run keeps: a further member of the manifest; NULL: none */
     int width;    /* bytes of a token */
     int64_t file_tokens;           /* most of a file */
@@ -50,14 +52,21 @@ sl_status sli_token_output_open(const char *path, const sl_vocab *vocab, int64_t
  * file of an older output; those of writing. */
 sl_status sli_token_output_add(sli_token_output *output, const int32_t *ids, int64_t count);
 
-/* The error where more tokens than `file_tokens` do not fit a file, and none can follow it. */
-sl_status sli_token_output_no_next(const char *path, int64_t file_tokens);
+/* Whether so many more tokens would fit: the names of the files that they need are free, or those
+ * of an older output. Errors: SL_ERR_INVALID, SL_ERR_UNSUPPORTED where no file can follow one of
+ * this name, SL_ERR_MEMORY. */
+sl_status sli_token_output_check_names(const sli_token_output *output, uint64_t tokens);
 
 /* The path of the record of this first file, malloc'ed. */
 sl_status sli_token_output_record_path(const char *path, char **out);
 
 /* Records what is written. */
 sl_status sli_token_output_record(sli_token_output *output);
+
+/* A text begins that will be recorded unfinished; the call that drops it records what was written
+ * before it, where it is recorded. The output is then only to be closed. */
+sl_status sli_token_output_begin_text(sli_token_output *output);
+sl_status sli_token_output_drop_text(sli_token_output *output);
 
 /* Gives the files their names, in place of older ones, and removes the record. */
 sl_status sli_token_output_commit(sli_token_output *output);

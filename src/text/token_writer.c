@@ -156,6 +156,18 @@ static sl_status write_block(writer *job, source *text, size_t bytes)
     return status;
 }
 
+/* A text that is none leaves nothing of itself, so that it can be mended and the work go on. */
+static sl_status check_is_text(writer *job, const source *text)
+{
+    if ((uint64_t)text->invalid <= text->size / 3)
+        return SL_OK;
+    SL_TRY(sli_token_output_drop_text(&job->output));
+    return sl_error(SL_ERR_FORMAT,
+                    "%s: expected text in UTF-8, but of its %" PRIu64 " bytes at least %" PRId64
+                    " are not UTF-8",
+                    text->path, text->size, text->invalid);
+}
+
 static sl_status write_blocks(writer *job, source *text)
 {
     while (text->offset < text->size) {
@@ -166,7 +178,10 @@ static sl_status write_blocks(writer *job, source *text)
         text->uncut = cut > 0 || text->bytes < SEEN_BEHIND ? 0 : text->bytes - SEEN_BEHIND;
         if (cut == 0)
             continue;
+        if (text->written == 0 && !is_last)
+            SL_TRY(sli_token_output_begin_text(&job->output));
         SL_TRY(write_block(job, text, cut));
+        SL_TRY(check_is_text(job, text));
         if (!is_last)
             SL_TRY(note_source(job, text, true));
     }
@@ -176,11 +191,6 @@ static sl_status write_blocks(writer *job, source *text)
 static sl_status end_text(writer *job, const source *text)
 {
     int32_t end = sl_vocab_end(job->vocab);
-    if ((uint64_t)text->invalid > text->size / 3)
-        return sl_error(SL_ERR_FORMAT,
-                        "%s: expected text in UTF-8, but of its %" PRIu64 " bytes %" PRId64
-                        " are not UTF-8",
-                        text->path, text->size, text->invalid);
     if (end >= 0)
         SL_TRY(sli_token_output_add(&job->output, &end, 1));
     return note_source(job, text, false);
@@ -222,17 +232,18 @@ static sl_status write_text(writer *job, const char *path, int index)
 
 /* ---- All ---------------------------------------------------------------------------------- */
 
-/* Texts that may have more tokens than a file need a name that another can follow. */
-static sl_status check_name(const writer *job, const char *path)
+/* What is left may have a token for each byte. */
+static sl_status check_names(const writer *job)
 {
-    char *next;
-    int64_t most = job->limits->file_tokens;
-    if (job->bytes <= (uint64_t)most)
-        return SL_OK;
-    SL_TRY(sli_token_file_next(path, &next));
-    bool has_next = next != NULL;
-    free(next);
-    return has_next ? SL_OK : sli_token_output_no_next(path, most);
+    size_t i;
+    json_t *recorded;
+    uint64_t left = job->bytes;
+    json_array_foreach(job->output.sources, i, recorded)
+    {
+        uint64_t bytes = (uint64_t)json_integer_value(json_object_get(recorded, "bytes"));
+        left -= bytes < left ? bytes : left;
+    }
+    return sli_token_output_check_names(&job->output, left);
 }
 
 /* What would be an error after hours is found before. */
@@ -246,7 +257,7 @@ static sl_status measure(writer *job, const char *const *texts, int count, const
         job->bytes += text.size;
         close_source(&text);
     }
-    return check_name(job, path);
+    return SL_OK;
 }
 
 /* Whether the manifest that stands there is of these texts by this tokenizer. */
@@ -288,6 +299,7 @@ static sl_status write_texts(writer *job, const char *const *texts, int count,
                                 .resumed_bytes = job->bytes};
         return SL_OK;
     }
+    SL_TRY(check_names(job));
     for (int i = 0; i < count; i++)
         SL_TRY(write_text(job, texts[i], i));
     SL_TRY(sli_token_output_commit(output));

@@ -301,50 +301,125 @@ static void kill_late(const fixture *texts)
     assert_int_equal(access(scratch_path(texts->in, ".train.bin.resume"), F_OK), 0);
 }
 
-/* A next file that is found in the way is moved, and the work goes on; so is a text that is no
- * text.
- */
+static void make_long_texts(fixture *texts, scratch *in, unsigned *seed)
+{
+    do {
+        if (texts->vocab)
+            sl_vocab_destroy(&texts->vocab);
+        scratch_entries(in, 1);
+        make_texts(texts, in, seed);
+    } while (texts->count < 600);
+}
+
+static void names_of_further_files_are_free_before_work_begins(void **state)
+{
+    unsigned seed = test_seed(10);
+    fixture texts = {NULL};
+    make_long_texts(&texts, *state, &seed);
+    char next[PATH];
+    snprintf(next, PATH, "%s", scratch_path(texts.in, "train_000002.bin"));
+    write_file(next, "other", 5);
+    write_file(scratch_path(texts.in, "train_000002.manifest.json"), "{}", 2);
+    for (int resume = 0; resume < 2; resume++) {
+        check_error(write_texts(&texts, texts.count / 3, resume), SL_ERR_INVALID,
+                    "train_000002.bin: it would be read after these tokens");
+        assert_int_equal(scratch_entries(texts.in, 0), TEXTS + 2);
+    }
+    check_ok(write_texts(&texts, 1 << 20, false)); /* a further part of the stream, not needed */
+    unlink(scratch_path(texts.in, "train_000002.manifest.json"));
+    unlink(next);
+    check_ok(write_texts(&texts, texts.count / 3, false));
+    check_stream(&texts, texts.count / 3);
+    sl_vocab_destroy(&texts.vocab);
+}
+
+/* Puts a file there once the work has begun. */
+static void put_in_the_way(void *context, uint64_t done, uint64_t bytes)
+{
+    if (done > bytes / 2)
+        write_file(context, "other", 5);
+}
+
+/* A next file that appears in the way is moved, and the work goes on. */
 static void any_error_leaves_what_is_done(void **state)
 {
-    static const char no_text[] = "\xFF\xFF\xFF\xFF";
-    unsigned seed = test_seed(10);
+    unsigned seed = test_seed(12);
     sl_tokens_written written;
-    fixture texts;
-    do {
-        scratch_entries(*state, 1);
-        make_texts(&texts, *state, &seed);
-    } while (texts.count < 600);
+    fixture texts = {NULL};
+    make_long_texts(&texts, *state, &seed);
     const sli_tokens_limits limits = {40, 150, texts.count - 1};
-    const sl_tokens_writing writing = {.resume = true};
     char next[PATH];
     snprintf(next, PATH, "%s", scratch_path(texts.in, "train_000001.bin"));
-    write_file(next, "other", 5);
-    write_file(scratch_path(texts.in, "train_000001.manifest.json"), "{}", 2);
-    for (int resume = 0; resume < 2; resume++)
-        check_error(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to,
-                                     resume ? &writing : NULL, &limits, &written),
-                    SL_ERR_INVALID, "train_000001.bin: it would be read after these tokens");
+    const sl_tokens_writing disturbed = {.progress = put_in_the_way, .context = next},
+                            resumed = {.resume = true};
+    check_error(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &disturbed, &limits,
+                                 &written),
+                SL_ERR_INVALID, "train_000001.bin: it would be read after these tokens");
     unlink(next);
-    unlink(scratch_path(texts.in, "train_000001.manifest.json"));
     check_ok(
-        sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &writing, &limits, &written));
+        sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &resumed, &limits, &written));
     assert_true(written.resumed_bytes > 0);
     check_stream(&texts, texts.count - 1);
-    scratch_entries(texts.in, 1);
     sl_vocab_destroy(&texts.vocab);
-    do {
-        scratch_entries(*state, 1);
-        make_texts(&texts, *state, &seed);
-    } while (texts.count < 600);
-    write_file(texts.paths[TEXTS - 1], no_text, strlen(no_text));
-    const sli_tokens_limits usual = {40, 150, INT32_MAX};
-    check_error(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, NULL, &usual, &written),
-                SL_ERR_FORMAT, "text2: expected text in UTF-8");
-    write_file(texts.paths[TEXTS - 1], "a text", 6);
-    check_ok(
-        sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &writing, &usual, &written));
-    assert_true(written.resumed_bytes > 0);
-    sl_vocab_destroy(&texts.vocab);
+}
+
+/* Tells how much was done last. */
+static void note_done(void *context, uint64_t done, uint64_t bytes)
+{
+    *(uint64_t *)context = done;
+}
+
+static void kill_from(void *context, uint64_t done, uint64_t bytes)
+{
+    if (done >= *(uint64_t *)context)
+        raise(SIGKILL);
+}
+
+/* Much of the text is recorded when it is found to be none, also by another process than this one,
+ * and in several files. */
+static void a_text_that_is_none_is_mended_and_the_others_stay(void **state)
+{
+    enum { WORDS = 400, BYTES = 4 * WORDS };
+    char bad[BYTES], all[1 << 16];
+    unsigned seed = test_seed(13);
+    sl_tokens_written written;
+    for (int round = 0; round < 4; round++) {
+        fixture texts = {NULL};
+        make_long_texts(&texts, *state, &seed);
+        for (int i = 0; i < BYTES; i++)
+            bad[i] = i < WORDS ? "a text "[i % 7] : " a\xFF\xFF\xFF\xFF\xFF\xFF"[i % 8];
+        uint64_t before = read_file(texts.paths[0], all, sizeof all) +
+                          read_file(texts.paths[1], all, sizeof all),
+                 last = 0, kill = before + 300;
+        write_file(texts.paths[2], bad, BYTES);
+        const sli_tokens_limits limits = {40, 1, round % 2 ? 1 << 20 : 250};
+        if (round >= 2) {
+            pid_t child = fork();
+            assert_true(child >= 0);
+            const sl_tokens_writing killed = {.progress = kill_from, .context = &kill};
+            if (child == 0)
+                _exit(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &killed, &limits,
+                                       &written) != SL_OK);
+            assert_int_equal(waitpid(child, NULL, 0), child);
+        }
+        const sl_tokens_writing writing = {.resume = true, .progress = note_done, .context = &last};
+        check_error(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &writing, &limits,
+                                     &written),
+                    SL_ERR_FORMAT, "text2: expected text in UTF-8, but of its 1600 bytes");
+        assert_in_range(last, before + WORDS, before + 3 * WORDS); /* not at its end */
+        write_file(texts.paths[2], "mended", 6);
+        check_ok(sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, &writing, &limits,
+                                  &written));
+        assert_int_equal(written.resumed_bytes, before);
+        size_t bytes = collect(&texts, all, sizeof all / 2);
+        assert_int_equal(scratch_entries(texts.in, 0), TEXTS + written.files + 1);
+        char again[sizeof all / 2];
+        check_ok(
+            sli_tokens_write(texts.vocab, texts.texts, TEXTS, texts.to, NULL, &limits, &written));
+        assert_int_equal(collect(&texts, again, sizeof again), bytes);
+        assert_memory_equal(all, again, bytes);
+        sl_vocab_destroy(&texts.vocab);
+    }
 }
 
 static void no_work_is_begun_with_an_empty_text(void **state)
@@ -441,8 +516,12 @@ int token_writer_tests(void)
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(what_is_resumed_has_the_bytes_of_one_call, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(names_of_further_files_are_free_before_work_begins,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(any_error_leaves_what_is_done, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(a_text_that_is_none_is_mended_and_the_others_stay,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(no_work_is_begun_with_an_empty_text, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(what_has_changed_is_not_resumed, scratch_create,
