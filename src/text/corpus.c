@@ -162,7 +162,8 @@ struct sl_corpus {
     sl_vocab *own_vocab; /* the same, where the corpus made it */
     split_source sources[SL_SPLITS];
     sl_tokens tokens[SL_SPLITS];
-    json_t *described[SL_SPLITS]; /* of what they are; NULL: they are kept, or are not to be */
+    json_t *described[SL_SPLITS]; /* of what they are; NULL: they are not to be kept */
+    bool is_kept[SL_SPLITS];
 };
 
 /* Numbers the training text's tokens as they come, and gives them their ids when the counts are
@@ -205,10 +206,7 @@ static sl_status read_kept(sl_corpus *corpus, sl_split split, const char *kept, 
     }
     SL_TRY(sli_kept_describe(*file, source->range, described));
     SL_TRY(sli_kept_read(kept, split, corpus->vocab, *described, tokens));
-    if (tokens->ids) {
-        json_decref(*described);
-        *described = NULL;
-    }
+    corpus->is_kept[split] = tokens->ids != NULL;
     return SL_OK;
 }
 
@@ -251,7 +249,9 @@ sl_status sl_corpus_load(const char *data, const sl_vocab *vocab, sl_corpus **ou
 sl_status sli_corpus_keep(const sl_corpus *corpus, const char *directory)
 {
     for (int split = 0; split < SL_SPLITS; split++)
-        if (corpus->described[split])
+        if (corpus->is_kept[split])
+            SL_TRY(sli_kept_remove_record(directory, (sl_split)split));
+        else if (corpus->described[split])
             SL_TRY(sli_kept_write(directory, (sl_split)split, corpus->vocab,
                                   corpus->described[split], &corpus->tokens[split]));
     return SL_OK;

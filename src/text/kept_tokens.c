@@ -138,42 +138,49 @@ sl_status sli_kept_read(const char *directory, sl_split split, const sl_vocab *v
 
 /* ---- Keeping ------------------------------------------------------------------------------ */
 
-/* What a run that was cut off has named is its own, though the manifest is not written yet: its
- * record describes the files. */
-static sl_status remove_cut_off(const char *path)
+/* Empty where there is none of a run: a damaged record says nothing. */
+static sl_status read_record(const char *path, sli_manifest *out)
 {
     char *name;
-    sli_manifest record;
+    *out = (sli_manifest){0};
     SL_TRY(sli_token_output_record_path(path, &name));
-    sl_status status = sli_manifest_read(name, &record);
-    if (status == SL_OK && json_object_get(record.json, "kept"))
-        status = sli_manifest_remove_files(record.json, path);
-    sli_manifest_clear(&record);
-    return status == SL_ERR_FORMAT ? SL_OK : status; /* a damaged record says nothing */
+    sl_status status = sli_manifest_read(name, out);
+    if (status == SL_ERR_FORMAT || !json_object_get(out->json, "kept"))
+        sli_manifest_clear(out);
+    return status == SL_ERR_FORMAT ? SL_OK : status;
 }
 
-/* The manifest goes last, so that another run finds the same where this one is cut off. */
-static sl_status remove_damaged(const char *path, const char *manifest)
+static sl_status refuse_damaged(const char *path, const char *manifest)
 {
-    if ((unlink(path) != 0 && errno != ENOENT) || unlink(manifest) != 0)
-        return sli_io_error(path, "it and its damaged manifest cannot be removed");
-    return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: the run keeps its text's tokens there, but this file does not say whose "
+                    "%s is: move both away",
+                    manifest, sli_path_name(path));
 }
 
-/* Leaves there nothing but what is whole and the run's own, or is none of its own: an error. */
+/* Leaves there nothing but what is whole and the run's own, or is none of its own: an error. What a
+ * run that was cut off has named is its own, though the manifest is not written yet: its record
+ * describes the files. */
 static sl_status make_room(const char *path)
 {
-    sli_manifest manifest;
-    SL_TRY(remove_cut_off(path));
-    sl_status status = read_manifest(path, &manifest);
-    if (status == SL_ERR_FORMAT && manifest.path)
-        status = remove_damaged(path, manifest.path);
-    else if (status == SL_OK && access(path, F_OK) == 0 && !json_object_get(manifest.json, "kept"))
+    sli_manifest record, manifest = {0};
+    sl_status status = read_record(path, &record);
+    if (status == SL_OK)
+        status = sli_manifest_remove_files(record.json, path);
+    if (status == SL_OK)
+        status = read_manifest(path, &manifest);
+    bool is_there = access(path, F_OK) == 0;
+    if (status == SL_ERR_FORMAT && (is_there || !record.json))
+        status = refuse_damaged(path, manifest.path);
+    else if (status == SL_ERR_FORMAT)
+        status = unlink(manifest.path) == 0 ? SL_OK : sli_io_error(manifest.path, "is damaged");
+    else if (status == SL_OK && is_there && !json_object_get(manifest.json, "kept"))
         status =
             sl_error(SL_ERR_INVALID,
                      "%s: the run keeps its text's tokens there, but this file is not one that "
                      "a run has kept: move it away",
                      path);
+    sli_manifest_clear(&record);
     sli_manifest_clear(&manifest);
     return status;
 }
@@ -203,6 +210,19 @@ sl_status sli_kept_write(const char *directory, sl_split split, const sl_vocab *
         return sli_io_error(directory, "the tokens of the text cannot be kept there");
     SL_TRY(name_file(directory, split, &path));
     sl_status status = write_kept(path, vocab, source, tokens);
+    free(path);
+    return status;
+}
+
+sl_status sli_kept_remove_record(const char *directory, sl_split split)
+{
+    char *path;
+    sli_manifest record;
+    SL_TRY(name_file(directory, split, &path));
+    sl_status status = read_record(path, &record);
+    if (record.path)
+        (void)unlink(record.path);
+    sli_manifest_clear(&record);
     free(path);
     return status;
 }

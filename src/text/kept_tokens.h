@@ -18,10 +18,14 @@ sl_status sli_kept_describe(const json_t *file, sli_text_range range, json_t **s
 sl_status sli_kept_read(const char *directory, sl_split split, const sl_vocab *vocab,
                         const json_t *source, sl_tokens *out);
 
-/* Keeps them, in place of those of another text or tokenizer, of what a run that was cut off has
- * left, and of files whose manifest is damaged. Errors: SL_ERR_INVALID where the file
- * is not one that this function has written; those of writing it. */
+/* Keeps them, in place of those of another text or tokenizer, and of what a run that was cut off
+ * has left. Errors: SL_ERR_INVALID where the file is not one that this function has written, or a
+ * damaged manifest does not say; those of writing it. */
 sl_status sli_kept_write(const char *directory, sl_split split, const sl_vocab *vocab,
                          json_t *source, const sl_tokens *tokens);
+
+/* Removes the record of a run that was killed when it had kept them, if there is one. Errors:
+ * SL_ERR_MEMORY, SL_ERR_IO. */
+sl_status sli_kept_remove_record(const char *directory, sl_split split);
 
 #endif

@@ -329,6 +329,17 @@ static sl_status reopen_recorded(sli_token_output *output, const json_t *record)
     return SL_OK;
 }
 
+/* Whether a kill has left the record of files that have their manifest. */
+static bool is_complete(const sli_token_output *output, const json_t *record)
+{
+    static const char *const keys[] = {"tokenizer", "sources", "tokens"};
+    bool is_same = !json_object_get(record, "unfinished");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        is_same = is_same && json_equal(json_object_get(record, keys[i]),
+                                        json_object_get(output->older.json, keys[i]));
+    return is_same;
+}
+
 /* ---- Opening and closing ------------------------------------------------------------------ */
 
 /* A file that has a manifest of its own is a further part of a stream that is written part by part:
@@ -369,9 +380,10 @@ static sl_status open_beside(sli_token_output *output, bool resumes)
     if (!path)
         return sli_no_memory(output->path, "the path of its record");
     sl_status status = sli_manifest_read(path, &record);
-    output->recorded = record.json || status != SL_OK;
+    bool is_work = record.json && !is_complete(output, record.json);
+    output->recorded = is_work || status != SL_OK;
     if (status == SL_OK)
-        status = record.json ? reopen_recorded(output, record.json) : begin_anew(output);
+        status = is_work ? reopen_recorded(output, record.json) : begin_anew(output);
     sli_manifest_clear(&record);
     return status;
 }

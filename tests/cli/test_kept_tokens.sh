@@ -69,10 +69,6 @@ mv short run/tokens/train.bin
 again damage text/train.txt more-ranks
 printf x | dd of=run/tokens/train.bin bs=1 seek=1030 conv=notrunc status=none
 again token text/train.txt more-ranks
-head -c 100 run/tokens/train.manifest.json >short
-mv short run/tokens/train.manifest.json
-again manifest text/train.txt more-ranks
-grep -q '"kept"' run/tokens/train.manifest.json || fail "a damaged manifest was not made again"
 
 # A run that resumes reads them.
 forget
@@ -81,13 +77,24 @@ before=$(stat -c %i run/tokens/*)
 "$program" train --resume run/step-00000002 --save resumed >out 2>&1 || fail "resume: status $?"
 [ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "the run that resumed has written the same tokens again"
 
-# What is not the run's stays.
+# What is not the run's stays, and what may be another's.
+refuse() { # SENTENCE
+    local status=0 before
+    forget
+    before=$(sha256sum run/tokens/*)
+    "${train[@]}" --data text --tokenizer ranks --save-dir run >out 2>&1 || status=$?
+    [ $status = 1 ] || fail "status $status where another file stands"
+    grep -q "$1" out || fail "another sentence than $1"
+    [ "$(sha256sum run/tokens/*)" = "$before" ] || fail "another file was replaced: $1"
+}
+cp run/tokens/train.manifest.json whole
+head -c 100 whole >run/tokens/train.manifest.json
+refuse "run/tokens/train.manifest.json: the run keeps its text's tokens there, but this file does not say whose train.bin is: move both away"
+cp whole run/tokens/.train.bin.resume # a run was cut off where it names them
+forget
+run text ranks --save-dir run
+cmp run/tokens/train.manifest.json whole || fail "the tokens of a run that was cut off were not made again"
+[ ! -e run/tokens/.train.bin.resume ] || fail "the record stays"
 forget
 "$program" tokenize --tokenizer ranks --splitter gpt2 text/*.txt -o run/tokens/train.bin >out
-before=$(sha256sum run/tokens/train.bin)
-status=0
-"${train[@]}" --data text --tokenizer ranks --save-dir run >out 2>&1 || status=$?
-[ $status = 1 ] || fail "status $status where another file stands"
-grep -q "run/tokens/train.bin: the run keeps its text's tokens there, but this file is not one that a run has kept" out ||
-    fail "another sentence"
-[ "$(sha256sum run/tokens/train.bin)" = "$before" ] || fail "another file was replaced"
+refuse "run/tokens/train.bin: the run keeps its text's tokens there, but this file is not one that a run has kept"

@@ -46,6 +46,7 @@ job=(train --init "$models/llama3" --batch-size 5 --shards 2 --chunks 2 --epochs
 
 runs "${job[@]}" "${mixture[@]}" --log-json whole.log --save whole --save-dir run --save-every 3 --keep 9 --no-quiet
 grep -q "70.00% of the rows from a: 466 tokens in 40 rows  a/train.jsonl" out || fail "the screen does not say the sources: $(cat out)"
+grep -qE '^\|   a: valid loss +[0-9.]+ \| valid ppl +[0-9.]+$' out || fail "the screen does not say the sources' losses: $(cat out)"
 grep -q '"sources":\["a","b"\],"source_share":\[0.[67]' whole.log || fail "the log does not say the sources"
 [ "$(records step whole.log | wc -l)" = 10 ] || fail "two epochs of 51 rows are not 10 batches of 10"
 lists_of step whole.log source_share | awk '{ if ($1 < 0.699 || $1 > 0.701 || $2 < 0.299 || $2 > 0.301) exit 1 }' ||

@@ -499,6 +499,39 @@ static void what_is_complete_is_not_written_again(void **state)
     sl_vocab_destroy(&texts.vocab);
 }
 
+/* As a kill leaves it after the manifest was written. */
+static void leave_record(const fixture *texts)
+{
+    sli_manifest manifest;
+    check_ok(sli_manifest_read(strdup(scratch_path(texts->in, "train.manifest.json")), &manifest));
+    json_t *file = json_array_get(json_object_get(manifest.json, "files"), 0);
+    json_object_set_new(file, "temporary", json_string(".train.bin.0123456789abcdef.tmp"));
+    check_ok(sli_manifest_write(scratch_path(texts->in, ".train.bin.resume"), manifest.json));
+    sli_manifest_clear(&manifest);
+}
+
+static void a_record_of_what_is_complete_goes(void **state)
+{
+    unsigned seed = test_seed(14);
+    struct stat before, after;
+    fixture texts;
+    make_texts(&texts, *state, &seed);
+    check_ok(write_texts(&texts, texts.count, false));
+    assert_int_equal(stat(texts.to, &before), 0);
+    leave_record(&texts);
+    check_ok(write_texts(&texts, texts.count, true));
+    assert_int_equal(stat(texts.to, &after), 0);
+    assert_true(before.st_ino == after.st_ino);
+    assert_int_equal(scratch_entries(texts.in, 0), TEXTS + 2);
+    for (int resume = 0; resume < 2; resume++) {
+        leave_record(&texts);
+        write_file(texts.paths[0], resume ? "another" : "one more", 7);
+        check_ok(write_texts(&texts, texts.count, resume)); /* of other texts: anew */
+        assert_int_equal(scratch_entries(texts.in, 0), TEXTS + 2);
+    }
+    sl_vocab_destroy(&texts.vocab);
+}
+
 int token_writer_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -527,6 +560,8 @@ int token_writer_tests(void)
         cmocka_unit_test_setup_teardown(what_has_changed_is_not_resumed, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(what_is_complete_is_not_written_again, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(a_record_of_what_is_complete_goes, scratch_create,
                                         scratch_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
