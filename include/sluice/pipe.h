@@ -146,7 +146,9 @@ typedef struct sl_pipe_options {
      * many as there are, if these are fewer), at least as many as ranks, of which each rank has
      * some. Results depend on their number, to rounding, and on nothing else of the split. The
      * module's parameters, and evaluation, stay with the last stage. CPUs only; a head that is
-     * frozen or has an adapter is refused with SL_ERR_UNSUPPORTED. */
+     * frozen or has an adapter is refused with SL_ERR_UNSUPPORTED. Where several batches are
+     * accumulated, gradients must stay as sl_pipe_train has left them until the last: what other
+     * processes add is not changed with them. */
     int head_blocks;
     int64_t first_bucket_bytes, bucket_bytes; /* as in sl_parameter_set_options */
 

@@ -159,15 +159,15 @@ typedef enum sl_stage_backward {
  * it was. */
 sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *stages);
 
-/* Splits the head over the ranks: adds S and T of every micro-batch to each. S comes as soon as its
- * input is there, T where its rank would wait otherwise, and forwards move ahead of up to two
- * backwards where that makes the step shorter, so that the last stage has work while others run
- * their S. A rank holds at most two micro-batches between S and T, and one more for each backward
- * that forwards moved ahead of. `head` is how long the whole head's forward takes, all stages'
- * forwards of a micro-batch together taking 1. Joined actions become single ones. Comes after the
- * other rewrites. A table that has S already, or never goes backward, stays as it is. Errors:
- * SL_ERR_INVALID for a `head` that is not above 0 and a table that deadlocks; the table is then as
- * it was. */
+/* Splits the head over the ranks: adds S and T of every micro-batch to each. S come in the order of
+ * micro-batches, each as soon as its input is there and its rank has room for it, T where its rank
+ * would wait otherwise, and forwards move ahead of up to two backwards where that makes the step
+ * shorter, so that the last stage has work while others run their S. A rank holds at most two
+ * micro-batches between S and T, and one more for each backward that forwards moved ahead of.
+ * `head` is how long the whole head's forward takes, all stages' forwards of a micro-batch together
+ * taking 1. Joined actions become single ones. Comes after the other rewrites. A table that has S
+ * already, or never goes backward, stays as it is. Errors: SL_ERR_INVALID for a `head` that is not
+ * above 0 and a table that deadlocks; the table is then as it was. */
 sl_status sl_schedule_split_head(sl_schedule *schedule, double head);
 
 /* ---- Proof ------------------------------------------------------------------------------ */

@@ -38,8 +38,8 @@ static const sl_option options[] = {
      .help = "With --split-vocabulary: time of the whole head's forward for one micro-batch, in the "
              "unit of --costs. Its backward for the input and that for the weights take as long"},
     {.name = "csv", FIELD(FLAG, csv),
-     .help = "Print the table in PyTorch's CSV instead; PyTorch has no R and reads tables with "
-             "--recompute never alone"},
+     .help = "Print the table in PyTorch's CSV instead; PyTorch has no R, S or T and reads tables "
+             "with --recompute never and a whole head alone"},
     {.name = "json", FIELD(FLAG, json),
      .help = "Print what the simulation gives as one JSON object instead"},
     {.name = "svg", .value = "FILE", FIELD(TEXT, svg),
@@ -185,6 +185,8 @@ static sl_status run_schedule(cli_line *line, void *settings_read)
     sl_simulation simulation = {0};
     (void)line;
     parse_costs(parsed->costs, costs);
+    if (parsed->run.split_vocabulary && (parsed->head <= 0 || costs[0] <= 0))
+        cli_refuse("--split-vocabulary needs times above 0 for a forward, in --costs and --head");
     if (parsed->csv && parsed->json)
         cli_refuse("--csv prints the table alone, so it cannot be combined with --json");
     if (parsed->svg)

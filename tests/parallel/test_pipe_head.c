@@ -135,6 +135,19 @@ static double simulate(const sl_schedule *table, double head, bool is_split)
 
 /* Each rank's part of the head is work of 3 head / ranks a micro-batch; the step is little longer
  * than without a head and with that. */
+/* What is frozen has no say in who computes the head. */
+static void frozen_stages_keep_their_part_of_a_split_head(void **state)
+{
+    SCOPED(sl_schedule) *table = write_table("1f1b", 2, 4);
+    const sl_stage_backward backward[] = {SL_STAGE_BACKWARD_NONE, SL_STAGE_BACKWARD_WHOLE};
+    sl_action found[16];
+    check_ok(sl_schedule_split_head(table, 1));
+    check_ok(sl_schedule_freeze(table, backward));
+    check_ok(sl_schedule_validate(table));
+    assert_int_equal(list_kind(table, 0, SL_ACTION_HEAD_FORWARD, found), 4);
+    assert_int_equal(list_kind(table, 0, SL_ACTION_BACKWARD, found), 0);
+}
+
 static void split_step_is_little_longer_than_its_work(void **state)
 {
     for (int kind = 0; kind < NAMES; kind++)
@@ -414,6 +427,7 @@ int pipe_head_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_head_fills_the_wait_of_1f1b),
         cmocka_unit_test(any_table_is_whole_with_a_split_head),
+        cmocka_unit_test(frozen_stages_keep_their_part_of_a_split_head),
         cmocka_unit_test(split_step_is_little_longer_than_its_work),
         cmocka_unit_test(wrong_tables_of_a_split_head_are_refused),
         cmocka_unit_test(

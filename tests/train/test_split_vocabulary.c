@@ -1,9 +1,12 @@
 /* Runs whose vocabulary is split over the pipeline's ranks: numbers, memory, checkpoints. */
+#include "plans.h"
 #include "small_run.h"
 
 #include <math.h>
 
 enum { RANKS = 4 };
+
+static small_record *shared_record; /* of the first rank */
 
 static sl_plan plan_of(const sl_train_options *options, const sl_train_launch *launch)
 {
@@ -60,6 +63,31 @@ static void run_has_the_same_bits_for_any_number_of_ranks(void **state)
             }
         options.schedule = NULL;
     }
+}
+
+/* One of two ranks with a stage each. */
+static sl_status run_half(sl_group *group, void *arg)
+{
+    static small_record record;
+    sl_run_result result;
+    const sl_train_options *options = arg;
+    sl_reporter reporter = small_reporter(sl_group_rank(group) == 0 ? shared_record : &record);
+    return run_as_rank(options, group, 2, &reporter, 1, &result);
+}
+
+static void frozen_bias_of_a_split_head_is_let_be_in_other_processes(void **state)
+{
+    static small_record one, two;
+    sl_train_options options = split_options(*state);
+    options.replicas = 1;
+    options.model.freeze = "*.decoder.bias";
+    check_ok(small_run(&options, &one));
+    options.pipeline_ranks = 2;
+    shared_record = &two;
+    check_ok(sl_spawn(run_half, &options, 2, NULL));
+    assert_int_equal(two.step_count, one.step_count);
+    for (int i = 0; i < one.step_count; i++)
+        check_same_step(&two.steps[i], &one.steps[i]);
 }
 
 /* The file has the whole head, whoever trained it; and a run keeps the option. */
@@ -143,6 +171,8 @@ int split_vocabulary_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(run_has_the_same_bits_for_any_number_of_ranks,
+                                        small_corpus_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(frozen_bias_of_a_split_head_is_let_be_in_other_processes,
                                         small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(run_resumes_with_other_ranks_and_not_without_the_option,
                                         small_corpus_create, scratch_remove),

@@ -133,6 +133,11 @@ static sl_status view_head(const sli_linear *linear, sl_device *device, sli_head
                               : SL_OK;
 }
 
+static bool trains_bias(const sli_linear *linear)
+{
+    return linear->bias && sli_parameter_is_trained(linear->bias);
+}
+
 static sl_status copy_head(const sl_pipe *pipe, const sli_linear *linear, sl_device *device,
                            sli_head_part *part)
 {
@@ -146,7 +151,7 @@ static sl_status copy_head(const sl_pipe *pipe, const sli_linear *linear, sl_dev
     if (pipe->inference)
         return SL_OK;
     SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &weight, &part->weight_grad));
-    return linear->bias
+    return trains_bias(linear)
                ? sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &bias, &part->bias_grad)
                : SL_OK;
 }
@@ -255,7 +260,7 @@ static sl_status send_gradients(const sl_pipe *pipe)
         if (other_process(pipe, i) < 0)
             continue;
         SL_TRY(exchange_rows(pipe, i, false, linear->weight->grad, part->weight_grad));
-        if (linear->bias)
+        if (trains_bias(linear))
             SL_TRY(exchange_rows(pipe, i, false, linear->bias->grad, part->bias_grad));
     }
     return SL_OK;

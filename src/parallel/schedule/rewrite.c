@@ -105,7 +105,8 @@ static sl_status count_forward_only(const sl_schedule *schedule, const sl_stage_
  */
 static bool keep_action(sl_stage_backward backward, sl_action *action)
 {
-    if (backward == SL_STAGE_BACKWARD_WHOLE || action->kind == SL_ACTION_FORWARD)
+    if (backward == SL_STAGE_BACKWARD_WHOLE || action->kind == SL_ACTION_FORWARD ||
+        sli_action_is_of_head(action->kind))
         return true;
     if (backward == SL_STAGE_BACKWARD_NONE)
         return false;
