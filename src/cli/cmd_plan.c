@@ -151,7 +151,8 @@ static sl_status show_plans(const settings *parsed, const cli_plans *found)
 /* Files that are written are none that are read: those of a log's run are known when it is read. */
 static sl_status check_output(const settings *parsed, const char *option, const char *path)
 {
-    if (cli_is_same_file(path, parsed->from))
+    if (cli_is_same_file(path, parsed->from) ||
+        (parsed->cluster && cli_is_same_file(path, parsed->cluster)))
         return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option,
                         path);
     return path ? sl_error_context(sl_train_check_output(&parsed->run, path), "%s: ", option)

@@ -89,7 +89,7 @@ static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
         "tokens_per_day", a_day, "mtbf_s", number(plan->mtbf_s), "checkpoint_interval_s",
         number(plan->interval_s), "young_interval_s", number(plan->young_s), "too_large", limit);
     if (object && tokens > 0)
-        json_object_set_new(object, "days", json_real(tokens / a_day));
+        json_object_set_new(object, "days", number(tokens / a_day));
     return object;
 }
 
@@ -142,7 +142,7 @@ static void print_failures(const sl_cluster_plan *plan, double tokens)
                plan->mtbf_s / 3600, plan->nodes, plan->nodes == 1 ? "" : "s", plan->interval_s,
                plan->young_s, 100 * (1 - plan->useful));
     printf("The first: %.4g tokens a day", a_day);
-    if (tokens > 0)
+    if (tokens > 0 && a_day > 0)
         printf(", %.1f days for %.4g tokens", tokens / a_day, tokens);
     printf("\n");
 }

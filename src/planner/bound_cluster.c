@@ -211,24 +211,38 @@ static double bound_end(const sli_cluster_searcher *search, const sli_micro_size
     return (size->kind->is_cuda ? fmax(table, ready + reduce) : table + reduce) + gather + update;
 }
 
+static double bound_cut(sli_cluster_searcher *search, const sli_micro_size *size,
+                        const sli_candidate *candidate, const int *balance)
+{
+    int starts[SLI_MAX_PLANNED_STAGES + 1] = {0};
+    int stages = candidate->pipeline_ranks * sli_stages_of_rank(candidate);
+    const sli_grid_exchange *exchange = sli_cluster_search_exchange(search, candidate);
+    double seconds = 0;
+    for (int s = 0; s < stages; s++)
+        starts[s + 1] = starts[s] + balance[s];
+    for (int rank = 0; rank < candidate->pipeline_ranks; rank++) {
+        rank_work work = sum_rank(search, size, starts, candidate, rank);
+        rank_bound bound = bound_rank(search, size, candidate, &work, starts[rank]);
+        seconds = fmax(seconds, bound_end(search, size, candidate, &work, &bound, exchange));
+    }
+    return seconds;
+}
+
+/* The cut by bytes, which is there for what the other does not fit, may have a shorter exchange. */
 sl_status sli_bound_layout(sli_cluster_searcher *search, const sli_candidate *candidate,
                            double *seconds)
 {
     sli_micro_size *size;
     const int *balance = NULL;
-    int starts[SLI_MAX_PLANNED_STAGES + 1] = {0};
     int stages = candidate->pipeline_ranks * sli_stages_of_rank(candidate);
     SL_TRY(sli_cluster_search_size(search, candidate, &size));
-    SL_TRY(sli_cluster_search_cut(search, size->cuts, size->costs, stages, &balance));
     (void)sli_cluster_search_jitter(search, candidate->replicas * candidate->pipeline_ranks);
-    const sli_grid_exchange *exchange = sli_cluster_search_exchange(search, candidate);
-    for (int s = 0; s < stages; s++)
-        starts[s + 1] = starts[s] + balance[s];
-    *seconds = 0;
-    for (int rank = 0; rank < candidate->pipeline_ranks; rank++) {
-        rank_work work = sum_rank(search, size, starts, candidate, rank);
-        rank_bound bound = bound_rank(search, size, candidate, &work, starts[rank]);
-        *seconds = fmax(*seconds, bound_end(search, size, candidate, &work, &bound, exchange));
-    }
+    SL_TRY(sli_cluster_search_cut(search, size->cuts, size->costs, stages, &balance));
+    *seconds = bound_cut(search, size, candidate, balance);
+    if (stages == 1)
+        return SL_OK;
+    SL_TRY(
+        sli_cluster_search_cut(search, search->byte_cuts, search->module_bytes, stages, &balance));
+    *seconds = fmin(*seconds, bound_cut(search, size, candidate, balance));
     return SL_OK;
 }

@@ -295,6 +295,8 @@ static sl_status read_node(const reader *from, sli_json_value value, int index, 
     SL_TRY(read_numbers(from, &of, node_fields, COUNT_OF(node_fields), kind));
     const number_field rates[] = {{RATE("flops_bf16", flops[SL_PRECISION_BF16]), false, 1e6, 1e18,
                                    kind->flops[SL_PRECISION_F32]},
+                                  {RATE("flops_tf32", flops[SL_PRECISION_TF32]), false, 1e6, 1e18,
+                                   kind->flops[SL_PRECISION_F32]},
                                   {NODE(memory_bytes_per_s), false, false, 1e6, 1e16,
                                    kind->flops[SL_PRECISION_F32] / 20}};
     SL_TRY(read_numbers(from, &of, rates, COUNT_OF(rates), kind));

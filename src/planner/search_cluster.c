@@ -207,21 +207,24 @@ static sli_misfit *find_misfits(const sli_cluster_searcher *search, const sli_ca
     return search->misfits + (2 * kind + candidate->zero) * MOST_MISFITS;
 }
 
-static bool is_misfit(const sli_misfit *misfits, int replicas, int64_t micro_rows)
+static bool is_misfit(const sli_misfit *misfits, const sli_misfit *layout)
 {
     for (int i = 0; i < MOST_MISFITS; i++)
-        if (misfits[i].replicas >= replicas && misfits[i].micro_rows <= micro_rows)
+        if (misfits[i].replicas >= layout->replicas &&
+            misfits[i].micro_rows <= layout->micro_rows &&
+            misfits[i].memory_bytes >= layout->memory_bytes)
             return true;
     return false;
 }
 
 /* In the place of one that says less, if there is any. */
-static void add_misfit(sli_misfit *misfits, int replicas, int64_t micro_rows)
+static void add_misfit(sli_misfit *misfits, const sli_misfit *layout)
 {
     for (int i = 0; i < MOST_MISFITS; i++)
-        if (misfits[i].replicas <= replicas &&
-            (misfits[i].replicas == 0 || misfits[i].micro_rows >= micro_rows)) {
-            misfits[i] = (sli_misfit){replicas, micro_rows};
+        if (misfits[i].replicas == 0 || (misfits[i].replicas <= layout->replicas &&
+                                         misfits[i].micro_rows >= layout->micro_rows &&
+                                         misfits[i].memory_bytes <= layout->memory_bytes)) {
+            misfits[i] = *layout;
             return;
         }
 }
@@ -234,7 +237,8 @@ static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
     sli_micro_size *size;
     sli_misfit *misfits = find_misfits(search, &candidate);
     SL_TRY(sli_cluster_search_size(search, &candidate, &size));
-    if (is_misfit(misfits, candidate.replicas, size->rows))
+    const sli_misfit layout = {candidate.replicas, size->rows, results->host_bytes};
+    if (is_misfit(misfits, &layout))
         return SL_OK;
     search->counts->simulated++;
     results->fits = false;
@@ -249,7 +253,7 @@ static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
         SL_TRY(status);
     }
     if (!results->fits)
-        add_misfit(misfits, candidate.replicas, size->rows);
+        add_misfit(misfits, &layout);
     return SL_OK;
 }
 

@@ -29,11 +29,13 @@ typedef struct sli_bounded_layout {
     double seconds; /* at least */
 } sli_bounded_layout;
 
-/* A layout that does not fit with any recomputation. With no more replicas, and no fewer rows in a
- * micro-batch, no other of its kind does: its ranks hold as many rows or more. */
+/* A layout that does not fit with any recomputation. With no more replicas, no fewer rows in a
+ * micro-batch and no more memory, no other of its kind does: its ranks hold as many rows or more.
+ */
 typedef struct sli_misfit {
     int replicas; /* 0: none */
     int64_t micro_rows;
+    uint64_t memory_bytes; /* of a device */
 } sli_misfit;
 
 typedef struct sli_grid_exchange {

@@ -223,6 +223,9 @@ grep -q "^  nodes\[0\].efficiency = 0.5$" out || fail "--cluster: a default is n
 cluster=("${model[@]}" --ntokens 50 --batch-tokens 64)
 refused 2 "--tokens is of a plan for a --cluster" plan "${cluster[@]}" --tokens 5
 refused 1 "plans for a cluster cannot be made with devices" plan "${cluster[@]}" --cluster cluster.json --devices cpu
+refused 1 "plans for a cluster cannot be made with a split vocabulary" plan "${cluster[@]}" --cluster cluster.json --split-vocabulary
+refused 1 "cannot be divided into batches of the given size" plan "${cluster[@]}" --cluster cluster.json --batch-size 64
+refused 1 "cluster.json is an input" plan "${cluster[@]}" --cluster cluster.json -o ./cluster.json
 refused 1 "none.json: " plan "${cluster[@]}" --cluster none.json
 echo '{"nodes": [{"devices": 2, "memory_bytes": 2e9, "flops_f32": -1}]}' >bad.json
 refused 1 "bad.json:1: nodes[0].flops_f32 must be a number from 1e+06 to 1e+18, got -1" plan "${cluster[@]}" --cluster bad.json

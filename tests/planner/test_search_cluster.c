@@ -173,11 +173,16 @@ static sli_cluster_job make_job(const sl_module *model, int devices, int modules
                                        .tries_near_replicas = true}};
 }
 
+static int draw_memory(unsigned *draw)
+{
+    return test_draw(draw, 0, 2) == 0 ? 2000000 : 1000000 + test_draw(draw, 40, 400) * 1000;
+}
+
 /* Two kinds of nodes, whose memory is little more or less than the model's. */
 static void draw_cluster(unsigned *draw, sli_cluster *out)
 {
     char text[1024];
-    int memory = test_draw(draw, 0, 2) == 0 ? 2000000 : 1000000 + test_draw(draw, 40, 400) * 1000;
+    int memory = draw_memory(draw);
     int length = snprintf(
         text, sizeof text,
         "{\"nodes\": [{\"count\": 2, \"devices\": 2, \"device\": \"%s\", \"memory_bytes\": %d, "
@@ -187,11 +192,36 @@ static void draw_cluster(unsigned *draw, sli_cluster *out)
         "\"links\": {\"node\": {\"latency_s\": %de-6, \"bytes_per_s\": %de6, \"message_s\": 1e-6},"
         "\"spine\": {\"latency_s\": %de-6, \"bytes_per_s\": %de5, \"message_s\": 1e-6}},"
         "\"jitter\": {\"spread\": 0.0%d}}",
-        test_draw(draw, 0, 1) ? "cuda" : "cpu", memory, test_draw(draw, 1, 100) * 10000000, memory,
-        test_draw(draw, 1, 100) * 10000000, test_draw(draw, 0, 20), test_draw(draw, 1, 1000),
-        test_draw(draw, 0, 200), test_draw(draw, 1, 1000), test_draw(draw, 0, 5));
+        test_draw(draw, 0, 1) ? "cuda" : "cpu", memory, test_draw(draw, 1, 100) * 10000000,
+        test_draw(draw, 0, 1) ? memory : draw_memory(draw), test_draw(draw, 1, 100) * 10000000,
+        test_draw(draw, 0, 20), test_draw(draw, 1, 1000), test_draw(draw, 0, 200),
+        test_draw(draw, 1, 1000), test_draw(draw, 0, 5));
     assert_true(length < (int)sizeof text);
     check_ok(sli_cluster_parse("drawn", text, strlen(text), out));
+}
+
+/* No search of one shape alone finds a faster layout. */
+static void check_shapes(const sli_cluster_job *job, const sli_cluster *cluster,
+                         const sli_search *results)
+{
+    for (int replicas = 1; replicas <= cluster->devices; replicas++)
+        for (int ranks = 1; ranks <= job->space.most_pipeline_ranks; ranks++)
+            for (int i = 0; i < (ranks > 1 ? job->space.schedule_count : 1); i++) {
+                sli_found_layout best;
+                sli_cluster_search counts;
+                sli_search shape = {.wanted = 1, .found = &best};
+                sli_cluster_job one = *job;
+                one.space.least_replicas = one.space.most_replicas = replicas;
+                one.space.least_pipeline_ranks = one.space.most_pipeline_ranks = ranks;
+                one.space.schedules = &job->space.schedules[i];
+                one.space.schedule_count = 1;
+                check_ok(sli_search_cluster(&one, cluster, &shape, &counts));
+                if (shape.count > 0) {
+                    assert_true(results->count > 0);
+                    assert_true(results->found[0].costs.seconds <=
+                                best.costs.seconds * (1 + 1e-12));
+                }
+            }
 }
 
 /* Where as many are wanted as there are shapes, no bound leaves out a layout. */
@@ -218,6 +248,7 @@ static void best_layouts_are_those_of_the_simulation_of_all(void **state)
                                1e-12 * all[i].costs.seconds);
         assert_int_equal(counts.layouts, all_counts.layouts);
         assert_true(counts.simulated <= all_counts.simulated);
+        check_shapes(&job, &cluster, &few);
         pruned += all_counts.simulated - counts.simulated;
         sli_cluster_clear(&cluster);
     }

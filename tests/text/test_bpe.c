@@ -374,7 +374,8 @@ static void directory_and_rank_file_are_opened(void **state)
     scratch *in = *state;
     sl_vocab *vocab;
     write_file(scratch_path(in, "vocab.json"), text, write_vocab(text, "ab "));
-    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND, "/merges.txt: ");
+    check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
+                "nor vocab.json with merges.txt");
     write_file(scratch_path(in, "merges.txt"), "a b\n", 4);
     expect_opened(in->directory, NULL, "ab(a", "ab|(|a|");
     expect_opened(in->directory, "cl100k", "12345", "1|2|3|4|5|");
@@ -392,7 +393,7 @@ static void what_is_no_tokenizer_is_refused(void **state)
     check_error(sl_vocab_open(scratch_path(in, "none"), NULL, &vocab), SL_ERR_NOT_FOUND, "/none: ");
     assert_null(vocab);
     check_error(sl_vocab_open(in->directory, NULL, &vocab), SL_ERR_NOT_FOUND,
-                ": it has no tokenizer: neither tokenizer.json nor vocab.json");
+                ": it has no tokenizer: neither tokenizer.json, nor vocab.json");
     check_error(sl_vocab_open(in->directory, "gpt4", &vocab), SL_ERR_INVALID,
                 "a splitter is one of gpt2, smollm, cl100k, qwen2, qwen3.5, o200k, got \"gpt4\"");
     write_file(scratch_path(in, "tokenizer.json"), "{}", 2);

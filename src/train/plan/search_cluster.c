@@ -36,14 +36,16 @@ static bool is_kept(const search *s, sl_plan_kept option)
 
 static sl_status check_options(const sl_train_options *run)
 {
-    const char *given = run->data                                  ? "a text"
-                        : run->task                                ? "a task"
-                        : run->devices                             ? "devices"
-                        : run->table                               ? "a schedule's file"
-                        : run->placement                           ? "a placement"
-                        : run->accumulate > 1                      ? "accumulation steps"
-                        : run->balance_kind == SL_BALANCE_EXPLICIT ? "a balance"
-                                                                   : NULL;
+    const char *given = run->data                                ? "a text"
+                        : run->task                              ? "a task"
+                        : run->devices                           ? "devices"
+                        : run->table                             ? "a schedule's file"
+                        : run->placement                         ? "a placement"
+                        : run->accumulate > 1                    ? "accumulation steps"
+                        : run->balance_kind != SL_BALANCE_LAYERS ? "a balance"
+                        : run->split_vocabulary                  ? "a split vocabulary"
+                        : run->force                             ? "force"
+                                                                 : NULL;
     if (given)
         return sl_error(SL_ERR_UNSUPPORTED, "plans for a cluster cannot be made with %s", given);
     if (run->bptt < 1)
@@ -82,21 +84,34 @@ static sl_status list_chunks(search *s)
     return SL_OK;
 }
 
-/* As many as each shard or each batch asks for. */
-static void limit_replicas(const search *s, sli_search_space *space)
+/* Each replica has a shard: as many as there are shards, or batches of the given size. */
+static sl_status limit_replicas(const search *s, sli_search_space *space)
 {
+    const sl_train_options *run = s->run;
     int64_t most = s->rows < space->ranks ? s->rows : space->ranks, least = 1;
+    bool keeps_shards = is_kept(s, SL_KEEP_SHARDS), keeps_batch = is_kept(s, SL_KEEP_BATCH_SIZE);
+    int64_t shards = keeps_shards ? run->shards : keeps_batch ? s->rows / run->batch_size : 0;
+    if (keeps_shards || keeps_batch) {
+        if (shards < 1 || s->rows % shards != 0 ||
+            (keeps_batch && s->rows / shards != run->batch_size))
+            return sl_error(SL_ERR_INVALID,
+                            "the %" PRId64 " rows of a step cannot be divided into %s", s->rows,
+                            keeps_shards ? "so many shards" : "batches of the given size");
+        if (is_kept(s, SL_KEEP_REPLICAS) && run->replicas != shards)
+            return sl_error(SL_ERR_INVALID,
+                            "a plan for a cluster has a shard for each replica: expected %" PRId64
+                            " replicas, got %d",
+                            shards, run->replicas);
+        least = most = shards < space->ranks ? shards : (int64_t)space->ranks + 1;
+    }
     if (is_kept(s, SL_KEEP_REPLICAS))
-        least = most = s->run->replicas;
-    else if (is_kept(s, SL_KEEP_SHARDS))
-        least = most = s->run->shards;
-    else if (is_kept(s, SL_KEEP_BATCH_SIZE))
-        least = most = s->rows / s->run->batch_size;
+        least = most = run->replicas;
     space->least_replicas = (int)least;
     space->most_replicas = (int)most;
+    return SL_OK;
 }
 
-static void fill_space(search *s, sli_search_space *space)
+static sl_status fill_space(search *s, sli_search_space *space)
 {
     static const sl_recompute recomputes[] = {SL_RECOMPUTE_NEVER, SL_RECOMPUTE_EXCEPT_LAST,
                                               SL_RECOMPUTE_ALWAYS};
@@ -122,7 +137,7 @@ static void fill_space(search *s, sli_search_space *space)
         .recompute_count = is_kept(s, SL_KEEP_RECOMPUTE) ? 1 : 3,
         .zeros = {is_kept(s, SL_KEEP_ZERO) && run->zero, run->zero || !is_kept(s, SL_KEEP_ZERO)},
         .tries_near_replicas = true};
-    limit_replicas(s, space);
+    return limit_replicas(s, space);
 }
 
 /* ---- What is found -------------------------------------------------------------------------- */
@@ -236,7 +251,7 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
                                .optimizer = s->run->optimizer,
                                .row_tokens = s->run->bptt,
                                .keeps_best = s->run->epochs > 1 || s->run->eval_every > 0};
-    fill_space(s, &s->job.space);
+    SL_TRY(fill_space(s, &s->job.space));
     s->results = (sli_search){.wanted = SL_PLANS_FOUND,
                               .prefers_fewer_ranks = true,
                               .holder = "device",
