@@ -19,7 +19,7 @@ try:
 except ImportError:
     sys.exit(print("skipped: no tokenizers: scripts/test makes a Python with them") or 77)
 
-TEXTS, STRINGS = 10, 1000  # for each tokenizer, and in each text
+TEXTS, STRINGS = 2, 5000  # for each tokenizer, whose opening takes longer than a text, and in each text
 TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 HEAD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 PIECES = [
