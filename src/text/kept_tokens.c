@@ -170,9 +170,10 @@ static sl_status make_room(const char *path)
     if (status == SL_OK)
         status = read_manifest(path, &manifest);
     bool is_there = access(path, F_OK) == 0;
-    if (status == SL_ERR_FORMAT && (is_there || !record.json))
+    bool is_damaged = status == SL_ERR_FORMAT && manifest.path;
+    if (is_damaged && (is_there || !record.json))
         status = refuse_damaged(path, manifest.path);
-    else if (status == SL_ERR_FORMAT)
+    else if (is_damaged)
         status = unlink(manifest.path) == 0 ? SL_OK : sli_io_error(manifest.path, "is damaged");
     else if (status == SL_OK && is_there && !json_object_get(manifest.json, "kept"))
         status =
