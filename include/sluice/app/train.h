@@ -174,22 +174,22 @@ typedef struct sl_train_options {
                      each. 0: those of the checkpoint, or one for each replica of the job's first
                      attempt */
     bool zero;    /* shard the optimizer's state over replicas */
-    int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as `balance` says, or as it
-                            has devices */
-    const char *devices; /* one a pipeline rank of this host: "cpu:0,cpu:1,cpu:2,cpu:3" is divided
-                            evenly among its ranks, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
-                            NULL: cpu:0, cpu:1 and so on, or cpu for every rank where a short
-                            profile finds that faster (docs/pipeline.md) */
+    bool split_vocabulary; /* the head's classes over all pipeline ranks, in SL_VOCABULARY_BLOCKS
+                              blocks (head_blocks of sl_pipe_options) */
+    int pipeline_ranks;    /* pipeline ranks of each replica; 0: as many as `balance` says, or as it
+                              has devices */
+    const char *devices;   /* one a pipeline rank of this host: "cpu:0,cpu:1,cpu:2,cpu:3" is divided
+                              evenly among its ranks, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
+                              NULL: cpu:0, cpu:1 and so on, or cpu for every rank where a short
+                              profile finds that faster (docs/pipeline.md) */
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;            /* micro-batches of an accumulation step; 0: the table's, else the
-                              checkpoint's, else 1 for one pipeline rank or 4 for each, as far as it has
-                              rows (batch_size / accumulate) */
-    int accumulate;        /* accumulation steps of a batch; 0: 1 */
-    bool split_vocabulary; /* the head's classes over all pipeline ranks, in SL_VOCABULARY_BLOCKS
-                              blocks (head_blocks of sl_pipe_options) */
-    int virtual_stages;    /* stages of a pipeline rank; 0: the table's or the schedule's own */
+    int chunks;         /* micro-batches of an accumulation step; 0: the table's, else the
+                           checkpoint's, else 1 for one pipeline rank or 4 for each, as far as it has
+                           rows (batch_size / accumulate) */
+    int accumulate;     /* accumulation steps of a batch; 0: 1 */
+    int virtual_stages; /* stages of a pipeline rank; 0: the table's or the schedule's own */
     sl_recompute recompute;
     const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:
                              the first */
