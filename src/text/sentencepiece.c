@@ -363,7 +363,7 @@ sl_status sli_vocab_use_settings(sl_vocab *vocab)
 bool sli_is_sentencepiece(const char *text, size_t bytes)
 {
     size_t first = 0;
-    while (first < bytes && memchr(" \t\r\n", text[first], 4))
+    while (first < bytes && text[first] != '\0' && strchr(" \t\r\n", text[first]))
         first++;
     /* A piece's key is a line end, with which JSON may begin, but no line of base64. */
     return bytes > 0 && *text == (1 << 3 | WIRE_BYTES) && (first == bytes || text[first] != '{');
