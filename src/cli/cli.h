@@ -58,6 +58,7 @@ const sl_option *cli_row(const cli_command *command, int number);
 typedef struct cli_given {
     const sl_option *option;
     const char *text;
+    const char *file; /* that has it, for errors; NULL: the line */
 } cli_given;
 
 /* A command line that was read: options in their order, and other words. Texts are borrowed. */
@@ -351,7 +352,7 @@ typedef struct cli_plans {
 } cli_plans;
 
 /* "1 x 2 SCHEDULE on shared cores, 4 chunks, recompute always" */
-cli_change_text cli_plan_shape(const sl_train_options *run);
+cli_change_text cli_plan_shape(const sl_found_plan *plan);
 
 /* Where the time of a step goes (plan_times.c). */
 enum {

@@ -186,6 +186,15 @@ static void check_line_of_log(const cli_line *line)
     }
 }
 
+static sl_status search_changes(const sl_train_options *run, const sl_run_measures *measures,
+                                cli_plans *found)
+{
+    const sl_plan_search_options search = {.run = run, .measures = measures};
+    SL_TRY(
+        sl_plan_find_changes(run, measures, 0, found->own, found->changes, &found->change_count));
+    return sl_plan_search(&search, found->plans, &found->count);
+}
+
 /* By the log of a run, which is read. */
 static sl_status search_by_log(cli_line *line, settings *parsed, cli_logged_run *logged,
                                cli_plans *found)
@@ -197,10 +206,7 @@ static sl_status search_by_log(cli_line *line, settings *parsed, cli_logged_run 
     SL_TRY(check_outputs(parsed));
     SL_TRY(cli_saved_model_apply_sizes(line, run));
     run->model.ntokens = cli_logged_run_tokens(logged);
-    const sl_plan_search_options search = {.run = run, .measures = &logged->measures};
-    SL_TRY(sl_plan_find_changes(run, &logged->measures, 0, found->own, found->changes,
-                                &found->change_count));
-    return sl_plan_search(&search, found->plans, &found->count);
+    return sl_error_context(search_changes(run, &logged->measures, found), "%s: ", parsed->from);
 }
 
 /* The model's sizes, as the line or what it names has them. */

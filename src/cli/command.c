@@ -99,7 +99,7 @@ static int read_option(const cli_command *command, const char *const *argv, cli_
                                ? find_row(command, word + strlen("--no-"), NULL)
                                : NULL;
     if (off && !off->value) {
-        *out = (cli_given){off, "false"};
+        *out = (cli_given){.option = off, .text = "false"};
         return 1;
     }
     const sl_option *row = find_option(command, word);
@@ -111,7 +111,7 @@ static int read_option(const cli_command *command, const char *const *argv, cli_
         cli_refuse("--%s takes no value, got \"%s\"", row->name, text);
     if (is_next && !argv[1])
         cli_refuse("--%s needs a value", row->name);
-    *out = (cli_given){row, is_next ? argv[1] : text};
+    *out = (cli_given){.option = row, .text = is_next ? argv[1] : text};
     return is_next ? 2 : 1;
 }
 
@@ -190,7 +190,7 @@ static cli_given read_member(const cli_line *line, const char *path, const char 
     if (!takes)
         cli_refuse("%s: %s must be a %s", path, name,
                    option->value ? "number or a text" : "true or false");
-    return (cli_given){option, read_value(line->config, name, value)};
+    return (cli_given){option, read_value(line->config, name, value), path};
 }
 
 void cli_check_file(const char *option, const char *path)
@@ -318,7 +318,8 @@ static void set_option(const cli_given *given, void *settings)
         return;
     for (int i = 0; option->choices && option->choices[i]; i++)
         cli_near_add(&near, option->choices[i]);
-    cli_refuse_near(&near, "", "--%s", sl_error_text());
+    cli_refuse_near(&near, "", "%s%s--%s", given->file ? given->file : "", given->file ? ": " : "",
+                    sl_error_text());
 }
 
 /* A run's options from the file or from the line. Devices and a balance of numbers say how many
@@ -364,7 +365,7 @@ void cli_settings_default(const cli_command *command, void *settings)
         (void)sl_train_options_preset(sl_preset_names[0], settings);
     for (int i = 0; (row = cli_row(command, i)); i++)
         if (row->initial)
-            set_option(&(cli_given){row, row->initial}, settings);
+            set_option(&(cli_given){.option = row, .text = row->initial}, settings);
 }
 
 static sl_status read_table(cli_line *line, sl_train_options *options)

@@ -153,7 +153,7 @@ static sl_status check_devices(const cli_logged_run *run)
 /* In seconds; 0 where the log has none. */
 static double median_of(const cli_logged_run *run, sli_step_field field)
 {
-    double median = sli_history_median(run->history, field);
+    double median = sli_history_run_median(run->history, field);
     return isfinite(median) ? 1e-3 * median : 0;
 }
 
@@ -255,7 +255,8 @@ static sl_status read_run(cli_logged_run *run)
     measures->update_seconds = median_of(run, SLI_STEP_OPTIMIZER_MS);
     measures->one_stage = json_is_number(one_stage) ? json_number_value(one_stage) : 0;
     if (!(measures->step_seconds > 0))
-        return sl_error(SL_ERR_NOT_FOUND, "%s: it has no step", run->history->name);
+        return sl_error(SL_ERR_NOT_FOUND, "%s: it has no step since the run last began",
+                        run->history->name);
     SL_TRY(read_stages(run));
     return read_memory(run);
 }

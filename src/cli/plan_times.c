@@ -1,6 +1,5 @@
 /* Where the time of a plan's step goes, what other plans lose by, and what would help; as text and
  * as a picture with the pipeline's table. */
-#define _GNU_SOURCE /* asprintf */
 #include "cli/cli.h"
 #include "report/markup.h"
 
@@ -17,6 +16,9 @@ const char *const cli_plan_part_names[CLI_PLAN_PARTS + 1] = {"compute",   "recom
 static const char *const colours[CLI_PLAN_PARTS] = {"#7fb3e6", "#b8c4d0", "#d8d8d8",
                                                     "#e6a57f", "#d67fe6", "#8fce8f"};
 static const char letters[] = "#r.-=+";
+
+/* Seconds that are not printed as 0.0 ms. */
+static const double least_shown = 0.05e-3;
 
 /* Ranks that share the cores leave none idle while one of them works. */
 void cli_plan_find_parts(const sl_found_plan *plan, double parts[CLI_PLAN_PARTS])
@@ -50,7 +52,7 @@ cli_change_text cli_plan_losses(const sl_found_plan *best, const sl_found_plan *
             if (parts[i] - of_best[i] > parts[most] - of_best[most])
                 most = i;
         double more = parts[most] - of_best[most];
-        if (more <= least * loss || more <= 0)
+        if (more <= least * loss || more < least_shown)
             break;
         used += (size_t)snprintf(out.text + used, sizeof out.text - used, "%s%s %.1f ms",
                                  used > 0 ? ", " : "", cli_plan_part_names[most], 1e3 * more);
@@ -105,7 +107,7 @@ static void print_bar(const sl_found_plan *plan)
     }
     printf("]\n ");
     for (int i = 0; i < CLI_PLAN_PARTS; i++)
-        if (parts[i] > 0)
+        if (parts[i] >= least_shown)
             printf(" %c %s %.1f ms", letters[i], cli_plan_part_names[i], 1e3 * parts[i]);
     printf("\n");
 }
@@ -117,9 +119,9 @@ static void print_losses(const cli_plans *found)
         printf("\nWhat the others take longer for:\n");
     for (int i = 1; i < found->count; i++) {
         double loss = found->plans[i].costs.seconds - best->costs.seconds;
-        printf("  %s: %.1f ms%s%s\n", cli_plan_shape(&found->plans[i].options).text, 1e3 * loss,
-               loss > 0 ? ", of " : "",
-               loss > 0 ? cli_plan_losses(best, &found->plans[i]).text : "");
+        const cli_change_text why = cli_plan_losses(best, &found->plans[i]);
+        printf("  %s: %.1f ms%s%s\n", cli_plan_shape(&found->plans[i]).text, 1e3 * loss,
+               *why.text ? ": " : "", why.text);
     }
 }
 
@@ -194,7 +196,7 @@ static void draw_bars(FILE *file, const cli_plans *found)
             x += scale * parts[i];
         }
         fprintf(file, "<text x=\"%d\" y=\"%d\">", LEFT + 6, y + 16);
-        sli_markup_text(file, cli_plan_shape(&found->plans[p].options).text);
+        sli_markup_text(file, cli_plan_shape(&found->plans[p]).text);
         fprintf(file, ": %.1f ms</text>\n", 1e3 * found->plans[p].costs.seconds);
     }
 }
@@ -225,7 +227,7 @@ static sl_status draw_all(const cli_plans *found, const char *pipeline, int rank
     draw_bars(file, found);
     fprintf(file, "<text x=\"8\" y=\"%d\">The pipeline of plan 1, in milliseconds:</text>\n",
             bars + 12);
-    fprintf(file, "<svg y=\"%d\" %s</svg>\n", bars + 20, pipeline + strlen("<svg "));
+    fprintf(file, "<g transform=\"translate(0 %d)\">%s</g>\n</svg>\n", bars + 20, pipeline);
     return fclose(file) == 0 ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a picture");
 }
 

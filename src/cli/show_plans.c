@@ -88,13 +88,25 @@ static void list_words(const sl_train_options *run, plan_words *words)
 
 /* ---- Printing ----------------------------------------------------------------------------- */
 
+/* Takes the item over; where it is NULL the list is freed, and NULL from then on. */
+static void append(json_t **list, json_t *item)
+{
+    if (*list && json_array_append_new(*list, item) == 0)
+        return;
+    if (!*list)
+        json_decref(item);
+    json_decref(*list);
+    *list = NULL;
+}
+
+/* NULL where there is no memory, and so of all that follow. */
 static json_t *describe_plan(const sl_found_plan *plan)
 {
     plan_words words;
     json_t *texts = json_array();
     list_words(&plan->options, &words);
     for (int w = 0; w < words.count; w++)
-        json_array_append_new(texts, json_string(words.words[w]));
+        append(&texts, json_string(words.words[w]));
     clear_words(&words);
     return json_pack("{s:f, s:f, s:I, s:f, s:o}", "step_ms", 1e3 * plan->costs.seconds,
                      "tokens_per_s", plan->tokens_per_s, "memory_bytes",
@@ -114,11 +126,13 @@ static json_t *describe_changes(const cli_plans *found)
     json_t *changes = json_array();
     for (int i = 0; i < found->change_count; i++) {
         const sl_found_plan *plan = &found->changes[i];
-        json_t *change = describe_plan(plan);
-        json_object_set_new(change, "gain",
-                            json_real(found->own->costs.seconds / plan->costs.seconds));
-        json_object_set_new(change, "change", json_string(describe_change(found, plan).text));
-        json_array_append_new(changes, change);
+        json_t *change = describe_plan(plan),
+               *more =
+                   json_pack("{s:f, s:s}", "gain", found->own->costs.seconds / plan->costs.seconds,
+                             "change", describe_change(found, plan).text);
+        append(&changes, json_object_update(change, more) == 0 ? json_incref(change) : NULL);
+        json_decref(change);
+        json_decref(more);
     }
     json_t *own = describe_plan(found->own);
     return json_pack("{s:o, s:o}", "run", own, "changes", changes);
@@ -131,10 +145,13 @@ static json_t *describe_times(const cli_plans *found)
     for (int p = 0; p < found->count; p++) {
         double parts[CLI_PLAN_PARTS];
         json_t *times = json_object();
+        bool is_whole = times;
         cli_plan_find_parts(&found->plans[p], parts);
         for (int i = 0; i < CLI_PLAN_PARTS; i++)
-            json_object_set_new(times, cli_plan_part_names[i], json_real(1e3 * parts[i]));
-        json_array_append_new(list, times);
+            is_whole &=
+                json_object_set_new(times, cli_plan_part_names[i], json_real(1e3 * parts[i])) == 0;
+        append(&list, is_whole ? json_incref(times) : NULL);
+        json_decref(times);
     }
     return list;
 }
@@ -145,8 +162,7 @@ static json_t *describe_helps(const sl_found_plan *plan)
     json_t *list = json_array();
     int count = cli_plan_helps(plan, helps);
     for (int i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:f}", "what", helps[i].name, "gain",
-                                              helps[i].gain));
+        append(&list, json_pack("{s:s, s:f}", "what", helps[i].name, "gain", helps[i].gain));
     return list;
 }
 
@@ -154,12 +170,15 @@ sl_status cli_plans_json(const cli_plans *found, char **text)
 {
     json_t *list = json_array();
     for (int i = 0; i < found->count; i++)
-        json_array_append_new(list, describe_plan(&found->plans[i]));
+        append(&list, describe_plan(&found->plans[i]));
     json_t *root = json_pack("{s:o, s:o, s:o}", "plans", list, "time_ms", describe_times(found),
                              "helps", describe_helps(&found->plans[0]));
     if (found->own) {
         json_t *changes = describe_changes(found);
-        json_object_update(root, changes);
+        if (json_object_update(root, changes) != 0) {
+            json_decref(root);
+            root = NULL;
+        }
         json_decref(changes);
     }
     char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
@@ -170,22 +189,14 @@ sl_status cli_plans_json(const cli_plans *found, char **text)
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
 }
 
-/* Whether several devices are listed, which are all "cpu". */
-static bool share_cores(const char *devices)
-{
-    const char *name = devices;
-    while (name && strncmp(name, "cpu,", strlen("cpu,")) == 0)
-        name += strlen("cpu,");
-    return name && name > devices && strcmp(name, "cpu") == 0;
-}
-
-cli_change_text cli_plan_shape(const sl_train_options *run)
+cli_change_text cli_plan_shape(const sl_found_plan *plan)
 {
     cli_change_text out;
+    const sl_train_options *run = &plan->options;
     bool is_pipeline = run->pipeline_ranks > 1;
     snprintf(out.text, sizeof out.text, "%d x %d%s%s%s, %d chunk%s%s%s%s", run->replicas,
              run->pipeline_ranks, is_pipeline ? " " : "", is_pipeline ? run->schedule : "",
-             is_pipeline && share_cores(run->devices) ? " on shared cores" : "", run->chunks,
+             is_pipeline && plan->shares_cores ? " on shared cores" : "", run->chunks,
              run->chunks == 1 ? "" : "s",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : ", recompute ",
              run->recompute == SL_RECOMPUTE_NEVER ? "" : sl_recompute_name(run->recompute),
@@ -196,10 +207,10 @@ cli_change_text cli_plan_shape(const sl_train_options *run)
 static void print_row(const sl_found_plan *plan)
 {
     const sl_step_costs *costs = &plan->costs;
-    printf("%-44s %10.1f %12.0f %12s %7.1f%% %9.1f%% %9.1f%%\n",
-           cli_plan_shape(&plan->options).text, 1e3 * costs->seconds, plan->tokens_per_s,
-           cli_bytes_text(plan->memory_bytes).text, 100 * costs->bubble,
-           100 * costs->exchange / costs->seconds, 100 * costs->update / costs->seconds);
+    printf("%-44s %10.1f %12.0f %12s %7.1f%% %9.1f%% %9.1f%%\n", cli_plan_shape(plan).text,
+           1e3 * costs->seconds, plan->tokens_per_s, cli_bytes_text(plan->memory_bytes).text,
+           100 * costs->bubble, 100 * costs->exchange / costs->seconds,
+           100 * costs->update / costs->seconds);
 }
 
 static void print_changes(const cli_plans *found)

@@ -139,21 +139,38 @@ sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,
                                 .cores = speed->cores};
 }
 
-/* What the ranks do in the pipeline's time. */
-static void divide_pipeline(const sl_schedule *table, const sl_simulation *simulation,
-                            sl_step_costs *out)
+static double count_recomputation(const sl_simulation *simulation)
 {
-    double again = 0, least_idle = simulation->makespan;
-    int ranks = sl_schedule_ranks(table);
-    if (simulation->makespan <= 0)
-        return;
+    double again = 0;
     for (int i = 0; i < simulation->entry_count; i++)
         if (simulation->entries[i].action.kind == SL_ACTION_RECOMPUTE)
             again += simulation->entries[i].end - simulation->entries[i].start;
+    return again;
+}
+
+/* What the ranks do in the pipeline's time. On shared cores an action is as much work as on cores
+ * of its own, and the time is all ranks' work. */
+static sl_status divide_pipeline(const sli_layout *layout, const sli_layout_speed *speed,
+                                 const int *balance, const sl_simulation *simulation,
+                                 sl_step_costs *out)
+{
+    sl_partition_costs apart = sli_layout_partition_costs(layout, speed);
+    double again = count_recomputation(simulation), least_idle = simulation->makespan;
+    int ranks = sl_schedule_ranks(layout->table);
+    sl_simulation own;
+    if (simulation->makespan <= 0)
+        return SL_OK;
+    apart.cores = NULL;
+    if (speed->cores && again > 0) {
+        SL_TRY(sl_partition_simulate(&apart, balance, &own));
+        again = ranks * count_recomputation(&own);
+        sl_simulation_clear(&own);
+    }
     for (int rank = 0; rank < ranks; rank++)
         least_idle = simulation->idle[rank] < least_idle ? simulation->idle[rank] : least_idle;
     out->recompute = again / ranks / simulation->makespan;
     out->imbalance = simulation->bubble - least_idle / simulation->makespan;
+    return SL_OK;
 }
 
 sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed *speed,
@@ -166,8 +183,9 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
     SL_TRY(sl_partition_simulate(&costs, balance, &simulation));
     *out = (sl_step_costs){.pipeline = shards * layout->accumulate * simulation.makespan,
                            .bubble = simulation.bubble};
-    divide_pipeline(layout->table, &simulation, out);
-    sl_status status = time_update(layout, speed, balance, &simulation, out);
+    sl_status status = divide_pipeline(layout, speed, balance, &simulation, out);
+    if (status == SL_OK)
+        status = time_update(layout, speed, balance, &simulation, out);
     sl_simulation_clear(&simulation);
     out->seconds = out->pipeline + out->exchange + out->update;
     return status;

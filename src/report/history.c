@@ -62,13 +62,26 @@ static void tell(const sli_run_history *history, sli_record_kind kind, const voi
         history->added(history->added_context, kind, record);
 }
 
-/* A run that resumes may have fewer replicas and other ranks than the one before it. */
+static bool has_other_stages(const sli_run_history *history, const json_t *record)
+{
+    static const char *const names[] = {"partition", "devices"};
+    for (size_t i = 0; history->run && i < sizeof names / sizeof *names; i++) {
+        json_t *before = json_object_get(history->run, names[i]);
+        if (before && !json_equal(before, json_object_get(record, names[i])))
+            return true;
+    }
+    return false;
+}
+
+/* A run that resumes may have fewer replicas, other stages and other ranks than the one before it.
+ */
 static void remove_ranks(sli_run_history *history, const json_t *record)
 {
     const json_t *replicas = json_object_get(record, "replicas");
-    while (json_is_integer(replicas) && history->pipeline_count > 0) {
+    bool is_other = has_other_stages(history, record);
+    while ((is_other || json_is_integer(replicas)) && history->pipeline_count > 0) {
         sli_history_pipeline *last = &history->pipelines[history->pipeline_count - 1];
-        if (last->replica < json_integer_value(replicas))
+        if (!is_other && last->replica < json_integer_value(replicas))
             break;
         sli_history_pipeline_clear(last);
         history->pipeline_count--;
@@ -83,6 +96,7 @@ static sl_status add_run(sli_run_history *history, json_t *record)
     json_decref(history->run);
     history->run = json_incref(record);
     history->ended = false;
+    history->run_step = 0;
     tell(history, SLI_RECORD_RUN, NULL);
     return SL_OK;
 }
@@ -144,6 +158,8 @@ static sl_status add_step(sli_run_history *history, json_t *record)
     SL_TRY(sli_array_reserve(&history->steps, &history->step_room, history->step_count + 1,
                              sizeof step, MOST_RECORDS, "steps"));
     history->steps[history->step_count++] = step;
+    if (history->run_step == 0 || step.step < history->run_step)
+        history->run_step = step.step;
     tell(history, SLI_RECORD_STEP, &step);
     return SL_OK;
 }
@@ -400,12 +416,12 @@ static int compare_values(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-double sli_history_median(const sli_run_history *history, sli_step_field field)
+static double median_from(const sli_run_history *history, int64_t first_step, sli_step_field field)
 {
     size_t count = 0;
     double median = NAN, *values = calloc(history->step_count + 1, sizeof *values);
     for (size_t i = 0; values && i < history->step_count; i++)
-        if (isfinite(history->steps[i].values[field]))
+        if (history->steps[i].step >= first_step && isfinite(history->steps[i].values[field]))
             values[count++] = history->steps[i].values[field];
     if (count > 0) {
         qsort(values, count, sizeof *values, compare_values);
@@ -413,6 +429,16 @@ double sli_history_median(const sli_run_history *history, sli_step_field field)
     }
     free(values);
     return median;
+}
+
+double sli_history_median(const sli_run_history *history, sli_step_field field)
+{
+    return median_from(history, 0, field);
+}
+
+double sli_history_run_median(const sli_run_history *history, sli_step_field field)
+{
+    return median_from(history, history->run_step > 0 ? history->run_step : INT64_MAX, field);
 }
 
 double sli_history_peak_bytes(const sli_run_history *history)

@@ -104,6 +104,7 @@ typedef struct sli_run_history {
     void (*added)(void *context, sli_record_kind kind, const void *record);
     void *added_context;
     size_t most_records;      /* of steps and of evaluations, then old ones are thinned; 0: all */
+    int64_t run_step;         /* the first step since the last `run` record; 0: there is none */
     int64_t lines;            /* that were read */
     bool in_long_line;        /* what comes next belongs to a line that is too long */
     int64_t missing, damaged; /* records that could not be written; lines that were cut off, or have
@@ -134,10 +135,12 @@ sl_status sli_run_history_check(const sli_run_history *history);
 /* The first replica's pipeline; NULL: there is none. */
 const sli_history_pipeline *sli_history_first_pipeline(const sli_run_history *history);
 
-/* The best validation's loss, the median of a step's field, and the most memory of a device, in
+/* The best validation's loss, the median of a step's field (run_median: of the steps since the last
+ * `run` record), and the most memory of a device, in
  * bytes: NaN where there is none. */
 double sli_history_best_loss(const sli_run_history *history);
 double sli_history_median(const sli_run_history *history, sli_step_field field);
+double sli_history_run_median(const sli_run_history *history, sli_step_field field);
 double sli_history_peak_bytes(const sli_run_history *history);
 
 #endif

@@ -179,7 +179,7 @@ refused 1 "none.jsonl: " plan --from none.jsonl
 refused 1 "good.jsonl is an input and must not be overwritten" plan --from good.jsonl -o good.jsonl
 refused 1 "plans.json: is no run log" plan --from plans.json
 head -n 1 good.jsonl >begun.jsonl
-refused 1 "begun.jsonl: it has no step" plan --from begun.jsonl
+refused 1 "begun.jsonl: it has no step since the run last began" plan --from begun.jsonl
 grep -v '"pipeline"' unbalanced.jsonl >short.jsonl
 refused 1 "short.jsonl: it has no timeline of a step" plan --from short.jsonl
 sed 's/"cpu:1"/"cuda:0"/' unbalanced.jsonl >gpu.jsonl

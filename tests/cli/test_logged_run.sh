@@ -30,11 +30,11 @@ with open("damaged.jsonl", "w") as out:
 END
 }
 
-refused() { # SENTENCE WORD...
-    local sentence=$1 status=0
-    shift
+refused() { # STATUS SENTENCE WORD...
+    local expected=$1 sentence=$2 status=0
+    shift 2
     "$program" plan --from damaged.jsonl "$@" >out 2>err || status=$?
-    [ "$status" = 1 ] || fail "$sentence: status $status"
+    [ "$status" = "$expected" ] || fail "$sentence: status $status"
     [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
     grep -qF -e "$sentence" err || fail "no \"$sentence\""
     [ ! -s out ] || fail "$sentence: words on standard output"
@@ -53,17 +53,36 @@ if kind == 'pipeline':
     record.update(placement=placement, measured=actions, predicted=actions)"
 }
 stages 400 "list(range(400))"
-refused "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64"
+refused 1 "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64"
 stages 60 "[min(s, 30) for s in range(60)]"
-refused "damaged.jsonl: its timeline has 31 pipeline ranks, the run has 60"
+refused 1 "damaged.jsonl: its timeline has 31 pipeline ranks, the run has 60"
 damage "if kind == 'run': record['partition'] = [2, 2, 2]"
-refused "damaged.jsonl: it has no timeline of a step"
+refused 1 "damaged.jsonl: it has no timeline of a step"
 damage "if kind == 'run': record['partition'] = []"
-refused "damaged.jsonl: the record \"run\" has no partition"
+refused 1 "damaged.jsonl: the record \"run\" has no partition"
 damage "if kind == 'run': record['partition'] = [6, 0]"
-refused "damaged.jsonl: the record \"run\" has a partition with 0 modules in stage 1"
+refused 1 "damaged.jsonl: the record \"run\" has a partition with 0 modules in stage 1"
 damage "if kind == 'run': record['virtual'] = 3"
-refused "damaged.jsonl: the record \"run\" has 2 stages, which cannot be 3 of each pipeline rank"
+refused 1 "damaged.jsonl: the record \"run\" has 2 stages, which cannot be 3 of each pipeline rank"
+damage "if kind == 'pipeline': record['measured'] = [[name, 0, 0] for name, *_ in record['measured']]
+record.pop('optimizer_ms', None)"
+refused 1 "damaged.jsonl: the stages' times are all 0" --json
+damage "if kind == 'run': record['bptt'] = 0"
+refused 2 "damaged.jsonl: --bptt must be a whole number"
+damage "if kind == 'run': record['nlayers'] = record['model']['nlayers'] = 7"
+refused 1 "damaged.jsonl: balance must add up"
+damage "if kind == 'run': record['schedule'] = 'none.csv'"
+refused 2 "damaged.jsonl: --schedule must name a file"
+
+# Of a run that has resumed with another layout, what was before says nothing.
+damage "if kind == 'step': record.update(ms=1000)"
+cat good.jsonl >>damaged.jsonl
+sed -i 's/"step":\([0-9]\)/"step":1\1/' damaged.jsonl
+"$program" plan --from good.jsonl --json >good.json 2>err || fail "good.jsonl: status $?"
+"$program" plan --from damaged.jsonl --json >out 2>err || fail "a resumed run: status $?"
+python3 -c 'import json
+good, resumed = (json.load(open(name))["run"]["step_ms"] for name in ("good.json", "out"))
+assert abs(resumed / good - 1) < 1e-6, (good, resumed)' || fail "a resumed run: steps of the run before it"
 
 # What is read and written is the line's.
 damage "if kind == 'run': record.update(output='victim', svg='victim.svg', json=True, model_name='gpt2', batch_tokens=64)"

@@ -75,6 +75,35 @@ static void step_is_the_table_the_exchange_and_the_update(void **state)
     sl_schedule_destroy(&made.table);
 }
 
+/* Of one micro-batch nothing overlaps: what is recomputed takes as long on shared cores, where all
+ * ranks' work is the step's, and on cores of their own, where it is the mean of two. */
+static void shared_cores_recompute_as_long(void **state)
+{
+    enum { MODULES = 6 };
+    static const int balance[] = {3, 3}, one_set_of_cores[] = {0, 0};
+    sl_module_profile modules[MODULES];
+    const sl_module_profile *of_ranks[LAYOUT_RANKS];
+    SCOPED(sl_module) *model = make_model(MODULES - 2);
+    const sli_candidate candidate = {.replicas = 1,
+                                     .pipeline_ranks = 2,
+                                     .schedule = "gpipe",
+                                     .chunks = 1,
+                                     .recompute = SL_RECOMPUTE_ALWAYS};
+    made_layout made;
+    sl_step_costs own, shared;
+    for (int i = 0; i < MODULES; i++)
+        modules[i] = (sl_module_profile){1, 2, 1, 1, 0};
+    give_to_ranks(modules, of_ranks);
+    sli_layout_speed speed = {.profiles = of_ranks};
+    make_layout(model, &candidate, 16, &made);
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &own));
+    speed.cores = one_set_of_cores;
+    check_ok(sli_layout_time_step(&made.layout, &speed, balance, &shared));
+    assert_true(own.recompute > 0);
+    assert_float_equal(shared.recompute * shared.pipeline, 2 * own.recompute * own.pipeline, 1e-9);
+    sl_schedule_destroy(&made.table);
+}
+
 /* A model of 27 MiB of gradients has a bucket of 1 MiB, one of 25 and one more. */
 static void each_bucket_has_its_own_exchange(void **state)
 {
@@ -137,6 +166,7 @@ int step_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(step_is_the_table_the_exchange_and_the_update),
+        cmocka_unit_test(shared_cores_recompute_as_long),
         cmocka_unit_test(each_bucket_has_its_own_exchange),
         cmocka_unit_test(hidden_exchange_is_what_ends_after_the_table),
     };

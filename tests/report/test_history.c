@@ -219,6 +219,51 @@ static void each_replica_has_its_last_pipeline(void **state)
     }
 }
 
+/* Of the run that resumes alone, also where it begins before the last step. */
+static void resumed_run_has_a_median_of_its_own(void **state)
+{
+    static const char first[] =
+        "{\"record\":\"run\"}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"ms\":9}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"ms\":9}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":3,\"step\":3,\"ms\":9}\n";
+    static const char second[] = "{\"record\":\"run\"}\n";
+    static const char more[] =
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":3,\"step\":3,\"ms\":2}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":4,\"step\":4,\"ms\":2}\n";
+    size_t used;
+    SCOPED(sli_run_history) *history = parse(first);
+    assert_true(sli_history_run_median(history, SLI_STEP_MS) == 9);
+    check_ok(sli_run_history_add(history, second, strlen(second), &used));
+    assert_true(isnan(sli_history_run_median(history, SLI_STEP_MS)));
+    assert_true(sli_history_median(history, SLI_STEP_MS) == 9);
+    check_ok(sli_run_history_add(history, more, strlen(more), &used));
+    assert_true(sli_history_run_median(history, SLI_STEP_MS) == 2);
+    assert_true(sli_history_median(history, SLI_STEP_MS) == 9);
+}
+
+/* Times of other stages, or of other devices, are not the run's. */
+static void resumed_run_has_no_timeline_of_another_layout(void **state)
+{
+    static const char first[] = "{\"record\":\"run\",\"replicas\":1,\"partition\":[1,2],"
+                                "\"devices\":[\"cpu:0\",\"cpu:1\"]}\n"
+                                "{\"record\":\"pipeline\",\"step\":1,\"epoch\":1,\"replica\":0}\n";
+    static const char same[] = "{\"record\":\"run\",\"replicas\":1,\"partition\":[1,2],"
+                               "\"devices\":[\"cpu:0\",\"cpu:1\"]}\n";
+    static const char *const others[] = {"{\"record\":\"run\",\"replicas\":1,\"partition\":[2,1],"
+                                         "\"devices\":[\"cpu:0\",\"cpu:1\"]}\n",
+                                         "{\"record\":\"run\",\"replicas\":1,\"partition\":[1,2],"
+                                         "\"devices\":[\"cpu\",\"cpu\"]}\n"};
+    size_t used;
+    for (int i = 0; i < 2; i++) {
+        SCOPED(sli_run_history) *history = parse(first);
+        check_ok(sli_run_history_add(history, same, strlen(same), &used));
+        assert_int_equal(history->pipeline_count, 1);
+        check_ok(sli_run_history_add(history, others[i], strlen(others[i]), &used));
+        assert_int_equal(history->pipeline_count, 0);
+    }
+}
+
 /* What the run after it has not measured itself stays, where it has that replica. */
 static void resumed_run_has_no_ranks_that_were_lost(void **state)
 {
@@ -370,6 +415,8 @@ int history_tests(void)
         cmocka_unit_test(evaluation_has_its_own_step),
         cmocka_unit_test(timelines_are_read),
         cmocka_unit_test(each_replica_has_its_last_pipeline),
+        cmocka_unit_test(resumed_run_has_a_median_of_its_own),
+        cmocka_unit_test(resumed_run_has_no_timeline_of_another_layout),
         cmocka_unit_test(resumed_run_has_no_ranks_that_were_lost),
         cmocka_unit_test_setup_teardown(logs_of_any_size_are_read, scratch_create, scratch_remove),
         cmocka_unit_test(line_that_is_too_long_is_left_out),

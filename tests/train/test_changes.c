@@ -102,6 +102,64 @@ static void one_stage_is_what_the_profile_has_said(void **state)
     assert_null(with_ranks(count, 1, "gpipe", 4));
 }
 
+/* Also where several ranks share the cores, so that the run is as long as its work. */
+static void one_stage_on_shared_cores_is_what_the_profile_has_said(void **state)
+{
+    sl_train_options run = unbalanced_run();
+    sl_run_measures measures = measures_of(0.9);
+    measures.shares_cores = true;
+    int count = find(&run, measures, 0);
+    assert_float_equal(own.costs.pipeline, 51, 1e-9);
+    const sl_found_plan *one = with_ranks(count, 1, "gpipe", 4);
+    assert_non_null(one);
+    assert_float_equal(one->costs.pipeline, 0.9 * 51, 1e-9);
+}
+
+/* The encoder and two layers are frozen. All of a stage's backward is that of its trained modules:
+ * the first stage goes forward until 16, the second one backward from 18 to 34, and the first ends
+ * at 36, of which each works for 24. */
+static void frozen_modules_have_no_backward(void **state)
+{
+    static const double first[STAGES] = {4, 2}, then[STAGES] = {2, 4};
+    sl_train_options run = unbalanced_run();
+    run.model.train_layers = 2;
+    run.balance[0] = LAYERS;
+    run.balance[1] = 2;
+    find(&run, (sl_run_measures){.step_seconds = 36, .forward = first, .backward = then}, 0);
+    assert_float_equal(own.costs.pipeline, 36, 1e-9);
+    assert_float_equal(own.costs.bubble, 1 - 24.0 / 36, 1e-9);
+    assert_float_equal(own.backward[0], 2, 1e-9);
+    assert_float_equal(own.forward[0], 4, 1e-9);
+}
+
+/* Two replicas of one stage, in which the encoder and two layers are frozen: as two stages of one
+ * replica the last two layers and the decoder go backward. The backward of what is trained has
+ * twice the operations of its forward, and nothing else has any. */
+static void frozen_modules_of_one_stage_have_no_backward(void **state)
+{
+    static sl_found_plan plans[SL_PLANS_FOUND];
+    sl_train_options run = unbalanced_run();
+    const sl_run_measures measures = {.step_seconds = 10};
+    int count, pipelines = 0;
+    run.model.train_layers = 2;
+    run.replicas = run.shards = 2;
+    run.pipeline_ranks = run.balance_count = 1;
+    run.balance[0] = LAYERS + 2;
+    check_ok(sl_plan_search(&(sl_plan_search_options){.run = &run, .measures = &measures}, plans,
+                            &count));
+    for (int i = 0; i < count; i++) {
+        const sl_found_plan *plan = &plans[i];
+        double ahead = 0, back = 0;
+        for (int s = 0; s < plan->options.balance_count; s++) {
+            ahead += plan->forward[s];
+            back += plan->backward[s];
+        }
+        assert_true(back < 2 * ahead * 0.75);
+        pipelines += plan->options.pipeline_ranks == 2;
+    }
+    assert_true(pipelines > 0);
+}
+
 /* One stage has no bubble, whatever its micro-batches. */
 static void good_run_is_told_nothing(void **state)
 {
@@ -192,6 +250,11 @@ static void what_cannot_be_planned_is_refused(void **state)
                 "2 replicas whose pipeline ranks share cores");
     measures.shares_cores = false;
     run = unbalanced_run();
+    measures.forward = measures.backward = (const double[STAGES]){0};
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_INVALID,
+                "the stages' times are all 0");
+    measures.forward = forward;
+    measures.backward = backward;
     run.task = &task;
     check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "language models");
@@ -212,6 +275,9 @@ int changes_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unbalanced_run_is_told_its_cut),
         cmocka_unit_test(one_stage_is_what_the_profile_has_said),
+        cmocka_unit_test(one_stage_on_shared_cores_is_what_the_profile_has_said),
+        cmocka_unit_test(frozen_modules_have_no_backward),
+        cmocka_unit_test(frozen_modules_of_one_stage_have_no_backward),
         cmocka_unit_test(good_run_is_told_nothing),
         cmocka_unit_test(run_with_a_split_vocabulary_is_not_planned_by_its_times),
         cmocka_unit_test(placement_is_kept_but_for_one_rank),

@@ -68,7 +68,9 @@ typedef struct sl_found_plan {
  * ZeRO, how pipeline ranks share the cores, and the cut by time, as far as memory allows. Ranks are
  * threads of one process, at most one for each core. plans[0 ... *count - 1] are the best, with the
  * shortest step first, each of another shape (replicas, pipeline ranks, schedule). A replica has
- * one shard, unless `kept` says otherwise. Takes about as long as a few training steps.
+ * one shard, unless `kept` says otherwise. Takes about as long as a few training steps; with
+ * measures, as long as simulating the tables of all layouts, the more ranks and micro-batches they
+ * have.
  *
  * With measures of a run the plans train its batches, and, but for other chunks, the same bits: its
  * shards, rows and ZeRO are kept, and there are no more ranks or replicas than it had, since these
@@ -94,8 +96,8 @@ enum { SL_PLAN_CHANGES = 5 };
  * differ from it in one thing and have a shorter step, the best first: the cut, the schedule, the
  * chunks, what is recomputed, or one pipeline rank instead of several. All but other chunks
  * train the same bits. Only options of `kept` besides these are kept. What is not measured is taken
- * to scale: as much time for each row, and for each core. It takes no measurement, and so long as a
- * search among the schedules takes.
+ * to scale: as much time for each row, and for each core. It measures nothing; it takes as long as
+ * a search among the schedules.
  *
  * Errors: those of sl_plan_search. */
 sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measures *measures,

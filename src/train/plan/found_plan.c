@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "sluice/pipe.h"
 
-/* With what stages have no use for taken out. */
+/* A copy, without the actions that frozen stages do not run. */
 static sl_status write_table(const sl_found_plan *plan, const sl_plan *layout, sl_schedule **out)
 {
     sl_stage_backward backward[SL_MAX_STAGES];

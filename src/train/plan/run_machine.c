@@ -17,9 +17,7 @@ typedef struct run_machine {
     const sl_plan *plan;
     const sl_module *model;
     sl_module_profile *times; /* [modules] of one of the run's micro-batches */
-    double one_device; /* what one device with all cores takes, where the run has several, of what
-                          would follow from its cores */
-    int devices;       /* that divide the cores among them */
+    int devices;              /* that divide the cores among them */
     double update_per_byte, exchange_per_byte;
 } run_machine;
 
@@ -38,25 +36,42 @@ static double pipeline_seconds(const sl_run_measures *measures)
     return measures->step_seconds - measures->exchange_seconds - measures->update_seconds;
 }
 
-/* Of a micro-batch in one stage. Its backward has twice the operations of its forward, which runs
- * once, also where it runs again: the last stage leaves out a forward that keeps nothing. */
-static void find_only_stage(const run_machine *machine, double *forward, double *backward)
+static double count_forward(const sl_module_profile *operations, int first, int end)
 {
-    const sl_run_measures *measures = machine->measures;
-    *forward = pipeline_seconds(measures) / count_micros(machine->plan) / 3;
-    *backward = 2 * *forward;
+    double all = 0;
+    for (int i = first; i < end; i++)
+        all += operations[i].forward;
+    return all;
 }
 
-/* Modules first ... first + count - 1 have all of a stage's time. */
+/* Of a micro-batch in one stage. The backward of its trained modules has twice the operations of
+ * their forward, which runs once, also where it runs again: the last stage leaves out a forward
+ * that keeps nothing. */
+static void find_only_stage(const run_machine *machine, const sl_module_profile *operations,
+                            double *forward, double *backward)
+{
+    int modules = sl_module_child_count(machine->model),
+        frozen = sli_module_frozen_count(machine->model);
+    double all = count_forward(operations, 0, modules),
+           trained = all > 0 ? count_forward(operations, frozen, modules) / all : 1,
+           seconds = pipeline_seconds(machine->measures) / count_micros(machine->plan);
+    *forward = seconds / (1 + 2 * trained);
+    *backward = seconds - *forward;
+}
+
+/* Modules first ... first + count - 1 have all of a stage's forward, and those of them that are not
+ * frozen all of its backward. */
 static void divide_stage(const run_machine *machine, const sl_module_profile *operations, int first,
                          int count, double forward, double backward)
 {
-    double all = 0;
-    for (int i = first; i < first + count; i++)
-        all += operations[i].forward;
-    for (int i = first; i < first + count; i++) {
+    int end = first + count, frozen = sli_module_frozen_count(machine->model),
+        trained = frozen > first ? frozen : first;
+    double all = count_forward(operations, first, end),
+           of_trained = count_forward(operations, trained, end);
+    for (int i = first; i < end; i++) {
         double part = all > 0 ? operations[i].forward / all : 1.0 / count;
-        double half = part * backward / 2;
+        double back = of_trained > 0 ? operations[i].forward / of_trained : 1.0 / (end - trained);
+        double half = i < trained ? 0 : back * backward / 2;
         machine->times[i] = (sl_module_profile){part * forward, 2 * half, half, half, 0};
     }
 }
@@ -79,7 +94,7 @@ static sl_status divide_stages(const run_machine *machine)
             forward = measures->forward[s];
             backward = measures->backward[s];
         } else {
-            find_only_stage(machine, &forward, &backward);
+            find_only_stage(machine, operations, &forward, &backward);
         }
         divide_stage(machine, operations, first, plan->stage[s].count, forward, backward);
     }
@@ -99,14 +114,12 @@ static sl_status time_modules(void *context, int devices, int64_t rows, sl_modul
 {
     const run_machine *machine = context;
     double factor = (double)rows / (double)machine->plan->micro_rows * devices / machine->devices;
-    factor *= devices == 1 ? machine->one_device : 1;
     for (int i = 0; i < sl_module_child_count(machine->model); i++)
         out[i] = scale(&machine->times[i], factor);
     return SL_OK;
 }
 
-/* ---- The update and the exchange --------------------------------------------------------------
- */
+/* ---- The update and the exchange ------------------------------------------------------------ */
 
 static sl_status time_update(void *context, int devices, double *seconds_per_byte)
 {
@@ -115,7 +128,8 @@ static sl_status time_update(void *context, int devices, double *seconds_per_byt
     return SL_OK;
 }
 
-/* With ZeRO the parameters come while the optimizer is timed. */
+/* With ZeRO the parameters' broadcasts are part of the update's time, so that nothing is left for
+ * them here. */
 static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce,
                                sl_link_cost *gather)
 {
@@ -131,20 +145,25 @@ static double divide(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-/* `simulated` is the time of the run's own tables. */
+/* `simulated` is the time of the run's own tables, more than 0. */
 static void scale_times(run_machine *machine, double simulated)
 {
-    double pipeline = pipeline_seconds(machine->measures), work = 0;
-    double factor = divide(pipeline, simulated);
-    for (int i = 0; i < sl_module_child_count(machine->model); i++) {
-        sl_module_profile *times = &machine->times[i];
-        *times = scale(times, factor);
-        work += times->forward + times->backward;
-    }
+    double factor = pipeline_seconds(machine->measures) / simulated;
+    for (int i = 0; i < sl_module_child_count(machine->model); i++)
+        machine->times[i] = scale(&machine->times[i], factor);
+}
+
+/* What one stage with all cores takes by the profile, of what follows from its cores. */
+static double find_one_rank_factor(const run_machine *machine)
+{
+    const sl_run_measures *measures = machine->measures;
+    double work = 0;
+    for (int i = 0; i < sl_module_child_count(machine->model); i++)
+        work += machine->times[i].forward + machine->times[i].backward;
     work *= count_micros(machine->plan) / machine->devices;
-    machine->one_device = 1;
-    if (machine->measures->one_stage > 0 && machine->devices > 1 && work > 0)
-        machine->one_device = machine->measures->one_stage * pipeline / work;
+    return machine->plan->options.pipeline_ranks > 1
+               ? divide(measures->one_stage * pipeline_seconds(measures), work)
+               : 0;
 }
 
 /* From a step in which each byte takes a second. */
@@ -163,6 +182,9 @@ static sl_status find_byte_costs(run_machine *machine, const int *cores)
     for (int rank = 0; rank < SL_MAX_STAGES; rank++)
         of_ranks[rank] = machine->times;
     SL_TRY(sli_layout_time_step(&layout, &speed, balance, &unit));
+    if (!(unit.pipeline > 0))
+        return sl_error(SL_ERR_INVALID, "the stages' times are all 0, so nothing can be said of "
+                                        "other layouts");
     machine->update_per_byte = divide(machine->measures->update_seconds, unit.update);
     machine->exchange_per_byte = divide(machine->measures->exchange_seconds, unit.exchange);
     scale_times(machine, unit.pipeline);
@@ -248,6 +270,7 @@ static sl_status create_machine(const sl_plan *plan, const sl_module *model,
                          .time_exchange = time_exchange,
                          .close = close_machine};
     SL_TRY(measure(machine, shares_cores));
+    out->one_rank_factor = find_one_rank_factor(machine);
     out->activation_factor =
         divide((double)measures->activation_bytes, (double)plan->host.activation_bytes);
     return SL_OK;

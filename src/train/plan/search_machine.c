@@ -93,6 +93,14 @@ static bool make_options(const machine_search *search, const sli_candidate *cand
 
 /* ---- Times -------------------------------------------------------------------------------- */
 
+static void scale_profile(sl_module_profile *times, double factor)
+{
+    times->forward *= factor;
+    times->backward *= factor;
+    times->backward_input *= factor;
+    times->backward_weight *= factor;
+}
+
 static sl_status time_layout(const machine_search *search, const sli_candidate *candidate,
                              const sl_plan *plan, sl_module_profile *times, sli_layout_speed *speed)
 {
@@ -102,6 +110,9 @@ static sl_status time_layout(const machine_search *search, const sli_candidate *
         return sli_count_operations(search->model,
                                     sl_shape_2d(plan->micro_rows, plan->options.bptt), times);
     SL_TRY(machine->time_modules(machine->context, devices, plan->micro_rows, times));
+    if (machine->one_rank_factor > 0 && candidate->replicas * candidate->pipeline_ranks == 1)
+        for (int i = 0; i < sl_module_child_count(search->model); i++)
+            scale_profile(&times[i], machine->one_rank_factor);
     SL_TRY(machine->time_update(machine->context, devices, &speed->update_per_byte));
     return candidate->replicas > 1 ? machine->time_exchange(machine->context, candidate->replicas,
                                                             &speed->reduce, &speed->gather)
