@@ -32,11 +32,11 @@ typedef struct field {
     message bytes; /* of WIRE_BYTES */
 } field;
 
-static bool read_varint(message *from, uint64_t *out)
+static bool read_varint(message *unread, uint64_t *out)
 {
     *out = 0;
-    for (unsigned shift = 0; shift < 64 && from->at < from->end; shift += 7) {
-        uint8_t byte = *from->at++;
+    for (unsigned shift = 0; shift < 64 && unread->at < unread->end; shift += 7) {
+        uint8_t byte = *unread->at++;
         *out |= (uint64_t)(byte & 0x7F) << shift;
         if (byte < 0x80)
             return true;
@@ -44,33 +44,34 @@ static bool read_varint(message *from, uint64_t *out)
     return false;
 }
 
-static bool read_fixed(message *from, size_t bytes, uint64_t *out)
+static bool read_fixed(message *unread, size_t bytes, uint64_t *out)
 {
     *out = 0;
-    if ((size_t)(from->end - from->at) < bytes)
+    if ((size_t)(unread->end - unread->at) < bytes)
         return false;
     for (size_t i = 0; i < bytes; i++)
-        *out |= (uint64_t)from->at[i] << 8 * i;
-    from->at += bytes;
+        *out |= (uint64_t)unread->at[i] << 8 * i;
+    unread->at += bytes;
     return true;
 }
 
 /* The message's next field. Errors: SL_ERR_FORMAT where it ends within one. */
-static sl_status read_field(message *from, field *out)
+static sl_status read_field(message *unread, field *out)
 {
     uint64_t key;
-    bool is_whole = read_varint(from, &key);
+    bool is_whole = read_varint(unread, &key);
     *out = (field){.number = key >> 3, .wire = (unsigned)(key & 7)};
     if (is_whole && out->wire == WIRE_VARINT)
-        is_whole = read_varint(from, &out->value);
+        is_whole = read_varint(unread, &out->value);
     else if (is_whole && out->wire == WIRE_FIXED64)
-        is_whole = read_fixed(from, 8, &out->value);
+        is_whole = read_fixed(unread, 8, &out->value);
     else if (is_whole && out->wire == WIRE_FIXED32)
-        is_whole = read_fixed(from, 4, &out->value);
+        is_whole = read_fixed(unread, 4, &out->value);
     else if (is_whole && out->wire == WIRE_BYTES) {
-        is_whole = read_varint(from, &out->value) && out->value <= (uint64_t)(from->end - from->at);
-        out->bytes = (message){from->at, from->at + (is_whole ? out->value : 0)};
-        from->at = out->bytes.end;
+        is_whole =
+            read_varint(unread, &out->value) && out->value <= (uint64_t)(unread->end - unread->at);
+        out->bytes = (message){unread->at, unread->at + (is_whole ? out->value : 0)};
+        unread->at = out->bytes.end;
     } else
         is_whole = false;
     return is_whole ? SL_OK
@@ -110,11 +111,11 @@ typedef struct number_field {
     uint64_t number, *value;
 } number_field;
 
-static sl_status read_numbers(message from, const number_field *wanted, size_t count)
+static sl_status read_numbers(message unread, const number_field *wanted, size_t count)
 {
     field found;
-    while (from.at < from.end) {
-        SL_TRY(read_field(&from, &found));
+    while (unread.at < unread.end) {
+        SL_TRY(read_field(&unread, &found));
         for (size_t i = 0; i < count; i++)
             if (wanted[i].number == found.number)
                 *wanted[i].value = found.value; /* of bytes their count */
@@ -122,12 +123,12 @@ static sl_status read_numbers(message from, const number_field *wanted, size_t c
     return SL_OK;
 }
 
-static sl_status read_piece(message from, model_file *file)
+static sl_status read_piece(message unread, model_file *file)
 {
     model_piece made = {.type = PIECE_ORDINARY};
     field found;
-    while (from.at < from.end) {
-        SL_TRY(read_field(&from, &found));
+    while (unread.at < unread.end) {
+        SL_TRY(read_field(&unread, &found));
         if (found.number == 1 && found.wire == WIRE_BYTES)
             made.text = found.bytes;
         if (found.number == 2 && found.wire == WIRE_FIXED32) {
@@ -143,7 +144,7 @@ static sl_status read_piece(message from, model_file *file)
     return SL_OK;
 }
 
-static sl_status read_file(message from, model_file *file)
+static sl_status read_file(message unread, model_file *file)
 {
     const number_field trainer[] = {{3, &file->model_type},
                                     {24, &file->space_is_suffix},
@@ -154,8 +155,8 @@ static sl_status read_file(message from, model_file *file)
                                        {4, &file->removes_spaces},
                                        {5, &file->escapes_spaces}};
     field found;
-    while (from.at < from.end) {
-        SL_TRY(read_field(&from, &found));
+    while (unread.at < unread.end) {
+        SL_TRY(read_field(&unread, &found));
         if (found.wire != WIRE_BYTES)
             continue;
         if (found.number == 1)
