@@ -2,8 +2,11 @@
 
 #include "core/bf16.h"
 #include "core/error.h"
+#include "nn/layers.h"
+#include "nn/module.h"
 #include "tensor/tensor.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +24,41 @@ int64_t sli_split_head_first_class(int64_t classes, int blocks, int block)
 {
     return classes / blocks * block + (block < classes % blocks ? block : classes % blocks);
 }
+
+int sli_split_head_blocks(int64_t classes, int blocks)
+{
+    return blocks < classes ? blocks : (int)classes;
+}
+
+/* ---- Checking --------------------------------------------------------------------------- */
+
+static sl_status refuse(const char *why)
+{
+    return sl_error(SL_ERR_UNSUPPORTED, "the head cannot be split: %s", why);
+}
+
+sl_status sli_split_head_check(const sl_module *model, sl_precision precision, bool on_host,
+                               int blocks, int parts)
+{
+    const sli_linear *head =
+        sli_module_as_linear(sl_module_child(model, sl_module_child_count(model) - 1));
+    if (!head)
+        return refuse("the last module must be a linear layer");
+    if (head->lora.a || !sli_parameter_is_trained(head->weight) || head->is_conv1d)
+        return refuse("its weight must be trained, without an adapter");
+    if (precision == SL_PRECISION_TF32)
+        return refuse("the precision must be f32 or bf16");
+    if (!on_host)
+        return refuse("the devices must be CPUs");
+    blocks = sli_split_head_blocks(head->out, blocks);
+    if (blocks < parts)
+        return sl_error(SL_ERR_INVALID,
+                        "the head's %" PRId64 " classes in %d block%s are too few for %d ranks",
+                        head->out, blocks, blocks == 1 ? "" : "s", parts);
+    return SL_OK;
+}
+
+/* ---- Blocks ----------------------------------------------------------------------------- */
 
 /* One block of a part. */
 typedef struct head_block {
@@ -108,7 +146,7 @@ sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blo
                                          int64_t rows, bool bf16)
 {
     sli_split_head_bytes out = {0};
-    blocks = blocks < classes ? blocks : (int)classes;
+    blocks = sli_split_head_blocks(classes, blocks);
     int64_t columns = block_columns((classes + blocks - 1) / blocks);
     int64_t sums = rows * (width * (int64_t)sizeof(float) + NUMBERS * (int64_t)sizeof(double));
     int64_t logits = bf16 ? rows * columns * (int64_t)sizeof(float) : 0;

@@ -20,7 +20,7 @@
 #define SLI_NN_SPLIT_HEAD_H
 
 #include "core/sum_tree.h"
-#include "sluice/tensor.h"
+#include "sluice/module.h"
 
 /* A part. Tensors are on its device, which must reach the host's memory. */
 typedef struct sli_split_head {
@@ -48,8 +48,15 @@ typedef struct sli_split_head_record {
 
 void sli_split_head_clear(sli_split_head_record *record);
 
-/* What the largest of so many parts needs for a micro-batch of so many rows, in bytes. Of more
- * blocks than classes, as many as classes are meant. */
+/* Refuses what cannot be split over so many parts: `model`'s last module in that precision.
+ * `on_host`: all parts' devices reach the host's memory. */
+sl_status sli_split_head_check(const sl_module *model, sl_precision precision, bool on_host,
+                               int blocks, int parts);
+
+/* Into so many blocks a head is cut for which `blocks` were asked for: each has a class. */
+int sli_split_head_blocks(int64_t classes, int blocks);
+
+/* What the largest of so many parts needs for a micro-batch of so many rows, in bytes. */
 typedef struct sli_split_head_bytes {
     int64_t record; /* without x and the targets */
     int64_t sums;   /* that forward gives */

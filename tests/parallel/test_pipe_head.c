@@ -404,7 +404,7 @@ static void what_cannot_be_split_is_refused(void **state)
     check_error(open_with(adapted, new_cross_entropy(), options), SL_ERR_UNSUPPORTED,
                 "its weight must be trained, without an adapter");
     check_error(open_with(build_model(false, false), new_mse_loss(), options), SL_ERR_UNSUPPORTED,
-                "the loss cross entropy");
+                "the loss must be cross entropy");
     options.head_blocks = -1;
     check_error(open_with(build_model(false, false), new_cross_entropy(), options), SL_ERR_INVALID,
                 "head_blocks must be 0 or more, got -1");

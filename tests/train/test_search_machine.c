@@ -207,6 +207,14 @@ static void refuse(const sl_train_options *run, unsigned kept, int64_t tokens, s
     check_error(sli_plan_search_machine(&options, run, &machine, plans, &count), status, text);
 }
 
+static void split_vocabulary_of_a_frozen_head_is_never_planned(void **state)
+{
+    sl_train_options run = options_of_model();
+    run.split_vocabulary = true;
+    run.model.freeze = "*.decoder.weight";
+    refuse(&run, 0, 0, SL_ERR_UNSUPPORTED, "the head cannot be split: its weight");
+}
+
 /* Rows that no number of shards of this size has are refused. */
 static void another_batch_size_than_the_given_one_is_never_planned(void **state)
 {
@@ -371,6 +379,7 @@ int search_machine_tests(void)
         cmocka_unit_test(update_is_timed_with_little_memory), /* before others raise the peak */
         cmocka_unit_test(best_plan_is_the_one_that_is_known),
         cmocka_unit_test(split_vocabulary_is_planned),
+        cmocka_unit_test(split_vocabulary_of_a_frozen_head_is_never_planned),
         cmocka_unit_test(given_options_are_kept),
         cmocka_unit_test(another_batch_size_than_the_given_one_is_never_planned),
         cmocka_unit_test(plan_names_all_its_devices),

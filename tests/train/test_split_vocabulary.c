@@ -150,7 +150,7 @@ static void planned_activations_are_those_that_a_run_takes(void **state)
     }
 }
 
-static void copies_in_other_processes_are_planned_for(void **state)
+static sl_train_options planned_options(void)
 {
     sl_train_options options = {0};
     check_ok(sl_train_options_preset("pipeline-tutorial", &options));
@@ -158,6 +158,12 @@ static void copies_in_other_processes_are_planned_for(void **state)
     options.pipeline_ranks = 2;
     options.replicas = 1;
     options.split_vocabulary = true;
+    return options;
+}
+
+static void copies_in_other_processes_are_planned_for(void **state)
+{
+    sl_train_options options = planned_options();
     int64_t elements = 500 * (options.model.emsize + 1);
     sl_plan here = plan_of(&options, NULL),
             apart = plan_of(&options, &(sl_train_launch){.ranks = 2});
@@ -165,6 +171,46 @@ static void copies_in_other_processes_are_planned_for(void **state)
     assert_int_equal(apart.stage[0].gradient_bytes, here.stage[0].gradient_bytes + 4 * elements);
     assert_int_equal(apart.stage[1].parameter_bytes, here.stage[1].parameter_bytes);
     assert_int_equal(apart.stage[1].gradient_bytes, here.stage[1].gradient_bytes);
+}
+
+static void check_refused(const sl_train_options *options, sl_status status, const char *text)
+{
+    SCOPED(sl_module) *model = NULL;
+    SCOPED(sl_plan) *plan = NULL;
+    check_ok(sl_transformer_lm_create(&options->model, &model));
+    check_error(sl_plan_create(options, NULL, model, NULL, &plan), status, text);
+}
+
+static void plan_refuses_what_a_pipe_would(void **state)
+{
+    sl_train_options options = planned_options();
+    options.precision = SL_PRECISION_TF32;
+    check_refused(&options, SL_ERR_UNSUPPORTED, "the head cannot be split: the precision must be");
+    options.precision = SL_PRECISION_F32;
+    options.devices = "cpu:0,cuda:0";
+    check_refused(&options, SL_ERR_UNSUPPORTED, "the devices must be CPUs");
+    options.devices = NULL;
+    options.model.freeze = "*.decoder.weight";
+    check_refused(&options, SL_ERR_UNSUPPORTED, "its weight must be trained");
+    options.model.freeze = NULL;
+    options.model.ntokens = 1;
+    check_refused(&options, SL_ERR_INVALID, "1 classes in 1 block are too few for 2 ranks");
+}
+
+static void plan_refuses_a_table_that_splits_what_the_run_does_not(void **state)
+{
+    SCOPED(sl_schedule) *table = NULL;
+    sl_train_options options = planned_options();
+    check_ok(sl_schedule_write("1f1b", &(sl_schedule_options){.ranks = 2, .micros = 4}, &table));
+    check_ok(sl_schedule_split_head(table, 1));
+    options.schedule = "split.csv";
+    options.table = table;
+    options.chunks = 4;
+    plan_of(&options, NULL);
+    options.split_vocabulary = false;
+    check_refused(&options, SL_ERR_INVALID,
+                  "the schedule split.csv splits the head over all ranks, and split_vocabulary is "
+                  "not set");
 }
 
 int split_vocabulary_tests(void)
@@ -179,6 +225,8 @@ int split_vocabulary_tests(void)
         cmocka_unit_test_setup_teardown(planned_activations_are_those_that_a_run_takes,
                                         small_corpus_create, scratch_remove),
         cmocka_unit_test(copies_in_other_processes_are_planned_for),
+        cmocka_unit_test(plan_refuses_what_a_pipe_would),
+        cmocka_unit_test(plan_refuses_a_table_that_splits_what_the_run_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,6 @@
 #include "parallel/pipe/pipe.h"
 #include "tensor/tensor.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 static const sli_stage *last_stage(const sl_pipe *pipe)
@@ -34,30 +33,18 @@ static const sli_linear *find_head(const sl_module *model)
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
-static sl_status refuse(const char *why)
-{
-    return sl_error(SL_ERR_UNSUPPORTED, "sl_pipe_create: the head cannot be split: %s", why);
-}
-
 sl_status sli_pipe_check_head(sl_pipe *pipe)
 {
-    const sli_linear *head = find_head(pipe->model);
-    if (!head || !sli_loss_is_cross_entropy(pipe->loss))
-        return refuse("the last module must be a linear layer, and the loss cross entropy");
-    if (head->lora.a || !sli_parameter_is_trained(head->weight) || head->is_conv1d)
-        return refuse("its weight must be trained, without an adapter");
-    if (pipe->precision == SL_PRECISION_TF32)
-        return refuse("the precision must be f32 or bf16");
+    bool on_host = true;
     for (int i = 0; i < pipe->rank_count; i++)
-        if (pipe->ranks[i].device && !sl_device_has_host_memory(pipe->ranks[i].device))
-            return refuse("the devices must be CPUs");
-    if (head->out < pipe->head_blocks)
-        pipe->head_blocks = (int)head->out;
-    if (pipe->head_blocks < pipe->rank_count)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_pipe_create: the head's %" PRId64 " classes in %d blocks are too few "
-                        "for %d ranks",
-                        head->out, pipe->head_blocks, pipe->rank_count);
+        on_host &= !pipe->ranks[i].device || sl_device_has_host_memory(pipe->ranks[i].device);
+    SL_TRY(sl_error_context(sli_split_head_check(pipe->model, pipe->precision, on_host,
+                                                 pipe->head_blocks, pipe->rank_count),
+                            "sl_pipe_create: "));
+    if (!sli_loss_is_cross_entropy(pipe->loss))
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "sl_pipe_create: the head cannot be split: the loss must be cross entropy");
+    pipe->head_blocks = sli_split_head_blocks(find_head(pipe->model)->out, pipe->head_blocks);
     return SL_OK;
 }
 

@@ -315,6 +315,16 @@ static sl_status check_stages(const sl_plan *plan)
 
 /* ---- The table and the devices ------------------------------------------------------------- */
 
+static bool splits_head(const sl_schedule *table)
+{
+    const sl_action *row;
+    int count = sl_schedule_actions(table, 0, &row);
+    for (int i = 0; i < count; i++)
+        if (row[i].kind == SL_ACTION_HEAD_FORWARD)
+            return true;
+    return false;
+}
+
 /* Of a whole accumulation step, as far as the batch has micro-batches. */
 static sl_status make_table(sl_plan *plan)
 {
@@ -332,6 +342,11 @@ static sl_status make_table(sl_plan *plan)
     } else if (sl_schedule_micros(options->table) < chunks) {
         return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d",
                         options->schedule, sl_schedule_micros(options->table), chunks);
+    } else if (splits_head(options->table) && !options->split_vocabulary) {
+        return sl_error(SL_ERR_INVALID,
+                        "the schedule %s splits the head over all ranks, and split_vocabulary is "
+                        "not set",
+                        options->schedule);
     } else {
         SL_TRY(sl_schedule_first_micros(options->table, wanted.micros, &plan->table));
     }

@@ -3,9 +3,25 @@
 
 #include "core/error.h"
 #include "core/usable_memory.h"
+#include "device/device.h"
+#include "nn/split_head.h"
 #include "train/plan/profile.h"
 
 #include <string.h>
+
+sl_status sli_plan_check_head(const sl_plan *plan, const sl_module *model)
+{
+    const sl_train_options *options = &plan->options;
+    bool on_host = true;
+    if (!options->split_vocabulary)
+        return SL_OK;
+    for (int i = 0; i < options->replicas * options->pipeline_ranks; i++) {
+        const char *device = plan->devices[i].name;
+        on_host &= !*device || sli_device_name_has_host_memory(device);
+    }
+    return sli_split_head_check(model, options->precision, on_host, SL_VOCABULARY_BLOCKS,
+                                options->pipeline_ranks);
+}
 
 sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *balance)
 {
@@ -52,6 +68,7 @@ sl_status sli_plan_cut(sl_plan *plan, const sl_module *model, const int *balance
 {
     int chosen[SL_MAX_STAGES];
     const sli_layout layout = sli_plan_layout_of(plan, model);
+    SL_TRY(sli_plan_check_head(plan, model));
     if (!balance)
         SL_TRY(sli_plan_choose_cut(plan, model, chosen));
     plan->total_parameters = sl_module_parameter_elements(model);

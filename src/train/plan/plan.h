@@ -47,6 +47,10 @@ sl_status sli_plan_layout(const sli_plan_inputs *inputs, sl_plan **out);
  * with the next one. */
 bool sli_plan_is_impossible(sl_status status);
 
+/* Refuses a model whose head cannot be split as the plan says. Errors: those of
+ * sli_plan_is_impossible. */
+sl_status sli_plan_check_head(const sl_plan *plan, const sl_module *model);
+
 /* The number of modules of each stage, as the options say; SL_BALANCE_AUTO: by parameters. */
 sl_status sli_plan_choose_cut(const sl_plan *plan, const sl_module *model, int *balance);
 

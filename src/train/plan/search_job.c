@@ -64,11 +64,14 @@ static sl_status consider_layout(void *context, sli_search *search, const sli_ca
     inputs.found.replicas = candidate->replicas;
     inputs.found.pipeline_ranks = candidate->pipeline_ranks;
     sl_status status = sli_plan_layout(&inputs, &plan);
-    if (status != SL_OK) /* there are fewer layers, or a table, a list … of another size */
-        return sli_plan_is_impossible(status) ? SL_OK : status;
-    status = add_plan(job, search, candidate, plan);
+    if (status == SL_OK)
+        status = sli_plan_check_head(plan, job->model);
+    /* There are fewer layers, or a table, a list … of another size. */
+    bool is_impossible = status != SL_OK && sli_plan_is_impossible(status);
+    if (status == SL_OK)
+        status = add_plan(job, search, candidate, plan);
     sl_plan_destroy(&plan);
-    return status;
+    return is_impossible ? SL_OK : status;
 }
 
 /* At most as many replicas as were asked for, and, with a pipeline, any longer one. */

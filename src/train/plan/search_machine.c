@@ -179,7 +179,7 @@ static sl_status consider_candidate(void *context, sli_search *results,
     machine_search *search = context;
     char devices[SL_PLAN_DEVICES_BYTES];
     sl_train_options options;
-    sl_plan *plan;
+    sl_plan *plan = NULL;
     const sli_plan_inputs inputs = {.options = &options, .launch = &threads};
     bool is_answered = search->is_counted && results->count > 0; /* something fits */
     if (is_answered || !make_options(search, candidate, &options))
@@ -187,8 +187,11 @@ static sl_status consider_candidate(void *context, sli_search *results,
     sl_status status = name_devices(candidate, devices, &options);
     if (status == SL_OK)
         status = sli_plan_layout(&inputs, &plan);
+    if (status == SL_OK)
+        status = sli_plan_check_head(plan, search->model);
     if (status != SL_OK) {
         sli_error_save(&search->reason, status);
+        sl_plan_destroy(&plan);
         return sli_plan_is_impossible(status) ? SL_OK : status;
     }
     status = consider_plan(search, results, candidate, plan);
