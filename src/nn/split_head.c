@@ -150,19 +150,21 @@ sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blo
     int64_t columns = block_columns((classes + blocks - 1) / blocks);
     int64_t sums = rows * (width * (int64_t)sizeof(float) + NUMBERS * (int64_t)sizeof(double));
     int64_t logits = bf16 ? rows * columns * (int64_t)sizeof(float) : 0;
-    int most_nodes = 0, height = 0, most_blocks = 0;
+    int most_nodes = 0, all_nodes = 0, height = 0, most_blocks = 0;
     for (int p = 0; p < parts; p++) {
         int first = sli_sum_tree_first(blocks, p, parts);
         int end = sli_sum_tree_first(blocks, p + 1, parts), ends[SLI_SUM_TREE_MOST_NODES];
         int nodes = sli_sum_tree_nodes(first, end, blocks, ends);
         int own_height = sli_sum_tree_height(first, end, blocks);
         most_nodes = nodes > most_nodes ? nodes : most_nodes;
+        all_nodes += nodes;
         height = own_height > height ? own_height : height;
         most_blocks = end - first > most_blocks ? end - first : most_blocks;
     }
     out.record =
         most_blocks * rows * (columns * (int64_t)element_bytes(bf16) + (int64_t)sizeof(double));
     out.sums = most_nodes * sums;
+    out.all_sums = all_nodes * sums;
     out.workspace = height * sums + logits;
     return out;
 }

@@ -58,9 +58,10 @@ int sli_split_head_blocks(int64_t classes, int blocks);
 
 /* What the largest of so many parts needs for a micro-batch of so many rows, in bytes. */
 typedef struct sli_split_head_bytes {
-    int64_t record; /* without x and the targets */
-    int64_t sums;   /* that forward gives */
-    int64_t workspace;
+    int64_t record;    /* without x and the targets */
+    int64_t sums;      /* that forward gives */
+    int64_t all_sums;  /* that those of all parts give */
+    int64_t workspace; /* of forward */
 } sli_split_head_bytes;
 
 sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blocks, int parts,

@@ -31,6 +31,8 @@ typedef struct micro_plan {
     int64_t workspace;     /* of forward and backward */
     int64_t forward_only;  /* of a forward that keeps nothing */
     int64_t head;          /* between S and T, at its rank's first stage */
+    int64_t head_sums;     /* of S */
+    int64_t all_sums;      /* of the S of all ranks, at the last stage */
 } micro_plan;
 
 static int64_t larger(int64_t a, int64_t b)
@@ -49,11 +51,9 @@ static int64_t kept_bytes(const sli_layout *layout, int64_t bytes)
     return layout->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
 }
 
-/* Of a module whose pass keeps nothing. In bf16 products take copies of what is f32. */
-static int64_t forward_bytes(const sli_layout *layout, const sl_module *module,
-                             const sl_shape *shape)
+/* Bytes of f32 that a module works on. In bf16 products take copies of them. */
+static int64_t work_bytes(const sli_layout *layout, int64_t bytes)
 {
-    int64_t bytes = sli_module_forward_bytes(module, shape);
     return layout->precision == SL_PRECISION_BF16 ? bytes + bytes / 2 : bytes;
 }
 
@@ -88,20 +88,23 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
         SL_TRY(sl_module_output_shape(module, shape, &next));
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
         int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
-        int64_t needed = i == last
+        bool is_split = i == last && layout->head_blocks > 0;
+        int64_t needed = is_split ? 0
+                         : i == last
                              ? sli_cross_entropy_workspace_bytes(rows, classes, layout->precision,
                                                                  is_on_host(layout, stage))
-                             : saved;
+                             : work_bytes(layout, saved);
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
         if (i >= frozen) {
             out->saved += kept_bytes(layout, saved - exact) + exact;
             out->halfway = larger(out->halfway, out->saved - out->deferred);
-            out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
+            if (!is_split)
+                out->deferred += kept_bytes(layout, sl_module_deferred_bytes(module, shape));
         }
         out->workspace = larger(out->workspace, needed);
-        out->forward_only =
-            larger(out->forward_only, i == last ? logits_bytes(layout, stage, &next)
-                                                : forward_bytes(layout, module, shape));
+        int64_t forward = i == last ? logits_bytes(layout, stage, &next)
+                                    : work_bytes(layout, sli_module_forward_bytes(module, shape));
+        out->forward_only = larger(out->forward_only, forward);
         if (i < last)
             *shape = next;
     }
@@ -120,6 +123,8 @@ typedef struct stage_use {
     int under_way, most; /* micro-batches now, and at most in the step */
     int most_before;     /* at most in the stage before it */
     int to_come;         /* micro-batches that have not gone forward */
+    int of_head;         /* micro-batches between S and T */
+    int most_of_head;    /* at most in the step, on any rank */
 } stage_use;
 
 static void count_action(sl_action action, stage_use *use)
@@ -148,23 +153,29 @@ static void count_action(sl_action action, stage_use *use)
         break;
     case SL_ACTION_HEAD_FORWARD:
         use->held += micro->head;
+        use->of_head++;
         break;
     case SL_ACTION_HEAD_BACKWARD:
         use->held -= micro->head;
+        use->of_head--;
         break;
     }
+    if (use->of_head > use->most_of_head)
+        use->most_of_head = use->of_head;
     if (use->under_way > use->most)
         use->most = use->under_way;
 }
 
 /* With what waits for the stage, and the gradient that the last one works on. Of what a stage
- * without backward sends, nothing comes back. */
+ * without backward sends, nothing comes back. The sums of a split head wait for the last one from S
+ * to its backward, which comes before T. */
 static int64_t most_bytes(const stage_use *use)
 {
+    int sums = use->under_way < use->most_of_head ? use->under_way : use->most_of_head;
     int inputs = use->most_before - use->under_way;
     inputs = inputs < use->to_come ? inputs : use->to_come;
     bool has_one_output = use->is_last || !use->goes_backward;
-    return use->held + inputs * use->micro->input +
+    return use->held + inputs * use->micro->input + sums * use->micro->all_sums +
            (has_one_output ? 1 : use->under_way) * use->micro->output;
 }
 
@@ -177,7 +188,8 @@ static int64_t most_bytes_during(sl_action action, const stage_use *before, cons
     if (action.kind == SL_ACTION_BACKWARD_INPUT)
         during.held = larger(during.held, before->held - micro->saved + micro->halfway);
     bool makes_output_again = action.kind == SL_ACTION_RECOMPUTE && !before->is_last;
-    return most_bytes(&during) + (makes_output_again ? micro->output : 0);
+    return most_bytes(&during) + (makes_output_again ? micro->output : 0) +
+           (action.kind == SL_ACTION_HEAD_FORWARD ? micro->head_sums : 0);
 }
 
 /* What each stage of a pipeline rank holds when the rank holds most. */
@@ -240,15 +252,14 @@ static void plan_head(const sli_layout *layout, const sl_schedule *schedule, con
         sli_split_head_plan(head->out, head->in, layout->head_blocks, ranks, rows,
                             layout->precision == SL_PRECISION_BF16);
     bool has_part[SL_MAX_STAGES] = {false};
-    micros[stages - 1].deferred -= kept_bytes(
-        layout,
-        sl_module_deferred_bytes(sl_module_child(model, sl_module_child_count(model) - 1), in));
+    micros[stages - 1].all_sums = bytes.all_sums;
     for (int s = 0; s < stages; s++) {
         int rank = sl_schedule_placement(schedule)[s];
         if (has_part[rank])
             continue;
         has_part[rank] = true;
-        micros[s].head = bytes.record + bytes.sums + kept_bytes(layout, bytes_of(in));
+        micros[s].head = bytes.record + kept_bytes(layout, bytes_of(in));
+        micros[s].head_sums = bytes.sums;
         micros[s].workspace = larger(micros[s].workspace, bytes.workspace);
     }
 }
@@ -303,6 +314,8 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
     start_step(count, micro_count, micros, work->backward, uses);
     for (int s = 1; s < count; s++)
         uses[s].most_before = counted[s - 1].most;
+    for (int s = 0, *most = &uses[count - 1].most_of_head; s < count; s++)
+        *most = counted[s].most_of_head > *most ? counted[s].most_of_head : *most;
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
         plan_rank(schedule, rank, uses, stages);
     return SL_OK;

@@ -119,35 +119,54 @@ static void run_resumes_with_other_ranks_and_not_without_the_option(void **state
         check_same_step(&second.steps[i], &whole.steps[first.step_count + i]);
 }
 
-/* Of each stage; what waits in channels differs from run to run. */
-static void planned_activations_are_those_that_a_run_takes(void **state)
+/* Of each rank, of one device each: what waits in channels differs from run to run. */
+static void check_memory(const sl_train_options *options)
 {
     static small_record record;
+    sl_train_options sized = *options;
+    sl_corpus *corpus;
+    check_ok(small_run(options, &record));
+    check_ok(sl_corpus_load(options->data, NULL, &corpus));
+    sized.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
+    sl_corpus_destroy(&corpus);
+    sl_plan plan = plan_of(&sized, NULL);
+    for (int rank = 0; rank < options->pipeline_ranks; rank++) {
+        int64_t activations = 0, workspace = 0;
+        for (int s = 0; s < plan.stages; s++) {
+            if (plan.stage[s].rank != rank)
+                continue;
+            activations += plan.stage[s].activation_bytes;
+            workspace = workspace > plan.stage[s].workspace_bytes ? workspace
+                                                                  : plan.stage[s].workspace_bytes;
+        }
+        int64_t taken = (int64_t)record.peak_activations[rank],
+                worked = (int64_t)record.memory[rank].peak_bytes[SL_MEMORY_WORKSPACE];
+        if (taken > activations || taken < activations * 3 / 4 || worked > workspace * 9 / 8)
+            fail_msg("%s, %s, rank %d of %d: planned %d and %d bytes, taken %d and %d",
+                     options->schedule, sl_precision_names[options->precision], rank,
+                     options->pipeline_ranks, (int)activations, (int)workspace, (int)taken,
+                     (int)worked);
+    }
+}
+
+static void planned_memory_is_what_a_run_takes(void **state)
+{
     sl_train_options options = split_options(*state);
     options.model.emsize = options.bptt = 32;
     options.batch_size = 16;
-    options.chunks = 8;
+    options.chunks = 16;
+    options.max_batches = 2;
+    options.eval_max_batches = 1;
     options.recompute = SL_RECOMPUTE_NEVER;
-    for (int i = 0; sl_schedule_names[i]; i++) {
-        options.pipeline_ranks = 2;
-        options.schedule = sl_schedule_names[i];
-        check_ok(small_run(&options, &record));
-        sl_train_options sized = options;
-        sl_corpus *corpus;
-        check_ok(sl_corpus_load(options.data, NULL, &corpus));
-        sized.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
-        sl_corpus_destroy(&corpus);
-        sl_plan plan = plan_of(&sized, NULL);
-        int64_t planned[2] = {0, 0}, taken[2] = {0, 0};
-        for (int s = 0; s < plan.stages; s++) {
-            planned[plan.stage[s].rank] += plan.stage[s].activation_bytes;
-            taken[plan.stage[s].rank] = (int64_t)record.peak_activations[s];
-        }
-        for (int rank = 0; rank < 2; rank++)
-            if (taken[rank] > planned[rank] * 21 / 20 || taken[rank] < planned[rank] / 2)
-                fail_msg("%s, rank %d: planned %d bytes, taken %d", options.schedule, rank,
-                         (int)planned[rank], (int)taken[rank]);
-    }
+    for (options.precision = SL_PRECISION_F32; options.precision <= SL_PRECISION_BF16;
+         options.precision++)
+        for (options.pipeline_ranks = 2; options.pipeline_ranks <= 8; options.pipeline_ranks *= 2)
+            for (int i = 0; sl_schedule_names[i]; i++) {
+                options.schedule = sl_schedule_names[i];
+                if (options.pipeline_ranks * sl_schedule_virtual_stages(options.schedule) <=
+                    options.model.nlayers)
+                    check_memory(&options);
+            }
 }
 
 static sl_train_options planned_options(void)
@@ -222,8 +241,8 @@ int split_vocabulary_tests(void)
                                         small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(run_resumes_with_other_ranks_and_not_without_the_option,
                                         small_corpus_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(planned_activations_are_those_that_a_run_takes,
-                                        small_corpus_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(planned_memory_is_what_a_run_takes, small_corpus_create,
+                                        scratch_remove),
         cmocka_unit_test(copies_in_other_processes_are_planned_for),
         cmocka_unit_test(plan_refuses_what_a_pipe_would),
         cmocka_unit_test(plan_refuses_a_table_that_splits_what_the_run_does_not),
