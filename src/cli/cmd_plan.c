@@ -62,6 +62,7 @@ static const char *const run_names[] = {"preset",
                                         "max-batches",
                                         "eval-max-batches",
                                         "epochs",
+                                        "seed",
                                         "eval-every",
                                         "eval-batch-size",
                                         "init",
@@ -237,7 +238,8 @@ static sl_status plan_cluster(cli_line *line, settings *parsed)
 {
     const sl_plan_search_options search = {.run = &parsed->run,
                                            .kept = find_kept(line),
-                                           .batch_tokens = parsed->batch_tokens};
+                                           .batch_tokens = parsed->batch_tokens,
+                                           .tokens = parsed->tokens > 0 ? parsed->tokens : 0};
     const cli_cluster_settings asked = {parsed->cluster, parsed->output, parsed->tokens,
                                         parsed->json};
     SL_TRY(find_model(line, parsed));

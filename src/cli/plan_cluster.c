@@ -67,6 +67,11 @@ static json_t *find_limit(const sl_cluster_plan *plan)
     return NULL;
 }
 
+static double tokens_a_day(const sl_cluster_plan *plan)
+{
+    return plan->tokens_per_s * day_s * plan->failures.useful;
+}
+
 /* ---- JSON --------------------------------------------------------------------------------- */
 
 /* Finite numbers, else null. */
@@ -75,21 +80,47 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+/* What of a plan depends on failures. */
+static json_t *describe_failures(const sl_cluster_plan *plan, double tokens)
+{
+    const sl_failure_plan *failures = &plan->failures;
+    json_t *object =
+        json_pack("{s:f, s:f, s:f, s:f, s:i, s:o, s:o, s:o, s:o}", "useful", failures->useful,
+                  "daly_useful", failures->formula_useful, "tokens_per_day", tokens_a_day(plan),
+                  "fewer_speed", failures->fewer_speed, "runs", failures->runs, "mtbf_s",
+                  number(failures->mtbf_s), "checkpoint_interval_s", number(failures->interval_s),
+                  "young_interval_s", number(failures->young_s), "played_interval_s",
+                  number(failures->played_s));
+    json_t *days = tokens > 0
+                       ? json_pack("{s:o, s:o, s:o}", "days", number(failures->run_s / day_s),
+                                   "days_low", number(failures->low_s / day_s), "days_high",
+                                   number(failures->high_s / day_s))
+                       : json_object();
+    if (json_object_update(object, days) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(days);
+    return object;
+}
+
 static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
 {
-    double a_day = plan->tokens_per_s * day_s * plan->useful;
     json_t *limit = find_limit(plan);
-    json_t *object = json_pack(
-        "{s:f, s:f, s:I, s:f, s:o, s:f, s:f, s:f, s:f, s:i, s:s, s:f, s:f, s:o, s:o, s:o, s:o*}",
-        "step_ms", 1e3 * plan->costs.seconds, "tokens_per_s", plan->tokens_per_s, "memory_bytes",
-        (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "options", list_options(plan),
-        "pipeline_ms", 1e3 * plan->costs.pipeline, "exchange_ms", 1e3 * plan->costs.exchange,
-        "update_ms", 1e3 * plan->costs.update, "mfu", plan->mfu, "nodes", plan->nodes, "neighbours",
-        plan->near_replicas ? "replicas" : "pipeline ranks", "useful", plan->useful,
-        "tokens_per_day", a_day, "mtbf_s", number(plan->mtbf_s), "checkpoint_interval_s",
-        number(plan->interval_s), "young_interval_s", number(plan->young_s), "too_large", limit);
-    if (object && tokens > 0)
-        json_object_set_new(object, "days", number(tokens / a_day));
+    json_t *object =
+        json_pack("{s:f, s:f, s:I, s:f, s:o, s:f, s:f, s:f, s:f, s:i, s:s, s:o*}", "step_ms",
+                  1e3 * plan->costs.seconds, "tokens_per_s", plan->tokens_per_s, "memory_bytes",
+                  (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "options",
+                  list_options(plan), "pipeline_ms", 1e3 * plan->costs.pipeline, "exchange_ms",
+                  1e3 * plan->costs.exchange, "update_ms", 1e3 * plan->costs.update, "mfu",
+                  plan->mfu, "nodes", plan->nodes, "neighbours",
+                  plan->near_replicas ? "replicas" : "pipeline ranks", "too_large", limit);
+    json_t *failures = describe_failures(plan, tokens);
+    if (json_object_update(object, failures) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(failures);
     return object;
 }
 
@@ -107,9 +138,9 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
                                                 input->value, "from", source));
     }
     json_t *root =
-        json_pack("{s:o, s:o, s:I, s:I, s:I}", "plans", plans, "inputs", inputs, "layouts",
+        json_pack("{s:o, s:o, s:I, s:I, s:I, s:I}", "plans", plans, "inputs", inputs, "layouts",
                   (json_int_t)found->layouts, "simulated", (json_int_t)found->simulated, "left_out",
-                  (json_int_t)found->too_large);
+                  (json_int_t)found->too_large, "seed", (json_int_t)found->seed);
     char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     if (!dumped || asprintf(text, "%s\n", dumped) < 0)
@@ -133,17 +164,36 @@ static void print_shape(const sl_cluster_plan *plan, char *text, size_t bytes)
              recomputes ? sl_recompute_name(plan->recompute) : "", plan->zero ? ", zero" : "");
 }
 
-static void print_failures(const sl_cluster_plan *plan, double tokens)
+static void print_checkpoints(const sl_cluster_plan *plan)
 {
-    double a_day = plan->tokens_per_s * day_s * plan->useful;
-    if (isfinite(plan->mtbf_s))
-        printf("The first: a failure every %.1f hours on %d node%s, a checkpoint every %.0f s "
-               "(Daly; %.0f s by Young), %.1f%% of the time lost\n",
-               plan->mtbf_s / 3600, plan->nodes, plan->nodes == 1 ? "" : "s", plan->interval_s,
-               plan->young_s, 100 * (1 - plan->useful));
-    printf("The first: %.4g tokens a day", a_day);
-    if (tokens > 0 && a_day > 0)
-        printf(", %.1f days for %.4g tokens", tokens / a_day, tokens);
+    const sl_failure_plan *failures = &plan->failures;
+    printf("The first: a failure every %.1f hours on %d node%s, a checkpoint every %.0f s "
+           "(Daly; %.0f s by Young, %.0f s by played runs)\n",
+           failures->mtbf_s / 3600, plan->nodes, plan->nodes == 1 ? "" : "s", failures->interval_s,
+           failures->young_s, failures->played_s);
+    if (failures->fewer_speed < 1)
+        printf("The first: with one node less it goes on at %.1f%% of its speed\n",
+               100 * failures->fewer_speed);
+}
+
+static void print_failures(const sl_cluster_plan *plan, double tokens, uint64_t seed)
+{
+    const sl_failure_plan *failures = &plan->failures;
+    if (isfinite(failures->mtbf_s)) {
+        print_checkpoints(plan);
+        printf("The first: %.1f%% of the time lost in %d played run%s, seed %" PRIu64
+               " (%.1f%% by Daly's model)\n",
+               100 * (1 - failures->useful), failures->runs, failures->runs == 1 ? "" : "s", seed,
+               100 * (1 - failures->formula_useful));
+    }
+    printf("The first: %.4g tokens a day", tokens_a_day(plan));
+    if (tokens > 0 && isinf(failures->run_s))
+        printf(", too few to train %.4g tokens before the next failures", tokens);
+    else if (tokens > 0)
+        printf(", %.4g days for %.4g tokens", failures->run_s / day_s, tokens);
+    if (tokens > 0 && failures->runs > 1)
+        printf(" (%.4g to %.4g in 90%% of the runs)", failures->low_s / day_s,
+               failures->high_s / day_s);
     printf("\n");
 }
 
@@ -178,7 +228,7 @@ static void print_table(const sl_cluster_plans *found, const char *path, double 
     printf("The first: neighbouring devices are %s, on %d node%s\n",
            best->near_replicas ? "replicas of a stage" : "ranks of a pipeline", best->nodes,
            best->nodes == 1 ? "" : "s");
-    print_failures(best, tokens);
+    print_failures(best, tokens, found->seed);
     printf("\nThe options of the first:\n ");
     json_array_foreach(options, index, word)
     {

@@ -26,6 +26,7 @@ enum sli_random_domain {
     SLI_RANDOM_GENERATE = 4,
     SLI_RANDOM_SHUFFLE = 5,
     SLI_RANDOM_CHECK = 6, /* what sl_module_check tries */
+    SLI_RANDOM_FAILURES = 7,
 };
 
 typedef struct sli_philox_key {

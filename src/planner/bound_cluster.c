@@ -64,9 +64,11 @@ sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candid
 {
     double memory;
     int ranks = candidate->replicas * candidate->pipeline_ranks;
-    int64_t rows = search->job->space.rows / candidate->replicas / candidate->chunks;
+    const sli_cluster_job *job = search->job;
+    int64_t shard_rows = job->shards > 0 ? job->shard_rows : job->space.rows / candidate->replicas,
+            rows = shard_rows / candidate->chunks;
     const sli_node_kind *kind =
-        sli_devices_slowest(&search->devices, ranks, search->job->precision, &memory);
+        sli_devices_slowest(&search->devices, ranks, job->precision, &memory);
     for (int i = 0; i < search->size_count; i++)
         if (search->sizes[i].rows == rows && search->sizes[i].kind == kind) {
             *out = &search->sizes[i];
@@ -198,17 +200,25 @@ const sli_grid_exchange *sli_cluster_search_exchange(sli_cluster_searcher *searc
     return exchange;
 }
 
-/* When the rank has updated its parameters at least. */
+int sli_cluster_search_shards(const sli_cluster_searcher *search, const sli_candidate *candidate)
+{
+    return search->job->shards > 0 ? search->job->shards : candidate->replicas;
+}
+
+/* When the rank has updated its parameters at least. The last shard's table hides the exchange. */
 static double bound_end(const sli_cluster_searcher *search, const sli_micro_size *size,
                         const sli_candidate *candidate, const rank_work *work,
                         const rank_bound *bound, const sli_grid_exchange *exchange)
 {
     double table = bound->table * search->jitter, ready = bound->ready * search->jitter;
+    int shards = sli_cluster_search_shards(search, candidate);
+    double before = (shards - 1) / candidate->replicas * table;
     double reduce = candidate->replicas > 1 ? work->bytes * exchange->reduce.seconds_per_byte : 0,
            gather = candidate->zero ? work->bytes * exchange->gather.seconds_per_byte : 0,
            update = work->bytes * sli_cluster_time_update(size->kind, &search->job->optimizer) /
                     (candidate->zero ? candidate->replicas : 1);
-    return (size->kind->is_cuda ? fmax(table, ready + reduce) : table + reduce) + gather + update;
+    return before + (size->kind->is_cuda ? fmax(table, ready + reduce) : table + reduce) + gather +
+           update;
 }
 
 static double bound_cut(sli_cluster_searcher *search, const sli_micro_size *size,

@@ -402,10 +402,12 @@ static sl_status read_links(const reader *from, const object *of, sli_cluster *o
 /* Without `failures` no node fails. */
 static sl_status read_failures(const reader *from, const object *of, sli_cluster *out)
 {
-    static const char *const names[] = {"mtbf_s", "restart_s", "save_bytes_per_s", NULL};
+    static const char *const names[] = {"mtbf_s", "restart_s", "repair_s", "save_bytes_per_s",
+                                        NULL};
     static const number_field fields[] = {
         {"mtbf_s", offsetof(sli_cluster, mtbf_s), false, true, 1, 1e12, 0},
         {"restart_s", offsetof(sli_cluster, restart_s), false, false, 0, 1e7, 300},
+        {"repair_s", offsetof(sli_cluster, repair_s), false, false, 0, 1e9, 0},
         {"save_bytes_per_s", offsetof(sli_cluster, save_bytes_per_s), false, false, 1, 1e15, 1e9}};
     sli_json_value value = member(of, "failures");
     object failures = {.path = "failures", .names = names};

@@ -2,7 +2,8 @@
  *
  *     cluster.c        reads the file
  *     cluster_links.c  how fast its devices talk to each other
- *     cluster_times.c  how fast they compute, and what failures cost
+ *     cluster_times.c  how fast they compute
+ *     failures.h       what failures cost
  *     bound_cluster.c  how long a layout takes at least
  *     search_cluster.c which layouts of a model are the best on it */
 #ifndef SLI_PLANNER_CLUSTER_H
@@ -53,6 +54,7 @@ typedef struct sli_cluster {
     double message_s[SLI_LEVELS];       /* from one message of an exchange to the next */
     double mtbf_s;                      /* mean time between failures of a node; 0: none fails */
     double restart_s, save_bytes_per_s; /* to start again; that a node writes of a checkpoint */
+    double repair_s;                    /* until a node that has failed is back */
     double spread; /* standard deviation of a device's time for a step, as a fraction of it */
     sl_cluster_input *inputs;
     size_t input_count, input_capacity;
@@ -121,20 +123,6 @@ double sli_cluster_time_update(const sli_node_kind *kind, const sl_optimizer_opt
  * of so many draws of a normal distribution with mean 1 and the cluster's spread. */
 double sli_cluster_jitter(const sli_cluster *cluster, int ranks);
 
-/* What failures cost a run on so many nodes. */
-typedef struct sli_failures {
-    double mtbf_s;     /* of the run: any node's; INFINITY: no node fails */
-    double save_s;     /* of a checkpoint */
-    double interval_s; /* of computing between two checkpoints, by Daly's formula; INFINITY: none */
-    double young_s;    /* the same by Young's */
-    double useful;     /* the expected fraction of the time in which steps are trained that stay */
-} sli_failures;
-
-/* For checkpoints of so many bytes, which the nodes write together. Sources: J. W. Young, "A first
- * order approximation to the optimum checkpoint interval", CACM 17 (1974); J. T. Daly, "A higher
- * order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006). */
-sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double saved_bytes);
-
 /* ---- Search ------------------------------------------------------------------------------- */
 
 /* What is planned on a cluster. All pointers are borrowed. */
@@ -144,6 +132,8 @@ typedef struct sli_cluster_job {
     sl_optimizer_options optimizer;
     int64_t row_tokens;
     bool keeps_best;        /* a copy of the best parameters */
+    int shards;             /* of a step, which fewer replicas train in turn; 0: one of each */
+    int64_t shard_rows;     /* of a shard; with `shards`, and space.rows is then 0 */
     sli_search_space space; /* what is tried; `rows`, `schedules`, `virtual_stages`, `chunks` and
                                `recomputes` are set */
 } sli_cluster_job;

@@ -1,4 +1,4 @@
-/* How long a cluster's devices compute, and what jitter and failures add to that. */
+/* How long a cluster's devices compute, and what jitter adds to that. */
 #include "planner/cluster.h"
 
 #include "nn/module.h"
@@ -89,26 +89,4 @@ static double expected_largest(int n)
 double sli_cluster_jitter(const sli_cluster *cluster, int ranks)
 {
     return cluster->spread > 0 ? 1 + cluster->spread * expected_largest(ranks) : 1;
-}
-
-/* ---- Failures ------------------------------------------------------------------------------ */
-
-/* Daly's interval is that of the shortest expected time, up to a save as long as twice the time
- * between failures; where a save is longer, it is that time. */
-sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double saved_bytes)
-{
-    sli_failures out = {INFINITY, 0, INFINITY, INFINITY, 1};
-    if (cluster->mtbf_s <= 0)
-        return out;
-    double mtbf = out.mtbf_s = cluster->mtbf_s / nodes;
-    double save = out.save_s = saved_bytes / (cluster->save_bytes_per_s * nodes);
-    out.young_s = sqrt(2 * save * mtbf);
-    double ratio = save / (2 * mtbf);
-    out.interval_s = ratio < 1 ? out.young_s * (1 + sqrt(ratio) / 3 + ratio / 9) - save : mtbf;
-    double interval = out.interval_s;
-    out.useful =
-        save > 0
-            ? interval / (mtbf * exp(cluster->restart_s / mtbf) * expm1((interval + save) / mtbf))
-            : exp(-cluster->restart_s / mtbf);
-    return out;
 }

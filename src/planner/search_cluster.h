@@ -75,6 +75,7 @@ sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, int **cuts,
 sl_status sli_schedule_facts_find(const char *name, sli_schedule_facts *out);
 /* A schedule's number where there are several pipeline ranks; one has one stage. */
 int sli_stages_of_rank(const sli_candidate *candidate);
+int sli_cluster_search_shards(const sli_cluster_searcher *search, const sli_candidate *candidate);
 double sli_cluster_search_jitter(sli_cluster_searcher *search, int ranks);
 const sli_grid_exchange *sli_cluster_search_exchange(sli_cluster_searcher *search,
                                                      const sli_candidate *candidate);

@@ -75,30 +75,6 @@ static void jitter_is_that_of_the_slowest(void **state)
     assert_true(sli_cluster_jitter(&some, 1000) > 1.32 && sli_cluster_jitter(&some, 1000) < 1.33);
 }
 
-/* The fraction of the time that stays with checkpoints after `interval`, by Daly's model. */
-static double useful_with(const sli_cluster *cluster, const sli_failures *failures, double interval)
-{
-    double mtbf = failures->mtbf_s;
-    return interval /
-           (mtbf * exp(cluster->restart_s / mtbf) * expm1((interval + failures->save_s) / mtbf));
-}
-
-static void checkpoints_are_as_far_apart_as_loses_least(void **state)
-{
-    const sli_cluster cluster = {.mtbf_s = 864000, .restart_s = 100, .save_bytes_per_s = 1e9};
-    sli_failures failures = sli_cluster_failures(&cluster, 10, 6e11);
-    assert_float_equal(failures.mtbf_s, 86400, 1e-9);
-    assert_float_equal(failures.save_s, 60, 1e-9);
-    assert_float_equal(failures.young_s, 3219.938, 1e-3);
-    assert_float_equal(failures.interval_s, 3180.06, 0.01);
-    double best = useful_with(&cluster, &failures, failures.interval_s);
-    assert_float_equal(failures.useful, best, 1e-12);
-    assert_true(best > useful_with(&cluster, &failures, failures.interval_s * 1.05));
-    assert_true(best > useful_with(&cluster, &failures, failures.interval_s * 0.95));
-    const sli_cluster safe = {0};
-    assert_float_equal(sli_cluster_failures(&safe, 10, 6e11).useful, 1, 0);
-}
-
 /* ---- Cuts --------------------------------------------------------------------------------- */
 
 static double least_largest(const double *costs, int modules, int stages)
@@ -280,7 +256,6 @@ int search_cluster_tests(void)
         cmocka_unit_test(links_are_those_of_the_nearest_common_level),
         cmocka_unit_test(exchange_goes_to_every_replica),
         cmocka_unit_test(jitter_is_that_of_the_slowest),
-        cmocka_unit_test(checkpoints_are_as_far_apart_as_loses_least),
         cmocka_unit_test(largest_stage_is_as_small_as_any_cut_allows),
         cmocka_unit_test(best_layouts_are_those_of_the_simulation_of_all),
         cmocka_unit_test(nothing_that_fits_says_what_is_missing),

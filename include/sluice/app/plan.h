@@ -45,6 +45,7 @@ typedef struct sl_plan_search_options {
     unsigned kept;                   /* sl_plan_kept */
     int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                              of batch_size rows of each of `shards` (0: 1) */
+    double tokens; /* of the whole training, for failures on a cluster; 0: those of 30 days */
 } sl_plan_search_options;
 
 /* The bytes are enough for the names of as many devices as a list can have. */
@@ -122,11 +123,7 @@ typedef struct sl_cluster_plan {
     double mfu;           /* the model's FLOP, without recomputation, of the devices' peak */
     int64_t memory_bytes; /* of the device that needs most */
     int nodes;
-    double mtbf_s;     /* of all nodes together; INFINITY: none fails */
-    double save_s;     /* of a checkpoint */
-    double interval_s; /* between two checkpoints, by Daly's formula; INFINITY: none is needed */
-    double young_s;    /* the same by Young's */
-    double useful;     /* the expected fraction of the time whose steps stay */
+    sl_failure_plan failures;
 } sl_cluster_plan;
 
 typedef struct sl_cluster_plans {
@@ -137,6 +134,7 @@ typedef struct sl_cluster_plans {
     int64_t layouts;   /* that were bounded */
     int64_t simulated; /* of these, with their tables: no other can be among the best */
     int64_t too_large; /* of these, left out for the size of their tables */
+    uint64_t seed;     /* of the failures that are drawn: the run's */
 } sl_cluster_plans;
 
 /* Searches the best plans of the run `options->run` on the cluster that the file `path` describes

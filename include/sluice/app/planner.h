@@ -69,6 +69,24 @@ typedef struct sl_step_costs {
 
 /* ---- Clusters ---------------------------------------------------------------------------- */
 
+/* What failures of nodes cost a run: by formula where all nodes run again after a restart, and by
+ * runs that are played with drawn failures, on fewer nodes until those that failed are back. */
+typedef struct sl_failure_plan {
+    double mtbf_s;     /* of all nodes together; INFINITY: none fails */
+    double save_s;     /* of a checkpoint */
+    double interval_s; /* between two checkpoints, by Daly's formula; INFINITY: none is needed */
+    double young_s;    /* the same by Young's */
+    double played_s;   /* of five intervals from a half to twice interval_s, the one whose
+                          played runs are the shortest */
+    double formula_useful; /* the expected fraction of the time whose steps stay, by Daly's model */
+    double useful;         /* by played runs: what the steps would take without failures, as a
+                              fraction of what they take with them, and checkpoints */
+    double fewer_speed;    /* with a node less; 1 where another one replaces it at once */
+    double run_s, low_s, high_s; /* of the whole run: the mean, the 5th and the 95th percentile;
+                                    INFINITY: it does not end */
+    int runs;                    /* that were played; 0: no node fails, or none ends */
+} sl_failure_plan;
+
 /* A number of a cluster's file, and where it comes from. */
 typedef struct sl_cluster_input {
     char name[96]; /* "nodes[0].memory_bytes" */

@@ -3,6 +3,7 @@
  *     cases.c       which checkpoint a run begins with, and what rule its layout follows
  *     layout.c      replicas, stages, ranks, devices, chunks, shards, the table
  *     search_job.c      the search for a layout where a job has lost processes
+ *     cluster_failures.c  what failures cost a plan for a cluster
  *     search_machine.c  the search for the best layouts on this machine
  *     timed_machine.c   how fast it is, measured for a search
  *     run_machine.c     how fast it was in a run, by what that has measured of itself

@@ -4,6 +4,7 @@
 #include "nn/module.h"
 #include "planner/cluster.h"
 #include "sluice/app/plan.h"
+#include "train/plan/cluster_failures.h"
 #include "train/plan/plan.h"
 
 #include <inttypes.h>
@@ -12,6 +13,8 @@
 #include <string.h>
 
 enum { MOST_VIRTUAL_STAGES = 8 };
+
+static const double default_run_s = 30 * 86400.0;
 
 /* A search, with the lists of its space. */
 typedef struct search {
@@ -34,18 +37,26 @@ static bool is_kept(const search *s, sl_plan_kept option)
 
 /* ---- What is searched ----------------------------------------------------------------------- */
 
-static sl_status check_options(const sl_train_options *run)
+/* The cut by time is searched. */
+static bool has_balance(const search *s)
 {
-    const char *given = run->data                                ? "a text"
-                        : run->task                              ? "a task"
-                        : run->devices                           ? "devices"
-                        : run->table                             ? "a schedule's file"
-                        : run->placement                         ? "a placement"
-                        : run->accumulate > 1                    ? "accumulation steps"
-                        : run->balance_kind != SL_BALANCE_LAYERS ? "a balance"
-                        : run->split_vocabulary                  ? "a split vocabulary"
-                        : run->force                             ? "force"
-                                                                 : NULL;
+    return s->run->balance_kind == SL_BALANCE_EXPLICIT ||
+           (s->run->balance_kind != SL_BALANCE_AUTO && is_kept(s, SL_KEEP_BALANCE));
+}
+
+static sl_status check_options(const search *s)
+{
+    const sl_train_options *run = s->run;
+    const char *given = run->data               ? "a text"
+                        : run->task             ? "a task"
+                        : run->devices          ? "devices"
+                        : run->table            ? "a schedule's file"
+                        : run->placement        ? "a placement"
+                        : run->accumulate > 1   ? "accumulation steps"
+                        : has_balance(s)        ? "a balance"
+                        : run->split_vocabulary ? "a split vocabulary"
+                        : run->force            ? "force"
+                                                : NULL;
     if (given)
         return sl_error(SL_ERR_UNSUPPORTED, "plans for a cluster cannot be made with %s", given);
     if (run->bptt < 1)
@@ -194,13 +205,10 @@ static sl_status describe_plan(const search *s, const sli_devices *devices, doub
     memcpy(out->balance, found->balance, balance_bytes);
     out->tokens_per_s = (double)s->rows * (double)s->run->bptt / found->costs.seconds;
     out->mfu = flop / (found->costs.seconds * ranks * kind->flops[s->run->precision]);
-    sli_failures failures = sli_cluster_failures(&s->cluster, out->nodes, count_saved_bytes(s));
-    out->mtbf_s = failures.mtbf_s;
-    out->save_s = failures.save_s;
-    out->interval_s = failures.interval_s;
-    out->young_s = failures.young_s;
-    out->useful = failures.useful;
-    return SL_OK;
+    const sli_elastic_run run = {&s->job, &s->cluster, devices, found};
+    double work_s = s->options->tokens > 0 ? s->options->tokens / out->tokens_per_s : default_run_s;
+    return sli_plan_failures(&run, out->nodes, count_saved_bytes(s), work_s, s->run->seed,
+                             &out->failures);
 }
 
 static sl_status describe_plans(search *s, sl_cluster_plans *out)
@@ -212,6 +220,7 @@ static sl_status describe_plans(search *s, sl_cluster_plans *out)
     for (int i = 0; i < s->results.count && status == SL_OK; i++)
         status = describe_plan(s, &devices, flop, &s->found[i], &out->plans[out->count++]);
     sli_devices_clear(&devices);
+    out->seed = s->run->seed;
     out->inputs = s->cluster.inputs;
     out->input_count = s->cluster.input_count;
     s->cluster.inputs = NULL;
@@ -238,7 +247,7 @@ static sl_status check_found(const search *s)
 static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *out)
 {
     sli_cluster_search counts;
-    SL_TRY(check_options(s->run));
+    SL_TRY(check_options(s));
     SL_TRY(sli_cluster_read(path, &s->cluster));
     SL_TRY(count_rows(s));
     SL_TRY(list_chunks(s));
