@@ -19,16 +19,17 @@ enum { RANKS = 2, MICROS = 2, ROWS = 4, WIDTH = 8 };
  * action is stage, micro-batch and kind. */
 static const int counts[RANKS] = {4, 6};
 static const sl_action zero_bubble[] = {
-    {0, 0, F, 0, 0, 0}, {0, 1, F, 0, 0, 0}, {0, 0, B, 0, 0, 0}, {0, 1, B, 0, 0, 0}, /* rank 0 */
-    {1, 0, F, 0, 0, 0}, {1, 0, I, 0, 0, 0}, {1, 1, F, 0, 0, 0},                     /* rank 1 */
-    {1, 1, I, 0, 0, 0}, {1, 0, W, 0, 0, 0}, {1, 1, W, 0, 0, 0},
+    {0, 0, F, 0, 0, 0, 0}, {0, 1, F, 0, 0, 0, 0}, {0, 0, B, 0, 0, 0, 0},
+    {0, 1, B, 0, 0, 0, 0},                                               /* rank 0 */
+    {1, 0, F, 0, 0, 0, 0}, {1, 0, I, 0, 0, 0, 0}, {1, 1, F, 0, 0, 0, 0}, /* rank 1 */
+    {1, 1, I, 0, 0, 0, 0}, {1, 0, W, 0, 0, 0, 0}, {1, 1, W, 0, 0, 0, 0},
 };
 
 /* Rank 0 wants a gradient that rank 1 gives only after a second forward. */
 static const int wrong_counts[RANKS] = {4, 4};
 static const sl_action deadlock[] = {
-    {0, 0, F, 0, 0, 0}, {0, 0, B, 0, 0, 0}, {0, 1, F, 0, 0, 0}, {0, 1, B, 0, 0, 0},
-    {1, 0, F, 0, 0, 0}, {1, 1, F, 0, 0, 0}, {1, 0, B, 0, 0, 0}, {1, 1, B, 0, 0, 0},
+    {0, 0, F, 0, 0, 0, 0}, {0, 0, B, 0, 0, 0, 0}, {0, 1, F, 0, 0, 0, 0}, {0, 1, B, 0, 0, 0, 0},
+    {1, 0, F, 0, 0, 0, 0}, {1, 1, F, 0, 0, 0, 0}, {1, 0, B, 0, 0, 0, 0}, {1, 1, B, 0, 0, 0, 0},
 };
 
 /* Stage 1 has the larger part of the model. */

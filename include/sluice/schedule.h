@@ -14,11 +14,18 @@
  *     0S0   the rank's logits, and what they give to the loss and to the gradient of the input
  *     0T0   the gradient of the rank's weights of the head
  *
+ * A table may cut each micro-batch along time into K slices (Seq1F1B, arXiv 2406.03488). Slices go
+ * forward in order, since each attends to those before it, and backward in reverse. An action's
+ * `micro` then numbers slices as they go backward: slice k of micro-batch m is number m K + K - 1 -
+ * k, written m.k:
+ *
+ *     2F1.0   forward of the first slice of micro-batch 1, before 2F1.1
+ *
  * A schedule is data: functions write it (GPipe, 1F1B, zero bubble ...) or a file holds it, one
  * validator proves it, one simulator plays it against costs, and the pipe's one interpreter runs
  * it.
  *
- * Canonical order: at every stage, backwards for the input ascend over micro-batches, and so do
+ * Canonical order: at every stage, backwards for the input ascend over `micro`, and so do
  * those for the weights (B is both), and S and T. A parameter's gradient is then the same sum in
  * the same order under every schedule, bit for bit.
  *
@@ -55,7 +62,7 @@ typedef enum sl_action_kind {
 } sl_action_kind;
 
 typedef struct sl_action {
-    int stage, micro;
+    int stage, micro; /* with slices a slice's number */
     sl_action_kind kind;
     /* This action shares a cell with the one before it, PyTorch's (0F7;7B3)OVERLAP_F_B: a forward
      * and a backward. The cell begins when the inputs of both are there, and sends both results at
@@ -67,6 +74,8 @@ typedef struct sl_action {
     bool discards;
     /* Set by the library: the stage's gradients are complete when this action has run. */
     bool completes;
+    /* Set by the library: the table's K; 0: it is in no table. */
+    int slices;
 } sl_action;
 
 /* ---- Tables ----------------------------------------------------------------------------- */
@@ -78,6 +87,7 @@ typedef struct sl_schedule_options {
     const int *placement; /* [P * V] the rank of each stage, each rank V times; borrowed; NULL: the
                              schedule's own */
     int micros;           /* M, micro-batches */
+    int slices;           /* K, of each; 0: 1 */
     /* For schedules that depend on costs: times of one micro-batch in all stages of a rank, in any
      * unit. All 0: 1 each. */
     double forward, backward_input, backward_weight;
@@ -105,19 +115,20 @@ sl_status sl_schedule_write(const char *name, const sl_schedule_options *options
 
 /* A table of one's own: `counts[r]` actions of rank r, one rank after the other in `actions`
  * (copied, not validated). `actions` may be NULL if there are none. Takes ranks, placement (NULL: a
- * loop), virtual_stages (0: 1) and micros of the options. Errors: SL_ERR_INVALID for numbers below
- * 1, too many stages or micro-batches, a placement that does not give each rank V stages, and a
- * negative count. */
+ * loop), virtual_stages (0: 1), micros and slices of the options. Errors: SL_ERR_INVALID for
+ * numbers below 1, too many stages or micro-batches, a placement that does not give each rank V
+ * stages, and a negative count. */
 sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *counts,
                                  const sl_action *actions, sl_schedule **out);
 
 /* The table that a user's text names: a schedule, or where there is none of that name a file in
  * PyTorch's CSV, compute form: a line for each rank, a cell for each action, empty cells for
- * pauses. P, V, M and the placement follow from the cells; each option that is set must agree with
- * them (to compare `placement`, ranks and virtual_stages must be set). B means I where the
- * micro-batch also has a W at that stage (an older dialect). Micro-batches are numbered anew where
- * that gives the canonical order. The table is validated. Errors: as sl_schedule_write and
- * sl_schedule_validate; SL_ERR_FORMAT with line and cell; what reading the file reports. */
+ * pauses; slices are written as above. P, V, M, K and the placement follow from the cells; each
+ * option that is set must agree with them (to compare `placement`, ranks and virtual_stages must be
+ * set). B means I where the micro-batch also has a W at that stage (an older dialect).
+ * Micro-batches are numbered anew where that gives the canonical order. The table is validated.
+ * Errors: as sl_schedule_write and sl_schedule_validate; SL_ERR_FORMAT with line and cell; what
+ * reading the file reports. */
 sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *options,
                            sl_schedule **out);
 
@@ -125,7 +136,8 @@ void sl_schedule_destroy(sl_schedule **schedule);
 
 int sl_schedule_ranks(const sl_schedule *schedule);
 int sl_schedule_stages(const sl_schedule *schedule);
-int sl_schedule_micros(const sl_schedule *schedule);
+int sl_schedule_micros(const sl_schedule *schedule); /* M */
+int sl_schedule_slices(const sl_schedule *schedule); /* K; 1: micro-batches are whole */
 /* [stages] the rank of each stage; lives as long as the schedule. */
 const int *sl_schedule_placement(const sl_schedule *schedule);
 /* Rank `rank`'s actions; they live as long as the schedule and until it is rewritten. */
@@ -167,7 +179,7 @@ sl_status sl_schedule_freeze(sl_schedule *schedule, const sl_stage_backward *sta
  * `head` is how long the whole head's forward takes, all stages' forwards of a micro-batch together
  * taking 1. Joined actions become single ones. Comes after the other rewrites. A table that has S
  * already, or never goes backward, stays as it is. Errors: SL_ERR_INVALID for a `head` that is not
- * above 0 and a table that deadlocks; the table is then as it was. */
+ * above 0, a table with slices and one that deadlocks; the table is then as it was. */
 sl_status sl_schedule_split_head(sl_schedule *schedule, double head);
 
 /* ---- Proof ------------------------------------------------------------------------------ */
@@ -176,14 +188,15 @@ sl_status sl_schedule_split_head(sl_schedule *schedule, double head);
  * once backward, by B or by I and later W, unless the table never goes backward, or
  * sl_schedule_freeze has taken that from the stage; R comes once between F and backward, or not at
  * all; where there is any S, every rank has one and later a T of each micro-batch, at its first
- * stage; the order is canonical; every rank holds V stages; and there is no deadlock when actions
- * wait for their neighbours' results. SL_ERR_INVALID names rank, action and reason, and draws the
- * table around it, up to there. */
+ * stage; slices go forward in order; the order is canonical; every rank holds V stages; and there
+ * is no deadlock when actions wait for their neighbours' results. SL_ERR_INVALID names rank, action
+ * and reason, and draws the table around it, up to there. */
 sl_status sl_schedule_validate(const sl_schedule *schedule);
 
 typedef struct sl_cost_model {
-    /* Seconds (any unit) of each action at a stage, [stages] each; borrowed. R costs a forward; the
-     * last stage's discarding F of a table that goes backward costs nothing. */
+    /* Seconds (any unit) of each action at a stage, a slice's where there are slices, [stages]
+     * each; borrowed. R costs a forward; the last stage's discarding F of a table that goes
+     * backward costs nothing. */
     const double *forward, *backward_input, *backward_weight;
     const double *backward;                     /* of B; NULL: I and W together */
     const double *head_forward, *head_backward; /* of S and T; NULL: they take no time */
@@ -212,8 +225,8 @@ typedef struct sl_simulation {
     double bubble_span; /* the same for the rank with the longest time from its first to its last
                            action (the Zero Bubble paper's measure) */
     double *idle;       /* [ranks] makespan less the rank's work */
-    int *peak_held;     /* [ranks] most pairs of stage and micro-batch whose activations are held at
-                           once, each from F (or R after an F that discards) until B or W */
+    int *peak_held; /* [ranks] most pairs of stage and micro-batch (or slice) whose activations are
+                       held at once, each from F (or R after an F that discards) until B or W */
     double *peak_bytes; /* [ranks] most bytes held at once; 0: the costs' are NULL */
     int entry_count;
     sl_timeline_entry *entries; /* in the table's order: rank 0's row, rank 1's ... */
@@ -235,9 +248,9 @@ typedef struct sl_utilization {
     double seconds;           /* from the step's start to the end of its last action */
     double bubble_measured;   /* idle fraction of ranks * seconds, 0 ... 1 */
     double bubble_predicted;  /* that of the table, simulated with the mean time of each stage's
-                                 forwards and backwards in the trace, and the costs of links. Where
-                                 ranks share cores, an action's time is its cores' time divided among
-                                 the actions that ran at once */
+                                 forwards and backwards (of each slice) in the trace, and the costs
+                                 of links. Where  ranks share cores, an action's time is its cores'
+                                 time divided among  the actions that ran at once */
     double predicted_seconds; /* of the simulation */
     double *idle;             /* [ranks] fraction of `seconds` in which the rank ran no action */
     double *waiting;          /* [ranks] fraction in which it waited for a tensor of another rank;
@@ -257,9 +270,9 @@ typedef struct sl_utilization {
 } sl_utilization;
 
 /* From a trace in the table's order, as sl_pipe_timeline and sl_schedule_simulate give it. Takes
- * ranks, placement (NULL: a loop), virtual_stages (0: 1), link, links, cores and forward_only of
- * the options. Free the result with sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that
- * is not of a whole step, or a cost of a link that is not 0 or more. */
+ * ranks, placement (NULL: a loop), virtual_stages (0: 1), slices, link, links, cores and
+ * forward_only of the options. Free the result with sl_utilization_clear. Errors: SL_ERR_INVALID
+ * for a trace that is not of a whole step, or a cost of a link that is not 0 or more. */
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
                                   const sl_schedule_options *layout, sl_utilization *out);
 void sl_utilization_clear(sl_utilization *utilization);
@@ -284,8 +297,8 @@ sl_status sl_schedule_csv(const sl_schedule *schedule, char **text);
 sl_status sl_schedule_svg(const sl_schedule *schedule, const sl_simulation *simulation,
                           char **text);
 
-/* One JSON object: ranks, stages, micros, makespan, bubble, bubble_span, idle and peak_held (arrays
- * with an entry a rank); malloc'ed. */
+/* One JSON object: ranks, stages, micros, slices, makespan, bubble, bubble_span, idle and peak_held
+ * (arrays with an entry a rank); malloc'ed. */
 sl_status sl_schedule_json(const sl_schedule *schedule, const sl_simulation *simulation,
                            char **text);
 

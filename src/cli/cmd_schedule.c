@@ -5,12 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_RANKS = 4096, MAX_VIRTUAL = 1024, MAX_CHUNKS = 65536, RANKS = 2, CHUNKS = 8 };
+enum {
+    MAX_RANKS = 4096,
+    MAX_VIRTUAL = 1024,
+    MAX_CHUNKS = 65536,
+    MAX_SLICES = 1024,
+    RANKS = 2,
+    CHUNKS = 8
+};
 
 typedef struct settings {
     sl_train_options run; /* its schedule is drawn */
     const char *costs, *svg;
     int ranks, virtual_stages, chunks; /* more than one can train with */
+    int slices;
     double link, head;
     bool csv, json;
 } settings;
@@ -29,6 +37,10 @@ static const sl_option options[] = {
     {.name = "chunks", .value = "M", .group = "Pipeline", FIELD(INT, chunks),
      RANGE(1, MAX_CHUNKS), .optional = true, .default_value = CHUNKS,
      .help = "Micro-batches; a file has its own"},
+    {.name = "slices", .value = "K", .group = "Pipeline", FIELD(INT, slices),
+     RANGE(1, MAX_SLICES), .optional = true, .default_value = 1,
+     .help = "Cut each micro-batch into so many slices along time (Seq1F1B; gpipe, 1f1b and zb-h1); "
+             "a file has its own"},
     {.name = "costs", .value = "F,I,W", FIELD(TEXT, costs), .initial = "1,1,1",
      .help = "Time that a rank needs for one micro-batch, in any unit: forward, backward for the "
              "input, and backward for the weights. The stages of a rank need equal times"},
@@ -69,6 +81,7 @@ static sl_status open_table(const settings *parsed, const double costs[3], sl_sc
     sl_schedule_options wanted = {.ranks = parsed->ranks || !named ? parsed->ranks : RANKS,
                                   .virtual_stages = parsed->virtual_stages,
                                   .micros = parsed->chunks || !named ? parsed->chunks : CHUNKS,
+                                  .slices = parsed->slices,
                                   .forward = costs[0],
                                   .backward_input = costs[1],
                                   .backward_weight = costs[2],
@@ -93,7 +106,9 @@ static sl_status open_table(const settings *parsed, const double costs[3], sl_sc
 static sl_status simulate(const sl_schedule *schedule, const settings *parsed,
                           const double costs[3], sl_simulation *out)
 {
-    int stages = sl_schedule_stages(schedule), each = stages / sl_schedule_ranks(schedule);
+    int stages = sl_schedule_stages(schedule);
+    /* actions of one micro-batch on a rank */
+    double each = (double)stages / sl_schedule_ranks(schedule) * sl_schedule_slices(schedule);
     double *forward = cli_allocate(5 * (size_t)stages, sizeof *forward);
     double *input = forward + stages, *weight = input + stages;
     double *head_forward = weight + stages, *head_backward = head_forward + stages;
@@ -135,8 +150,9 @@ static sl_status print_table(const sl_schedule *schedule, const sl_simulation *s
     SL_TRY(sl_schedule_draw(schedule, &text));
     print_text(text);
     printf("\nMakespan %g. Bubble %.1f%% of the ranks' time (%.1f%% by the Zero Bubble papers' "
-           "measure).\nMicro-batches whose activations each rank holds at its peak:",
-           simulation->makespan, 100 * simulation->bubble, 100 * simulation->bubble_span);
+           "measure).\n%s whose activations each rank holds at its peak:",
+           simulation->makespan, 100 * simulation->bubble, 100 * simulation->bubble_span,
+           sl_schedule_slices(schedule) > 1 ? "Slices" : "Micro-batches");
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
         printf(" %d", simulation->peak_held[rank]);
     printf("\n");
@@ -202,7 +218,8 @@ const cli_command cmd_schedule = {
     .summary = "draw and simulate a pipeline schedule",
     .doc = "Draws a schedule: a row for each pipeline rank, a column for each clock cycle. A cell "
            "names a stage, an action and a micro-batch: 2F0 is stage 2's forward of micro-batch 0, "
-           "R runs it again, B is backward, I its half for the input, W its half for the weights; "
+           "with --slices 2F0.1 is that of its slice 1; R runs it again, B is backward, I its half "
+           "for the input, W its half for the weights; "
            "S and T "
            "are forward and backward of the rank's part of a split head; "
            "... is idle time.",

@@ -213,7 +213,7 @@ static double number(const json_t *json, const char *key)
 /* With costs of a line of the Zero Bubble paper's table, of which each of two stages has half. */
 static void simulation_is_one_json_object(void **state)
 {
-    static const char *const keys[] = {"ranks",  "stages",      "micros", "makespan",
+    static const char *const keys[] = {"ranks",  "stages",      "micros", "slices",   "makespan",
                                        "bubble", "bubble_span", "idle",   "peak_held"};
     json_t *json = simulate("--pp 8 --chunks 24 --schedule zb-v --recompute never --costs "
                             "18.522,18.086,9.337 --comm 0.601");
@@ -223,6 +223,7 @@ static void simulation_is_one_json_object(void **state)
     assert_int_equal(number(json, "ranks"), 8);
     assert_int_equal(number(json, "stages"), 16);
     assert_int_equal(number(json, "micros"), 24);
+    assert_int_equal(number(json, "slices"), 1);
     assert_float_equal(number(json, "bubble_span"), 0.0703, 5e-5);
     assert_int_equal(json_array_size(json_object_get(json, "idle")), 8);
     assert_int_equal(json_array_size(json_object_get(json, "peak_held")), 8);

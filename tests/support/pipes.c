@@ -181,7 +181,7 @@ static bool draw_action(const random_writer *w, unsigned *seed, int rank, sl_act
     for (int stage = 0; stage < w->stages; stage++)
         for (int micro = 0; micro < w->options.micros; micro++)
             for (int kind = (int)least; kind <= SL_ACTION_BACKWARD_WEIGHT; kind++) {
-                sl_action action = {stage, micro, (sl_action_kind)kind, false, false, false};
+                sl_action action = {.stage = stage, .micro = micro, .kind = (sl_action_kind)kind};
                 bool fits = (rank < 0 || w->placement[stage] == rank) && can_run(w, action);
                 if (fits && test_draw(seed, 0, found++) == 0)
                     *out = action;

@@ -20,6 +20,8 @@ sl_status sli_pipe_check_table(const sl_pipe *pipe, const sl_schedule *table, co
                         "%d, %d and %d",
                         ranks, ranks == 1 ? "" : "s", stages, stages == 1 ? "" : "s", has,
                         pipe->rank_count, pipe->stage_count, micros);
+    if (sl_schedule_slices(table) > 1)
+        return sl_error(SL_ERR_INVALID, "the table has slices, which a pipe does not run");
     if (pipe->loss && !pipe->inference && !sli_schedule_goes_backward(table))
         return sl_error(SL_ERR_INVALID, "the table never goes backward");
     if (table->splits_head && !pipe->head_blocks)

@@ -129,17 +129,17 @@ static void draw_picture(FILE *to, const sl_schedule *schedule, const sl_simulat
     fprintf(to,
             "<text x=\"%d\" y=\"%d\">%d stages, %d micro-batches: makespan %g, %.1f%% idle</text>\n"
             "</svg>\n",
-            LEFT, height - 8, schedule->stages, schedule->micros, simulation->makespan,
+            LEFT, height - 8, schedule->stages, sl_schedule_micros(schedule), simulation->makespan,
             100 * simulation->bubble);
 }
 
 static void print_json(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)
 {
     fprintf(to,
-            "{\"ranks\":%d,\"stages\":%d,\"micros\":%d,\"makespan\":%.17g,\"bubble\":%.17g,"
-            "\"bubble_span\":%.17g,\"idle\":[",
-            schedule->ranks, schedule->stages, schedule->micros, simulation->makespan,
-            simulation->bubble, simulation->bubble_span);
+            "{\"ranks\":%d,\"stages\":%d,\"micros\":%d,\"slices\":%d,\"makespan\":%.17g,"
+            "\"bubble\":%.17g,\"bubble_span\":%.17g,\"idle\":[",
+            schedule->ranks, schedule->stages, sl_schedule_micros(schedule), schedule->slices,
+            simulation->makespan, simulation->bubble, simulation->bubble_span);
     for (int rank = 0; rank < schedule->ranks; rank++)
         fprintf(to, "%s%.17g", rank ? "," : "", simulation->idle[rank]);
     fputs("],\"peak_held\":[", to);

@@ -6,7 +6,9 @@
  *
  * Backward begins with the micro-batch that ran forward last, and backwards ascend; so forward runs
  * from the last micro-batch to the first. The dots are the bubble: (ranks - 1) / (micros + ranks -
- * 1) of the time. At the turn every rank holds all micro-batches. */
+ * 1) of the time. At the turn every rank holds all micro-batches.
+ *
+ * Slices are numbered as they go backward, so the same loops write a table of slices. */
 #include "parallel/schedule/writers.h"
 
 sl_status sli_write_gpipe(const sli_writer_costs *costs, sl_schedule *out)

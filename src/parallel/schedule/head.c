@@ -184,6 +184,9 @@ static sl_status check_table(const sl_schedule *schedule, double head)
 {
     if (!(head > 0) || !isfinite(head))
         return sl_error(SL_ERR_INVALID, "schedule: the head's part must be above 0, got %g", head);
+    if (schedule->slices > 1)
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: the head of a table with slices cannot be split");
     return sli_schedule_check_cells(schedule);
 }
 

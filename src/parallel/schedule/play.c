@@ -341,7 +341,7 @@ bool sli_play_stuck(const sl_schedule *schedule, const sli_play *play, int rank,
     size_t micros = (size_t)schedule->micros;
     if (number == NOTHING)
         return false;
-    *result = (sl_action){.micro = (int)(number % micros)};
+    *result = (sl_action){.micro = (int)(number % micros), .slices = schedule->slices};
     if (number >= 2 * cells) {
         result->kind = SL_ACTION_HEAD_FORWARD;
         result->stage = sli_schedule_first_stage(schedule, (int)((number - 2 * cells) / micros));

@@ -151,20 +151,23 @@ static bool in_range(int micro, const sl_schedule *schedule)
 sl_status sli_schedule_renumber(sl_schedule *schedule)
 {
     SLI_CHECK_NOT_NULL(schedule);
-    int *number = malloc((size_t)schedule->micros * sizeof *number), next = 0;
+    int slices = schedule->slices, micros = schedule->micros / slices, next = 0;
+    int *number = malloc((size_t)micros * sizeof *number);
     if (!number)
-        return sli_no_memory("schedule", "%d numbers", schedule->micros);
-    for (int micro = 0; micro < schedule->micros; micro++)
+        return sli_no_memory("schedule", "%d numbers", micros);
+    for (int micro = 0; micro < micros; micro++)
         number[micro] = -1;
     for (size_t i = 0; i < schedule->count; i++) {
         sl_action action = schedule->actions[i];
         if (action.stage == 0 && sli_action_is_backward(action.kind) &&
-            in_range(action.micro, schedule) && number[action.micro] < 0)
-            number[action.micro] = next++;
+            in_range(action.micro, schedule) && number[action.micro / slices] < 0)
+            number[action.micro / slices] = next++;
     }
-    for (size_t i = 0; i < schedule->count && next == schedule->micros; i++)
-        if (in_range(schedule->actions[i].micro, schedule))
-            schedule->actions[i].micro = number[schedule->actions[i].micro];
+    for (size_t i = 0; i < schedule->count && next == micros; i++) {
+        int *micro = &schedule->actions[i].micro;
+        if (in_range(*micro, schedule))
+            *micro = number[*micro / slices] * slices + *micro % slices;
+    }
     free(number);
     return SL_OK;
 }
@@ -174,15 +177,20 @@ sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_s
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     SLI_CHECK_NOT_NULL(schedule);
-    SL_TRY(sli_schedule_allocate(schedule->ranks, schedule->stages, micros, schedule->placement,
+    int slices, numbers;
+    SL_TRY(sli_schedule_count_slices(&(sl_schedule_options){.micros = micros,
+                                                            .slices = schedule->slices},
+                                     &slices, &numbers));
+    SL_TRY(sli_schedule_allocate(schedule->ranks, schedule->stages, numbers, schedule->placement,
                                  schedule->count, out));
     (*out)->forward_only = schedule->forward_only;
+    (*out)->slices = slices;
     size_t first = 0;
     for (int rank = 0; rank < schedule->ranks; rank++) {
         bool has_partner = false; /* the action before was kept */
         for (size_t i = first; i < schedule->ends[rank]; i++) {
             sl_action action = schedule->actions[i];
-            bool kept = action.micro < micros;
+            bool kept = action.micro < numbers;
             action.joined = action.joined && has_partner;
             if (kept)
                 (*out)->actions[(*out)->count++] = action;

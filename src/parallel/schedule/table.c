@@ -32,6 +32,19 @@ static sl_status check_size(int ranks, int stages, int micros)
     return SL_OK;
 }
 
+sl_status sli_schedule_count_slices(const sl_schedule_options *options, int *slices, int *micros)
+{
+    *slices = options->slices ? options->slices : 1;
+    *micros = options->micros;
+    if (*slices < 1)
+        return sl_error(SL_ERR_INVALID, "schedule: slices must be at least 1, got %d", *slices);
+    if (options->micros > 0 && __builtin_mul_overflow(options->micros, *slices, micros))
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: a table of %d micro-batches of %d slices is too large",
+                        options->micros, *slices);
+    return SL_OK;
+}
+
 /* Every rank must have as many stages as the others; `ends` serves to count them. */
 static sl_status check_placement(sl_schedule *schedule)
 {
@@ -66,6 +79,7 @@ sl_status sli_schedule_allocate(int ranks, int stages, int micros, const int *pl
     schedule->ranks = ranks;
     schedule->stages = stages;
     schedule->micros = micros;
+    schedule->slices = 1;
     schedule->placement = malloc((size_t)stages * sizeof *schedule->placement);
     schedule->ends = calloc((size_t)ranks, sizeof *schedule->ends);
     schedule->actions = malloc((capacity + 1) * sizeof *schedule->actions);
@@ -110,6 +124,7 @@ sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(counts);
     int virtual_stages = options->virtual_stages ? options->virtual_stages : 1, stages;
+    int slices, micros;
     size_t total = 0;
     SLI_CHECK_NOT_NULL(actions);
     if (__builtin_mul_overflow(options->ranks, virtual_stages, &stages))
@@ -120,8 +135,9 @@ sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *
                             counts[rank]);
         total += (size_t)counts[rank];
     }
-    SL_TRY(sli_schedule_allocate(options->ranks, stages, options->micros, options->placement, total,
-                                 out));
+    SL_TRY(sli_schedule_count_slices(options, &slices, &micros));
+    SL_TRY(sli_schedule_allocate(options->ranks, stages, micros, options->placement, total, out));
+    (*out)->slices = slices;
     for (int rank = 0; rank < options->ranks; rank++)
         (*out)->ends[rank] = (*out)->count += (size_t)counts[rank];
     if (total > 0)
@@ -170,6 +186,7 @@ void sli_schedule_set_marks(sl_schedule *schedule, bool *room)
     for (size_t i = schedule->count; i-- > 0;) {
         sl_action *action = &schedule->actions[i];
         action->discards = false;
+        action->slices = schedule->slices;
         schedule->splits_head |= sli_action_is_of_head(action->kind);
         if (!is_known(schedule, *action))
             continue;
@@ -206,7 +223,12 @@ int sl_schedule_stages(const sl_schedule *schedule)
 
 int sl_schedule_micros(const sl_schedule *schedule)
 {
-    return schedule->micros;
+    return schedule->micros / schedule->slices;
+}
+
+int sl_schedule_slices(const sl_schedule *schedule)
+{
+    return schedule->slices;
 }
 
 const int *sl_schedule_placement(const sl_schedule *schedule)

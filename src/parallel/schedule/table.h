@@ -5,7 +5,9 @@
 #include "parallel/schedule/timeline.h"
 
 struct sl_schedule {
-    int ranks, stages, micros;
+    int ranks, stages;
+    int micros;       /* micro-batches, or all their slices */
+    int slices;       /* of a micro-batch; 1: it is whole */
     int forward_only; /* so many first stages do not go backward where the others do */
     bool splits_head; /* it has S and T */
     int *placement;   /* [stages] */
@@ -15,11 +17,15 @@ struct sl_schedule {
     size_t count; /* of all actions */
 };
 
-/* A table whose rows are all empty, with room for `capacity` actions. The placement is copied;
- * NULL: a loop. SL_ERR_INVALID for fewer than one rank, stage or micro-batch, a placement that does
- * not give each rank as many stages as the others, and tables too large to count. */
+/* A table whose rows are all empty, of whole micro-batches, with room for `capacity` actions. The
+ * placement is copied; NULL: a loop. SL_ERR_INVALID for fewer than one rank, stage or micro-batch,
+ * a placement that does not give each rank as many stages as the others, and tables too large to
+ * count. */
 sl_status sli_schedule_allocate(int ranks, int stages, int micros, const int *placement,
                                 size_t capacity, sl_schedule **out);
+
+/* How many slices the options ask for, and the table's `micros`. Errors: SL_ERR_INVALID. */
+sl_status sli_schedule_count_slices(const sl_schedule_options *options, int *slices, int *micros);
 
 /* SL_ERR_INVALID if a stage of the table, which is called `name`, has another rank than
  * placement[stages] says. NULL: any will do. */
@@ -30,8 +36,8 @@ sl_status sli_schedule_check_placement(const sl_schedule *schedule, const char *
 void sli_schedule_append(sl_schedule *schedule, int rank, int stage, sl_action_kind kind,
                          int micro);
 
-/* Fills in `splits_head`, and `discards` and `completes` of every action: the last step of whatever
- * makes a table. */
+/* Fills in `splits_head`, and `discards`, `completes` and `slices` of every action: the last step
+ * of whatever makes a table. */
 sl_status sli_schedule_mark(sl_schedule *schedule);
 
 /* The same in two steps, for a rewrite that has no error any more once it has begun: the room that
@@ -51,6 +57,12 @@ static inline size_t sli_schedule_cell(const sl_schedule *schedule, int stage, i
     return (size_t)stage * (size_t)schedule->micros + (size_t)micro;
 }
 
+/* The number of slice `slice` of micro-batch `micro`. */
+static inline int sli_slice_number(int micro, int slice, int slices)
+{
+    return micro * slices + slices - 1 - slice;
+}
+
 bool sli_schedule_goes_backward(const sl_schedule *schedule);
 
 /* The rank's stage that has its S and T. */
@@ -66,10 +78,12 @@ static inline bool sli_action_is_of_head(sl_action_kind kind)
     return kind == SL_ACTION_HEAD_FORWARD || kind == SL_ACTION_HEAD_BACKWARD;
 }
 
-/* Whether the action computes nothing: a forward of the last stage that is run again later. */
+/* Whether the action computes nothing: a forward of the last stage that is run again later. A
+ * slice's gives the next ones its keys and values. */
 static inline bool sli_action_is_empty(const sl_schedule *schedule, sl_action action)
 {
-    return action.discards && action.stage + 1 == schedule->stages && !schedule->splits_head;
+    return action.discards && action.stage + 1 == schedule->stages && !schedule->splits_head &&
+           schedule->slices == 1;
 }
 
 /* (*order)[i], malloc'ed, is the position of the table's action i among all actions when B takes 2
@@ -90,7 +104,8 @@ sl_status sli_schedule_read(const char *path, sl_schedule **out);
 /* sli_schedule_read of a text in PyTorch's CSV; errors begin with `name`. (table_csv.c) */
 sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, sl_schedule **out);
 
-/* Numbers micro-batches in the order in which the first stage goes backward. (rewrite.c) */
+/* Numbers micro-batches, whose slices follow, in the order in which the first stage goes backward.
+ * (rewrite.c) */
 sl_status sli_schedule_renumber(sl_schedule *schedule);
 
 #endif

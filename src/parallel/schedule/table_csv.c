@@ -4,6 +4,8 @@
  *     0F0,0F1,,0I0,0W0
  *     ,1F0,(1F1;1I0)OVERLAP_F_B,1W0
  *
+ * Slices are sluice's own: 0F0.1.
+ *
  * In an older dialect B means I where the micro-batch also has a W at that stage. How many ranks,
  * stages and micro-batches there are, and where the stages are, follows from the cells. */
 #include "parallel/schedule/table.h"
@@ -23,7 +25,8 @@
 typedef struct reader {
     const char *name, *at, *end; /* the text's name, and what is left of it */
     int line, cell;              /* from 1 */
-    sl_action *actions;          /* of all ranks so far */
+    sl_action *actions;          /* of all ranks so far; until all are read, `slices` is the number
+                                    of the slice */
     size_t count, room;
     size_t *ends; /* [lines]: where each line's actions end */
     size_t lines, line_room;
@@ -43,7 +46,7 @@ static sl_status cell_error(const reader *r, const char *start)
     text[length] = '\0';
     return sl_error(SL_ERR_FORMAT,
                     "%s: line %d, cell %d: expected an action such as 2F0 (F, R, B, I, W, S or T), "
-                    "(0F7;7B3)OVERLAP_F_B or nothing, got '%s'",
+                    "2F0.1 for a slice, (0F7;7B3)OVERLAP_F_B or nothing, got '%s'",
                     r->name, r->line, r->cell, text);
 }
 
@@ -71,7 +74,8 @@ static bool read_action(reader *r, sl_action *out)
     *out = (sl_action){0};
     if (!read_number(r, &out->stage) || r->at == r->end)
         return false;
-    return sli_action_kind_of(*r->at++, &out->kind) && read_number(r, &out->micro);
+    return sli_action_kind_of(*r->at++, &out->kind) && read_number(r, &out->micro) &&
+           (!read_word(r, ".") || read_number(r, &out->slices));
 }
 
 static sl_status add_action(reader *r, sl_action action)
@@ -138,7 +142,7 @@ static sl_status read_lines(reader *r)
 /* ---- What follows from them ------------------------------------------------------------- */
 
 typedef struct size {
-    int stages, micros;
+    int stages, micros, slices;
 } size;
 
 /* A whole table has an F for each of its stages and micro-batches, so no more than actions. */
@@ -148,14 +152,24 @@ static sl_status find_size(const reader *r, size *out)
     for (size_t i = 0; i < r->count; i++) {
         out->stages = r->actions[i].stage >= out->stages ? r->actions[i].stage + 1 : out->stages;
         out->micros = r->actions[i].micro >= out->micros ? r->actions[i].micro + 1 : out->micros;
+        out->slices = r->actions[i].slices >= out->slices ? r->actions[i].slices + 1 : out->slices;
     }
     if (r->count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: there is no action", r->name);
-    if ((size_t)out->stages * (size_t)out->micros > r->count)
+    size_t cells = (size_t)out->stages * (size_t)out->micros;
+    if (cells > r->count || cells * (size_t)out->slices > r->count)
         return sl_error(SL_ERR_FORMAT,
-                        "%s: %zu actions are too few for %d stages and %d micro-batches", r->name,
-                        r->count, out->stages, out->micros);
+                        "%s: %zu actions are too few for %d stages and %d micro-batches%s", r->name,
+                        r->count, out->stages, out->micros, out->slices > 1 ? " in slices" : "");
     return SL_OK;
+}
+
+static void number_slices(const reader *r, int slices)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        sl_action *action = &r->actions[i];
+        action->micro = sli_slice_number(action->micro, action->slices, slices);
+    }
 }
 
 /* A stage is where its actions are. */
@@ -202,9 +216,11 @@ static sl_status split_backwards(sl_schedule *schedule)
 
 static sl_status make_table(const reader *r, const int *placement, size shape, sl_schedule **out)
 {
-    SL_TRY(sl_error_context(sli_schedule_allocate((int)r->lines, shape.stages, shape.micros,
-                                                  placement, r->count, out),
+    SL_TRY(sl_error_context(sli_schedule_allocate((int)r->lines, shape.stages,
+                                                  shape.micros * shape.slices, placement, r->count,
+                                                  out),
                             "%s: ", r->name));
+    (*out)->slices = shape.slices;
     memcpy((*out)->actions, r->actions, r->count * sizeof *r->actions);
     for (int line = 0; line < (int)r->lines; line++)
         (*out)->ends[line] = (*out)->count = r->ends[line];
@@ -230,6 +246,7 @@ sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, s
     while (r.lines > 0 && r.ends[r.lines - 1] == (r.lines > 1 ? r.ends[r.lines - 2] : 0))
         r.lines--; /* empty lines at the end */
     SLI_TRY_OR_FAIL(find_size(&r, &shape));
+    number_slices(&r, shape.slices);
     placement = malloc((size_t)shape.stages * sizeof *placement);
     SLI_TRY_OR_FAIL(placement ? find_placement(&r, shape.stages, placement)
                               : sli_no_memory(name, "%d stages", shape.stages));
@@ -271,7 +288,8 @@ static sl_status check_agreement(const char *path, const sl_schedule *schedule,
     } numbers[] = {
         {"ranks", schedule->ranks, options->ranks},
         {"stages a rank", schedule->stages / schedule->ranks, options->virtual_stages},
-        {"micro-batches", schedule->micros, options->micros},
+        {"micro-batches", sl_schedule_micros(schedule), options->micros},
+        {"slices of a micro-batch", schedule->slices, options->slices},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].wanted != 0 && numbers[i].wanted != numbers[i].has)

@@ -30,11 +30,20 @@ bool sli_action_kind_of(char letter, sl_action_kind *out)
     return false;
 }
 
+const char *sli_action_micro_text(sl_action action, char *text)
+{
+    int length = snprintf(text, SLI_MICRO_TEXT_BYTES, "%d", sli_action_micro(action));
+    if (action.slices > 1)
+        snprintf(text + length, SLI_MICRO_TEXT_BYTES - (size_t)length, ".%d",
+                 sli_action_slice(action));
+    return text;
+}
+
 const char *sli_action_text(sl_action action, char *text)
 {
-    char letter = sli_action_letter(action.kind);
-    snprintf(text, SLI_ACTION_TEXT_BYTES, "%d%c%d", action.stage, letter ? letter : '?',
-             action.micro);
+    char letter = sli_action_letter(action.kind), micro[SLI_MICRO_TEXT_BYTES];
+    snprintf(text, SLI_ACTION_TEXT_BYTES, "%d%c%s", action.stage, letter ? letter : '?',
+             sli_action_micro_text(action, micro));
     return text;
 }
 
@@ -64,18 +73,18 @@ static void draw_bar(FILE *to, const sli_timeline *timeline, const sli_timeline_
     double scale = timeline->end > 0 ? frame->width / timeline->end : 0;
     double x = frame->left + entry.start * scale, width = (entry.end - entry.start) * scale;
     double y = frame->top + timeline->placement[action.stage] * frame->row;
+    char micro[SLI_MICRO_TEXT_BYTES], text[SLI_ACTION_TEXT_BYTES];
     double opacity =
         1 - 0.5 * stage_on_rank(timeline, action.stage) * timeline->ranks / timeline->stages;
     fprintf(to,
             "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\" "
             "fill-opacity=\"%.2f\" stroke=\"#555\" stroke-width=\"0.5\">"
-            "<title>%sstage %d, %s of micro-batch %d: %.4g%s, from %.4g to %.4g%s</title></rect>\n",
+            "<title>%sstage %d, %s of micro-batch %s: %.4g%s, from %.4g to %.4g%s</title></rect>\n",
             x, y, width, frame->bar, kinds[action.kind].colour, opacity, timeline->prefix,
-            action.stage, kinds[action.kind].name, action.micro,
+            action.stage, kinds[action.kind].name, sli_action_micro_text(action, micro),
             (entry.end - entry.start) * timeline->factor, timeline->unit,
             entry.start * timeline->factor, entry.end * timeline->factor, timeline->unit);
-    char text[SLI_ACTION_TEXT_BYTES];
-    int length = snprintf(text, sizeof text, "%c%d", kinds[action.kind].letter, action.micro);
+    int length = snprintf(text, sizeof text, "%c%s", kinds[action.kind].letter, micro);
     if (width > letter_width * length)
         fprintf(to,
                 "<text class=\"bar\" x=\"%.2f\" y=\"%.1f\" text-anchor=\"middle\" "

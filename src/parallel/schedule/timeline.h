@@ -6,7 +6,22 @@
 
 #include <stdio.h>
 
-enum { SLI_ACTION_KINDS = SL_ACTION_HEAD_BACKWARD + 1, SLI_ACTION_TEXT_BYTES = 40 };
+enum {
+    SLI_ACTION_KINDS = SL_ACTION_HEAD_BACKWARD + 1,
+    SLI_ACTION_TEXT_BYTES = 40,
+    SLI_MICRO_TEXT_BYTES = 24
+};
+
+/* The slice of the action's micro-batch, and that one. */
+static inline int sli_action_slice(sl_action action)
+{
+    return action.slices > 1 ? action.slices - 1 - action.micro % action.slices : 0;
+}
+
+static inline int sli_action_micro(sl_action action)
+{
+    return action.slices > 1 ? action.micro / action.slices : action.micro;
+}
 
 /* F, R, B, I, W, S or T; 0 for a value that is no kind. */
 char sli_action_letter(sl_action_kind kind);
@@ -14,12 +29,15 @@ char sli_action_letter(sl_action_kind kind);
 /* The kind of that letter, into *out; false where there is none. */
 bool sli_action_kind_of(char letter, sl_action_kind *out);
 
-/* "2F0" to `text`, which holds SLI_ACTION_TEXT_BYTES, and returns it. */
+/* "2F0", or with slices "2F0.1", to `text`, which holds SLI_ACTION_TEXT_BYTES, and returns it. */
 const char *sli_action_text(sl_action action, char *text);
 
 /* "forward", "recompute", "backward", "backward for the input", "backward for the weights",
  * "the head's forward", "the head's backward". */
 const char *sli_action_name(sl_action_kind kind);
+
+/* "0", or with slices "0.1", to `text`, which holds SLI_MICRO_TEXT_BYTES, and returns it. */
+const char *sli_action_micro_text(sl_action action, char *text);
 
 /* The fill of its bars, "#7fb3e6". */
 const char *sli_action_colour(sl_action_kind kind);

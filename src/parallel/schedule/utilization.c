@@ -52,6 +52,8 @@ static sl_status make_table(const sl_timeline_entry *entries, int count,
         counts && actions ? SL_OK : sli_no_memory("sl_timeline_utilization", "%d actions", count));
     options.micros = 0;
     SLI_TRY_OR_FAIL(count_actions(entries, count, layout, stages, counts, &options.micros));
+    if (options.slices > 1)
+        options.micros = (options.micros - 1) / options.slices + 1;
     for (int i = 0; i < count; i++)
         actions[i] = entries[i].action;
     SLI_TRY_OR_FAIL(sl_schedule_from_table(&options, counts, actions, out));
@@ -68,31 +70,48 @@ fail:
 
 /* ---- Measured costs --------------------------------------------------------------------- */
 
-/* Mean seconds of each stage's actions, and their number, [stages] each. R counts as F. */
+/* Mean seconds of each stage's actions, and their number, [stages][slices] each: a later slice
+ * attends to more. R counts as F. */
 typedef struct mean_costs {
     double *mean[SLI_ACTION_KINDS], *count[SLI_ACTION_KINDS];
 } mean_costs;
 
-/* `room` holds 2 * SLI_ACTION_KINDS * stages zeros; seconds[i] are entry i's. */
-static mean_costs find_costs(const sl_schedule *schedule, const double *seconds, double *room)
+static size_t cost_count(const sl_schedule *schedule)
+{
+    return (size_t)schedule->stages * (size_t)schedule->slices;
+}
+
+/* The action's index in all means. */
+static size_t find_cost(const sl_schedule *schedule, sl_action action)
+{
+    int kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : (int)action.kind;
+    return (size_t)kind * cost_count(schedule) + (size_t)action.stage * (size_t)schedule->slices +
+           (size_t)sli_action_slice(action);
+}
+
+/* `room` holds 2 * SLI_ACTION_KINDS * stages * slices zeros; seconds[i], entry i's, become the
+ * means. */
+static mean_costs find_costs(const sl_schedule *schedule, double *seconds, double *room)
 {
     mean_costs costs;
-    size_t stages = (size_t)schedule->stages;
-    double *counts = room + SLI_ACTION_KINDS * stages;
+    size_t each = cost_count(schedule);
+    double *counts = room + SLI_ACTION_KINDS * each;
     for (int kind = 0; kind < SLI_ACTION_KINDS; kind++) {
-        costs.mean[kind] = room + (size_t)kind * stages;
-        costs.count[kind] = counts + (size_t)kind * stages;
+        costs.mean[kind] = room + (size_t)kind * each;
+        costs.count[kind] = counts + (size_t)kind * each;
     }
     for (size_t i = 0; i < schedule->count; i++) {
-        sl_action action = schedule->actions[i];
-        if (sli_action_is_empty(schedule, action))
+        if (sli_action_is_empty(schedule, schedule->actions[i]))
             continue;
-        int kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : (int)action.kind;
-        costs.mean[kind][action.stage] += seconds[i];
-        costs.count[kind][action.stage]++;
+        room[find_cost(schedule, schedule->actions[i])] += seconds[i];
+        counts[find_cost(schedule, schedule->actions[i])]++;
     }
-    for (size_t i = 0; i < SLI_ACTION_KINDS * stages; i++)
+    for (size_t i = 0; i < SLI_ACTION_KINDS * each; i++)
         room[i] /= counts[i] > 0 ? counts[i] : 1;
+    for (size_t i = 0; i < schedule->count; i++) {
+        bool is_empty = sli_action_is_empty(schedule, schedule->actions[i]);
+        seconds[i] = is_empty ? 0 : room[find_cost(schedule, schedule->actions[i])];
+    }
     return costs;
 }
 
@@ -163,16 +182,18 @@ static sl_status find_seconds(const sl_schedule *schedule, const sl_timeline_ent
 static void keep_stage_costs(const sl_schedule *schedule, const mean_costs *costs,
                              sl_utilization *out)
 {
-    for (int s = 0; s < schedule->stages; s++) {
-        out->forward[s] = costs->mean[SL_ACTION_FORWARD][s];
+    int slices = schedule->slices, micros = sl_schedule_micros(schedule);
+    for (size_t i = 0; i < cost_count(schedule); i++) {
+        size_t stage = i / (size_t)slices;
+        out->forward[stage] += costs->mean[SL_ACTION_FORWARD][i];
         for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
             if (kind != SL_ACTION_FORWARD)
-                out->backward[s] += costs->mean[kind][s] * costs->count[kind][s] / schedule->micros;
+                out->backward[stage] += costs->mean[kind][i] * costs->count[kind][i] / micros;
     }
 }
 
 static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_options *layout,
-                               const mean_costs *costs, sl_utilization *out)
+                               const mean_costs *costs, const double *seconds, sl_utilization *out)
 {
     sl_simulation simulation;
     SL_TRY(sl_schedule_simulate(
@@ -180,9 +201,7 @@ static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_op
         &(sl_cost_model){.forward = costs->mean[SL_ACTION_FORWARD],
                          .backward_input = costs->mean[SL_ACTION_BACKWARD_INPUT],
                          .backward_weight = costs->mean[SL_ACTION_BACKWARD_WEIGHT],
-                         .backward = costs->mean[SL_ACTION_BACKWARD],
-                         .head_forward = costs->mean[SL_ACTION_HEAD_FORWARD],
-                         .head_backward = costs->mean[SL_ACTION_HEAD_BACKWARD],
+                         .seconds = seconds,
                          .link = layout->link,
                          .links = layout->links,
                          .cores = layout->cores},
@@ -197,7 +216,7 @@ static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_op
 static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_entry *entries,
                               const sl_schedule_options *layout, sl_utilization *out)
 {
-    size_t cells = SLI_ACTION_KINDS * (size_t)schedule->stages;
+    size_t cells = SLI_ACTION_KINDS * cost_count(schedule);
     double *room = calloc(2 * cells + schedule->count, sizeof *room);
     if (!room)
         return sli_no_memory("sl_timeline_utilization", "the costs of %d stages", schedule->stages);
@@ -206,7 +225,7 @@ static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_ent
     SLI_TRY_OR_FAIL(find_seconds(schedule, entries, layout->cores, seconds));
     mean_costs costs = find_costs(schedule, seconds, room);
     keep_stage_costs(schedule, &costs, out);
-    status = simulate_step(schedule, layout, &costs, out);
+    status = simulate_step(schedule, layout, &costs, seconds, out);
 
 fail:
     free(room);

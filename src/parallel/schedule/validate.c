@@ -6,7 +6,8 @@
  *
  * At the end every micro-batch must be done (discarded, in a table or a stage that never goes
  * backward). At each stage, I and B together must ascend over micro-batches, and W and B together:
- * that is the order in which gradients are added up.
+ * that is the order in which gradients are added up. A micro-batch's slices, each with states of
+ * its own, go forward in order; since their numbers descend, they then go backward in reverse.
  *
  * Where the head is split, each rank has S and then T of every micro-batch, both ascending.
  *
@@ -83,11 +84,16 @@ static sl_status check_cell(const sl_schedule *schedule, int rank, int number, s
     if (action.micro < 0 || action.micro >= schedule->micros)
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s is of a micro-batch outside 0 to %d",
-                        rank, number, text, schedule->micros - 1);
+                        rank, number, text, sl_schedule_micros(schedule) - 1);
     if (schedule->placement[action.stage] != rank)
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s is of a stage that rank %d has", rank,
                         number, text, schedule->placement[action.stage]);
+    if (sli_action_is_of_head(action.kind) && schedule->slices > 1)
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: rank %d, action %d: %s is of a split head, but the table has "
+                        "slices",
+                        rank, number, text);
     int first = sli_schedule_first_stage(schedule, rank);
     if (sli_action_is_of_head(action.kind) && action.stage != first)
         return sl_error(SL_ERR_INVALID,
@@ -207,6 +213,9 @@ static const char *check_action(proof *p, sl_action action, head_order *head)
         return check_head(action, head);
     unsigned char *state = &p->states[sli_schedule_cell(p->schedule, action.stage, action.micro)];
     const char *fault = find_fault((micro_state)*state, action.kind);
+    if (!fault && action.kind == SL_ACTION_FORWARD && sli_action_slice(action) > 0 &&
+        state[1] == NOT_SEEN)
+        fault = "comes before the forward of the slice before it";
     if (!fault)
         fault = check_order(p, action);
     *state = (unsigned char)next_state(action);
@@ -245,14 +254,16 @@ static sl_status check_end(const proof *p)
         for (int micro = 0; micro < schedule->micros; micro++) {
             micro_state state = p->states[sli_schedule_cell(schedule, stage, micro)];
             micro_state wanted = stage < forward_only ? DISCARDED : DONE;
+            const sl_action slice = {.micro = micro, .slices = schedule->slices};
+            char text[SLI_MICRO_TEXT_BYTES];
             const char *missing = state == NOT_SEEN    ? "forward"
                                   : state == HALF_DONE ? "backward for the weights"
                                                        : "backward";
             if (state != wanted)
                 return draw_fault(schedule, p->play, schedule->placement[stage], INT_MAX,
                                   sl_error(SL_ERR_INVALID,
-                                           "schedule: stage %d never runs micro-batch %d %s", stage,
-                                           micro, missing));
+                                           "schedule: stage %d never runs micro-batch %s %s", stage,
+                                           sli_action_micro_text(slice, text), missing));
         }
     return SL_OK;
 }
@@ -298,13 +309,14 @@ static sl_status check_deadlock(const sl_schedule *schedule, const sli_play *pla
         if (!sli_play_stuck(schedule, play, rank, &result))
             continue;
         sl_schedule_actions(schedule, rank, &row);
-        char text[SLI_ACTION_TEXT_BYTES];
+        char text[SLI_ACTION_TEXT_BYTES], micro[SLI_MICRO_TEXT_BYTES];
         return add_drawing(schedule, play, rank, (size_t)play->makespan,
                            sl_error(SL_ERR_INVALID,
                                     "schedule: deadlock: rank %d waits at %s for the %s of "
-                                    "micro-batch %d at stage %d, which never comes",
+                                    "micro-batch %s at stage %d, which never comes",
                                     rank, sli_action_text(row[play->done[rank]], text),
-                                    result_name(result.kind), result.micro, result.stage));
+                                    result_name(result.kind), sli_action_micro_text(result, micro),
+                                    result.stage));
     }
     return SL_OK;
 }

@@ -15,13 +15,14 @@ static const struct writer {
     int least, own, most;    /* stages of a rank; `own` where the caller does not say */
     sli_placement placement; /* its own */
     bool any_placement;      /* it takes any other as well */
+    bool takes_slices;
 } writers[] = {
-    {sli_write_gpipe, 1, 1, 1, SLI_PLACEMENT_LOOP, false},
-    {sli_write_1f1b, 1, 1, 1, SLI_PLACEMENT_LOOP, false},
-    {sli_write_interleaved, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, false},
-    {sli_write_looped_bfs, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, true},
-    {sli_write_zb_h1, 1, 1, 1, SLI_PLACEMENT_LOOP, false},
-    {sli_write_zb_v, 2, 2, 2, SLI_PLACEMENT_V, false},
+    {sli_write_gpipe, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
+    {sli_write_1f1b, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
+    {sli_write_interleaved, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, false, false},
+    {sli_write_looped_bfs, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, true, false},
+    {sli_write_zb_h1, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
+    {sli_write_zb_v, 2, 2, 2, SLI_PLACEMENT_V, false, false},
 };
 enum { WRITERS = sizeof writers / sizeof *writers };
 
@@ -85,6 +86,7 @@ static sl_status copy_rows(const sl_schedule *table, const int *renamed, const i
 {
     SL_TRY(sli_schedule_allocate(table->ranks, table->stages, table->micros, placement,
                                  table->count, out));
+    (*out)->slices = table->slices;
     int *old_rank = calloc((size_t)table->ranks, sizeof *old_rank);
     if (!old_rank) {
         sl_schedule_destroy(out);
@@ -135,6 +137,11 @@ static sl_status check_options(int number, const sl_schedule_options *options, i
     if (options->ranks < 1 || __builtin_mul_overflow(options->ranks, each, stages))
         return sl_error(SL_ERR_INVALID, "schedule: ranks must be at least 1, got %d",
                         options->ranks);
+    if (options->slices > 1 && !writer->takes_slices)
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: %s does not cut micro-batches into slices: gpipe, 1f1b and "
+                        "zb-h1 do",
+                        sl_schedule_names[number]);
     const double costs[] = {options->forward, options->backward_input, options->backward_weight,
                             options->link};
     for (size_t i = 0; i < sizeof costs / sizeof *costs; i++)
@@ -143,28 +150,32 @@ static sl_status check_options(int number, const sl_schedule_options *options, i
     return SL_OK;
 }
 
-static sli_writer_costs stage_costs(const sl_schedule_options *options, int virtual_stages)
+/* Of one action. */
+static sli_writer_costs action_costs(const sl_schedule_options *options, int virtual_stages,
+                                     int slices)
 {
     sli_writer_costs costs = {options->forward, options->backward_input, options->backward_weight,
                               options->link};
     if (costs.forward == 0 && costs.input == 0 && costs.weight == 0)
         costs.forward = costs.input = costs.weight = 1;
-    costs.forward /= virtual_stages;
-    costs.input /= virtual_stages;
-    costs.weight /= virtual_stages;
+    costs.forward /= virtual_stages * slices;
+    costs.input /= virtual_stages * slices;
+    costs.weight /= virtual_stages * slices;
     return costs;
 }
 
 static sl_status run_writer(const struct writer *writer, const sl_schedule_options *options,
                             int stages, sl_schedule **out)
 {
-    size_t micros = options->micros > 0 ? (size_t)options->micros : 0;
     const int *placement = options->placement;
-    SL_TRY(sli_schedule_allocate(options->ranks, stages, options->micros, placement,
-                                 2 * (size_t)stages * micros, out));
+    int slices, micros;
+    SL_TRY(sli_schedule_count_slices(options, &slices, &micros));
+    size_t room = 2 * (size_t)stages * (size_t)(micros > 0 ? micros : 0);
+    SL_TRY(sli_schedule_allocate(options->ranks, stages, micros, placement, room, out));
+    (*out)->slices = slices;
     if (!placement || !writer->any_placement)
         sli_placement_fill(writer->placement, options->ranks, stages, (*out)->placement);
-    sli_writer_costs costs = stage_costs(options, stages / options->ranks);
+    sli_writer_costs costs = action_costs(options, stages / options->ranks, slices);
     SL_TRY(writer->write(&costs, *out));
     if (placement && !writer->any_placement)
         SL_TRY(apply_placement(sl_schedule_names[writer - writers], placement, out));

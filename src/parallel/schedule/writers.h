@@ -14,12 +14,12 @@ void sli_placement_fill(sli_placement kind, int ranks, int stages, int *placemen
 
 /* What a writer may weigh. */
 typedef struct sli_writer_costs {
-    double forward, input, weight; /* of one stage, for one micro-batch */
+    double forward, input, weight; /* of one stage, for one micro-batch or slice */
     double link;
 } sli_writer_costs;
 
-/* Fills `out`, whose ranks, stages, micros and placement are set and whose rows are empty, with
- * room for two actions for each stage and micro-batch. */
+/* Fills `out`, whose ranks, stages, micros, slices and placement are set and whose rows are empty,
+ * with room for two actions for each stage and micro-batch or slice. */
 typedef sl_status (*sli_writer)(const sli_writer_costs *costs, sl_schedule *out);
 
 sl_status sli_write_gpipe(const sli_writer_costs *costs, sl_schedule *out);
@@ -30,7 +30,7 @@ sl_status sli_write_zb_h1(const sli_writer_costs *costs, sl_schedule *out);
 sl_status sli_write_zb_v(const sli_writer_costs *costs, sl_schedule *out);
 
 /* Puts the W of each I into a table of F and I where its rank would wait otherwise, so that no rank
- * holds more than `most_held` micro-batches of its stages at once (weights.c). */
+ * holds more than `most_held` micro-batches, or slices, of its stages at once (weights.c). */
 sl_status sli_insert_weights(const sli_writer_costs *costs, int most_held, sl_schedule *table);
 
 #endif

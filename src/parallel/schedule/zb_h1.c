@@ -6,7 +6,8 @@
  *     rank 1   ... 1F0 1F1 ... 1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3
  *     rank 2   ... ... 2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
  *
- * No rank holds more micro-batches than rank 0 does under 1F1B; the bubble is a third. */
+ * No rank holds more micro-batches, or slices, than rank 0 does under 1F1B; the bubble is a third.
+ */
 #include "parallel/schedule/writers.h"
 
 sl_status sli_write_zb_h1(const sli_writer_costs *costs, sl_schedule *out)
@@ -15,5 +16,5 @@ sl_status sli_write_zb_h1(const sli_writer_costs *costs, sl_schedule *out)
     for (size_t i = 0; i < out->count; i++)
         if (out->actions[i].kind == SL_ACTION_BACKWARD)
             out->actions[i].kind = SL_ACTION_BACKWARD_INPUT;
-    return sli_insert_weights(costs, out->ranks, out);
+    return sli_insert_weights(costs, out->ranks + out->slices - 1, out);
 }
