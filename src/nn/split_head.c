@@ -30,6 +30,19 @@ int sli_split_head_blocks(int64_t classes, int blocks)
     return blocks < classes ? blocks : (int)classes;
 }
 
+void sli_split_head_find_part(int blocks, int index, int parts, int *first, int *end)
+{
+    *first = sli_sum_tree_first(blocks, index, parts);
+    *end = sli_sum_tree_first(blocks, index + 1, parts);
+}
+
+double sli_split_head_fraction(int blocks, int index, int parts)
+{
+    int first, end;
+    sli_split_head_find_part(blocks, index, parts, &first, &end);
+    return (double)(end - first) / blocks;
+}
+
 /* ---- Checking --------------------------------------------------------------------------- */
 
 static sl_status refuse(const char *why)
@@ -152,8 +165,8 @@ sli_split_head_bytes sli_split_head_plan(int64_t classes, int64_t width, int blo
     int64_t logits = bf16 ? rows * columns * (int64_t)sizeof(float) : 0;
     int most_nodes = 0, all_nodes = 0, height = 0, most_blocks = 0;
     for (int p = 0; p < parts; p++) {
-        int first = sli_sum_tree_first(blocks, p, parts);
-        int end = sli_sum_tree_first(blocks, p + 1, parts), ends[SLI_SUM_TREE_MOST_NODES];
+        int first, end, ends[SLI_SUM_TREE_MOST_NODES];
+        sli_split_head_find_part(blocks, p, parts, &first, &end);
         int nodes = sli_sum_tree_nodes(first, end, blocks, ends);
         int own_height = sli_sum_tree_height(first, end, blocks);
         most_nodes = nodes > most_nodes ? nodes : most_nodes;
@@ -302,7 +315,8 @@ static int64_t target_in_block(const head_block *block, const sl_tensor *targets
     return target >= 0 && target < block->classes ? target : -1;
 }
 
-/* From the block's logits its softmax without the targets' classes, and its numbers. */
+/* From the block's logits its softmax without the targets' classes, and its numbers. A row without
+ * a loss has none, whatever its logits are. */
 static sl_status compute_softmax(const head_block *block, const sli_split_head_record *record,
                                  float *logits, const forward_room *room, double *numbers)
 {
@@ -327,13 +341,16 @@ static sl_status compute_softmax(const head_block *block, const sli_split_head_r
                                                          .rounded = rounds ? softmax : NULL}));
     for (int64_t row = 0; row < rows; row++) {
         int64_t target = target_in_block(block, record->targets, row);
-        double log_sum = room->losses[row] + (double)impossible;
+        bool is_ignored = sl_tensor_i32(record->targets)[row] < 0;
+        double log_sum = is_ignored ? 0 : room->losses[row] + (double)impossible;
         numbers[row * NUMBERS + LOG_SUM] = log_sum;
         record->log_sums[block->index * rows + row] = log_sum;
-        if (target >= 0 && rounds)
-            ((uint16_t *)softmax)[row * block->columns + target] = 0;
+        size_t bytes = element_bytes(rounds);
+        char *start = (char *)softmax + (size_t)(row * block->columns) * bytes;
+        if (is_ignored)
+            memset(start, 0, (size_t)block->columns * bytes);
         else if (target >= 0)
-            ((float *)softmax)[row * block->columns + target] = 0;
+            memset(start + (size_t)target * bytes, 0, bytes);
     }
     return SL_OK;
 }
@@ -444,12 +461,9 @@ sl_status sli_split_head_reduce(const sli_split_head_reduction *reduction)
                         .rows = sl_tensor_rows(reduction->grad_in),
                         .width = sl_tensor_columns(reduction->grad_in)};
     for (int p = 0; p < reduction->parts; p++) {
-        int ends[SLI_SUM_TREE_MOST_NODES];
-        int first = sli_sum_tree_first(reduction->blocks, p, reduction->parts);
-        int count =
-            sli_sum_tree_nodes(first,
-                               sli_sum_tree_first(reduction->blocks, p + 1, reduction->parts),
-                               reduction->blocks, ends);
+        int first, end, ends[SLI_SUM_TREE_MOST_NODES];
+        sli_split_head_find_part(reduction->blocks, p, reduction->parts, &first, &end);
+        int count = sli_sum_tree_nodes(first, end, reduction->blocks, ends);
         if (sl_tensor_rows(reduction->sums[p]) != count * stack.rows)
             return sl_error(SL_ERR_INTERNAL, "a part of the head gave %lld rows, not %lld",
                             (long long)sl_tensor_rows(reduction->sums[p]),

@@ -37,6 +37,13 @@ typedef struct sli_split_head {
 /* The first class of a block; V of block `blocks`. */
 int64_t sli_split_head_first_class(int64_t classes, int blocks, int block);
 
+/* Sets the blocks of part `index` of `parts`, first … end - 1, of those that the head is cut into.
+ */
+void sli_split_head_find_part(int blocks, int index, int parts, int *first, int *end);
+
+/* What its time is of the whole head's. */
+double sli_split_head_fraction(int blocks, int index, int parts);
+
 /* What a part keeps of a micro-batch between forward and backward. */
 typedef struct sli_split_head_record {
     sl_tensor *in;      /* x as products take it */
@@ -78,8 +85,8 @@ sl_status sli_split_head_forward(const sli_split_head *part, const sl_tensor *in
 typedef struct sli_split_head_reduction {
     int64_t classes;
     int blocks, parts;
-    sl_tensor *const *sums, *const *numbers; /* [parts] in the order of their blocks, parts cut by
-                                                sli_sum_tree_first; their content is used up */
+    sl_tensor *const *sums, *const *numbers; /* [parts] in the order of their blocks; their content
+                                                is used up */
     const sl_tensor *weight;                 /* the whole one [V, D], as products take it */
     const sl_tensor *targets;                /* i32 [rows]; one that is negative has no loss */
     double scale;                            /* of the gradient */

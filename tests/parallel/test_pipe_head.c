@@ -8,6 +8,8 @@
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/pipes.h"
+#include "support/replicas.h"
+#include "support/rig.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -329,6 +331,52 @@ split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding(
     }
 }
 
+/* Of one of two ranks: what a step after an update gives, where an evaluation comes first, and the
+ * step may rely on what that was given. */
+typedef struct later_step {
+    bool evaluates;
+    sl_precision precision;
+    double loss[2]; /* of each rank */
+} later_step;
+
+static sl_status take_later_step(sl_group *group, void *arg)
+{
+    later_step *out = arg;
+    SCOPED(rig) at = {0};
+    SCOPED(sl_device) *device = new_device(1);
+    SCOPED(sl_tensor) *input = random_ids(device, 1, false), *targets = random_ids(device, 2, true);
+    sl_pipe_batch batch = {.input = input, .targets = targets};
+    const sl_pipe_options options = {.stages = 2,
+                                     .chunks = CHUNKS,
+                                     .schedule = "1f1b",
+                                     .precision = out->precision,
+                                     .seed = 7,
+                                     .group = group,
+                                     .head_blocks = BLOCKS};
+    int64_t terms;
+    double loss;
+    SL_TRY(
+        rig_open(build_model(false, false), new_cross_entropy(),
+                 &(sl_training_options){.pipe = options, .optimizer = {.kind = SL_OPTIMIZER_ADAMW}},
+                 &at));
+    SL_TRY(sl_pipe_train(at.pipe, &batch, &loss));
+    SL_TRY(sl_pipe_optimizer_step(at.optimizer, 0.1, 0, NULL));
+    if (out->evaluates)
+        SL_TRY(sl_pipe_evaluate(at.pipe, &batch, &loss, &terms));
+    batch.same_weights = out->evaluates;
+    return sl_pipe_train(at.pipe, &batch, &out->loss[sl_group_rank(group)]);
+}
+
+static void copies_of_a_head_are_up_to_date_after_an_evaluation(void **state)
+{
+    for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
+        later_step first = {.precision = in}, second = {.precision = in, .evaluates = true};
+        check_ranks(take_later_step, &first, 2);
+        check_ranks(take_later_step, &second, 2);
+        assert_true(first.loss[0] == second.loss[0] && first.loss[0] == first.loss[1]);
+    }
+}
+
 static void split_head_runs_the_table(void **state)
 {
     for (int kind = 0; kind < NAMES; kind++) {
@@ -431,6 +479,7 @@ int pipe_head_tests(void)
         cmocka_unit_test(wrong_tables_of_a_split_head_are_refused),
         cmocka_unit_test(
             split_head_gives_the_same_bits_for_any_ranks_and_those_of_the_whole_to_rounding),
+        cmocka_unit_test(copies_of_a_head_are_up_to_date_after_an_evaluation),
         cmocka_unit_test(split_head_runs_the_table),
         cmocka_unit_test(wrong_target_ends_the_step_on_all_ranks),
         cmocka_unit_test(what_cannot_be_split_is_refused),

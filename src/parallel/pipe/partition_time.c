@@ -1,7 +1,7 @@
 /* The cut whose step is the shortest when the table is simulated. */
 #include "core/error.h"
-#include "core/sum_tree.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 #include "parallel/schedule/table.h"
 #include "sluice/pipe.h"
 
@@ -66,12 +66,12 @@ static void split_head(const search *s, double *forward, double *backward)
     int ranks = sl_schedule_ranks(s->costs->table), blocks = s->costs->head_blocks;
     for (int rank = 0; rank < ranks; rank++) {
         const sl_module_profile *head = &s->costs->profiles[rank][s->modules - 1];
-        int stage = 0, own = sli_sum_tree_first(blocks, rank + 1, ranks) -
-                             sli_sum_tree_first(blocks, rank, ranks);
+        double part = sli_split_head_fraction(blocks, rank, ranks);
+        int stage = 0;
         while (placement[stage] != rank)
             stage++;
-        forward[stage] = (head->forward + head->backward_input) * own / blocks;
-        backward[stage] = head->backward_weight * own / blocks;
+        forward[stage] = part * (head->forward + head->backward_input);
+        backward[stage] = part * head->backward_weight;
     }
 }
 

@@ -39,6 +39,7 @@ struct sl_pipe {
     int skip_count, channel_count;
     int head_blocks;               /* of a split head; 0: it is not split */
     sli_head_part *parts;          /* [rank_count] of it; NULL: likewise */
+    bool has_new_weights;          /* since copies of the head's were sent */
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 

@@ -419,6 +419,7 @@ static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
     pipe->no_init = options->no_init;
     pipe->inference = options->inference;
     pipe->head_blocks = options->loss && !options->inference ? options->head_blocks : 0;
+    pipe->has_new_weights = true;
     pipe->stage_count = options->stages;
     pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);

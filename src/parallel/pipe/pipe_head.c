@@ -62,15 +62,15 @@ sl_status sli_pipe_create_parts(sl_pipe *pipe)
             .classes = head->out,
             .width = head->in,
             .blocks = pipe->head_blocks,
-            .first = sli_sum_tree_first(pipe->head_blocks, i, pipe->rank_count),
-            .end = sli_sum_tree_first(pipe->head_blocks, i + 1, pipe->rank_count),
             .weight_grad_is_stale = true,
             .bias_grad_is_stale = true,
         };
+        sli_split_head_find_part(pipe->head_blocks, i, pipe->rank_count, &part->head.first,
+                                 &part->head.end);
         part->records = calloc(micros, sizeof *part->records);
-        part->own = calloc(micros, sizeof *part->own);
-        part->last = calloc(micros, sizeof *part->last);
-        if (!part->records || !part->own || !part->last)
+        part->of_rank = calloc(micros, sizeof *part->of_rank);
+        part->of_last = calloc(micros, sizeof *part->of_last);
+        if (!part->records || !part->of_rank || !part->of_last)
             return sli_no_memory("sl_pipe_create", "parts of %zu micro-batches", micros);
         pipe->stages[pipe->ranks[i].own[0]].part = part;
     }
@@ -170,8 +170,8 @@ void sli_pipe_destroy_head(sl_pipe *pipe)
         sl_tensor_destroy(&part->weight_grad);
         sl_tensor_destroy(&part->bias_grad);
         free(part->records);
-        free(part->own);
-        free(part->last);
+        free(part->of_rank);
+        free(part->of_last);
     }
     free(pipe->parts);
     pipe->parts = NULL;
@@ -190,10 +190,10 @@ static int other_process(const sl_pipe *pipe, int rank)
     return last->is_here ? part : pipe->ranks[rank].device ? last->group_rank : -1;
 }
 
-/* Sends or receives a part's rows of one of the head's tensors. `whole` is the last stage's, `own`
- * the copy; the process has one of them. */
+/* Sends or receives a part's rows of one of the head's tensors. `whole` is the last stage's, `copy`
+ * the part's; the process has one of them. */
 static sl_status exchange_rows(const sl_pipe *pipe, int rank, bool to_part, const sl_tensor *whole,
-                               sl_tensor *own)
+                               sl_tensor *copy)
 {
     const sli_split_head *head = &pipe->parts[rank].head;
     bool is_last = last_stage(pipe)->is_here;
@@ -201,7 +201,7 @@ static sl_status exchange_rows(const sl_pipe *pipe, int rank, bool to_part, cons
     sl_tensor *rows = NULL;
     if (is_last)
         SL_TRY(view_classes(head, whole, last_stage(pipe)->device, &rows));
-    const sl_tensor *data = is_last ? rows : own;
+    const sl_tensor *data = is_last ? rows : copy;
     int64_t count = sl_tensor_count(data);
     sl_dtype dtype = sl_tensor_dtype(data);
     sl_status status =
@@ -212,17 +212,9 @@ static sl_status exchange_rows(const sl_pipe *pipe, int rank, bool to_part, cons
     return status;
 }
 
-static sl_status convert_head(const sli_linear *linear)
-{
-    const sl_parameter *weight = linear->weight;
-    return weight->bf16 ? sli_tensor_convert(weight->value, weight->bf16) : SL_OK;
-}
-
 static sl_status send_values(const sl_pipe *pipe)
 {
     const sli_linear *linear = find_head(pipe->model);
-    if (last_stage(pipe)->is_here)
-        SL_TRY(convert_head(linear));
     for (int i = 0; i < pipe->rank_count; i++) {
         const sli_head_part *part = &pipe->parts[i];
         if (other_process(pipe, i) < 0)
@@ -234,9 +226,14 @@ static sl_status send_values(const sl_pipe *pipe)
     return SL_OK;
 }
 
-sl_status sli_pipe_exchange_head(sl_pipe *pipe)
+/* Parts are in steps that go backward alone. */
+sl_status sli_pipe_exchange_head(sl_pipe *pipe, const sli_step *step)
 {
-    return pipe->parts ? sli_pipe_group_check(pipe->group, send_values(pipe)) : SL_OK;
+    pipe->has_new_weights |= !step->same_weights;
+    if (!pipe->parts || !step->backward || !pipe->has_new_weights)
+        return SL_OK;
+    pipe->has_new_weights = false;
+    return sli_pipe_group_check(pipe->group, send_values(pipe));
 }
 
 static sl_status send_gradients(const sl_pipe *pipe)
@@ -301,9 +298,8 @@ enum { MOST_TRANSFERS = 2 };
 static int list_transfers(sli_head_part *part, sl_action action, bool is_last, bool sends,
                           transfer out[MOST_TRANSFERS])
 {
-    sli_head_tensors *own = &part->own[action.micro], *last = &part->last[action.micro];
     sli_channel *const *channels = part->channels;
-    sli_head_tensors *side = is_last ? last : own;
+    sli_head_tensors *tensors = (is_last ? part->of_last : part->of_rank) + action.micro;
     bool is_backward = action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
     bool gives_input = is_last ? sends && action.kind == SL_ACTION_FORWARD
                                : !sends && action.kind == SL_ACTION_HEAD_FORWARD;
@@ -312,13 +308,13 @@ static int list_transfers(sli_head_part *part, sl_action action, bool is_last, b
     bool gives_result =
         is_last ? sends && is_backward : !sends && action.kind == SL_ACTION_HEAD_BACKWARD;
     if (gives_input) {
-        out[0] = (transfer){channels[SLI_HEAD_INPUT], &side->input};
-        out[1] = (transfer){channels[SLI_HEAD_TARGETS], &side->targets};
+        out[0] = (transfer){channels[SLI_HEAD_INPUT], &tensors->input};
+        out[1] = (transfer){channels[SLI_HEAD_TARGETS], &tensors->targets};
     } else if (gives_sums) {
-        out[0] = (transfer){channels[SLI_HEAD_SUMS], &side->sums};
-        out[1] = (transfer){channels[SLI_HEAD_NUMBERS], &side->numbers};
+        out[0] = (transfer){channels[SLI_HEAD_SUMS], &tensors->sums};
+        out[1] = (transfer){channels[SLI_HEAD_NUMBERS], &tensors->numbers};
     } else if (gives_result) {
-        out[0] = (transfer){channels[SLI_HEAD_RESULT], &side->result};
+        out[0] = (transfer){channels[SLI_HEAD_RESULT], &tensors->result};
     }
     return gives_input || gives_sums ? 2 : gives_result;
 }
@@ -375,10 +371,10 @@ static void clear_tensors(sli_head_tensors *tensors)
 void sli_stage_drop_head(const sli_stage *stage, int micro)
 {
     for (int i = 0; i < stage->part_count; i++)
-        clear_tensors(&stage->parts[i].last[micro]);
+        clear_tensors(&stage->parts[i].of_last[micro]);
     if (!stage->part)
         return;
-    clear_tensors(&stage->part->own[micro]);
+    clear_tensors(&stage->part->of_rank[micro]);
     sli_split_head_clear(&stage->part->records[micro]);
 }
 
@@ -387,11 +383,12 @@ void sli_stage_drop_head(const sli_stage *stage, int micro)
 sl_status sli_stage_head_forward(const sli_stage *stage, int micro)
 {
     sli_head_part *part = stage->part;
-    sli_head_tensors *own = &part->own[micro];
-    sl_status status = sli_split_head_forward(&part->head, own->input, own->targets,
-                                              &part->records[micro], &own->sums, &own->numbers);
-    sl_tensor_destroy(&own->input);
-    sl_tensor_destroy(&own->targets);
+    sli_head_tensors *tensors = &part->of_rank[micro];
+    sl_status status =
+        sli_split_head_forward(&part->head, tensors->input, tensors->targets, &part->records[micro],
+                               &tensors->sums, &tensors->numbers);
+    sl_tensor_destroy(&tensors->input);
+    sl_tensor_destroy(&tensors->targets);
     return status;
 }
 
@@ -399,8 +396,8 @@ sl_status sli_stage_head_backward(const sli_stage *stage, int micro)
 {
     sli_head_part *part = stage->part;
     sl_status status =
-        sli_split_head_backward(&part->head, &part->records[micro], part->own[micro].result);
-    sl_tensor_destroy(&part->own[micro].result);
+        sli_split_head_backward(&part->head, &part->records[micro], part->of_rank[micro].result);
+    sl_tensor_destroy(&part->of_rank[micro].result);
     return status;
 }
 
@@ -410,7 +407,7 @@ sl_status sli_stage_give_output(const sli_stage *stage, const sli_step *step, in
     const sli_linear *head = find_head(stage->model);
     SL_TRY(sli_cross_entropy_check_targets(targets, stage->records[micro].output, head));
     for (int i = 0; i < stage->part_count; i++) {
-        sli_head_tensors *tensors = &stage->parts[i].last[micro];
+        sli_head_tensors *tensors = &stage->parts[i].of_last[micro];
         SL_TRY(sl_tensor_alias(stage->records[micro].output, &tensors->input));
         SL_TRY(sl_tensor_alias(targets, &tensors->targets));
     }
@@ -425,8 +422,8 @@ static sl_status reduce(const sli_stage *stage, const sli_step *step, int micro,
     const sli_linear *head = find_head(stage->model);
     sl_tensor *sums[stage->part_count], *numbers[stage->part_count];
     for (int i = 0; i < stage->part_count; i++) {
-        sums[i] = stage->parts[i].last[micro].sums;
-        numbers[i] = stage->parts[i].last[micro].numbers;
+        sums[i] = stage->parts[i].of_last[micro].sums;
+        numbers[i] = stage->parts[i].of_last[micro].numbers;
     }
     SL_TRY(sli_split_head_reduce(&(sli_split_head_reduction){
         .classes = head->out,
@@ -442,7 +439,7 @@ static sl_status reduce(const sli_stage *stage, const sli_step *step, int micro,
         .result = result,
     }));
     for (int i = 0; i < stage->part_count; i++) {
-        sli_head_tensors *tensors = &stage->parts[i].last[micro];
+        sli_head_tensors *tensors = &stage->parts[i].of_last[micro];
         sl_tensor_destroy(&tensors->sums);
         sl_tensor_destroy(&tensors->numbers);
         SL_TRY(sl_tensor_alias(result, &tensors->result));

@@ -20,9 +20,9 @@ sl_status sli_pipe_place_head(sl_pipe *pipe);
 void sli_pipe_destroy_head(sl_pipe *pipe);
 void sli_pipe_zero_head(sl_pipe *pipe); /* the gradients of copies */
 
-/* Before a batch: gives copies the head's values (every process calls it), and says whether its
- * gradients are overwritten. */
-sl_status sli_pipe_exchange_head(sl_pipe *pipe);
+/* Before a batch: gives copies the head's values where they need others (every process calls it,
+ * when they are converted), and says whether its gradients are overwritten. */
+sl_status sli_pipe_exchange_head(sl_pipe *pipe, const sli_step *step);
 void sli_pipe_begin_head(sl_pipe *pipe);
 
 /* After it: the head's gradients, when no action runs any more. Every process calls it. */

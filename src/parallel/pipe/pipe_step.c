@@ -235,6 +235,19 @@ static sl_status broadcast_batch(const sl_pipe *pipe, sli_step *step, int64_t *f
     return SL_OK;
 }
 
+static sl_status convert_parameters(int stage, void *pipe)
+{
+    return sli_parameter_set_convert(sl_pipe_parameters(pipe, stage));
+}
+
+/* All ranks have finished before any begins its row: a tied weight is another stage's. */
+static sl_status convert_all_parameters(sl_pipe *pipe, const sli_step *step)
+{
+    if (pipe->precision != SL_PRECISION_BF16 || step->same_weights)
+        return SL_OK;
+    return sli_pipe_run_here(pipe, convert_parameters, pipe);
+}
+
 /* Fills in all but what the caller has (`backward`, `training`, `loss` and `scale`) and what
  * belongs to an accumulation step. *micros: how many the batch has. `status`: the error that this
  * process has with the arguments, which the others learn when the step ends. */
@@ -261,15 +274,17 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
         sli_error_copy own;
         sli_error_save(&own, status);
         SL_TRY(broadcast_batch(pipe, step, &first_sample));
-        if (!step->same_weights) {
+        if (!step->same_weights)
             SL_TRY(sli_pipe_exchange_tied(pipe));
-            SL_TRY(sli_pipe_exchange_head(pipe));
-        }
+        SL_TRY(sli_pipe_group_check(pipe->group, convert_all_parameters(pipe, step)));
+        SL_TRY(sli_pipe_exchange_head(pipe, step));
         status = sli_error_restore(&own);
         step->link = pipe->group->link;
     }
     if (status != SL_OK || step->rows < 1)
         return status;
+    if (!pipe->group)
+        SL_TRY(convert_all_parameters(pipe, step));
     SL_TRY(check_rows(step, batch, targets));
     if (step->backward)
         sli_pipe_begin_head(pipe);
@@ -324,19 +339,6 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
     return status;
 }
 
-static sl_status convert_parameters(int stage, void *pipe)
-{
-    return sli_parameter_set_convert(sl_pipe_parameters(pipe, stage));
-}
-
-/* All ranks have finished before any begins its row: a tied weight is another stage's. */
-static sl_status convert_all_parameters(sl_pipe *pipe, const sli_step *step)
-{
-    if (pipe->precision != SL_PRECISION_BF16 || step->same_weights)
-        return SL_OK;
-    return sli_pipe_run_here(pipe, convert_parameters, pipe);
-}
-
 /* Gradients are complete in the last accumulation step: it alone has observers. */
 static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
                                         sl_status status)
@@ -344,8 +346,6 @@ static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batc
     const sli_pass_observer *const *observers = step->observers;
     int micros, first = 0;
     status = prepare_step(pipe, batch, step, status, &micros);
-    if (status == SL_OK)
-        status = convert_all_parameters(pipe, step);
     do {
         bool is_last = micros - first <= pipe->chunks;
         step->observers = is_last ? observers : NULL;

@@ -32,8 +32,8 @@ typedef struct sli_head_part {
     sli_split_head head; /* without tensors where the rank is in another process */
     sl_tensor *weight, *bias, *weight_grad, *bias_grad; /* what it has in `head`; owned */
     sli_split_head_record *records;                     /* [chunks] */
-    sli_head_tensors *own;                              /* [chunks] of the rank's thread */
-    sli_head_tensors *last;                             /* [chunks] of the last stage's */
+    sli_head_tensors *of_rank;                          /* [chunks] of the rank's thread */
+    sli_head_tensors *of_last;                          /* [chunks] of the last stage's */
     sli_channel *channels[SLI_HEAD_CHANNELS];
 } sli_head_part;
 

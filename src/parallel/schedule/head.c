@@ -24,11 +24,22 @@
 
 enum { MOST_MOVES = 2, HELD = 2 };
 
+/* An action that a rank may run next. */
+typedef struct choice {
+    sl_action action;
+    double start; /* INFINITY: there is none */
+    bool of_row;
+} choice;
+
+static const choice no_choice = {.start = INFINITY};
+
 typedef struct rank_state {
     size_t next, end;        /* in the given row */
     size_t written;          /* where the next action goes */
     int forwards, backwards; /* how many S and T it has */
     double time;
+    choice best;     /* of its next actions */
+    bool is_changed; /* something has ended since that was found that it may wait for */
 } rank_state;
 
 typedef struct placing {
@@ -41,15 +52,6 @@ typedef struct placing {
     sl_action *actions; /* the table's that is made */
     double makespan;
 } placing;
-
-/* An action that a rank may run next. */
-typedef struct choice {
-    sl_action action;
-    double start; /* INFINITY: there is none */
-    bool of_row;
-} choice;
-
-static const choice no_choice = {.start = INFINITY};
 
 /* ---- Moving forwards -------------------------------------------------------------------- */
 
@@ -127,6 +129,23 @@ static choice choose_action(const placing *p, int rank)
     return fits && backward.start < best.start ? backward : best;
 }
 
+/* The ranks that may wait for the action: its own, those of the neighbouring stages, and, of a
+ * split head, all ranks for the last stage and the last stage's for the others. */
+static void note_change(placing *p, int rank, sl_action action)
+{
+    const sl_schedule *given = p->given;
+    int last = given->stages - 1;
+    bool is_for_all = action.stage == last && !sli_action_is_of_head(action.kind);
+    p->ranks[rank].is_changed = true;
+    p->ranks[given->placement[last]].is_changed |= action.kind == SL_ACTION_HEAD_FORWARD;
+    if (action.stage > 0)
+        p->ranks[given->placement[action.stage - 1]].is_changed = true;
+    if (action.stage < last)
+        p->ranks[given->placement[action.stage + 1]].is_changed = true;
+    for (int i = 0; is_for_all && i < given->ranks; i++)
+        p->ranks[i].is_changed = true;
+}
+
 static void append(placing *p, int rank, choice chosen)
 {
     rank_state *state = &p->ranks[rank];
@@ -139,6 +158,7 @@ static void append(placing *p, int rank, choice chosen)
     if (result < sli_result_count(p->given))
         p->ends[result] = state->time;
     p->makespan = fmax(p->makespan, state->time);
+    note_change(p, rank, chosen.action);
 }
 
 /* The rank whose next action starts first runs it: whatever is not known yet ends later. */
@@ -150,10 +170,13 @@ static sl_status place_all(placing *p)
         choice best = no_choice;
         int chosen = 0;
         for (int rank = 0; rank < p->given->ranks; rank++) {
-            choice own = choose_action(p, rank);
-            if (own.start >= best.start)
+            rank_state *state = &p->ranks[rank];
+            if (state->is_changed)
+                state->best = choose_action(p, rank);
+            state->is_changed = false;
+            if (state->best.start >= best.start)
                 continue;
-            best = own;
+            best = state->best;
             chosen = rank;
         }
         if (best.start == INFINITY)
@@ -172,7 +195,8 @@ static void start_rows(placing *p)
         size_t row = sli_schedule_row(given, rank);
         p->ranks[rank] = (rank_state){.next = row,
                                       .end = given->ends[rank],
-                                      .written = row + (size_t)rank * more};
+                                      .written = row + (size_t)rank * more,
+                                      .is_changed = true};
     }
     for (size_t i = 0; i < sli_result_count(given); i++)
         p->ends[i] = -1;

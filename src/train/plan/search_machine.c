@@ -3,10 +3,10 @@
 #include "train/plan/search_machine.h"
 
 #include "core/error.h"
-#include "core/sum_tree.h"
 #include "core/usable_memory.h"
 #include "device/device.h"
 #include "nn/module.h"
+#include "nn/split_head.h"
 #include "text/rows.h"
 #include "train/loop/run.h"
 
@@ -283,9 +283,7 @@ static void describe_parts(const sl_plan *plan, const sl_module_profile *head, s
     bool has_part[SL_MAX_STAGES] = {false};
     for (int s = 0; s < plan->stages; s++) {
         int rank = plan->stage[s].rank;
-        double part = (sli_sum_tree_first(SL_VOCABULARY_BLOCKS, rank + 1, ranks) -
-                       sli_sum_tree_first(SL_VOCABULARY_BLOCKS, rank, ranks)) /
-                      (double)SL_VOCABULARY_BLOCKS;
+        double part = sli_split_head_fraction(SL_VOCABULARY_BLOCKS, rank, ranks);
         if (has_part[rank])
             continue;
         has_part[rank] = true;
