@@ -59,6 +59,7 @@ typedef struct cli_given {
     const sl_option *option;
     const char *text;
     const char *file; /* that has it, for errors; NULL: the line */
+    char *list;       /* its text, where it was given several times; NULL: once */
 } cli_given;
 
 /* A command line that was read: options in their order, and other words. Texts are borrowed. */
@@ -67,7 +68,6 @@ struct cli_line {
     cli_given *given; /* [given_count], the first config_count from a file, the last plan_count from
                          a plan */
     int given_count, config_count, plan_count;
-    char *list;   /* of an option that was given several times; NULL: none */
     char **words; /* [word_count], then NULL */
     int word_count;
     struct json_t *config;  /* the file's content, which owns the texts from it; NULL: none */
@@ -396,14 +396,25 @@ sl_status cli_plans_print(const cli_plans *found);
 /* ---- Plans for a cluster (plan_cluster.c) --------------------------------------------------- */
 
 typedef struct cli_cluster_settings {
-    const char *cluster, *output; /* files; output: NULL: none */
-    double tokens;                /* of the whole training; negative: not given */
+    const char *cluster, *output, *svg, *csv; /* files; NULL: none */
+    const char *what_if;                      /* lists of changes; NULL: none */
+    double tokens;                            /* of the whole training; negative: not given */
     bool json;
 } cli_cluster_settings;
+
+/* "512 x 16 SCHEDULE of 2 stages, 4 chunks, recompute always, zero" */
+cli_change_text cli_cluster_plan_shape(const sl_cluster_plan *plan);
+double cli_tokens_a_day(const sl_cluster_plan *plan); /* with failures */
 
 /* Searches and shows the best plans. */
 sl_status cli_plan_cluster(const sl_plan_search_options *options,
                            const cli_cluster_settings *asked);
+
+/* The same of the best plan for each combination of `what_if` (what_if.c). Errors besides those of
+ * a search: SL_ERR_INVALID for bad lists. */
+sl_status cli_plan_what_if(const sl_plan_search_options *options,
+                           const cli_cluster_settings *asked);
+bool cli_is_what_if(const char *text); /* a list with its name */
 
 /* ---- Plans (print_plan.c) ----------------------------------------------------------------- */
 

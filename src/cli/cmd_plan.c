@@ -10,7 +10,7 @@ typedef struct settings {
     const char *model;
     int64_t ntokens, batch_tokens;
     double tokens;
-    const char *cluster, *from, *output, *svg;
+    const char *cluster, *from, *output, *svg, *csv, *what_if;
     bool json;
 } settings;
 
@@ -88,10 +88,17 @@ static const sl_option options[] = {
      .help = "Plan for the cluster that FILE describes (JSON), instead of this machine"},
     {.name = "tokens", .value = "N", .group = "Cluster", FIELD(DOUBLE, tokens), .optional = true,
      .help = "With --cluster: tokens of the whole training, to say how many days it takes"},
+    {.name = "what-if", .value = "NAME=N,…", .group = "Cluster", FIELD(TEXT, what_if), .is_item = cli_is_what_if,
+     .needs = "cluster",
+     .help = "Plan anew with others than the cluster has: links= times as fast, failures= times as often, "
+             "nodes= so many. Several lists (give it again) are combined; the first is the chart's axis"},
+    {.name = "csv", .value = "FILE", .group = "Output", FIELD(TEXT, csv), .needs = "what-if",
+     .help = "Write a line for each of its points"},
     {.name = "output", .letter = 'o', .value = "FILE", .group = "Output", FIELD(TEXT, output),
      .help = "Write the plans to FILE as well, for sluice train --plan"},
     {.name = "svg", .value = "FILE", .group = "Output", FIELD(TEXT, svg),
-     .help = "Write a picture of where each plan's step goes, and of the first one's pipeline"},
+     .help = "Write a picture of where each plan's step goes, and of the first one's pipeline; with --what-if "
+             "a chart of the tokens a day"},
     {.name = "json", .group = "Output", FIELD(FLAG, json),
      .help = "Print the plans as one JSON object"},
     {0},
@@ -160,14 +167,23 @@ static sl_status check_output(const settings *parsed, const char *option, const 
                 : SL_OK;
 }
 
+/* None is another one, or an input. */
 static sl_status check_outputs(const settings *parsed)
 {
-    if (cli_is_same_file(parsed->svg, parsed->output) ||
-        (parsed->svg && parsed->output && strcmp(parsed->svg, parsed->output) == 0))
-        return sl_error(SL_ERR_INVALID, "--svg and --output must be two files, got %s",
-                        parsed->svg);
-    SL_TRY(check_output(parsed, "--svg", parsed->svg));
-    return check_output(parsed, "--output", parsed->output);
+    const struct {
+        const char *option, *path;
+    } files[] = {{"--svg", parsed->svg}, {"--csv", parsed->csv}, {"--output", parsed->output}};
+    enum { FILES = sizeof files / sizeof *files };
+    for (int i = 0; i < FILES; i++) {
+        const char *path = files[i].path;
+        for (int k = i + 1; path && k < FILES; k++)
+            if (cli_is_same_file(path, files[k].path) ||
+                (files[k].path && strcmp(path, files[k].path) == 0))
+                return sl_error(SL_ERR_INVALID, "%s and %s must be two files, got %s",
+                                files[i].option, files[k].option, path);
+        SL_TRY(check_output(parsed, files[i].option, path));
+    }
+    return SL_OK;
 }
 
 /* The options that say what is trained, and how, are the log's. */
@@ -240,10 +256,15 @@ static sl_status plan_cluster(cli_line *line, settings *parsed)
                                            .kept = find_kept(line),
                                            .batch_tokens = parsed->batch_tokens,
                                            .tokens = parsed->tokens > 0 ? parsed->tokens : 0};
-    const cli_cluster_settings asked = {parsed->cluster, parsed->output, parsed->tokens,
-                                        parsed->json};
+    const cli_cluster_settings asked = {.cluster = parsed->cluster,
+                                        .output = parsed->output,
+                                        .svg = parsed->svg,
+                                        .csv = parsed->csv,
+                                        .what_if = parsed->what_if,
+                                        .tokens = parsed->tokens,
+                                        .json = parsed->json};
     SL_TRY(find_model(line, parsed));
-    return cli_plan_cluster(&search, &asked);
+    return parsed->what_if ? cli_plan_what_if(&search, &asked) : cli_plan_cluster(&search, &asked);
 }
 
 static sl_status run_plan(cli_line *line, void *settings_read)
@@ -259,8 +280,13 @@ static sl_status run_plan(cli_line *line, void *settings_read)
     }
     if (cli_line_value(line, "tokens") && !parsed->cluster)
         cli_refuse("--tokens is of a plan for a --cluster");
-    if (parsed->cluster && (parsed->svg || has_log))
-        cli_refuse("--cluster cannot be combined with --%s", has_log ? "from" : "svg");
+    if (parsed->cluster && has_log)
+        cli_refuse("--cluster cannot be combined with --from");
+    if (parsed->cluster && parsed->svg && !parsed->what_if)
+        cli_refuse("--cluster cannot be combined with --svg without --what-if");
+    if (parsed->what_if && (parsed->json || parsed->output))
+        cli_refuse("--what-if cannot be combined with --%s: --csv writes its points",
+                   parsed->json ? "json" : "output");
     sl_status status = check_outputs(parsed);
     if (status == SL_OK)
         status = has_log           ? search_by_log(line, parsed, &logged, &found)
@@ -287,7 +313,9 @@ const cli_command cmd_plan = {
                 "sluice plan --preset small --dp 2\n"
                 "sluice plan --from run.jsonl\n"
                 "sluice plan --model llama-3-8b --precision bf16 --batch-tokens 4194304 --cluster "
-                "cluster.json --tokens 15e12\n",
+                "cluster.json --tokens 15e12\n"
+                "sluice plan --model llama-3-8b --precision bf16 --batch-tokens 4194304 --cluster "
+                "cluster.json --what-if nodes=32,64,128 --what-if links=1,2 --svg chart.svg\n",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

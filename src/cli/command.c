@@ -126,8 +126,8 @@ static void join_items(cli_line *line)
         size_t bytes = strlen(given->text) + strlen(last->text) + 2;
         char *list = cli_allocate(bytes, 1);
         snprintf(list, bytes, "%s,%s", given->text, last->text);
-        free(line->list);
-        given->text = line->list = list;
+        free(given->list);
+        given->text = given->list = list;
         line->given_count--;
         return;
     }
@@ -190,7 +190,8 @@ static cli_given read_member(const cli_line *line, const char *path, const char 
     if (!takes)
         cli_refuse("%s: %s must be a %s", path, name,
                    option->value ? "number or a text" : "true or false");
-    return (cli_given){option, read_value(line->config, name, value), path};
+    return (
+        cli_given){.option = option, .text = read_value(line->config, name, value), .file = path};
 }
 
 void cli_check_file(const char *option, const char *path)
@@ -427,8 +428,9 @@ void cli_line_clear(cli_line *line)
     sl_schedule_destroy(&line->table);
     json_decref(line->config);
     json_decref(line->plans);
+    for (int i = 0; i < line->given_count; i++)
+        free(line->given[i].list);
     free(line->given);
-    free(line->list);
     free(line->words);
 }
 

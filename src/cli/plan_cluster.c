@@ -67,7 +67,7 @@ static json_t *find_limit(const sl_cluster_plan *plan)
     return NULL;
 }
 
-static double tokens_a_day(const sl_cluster_plan *plan)
+double cli_tokens_a_day(const sl_cluster_plan *plan)
 {
     return plan->tokens_per_s * day_s * plan->failures.useful;
 }
@@ -86,7 +86,7 @@ static json_t *describe_failures(const sl_cluster_plan *plan, double tokens)
     const sl_failure_plan *failures = &plan->failures;
     json_t *object =
         json_pack("{s:f, s:f, s:f, s:f, s:i, s:o, s:o, s:o, s:o}", "useful", failures->useful,
-                  "daly_useful", failures->formula_useful, "tokens_per_day", tokens_a_day(plan),
+                  "daly_useful", failures->formula_useful, "tokens_per_day", cli_tokens_a_day(plan),
                   "fewer_speed", failures->fewer_speed, "runs", failures->runs, "mtbf_s",
                   number(failures->mtbf_s), "checkpoint_interval_s", number(failures->interval_s),
                   "young_interval_s", number(failures->young_s), "played_interval_s",
@@ -151,17 +151,18 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
 
 /* ---- The table ---------------------------------------------------------------------------- */
 
-/* "512 x 16 SCHEDULE of 2 stages, 4 micro-batches, recompute always, zero" */
-static void print_shape(const sl_cluster_plan *plan, char *text, size_t bytes)
+cli_change_text cli_cluster_plan_shape(const sl_cluster_plan *plan)
 {
+    cli_change_text out;
     bool is_pipeline = plan->pipeline_ranks > 1, recomputes = plan->recompute != SL_RECOMPUTE_NEVER;
     char stages[32] = "";
     if (plan->virtual_stages > 1)
         snprintf(stages, sizeof stages, " of %d stages", plan->virtual_stages);
-    snprintf(text, bytes, "%d x %d%s%s%s, %d chunk%s%s%s%s", plan->replicas, plan->pipeline_ranks,
-             is_pipeline ? " " : "", is_pipeline ? plan->schedule : "", stages, plan->chunks,
-             plan->chunks == 1 ? "" : "s", recomputes ? ", recompute " : "",
+    snprintf(out.text, sizeof out.text, "%d x %d%s%s%s, %d chunk%s%s%s%s", plan->replicas,
+             plan->pipeline_ranks, is_pipeline ? " " : "", is_pipeline ? plan->schedule : "",
+             stages, plan->chunks, plan->chunks == 1 ? "" : "s", recomputes ? ", recompute " : "",
              recomputes ? sl_recompute_name(plan->recompute) : "", plan->zero ? ", zero" : "");
+    return out;
 }
 
 static void print_checkpoints(const sl_cluster_plan *plan)
@@ -186,7 +187,7 @@ static void print_failures(const sl_cluster_plan *plan, double tokens, uint64_t 
                100 * (1 - failures->useful), failures->runs, failures->runs == 1 ? "" : "s", seed,
                100 * (1 - failures->formula_useful));
     }
-    printf("The first: %.4g tokens a day", tokens_a_day(plan));
+    printf("The first: %.4g tokens a day", cli_tokens_a_day(plan));
     if (tokens > 0 && isinf(failures->run_s))
         printf(", too few to train %.4g tokens before the next failures", tokens);
     else if (tokens > 0)
@@ -212,11 +213,9 @@ static void print_table(const sl_cluster_plans *found, const char *path, double 
     for (int i = 0; i < found->count; i++) {
         const sl_cluster_plan *plan = &found->plans[i];
         const sl_step_costs *costs = &plan->costs;
-        char shape[128];
-        print_shape(plan, shape, sizeof shape);
-        printf("%-54s %10.1f %12.0f %5.1f%% %12s %7.1f%% %9.1f%% %7.1f%%\n", shape,
-               1e3 * costs->seconds, plan->tokens_per_s, 100 * plan->mfu,
-               cli_bytes_text(plan->memory_bytes).text, 100 * costs->bubble,
+        printf("%-54s %10.1f %12.0f %5.1f%% %12s %7.1f%% %9.1f%% %7.1f%%\n",
+               cli_cluster_plan_shape(plan).text, 1e3 * costs->seconds, plan->tokens_per_s,
+               100 * plan->mfu, cli_bytes_text(plan->memory_bytes).text, 100 * costs->bubble,
                100 * costs->exchange / costs->seconds, 100 * costs->update / costs->seconds);
     }
     const sl_cluster_plan *best = &found->plans[0];

@@ -68,6 +68,11 @@ sl_status sli_cluster_parse(const char *name, const char *text, size_t bytes, sl
 sl_status sli_cluster_read(const char *path, sli_cluster *out);
 void sli_cluster_clear(sli_cluster *cluster);
 
+/* Changes its numbers, and what is listed of them. Errors: SL_ERR_INVALID for negative changes,
+ * other nodes of several kinds or too many, and other failures where no node fails.
+ * (change_cluster.c) */
+sl_status sli_cluster_change(sli_cluster *cluster, const sl_cluster_change *change);
+
 /* ---- Links -------------------------------------------------------------------------------- */
 
 /* The devices of a cluster: those of the fastest kind come first, a node's are neighbours. Device d

@@ -1,6 +1,7 @@
 #include "report/chart.h"
 
 #include "report/markup.h"
+#include "report/page_style.h"
 
 #include <assert.h>
 #include <float.h>
@@ -351,6 +352,14 @@ static void draw_values(const frame *plot)
     free(values);
 }
 
+static void draw_plot(const frame *plot)
+{
+    draw_axes(plot);
+    for (int c = 0; c < plot->chart->curve_count; c++)
+        draw_curve(plot, &plot->chart->curves[c]);
+    draw_values(plot);
+}
+
 void sli_chart_draw(FILE *file, const sli_chart *chart)
 {
     frame plot = {.file = file, .chart = chart};
@@ -360,9 +369,47 @@ void sli_chart_draw(FILE *file, const sli_chart *chart)
             "<figure><figcaption>%s <small>%s</small></figcaption>\n"
             "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n",
             chart->title, chart->y_name, WIDTH, HEIGHT, chart->title);
-    draw_axes(&plot);
-    for (int c = 0; c < chart->curve_count; c++)
-        draw_curve(&plot, &chart->curves[c]);
-    draw_values(&plot);
+    draw_plot(&plot);
     fputs("</svg></figure>\n", file);
+}
+
+/* ---- A file of its own ---------------------------------------------------------------------- */
+
+enum { TITLE = 24, KEY_LINE = 16 };
+
+/* A line for each curve that has a name. Returns their height. */
+static int draw_key(const frame *plot)
+{
+    int y = TITLE;
+    for (int c = 0; c < plot->chart->curve_count; c++) {
+        const sli_curve *curve = &plot->chart->curves[c];
+        if (!*curve->label)
+            continue;
+        fprintf(plot->file,
+                "<rect class=\"c%d\" x=\"%d\" y=\"%d\" width=\"10\" height=\"10\"/>"
+                "<text x=\"%d\" y=\"%d\">",
+                curve->colour, LEFT, y + 2, LEFT + 16, y + 11);
+        sli_markup_text(plot->file, curve->label);
+        fputs("</text>\n", plot->file);
+        y += KEY_LINE;
+    }
+    return y - TITLE;
+}
+
+void sli_chart_write(FILE *file, const sli_chart *chart)
+{
+    frame plot = {.file = file, .chart = chart};
+    int key = chart->curve_count * KEY_LINE;
+    fprintf(file,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" role=\"img\" "
+            "aria-label=\"%s\">\n<style>%s</style>\n"
+            "<rect width=\"100%%\" height=\"100%%\" style=\"fill:var(--paper)\"/>\n"
+            "<text x=\"%d\" y=\"16\">%s, %s</text>\n",
+            WIDTH, HEIGHT + TITLE + key, chart->title, page_style, LEFT, chart->title,
+            chart->y_name);
+    int height = draw_key(&plot);
+    fprintf(file, "<g transform=\"translate(0 %d)\">\n", TITLE + height);
+    if (find_ranges(&plot))
+        draw_plot(&plot);
+    fputs("</g>\n</svg>\n", file);
 }

@@ -34,4 +34,8 @@ typedef struct sli_chart {
  * _end. */
 void sli_chart_draw(FILE *file, const sli_chart *chart);
 
+/* Writes an SVG file of its own, in the page's colours for light and dark screens: the title, the
+ * curves' names, the chart. Call it as sli_chart_draw. */
+void sli_chart_write(FILE *file, const sli_chart *chart);
+
 #endif

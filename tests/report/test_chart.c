@@ -2,6 +2,7 @@
 #include "report/chart.h"
 #include "support/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,36 @@ static void any_numbers_give_few_ticks_at_finite_places(void **state)
         }
 }
 
+/* Without points there is a title and a key. */
+static void files_have_their_colours_and_names(void **state)
+{
+    static const sli_point points[] = {{1, 5}, {2, NAN}, {4, 6}}, none[] = {{1, NAN}};
+    for (int drawn = 0; drawn < 2; drawn++) {
+        FREED char *text = NULL;
+        size_t bytes;
+        const sli_curve curves[] = {{.label = "a<b",
+                                     .kind = "",
+                                     .dots = true,
+                                     .points = drawn ? points : none,
+                                     .count = drawn ? 3 : 1},
+                                    {.label = "", .kind = "", .colour = 1}};
+        FILE *to = open_memstream(&text, &bytes);
+        assert_non_null(to);
+        sli_chart_write(to, &(sli_chart){.title = "Tokens",
+                                         .y_name = "a day",
+                                         .x_name = "nodes",
+                                         .curves = curves,
+                                         .curve_count = 2});
+        assert_int_equal(fclose(to), 0);
+        assert_int_equal(strncmp(text, "<svg xmlns=", strlen("<svg xmlns=")), 0);
+        assert_int_equal(count_of(text, "prefers-color-scheme:dark"), 1);
+        assert_int_equal(count_of(text, ">Tokens, a day</text>"), 1);
+        assert_int_equal(count_of(text, ">a&lt;b</text>"), 1);
+        assert_int_equal(count_of(text, "<circle"), drawn ? 2 : 0);
+        assert_int_equal(count_of(text, "</svg>"), 1);
+    }
+}
+
 static void large_steps_are_shown_as_whole_numbers(void **state)
 {
     static const sli_point points[] = {{1234567, 5}, {12345678, 6}};
@@ -64,6 +95,7 @@ int chart_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_numbers_give_few_ticks_at_finite_places),
+        cmocka_unit_test(files_have_their_colours_and_names),
         cmocka_unit_test(large_steps_are_shown_as_whole_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

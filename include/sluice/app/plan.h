@@ -45,6 +45,7 @@ typedef struct sl_plan_search_options {
     unsigned kept;                   /* sl_plan_kept */
     int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                              of batch_size rows of each of `shards` (0: 1) */
+    sl_cluster_change change; /* of the cluster */
     double tokens; /* of the whole training, for failures on a cluster; 0: those of 30 days */
 } sl_plan_search_options;
 
@@ -129,6 +130,7 @@ typedef struct sl_cluster_plan {
 typedef struct sl_cluster_plans {
     sl_cluster_plan plans[SL_PLANS_FOUND]; /* the best first, each of another shape */
     int count;
+    int nodes;                /* of the cluster */
     sl_cluster_input *inputs; /* [input_count] the numbers that they follow from */
     size_t input_count;
     int64_t layouts;   /* that were bounded */
@@ -144,7 +146,8 @@ typedef struct sl_cluster_plans {
  * sl_cluster_plans_clear, after an error too.
  *
  * Errors: SL_ERR_FORMAT for a bad file, with the line; SL_ERR_MEMORY where no layout fits: what the
- * smallest needs of a device; SL_ERR_INVALID where no layout has these options. */
+ * smallest needs of a device; SL_ERR_INVALID where no layout has these options, or the cluster
+ * cannot be changed so. */
 sl_status sl_plan_search_cluster(const sl_plan_search_options *options, const char *path,
                                  sl_cluster_plans *out);
 void sl_cluster_plans_clear(sl_cluster_plans *plans);

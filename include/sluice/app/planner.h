@@ -87,6 +87,13 @@ typedef struct sl_failure_plan {
     int runs;                    /* that were played; 0: no node fails, or none ends */
 } sl_failure_plan;
 
+/* A cluster with others than its file has. A field of 0 changes nothing. */
+typedef struct sl_cluster_change {
+    double links;    /* every level's bytes_per_s is so many times as large */
+    int nodes;       /* so many, of a cluster of one kind */
+    double failures; /* a node fails so many times as often */
+} sl_cluster_change;
+
 /* A number of a cluster's file, and where it comes from. */
 typedef struct sl_cluster_input {
     char name[96]; /* "nodes[0].memory_bytes" */

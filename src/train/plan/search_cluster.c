@@ -219,6 +219,7 @@ static sl_status describe_plans(search *s, sl_cluster_plans *out)
     sl_status status = sli_devices_list(&s->cluster, s->run->precision, &devices);
     for (int i = 0; i < s->results.count && status == SL_OK; i++)
         status = describe_plan(s, &devices, flop, &s->found[i], &out->plans[out->count++]);
+    out->nodes = status == SL_OK ? sli_devices_count_nodes(&devices, devices.count) : 0;
     sli_devices_clear(&devices);
     out->seed = s->run->seed;
     out->inputs = s->cluster.inputs;
@@ -249,6 +250,7 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
     sli_cluster_search counts;
     SL_TRY(check_options(s));
     SL_TRY(sli_cluster_read(path, &s->cluster));
+    SL_TRY(sli_cluster_change(&s->cluster, &s->options->change));
     SL_TRY(count_rows(s));
     SL_TRY(list_chunks(s));
     SL_TRY(sl_transformer_lm_create(&s->run->model, &s->model));

@@ -1,0 +1,85 @@
+#!/bin/bash
+# sluice plan --cluster --what-if: each point is the plan of a cluster that a file describes so.
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "$1"; cat err out; exit 1; }
+refused() { # SENTENCE WORD...
+    local sentence=$1
+    shift
+    if "$program" plan "${plan[@]}" "$@" >out 2>err; then fail "$*: no error"; fi
+    [ "$(wc -l <err)" = 1 ] || fail "$*: not one sentence"
+    grep -qF -- "$sentence" err || fail "$*: another error"
+}
+
+cluster() { # NODES BYTES_PER_S MTBF
+    echo "{\"nodes\": [{\"count\": $1, \"devices\": 1, \"memory_bytes\": 2e9, \"reserved_bytes\": 0, \"flops_f32\": 1e9}],
+ \"links\": {\"spine\": {\"latency_s\": 1e-5, \"bytes_per_s\": $2}}, \"failures\": {\"mtbf_s\": $3, \"repair_s\": 1e4}}"
+}
+cluster 4 1e6 1e5 >cluster.json
+plan=(--emsize 16 --nhid 16 --nlayers 3 --nhead 2 --bptt 8 --ntokens 50 --batch-tokens 64 --tokens 1e8)
+"$program" plan "${plan[@]}" --cluster cluster.json --what-if nodes=1,2,4 --what-if links=1,8 --what-if failures=1,10 \
+    --csv points.csv --svg chart.svg >out 2>err || fail "--what-if: status $?"
+[ ! -s err ] || fail "--what-if: words on standard error"
+[ "$(wc -l <out)" = 13 ] || fail "--what-if: other lines"
+
+# Each point is what a file of such a cluster is planned as.
+plans() {
+    for nodes in 1 2 4; do
+        for links in 1 8; do
+            for failures in 1 10; do
+                cluster $nodes ${links}e6 "$(python3 -c "print(1e5 / $failures)")" >other.json
+                "$program" plan "${plan[@]}" --cluster other.json --json | python3 -c "import json, sys
+plan = json.load(sys.stdin)['plans'][0]
+print($links, $failures, $nodes, plan['step_ms'], plan['tokens_per_day'], plan['days_low'], sep=',')"
+            done
+        done
+    done
+}
+plans >expected
+python3 -c 'import csv
+points = {(row["links"], row["failures"], row["nodes"]): row for row in csv.DictReader(open("points.csv"))}
+expected = [line.strip().split(",") for line in open("expected")]
+assert len(points) == len(expected) == 12, points
+for links, failures, nodes, step, tokens, days in expected:
+    point = points[links, failures, nodes]
+    for mine, other in ((point["step_ms"], step), (point["tokens_per_day"], tokens), (point["days_low"], days)):
+        assert abs(float(mine) / float(other) - 1) < 1e-6, (point, step, tokens, days)
+    assert point["error"] == "", point' || fail "--what-if: other points"
+
+# A curve for each combination of the second list and the third, with a dot for each number of nodes, in colours for light and dark.
+python3 -c 'import xml.etree.ElementTree as tree
+svg = tree.parse("chart.svg").getroot()
+name = "{http://www.w3.org/2000/svg}"
+titles = [title.text for title in svg.iter(name + "title")]
+assert titles == ["links 1, failures 1", "links 8, failures 1", "links 1, failures 10", "links 8, failures 10"], titles
+assert len(list(svg.iter(name + "circle"))) == 12
+assert "prefers-color-scheme:dark" in svg.find(name + "style").text' || fail "--what-if: another chart"
+
+# A point without a plan says why, and the others are there.
+"$program" plan "${plan[@]}" --cluster cluster.json --dp 2 --what-if nodes=1,2 --csv points.csv >out 2>err || fail "--dp 2: status $?"
+python3 -c 'import csv
+one, two = csv.DictReader(open("points.csv"))
+assert one["error"] and not one["step_ms"] and two["step_ms"] and not two["error"], (one, two)' || fail "--dp 2: other points"
+
+plan+=(--cluster cluster.json)
+refused "lists of links, nodes or failures, got \"memory\"" --what-if memory=2
+refused "must be links=, nodes= or failures= and numbers with commas between, got \"2\"" --what-if 2
+refused "links must be numbers above 0 and up to 1e6, got \"0\"" --what-if links=0
+refused "links must be numbers above 0 and up to 1e6, got \"2x\"" --what-if links=1,2x
+refused "links must be numbers above 0 and up to 1e6, got \"\"" --what-if links=
+refused "nodes must be whole numbers above 0 and up to 1e6, got \"1.5\"" --what-if nodes=1.5
+refused "links must ascend, got 1 after 2" --what-if links=2,1
+refused "a list of links twice" --what-if links=2,links=3
+refused "at most 64 points, and 8 for each value of its first list, got 9 and 9" --what-if nodes=1 --what-if links=1,2,3,4,5,6,7,8,9
+echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >safe.json
+refused "other failures need a cluster with \"failures\"" --cluster safe.json --what-if failures=2
+refused "--what-if cannot be combined with --json" --what-if links=2 --json
+refused "--csv needs --what-if" --csv points.csv
+refused "must be two files" --what-if links=2 --csv same --svg same
+refused "cluster.json is an input" --what-if links=2 --csv cluster.json
+plan=(--emsize 16 --nhid 16 --nlayers 3 --nhead 2)
+refused "--what-if needs --cluster" --what-if links=2
