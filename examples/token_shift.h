@@ -19,14 +19,12 @@ typedef struct token_shift {
     sl_parameter *mix; /* [width]; belongs to the module */
 } token_shift;
 
-/* x[t - 1] at the first position of row `row`: from the cache, where there is one. */
-static const float *position_before(const token_shift *shift, const sl_tensor *cached, int64_t row,
+/* x[t - 1] at a row's first position: from the row's cache, where there is one. */
+static const float *position_before(const token_shift *shift, const sl_tensor *cached,
                                     int64_t position)
 {
     static const float zeros[1024];
-    int64_t room = cached ? sl_tensor_shape(cached)->size[1] : 0;
-    return position == 0 ? zeros
-                         : sl_tensor_f32(cached) + (row * room + position - 1) * shift->width;
+    return position == 0 ? zeros : sl_tensor_f32(cached) + (position - 1) * shift->width;
 }
 
 static sl_status shift_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -34,14 +32,15 @@ static sl_status shift_forward(sl_module *module, sl_pass *pass, const sl_tensor
 {
     const token_shift *shift = sl_module_state(module);
     const float *mix = sl_tensor_f32(sl_parameter_value(shift->mix));
-    int64_t D = shift->width, T = sl_tensor_shape(in)->size[1], first = sl_pass_position(pass);
+    int64_t D = shift->width, T = sl_tensor_shape(in)->size[1];
     sl_tensor *cached, *result;
-    SL_TRY(sl_pass_cache_tensor(pass, module, in, D, &cached));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), &result));
     *out = result;
     for (int64_t n = 0; n < sl_tensor_shape(in)->size[0]; n++) {
-        const float *before = position_before(shift, cached, n, first);
+        int64_t first = sl_pass_position(pass, n);
+        SL_TRY(sl_pass_cache_tensor(pass, module, in, n, D, &cached));
+        const float *before = position_before(shift, cached, first);
         for (int64_t t = 0; t < T; t++) {
             const float *x = sl_tensor_f32(in) + (n * T + t) * D;
             float *y = sl_tensor_f32(result) + (n * T + t) * D;
@@ -49,9 +48,7 @@ static sl_status shift_forward(sl_module *module, sl_pass *pass, const sl_tensor
                 y[d] = x[d] + mix[d] * before[d];
             before = x;
             if (cached)
-                memcpy(sl_tensor_f32(cached) +
-                           (n * sl_tensor_shape(cached)->size[1] + first + t) * D,
-                       x, (size_t)D * sizeof *x);
+                memcpy(sl_tensor_f32(cached) + (first + t) * D, x, (size_t)D * sizeof *x);
         }
     }
     return sl_pass_save_alias(pass, in);

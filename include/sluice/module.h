@@ -276,8 +276,9 @@ typedef struct sl_pass_options {
     sl_precision precision;
     uint64_t seed; /* of dropout: a mask is a function of seed, step, sample, layer and position */
     uint64_t step;
-    int64_t first_sample; /* global number of the micro-batch's first row */
-    sl_cache *cache;      /* (optional) borrowed; for evaluation without backward */
+    int64_t first_sample;    /* global number of the micro-batch's first row */
+    sl_cache *const *caches; /* (optional) one for each row of the input, [N]; both borrowed; for
+                                evaluation without backward */
 } sl_pass_options;
 
 sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out);
@@ -294,23 +295,24 @@ sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor);
  * none. */
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out);
 
-/* What modules keep of the positions that a model has seen: the keys and values of attention. On a
- * pass with a cache the input [N, T, …] is the T positions that follow those in the cache, and
- * forward computes the outputs of these alone. They are what forward gives for all positions at
- * once, to rounding: a matrix product with another number of rows may round differently. A cache
- * has room for `positions`, and the same N rows throughout. Modules allocate what they keep when
- * they first run. Errors: SL_ERR_INVALID for fewer than 1 position. */
+/* What modules keep of the positions of a row that a model has seen: the keys and values of
+ * attention. On a pass with caches, row n of the input [N, T, …] is the T positions that follow
+ * those in caches[n], which may be more or fewer than in another, and forward computes the outputs
+ * of these alone. They are what forward gives for all positions of a row at once, to rounding: a
+ * matrix product with another number of rows may round differently. A cache has room for
+ * `positions`. Modules allocate what they keep when they first run. Errors: SL_ERR_INVALID for
+ * fewer than 1 position. */
 sl_status sl_cache_create(const sl_module *model, int64_t positions, sl_cache **out);
 void sl_cache_destroy(sl_cache **cache);
 int64_t sl_cache_position(const sl_cache *cache); /* how many positions it has */
 
-/* For modules: the position of the input's first column, 0 without a cache; and the module's own
- * tensor in the cache. The first call creates it, f32 [N, positions, width] with undefined content;
- * it lives as long as the cache. *out is NULL on a pass without a cache. Errors: SL_ERR_INVALID for
- * an input [N, T, …] that does not fit in the cache, or with another N than before. */
-int64_t sl_pass_position(const sl_pass *pass);
+/* For modules: the position of the first column of the input's row `row`, 0 without caches; and the
+ * module's own tensor in the row's cache. The first call creates it, f32 [positions, width] with
+ * undefined content; it lives as long as the cache. *out is NULL on a pass without caches. Errors:
+ * SL_ERR_INVALID for an input [N, T, …] that does not fit in the cache. */
+int64_t sl_pass_position(const sl_pass *pass, int64_t row);
 sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
-                               int64_t width, sl_tensor **out);
+                               int64_t row, int64_t width, sl_tensor **out);
 
 /* What backward_input leaves to backward_weight: a queue. sl_pass_defer takes the tensor and sets
  * the caller's pointer to NULL, also on an error; sl_pass_defer_alias adds an alias. */

@@ -194,7 +194,7 @@ typedef struct sl_pipe_batch {
     double *row_losses;       /* (optional, with a loss) [N] set to the sum of each row's terms,
                                  without the weight, or NaN where the loss does not give equally
                                  many numbers for each row; in a group on all ranks or on none */
-    sl_cache *cache;          /* (optional, sl_pipe_forward alone) borrowed; see there */
+    sl_cache *const *caches;  /* (optional, sl_pipe_forward alone) [N], borrowed; see there */
     const int64_t *lengths; /* (optional, with a loss) [N] borrowed, on every rank: how many of the
                                T positions each row has. The input, the targets and further inputs
                                that are not `whole` are [N, T, …], and of each a micro-batch has as
@@ -207,11 +207,11 @@ typedef struct sl_pipe_batch {
  * another rank of the group. It shares the input's storage where no module makes a tensor of its
  * own.
  *
- * With a cache, which was created for the pipe's model (sl_cache_create), the input [N, T, …] is
- * the T positions that follow those in the cache: *output is that of these alone, and the cache has
- * them afterwards. The batch is one micro-batch then. In a group each rank has a cache, used for
- * the same batches. The cache must not outlive the pipe. Errors: SL_ERR_INVALID for positions that
- * the cache has no room for, or a cache on some ranks alone. */
+ * With caches, which were created for the pipe's model (sl_cache_create), row n of the input
+ * [N, T, …] is the T positions that follow those in caches[n]: *output is that of these alone, and
+ * the caches have them afterwards. In a group each rank has caches of its own, used for the same
+ * rows. A cache must not outlive the pipe. Errors: SL_ERR_INVALID for positions that a cache has no
+ * room for, or caches on some ranks alone. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table (without recomputation for a

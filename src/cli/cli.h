@@ -190,11 +190,13 @@ typedef struct cli_made_text {
     char *text;            /* [bytes] so far, without special tokens, and a 0; NULL: none */
     size_t bytes, room, shown;
     int64_t count; /* of tokens that are printed */
+    bool quiet;    /* it is made alone */
 } cli_made_text;
 
-void cli_made_text_add(void *context, int32_t id); /* a cli_made_text; prints whole characters */
-void cli_made_text_end(cli_made_text *made);       /* what is left, and the line's end */
-void cli_made_text_clear(cli_made_text *made);     /* leaves zeros */
+void cli_made_text_add(void *context, int64_t text,
+                       int32_t id);            /* a cli_made_text; prints whole characters */
+void cli_made_text_end(cli_made_text *made);   /* what is left, and the line's end */
+void cli_made_text_clear(cli_made_text *made); /* leaves zeros */
 
 /* A number as text, by value: an argument of printf is `cli_count_text(3).text`. */
 typedef struct cli_text {
@@ -485,10 +487,14 @@ typedef struct cli_saved_model {
 /* The group of the processes that a launcher has started. */
 sl_status cli_group_create(const sl_launch_info *launch, sl_group **out);
 
-/* Loads options->init on options->devices, which the processes of this machine divide. A model
- * without a tokenizer is refused, unless the caller needs none (`with_tokenizer` false). The caller
+typedef struct cli_model_needs {
+    bool tokenizer;   /* a model without one is refused */
+    bool overlapping; /* batches are cut into a micro-batch a stage, so that stages work at once */
+} cli_model_needs;
+
+/* Loads options->init on options->devices, which the processes of this machine divide. The caller
  * clears `*out`, also after an error. */
-sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokenizer,
+sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs needs,
                                cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);
 

@@ -202,7 +202,7 @@ static sl_status run_on_task(cli_line *line, settings *parsed)
     cli_saved_model model = {0};
     sl_choices found;
     refuse_options_of_data(line);
-    sl_status status = cli_saved_model_load(&parsed->run, false, &model);
+    sl_status status = cli_saved_model_load(&parsed->run, (cli_model_needs){0}, &model);
     if (status == SL_OK) {
         const sl_choices_options asking = {.ntokens = model.options.ntokens,
                                            .positions = sl_model_positions(&model.options),
@@ -236,7 +236,7 @@ static sl_status run_on_rows(cli_line *line, settings *parsed, const char *path)
     cli_saved_model model = {0};
     if (parsed->logits)
         cli_refuse("--logits writes those of a text, and %s has rows of ids", path);
-    sl_status status = cli_saved_model_load(&parsed->run, false, &model);
+    sl_status status = cli_saved_model_load(&parsed->run, (cli_model_needs){0}, &model);
     if (status == SL_OK) {
         const char *end = strrchr(path, '.');
         if (end && strcmp(end, ".bin") == 0) /* of token files a row may be of any length */
@@ -267,7 +267,8 @@ static sl_status run_eval(cli_line *line, void *settings_read)
     }
     if (parsed->logits)
         SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->logits), "--logits: "));
-    sl_status status = cli_saved_model_load(&parsed->run, true, &model);
+    sl_status status =
+        cli_saved_model_load(&parsed->run, (cli_model_needs){.tokenizer = true}, &model);
     if (status == SL_OK) {
         parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
         status = sl_split_path(parsed->run.data, parsed->split, &path);

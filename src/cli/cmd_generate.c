@@ -1,6 +1,6 @@
 /* sluice generate: text from a saved model, or ids of tokens. */
 #include "cli/cli.h"
-#include "sluice/app/inference.h"
+#include "cli/prompts.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,9 +11,9 @@
 
 typedef struct settings {
     sl_train_options run;
-    const char *prompt, *prompt_ids, *prompt_file, *chat;
-    bool greedy;
-    int64_t tokens;
+    const char *prompt, *prompt_ids, *prompts, *chat;
+    bool greedy, json;
+    int64_t tokens, batch_size;
     sl_generate_options generation;
 } settings;
 
@@ -27,8 +27,14 @@ static const sl_option options[] = {
     {.name = "prompt-ids", .value = "LIST", .group = "Text", FIELD(TEXT, prompt_ids),
      .help = "Begin with these ids of tokens, such as 504,1463, and print ids; the model needs no "
              "tokenizer"},
-    {.name = "prompt-file", .value = "FILE", .group = "Text", FIELD(TEXT, prompt_file),
-     .help = "Write a text for each line of FILE that is not empty, which is its beginning"},
+    {.name = "prompts", .value = "FILE", .group = "Text", FIELD(TEXT, prompts),
+     .help = "Write a text for each line of FILE that is not empty, several at once: the line is its "
+             "beginning, or, where FILE is called ….jsonl, the JSON line has it as \"prompt\", or a "
+             "conversation as \"messages\""},
+    {.name = "batch-size", .value = "N", .group = "Text", FIELD(INT64, batch_size), RANGE(1, 65536),
+     .initial = "8", .needs = "prompts", .help = "Number of texts that are written at once"},
+    {.name = "json", .group = "Text", FIELD(FLAG, json), .needs = "prompts",
+     .help = "Print a JSON line for each text: the prompt's line with what was added as \"text\""},
     {.name = "chat", .value = "TEXT", .group = "Text", FIELD(TEXT, chat),
      .help = "Say TEXT to a model that has conversations (ChatML, Llama 3), and print its answer; -: "
              "say each line of standard input, in one conversation"},
@@ -61,48 +67,6 @@ static const sl_option options[] = {
     {0},
 };
 /* clang-format on */
-
-/* Adds `token` in quotes to the list `words`, where it fits. */
-static void add_word(char *words, size_t bytes, sl_token token)
-{
-    size_t used = strlen(words);
-    if (used + token.bytes + sizeof ", \"\"" < bytes)
-        snprintf(words + used, bytes - used, "%s\"%.*s\"", used ? ", " : "", (int)token.bytes,
-                 token.text);
-}
-
-/* A prompt may ask for <unk> by its name. */
-static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
-{
-    const sl_token unknown = sl_vocab_token(vocab, SL_VOCAB_UNKNOWN);
-    sl_tokenizer *tokenizer;
-    sl_token token;
-    char words[512] = "";
-    SL_TRY(sl_tokenizer_create(&tokenizer));
-    sl_status status = sl_tokenizer_start(tokenizer, prompt, strlen(prompt));
-    while (status == SL_OK && sl_tokenizer_next(tokenizer, &token)) {
-        bool is_name =
-            token.bytes == unknown.bytes && memcmp(token.text, unknown.text, unknown.bytes) == 0;
-        if (!is_name && sl_vocab_id(vocab, token.text, token.bytes) == SL_VOCAB_UNKNOWN)
-            add_word(words, sizeof words, token);
-    }
-    sl_tokenizer_destroy(&tokenizer);
-    if (words[0])
-        cli_complain("warning: the vocabulary does not have these words of --prompt, which the "
-                     "model sees as <unk>: %s",
-                     words);
-    return status;
-}
-
-static sl_status encode_prompt(const cli_saved_model *model, const char *text, sl_tokens *out)
-{
-    SL_TRY(sl_tokens_encode(model->vocab, text, strlen(text), true, out));
-    if (out->count == 0)
-        return sl_error(SL_ERR_INVALID, "a prompt must have at least one token, got \"%s\"", text);
-    return model->prints && sl_vocab_has_words(model->vocab)
-               ? warn_unknown_words(model->vocab, text)
-               : SL_OK;
-}
 
 /* Those of --prompt-ids. */
 static sl_status read_prompt_ids(const char *list, int64_t ntokens, sl_tokens *out)
@@ -141,7 +105,7 @@ static sl_status continue_text(const settings *parsed, const cli_saved_model *mo
     memcpy(ids, prompt->ids, (size_t)length * sizeof *ids);
     *text = (cli_made_text){.vocab = parsed->prompt_ids ? NULL : model->vocab};
     for (int64_t i = 0; model->prints && shown && i < length; i++)
-        cli_made_text_add(text, ids[i]);
+        cli_made_text_add(text, 0, ids[i]);
     if (model->prints) {
         generation.added = cli_made_text_add;
         generation.context_of_added = text;
@@ -160,7 +124,7 @@ static sl_status continue_prompt(const settings *parsed, const cli_saved_model *
     cli_made_text text = {NULL};
     sl_status status = parsed->prompt_ids
                            ? read_prompt_ids(parsed->prompt_ids, model->options.ntokens, &tokens)
-                           : encode_prompt(model, prompt, &tokens);
+                           : cli_prompt_encode(model, prompt, &tokens);
     if (status == SL_OK)
         status = continue_text(parsed, model, &tokens, true, &text);
     cli_made_text_clear(&text);
@@ -168,51 +132,15 @@ static sl_status continue_prompt(const settings *parsed, const cli_saved_model *
     return status;
 }
 
-/* A line without its end, "\n" or "\r\n", until the next call; NULL: there is none. `name` is that
- * of the file in errors. */
-static sl_status read_line(FILE *from, const char *name, char **room, size_t *bytes,
-                           const char **line)
+static sl_status continue_prompts(const settings *parsed, const cli_saved_model *model)
 {
-    ssize_t length = getline(room, bytes, from);
-    *line = NULL;
-    if (length < 0)
-        return ferror(from) ? sl_error(SL_ERR_IO, "%s: %s", name, strerror(errno)) : SL_OK;
-    if (length > 0 && (*room)[length - 1] == '\n')
-        (*room)[--length] = '\0';
-    if (length > 0 && (*room)[length - 1] == '\r')
-        (*room)[--length] = '\0';
-    *line = *room;
-    return SL_OK;
-}
-
-static sl_status continue_lines(const settings *parsed, const cli_saved_model *model)
-{
-    FILE *file = fopen(parsed->prompt_file, "r");
-    char *room = NULL;
-    const char *line;
-    size_t bytes = 0;
-    int64_t number = 0, prompts = 0;
-    sl_status status = SL_OK;
-    if (!file)
-        return sl_error(SL_ERR_NOT_FOUND, "%s: cannot be opened: %s", parsed->prompt_file,
-                        strerror(errno));
-    while (status == SL_OK) {
-        status = read_line(file, parsed->prompt_file, &room, &bytes, &line);
-        if (status != SL_OK || !line)
-            break;
-        number++;
-        if (*line) {
-            status = sl_error_context(continue_prompt(parsed, model, line),
-                                      "%s: line %" PRId64 ": ", parsed->prompt_file, number);
-            prompts++;
-        }
-    }
-    if (status == SL_OK && prompts == 0)
-        status = sl_error(SL_ERR_FORMAT, "%s: expected a prompt on each line, but there is none",
-                          parsed->prompt_file);
-    fclose(file);
-    free(room);
-    return status;
+    sl_generate_options generation = parsed->generation;
+    generation.rows = parsed->batch_size;
+    return cli_prompts_run(&(cli_prompts_options){.path = parsed->prompts,
+                                                  .json = parsed->json,
+                                                  .tokens = parsed->tokens,
+                                                  .generation = &generation},
+                           model);
 }
 
 /* ---- Conversations ---------------------------------------------------------------------- */
@@ -276,7 +204,7 @@ static sl_status talk_by_lines(const settings *parsed, const cli_saved_model *mo
     while (status == SL_OK) {
         if (isatty(STDIN_FILENO))
             fputs("> ", stderr);
-        status = read_line(stdin, "standard input", &room, &bytes, &line);
+        status = cli_read_line(stdin, "standard input", &room, &bytes, &line);
         if (status != SL_OK || !line)
             break;
         if (*line)
@@ -300,18 +228,19 @@ static sl_status chat(const settings *parsed, const cli_saved_model *model)
 static void refuse_combinations(const settings *parsed, const cli_line *line)
 {
     static const char *const drawing[] = {"temperature", "top-k", "top-p", "min-p", "seed"},
-                             *const prompts[] = {"chat", "prompt-ids", "prompt-file", "prompt"};
+                             *const beginnings[] = {"chat", "prompt-ids", "prompts", "prompt"};
     for (size_t i = 0; parsed->greedy && i < sizeof drawing / sizeof *drawing; i++)
         if (cli_line_value(line, drawing[i]))
             cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
                        drawing[i]);
     const char *given = NULL;
-    for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
-        if (!cli_line_value(line, prompts[i]))
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
+        if (!cli_line_value(line, beginnings[i]))
             continue;
         if (given)
-            cli_refuse("--%s is a prompt, so it cannot be combined with --%s", given, prompts[i]);
-        given = prompts[i];
+            cli_refuse("--%s is a prompt, so it cannot be combined with --%s", given,
+                       beginnings[i]);
+        given = beginnings[i];
     }
 }
 
@@ -324,7 +253,9 @@ static sl_status run_generate(cli_line *line, void *settings_read)
     refuse_combinations(parsed, line);
     if (parsed->greedy)
         parsed->generation.temperature = 0;
-    sl_status status = cli_saved_model_load(&parsed->run, !parsed->prompt_ids, &model);
+    const cli_model_needs needed = {.tokenizer = !parsed->prompt_ids,
+                                    .overlapping = parsed->prompts != NULL};
+    sl_status status = cli_saved_model_load(&parsed->run, needed, &model);
     if (status == SL_OK) {
         const sl_vocab *vocab = model.vocab ? model.vocab : sl_saved_model_vocab(model.saved);
         bool has_words =
@@ -334,9 +265,9 @@ static sl_status run_generate(cli_line *line, void *settings_read)
         parsed->generation.stops = parsed->generation.end >= 0;
         parsed->generation.context =
             cli_context(line, "context", parsed->generation.context, &model);
-        status = parsed->chat          ? chat(parsed, &model)
-                 : parsed->prompt_file ? continue_lines(parsed, &model)
-                                       : continue_prompt(parsed, &model, parsed->prompt);
+        status = parsed->chat      ? chat(parsed, &model)
+                 : parsed->prompts ? continue_prompts(parsed, &model)
+                                   : continue_prompt(parsed, &model, parsed->prompt);
     }
     cli_saved_model_clear(&model);
     return status;

@@ -37,6 +37,8 @@ static size_t whole_characters(const char *text, size_t bytes)
 
 static void print_up_to(cli_made_text *made, size_t bytes)
 {
+    if (made->quiet)
+        return;
     char *part = cli_allocate(bytes - made->shown + 1, 1);
     memcpy(part, made->text + made->shown, bytes - made->shown);
     char *escaped = sl_escape_text(part, true);
@@ -64,9 +66,10 @@ static void append_token(cli_made_text *made, int32_t id)
     free(text);
 }
 
-void cli_made_text_add(void *context, int32_t id)
+void cli_made_text_add(void *context, int64_t text, int32_t id)
 {
     cli_made_text *made = context;
+    (void)text;
     if (!made->vocab) {
         printf("%s%" PRId32, made->count++ > 0 ? " " : "", id);
         fflush(stdout);

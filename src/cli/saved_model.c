@@ -60,7 +60,8 @@ static sl_status open_devices(const char *names, cli_saved_model *model,
     return SL_OK;
 }
 
-static sl_status build_pipe(const sl_train_options *options, cli_saved_model *model)
+static sl_status build_pipe(const sl_train_options *options, bool overlapping,
+                            cli_saved_model *model)
 {
     sl_device *devices[SL_MAX_STAGES] = {NULL};
     int stages = 0;
@@ -71,6 +72,7 @@ static sl_status build_pipe(const sl_train_options *options, cli_saved_model *mo
                                              .loss = model->loss,
                                              .stages = stages,
                                              .devices = devices,
+                                             .chunks = overlapping ? stages : 1,
                                              .precision = options->precision,
                                              .no_init = true,
                                              .inference = true,
@@ -98,7 +100,7 @@ static void refuse_two_adapters(const sl_train_options *options, const sl_model_
         cli_refuse("--init is a checkpoint with adapters, so it cannot be combined with --adapter");
 }
 
-sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokenizer,
+sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs needs,
                                cli_saved_model *out)
 {
     const char *path = options->init;
@@ -111,14 +113,14 @@ sl_status cli_saved_model_load(const sl_train_options *options, bool with_tokeni
                         "checkpoint",
                         path);
     out->options = *saved;
-    if (with_tokenizer || options->tokenizer)
+    if (needs.tokenizer || options->tokenizer)
         SL_TRY(open_tokenizer(options, out));
     else
         out->vocab = sl_saved_model_vocab(out->saved);
     refuse_two_adapters(options, saved);
     if (options->adapter)
         SL_TRY(sl_adapter_options(options->adapter, &out->options.lora));
-    SL_TRY(build_pipe(options, out));
+    SL_TRY(build_pipe(options, needs.overlapping, out));
     cli_warn_of_devices(out->pipe, options->devices, options->precision);
     SL_TRY(sl_saved_model_load(out->saved, out->pipe, NULL, NULL));
     return options->adapter ? sl_adapter_load(options->adapter, out->pipe) : SL_OK;

@@ -240,7 +240,7 @@ typedef struct sli_rotary {
  * In evaluation the queries may begin at `first_query`; out has no rows for those before it. Then
  * qkv has `room` positions for each sample, of which the first `positions` count.
  * qkv and out may both be bf16 where all queries and positions count, `bf16` is true, and heads
- * have a multiple of SLI_BF16_HEAD columns. */
+ * have a multiple of SLI_BF16_HEAD columns. qkv alone may be bf16 in evaluation. */
 enum { SLI_BF16_HEAD = 8 };
 
 typedef struct sli_attention {

@@ -455,15 +455,25 @@ static sl_status attend_to_all(sl_device *device, const sli_attention *a)
     int64_t width = a->heads * a->head_width, queries = a->positions - a->first_query;
     int64_t qkv_width = (a->heads + 2 * a->key_heads) * a->head_width;
     size_t bytes = (size_t)(a->positions * width) * sizeof(float);
+    size_t wide_bytes = a->qkv_bf16 ? (size_t)(a->positions * qkv_width) * sizeof(float) : 0;
     sli_attention one = *a;
-    void *room;
+    void *room, *wide = NULL;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &room));
     one.samples = 1;
     one.first_query = one.room = 0;
+    one.qkv_bf16 = NULL;
     one.out = room;
-    sl_status status = SL_OK;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_device_allocate(device, SL_MEMORY_WORKSPACE, wide_bytes, &wide));
     for (int64_t sample = 0; sample < a->samples; sample++) {
-        one.qkv = a->qkv + sample * a->room * qkv_width;
+        int64_t first = sample * a->room * qkv_width;
+        one.qkv = wide ? wide : a->qkv + first;
+        if (wide)
+            SLI_TRY_OR_FAIL(
+                device->ops->convert(device, &(sli_convert){.count = a->positions * qkv_width,
+                                                            .from_bf16 = true,
+                                                            .from = a->qkv_bf16 + first,
+                                                            .to = wide}));
         SLI_TRY_OR_FAIL(device->ops->attention(device, &one));
         SLI_TRY_OR_FAIL(device->ops->copy(device, a->out + sample * queries * width,
                                           one.out + a->first_query * width,
@@ -471,6 +481,7 @@ static sl_status attend_to_all(sl_device *device, const sli_attention *a)
     }
 
 fail:
+    sli_device_release(device, SL_MEMORY_WORKSPACE, wide, wide_bytes);
     sli_device_release(device, SL_MEMORY_WORKSPACE, room, bytes);
     return status;
 }
@@ -482,16 +493,21 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
     check_key_heads(&c, a->heads, &from.key_heads);
-    check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
-    check_matrix(&c, "out", a->out, a->out_bf16);
+    bool is_narrow = a->qkv_bf16 && !a->qkv && a->out && !a->out_bf16;
+    if (!is_narrow) {
+        check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
+        check_matrix(&c, "out", a->out, a->out_bf16);
+    }
     from.room = a->room ? a->room : a->positions;
-    bool is_whole = a->first_query == 0 && from.room == a->positions;
-    check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, is_whole && a->bf16, a->head_width);
+    bool is_whole = a->first_query == 0 && from.room == a->positions && !is_narrow;
+    if (!is_narrow)
+        check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, is_whole && a->bf16, a->head_width);
     check_at_least(&c, "first_query", 0, a->first_query);
     check_at_least(&c, "positions", a->first_query + 1, a->positions);
     check_at_least(&c, "room", a->positions, from.room);
     if (!is_whole && (a->log_sum_exp || a->dropout.p > 0))
-        refuse_arguments(&c, "all queries and dense samples where log_sum_exp or dropout is given");
+        refuse_arguments(&c, "all queries, dense samples and one type where log_sum_exp or dropout "
+                             "is given");
     SL_TRY(c.status);
     if (is_whole)
         return device->ops->attention(device, &from);

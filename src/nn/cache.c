@@ -1,8 +1,9 @@
-/* What modules keep of earlier positions. Each module has an entry of its own, so modules of
- * different stages may use a cache at the same time. */
+/* What modules keep of a row's earlier positions. Each module has an entry of its own, so modules
+ * of different stages may use a cache at the same time. */
 #include "nn/module.h"
 
 #include "core/error.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -65,53 +66,54 @@ sl_status sli_cache_advance(sl_cache *cache, int64_t count)
     return SL_OK;
 }
 
-int64_t sl_pass_position(const sl_pass *pass)
+int64_t sl_pass_position(const sl_pass *pass, int64_t row)
 {
-    return pass->options.cache ? pass->options.cache->position : 0;
+    return pass->options.caches ? pass->options.caches[row]->position : 0;
 }
 
 sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
-                               int64_t width, sl_tensor **out)
+                               int64_t row, int64_t width, sl_tensor **out)
 {
-    sl_cache *cache = pass->options.cache;
+    return sli_pass_cache_tensor(pass, module, in, row, width, SL_F32, out);
+}
+
+sl_status sli_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
+                                int64_t row, int64_t width, sl_dtype dtype, sl_tensor **out)
+{
     const sl_shape *shape = sl_tensor_shape(in);
     *out = NULL;
-    if (!cache)
+    if (!pass->options.caches)
         return SL_OK;
     if (shape->dims < 2)
         return sl_error(SL_ERR_INVALID, "on a pass with a cache the input must be [N, T, ...]");
+    sl_cache *cache = pass->options.caches[row];
     if (module->number >= cache->module_count)
         return sl_error(SL_ERR_INVALID, "the cache was created for another model");
     SL_TRY(sli_cache_check_room(cache, shape->size[1]));
     sl_tensor **tensor = &cache->tensors[module->number];
     if (!*tensor) {
-        sl_shape all = sl_shape_3d(shape->size[0], cache->positions, width);
-        SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &all, tensor));
+        sl_shape all = sl_shape_2d(cache->positions, width);
+        SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, dtype, &all, tensor));
     }
-    if (sl_tensor_shape(*tensor)->size[0] != shape->size[0])
-        return sl_error(SL_ERR_INVALID, "the cache is of %" PRId64 " rows, the input has %" PRId64,
-                        sl_tensor_shape(*tensor)->size[0], shape->size[0]);
     *out = *tensor;
     return SL_OK;
 }
 
-sl_status sli_pass_cache_store(const sl_pass *pass, const sl_tensor *in, const sl_tensor *all)
+sl_status sli_pass_cache_store(const sl_pass *pass, const sl_tensor *in, int64_t row,
+                               const sl_tensor *all)
 {
     const sl_shape *shape = sl_tensor_shape(in);
-    int64_t time = shape->size[1], width = shape->size[2], room = sl_tensor_shape(all)->size[1];
+    int64_t time = shape->size[1], width = shape->size[2];
     sl_shape rows = sl_shape_2d(time, width);
-    for (int64_t n = 0; n < shape->size[0]; n++) {
-        sl_tensor *source = NULL, *target = NULL;
-        int64_t first = n * room + sl_pass_position(pass);
-        sl_status status;
-        SLI_TRY_OR_FAIL(sl_tensor_view(in, n * time * width, &rows, &source));
-        SLI_TRY_OR_FAIL(sl_tensor_view(all, first * width, &rows, &target));
-        status = sl_tensor_copy(target, source);
+    sl_tensor *source = NULL, *target = NULL;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_tensor_view(in, row * time * width, &rows, &source));
+    SLI_TRY_OR_FAIL(sl_tensor_view(all, sl_pass_position(pass, row) * width, &rows, &target));
+    status = sl_tensor_dtype(all) == sl_tensor_dtype(in) ? sl_tensor_copy(target, source)
+                                                         : sli_tensor_convert(source, target);
 
-    fail:
-        sl_tensor_destroy(&source);
-        sl_tensor_destroy(&target);
-        SL_TRY(status);
-    }
-    return SL_OK;
+fail:
+    sl_tensor_destroy(&source);
+    sl_tensor_destroy(&target);
+    return status;
 }

@@ -139,9 +139,23 @@ sl_status sli_attend_backward(const sl_pass *pass, const sli_attention_backward 
     return SL_OK;
 }
 
+static sl_status rotate_behind_caches(const sl_pass *pass, const sli_rotary *rows)
+{
+    for (int64_t row = 0; row * rows->rows_per_sample < rows->rows; row++) {
+        sli_rotary own = *rows;
+        own.rows = rows->rows_per_sample;
+        own.first_position = sl_pass_position(pass, row);
+        own.x += row * own.rows * rows->ld;
+        SL_TRY(sli_device_rotary(pass->options.device, &own));
+    }
+    return SL_OK;
+}
+
 sl_status sli_rotate(const sl_pass *pass, const sli_rotary *rows)
 {
     const sli_documents *documents = pass->documents;
+    if (pass->options.caches)
+        return rotate_behind_caches(pass, rows);
     if (!documents)
         return sli_device_rotary(pass->options.device, rows);
     for (int64_t i = 0; i < documents->count; i++) {
@@ -154,9 +168,25 @@ sl_status sli_rotate(const sl_pass *pass, const sli_rotary *rows)
     return SL_OK;
 }
 
+static sl_status embed_behind_caches(const sl_pass *pass, const sli_embedding *rows)
+{
+    int64_t time = rows->dropout.rows_per_sample;
+    for (int64_t row = 0; row * time < rows->rows; row++) {
+        sli_embedding own = *rows;
+        own.rows = time;
+        own.ids += row * time;
+        own.out += row * time * rows->width;
+        own.positions += sl_pass_position(pass, row) * rows->width;
+        SL_TRY(sli_device_embedding(pass->options.device, &own));
+    }
+    return SL_OK;
+}
+
 sl_status sli_embed(const sl_pass *pass, const sli_embedding *rows)
 {
     const sli_documents *documents = rows->positions ? pass->documents : NULL;
+    if (rows->positions && pass->options.caches)
+        return embed_behind_caches(pass, rows);
     if (!documents)
         return sli_device_embedding(pass->options.device, rows);
     SL_TRY(check_rows(documents, rows->rows / rows->dropout.rows_per_sample,

@@ -74,10 +74,8 @@ static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const
     };
     SL_TRY(
         sli_parameter_table_values(self->weight, device, &arguments.table, &arguments.table_bf16));
-    if (self->pe) {
+    if (self->pe)
         SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
-        arguments.positions += sl_pass_position(pass) * self->options.width;
-    }
     return sli_embed(pass, &arguments);
 }
 
@@ -97,7 +95,8 @@ static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_te
     sl_shape shape;
     const embedding *self = sl_module_state(module);
     SL_TRY(check_ids(self, in));
-    SL_TRY(check_length(self, sl_pass_position(pass) + sl_tensor_columns(in)));
+    for (int64_t row = 0; row < (pass->options.caches ? sl_tensor_shape(in)->size[0] : 1); row++)
+        SL_TRY(check_length(self, sl_pass_position(pass, row) + sl_tensor_columns(in)));
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(in), &shape));
     SL_TRY(sli_pass_create_output(pass, &shape, out));
     SL_TRY(look_up_ids(module, pass, in, *out));

@@ -248,9 +248,9 @@ typedef struct sli_documents {
  * or type, and numbers that neither count up nor begin anew. */
 sl_status sli_documents_read(const sl_tensor *numbers, sli_documents **out);
 
-/* The operations on a pass's rows [N, T]: where it has documents, on each alone. `has_positions`:
- * forward added positions. Errors: the device's; of forward, SL_ERR_INVALID for documents of other
- * rows. */
+/* The operations on a pass's rows [N, T]: where it has documents, on each alone; where it has
+ * caches, positions go on behind those in a row's. `has_positions`: forward added positions.
+ * Errors: the device's; of forward, SL_ERR_INVALID for documents of other rows. */
 sl_status sli_attend(const sl_pass *pass, const sli_attention *rows);
 sl_status sli_attend_backward(const sl_pass *pass, const sli_attention_backward *rows);
 sl_status sli_rotate(const sl_pass *pass, const sli_rotary *rows);

@@ -15,7 +15,7 @@ sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out)
     *out = NULL;
     if (!options->device)
         return sl_error(SL_ERR_INVALID, "sl_pass_create: a pass needs a device");
-    if (options->cache && (options->training || options->keep))
+    if (options->caches && (options->training || options->keep))
         return sl_error(SL_ERR_INVALID, "sl_pass_create: a pass with a cache is for evaluation "
                                         "without backward");
     sl_pass *pass = calloc(1, sizeof *pass);

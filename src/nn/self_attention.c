@@ -68,28 +68,13 @@ static sli_dropout probability_dropout(const sl_module *module, const sl_pass *p
  * Else they are f32, and rounded or converted where the pass is bf16. */
 static bool stores_bf16(const self_attention *self, const sl_pass *pass)
 {
-    return sli_pass_stores_bf16(pass) && !pass->options.cache && self->projection_count == 1 &&
+    return sli_pass_stores_bf16(pass) && !pass->options.caches && self->projection_count == 1 &&
            self->head_width % SLI_BF16_HEAD == 0;
 }
 
-/* The attention of qkv's positions to themselves and, on a pass with a cache, to earlier ones. */
-static sl_status run_attention(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
-                               sl_tensor *attended, const sl_tensor *lse)
+static sli_attention attention_of(const self_attention *self, const sl_tensor *qkv)
 {
-    const self_attention *self = sl_module_state(module);
-    const sl_shape *shape = sl_tensor_shape(attended);
-    int64_t earlier = sl_pass_position(pass);
-    sl_tensor *all;
-    SL_TRY(sl_pass_cache_tensor(pass, module, qkv, qkv_width(self), &all));
-    if (all) {
-        SL_TRY(sli_pass_cache_store(pass, qkv, all));
-        qkv = all;
-    }
-    sli_attention arguments = {
-        .samples = shape->size[0],
-        .positions = earlier + shape->size[1],
-        .first_query = earlier,
-        .room = sl_tensor_shape(qkv)->size[1],
+    return (sli_attention){
         .heads = self->heads,
         .key_heads = self->key_heads,
         .head_width = self->head_width,
@@ -98,11 +83,51 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
         .tf32 = self->projections[0]->weight->tf32,
         .qkv = sli_tensor_if_f32(qkv),
         .qkv_bf16 = sli_tensor_if_bf16(qkv),
-        .dropout = probability_dropout(module, pass, shape->size[1]),
-        .out = sli_tensor_if_f32(attended),
-        .out_bf16 = sli_tensor_if_bf16(attended),
-        .log_sum_exp = lse ? sl_tensor_f32(lse) : NULL,
     };
+}
+
+/* On a pass in bf16, qkv has the values of bf16 numbers, so a cache of these loses nothing. */
+static sl_dtype cached_type(const self_attention *self, const sl_pass *pass)
+{
+    return sli_pass_is_bf16(pass) && self->head_width % SLI_BF16_HEAD == 0 ? SL_BF16 : SL_F32;
+}
+
+/* The attention of a row's positions to those in its cache, which has theirs afterwards. */
+static sl_status attend_in_cache(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
+                                 int64_t row, sl_tensor *attended)
+{
+    const self_attention *self = sl_module_state(module);
+    int64_t time = sl_tensor_shape(qkv)->size[1], earlier = sl_pass_position(pass, row);
+    sl_tensor *all;
+    SL_TRY(sli_pass_cache_tensor(pass, module, qkv, row, qkv_width(self), cached_type(self, pass),
+                                 &all));
+    SL_TRY(sli_pass_cache_store(pass, qkv, row, all));
+    sli_attention arguments = attention_of(self, all);
+    arguments.samples = 1;
+    arguments.positions = earlier + time;
+    arguments.first_query = earlier;
+    arguments.room = sl_tensor_shape(all)->size[0];
+    arguments.out = sl_tensor_f32(attended) + row * time * attended_width(self);
+    return sli_device_attention(sl_pass_device(pass), &arguments);
+}
+
+/* The attention of qkv's positions to themselves and, on a pass with caches, to earlier ones. */
+static sl_status run_attention(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
+                               sl_tensor *attended, const sl_tensor *lse)
+{
+    const self_attention *self = sl_module_state(module);
+    const sl_shape *shape = sl_tensor_shape(attended);
+    for (int64_t row = 0; pass->options.caches && row < shape->size[0]; row++)
+        SL_TRY(attend_in_cache(module, pass, qkv, row, attended));
+    if (pass->options.caches)
+        return SL_OK;
+    sli_attention arguments = attention_of(self, qkv);
+    arguments.samples = shape->size[0];
+    arguments.positions = arguments.room = shape->size[1];
+    arguments.dropout = probability_dropout(module, pass, shape->size[1]);
+    arguments.out = sli_tensor_if_f32(attended);
+    arguments.out_bf16 = sli_tensor_if_bf16(attended);
+    arguments.log_sum_exp = lse ? sl_tensor_f32(lse) : NULL;
     return sli_attend(pass, &arguments);
 }
 
@@ -159,7 +184,6 @@ static sl_status rotate(const self_attention *self, const sl_pass *pass, sl_tens
         return SL_OK;
     arguments.rows = sl_tensor_rows(qkv);
     arguments.rows_per_sample = sl_tensor_shape(qkv)->size[1];
-    arguments.first_position = sl_pass_position(pass);
     arguments.inverse = inverse;
     arguments.x = sl_tensor_f32(qkv);
     return sli_rotate(pass, &arguments);

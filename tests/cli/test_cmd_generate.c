@@ -66,34 +66,87 @@ static void text_begins_with_the_prompt(void **state)
     assert_int_equal(count_words(run.out), 2 + 30);
 }
 
-/* Each that is not empty, as by itself. */
+/* Each that is not empty, as by itself, in their order. */
 static void line_of_a_file_is_a_prompt(void **state)
 {
+    static const char *const options[] = {"", "--batch-size 1", "--batch-size 2",
+                                          "--devices cpu:0,cpu:1"};
     scratch *in = *state;
-    program_run all, first, second;
-    char lines[2 * sizeof first.out];
-    write_file(scratch_path(in, "prompts"), "\nthe\r\n\r\nRiders often", 21);
-    program_succeed(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
-                    in->directory);
-    program_succeed(&first, "generate --init %s/model --prompt the", in->directory);
-    program_succeed(&second, "generate --init %s/model --prompt Riders$often", in->directory);
-    snprintf(lines, sizeof lines, "%s%s", first.out, second.out);
-    assert_string_equal(all.out, lines);
+    const char *at = in->directory;
+    program_run all, first, second, third;
+    char blocks[3 * sizeof first.out];
+    write_file(scratch_path(in, "prompts"), "\nthe\r\n\r\nRiders often\nthe the the", 33);
+    program_succeed(&first, "generate --init %s/model --prompt the", at);
+    program_succeed(&second, "generate --init %s/model --prompt Riders$often", at);
+    program_succeed(&third, "generate --init %s/model --prompt the$the$the", at);
+    snprintf(blocks, sizeof blocks, "%s\n%s\n%s", first.out, second.out, third.out);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        program_succeed(&all, "generate --init %s/model --prompts %s/prompts %s", at, at,
+                        options[i]);
+        assert_string_equal(all.out, blocks);
+    }
+}
+
+static void prompts_that_cannot_be_read_are_refused(void **state)
+{
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run run;
     write_file(scratch_path(in, "prompts"), "the\n \n", 6);
-    program_start(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
-                  in->directory);
-    assert_int_equal(all.status, 1);
-    assert_non_null(
-        strstr(all.err, "/prompts: line 2: a prompt must have at least one token, got \" \"\n"));
+    program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
+    check_refused(&run, 1, "/prompts: line 2: a prompt must have at least one token, got \" \"\n");
     write_file(scratch_path(in, "prompts"), "\n", 1);
-    program_start(&all, "generate --init %s/model --prompt-file %s/prompts", in->directory,
-                  in->directory);
-    check_refused(&all, 1, "/prompts: expected a prompt on each line, but there is none\n");
-    program_start(&all, "generate --init %s/model --prompt-file %s/none", in->directory,
-                  in->directory);
-    check_refused(&all, 1, "/none: cannot be opened");
-    program_start(&all, "generate --init %s/model --prompt-file %s", in->directory, in->directory);
-    check_refused(&all, 1, ": Is a directory\n");
+    program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
+    check_refused(&run, 1, "/prompts: expected a prompt on each line, but there is none\n");
+    program_start(&run, "generate --init %s/model --prompts %s/none", at, at);
+    check_refused(&run, 1, "/none: cannot be opened");
+    program_start(&run, "generate --init %s/model --prompts %s", at, at);
+    check_refused(&run, 1, ": Is a directory\n");
+    program_start(&run, "generate --init %s/model --json", at);
+    check_refused(&run, 2, "--json needs --prompts FILE\n");
+}
+
+/* A line with what was added to its prompt. */
+static void json_lines_are_prompts_and_texts(void **state)
+{
+    static const struct {
+        const char *line, *reason;
+    } bad[] = {
+        {"[1]", "line 1: it must be a JSON object with \"prompt\" or with \"messages\""},
+        {"{\"prompt\": \"the\"", "line 1: it must be a JSON object with \"prompt\" or"},
+        {"{\"text\": \"the\"}", "line 1: it must be a JSON object with \"prompt\" or"},
+        {"{\"prompt\": \"the\", \"messages\": []}", "line 1: it must be a JSON object with"},
+        {"{\"prompt\": 5}", "line 1: \"prompt\" must be a text"},
+        {"{\"prompt\": \"\"}", "line 1: a prompt must have at least one token"},
+        {"{\"messages\": []}", "line 1: \"messages\" must be a list that is not empty"},
+        {"{\"messages\": [{\"role\": \"user\"}]}",
+         "line 1: every message must have a \"role\" and a \"content\", texts"},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"the\"}]}",
+         "line 1: a conversation must not end with what the assistant says"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"the\"}]}",
+         "line 1: the tokenizer has no chat_template"},
+    };
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run run, alone;
+    char expected[2 * sizeof alone.out];
+    program_succeed(&alone, "generate --init %s/model --prompt the --tokens 9", at);
+    alone.out[strlen(alone.out) - 1] = '\0';
+    snprintf(expected, sizeof expected, "{\"id\": 7, \"prompt\": \"the\", \"text\": \"%s\"}\n",
+             alone.out + strlen("the"));
+    write_file(scratch_path(in, "p.jsonl"), "{\"id\": 7, \"prompt\": \"the\"}\n", 28);
+    program_succeed(&run, "generate --init %s/model --prompts %s/p.jsonl --json --tokens 9", at,
+                    at);
+    assert_string_equal(run.out, expected);
+    write_file(scratch_path(in, "prompts"), "the\n", 4);
+    program_succeed(&run, "generate --init %s/model --prompts %s/prompts --json --tokens 9", at,
+                    at);
+    assert_string_equal(run.out + 1, expected + strlen("{\"id\": 7, "));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_file(scratch_path(in, "p.jsonl"), bad[i].line, strlen(bad[i].line));
+        program_start(&run, "generate --init %s/model --prompts %s/p.jsonl", at, at);
+        check_refused(&run, 1, bad[i].reason);
+    }
 }
 
 /* The text of the same ids is what --prompt gives. */
@@ -158,8 +211,8 @@ static void what_cannot_be_generated_is_refused(void **state)
     check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
     program_start(&run, "generate --init %s/model --top-p 1.1", at);
     check_refused(&run, 2, "--top-p must be a number from 0 to 1, got \"1.1\"\n");
-    program_start(&run, "generate --init %s/model --chat hi --prompt-file x", at);
-    check_refused(&run, 2, "--chat is a prompt, so it cannot be combined with --prompt-file\n");
+    program_start(&run, "generate --init %s/model --chat hi --prompts x", at);
+    check_refused(&run, 2, "--chat is a prompt, so it cannot be combined with --prompts\n");
     program_start(&run, "generate --init %s/model --chat hi", at);
     check_refused(&run, 1, "the tokenizer has no chat_template");
     program_start(&run, "generate --init %s/model --prompt ''", at);
@@ -189,6 +242,8 @@ int cmd_generate_tests(void)
         cmocka_unit_test(greedy_is_the_best_of_one),
         cmocka_unit_test(text_begins_with_the_prompt),
         cmocka_unit_test(line_of_a_file_is_a_prompt),
+        cmocka_unit_test(prompts_that_cannot_be_read_are_refused),
+        cmocka_unit_test(json_lines_are_prompts_and_texts),
         cmocka_unit_test(ids_are_generated_from_ids),
         cmocka_unit_test(ids_of_a_prompt_are_checked),
         cmocka_unit_test(what_cannot_be_generated_is_refused),

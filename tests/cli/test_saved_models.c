@@ -404,7 +404,7 @@ static void words_that_the_vocabulary_does_not_have_are_named(void **state)
     program_run run;
     program_start(&run, "generate --init %s/model --tokens 3 --prompt the$Zebras$of$<unk>",
                   in->directory);
-    check_warned(&run, "sluice: warning: the vocabulary does not have these words of --prompt, "
+    check_warned(&run, "sluice: warning: the vocabulary does not have these words of the prompt, "
                        "which the model sees as <unk>: \"zebras\", \"of\"\n");
     program_succeed(&run, "generate --init %s/model --tokens 3 --prompt the", in->directory);
 }

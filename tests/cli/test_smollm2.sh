@@ -28,6 +28,13 @@ close_to 4.127752 "$(number loss)" 1e-5 "the prompt's loss"
 [ "$("$program" generate --init model --prompt-ids "${ids// /,}" --tokens 24 --greedy | cut -d ' ' -f 18-)" = \
     "351 260 1896 30 198 198 504 2115 476 24606 18 314 253 14795 338 553 719 804 288 5125 253 3082 282 8364" ] ||
     fail "other greedy tokens"
+# Several at once, in bf16 with a cache of bf16.
+printf '%s\n' '{"prompt": "The history"}' "{\"prompt\": \"$prompt\"}" \
+    '{"messages": [{"role": "user", "content": "What is the capital of France?"}]}' >prompts.jsonl
+"$program" generate --init model --prompts prompts.jsonl --tokens 24 --greedy --json --precision bf16 >texts
+sed -n 2p texts | grep -qF '"text": " with the past.\n\nThe term \"pipeline\" is a metaphor that has been used to' ||
+    fail "other text among several: $(cat texts)"
+sed -n 3p texts | grep -qF '"text": "The capital of France is Paris."' || fail "another answer among several: $(cat texts)"
 [ "$("$program" generate --init model --chat "What is the capital of France?" --greedy)" = "The capital of France is Paris." ] ||
     fail "another answer"
 printf '%s\n' "What is the capital of France?" "" "And of Italy?" | "$program" generate --init model --chat - --greedy >answers

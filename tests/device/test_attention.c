@@ -1,4 +1,5 @@
 /* Attention of later queries alone, and of thousands of positions. */
+#include "core/bf16.h"
 #include "device/cases.h"
 #include "support/check.h"
 
@@ -42,6 +43,23 @@ static void attend(sl_device *device, sli_attention a, const float *qkv, int64_t
     from_device(device, to, out);
 }
 
+/* The same with qkv in bf16, whose values it has. */
+static void attend_narrow(sl_device *device, sli_attention a, const float *qkv, int64_t qkv_count,
+                          float *out, int64_t out_count)
+{
+    device_array in = to_device(device, qkv, qkv_count), to = to_device(device, NULL, out_count);
+    device_array narrow = to_device(device, NULL, (qkv_count + 1) / 2);
+    check_ok(sli_device_convert(
+        device,
+        &(sli_convert){.count = qkv_count, .to_bf16 = true, .from = in.at, .to = narrow.at}));
+    a.qkv_bf16 = (const uint16_t *)narrow.at;
+    a.out = to.at;
+    check_ok(sli_device_attention(device, &a));
+    from_device(device, in, NULL);
+    from_device(device, narrow, NULL);
+    from_device(device, to, out);
+}
+
 /* With room behind the positions of each sample. */
 static void check_later_queries(sl_device *device, int64_t key_heads, int64_t positions,
                                 int64_t first)
@@ -51,10 +69,11 @@ static void check_later_queries(sl_device *device, int64_t key_heads, int64_t po
     int64_t room = positions + MORE, queries = positions - first, count = SAMPLES * room * row;
     float *qkv = malloc((size_t)count * sizeof *qkv), *dense = malloc((size_t)count * sizeof *qkv);
     float *all = malloc((size_t)count * sizeof *all), *later = malloc((size_t)count * sizeof *all);
+    float *narrow = malloc((size_t)count * sizeof *all);
     random_source random = {.state = 1};
-    assert_true(qkv && dense && all && later);
+    assert_true(qkv && dense && all && later && narrow);
     for (int64_t i = 0; i < count; i++)
-        qkv[i] = random_float(&random);
+        qkv[i] = sli_f32_from_bf16(sli_bf16_from_f32(random_float(&random)));
     for (int64_t s = 0; s < SAMPLES; s++)
         memcpy(dense + s * sample, qkv + s * room * row, (size_t)sample * sizeof *qkv);
     sli_attention a = {.samples = SAMPLES,
@@ -71,10 +90,14 @@ static void check_later_queries(sl_device *device, int64_t key_heads, int64_t po
         for (int64_t i = 0; i < queries * WIDTH; i++)
             assert_float_equal(later[s * queries * WIDTH + i],
                                all[(s * positions + first) * WIDTH + i], 2e-6);
+    attend_narrow(device, a, qkv, count, narrow, SAMPLES * queries * WIDTH);
+    for (int64_t i = 0; i < SAMPLES * queries * WIDTH; i++)
+        assert_float_equal(narrow[i], later[i], 2e-6);
     free(qkv);
     free(dense);
     free(all);
     free(later);
+    free(narrow);
 }
 
 static void later_queries_attend_as_they_do_among_all(void **state)

@@ -338,25 +338,29 @@ static sl_status continue_rows(sl_group *group, void *arg)
 {
     SCOPED(sl_device) *device = new_device(1);
     SCOPED(rig) at = {0};
-    SCOPED(sl_cache) *cache = NULL;
+    sl_cache *caches[2] = {NULL};
     sl_tensor *output;
     sl_shape shape = sl_shape_3d(2, 3, 8);
     SL_TRY(open_linears(group, &at));
-    check_ok(sl_cache_create(at.model, 5, &cache));
-    sl_pipe_batch batch = {.input = random_tensor(device, &shape, 1), .cache = cache};
+    for (int n = 0; n < 2; n++)
+        check_ok(sl_cache_create(at.model, 5, &caches[n]));
+    sl_pipe_batch batch = {.input = random_tensor(device, &shape, 1), .caches = caches};
     SCOPED(sl_tensor) *input = (sl_tensor *)batch.input;
     SL_TRY(sl_pipe_forward(at.pipe, &batch, &output));
     sl_tensor_destroy(&output);
-    SL_TRY(expect(sl_cache_position(cache) == 3, "expected 3 positions"));
+    SL_TRY(expect(sl_cache_position(caches[1]) == 3, "expected 3 positions"));
     SL_TRY(expect_error(sl_pipe_forward(at.pipe, &batch, &output),
                         "the cache has 3 of 5 positions, so 3 more do not fit"));
     if (sl_group_rank(group) == 1)
-        batch.cache = NULL;
+        batch.caches = NULL;
     sl_tensor_destroy(&input);
     shape = sl_shape_3d(2, 1, 8);
     batch.input = input = random_tensor(device, &shape, 1);
-    return expect_error(sl_pipe_forward(at.pipe, &batch, &output),
-                        "either all ranks have a cache or none");
+    sl_status status = expect_error(sl_pipe_forward(at.pipe, &batch, &output),
+                                    "either all ranks have a cache or none");
+    sl_cache_destroy(&caches[0]);
+    sl_cache_destroy(&caches[1]);
+    return status;
 }
 
 static void cache_goes_on_over_the_ranks(void **state)

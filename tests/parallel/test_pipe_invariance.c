@@ -502,24 +502,28 @@ static float *logits_one_by_one(int stages, sl_precision precision)
     SCOPED(test_pipe) piped = open_language_model(stages, precision);
     float *all = malloc(CACHED_LENGTH * EACH * sizeof *all);
     sl_shape shape = sl_shape_2d(CACHED_ROWS, 1);
-    SCOPED(sl_cache) *cache = NULL;
-    check_ok(sl_cache_create(piped.model, CACHED_LENGTH, &cache));
+    sl_cache *caches[CACHED_ROWS];
+    for (int n = 0; n < CACHED_ROWS; n++)
+        check_ok(sl_cache_create(piped.model, CACHED_LENGTH, &caches[n]));
     for (int t = 0; t < CACHED_LENGTH; t++) {
         const int32_t ids[CACHED_ROWS] = {t * 5 % CACHED_TOKENS, (t * 7 + 1) % CACHED_TOKENS};
         SCOPED(sl_tensor) *input = integer_tensor(piped.devices[0], &shape, ids);
         sl_tensor *output;
-        sl_pipe_batch batch = {.input = input, .targets = input, .cache = cache};
+        sl_pipe_batch batch = {.input = input, .targets = input, .caches = caches};
         double loss;
         check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
                     "a cache is for sl_pipe_forward");
         check_ok(sl_pipe_forward(piped.pipe, &batch, &output));
-        assert_int_equal(sl_cache_position(cache), t + 1);
+        for (int n = 0; n < CACHED_ROWS; n++)
+            assert_int_equal(sl_cache_position(caches[n]), t + 1);
         check_ok(sl_tensor_read(output, all + (ptrdiff_t)t * EACH));
         sl_tensor_destroy(&output);
         if (t == CACHED_LENGTH - 1)
             check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
                         "the cache has 5 of 5 positions, so 1 more do not fit");
     }
+    for (int n = 0; n < CACHED_ROWS; n++)
+        sl_cache_destroy(&caches[n]);
     return all;
 }
 

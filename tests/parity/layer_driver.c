@@ -132,13 +132,14 @@ static void run_positions(sl_module *module, sl_device *device, sl_precision pre
     int64_t each = sl_tensor_count(in) / rows / time, wide = sl_tensor_count(out) / rows / time;
     sl_shape shape = *sl_tensor_shape(in);
     sl_tensor *one, *to;
-    sl_cache *cache;
+    sl_cache **caches = malloc((size_t)rows * sizeof(sl_cache *));
     sl_pass *pass;
     float *all = malloc(sli_tensor_bytes(out));
     shape.size[1] = 1;
-    records_check(sl_cache_create(module, time, &cache));
+    for (int64_t n = 0; n < rows; n++)
+        records_check(sl_cache_create(module, time, &caches[n]));
     for (int64_t t = 0; t < time; t++) {
-        sl_pass_options options = {.device = device, .precision = precision, .cache = cache};
+        sl_pass_options options = {.device = device, .precision = precision, .caches = caches};
         records_check(
             sl_tensor_create(device, SL_MEMORY_WORKSPACE, sl_tensor_dtype(in), &shape, &one));
         for (int64_t n = 0; n < rows; n++) /* f32 and i32 have 4 bytes */
@@ -146,16 +147,19 @@ static void run_positions(sl_module *module, sl_device *device, sl_precision pre
                    (const char *)sl_tensor_data(in) + 4 * (n * time + t) * each, (size_t)each * 4);
         records_check(sl_pass_create(&options, &pass));
         records_check(sl_module_forward(module, pass, one, &to));
-        records_check(sli_cache_advance(cache, 1));
-        for (int64_t n = 0; n < rows; n++)
+        for (int64_t n = 0; n < rows; n++) {
+            records_check(sli_cache_advance(caches[n], 1));
             memcpy(all + (n * time + t) * wide, sl_tensor_f32(to) + n * wide,
                    (size_t)wide * sizeof *all);
+        }
         sl_pass_destroy(&pass);
         sl_tensor_destroy(&one);
         sl_tensor_destroy(&to);
     }
     records_write(stdout, "continued", SL_F32, sl_tensor_shape(out), all);
-    sl_cache_destroy(&cache);
+    for (int64_t n = 0; n < rows; n++)
+        sl_cache_destroy(&caches[n]);
+    free(caches);
     free(all);
 }
 

@@ -258,12 +258,83 @@ static void penalty_keeps_the_text_from_repeating(void **state)
     }
 }
 
+enum { TEXTS = 7, LONGEST = 9 };
+
+typedef struct endings {
+    int64_t order[TEXTS], count;
+} endings;
+
+static void note_end(void *context, int64_t text)
+{
+    endings *all = context;
+    all->order[all->count++] = text;
+}
+
+/* Texts that begin with 1 … LONGEST ids, alone and `rows` at once. */
+static void check_texts(test_pipe *alone, test_pipe *pipe, sl_generate_options options,
+                        int64_t rows)
+{
+    int32_t expected[TEXTS][LONGEST + ADDED], ids[TEXTS][LONGEST + ADDED];
+    int64_t lengths[TEXTS];
+    sl_text texts[TEXTS];
+    endings ended = {.count = 0};
+    for (int text = 0; text < TEXTS; text++) {
+        lengths[text] = 1 + (text * 5) % LONGEST;
+        for (int64_t i = 0; i < lengths[text]; i++)
+            ids[text][i] = expected[text][i] = (int32_t)((text * 3 + i * i) % SMALL_TOKENS);
+        texts[text] = (sl_text){ids[text], lengths[text]};
+        check_ok(sl_generate(alone->pipe, &options, expected[text], &lengths[text], ADDED));
+    }
+    options.rows = rows;
+    options.ended = note_end;
+    options.context_of_added = &ended;
+    check_ok(sl_generate_texts(pipe->pipe, &options, texts, TEXTS, ADDED));
+    bool seen[TEXTS] = {false};
+    for (int text = 0; text < TEXTS; text++) {
+        assert_int_equal(texts[text].length, lengths[text]);
+        assert_memory_equal(ids[text], expected[text], (size_t)lengths[text] * sizeof *ids[text]);
+        assert_false(seen[ended.order[text]]);
+        seen[ended.order[text]] = true;
+    }
+    assert_int_equal(ended.count, TEXTS);
+}
+
+/* Within the context and beyond it, where some end early, and in pipes of three micro-batches. */
+static void texts_at_once_are_those_of_each_alone(void **state)
+{
+    SCOPED(test_pipe) alone = open_small_model(1, 3);
+    for (int stages = 1; stages <= 3; stages++) {
+        SCOPED(test_pipe) pipe = open_small_model(stages, 3);
+        for (int64_t rows = 1; rows <= TEXTS + 1; rows += 2) {
+            check_texts(&alone, &pipe, (sl_generate_options){.context = 100}, rows);
+            check_texts(&alone, &pipe,
+                        (sl_generate_options){.context = 100, .temperature = 2, .seed = 7}, rows);
+            check_texts(&alone, &pipe,
+                        (sl_generate_options){.context = 20,
+                                              .temperature = 2,
+                                              .repetition_penalty = 1.5,
+                                              .stops = true,
+                                              .end = 5},
+                        rows);
+        }
+    }
+}
+
+static void texts_at_once_need_no_cache(void **state)
+{
+    probe identity = {0};
+    SCOPED(test_pipe) alone = open_small_model(1, 3);
+    test_pipe without = open_without_cache(&identity, 3);
+    check_texts(&alone, &without, (sl_generate_options){.context = 30, .temperature = 1}, 3);
+    test_pipe_destroy(&without);
+}
+
 typedef struct told {
     int32_t ids[ADDED];
     int count;
 } told;
 
-static void note_token(void *context, int32_t id)
+static void note_token(void *context, int64_t text, int32_t id)
 {
     told *all = context;
     all->ids[all->count++] = id;
@@ -303,6 +374,8 @@ static void impossible_requests_are_refused(void **state)
                 SL_ERR_INVALID, "must not be negative");
     check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, -1), SL_ERR_INVALID,
                 "must not be negative");
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){.rows = -1}, ids, &length, 1),
+                SL_ERR_INVALID, "must not be negative");
     assert_int_equal(length, 1);
 }
 
@@ -342,6 +415,8 @@ int generate_tests(void)
         cmocka_unit_test(each_token_costs_one_position_within_the_context),
         cmocka_unit_test(draws_follow_the_models_distribution),
         cmocka_unit_test(penalty_keeps_the_text_from_repeating),
+        cmocka_unit_test(texts_at_once_are_those_of_each_alone),
+        cmocka_unit_test(texts_at_once_need_no_cache),
         cmocka_unit_test(each_token_is_told_as_it_is_added),
         cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(prompt_of_another_vocabulary_is_refused),

@@ -378,6 +378,7 @@ static void using_a_model_names_what_is_missing(void **state)
     check_null(sl_generate(pipe, NULL, ids, &length, 1), "sl_generate: options is NULL");
     check_null(sl_generate(pipe, &draws, NULL, &length, 1), "sl_generate: ids is NULL");
     check_null(sl_generate(pipe, &draws, ids, NULL, 1), "sl_generate: length is NULL");
+    check_null(sl_generate_texts(pipe, &draws, NULL, 1, 1), "sl_generate_texts: texts is NULL");
     check_null(sl_compute_logits(NULL, ids, 1, 2, &logits, &length), "logits: pipe is NULL");
     check_null(sl_compute_logits(pipe, NULL, 1, 2, &logits, &length), "logits: ids is NULL");
     check_null(sl_compute_logits(pipe, ids, 1, 2, NULL, &length), "logits: logits is NULL");

@@ -75,7 +75,11 @@ typedef struct sl_generate_options {
                       words; -1: any may be */
     bool stops;    /* behind the first `end` that is added, such as the end of text */
     int32_t end;
-    void (*added)(void *context, int32_t id); /* is called with each token; NULL: is not */
+    int64_t rows; /* how many texts are under way at once; 0: 1 */
+    /* (optional) Called with each token that is added to a text, and where a text ends; texts are
+     * counted from 0. */
+    void (*added)(void *context, int64_t text, int32_t id);
+    void (*ended)(void *context, int64_t text);
     void *context_of_added;
 } sl_generate_options;
 
@@ -88,6 +92,19 @@ typedef struct sl_generate_options {
  * that is not finite, as sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);
+
+typedef struct sl_text {
+    int32_t *ids;   /* [length], with room for those that are added; borrowed */
+    int64_t length; /* grows */
+} sl_text;
+
+/* Appends at most `tokens` tokens to each of `count` texts, which may have different lengths: those
+ * that sl_generate gives each by itself, but that a product of another number of rows may round
+ * differently. `rows` texts at once go through the pipe, in as many micro-batches as it has chunks;
+ * where one ends, the next begins. After an error the texts have what was added before. Errors: as
+ * sl_generate. */
+sl_status sl_generate_texts(sl_pipe *pipe, const sl_generate_options *options, sl_text *texts,
+                            int64_t count, int64_t tokens);
 
 SL_API_END
 

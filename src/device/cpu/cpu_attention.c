@@ -24,6 +24,7 @@ typedef struct attention_job {
     int64_t first_query, room;
     bool causal;
     const float *qkv, *out, *grad_out;
+    const uint16_t *qkv_bf16; /* NULL, or in place of qkv */
     const sli_dropout *dropout;
     float *to; /* out, or grad_qkv */
     float *log_sum_exp;
@@ -35,7 +36,7 @@ typedef struct attention_job {
 
 /* One sample's head: where its matrices are. */
 typedef struct head {
-    const float *q, *k, *v;
+    const float *q, *k, *v;   /* q from the first query on */
     int64_t ld, out_ld;       /* row distances of q, k, v and of out */
     int64_t q_at, k_at, v_at; /* offsets of the first elements in qkv */
     int64_t out_at;           /* and in out */
@@ -46,16 +47,18 @@ static head find_head(const attention_job *job, int64_t task)
 {
     int64_t sample = task / job->heads, index = task % job->heads;
     int64_t d = job->head_width, key_index = index / (job->heads / job->key_heads);
-    head h;
+    head h = {NULL};
     h.out_ld = job->heads * d;
     h.ld = h.out_ld + 2 * job->key_heads * d;
     h.q_at = sample * job->room * h.ld + index * d;
     h.k_at = sample * job->room * h.ld + h.out_ld + key_index * d;
     h.v_at = h.k_at + job->key_heads * d;
     h.out_at = sample * (job->positions - job->first_query) * h.out_ld + index * d;
-    h.q = job->qkv + h.q_at;
-    h.k = job->qkv + h.k_at;
-    h.v = job->qkv + h.v_at;
+    if (job->qkv) {
+        h.q = job->qkv + h.q_at + job->first_query * h.ld;
+        h.k = job->qkv + h.k_at;
+        h.v = job->qkv + h.v_at;
+    }
     h.row = task * job->positions;
     return h;
 }
@@ -157,6 +160,7 @@ static void multiply_transposed(attention_job *job, const sli_score_block *block
  * needs one block. */
 typedef struct workspace {
     float *scores, *grads, *turned;
+    float *wide; /* of a head in bf16: its keys, values, and queries */
 } workspace;
 
 static int64_t block_floats(const attention_job *job)
@@ -169,8 +173,31 @@ static workspace thread_workspace(const attention_job *job, int thread)
     workspace w;
     w.turned = job->workspace + thread * job->thread_floats;
     w.scores = w.turned + (job->small ? job->head_width * job->positions : 0);
-    w.grads = w.scores + block_floats(job);
+    w.grads = w.wide = w.scores + block_floats(job);
     return w;
+}
+
+/* Rows of a matrix in bf16, dense in `to`. */
+static void widen_rows(const attention_job *job, int64_t at, int64_t ld, int64_t rows, float *to)
+{
+    for (int64_t row = 0; row < rows; row++) {
+        const sli_convert all = {.from_bf16 = true,
+                                 .from = job->qkv_bf16 + at + row * ld,
+                                 .to = to + row * job->head_width};
+        job->kernels->convert(&all, 0, job->head_width);
+    }
+}
+
+static void widen_head(const attention_job *job, float *room, head *h)
+{
+    int64_t queries = job->positions - job->first_query, floats = job->positions * job->head_width;
+    widen_rows(job, h->k_at, h->ld, job->positions, room);
+    widen_rows(job, h->v_at, h->ld, job->positions, room + floats);
+    widen_rows(job, h->q_at + job->first_query * h->ld, h->ld, queries, room + 2 * floats);
+    h->k = room;
+    h->v = room + floats;
+    h->q = room + 2 * floats;
+    h->ld = job->head_width;
 }
 
 static void forward_head(void *argument, int64_t task, int thread)
@@ -178,10 +205,13 @@ static void forward_head(void *argument, int64_t task, int thread)
     attention_job *job = argument;
     head h = find_head(job, task);
     workspace w = thread_workspace(job, thread);
+    if (job->qkv_bf16)
+        widen_head(job, w.wide, &h);
     for (int64_t first = job->first_query; first < job->positions; first += BLOCK) {
         sli_score_block block = score_block(job, &h, first);
         float *out = job->to + h.out_at + (first - job->first_query) * h.out_ld;
-        multiply_rows(job, &block, h.q + first * h.ld, h.ld, h.k, h.ld, w.turned, w.scores);
+        const float *q = h.q + (first - job->first_query) * h.ld;
+        multiply_rows(job, &block, q, h.ld, h.k, h.ld, w.turned, w.scores);
         job->kernels->softmax(&block, w.scores);
         multiply_scores(job, &block, w.scores, h.v, h.ld, out, h.out_ld);
     }
@@ -232,6 +262,8 @@ static sl_status run_heads(sl_device *device, attention_job *job, int64_t tasks,
     job->thread_floats = matrices * block_floats(job);
     if (job->small)
         job->thread_floats += job->head_width * job->positions;
+    if (job->qkv_bf16)
+        job->thread_floats += (3 * job->positions - job->first_query) * job->head_width;
     size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
     void *memory;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &memory));
@@ -252,6 +284,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .room = arguments->room ? arguments->room : arguments->positions,
                          .causal = arguments->causal,
                          .qkv = arguments->qkv,
+                         .qkv_bf16 = arguments->qkv_bf16,
                          .dropout = &arguments->dropout,
                          .to = arguments->out,
                          .log_sum_exp = arguments->log_sum_exp};

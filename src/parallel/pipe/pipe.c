@@ -87,7 +87,9 @@ sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor *
     sli_step step = {.who = "sl_pipe_forward"};
     sl_status status = sli_pipe_check_batch(step.who, pipe, batch, false);
     SL_TRY(sli_pipe_run_step(pipe, batch ? batch : &no_batch, &step, status));
-    status = step.cache ? sli_cache_advance(step.cache, step.positions) : SL_OK;
+    status = SL_OK;
+    for (int64_t row = 0; step.caches && row < step.rows && status == SL_OK; row++)
+        status = sli_cache_advance(step.caches[row], step.positions);
     if (status != SL_OK)
         sl_tensor_destroy(&step.output);
     *output = step.output;

@@ -80,8 +80,8 @@ static int64_t row_count(const sl_tensor *tensor)
     return shape->dims > 0 ? shape->size[0] : 0;
 }
 
-static sl_status check_cache(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
-                             bool has_loss)
+static sl_status check_caches(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
+                              bool has_loss)
 {
     char text[SL_SHAPE_TEXT_BYTES];
     if (has_loss)
@@ -92,7 +92,9 @@ static sl_status check_cache(const char *who, const sl_pipe *pipe, const sl_pipe
     if (shape->dims < 2 || shape->size[1] < 1)
         return sl_error(SL_ERR_INVALID, "%s: with a cache the input must be [N, T, ...], got %s",
                         who, sl_shape_text(shape, text));
-    return sli_cache_check_room(batch->cache, shape->size[1]);
+    for (int64_t row = 0; row < shape->size[0]; row++)
+        SL_TRY(sli_cache_check_room(batch->caches[row], shape->size[1]));
+    return SL_OK;
 }
 
 sl_status sli_pipe_check_batch(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
@@ -110,8 +112,8 @@ sl_status sli_pipe_check_batch(const char *who, const sl_pipe *pipe, const sl_pi
     if (first_stage(pipe)->is_here && row_count(batch->input) < 1)
         return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
                         sl_shape_text(sl_tensor_shape(batch->input), text));
-    if (batch->cache)
-        SL_TRY(check_cache(who, pipe, batch, has_loss));
+    if (batch->caches)
+        SL_TRY(check_caches(who, pipe, batch, has_loss));
     if (batch->lengths && !has_loss)
         return sl_error(SL_ERR_INVALID, "%s: lengths of rows are for a batch with a loss", who);
     return sli_inputs_check(who, batch->inputs, batch->input_count);
@@ -123,7 +125,7 @@ static sl_status check_rows(const sli_step *step, const sl_pipe_batch *batch,
                             const sl_tensor *targets)
 {
     int micros = sl_micro_batches(step->rows, step->batch_micros, NULL);
-    if ((step->positions > 0) != (step->cache != NULL))
+    if ((step->positions > 0) != (step->caches != NULL))
         return sl_error(SL_ERR_INVALID, "%s: either all ranks have a cache or none", step->who);
     if (targets && row_count(targets) != step->rows)
         return sl_error(SL_ERR_INVALID,
@@ -260,9 +262,9 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->rows = status == SL_OK && first_stage(pipe)->is_here ? row_count(batch->input) : 0;
     step->inputs = batch->inputs;
     step->input_count = batch->input_count;
-    step->batch_micros = batch->cache ? 1 : pipe->batch_micros;
-    step->cache = batch->cache;
-    step->positions = batch->cache && step->rows > 0 ? sl_tensor_shape(batch->input)->size[1] : 0;
+    step->batch_micros = pipe->batch_micros;
+    step->caches = batch->caches;
+    step->positions = batch->caches && step->rows > 0 ? sl_tensor_shape(batch->input)->size[1] : 0;
     step->precision = pipe->precision;
     step->seed = pipe->seed;
     step->step = batch->step;

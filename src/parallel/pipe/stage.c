@@ -133,7 +133,7 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
         .seed = step->seed,
         .step = step->step,
         .first_sample = step->micros[micro].first_sample,
-        .cache = step->cache,
+        .caches = step->caches ? step->caches + step->micros[micro].first_row : NULL,
     };
     sl_pass *pass;
     sl_status status;

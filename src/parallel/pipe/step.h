@@ -59,14 +59,14 @@ typedef struct sli_step {
     int batch_micros;       /* into which it is cut, as far as its rows allow */
     const sl_input *inputs; /* [input_count] the batch's further ones */
     int input_count;
-    sl_cache *cache;    /* NULL: none */
-    int64_t positions;  /* with a cache: those of the batch; else 0 */
-    bool backward;      /* the table goes backward */
-    bool training;      /* modules are in training mode: dropout is on */
-    bool same_weights;  /* as the batch says */
-    sl_loss *loss;      /* NULL: the outputs are wanted */
-    double scale;       /* of gradients: weight / terms of the whole batch */
-    double *row_losses; /* of the whole batch, in its order; NULL without a loss */
+    sl_cache *const *caches; /* one for each row; NULL: none */
+    int64_t positions;       /* with caches: those of the batch; else 0 */
+    bool backward;           /* the table goes backward */
+    bool training;           /* modules are in training mode: dropout is on */
+    bool same_weights;       /* as the batch says */
+    sl_loss *loss;           /* NULL: the outputs are wanted */
+    double scale;            /* of gradients: weight / terms of the whole batch */
+    double *row_losses;      /* of the whole batch, in its order; NULL without a loss */
     int64_t row_loss_count;
     sl_precision precision;
     uint64_t seed, step;

@@ -1,13 +1,16 @@
-/* Text from a trained model: each token is drawn from the model's distribution after the last
+/* Texts from a trained model: each token is drawn from the model's distribution after the last
  * `context` tokens. The pipe runs forward only; the last position's logits are all that is used.
  *
- * As long as the model sees the whole text, a cache has the keys and values of all tokens but the
+ * As long as the model sees a whole text, a cache has the keys and values of all tokens but the
  * newest. Once the text is longer than the context, each token changes the positions of all that
- * the model sees, and with them the keys and values: then forward runs over the whole context. */
+ * the model sees, and with them the keys and values: then forward runs over the whole context.
+ *
+ * Of several texts some are under way at once. Those whose caches lack one token each go through
+ * the pipe as one batch, cut into micro-batches; a text's beginning, and one that is longer than
+ * the context, by itself. Where a text ends, the next one begins. */
 #include "comm/agree.h"
 #include "core/error.h"
-#include "core/philox.h"
-#include "sluice/app/inference.h"
+#include "train/loop/draw_token.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -19,153 +22,7 @@ enum { DEFAULT_CONTEXT = 35 };
 /* So that the penalty has an f32, and logits of any model stay finite. */
 static const double least_penalty = 1e-30, most_penalty = 1e30;
 
-typedef struct candidate {
-    float logit;
-    int32_t id;
-} candidate;
-
-/* Candidates by their logits, the largest first; equal ones by id, so that the order is the same
- * everywhere. The first `left` are a heap; behind it are those that were removed, the last one
- * first. */
-typedef struct ranking {
-    candidate *all;
-    int64_t count, left;
-} ranking;
-
-static bool comes_before(candidate x, candidate y)
-{
-    return x.logit != y.logit ? x.logit > y.logit : x.id < y.id;
-}
-
-/* Moves the candidate at `index` down to where it belongs. */
-static void sift_down(ranking *ranked, int64_t index)
-{
-    candidate moved = ranked->all[index];
-    for (int64_t child = 2 * index + 1; child < ranked->left; child = 2 * index + 1) {
-        if (child + 1 < ranked->left && comes_before(ranked->all[child + 1], ranked->all[child]))
-            child++;
-        if (!comes_before(ranked->all[child], moved))
-            break;
-        ranked->all[index] = ranked->all[child];
-        index = child;
-    }
-    ranked->all[index] = moved;
-}
-
-static void build_ranking(ranking *ranked)
-{
-    ranked->left = ranked->count;
-    for (int64_t end = ranked->count / 2; end > 0; end--)
-        sift_down(ranked, end - 1);
-}
-
-/* Candidate `rank`, counted from 0. */
-static candidate candidate_at(ranking *ranked, int64_t rank)
-{
-    while (ranked->count - ranked->left <= rank) {
-        candidate first = ranked->all[0];
-        ranked->all[0] = ranked->all[--ranked->left];
-        ranked->all[ranked->left] = first;
-        if (ranked->left > 0)
-            sift_down(ranked, 0);
-    }
-    return ranked->all[ranked->count - 1 - rank];
-}
-
-/* A number in [0, 1) for the token at `position`. */
-static double random_number_at(uint64_t seed, int64_t position)
-{
-    uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0};
-    sli_philox(sli_philox_key_make(seed, SLI_RANDOM_GENERATE), counter);
-    return (double)sli_uniform_from_bits(counter[0]);
-}
-
-/* The probability of a candidate, divided by that of the best one. */
-static double weight_of(ranking *ranked, candidate one, double temperature)
-{
-    return exp((one.logit - candidate_at(ranked, 0).logit) / temperature);
-}
-
-static bool limits_top_p(const sl_generate_options *options)
-{
-    return options->top_p > 0 && options->top_p < 1;
-}
-
-/* How many of the `most` best ones, whose weights are *total, top_p and min_p keep; *total becomes
- * the weights of these. */
-static int64_t keep_probable(ranking *ranked, int64_t most, const sl_generate_options *options,
-                             double *total)
-{
-    double passed = 0;
-    int64_t kept = 0;
-    for (; kept < most; kept++) {
-        double weight = weight_of(ranked, candidate_at(ranked, kept), options->temperature);
-        bool is_enough = limits_top_p(options) && passed >= options->top_p * *total;
-        if (kept > 0 && (is_enough || weight < options->min_p))
-            break;
-        passed += weight;
-    }
-    *total = passed;
-    return kept;
-}
-
-/* The first of the candidates that are kept at which the cumulated probability passes u. */
-static int32_t sample_token(ranking *ranked, const sl_generate_options *options, double u)
-{
-    double total = 0, passed = 0;
-    int64_t most =
-        options->top_k > 0 && options->top_k < ranked->count ? options->top_k : ranked->count;
-    if (most < ranked->count)
-        candidate_at(ranked, most - 1);
-    int64_t first = most < ranked->count ? ranked->left : 0;
-    float best = candidate_at(ranked, 0).logit;
-    for (int64_t i = first; i < ranked->count; i++)
-        total += exp((ranked->all[i].logit - best) / options->temperature);
-    if (limits_top_p(options) || options->min_p > 0)
-        most = keep_probable(ranked, most, options, &total);
-    for (int64_t rank = 0; rank < most; rank++) {
-        candidate next = candidate_at(ranked, rank);
-        passed += weight_of(ranked, next, options->temperature);
-        if (u * total < passed)
-            return next.id;
-    }
-    return candidate_at(ranked, most - 1).id;
-}
-
-/* What drawing needs beside the logits. */
-typedef struct drawing {
-    candidate *candidates; /* [ntokens] */
-    bool *seen;            /* [ntokens] ids of the text's first `seen_length` */
-    int64_t seen_length;
-} drawing;
-
-static void penalise_repetition(const sl_generate_options *options, const int32_t *ids,
-                                int64_t length, drawing *draw, float *logits, int64_t ntokens)
-{
-    float penalty = (float)options->repetition_penalty;
-    if (penalty == 0 || penalty == 1)
-        return;
-    for (; draw->seen_length < length; draw->seen_length++)
-        draw->seen[ids[draw->seen_length]] = true;
-    for (int64_t id = 0; id < ntokens; id++)
-        if (draw->seen[id])
-            logits[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
-}
-
-static int32_t choose_token(const sl_generate_options *options, const float *logits,
-                            candidate *candidates, int64_t ntokens, int64_t position)
-{
-    ranking ranked = {.all = candidates};
-    for (int32_t id = 0; id < ntokens; id++)
-        if (id != options->never)
-            candidates[ranked.count++] = (candidate){logits[id], id};
-    if (ranked.count == 0)
-        return options->never;
-    build_ranking(&ranked);
-    if (options->temperature == 0)
-        return candidate_at(&ranked, 0).id;
-    return sample_token(&ranked, options, random_number_at(options->seed, position));
-}
+/* ---- Logits ----------------------------------------------------------------------------- */
 
 /* Where the first stage is. */
 static sl_status create_input(const sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
@@ -251,78 +108,182 @@ sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int
                           ntokens);
 }
 
-/* Ruined weights have no most probable token. */
-static sl_status check_finite(const float *logits, int64_t ntokens)
-{
-    for (int64_t id = 0; id < ntokens; id++)
-        if (!isfinite(logits[id]))
-            return sl_error(SL_ERR_NUMERIC, "the model's output for token %" PRId64 " is %s", id,
-                            isnan(logits[id]) ? "nan" : "infinite");
-    return SL_OK;
-}
+/* ---- Texts under way -------------------------------------------------------------------- */
+
+typedef struct written {
+    int64_t number; /* of the text; -1: none */
+    int64_t added;
+    sl_cache *cache; /* NULL: the model sees the context anew for each token */
+} written;
+
+typedef struct writer {
+    sl_pipe *pipe;
+    const sl_generate_options *options;
+    sl_text *texts;
+    int64_t count, tokens; /* of texts, and to add to each */
+    int64_t begun;         /* texts that have begun */
+    int64_t rows;          /* texts at once */
+    written *under_way;    /* [rows] */
+    bool same_weights;
+    sli_drawing *drawing; /* made with the first logits */
+    /* [rows] of a batch */
+    written **batch;
+    sl_cache **caches;
+    int32_t *ids;
+} writer;
 
 static int64_t context_of(const sl_generate_options *options)
 {
     return options->context > 0 ? options->context : DEFAULT_CONTEXT;
 }
 
-/* The first token's call allocates. Ids before the context have not gone through the model. */
-static sl_status create_drawing(sl_pipe *pipe, const int32_t *ids, int64_t length, int64_t ntokens,
-                                drawing *draw)
-{
-    if (draw->candidates)
-        return SL_OK;
-    for (int64_t i = 0; i < length; i++)
-        if (ids[i] < 0 || ids[i] >= ntokens)
-            return sl_pipe_abort(pipe, sl_error(SL_ERR_INVALID,
-                                                "sl_generate: id %" PRId32 ", number %" PRId64
-                                                " of the prompt, is not in 0 .. %" PRId64,
-                                                ids[i], i + 1, ntokens - 1));
-    draw->candidates = calloc((size_t)ntokens + 1, sizeof *draw->candidates);
-    draw->seen = calloc((size_t)ntokens + 1, sizeof *draw->seen);
-    if (draw->candidates && draw->seen)
-        return SL_OK;
-    return sl_pipe_abort(pipe, sli_no_memory(NULL, "%" PRId64 " candidates", ntokens));
-}
-
-/* The batch's cache is freed when the text grows longer than the context. */
-static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
-                              const sl_generate_options *options, drawing *draw, int32_t *ids,
-                              int64_t *length)
-{
-    int64_t context = context_of(options), first = *length > context ? *length - context : 0;
-    int64_t ntokens;
-    if (first > 0)
-        sl_cache_destroy(&batch->cache);
-    if (batch->cache)
-        first = sl_cache_position(batch->cache);
-    float *logits;
-    SL_TRY(compute_logits(pipe, *batch, ids + first, 1, *length - first, 1, &logits, &ntokens));
-    batch->same_weights = true;
-    sl_status status;
-    SLI_TRY_OR_FAIL(create_drawing(pipe, ids, *length, ntokens, draw));
-    penalise_repetition(options, ids, *length, draw, logits, ntokens);
-    SLI_TRY_OR_FAIL(check_finite(logits, ntokens));
-    ids[*length] = choose_token(options, logits, draw->candidates, ntokens, *length);
-    if (options->added)
-        options->added(options->context_of_added, ids[*length]);
-    ++*length;
-fail:
-    free(logits);
-    return status;
-}
-
 /* For a text of `length` tokens; none for a model that cannot use one. */
-static sl_status create_cache(const sl_pipe *pipe, const sl_generate_options *options,
-                              int64_t length, sl_cache **out)
+static sl_status create_cache(const writer *self, int64_t length, sl_cache **out)
 {
-    const sl_module *model = sl_pipe_model(pipe);
-    int64_t context = context_of(options);
+    const sl_module *model = sl_pipe_model(self->pipe);
+    int64_t context = context_of(self->options);
     *out = NULL;
     if (!sl_module_can_continue(model))
         return SL_OK;
     return sl_cache_create(model, length < context ? length : context, out);
 }
+
+static sl_status begin_texts(writer *self)
+{
+    for (int64_t i = 0; i < self->rows && self->begun < self->count; i++) {
+        written *place = &self->under_way[i];
+        if (place->number >= 0)
+            continue;
+        int64_t length = self->texts[self->begun].length + self->tokens - 1;
+        *place = (written){.number = self->begun++};
+        SL_TRY(create_cache(self, length, &place->cache));
+    }
+    return SL_OK;
+}
+
+/* The first of the ids that have to go through the model. The cache is freed when the text grows
+ * longer than the context. */
+static int64_t first_unseen(const writer *self, written *place)
+{
+    int64_t length = self->texts[place->number].length, context = context_of(self->options);
+    if (length > context)
+        sl_cache_destroy(&place->cache);
+    if (place->cache)
+        return sl_cache_position(place->cache);
+    return length > context ? length - context : 0;
+}
+
+/* The first logits say how many tokens there are. Ids before the context have not gone through the
+ * model. */
+static sl_status check_prompt(writer *self, const written *place, int64_t ntokens)
+{
+    const sl_text *text = &self->texts[place->number];
+    if (place->added > 0)
+        return SL_OK;
+    for (int64_t i = 0; i < text->length; i++)
+        if (text->ids[i] < 0 || text->ids[i] >= ntokens)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_generate: id %" PRId32 ", number %" PRId64
+                            " of the prompt, is not in 0 .. %" PRId64,
+                            text->ids[i], i + 1, ntokens - 1);
+    return self->drawing ? SL_OK : sli_drawing_create(ntokens, &self->drawing);
+}
+
+static sl_status add_token(writer *self, written *place, float *logits, int64_t ntokens)
+{
+    const sl_generate_options *options = self->options;
+    sl_text *text = &self->texts[place->number];
+    int32_t id;
+    SL_TRY(sl_pipe_abort(self->pipe, check_prompt(self, place, ntokens)));
+    SL_TRY(sli_draw_token(self->drawing, options, text->ids, text->length, logits, &id));
+    text->ids[text->length++] = id;
+    if (options->added)
+        options->added(options->context_of_added, place->number, id);
+    if (++place->added < self->tokens && !(options->stops && id == options->end))
+        return SL_OK;
+    if (options->ended)
+        options->ended(options->context_of_added, place->number);
+    sl_cache_destroy(&place->cache);
+    place->number = -1;
+    return SL_OK;
+}
+
+/* Runs ids [rows, length] of so many texts, and adds a token to each: one row, or a length of 1. */
+static sl_status run_rows(writer *self, written *const *places, sl_cache *const *caches,
+                          const int32_t *ids, int64_t rows, int64_t length)
+{
+    const sl_pipe_batch batch = {.same_weights = self->same_weights,
+                                 .caches = caches[0] ? caches : NULL};
+    int64_t ntokens;
+    float *logits;
+    SL_TRY(compute_logits(self->pipe, batch, ids, rows, length, rows, &logits, &ntokens));
+    self->same_weights = true;
+    sl_status status = SL_OK;
+    for (int64_t row = 0; row < rows && status == SL_OK; row++)
+        status = add_token(self, places[row], logits + row * ntokens, ntokens);
+    free(logits);
+    return status;
+}
+
+/* One more token for each text under way; *any: there was one. */
+static sl_status add_tokens(writer *self, bool *any)
+{
+    int64_t rows = 0;
+    *any = false;
+    for (int64_t i = 0; i < self->rows; i++) {
+        written *place = &self->under_way[i];
+        if (place->number < 0)
+            continue;
+        const sl_text *text = &self->texts[place->number];
+        int64_t first = first_unseen(self, place), length = text->length - first;
+        *any = true;
+        if (place->cache && length == 1) {
+            self->ids[rows] = text->ids[first];
+            self->caches[rows] = place->cache;
+            self->batch[rows++] = place;
+        } else {
+            sl_cache *cache = place->cache;
+            SL_TRY(run_rows(self, &place, &cache, text->ids + first, 1, length));
+        }
+    }
+    return rows > 0 ? run_rows(self, self->batch, self->caches, self->ids, rows, 1) : SL_OK;
+}
+
+static sl_status write_texts(writer *self)
+{
+    for (bool any = true; any;) {
+        SL_TRY(sl_pipe_abort(self->pipe, begin_texts(self)));
+        SL_TRY(add_tokens(self, &any));
+    }
+    return SL_OK;
+}
+
+static sl_status create_rows(writer *self)
+{
+    size_t rows = (size_t)self->rows;
+    self->under_way = calloc(rows, sizeof *self->under_way);
+    self->batch = calloc(rows, sizeof(written *));
+    self->caches = calloc(rows, sizeof(sl_cache *));
+    self->ids = calloc(rows, sizeof *self->ids);
+    if (!self->under_way || !self->batch || !self->caches || !self->ids)
+        return sli_no_memory("sl_generate", "%zu texts at once", rows);
+    for (size_t i = 0; i < rows; i++)
+        self->under_way[i].number = -1;
+    return SL_OK;
+}
+
+static void clear_rows(writer *self)
+{
+    for (int64_t i = 0; self->under_way && i < self->rows; i++)
+        sl_cache_destroy(&self->under_way[i].cache);
+    sli_drawing_destroy(&self->drawing);
+    free(self->under_way);
+    free(self->batch);
+    free(self->caches);
+    free(self->ids);
+}
+
+/* ---- Public functions ------------------------------------------------------------------- */
 
 static sl_status check_options(const sl_generate_options *options)
 {
@@ -341,7 +302,44 @@ static sl_status check_options(const sl_generate_options *options)
         return sl_error(SL_ERR_INVALID,
                         "sl_generate: repetition-penalty must be 0, or from %g to %g, got %g",
                         least_penalty, most_penalty, penalty);
+    if (options->top_k < 0 || options->context < 0 || options->rows < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_generate: top-k, context and rows must not be negative");
     return SL_OK;
+}
+
+static sl_status check_texts(const sl_text *texts, int64_t count, int64_t tokens)
+{
+    if (count < 0 || tokens < 0)
+        return sl_error(SL_ERR_INVALID, "sl_generate: the count must not be negative");
+    for (int64_t i = 0; i < count; i++)
+        if (texts[i].length < 1)
+            return sl_error(SL_ERR_INVALID, "sl_generate: the prompt must have at least one token");
+    return SL_OK;
+}
+
+sl_status sl_generate_texts(sl_pipe *pipe, const sl_generate_options *options, sl_text *texts,
+                            int64_t count, int64_t tokens)
+{
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(texts);
+    SL_TRY(check_options(options));
+    SL_TRY(check_texts(texts, count, tokens));
+    int64_t rows = options->rows > 0 ? options->rows : 1;
+    writer self = {.pipe = pipe,
+                   .options = options,
+                   .texts = texts,
+                   .count = count,
+                   .tokens = tokens,
+                   .rows = rows < count ? rows : count};
+    if (self.rows == 0 || tokens == 0)
+        return SL_OK;
+    sl_status status = sli_group_agree(sl_pipe_group(pipe), create_rows(&self));
+    if (status == SL_OK)
+        status = write_texts(&self);
+    clear_rows(&self);
+    return status;
 }
 
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
@@ -351,26 +349,8 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(ids);
     SLI_CHECK_NOT_NULL(length);
-    if (*length < 1)
-        return sl_error(SL_ERR_INVALID, "sl_generate: the prompt must have at least one token");
-    SL_TRY(check_options(options));
-    if (options->top_k < 0 || options->context < 0 || count < 0)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_generate: top-k, context and the count must not be negative");
-    sl_pipe_batch batch = {0};
-    drawing draw = {NULL};
-    sl_status status = SL_OK;
-    if (count > 0)
-        status = create_cache(pipe, options, *length + count - 1, &batch.cache);
-    SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), status));
-    for (int64_t i = 0; i < count; i++) {
-        SLI_TRY_OR_FAIL(append_token(pipe, &batch, options, &draw, ids, length));
-        if (options->stops && ids[*length - 1] == options->end)
-            break;
-    }
-fail:
-    free(draw.candidates);
-    free(draw.seen);
-    sl_cache_destroy(&batch.cache);
+    sl_text text = {.ids = ids, .length = *length};
+    sl_status status = sl_generate_texts(pipe, options, &text, 1, count);
+    *length = text.length;
     return status;
 }
