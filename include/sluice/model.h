@@ -96,6 +96,8 @@ typedef struct sl_model_options {
 sl_status sl_model_options_named(const char *name, sl_model_options *out);
 extern const char *const sl_model_names[]; /* "gpt2", "smollm2-135m", ..., NULL */
 
+enum { SL_MAX_CONTEXT = 1 << 20 }; /* of any model */
+
 /* The most tokens that a row may have. */
 int64_t sl_model_positions(const sl_model_options *options);
 

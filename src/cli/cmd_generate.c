@@ -60,7 +60,7 @@ static const sl_option options[] = {
     {.name = "seed", .value = "S", .group = "Text", FIELD(SEED, generation.seed), .initial = "1",
      .help = "Seed of the random draws"},
     {.name = "context", .value = "N", .group = "Text", FIELD(INT64, generation.context),
-     RANGE(1, SL_MAX_POSITIONS), .optional = true,
+     RANGE(1, SL_MAX_CONTEXT), .optional = true,
      .help = "Number of preceding tokens that the model sees; by default as many as in a row of its "
              "training"},
     CLI_DEVICES_ROW,

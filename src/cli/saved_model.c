@@ -130,6 +130,10 @@ int64_t cli_context(const cli_line *line, const char *name, int64_t given,
                     const cli_saved_model *model)
 {
     enum { TUTORIALS = 35 };
+    int64_t most = sl_model_positions(&model->options);
+    if (cli_line_value(line, name) && given > most)
+        cli_refuse("--%s must be at most %" PRId64 ", the model's positions, got %" PRId64, name,
+                   most, given);
     if (cli_line_value(line, name))
         return given;
     if (model->options.context > 0)

@@ -40,7 +40,7 @@ typedef struct sli_history_eval {
     double loss, perplexity, seconds, time; /* `time`: as SLI_STEP_TIME */
 } sli_history_eval;
 
-enum { SLI_MOST_SOURCES = 64, SLI_SOURCE_STEPS = 20 };
+enum { SLI_MAX_SOURCES = 64, SLI_SOURCE_STEPS = 20 }; /* SL_MAX_SOURCES of a run */
 
 /* One of the sources of a mixture. (history_sources.h) */
 typedef struct sli_history_source {

@@ -42,9 +42,9 @@ sl_status sli_history_sources_begin(sli_run_history *history, const json_t *reco
     const json_t *names = json_object_get(record, "sources"), *shares;
     size_t count = json_array_size(names);
     SL_TRY(read_list(record, "source_share", count, &shares));
-    if (count > SLI_MOST_SOURCES)
+    if (count > SLI_MAX_SOURCES)
         return sl_error(SL_ERR_FORMAT, "sources must be a list of at most %d names",
-                        SLI_MOST_SOURCES);
+                        SLI_MAX_SOURCES);
     if (count != history->source_count) {
         free(history->sources);
         history->source_count = 0;

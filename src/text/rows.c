@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/threads.h"
 #include "text/line_reader.h"
 #include "text/lines.h"
 
@@ -14,9 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 enum { IGNORED = SLI_IGNORED_TARGET };
+enum { BATCH_BYTES = 8 << 20, PART_BYTES = 1 << 17 }; /* of lines that are parsed side by side */
 
 /* ---- Where they are --------------------------------------------------------------------- */
 
@@ -66,7 +69,7 @@ sl_status sl_rows_path(const char *data, sl_split split, char **out)
 typedef struct row_parser {
     const char *path;
     int64_t line, ntokens, positions; /* the last two: 0: any */
-    sl_rows *rows;
+    sl_rows *rows;                    /* to which a line adds its own */
     sli_line_reading reading;
     sli_scored_ids scored; /* of the line under way */
 } row_parser;
@@ -219,23 +222,184 @@ static bool is_blank(const char *line, size_t bytes)
     return true;
 }
 
-/* ---- A file ----------------------------------------------------------------------------- */
+/* ---- Lines side by side ----------------------------------------------------------------- */
 
-static sl_status read_lines(row_parser *parser, sli_line_reader *reader)
+/* Neighbouring lines of a batch, and their rows. */
+typedef struct line_part {
+    size_t first, end; /* lines */
+    sl_rows rows;
+    sli_error_copy error;
+} line_part;
+
+/* Lines of a file, one behind the other in `text`. */
+typedef struct line_batch {
+    char *text;   /* [bytes] */
+    size_t *ends; /* [count] of the lines */
+    size_t bytes, count, text_room, ends_room;
+    int64_t before;   /* lines of the file */
+    line_part *parts; /* [part_count] */
+    size_t part_count, parts_room;
+    row_parser *parsers; /* one for each thread */
+} line_batch;
+
+static void clear_rows(sl_rows *rows)
 {
-    for (;;) {
+    free(rows->begins);
+    free(rows->ids);
+    free(rows->targets);
+    *rows = (sl_rows){0};
+}
+
+static void clear_batch(line_batch *batch, int threads)
+{
+    for (size_t i = 0; i < batch->part_count; i++)
+        clear_rows(&batch->parts[i].rows);
+    for (int i = 0; i < threads && batch->parsers; i++) {
+        sli_chat_clear(&batch->parsers[i].reading.chat);
+        sli_scored_ids_free(&batch->parsers[i].scored);
+    }
+    free(batch->text);
+    free(batch->ends);
+    free(batch->parts);
+    free(batch->parsers);
+}
+
+static sl_status add_line(line_batch *batch, const char *line, size_t bytes)
+{
+    SL_TRY(sli_array_reserve(&batch->text, &batch->text_room, batch->bytes + bytes + 1, 1,
+                             SIZE_MAX / 16, "bytes of lines"));
+    SL_TRY(sli_array_reserve(&batch->ends, &batch->ends_room, batch->count + 1, sizeof *batch->ends,
+                             SIZE_MAX / 16, "lines"));
+    memcpy(batch->text + batch->bytes, line, bytes);
+    batch->bytes += bytes;
+    batch->ends[batch->count++] = batch->bytes;
+    return SL_OK;
+}
+
+/* The next lines of the file; none at its end. */
+static sl_status fill_batch(sli_line_reader *reader, line_batch *batch)
+{
+    batch->before += (int64_t)batch->count;
+    batch->bytes = batch->count = 0;
+    while (batch->bytes < BATCH_BYTES) {
         const char *line;
         size_t bytes;
         SL_TRY(sli_line_reader_next(reader, &line, &bytes));
         if (!line)
             break;
-        parser->line++;
-        if (!is_blank(line, bytes))
-            SL_TRY(parse_line(parser, line, bytes));
+        SL_TRY(add_line(batch, line, bytes));
     }
-    if (parser->rows->count == 0)
+    return SL_OK;
+}
+
+static size_t line_begin(const line_batch *batch, size_t line)
+{
+    return line > 0 ? batch->ends[line - 1] : 0;
+}
+
+static sl_status divide_batch(line_batch *batch)
+{
+    batch->part_count = 0;
+    for (size_t first = 0, end = 0; first < batch->count; first = end) {
+        while (end < batch->count && batch->ends[end] - line_begin(batch, first) < PART_BYTES)
+            end++;
+        end += end < batch->count;
+        SL_TRY(sli_array_reserve(&batch->parts, &batch->parts_room, batch->part_count + 1,
+                                 sizeof *batch->parts, SIZE_MAX / 256, "parts of lines"));
+        batch->parts[batch->part_count++] = (line_part){.first = first, .end = end};
+    }
+    return SL_OK;
+}
+
+static void parse_part(void *argument, int64_t index, int thread)
+{
+    const line_batch *batch = argument;
+    line_part *part = &batch->parts[index];
+    row_parser *parser = &batch->parsers[thread];
+    sl_status status = SL_OK;
+    parser->rows = &part->rows;
+    for (size_t line = part->first; line < part->end && status == SL_OK; line++) {
+        size_t begin = line_begin(batch, line), bytes = batch->ends[line] - begin;
+        parser->line = batch->before + (int64_t)line + 1;
+        if (!is_blank(batch->text + begin, bytes))
+            status = parse_line(parser, batch->text + begin, bytes);
+    }
+    (void)sli_error_save(&part->error, status);
+}
+
+static sl_status append_rows(sl_rows *rows, const sl_rows *part)
+{
+    int64_t begin = rows->count > 0 ? rows->begins[rows->count] : 0;
+    if (part->count == 0)
+        return SL_OK;
+    int64_t tokens = part->begins[part->count];
+    SL_TRY(sli_array_reserve(&rows->begins, &rows->rows_room,
+                             (size_t)(rows->count + part->count) + 1, sizeof *rows->begins,
+                             SIZE_MAX / 16, "rows"));
+    SL_TRY(reserve(rows, begin + tokens));
+    memcpy(rows->ids + begin, part->ids, (size_t)tokens * sizeof *rows->ids);
+    memcpy(rows->targets + begin, part->targets, (size_t)tokens * sizeof *rows->targets);
+    for (int64_t i = 0; i <= part->count; i++)
+        rows->begins[rows->count + i] = begin + part->begins[i];
+    rows->count += part->count;
+    rows->longest = part->longest > rows->longest ? part->longest : rows->longest;
+    rows->largest = part->largest > rows->largest ? part->largest : rows->largest;
+    rows->has_targets |= part->has_targets;
+    return SL_OK;
+}
+
+/* The first error of all in the file's order. */
+static sl_status take_parts(line_batch *batch, sl_rows *rows)
+{
+    for (size_t i = 0; i < batch->part_count; i++) {
+        line_part *part = &batch->parts[i];
+        if (part->error.status != SL_OK)
+            return sli_error_restore(&part->error);
+        SL_TRY(append_rows(rows, &part->rows));
+        clear_rows(&part->rows);
+    }
+    return SL_OK;
+}
+
+static sl_status read_batches(sli_line_reader *reader, sli_pool *pool, line_batch *batch,
+                              sl_rows *rows)
+{
+    do {
+        SL_TRY(fill_batch(reader, batch));
+        SL_TRY(divide_batch(batch));
+        sli_pool_run(pool, (int64_t)batch->part_count, parse_part, batch);
+        SL_TRY(take_parts(batch, rows));
+    } while (batch->count > 0);
+    return SL_OK;
+}
+
+static sl_status read_side_by_side(const row_parser *parser, sli_line_reader *reader, int threads,
+                                   sl_rows *rows)
+{
+    sli_pool *pool;
+    SL_TRY(sli_pool_create(&(sli_pool_options){.threads = threads}, &pool));
+    line_batch batch = {.parsers = malloc((size_t)threads * sizeof *batch.parsers)};
+    sl_status status = batch.parsers ? SL_OK : sli_no_memory(parser->path, "its rows");
+    for (int i = 0; i < threads && status == SL_OK; i++)
+        batch.parsers[i] = *parser;
+    if (status == SL_OK)
+        status = read_batches(reader, pool, &batch, rows);
+    clear_batch(&batch, threads);
+    sli_pool_destroy(&pool);
+    return status;
+}
+
+/* ---- A file ----------------------------------------------------------------------------- */
+
+static sl_status read_lines(const row_parser *parser, sli_line_reader *reader, sl_rows *rows)
+{
+    uint64_t parts = sli_line_reader_file_bytes(reader) / PART_BYTES + 1;
+    int processors = sli_usable_processors();
+    int threads = parts < (uint64_t)processors ? (int)parts : processors;
+    SL_TRY(read_side_by_side(parser, reader, threads, rows));
+    if (rows->count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: it has no rows", parser->path);
-    return parser->rows->has_targets
+    return rows->has_targets
                ? SL_OK
                : sl_error(SL_ERR_FORMAT,
                           "%s: none of its rows has a target: a label behind its first one that is "
@@ -260,20 +424,16 @@ sl_status sl_rows_read(const char *path, const sl_rows_options *options, sl_rows
     if (sli_name_ends_with(path, SLI_TOKEN_FILE_END))
         return read_token_files(path, options, out);
     SL_TRY(sli_line_reader_open(path, &reader));
-    row_parser parser = {.path = path,
-                         .ntokens = options->ntokens,
-                         .positions = options->positions,
-                         .rows = calloc(1, sizeof(sl_rows)),
-                         .reading = {.vocab = options->vocab,
-                                     .mask_prompt = !options->no_mask_prompt}};
-    sl_status status = parser.rows ? read_lines(&parser, reader) : sli_no_memory(path, "its rows");
+    const row_parser parser = {.path = path,
+                               .ntokens = options->ntokens,
+                               .positions = options->positions,
+                               .reading = {.vocab = options->vocab,
+                                           .mask_prompt = !options->no_mask_prompt}};
+    *out = calloc(1, sizeof **out);
+    sl_status status = *out ? read_lines(&parser, reader, *out) : sli_no_memory(path, "its rows");
     sli_line_reader_close(&reader);
-    sli_chat_clear(&parser.reading.chat);
-    sli_scored_ids_free(&parser.scored);
-    if (status == SL_OK)
-        *out = parser.rows;
-    else
-        sl_rows_destroy(&parser.rows);
+    if (status != SL_OK)
+        sl_rows_destroy(out);
     return status;
 }
 
@@ -284,10 +444,12 @@ void sl_rows_destroy(sl_rows **rows)
     for (size_t i = 0; i < (*rows)->file_count; i++)
         sli_token_file_clear(&(*rows)->files[i]);
     free((*rows)->files);
-    free((*rows)->begins);
-    free((*rows)->ids);
-    free((*rows)->targets);
-    free((*rows)->numbers);
+    if ((*rows)->map) {
+        munmap((*rows)->map, (*rows)->map_bytes);
+    } else {
+        free((*rows)->numbers);
+        clear_rows(*rows);
+    }
     free(*rows);
     *rows = NULL;
 }

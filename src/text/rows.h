@@ -15,6 +15,8 @@ struct sl_rows {
     int32_t *numbers; /* [begins[count]] of packed rows: a token's in its document, from 0 on; NULL:
                          each row is one */
     size_t rows_room, room, targets_room;
+    void *map; /* [map_bytes] the file that has the arrays; NULL: they are allocated */
+    uint64_t map_bytes;
     /* Of token files, where the arrays above are NULL: */
     int64_t length, tokens,
         ntokens;           /* of a row (0: there are no files), of all, of the vocabulary */

@@ -207,6 +207,8 @@ static void what_cannot_be_generated_is_refused(void **state)
     check_refused(&run, 2, "--tokens must be a whole number from 1 to 1000000, got \"0\"\n");
     program_start(&run, "generate --init %s/model --temperature -1", at);
     check_refused(&run, 2, "--temperature must be a number from 0, got \"-1\"\n");
+    program_start(&run, "generate --init %s/model --context 5001", at);
+    check_refused(&run, 2, "--context must be at most 5000, the model's positions, got 5001\n");
     program_start(&run, "generate --init %s/model --top-k x", at);
     check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
     program_start(&run, "generate --init %s/model --top-p 1.1", at);

@@ -1,5 +1,6 @@
 #include "io/scratch.h"
 #include "report/history_sources.h"
+#include "sluice/app/text.h"
 #include "support/check.h"
 
 #include <fcntl.h>
@@ -74,6 +75,7 @@ static void sources_become_a_history(void **state)
              "\"source_loss\":[8,8]}\n");
     SCOPED(sli_run_history) *history = parse(text);
     assert_int_equal(history->source_count, 2);
+    assert_int_equal(SLI_MAX_SOURCES, SL_MAX_SOURCES);
     const sli_history_source *sources = history->sources;
     assert_string_equal(sources[1].name, "b");
     assert_true(sources[0].share == 0.25 && sources[0].epochs == 30 && sources[1].epochs == 0.5);

@@ -2,7 +2,7 @@
 #include "io/scratch.h"
 
 #include "support/check.h"
-#include "text/rows.h"
+#include "text/kept_rows.h"
 
 static void labels_become_targets_of_the_position_before(void **state)
 {
@@ -83,12 +83,116 @@ static void data_are_rows_by_the_names_of_files(void **state)
     check_path(in->directory, SL_SPLIT_VALID, NULL);
 }
 
+enum { MANY = 60000 };
+
+/* Lines of 1 to 7 ids, of which every tenth is blank; `bad` lines are none. Parsed in many parts.
+ */
+static void write_many_lines(scratch *in, const int *bad, int bad_count)
+{
+    FILE *file = fopen(scratch_path(in, "many.jsonl"), "w");
+    assert_non_null(file);
+    for (int line = 0; line < MANY; line++) {
+        bool is_bad = false;
+        for (int i = 0; i < bad_count; i++)
+            is_bad |= line == bad[i];
+        if (line % 10 == 3) {
+            fputs(" \n", file);
+            continue;
+        }
+        fprintf(file, "{\"%s\": [%d", is_bad ? "ids" : "input_ids", line);
+        for (int i = 0; i < line % 7; i++)
+            fprintf(file, ", %d", line + i);
+        fputs("]}\n", file);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static void lines_parsed_side_by_side_are_in_their_order(void **state)
+{
+    scratch *in = *state;
+    SCOPED(sl_rows) *rows = NULL;
+    write_many_lines(in, NULL, 0);
+    check_ok(sl_rows_read(in->path, &(sl_rows_options){0}, &rows));
+    assert_int_equal(rows->count, MANY - MANY / 10);
+    assert_int_equal(rows->longest, 7);
+    int64_t row = 0, token = 0;
+    for (int line = 0; line < MANY; line++) {
+        if (line % 10 == 3)
+            continue;
+        assert_int_equal(rows->begins[row++], token);
+        assert_int_equal(rows->ids[token], line);
+        token += line % 7;
+        assert_int_equal(rows->targets[token], -100);
+        assert_int_equal(rows->ids[token++], line % 7 > 0 ? line + line % 7 - 1 : line);
+    }
+    assert_int_equal(rows->begins[row], token);
+}
+
+static void first_bad_line_of_all_is_named(void **state)
+{
+    static const int bad[] = {59998, 41234, 41236};
+    scratch *in = *state;
+    sl_rows *rows;
+    write_many_lines(in, bad, 3);
+    check_error(sl_rows_read(in->path, &(sl_rows_options){0}, &rows), SL_ERR_FORMAT,
+                "/many.jsonl: line 41235: it must have");
+}
+
+/* Kept, read again, and not those of something else. */
+static void kept_rows_are_those_that_were_written(void **state)
+{
+    scratch *in = *state;
+    char path[512];
+    int64_t documents = 0;
+    const uint64_t bytes = 5 * sizeof(int32_t);
+    SCOPED(sl_rows) *rows = NULL, *packed = NULL;
+    SCOPED(sl_rows) *kept = NULL;
+    json_t *mine = json_pack("{si}", "lines", 1), *other = json_pack("{si}", "lines", 2);
+    static const char lines[] = "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 9]}\n"
+                                "{\"input_ids\": [1, 2]}";
+    write_file(scratch_path(in, "b.jsonl"), lines, strlen(lines));
+    check_ok(sl_rows_read(in->path, &(sl_rows_options){0}, &rows));
+    check_ok(sli_rows_pack(rows, 8, &packed));
+    snprintf(path, sizeof path, "%s", scratch_path(in, "b.rows"));
+    check_ok(sli_kept_rows_read(path, mine, &kept, &documents));
+    assert_null(kept);
+    check_ok(sli_kept_rows_write(path, mine, packed, 2));
+    check_ok(sli_kept_rows_read(path, other, &kept, &documents));
+    assert_null(kept);
+    check_ok(sli_kept_rows_read(path, mine, &kept, &documents));
+    assert_int_equal(documents, 2);
+    assert_int_equal(kept->count, packed->count);
+    assert_int_equal(kept->longest, packed->longest);
+    assert_int_equal(kept->largest, packed->largest);
+    assert_int_equal(kept->has_targets, true);
+    assert_int_equal(kept->begins[1], 5);
+    assert_memory_equal(kept->ids, packed->ids, bytes);
+    assert_memory_equal(kept->targets, packed->targets, bytes);
+    assert_memory_equal(kept->numbers, packed->numbers, bytes);
+    sl_rows_destroy(&kept);
+    check_ok(sli_kept_rows_write(path, other, rows, 0)); /* in its place, without numbers */
+    check_ok(sli_kept_rows_read(path, other, &kept, &documents));
+    assert_null(kept->numbers);
+    sl_rows_destroy(&kept);
+    write_file(path, "a text of the user", 18);
+    check_ok(sli_kept_rows_read(path, other, &kept, &documents));
+    assert_null(kept);
+    check_error(sli_kept_rows_write(path, other, rows, 0), SL_ERR_INVALID,
+                "b.rows: the run keeps its rows there, but this file is not one that a run has "
+                "kept: move it away");
+    json_decref(mine);
+    json_decref(other);
+}
+
 int rows_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_become_targets_of_the_position_before),
         cmocka_unit_test(what_is_no_row_is_refused_with_its_line),
         cmocka_unit_test(data_are_rows_by_the_names_of_files),
+        cmocka_unit_test(lines_parsed_side_by_side_are_in_their_order),
+        cmocka_unit_test(first_bad_line_of_all_is_named),
+        cmocka_unit_test(kept_rows_are_those_that_were_written),
     };
     return cmocka_run_group_tests(tests, scratch_create, scratch_remove);
 }

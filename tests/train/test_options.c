@@ -168,7 +168,7 @@ static void impossible_models_are_refused(void **state)
 static void impossible_batches_are_refused(void **state)
 {
     CHECK_REFUSED(bptt, 0, "bptt must be at least 1, got 0");
-    CHECK_REFUSED(bptt, 5001, "bptt must be at most 5000, got 5001");
+    CHECK_REFUSED(bptt, SL_MAX_CONTEXT + 1, "bptt must be at most 1048576, got 1048577");
     CHECK_REFUSED(batch_size, 0, "batch-size must be at least 1, got 0");
     CHECK_REFUSED(batch_size, INT64_MAX, "batch-size must be at most 1048576, got 9223372036854");
     CHECK_REFUSED(eval_batch_size, 0, "eval-batch-size must be at least 1, got 0");

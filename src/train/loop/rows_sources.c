@@ -4,13 +4,16 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/json.h"
 #include "text/rows.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static sl_status has_rows(const sl_source *source, bool *out)
 {
@@ -40,20 +43,33 @@ sl_status sli_data_is_rows(const char *data, bool *out)
     return status;
 }
 
-/* A row has at most the tokens of --seq-len, and as many as the model has positions. */
-static sl_status pack_rows(const sl_train_options *options, const sl_model_options *model,
-                           int split, sli_rows_source *source)
+sl_status sli_check_row_length(const sl_train_options *options)
+{
+    int64_t most = sl_model_positions(&options->model);
+    if (options->bptt <= most)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "bptt (seq-len) must be at most %" PRId64
+                    ", the model's positions, got %" PRId64,
+                    most, options->bptt);
+}
+
+/* A packed row has at most the tokens of --seq-len, and as many as the model has positions. */
+static int64_t packed_length(const sl_train_options *options, const sl_model_options *model)
+{
+    int64_t positions = sl_model_positions(model);
+    return options->bptt < positions ? options->bptt : positions;
+}
+
+static sl_status pack_rows(int64_t length, int split, sli_rows_source *source)
 {
     sl_rows **rows = &source->rows[split], *packed;
-    int64_t positions = sl_model_positions(model);
-    if (!*rows)
-        return SL_OK;
     if ((*rows)->length > 0)
         return sl_error(SL_ERR_INVALID,
                         "%s: pack is for rows of JSON lines, and these are token files, whose rows "
                         "are full",
                         source->paths[split]);
-    SL_TRY(sli_rows_pack(*rows, options->bptt < positions ? options->bptt : positions, &packed));
+    SL_TRY(sli_rows_pack(*rows, length, &packed));
     if (split == SL_SPLIT_TRAIN)
         source->documents = (*rows)->count;
     sl_rows_destroy(rows);
@@ -61,9 +77,41 @@ static sl_status pack_rows(const sl_train_options *options, const sl_model_optio
     return SL_OK;
 }
 
+/* "DIRECTORY/train.rows", or of one of several sources "DIRECTORY/NAME.train.rows". */
+static sl_status name_kept(const char *directory, const sli_rows_source *source, int split,
+                           char **out)
+{
+    char *name = NULL;
+    const char *split_name = sl_split_name((sl_split)split);
+    size_t bytes = (source->name ? strlen(source->name) : 0) + strlen(split_name) + 8;
+    name = malloc(bytes);
+    if (!name)
+        return sli_no_memory(directory, "the name of a file");
+    snprintf(name, bytes, "%s%s%s.rows", source->name ? source->name : "", source->name ? "." : "",
+             split_name);
+    sl_status status = sli_path_join(directory, name, out);
+    free(name);
+    return status;
+}
+
+/* The rows that are kept of the same lines. */
+static sl_status read_kept(const char *kept, int split, sli_rows_source *source)
+{
+    char *path;
+    int64_t documents = 0;
+    SL_TRY(name_kept(kept, source, split, &path));
+    sl_status status =
+        sli_kept_rows_read(path, source->described[split], &source->rows[split], &documents);
+    free(path);
+    source->is_kept[split] = source->rows[split] != NULL;
+    if (source->is_kept[split] && split == SL_SPLIT_TRAIN)
+        source->documents = documents;
+    return status;
+}
+
 static sl_status read_split(const sl_train_options *options, const sl_vocab *vocab,
-                            const sl_model_options *model, const char *data, sl_split split,
-                            sli_rows_source *out)
+                            const char *kept, const sl_model_options *model, const char *data,
+                            sl_split split, sli_rows_source *out)
 {
     const sl_rows_options reading = {.ntokens = model->ntokens,
                                      .positions = sl_model_positions(model),
@@ -71,21 +119,32 @@ static sl_status read_split(const sl_train_options *options, const sl_vocab *voc
                                      .length = options->bptt,
                                      .token_type = options->token_type,
                                      .no_mask_prompt = !options->mask_prompt};
+    int64_t length = options->pack ? packed_length(options, model) : 0;
     SL_TRY(sl_rows_path(data, split, &out->paths[split]));
-    bool one_file = out->paths[split] && strcmp(out->paths[split], data) == 0;
-    if (!out->paths[split] || (one_file && split != SL_SPLIT_TRAIN))
+    const char *path = out->paths[split];
+    if (!path || (strcmp(path, data) == 0 && split != SL_SPLIT_TRAIN))
         return SL_OK;
-    return sl_rows_read(out->paths[split], &reading, &out->rows[split]);
+    bool is_tokens = sli_name_ends_with(path, SLI_TOKEN_FILE_END);
+    if (is_tokens)
+        SL_TRY(sli_check_row_length(options));
+    if (kept && vocab && !is_tokens) {
+        SL_TRY(sli_kept_rows_describe(path, &reading, length, &out->described[split]));
+        SL_TRY(read_kept(kept, split, out));
+    }
+    if (out->rows[split])
+        return SL_OK;
+    SL_TRY(sl_rows_read(path, &reading, &out->rows[split]));
+    return options->pack ? pack_rows(length, split, out) : SL_OK;
 }
 
 static sl_status read_splits(const sl_train_options *options, const sl_vocab *vocab,
-                             sl_model_options *model, sli_rows_task *out)
+                             const char *kept, sl_model_options *model, sli_rows_task *out)
 {
     for (int split = 0; split < SL_SPLITS; split++) {
         int32_t largest = 0;
         for (int i = 0; i < out->count; i++) {
-            SL_TRY(read_split(options, vocab, model, out->named.source[i].path, (sl_split)split,
-                              &out->sources[i]));
+            SL_TRY(read_split(options, vocab, kept, model, out->named.source[i].path,
+                              (sl_split)split, &out->sources[i]));
             const sl_rows *rows = out->sources[i].rows[split];
             largest = rows && rows->largest > largest ? rows->largest : largest;
         }
@@ -146,7 +205,7 @@ static sl_status describe_split(sli_rows_task *task, sl_split split)
 }
 
 sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
-                             sl_model_options *model, sli_rows_task *out)
+                             const char *kept, sl_model_options *model, sli_rows_task *out)
 {
     *out = (sli_rows_task){.model = model};
     if (vocab && model->ntokens == 0)
@@ -156,13 +215,32 @@ sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vo
                         "the tokenizer has %" PRId32 " tokens, more than the model's %" PRId64,
                         sl_vocab_size(vocab), model->ntokens);
     SL_TRY(open_sources(options->data, out));
-    SL_TRY(read_splits(options, vocab, model, out));
-    for (int i = 0; i < out->count && options->pack; i++)
-        for (int split = 0; split < SL_SPLITS; split++)
-            SL_TRY(pack_rows(options, model, split, &out->sources[i]));
+    SL_TRY(read_splits(options, vocab, kept, model, out));
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(describe_split(out, (sl_split)split));
     return options->group_by_length ? sli_length_groups_create(&out->groups) : SL_OK;
+}
+
+static sl_status keep_split(const sli_rows_source *source, int split, const char *kept)
+{
+    char *path;
+    if (!source->described[split] || source->is_kept[split])
+        return SL_OK;
+    if (mkdir(kept, 0777) != 0 && errno != EEXIST)
+        return sli_io_error(kept, "the rows cannot be kept there");
+    SL_TRY(name_kept(kept, source, split, &path));
+    sl_status status =
+        sli_kept_rows_write(path, source->described[split], source->rows[split], source->documents);
+    free(path);
+    return status;
+}
+
+sl_status sli_rows_task_keep(const sli_rows_task *rows, const char *kept)
+{
+    for (int i = 0; i < rows->count; i++)
+        for (int split = 0; split < SL_SPLITS; split++)
+            SL_TRY(keep_split(&rows->sources[i], split, kept));
+    return SL_OK;
 }
 
 void sli_rows_task_clear(sli_rows_task *rows)
@@ -170,6 +248,7 @@ void sli_rows_task_clear(sli_rows_task *rows)
     for (int i = 0; i < rows->count && rows->sources; i++)
         for (int split = 0; split < SL_SPLITS; split++) {
             free(rows->sources[i].paths[split]);
+            json_decref(rows->sources[i].described[split]);
             sl_rows_destroy(&rows->sources[i].rows[split]);
         }
     for (int split = 0; split < SL_SPLITS; split++)

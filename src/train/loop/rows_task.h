@@ -2,15 +2,18 @@
 #ifndef SLI_TRAIN_LOOP_ROWS_TASK_H
 #define SLI_TRAIN_LOOP_ROWS_TASK_H
 
+#include "text/kept_rows.h"
 #include "text/mixture.h"
 #include "train/loop/length_groups.h"
 
 /* One of the places that rows come from. */
 typedef struct sli_rows_source {
-    const char *name;         /* NULL: it has none */
-    char *paths[SL_SPLITS];   /* NULL: there is no such split */
-    sl_rows *rows[SL_SPLITS]; /* the same */
-    int64_t documents;        /* for training, which were packed; 0: they are not */
+    const char *name;             /* NULL: it has none */
+    char *paths[SL_SPLITS];       /* NULL: there is no such split */
+    sl_rows *rows[SL_SPLITS];     /* the same */
+    int64_t documents;            /* for training, which were packed; 0: they are not */
+    json_t *described[SL_SPLITS]; /* what the rows are of; NULL: they are not to be kept */
+    bool is_kept[SL_SPLITS];
 } sli_rows_source;
 
 typedef struct sli_rows_task {
@@ -31,10 +34,20 @@ sl_status sli_data_is_rows(const char *data, bool *out);
 /* Reads the splits of options->data that are there; one file is for training alone. `vocab`, of
  * text (NULL: there are ids alone), must fit the model. Ids are those of `model`, or where that has
  * no tokens yet, it gets as many as the vocabulary has or the training rows need. To be cleared,
- * also after an error. (rows_sources.c) */
+ * also after an error. What lines of text become may be kept in the directory `kept`, which need
+ * not exist (NULL: it is not), and is read there if it is of the same lines and tokenizer.
+ * (rows_sources.c) */
 sl_status sli_rows_task_read(const sl_train_options *options, const sl_vocab *vocab,
-                             sl_model_options *model, sli_rows_task *out);
+                             const char *kept, sl_model_options *model, sli_rows_task *out);
+
+/* Keeps the rows that were not read there. Errors: those of sli_kept_rows_write. (rows_sources.c)
+ */
+sl_status sli_rows_task_keep(const sli_rows_task *rows, const char *kept);
 void sli_rows_task_clear(sli_rows_task *rows);
+
+/* Refuses rows of more tokens than the model has positions: those of a text or of token files are
+ * as long as the options say. (rows_sources.c) */
+sl_status sli_check_row_length(const sl_train_options *options);
 
 /* The most tokens of a row of any split. (rows_sources.c) */
 int64_t sli_rows_task_longest(const sli_rows_task *rows);

@@ -122,6 +122,7 @@ static void check_token_ids(const sli_run *run, sl_model_options *model)
 static sl_status create_language(sli_run *run)
 {
     sl_train_options *options = &run->plan->options;
+    SL_TRY(sli_check_row_length(options));
     if (!run->corpus && needs_corpus(run->plan, run->launch.rank))
         SL_TRY(read_corpus(run, options));
     if (run->corpus)
@@ -140,6 +141,17 @@ static sl_status create_language(sli_run *run)
     return SL_OK;
 }
 
+static sl_status read_rows(const sli_run *run, const sl_train_options *options,
+                           sl_model_options *model, sli_rows_task *out)
+{
+    char *kept;
+    *out = (sli_rows_task){0};
+    SL_TRY(sli_run_kept_tokens(options, &kept));
+    sl_status status = sli_rows_task_read(options, sli_run_vocab(run), kept, model, out);
+    free(kept);
+    return status;
+}
+
 /* All ranks read the rows. A plan reckons with the longest. */
 static sl_status create_rows(sli_run *run)
 {
@@ -147,7 +159,7 @@ static sl_status create_rows(sli_run *run)
     SL_TRY(sli_train_check_save(options));
     SL_TRY(open_init(run, options));
     SL_TRY(open_tokenizer(run, options));
-    SL_TRY(sli_rows_task_read(options, sli_run_vocab(run), &options->model, &run->rows_of_ids));
+    SL_TRY(read_rows(run, options, &options->model, &run->rows_of_ids));
     check_token_ids(run, &options->model);
     options->bptt = sli_rows_task_longest(&run->rows_of_ids);
     options->model.context = options->bptt;
@@ -237,7 +249,7 @@ static sl_status find(sli_run *run, sli_plan_inputs *inputs, const int64_t hosts
         sli_rows_task rows;
         SL_TRY(open_init(run, options));
         SL_TRY(open_tokenizer(run, options));
-        sl_status status = sli_rows_task_read(options, sli_run_vocab(run), &sizes, &rows);
+        sl_status status = read_rows(run, options, &sizes, &rows);
         sli_rows_task_clear(&rows);
         SL_TRY(status);
     } else {

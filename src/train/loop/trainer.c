@@ -152,9 +152,12 @@ static sl_status measure_peak(sli_run *run, sl_group *all, sl_device *const *dev
 static sl_status keep_tokens(const sli_run *run)
 {
     char *directory;
+    sl_status status = SL_OK;
     SL_TRY(sli_run_kept_tokens(run->options, &directory));
-    sl_status status =
-        run->corpus && is_first(run) && directory ? sli_corpus_keep(run->corpus, directory) : SL_OK;
+    if (directory && is_first(run) && run->corpus)
+        status = sli_corpus_keep(run->corpus, directory);
+    else if (directory && is_first(run) && run->has_rows)
+        status = sli_rows_task_keep(&run->rows_of_ids, directory);
     free(directory);
     return status;
 }

@@ -287,8 +287,8 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Rows that each shard gives to a training batch. The shard's text is cut into this many "
              "columns, one for each row"},
     {.name = "bptt", .old_name = "seq-len", .value = "T", .group = "Batches", FIELD(INT64, bptt),
-     RANGE(1, SL_MAX_POSITIONS), OF_LANGUAGE, .affects_numbers = always,
-     .help = "Tokens in each row of a batch; --seq-len is its other name. eval takes by default as many "
+     RANGE(1, SL_MAX_CONTEXT), OF_LANGUAGE, .affects_numbers = always,
+     .help = "Tokens in each row of a batch, at most the model's positions; --seq-len is its other name. eval takes by default as many "
              "as a row had in the training of the weights"},
 
     {.name = "optimizer", .value = "NAME", .group = "Optimizer", FIELD(CHOICE, optimizer.kind),

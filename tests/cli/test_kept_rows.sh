@@ -1,0 +1,121 @@
+#!/bin/bash
+# What JSON lines of text become is kept in --save-dir: read there by a run that goes on, made again where the lines, the
+# tokenizer or how rows are made is another, and whole after a kill at any call.
+set -euo pipefail
+program=${SLUICE_PROGRAM:?}
+faults=$(dirname "$program")/../tests/libio_faults.so
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "FAILED: $1"; cat out; exit 1; }
+sum_of() { sha256sum <"$1/model.safetensors"; }
+
+mkdir data
+for split in train valid; do
+    for ((line = 0; line < 12; line++)); do
+        echo "{\"prompt\": \"the dog sat $((line * 7 % 5))\", \"completion\": \" on mat $line, $split\"}"
+        echo "{\"text\": \"a cat of $((line * line)) mats\"}"
+    done >data/$split.jsonl
+done
+"$program" tokenizer train --vocab-size 260 "$SLUICE_SOURCE_DIR/LICENSE" -o tokenizer >out
+train=("$program" train --batch-size 2 --max-batches 3 --epochs 1 --seq-len 64 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
+run() { # DATA TOKENIZER OPTION...
+    "${train[@]}" --data "$1" --tokenizer "$2" "${@:3}" >out 2>&1 || fail "$*: status $?"
+}
+forget() { rm -rf run/step-* run/best run/progress; } # all but the rows
+
+run data tokenizer --save alone
+run data tokenizer --save-dir run --save saved
+[ "$(sum_of saved)" = "$(sum_of alone)" ] || fail "other weights where rows are kept"
+[ "$(find run/tokens -type f | sort | tr '\n' ' ')" = "run/tokens/train.rows run/tokens/valid.rows " ] ||
+    fail "other files: $(find run/tokens)"
+before=$(stat -c %i run/tokens/*)
+forget
+cp -r data moved
+run moved tokenizer --save-dir run --save again
+[ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "the same rows were written again"
+[ "$(sum_of again)" = "$(sum_of alone)" ] || fail "other weights from kept rows"
+
+# They are what is read.
+forget
+rm -rf wrong
+sed 's/dog/cow/' data/train.jsonl >moved/train.jsonl
+run moved tokenizer --save-dir wrong --save cows
+of() { head -c 2048 "$1" | grep -o '"lines": {[^}]*}'; }
+sed "1s/$(of wrong/tokens/train.rows)/$(of run/tokens/train.rows)/" wrong/tokens/train.rows >run/tokens/train.rows
+run data tokenizer --save-dir run --save other
+[ "$(sum_of other)" = "$(sum_of cows)" ] || fail "the kept rows were not read"
+rm -rf run
+run data tokenizer --save-dir run
+
+# Other lines, another tokenizer or template, other options, another damage: rows are made again.
+again() { # NAME DATA TOKENIZER OPTION...
+    forget
+    before=$(stat -c %i run/tokens/train.rows)
+    run "$2" "$3" "${@:4}" --save "plain$1"
+    run "$2" "$3" "${@:4}" --save-dir run --save "kept$1"
+    [ "$(sum_of "kept$1")" = "$(sum_of "plain$1")" ] || fail "$1: other weights"
+    [ "$(stat -c %i run/tokens/train.rows)" != "$before" ] || fail "$1: the rows were not made again"
+}
+again lines moved tokenizer
+"$program" tokenizer train --vocab-size 270 "$SLUICE_SOURCE_DIR/LICENSE" -o other-tokenizer >out
+again tokenizer moved other-tokenizer
+sed -i 's/{/{"chat_template": "x", /' other-tokenizer/tokenizer_config.json
+again template moved other-tokenizer
+again mask moved other-tokenizer --no-mask-prompt
+again pack moved other-tokenizer --pack
+head -c 4000 run/tokens/train.rows >short
+mv short run/tokens/train.rows
+again short moved other-tokenizer --pack
+printf x | dd of=run/tokens/train.rows bs=1 seek=3000 conv=notrunc status=none
+again damage moved other-tokenizer --pack
+forget
+before=$(stat -c %i run/tokens/*)
+run moved other-tokenizer --pack --save-dir run --save packed
+[ "$(stat -c %i run/tokens/*)" = "$before" ] || fail "packed rows were written again"
+[ "$(sum_of packed)" = "$(sum_of plainpack)" ] || fail "other weights from packed rows that were kept"
+
+# A mixture has files of each source, and a run that resumes reads them.
+forget
+"${train[@]}" --data a=1:data --data b=2:moved --tokenizer tokenizer --save-dir mixed --save-every 1 >out 2>&1 || fail "a mixture"
+[ -f mixed/tokens/a.train.rows ] && [ -f mixed/tokens/b.train.rows ] || fail "other files: $(find mixed/tokens)"
+before=$(stat -c %i mixed/tokens/*)
+"$program" train --resume mixed/step-00000002 --save resumed >out 2>&1 || fail "resume: status $?"
+[ "$(stat -c %i mixed/tokens/*)" = "$before" ] || fail "the run that resumed has written the same rows again"
+
+# Another's file stays.
+forget
+echo "a text" >run/tokens/train.rows
+status=0
+"${train[@]}" --data data --tokenizer tokenizer --save-dir run >out 2>&1 || status=$?
+[ $status = 1 ] && grep -q "run/tokens/train.rows: the run keeps its rows there, but this file is not one that a run has kept" out ||
+    fail "another's file: status $status"
+
+# Killed before any of the calls that change what is kept, in place of older rows.
+[ -f "$faults" ] || fail "$faults was not built"
+rm -rf run
+run data tokenizer --save-dir run
+mv run/tokens expected
+rm -rf run
+run moved tokenizer --save-dir run
+forget
+mv run older
+faulty() { # NAME=VALUE...: the status
+    local status=0
+    { env LD_PRELOAD="$faults" SLUICE_IO_ONLY=run/tokens "$@" "${train[@]}" --data data --tokenizer tokenizer --save-dir run >out 2>&1; } \
+        2>/dev/null || status=$?
+    echo $status
+}
+cp -r older run
+[ "$(faulty SLUICE_IO_LOG="$PWD/log")" = 0 ] || fail "an undisturbed run"
+calls=$(wc -l <log)
+[ "$(grep -c '^rename.*rows' log)" = 1 ] || fail "other calls than planned: $(cat log)"
+for ((call = 1; call <= calls; call++)); do
+    rm -rf run
+    cp -r older run
+    [ "$(faulty SLUICE_IO_KILL=$call)" = 137 ] || fail "call $call of $calls: not killed"
+    forget
+    run data tokenizer --save-dir run --save again
+    [ "$(sum_of again)" = "$(sum_of alone)" ] || fail "call $call: other weights"
+    diff -r run/tokens expected || fail "call $call: other rows, or something is left"
+done
