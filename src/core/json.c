@@ -189,13 +189,31 @@ sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **roo
     return SL_OK;
 }
 
-/* Walks through each level of brackets, so that only short values are parsed. */
+/* Strings without escapes and short whole numbers, of which a vocabulary has hundreds of thousands,
+ * are known to be valid without jansson. */
+static bool is_simple(sli_json_value value)
+{
+    enum { MOST_DIGITS = 18 }; /* that fit 64 bits */
+    size_t length = (size_t)(value.end - value.begin);
+    if (sli_json_is(value, '"'))
+        return is_plain(value.begin + 1, length - 2);
+    for (size_t i = 0; i < length; i++)
+        if (value.begin[i] < '0' || value.begin[i] > '9')
+            return false;
+    return length <= MOST_DIGITS && (length == 1 || value.begin[0] != '0');
+}
+
+/* Walks through each level of arrays and of long objects, so that only short values are parsed. */
 static sl_status check_below(const sli_json *json, sli_json_value value, int depth)
 {
     enum { SHORT = 4096, MOST_DEPTH = 16 };
     json_t *decoded;
     sli_json_walk walk;
-    if (value.end - value.begin <= SHORT || sli_json_is(value, '"')) {
+    bool is_short = value.end - value.begin <= SHORT;
+    bool is_array = sli_json_is(value, '[') && depth < MOST_DEPTH;
+    if (is_simple(value))
+        return SL_OK;
+    if ((is_short && !is_array) || sli_json_is(value, '"')) {
         SL_TRY(decode_value(json, value, &decoded));
         json_decref(decoded);
         return SL_OK;

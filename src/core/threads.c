@@ -272,6 +272,16 @@ sl_status sli_pool_create(const sli_pool_options *options, sli_pool **out)
     return status;
 }
 
+sl_status sli_pool_create_for_bytes(uint64_t bytes, sli_pool **out)
+{
+    enum { LEAST_BYTES = 4 << 20, MOST_THREADS = 8 };
+    uint64_t wanted = 1 + bytes / LEAST_BYTES;
+    int threads = sli_usable_processors();
+    threads = threads < MOST_THREADS ? threads : MOST_THREADS;
+    threads = wanted < (uint64_t)threads ? (int)wanted : threads;
+    return sli_pool_create(&(sli_pool_options){.threads = threads}, out);
+}
+
 void sli_pool_destroy(sli_pool **pool)
 {
     if (!pool || !*pool)

@@ -23,6 +23,10 @@ typedef struct sli_pool_options {
 
 sl_status sli_pool_create(const sli_pool_options *options, sli_pool **out);
 
+/* A pool for work on so many bytes: of the processors that the caller may use at most 8, which is
+ * what memory is fast enough for, and none that would have but little. */
+sl_status sli_pool_create_for_bytes(uint64_t bytes, sli_pool **out);
+
 /* Ends the threads; NULL is allowed. */
 void sli_pool_destroy(sli_pool **pool);
 

@@ -1,10 +1,15 @@
-/* Reading: each file once, from its first byte to its last, its checksum taken on the way. */
+/* Reading: the tensors that are wanted by several threads, since most of the time goes to memory
+ * that nobody has touched yet; then, of a file that has one, the checksum, of what is in memory and
+ * of the rest of the file. */
 #include "core/error.h"
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
+#include "core/memory.h"
+#include "core/threads.h"
 #include "tensor/tensor.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,82 +62,173 @@ sl_status sli_checkpoint_read_file(const sl_checkpoint_reader *reader, const cha
 
 /* ---- Files of tensors ------------------------------------------------------------------- */
 
+enum { BLOCK_BYTES = 4 << 20 };
+
+/* Bytes of a file, and where they go. */
+typedef struct block {
+    uint64_t begin, bytes;
+    char *to;
+} block;
+
+typedef struct block_list {
+    const char *path;
+    int descriptor;
+    block *blocks;
+    size_t count, room;
+    uint64_t bytes;       /* of all */
+    pthread_mutex_t lock; /* guards what follows */
+    int64_t failed;       /* the first block that could not be read; `count`: none */
+    sli_error_copy error; /* its */
+} block_list;
+
+static sl_status add_blocks(block_list *list, uint64_t begin, uint64_t bytes, char *to)
+{
+    list->bytes += bytes;
+    for (uint64_t done = 0; done < bytes; done += BLOCK_BYTES) {
+        uint64_t count = bytes - done < BLOCK_BYTES ? bytes - done : BLOCK_BYTES;
+        SL_TRY(sli_array_reserve(&list->blocks, &list->room, list->count + 1, sizeof(block),
+                                 SIZE_MAX / sizeof(block), "blocks"));
+        list->blocks[list->count++] = (block){begin + done, count, to + done};
+    }
+    return SL_OK;
+}
+
+static void read_block(void *argument, int64_t index, int thread)
+{
+    (void)thread;
+    block_list *list = argument;
+    const block *wanted = &list->blocks[index];
+    sl_status status =
+        sli_file_read_at(list->path, list->descriptor, wanted->begin, wanted->to, wanted->bytes);
+    if (status == SL_OK)
+        return;
+    pthread_mutex_lock(&list->lock);
+    if (index < list->failed) {
+        list->failed = index;
+        sli_error_save(&list->error, status);
+    }
+    pthread_mutex_unlock(&list->lock);
+}
+
+static sl_status read_blocks(block_list *list)
+{
+    sli_pool *pool;
+    list->failed = (int64_t)list->count;
+    SL_TRY(sli_pool_create_for_bytes(list->bytes, &pool));
+    pthread_mutex_init(&list->lock, NULL);
+    sli_pool_run(pool, (int64_t)list->count, read_block, list);
+    pthread_mutex_destroy(&list->lock);
+    sli_pool_destroy(&pool);
+    return list->failed < (int64_t)list->count ? sli_error_restore(&list->error) : SL_OK;
+}
+
+/* Where the file's segment `i` goes: wanted[t] is the part's tensor t, or NULL. */
+static char *find_target(const sli_checkpoint_file *file, size_t i,
+                         const sl_safetensors_item *const *wanted)
+{
+    const sli_segment *segment = &file->segments[i];
+    const sl_safetensors_item *item = wanted ? wanted[segment->tensor] : NULL;
+    return item && item->data ? (char *)item->data + segment->offset : NULL;
+}
+
+static sl_status read_wanted(const sli_checkpoint_file *file, int descriptor,
+                             const sl_safetensors_item *const *wanted)
+{
+    block_list list = {.path = file->reader->path, .descriptor = descriptor};
+    uint64_t begin = file->reader->data_begin;
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < sli_safetensors_count(file->reader) && status == SL_OK; i++) {
+        uint64_t bytes = file->segments[i].info->bytes;
+        char *to = find_target(file, i, wanted);
+        if (to)
+            status = add_blocks(&list, begin, bytes, to);
+        begin += bytes;
+    }
+    if (status == SL_OK)
+        status = read_blocks(&list);
+    free(list.blocks);
+    return status;
+}
+
 enum { BUFFER_BYTES = 1 << 18 }; /* stays in a core's cache between reading and summing */
 
-typedef struct stream {
+/* A file whose checksum is taken. */
+typedef struct summing {
     const char *path;
     int descriptor;
     uint64_t at; /* the next byte */
     sli_checksum *sum;
     char *buffer; /* [BUFFER_BYTES] */
-} stream;
+} summing;
 
-static sl_status start_stream(stream *input)
+static sl_status start_summing(summing *input)
 {
     return input->buffer ? sli_checksum_create(&input->sum)
                          : sli_no_memory(input->path, "reading it");
 }
 
-/* The next bytes; to NULL: only into the checksum. */
-static sl_status stream_bytes(stream *input, uint64_t bytes, char *to)
+/* The next bytes, which `data` has; NULL: they are read. */
+static sl_status sum_bytes(summing *input, uint64_t bytes, const char *data)
 {
-    for (uint64_t done = 0; done < bytes;) {
+    if (data)
+        sli_checksum_add(input->sum, data, bytes);
+    for (uint64_t done = 0; done < bytes && !data;) {
         uint64_t count = bytes - done < BUFFER_BYTES ? bytes - done : BUFFER_BYTES;
-        char *memory = to ? to + done : input->buffer;
-        SL_TRY(sli_file_read_at(input->path, input->descriptor, input->at, memory, count));
-        sli_checksum_add(input->sum, memory, count);
-        input->at += count;
+        SL_TRY(sli_file_read_at(input->path, input->descriptor, input->at + done, input->buffer,
+                                count));
+        sli_checksum_add(input->sum, input->buffer, count);
         done += count;
     }
+    input->at += bytes;
     return SL_OK;
 }
 
-/* Reads all of the file; wanted[t] (NULL: none of them) is filled with the part's tensor t, if it
- * is not NULL. */
-static sl_status stream_tensors(stream *input, const sli_checkpoint_file *file,
-                                const sl_safetensors_item *const *wanted)
-{
-    SL_TRY(stream_bytes(input, file->reader->data_begin, NULL));
-    for (size_t i = 0; i < sli_safetensors_count(file->reader); i++) {
-        const sli_segment *segment = &file->segments[i];
-        const sl_safetensors_item *item = wanted ? wanted[segment->tensor] : NULL;
-        char *to = item && item->data ? (char *)item->data + segment->offset : NULL;
-        SL_TRY(stream_bytes(input, segment->info->bytes, to));
-    }
-    return SL_OK;
-}
-
-/* The same for file `index`, with its checksum. */
-static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
+/* Takes the checksum of all of the file, of which what is wanted has been read. */
+static sl_status sum_tensors(summing *input, const sli_checkpoint_file *file,
                              const sl_safetensors_item *const *wanted)
+{
+    SL_TRY(sum_bytes(input, file->reader->data_begin, NULL));
+    for (size_t i = 0; i < sli_safetensors_count(file->reader); i++)
+        SL_TRY(sum_bytes(input, file->segments[i].info->bytes, find_target(file, i, wanted)));
+    return SL_OK;
+}
+
+/* Reads what is wanted of file `index`; NULL: all of it, to nowhere. */
+static sl_status read_file(const sl_checkpoint_reader *reader, size_t index,
+                           const sl_safetensors_item *const *wanted)
 {
     char found[SLI_CHECKSUM_BYTES];
     const sli_checkpoint_file *file = &reader->files[index];
-    stream input = {.path = file->reader->path, .buffer = malloc(BUFFER_BYTES)};
+    summing input = {.path = file->reader->path};
     sl_status status;
-    SLI_TRY_OR_FAIL(start_stream(&input));
-    SLI_TRY_OR_FAIL(sli_safetensors_borrow_descriptor(file->reader, &input.descriptor));
-    status = stream_tensors(&input, file, wanted);
-    sli_safetensors_return_descriptor(file->reader, input.descriptor);
-    if (status == SL_OK)
-        status = check_sum(reader, index, input.path, sli_checksum_text(input.sum, found));
+    SL_TRY(sli_safetensors_borrow_descriptor(file->reader, &input.descriptor));
+    if (wanted)
+        SLI_TRY_OR_FAIL(read_wanted(file, input.descriptor, wanted));
+    status = SL_OK;
+    if (wanted && !reader->state.files[index].checksum)
+        goto fail;
+    input.buffer = malloc(BUFFER_BYTES);
+    SLI_TRY_OR_FAIL(start_summing(&input));
+    SLI_TRY_OR_FAIL(sum_tensors(&input, file, wanted));
+    status = check_sum(reader, index, input.path, sli_checksum_text(input.sum, found));
 fail:
+    sli_safetensors_return_descriptor(file->reader, input.descriptor);
     sli_checksum_destroy(&input.sum);
     free(input.buffer);
     return status;
 }
 
-/* The same for a file without tensors. */
-static sl_status stream_listed(const sl_checkpoint_reader *reader, size_t index)
+/* Reads a file without tensors, to nowhere. */
+static sl_status sum_listed(const sl_checkpoint_reader *reader, size_t index)
 {
     char found[SLI_CHECKSUM_BYTES], *path;
     uint64_t bytes;
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
-    stream input = {.path = path, .descriptor = -1, .buffer = malloc(BUFFER_BYTES)};
+    summing input = {.path = path, .descriptor = -1, .buffer = malloc(BUFFER_BYTES)};
     sl_status status;
-    SLI_TRY_OR_FAIL(start_stream(&input));
+    SLI_TRY_OR_FAIL(start_summing(&input));
     SLI_TRY_OR_FAIL(sli_file_open(path, &input.descriptor, &bytes));
-    SLI_TRY_OR_FAIL(stream_bytes(&input, bytes, NULL));
+    SLI_TRY_OR_FAIL(sum_bytes(&input, bytes, NULL));
     status = check_sum(reader, index, path, sli_checksum_text(input.sum, found));
 fail:
     if (input.descriptor >= 0)
@@ -147,8 +243,7 @@ sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 {
     for (size_t i = 0; i < reader->state.count; i++)
         if (!reader->files[i].text)
-            SL_TRY(reader->files[i].reader ? stream_file(reader, i, NULL)
-                                           : stream_listed(reader, i));
+            SL_TRY(reader->files[i].reader ? read_file(reader, i, NULL) : sum_listed(reader, i));
     return SL_OK;
 }
 
@@ -298,7 +393,7 @@ sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const ch
     sl_status status = SL_OK;
     for (size_t i = 0; i < reader->state.count && status == SL_OK; i++)
         if (sli_checkpoint_has_tensors(reader, i, part))
-            status = stream_file(reader, i, wanted);
+            status = read_file(reader, i, wanted);
     free(wanted);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/f16.h"
 #include "core/file.h"
+#include "core/threads.h"
 #include "io/llmc/llmc.h"
 #include "models/config.h"
 #include "models/lora.h"
@@ -327,12 +328,40 @@ static void place_narrow(sl_safetensors_item *item, sl_dtype dtype)
 
 static void widen(const sl_safetensors_item *item)
 {
-    int64_t count = sl_shape_count(&item->shape);
+    enum { AT_ONCE = 1024 };
+    int64_t all = sl_shape_count(&item->shape);
     const uint16_t *narrow = item->data;
-    float *wide = (float *)(void *)(narrow - count);
-    for (int64_t i = 0; i < count; i++)
-        wide[i] =
-            item->dtype == SL_F16 ? sli_f32_from_f16(narrow[i]) : sli_f32_from_bf16(narrow[i]);
+    float *wide = (float *)(void *)(narrow - all);
+    for (int64_t done = 0; done < all; done += AT_ONCE) {
+        uint16_t some[AT_ONCE];
+        int64_t count = all - done < AT_ONCE ? all - done : AT_ONCE;
+        memcpy(some, narrow + done, (size_t)count * sizeof *some);
+        for (int64_t i = 0; i < count && item->dtype == SL_F16; i++)
+            wide[done + i] = sli_f32_from_f16(some[i]);
+        for (int64_t i = 0; i < count && item->dtype == SL_BF16; i++)
+            wide[done + i] = sli_f32_from_bf16(some[i]);
+    }
+}
+
+static void widen_one(void *argument, int64_t index, int thread)
+{
+    (void)thread;
+    const loading *job = argument;
+    if (job->widens[index] && job->items[index].data)
+        widen(&job->items[index]);
+}
+
+static sl_status widen_all(loading *job)
+{
+    uint64_t bytes = 0;
+    sli_pool *pool;
+    for (size_t i = 0; i < job->count; i++)
+        bytes +=
+            job->widens[i] ? (uint64_t)sl_shape_count(&job->items[i].shape) * sizeof(float) : 0;
+    SL_TRY(sli_pool_create_for_bytes(bytes, &pool));
+    sli_pool_run(pool, (int64_t)job->count, widen_one, job);
+    sli_pool_destroy(&pool);
+    return SL_OK;
 }
 
 static bool is_transposed(const sl_saved_model *model, const char *name)
@@ -356,16 +385,14 @@ static sl_status transpose(const sl_safetensors_item *item)
     return SL_OK;
 }
 
-/* Gives what was read, with the file's shape and type, the form that the model has. */
+/* Gives what was read with the file's shape, and widened, the form that the model has. */
 static sl_status convert(const sl_saved_model *model, const sl_safetensors_item *item, bool widens)
 {
     sl_safetensors_item wide = *item;
     if (!item->data)
         return SL_OK;
-    if (widens) {
-        widen(item);
+    if (widens)
         wide.data = (uint16_t *)item->data - sl_shape_count(&item->shape);
-    }
     return is_transposed(model, item->name) ? transpose(&wide) : SL_OK;
 }
 
@@ -445,6 +472,7 @@ static sl_status load_selected(loading *job, sl_pipe *pipe, bool adapters)
     for (size_t i = 0; i < tensors.count; i++)
         SLI_TRY_OR_FAIL(choose_item(job, &tensors.items[i], tensors.entries[i].is_buffer));
     SLI_TRY_OR_FAIL(read_chosen(job, model->path));
+    SLI_TRY_OR_FAIL(widen_all(job));
     for (size_t i = 0; i < job->count; i++)
         SLI_TRY_OR_FAIL(convert(model, &job->items[i], job->widens[i]));
     status = sli_tensors_store(&tensors);
