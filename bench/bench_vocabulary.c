@@ -4,13 +4,13 @@
  *
  * The default is Qwen3-0.6B's shape cut to 8 layers in bf16, 8 x 256 tokens, 8 chunks, 5 steps.
  *
- * The first table has pipes of 2 and of 4 ranks that share all cores, with and without the split,
- * in turn: the time of sl_pipe_train, and measured/simulated, which is that time divided by the
- * simulation's with the mean time of each kind of action in the same step (docs/pipeline.md). All
- * are medians over the steps.
+ * The first table is a simulation alone: 8 ranks with cores of their own, from a profile of the
+ * modules on this machine, each schedule with the cut that makes its step the shortest.
  *
- * The second table is a simulation alone: 8 ranks with cores of their own, from a profile of the
- * modules on this machine, each schedule with the cut that makes its step the shortest. */
+ * The second one has pipes of 2 and of 4 ranks that share all cores, with and without the split, in
+ * turn: the time of sl_pipe_train, and measured/simulated, which is that time divided by the
+ * simulation's with the mean time of each kind of action in the same step (docs/pipeline.md). All
+ * are medians over the steps. --schedule none leaves it out. */
 #include "support.h"
 
 #include <stdio.h>
@@ -80,6 +80,21 @@ static void measure(bench_setup setup, const char *wanted, int steps)
 
 /* ---- Simulated ---------------------------------------------------------------------------- */
 
+/* A step's time if all ranks always had work. */
+static double find_work(const sl_partition_costs *costs, int micros)
+{
+    double seconds = 0;
+    for (int i = 0; i < costs->modules; i++)
+        seconds += costs->profiles[0][i].forward + costs->profiles[0][i].backward;
+    return seconds * micros / SIMULATED_RANKS;
+}
+
+static void print_ratio(const char *name, double work, const double seconds[2])
+{
+    printf("| %s | %.0f%% | %.0f%% | %.2f |\n", name, 100 * work / seconds[0],
+           100 * work / seconds[1], seconds[0] / seconds[1]);
+}
+
 /* The shortest step; 0: there are fewer modules than stages. */
 static double simulate_best(const sl_partition_costs *given, const char *schedule, int micros,
                             sl_recompute recompute, int head_blocks)
@@ -114,7 +129,8 @@ static void simulate(const bench_setup *setup)
     if (costs.modules > MOST_MODULES)
         bench_check(sl_error(SL_ERR_INVALID, "the model has at most %d modules", MOST_MODULES));
     bench_profile_modules(setup, times);
-    bench_heading("| schedule, 8 ranks simulated | head in the last stage | split | ratio |");
+    double work = find_work(&costs, setup->chunks);
+    bench_heading("| schedule | ranks' time with work, head in the last stage | split | as fast |");
     for (int i = 0; i < SCHEDULES; i++) {
         double seconds[2];
         for (int split = 0; split < 2; split++) {
@@ -124,11 +140,9 @@ static void simulate(const bench_setup *setup)
                 best[split] = seconds[split];
         }
         if (seconds[0] > 0)
-            printf("| %s | %.0f ms | %.0f ms | %.2f |\n", schedules[i], 1e3 * seconds[0],
-                   1e3 * seconds[1], seconds[0] / seconds[1]);
+            print_ratio(schedules[i], work, seconds);
     }
-    printf("| the best | %.0f ms | %.0f ms | %.2f |\n", 1e3 * best[0], 1e3 * best[1],
-           best[0] / best[1]);
+    print_ratio("the best", work, best);
     sl_module_destroy(&model);
 }
 
@@ -148,6 +162,8 @@ int main(int argc, char **argv)
     const char *wanted = setup.schedule;
     setup.devices = "cpu";
     simulate(&setup);
+    if (wanted && strcmp(wanted, "none") == 0)
+        return 0;
     printf("\nruns: %d steps of each\n\n", steps);
     measure(setup, wanted, steps);
     return 0;
