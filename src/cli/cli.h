@@ -356,6 +356,13 @@ typedef struct cli_plans {
 /* "1 x 2 SCHEDULE on shared cores, 4 chunks, recompute always" */
 cli_change_text cli_plan_shape(const sl_found_plan *plan);
 
+/* What is shown of any plan. */
+typedef struct cli_plan_bar {
+    cli_change_text shape;
+    sl_step_costs costs;
+    bool shares_cores; /* its pipeline ranks have all cores together */
+} cli_plan_bar;
+
 /* Where the time of a step goes (plan_times.c). */
 enum {
     CLI_PLAN_COMPUTE,
@@ -370,10 +377,10 @@ enum {
 extern const char *const cli_plan_part_names[CLI_PLAN_PARTS + 1];
 
 /* In seconds, which add up to the step. */
-void cli_plan_find_parts(const sl_found_plan *plan, double parts[CLI_PLAN_PARTS]);
+void cli_plan_find_parts(const cli_plan_bar *plan, double parts[CLI_PLAN_PARTS]);
 
 /* "bubble 1.2 ms, update 0.3 ms": what the plan takes longer for than the best, the most first. */
-cli_change_text cli_plan_losses(const sl_found_plan *best, const sl_found_plan *plan);
+cli_change_text cli_plan_losses(const cli_plan_bar *best, const cli_plan_bar *plan);
 
 /* What would make a plan's tokens so many times as fast, the most first. */
 typedef struct cli_plan_help {
@@ -383,17 +390,22 @@ typedef struct cli_plan_help {
 
 enum { CLI_PLAN_HELPS = 4 };
 
-int cli_plan_helps(const sl_found_plan *plan, cli_plan_help helps[CLI_PLAN_HELPS]);
+int cli_plan_helps(const cli_plan_bar *plan, cli_plan_help helps[CLI_PLAN_HELPS]);
 
-/* Prints all of that, and the pipeline of the first plan. */
-sl_status cli_plan_print_times(const cli_plans *found);
+/* Prints all of that of [count] plans, the best first, and the table of the first; NULL: none. */
+sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_schedule *table);
 
-/* A picture of that, SVG; malloc'ed. */
-sl_status cli_plan_draw(const cli_plans *found, char **text);
+/* A picture of that, SVG; malloc'ed. `simulation` is the table's, in seconds, and is scaled. */
+sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *table,
+                        sl_simulation *simulation, char **text);
+
+/* The members of --json that say so; NULL where there is no memory. */
+struct json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count);
 
 /* As --json prints them; malloc'ed. */
 sl_status cli_plans_json(const cli_plans *found, char **text);
 sl_status cli_plans_print(const cli_plans *found);
+sl_status cli_plans_draw(const cli_plans *found, char **text); /* SVG; malloc'ed */
 
 /* ---- Plans for a cluster (plan_cluster.c) --------------------------------------------------- */
 

@@ -136,7 +136,7 @@ static sl_status write_picture(const settings *parsed, const cli_plans *found)
     char *text;
     if (!parsed->svg)
         return SL_OK;
-    SL_TRY(cli_plan_draw(found, &text));
+    SL_TRY(cli_plans_draw(found, &text));
     sl_status status = sl_train_write_output(parsed->svg, text);
     free(text);
     return status;
@@ -282,8 +282,6 @@ static sl_status run_plan(cli_line *line, void *settings_read)
         cli_refuse("--tokens is of a plan for a --cluster");
     if (parsed->cluster && has_log)
         cli_refuse("--cluster cannot be combined with --from");
-    if (parsed->cluster && parsed->svg && !parsed->what_if)
-        cli_refuse("--cluster cannot be combined with --svg without --what-if");
     if (parsed->what_if && (parsed->json || parsed->output))
         cli_refuse("--what-if cannot be combined with --%s: --csv writes its points",
                    parsed->json ? "json" : "output");

@@ -124,6 +124,13 @@ static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
     return object;
 }
 
+static void fill_bars(const sl_cluster_plans *found, cli_plan_bar bars[SL_PLANS_FOUND])
+{
+    for (int i = 0; i < found->count; i++)
+        bars[i] = (cli_plan_bar){.shape = cli_cluster_plan_shape(&found->plans[i]),
+                                 .costs = found->plans[i].costs};
+}
+
 static sl_status make_json(const sl_cluster_plans *found, const char *path, double tokens,
                            char **text)
 {
@@ -141,6 +148,14 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
         json_pack("{s:o, s:o, s:I, s:I, s:I, s:I}", "plans", plans, "inputs", inputs, "layouts",
                   (json_int_t)found->layouts, "simulated", (json_int_t)found->simulated, "left_out",
                   (json_int_t)found->too_large, "seed", (json_int_t)found->seed);
+    cli_plan_bar bars[SL_PLANS_FOUND];
+    fill_bars(found, bars);
+    json_t *shown = cli_plan_bars_json(bars, found->count);
+    if (json_object_update(root, shown) != 0) {
+        json_decref(root);
+        root = NULL;
+    }
+    json_decref(shown);
     char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     if (!dumped || asprintf(text, "%s\n", dumped) < 0)
@@ -206,7 +221,7 @@ static void print_inputs(const sl_cluster_plans *found, const char *path)
             printf("  %s = %g\n", found->inputs[i].name, found->inputs[i].value);
 }
 
-static void print_table(const sl_cluster_plans *found, const char *path, double tokens)
+static sl_status print_table(const sl_cluster_plans *found, const char *path, double tokens)
 {
     printf("%-54s %10s %12s %6s %12s %8s %10s %8s\n", "replicas x pipeline ranks", "step ms",
            "tokens/s", "MFU", "memory", "bubble", "exchange", "update");
@@ -237,18 +252,40 @@ static void print_table(const sl_cluster_plans *found, const char *path, double 
     printf("\n");
     if (limit)
         printf("It is larger than what this version runs: %s\n", json_string_value(limit));
-    print_inputs(found, path);
     json_decref(options);
     json_decref(limit);
+    cli_plan_bar bars[SL_PLANS_FOUND];
+    fill_bars(found, bars);
+    sl_status status = cli_plan_print_times(bars, found->count, found->table);
+    print_inputs(found, path);
+    return status;
 }
 
 /* ---- The command -------------------------------------------------------------------------- */
 
+static sl_status write_picture(const char *path, sl_cluster_plans *found)
+{
+    cli_plan_bar bars[SL_PLANS_FOUND];
+    char *text;
+    if (!path)
+        return SL_OK;
+    fill_bars(found, bars);
+    SL_TRY(cli_plan_draw(bars, found->count, found->table, &found->simulation, &text));
+    sl_status status = sl_train_write_output(path, text);
+    free(text);
+    return status;
+}
+
+/* Tables of so many actions or more are not drawn. */
+static const int64_t most_drawn = 20000;
+
 sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_cluster_settings *asked)
 {
     sl_cluster_plans found;
+    sl_plan_search_options search = *options;
     char *text = NULL;
-    sl_status status = sl_plan_search_cluster(options, asked->cluster, &found);
+    search.most_drawn = most_drawn;
+    sl_status status = sl_plan_search_cluster(&search, asked->cluster, &found);
     if (status == SL_OK)
         status = make_json(&found, asked->cluster, asked->tokens, &text);
     if (status == SL_OK && asked->output)
@@ -256,7 +293,9 @@ sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_clus
     if (status == SL_OK && asked->json)
         fputs(text, stdout);
     else if (status == SL_OK)
-        print_table(&found, asked->cluster, asked->tokens);
+        status = print_table(&found, asked->cluster, asked->tokens);
+    if (status == SL_OK)
+        status = write_picture(asked->svg, &found);
     free(text);
     sl_cluster_plans_clear(&found);
     return status;

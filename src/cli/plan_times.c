@@ -21,7 +21,7 @@ static const char letters[] = "#r.-=+";
 static const double least_shown = 0.05e-3;
 
 /* Ranks that share the cores leave none idle while one of them works. */
-void cli_plan_find_parts(const sl_found_plan *plan, double parts[CLI_PLAN_PARTS])
+void cli_plan_find_parts(const cli_plan_bar *plan, double parts[CLI_PLAN_PARTS])
 {
     const sl_step_costs *costs = &plan->costs;
     double idle = plan->shares_cores ? 0 : costs->bubble,
@@ -37,7 +37,7 @@ void cli_plan_find_parts(const sl_found_plan *plan, double parts[CLI_PLAN_PARTS]
 /* ---- Why others lose ------------------------------------------------------------------------ */
 
 /* "bubble 1.2 ms, update 0.3 ms": in what the plan is longer than the best, the most first. */
-cli_change_text cli_plan_losses(const sl_found_plan *best, const sl_found_plan *plan)
+cli_change_text cli_plan_losses(const cli_plan_bar *best, const cli_plan_bar *plan)
 {
     const double least = 0.05; /* of what it loses */
     cli_change_text out = {""};
@@ -65,7 +65,7 @@ cli_change_text cli_plan_losses(const sl_found_plan *best, const sl_found_plan *
 
 /* How much faster a token would be; the most first. Of twice the tokens a step, work and what
  * stages lack in balance take twice as long, and the rest as long as before. */
-int cli_plan_helps(const sl_found_plan *plan, cli_plan_help helps[CLI_PLAN_HELPS])
+int cli_plan_helps(const cli_plan_bar *plan, cli_plan_help helps[CLI_PLAN_HELPS])
 {
     double parts[CLI_PLAN_PARTS], all = plan->costs.seconds;
     cli_plan_find_parts(plan, parts);
@@ -94,7 +94,7 @@ int cli_plan_helps(const sl_found_plan *plan, cli_plan_help helps[CLI_PLAN_HELPS
 
 enum { BAR = 60, MOST_COLUMNS = 160 };
 
-static void print_bar(const sl_found_plan *plan)
+static void print_bar(const cli_plan_bar *plan)
 {
     double parts[CLI_PLAN_PARTS], before = 0;
     cli_plan_find_parts(plan, parts);
@@ -112,20 +112,19 @@ static void print_bar(const sl_found_plan *plan)
     printf("\n");
 }
 
-static void print_losses(const cli_plans *found)
+static void print_losses(const cli_plan_bar *bars, int count)
 {
-    const sl_found_plan *best = &found->plans[0];
-    if (found->count > 1)
+    if (count > 1)
         printf("\nWhat the others take longer for:\n");
-    for (int i = 1; i < found->count; i++) {
-        double loss = found->plans[i].costs.seconds - best->costs.seconds;
-        const cli_change_text why = cli_plan_losses(best, &found->plans[i]);
-        printf("  %s: %.1f ms%s%s\n", cli_plan_shape(&found->plans[i]).text, 1e3 * loss,
-               *why.text ? ": " : "", why.text);
+    for (int i = 1; i < count; i++) {
+        double loss = bars[i].costs.seconds - bars[0].costs.seconds;
+        const cli_change_text why = cli_plan_losses(&bars[0], &bars[i]);
+        printf("  %s: %.1f ms%s%s\n", bars[i].shape.text, 1e3 * loss, *why.text ? ": " : "",
+               why.text);
     }
 }
 
-static void print_helps(const sl_found_plan *plan)
+static void print_helps(const cli_plan_bar *plan)
 {
     cli_plan_help helps[CLI_PLAN_HELPS];
     int count = cli_plan_helps(plan, helps);
@@ -151,21 +150,12 @@ static sl_status print_drawing(const sl_schedule *table)
     return SL_OK;
 }
 
-sl_status cli_plan_print_times(const cli_plans *found)
+sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_schedule *table)
 {
-    const sl_found_plan *best = &found->plans[0];
-    sl_schedule *table;
-    sl_simulation simulation;
-    print_losses(found);
-    print_bar(best);
-    print_helps(best);
-    if (best->options.pipeline_ranks == 1)
-        return SL_OK;
-    SL_TRY(sl_found_plan_simulate(best, &table, &simulation));
-    sl_status status = print_drawing(table);
-    sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
-    return status;
+    print_losses(bars, count);
+    print_bar(&bars[0]);
+    print_helps(&bars[0]);
+    return table && sl_schedule_ranks(table) > 1 ? print_drawing(table) : SL_OK;
 }
 
 /* ---- As a picture --------------------------------------------------------------------------- */
@@ -173,19 +163,18 @@ sl_status cli_plan_print_times(const cli_plans *found)
 enum { WIDTH = 960, LEFT = 64, RIGHT = 8, ROW = 28, HEIGHT = 24, TOP = 36 };
 
 /* A bar for each plan, to one scale, with what it goes to. */
-static void draw_bars(FILE *file, const cli_plans *found)
+static void draw_bars(FILE *file, const cli_plan_bar *bars, int count)
 {
-    double longest = found->plans[found->count - 1].costs.seconds,
-           scale = (WIDTH - LEFT - RIGHT) / longest;
+    double longest = bars[count - 1].costs.seconds, scale = (WIDTH - LEFT - RIGHT) / longest;
     for (int i = 0; i < CLI_PLAN_PARTS; i++)
         fprintf(file,
                 "<rect x=\"%d\" y=\"10\" width=\"12\" height=\"12\" fill=\"%s\"/>"
                 "<text x=\"%d\" y=\"20\">%s</text>\n",
                 LEFT + 110 * i, colours[i], LEFT + 110 * i + 16, cli_plan_part_names[i]);
-    for (int p = 0; p < found->count; p++) {
+    for (int p = 0; p < count; p++) {
         double parts[CLI_PLAN_PARTS], x = LEFT;
         int y = TOP + p * ROW;
-        cli_plan_find_parts(&found->plans[p], parts);
+        cli_plan_find_parts(&bars[p], parts);
         fprintf(file, "<text x=\"8\" y=\"%d\">plan %d</text>\n", y + 16, p + 1);
         for (int i = 0; i < CLI_PLAN_PARTS; i++) {
             fprintf(file,
@@ -196,8 +185,8 @@ static void draw_bars(FILE *file, const cli_plans *found)
             x += scale * parts[i];
         }
         fprintf(file, "<text x=\"%d\" y=\"%d\">", LEFT + 6, y + 16);
-        sli_markup_text(file, cli_plan_shape(&found->plans[p]).text);
-        fprintf(file, ": %.1f ms</text>\n", 1e3 * found->plans[p].costs.seconds);
+        sli_markup_text(file, bars[p].shape.text);
+        fprintf(file, ": %.1f ms</text>\n", 1e3 * bars[p].costs.seconds);
     }
 }
 
@@ -211,11 +200,13 @@ static void scale_simulation(sl_simulation *simulation)
     }
 }
 
-/* `pipeline` is the picture of the first one's table, which becomes a part of this one. */
-static sl_status draw_all(const cli_plans *found, const char *pipeline, int ranks, char **text)
+/* `pipeline` is the picture of the first one's table, which becomes a part of this one; NULL: none.
+ */
+static sl_status draw_all(const cli_plan_bar *bars, int count, const char *pipeline, int ranks,
+                          char **text)
 {
     size_t bytes;
-    int bars = TOP + found->count * ROW + 8, height = bars + (ranks + 1) * ROW + 32;
+    int below = TOP + count * ROW + 8, height = below + (pipeline ? (ranks + 1) * ROW + 32 : 0);
     FILE *file = open_memstream(text, &bytes);
     if (!file)
         return sl_error(SL_ERR_MEMORY, "no memory for a picture");
@@ -224,26 +215,26 @@ static sl_status draw_all(const cli_plans *found, const char *pipeline, int rank
             "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
             WIDTH, height, WIDTH, height);
-    draw_bars(file, found);
-    fprintf(file, "<text x=\"8\" y=\"%d\">The pipeline of plan 1, in milliseconds:</text>\n",
-            bars + 12);
-    fprintf(file, "<g transform=\"translate(0 %d)\">%s</g>\n</svg>\n", bars + 20, pipeline);
+    draw_bars(file, bars, count);
+    if (pipeline)
+        fprintf(file,
+                "<text x=\"8\" y=\"%d\">The pipeline of plan 1, in milliseconds:</text>\n"
+                "<g transform=\"translate(0 %d)\">%s</g>\n",
+                below + 12, below + 20, pipeline);
+    fputs("</svg>\n", file);
     return fclose(file) == 0 ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a picture");
 }
 
-sl_status cli_plan_draw(const cli_plans *found, char **text)
+sl_status cli_plan_draw(const cli_plan_bar *bars, int count, const sl_schedule *table,
+                        sl_simulation *simulation, char **text)
 {
-    sl_schedule *table;
-    sl_simulation simulation;
     char *pipeline = NULL;
     *text = NULL;
-    SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
-    scale_simulation(&simulation);
-    sl_status status = sl_schedule_svg(table, &simulation, &pipeline);
-    if (status == SL_OK)
-        status = draw_all(found, pipeline, sl_schedule_ranks(table), text);
+    if (table) {
+        scale_simulation(simulation);
+        SL_TRY(sl_schedule_svg(table, simulation, &pipeline));
+    }
+    sl_status status = draw_all(bars, count, pipeline, table ? sl_schedule_ranks(table) : 0, text);
     free(pipeline);
-    sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&table);
     return status;
 }

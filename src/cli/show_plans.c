@@ -139,14 +139,14 @@ static json_t *describe_changes(const cli_plans *found)
 }
 
 /* Where each plan's step goes. */
-static json_t *describe_times(const cli_plans *found)
+static json_t *describe_times(const cli_plan_bar *bars, int count)
 {
     json_t *list = json_array();
-    for (int p = 0; p < found->count; p++) {
+    for (int p = 0; p < count; p++) {
         double parts[CLI_PLAN_PARTS];
         json_t *times = json_object();
         bool is_whole = times;
-        cli_plan_find_parts(&found->plans[p], parts);
+        cli_plan_find_parts(&bars[p], parts);
         for (int i = 0; i < CLI_PLAN_PARTS; i++)
             is_whole &=
                 json_object_set_new(times, cli_plan_part_names[i], json_real(1e3 * parts[i])) == 0;
@@ -156,7 +156,7 @@ static json_t *describe_times(const cli_plans *found)
     return list;
 }
 
-static json_t *describe_helps(const sl_found_plan *plan)
+static json_t *describe_helps(const cli_plan_bar *plan)
 {
     cli_plan_help helps[CLI_PLAN_HELPS];
     json_t *list = json_array();
@@ -166,21 +166,41 @@ static json_t *describe_helps(const sl_found_plan *plan)
     return list;
 }
 
+json_t *cli_plan_bars_json(const cli_plan_bar *bars, int count)
+{
+    return json_pack("{s:o, s:o}", "time_ms", describe_times(bars, count), "helps",
+                     describe_helps(&bars[0]));
+}
+
+static void fill_bars(const cli_plans *found, cli_plan_bar bars[SL_PLANS_FOUND])
+{
+    for (int i = 0; i < found->count; i++)
+        bars[i] = (cli_plan_bar){.shape = cli_plan_shape(&found->plans[i]),
+                                 .costs = found->plans[i].costs,
+                                 .shares_cores = found->plans[i].shares_cores};
+}
+
+/* Takes over what is added. */
+static void add_members(json_t **root, json_t *added)
+{
+    if (json_object_update(*root, added) != 0) {
+        json_decref(*root);
+        *root = NULL;
+    }
+    json_decref(added);
+}
+
 sl_status cli_plans_json(const cli_plans *found, char **text)
 {
+    cli_plan_bar bars[SL_PLANS_FOUND];
     json_t *list = json_array();
+    fill_bars(found, bars);
     for (int i = 0; i < found->count; i++)
         append(&list, describe_plan(&found->plans[i]));
-    json_t *root = json_pack("{s:o, s:o, s:o}", "plans", list, "time_ms", describe_times(found),
-                             "helps", describe_helps(&found->plans[0]));
-    if (found->own) {
-        json_t *changes = describe_changes(found);
-        if (json_object_update(root, changes) != 0) {
-            json_decref(root);
-            root = NULL;
-        }
-        json_decref(changes);
-    }
+    json_t *root = json_pack("{s:o}", "plans", list);
+    add_members(&root, cli_plan_bars_json(bars, found->count));
+    if (found->own)
+        add_members(&root, describe_changes(found));
     char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     if (!dumped || asprintf(text, "%s\n", dumped) < 0)
@@ -229,6 +249,19 @@ static void print_changes(const cli_plans *found)
     }
 }
 
+static sl_status print_times(const cli_plans *found)
+{
+    cli_plan_bar bars[SL_PLANS_FOUND];
+    sl_schedule *table;
+    sl_simulation simulation;
+    fill_bars(found, bars);
+    SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
+    sl_status status = cli_plan_print_times(bars, found->count, table);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+    return status;
+}
+
 sl_status cli_plans_print(const cli_plans *found)
 {
     plan_words words;
@@ -246,5 +279,19 @@ sl_status cli_plans_print(const cli_plans *found)
     }
     printf("\n");
     clear_words(&words);
-    return cli_plan_print_times(found);
+    return print_times(found);
+}
+
+sl_status cli_plans_draw(const cli_plans *found, char **text)
+{
+    cli_plan_bar bars[SL_PLANS_FOUND];
+    sl_schedule *table;
+    sl_simulation simulation;
+    *text = NULL;
+    fill_bars(found, bars);
+    SL_TRY(sl_found_plan_simulate(&found->plans[0], &table, &simulation));
+    sl_status status = cli_plan_draw(bars, found->count, table, &simulation, text);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+    return status;
 }

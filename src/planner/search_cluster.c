@@ -361,21 +361,75 @@ static sl_status search_layouts(sli_cluster_searcher *search, const sli_cluster 
     return plan_smallest(search, results);
 }
 
+static void free_search(sli_cluster_searcher *search)
+{
+    for (int i = 0; i < search->size_count; i++)
+        sli_micro_size_clear(&search->sizes[i], search->modules);
+    sli_devices_clear(&search->devices);
+    free(search->facts);
+    free(search->misfits);
+    free(search->gradient_bytes);
+    free(search->value_bytes);
+    free(search->module_bytes);
+    sli_free_cuts(search->byte_cuts, search->modules);
+    free(search->layouts);
+}
+
 sl_status sli_search_cluster(const sli_cluster_job *job, const sli_cluster *cluster,
                              sli_search *results, sli_cluster_search *counts)
 {
     sli_cluster_searcher search = {.job = job, .counts = counts};
     *counts = (sli_cluster_search){0};
     sl_status status = search_layouts(&search, cluster, results);
-    for (int i = 0; i < search.size_count; i++)
-        sli_micro_size_clear(&search.sizes[i], search.modules);
-    sli_devices_clear(&search.devices);
-    free(search.facts);
-    free(search.misfits);
-    free(search.gradient_bytes);
-    free(search.value_bytes);
-    free(search.module_bytes);
-    sli_free_cuts(search.byte_cuts, search.modules);
-    free(search.layouts);
+    free_search(&search);
+    return status;
+}
+
+/* ---- The table of one ----------------------------------------------------------------------- */
+
+static int64_t count_actions(const sl_schedule *table)
+{
+    int64_t count = 0;
+    const sl_action *row;
+    for (int rank = 0; rank < sl_schedule_ranks(table); rank++)
+        count += sl_schedule_actions(table, rank, &row);
+    return count;
+}
+
+static sl_status simulate_table(sli_cluster_searcher *search, const sli_found_layout *found,
+                                const sl_schedule *table, sl_simulation *simulation)
+{
+    sli_micro_size *size;
+    table_speed times;
+    SL_TRY(sli_cluster_search_size(search, &found->candidate, &size));
+    sl_status status = make_speed(search, &found->candidate, table, size, &times);
+    const sl_partition_costs costs = {.modules = search->modules,
+                                      .profiles = times.of_ranks,
+                                      .table = table,
+                                      .model = search->job->model,
+                                      .links = times.links};
+    if (status == SL_OK)
+        status = sl_partition_simulate(&costs, found->balance, simulation);
+    free_speed(&times);
+    return status;
+}
+
+sl_status sli_cluster_simulate(const sli_cluster_job *job, const sli_cluster *cluster,
+                               const sli_found_layout *found, int64_t most, sl_schedule **table,
+                               sl_simulation *simulation)
+{
+    sli_cluster_searcher search = {.job = job};
+    *simulation = (sl_simulation){0};
+    SL_TRY(write_table(&found->candidate, table));
+    sl_status status = SL_OK;
+    if (*table && count_actions(*table) <= most) {
+        status = prepare(&search, cluster);
+        if (status == SL_OK)
+            status = simulate_table(&search, found, *table, simulation);
+        free_search(&search);
+        if (status == SL_OK)
+            return SL_OK;
+    }
+    sl_schedule_destroy(table);
     return status;
 }

@@ -216,6 +216,20 @@ cmp -s out planned.json || fail "--cluster: -o differs"
     fail "--cluster: a number from elsewhere"
 [ "$(query '{i["name"]: i["from"] for i in json.load(open("out"))["inputs"]}["nodes[0].efficiency"]')" = default ] ||
     fail "--cluster: a default from elsewhere"
+python3 -c 'import json
+found = json.load(open("planned.json"))
+for plan, times in zip(found["plans"], found["time_ms"]):
+    assert abs(sum(times.values()) / plan["step_ms"] - 1) < 1e-6, (plan, times)
+assert all(help["gain"] > 1 for help in found["helps"]), found' || fail "--cluster: times that are not those of the steps"
+"$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster cluster.json --dp 1 --pp 2 --schedule gpipe --chunks 2 --svg plan.svg >out 2>err ||
+    fail "--cluster --svg: status $?"
+grep -q "^  0F1 0F0 ... " out || grep -q "^  0F0 0F1 ... " out || fail "--cluster --svg: no drawing of the pipeline"
+grep -qE "^  \\[#+[r.=+-]*\\]$" out || fail "--cluster --svg: no bar of a step"
+grep -q "^What would help most: " out || fail "--cluster --svg: no word of what would help"
+python3 -c 'import xml.etree.ElementTree as tree
+titles = [title.text for title in tree.parse("plan.svg").iter("{http://www.w3.org/2000/svg}title")]
+assert any(title.startswith("compute: ") for title in titles), titles
+assert sum(title.startswith("stage 1, forward of micro-batch") for title in titles) == 2, titles' || fail "--cluster --svg: another picture"
 "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster cluster.json --tokens 1e9 --dp 2 --pp 1 >out 2>err ||
     fail "--cluster, the table: status $?"
 grep -q "^2 x 1, [0-9]* chunks* .*%" out || fail "--cluster: an option is not kept"

@@ -46,6 +46,8 @@ typedef struct sl_plan_search_options {
     int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                              of batch_size rows of each of `shards` (0: 1) */
     sl_cluster_change change; /* of the cluster */
+    int64_t most_drawn;       /* of a cluster's plans the first one's table is wanted as well, if
+                                 it has at most so many actions; 0: no */
     double tokens; /* of the whole training, for failures on a cluster; 0: those of 30 days */
 } sl_plan_search_options;
 
@@ -130,6 +132,8 @@ typedef struct sl_cluster_plan {
 typedef struct sl_cluster_plans {
     sl_cluster_plan plans[SL_PLANS_FOUND]; /* the best first, each of another shape */
     int count;
+    sl_schedule *table;       /* of the first, as far as it is wanted; NULL: it is not */
+    sl_simulation simulation; /* of it, in seconds */
     int nodes;                /* of the cluster */
     sl_cluster_input *inputs; /* [input_count] the numbers that they follow from */
     size_t input_count;

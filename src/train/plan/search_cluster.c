@@ -272,7 +272,11 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
     out->simulated = counts.simulated;
     out->too_large = counts.too_large;
     SL_TRY(check_found(s));
-    return describe_plans(s, out);
+    SL_TRY(describe_plans(s, out));
+    return s->options->most_drawn > 0
+               ? sli_cluster_simulate(&s->job, &s->cluster, &s->found[0], s->options->most_drawn,
+                                      &out->table, &out->simulation)
+               : SL_OK;
 }
 
 sl_status sl_plan_search_cluster(const sl_plan_search_options *options, const char *path,
@@ -297,5 +301,7 @@ void sl_cluster_plans_clear(sl_cluster_plans *plans)
     for (int i = 0; i < SL_PLANS_FOUND; i++)
         free(plans->plans[i].balance);
     free(plans->inputs);
+    sl_schedule_destroy(&plans->table);
+    sl_simulation_clear(&plans->simulation);
     *plans = (sl_cluster_plans){0};
 }
