@@ -43,6 +43,15 @@ static void inputs_and_outputs_of_a_run_are_refused(void **state)
     options.init = save;
     check_refused_output(&options, config,
                          "/m/config.json is an input and must not be overwritten");
+    options.init = NULL;
+    assert_int_equal(sl_train_check_output(&options, config), SL_OK);
+    options.adapter = save;
+    static const char *const adapters[] = {"m/adapter_config.json", "m/adapter_model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(other, sizeof other, "%s", scratch_path(in, adapters[i]));
+        write_file(other, "{}", 2);
+        check_refused_output(&options, other, adapters[i]);
+    }
 }
 
 /* Who has opened the old file reads on in it; a link stays, its target is replaced. */

@@ -412,10 +412,10 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
                        int reporter_count, sl_run_result *result);
 
 /* For a caller that writes files of its own beside a run: refuses `path` where a run with these
- * options reads that file (the texts in `data`, the files of `init`, and `schedule` where it is no
- * name), or where it would lie in `save`, which is replaced whole. A path in a checkpoint or in the
- * directory of the run's checkpoints is refused, here and for `save`. Files that cannot be read are
- * not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
+ * options reads that file (the texts in `data`, the files of `init` and `adapter`, and `schedule`
+ * where it is no name), or where it would lie in `save`, which is replaced whole. A path in a
+ * checkpoint or in the directory of the run's checkpoints is refused, here and for `save`. Files
+ * that cannot be read are not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
 sl_status sl_train_check_output(const sl_train_options *options, const char *path);
 
 /* Writes such a file at once: a reader of `path` sees the old file or the new one, whole. What is

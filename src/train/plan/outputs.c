@@ -3,6 +3,7 @@
 #include "core/file.h"
 #include "core/replace.h"
 #include "io/checkpoint/format.h"
+#include "models/lora.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <errno.h>
@@ -95,6 +96,20 @@ static sl_status check_model(const char *output, const char *init)
     return status;
 }
 
+/* A directory of an adapter alone, or a checkpoint. */
+static sl_status check_adapter(const char *output, const char *adapter)
+{
+    static const char *const names[] = {SLI_ADAPTER_CONFIG_FILE, SLI_ADAPTER_PART ".safetensors"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path;
+        SL_TRY(sli_path_join(adapter, names[i], &path));
+        sl_status status = check_input(output, path);
+        free(path);
+        SL_TRY(status);
+    }
+    return check_model(output, adapter);
+}
+
 /* The directory that holds the file of this name, links followed; NULL: that cannot be said, and is
  * said where the file is written. */
 static char *holder_of(const char *path)
@@ -137,6 +152,8 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
     SL_TRY(check_table(path, options));
     if (options->data)
         SL_TRY(check_data(path, options->data));
+    if (options->adapter)
+        SL_TRY(check_adapter(path, options->adapter));
     return options->init ? check_model(path, options->init) : SL_OK;
 }
 
