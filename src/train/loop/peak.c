@@ -7,6 +7,7 @@
 #include "device/device.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { SMALLEST = 128, LARGEST = 4096 };
 
@@ -92,9 +93,11 @@ static void run_probe(void *arg)
 sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision precision,
                            double *flops_per_s)
 {
-    probe probes[SL_MAX_STAGES] = {{0}};
+    probe *probes = calloc((size_t)count, sizeof *probes);
     sl_status status = SL_OK;
     *flops_per_s = 0;
+    if (!probes)
+        return sli_no_memory(NULL, "the peak of %d devices", count);
     for (int i = 0; i < count; i++) {
         probes[i].device = devices[i];
         probes[i].precision = precision;
@@ -108,5 +111,6 @@ fail:
         status = status == SL_OK ? sli_error_restore(&probes[i].error) : status;
         *flops_per_s += probes[i].best;
     }
+    free(probes);
     return status;
 }
