@@ -246,7 +246,6 @@ typedef struct cli_progress_options {
     bool quiet;     /* the first replica's results only */
     bool live;      /* standard error is a terminal */
     bool synthetic; /* the text's best possible perplexity is known */
-    bool processes; /* the run is several of them */
     int restarts;   /* of the job, after which the run goes on by itself */
     /* The run's log, and what a reader makes of it: a trace, event files in a directory, and a page
      * at an address; NULL: none. */
@@ -297,6 +296,9 @@ typedef struct cli_change_text {
     char text[1024];
 } cli_change_text;
 
+/* "4,3": the modules of each stage [stages], malloc'ed. */
+char *cli_balance_text(const int *balance, int stages);
+
 /* A run's command line, or what can be in it: a change says what is then to be said as well. */
 typedef struct cli_changed_line {
     const sl_train_options *run;
@@ -310,8 +312,7 @@ typedef struct cli_run_meter {
     cli_screen *screen;
     int64_t steps;
     double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
-    bool is_mixed;      /* only some ranks share cores */
-    bool has_processes; /* the run is several, which one pipeline rank each would not occupy */
+    bool is_mixed; /* only some ranks share cores */
     sl_run_measures measures;
 } cli_run_meter;
 
@@ -323,6 +324,7 @@ sl_reporter cli_run_meter_reporter(cli_run_meter *meter);
 typedef struct cli_logged_run {
     struct sli_run_history *history;
     int stages, pipeline_ranks;
+    int64_t processes; /* of the run */
     double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
     sl_run_measures measures; /* medians of its steps, and of its last timeline */
 } cli_logged_run;

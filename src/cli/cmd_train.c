@@ -168,7 +168,6 @@ static sl_status train_planned(const settings *parsed, sl_run *run, sl_group *gr
     cli_progress_options display = parsed->progress;
     int count = 0, replicas = plan->options.replicas;
     display.restarts = plan->restart;
-    display.processes = plan->processes;
     sl_status status = cli_progress_create(&display, group ? sl_group_rank(group) : 0,
                                            group ? 1 : replicas, replicas, &progress);
     const sl_reporter *reporters = progress ? cli_progress_reporters(progress, &count) : NULL;

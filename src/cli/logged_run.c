@@ -57,24 +57,24 @@ static bool is_of_run(const cli_command *command, const sl_option *row)
 }
 
 /* "5,1" */
-static void print_partition(const cli_logged_run *run, char *text, size_t bytes)
+static char *print_partition(const cli_logged_run *run)
 {
     const json_t *partition = json_object_get(run->history->run, "partition");
-    size_t used = 0;
-    for (size_t s = 0; s < json_array_size(partition) && used < bytes; s++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", s ? "," : "",
-                                 (long long)json_integer_value(json_array_get(partition, s)));
+    int balance[SL_MAX_STAGES];
+    for (int s = 0; s < run->stages; s++)
+        balance[s] = (int)json_integer_value(json_array_get(partition, (size_t)s));
+    return cli_balance_text(balance, run->stages);
 }
 
 sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,
                              void *settings)
 {
     const json_t *record = run->history->run;
-    char balance[12 * SL_MAX_STAGES];
+    char *balance = print_partition(run);
     const sl_option *row;
-    print_partition(run, balance, sizeof balance);
     json_t *config = json_pack("{sO si ss}", "dp", json_object_get(record, "replicas"), "pp",
                                run->pipeline_ranks, "balance", balance);
+    free(balance);
     for (int i = 0; (row = cli_row(line->command, i)); i++) {
         bool is_open = !is_of_run(line->command, row) || is_default(record, row->name);
         json_t *value = is_open ? NULL : find_value(record, row);
@@ -104,7 +104,8 @@ static sl_status refuse_record(const cli_logged_run *run, const char *format, ..
 static sl_status read_layout(cli_logged_run *run)
 {
     const json_t *record = run->history->run, *partition = json_object_get(record, "partition"),
-                 *virtual_stages = json_object_get(record, "virtual");
+                 *virtual_stages = json_object_get(record, "virtual"),
+                 *processes = json_object_get(record, "processes");
     size_t stages = json_array_size(partition);
     json_int_t each = json_is_integer(virtual_stages) ? json_integer_value(virtual_stages) : 1;
     if (stages == 0)
@@ -123,6 +124,7 @@ static sl_status read_layout(cli_logged_run *run)
                              (long long)each);
     if (!json_is_integer(json_object_get(record, "replicas")))
         return refuse_record(run, "no replicas");
+    run->processes = json_is_integer(processes) ? json_integer_value(processes) : 1;
     run->stages = (int)stages;
     run->pipeline_ranks = run->stages / (int)each;
     return SL_OK;

@@ -6,6 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+char *cli_balance_text(const int *balance, int stages)
+{
+    enum { NUMBER = 12 };
+    size_t bytes = (size_t)stages * NUMBER + 1, used = 0;
+    char *text = cli_allocate(bytes, 1);
+    for (int s = 0; s < stages; s++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%d", s > 0 ? "," : "", balance[s]);
+    return text;
+}
+
 /* ---- A change as options -------------------------------------------------------------------- */
 
 __attribute__((format(printf, 2, 3))) static void add_text(cli_change_text *out, const char *format,
@@ -20,9 +30,9 @@ __attribute__((format(printf, 2, 3))) static void add_text(cli_change_text *out,
 
 static void add_balance(const sl_train_options *options, cli_change_text *out)
 {
-    add_text(out, " --balance ");
-    for (int s = 0; s < options->balance_count; s++)
-        add_text(out, "%s%d", s ? "," : "", options->balance[s]);
+    char *balance = cli_balance_text(options->balance, options->balance_count);
+    add_text(out, " --balance %s", balance);
+    free(balance);
 }
 
 /* Of one pipeline rank: a replica alone has all cores. */
@@ -194,7 +204,7 @@ static sl_status print_hint(void *context, const sl_run_info *info, const sl_run
     const cli_changed_line line = {.run = &run,
                                    .has_balance = run.balance_kind == SL_BALANCE_EXPLICIT,
                                    .has_devices = run.devices != NULL};
-    unsigned kept = meter->has_processes ? SL_KEEP_PIPELINE_RANKS : 0;
+    unsigned kept = info->processes > 1 ? SL_KEEP_PIPELINE_RANKS : 0;
     run.balance_kind = SL_BALANCE_EXPLICIT;
     run.balance_count = info->stage_count;
     for (int s = 0; s < info->stage_count; s++)

@@ -13,19 +13,6 @@ static const double day_s = 86400;
 
 /* ---- A plan as options -------------------------------------------------------------------- */
 
-/* "4,3" */
-static json_t *print_balance(const sl_cluster_plan *plan)
-{
-    json_t *text = json_string("");
-    for (int s = 0; s < plan->stages; s++) {
-        json_t *longer =
-            json_sprintf("%s%s%d", json_string_value(text), s > 0 ? "," : "", plan->balance[s]);
-        json_decref(text);
-        text = longer;
-    }
-    return text;
-}
-
 static void add_number(json_t *words, const char *option, int64_t number)
 {
     json_array_append_new(words, json_string(option));
@@ -42,6 +29,7 @@ static void add_text(json_t *words, const char *option, json_t *text)
 static json_t *list_options(const sl_cluster_plan *plan)
 {
     json_t *words = json_array();
+    char *balance = cli_balance_text(plan->balance, plan->stages);
     add_number(words, "--dp", plan->replicas);
     add_number(words, "--pp", plan->pipeline_ranks);
     if (plan->virtual_stages > 1)
@@ -49,7 +37,8 @@ static json_t *list_options(const sl_cluster_plan *plan)
     add_text(words, "--schedule", json_string(plan->schedule));
     add_number(words, "--chunks", plan->chunks);
     add_text(words, "--recompute", json_string(sl_recompute_name(plan->recompute)));
-    add_text(words, "--balance", print_balance(plan));
+    add_text(words, "--balance", json_string(balance));
+    free(balance);
     if (plan->zero)
         json_array_append_new(words, json_string("--zero"));
     add_number(words, "--shards", plan->replicas);

@@ -574,7 +574,6 @@ sl_status cli_progress_create(const cli_progress_options *options, int first_ran
                                                .checkpoint = print_checkpoint};
     }
     progress->meter.screen = &progress->screen;
-    progress->meter.has_processes = options->processes;
     if (first_rank == 0 && !options->quiet)
         progress->reporters[progress->reporter_count++] = cli_run_meter_reporter(&progress->meter);
     *out = progress;

@@ -9,7 +9,7 @@
 
 /* ---- A plan as options -------------------------------------------------------------------- */
 
-enum { MOST_WORDS = 32, BALANCE_BYTES = 12 * SL_MAX_STAGES };
+enum { MOST_WORDS = 32 };
 
 /* Words of a command line. */
 typedef struct plan_words {
@@ -49,20 +49,10 @@ __attribute__((format(printf, 3, 4))) static void add_option(plan_words *words, 
     va_end(arguments);
 }
 
-/* "4,3" */
-static void print_balance(const sl_train_options *run, char text[BALANCE_BYTES])
-{
-    size_t used = 0;
-    for (int s = 0; s < run->balance_count && used < BALANCE_BYTES; s++)
-        used += (size_t)snprintf(text + used, BALANCE_BYTES - used, "%s%d", s ? "," : "",
-                                 run->balance[s]);
-}
-
 /* All that was searched, and what was given of that. */
 static void list_words(const sl_train_options *run, plan_words *words)
 {
-    char balance[BALANCE_BYTES];
-    print_balance(run, balance);
+    char *balance = cli_balance_text(run->balance, run->balance_count);
     words->count = 0;
     add_option(words, "dp", "%d", run->replicas);
     add_option(words, "pp", "%d", run->pipeline_ranks);
@@ -72,6 +62,7 @@ static void list_words(const sl_train_options *run, plan_words *words)
     add_option(words, "chunks", "%d", run->chunks);
     add_option(words, "recompute", "%s", sl_recompute_name(run->recompute));
     add_option(words, "balance", "%s", balance);
+    free(balance);
     if (run->virtual_stages > 0)
         add_option(words, "virtual", "%d", run->virtual_stages);
     if (run->placement)
@@ -108,10 +99,10 @@ static json_t *describe_plan(const sl_found_plan *plan)
     for (int w = 0; w < words.count; w++)
         append(&texts, json_string(words.words[w]));
     clear_words(&words);
-    return json_pack("{s:f, s:f, s:I, s:f, s:o}", "step_ms", 1e3 * plan->costs.seconds,
+    return json_pack("{s:f, s:f, s:I, s:f, s:o*, s:o}", "step_ms", 1e3 * plan->costs.seconds,
                      "tokens_per_s", plan->tokens_per_s, "memory_bytes",
-                     (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "options",
-                     texts);
+                     (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "mfu",
+                     plan->mfu > 0 ? json_real(plan->mfu) : NULL, "options", texts);
 }
 
 /* The line of a log's run is not known. */
@@ -224,11 +215,20 @@ cli_change_text cli_plan_shape(const sl_found_plan *plan)
     return out;
 }
 
-static void print_row(const sl_found_plan *plan)
+/* The column is left out where no plan has it. */
+static void print_mfu(const sl_found_plan *plan, bool has_mfu)
+{
+    if (has_mfu)
+        printf(" %6.1f%%", 100 * plan->mfu);
+}
+
+static void print_row(const sl_found_plan *plan, bool has_mfu)
 {
     const sl_step_costs *costs = &plan->costs;
-    printf("%-44s %10.1f %12.0f %12s %7.1f%% %9.1f%% %9.1f%%\n", cli_plan_shape(plan).text,
-           1e3 * costs->seconds, plan->tokens_per_s, cli_bytes_text(plan->memory_bytes).text,
+    printf("%-44s %10.1f %12.0f", cli_plan_shape(plan).text, 1e3 * costs->seconds,
+           plan->tokens_per_s);
+    print_mfu(plan, has_mfu);
+    printf(" %12s %7.1f%% %9.1f%% %9.1f%%\n", cli_bytes_text(plan->memory_bytes).text,
            100 * costs->bubble, 100 * costs->exchange / costs->seconds,
            100 * costs->update / costs->seconds);
 }
@@ -237,7 +237,7 @@ static void print_changes(const cli_plans *found)
 {
     const sl_step_costs *own = &found->own->costs;
     printf("\nThe run itself, by what it has measured:\n");
-    print_row(found->own);
+    print_row(found->own, false);
     printf("\n%s\n", found->change_count > 0 ? "What to change in it:"
                                              : "No change of one thing would make it faster.");
     for (int i = 0; i < found->change_count; i++) {
@@ -265,10 +265,11 @@ static sl_status print_times(const cli_plans *found)
 sl_status cli_plans_print(const cli_plans *found)
 {
     plan_words words;
-    printf("%-44s %10s %12s %12s %8s %10s %10s\n", "replicas x pipeline ranks", "step ms",
-           "tokens/s", "memory", "bubble", "exchange", "update");
+    bool has_mfu = found->plans[0].mfu > 0;
+    printf("%-44s %10s %12s%s %12s %8s %10s %10s\n", "replicas x pipeline ranks", "step ms",
+           "tokens/s", has_mfu ? "     MFU" : "", "memory", "bubble", "exchange", "update");
     for (int i = 0; i < found->count; i++)
-        print_row(&found->plans[i]);
+        print_row(&found->plans[i], has_mfu);
     if (found->own)
         print_changes(found);
     printf("\nThe options of the first:\n ");

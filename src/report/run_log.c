@@ -287,10 +287,12 @@ static json_t *describe_planned(const sl_run_info *info)
                : json_object();
 }
 
-/* Whether devices share cores, and what the profile that chose them has said of one stage. */
+/* How many processes there are, whether devices share cores, and what the profile that chose them
+ * has said of one stage. */
 static json_t *describe_cores(const sl_run_info *info)
 {
-    json_t *cores = json_pack("{sb}", "oversubscribed", (int)info->oversubscribed);
+    json_t *cores = json_pack("{si sb}", "processes", info->processes, "oversubscribed",
+                              (int)info->oversubscribed);
     if (info->profiled_seconds > 0)
         json_object_set_new(cores, "one_stage", sli_json_number(info->one_stage));
     return cores;

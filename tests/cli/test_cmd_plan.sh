@@ -22,7 +22,7 @@ print(eval(sys.argv[1]))' "$1"
 
 "$program" plan "${run[@]}" --batch-tokens 128 --json >out 2>err || fail "--json: status $?"
 [ ! -s err ] || fail "--json: words on standard error"
-[ "$(query 'all(set(p) == {"step_ms", "tokens_per_s", "memory_bytes", "bubble", "options"} for p in plans)')" = True ] ||
+[ "$(query 'all(set(p) == {"step_ms", "tokens_per_s", "memory_bytes", "bubble", "mfu", "options"} and 0 < p["mfu"] < 2 for p in plans)')" = True ] ||
     fail "--json: other members"
 [ "$(query 'plans == sorted(plans, key=lambda p: p["step_ms"]) and 0 < len(plans) <= 5')" = True ] || fail "--json: another order"
 [ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 128e3 - 1) < 1e-6 for p in plans)')" = True ] ||
@@ -65,7 +65,7 @@ titles = [title.text for title in tree.parse("plan.svg").iter("{http://www.w3.or
 assert any(title.startswith("compute: ") for title in titles), titles
 assert sum(title.startswith("stage 1, forward of micro-batch") for title in titles) == 2, titles' || fail "--svg: another picture"
 "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 >out 2>err || fail "the table: status $?"
-grep -q "^replicas x pipeline ranks *step ms *tokens/s *memory *bubble *exchange *update$" out || fail "the table: other columns"
+grep -q "^replicas x pipeline ranks *step ms *tokens/s *MFU *memory *bubble *exchange *update$" out || fail "the table: other columns"
 grep -q "^  --dp [0-9]* --pp [0-9]* .*--batch-size [0-9]*$" out || fail "the table: no options"
 
 # Rows of JSON lines that are packed: the tokens are those of whole rows.
@@ -130,9 +130,16 @@ assert any(value(change, "--pp") == "1" for change in found["changes"]), found' 
 
 # One pipeline rank is no layout of two processes.
 "$program" launch -n 2 "$program" train "${run[@]}" --nlayers 4 --batch-size 16 --chunks 4 --dp 1 --pp 2 --balance 5,1 --recompute never \
-    --epochs 1 --max-batches 8 >out 2>err || fail "launch: status $?"
+    --epochs 1 --max-batches 8 --log-json processes.jsonl >out 2>err || fail "launch: status $?"
 grep -qE "^$told.* with --balance [0-9],[0-9] " out || fail "launch: no word of a cut"
 ! grep -q "with --pp 1" out || fail "launch: one stage for two processes"
+"$program" plan --from processes.jsonl --json >out 2>err || fail "--from, launch: status $?"
+python3 -c 'import json
+run, found = json.loads(next(open("processes.jsonl"))), json.load(open("out"))
+assert run["processes"] == 2, run
+assert found["changes"] and "mfu" not in found["run"], found
+for plan in found["plans"] + found["changes"]:
+    assert plan["options"][:4] == ["--dp", "1", "--pp", "2"], plan' || fail "--from, launch: plans for one process"
 
 # The same of a run that is over, by its log, which needs neither its text nor a profile.
 "$program" plan --from unbalanced.jsonl -o better.json >out 2>err || fail "--from: status $?"

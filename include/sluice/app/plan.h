@@ -65,6 +65,8 @@ typedef struct sl_found_plan {
         backward[SL_MAX_STAGES], head_forward[SL_MAX_STAGES],
         head_backward[SL_MAX_STAGES]; /* [options.balance_count] as in sl_cost_model, in seconds */
     double tokens_per_s;
+    double mfu; /* the model's FLOP, without recomputation, of what its devices do at their best
+                   rate of large matrix products, which is measured; 0: it is not */
     int64_t memory_bytes; /* of this host */
 } sl_found_plan;
 

@@ -109,6 +109,7 @@ static void describe_run(sli_run *run)
         .ntokens = run->corpus || run->has_rows ? run->options->model.ntokens : 0,
         .replica = run->replica.index,
         .replicas = run->replica.count,
+        .processes = run->processes ? sl_group_size(run->processes) : 1,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
         .trained_parameters = sli_module_elements(run->replica.model, SL_PARAMETER_TRAINED),
         .batches_per_epoch = run->batches_per_epoch,

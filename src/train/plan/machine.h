@@ -31,6 +31,8 @@ typedef struct sli_machine {
     /* As in sli_layout_speed. */
     sl_status (*time_exchange)(void *context, int replicas, sl_link_cost *reduce,
                                sl_link_cost *gather);
+    /* The sum of the devices' best rates of large matrix products, in FLOP/s; NULL: not known. */
+    sl_status (*time_peak)(void *context, int devices, double *flops_per_s);
     void (*close)(void *context); /* NULL: nothing is to be freed */
 } sli_machine;
 

@@ -153,22 +153,6 @@ static sl_status fill_space(search *s, sli_search_space *space)
 
 /* ---- What is found -------------------------------------------------------------------------- */
 
-/* Of a step, without recomputation: forward, and twice as many backward. */
-static sl_status count_flop(const search *s, double *out)
-{
-    sl_shape shape = sl_shape_2d(1, s->run->bptt);
-    double row = 0;
-    for (int i = 0; i < sl_module_child_count(s->model); i++) {
-        const sl_module *module = sl_module_child(s->model, i);
-        sl_shape next;
-        row += (double)sl_module_flops(module, &shape);
-        SL_TRY(sl_module_output_shape(module, &shape, &next));
-        shape = next;
-    }
-    *out = 3 * row * (double)s->rows;
-    return SL_OK;
-}
-
 /* A checkpoint has the values and the optimizer's state, in f32. */
 static double count_saved_bytes(const search *s)
 {
@@ -215,7 +199,7 @@ static sl_status describe_plans(search *s, sl_cluster_plans *out)
 {
     double flop;
     sli_devices devices;
-    SL_TRY(count_flop(s, &flop));
+    SL_TRY(sli_count_step_flop(s->model, s->run->bptt, s->rows, &flop));
     sl_status status = sli_devices_list(&s->cluster, s->run->precision, &devices);
     for (int i = 0; i < s->results.count && status == SL_OK; i++)
         status = describe_plan(s, &devices, flop, &s->found[i], &out->plans[out->count++]);

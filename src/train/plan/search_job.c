@@ -20,6 +20,20 @@ sl_status sli_count_operations(const sl_module *model, sl_shape shape, sl_module
     return SL_OK;
 }
 
+sl_status sli_count_step_flop(const sl_module *model, int64_t row_tokens, int64_t rows, double *out)
+{
+    int modules = sl_module_child_count(model);
+    sl_module_profile *counted = calloc((size_t)modules, sizeof *counted);
+    if (!counted)
+        return sli_no_memory(NULL, "the operations of %d modules", modules);
+    sl_status status = sli_count_operations(model, sl_shape_2d(1, row_tokens), counted);
+    *out = 0;
+    for (int i = 0; i < modules && status == SL_OK; i++)
+        *out += (double)rows * (counted[i].forward + counted[i].backward);
+    free(counted);
+    return status;
+}
+
 /* A search for a job, whose host has so many of its processes. */
 typedef struct job_search {
     sli_plan_inputs inputs; /* without processes; found.replicas == 0: none is found yet */

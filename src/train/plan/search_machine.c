@@ -101,11 +101,17 @@ static void scale_profile(sl_module_profile *times, double factor)
     times->backward_weight *= factor;
 }
 
+/* Devices that work at the same time: those that share their cores are one. */
+static int count_devices(const sli_candidate *candidate)
+{
+    return candidate->replicas * (candidate->shares_cores ? 1 : candidate->pipeline_ranks);
+}
+
 static sl_status time_layout(const machine_search *search, const sli_candidate *candidate,
                              const sl_plan *plan, sl_module_profile *times, sli_layout_speed *speed)
 {
     const sli_machine *machine = search->machine;
-    int devices = candidate->replicas * (candidate->shares_cores ? 1 : candidate->pipeline_ranks);
+    int devices = count_devices(candidate);
     if (search->is_counted)
         return sli_count_operations(search->model,
                                     sl_shape_2d(plan->micro_rows, plan->options.bptt), times);
@@ -324,6 +330,19 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
     return status;
 }
 
+static sl_status describe_mfu(const machine_search *search, const sli_candidate *candidate,
+                              sl_found_plan *out)
+{
+    const sli_machine *machine = search->machine;
+    double flop, peak;
+    if (!machine->time_peak)
+        return SL_OK;
+    SL_TRY(machine->time_peak(machine->context, count_devices(candidate), &peak));
+    SL_TRY(sli_count_step_flop(search->model, out->options.bptt, search->rows, &flop));
+    out->mfu = flop / (out->costs.seconds * peak);
+    return SL_OK;
+}
+
 static sl_status describe_found(const machine_search *search, const sli_found_layout *found,
                                 sl_found_plan *out)
 {
@@ -338,7 +357,7 @@ static sl_status describe_found(const machine_search *search, const sli_found_la
     out->costs = found->costs;
     out->memory_bytes = found->host_bytes;
     out->tokens_per_s = (double)search->rows * (double)options->bptt / found->costs.seconds;
-    return SL_OK;
+    return describe_mfu(search, &found->candidate, out);
 }
 
 /* SL_OK where some layout was found. */

@@ -29,6 +29,7 @@ typedef struct timed_devices {
     double update_per_byte;            /* negative: not timed */
     bool has_exchange;                 /* reduce and gather are timed */
     sl_link_cost reduce, gather;
+    double peak_flops_per_s; /* of all together; 0: not timed */
 } timed_devices;
 
 typedef struct timed_machine {
@@ -467,6 +468,27 @@ static sl_status time_exchange(void *context, int replicas, sl_link_cost *reduce
     return SL_OK;
 }
 
+/* ---- The peak ------------------------------------------------------------------------------- */
+
+static sl_status time_peak(void *context, int count, double *flops_per_s)
+{
+    timed_machine *machine = context;
+    timed_devices *devices = find_devices(machine, count);
+    sl_device *opened[MOST_DEVICES];
+    sl_device_list *list = NULL;
+    sl_status status = SL_OK;
+    if (devices->peak_flops_per_s <= 0)
+        status = open_devices(machine, count, &list);
+    for (int i = 0; list && i < count; i++)
+        opened[i] = sl_device_list_get(list, i);
+    if (list)
+        status = sli_measure_peak(opened, count, machine->options->precision,
+                                  &devices->peak_flops_per_s);
+    sl_device_list_destroy(&list);
+    *flops_per_s = devices->peak_flops_per_s;
+    return status;
+}
+
 /* ---- The machine -------------------------------------------------------------------------- */
 
 static void destroy_machine(void *context)
@@ -509,6 +531,7 @@ sl_status sli_machine_open(const sl_train_options *options, int64_t document_tok
     *out = (sli_machine){.time_modules = time_modules,
                          .time_update = time_update,
                          .time_exchange = time_exchange,
+                         .time_peak = time_peak,
                          .close = destroy_machine};
     if (!machine)
         return sli_no_memory(NULL, "the times of a machine");
