@@ -1,12 +1,8 @@
 #!/bin/bash
 # sluice train in real control groups: one that gives it the time of a single core, and one that
 # gives it less memory than the model needs.
-set -euo pipefail
-skip() { echo "skipped: $1"; exit 77; }
-fail() { echo "FAILED: $1"; exit 1; }
-[ -x "$SLUICE_PROGRAM" ] || skip "$SLUICE_PROGRAM is not there"
+. "$(dirname "$0")/../support/script.sh"
 
-scratch=$(mktemp -d)
 groups=()
 clean_up() {
     for group in "${groups[@]}"; do rmdir "$group" || true; done
@@ -41,12 +37,12 @@ make_group() {
 # Runs sluice train in $group; its status is $status.
 train() {
     status=0
-    bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" timeout 120 "$SLUICE_PROGRAM" train \
+    bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" timeout 120 "$program" train \
         --data "$scratch/text" --epochs 1 --max-batches 1 --eval-max-batches 1 "$@" \
         >"$scratch/out" 2>"$scratch/err" || status=$?
 }
 
-"$SLUICE_PROGRAM" data --synthetic "$scratch/text" --tokens 20000 >/dev/null
+"$program" data --synthetic "$scratch/text" --tokens 20000 >/dev/null
 
 make_group cpu
 if [ -e "$group/cpu.max" ]; then

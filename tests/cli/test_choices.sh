@@ -1,11 +1,6 @@
 #!/bin/bash
 # sluice eval --task: the ending that a model finds most probable, by the losses that eval gives its rows.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?} source=${SLUICE_SOURCE_DIR:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
-cd "$scratch"
+. "$(dirname "$0")/../support/script.sh"
 model=$source/tests/models/llama3
 
 seed=${SLUICE_TEST_SEED:-$RANDOM}
@@ -54,21 +49,15 @@ done
 "$program" eval --init "$model" --task task.jsonl --json >out
 grep -q "^{\"acc\": .*, \"acc_norm\": .*, \"questions\": $questions}$" out || fail "--json: $(cat out)"
 
-refused() { # STATUS SENTENCE WORDS…
-    local status=0
-    "$program" eval "${@:3}" >out 2>err || status=$?
-    [ $status = "$1" ] || fail "${*:3}: status $status"
-    grep -qF -- "$2" err || fail "${*:3}: $(cat err)"
-}
 wrong() { # SENTENCE LINE
     echo "$2" >wrong.jsonl
-    refused 1 "wrong.jsonl: line 1: $1" --init "$model" --task wrong.jsonl
+    refused 1 "wrong.jsonl: line 1: $1" "$program" eval --init "$model" --task wrong.jsonl
 }
-refused 2 "eval needs --init DIR, and --data DIR|FILE or --task FILE" --init "$model"
-refused 2 "--task is what is evaluated, so it cannot be combined with --data" --init "$model" --task x --data y
+refused 2 "eval needs --init DIR, and --data DIR|FILE or --task FILE" "$program" eval --init "$model"
+refused 2 "--task is what is evaluated, so it cannot be combined with --data" "$program" eval --init "$model" --task x --data y
 for option in "--split valid" "--bptt 8" "--eval-batch-size 2" "--eval-max-batches 1" "--mask-prompt" "--logits x"; do
     # shellcheck disable=SC2086
-    refused 2 "cannot be combined with ${option%% *}" --init "$model" --task task.jsonl $option
+    refused 2 "cannot be combined with ${option%% *}" "$program" eval --init "$model" --task task.jsonl $option
 done
 wrong "it must be a JSON object" "[1]"
 wrong 'it must have "context", a list "endings", and "label"' '{"context": [1], "endings": [[1], [2]]}'
@@ -80,8 +69,8 @@ wrong "id 99999 is not in 0 .." '{"context": [99999], "endings": [[1], [2]], "la
 wrong "ids must be whole numbers from 0" '{"context": [-1], "endings": [[1], [2]], "label": 0}'
 wrong "it has text, and there is no tokenizer that is read: $model: it has no tokenizer.json" '{"context": "a", "endings": ["b", "c"], "label": 0}'
 : >empty.jsonl
-refused 1 "empty.jsonl: it has no question" --init "$model" --task empty.jsonl
+refused 1 "empty.jsonl: it has no question" "$program" eval --init "$model" --task empty.jsonl
 head -c 1100 task.bin >short.bin
-refused 1 "short.bin: question" --init "$model" --task short.bin
+refused 1 "short.bin: question" "$program" eval --init "$model" --task short.bin
 head -c 100 task.bin >none.bin
-refused 1 "none.bin: it must begin as an evaluation of llm.c, version 1" --init "$model" --task none.bin
+refused 1 "none.bin: it must begin as an evaluation of llm.c, version 1" "$program" eval --init "$model" --task none.bin

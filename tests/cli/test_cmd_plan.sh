@@ -1,12 +1,6 @@
 #!/bin/bash
 # The program `sluice plan`, run as a user does: its plans are options of sluice train.
-set -euo pipefail
-
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "$1"; cat err out; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 
 mkdir data
 for split in train valid test; do
@@ -159,50 +153,41 @@ grep -q "^No change of one thing would make it faster.$" out || fail "--from: so
 "$program" plan --from unbalanced.jsonl --json >out 2>err || fail "--from --json: status $?"
 [ "$(query 'plans[0]["options"][:2]')" = "['--dp', '1']" ] || fail "--from --json: other options"
 
-refused() { # STATUS SENTENCE WORD...
-    local expected=$1 sentence=$2 status=0
-    shift 2
-    "$program" "$@" >out 2>err || status=$?
-    [ "$status" = "$expected" ] || fail "$sentence: status $status"
-    [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
-    grep -qF -e "$sentence" err || fail "no \"$sentence\""
-    [ ! -s out ] || fail "$sentence: words on standard output"
-}
-refused 1 "fits the memory: the smallest has 1 replica of" plan --emsize 65536 --nhid 65536 --nlayers 500 --nhead 2 --json
-refused 1 "--batch-tokens must be a multiple of the 8 tokens of a row, got 100" plan "${model[@]}" --batch-tokens 100
-refused 1 "the 15 rows of a step cannot be divided" plan "${model[@]}" --batch-tokens 120 --shards 2
-refused 1 "the 10 rows of a step cannot be divided" plan "${model[@]}" --batch-tokens 80 --batch-size 4
-refused 2 "--data has a vocabulary's size, so it cannot be combined with --ntokens" plan "${run[@]}" --ntokens 50
-refused 2 "--init has a vocabulary's size" plan --init none --ntokens 50
-refused 2 "--model has a vocabulary's size" plan --model gpt2 --ntokens 50
-refused 1 "none: " plan --data none
-refused 2 "plan takes options only" plan data
-refused 1 "none/plan.json: its directory does not exist" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json
-refused 1 "--svg and --output must be two files" plan --from good.jsonl --svg a.svg -o a.svg
-refused 1 "good.jsonl is an input and must not be overwritten" plan --from good.jsonl --svg good.jsonl
-refused 2 "--emsize is the run's that --from names: leave it out" plan --from good.jsonl --emsize 32
-refused 2 "--batch-tokens is the run's that --from names" plan --from good.jsonl --batch-tokens 64
-refused 1 "none.jsonl: " plan --from none.jsonl
-refused 1 "good.jsonl is an input and must not be overwritten" plan --from good.jsonl -o good.jsonl
-refused 1 "plans.json: is no run log" plan --from plans.json
+refused 1 "fits the memory: the smallest has 1 replica of" "$program" plan --emsize 65536 --nhid 65536 --nlayers 500 --nhead 2 --json
+refused 1 "--batch-tokens must be a multiple of the 8 tokens of a row, got 100" "$program" plan "${model[@]}" --batch-tokens 100
+refused 1 "the 15 rows of a step cannot be divided" "$program" plan "${model[@]}" --batch-tokens 120 --shards 2
+refused 1 "the 10 rows of a step cannot be divided" "$program" plan "${model[@]}" --batch-tokens 80 --batch-size 4
+refused 2 "--data has a vocabulary's size, so it cannot be combined with --ntokens" "$program" plan "${run[@]}" --ntokens 50
+refused 2 "--init has a vocabulary's size" "$program" plan --init none --ntokens 50
+refused 2 "--model has a vocabulary's size" "$program" plan --model gpt2 --ntokens 50
+refused 1 "none: " "$program" plan --data none
+refused 2 "plan takes options only" "$program" plan data
+refused 1 "none/plan.json: its directory does not exist" "$program" plan "${model[@]}" --dp 1 --pp 1 --chunks 1 -o none/plan.json
+refused 1 "--svg and --output must be two files" "$program" plan --from good.jsonl --svg a.svg -o a.svg
+refused 1 "good.jsonl is an input and must not be overwritten" "$program" plan --from good.jsonl --svg good.jsonl
+refused 2 "--emsize is the run's that --from names: leave it out" "$program" plan --from good.jsonl --emsize 32
+refused 2 "--batch-tokens is the run's that --from names" "$program" plan --from good.jsonl --batch-tokens 64
+refused 1 "none.jsonl: " "$program" plan --from none.jsonl
+refused 1 "good.jsonl is an input and must not be overwritten" "$program" plan --from good.jsonl -o good.jsonl
+refused 1 "plans.json: is no run log" "$program" plan --from plans.json
 head -n 1 good.jsonl >begun.jsonl
-refused 1 "begun.jsonl: it has no step since the run last began" plan --from begun.jsonl
+refused 1 "begun.jsonl: it has no step since the run last began" "$program" plan --from begun.jsonl
 grep -v '"pipeline"' unbalanced.jsonl >short.jsonl
-refused 1 "short.jsonl: it has no timeline of a step" plan --from short.jsonl
+refused 1 "short.jsonl: it has no timeline of a step" "$program" plan --from short.jsonl
 sed 's/"cpu:1"/"cuda:0"/' unbalanced.jsonl >gpu.jsonl
-refused 1 "not of one on cuda:0" plan --from gpu.jsonl
-refused 1 "2 replicas whose pipeline ranks share cores cannot be planned" plan --from shared.jsonl
-refused 2 "--pp is the plan's (saved.json): leave it out" train "${run[@]}" --plan saved.json --pp 2
-refused 2 "--plan must name a file" train "${run[@]}" --plan none
+refused 1 "not of one on cuda:0" "$program" plan --from gpu.jsonl
+refused 1 "2 replicas whose pipeline ranks share cores cannot be planned" "$program" plan --from shared.jsonl
+refused 2 "--pp is the plan's (saved.json): leave it out" "$program" train "${run[@]}" --plan saved.json --pp 2
+refused 2 "--plan must name a file" "$program" train "${run[@]}" --plan none
 echo '{"plans": []}' >bad.json
-refused 2 "bad.json: must be a JSON object with plans" train "${run[@]}" --plan bad.json
+refused 2 "bad.json: must be a JSON object with plans" "$program" train "${run[@]}" --plan bad.json
 echo '{"plans": [{"step_ms": 1, "options": ["--pp", 2]}]}' >bad.json
-refused 2 "bad.json: must be a JSON object with plans" train "${run[@]}" --plan bad.json
+refused 2 "bad.json: must be a JSON object with plans" "$program" train "${run[@]}" --plan bad.json
 echo '{"plans": [{"step_ms": 1, "options": ["--devices"]}]}' >bad.json
-refused 2 "--devices needs a value" train "${run[@]}" --plan bad.json
+refused 2 "--devices needs a value" "$program" train "${run[@]}" --plan bad.json
 echo '{' >bad.json
-refused 2 "bad.json: no JSON object of plans in line" train "${run[@]}" --plan bad.json
-refused 1 "--balance must add up to the model's 4 modules" train "${run[@]}" --nlayers 2 --plan saved.json
+refused 2 "bad.json: no JSON object of plans in line" "$program" train "${run[@]}" --plan bad.json
+refused 1 "--balance must add up to the model's 4 modules" "$program" train "${run[@]}" --nlayers 2 --plan saved.json
 
 # A cluster that is not here: the plans are for its devices, say where their numbers come from, and can be run where they fit.
 cat >cluster.json <<'END'
@@ -259,13 +244,13 @@ assert one["days"] != other["days"] and abs(one["days"] / other["days"] - 1) < 0
 sed "s/2e9/2e10/" pair.json >large.json
 "$program" plan --model smollm2-135m --seq-len 64 --batch-tokens 4096 --cluster large.json >out 2>err || fail "--model: status $?"
 
-refused 2 "--tokens is of a plan for a --cluster" plan "${cluster[@]}" --tokens 5
-refused 1 "plans for a cluster cannot be made with devices" plan "${cluster[@]}" --cluster cluster.json --devices cpu
-refused 1 "plans for a cluster cannot be made with a split vocabulary" plan "${cluster[@]}" --cluster cluster.json --split-vocabulary
-refused 1 "cannot be divided into batches of the given size" plan "${cluster[@]}" --cluster cluster.json --batch-size 64
-refused 1 "cluster.json is an input" plan "${cluster[@]}" --cluster cluster.json -o ./cluster.json
-refused 1 "none.json: " plan "${cluster[@]}" --cluster none.json
+refused 2 "--tokens is of a plan for a --cluster" "$program" plan "${cluster[@]}" --tokens 5
+refused 1 "plans for a cluster cannot be made with devices" "$program" plan "${cluster[@]}" --cluster cluster.json --devices cpu
+refused 1 "plans for a cluster cannot be made with a split vocabulary" "$program" plan "${cluster[@]}" --cluster cluster.json --split-vocabulary
+refused 1 "cannot be divided into batches of the given size" "$program" plan "${cluster[@]}" --cluster cluster.json --batch-size 64
+refused 1 "cluster.json is an input" "$program" plan "${cluster[@]}" --cluster cluster.json -o ./cluster.json
+refused 1 "none.json: " "$program" plan "${cluster[@]}" --cluster none.json
 echo '{"nodes": [{"devices": 2, "memory_bytes": 2e9, "flops_f32": -1}]}' >bad.json
-refused 1 "bad.json:1: nodes[0].flops_f32 must be a number from 1e+06 to 1e+18, got -1" plan "${cluster[@]}" --cluster bad.json
+refused 1 "bad.json:1: nodes[0].flops_f32 must be a number from 1e+06 to 1e+18, got -1" "$program" plan "${cluster[@]}" --cluster bad.json
 echo '{"nodes": [{"devices": 2, "memory_bytes": 1e6, "reserved_bytes": 999999, "flops_f32": 1e9}]}' >small.json
-refused 1 "are missing" plan "${cluster[@]}" --cluster small.json
+refused 1 "are missing" "$program" plan "${cluster[@]}" --cluster small.json

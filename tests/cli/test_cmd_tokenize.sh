@@ -1,12 +1,6 @@
 #!/bin/bash
 # The program `sluice tokenize`, run as a user does, with a rank file of the 256 bytes, " a" and "aa".
-set -euo pipefail
-
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "$1"; cat err out; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 
 for ((byte = 0; byte < 256; byte++)); do
     # shellcheck disable=SC2059 # the byte is the format
@@ -21,14 +15,6 @@ gives() { # TEXT IDS: --print gives these, and --decode of them the text
     printf "$2" | cmp - out || fail "$1: other ids"
     "${tokenize[@]}" --decode <out >text 2>err || fail "$1: status $? of --decode"
     printf "$1" | cmp - text || fail "$1: another text"
-}
-refused() { # STATUS SENTENCE WORD...: of what `input` holds
-    local expected=$1 sentence=$2 status=0
-    shift 2
-    "$@" <input >out 2>err || status=$?
-    [ "$status" = "$expected" ] || fail "$sentence: status $status"
-    [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
-    grep -qF -e "$sentence" err || fail "no \"$sentence\""
 }
 
 gives '' ''
@@ -45,15 +31,15 @@ printf '\n 98\t257\r\n97 ' | "${tokenize[@]}" --decode >out 2>err || fail "blank
 [ "$(cat out)" = baaa ] || fail "blanks: another text"
 
 printf '97 258' >input
-refused 1 "id 258, number 2 of standard input, is not in 0 .. 257, the tokenizer's vocabulary" "${tokenize[@]}" --decode
+refused 1 "id 258, number 2 of standard input, is not in 0 .. 257, the tokenizer's vocabulary" "${tokenize[@]}" --decode <input
 printf '97 99999999999999999999' >input
-refused 1 "id 99999999999999999999, number 2 of standard input" "${tokenize[@]}" --decode
+refused 1 "id 99999999999999999999, number 2 of standard input" "${tokenize[@]}" --decode <input
 for word in x -1 +1 1x 1,2; do
     printf '97 98 %s 97' $word >input
-    refused 1 "word 3 of standard input must be an id, got \"$word\"" "${tokenize[@]}" --decode
+    refused 1 "word 3 of standard input must be an id, got \"$word\"" "${tokenize[@]}" --decode <input
 done
 printf '97\0 98' >input
-refused 1 "word 2 of standard input must be an id, got \"\"" "${tokenize[@]}" --decode
+refused 1 "word 2 of standard input must be an id, got \"\"" "${tokenize[@]}" --decode <input
 refused 2 "tokenize needs one of --output FILE, --print and --decode" "${tokenize[@]}"
 refused 2 "tokenize needs one of --output FILE, --print and --decode" "${tokenize[@]}" --print --decode
 refused 2 "tokenize needs --tokenizer DIR|FILE" "$program" tokenize --print
@@ -82,10 +68,7 @@ if command -v script >/dev/null; then
 fi
 refused 1 "ranks: a file of ranks does not say how text is split" "$program" tokenize --tokenizer ranks --print
 refused 1 "none: cannot be opened" "$program" tokenize --tokenizer none --print
-status=0
-"${tokenize[@]}" --print <. >out 2>err || status=$?
-[ "$status" = 1 ] || fail "a directory as input: status $status"
-grep -q "standard input cannot be read: Is a directory" err || fail "a directory as input"
+refused 1 "standard input cannot be read: Is a directory" "${tokenize[@]}" --print <.
 status=0
 echo a | "${tokenize[@]}" --print >/dev/full 2>err || status=$?
 [ "$status" = 1 ] || fail "a full disk: status $status"

@@ -1,21 +1,7 @@
 #!/bin/bash
 # The program `sluice tokenizer train`, run as a user does.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "$1"; cat err out; exit 1; }
-refused() { # STATUS SENTENCE WORD...: and nothing is written
-    local expected=$1 sentence=$2 status=0
-    shift 2
-    "$program" tokenizer "$@" >out 2>err || status=$?
-    [ "$status" = "$expected" ] || fail "$sentence: status $status"
-    [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
-    grep -qF -e "$sentence" err || fail "no \"$sentence\""
-    [ ! -e new ] || fail "$sentence: something was written"
-}
 
 printf 'ab ab ab\n' >a.txt
 printf 'cd cd <s>\n' >b.txt
@@ -40,18 +26,19 @@ grep -q "warning: c.txt has 1 byte that is not UTF-8" err || fail "no warning"
 
 : >empty
 head -c 1000 "$program" >binary
-refused 1 "empty: expected text, but the file is empty" train --vocab-size 300 a.txt empty -o new
-refused 1 "binary: expected text in UTF-8, but of its 1000 bytes" train --vocab-size 300 binary -o new
-refused 1 "none: cannot be opened: No such file or directory" train --vocab-size 300 none -o new
-refused 1 "a vocabulary must have at least 257 tokens" train --vocab-size 256 a.txt -o new
-refused 1 "special tokens must differ" train --vocab-size 300 --special '<s>' --special '<s>' a.txt -o new
-refused 1 "a.txt: it exists and is not a tokenizer that sluice trained" train --vocab-size 300 a.txt -o a.txt
-refused 1 "none/new: " train --vocab-size 300 a.txt -o none/new
-refused 2 "tokenizer: expected train" --vocab-size 300
-refused 2 "tokenizer: expected train, got \"trains\"" trains
-refused 2 "tokenizer train: expected the files of a text" train --vocab-size 300 -o new
-refused 2 "tokenizer train needs --vocab-size N" train a.txt -o new
-refused 2 "tokenizer train needs --output DIR" train --vocab-size 300 a.txt
+refused 1 "empty: expected text, but the file is empty" "$program" tokenizer train --vocab-size 300 a.txt empty -o new
+refused 1 "binary: expected text in UTF-8, but of its 1000 bytes" "$program" tokenizer train --vocab-size 300 binary -o new
+refused 1 "none: cannot be opened: No such file or directory" "$program" tokenizer train --vocab-size 300 none -o new
+refused 1 "a vocabulary must have at least 257 tokens" "$program" tokenizer train --vocab-size 256 a.txt -o new
+refused 1 "special tokens must differ" "$program" tokenizer train --vocab-size 300 --special '<s>' --special '<s>' a.txt -o new
+refused 1 "a.txt: it exists and is not a tokenizer that sluice trained" "$program" tokenizer train --vocab-size 300 a.txt -o a.txt
+refused 1 "none/new: " "$program" tokenizer train --vocab-size 300 a.txt -o none/new
+refused 2 "tokenizer: expected train" "$program" tokenizer --vocab-size 300
+refused 2 "tokenizer: expected train, got \"trains\"" "$program" tokenizer trains
+refused 2 "tokenizer train: expected the files of a text" "$program" tokenizer train --vocab-size 300 -o new
+refused 2 "tokenizer train needs --vocab-size N" "$program" tokenizer train a.txt -o new
+refused 2 "tokenizer train needs --output DIR" "$program" tokenizer train --vocab-size 300 a.txt
+[ ! -e new ] || fail "something was written"
 mkdir new
 touch new/mine
 status=0

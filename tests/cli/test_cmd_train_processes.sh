@@ -2,18 +2,10 @@
 # `sluice train` under mpirun: ranks are processes, and nothing else changes. With --zero each writes
 # its shard of the optimizer's state; a disk that fails one of them fails the save alone; and processes
 # that do not see one directory let the first write all.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
-faults=$(dirname "$program")/../tests/libio_faults.so
-skip() { echo "skipped: $1"; exit 77; }
-fail() { echo "$1"; cat "$scratch/err" "$scratch/out"; exit 1; }
 command -v mpirun >/dev/null || skip "there is no mpirun"
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+[ -f "$faults" ] || fail "$faults was not built"
 
 "$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
 train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8

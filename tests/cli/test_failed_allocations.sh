@@ -3,18 +3,11 @@
 # the error of that rank, or trains to its end where the rank can do without. Jobs are drawn from a
 # seed. Where a rank fails before MPI has started, the others wait inside its start until the launcher
 # ends them, after --grace. SLUICE_TEST_SEED is the first job's seed, SLUICE_TEST_CASES the number of jobs.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
 faults=$(dirname "$program")/../tests/libmemory_faults.so
-skip() { echo "skipped: $1"; exit 77; }
-fail() { echo "$1"; cat "$scratch/err" "$scratch/out"; exit 1; }
 command -v mpirun >/dev/null || skip "there is no mpirun"
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+[ -f "$faults" ] || fail "$faults was not built"
 
 "$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
 train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 6 --bptt 8

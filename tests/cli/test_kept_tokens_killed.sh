@@ -1,14 +1,8 @@
 #!/bin/bash
 # A run killed before any of the calls that change its kept tokens (tests/faults/io_faults.c), or whose disk is full there,
 # starts again by itself: with the same weights, the tokens of its text, and nothing else beside them.
-set -euo pipefail
-[ -x "$SLUICE_PROGRAM" ] || { echo "$SLUICE_PROGRAM is not there"; exit 77; }
-faults=$(dirname "$SLUICE_PROGRAM")/../tests/libio_faults.so
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { printf 'FAILED  %s\n' "$*"; cat said; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
+[ -f "$faults" ] || fail "$faults was not built"
 
 for ((byte = 0; byte < 256; byte++)); do
     # shellcheck disable=SC2059 # the byte is the format
@@ -17,10 +11,10 @@ done >ranks
 for text in text other; do
     mkdir $text
     for split in train valid test; do
-        head -c 1500 "$SLUICE_SOURCE_DIR/docs/determinism.md" | tr '[:lower:]' "$([ $text = text ] && echo a-z || echo b-za)" >$text/$split.txt
+        head -c 1500 "$source/docs/determinism.md" | tr '[:lower:]' "$([ $text = text ] && echo a-z || echo b-za)" >$text/$split.txt
     done
 done
-train=("$SLUICE_PROGRAM" train --tokenizer ranks --splitter gpt2 --bptt 6 --batch-size 2 --max-batches 1 --epochs 1
+train=("$program" train --tokenizer ranks --splitter gpt2 --bptt 6 --batch-size 2 --max-batches 1 --epochs 1
     --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --save-dir run)
 forget() { rm -rf run/step-* run/best run/progress; } # all but the tokens
 faulty() { # NAME=VALUE... -- DATA: its status

@@ -3,13 +3,8 @@
 # A save is killed before each call that changes one of them (tests/faults/io_faults.c): what lies there then is
 # the older or the newer model, and a corpus that can be written again. A save that comes after a killed one is
 # killed at each of its calls as well.
-set -euo pipefail
-[ -x "$SLUICE_PROGRAM" ] || { echo "$SLUICE_PROGRAM is not there"; exit 77; }
-faults=$(dirname "$SLUICE_PROGRAM")/../tests/libio_faults.so
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
+. "$(dirname "$0")/../support/script.sh"
+[ -f "$faults" ] || fail "$faults was not built"
 
 fail() {
     printf 'FAILED  %s\n' "$*"
@@ -19,7 +14,7 @@ fail() {
 killed() { # N FOLDER COMMAND...: whether the command, killed before its N-th change in FOLDER, died
     local status=0 call=$1 folder=$2
     shift 2
-    { LD_PRELOAD=$faults SLUICE_IO_ONLY=$folder SLUICE_IO_KILL=$call "$SLUICE_PROGRAM" "$@" >said 2>&1; } \
+    { LD_PRELOAD=$faults SLUICE_IO_ONLY=$folder SLUICE_IO_KILL=$call "$program" "$@" >said 2>&1; } \
         2>/dev/null || status=$?
     [ $status = 0 ] || [ $status = 137 ] || fail "status $status of $*: $(cat said)"
     [ $status = 137 ]
@@ -35,14 +30,14 @@ train() { # TEXT, then what follows the program's name
 }
 
 score() { # MODEL: its loss on text 1
-    "$SLUICE_PROGRAM" eval --init "$1" --data text1 "${small[@]}" 2>&1
+    "$program" eval --init "$1" --data text1 "${small[@]}" 2>&1
 }
 
 for i in 1 2 3; do
-    "$SLUICE_PROGRAM" data --synthetic text$i --seed $i --tokens 30000 >/dev/null
+    "$program" data --synthetic text$i --seed $i --tokens 30000 >/dev/null
     mkdir pair$i
     # shellcheck disable=SC2046 # the command's words
-    "$SLUICE_PROGRAM" $(train text$i) --save pair$i/m >/dev/null
+    "$program" $(train text$i) --save pair$i/m >/dev/null
     scores[i]=$(score pair$i/m)
     # Of its tokenizer with the weights of another: neither model has this score.
     mixed=$(cp -r pair$i mixed && cp pair1/m/tokenizer.json mixed/m && score mixed/m)
@@ -114,7 +109,7 @@ while
     cp -r pair1 work
     # shellcheck disable=SC2046
     ! LD_PRELOAD=$faults SLUICE_IO_ONLY=work SLUICE_IO_FAIL=$call SLUICE_IO_FAILURES=1000000 \
-        "$SLUICE_PROGRAM" $(train text2) --save work/m >said 2>&1
+        "$program" $(train text2) --save work/m >said 2>&1
 do
     grep -q "^sluice: work/m.*: No space left on device$" said || fail "full at call $call: $(cat said)"
     now=$(score work/m) || fail "full from call $call on, nothing can be used: $now"
@@ -124,8 +119,8 @@ printf 'passed  a disk that is full from any of %s calls on\n' $((call - 1))
 
 # ---- A synthetic text ----------------------------------------------------------------------------
 
-"$SLUICE_PROGRAM" data --synthetic expected --seed 9 --tokens 2000 >/dev/null
-"$SLUICE_PROGRAM" data --synthetic older --seed 8 --tokens 2000 >/dev/null
+"$program" data --synthetic expected --seed 9 --tokens 2000 >/dev/null
+"$program" data --synthetic older --seed 8 --tokens 2000 >/dev/null
 call=0
 while
     call=$((call + 1))
@@ -133,7 +128,7 @@ while
     cp -r older corpus
     killed $call corpus data --synthetic corpus --seed 9 --tokens 2000
 do
-    "$SLUICE_PROGRAM" data --synthetic corpus --seed 9 --tokens 2000 >said 2>&1 ||
+    "$program" data --synthetic corpus --seed 9 --tokens 2000 >said 2>&1 ||
         fail "killed at call $call, the corpus cannot be written again: $(cat said)"
     find corpus -name '.*.tmp' -delete # of the killed save
     diff -r expected corpus || fail "killed at call $call"

@@ -1,20 +1,14 @@
 #!/bin/bash
 # sluice tokenize -o, killed before drawn ones of the calls that change files (tests/faults/io_faults.c), and resumed: what
 # lies there is the older tokens or the new ones, with their manifest, and the bytes are those of an uninterrupted run.
-set -euo pipefail
-[ -x "$SLUICE_PROGRAM" ] || { echo "$SLUICE_PROGRAM is not there"; exit 77; }
-faults=$(dirname "$SLUICE_PROGRAM")/../tests/libio_faults.so
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { printf 'FAILED  %s\n' "$*"; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
+[ -f "$faults" ] || fail "$faults was not built"
 
 for ((byte = 0; byte < 256; byte++)); do
     # shellcheck disable=SC2059 # the byte is the format
     echo "$(printf "\\x$(printf %x "$byte")" | base64) $byte"
 done >ranks
-tokenize=("$SLUICE_PROGRAM" tokenize --tokenizer ranks --splitter gpt2)
+tokenize=("$program" tokenize --tokenizer ranks --splitter gpt2)
 
 # Two blocks and a bit of another (src/text/token_writer.c): what is written is recorded several times.
 head -c 40000000 < <(yes "all work and no play") >long

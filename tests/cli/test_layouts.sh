@@ -5,13 +5,7 @@
 # Every third run is in bf16, from seed 2 on. Runs from seeds 1, 4, … are of the tutorials' model on a
 # text, the others of a drawn model of another family on rows of ids.
 # SLUICE_TEST_SEED is the first run's seed, SLUICE_TEST_CASES the number of runs.
-set -euo pipefail
-
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "$1"; cat "$scratch/err" "$scratch/out"; exit 1; }
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+. "$(dirname "$0")/../support/script.sh"
 
 python=${SLUICE_PYTHON:-python3}
 if ! command -v "$python" >/dev/null; then
@@ -45,7 +39,7 @@ for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-2}; left > 0; s
     shards=$((2 + RANDOM % 4))
     model=(--data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 8 --bptt 8)
     if ((seed % 3 != 1)) && [ -n "$python" ]; then
-        "$python" "${SLUICE_SOURCE_DIR:?}/tests/models/drawn_model.py" "$seed" 8 "$scratch/base" "$scratch/rows"
+        "$python" "$source/tests/models/drawn_model.py" "$seed" 8 "$scratch/base" "$scratch/rows"
         model=(--init "$scratch/base" --data "$scratch/rows")
     fi
     run=("$program" train "${model[@]}"

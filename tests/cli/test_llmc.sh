@@ -1,31 +1,21 @@
 #!/bin/bash
 # llm.c's model files of a GPT-2: read with --init, and written by `sluice export --llmc`.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?} source=${SLUICE_SOURCE_DIR:?}
-python=${SLUICE_PYTHON:-$source/.venv/bin/python3}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 small=$source/tests/models/gpt2
 
-refused() { # SENTENCE WORDS…
-    "$program" "${@:2}" >"$scratch/out" 2>&1 && fail "not refused: ${*:2}"
-    grep -qF -- "$1" "$scratch/out" || fail "${*:2}: $(cat "$scratch/out")"
-    [ "$(grep -c . "$scratch/out")" = 1 ] || fail "${*:2}: more than a sentence: $(cat "$scratch/out")"
-}
-refused "export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE" export --init "$small"
-refused "--llmc FILE is what is written, so it cannot be combined with --output" \
+refused 2 "export needs --init DIR and --output DIR, --gguf FILE or --llmc FILE" "$program" export --init "$small"
+refused 2 "--llmc FILE is what is written, so it cannot be combined with --output" "$program" \
     export --init "$small" --llmc "$scratch/x.bin" -o "$scratch/x"
-refused "--gguf and --llmc cannot be combined" export --init "$small" --llmc "$scratch/x.bin" --gguf "$scratch/x.gguf"
-refused "llm.c's file is of a GPT-2, and the model is of the family llama" \
+refused 2 "--gguf and --llmc cannot be combined" "$program" export --init "$small" --llmc "$scratch/x.bin" --gguf "$scratch/x.gguf"
+refused 1 "llm.c's file is of a GPT-2, and the model is of the family llama" "$program" \
     export --init "$source/tests/models/llama3" --llmc "$scratch/x.bin"
 mkdir "$scratch/other"
 cp "$small/model.safetensors" "$scratch/other"
 sed 's/gelu_new/relu/' "$small/config.json" >"$scratch/other/config.json"
-refused "llm.c's file is of a GPT-2 with the activation gelu_new, and the model has another" \
+refused 1 "llm.c's file is of a GPT-2 with the activation gelu_new, and the model has another" "$program" \
     export --init "$scratch/other" --llmc "$scratch/x.bin"
 rm -r "$scratch/other"
-[ "$(ls -A "$scratch")" = out ] || fail "files are left: $(ls -A "$scratch")"
+[ "$(ls -A)" = $'err\nout' ] || fail "files are left: $(ls -A)"
 
 check=0
 "$python" -B "$source/tests/models/llmc_file.py" write "$small" "$scratch/f32.bin" || check=$?
@@ -67,7 +57,7 @@ status=0
 timeout 20 "$program" eval --init "$scratch/pipe" --data "$small/rows.jsonl" >"$scratch/out" 2>&1 || status=$?
 [ "$status" = 1 ] || fail "a pipe as a model: status $status"
 head -c 100 "$scratch/f32.bin" >"$scratch/bad.bin"
-refused "a model of llm.c begins with 1024 bytes, but the file has 100" eval --init "$scratch/bad.bin" --data "$small/rows.jsonl"
+refused 1 "a model of llm.c begins with 1024 bytes, but the file has 100" "$program" eval --init "$scratch/bad.bin" --data "$small/rows.jsonl"
 head -c 5000 "$scratch/f32.bin" >"$scratch/bad.bin"
-refused "it was cut short, or its header is wrong" eval --init "$scratch/bad.bin" --data "$small/rows.jsonl"
-refused "f32.bin is an input and must not be overwritten" export --init "$scratch/f32.bin" --llmc "$scratch/f32.bin"
+refused 1 "it was cut short, or its header is wrong" "$program" eval --init "$scratch/bad.bin" --data "$small/rows.jsonl"
+refused 2 "f32.bin is an input and must not be overwritten" "$program" export --init "$scratch/f32.bin" --llmc "$scratch/f32.bin"

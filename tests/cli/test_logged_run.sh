@@ -1,13 +1,7 @@
 #!/bin/bash
 # sluice plan --from by logs that are damaged, or made by somebody else: each is refused by one sentence, and says
 # nothing of which files are written.
-set -euo pipefail
-
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "$1"; cat err out; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 
 mkdir data
 for split in train valid test; do
@@ -30,15 +24,6 @@ with open("damaged.jsonl", "w") as out:
 END
 }
 
-refused() { # STATUS SENTENCE WORD...
-    local expected=$1 sentence=$2 status=0
-    shift 2
-    "$program" plan --from damaged.jsonl "$@" >out 2>err || status=$?
-    [ "$status" = "$expected" ] || fail "$sentence: status $status"
-    [ "$(wc -l <err)" = 1 ] || fail "$sentence: not one line"
-    grep -qF -e "$sentence" err || fail "no \"$sentence\""
-    [ ! -s out ] || fail "$sentence: words on standard output"
-}
 
 # A layout that no run has.
 stages() { # STAGES PLACEMENT: both as Python; a step's actions of one micro-batch
@@ -53,26 +38,26 @@ if kind == 'pipeline':
     record.update(placement=placement, measured=actions, predicted=actions)"
 }
 stages 400 "list(range(400))"
-refused 1 "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64"
+refused 1 "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64" "$program" plan --from damaged.jsonl
 stages 60 "[min(s, 30) for s in range(60)]"
-refused 1 "damaged.jsonl: its timeline has 31 pipeline ranks, the run has 60"
+refused 1 "damaged.jsonl: its timeline has 31 pipeline ranks, the run has 60" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['partition'] = [2, 2, 2]"
-refused 1 "damaged.jsonl: it has no timeline of a step"
+refused 1 "damaged.jsonl: it has no timeline of a step" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['partition'] = []"
-refused 1 "damaged.jsonl: the record \"run\" has no partition"
+refused 1 "damaged.jsonl: the record \"run\" has no partition" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['partition'] = [6, 0]"
-refused 1 "damaged.jsonl: the record \"run\" has a partition with 0 modules in stage 1"
+refused 1 "damaged.jsonl: the record \"run\" has a partition with 0 modules in stage 1" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['virtual'] = 3"
-refused 1 "damaged.jsonl: the record \"run\" has 2 stages, which cannot be 3 of each pipeline rank"
+refused 1 "damaged.jsonl: the record \"run\" has 2 stages, which cannot be 3 of each pipeline rank" "$program" plan --from damaged.jsonl
 damage "if kind == 'pipeline': record['measured'] = [[name, 0, 0] for name, *_ in record['measured']]
 record.pop('optimizer_ms', None)"
-refused 1 "damaged.jsonl: the stages' times are all 0" --json
+refused 1 "damaged.jsonl: the stages' times are all 0" "$program" plan --from damaged.jsonl --json
 damage "if kind == 'run': record['bptt'] = 0"
-refused 2 "damaged.jsonl: --bptt must be a whole number"
+refused 2 "damaged.jsonl: --bptt must be a whole number" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['nlayers'] = record['model']['nlayers'] = 7"
-refused 1 "damaged.jsonl: balance must add up"
+refused 1 "damaged.jsonl: balance must add up" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['schedule'] = 'none.csv'"
-refused 2 "damaged.jsonl: --schedule must name a file"
+refused 2 "damaged.jsonl: --schedule must name a file" "$program" plan --from damaged.jsonl
 
 # Of a run that has resumed with another layout, what was before says nothing.
 damage "if kind == 'step': record.update(ms=1000)"

@@ -1,25 +1,9 @@
 #!/bin/bash
 # sluice train --data a=0.7:DIR --data b=0.3:DIR: each source has its share, its epochs and its loss in the log; the bits are the
 # same on any layout and after a resume; one source is that source alone.
-set -euo pipefail
-fail() { echo "FAILED: $1"; exit 1; }
-[ -x "$SLUICE_PROGRAM" ] || { echo "skipped: $SLUICE_PROGRAM is not there"; exit 77; }
+. "$(dirname "$0")/../support/script.sh"
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-models=$SLUICE_SOURCE_DIR/tests/models
-goldens=$SLUICE_SOURCE_DIR/tests/text/token_files
-runs() { # WORD...: succeeds
-    ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" "$@" >out 2>err || fail "$*: $(cat out err)"
-}
-refuse() { # SENTENCE WORD...: in one line
-    local sentence=$1
-    shift
-    if "$SLUICE_PROGRAM" "$@" >out 2>err; then fail "not refused: $*"; fi
-    [ "$(wc -l <err)" = 1 ] || fail "more than a sentence: $(cat err)"
-    grep -qF -- "$sentence" err || fail "expected \"$sentence\", got $(cat err)"
-}
+goldens=$source/tests/text/token_files
 lines() { # ROWS LONGEST SEED: of other lengths, and of some only the end has targets
     awk -v rows="$1" -v longest="$2" -v seed="$3" 'BEGIN { for (row = 0; row < rows; row++) {
         length_ = 2 + (row * 31 + row * row * 7 + seed) % (longest - 1); ids = labels = ""
@@ -44,7 +28,7 @@ job=(train --init "$models/llama3" --batch-size 5 --shards 2 --chunks 2 --epochs
 
 # ---- Shares, epochs and losses ----
 
-runs "${job[@]}" "${mixture[@]}" --log-json whole.log --save whole --save-dir run --save-every 3 --keep 9 --no-quiet
+runs "$program" "${job[@]}" "${mixture[@]}" --log-json whole.log --save whole --save-dir run --save-every 3 --keep 9 --no-quiet
 grep -q "70.00% of the rows from a: 466 tokens in 40 rows  a/train.jsonl" out || fail "the screen does not say the sources: $(cat out)"
 grep -qE '^\|   a: valid loss +[0-9.]+ \| valid ppl +[0-9.]+$' out || fail "the screen does not say the sources' losses: $(cat out)"
 grep -q '"sources":\["a","b"\],"source_share":\[0.[67]' whole.log || fail "the log does not say the sources"
@@ -56,21 +40,20 @@ lists_of step whole.log source_epochs | tail -n 1 | awk '{ d = $1 - 70 / 40; e =
 valid=$(lists_of eval whole.log source_loss | tail -n 1)
 paste <(fields_of eval whole.log loss | tail -n 1) <(echo "$valid") | awk '{ d = $1 - 0.7 * $2 - 0.3 * $3; if (d * d > 1e-12) exit 1 }' ||
     fail "the validation is not the sources' weighted mean: $valid"
-for source in a b; do
-    runs eval --init whole --data $source --split valid --json
+for part in a b; do
+    runs "$program" eval --init whole --data $part --split valid --json
     grep -oP '"loss": \K[0-9.]+' out >>alone
 done
 paste -s -d ' ' alone | paste - <(echo "$valid") | awk '{ d = $1 - $3; e = $2 - $4; if (d * d > 1e-12 || e * e > 1e-12) exit 1 }' ||
     fail "eval says $(paste -s alone), the run $valid"
-refuse "--data: eval takes one source, DIR or FILE, got a=1:a" eval --init whole --data a=1:a
-runs report whole.log -o report.html
+refused 2 "--data: eval takes one source, DIR or FILE, got a=1:a" "$program" eval --init whole --data a=1:a
+runs "$program" report whole.log -o report.html
 grep -q "<tr><th>b</th><td>30</td><td>2.727</td>" report.html || fail "the report does not say the sources: $(grep -A3 'sources of' report.html)"
 
 # ---- TensorBoard ----
 
-python=${SLUICE_PYTHON:-$SLUICE_SOURCE_DIR/.venv/bin/python3}
 if "$python" -c 'import tensorboard' 2>/dev/null; then
-    runs watch whole.log --tensorboard events
+    runs "$program" watch whole.log --tensorboard events
     "$python" - <<'END' || fail "TensorBoard has other losses of the sources"
 import json, struct
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -89,7 +72,7 @@ else
 fi
 
 # All rows of token files have equally many targets, so that the loss is the sources' mean by their shares.
-runs train --init "$models/llama3" --data "a=2:$goldens/llmc_gpt2.bin" --data "b=1:$goldens/llmc_llama3.bin" --seq-len 6 --batch-size 3 \
+runs "$program" train --init "$models/llama3" --data "a=2:$goldens/llmc_gpt2.bin" --data "b=1:$goldens/llmc_llama3.bin" --seq-len 6 --batch-size 3 \
     --epochs 4 --quiet --log-json tokens.log
 paste <(fields_of step tokens.log loss) <(lists_of step tokens.log source_loss) <(lists_of step tokens.log source_share) |
     awk '{ d = $1 - $2 * $4 - $3 * $5; if (d * d > 1e-10) exit 1; lines++ } END { exit lines != 24 }' || fail "the loss is not that of the sources"
@@ -101,29 +84,29 @@ same_as_whole() { # WHAT
 }
 for layout in "--dp 2" "--dp 2 --zero" "--pp 2" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --schedule zb-h1"; do
     # shellcheck disable=SC2086 # several words
-    runs "${job[@]}" "${mixture[@]}" $layout --save cut --log-json cut.log
+    runs "$program" "${job[@]}" "${mixture[@]}" $layout --save cut --log-json cut.log
     same_as_whole "$layout"
     for record in step eval; do
         [ "$(lists_of $record cut.log source_loss)" = "$(lists_of $record whole.log source_loss)" ] || fail "other losses of sources with $layout"
     done
 done
-runs "${job[@]}" "${mixture[@]}" --shards 4 --batch-size 3 --chunks 1 --save-dir wide --save whole4
+runs "$program" "${job[@]}" "${mixture[@]}" --shards 4 --batch-size 3 --chunks 1 --save-dir wide --save whole4
 for layout in "--dp 4" "--dp 2"; do
     # shellcheck disable=SC2086 # several words
-    runs "${job[@]}" "${mixture[@]}" --shards 4 --batch-size 3 --chunks 1 $layout --save cut
+    runs "$program" "${job[@]}" "${mixture[@]}" --shards 4 --batch-size 3 --chunks 1 $layout --save cut
     [ "$(sha256sum <cut/model.safetensors)" = "$(sha256sum <whole4/model.safetensors)" ] || fail "other weights of four shards with $layout"
 done
-runs "${job[@]}" "${mixture[@]}" --dp 2 --resume run/step-00000003 --save cut --log-json resumed.log
+runs "$program" "${job[@]}" "${mixture[@]}" --dp 2 --resume run/step-00000003 --save cut --log-json resumed.log
 same_as_whole "--resume in the middle of an epoch"
 [ "$(lists_of step resumed.log source_epochs)" = "$(lists_of step whole.log source_epochs | tail -n 7)" ] || fail "other epochs after a resume"
 mkdir elsewhere
 rm -r cut
-(cd elsewhere && runs train --resume ../run/step-00000003 --save ../cut --log-json log --quiet)
+(cd elsewhere && runs "$program" train --resume ../run/step-00000003 --save ../cut --log-json log --quiet)
 same_as_whole "--resume without --data, elsewhere"
 # In two processes, where there is MPI.
 for layout in "--dp 2" "--dp 1 --pp 2"; do
     # shellcheck disable=SC2086 # several words
-    if ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGRAM" "${job[@]}" "${mixture[@]}" $layout --save cut --log-json cut.log >out 2>err; then
+    if ASAN_OPTIONS=detect_leaks=0 "$program" launch --nproc 2 "$program" "${job[@]}" "${mixture[@]}" $layout --save cut --log-json cut.log >out 2>err; then
         same_as_whole "$layout in two processes"
         [ "$(lists_of step cut.log source_loss)" = "$(lists_of step whole.log source_loss)" ] || fail "other losses of sources in two processes, $layout"
     else
@@ -132,9 +115,9 @@ for layout in "--dp 2" "--dp 1 --pp 2"; do
 done
 for more in "--pack --seq-len 24" --group-by-length --no-shuffle "--max-batches 3"; do
     # shellcheck disable=SC2086 # several words
-    runs "${job[@]}" "${mixture[@]}" $more --save whole2
+    runs "$program" "${job[@]}" "${mixture[@]}" $more --save whole2
     # shellcheck disable=SC2086 # several words
-    runs "${job[@]}" "${mixture[@]}" $more --dp 2 --pp 2 --save cut
+    runs "$program" "${job[@]}" "${mixture[@]}" $more --dp 2 --pp 2 --save cut
     [ "$(sha256sum <cut/model.safetensors)" = "$(sha256sum <whole2/model.safetensors)" ] || fail "other weights with $more on another layout"
     [ "$(sha256sum <cut/model.safetensors)" != "$(sha256sum <whole/model.safetensors)" ] || fail "$more changes nothing"
 done
@@ -143,30 +126,30 @@ done
 
 for more in "" --no-shuffle --group-by-length; do
     # shellcheck disable=SC2086 # several words
-    runs "${job[@]}" --data a $more --save alone.model --log-json alone.log
+    runs "$program" "${job[@]}" --data a $more --save alone.model --log-json alone.log
     # shellcheck disable=SC2086 # several words
-    runs "${job[@]}" --data a=1:a $more --save one.model --log-json one.log
+    runs "$program" "${job[@]}" --data a=1:a $more --save one.model --log-json one.log
     [ "$(sha256sum <alone.model/model.safetensors)" = "$(sha256sum <one.model/model.safetensors)" ] || fail "one source is not itself: $more"
     [ "$(fields_of step alone.log loss)" = "$(fields_of step one.log loss)" ] || fail "other losses of one source: $more"
 done
 
 # A source without validation counts for none in it.
-runs "${job[@]}" --data a=1:a --data c=3:c --log-json few.log --max-batches 2
+runs "$program" "${job[@]}" --data a=1:a --data c=3:c --log-json few.log --max-batches 2
 lists_of eval few.log source_loss | awk '$2 != "null" { exit 1 }' || fail "a validation of nothing"
 [ "$(fields_of eval few.log loss)" = "$(lists_of eval few.log source_loss | cut -d ' ' -f 1)" ] || fail "a validation of one source is not its own"
 
 # ---- Bad input ----
 
-refuse '--data: the weight of source a must be a number above 0, got "much"' "${job[@]}" --data a=much:a
-refuse '--data: the weight of source b must be a number above 0, got "0"' "${job[@]}" --data a=1:a --data b=0:b
-refuse '--data: the weight of source b must be a number above 0, got "-0.3"' "${job[@]}" --data a=1:a --data b=-0.3:b
-refuse '--data: two sources are called a' "${job[@]}" --data a=1:a --data a=2:b
-refuse 'got "b" among sources' "${job[@]}" --data a=1:a --data b
+refused 1 '--data: the weight of source a must be a number above 0, got "much"' "$program" "${job[@]}" --data a=much:a
+refused 1 '--data: the weight of source b must be a number above 0, got "0"' "$program" "${job[@]}" --data a=1:a --data b=0:b
+refused 1 '--data: the weight of source b must be a number above 0, got "-0.3"' "$program" "${job[@]}" --data a=1:a --data b=-0.3:b
+refused 1 '--data: two sources are called a' "$program" "${job[@]}" --data a=1:a --data a=2:b
+refused 1 'got "b" among sources' "$program" "${job[@]}" --data a=1:a --data b
 mkdir text
 printf 'a text of words\n%.0s' {1..99} >text/train.txt
-refuse 'text: source t must be rows of JSON lines or a token file (sluice tokenize), or a directory with train.jsonl or train.bin' \
+refused 1 'text: source t must be rows of JSON lines or a token file (sluice tokenize), or a directory with train.jsonl or train.bin' "$program" \
     "${job[@]}" --data a=1:a --data t=1:text
-refuse 'a/valid.jsonl/x: source t must be rows' "${job[@]}" --data a=1:a --data t=1:a/valid.jsonl/x
-refuse 'the mixture: its 16 rows do not fill a batch of 40' "${job[@]}" --data c=1:c --data b=1:b --batch-size 20
-refuse 'train data "checksum' train --resume run --data a=0.6:a --data b=0.4:b --quiet
+refused 1 'a/valid.jsonl/x: source t must be rows' "$program" "${job[@]}" --data a=1:a --data t=1:a/valid.jsonl/x
+refused 1 'the mixture: its 16 rows do not fill a batch of 40' "$program" "${job[@]}" --data c=1:c --data b=1:b --batch-size 20
+refused 1 'train data "checksum' "$program" train --resume run --data a=0.6:a --data b=0.4:b --quiet
 echo "mixtures: ok"

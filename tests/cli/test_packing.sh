@@ -1,23 +1,8 @@
 #!/bin/bash
 # sluice train --pack: rows of several documents have the losses of the documents alone, and the same bits on any layout, in
 # two processes and after a resume; nothing of a document is lost.
-set -euo pipefail
-fail() { echo "FAILED: $1"; exit 1; }
-[ -x "$SLUICE_PROGRAM" ] || { echo "skipped: $SLUICE_PROGRAM is not there"; exit 77; }
+. "$(dirname "$0")/../support/script.sh"
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-models=$SLUICE_SOURCE_DIR/tests/models
-runs() { # WORD...: succeeds
-    ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" "$@" >out 2>err || fail "$*: $(cat out err)"
-}
-refuse() { # SENTENCE WORD...
-    local sentence=$1
-    shift
-    if "$SLUICE_PROGRAM" "$@" >out 2>&1; then fail "not refused: $*"; fi
-    grep -qF -- "$sentence" out || fail "expected \"$sentence\", got $(cat out)"
-}
 fields_of() { grep '^{"record":"step"' "$1" | grep -oP "\"$2\":\\K[0-9.e+-]+"; } # LOG FIELD
 sum_of() { fields_of "$1" "$2" | awk '{ sum += $1 } END { print sum }'; }
 lines() { # ROWS LONGEST: of other lengths, and of some only the end has targets
@@ -36,12 +21,12 @@ lines() { # ROWS LONGEST: of other lengths, and of some only the end has targets
 lines 14 20 >all.jsonl
 recipe=(--dropout 0 --lr 3e-3 --lr-schedule constant --weight-decay 0.1 --clip 1 --no-shuffle --epochs 6 --chunks 1 --quiet)
 for family in gpt2 llama3 qwen3; do
-    runs train --init "$models/$family" --data all.jsonl --batch-size 14 "${recipe[@]}" --log-json alone.log
-    runs train --init "$models/$family" --data all.jsonl --pack --seq-len 24 --batch-size 1 "${recipe[@]}" --no-quiet --log-json rows.log
+    runs "$program" train --init "$models/$family" --data all.jsonl --batch-size 14 "${recipe[@]}" --log-json alone.log
+    runs "$program" train --init "$models/$family" --data all.jsonl --pack --seq-len 24 --batch-size 1 "${recipe[@]}" --no-quiet --log-json rows.log
     rows=$(grep -oP ': 14 documents in \K[0-9]+(?= rows$)' out) || fail "the screen does not say how many rows: $(cat out)"
     grep -q "\"documents\":14,\"rows\":$rows" rows.log || fail "the log does not say how many rows"
     [ "$rows" -lt 10 ] || fail "$rows rows of 14 documents"
-    runs train --init "$models/$family" --data all.jsonl --pack --seq-len 24 --batch-size "$rows" "${recipe[@]}" --log-json packed.log
+    runs "$program" train --init "$models/$family" --data all.jsonl --pack --seq-len 24 --batch-size "$rows" "${recipe[@]}" --log-json packed.log
     [ "$(fields_of packed.log loss | wc -l)" = 6 ] || fail "not a batch of all rows"
     [ "$(fields_of packed.log targets)" = "$(fields_of alone.log targets)" ] || fail "other targets when packed"
     paste <(fields_of alone.log loss) <(fields_of packed.log loss) | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-5 * $1) exit 1 }' ||
@@ -57,10 +42,10 @@ lines 9 20 | tail -n 7 >sets/test.jsonl
 losses_of() { grep -oP '"split":"[a-z]+".*?"loss":\K[0-9.e+-]+' "$1"; }
 recipe_of_sets=(--batch-size 7 --eval-batch-size 3 --lr 0 --dropout 0 --epochs 1 --quiet)
 for family in gpt2 llama3; do
-    runs train --init "$models/$family" --data sets "${recipe_of_sets[@]}" --log-json single.log
+    runs "$program" train --init "$models/$family" --data sets "${recipe_of_sets[@]}" --log-json single.log
     for layout in "--pp 1" "--pp 2" "--dp 2 --batch-size 1"; do
         # shellcheck disable=SC2086 # several words
-        runs train --init "$models/$family" --data sets "${recipe_of_sets[@]}" --pack --seq-len 40 --batch-size 2 $layout --log-json several.log
+        runs "$program" train --init "$models/$family" --data sets "${recipe_of_sets[@]}" --pack --seq-len 40 --batch-size 2 $layout --log-json several.log
         [ "$(losses_of several.log | wc -l)" = 2 ] || fail "no two evaluations: $(cat several.log)"
         [ "$(grep -c . <(losses_of single.log))" = 2 ] || fail "no two evaluations: $(cat single.log)"
         paste <(losses_of single.log) <(losses_of several.log) | awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > 1e-6 * $1) exit 1 }' ||
@@ -70,7 +55,7 @@ done
 
 # The targets of a document that is cut, 49 tokens into rows of 24, stay.
 awk 'BEGIN { printf "{\"input_ids\": [1"; for (i = 0; i < 46; i++) printf ", %d", i; print "]}" }' >>all.jsonl
-runs train --init "$models/llama3" --data all.jsonl --pack --seq-len 24 --batch-size 1 "${recipe[@]}" --epochs 1 --log-json cut.log
+runs "$program" train --init "$models/llama3" --data all.jsonl --pack --seq-len 24 --batch-size 1 "${recipe[@]}" --epochs 1 --log-json cut.log
 [ "$(sum_of cut.log targets)" = $(($(fields_of alone.log targets | head -n 1) + 46)) ] || fail "a long document lost targets"
 
 # ---- The same bits on any layout ----
@@ -82,24 +67,24 @@ same_on_layouts() { # FILE ARGUMENTS...
     shift
     rm -rf whole run cut other
     local job=(train --data . --pack --seq-len 32 --batch-size 3 --shards 2 --chunks 2 --epochs 2 --lr 1e-3 --quiet "$@")
-    runs "${job[@]}" --save whole --save-dir run --save-every 3
+    runs "$program" "${job[@]}" --save whole --save-dir run --save-every 3
     expected=$(sha256sum <"whole/$file")
     for layout in "--pp 2" "--dp 2 --zero" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --schedule zb-h1" "--pp 2 --recompute always" \
         "--pp 2 --resume run/step-00000003"; do
         # shellcheck disable=SC2086 # several words
-        runs "${job[@]}" $layout --save cut
+        runs "$program" "${job[@]}" $layout --save cut
         [ "$(sha256sum <"cut/$file")" = "$expected" ] || fail "other weights with $layout: $*"
     done
     # In two processes, where there is MPI.
     for layout in "--dp 2" "--dp 1 --pp 2"; do
         # shellcheck disable=SC2086 # several words
-        if ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGRAM" "${job[@]}" $layout --save cut >out 2>err; then
+        if ASAN_OPTIONS=detect_leaks=0 "$program" launch --nproc 2 "$program" "${job[@]}" $layout --save cut >out 2>err; then
             [ "$(sha256sum <"cut/$file")" = "$expected" ] || fail "other weights in two processes, $layout: $*"
         else
             grep -q 'sluice_mpi.so was not found' err || fail "two processes: $(cat err)"
         fi
     done
-    if runs "${job[@]}" --no-pack --save other && [ "$(sha256sum <"other/$file")" = "$expected" ]; then fail "--pack changes nothing"; fi
+    if runs "$program" "${job[@]}" --no-pack --save other && [ "$(sha256sum <"other/$file")" = "$expected" ]; then fail "--pack changes nothing"; fi
 }
 same_on_layouts model.safetensors --init "$models/gpt2" --dropout 0.1
 same_on_layouts model.safetensors --init "$models/qwen3" --precision bf16 --group-by-length
@@ -108,12 +93,12 @@ same_on_layouts model.safetensors --emsize 16 --nhid 16 --nlayers 2 --nhead 2 --
 
 # ---- Bad input ----
 
-refuse "pack true, this run has pack not given" train --resume run --no-pack --quiet
+refused 1 "pack true, this run has pack not given" "$program" train --resume run --no-pack --quiet
 printf 'a text of words\n%.0s' {1..99} >words.txt
-refuse "pack is for rows of JSON lines, which have lengths of their own, but the data are a text" \
+refused 1 "pack is for rows of JSON lines, which have lengths of their own, but the data are a text" "$program" \
     train --data words.txt --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --pack
 head -c 800 /dev/zero >tokens.bin
-refuse "tokens.bin: pack is for rows of JSON lines, and these are token files, whose rows are full" \
+refused 1 "tokens.bin: pack is for rows of JSON lines, and these are token files, whose rows are full" "$program" \
     train --init "$models/llama3" --data tokens.bin --token-type uint16 --seq-len 8 --pack --quiet
-refuse "train.jsonl: its 22 rows do not fill a batch of 60" train --init "$models/llama3" --data train.jsonl --pack --seq-len 32 --batch-size 60
+refused 1 "train.jsonl: its 22 rows do not fill a batch of 60" "$program" train --init "$models/llama3" --data train.jsonl --pack --seq-len 32 --batch-size 60
 echo "packing: ok"

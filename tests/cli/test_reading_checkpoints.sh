@@ -2,14 +2,9 @@
 # What reading a checkpoint meets. Errors (EIO, EMFILE, ESTALE, EACCES) end a run that would resume
 # from it, whatever call meets them: no older checkpoint is taken, no run begins anew, nothing is
 # changed. Checkpoints of more files than may be open are read.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
-faults=${SLUICE_FAULTS:-$(dirname "$program")/../tests/libio_faults.so}
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "$1"; cat "$scratch/err" "$scratch/out"; exit 1; }
+[ -f "$faults" ] || fail "$faults was not built"
 
 "$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
 train=("$program" train --data "$scratch/text" --emsize 8 --nhid 8 --nhead 2 --bptt 8 --batch-size 4

@@ -1,13 +1,8 @@
 #!/bin/bash
 # sluice train and eval on rows of ids: the losses of transformers (models/*/golden.safetensors), the
 # same weights on any layout and after a resume, and bad rows refused before anything is written.
-set -euo pipefail
-fail() { echo "FAILED: $1"; exit 1; }
-[ -x "$SLUICE_PROGRAM" ] || { echo "skipped: $SLUICE_PROGRAM is not there"; exit 77; }
+. "$(dirname "$0")/../support/script.sh"
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-models=$SLUICE_SOURCE_DIR/tests/models
 recipe=(--dropout 0 --optimizer adamw --lr 3e-3 --lr-schedule constant --betas "0.9,0.95" --weight-decay 0.1 --clip 0
         --weight-decay-for all --no-shuffle --quiet)
 
@@ -24,14 +19,14 @@ sum_of() { sha256sum <"$1/model.safetensors"; }
 
 while read -r family loss rest; do
     rows=$models/$family/rows.jsonl
-    printed=$("$SLUICE_PROGRAM" eval --init "$models/$family" --data "$rows" --json)
+    printed=$("$program" eval --init "$models/$family" --data "$rows" --json)
     check_close "$loss" "$(grep -oP '"loss": \K[0-9.]*' <<<"$printed")" "eval of $family"
     grep -q '"targets": 35}' <<<"$printed" || fail "eval of $family scores other targets: $printed"
-    "$SLUICE_PROGRAM" train --init "$models/$family" --data "$rows" --batch-size 2 --epochs 10 "${recipe[@]}" \
+    "$program" train --init "$models/$family" --data "$rows" --batch-size 2 --epochs 10 "${recipe[@]}" \
         --log-json "$scratch/$family.log" --save "$scratch/$family"
     check_close "$loss $rest" "$(losses_of "$scratch/$family.log")" "training of $family"
     [ ! -e "$scratch/$family/tokenizer.json" ] || fail "a tokenizer was saved where there is none"
-    "$SLUICE_PROGRAM" eval --init "$scratch/$family" --data "$rows" >"$scratch/printed"
+    "$program" eval --init "$scratch/$family" --data "$rows" >"$scratch/printed"
 done <<'GOLDEN'
 gpt2 4.911003589630127 4.108849048614502 3.5871188640594482 3.1433911323547363 2.775508165359497 2.4520766735076904 2.1746504306793213 1.949763298034668 1.759734869003296 1.5931485891342163
 llama3 4.804371356964111 4.055424213409424 3.5856211185455322 3.220750570297241 2.902416229248047 2.6134049892425537 2.372804880142212 2.1740856170654297 1.9819412231445312 1.811712622642517
@@ -42,11 +37,11 @@ GOLDEN
 # Where nothing else is asked for: of 80 steps, 3% are the warm-up, unless the rate stays as it is. A resume has the same.
 default=(train --init "$models/llama3" --data "$models/llama3/rows.jsonl" --batch-size 1 --epochs 40 --quiet)
 rates_of() { sed -n 's/^{"record":"step".*"lr":\([0-9.e+-]*\).*/\1/p' "$1" | head -n 3 | tr '\n' ' '; }
-"$SLUICE_PROGRAM" "${default[@]}" --log-json "$scratch/log" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 1 --keep 0
+"$program" "${default[@]}" --log-json "$scratch/log" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 1 --keep 0
 check_close "1e-5 2e-5 2e-5" "$(rates_of "$scratch/log")" "the warm-up"
-"$SLUICE_PROGRAM" train --resume "$scratch/run/step-00000001" --save "$scratch/cut" --quiet
+"$program" train --resume "$scratch/run/step-00000001" --save "$scratch/cut" --quiet
 [ "$(sum_of "$scratch/whole")" = "$(sum_of "$scratch/cut")" ] || fail "other weights after a resume within the warm-up"
-"$SLUICE_PROGRAM" "${default[@]}" --lr-schedule constant --log-json "$scratch/log"
+"$program" "${default[@]}" --lr-schedule constant --log-json "$scratch/log"
 check_close "2e-5 2e-5 2e-5" "$(rates_of "$scratch/log")" "a constant rate"
 rm -rf "$scratch/run" "$scratch/whole" "$scratch/cut"
 
@@ -60,9 +55,9 @@ head -n 5 "$scratch/data/train.jsonl" >"$scratch/data/valid.jsonl"
 tail -n 3 "$scratch/data/train.jsonl" >"$scratch/data/test.jsonl"
 job=(train --init "$models/qwen3" --data "$scratch/data" --batch-size 2 --shards 2 --chunks 2 --epochs 2 --lr 1e-3
      --quiet)
-"$SLUICE_PROGRAM" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
+"$program" "${job[@]}" --save "$scratch/whole" --save-dir "$scratch/run" --save-every 3
 # In two processes, where there is MPI, which leaks.
-if ASAN_OPTIONS=detect_leaks=0 "$SLUICE_PROGRAM" launch --nproc 2 "$SLUICE_PROGRAM" "${job[@]}" --pp 2 \
+if ASAN_OPTIONS=detect_leaks=0 "$program" launch --nproc 2 "$program" "${job[@]}" --pp 2 \
     --save "$scratch/processes" 2>"$scratch/err"; then
     [ "$(sum_of "$scratch/processes")" = "$(sum_of "$scratch/whole")" ] || fail "other weights in two processes"
 else
@@ -71,34 +66,34 @@ fi
 for layout in "--pp 2" "--dp 2" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --schedule zb-h1"; do
     rm -rf "$scratch/cut"
     # shellcheck disable=SC2086 # several words
-    "$SLUICE_PROGRAM" "${job[@]}" $layout --save "$scratch/cut"
+    "$program" "${job[@]}" $layout --save "$scratch/cut"
     [ "$(sum_of "$scratch/cut")" = "$(sum_of "$scratch/whole")" ] || fail "other weights with $layout"
 done
-"$SLUICE_PROGRAM" "${job[@]}" --resume "$scratch/run/step-00000003" --save "$scratch/resumed"
+"$program" "${job[@]}" --resume "$scratch/run/step-00000003" --save "$scratch/resumed"
 [ "$(sum_of "$scratch/resumed")" = "$(sum_of "$scratch/whole")" ] || fail "other weights after a resume"
 
 # Rows of similar lengths: less padding, the same rows, and the same bits on any layout and after a resume.
 field_of() { grep '^{"record":"step"' "$1" | grep -oP "\"$2\":\K[0-9.]+" | awk '{ sum += $1 } END { print sum }'; }
 rm -rf "$scratch/run"
-"$SLUICE_PROGRAM" "${job[@]}" --log-json "$scratch/cut.log"
+"$program" "${job[@]}" --log-json "$scratch/cut.log"
 [ "$(field_of "$scratch/cut.log" padding)" = 0 ] || fail "padding in micro-batches of a row"
 job+=(--chunks 1)
 grouped=("${job[@]}" --group-by-length)
-"$SLUICE_PROGRAM" "${job[@]}" --log-json "$scratch/plain.log"
-"$SLUICE_PROGRAM" "${grouped[@]}" --save "$scratch/grouped" --save-dir "$scratch/run" --save-every 3 --log-json "$scratch/grouped.log"
+"$program" "${job[@]}" --log-json "$scratch/plain.log"
+"$program" "${grouped[@]}" --save "$scratch/grouped" --save-dir "$scratch/run" --save-every 3 --log-json "$scratch/grouped.log"
 awk -v plain="$(field_of "$scratch/plain.log" padding)" -v grouped="$(field_of "$scratch/grouped.log" padding)" \
     'BEGIN { exit !(grouped > 0 && grouped < 0.8 * plain) }' || fail "as much padding with --group-by-length"
 [ "$(sum_of "$scratch/grouped")" != "$(sum_of "$scratch/whole")" ] || fail "--group-by-length changes nothing"
 for layout in "--pp 2" "--dp 2" "--dp 2 --pp 2 --schedule 1f1b" "--pp 2 --resume $scratch/run/step-00000003"; do
     rm -rf "$scratch/cut"
     # shellcheck disable=SC2086 # several words
-    "$SLUICE_PROGRAM" "${grouped[@]}" $layout --save "$scratch/cut" --log-json "$scratch/cut.log"
+    "$program" "${grouped[@]}" $layout --save "$scratch/cut" --log-json "$scratch/cut.log"
     [ "$(sum_of "$scratch/cut")" = "$(sum_of "$scratch/grouped")" ] || fail "other weights of groups with $layout"
 done
-"$SLUICE_PROGRAM" "${grouped[@]}" --dp 2 --log-json "$scratch/cut.log"
+"$program" "${grouped[@]}" --dp 2 --log-json "$scratch/cut.log"
 [ "$(field_of "$scratch/cut.log" padding)" = "$(field_of "$scratch/grouped.log" padding)" ] || fail "other padding with replicas"
-"$SLUICE_PROGRAM" "${grouped[@]}" --no-quiet >"$scratch/printed"
-"$SLUICE_PROGRAM" report "$scratch/plain.log" >"$scratch/page"
+"$program" "${grouped[@]}" --no-quiet >"$scratch/printed"
+"$program" report "$scratch/plain.log" >"$scratch/page"
 grep -q "padding, % of the tokens</th><td>[1-9]" "$scratch/page" || fail "the report does not say what is padding"
 grep -q 'tokens/s | padding [0-9]*%$' "$scratch/printed" || fail "the screen does not say what is padding: $(cat "$scratch/printed")"
 
@@ -112,7 +107,7 @@ awk 'BEGIN { for (row = 0; row < 36; row++) {
     print "]}" } }' >"$scratch/uneven.jsonl"
 uneven() { # OPTION...: the losses of three steps
     rm -rf "$scratch/uneven"
-    "$SLUICE_PROGRAM" train --init "$models/llama3" --data "$scratch/uneven.jsonl" --no-shuffle --optimizer sgd --lr 0.5 \
+    "$program" train --init "$models/llama3" --data "$scratch/uneven.jsonl" --no-shuffle --optimizer sgd --lr 0.5 \
         --lr-schedule constant --clip 0 --dropout 0 --log-json "$scratch/uneven.log" --save "$scratch/uneven" "$@" \
         >"$scratch/printed" 2>&1 || fail "$*: $(cat "$scratch/printed")"
     grep -q "no row of step 3 has a target: it changed nothing" "$scratch/printed" || fail "$*: step 3 says nothing"
@@ -134,48 +129,36 @@ for layout in "--dp 2" "--dp 4" "--pp 2" "--dp 2 --pp 2 --zero"; do
     [ "$(sum_of "$scratch/uneven")" = "$sum" ] || fail "other weights of uneven targets with $layout"
 done
 
-refuse() {
-    local sentence=$1
-    shift
-    if "$SLUICE_PROGRAM" "$@" --quiet --save "$scratch/none" >"$scratch/printed" 2>&1; then fail "not refused: $*"; fi
-    grep -qF -- "$sentence" "$scratch/printed" || fail "expected \"$sentence\", got $(cat "$scratch/printed")"
-    [ ! -e "$scratch/none" ] || fail "something was saved: $*"
-}
-refuse "with group-by-length true, this run has group-by-length not given" "${job[@]}" --resume "$scratch/run/step-00000003"
+refused 1 "with group-by-length true, this run has group-by-length not given" "$program" "${job[@]}" --resume "$scratch/run/step-00000003"
 printf 'a text of words\n%.0s' {1..99} >"$scratch/words.txt"
-refuse "group-by-length is for rows of JSON lines, which have lengths of their own, but the data are a text" \
-    train --data "$scratch/words.txt" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --group-by-length
+refused 1 "group-by-length is for rows of JSON lines, which have lengths of their own, but the data are a text" "$program" \
+    train --data "$scratch/words.txt" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --group-by-length --save "$scratch/none"
 echo '{"input_ids": [1, 97]}' >"$scratch/bad.jsonl"
-refuse "bad.jsonl: line 1: number 2 of \"input_ids\" must be an id from 0 to 96, got 97" \
-    train --init "$models/gpt2" --data "$scratch/bad.jsonl"
+refused 1 "bad.jsonl: line 1: number 2 of \"input_ids\" must be an id from 0 to 96, got 97" "$program" \
+    train --init "$models/gpt2" --data "$scratch/bad.jsonl" --save "$scratch/none"
 echo '{"input_ids": [1, 2]}' >"$scratch/few.jsonl"
-refuse "few.jsonl: its 1 rows do not fill a batch of 2" train --init "$models/gpt2" --data "$scratch/few.jsonl" --batch-size 2
+refused 1 "few.jsonl: its 1 rows do not fill a batch of 2" "$program" train --init "$models/gpt2" --data "$scratch/few.jsonl" --batch-size 2 --save "$scratch/none"
 awk 'BEGIN { printf "{\"input_ids\": [0"; for (i = 0; i < 48; i++) printf ",1"; print "]}" }' >"$scratch/long.jsonl"
-refuse "its 49 tokens are more than the model's 48 positions" train --init "$models/gpt2" --data "$scratch/long.jsonl"
+refused 1 "its 49 tokens are more than the model's 48 positions" "$program" train --init "$models/gpt2" --data "$scratch/long.jsonl" --save "$scratch/none"
+[ ! -e "$scratch/none" ] || fail "something was saved"
 
-refuse_eval() {
-    local sentence=$1
-    shift
-    if "$SLUICE_PROGRAM" eval --init "$models/gpt2" "$@" >"$scratch/printed" 2>&1; then fail "not refused: eval $*"; fi
-    grep -qF -- "$sentence" "$scratch/printed" || fail "expected \"$sentence\", got $(cat "$scratch/printed")"
-}
 rm "$scratch/data/valid.jsonl"
-refuse_eval "data: it has rows, but no valid.jsonl" --data "$scratch/data" --split valid
+refused 1 "data: it has rows, but no valid.jsonl" "$program" eval --init "$models/gpt2" --data "$scratch/data" --split valid
 echo "a text" >"$scratch/text.txt"
-refuse_eval "gpt2: it has no tokenizer.json" --data "$scratch/text.txt"
-refuse_eval "bad.jsonl: line 1: number 2" --data "$scratch/bad.jsonl"
+refused 1 "gpt2: it has no tokenizer.json" "$program" eval --init "$models/gpt2" --data "$scratch/text.txt"
+refused 1 "bad.jsonl: line 1: number 2" "$program" eval --init "$models/gpt2" --data "$scratch/bad.jsonl"
 
-"$SLUICE_PROGRAM" model --init "$models/llama3" --seq-len 4 >"$scratch/printed"
+"$program" model --init "$models/llama3" --seq-len 4 >"$scratch/printed"
 grep -q "DecoderLayer  *\[20, 4, 32\]" "$scratch/printed" || fail "--seq-len is not the length of a row: $(cat "$scratch/printed")"
 
-"$SLUICE_PROGRAM" model --model gpt2 >"$scratch/printed"
+"$program" model --model gpt2 >"$scratch/printed"
 grep -q "Total parameters in model: 124,439,808" "$scratch/printed" || fail "gpt2 has other parameters"
-refuse "--init has a model, so it cannot be combined with --model" train --model gpt2 --init "$models/gpt2" --data "$scratch/few.jsonl"
-refuse "--model: the model has emsize 768, but emsize is set to 64: remove it" \
+refused 2 "--init has a model, so it cannot be combined with --model" "$program" train --model gpt2 --init "$models/gpt2" --data "$scratch/few.jsonl"
+refused 1 "--model: the model has emsize 768, but emsize is set to 64: remove it" "$program" \
     train --model gpt2 --emsize 64 --data "$scratch/few.jsonl"
 
 # A new model of the tutorials' has as many tokens as the rows need.
-"$SLUICE_PROGRAM" train --data "$scratch/data" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --batch-size 2 --epochs 1 --lr 0.1 \
+"$program" train --data "$scratch/data" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --batch-size 2 --epochs 1 --lr 0.1 \
     --quiet --save "$scratch/new"
 largest=$(grep -oE '[0-9]+' "$scratch/data/train.jsonl" | sort -n | tail -n 1)
 grep -q "\"ntokens\": $((largest + 1))," "$scratch/new/config.json" || fail "the new model has another number of tokens"

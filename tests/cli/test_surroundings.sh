@@ -2,15 +2,9 @@
 # What else lies in the directories that the program writes to: another run's checkpoints, foreign
 # files, directories, links, links to nothing, leftovers of programs that died. Only what is sluice's
 # own is replaced or removed, and never what a link leads to.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
-faults=${SLUICE_FAULTS:-$(dirname "$program")/../tests/libio_faults.so}
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "$1"; cat err out; exit 1; }
+[ -f "$faults" ] || fail "$faults was not built"
 
 "$program" data --synthetic text --tokens 4000 >out
 train=("$program" train --data text --emsize 8 --nhid 8 --nhead 2 --nlayers 1 --bptt 8 --batch-size 4

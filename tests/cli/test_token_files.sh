@@ -1,14 +1,9 @@
 #!/bin/bash
 # Training on token files: the same weights on any layout and after a resume in the middle of an epoch, and what is wrong
 # refused.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-goldens=$SLUICE_SOURCE_DIR/tests/text/token_files
-model=$SLUICE_SOURCE_DIR/tests/models/llama3
-cd "$scratch"
-fail() { echo "$1"; cat out; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
+goldens=$source/tests/text/token_files
+model=$source/tests/models/llama3
 sum_of() { sha256sum <"$1/model.safetensors"; }
 
 # 60 tokens in each of three forms, of which 97 are the model's.
@@ -38,27 +33,20 @@ grep -q '"targets": 54}' out || fail "eval scores other targets"
 "$program" eval --init whole --data "$goldens/megatron_int32.bin" --seq-len 6 --json >megatron
 cmp nano megatron || fail "other losses of the same tokens"
 
-refused() { # SENTENCE WORD...
-    local sentence=$1 status=0
-    shift
-    "$program" "$@" >out 2>&1 || status=$?
-    [ "$status" = 1 ] || fail "$*: status $status"
-    grep -qF -e "$sentence" out || fail "no \"$sentence\""
-}
-refused "nanogpt.bin: it has neither llm.c's header nor an .idx beside it" eval --init "$model" --data "$goldens/nanogpt.bin"
-refused "its 60 tokens are no row of 60 and the target behind it" eval --init "$model" --data "$goldens/llmc_gpt2.bin" --seq-len 60
-refused "token files do not say how large the vocabulary is" train --data data --quiet
+refused 1 "nanogpt.bin: it has neither llm.c's header nor an .idx beside it" "$program" eval --init "$model" --data "$goldens/nanogpt.bin"
+refused 1 "its 60 tokens are no row of 60 and the target behind it" "$program" eval --init "$model" --data "$goldens/llmc_gpt2.bin" --seq-len 60
+refused 1 "token files do not say how large the vocabulary is" "$program" train --data data --quiet
 
 # Tokens that sluice has written need their own tokenizer.
 for ((byte = 0; byte < 256; byte++)); do
     # shellcheck disable=SC2059 # the byte is the format
     echo "$(printf "\\x$(printf %x "$byte")" | base64) $byte"
 done >ranks
-head -c 400 "$SLUICE_SOURCE_DIR/README.md" >text
+head -c 400 "$source/README.md" >text
 "$program" tokenize --tokenizer ranks --splitter gpt2 text -o mine/train.bin >out 2>&1 && fail "a directory was made"
 mkdir mine
 "$program" tokenize --tokenizer ranks --splitter gpt2 text -o mine/train.bin >out 2>&1 || fail "tokenize: status $?"
 small=(train --data mine --seq-len 6 --batch-size 2 --max-batches 1 --epochs 1 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
 "$program" "${small[@]}" --tokenizer ranks --splitter gpt2 >out 2>&1 || fail "its own tokenizer: status $?"
-refused "mine/train.bin: these are the tokens of another tokenizer: train.manifest.json says one of 256 tokens" \
+refused 1 "mine/train.bin: these are the tokens of another tokenizer: train.manifest.json says one of 256 tokens" "$program" \
     "${small[@]}" --tokenizer ranks --splitter qwen2

@@ -2,14 +2,9 @@
 # File systems that cannot exchange two names, as NFS, Lustre and most of FUSE: renameat2 refuses its
 # flags (tests/faults/io_faults.c). Directories are replaced all the same, and a kill at any call
 # leaves the old or the new one where readers and the next run find it.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
-faults=${SLUICE_FAULTS:-$(dirname "$program")/../tests/libio_faults.so}
-[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
+[ -f "$faults" ] || fail "$faults was not built"
 fail() { echo "$1"; cat err out; ls -lA saved work 2>&1 || true; exit 1; }
 
 export SLUICE_IO_NO_EXCHANGE=1

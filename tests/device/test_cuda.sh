@@ -1,15 +1,10 @@
 #!/bin/bash
 # `sluice train` on CUDA devices without a GPU: tests/cuda/sluice_cuda.so runs the device's own code
 # on a runtime that queues work (tests/device/cuda/fake_cuda.h). Its memory is closed to the host.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
 fake=$(dirname "$program")/../tests/cuda
 [ -f "$fake/sluice_cuda.so" ] || { echo "skipped: no CUDA toolkit, or no C++ compiler, was found"; exit 77; }
-
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "$1"; cat "$scratch/out"; exit 1; }
 
 "$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
 train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8

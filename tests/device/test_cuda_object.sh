@@ -1,12 +1,10 @@
 #!/bin/bash
 # The sluice_cuda.so that nvcc has built: where nvcc is, it is there, with code for sm_80 and sm_90, and the
 # program opens it. No GPU is needed. What cannot be opened is a sentence.
-set -euo pipefail
+. "$(dirname "$0")/../support/script.sh"
 
-program=${SLUICE_PROGRAM:?}
 build=$(CDPATH='' cd "$(dirname "$program")/.." && pwd)
 object=$build/lib/sluice/sluice_cuda.so
-skip() { echo "skipped: $1"; exit 77; }
 is_configured() { grep -qE "^$1" "$build/CMakeCache.txt"; } # REGEX
 
 nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || skip "there is no nvcc"
@@ -15,16 +13,12 @@ release=$("$nvcc" --version | grep -oP 'release \K[0-9]+')
 ! is_configured 'SLUICE_CUDA:STRING=OFF' || skip "the build is configured with SLUICE_CUDA=OFF"
 ! is_configured 'SLUICE_SANITIZE:STRING=(address|thread)' || skip "a build with a sanitizer has no CUDA devices"
 
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "$1"; ! [ -f "$scratch/out" ] || cat "$scratch/out"; exit 1; }
-
 [ -f "$object" ] || fail "$nvcc is there, but CMake has left the CUDA devices out: see why with -DSLUICE_CUDA=ON"
 if is_configured 'CMAKE_CUDA_ARCHITECTURES:STRING=80-real;90$'; then
     # Each kernel's code has the command that made it.
     for architecture in sm_80 sm_90; do
         found=$(strings -a "$object" | grep -c -e "-arch $architecture ") || true
-        [ "$found" = "$(find "${SLUICE_SOURCE_DIR:?}/src/device/cuda/kernels" -name '*.cu' | wc -l)" ] ||
+        [ "$found" = "$(find "$source/src/device/cuda/kernels" -name '*.cu' | wc -l)" ] ||
             fail "$object has code for $architecture of $found files in src/device/cuda/kernels"
     done
 else

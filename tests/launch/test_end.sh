@@ -2,13 +2,8 @@
 # What `sluice launch` waits for at the end of a job: an mpirun that hangs though all ranks have ended,
 # one that still holds what the ranks have written, a rank that saves long after another one failed, and
 # a rank that nothing ends.
-set -euo pipefail
-skip() { echo "skipped: $1"; exit 77; }
-[ -x "$SLUICE_PROGRAM" ] || skip "$SLUICE_PROGRAM is not there"
+. "$(dirname "$0")/../support/script.sh"
 mpirun=$(command -v mpirun) || skip "there is no mpirun"
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-fail() { echo "FAILED: $1"; exit 1; }
 
 # An mpirun that has done its work and stays.
 mkdir "$scratch/bin"
@@ -21,7 +16,7 @@ SCRIPT
 chmod +x "$scratch/bin/mpirun"
 hang() {
     local status=0
-    PATH=$scratch/bin:$PATH timeout 120 "$SLUICE_PROGRAM" launch -n 2 sh -c "echo here; exit $1" \
+    PATH=$scratch/bin:$PATH timeout 120 "$program" launch -n 2 sh -c "echo here; exit $1" \
         >"$scratch/out$1" 2>"$scratch/err$1" || status=$?
     [ "$status" = "$1" ] || fail "a launcher that hangs: status $status, not $1: $(cat "$scratch/err$1")"
     [ "$(cat "$scratch/out$1")" = $'here\nhere' ] || fail "the output: $(cat "$scratch/out$1")"
@@ -33,7 +28,7 @@ bad=$!
 
 save() {
     local status=0
-    "$SLUICE_PROGRAM" launch -n 2 --grace 1 sh -c "
+    "$program" launch -n 2 --grace 1 sh -c "
         if [ \$RANK = 1 ]; then until [ -e '$scratch/saves' ]; do sleep 0.1; done; exit 7; fi
         printf saving >&\$SLUICE_LAUNCH_FD; touch '$scratch/saves'; sleep 66; echo saved" \
         >"$scratch/saved" 2>"$scratch/errors" || status=$?
@@ -45,7 +40,7 @@ saving=$!
 
 stuck() {
     local status=0
-    "$SLUICE_PROGRAM" launch -n 2 --grace 1 --max-restarts 3 sh -c "
+    "$program" launch -n 2 --grace 1 --max-restarts 3 sh -c "
         [ \$RANK = 1 ] || exec sleep 600
         read -r _ _ _ guard _ </proc/\$PPID/stat
         kill -KILL \$guard; sleep 0.5; kill -STOP \$PPID
@@ -65,7 +60,7 @@ stuck &
 stopped=$!
 
 # Longer than all the stages of an end take.
-"$SLUICE_PROGRAM" launch -n 1 head -c 1000000 /dev/zero | { sleep 70; wc -c; } >"$scratch/bytes"
+"$program" launch -n 1 head -c 1000000 /dev/zero | { sleep 70; wc -c; } >"$scratch/bytes"
 [ "$(cat "$scratch/bytes")" = 1000000 ] || fail "only $(cat "$scratch/bytes") bytes were read"
 wait "$good"
 wait "$bad"

@@ -2,12 +2,7 @@
 # sluice report: the page of two runs is well-formed, has all pictures, and shows hostile names as text; its
 # tables and the CSV have the logs' values. Chromium, where it is installed, shows the report, and the page of
 # train --serve and watch, with the points and actions of the logs (pages.py).
-set -euo pipefail
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "FAILED: $1"; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 
 "$program" data --synthetic text --tokens 4000 >/dev/null
 hostile='<script>alert("x")<img src=h:>.jsonl'
@@ -150,6 +145,6 @@ status=0
 [ "$status" = 1 ] && [ -s a.jsonl ] || fail "a log was overwritten: $(cat err)"
 
 command -v chromium >/dev/null || { echo "skipped: the pages in a browser: there is no chromium"; exit 0; }
-/usr/bin/python3 -B "$SLUICE_SOURCE_DIR/tests/report/pages.py" "$program" "$scratch" a.jsonl "$hostile" ||
+/usr/bin/python3 -B "$source/tests/report/pages.py" "$program" "$scratch" a.jsonl "$hostile" ||
     fail "the pages in a browser are not those of the logs"
 echo "pages and table are those of the logs"

@@ -2,11 +2,7 @@
 # The reader of a run's log is a process of its own (sluice watch, which train starts): killed or stopped, it changes
 # nothing of the run but one sentence on standard error, and it ends with its run, however that ends. A run that is
 # refused leaves nothing. By hand, watch makes the same trace of the same log.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
+. "$(dirname "$0")/../support/script.sh"
 
 "$program" data --synthetic text --tokens 4000 >/dev/null
 /usr/bin/python3 - "$program" <<'END'
@@ -18,19 +14,16 @@ SIZES = ["--emsize", "8", "--nhid", "8", "--nhead", "2", "--nlayers", "2", "--bp
 SHOWN = ["--serve", "0", "--trace", "trace.json", "--tensorboard", "events"]
 started = []
 
-
 def start(*words):
     run = subprocess.Popen([program, "train", "--data", "text", *SIZES, *words], stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, text=True)
     started.append(run)
     return run
 
-
 def train(log, *words):
     if os.path.exists(log):
         os.remove(log)
     return start("--epochs", str(STEPS // 20), "--max-batches", "20", "--log-json", log, *words)
-
 
 def await_true(is_true):
     end = time.monotonic() + 60
@@ -38,11 +31,9 @@ def await_true(is_true):
         assert time.monotonic() < end
         time.sleep(0.01)
 
-
 def read_losses(log):
     records = [json.loads(line) for line in open(log) if line.endswith("\n")]
     return [r["loss"] for r in records if r["record"] in ("step", "eval")]
-
 
 def find_reader(run):
     """The only process that the run has started, once it has taken a few steps."""
@@ -53,7 +44,6 @@ def find_reader(run):
     assert len(read_losses(log)) < STEPS, "the run is too short"
     return int(reader)
 
-
 def read_state(process):
     """T: it is stopped; Z: it has ended."""
     try:
@@ -61,11 +51,9 @@ def read_state(process):
     except FileNotFoundError:
         return "Z"
 
-
 def signal_reader(reader, number):
     os.kill(reader, number)
     await_true(lambda: read_state(reader) == ("T" if number == signal.SIGSTOP else "Z"))
-
 
 def check_run(number, sentence, expected):
     """The reader gets the signal during a run, which ends as it would have."""
@@ -80,7 +68,6 @@ def check_run(number, sentence, expected):
     assert [re.sub(r"[^:]*: warning: ", "", line) for line in said.splitlines() if "watch" in line] == [sentence], said
     assert read_state(reader) == "Z"
 
-
 def check_killed_run(stops):
     """The reader notices that its run is gone, also where it has been stopped."""
     run = train("killed.jsonl", *SHOWN)
@@ -92,7 +79,6 @@ def check_killed_run(stops):
     run.communicate()
     json.load(open("trace.json"))  # is whole
 
-
 def check_restart():
     """A run that is started again at once gets the port that its last reader still has."""
     run = train("killed.jsonl", "--serve", "0")
@@ -102,7 +88,6 @@ def check_restart():
     again = start("--epochs", "1", "--max-batches", "1", "--serve", port)
     said = again.communicate(timeout=60)[1]
     assert again.returncode == 0 and f":{port}/" in said, said
-
 
 def check_refused():
     """There is no batch: the run ends before it begins, after its reader has started."""
@@ -114,7 +99,6 @@ def check_refused():
     run = start("--batch-size", "5000", "--trace", "none.json")
     assert run.communicate(timeout=60) and run.returncode == 1 and not os.path.exists("none.json")
 
-
 def check_by_hand(log, trace):
     words = [program, "watch", log, "--trace", "hand.json", "--tensorboard", "hand"]
     subprocess.run(words, check=True, timeout=60, stdout=subprocess.DEVNULL)
@@ -123,7 +107,6 @@ def check_by_hand(log, trace):
     assert os.path.getsize(events) > 10000
     over = subprocess.run([program, "watch", log, "--trace", log], capture_output=True, text=True)
     assert over.returncode == 1 and over.stderr.startswith(f"sluice: --trace: {log} is the run log"), over
-
 
 try:
     alone = train("alone.jsonl", "--trace", "whole.json")

