@@ -1,13 +1,7 @@
 #!/bin/bash
 # What JSON lines of text become is kept in --save-dir: read there by a run that goes on, made again where the lines, the
 # tokenizer or how rows are made is another, and whole after a kill at any call.
-set -euo pipefail
-program=${SLUICE_PROGRAM:?}
-faults=$(dirname "$program")/../tests/libio_faults.so
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "FAILED: $1"; cat out; exit 1; }
+. "$(dirname "$0")/../support/script.sh"
 sum_of() { sha256sum <"$1/model.safetensors"; }
 
 mkdir data
@@ -17,7 +11,7 @@ for split in train valid; do
         echo "{\"text\": \"a cat of $((line * line)) mats\"}"
     done >data/$split.jsonl
 done
-"$program" tokenizer train --vocab-size 260 "$SLUICE_SOURCE_DIR/LICENSE" -o tokenizer >out
+"$program" tokenizer train --vocab-size 260 "$source/LICENSE" -o tokenizer >out
 train=("$program" train --batch-size 2 --max-batches 3 --epochs 1 --seq-len 64 --emsize 8 --nhid 8 --nlayers 1 --nhead 2)
 run() { # DATA TOKENIZER OPTION...
     "${train[@]}" --data "$1" --tokenizer "$2" "${@:3}" >out 2>&1 || fail "$*: status $?"
@@ -58,7 +52,7 @@ again() { # NAME DATA TOKENIZER OPTION...
     [ "$(stat -c %i run/tokens/train.rows)" != "$before" ] || fail "$1: the rows were not made again"
 }
 again lines moved tokenizer
-"$program" tokenizer train --vocab-size 270 "$SLUICE_SOURCE_DIR/LICENSE" -o other-tokenizer >out
+"$program" tokenizer train --vocab-size 270 "$source/LICENSE" -o other-tokenizer >out
 again tokenizer moved other-tokenizer
 sed -i 's/{/{"chat_template": "x", /' other-tokenizer/tokenizer_config.json
 again template moved other-tokenizer

@@ -1,19 +1,6 @@
 #!/bin/bash
 # sluice plan --cluster --what-if: each point is the plan of a cluster that a file describes so.
-set -euo pipefail
-
-program=${SLUICE_PROGRAM:?}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() { echo "$1"; cat err out; exit 1; }
-refused() { # SENTENCE WORD...
-    local sentence=$1
-    shift
-    if "$program" plan "${plan[@]}" "$@" >out 2>err; then fail "$*: no error"; fi
-    [ "$(wc -l <err)" = 1 ] || fail "$*: not one sentence"
-    grep -qF -- "$sentence" err || fail "$*: another error"
-}
+. "$(dirname "$0")/../support/script.sh"
 
 cluster() { # NODES BYTES_PER_S MTBF
     echo "{\"nodes\": [{\"count\": $1, \"devices\": 1, \"memory_bytes\": 2e9, \"reserved_bytes\": 0, \"flops_f32\": 1e9}],
@@ -66,20 +53,20 @@ one, two = csv.DictReader(open("points.csv"))
 assert one["error"] and not one["step_ms"] and two["step_ms"] and not two["error"], (one, two)' || fail "--dp 2: other points"
 
 plan+=(--cluster cluster.json)
-refused "lists of links, nodes or failures, got \"memory\"" --what-if memory=2
-refused "must be links=, nodes= or failures= and numbers with commas between, got \"2\"" --what-if 2
-refused "links must be numbers above 0 and up to 1e6, got \"0\"" --what-if links=0
-refused "links must be numbers above 0 and up to 1e6, got \"2x\"" --what-if links=1,2x
-refused "links must be numbers above 0 and up to 1e6, got \"\"" --what-if links=
-refused "nodes must be whole numbers above 0 and up to 1e6, got \"1.5\"" --what-if nodes=1.5
-refused "links must ascend, got 1 after 2" --what-if links=2,1
-refused "a list of links twice" --what-if links=2,links=3
-refused "at most 64 points, and 8 for each value of its first list, got 9 and 9" --what-if nodes=1 --what-if links=1,2,3,4,5,6,7,8,9
+refused 1 "lists of links, nodes or failures, got \"memory\"" "$program" plan "${plan[@]}" --what-if memory=2
+refused 1 "must be links=, nodes= or failures= and numbers with commas between, got \"2\"" "$program" plan "${plan[@]}" --what-if 2
+refused 1 "links must be numbers above 0 and up to 1e6, got \"0\"" "$program" plan "${plan[@]}" --what-if links=0
+refused 1 "links must be numbers above 0 and up to 1e6, got \"2x\"" "$program" plan "${plan[@]}" --what-if links=1,2x
+refused 1 "links must be numbers above 0 and up to 1e6, got \"\"" "$program" plan "${plan[@]}" --what-if links=
+refused 1 "nodes must be whole numbers above 0 and up to 1e6, got \"1.5\"" "$program" plan "${plan[@]}" --what-if nodes=1.5
+refused 1 "links must ascend, got 1 after 2" "$program" plan "${plan[@]}" --what-if links=2,1
+refused 1 "a list of links twice" "$program" plan "${plan[@]}" --what-if links=2,links=3
+refused 1 "at most 64 points, and 8 for each value of its first list, got 9 and 9" "$program" plan "${plan[@]}" --what-if nodes=1 --what-if links=1,2,3,4,5,6,7,8,9
 echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >safe.json
-refused "other failures need a cluster with \"failures\"" --cluster safe.json --what-if failures=2
-refused "--what-if cannot be combined with --json" --what-if links=2 --json
-refused "--csv needs --what-if" --csv points.csv
-refused "must be two files" --what-if links=2 --csv same --svg same
-refused "cluster.json is an input" --what-if links=2 --csv cluster.json
+refused 1 "other failures need a cluster with \"failures\"" "$program" plan "${plan[@]}" --cluster safe.json --what-if failures=2
+refused 2 "--what-if cannot be combined with --json" "$program" plan "${plan[@]}" --what-if links=2 --json
+refused 2 "--csv needs --what-if" "$program" plan "${plan[@]}" --csv points.csv
+refused 1 "must be two files" "$program" plan "${plan[@]}" --what-if links=2 --csv same --svg same
+refused 1 "cluster.json is an input" "$program" plan "${plan[@]}" --what-if links=2 --csv cluster.json
 plan=(--emsize 16 --nhid 16 --nlayers 3 --nhead 2)
-refused "--what-if needs --cluster" --what-if links=2
+refused 2 "--what-if needs --cluster" "$program" plan "${plan[@]}" --what-if links=2
