@@ -335,7 +335,7 @@ typedef struct cli_logged_run {
 sl_status cli_logged_run_read(const char *path, cli_logged_run *out);
 void cli_logged_run_clear(cli_logged_run *run);
 
-/* Sets a line's settings anew, with the run's options as far as the command takes them; its texts
+/* (logged_options.c) Sets a line's settings anew, with the run's options as far as the command takes them; its texts
  * are not among them, and neither are the command's own options but ntokens. Errors: those of
  * cli_line_set_again. */
 sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,

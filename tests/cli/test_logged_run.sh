@@ -41,6 +41,8 @@ stages 400 "list(range(400))"
 refused 1 "damaged.jsonl: the record \"run\" has a partition of 400 stages, there can be at most 64" "$program" plan --from damaged.jsonl
 stages 60 "[min(s, 30) for s in range(60)]"
 refused 1 "damaged.jsonl: its timeline has 31 pipeline ranks, the run has 60" "$program" plan --from damaged.jsonl
+damage "if kind == 'run': record['processes'] = 0"
+refused 1 "damaged.jsonl: the record \"run\" has no number of processes" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['partition'] = [2, 2, 2]"
 refused 1 "damaged.jsonl: it has no timeline of a step" "$program" plan --from damaged.jsonl
 damage "if kind == 'run': record['partition'] = []"
