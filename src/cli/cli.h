@@ -307,13 +307,11 @@ typedef struct cli_changed_line {
 
 cli_change_text cli_describe_change(const cli_changed_line *line, const sl_found_plan *plan);
 
-/* What the first replica measures; `measures` are sums of its steps but the first. */
+/* What the first replica measures of its steps but the first. */
 typedef struct cli_run_meter {
     cli_screen *screen;
-    int64_t steps;
-    double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
-    bool is_mixed; /* only some ranks share cores */
-    sl_run_measures measures;
+    bool is_warm;       /* the first step has ended */
+    sl_run_meter meter; /* its memory is added at the end */
 } cli_run_meter;
 
 /* Prints at the run's end what would make its step shorter by more than 10%, if anything. */
@@ -325,8 +323,8 @@ typedef struct cli_logged_run {
     struct sli_run_history *history;
     int stages, pipeline_ranks;
     int64_t processes; /* of the run */
-    double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
-    sl_run_measures measures; /* medians of its steps, and of its last timeline */
+    sl_run_meter meter;
+    sl_run_measures measures; /* medians of its steps, and of its last timeline; in `meter` */
 } cli_logged_run;
 
 /* To be cleared, also after an error. Errors: those of reading a log; SL_ERR_FORMAT where it does
@@ -335,9 +333,9 @@ typedef struct cli_logged_run {
 sl_status cli_logged_run_read(const char *path, cli_logged_run *out);
 void cli_logged_run_clear(cli_logged_run *run);
 
-/* (logged_options.c) Sets a line's settings anew, with the run's options as far as the command takes them; its texts
- * are not among them, and neither are the command's own options but ntokens. Errors: those of
- * cli_line_set_again. */
+/* (logged_options.c) Sets a line's settings anew, with the run's options as far as the command
+ * takes them; its texts are not among them, and neither are the command's own options but ntokens.
+ * Errors: those of cli_line_set_again. */
 sl_status cli_logged_run_set(const cli_logged_run *run, cli_line *line, const char *path,
                              void *settings);
 

@@ -83,12 +83,12 @@ static double median_of(const cli_logged_run *run, sli_step_field field)
     return isfinite(median) ? 1e-3 * median : 0;
 }
 
-/* Where all pipeline ranks share the cores, their names are one. */
-static sl_status find_cores(cli_logged_run *run, const sli_history_pipeline *pipeline, int *cores)
+/* Ranks whose devices have one name share its cores. Returns whether any do. */
+static bool find_cores(const cli_logged_run *run, const sli_history_pipeline *pipeline, int *cores)
 {
     const json_t *devices = json_object_get(run->history->run, "devices");
     const char *names[SL_MAX_STAGES] = {NULL};
-    int shared = 0;
+    bool shares = false;
     for (int s = 0; s < pipeline->stages; s++)
         names[pipeline->placement[s]] = json_string_value(json_array_get(devices, (size_t)s));
     for (int rank = 0; rank < pipeline->ranks; rank++) {
@@ -96,13 +96,9 @@ static sl_status find_cores(cli_logged_run *run, const sli_history_pipeline *pip
         for (int other = rank - 1; other >= 0; other--)
             if (names[rank] && names[other] && strcmp(names[rank], names[other]) == 0)
                 cores[rank] = other;
-        shared += cores[rank] != rank;
+        shares |= cores[rank] != rank;
     }
-    run->measures.shares_cores = shared > 0;
-    return shared == 0 || shared == pipeline->ranks - 1
-               ? SL_OK
-               : sl_error(SL_ERR_UNSUPPORTED, "%s: only some of the pipeline ranks share cores",
-                          run->history->name);
+    return shares;
 }
 
 /* So many first stages have no backward. */
@@ -122,10 +118,9 @@ static int count_forward_only(const sli_history_pipeline *pipeline)
 static sl_status read_stages(cli_logged_run *run)
 {
     const sli_history_pipeline *pipeline = sli_history_first_pipeline(run->history);
-    size_t stages = (size_t)run->stages;
     int cores[SL_MAX_STAGES];
     sl_utilization utilization;
-    if (stages == 1)
+    if (run->stages == 1)
         return SL_OK;
     if (!pipeline || pipeline->stages != run->stages)
         return sl_error(SL_ERR_NOT_FOUND,
@@ -135,23 +130,23 @@ static sl_status read_stages(cli_logged_run *run)
     if (pipeline->ranks != run->pipeline_ranks)
         return sl_error(SL_ERR_FORMAT, "%s: its timeline has %d pipeline ranks, the run has %d",
                         run->history->name, pipeline->ranks, run->pipeline_ranks);
-    SL_TRY(find_cores(run, pipeline, cores));
+    bool shares = find_cores(run, pipeline, cores);
     SL_TRY(sl_error_context(
         sl_timeline_utilization(
             pipeline->measured, pipeline->action_count,
             &(sl_schedule_options){.ranks = pipeline->ranks,
                                    .virtual_stages = pipeline->stages / pipeline->ranks,
                                    .placement = pipeline->placement,
-                                   .cores = run->measures.shares_cores ? cores : NULL,
+                                   .cores = shares ? cores : NULL,
                                    .forward_only = count_forward_only(pipeline)},
             &utilization),
         "%s: ", run->history->name));
-    memcpy(run->forward, utilization.forward, stages * sizeof *run->forward);
-    memcpy(run->backward, utilization.backward, stages * sizeof *run->backward);
-    run->measures.forward = run->forward;
-    run->measures.backward = run->backward;
+    sl_run_meter_set_stages(&run->meter, &utilization);
     sl_utilization_clear(&utilization);
-    return SL_OK;
+    return !run->meter.is_mixed
+               ? SL_OK
+               : sl_error(SL_ERR_UNSUPPORTED, "%s: only some of the pipeline ranks share cores",
+                          run->history->name);
 }
 
 static sl_status read_memory(cli_logged_run *run)
@@ -163,11 +158,10 @@ static sl_status read_memory(cli_logged_run *run)
             return sl_error(SL_ERR_UNSUPPORTED,
                             "%s: a run on one host can be planned by its log, not one on %s and %s",
                             history->name, history->memory[0].host, memory->host);
-        double rest = memory->peak_total_bytes - memory->peak_bytes[SL_MEMORY_PARAMETERS] -
-                      memory->peak_bytes[SL_MEMORY_GRADIENTS] -
-                      memory->peak_bytes[SL_MEMORY_OPTIMIZER];
-        if (rest > 0)
-            run->measures.activation_bytes += llround(rest);
+        sl_run_meter_add_memory(&run->meter, memory->peak_total_bytes,
+                                memory->peak_bytes[SL_MEMORY_PARAMETERS],
+                                memory->peak_bytes[SL_MEMORY_GRADIENTS],
+                                memory->peak_bytes[SL_MEMORY_OPTIMIZER]);
     }
     return SL_OK;
 }
@@ -175,16 +169,20 @@ static sl_status read_memory(cli_logged_run *run)
 static sl_status read_run(cli_logged_run *run)
 {
     const json_t *one_stage = json_object_get(run->history->run, "one_stage");
-    sl_run_measures *measures = &run->measures;
-    measures->step_seconds = median_of(run, SLI_STEP_MS) - median_of(run, SLI_STEP_DATA_MS);
-    measures->exchange_seconds = median_of(run, SLI_STEP_REDUCE_MS);
-    measures->update_seconds = median_of(run, SLI_STEP_OPTIMIZER_MS);
-    measures->one_stage = json_is_number(one_stage) ? json_number_value(one_stage) : 0;
-    if (!(measures->step_seconds > 0))
+    const sl_run_step_times medians = {median_of(run, SLI_STEP_MS),
+                                       median_of(run, SLI_STEP_DATA_MS),
+                                       median_of(run, SLI_STEP_REDUCE_MS),
+                                       median_of(run, SLI_STEP_OPTIMIZER_MS)};
+    if (!(medians.seconds > medians.data_seconds))
         return sl_error(SL_ERR_NOT_FOUND, "%s: it has no step since the run last began",
                         run->history->name);
+    sl_run_meter_add_step(&run->meter, &medians);
     SL_TRY(read_stages(run));
-    return read_memory(run);
+    SL_TRY(read_memory(run));
+    run->measures =
+        sl_run_meter_measures(&run->meter,
+                              json_is_number(one_stage) ? json_number_value(one_stage) : 0);
+    return SL_OK;
 }
 
 sl_status cli_logged_run_read(const char *path, cli_logged_run *out)

@@ -88,80 +88,47 @@ cli_change_text cli_describe_change(const cli_changed_line *line, const sl_found
 static sl_status add_step(void *context, const sl_step_info *step)
 {
     cli_run_meter *meter = context;
-    if (meter->steps++ == 0) /* it warms up */
-        return SL_OK;
-    meter->measures.step_seconds += step->seconds - step->data_seconds;
-    meter->measures.exchange_seconds += step->reduce_seconds;
-    meter->measures.update_seconds += step->optimizer_seconds;
+    if (meter->is_warm)
+        sl_run_meter_add_step(&meter->meter,
+                              &(sl_run_step_times){step->seconds, step->data_seconds,
+                                                   step->reduce_seconds, step->optimizer_seconds});
+    meter->is_warm = true;
     return SL_OK;
-}
-
-/* Whether all ranks use all cores; *some: whether they share any. */
-static bool share_all_cores(const sl_utilization *utilization, bool *some)
-{
-    *some = utilization->cores != NULL;
-    for (int rank = 0; utilization->cores && rank < utilization->ranks; rank++)
-        if (utilization->cores[rank] != utilization->cores[0])
-            return false;
-    return *some;
 }
 
 static sl_status keep_pipeline(void *context, const sl_pipeline_info *info)
 {
     cli_run_meter *meter = context;
-    bool shares_some;
-    if (!info->ends_epoch || !info->utilization || info->utilization->stages > SL_MAX_STAGES)
-        return SL_OK;
-    size_t bytes = (size_t)info->utilization->stages * sizeof *meter->forward;
-    memcpy(meter->forward, info->utilization->forward, bytes);
-    memcpy(meter->backward, info->utilization->backward, bytes);
-    meter->measures.forward = meter->forward;
-    meter->measures.backward = meter->backward;
-    meter->measures.shares_cores = share_all_cores(info->utilization, &shares_some);
-    meter->is_mixed = shares_some && !meter->measures.shares_cores;
+    if (info->ends_epoch && info->utilization && info->utilization->stages <= SL_MAX_STAGES)
+        sl_run_meter_set_stages(&meter->meter, info->utilization);
     return SL_OK;
 }
 
 /* ---- At its end ----------------------------------------------------------------------------- */
 
-static int64_t count_activations(const sl_run_info *info)
+static void add_memory(sl_run_meter *meter, const sl_run_info *info)
 {
-    int64_t bytes = 0;
     for (int i = 0; i < info->rank_count; i++) {
         const sl_memory_stats *stats = &info->ranks[i].stats;
-        int64_t rest = (int64_t)stats->peak_total_bytes -
-                       (int64_t)stats->peak_bytes[SL_MEMORY_PARAMETERS] -
-                       (int64_t)stats->peak_bytes[SL_MEMORY_GRADIENTS] -
-                       (int64_t)stats->peak_bytes[SL_MEMORY_OPTIMIZER];
-        bytes += rest > 0 ? rest : 0;
+        sl_run_meter_add_memory(meter, (double)stats->peak_total_bytes,
+                                (double)stats->peak_bytes[SL_MEMORY_PARAMETERS],
+                                (double)stats->peak_bytes[SL_MEMORY_GRADIENTS],
+                                (double)stats->peak_bytes[SL_MEMORY_OPTIMIZER]);
     }
-    return bytes;
 }
 
 enum { LEAST_STEPS = 5 };
 
 /* Whether what was measured says how other layouts would be. */
-static bool can_tell(const cli_run_meter *meter, const sl_run_info *info)
+static bool can_tell(const sl_run_meter *meter, const sl_run_info *info)
 {
     for (int i = 1; i < info->rank_count; i++)
         if (strcmp(info->ranks[i].host, info->ranks[0].host) != 0)
             return false;
-    if (info->oversubscribed && !meter->measures.shares_cores)
+    if (info->oversubscribed && !meter->shares_cores)
         return false;
-    return meter->steps >= LEAST_STEPS && !meter->is_mixed && !info->options->task &&
-           (info->stage_count == 1 || meter->measures.forward);
-}
-
-static sl_run_measures mean_measures(const cli_run_meter *meter, const sl_run_info *info)
-{
-    double steps = (double)(meter->steps - 1);
-    sl_run_measures mean = meter->measures;
-    mean.step_seconds /= steps;
-    mean.exchange_seconds /= steps;
-    mean.update_seconds /= steps;
-    mean.activation_bytes = count_activations(info);
-    mean.one_stage = info->one_stage;
-    return mean;
+    return meter->steps + 1 >= LEAST_STEPS && !meter->is_mixed && !info->options->task &&
+           (info->stage_count == 1 || meter->has_stages);
 }
 
 /* "9.4 ms with --pp 1 (1.96 times as fast), …"; empty where nothing gains enough. */
@@ -194,11 +161,11 @@ __attribute__((format(printf, 2, 3))) static void print_line(const cli_run_meter
 /* A run that cannot be planned is no error. */
 static sl_status print_hint(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    const cli_run_meter *meter = context;
+    cli_run_meter *meter = context;
     char text[SL_PLAN_CHANGES * sizeof(cli_change_text)];
     int count;
     (void)result;
-    if (!can_tell(meter, info))
+    if (!can_tell(&meter->meter, info))
         return SL_OK;
     sl_train_options run = *info->options;
     const cli_changed_line line = {.run = &run,
@@ -209,7 +176,8 @@ static sl_status print_hint(void *context, const sl_run_info *info, const sl_run
     run.balance_count = info->stage_count;
     for (int s = 0; s < info->stage_count; s++)
         run.balance[s] = info->stages[s].count;
-    const sl_run_measures measures = mean_measures(meter, info);
+    add_memory(&meter->meter, info);
+    const sl_run_measures measures = sl_run_meter_measures(&meter->meter, info->one_stage);
     sl_found_plan *plans = cli_allocate(SL_PLAN_CHANGES + 1, sizeof *plans), *own = plans,
                   *changes = plans + 1;
     if (sl_plan_find_changes(&run, &measures, kept, own, changes, &count) == SL_OK) {

@@ -36,6 +36,33 @@ typedef struct sl_run_measures {
     double one_stage; /* as in sl_run_info; 0: not known, and taken to follow from its cores */
 } sl_run_measures;
 
+/* Makes such measures of what a run's reporters are told, or its log tells. Begins with zeros; the
+ * measures point into it. */
+typedef struct sl_run_meter {
+    int64_t steps;
+    double step_seconds, exchange_seconds, update_seconds; /* of all steps together */
+    double forward[SL_MAX_STAGES], backward[SL_MAX_STAGES];
+    bool has_stages, shares_cores;
+    bool is_mixed; /* only some ranks share cores: no measures say what other layouts would take */
+    double activation_bytes;
+} sl_run_meter;
+
+/* Of one step, as in sl_step_info, or a median of them. */
+typedef struct sl_run_step_times {
+    double seconds, data_seconds, exchange_seconds, update_seconds;
+} sl_run_step_times;
+
+/* None of these can fail; no pointer is NULL. */
+void sl_run_meter_add_step(sl_run_meter *meter, const sl_run_step_times *times);
+/* In the place of what was set before; it has at most SL_MAX_STAGES stages. */
+void sl_run_meter_set_stages(sl_run_meter *meter, const sl_utilization *utilization);
+/* The peaks of a device, in bytes: of all it held, and of the categories that are no activations.
+ */
+void sl_run_meter_add_memory(sl_run_meter *meter, double total, double parameters, double gradients,
+                             double optimizer);
+/* The means of the steps. `one_stage` as in sl_run_measures. */
+sl_run_measures sl_run_meter_measures(const sl_run_meter *meter, double one_stage);
+
 typedef struct sl_plan_search_options {
     const sl_train_options *run; /* with `data`, they are read, and say what the model's vocabulary
                                     and the longest row are; else model.ntokens and bptt */

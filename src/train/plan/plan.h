@@ -9,6 +9,7 @@
  *     run_machine.c     how fast it was in a run, by what that has measured of itself
  *     found_plan.c      the pipeline of a plan that was found
  *     changes.c         what to change in such a run
+ *     run_meter.c       what it has measured, by its reporters or its log
  *     plan.c        where the model is cut; what that takes in memory is src/planner's
  *     profile.c         how long the modules of a run take on its devices
  *     complete.c        what is decided by that: the cut, and whether stages share cores
