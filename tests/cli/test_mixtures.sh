@@ -31,6 +31,14 @@ job=(train --init "$models/llama3" --batch-size 5 --shards 2 --chunks 2 --epochs
 runs "$program" "${job[@]}" "${mixture[@]}" --log-json whole.log --save whole --save-dir run --save-every 3 --keep 9 --no-quiet
 grep -q "70.00% of the rows from a: 466 tokens in 40 rows  a/train.jsonl" out || fail "the screen does not say the sources: $(cat out)"
 grep -qE '^\|   a: valid loss +[0-9.]+ \| valid ppl +[0-9.]+$' out || fail "the screen does not say the sources' losses: $(cat out)"
+[ "$(grep -cE '^\|   [ab]: loss +[0-9.]+ \| ppl +[0-9.]+ \| passed [0-9.]+ times$' out)" = 4 ] ||
+    fail "the screen does not have each source's loss in each epoch: $(cat out)"
+if ! grep -q '^|   a: .* passed 1.75 times$' out || ! grep -q '^|   b: .* passed 2.73 times$' out; then
+    fail "the screen has other epochs of the sources: $(cat out)"
+fi
+runs "${job[@]}" "${mixture[@]}" --epochs 1 --max-batches 1 --log-json one.log --no-quiet
+[ "$(lists_of step one.log source_loss | awk '{ printf "%.2f %.2f", $1, $2 }')" = \
+    "$(grep -oP '^\|   [ab]: loss +\K[0-9.]+' out | paste -sd' ')" ] || fail "other losses of the sources on the screen: $(cat out)"
 grep -q '"sources":\["a","b"\],"source_share":\[0.[67]' whole.log || fail "the log does not say the sources"
 [ "$(records step whole.log | wc -l)" = 10 ] || fail "two epochs of 51 rows are not 10 batches of 10"
 lists_of step whole.log source_share | awk '{ if ($1 < 0.699 || $1 > 0.701 || $2 < 0.299 || $2 > 0.301) exit 1 }' ||

@@ -107,6 +107,7 @@ typedef struct sl_source_step {
     double share;  /* of the step's rows */
     double epochs; /* how often the run has passed the source */
     double loss;   /* the mean over its targets; NaN: there is none */
+    int64_t targets;
 } sl_source_step;
 
 typedef struct sl_step_info {

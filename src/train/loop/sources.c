@@ -121,6 +121,7 @@ sl_status sli_run_sum_sources(sli_run *run)
             .share = (double)parts[i].rows / (double)run->rows,
             .epochs = sli_rows_task_epochs(&run->rows_of_ids, i, samples),
             .loss = parts[i].targets > 0 ? parts[i].loss / (double)parts[i].targets : NAN,
+            .targets = parts[i].targets,
         };
     memset(sources->shard_losses, 0, (size_t)(shards * count) * sizeof *sources->shard_losses);
     return SL_OK;
