@@ -36,7 +36,9 @@ rm -rf wrong
 sed 's/dog/cow/' data/train.jsonl >moved/train.jsonl
 run moved tokenizer --save-dir wrong --save cows
 of() { head -c 2048 "$1" | grep -o '"lines": {[^}]*}'; }
-sed "1s/$(of wrong/tokens/train.rows)/$(of run/tokens/train.rows)/" wrong/tokens/train.rows >run/tokens/train.rows
+right=$(of run/tokens/train.rows)
+sed "1s/$(of wrong/tokens/train.rows)/$right/" wrong/tokens/train.rows >claimed
+mv claimed run/tokens/train.rows
 run data tokenizer --save-dir run --save other
 [ "$(sum_of other)" = "$(sum_of cows)" ] || fail "the kept rows were not read"
 rm -rf run
@@ -72,7 +74,7 @@ run moved other-tokenizer --pack --save-dir run --save packed
 # A mixture has files of each source, and a run that resumes reads them.
 forget
 "${train[@]}" --data a=1:data --data b=2:moved --tokenizer tokenizer --save-dir mixed --save-every 1 >out 2>&1 || fail "a mixture"
-[ -f mixed/tokens/a.train.rows ] && [ -f mixed/tokens/b.train.rows ] || fail "other files: $(find mixed/tokens)"
+if [ ! -f mixed/tokens/a.train.rows ] || [ ! -f mixed/tokens/b.train.rows ]; then fail "other files: $(find mixed/tokens)"; fi
 before=$(stat -c %i mixed/tokens/*)
 "$program" train --resume mixed/step-00000002 --save resumed >out 2>&1 || fail "resume: status $?"
 [ "$(stat -c %i mixed/tokens/*)" = "$before" ] || fail "the run that resumed has written the same rows again"
@@ -82,8 +84,9 @@ forget
 echo "a text" >run/tokens/train.rows
 status=0
 "${train[@]}" --data data --tokenizer tokenizer --save-dir run >out 2>&1 || status=$?
-[ $status = 1 ] && grep -q "run/tokens/train.rows: the run keeps its rows there, but this file is not one that a run has kept" out ||
-    fail "another's file: status $status"
+[ $status = 1 ] || fail "another's file: status $status"
+grep -q "run/tokens/train.rows: the run keeps its rows there, but this file is not one that a run has kept" out ||
+    fail "another's file is not named"
 
 # Killed before any of the calls that change what is kept, in place of older rows.
 [ -f "$faults" ] || fail "$faults was not built"
