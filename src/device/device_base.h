@@ -160,6 +160,9 @@ typedef struct sli_device_kind {
 
 extern const sli_device_kind sli_cpu_kind, sli_cuda_kind;
 
+/* The default of attention_from. (attend_to_all.c) */
+sl_status sli_attend_to_all(sl_device *device, const sli_attention *arguments);
+
 /* For parse: reads the digits at *text, 0 to SLI_MAX_DEVICE_NUMBER, and moves *text behind them. */
 bool sli_device_number_parse(const char **text, int *out);
 

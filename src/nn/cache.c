@@ -1,5 +1,6 @@
 /* What modules keep of a row's earlier positions. Each module has an entry of its own, so modules
  * of different stages may use a cache at the same time. */
+#include "nn/layers.h"
 #include "nn/module.h"
 
 #include "core/error.h"
@@ -71,14 +72,8 @@ int64_t sl_pass_position(const sl_pass *pass, int64_t row)
     return pass->options.caches ? pass->options.caches[row]->position : 0;
 }
 
-sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
-                               int64_t row, int64_t width, sl_tensor **out)
-{
-    return sli_pass_cache_tensor(pass, module, in, row, width, SL_F32, out);
-}
-
-sl_status sli_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
-                                int64_t row, int64_t width, sl_dtype dtype, sl_tensor **out)
+static sl_status find_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
+                             int64_t row, int64_t width, sl_dtype dtype, sl_tensor **out)
 {
     const sl_shape *shape = sl_tensor_shape(in);
     *out = NULL;
@@ -99,8 +94,15 @@ sl_status sli_pass_cache_tensor(const sl_pass *pass, const sl_module *module, co
     return SL_OK;
 }
 
-sl_status sli_pass_cache_store(const sl_pass *pass, const sl_tensor *in, int64_t row,
-                               const sl_tensor *all)
+sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
+                               int64_t row, int64_t width, sl_tensor **out)
+{
+    return find_tensor(pass, module, in, row, width, SL_F32, out);
+}
+
+/* Stores what a module has of the positions of the pass's row, in f32 [N, T, width], behind the
+ * earlier ones of `all`, its tensor in the row's cache. */
+static sl_status store(const sl_pass *pass, const sl_tensor *in, int64_t row, const sl_tensor *all)
 {
     const sl_shape *shape = sl_tensor_shape(in);
     int64_t time = shape->size[1], width = shape->size[2];
@@ -116,4 +118,33 @@ fail:
     sl_tensor_destroy(&source);
     sl_tensor_destroy(&target);
     return status;
+}
+
+static sl_status attend_in_cache(const sl_pass *pass, const sl_module *module,
+                                 const sli_attention *heads, sl_dtype dtype, const sl_tensor *qkv,
+                                 int64_t row, sl_tensor *attended)
+{
+    const sl_shape *shape = sl_tensor_shape(qkv);
+    int64_t time = shape->size[1], earlier = sl_pass_position(pass, row);
+    sli_attention own = *heads;
+    sl_tensor *all;
+    SL_TRY(find_tensor(pass, module, qkv, row, shape->size[2], dtype, &all));
+    SL_TRY(store(pass, qkv, row, all));
+    own.samples = 1;
+    own.positions = earlier + time;
+    own.first_query = earlier;
+    own.room = sl_tensor_shape(all)->size[0];
+    own.qkv = sli_tensor_if_f32(all);
+    own.qkv_bf16 = sli_tensor_if_bf16(all);
+    own.out = sl_tensor_f32(attended) + row * time * heads->heads * heads->head_width;
+    return sli_device_attention(pass->options.device, &own);
+}
+
+sl_status sli_attend_in_caches(const sl_pass *pass, const sl_module *module,
+                               const sli_attention *heads, sl_dtype dtype, const sl_tensor *qkv,
+                               sl_tensor *attended)
+{
+    for (int64_t row = 0; row < sl_tensor_shape(qkv)->size[0]; row++)
+        SL_TRY(attend_in_cache(pass, module, heads, dtype, qkv, row, attended));
+    return SL_OK;
 }

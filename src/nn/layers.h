@@ -258,6 +258,15 @@ sl_status sli_embed(const sl_pass *pass, const sli_embedding *rows);
 sl_status sli_embed_backward(const sl_pass *pass, const sli_embedding_backward *rows,
                              bool has_positions);
 
+/* ---- Caches (cache.c) -------------------------------------------------------------------- */
+
+/* The attention of each row's positions, f32 [N, T, …] in `qkv`, to those in its cache, which has
+ * theirs afterwards, in `dtype` (f32 or bf16). `heads` has what all rows have in common. Errors:
+ * those of sl_pass_cache_tensor, and the device's. */
+sl_status sli_attend_in_caches(const sl_pass *pass, const sl_module *module,
+                               const sli_attention *heads, sl_dtype dtype, const sl_tensor *qkv,
+                               sl_tensor *attended);
+
 /* ---- Embedding (embedding.c) ------------------------------------------------------------ */
 
 /* sl_token_embedding_create with normal initial values of this deviation. */

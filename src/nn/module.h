@@ -370,13 +370,4 @@ sl_status sli_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *t
  * room for them, or `count` is negative. */
 sl_status sli_cache_advance(sl_cache *cache, int64_t count);
 
-/* sl_pass_cache_tensor with elements of another type. */
-sl_status sli_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
-                                int64_t row, int64_t width, sl_dtype dtype, sl_tensor **out);
-
-/* Stores what a module has of the positions of the pass's row `row`, in f32 [N, T, width], behind
- * the earlier ones of `all`, its tensor in the row's cache. */
-sl_status sli_pass_cache_store(const sl_pass *pass, const sl_tensor *in, int64_t row,
-                               const sl_tensor *all);
-
 #endif

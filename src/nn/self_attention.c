@@ -92,36 +92,16 @@ static sl_dtype cached_type(const self_attention *self, const sl_pass *pass)
     return sli_pass_is_bf16(pass) && self->head_width % SLI_BF16_HEAD == 0 ? SL_BF16 : SL_F32;
 }
 
-/* The attention of a row's positions to those in its cache, which has theirs afterwards. */
-static sl_status attend_in_cache(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
-                                 int64_t row, sl_tensor *attended)
-{
-    const self_attention *self = sl_module_state(module);
-    int64_t time = sl_tensor_shape(qkv)->size[1], earlier = sl_pass_position(pass, row);
-    sl_tensor *all;
-    SL_TRY(sli_pass_cache_tensor(pass, module, qkv, row, qkv_width(self), cached_type(self, pass),
-                                 &all));
-    SL_TRY(sli_pass_cache_store(pass, qkv, row, all));
-    sli_attention arguments = attention_of(self, all);
-    arguments.samples = 1;
-    arguments.positions = earlier + time;
-    arguments.first_query = earlier;
-    arguments.room = sl_tensor_shape(all)->size[0];
-    arguments.out = sl_tensor_f32(attended) + row * time * attended_width(self);
-    return sli_device_attention(sl_pass_device(pass), &arguments);
-}
-
 /* The attention of qkv's positions to themselves and, on a pass with caches, to earlier ones. */
 static sl_status run_attention(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
                                sl_tensor *attended, const sl_tensor *lse)
 {
     const self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(attended);
-    for (int64_t row = 0; pass->options.caches && row < shape->size[0]; row++)
-        SL_TRY(attend_in_cache(module, pass, qkv, row, attended));
-    if (pass->options.caches)
-        return SL_OK;
     sli_attention arguments = attention_of(self, qkv);
+    if (pass->options.caches)
+        return sli_attend_in_caches(pass, module, &arguments, cached_type(self, pass), qkv,
+                                    attended);
     arguments.samples = shape->size[0];
     arguments.positions = arguments.room = shape->size[1];
     arguments.dropout = probability_dropout(module, pass, shape->size[1]);
