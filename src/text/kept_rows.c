@@ -174,15 +174,11 @@ static sl_status make_header(const char *path, const json_t *description, const 
                   "documents", (json_int_t)documents, "longest", (json_int_t)rows->longest,
                   "largest", (int)rows->largest, "has_targets", rows->has_targets, "packed",
                   rows->numbers != NULL, "checksum", checksum);
-    char *text = json ? json_dumps(json, JSON_PRESERVE_ORDER) : NULL;
-    json_decref(json);
     memset(header, ' ', HEADER_BYTES);
     header[HEADER_BYTES - 1] = '\n';
-    bool fits = text && strlen(text) < HEADER_BYTES;
-    if (fits)
-        memcpy(header, text, strlen(text));
-    free(text);
-    return fits ? SL_OK : sli_no_memory(path, "its header");
+    size_t used = json ? json_dumpb(json, header, HEADER_BYTES - 1, JSON_PRESERVE_ORDER) : 0;
+    json_decref(json);
+    return used > 0 && used < HEADER_BYTES ? SL_OK : sli_no_memory(path, "its header");
 }
 
 static sl_status write_arrays(sli_replace_file *file, const row_arrays *arrays, sli_checksum *sum)

@@ -1,11 +1,8 @@
 #!/bin/bash
 # The page that walks through fine-tuning has the commands of scripts/demo-finetune, and options that there are.
-set -euo pipefail
-cd "${SLUICE_SOURCE_DIR:?}"
+. "$(dirname "$0")/../support/script.sh"
+cd "$source"
 page=docs/fine-tuning-tutorial.md
-fail() { echo "FAILED: $1"; exit 1; }
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 one_line() { tr '\n' ' ' | tr -s ' '; }
 
 for name in ask train; do
@@ -17,10 +14,9 @@ done
 tail -n +8 scripts/demo-finetune | grep -qF 'role\": \"user' || fail "scripts/demo-finetune makes other lines"
 
 # Each command of the page is one that `sluice help` has, with its options.
-[ -x "${SLUICE_PROGRAM:-}" ] || { echo "skipped: SLUICE_PROGRAM does not name a program"; exit 77; }
 count=0
 while read -r _ command words; do
-    "$SLUICE_PROGRAM" help "$command" >"$scratch/help" || fail "there is no sluice $command"
+    "$program" help "$command" >"$scratch/help" || fail "there is no sluice $command"
     while read -r option; do
         grep -qE -e "$option\b" "$scratch/help" || fail "sluice $command has no $option"
         count=$((count + 1))
