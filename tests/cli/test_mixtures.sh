@@ -36,7 +36,7 @@ grep -qE '^\|   a: valid loss +[0-9.]+ \| valid ppl +[0-9.]+$' out || fail "the 
 if ! grep -q '^|   a: .* passed 1.75 times$' out || ! grep -q '^|   b: .* passed 2.73 times$' out; then
     fail "the screen has other epochs of the sources: $(cat out)"
 fi
-runs "${job[@]}" "${mixture[@]}" --epochs 1 --max-batches 1 --log-json one.log --no-quiet
+runs "$program" "${job[@]}" "${mixture[@]}" --epochs 1 --max-batches 1 --log-json one.log --no-quiet
 [ "$(lists_of step one.log source_loss | awk '{ printf "%.2f %.2f", $1, $2 }')" = \
     "$(grep -oP '^\|   [ab]: loss +\K[0-9.]+' out | paste -sd' ')" ] || fail "other losses of the sources on the screen: $(cat out)"
 grep -q '"sources":\["a","b"\],"source_share":\[0.[67]' whole.log || fail "the log does not say the sources"
