@@ -113,6 +113,11 @@ int sl_schedule_virtual_stages(const char *name);
 sl_status sl_schedule_write(const char *name, const sl_schedule_options *options,
                             sl_schedule **out);
 
+/* How many forwards of its k-th stage a rank of such a table runs before its first backward: what
+ * it holds then, it holds at least. Takes ranks, virtual_stages (0: the schedule's own) and micros
+ * of the options, which sl_schedule_write must accept. 0: there is no such schedule. */
+int sl_schedule_filling(const char *name, const sl_schedule_options *options, int rank, int k);
+
 /* A table of one's own: `counts[r]` actions of rank r, one rank after the other in `actions`
  * (copied, not validated). `actions` may be NULL if there are none. Takes ranks, placement (NULL: a
  * loop), virtual_stages (0: 1), micros and slices of the options. Errors: SL_ERR_INVALID for

@@ -113,6 +113,20 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
     return SL_OK;
 }
 
+sl_status sli_layout_count_saved(const sli_layout *layout, int64_t *saved, int64_t *passed)
+{
+    int frozen = sli_module_frozen_count(layout->model);
+    sl_shape shape = sl_shape_2d(layout->micro_rows, layout->row_tokens);
+    for (int i = 0; i < sl_module_child_count(layout->model); i++) {
+        const sl_stage_plan stage = {.first = i, .count = 1};
+        micro_plan micro;
+        SL_TRY(plan_micro(layout, &stage, frozen, &shape, &micro));
+        saved[i] = micro.saved;
+        passed[i] = micro.output;
+    }
+    return SL_OK;
+}
+
 /* ---- A training step ---------------------------------------------------------------------- */
 
 /* A stage while its rank goes along its row. */
@@ -192,16 +206,20 @@ static int64_t most_bytes_during(sl_action action, const stage_use *before, cons
            (action.kind == SL_ACTION_HEAD_FORWARD ? micro->head_sums : 0);
 }
 
-/* What each stage of a pipeline rank holds when the rank holds most. */
-static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl_stage_plan *stages)
+/* What each stage of a pipeline rank holds when the rank holds most. `own` has room for the rank's
+ * stages. */
+static void plan_rank(const sl_schedule *schedule, int rank, int *own, stage_use *uses,
+                      sl_stage_plan *stages)
 {
     const sl_action *row;
     const int *placement = sl_schedule_placement(schedule);
-    int count = sl_schedule_actions(schedule, rank, &row);
-    int stage_count = sl_schedule_stages(schedule);
+    int count = sl_schedule_actions(schedule, rank, &row), own_count = 0;
     int64_t all = 0, most = 0; /* bytes of the rank between two actions, and in one */
-    for (int s = 0; s < stage_count; s++)
-        all += placement[s] == rank ? most_bytes(&uses[s]) : 0;
+    for (int s = 0; s < sl_schedule_stages(schedule); s++)
+        if (placement[s] == rank) {
+            all += most_bytes(&uses[s]);
+            own[own_count++] = s;
+        }
     for (int i = 0; i < count; i++) {
         stage_use *use = &uses[row[i].stage], before = *use;
         count_action(row[i], use);
@@ -209,9 +227,10 @@ static void plan_rank(const sl_schedule *schedule, int rank, stage_use *uses, sl
         all -= most_bytes(&before);
         if (all + during > most) {
             most = all + during;
-            for (int s = 0; s < stage_count; s++)
-                if (placement[s] == rank)
-                    stages[s].activation_bytes = &uses[s] == use ? during : most_bytes(&uses[s]);
+            for (int k = 0; k < own_count; k++) {
+                int s = own[k];
+                stages[s].activation_bytes = &uses[s] == use ? during : most_bytes(&uses[s]);
+            }
         }
         all += most_bytes(use);
     }
@@ -266,8 +285,8 @@ static void plan_head(const sli_layout *layout, const sl_schedule *schedule, con
 
 /* What a plan needs, [stages] each. */
 typedef struct plan_work {
-    int frozen; /* the first modules, without backward */
-    int *balance;
+    int frozen;   /* the first modules, without backward */
+    int *balance; /* then any stages of a rank */
     sl_stage_backward *backward;
     micro_plan *micros;
     stage_use *counted, *uses;
@@ -317,7 +336,7 @@ static sl_status plan_training_step(const sli_layout *layout, const sl_schedule 
     for (int s = 0, *most = &uses[count - 1].most_of_head; s < count; s++)
         *most = counted[s].most_of_head > *most ? counted[s].most_of_head : *most;
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
-        plan_rank(schedule, rank, uses, stages);
+        plan_rank(schedule, rank, work->balance, uses, stages);
     return SL_OK;
 }
 

@@ -1,9 +1,18 @@
 /* What no table of a layout on a cluster can be below, without the table.
  *
- * The bound of a rank is what no order of its actions can avoid: the first forward comes to it
- * through the stages before its first one, then it has all its own work, and the last gradient goes
- * back through those stages. Weights' gradients can be computed meanwhile, where a schedule has
- * them apart. */
+ * The bound of a rank is what no order of its actions can avoid. The first forward comes to it
+ * through the stages before its first one. Its first backward waits for a forward through all
+ * stages and for the gradient's way back to its last stage, and for all its own forwards where that
+ * is longer. Then it has all its backwards, and the last gradient goes back through the stages
+ * before its first one. Weights' gradients can be computed meanwhile, where a schedule has them
+ * apart.
+ *
+ * A rank holds all that goes forward before its first backward. Where that does not fit its memory,
+ * the layout needs a slower recomputation.
+ *
+ * The last backward of a stage comes behind all backwards of the rank's later stages, and its
+ * gradients' exchange behind that: exchanges that are ready no earlier than some time take their
+ * sum from then on. */
 #include "planner/search_cluster.h"
 
 #include "core/error.h"
@@ -11,248 +20,302 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- Micro-batches ----------------------------------------------------------------------------
- */
-
-void sli_free_cuts(int **cuts, int modules)
-{
-    for (int i = 0; cuts && i <= modules; i++)
-        free(cuts[i]);
-    free(cuts);
-}
-
-void sli_micro_size_clear(sli_micro_size *size, int modules)
-{
-    sli_free_cuts(size->cuts, modules);
-    free(size->modules);
-    free(size->costs);
-    free(size->forward);
-    free(size->backward);
-    free(size->input);
-}
-
-static sl_status time_size(const sli_cluster_searcher *search, sli_micro_size *size)
-{
-    const sli_cluster_job *job = search->job;
-    size_t count = (size_t)search->modules + 1;
-    size->modules = calloc(count, sizeof *size->modules);
-    size->costs = calloc(count, sizeof *size->costs);
-    size->forward = calloc(count, sizeof *size->forward);
-    size->backward = calloc(count, sizeof *size->backward);
-    size->input = calloc(count, sizeof *size->input);
-    size->cuts = calloc(count, sizeof *size->cuts);
-    if (!size->modules || !size->costs || !size->forward || !size->backward || !size->input ||
-        !size->cuts)
-        return sli_no_memory(NULL, "the times of %d modules", search->modules);
-    SL_TRY(sli_cluster_time_modules(size->kind, job->model, job->precision, size->rows,
-                                    job->row_tokens, size->modules));
-    for (int i = 0; i < search->modules; i++) {
-        const sl_module_profile *module = &size->modules[i];
-        double halves = module->backward_input + module->backward_weight;
-        bool goes_back = i >= search->frozen;
-        double backward = goes_back ? fmin(module->backward, halves) : 0;
-        size->costs[i] = module->forward + backward;
-        size->forward[i + 1] = size->forward[i] + module->forward;
-        size->backward[i + 1] = size->backward[i] + backward;
-        size->input[i + 1] = size->input[i] + (goes_back ? module->backward_input : 0);
-    }
-    return SL_OK;
-}
-
-sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candidate *candidate,
-                                  sli_micro_size **out)
-{
-    double memory;
-    int ranks = candidate->replicas * candidate->pipeline_ranks;
-    const sli_cluster_job *job = search->job;
-    int64_t shard_rows = job->shards > 0 ? job->shard_rows : job->space.rows / candidate->replicas,
-            rows = shard_rows / candidate->chunks;
-    const sli_node_kind *kind =
-        sli_devices_slowest(&search->devices, ranks, job->precision, &memory);
-    for (int i = 0; i < search->size_count; i++)
-        if (search->sizes[i].rows == rows && search->sizes[i].kind == kind) {
-            *out = &search->sizes[i];
-            return SL_OK;
-        }
-    if (search->size_count == SLI_MOST_MICRO_SIZES)
-        return sl_error(SL_ERR_UNSUPPORTED, "micro-batches of more than %d sizes",
-                        SLI_MOST_MICRO_SIZES);
-    *out = &search->sizes[search->size_count++];
-    **out = (sli_micro_size){.rows = rows, .kind = kind};
-    return time_size(search, *out);
-}
-
-sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, int **cuts,
-                                 const double *costs, int stages, const int **balance)
-{
-    int **cut = &cuts[stages];
-    if (!*cut) {
-        *cut = calloc((size_t)stages, sizeof **cut);
-        if (!*cut)
-            return sli_no_memory(NULL, "a cut into %d stages", stages);
-        sli_cut_evenly(costs, search->modules, stages, *cut);
-    }
-    *balance = *cut;
-    return SL_OK;
-}
-
-/* ---- Schedules --------------------------------------------------------------------------------
- */
-
-sl_status sli_schedule_facts_find(const char *name, sli_schedule_facts *out)
-{
-    const sl_schedule_options options = {.ranks = 2, .micros = 4};
-    sl_schedule *table;
-    SL_TRY(sl_schedule_write(name, &options, &table));
-    const sl_action *row;
-    int count = sl_schedule_actions(table, 0, &row), stages = sl_schedule_stages(table);
-    *out = (sli_schedule_facts){.is_v = stages == 4 && sl_schedule_placement(table)[2] == 1};
-    for (int i = 0; i < count; i++)
-        out->halves = out->halves || row[i].kind == SL_ACTION_BACKWARD_WEIGHT;
-    sl_schedule_destroy(&table);
-    return SL_OK;
-}
-
-static const sli_schedule_facts *facts_of(const sli_cluster_searcher *search, const char *name)
-{
-    int i = 0;
-    while (search->job->space.schedules[i] != name)
-        i++;
-    return &search->facts[i];
-}
-
-/* A schedule's number where there is one rank, which has one stage. */
-int sli_stages_of_rank(const sli_candidate *candidate)
-{
-    return candidate->pipeline_ranks > 1 ? candidate->virtual_stages : 1;
-}
-
 /* ---- Bounds ------------------------------------------------------------------------------- */
 
-/* Sums of a rank's stages. */
-typedef struct rank_work {
-    double forward, backward, input, again; /* `again`: what a recomputation runs */
-    double bytes;                           /* of gradients */
-} rank_work;
+/* What a layout's bound is made of. */
+typedef struct bounded {
+    const sli_cluster_searcher *search;
+    const sli_candidate *candidate;
+    const sli_micro_size *size;
+    const sli_grid_costs *grid;
+    const int *starts; /* [stages + 1] the first module of each */
+    int stages;
+    bool halves, is_v;
+    double memory_bytes; /* of a device */
+    double update_per_byte;
+    /* [stages] what tensors take on their way to a stage's input, and gradients from it back to the
+     * first stage that has any; NULL: no time */
+    const double *there, *back;
+} bounded;
 
-static rank_work sum_rank(const sli_cluster_searcher *search, const sli_micro_size *size,
-                          const int *starts, const sli_candidate *candidate, int rank)
+static int stage_of(const bounded *b, int rank, int k)
 {
-    rank_work work = {0};
-    int ranks = candidate->pipeline_ranks, each = sli_stages_of_rank(candidate),
-        stages = ranks * each;
-    bool is_v = facts_of(search, candidate->schedule)->is_v;
-    for (int k = 0; k < each; k++) {
-        int stage = is_v && k % 2 == 1 ? (k + 1) * ranks - 1 - rank : k * ranks + rank;
-        int first = starts[stage], last = starts[stage + 1];
-        double forward = size->forward[last] - size->forward[first];
-        work.forward += forward;
-        work.backward += size->backward[last] - size->backward[first];
-        work.input += size->input[last] - size->input[first];
-        work.bytes += search->gradient_bytes[last] - search->gradient_bytes[first];
-        if (stage + 1 < stages && last > search->frozen)
-            work.again += forward;
-    }
+    int ranks = b->candidate->pipeline_ranks;
+    return b->is_v && k % 2 == 1 ? (k + 1) * ranks - 1 - rank : k * ranks + rank;
+}
+
+static double sum_between(const double *sums, int first, int last)
+{
+    return sums[last] - sums[first];
+}
+
+/* What a stage computes of a micro-batch: `input` what the next gradient waits for. */
+typedef struct stage_work {
+    double forward, backward, input, again;
+    double bytes; /* of gradients */
+} stage_work;
+
+static stage_work work_of(const bounded *b, int stage)
+{
+    int first = b->starts[stage], last = b->starts[stage + 1];
+    double jitter = b->grid->jitter;
+    stage_work work = {.forward = jitter * sum_between(b->size->forward, first, last),
+                       .backward = jitter * sum_between(b->size->backward, first, last),
+                       .bytes = sum_between(b->search->gradient_bytes, first, last)};
+    work.input = b->halves ? jitter * sum_between(b->size->input, first, last) : work.backward;
+    work.again = stage + 1 < b->stages && last > b->search->frozen ? work.forward : 0;
     return work;
 }
 
-/* When the rank's table ends at least, and when its gradients are ready at least, but for the last
- * backward. */
+/* When the first gradient comes to the stage: through all stages, and back to it. */
+static double find_turn(const bounded *b, int stage)
+{
+    int last = b->starts[b->stages], behind = b->starts[stage + 1], top = b->stages - 1;
+    const double *back = b->halves ? b->size->input : b->size->backward;
+    double links = b->there ? b->there[top] + b->back[top] - b->back[stage] : 0;
+    return links + b->grid->jitter * (b->size->forward[last] + sum_between(back, behind, last));
+}
+
+/* Sums of a rank's stages. */
+static stage_work sum_rank(const bounded *b, int rank)
+{
+    stage_work all = {0};
+    for (int k = 0; k < sli_stages_of_rank(b->candidate); k++) {
+        stage_work work = work_of(b, stage_of(b, rank, k));
+        all.forward += work.forward;
+        all.backward += work.backward;
+        all.input += work.input;
+        all.again += work.again;
+        all.bytes += work.bytes;
+    }
+    return all;
+}
+
+/* What a stage holds of a micro-batch under way. */
+static double held_bytes(const bounded *b, int stage)
+{
+    int first = b->starts[stage], last = b->starts[stage + 1];
+    double saved = sum_between(b->size->saved, first, last);
+    if (last <= b->search->frozen)
+        return 0;
+    if (stage + 1 == b->stages)
+        return saved;
+    if (b->candidate->recompute != SL_RECOMPUTE_NEVER)
+        saved = fmin(saved, b->size->passed[first]);
+    return saved + b->size->passed[last];
+}
+
+/* What a rank holds at least when its first backward begins. */
+static double bound_bytes(const bounded *b, int rank)
+{
+    const sli_candidate *candidate = b->candidate;
+    double state = (double)sl_optimizer_state_bytes(&b->search->job->optimizer) / sizeof(float),
+           kept = 1 + state / (candidate->zero ? candidate->replicas : 1), bytes = 0;
+    int each = sli_stages_of_rank(candidate);
+    const sl_schedule_options options = {.ranks = candidate->pipeline_ranks,
+                                         .virtual_stages = each,
+                                         .micros = candidate->chunks};
+    for (int k = 0; k < each; k++) {
+        int stage = stage_of(b, rank, k), first = b->starts[stage], last = b->starts[stage + 1];
+        int filling =
+            options.ranks > 1 ? sl_schedule_filling(candidate->schedule, &options, rank, k) : 1;
+        bytes += sum_between(b->search->value_bytes, first, last) +
+                 kept * sum_between(b->search->gradient_bytes, first, last) +
+                 filling * held_bytes(b, stage);
+    }
+    return bytes;
+}
+
+/* Of a rank, from the step's beginning. */
 typedef struct rank_bound {
-    double table, ready;
+    stage_work all;
+    double forwards; /* the end of all its forwards */
+    double turn;     /* when the first gradient comes */
+    double again;    /* how many micro-batches go forward twice */
+    double table;    /* the table's end */
 } rank_bound;
 
-static rank_bound bound_rank(const sli_cluster_searcher *search, const sli_micro_size *size,
-                             const sli_candidate *candidate, const rank_work *work, int start)
+static rank_bound bound_rank(const bounded *b, int rank)
 {
-    double micros = candidate->chunks, before = size->forward[start];
-    double again = candidate->recompute == SL_RECOMPUTE_NEVER    ? 0
-                   : candidate->recompute == SL_RECOMPUTE_ALWAYS ? micros
-                                                                 : micros - 1;
-    double all = micros * (work->forward + work->backward) + again * work->again;
-    double table = all + size->backward[start];
-    bool has_one_stage = sli_stages_of_rank(candidate) == 1;
-    if (facts_of(search, candidate->schedule)->halves)
-        table = fmax(all, micros * (work->forward + work->input) + size->input[start]);
-    return (rank_bound){before + table, has_one_stage ? before + all - work->backward : 0};
+    int lowest = stage_of(b, rank, 0), first = b->starts[lowest],
+        highest = stage_of(b, rank, sli_stages_of_rank(b->candidate) - 1);
+    double micros = b->candidate->chunks, jitter = b->grid->jitter,
+           there = b->there ? b->there[lowest] : 0, back = b->back ? b->back[lowest] : 0;
+    rank_bound bound = {.all = sum_rank(b, rank)};
+    const stage_work *all = &bound.all;
+    bound.again = b->candidate->recompute == SL_RECOMPUTE_NEVER    ? 0
+                  : b->candidate->recompute == SL_RECOMPUTE_ALWAYS ? micros
+                                                                   : micros - 1;
+    bound.forwards = jitter * b->size->forward[first] + there + micros * all->forward;
+    bound.turn = all->backward > 0 ? find_turn(b, highest) : 0;
+    double turned = fmax(bound.forwards + bound.again * all->again, bound.turn);
+    back += jitter * (b->halves ? b->size->input : b->size->backward)[first];
+    bound.table = turned + fmax(micros * all->input + back, micros * all->backward);
+    return bound;
 }
 
-double sli_cluster_search_jitter(sli_cluster_searcher *search, int ranks)
+/* When the rank has sent its gradients, if that goes on while it computes. Stages become ready from
+ * the last one down: what is ready no earlier than stage k are those up to it. */
+static double bound_exchange(const bounded *b, const rank_bound *bound, int rank)
 {
-    if (ranks != search->jitter_ranks) {
-        search->jitter = sli_cluster_jitter(search->devices.cluster, ranks);
-        search->jitter_ranks = ranks;
+    double micros = b->candidate->chunks, end = 0, ready = INFINITY, exchange = 0,
+           input = bound->all.input, again = bound->all.again;
+    for (int k = 0; k < sli_stages_of_rank(b->candidate); k++) {
+        stage_work own = work_of(b, stage_of(b, rank, k));
+        double turned = fmax(bound->forwards + bound->again * again, bound->turn),
+               last = own.input - (micros - 1) * fmax(0, own.backward - own.input);
+        ready = fmin(ready, turned + micros * input - last);
+        exchange += sli_exchange_seconds(&b->grid->reduce, own.bytes);
+        end = fmax(end, ready + exchange);
+        input -= own.input;
+        again -= own.again;
     }
-    return search->jitter;
+    return end;
 }
 
-const sli_grid_exchange *sli_cluster_search_exchange(sli_cluster_searcher *search,
-                                                     const sli_candidate *candidate)
+/* All ranks end the table together; the exchange and the update are those of the slowest. */
+static sli_layout_bound bound_ranks(const bounded *b, int step)
 {
-    const sli_device_grid grid = {candidate->replicas, candidate->pipeline_ranks,
-                                  candidate->near_replicas};
-    sli_grid_exchange *exchange = &search->exchanges[grid.near_replicas];
-    if (grid.replicas == exchange->grid.replicas &&
-        grid.pipeline_ranks == exchange->grid.pipeline_ranks)
-        return exchange;
-    exchange->grid = grid;
-    sli_devices_exchange(&search->devices, &grid, &exchange->reduce, &exchange->gather);
-    return exchange;
-}
-
-int sli_cluster_search_shards(const sli_cluster_searcher *search, const sli_candidate *candidate)
-{
-    return search->job->shards > 0 ? search->job->shards : candidate->replicas;
-}
-
-/* When the rank has updated its parameters at least. The last shard's table hides the exchange. */
-static double bound_end(const sli_cluster_searcher *search, const sli_micro_size *size,
-                        const sli_candidate *candidate, const rank_work *work,
-                        const rank_bound *bound, const sli_grid_exchange *exchange)
-{
-    double table = bound->table * search->jitter, ready = bound->ready * search->jitter;
-    int shards = sli_cluster_search_shards(search, candidate);
-    double before = (shards - 1) / candidate->replicas * table;
-    double reduce = candidate->replicas > 1 ? work->bytes * exchange->reduce.seconds_per_byte : 0,
-           gather = candidate->zero ? work->bytes * exchange->gather.seconds_per_byte : 0,
-           update = work->bytes * sli_cluster_time_update(size->kind, &search->job->optimizer) /
-                    (candidate->zero ? candidate->replicas : 1);
-    return before + (size->kind->is_cuda ? fmax(table, ready + reduce) : table + reduce) + gather +
-           update;
-}
-
-static double bound_cut(sli_cluster_searcher *search, const sli_micro_size *size,
-                        const sli_candidate *candidate, const int *balance)
-{
-    int starts[SLI_MAX_PLANNED_STAGES + 1] = {0};
-    int stages = candidate->pipeline_ranks * sli_stages_of_rank(candidate);
-    const sli_grid_exchange *exchange = sli_cluster_search_exchange(search, candidate);
-    double seconds = 0;
-    for (int s = 0; s < stages; s++)
-        starts[s + 1] = starts[s] + balance[s];
-    for (int rank = 0; rank < candidate->pipeline_ranks; rank++) {
-        rank_work work = sum_rank(search, size, starts, candidate, rank);
-        rank_bound bound = bound_rank(search, size, candidate, &work, starts[rank]);
-        seconds = fmax(seconds, bound_end(search, size, candidate, &work, &bound, exchange));
+    const sli_candidate *candidate = b->candidate;
+    bool hides = b->size->kind->is_cuda;
+    double table = 0, late = 0, behind = 0, update = 0, bytes = 0;
+    for (int rank = 0; rank < candidate->pipeline_ranks; rank += step) {
+        rank_bound bound = bound_rank(b, rank);
+        double sent = bound.all.bytes,
+               gather = candidate->zero ? sli_exchange_seconds(&b->grid->gather, sent) : 0;
+        table = fmax(table, bound.table);
+        if (candidate->replicas > 1 && hides)
+            late = fmax(late, bound_exchange(b, &bound, rank) + gather);
+        else if (candidate->replicas > 1)
+            gather += sli_exchange_seconds(&b->grid->reduce, sent);
+        behind = fmax(behind, gather);
+        update = fmax(update, sent * b->update_per_byte);
+        bytes = fmax(bytes, bound_bytes(b, rank));
     }
-    return seconds;
+    /* The last shard's table hides the exchange. */
+    double before = (sli_cluster_search_shards(b->search, candidate) - 1) / candidate->replicas,
+           work = before * table + fmax(table + behind, late) + update;
+    return (sli_layout_bound){work, bytes <= b->memory_bytes ? work : INFINITY, bytes};
 }
 
-/* The cut by bytes, which is there for what the other does not fit, may have a shorter exchange. */
-sl_status sli_bound_layout(sli_cluster_searcher *search, const sli_candidate *candidate,
-                           double *seconds)
+/* ---- Tensors on their way ------------------------------------------------------------------ */
+
+/* The links between the ranks of neighbouring stages, where there are several. */
+static sl_status find_hops(const sli_cluster_searcher *search, sli_grid_costs *grid)
 {
-    sli_micro_size *size;
-    const int *balance = NULL;
-    int stages = candidate->pipeline_ranks * sli_stages_of_rank(candidate);
-    SL_TRY(sli_cluster_search_size(search, candidate, &size));
-    (void)sli_cluster_search_jitter(search, candidate->replicas * candidate->pipeline_ranks);
-    SL_TRY(sli_cluster_search_cut(search, size->cuts, size->costs, stages, &balance));
-    *seconds = bound_cut(search, size, candidate, balance);
-    if (stages == 1)
+    int ranks = grid->grid.pipeline_ranks;
+    if (grid->hops)
         return SL_OK;
-    SL_TRY(
-        sli_cluster_search_cut(search, search->byte_cuts, search->module_bytes, stages, &balance));
-    *seconds = fmin(*seconds, bound_cut(search, size, candidate, balance));
+    grid->hops = calloc((size_t)ranks, sizeof *grid->hops);
+    if (!grid->hops)
+        return sli_no_memory(NULL, "the links of %d ranks", ranks);
+    for (int rank = 0; rank < ranks && ranks > 1; rank++)
+        grid->hops[rank] =
+            sli_devices_rank_link(&search->devices, &grid->grid, rank, (rank + 1) % ranks);
+    return SL_OK;
+}
+
+static double hop_seconds(const bounded *b, int stage)
+{
+    int ranks = b->candidate->pipeline_ranks, loop = stage / ranks, place = stage % ranks;
+    const sl_link_cost *link = &b->grid->hops[place];
+    if (b->is_v && place == ranks - 1)
+        return 0;
+    if (b->is_v && loop % 2 == 1)
+        link = &b->grid->hops[ranks - 2 - place];
+    return link->seconds +
+           b->size->modules[b->starts[stage + 1] - 1].output_bytes * link->seconds_per_byte;
+}
+
+static void sum_hops(const bounded *b, double *there, double *back)
+{
+    there[0] = back[0] = 0;
+    for (int s = 1; s < b->stages; s++) {
+        double hop = hop_seconds(b, s - 1);
+        there[s] = there[s - 1] + hop;
+        back[s] = back[s - 1] + (b->starts[s] > b->search->frozen ? hop : 0);
+    }
+}
+
+/* ---- Layouts ------------------------------------------------------------------------------ */
+
+/* What `balance` takes and needs at least. */
+static sli_layout_bound bound_cut(const bounded *common, const int *balance, bool is_whole)
+{
+    bounded b = *common;
+    double there[SLI_MAX_PLANNED_STAGES], back[SLI_MAX_PLANNED_STAGES];
+    b.starts = balance + b.stages;
+    if (is_whole && b.stages > 1) {
+        sum_hops(&b, there, back);
+        b.there = there;
+        b.back = back;
+    }
+    int last = b.candidate->pipeline_ranks - 1;
+    return bound_ranks(&b, is_whole || last == 0 ? 1 : last);
+}
+
+/* Of the cut by time, and of that by bytes, which is there for what the other does not fit: it may
+ * have a shorter exchange. */
+static sl_status bound_cuts(const sli_cluster_searcher *search, const bounded *b, bool is_whole,
+                            sli_layout_bound *out)
+{
+    const int *balance = NULL;
+    SL_TRY(sli_cluster_search_cut(search, b->size->cuts, b->size->costs, b->stages, &balance));
+    *out = bound_cut(b, balance, is_whole);
+    if (b->stages == 1)
+        return SL_OK;
+    SL_TRY(sli_cluster_search_cut(search, search->byte_cuts, search->module_bytes, b->stages,
+                                  &balance));
+    sli_layout_bound by_bytes = bound_cut(b, balance, is_whole);
+    *out = (sli_layout_bound){fmin(out->work, by_bytes.work), fmin(out->seconds, by_bytes.seconds),
+                              fmin(out->bytes, by_bytes.bytes)};
+    return SL_OK;
+}
+
+static sl_status bound_candidate(sli_cluster_searcher *search, const sli_candidate *candidate,
+                                 size_t grid, bool is_whole, sli_layout_bound *out)
+{
+    const sli_schedule_facts *facts = sli_cluster_search_facts(search, candidate->schedule);
+    bounded b = {.search = search,
+                 .candidate = candidate,
+                 .grid = &search->grids[grid],
+                 .stages = candidate->pipeline_ranks * sli_stages_of_rank(candidate),
+                 .halves = facts->halves && candidate->pipeline_ranks > 1,
+                 .is_v = facts->is_v};
+    sli_micro_size *size;
+    if (is_whole)
+        SL_TRY(find_hops(search, &search->grids[grid]));
+    SL_TRY(sli_cluster_search_size(search, candidate, &size));
+    (void)sli_devices_slowest(&search->devices, candidate->replicas * candidate->pipeline_ranks,
+                              search->job->precision, &b.memory_bytes);
+    b.size = size;
+    b.update_per_byte = sli_cluster_time_update(size->kind, &search->job->optimizer) /
+                        (candidate->zero ? candidate->replicas : 1);
+    return bound_cuts(search, &b, is_whole, out);
+}
+
+sl_status sli_bound_recomputation(sli_cluster_searcher *search, const sli_bounded_layout *layout,
+                                  sli_layout_bound *out)
+{
+    *out = (sli_layout_bound){0};
+    return bound_candidate(search, &layout->candidate, layout->grid, true, out);
+}
+
+/* Recomputations are more work from one to the next. */
+sl_status sli_bound_layout(sli_cluster_searcher *search, sli_bounded_layout *layout, bool is_whole)
+{
+    const sli_search_space *space = &search->job->space;
+    sli_candidate candidate = layout->candidate;
+    double seconds = INFINITY;
+    for (int i = 0; i < space->recompute_count; i++) {
+        sli_layout_bound bound = {0};
+        candidate.recompute = space->recomputes[i];
+        SL_TRY(bound_candidate(search, &candidate, layout->grid, is_whole, &bound));
+        if (bound.work >= seconds)
+            break;
+        seconds = fmin(seconds, bound.seconds);
+    }
+    layout->seconds = fmax(layout->seconds, seconds);
+    layout->is_whole = is_whole;
     return SL_OK;
 }

@@ -4,6 +4,7 @@
  *     cluster_links.c  how fast its devices talk to each other
  *     cluster_times.c  how fast they compute
  *     failures.h       what failures cost
+ *     cluster_facts.c  what a search finds out once for many layouts
  *     bound_cluster.c  how long a layout takes at least
  *     search_cluster.c which layouts of a model are the best on it */
 #ifndef SLI_PLANNER_CLUSTER_H

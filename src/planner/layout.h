@@ -66,6 +66,10 @@ sl_status sli_layout_plan_stages(const sli_layout *layout, const int *balance,
  * evaluation needs. */
 sl_status sli_layout_plan_activations(const sli_layout *layout, sl_stage_plan *stages);
 
+/* Bytes that a pass keeps of each module from forward to backward, and of the output that it gives
+ * to the next one, [modules] each, of one micro-batch. */
+sl_status sli_layout_count_saved(const sli_layout *layout, int64_t *saved, int64_t *passed);
+
 /* What one host holds whose ranks are these. */
 void sli_layout_plan_host(const sli_layout *layout, const sl_stage_plan *stages, int first_rank,
                           int ranks, sl_host_plan *out);
@@ -91,6 +95,9 @@ typedef struct sli_layout_speed {
 /* The link whose messages of so many bytes [count, 1 or more] take so many seconds, more than 0,
  * with the least squares of relative errors; neither of its costs is negative. (link.c) */
 sl_link_cost sli_link_fit(const double *bytes, const double *seconds, int count);
+
+/* The exchange of so many bytes of a stage's gradients, one bucket after the other. */
+double sli_exchange_seconds(const sl_link_cost *link, double bytes);
 
 /* What decides where such a layout is cut by time. */
 sl_partition_costs sli_layout_partition_costs(const sli_layout *layout,

@@ -19,16 +19,27 @@ enum { MOST_BOUNDED = 1 << 24, MOST_MISFITS = 6 };
 /* ---- All layouts ------------------------------------------------------------------------------
  */
 
-/* Whether a schedule has so many stages of a rank, and the model enough modules. Interleaved
+static int number_of_stages(const sli_search_space *space, int virtual_stages)
+{
+    int i = 0;
+    while (space->virtual_stages[i] != virtual_stages)
+        i++;
+    return i;
+}
+
+/* Whether a schedule takes so many stages of a rank, and the model has enough modules. Interleaved
  * schedules with one stage of a rank are others'. */
 static bool is_possible(const sli_cluster_searcher *search, const sli_candidate *candidate)
 {
+    const sli_search_space *space = &search->job->space;
     int each = sli_stages_of_rank(candidate), own = sl_schedule_virtual_stages(candidate->schedule);
     int64_t stages = (int64_t)candidate->pipeline_ranks * each;
     if (stages > search->modules || stages > SLI_MAX_PLANNED_STAGES)
         return false;
     return candidate->pipeline_ranks == 1 ||
-           (own == 1 ? each == 1 : each > 1 || search->job->space.virtual_count == 1);
+           (sli_cluster_search_facts(search, candidate->schedule)
+                ->takes[number_of_stages(space, candidate->virtual_stages)] &&
+            (own == 1 || each > 1 || space->virtual_count == 1));
 }
 
 /* The slower recomputations are tried where the first does not fit. */
@@ -41,10 +52,36 @@ static sl_status collect_layout(void *context, sli_search *results, const sli_ca
     SL_TRY(sli_array_reserve(&search->layouts, &search->capacity, search->count + 1,
                              sizeof *search->layouts, MOST_BOUNDED, "layouts"));
     sli_bounded_layout *layout = &search->layouts[search->count];
-    layout->candidate = *candidate;
-    SL_TRY(sli_bound_layout(search, candidate, &layout->seconds));
+    *layout = (sli_bounded_layout){.candidate = *candidate};
+    SL_TRY(sli_cluster_search_grid(search, candidate, &layout->grid));
+    SL_TRY(sli_bound_layout(search, layout, false));
     search->count++;
     return SL_OK;
+}
+
+/* Of equal bounds the one with fewer ranks, and of these with fewer pipeline ranks. */
+static bool is_before(const sli_bounded_layout *x, const sli_bounded_layout *y)
+{
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds;
+    int ranks = x->candidate.replicas * x->candidate.pipeline_ranks -
+                y->candidate.replicas * y->candidate.pipeline_ranks;
+    return ranks != 0 ? ranks < 0 : x->candidate.pipeline_ranks < y->candidate.pipeline_ranks;
+}
+
+/* Layout i goes down in the heap until none below it comes before it. */
+static void sink_layout(sli_cluster_searcher *search, size_t i)
+{
+    sli_bounded_layout *layouts = search->layouts, sinking = layouts[i];
+    for (size_t next = 2 * i + 1; next < search->count; next = 2 * i + 1) {
+        if (next + 1 < search->count && is_before(&layouts[next + 1], &layouts[next]))
+            next++;
+        if (!is_before(&layouts[next], &sinking))
+            break;
+        layouts[i] = layouts[next];
+        i = next;
+    }
+    layouts[i] = sinking;
 }
 
 /* ---- Tables ------------------------------------------------------------------------------- */
@@ -64,16 +101,14 @@ static sl_status write_table(const sli_candidate *candidate, sl_schedule **out)
 }
 
 /* The links between the ranks of neighbouring stages. */
-static void fill_links(const sli_cluster_searcher *search, const sli_candidate *candidate,
+static void fill_links(const sli_cluster_searcher *search, const sli_device_grid *grid,
                        const sl_schedule *table, sl_link_cost *links)
 {
-    const sli_device_grid grid = {candidate->replicas, candidate->pipeline_ranks,
-                                  candidate->near_replicas};
     const int *placement = sl_schedule_placement(table);
     for (int s = 0; s + 1 < sl_schedule_stages(table); s++) {
-        sl_link_cost *link = &links[placement[s] * grid.pipeline_ranks + placement[s + 1]];
+        sl_link_cost *link = &links[placement[s] * grid->pipeline_ranks + placement[s + 1]];
         if (placement[s] != placement[s + 1] && link->seconds_per_byte <= 0)
-            *link = sli_devices_rank_link(&search->devices, &grid, placement[s], placement[s + 1]);
+            *link = sli_devices_rank_link(&search->devices, grid, placement[s], placement[s + 1]);
     }
 }
 
@@ -93,12 +128,11 @@ static void free_speed(table_speed *speed)
     free(speed->links);
 }
 
-static sl_status make_speed(sli_cluster_searcher *search, const sli_candidate *candidate,
+static sl_status make_speed(const sli_cluster_searcher *search, const sli_grid_costs *grid,
                             const sl_schedule *table, const sli_micro_size *size, table_speed *out)
 {
-    size_t ranks = (size_t)candidate->pipeline_ranks;
-    double jitter =
-        sli_cluster_search_jitter(search, candidate->replicas * candidate->pipeline_ranks);
+    size_t ranks = (size_t)grid->grid.pipeline_ranks;
+    double jitter = grid->jitter;
     *out = (table_speed){
         .devices = calloc(ranks, sizeof *out->devices),
         .modules = calloc((size_t)search->modules, sizeof *out->modules),
@@ -118,7 +152,7 @@ static sl_status make_speed(sli_cluster_searcher *search, const sli_candidate *c
         snprintf(out->devices[rank].name, sizeof out->devices[rank].name, "%s",
                  size->kind->is_cuda ? "cuda:0" : "cpu:0");
     }
-    fill_links(search, candidate, table, out->links);
+    fill_links(search, &grid->grid, table, out->links);
     return SL_OK;
 }
 
@@ -139,14 +173,15 @@ static sl_status add_cuts(sli_cluster_searcher *search, sli_search *results,
 }
 
 static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
-                           const sli_candidate *candidate, const sl_schedule *table,
+                           const sli_bounded_layout *bounded, const sl_schedule *table,
                            sli_micro_size *size)
 {
     const sli_cluster_job *job = search->job;
+    const sli_candidate *candidate = &bounded->candidate;
+    const sli_grid_costs *grid = &search->grids[bounded->grid];
     int ranks = candidate->replicas * candidate->pipeline_ranks;
     table_speed times;
-    sl_status status = make_speed(search, candidate, table, size, &times);
-    const sli_grid_exchange *exchange = sli_cluster_search_exchange(search, candidate);
+    sl_status status = make_speed(search, grid, table, size, &times);
     const sli_layout layout = {.model = job->model,
                                .table = table,
                                .replicas = candidate->replicas,
@@ -167,8 +202,8 @@ static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
                                .has_own_memory = true};
     const sli_layout_speed speed = {.profiles = times.of_ranks,
                                     .links = times.links,
-                                    .reduce = exchange->reduce,
-                                    .gather = exchange->gather,
+                                    .reduce = grid->reduce,
+                                    .gather = grid->gather,
                                     .update_per_byte =
                                         sli_cluster_time_update(size->kind, &job->optimizer),
                                     .hides_exchange = size->kind->is_cuda};
@@ -193,18 +228,19 @@ static int64_t find_state_bytes(const sli_cluster_searcher *search, const sli_ca
     return (int64_t)fmax(all / candidate->pipeline_ranks, largest);
 }
 
-/* Those of the candidate's kind, [MOST_MISFITS]. */
-static sli_misfit *find_misfits(const sli_cluster_searcher *search, const sli_candidate *candidate)
+/* Those of the candidate's kind with recomputation number `recompute` of the space,
+ * [MOST_MISFITS]. */
+static sli_misfit *find_misfits(const sli_cluster_searcher *search, const sli_candidate *candidate,
+                                int recompute)
 {
     const sli_search_space *space = &search->job->space;
-    int schedule = 0, each = 0;
+    int schedule = 0, each = number_of_stages(space, candidate->virtual_stages);
     while (space->schedules[schedule] != candidate->schedule)
         schedule++;
-    while (space->virtual_stages[each] != candidate->virtual_stages)
-        each++;
     size_t kind = ((size_t)candidate->pipeline_ranks - 1) * (size_t)space->schedule_count;
     kind = (kind + (size_t)schedule) * (size_t)space->virtual_count + (size_t)each;
-    return search->misfits + (2 * kind + candidate->zero) * MOST_MISFITS;
+    kind = (2 * kind + candidate->zero) * (size_t)space->recompute_count + (size_t)recompute;
+    return search->misfits + kind * MOST_MISFITS;
 }
 
 static bool is_misfit(const sli_misfit *misfits, const sli_misfit *layout)
@@ -229,37 +265,59 @@ static void add_misfit(sli_misfit *misfits, const sli_misfit *layout)
         }
 }
 
-/* From the fastest recomputation on, until one fits. */
+/* *has_table: whether the schedule takes the layout's numbers. */
+static sl_status try_recomputation(sli_cluster_searcher *search, sli_search *results,
+                                   const sli_bounded_layout *layout, bool *has_table)
+{
+    sl_schedule *table;
+    sli_micro_size *size;
+    SL_TRY(write_table(&layout->candidate, &table));
+    *has_table = table != NULL;
+    if (!table)
+        return SL_OK;
+    sl_status status = sli_cluster_search_size(search, &layout->candidate, &size);
+    if (status == SL_OK)
+        status = add_table(search, results, layout, table, size);
+    sl_schedule_destroy(&table);
+    return status;
+}
+
+/* From the fastest recomputation on, until one fits, or none could be among the best. */
 static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
-                            sli_candidate candidate)
+                            sli_bounded_layout layout)
 {
     const sli_search_space *space = &search->job->space;
+    bool has_table = true, is_simulated = false;
     sli_micro_size *size;
-    sli_misfit *misfits = find_misfits(search, &candidate);
-    SL_TRY(sli_cluster_search_size(search, &candidate, &size));
-    const sli_misfit layout = {candidate.replicas, size->rows, results->host_bytes};
-    if (is_misfit(misfits, &layout))
-        return SL_OK;
-    search->counts->simulated++;
+    SL_TRY(sli_cluster_search_size(search, &layout.candidate, &size));
+    const sli_misfit own = {layout.candidate.replicas, size->rows, results->host_bytes};
     results->fits = false;
-    for (int i = 0; i < space->recompute_count && !results->fits; i++) {
-        sl_schedule *table;
-        candidate.recompute = space->recomputes[i];
-        SL_TRY(write_table(&candidate, &table));
-        if (!table)
+    for (int i = 0; i < space->recompute_count && !results->fits && has_table; i++) {
+        sli_layout_bound bound;
+        sli_misfit *misfits = find_misfits(search, &layout.candidate, i);
+        layout.candidate.recompute = space->recomputes[i];
+        if (is_misfit(misfits, &own))
+            continue;
+        SL_TRY(sli_bound_recomputation(search, &layout, &bound));
+        if (!sli_search_may_keep(results, bound.work))
             return SL_OK;
-        sl_status status = add_table(search, results, &candidate, table, size);
-        sl_schedule_destroy(&table);
-        SL_TRY(status);
+        if (isinf(bound.seconds)) {
+            sli_search_leave_out(results, &layout.candidate, (int64_t)bound.bytes);
+            continue;
+        }
+        search->counts->simulated += !is_simulated;
+        is_simulated = true;
+        SL_TRY(try_recomputation(search, results, &layout, &has_table));
+        if (!results->fits && has_table)
+            add_misfit(misfits, &own);
     }
-    if (!results->fits)
-        add_misfit(misfits, &layout);
     return SL_OK;
 }
 
 static sl_status simulate_layout(sli_cluster_searcher *search, sli_search *results,
-                                 const sli_candidate *candidate)
+                                 const sli_bounded_layout *layout)
 {
+    const sli_candidate *candidate = &layout->candidate;
     int64_t stages = (int64_t)candidate->pipeline_ranks * sli_stages_of_rank(candidate),
             bytes = find_state_bytes(search, candidate);
     double memory;
@@ -271,7 +329,7 @@ static sl_status simulate_layout(sli_cluster_searcher *search, sli_search *resul
     else if (3 * stages * candidate->chunks > most_actions)
         search->counts->too_large++;
     else
-        return try_tables(search, results, *candidate);
+        return try_tables(search, results, *layout);
     return SL_OK;
 }
 
@@ -283,8 +341,15 @@ static sl_status plan_smallest(sli_cluster_searcher *search, sli_search *results
     const uint64_t host_bytes = results->host_bytes = results->smallest_host_bytes;
     if (results->count > 0 || bytes == 0)
         return SL_OK;
+    const sli_search_space *space = &search->job->space;
+    sli_bounded_layout layout = {.candidate = smallest};
+    bool has_table = true;
     results->smallest_bytes = 0;
-    SL_TRY(try_tables(search, results, smallest));
+    SL_TRY(sli_cluster_search_grid(search, &smallest, &layout.grid));
+    for (int i = 0; i < space->recompute_count && has_table; i++) {
+        layout.candidate.recompute = space->recomputes[i];
+        SL_TRY(try_recomputation(search, results, &layout, &has_table));
+    }
     results->host_bytes = host_bytes;
     if (results->smallest_bytes == 0) /* the schedule does not take its numbers */
         sli_search_leave_out(results, &smallest, bytes);
@@ -292,16 +357,6 @@ static sl_status plan_smallest(sli_cluster_searcher *search, sli_search *results
 }
 
 /* ---- The search --------------------------------------------------------------------------- */
-
-static int compare_bounds(const void *a, const void *b)
-{
-    const sli_bounded_layout *x = a, *y = b;
-    if (x->seconds != y->seconds)
-        return x->seconds < y->seconds ? -1 : 1;
-    int ranks = x->candidate.replicas * x->candidate.pipeline_ranks -
-                y->candidate.replicas * y->candidate.pipeline_ranks;
-    return ranks != 0 ? ranks : x->candidate.pipeline_ranks - y->candidate.pipeline_ranks;
-}
 
 static sl_status sum_bytes(sli_cluster_searcher *search)
 {
@@ -335,13 +390,30 @@ static sl_status prepare(sli_cluster_searcher *search, const sli_cluster *cluste
     SL_TRY(sli_devices_list(cluster, job->precision, &search->devices));
     search->facts = calloc((size_t)job->space.schedule_count, sizeof *search->facts);
     search->misfits = calloc((size_t)search->modules * (size_t)job->space.schedule_count *
-                                 (size_t)job->space.virtual_count * 2 * MOST_MISFITS,
+                                 (size_t)job->space.virtual_count * 2 *
+                                 (size_t)job->space.recompute_count * MOST_MISFITS,
                              sizeof *search->misfits);
     SL_TRY(sum_bytes(search));
     if (!search->facts || !search->misfits)
         return sli_no_memory(NULL, "a search");
     for (int i = 0; i < job->space.schedule_count; i++)
-        SL_TRY(sli_schedule_facts_find(job->space.schedules[i], &search->facts[i]));
+        SL_TRY(sli_schedule_facts_find(job->space.schedules[i], &job->space, &search->facts[i]));
+    return SL_OK;
+}
+
+/* The layout with the lowest bound gets its whole bound, if it has not, and is simulated if that is
+ * still the lowest. */
+static sl_status take_lowest(sli_cluster_searcher *search, sli_search *results)
+{
+    sli_bounded_layout *lowest = &search->layouts[0];
+    if (lowest->is_whole) {
+        SL_TRY(simulate_layout(search, results, lowest));
+        *lowest = search->layouts[--search->count];
+    } else {
+        SL_TRY(sli_bound_layout(search, lowest, true));
+    }
+    if (search->count > 0)
+        sink_layout(search, 0);
     return SL_OK;
 }
 
@@ -351,13 +423,10 @@ static sl_status search_layouts(sli_cluster_searcher *search, const sli_cluster 
     SL_TRY(prepare(search, cluster));
     SL_TRY(sli_search_layouts(results, &search->job->space, collect_layout, search));
     search->counts->layouts = (int64_t)search->count;
-    if (search->count > 0)
-        qsort(search->layouts, search->count, sizeof *search->layouts, compare_bounds);
-    for (size_t i = 0; i < search->count; i++) {
-        if (!sli_search_may_keep(results, search->layouts[i].seconds))
-            break;
-        SL_TRY(simulate_layout(search, results, &search->layouts[i].candidate));
-    }
+    for (size_t i = search->count / 2; i-- > 0;)
+        sink_layout(search, i);
+    while (search->count > 0 && sli_search_may_keep(results, search->layouts[0].seconds))
+        SL_TRY(take_lowest(search, results));
     return plan_smallest(search, results);
 }
 
@@ -365,7 +434,12 @@ static void free_search(sli_cluster_searcher *search)
 {
     for (int i = 0; i < search->size_count; i++)
         sli_micro_size_clear(&search->sizes[i], search->modules);
+    for (int i = 0; i < search->job->space.schedule_count && search->facts; i++)
+        free(search->facts[i].takes);
+    for (size_t i = 0; i < search->grid_count; i++)
+        free(search->grids[i].hops);
     sli_devices_clear(&search->devices);
+    free(search->grids);
     free(search->facts);
     free(search->misfits);
     free(search->gradient_bytes);
@@ -401,8 +475,10 @@ static sl_status simulate_table(sli_cluster_searcher *search, const sli_found_la
 {
     sli_micro_size *size;
     table_speed times;
+    size_t grid;
     SL_TRY(sli_cluster_search_size(search, &found->candidate, &size));
-    sl_status status = make_speed(search, &found->candidate, table, size, &times);
+    SL_TRY(sli_cluster_search_grid(search, &found->candidate, &grid));
+    sl_status status = make_speed(search, &search->grids[grid], table, size, &times);
     const sl_partition_costs costs = {.modules = search->modules,
                                       .profiles = times.of_ranks,
                                       .table = table,

@@ -1,5 +1,5 @@
-/* What a search on a cluster knows: bound_cluster.c bounds layouts, search_cluster.c simulates
- * them. */
+/* What a search on a cluster knows: cluster_facts.c finds it out, bound_cluster.c bounds layouts by
+ * it, search_cluster.c simulates them. */
 #ifndef SLI_PLANNER_SEARCH_CLUSTER_H
 #define SLI_PLANNER_SEARCH_CLUSTER_H
 
@@ -15,21 +15,34 @@ typedef struct sli_micro_size {
     double *costs;              /* [modules] of forward and backward */
     /* [modules + 1] the sums up to a module: F, B, I */
     double *forward, *backward, *input;
-    int **cuts; /* [modules + 1] the balance for so many stages; NULL: not cut yet */
+    double *saved;  /* [modules + 1] the sums up to a module of the bytes that passes keep */
+    double *passed; /* [modules + 1] bytes of the tensor that a module gets from the one before */
+    int **cuts;     /* [modules + 1] for so many stages their balance, [stages], and then the first
+                       module of each, [stages + 1]; NULL: not cut yet */
 } sli_micro_size;
 
 /* What a schedule's name says of its tables. */
 typedef struct sli_schedule_facts {
     bool halves; /* it has I and W apart */
     bool is_v;   /* rank r has stages r and 2 * ranks - 1 - r */
+    bool *takes; /* [space.virtual_count] so many stages of a rank */
 } sli_schedule_facts;
 
 typedef struct sli_bounded_layout {
     sli_candidate candidate;
     double seconds; /* at least */
+    size_t grid;    /* of sli_cluster_searcher.grids */
+    bool is_whole;  /* the bound is that of all ranks and links; else of two ranks */
 } sli_bounded_layout;
 
-/* A layout that does not fit with any recomputation. With no more replicas, no fewer rows in a
+/* What a layout takes and needs at least. */
+typedef struct sli_layout_bound {
+    double work;    /* seconds of a step */
+    double seconds; /* the same; INFINITY where it does not fit the memory */
+    double bytes;   /* of a device */
+} sli_layout_bound;
+
+/* A layout that does not fit with some recomputation. With no more replicas, no fewer rows in a
  * micro-batch and no more memory, no other of its kind does: its ranks hold as many rows or more.
  */
 typedef struct sli_misfit {
@@ -38,10 +51,13 @@ typedef struct sli_misfit {
     uint64_t memory_bytes; /* of a device */
 } sli_misfit;
 
-typedef struct sli_grid_exchange {
+typedef struct sli_grid_costs {
     sli_device_grid grid;
+    double jitter;
     sl_link_cost reduce, gather;
-} sli_grid_exchange;
+    sl_link_cost *hops; /* [pipeline ranks] from each to the next one, from the last to the first;
+                           NULL: not asked for yet */
+} sli_grid_costs;
 
 typedef struct sli_cluster_searcher {
     const sli_cluster_job *job;
@@ -52,13 +68,14 @@ typedef struct sli_cluster_searcher {
     int **byte_cuts; /* [modules + 1] by module_bytes, as those of sli_micro_size */
     sli_micro_size sizes[SLI_MOST_MICRO_SIZES];
     int size_count;
-    sli_schedule_facts *facts; /* [space.schedule_count] */
-    sli_misfit *misfits; /* [modules][schedule_count][virtual_count][2][MOST_MISFITS] by pipeline
-                        ranks, schedule, stages of a rank and ZeRO */
-    sli_bounded_layout *layouts;
+    sli_schedule_facts *facts;   /* [space.schedule_count] */
+    sli_misfit *misfits;         /* [modules][schedule_count][virtual_count][2][recompute_count]
+                                [MOST_MISFITS] by pipeline ranks, schedule, stages of a rank, ZeRO and
+                                recomputation */
+    sli_bounded_layout *layouts; /* [count] the lowest bound first, as a heap */
     size_t count, capacity;
-    sli_grid_exchange exchanges[2]; /* of the grid that was asked for last, without near replicas
-                                   and with them */
+    sli_grid_costs *grids; /* [grid_count] */
+    size_t grid_count, grid_capacity;
     double jitter;
     int jitter_ranks;
     sli_cluster_search *counts;
@@ -72,15 +89,23 @@ sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candid
 /* The cut by `costs` [modules] into so many stages, kept in `cuts`. */
 sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, int **cuts,
                                  const double *costs, int stages, const int **balance);
-sl_status sli_schedule_facts_find(const char *name, sli_schedule_facts *out);
-/* A schedule's number where there are several pipeline ranks; one has one stage. */
+sl_status sli_schedule_facts_find(const char *name, const sli_search_space *space,
+                                  sli_schedule_facts *out);
+const sli_schedule_facts *sli_cluster_search_facts(const sli_cluster_searcher *search,
+                                                   const char *name);
+/* A candidate's number where there are several pipeline ranks; one has one stage. */
 int sli_stages_of_rank(const sli_candidate *candidate);
 int sli_cluster_search_shards(const sli_cluster_searcher *search, const sli_candidate *candidate);
 double sli_cluster_search_jitter(sli_cluster_searcher *search, int ranks);
-const sli_grid_exchange *sli_cluster_search_exchange(sli_cluster_searcher *search,
-                                                     const sli_candidate *candidate);
-/* The seconds that a step takes at least. */
-sl_status sli_bound_layout(sli_cluster_searcher *search, const sli_candidate *candidate,
-                           double *seconds);
+/* The grid of the candidate, as a number of search->grids. */
+sl_status sli_cluster_search_grid(sli_cluster_searcher *search, const sli_candidate *candidate,
+                                  size_t *out);
+/* Raises layout->seconds to what a step takes at least with the fastest recomputation that may fit,
+ * by the first and the last rank, in time that does not grow with the ranks, or with `is_whole` by
+ * all ranks and links. */
+sl_status sli_bound_layout(sli_cluster_searcher *search, sli_bounded_layout *layout, bool is_whole);
+/* The whole bound with the candidate's own recomputation. */
+sl_status sli_bound_recomputation(sli_cluster_searcher *search, const sli_bounded_layout *layout,
+                                  sli_layout_bound *out);
 
 #endif

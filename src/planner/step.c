@@ -11,13 +11,14 @@
 /* The buckets of a parameter set (sl_parameter_set_options). */
 static const double first_bucket_bytes = 1 << 20, bucket_bytes = 25 << 20;
 
-/* One bucket after the other. */
-static double exchange_seconds(const sl_link_cost *link, double bytes)
+static double count_buckets(double bytes)
 {
-    double buckets = 0, rest = bytes;
-    for (double room = first_bucket_bytes; rest > 0; room = bucket_bytes, buckets++)
-        rest -= room;
-    return buckets * link->seconds + bytes * link->seconds_per_byte;
+    return bytes > 0 ? 1 + ceil(fmax(0, bytes - first_bucket_bytes) / bucket_bytes) : 0;
+}
+
+double sli_exchange_seconds(const sl_link_cost *link, double bytes)
+{
+    return count_buckets(bytes) * link->seconds + bytes * link->seconds_per_byte;
 }
 
 /* Bytes of the gradients of modules first ... first + count - 1. */
@@ -67,9 +68,9 @@ static void add_stages(const sli_layout *layout, const sli_layout_speed *speed, 
         int rank = speed->cores ? speed->cores[placement[s]] : placement[s];
         work->bytes[s] = bytes;
         if (layout->replicas > 1)
-            work->exchange[rank] += exchange_seconds(&speed->reduce, bytes);
+            work->exchange[rank] += sli_exchange_seconds(&speed->reduce, bytes);
         if (layout->zero)
-            work->gather[rank] += exchange_seconds(&speed->gather, bytes);
+            work->gather[rank] += sli_exchange_seconds(&speed->gather, bytes);
         work->update[rank] += bytes * speed->update_per_byte / owners;
     }
 }
@@ -84,8 +85,8 @@ static double late_seconds(const sli_layout_speed *speed, const double *bytes,
         double of_stage = bytes[row[i].action.stage], start = row[i].start;
         if (!row[i].action.completes || of_stage <= 0)
             continue;
-        double buckets = 1 + ceil(fmax(0, of_stage - first_bucket_bytes) / bucket_bytes),
-               all = exchange_seconds(&speed->reduce, of_stage),
+        double buckets = count_buckets(of_stage),
+               all = sli_exchange_seconds(&speed->reduce, of_stage),
                first_ready = start + (row[i].end - start) / buckets;
         end = fmax(fmax(end, first_ready) + all, row[i].end + all / buckets);
     }

@@ -52,6 +52,47 @@ static int most_held(const sl_schedule *schedule, const sl_simulation *simulatio
 
 static const double unit[] = {1, 1, 1};
 
+/* ---- Filling ------------------------------------------------------------------------------ */
+
+/* Before a rank's first backward its row has as many forwards of each stage. */
+static void check_filling(const char *name, const sl_schedule *table, int rank)
+{
+    const sl_action *actions;
+    int count = sl_schedule_actions(table, rank, &actions), stages = sl_schedule_stages(table);
+    const sl_schedule_options options = {.ranks = sl_schedule_ranks(table),
+                                         .virtual_stages = stages / sl_schedule_ranks(table),
+                                         .micros = sl_schedule_micros(table)};
+    int *forwards = calloc((size_t)stages, sizeof *forwards);
+    for (int i = 0; i < count && actions[i].kind == SL_ACTION_FORWARD; i++)
+        forwards[actions[i].stage]++;
+    for (int s = 0, k = 0; s < stages; s++)
+        if (sl_schedule_placement(table)[s] == rank)
+            assert_int_equal(sl_schedule_filling(name, &options, rank, k++), forwards[s]);
+    free(forwards);
+}
+
+static void check_fillings(const char *name, int ranks, int each, int micros)
+{
+    sl_schedule *table = write_table(name, ranks, each, micros);
+    for (int rank = 0; rank < ranks; rank++)
+        check_filling(name, table, rank);
+    sl_schedule_destroy(&table);
+}
+
+static void filling_is_what_comes_before_the_first_backward(void **state)
+{
+    for (int i = 0; sl_schedule_names[i]; i++)
+        for (int each = 1; each <= 4; each++) {
+            sl_schedule *table;
+            const sl_schedule_options options = {.ranks = 2, .virtual_stages = each, .micros = 1};
+            bool takes = sl_schedule_write(sl_schedule_names[i], &options, &table) == SL_OK;
+            sl_schedule_destroy(&table);
+            for (int ranks = 1; takes && ranks <= 7; ranks++)
+                for (int micros = 1; micros <= 4 * ranks + 1; micros++)
+                    check_fillings(sl_schedule_names[i], ranks, each, micros);
+        }
+}
+
 /* ---- Tables ----------------------------------------------------------------------------- */
 
 static void every_table_is_valid_in_every_mode(void **state)
@@ -418,6 +459,7 @@ static void bubbles_are_those_of_the_zero_bubble_paper(void **state)
 int schedule_tests(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(filling_is_what_comes_before_the_first_backward),
         cmocka_unit_test(every_table_is_valid_in_every_mode),
         cmocka_unit_test(interleaved_takes_any_number_of_stages_and_micro_batches),
         cmocka_unit_test(completions_and_order_are_those_of_the_rows),

@@ -180,7 +180,7 @@ static void draw_cluster(unsigned *draw, sli_cluster *out)
 static void check_shapes(const sli_cluster_job *job, const sli_cluster *cluster,
                          const sli_search *results)
 {
-    for (int replicas = 1; replicas <= cluster->devices; replicas++)
+    for (int replicas = 1; replicas <= job->space.most_replicas; replicas++)
         for (int ranks = 1; ranks <= job->space.most_pipeline_ranks; ranks++)
             for (int i = 0; i < (ranks > 1 ? job->space.schedule_count : 1); i++) {
                 sli_found_layout best;
@@ -201,31 +201,48 @@ static void check_shapes(const sli_cluster_job *job, const sli_cluster *cluster,
 }
 
 /* Where as many are wanted as there are shapes, no bound leaves out a layout. */
+static int64_t check_search(const sl_module *model, const sli_cluster *cluster, int modules,
+                            int shards, bool looks_at_shapes)
+{
+    static sli_found_layout best[WANTED], all[MOST_SHAPES];
+    sli_cluster_search counts, all_counts;
+    sli_search few = {.wanted = WANTED, .prefers_fewer_ranks = true, .found = best};
+    sli_search every = {.wanted = MOST_SHAPES, .prefers_fewer_ranks = true, .found = all};
+    sli_cluster_job job = make_job(model, cluster->devices, modules);
+    if (shards > 0) {
+        job.shards = job.space.most_replicas = shards;
+        job.shard_rows = 8;
+        job.space.rows = 0;
+    }
+    check_ok(sli_search_cluster(&job, cluster, &few, &counts));
+    check_ok(sli_search_cluster(&job, cluster, &every, &all_counts));
+    assert_true(every.count < MOST_SHAPES);
+    assert_int_equal(few.count, every.count < WANTED ? every.count : WANTED);
+    for (int i = 0; i < few.count; i++)
+        assert_float_equal(best[i].costs.seconds, all[i].costs.seconds,
+                           1e-12 * all[i].costs.seconds);
+    assert_int_equal(counts.layouts, all_counts.layouts);
+    assert_true(counts.simulated <= all_counts.simulated);
+    if (looks_at_shapes)
+        check_shapes(&job, cluster, &few);
+    return all_counts.simulated - counts.simulated;
+}
+
+/* Some models have frozen modules, some have enough for six pipeline ranks, and some steps have
+ * shards that fewer replicas train in turn. */
 static void best_layouts_are_those_of_the_simulation_of_all(void **state)
 {
-    enum { LAYERS = 4, ROUNDS = 25 };
-    static sli_found_layout best[WANTED], all[MOST_SHAPES];
+    enum { MOST_LAYERS = 8, ROUNDS = 60 };
     unsigned draw = test_seed(5);
-    SCOPED(sl_module) *model = make_model(LAYERS);
     int64_t pruned = 0;
     for (int round = 0; round < ROUNDS; round++) {
+        int layers = test_draw(&draw, 3, MOST_LAYERS);
+        SCOPED(sl_module) *model =
+            make_frozen_model(layers, round % 3 == 0 ? test_draw(&draw, 1, layers) : 0);
         sli_cluster cluster;
-        sli_cluster_search counts, all_counts;
         draw_cluster(&draw, &cluster);
-        sli_search few = {.wanted = WANTED, .prefers_fewer_ranks = true, .found = best};
-        sli_search every = {.wanted = MOST_SHAPES, .prefers_fewer_ranks = true, .found = all};
-        const sli_cluster_job job = make_job(model, cluster.devices, LAYERS + 2);
-        check_ok(sli_search_cluster(&job, &cluster, &few, &counts));
-        check_ok(sli_search_cluster(&job, &cluster, &every, &all_counts));
-        assert_true(every.count < MOST_SHAPES);
-        assert_int_equal(few.count, every.count < WANTED ? every.count : WANTED);
-        for (int i = 0; i < few.count; i++)
-            assert_float_equal(best[i].costs.seconds, all[i].costs.seconds,
-                               1e-12 * all[i].costs.seconds);
-        assert_int_equal(counts.layouts, all_counts.layouts);
-        assert_true(counts.simulated <= all_counts.simulated);
-        check_shapes(&job, &cluster, &few);
-        pruned += all_counts.simulated - counts.simulated;
+        pruned += check_search(model, &cluster, layers + 2,
+                               round % 5 == 1 ? test_draw(&draw, 1, 6) : 0, round % 4 == 0);
         sli_cluster_clear(&cluster);
     }
     assert_true(pruned > 0);

@@ -45,3 +45,10 @@ sl_status sli_write_1f1b(const sli_writer_costs *costs, sl_schedule *out)
     }
     return SL_OK;
 }
+
+int sli_fill_1f1b(const sli_filled_row *filled, int k)
+{
+    int forwards = filled->ranks - filled->rank;
+    (void)k;
+    return forwards < filled->micros ? forwards : filled->micros;
+}

@@ -33,6 +33,13 @@ static void append_if_there(sl_schedule *out, int rank, sl_action_kind kind, sl_
         sli_schedule_append(out, rank, action.stage, kind, action.micro);
 }
 
+/* How many forwards a rank runs before it goes forward and backward in turn. */
+static int64_t count_filling(int ranks, int virtual_stages, int rank)
+{
+    return (virtual_stages > 1 ? 2 : 1) * (int64_t)(ranks - 1 - rank) +
+           (int64_t)(virtual_stages - 1) * ranks;
+}
+
 sl_status sli_write_interleaved(const sli_writer_costs *costs, sl_schedule *out)
 {
     (void)costs;
@@ -40,8 +47,7 @@ sl_status sli_write_interleaved(const sli_writer_costs *costs, sl_schedule *out)
     int64_t groups = ((int64_t)out->micros + out->ranks - 1) / out->ranks;
     int64_t total = groups * out->stages;
     for (int rank = 0; rank < out->ranks; rank++) {
-        int64_t filling = (virtual_stages > 1 ? 2 : 1) * (int64_t)(out->ranks - 1 - rank);
-        filling += (int64_t)(virtual_stages - 1) * out->ranks;
+        int64_t filling = count_filling(out->ranks, virtual_stages, rank);
         if (filling > total)
             filling = total;
         for (int64_t i = 0; i < total + filling; i++) {
@@ -52,4 +58,20 @@ sl_status sli_write_interleaved(const sli_writer_costs *costs, sl_schedule *out)
         }
     }
     return SL_OK;
+}
+
+static int64_t between(int64_t number, int64_t least, int64_t most)
+{
+    return number < least ? least : number > most ? most : number;
+}
+
+/* All stages of the first group, and the first stage of the second. */
+int sli_fill_interleaved(const sli_filled_row *filled, int k)
+{
+    int ranks = filled->ranks, behind = filled->micros > ranks ? filled->micros - ranks : 0;
+    int64_t forwards = count_filling(ranks, filled->virtual_stages, filled->rank) + 1,
+            first = between(forwards - (int64_t)k * ranks, 0, ranks),
+            second =
+                k == 0 ? between(forwards - (int64_t)filled->virtual_stages * ranks, 0, ranks) : 0;
+    return (int)(between(first, 0, filled->micros) + between(second, 0, behind));
 }

@@ -76,29 +76,31 @@ static sl_status check_cell(const sl_schedule *schedule, int rank, int number, s
         return sl_error(SL_ERR_INVALID, "schedule: rank %d, action %d has no kind (%d)", rank,
                         number, (int)action.kind);
     char text[SLI_ACTION_TEXT_BYTES];
-    sli_action_text(action, text);
     if (action.stage < 0 || action.stage >= schedule->stages)
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s is of a stage outside 0 to %d", rank,
-                        number, text, schedule->stages - 1);
+                        number, sli_action_text(action, text), schedule->stages - 1);
     if (action.micro < 0 || action.micro >= schedule->micros)
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s is of a micro-batch outside 0 to %d",
-                        rank, number, text, sl_schedule_micros(schedule) - 1);
+                        rank, number, sli_action_text(action, text),
+                        sl_schedule_micros(schedule) - 1);
     if (schedule->placement[action.stage] != rank)
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s is of a stage that rank %d has", rank,
-                        number, text, schedule->placement[action.stage]);
-    if (sli_action_is_of_head(action.kind) && schedule->slices > 1)
+                        number, sli_action_text(action, text), schedule->placement[action.stage]);
+    if (!sli_action_is_of_head(action.kind))
+        return SL_OK;
+    if (schedule->slices > 1)
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s is of a split head, but the table has "
                         "slices",
-                        rank, number, text);
+                        rank, number, sli_action_text(action, text));
     int first = sli_schedule_first_stage(schedule, rank);
-    if (sli_action_is_of_head(action.kind) && action.stage != first)
+    if (action.stage != first)
         return sl_error(SL_ERR_INVALID,
                         "schedule: rank %d, action %d: %s must be of the rank's first stage, %d",
-                        rank, number, text, first);
+                        rank, number, sli_action_text(action, text), first);
     return SL_OK;
 }
 

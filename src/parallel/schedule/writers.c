@@ -12,17 +12,18 @@
 /* In the order of sl_schedule_names. */
 static const struct writer {
     sli_writer write;
+    sli_filling filling;
     int least, own, most;    /* stages of a rank; `own` where the caller does not say */
     sli_placement placement; /* its own */
     bool any_placement;      /* it takes any other as well */
     bool takes_slices;
 } writers[] = {
-    {sli_write_gpipe, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
-    {sli_write_1f1b, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
-    {sli_write_interleaved, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, false, false},
-    {sli_write_looped_bfs, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, true, false},
-    {sli_write_zb_h1, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
-    {sli_write_zb_v, 2, 2, 2, SLI_PLACEMENT_V, false, false},
+    {sli_write_gpipe, sli_fill_all, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
+    {sli_write_1f1b, sli_fill_1f1b, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
+    {sli_write_interleaved, sli_fill_interleaved, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, false, false},
+    {sli_write_looped_bfs, sli_fill_all, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, true, false},
+    {sli_write_zb_h1, sli_fill_1f1b, 1, 1, 1, SLI_PLACEMENT_LOOP, false, true},
+    {sli_write_zb_v, sli_fill_zb_v, 2, 2, 2, SLI_PLACEMENT_V, false, false},
 };
 enum { WRITERS = sizeof writers / sizeof *writers };
 
@@ -48,6 +49,26 @@ int sl_schedule_virtual_stages(const char *name)
 {
     int number = find_writer(name);
     return number < 0 ? 0 : writers[number].own;
+}
+
+int sli_fill_all(const sli_filled_row *filled, int k)
+{
+    (void)k;
+    return filled->micros;
+}
+
+int sl_schedule_filling(const char *name, const sl_schedule_options *options, int rank, int k)
+{
+    int number = name ? find_writer(name) : 0;
+    if (number < 0)
+        return 0;
+    const sli_filled_row filled = {.ranks = options->ranks,
+                                   .virtual_stages = options->virtual_stages
+                                                         ? options->virtual_stages
+                                                         : writers[number].own,
+                                   .micros = options->micros,
+                                   .rank = rank};
+    return writers[number].filling(&filled, k);
 }
 
 static sl_status unknown_schedule(const char *name)

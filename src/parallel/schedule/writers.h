@@ -29,6 +29,19 @@ sl_status sli_write_looped_bfs(const sli_writer_costs *costs, sl_schedule *out);
 sl_status sli_write_zb_h1(const sli_writer_costs *costs, sl_schedule *out);
 sl_status sli_write_zb_v(const sli_writer_costs *costs, sl_schedule *out);
 
+/* A rank among so many. */
+typedef struct sli_filled_row {
+    int ranks, virtual_stages, micros, rank;
+} sli_filled_row;
+
+/* sl_schedule_filling for one writer. */
+typedef int (*sli_filling)(const sli_filled_row *filled, int k);
+
+int sli_fill_all(const sli_filled_row *filled, int k); /* all micro-batches */
+int sli_fill_1f1b(const sli_filled_row *filled, int k);
+int sli_fill_interleaved(const sli_filled_row *filled, int k);
+int sli_fill_zb_v(const sli_filled_row *filled, int k);
+
 /* Puts the W of each I into a table of F and I where its rank would wait otherwise, so that no rank
  * holds more than `most_held` micro-batches, or slices, of its stages at once (weights.c). */
 sl_status sli_insert_weights(const sli_writer_costs *costs, int most_held, sl_schedule *table);

@@ -72,3 +72,9 @@ sl_status sli_write_zb_v(const sli_writer_costs *costs, sl_schedule *out)
         write_row(out, rank);
     return sli_insert_weights(costs, 2 * out->ranks, out);
 }
+
+int sli_fill_zb_v(const sli_filled_row *filled, int k)
+{
+    int forwards = k == 0 ? 2 * filled->ranks - filled->rank - 1 : filled->rank + 1;
+    return forwards < filled->micros ? forwards : filled->micros;
+}
