@@ -330,13 +330,20 @@ static void free_work(merging *work)
     free(work->cache);
 }
 
+/* A piece that is a token is merged but once, to see whether that makes it. */
 static sl_status encode_new_piece(merging *work, const uint8_t *piece, size_t bytes)
 {
     const sli_bpe *bpe = work->bpe;
+    size_t before = work->count;
     int32_t id = bytes <= SLI_BPE_MOST_TOKEN_BYTES
                      ? sli_token_table_find(&bpe->tokens, (const char *)piece, bytes)
                      : NONE;
-    return id != NONE && bpe->whole[id] ? add_id(work, id) : merge_piece(work, piece, bytes);
+    if (id != NONE && atomic_load_explicit(&bpe->whole[id], memory_order_relaxed))
+        return add_id(work, id);
+    SL_TRY(merge_piece(work, piece, bytes));
+    if (id != NONE && work->count == before + 1 && work->ids[before] == id)
+        atomic_store_explicit(&bpe->whole[id], true, memory_order_relaxed);
+    return SL_OK;
 }
 
 static sl_status encode_piece(merging *work, const uint8_t *piece, size_t bytes)
@@ -363,24 +370,15 @@ static sl_status encode_piece(merging *work, const uint8_t *piece, size_t bytes)
 
 sl_status sli_bpe_finish(sli_bpe *bpe, bool all_whole)
 {
-    merging work = {.bpe = bpe};
-    sl_status status = SL_OK;
     bpe->all_whole = all_whole;
     bpe->whole = calloc((size_t)bpe->tokens.count + 1, sizeof *bpe->whole);
     if (!bpe->whole)
         return sli_no_memory(NULL, "%d tokens", bpe->tokens.count);
     if (!bpe->split)
         sli_bpe_split_where_none_reaches(bpe);
-    for (int32_t id = 0; status == SL_OK && id < bpe->tokens.count; id++) {
-        sl_token token = sli_token_table_get(&bpe->tokens, id);
-        work.count = 0;
-        if (!all_whole)
-            status = merge_piece(&work, (const uint8_t *)token.text, token.bytes);
-        bpe->whole[id] = all_whole || (work.count == 1 && work.ids[0] == id);
-    }
-    free_work(&work);
-    free(work.ids);
-    return status;
+    for (int32_t id = 0; all_whole && id < bpe->tokens.count; id++)
+        atomic_init(&bpe->whole[id], true);
+    return SL_OK;
 }
 
 /* ---- Texts -------------------------------------------------------------------------------- */

@@ -8,6 +8,8 @@
 #include "text/splitters.h"
 #include "text/vocab.h"
 
+#include <stdatomic.h>
+
 enum { SLI_BPE_MOST_TOKEN_BYTES = 1024 }; /* so that its ways to be made of two are few */
 
 /* A pair of tokens, and the token that it makes. */
@@ -36,7 +38,8 @@ struct sli_bpe {
     char bytes[256];   /* what the tokens of bytes stand for */
     sli_merge *merges; /* [mask + 1], a hash table with open addressing, at most half full */
     size_t mask, merge_count;
-    bool *whole; /* [tokens.count] a piece of its bytes is this token */
+    atomic_bool *whole; /* [tokens.count] a piece of its bytes is known to be this token; set by any
+                           thread that encodes */
     bool all_whole;
     const sli_splitter *split;
     sli_added_tokens added;
