@@ -193,8 +193,8 @@ static sli_layout_bound bound_ranks(const bounded *b, int step)
         bytes = fmax(bytes, bound_bytes(b, rank));
     }
     /* The last shard's table hides the exchange. */
-    double before = (sli_cluster_search_shards(b->search, candidate) - 1) / candidate->replicas,
-           work = before * table + fmax(table + behind, late) + update;
+    int before = (sli_cluster_search_shards(b->search, candidate) - 1) / candidate->replicas;
+    double work = before * table + fmax(table + behind, late) + update;
     return (sli_layout_bound){work, bytes <= b->memory_bytes ? work : INFINITY, bytes};
 }
 
