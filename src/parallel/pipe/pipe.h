@@ -18,6 +18,7 @@ struct sl_pipe {
     bool no_init, inference;
     bool has_ties;        /* some parameter is tied to another */
     bool has_remote_ties; /* of stages in different processes */
+    bool has_new_weights; /* since copies of a split head's were sent */
 
     const char *schedule;
     sl_schedule_writer writer; /* NULL: the library's, of `schedule` */
@@ -39,7 +40,6 @@ struct sl_pipe {
     int skip_count, channel_count;
     int head_blocks;               /* of a split head; 0: it is not split */
     sli_head_part *parts;          /* [rank_count] of it; NULL: likewise */
-    bool has_new_weights;          /* since copies of the head's were sent */
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 
