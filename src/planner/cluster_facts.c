@@ -42,10 +42,10 @@ static sl_status count_saved(const sli_cluster_searcher *search, sli_micro_size 
                                .row_tokens = job->row_tokens,
                                .micro_rows = size->rows,
                                .devices = &device};
-    int64_t *saved = calloc(2 * (size_t)search->modules, sizeof *saved),
-            *passed = saved + search->modules;
+    int64_t *saved = calloc(2 * (size_t)search->modules, sizeof *saved);
     if (!saved)
         return sli_no_memory(NULL, "the passes of %d modules", search->modules);
+    int64_t *passed = saved + search->modules;
     sl_status status = sli_layout_count_saved(&layout, saved, passed);
     for (int i = 0; i < search->modules && status == SL_OK; i++) {
         size->saved[i + 1] = size->saved[i] + (double)saved[i];
