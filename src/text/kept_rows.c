@@ -6,13 +6,16 @@
 #include "text/kept_tokens.h"
 #include "text/vocab.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HEADER_BYTES = 2048, ARRAYS = 4 };
-static const char first_member[] = "{\"sluice_rows\": 1, ";
+/* VERSION is raised with each change of what rows are made of the same lines: of how a template is
+ * rendered, which targets count, or how rows are packed; and of the file's form. */
+enum { VERSION = 2, HEADER_BYTES = 2048, ARRAYS = 4 };
+static const char first_member[] = "{\"sluice_rows\": ";
 
 /* The arrays of rows, in their order. */
 typedef struct row_arrays {
@@ -82,31 +85,51 @@ static bool find_arrays(const json_t *header, char *map, uint64_t bytes, sl_rows
     return expected == bytes;
 }
 
-static sl_status has_checksum(const json_t *header, const char *map, uint64_t bytes, bool *out)
+/* Of the arrays, which were added, and of a header without its own. */
+static sl_status sum_header(const char *path, const json_t *header, sli_checksum *sum, char *out)
 {
-    char checksum[SLI_CHECKSUM_BYTES];
-    const char *expected = json_string_value(json_object_get(header, "checksum"));
-    sli_checksum *sum;
-    SL_TRY(sli_checksum_create(&sum));
-    sli_checksum_add(sum, map + HEADER_BYTES, bytes - HEADER_BYTES);
-    sli_checksum_text(sum, checksum);
-    sli_checksum_destroy(&sum);
-    *out = expected && strcmp(expected, checksum) == 0;
+    char *text = json_dumps(header, JSON_COMPACT | JSON_SORT_KEYS);
+    if (!text)
+        return sli_no_memory(path, "its header");
+    sli_checksum_add(sum, text, strlen(text));
+    sli_checksum_text(sum, out);
+    free(text);
     return SL_OK;
 }
 
+/* Takes the checksum out of the header. */
+static sl_status has_checksum(const char *path, json_t *header, const char *map, uint64_t bytes,
+                              bool *out)
+{
+    char found[SLI_CHECKSUM_BYTES];
+    json_t *expected = json_incref(json_object_get(header, "checksum"));
+    sli_checksum *sum = NULL;
+    json_object_del(header, "checksum");
+    sl_status status = sli_checksum_create(&sum);
+    if (status == SL_OK) {
+        sli_checksum_add(sum, map + HEADER_BYTES, bytes - HEADER_BYTES);
+        status = sum_header(path, header, sum, found);
+    }
+    *out = status == SL_OK && strcmp(json_string_value(expected), found) == 0;
+    sli_checksum_destroy(&sum);
+    json_decref(expected);
+    return status;
+}
+
 /* The rows of a mapped file, which own it then; *out is NULL where it has none of them. */
-static sl_status take_rows(char *map, uint64_t bytes, const json_t *description, sl_rows **out,
-                           int64_t *documents)
+static sl_status take_rows(const char *path, char *map, uint64_t bytes, const json_t *description,
+                           sl_rows **out, int64_t *documents)
 {
     bool is_current = false;
     const char *end = memchr(map, '\n', HEADER_BYTES);
     json_t *header = end ? json_loadb(map, (size_t)(end - map), 0, NULL) : NULL;
     sl_rows *rows = calloc(1, sizeof *rows);
-    sl_status status = rows ? SL_OK : sli_no_memory(NULL, "kept rows");
-    if (rows && json_equal(json_object_get(header, "of"), description) &&
+    sl_status status = rows ? SL_OK : sli_no_memory(path, "kept rows");
+    if (rows && number_of(header, "sluice_rows") == VERSION &&
+        json_is_string(json_object_get(header, "checksum")) &&
+        json_equal(json_object_get(header, "of"), description) &&
         find_arrays(header, map, bytes, rows))
-        status = has_checksum(header, map, bytes, &is_current);
+        status = has_checksum(path, header, map, bytes, &is_current);
     if (is_current) {
         rows->map = map;
         rows->map_bytes = bytes;
@@ -122,41 +145,13 @@ static sl_status take_rows(char *map, uint64_t bytes, const json_t *description,
     return status;
 }
 
-sl_status sli_kept_rows_read(const char *path, const json_t *description, sl_rows **out,
-                             int64_t *documents)
+/* Refuses a file that begins otherwise. */
+static sl_status check_is_kept(const char *path, int descriptor, uint64_t bytes)
 {
-    int descriptor;
-    uint64_t bytes;
-    *out = NULL;
-    if (access(path, F_OK) != 0)
-        return SL_OK;
-    SL_TRY(sli_file_open(path, &descriptor, &bytes));
-    void *map =
-        bytes > HEADER_BYTES ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
-    close(descriptor);
-    if (map == MAP_FAILED)
-        return SL_OK; /* it is read anew */
-    sl_status status = take_rows(map, bytes, description, out, documents);
-    if (!*out)
-        munmap(map, bytes);
-    return status;
-}
-
-/* ---- Keeping ------------------------------------------------------------------------------ */
-
-static sl_status check_is_kept(const char *path)
-{
-    char begin[sizeof first_member - 1];
-    int descriptor;
-    uint64_t bytes;
-    if (access(path, F_OK) != 0)
-        return SL_OK;
-    SL_TRY(sli_file_open(path, &descriptor, &bytes));
-    sl_status status = bytes < sizeof begin
-                           ? SL_ERR_FORMAT
-                           : sli_file_read_at(path, descriptor, 0, begin, sizeof begin);
-    close(descriptor);
-    if (status == SL_OK && memcmp(begin, first_member, sizeof begin) == 0)
+    char begin[sizeof first_member - 1] = "";
+    if (bytes >= sizeof begin)
+        SL_TRY(sli_file_read_at(path, descriptor, 0, begin, sizeof begin));
+    if (memcmp(begin, first_member, sizeof begin) == 0)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
                     "%s: the run keeps its rows there, but this file is not one that a run has "
@@ -164,21 +159,66 @@ static sl_status check_is_kept(const char *path)
                     path);
 }
 
-/* Fills `header` with the JSON, blanks and a line end. */
-static sl_status make_header(const char *path, const json_t *description, const sl_rows *rows,
-                             int64_t documents, const char *checksum, char *header)
+/* *descriptor is -1 where there is no file. */
+static sl_status open_kept(const char *path, int *descriptor, uint64_t *bytes)
 {
-    json_t *json =
-        json_pack("{si sO sI sI sI sI sI sb sb ss}", "sluice_rows", 1, "of", description, "rows",
-                  (json_int_t)rows->count, "tokens", (json_int_t)rows->begins[rows->count],
-                  "documents", (json_int_t)documents, "longest", (json_int_t)rows->longest,
-                  "largest", (int)rows->largest, "has_targets", rows->has_targets, "packed",
-                  rows->numbers != NULL, "checksum", checksum);
+    *descriptor = -1;
+    if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        return SL_OK;
+    SL_TRY(sli_file_open(path, descriptor, bytes));
+    sl_status status = check_is_kept(path, *descriptor, *bytes);
+    if (status != SL_OK)
+        close(*descriptor);
+    return status;
+}
+
+sl_status sli_kept_rows_read(const char *path, const json_t *description, sl_rows **out,
+                             int64_t *documents)
+{
+    int descriptor;
+    uint64_t bytes;
+    *out = NULL;
+    SL_TRY(open_kept(path, &descriptor, &bytes));
+    if (descriptor < 0)
+        return SL_OK;
+    void *map = NULL;
+    if (bytes > HEADER_BYTES)
+        map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+    sl_status status = map == MAP_FAILED ? sli_io_error(path, "cannot be mapped") : SL_OK;
+    close(descriptor);
+    if (!map || status != SL_OK) /* one that is short is made again */
+        return status;
+    status = take_rows(path, map, bytes, description, out, documents);
+    if (!*out)
+        munmap(map, bytes);
+    return status;
+}
+
+/* ---- Keeping ------------------------------------------------------------------------------ */
+
+/* Fills `header` with the JSON, blanks and a line end; `sum` has the arrays. */
+static sl_status make_header(const char *path, json_t *json, sli_checksum *sum, char *header)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    SL_TRY(sum_header(path, json, sum, checksum));
+    if (json_object_set_new(json, "checksum", json_string(checksum)) != 0)
+        return sli_no_memory(path, "its header");
     memset(header, ' ', HEADER_BYTES);
     header[HEADER_BYTES - 1] = '\n';
-    size_t used = json ? json_dumpb(json, header, HEADER_BYTES - 1, JSON_PRESERVE_ORDER) : 0;
-    json_decref(json);
-    return used > 0 && used < HEADER_BYTES ? SL_OK : sli_no_memory(path, "its header");
+    size_t used = json_dumpb(json, header, HEADER_BYTES - 1, JSON_PRESERVE_ORDER);
+    if (used > HEADER_BYTES - 1)
+        return sl_error(SL_ERR_UNSUPPORTED, "%s: its header has at most %d bytes, got %zu", path,
+                        HEADER_BYTES - 1, used);
+    return used > 0 ? SL_OK : sli_no_memory(path, "its header");
+}
+
+static json_t *describe_rows(const json_t *description, const sl_rows *rows, int64_t documents)
+{
+    return json_pack("{si sO sI sI sI sI sI sb sb}", "sluice_rows", VERSION, "of", description,
+                     "rows", (json_int_t)rows->count, "tokens",
+                     (json_int_t)rows->begins[rows->count], "documents", (json_int_t)documents,
+                     "longest", (json_int_t)rows->longest, "largest", (json_int_t)rows->largest,
+                     "has_targets", rows->has_targets, "packed", rows->numbers != NULL);
 }
 
 static sl_status write_arrays(sli_replace_file *file, const row_arrays *arrays, sli_checksum *sum)
@@ -195,22 +235,28 @@ static sl_status write_arrays(sli_replace_file *file, const row_arrays *arrays, 
 sl_status sli_kept_rows_write(const char *path, const json_t *description, const sl_rows *rows,
                               int64_t documents)
 {
-    char header[HEADER_BYTES], checksum[SLI_CHECKSUM_BYTES];
+    char header[HEADER_BYTES];
+    int descriptor;
+    uint64_t bytes;
     const row_arrays arrays =
         arrays_of(rows, (uint64_t)rows->count, (uint64_t)rows->begins[rows->count]);
     sli_replace_file *file = NULL;
     sli_checksum *sum = NULL;
-    SL_TRY(check_is_kept(path));
-    sl_status status;
+    SL_TRY(open_kept(path, &descriptor, &bytes));
+    if (descriptor >= 0)
+        close(descriptor);
+    json_t *json = describe_rows(description, rows, documents);
+    sl_status status = json ? SL_OK : sli_no_memory(path, "its header");
+    SLI_TRY_OR_FAIL(status);
     SLI_TRY_OR_FAIL(sli_checksum_create(&sum));
     SLI_TRY_OR_FAIL(sli_replace_file_create(path, &file));
     SLI_TRY_OR_FAIL(write_arrays(file, &arrays, sum));
-    SLI_TRY_OR_FAIL(
-        make_header(path, description, rows, documents, sli_checksum_text(sum, checksum), header));
+    SLI_TRY_OR_FAIL(make_header(path, json, sum, header));
     SLI_TRY_OR_FAIL(sli_replace_file_write(file, 0, header, sizeof header));
     status = sli_replace_file_commit(file);
 fail:
     sli_replace_file_destroy(&file);
     sli_checksum_destroy(&sum);
+    json_decref(json);
     return status;
 }

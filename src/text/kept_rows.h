@@ -22,13 +22,15 @@ sl_status sli_kept_rows_describe(const char *path, const sl_rows_options *option
                                  json_t **out);
 
 /* The rows of such a description, and the number of documents that they were packed of; *out is
- * NULL where they are not kept, or not whole: their checksum is compared. Errors: SL_ERR_MEMORY,
- * SL_ERR_IO. */
+ * NULL where they are not kept, or not whole: their checksum is compared. Errors: SL_ERR_INVALID
+ * where the file is none that sli_kept_rows_write has written, before any line is read;
+ * SL_ERR_MEMORY, SL_ERR_IO. */
 sl_status sli_kept_rows_read(const char *path, const json_t *description, sl_rows **out,
                              int64_t *documents);
 
 /* Keeps them, in place of those of other lines. Errors: SL_ERR_INVALID where the file is none that
- * this function has written; those of writing it. */
+ * this function has written; those of writing it, after which no run
+ * should begin: it could not save its weights there either. */
 sl_status sli_kept_rows_write(const char *path, const json_t *description, const sl_rows *rows,
                               int64_t documents);
 

@@ -36,9 +36,32 @@ rm -rf wrong
 sed 's/dog/cow/' data/train.jsonl >moved/train.jsonl
 run moved tokenizer --save-dir wrong --save cows
 of() { head -c 2048 "$1" | grep -o '"lines": {[^}]*}'; }
+change_header() { # FILE OLD NEW: keeps the file whole
+    "$python" - "$@" <<'EOF'
+import ctypes, json, sys
+
+class Hash(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+path, old, new = sys.argv[1:]
+data = open(path, "rb").read()
+text = data[:2048].decode().rstrip()
+assert old in text, f"{old} is not in {text}"
+header = json.loads(text.replace(old, new))
+del header["checksum"]
+summed = data[2048:] + json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+library = ctypes.CDLL("libxxhash.so.0")
+library.XXH3_128bits.restype = Hash
+library.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+found = library.XXH3_128bits(summed, len(summed))
+header["checksum"] = f"{found.high:016x}{found.low:016x}"
+with open(path, "wb") as file:
+    file.write(json.dumps(header).encode().ljust(2047) + b"\n" + data[2048:])
+EOF
+}
 right=$(of run/tokens/train.rows)
-sed "1s/$(of wrong/tokens/train.rows)/$right/" wrong/tokens/train.rows >claimed
-mv claimed run/tokens/train.rows
+change_header wrong/tokens/train.rows "$(of wrong/tokens/train.rows)" "$right"
+mv wrong/tokens/train.rows run/tokens/train.rows
 run data tokenizer --save-dir run --save other
 [ "$(sum_of other)" = "$(sum_of cows)" ] || fail "the kept rows were not read"
 rm -rf run
@@ -65,6 +88,13 @@ mv short run/tokens/train.rows
 again short moved other-tokenizer --pack
 printf x | dd of=run/tokens/train.rows bs=1 seek=3000 conv=notrunc status=none
 again damage moved other-tokenizer --pack
+sed -i '1s/"longest": ./"longest": 1/' run/tokens/train.rows
+again header moved other-tokenizer --pack
+version=$(head -c 2048 run/tokens/train.rows | grep -o '^{"sluice_rows": [0-9]*,')
+change_header run/tokens/train.rows "$version" '{"sluice_rows": 1,'
+again version moved other-tokenizer --pack
+head -c 2048 run/tokens/train.rows | grep -q '"documents": 24' || fail "not the documents of training"
+head -c 2048 run/tokens/valid.rows | grep -q '"documents": 0' || fail "documents of validation"
 forget
 before=$(stat -c %i run/tokens/*)
 run moved other-tokenizer --pack --save-dir run --save packed
@@ -79,14 +109,17 @@ before=$(stat -c %i mixed/tokens/*)
 "$program" train --resume mixed/step-00000002 --save resumed >out 2>&1 || fail "resume: status $?"
 [ "$(stat -c %i mixed/tokens/*)" = "$before" ] || fail "the run that resumed has written the same rows again"
 
-# Another's file stays.
+# Another's file stays, and is found before any line is read.
 forget
 echo "a text" >run/tokens/train.rows
+mkdir broken
+echo '{' | tee broken/train.jsonl >broken/valid.jsonl
 status=0
-"${train[@]}" --data data --tokenizer tokenizer --save-dir run >out 2>&1 || status=$?
+"${train[@]}" --data broken --tokenizer tokenizer --save-dir run >out 2>&1 || status=$?
 [ $status = 1 ] || fail "another's file: status $status"
 grep -q "run/tokens/train.rows: the run keeps its rows there, but this file is not one that a run has kept" out ||
     fail "another's file is not named"
+[ "$(cat run/tokens/train.rows)" = "a text" ] || fail "another's file was changed"
 
 # Killed before any of the calls that change what is kept, in place of older rows.
 [ -f "$faults" ] || fail "$faults was not built"

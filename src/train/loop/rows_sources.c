@@ -229,8 +229,9 @@ static sl_status keep_split(const sli_rows_source *source, int split, const char
     if (mkdir(kept, 0777) != 0 && errno != EEXIST)
         return sli_io_error(kept, "the rows cannot be kept there");
     SL_TRY(name_kept(kept, source, split, &path));
+    int64_t documents = split == SL_SPLIT_TRAIN ? source->documents : 0;
     sl_status status =
-        sli_kept_rows_write(path, source->described[split], source->rows[split], source->documents);
+        sli_kept_rows_write(path, source->described[split], source->rows[split], documents);
     free(path);
     return status;
 }
