@@ -31,7 +31,7 @@ typedef struct bounded {
     const int *starts; /* [stages + 1] the first module of each */
     int stages;
     bool halves, is_v;
-    double memory_bytes; /* of a device */
+    sli_used_devices used;
     double update_per_byte;
     /* [stages] what tensors take on their way to a stage's input, and gradients from it back to the
      * first stage that has any; NULL: no time */
@@ -177,7 +177,7 @@ static double bound_exchange(const bounded *b, const rank_bound *bound, int rank
 static sli_layout_bound bound_ranks(const bounded *b, int step)
 {
     const sli_candidate *candidate = b->candidate;
-    bool hides = b->size->kind->is_cuda;
+    bool hides = b->used.is_cuda;
     double table = 0, late = 0, behind = 0, update = 0, bytes = 0;
     for (int rank = 0; rank < candidate->pipeline_ranks; rank += step) {
         rank_bound bound = bound_rank(b, rank);
@@ -195,7 +195,7 @@ static sli_layout_bound bound_ranks(const bounded *b, int step)
     /* The last shard's table hides the exchange. */
     int before = (sli_cluster_search_shards(b->search, candidate) - 1) / candidate->replicas;
     double work = before * table + fmax(table + behind, late) + update;
-    return (sli_layout_bound){work, bytes <= b->memory_bytes ? work : INFINITY, bytes};
+    return (sli_layout_bound){work, bytes <= b->used.memory_bytes ? work : INFINITY, bytes};
 }
 
 /* ---- Tensors on their way ------------------------------------------------------------------ */
@@ -279,6 +279,7 @@ static sl_status bound_candidate(sli_cluster_searcher *search, const sli_candida
     bounded b = {.search = search,
                  .candidate = candidate,
                  .grid = &search->grids[grid],
+                 .used = sli_cluster_search_used(search, candidate),
                  .stages = candidate->pipeline_ranks * sli_stages_of_rank(candidate),
                  .halves = facts->halves && candidate->pipeline_ranks > 1,
                  .is_v = facts->is_v};
@@ -286,11 +287,10 @@ static sl_status bound_candidate(sli_cluster_searcher *search, const sli_candida
     if (is_whole)
         SL_TRY(find_hops(search, &search->grids[grid]));
     SL_TRY(sli_cluster_search_size(search, candidate, &size));
-    (void)sli_devices_slowest(&search->devices, candidate->replicas * candidate->pipeline_ranks,
-                              search->job->precision, &b.memory_bytes);
     b.size = size;
-    b.update_per_byte = sli_cluster_time_update(size->kind, &search->job->optimizer) /
-                        (candidate->zero ? candidate->replicas : 1);
+    b.update_per_byte =
+        sli_cluster_time_update(b.used.memory_bytes_per_s, &search->job->optimizer) /
+        (candidate->zero ? candidate->replicas : 1);
     return bound_cuts(search, &b, is_whole, out);
 }
 

@@ -76,10 +76,12 @@ sl_status sli_cluster_change(sli_cluster *cluster, const sl_cluster_change *chan
 
 /* ---- Links -------------------------------------------------------------------------------- */
 
-/* The devices of a cluster: those of the fastest kind come first, a node's are neighbours. Device d
- * is in unit units[level][d], which has the number of its first device, but for racks. */
+/* The devices of a cluster: those of the fastest kind come first, by what they reach of their peak
+ * rates, and a node's are neighbours. Device d is in unit units[level][d], which has the number of
+ * its first device, but for racks. */
 typedef struct sli_devices {
     const sli_cluster *cluster; /* borrowed */
+    sl_precision precision;
     int count;
     const sli_node_kind *kinds[SLI_MOST_NODE_KINDS]; /* in the devices' order */
     int *units[SLI_LEVELS];                          /* [count] */
@@ -89,10 +91,16 @@ typedef struct sli_devices {
 sl_status sli_devices_list(const sli_cluster *cluster, sl_precision precision, sli_devices *out);
 void sli_devices_clear(sli_devices *devices);
 
-/* The slowest kind that the first `used` devices have, and their least memory, in bytes without
- * those that are reserved. */
-const sli_node_kind *sli_devices_slowest(const sli_devices *devices, int used,
-                                         sl_precision precision, double *memory_bytes);
+/* What the first `used` devices are. */
+typedef struct sli_used_devices {
+    int kind_count;             /* they are of the first so many of sli_devices.kinds */
+    const sli_node_kind *least; /* the kind with the least memory of a device */
+    double memory_bytes;        /* its memory, without what is reserved */
+    double memory_bytes_per_s;  /* of the slowest memory */
+    double flops;               /* peak FLOP/s of all together */
+    bool is_cuda;               /* all are */
+} sli_used_devices;
+sli_used_devices sli_devices_used(const sli_devices *devices, int used);
 
 /* How many nodes the first `used` devices are on. */
 int sli_devices_count_nodes(const sli_devices *devices, int used);
@@ -122,8 +130,9 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
                                    sl_precision precision, int64_t micro_rows, int64_t row_tokens,
                                    sl_module_profile *out);
 
-/* The norm and the optimizer, for each byte of gradients: what they read and write of memory. */
-double sli_cluster_time_update(const sli_node_kind *kind, const sl_optimizer_options *optimizer);
+/* The norm and the optimizer, for each byte of gradients: what they read and write of a device's
+ * memory. */
+double sli_cluster_time_update(double memory_bytes_per_s, const sl_optimizer_options *optimizer);
 
 /* How much longer a step takes because the slowest of `ranks` devices decides: the expected largest
  * of so many draws of a normal distribution with mean 1 and the cluster's spread. */

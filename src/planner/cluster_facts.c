@@ -7,8 +7,9 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { MOST_GRIDS = 1 << 20 };
+enum { MOST_GRIDS = 1 << 20, MOST_MICRO_SIZES = 1 << 20 };
 
 /* ---- Micro-batches ----------------------------------------------------------------------------
  */
@@ -20,8 +21,10 @@ void sli_free_cuts(int **cuts, int modules)
     free(cuts);
 }
 
-void sli_micro_size_clear(sli_micro_size *size, int modules)
+void sli_micro_size_destroy(sli_micro_size *size, int modules)
 {
+    if (!size)
+        return;
     sli_free_cuts(size->cuts, modules);
     free(size->modules);
     free(size->costs);
@@ -30,6 +33,7 @@ void sli_micro_size_clear(sli_micro_size *size, int modules)
     free(size->input);
     free(size->saved);
     free(size->passed);
+    free(size);
 }
 
 /* What passes keep of a micro-batch. */
@@ -55,9 +59,29 @@ static sl_status count_saved(const sli_cluster_searcher *search, sli_micro_size 
     return status;
 }
 
-static sl_status time_size(const sli_cluster_searcher *search, sli_micro_size *size)
+/* Of each module the longest time on any of the kinds. */
+static sl_status time_kinds(const sli_cluster_searcher *search, sli_micro_size *size)
 {
     const sli_cluster_job *job = search->job;
+    sl_module_profile *own = calloc((size_t)search->modules, sizeof *own);
+    if (!own)
+        return sli_no_memory(NULL, "the times of %d modules", search->modules);
+    sl_status status = SL_OK;
+    for (int k = 0; k < size->kind_count && status == SL_OK; k++) {
+        status = sli_cluster_time_modules(search->devices.kinds[k], job->model, job->precision,
+                                          size->rows, job->row_tokens, own);
+        for (int i = 0; i < search->modules; i++) {
+            sl_module_profile *slowest = &size->modules[i];
+            if (own[i].backward > slowest->backward)
+                *slowest = own[i];
+        }
+    }
+    free(own);
+    return status;
+}
+
+static sl_status time_size(const sli_cluster_searcher *search, sli_micro_size *size)
+{
     size_t count = (size_t)search->modules + 1;
     size->modules = calloc(count, sizeof *size->modules);
     size->costs = calloc(count, sizeof *size->costs);
@@ -70,8 +94,7 @@ static sl_status time_size(const sli_cluster_searcher *search, sli_micro_size *s
     if (!size->modules || !size->costs || !size->forward || !size->backward || !size->input ||
         !size->saved || !size->passed || !size->cuts)
         return sli_no_memory(NULL, "the times of %d modules", search->modules);
-    SL_TRY(sli_cluster_time_modules(size->kind, job->model, job->precision, size->rows,
-                                    job->row_tokens, size->modules));
+    SL_TRY(time_kinds(search, size));
     for (int i = 0; i < search->modules; i++) {
         const sl_module_profile *module = &size->modules[i];
         double halves = module->backward_input + module->backward_weight;
@@ -85,27 +108,51 @@ static sl_status time_size(const sli_cluster_searcher *search, sli_micro_size *s
     return count_saved(search, size);
 }
 
+sli_used_devices sli_cluster_search_used(const sli_cluster_searcher *search,
+                                         const sli_candidate *candidate)
+{
+    return sli_devices_used(&search->devices, candidate->replicas * candidate->pipeline_ranks);
+}
+
+/* The number of the first size that is not before this one. */
+static size_t find_size(const sli_cluster_searcher *search, int64_t rows, int kind_count)
+{
+    size_t first = 0, end = search->size_count;
+    while (first < end) {
+        size_t middle = first + (end - first) / 2;
+        const sli_micro_size *size = search->sizes[middle];
+        if (size->rows < rows || (size->rows == rows && size->kind_count < kind_count))
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
 sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candidate *candidate,
                                   sli_micro_size **out)
 {
-    double memory;
-    int ranks = candidate->replicas * candidate->pipeline_ranks;
     const sli_cluster_job *job = search->job;
     int64_t shard_rows = job->shards > 0 ? job->shard_rows : job->space.rows / candidate->replicas,
             rows = shard_rows / candidate->chunks;
-    const sli_node_kind *kind =
-        sli_devices_slowest(&search->devices, ranks, job->precision, &memory);
-    for (int i = 0; i < search->size_count; i++)
-        if (search->sizes[i].rows == rows && search->sizes[i].kind == kind) {
-            *out = &search->sizes[i];
-            return SL_OK;
-        }
-    if (search->size_count == SLI_MOST_MICRO_SIZES)
-        return sl_error(SL_ERR_UNSUPPORTED, "micro-batches of more than %d sizes",
-                        SLI_MOST_MICRO_SIZES);
-    *out = &search->sizes[search->size_count++];
-    **out = (sli_micro_size){.rows = rows, .kind = kind};
-    return time_size(search, *out);
+    int kind_count = sli_cluster_search_used(search, candidate).kind_count;
+    size_t place = find_size(search, rows, kind_count);
+    if (place < search->size_count && search->sizes[place]->rows == rows &&
+        search->sizes[place]->kind_count == kind_count) {
+        *out = search->sizes[place];
+        return SL_OK;
+    }
+    SL_TRY(sli_array_reserve(&search->sizes, &search->size_capacity, search->size_count + 1,
+                             sizeof *search->sizes, MOST_MICRO_SIZES, "sizes of micro-batches"));
+    sli_micro_size *size = calloc(1, sizeof *size);
+    if (!size)
+        return sli_no_memory(NULL, "the size of a micro-batch");
+    memmove(&search->sizes[place + 1], &search->sizes[place],
+            (search->size_count - place) * sizeof *search->sizes);
+    search->size_count++;
+    search->sizes[place] = *out = size;
+    *size = (sli_micro_size){.rows = rows, .kind_count = kind_count};
+    return time_size(search, size);
 }
 
 sl_status sli_cluster_search_cut(const sli_cluster_searcher *search, int **cuts,

@@ -8,13 +8,22 @@
 
 /* ---- Devices ------------------------------------------------------------------------------ */
 
+/* FLOP/s that large modules reach. */
+static double reached_flops(const sli_node_kind *kind, sl_precision precision)
+{
+    double fraction = 0;
+    for (int i = 0; i < kind->points; i++)
+        fraction = fmax(fraction, kind->curve[i].fraction);
+    return fraction * kind->flops[precision];
+}
+
 /* The fastest first; of equals the file's order. */
 static void sort_kinds(const sli_cluster *cluster, sl_precision precision, sli_devices *out)
 {
     for (int i = 0; i < cluster->kind_count; i++) {
         int place = i;
-        while (place > 0 &&
-               out->kinds[place - 1]->flops[precision] < cluster->kinds[i].flops[precision]) {
+        while (place > 0 && reached_flops(out->kinds[place - 1], precision) <
+                                reached_flops(&cluster->kinds[i], precision)) {
             out->kinds[place] = out->kinds[place - 1];
             place--;
         }
@@ -37,7 +46,7 @@ static void list_node(const sli_node_kind *kind, int rack_nodes, int node, int d
 
 sl_status sli_devices_list(const sli_cluster *cluster, sl_precision precision, sli_devices *out)
 {
-    *out = (sli_devices){.cluster = cluster, .count = cluster->devices};
+    *out = (sli_devices){.cluster = cluster, .precision = precision, .count = cluster->devices};
     sort_kinds(cluster, precision, out);
     for (int level = 0; level < SLI_LEVELS; level++) {
         out->units[level] = calloc((size_t)out->count, sizeof *out->units[level]);
@@ -58,19 +67,26 @@ void sli_devices_clear(sli_devices *devices)
     *devices = (sli_devices){0};
 }
 
-const sli_node_kind *sli_devices_slowest(const sli_devices *devices, int used,
-                                         sl_precision precision, double *memory_bytes)
+sli_used_devices sli_devices_used(const sli_devices *devices, int used)
 {
-    const sli_node_kind *slowest = devices->kinds[0];
-    *memory_bytes = INFINITY;
-    for (int i = 0; i < devices->cluster->kind_count && used > 0; i++) {
-        const sli_node_kind *kind = devices->kinds[i];
-        *memory_bytes = fmin(*memory_bytes, kind->memory_bytes - kind->reserved_bytes);
-        if (kind->flops[precision] < slowest->flops[precision])
-            slowest = kind;
-        used -= kind->count * kind->devices;
+    sli_used_devices out = {.memory_bytes = INFINITY,
+                            .memory_bytes_per_s = INFINITY,
+                            .is_cuda = true};
+    for (int left = used; left > 0 && out.kind_count < devices->cluster->kind_count;
+         out.kind_count++) {
+        const sli_node_kind *kind = devices->kinds[out.kind_count];
+        int count = kind->count * kind->devices;
+        double memory = kind->memory_bytes - kind->reserved_bytes;
+        if (memory < out.memory_bytes) {
+            out.least = kind;
+            out.memory_bytes = memory;
+        }
+        out.memory_bytes_per_s = fmin(out.memory_bytes_per_s, kind->memory_bytes_per_s);
+        out.flops += (left < count ? left : count) * kind->flops[devices->precision];
+        out.is_cuda &= kind->is_cuda;
+        left -= count;
     }
-    return slowest;
+    return out;
 }
 
 int sli_devices_count_nodes(const sli_devices *devices, int used)

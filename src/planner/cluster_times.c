@@ -65,10 +65,10 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
 
 /* The norm reads the gradients; the optimizer reads them again, and reads and writes the value and
  * the state. */
-double sli_cluster_time_update(const sli_node_kind *kind, const sl_optimizer_options *optimizer)
+double sli_cluster_time_update(double memory_bytes_per_s, const sl_optimizer_options *optimizer)
 {
     double state = (double)sl_optimizer_state_bytes(optimizer) / sizeof(float);
-    return (4 + 2 * state) / kind->memory_bytes_per_s;
+    return (4 + 2 * state) / memory_bytes_per_s;
 }
 
 /* ---- Jitter ------------------------------------------------------------------------------- */

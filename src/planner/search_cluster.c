@@ -129,7 +129,8 @@ static void free_speed(table_speed *speed)
 }
 
 static sl_status make_speed(const sli_cluster_searcher *search, const sli_grid_costs *grid,
-                            const sl_schedule *table, const sli_micro_size *size, table_speed *out)
+                            const sl_schedule *table, const sli_micro_size *size, bool is_cuda,
+                            table_speed *out)
 {
     size_t ranks = (size_t)grid->grid.pipeline_ranks;
     double jitter = grid->jitter;
@@ -150,7 +151,7 @@ static sl_status make_speed(const sli_cluster_searcher *search, const sli_grid_c
     for (size_t rank = 0; rank < ranks; rank++) {
         out->of_ranks[rank] = out->modules;
         snprintf(out->devices[rank].name, sizeof out->devices[rank].name, "%s",
-                 size->kind->is_cuda ? "cuda:0" : "cpu:0");
+                 is_cuda ? "cuda:0" : "cpu:0");
     }
     fill_links(search, &grid->grid, table, out->links);
     return SL_OK;
@@ -179,9 +180,10 @@ static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
     const sli_cluster_job *job = search->job;
     const sli_candidate *candidate = &bounded->candidate;
     const sli_grid_costs *grid = &search->grids[bounded->grid];
+    const sli_used_devices used = sli_cluster_search_used(search, candidate);
     int ranks = candidate->replicas * candidate->pipeline_ranks;
     table_speed times;
-    sl_status status = make_speed(search, grid, table, size, &times);
+    sl_status status = make_speed(search, grid, table, size, used.is_cuda, &times);
     const sli_layout layout = {.model = job->model,
                                .table = table,
                                .replicas = candidate->replicas,
@@ -205,8 +207,9 @@ static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
                                     .reduce = grid->reduce,
                                     .gather = grid->gather,
                                     .update_per_byte =
-                                        sli_cluster_time_update(size->kind, &job->optimizer),
-                                    .hides_exchange = size->kind->is_cuda};
+                                        sli_cluster_time_update(used.memory_bytes_per_s,
+                                                                &job->optimizer),
+                                    .hides_exchange = used.is_cuda};
     if (status == SL_OK)
         status = add_cuts(search, results, candidate, &layout, &speed, size);
     free_speed(&times);
@@ -248,7 +251,8 @@ static bool is_misfit(const sli_misfit *misfits, const sli_misfit *layout)
     for (int i = 0; i < MOST_MISFITS; i++)
         if (misfits[i].replicas >= layout->replicas &&
             misfits[i].micro_rows <= layout->micro_rows &&
-            misfits[i].memory_bytes >= layout->memory_bytes)
+            misfits[i].memory_bytes >= layout->memory_bytes &&
+            misfits[i].is_cuda == layout->is_cuda)
             return true;
     return false;
 }
@@ -259,7 +263,8 @@ static void add_misfit(sli_misfit *misfits, const sli_misfit *layout)
     for (int i = 0; i < MOST_MISFITS; i++)
         if (misfits[i].replicas == 0 || (misfits[i].replicas <= layout->replicas &&
                                          misfits[i].micro_rows >= layout->micro_rows &&
-                                         misfits[i].memory_bytes <= layout->memory_bytes)) {
+                                         misfits[i].memory_bytes <= layout->memory_bytes &&
+                                         misfits[i].is_cuda == layout->is_cuda)) {
             misfits[i] = *layout;
             return;
         }
@@ -290,7 +295,8 @@ static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
     bool has_table = true, is_simulated = false;
     sli_micro_size *size;
     SL_TRY(sli_cluster_search_size(search, &layout.candidate, &size));
-    const sli_misfit own = {layout.candidate.replicas, size->rows, results->host_bytes};
+    const sli_misfit own = {layout.candidate.replicas, size->rows, results->host_bytes,
+                            sli_cluster_search_used(search, &layout.candidate).is_cuda};
     results->fits = false;
     for (int i = 0; i < space->recompute_count && !results->fits && has_table; i++) {
         sli_layout_bound bound;
@@ -320,9 +326,7 @@ static sl_status simulate_layout(sli_cluster_searcher *search, sli_search *resul
     const sli_candidate *candidate = &layout->candidate;
     int64_t stages = (int64_t)candidate->pipeline_ranks * sli_stages_of_rank(candidate),
             bytes = find_state_bytes(search, candidate);
-    double memory;
-    (void)sli_devices_slowest(&search->devices, candidate->replicas * candidate->pipeline_ranks,
-                              search->job->precision, &memory);
+    double memory = sli_cluster_search_used(search, candidate).memory_bytes;
     results->host_bytes = (uint64_t)memory;
     if ((double)bytes > memory)
         sli_search_leave_out(results, candidate, bytes);
@@ -432,8 +436,9 @@ static sl_status search_layouts(sli_cluster_searcher *search, const sli_cluster 
 
 static void free_search(sli_cluster_searcher *search)
 {
-    for (int i = 0; i < search->size_count; i++)
-        sli_micro_size_clear(&search->sizes[i], search->modules);
+    for (size_t i = 0; i < search->size_count; i++)
+        sli_micro_size_destroy(search->sizes[i], search->modules);
+    free(search->sizes);
     for (int i = 0; i < search->job->space.schedule_count && search->facts; i++)
         free(search->facts[i].takes);
     for (size_t i = 0; i < search->grid_count; i++)
@@ -478,7 +483,8 @@ static sl_status simulate_table(sli_cluster_searcher *search, const sli_found_la
     size_t grid;
     SL_TRY(sli_cluster_search_size(search, &found->candidate, &size));
     SL_TRY(sli_cluster_search_grid(search, &found->candidate, &grid));
-    sl_status status = make_speed(search, &search->grids[grid], table, size, &times);
+    bool is_cuda = sli_cluster_search_used(search, &found->candidate).is_cuda;
+    sl_status status = make_speed(search, &search->grids[grid], table, size, is_cuda, &times);
     const sl_partition_costs costs = {.modules = search->modules,
                                       .profiles = times.of_ranks,
                                       .table = table,

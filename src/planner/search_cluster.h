@@ -5,12 +5,11 @@
 
 #include "planner/cluster.h"
 
-enum { SLI_MOST_MICRO_SIZES = 64 };
-
-/* A micro-batch of so many rows on the slowest kind of the devices that are used. */
+/* A micro-batch of so many rows on the first kinds of devices: each module takes as long as on the
+ * slowest of them. */
 typedef struct sli_micro_size {
     int64_t rows;
-    const sli_node_kind *kind;
+    int kind_count;
     sl_module_profile *modules; /* [modules] */
     double *costs;              /* [modules] of forward and backward */
     /* [modules + 1] the sums up to a module: F, B, I */
@@ -43,12 +42,14 @@ typedef struct sli_layout_bound {
 } sli_layout_bound;
 
 /* A layout that does not fit with some recomputation. With no more replicas, no fewer rows in a
- * micro-batch and no more memory, no other of its kind does: its ranks hold as many rows or more.
+ * micro-batch and no more memory of such devices, no other of its kind does: its ranks hold as many
+ * rows or more.
  */
 typedef struct sli_misfit {
     int replicas; /* 0: none */
     int64_t micro_rows;
     uint64_t memory_bytes; /* of a device */
+    bool is_cuda;
 } sli_misfit;
 
 typedef struct sli_grid_costs {
@@ -65,9 +66,9 @@ typedef struct sli_cluster_searcher {
     int modules, frozen;
     double *gradient_bytes, *value_bytes; /* [modules + 1] up to a module */
     double *module_bytes;                 /* [modules] of values, gradients and optimizer */
-    int **byte_cuts; /* [modules + 1] by module_bytes, as those of sli_micro_size */
-    sli_micro_size sizes[SLI_MOST_MICRO_SIZES];
-    int size_count;
+    int **byte_cuts;        /* [modules + 1] by module_bytes, as those of sli_micro_size */
+    sli_micro_size **sizes; /* [size_count] by rows and kinds, ascending */
+    size_t size_count, size_capacity;
     sli_schedule_facts *facts;   /* [space.schedule_count] */
     sli_misfit *misfits;         /* [modules][schedule_count][virtual_count][2][recompute_count]
                                 [MOST_MISFITS] by pipeline ranks, schedule, stages of a rank, ZeRO and
@@ -81,8 +82,10 @@ typedef struct sli_cluster_searcher {
     sli_cluster_search *counts;
 } sli_cluster_searcher;
 
-void sli_micro_size_clear(sli_micro_size *size, int modules);
+void sli_micro_size_destroy(sli_micro_size *size, int modules);
 void sli_free_cuts(int **cuts, int modules);
+sli_used_devices sli_cluster_search_used(const sli_cluster_searcher *search,
+                                         const sli_candidate *candidate);
 /* Those of the candidate's micro-batches, with their times. */
 sl_status sli_cluster_search_size(sli_cluster_searcher *search, const sli_candidate *candidate,
                                   sli_micro_size **out);

@@ -229,6 +229,17 @@ grep -q "tokens a day, [0-9.]* days for 1e+09 tokens ([0-9.]* to [0-9.]* in 90% 
 grep -q "^  nodes\[0\].efficiency = 0.5$" out || fail "--cluster: a default is not said"
 "$program" train "${run[@]}" --plan planned.json --epochs 1 --max-batches 2 --eval-max-batches 1 >out 2>err || fail "--cluster, a run: status $?"
 
+# MFU is of all devices' peaks: of one, or of two whose rates differ, the same FLOP are done.
+echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}]}' >one.json
+echo '{"nodes": [{"devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}, {"devices": 1, "memory_bytes": 2e9, "flops_f32": 5e9}]}' >mixed.json
+for case in "one 1 1e9" "mixed 2 6e9"; do
+    read -r file replicas peak <<<"$case"
+    "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster "$file.json" --dp "$replicas" --pp 1 --json >out 2>err ||
+        fail "--cluster $file.json: status $?"
+    query "\"%.6g\" % (plans[0][\"mfu\"] * plans[0][\"step_ms\"] * $peak)"
+done >flop
+[ "$(uniq flop | wc -l)" = 1 ] || fail "--cluster: MFU of other devices than those in use: $(cat flop)"
+
 # Until a node is back the others go on, and lose more than Daly's model says; the seed decides what is drawn.
 cluster=("${model[@]}" --ntokens 50 --batch-tokens 64)
 echo '{"nodes": [{"count": 2, "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}], "failures": {"mtbf_s": 1e6, "repair_s": 1e5}}' >pair.json

@@ -154,6 +154,11 @@ static int draw_memory(unsigned *draw)
     return test_draw(draw, 0, 2) == 0 ? 2000000 : 1000000 + test_draw(draw, 40, 400) * 1000;
 }
 
+static const char *draw_device(unsigned *draw)
+{
+    return test_draw(draw, 0, 1) ? "cuda" : "cpu";
+}
+
 /* Two kinds of nodes, whose memory is little more or less than the model's. */
 static void draw_cluster(unsigned *draw, sli_cluster *out)
 {
@@ -162,13 +167,15 @@ static void draw_cluster(unsigned *draw, sli_cluster *out)
     int length = snprintf(
         text, sizeof text,
         "{\"nodes\": [{\"count\": 2, \"devices\": 2, \"device\": \"%s\", \"memory_bytes\": %d, "
-        "\"reserved_bytes\": 900000, \"flops_f32\": %d, \"memory_bytes_per_s\": 1e9},"
-        "{\"count\": 1, \"devices\": 2, \"memory_bytes\": %d, \"reserved_bytes\": 900000, "
-        "\"flops_f32\": %d, \"memory_bytes_per_s\": 1e9}],"
+        "\"reserved_bytes\": 900000, \"flops_f32\": %d, \"memory_bytes_per_s\": %de7, "
+        "\"efficiency\": [[1e5, 0.%d], [1e8, 0.%d]]},"
+        "{\"count\": 1, \"devices\": 2, \"device\": \"%s\", \"memory_bytes\": %d, "
+        "\"reserved_bytes\": 900000, \"flops_f32\": %d, \"memory_bytes_per_s\": 1e9}],"
         "\"links\": {\"node\": {\"latency_s\": %de-6, \"bytes_per_s\": %de6, \"message_s\": 1e-6},"
         "\"spine\": {\"latency_s\": %de-6, \"bytes_per_s\": %de5, \"message_s\": 1e-6}},"
         "\"jitter\": {\"spread\": 0.0%d}}",
-        test_draw(draw, 0, 1) ? "cuda" : "cpu", memory, test_draw(draw, 1, 100) * 10000000,
+        draw_device(draw), memory, test_draw(draw, 1, 100) * 10000000, test_draw(draw, 10, 1000),
+        test_draw(draw, 1, 9), test_draw(draw, 1, 9), draw_device(draw),
         test_draw(draw, 0, 1) ? memory : draw_memory(draw), test_draw(draw, 1, 100) * 10000000,
         test_draw(draw, 0, 20), test_draw(draw, 1, 1000), test_draw(draw, 0, 200),
         test_draw(draw, 1, 1000), test_draw(draw, 0, 5));
@@ -248,6 +255,108 @@ static void best_layouts_are_those_of_the_simulation_of_all(void **state)
     assert_true(pruned > 0);
 }
 
+/* ---- Several kinds of nodes ----------------------------------------------------------------- */
+
+#define NODES_OF(flops, efficiency, device)                                                        \
+    "{\"devices\": 1, \"memory_bytes\": 2e9, \"memory_bytes_per_s\": 1e12, \"flops_f32\": " flops  \
+    ", \"efficiency\": [[1, " efficiency "]], \"device\": \"" device "\"}"
+
+/* The step of two replicas, one on a node of each kind, with several buckets of gradients. */
+static sl_step_costs time_two_nodes(const char *first, const char *second)
+{
+    static const sl_model_options wide = {
+        .ntokens = 50, .emsize = 256, .nhid = 256, .nhead = 2, .nlayers = 4, .context = 16};
+    static const char *const gpipe[] = {"gpipe"};
+    static sli_found_layout best;
+    char text[1024];
+    SCOPED(sl_module) *model;
+    sli_cluster cluster;
+    sli_cluster_search counts;
+    sli_search search = {.wanted = 1, .found = &best};
+    check_ok(sl_transformer_lm_create(&wide, &model));
+    snprintf(text, sizeof text, "{\"nodes\": [%s, %s]}", first, second);
+    check_ok(sli_cluster_parse("two", text, strlen(text), &cluster));
+    sli_cluster_job job = make_job(model, 2, 1);
+    job.space.least_replicas = job.space.most_replicas = 2;
+    job.space.schedules = gpipe;
+    job.space.schedule_count = job.space.chunk_count = 1;
+    check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
+    assert_int_equal(search.count, 1);
+    sli_cluster_clear(&cluster);
+    return best.costs;
+}
+
+static void slowest_kind_is_the_one_that_reaches_least(void **state)
+{
+    const char *slow = NODES_OF("2e9", "0.1", "cpu"), *fast = NODES_OF("1e9", "0.9", "cpu");
+    double seconds = time_two_nodes(slow, slow).pipeline;
+    assert_float_equal(time_two_nodes(slow, fast).pipeline, seconds, 1e-12);
+    assert_float_equal(time_two_nodes(fast, slow).pipeline, seconds, 1e-12);
+    assert_true(time_two_nodes(fast, fast).pipeline < seconds / 2);
+}
+
+static void exchange_is_hidden_where_all_kinds_can(void **state)
+{
+    const char *cpu = NODES_OF("2e9", "0.5", "cpu"), *cuda = NODES_OF("1e9", "0.5", "cuda");
+    double shown = time_two_nodes(cpu, cpu).exchange;
+    assert_true(time_two_nodes(cuda, cuda).exchange < shown);
+    assert_float_equal(time_two_nodes(cpu, cuda).exchange, shown, 1e-12);
+    assert_float_equal(time_two_nodes(cuda, cpu).exchange, shown, 1e-12);
+}
+
+static void used_devices_are_the_first(void **state)
+{
+    static const char text[] =
+        "{\"nodes\": [{\"count\": 2, \"devices\": 2, \"memory_bytes\": 2e9, \"flops_f32\": 1e12},"
+        "{\"name\": \"large\", \"device\": \"cuda\", \"devices\": 2, \"memory_bytes\": 8e9, "
+        "\"flops_f32\": 3e12, \"memory_bytes_per_s\": 1e9}]}";
+    sli_cluster cluster;
+    sli_devices devices;
+    check_ok(sli_cluster_parse("used", text, strlen(text), &cluster));
+    check_ok(sli_devices_list(&cluster, SL_PRECISION_F32, &devices));
+    const sli_used_devices two = sli_devices_used(&devices, 2),
+                           three = sli_devices_used(&devices, 3);
+    assert_int_equal(two.kind_count, 1);
+    assert_true(two.is_cuda);
+    assert_string_equal(two.least->name, "large");
+    assert_float_equal(two.memory_bytes, 7e9, 0);
+    assert_float_equal(two.flops, 6e12, 0);
+    assert_int_equal(three.kind_count, 2);
+    assert_false(three.is_cuda);
+    assert_string_equal(three.least->name, "nodes[0]");
+    assert_float_equal(three.memory_bytes, 1e9, 0);
+    assert_float_equal(three.memory_bytes_per_s, 1e9, 0);
+    assert_float_equal(three.flops, 7e12, 0);
+    sli_devices_clear(&devices);
+    sli_cluster_clear(&cluster);
+}
+
+/* 110 numbers of micro-batches divide these rows. */
+static void any_number_of_micro_batch_sizes_is_searched(void **state)
+{
+    enum { ROWS = 55440, MOST = 4096 };
+    static const char text[] =
+        "{\"nodes\": [{\"devices\": 1, \"memory_bytes\": 1e15, \"flops_f32\": 1e12}]}";
+    static int divisors[MOST];
+    static sli_found_layout best;
+    SCOPED(sl_module) *model = make_model(2);
+    sli_cluster cluster;
+    sli_cluster_search counts;
+    sli_search search = {.wanted = 1, .found = &best};
+    check_ok(sli_cluster_parse("one", text, strlen(text), &cluster));
+    sli_cluster_job job = make_job(model, 1, 1);
+    job.space.rows = ROWS;
+    job.space.chunks = divisors;
+    job.space.chunk_count = 0;
+    for (int count = 1; count <= MOST; count++)
+        if (ROWS % count == 0)
+            divisors[job.space.chunk_count++] = count;
+    assert_true(job.space.chunk_count > 64);
+    check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
+    assert_int_equal(counts.layouts, job.space.chunk_count);
+    sli_cluster_clear(&cluster);
+}
+
 static void nothing_that_fits_says_what_is_missing(void **state)
 {
     static const char text[] =
@@ -275,6 +384,10 @@ int search_cluster_tests(void)
         cmocka_unit_test(jitter_is_that_of_the_slowest),
         cmocka_unit_test(largest_stage_is_as_small_as_any_cut_allows),
         cmocka_unit_test(best_layouts_are_those_of_the_simulation_of_all),
+        cmocka_unit_test(slowest_kind_is_the_one_that_reaches_least),
+        cmocka_unit_test(exchange_is_hidden_where_all_kinds_can),
+        cmocka_unit_test(used_devices_are_the_first),
+        cmocka_unit_test(any_number_of_micro_batch_sizes_is_searched),
         cmocka_unit_test(nothing_that_fits_says_what_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

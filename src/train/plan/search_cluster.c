@@ -168,8 +168,6 @@ static sl_status describe_plan(const search *s, const sli_devices *devices, doub
     const sli_candidate *candidate = &found->candidate;
     int ranks = candidate->replicas * candidate->pipeline_ranks;
     size_t balance_bytes = (size_t)found->stages * sizeof *out->balance;
-    double memory;
-    const sli_node_kind *kind = sli_devices_slowest(devices, ranks, s->run->precision, &memory);
     *out = (sl_cluster_plan){.replicas = candidate->replicas,
                              .pipeline_ranks = candidate->pipeline_ranks,
                              .virtual_stages = found->stages / candidate->pipeline_ranks,
@@ -188,7 +186,7 @@ static sl_status describe_plan(const search *s, const sli_devices *devices, doub
         return sli_no_memory(NULL, "a plan of %d stages", found->stages);
     memcpy(out->balance, found->balance, balance_bytes);
     out->tokens_per_s = (double)s->rows * (double)s->run->bptt / found->costs.seconds;
-    out->mfu = flop / (found->costs.seconds * ranks * kind->flops[s->run->precision]);
+    out->mfu = flop / (found->costs.seconds * sli_devices_used(devices, ranks).flops);
     const sli_elastic_run run = {&s->job, &s->cluster, devices, found};
     double work_s = s->options->tokens > 0 ? s->options->tokens / out->tokens_per_s : default_run_s;
     return sli_plan_failures(&run, out->nodes, count_saved_bytes(s), work_s, s->run->seed,
