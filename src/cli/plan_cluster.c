@@ -75,11 +75,11 @@ static json_t *describe_failures(const sl_cluster_plan *plan, double tokens)
     const sl_failure_plan *failures = &plan->failures;
     json_t *object =
         json_pack("{s:f, s:f, s:f, s:f, s:i, s:o, s:o, s:o, s:o}", "useful", failures->useful,
-                  "daly_useful", failures->formula_useful, "tokens_per_day", cli_tokens_a_day(plan),
+                  "daly_useful", failures->daly_useful, "tokens_per_day", cli_tokens_a_day(plan),
                   "fewer_speed", failures->fewer_speed, "runs", failures->runs, "mtbf_s",
-                  number(failures->mtbf_s), "checkpoint_interval_s", number(failures->interval_s),
-                  "young_interval_s", number(failures->young_s), "played_interval_s",
-                  number(failures->played_s));
+                  number(failures->mtbf_s), "daly_interval_s", number(failures->daly_interval_s),
+                  "young_interval_s", number(failures->young_interval_s), "simulated_interval_s",
+                  number(failures->simulated_interval_s));
     json_t *days = tokens > 0
                        ? json_pack("{s:o, s:o, s:o}", "days", number(failures->run_s / day_s),
                                    "days_low", number(failures->low_s / day_s), "days_high",
@@ -102,7 +102,7 @@ static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
                   (json_int_t)plan->memory_bytes, "bubble", plan->costs.bubble, "options",
                   list_options(plan), "pipeline_ms", 1e3 * plan->costs.pipeline, "exchange_ms",
                   1e3 * plan->costs.exchange, "update_ms", 1e3 * plan->costs.update, "mfu",
-                  plan->mfu, "nodes", plan->nodes, "neighbours",
+                  plan->mfu, "nodes_used", plan->nodes_used, "neighbours",
                   plan->near_replicas ? "replicas" : "pipeline ranks", "too_large", limit);
     json_t *failures = describe_failures(plan, tokens);
     if (json_object_update(object, failures) != 0) {
@@ -173,9 +173,9 @@ static void print_checkpoints(const sl_cluster_plan *plan)
 {
     const sl_failure_plan *failures = &plan->failures;
     printf("The first: a failure every %.1f hours on %d node%s, a checkpoint every %.0f s "
-           "(Daly; %.0f s by Young, %.0f s by played runs)\n",
-           failures->mtbf_s / 3600, plan->nodes, plan->nodes == 1 ? "" : "s", failures->interval_s,
-           failures->young_s, failures->played_s);
+           "(Daly; %.0f s by Young, %.0f s by simulation)\n",
+           failures->mtbf_s / 3600, plan->nodes_used, plan->nodes_used == 1 ? "" : "s",
+           failures->daly_interval_s, failures->young_interval_s, failures->simulated_interval_s);
     if (failures->fewer_speed < 1)
         printf("The first: with one node less it goes on at %.1f%% of its speed\n",
                100 * failures->fewer_speed);
@@ -186,10 +186,10 @@ static void print_failures(const sl_cluster_plan *plan, double tokens, uint64_t 
     const sl_failure_plan *failures = &plan->failures;
     if (isfinite(failures->mtbf_s)) {
         print_checkpoints(plan);
-        printf("The first: %.1f%% of the time lost in %d played run%s, seed %" PRIu64
+        printf("The first: %.1f%% of the time lost in %d simulated run%s, seed %" PRIu64
                " (%.1f%% by Daly's model)\n",
                100 * (1 - failures->useful), failures->runs, failures->runs == 1 ? "" : "s", seed,
-               100 * (1 - failures->formula_useful));
+               100 * (1 - failures->daly_useful));
     }
     printf("The first: %.4g tokens a day", cli_tokens_a_day(plan));
     if (tokens > 0 && isinf(failures->run_s))
@@ -229,8 +229,8 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
            " left out for the size of their tables\n",
            found->layouts, found->simulated, found->too_large);
     printf("The first: neighbouring devices are %s, on %d node%s\n",
-           best->near_replicas ? "replicas of a stage" : "ranks of a pipeline", best->nodes,
-           best->nodes == 1 ? "" : "s");
+           best->near_replicas ? "replicas of a stage" : "ranks of a pipeline", best->nodes_used,
+           best->nodes_used == 1 ? "" : "s");
     print_failures(best, tokens, found->seed);
     printf("\nThe options of the first:\n ");
     json_array_foreach(options, index, word)

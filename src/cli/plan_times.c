@@ -119,6 +119,11 @@ static void print_losses(const cli_plan_bar *bars, int count)
     for (int i = 1; i < count; i++) {
         double loss = bars[i].costs.seconds - bars[0].costs.seconds;
         const cli_change_text why = cli_plan_losses(&bars[0], &bars[i]);
+        if (loss < 0) { /* of a cluster's plans */
+            printf("  %s: %.1f ms less, but failures cost it more\n", bars[i].shape.text,
+                   -1e3 * loss);
+            continue;
+        }
         printf("  %s: %.1f ms%s%s\n", bars[i].shape.text, 1e3 * loss, *why.text ? ": " : "",
                why.text);
     }
@@ -165,7 +170,10 @@ enum { WIDTH = 960, LEFT = 64, RIGHT = 8, ROW = 28, HEIGHT = 24, TOP = 36 };
 /* A bar for each plan, to one scale, with what it goes to. */
 static void draw_bars(FILE *file, const cli_plan_bar *bars, int count)
 {
-    double longest = bars[count - 1].costs.seconds, scale = (WIDTH - LEFT - RIGHT) / longest;
+    double longest = 0;
+    for (int p = 0; p < count; p++)
+        longest = fmax(longest, bars[p].costs.seconds);
+    double scale = (WIDTH - LEFT - RIGHT) / longest;
     for (int i = 0; i < CLI_PLAN_PARTS; i++)
         fprintf(file,
                 "<rect x=\"%d\" y=\"10\" width=\"12\" height=\"12\" fill=\"%s\"/>"

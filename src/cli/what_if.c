@@ -151,6 +151,7 @@ static sl_status plan_points(const sl_plan_search_options *options, const char *
     for (int i = 0; i < count_points(all); i++) {
         sl_plan_search_options search = *options;
         search.change = points[i].change = change_of(all, i);
+        search.best_only = true;
         sl_status status = sl_plan_search_cluster(&search, cluster, &points[i].found);
         planned += status == SL_OK;
         if (status == SL_OK)
@@ -217,18 +218,11 @@ static void write_row(FILE *file, const point *of, double tokens)
             has_plan ? of->found.nodes : change->nodes);
     if (has_plan)
         sli_csv_text(file, cli_cluster_plan_shape(plan).text);
-    const double numbers[] = {1e3 * plan->costs.seconds,
-                              plan->tokens_per_s,
-                              plan->mfu,
-                              (double)plan->memory_bytes,
-                              plan->costs.bubble,
-                              1e3 * plan->costs.exchange,
-                              plan->nodes,
-                              failures->useful,
-                              cli_tokens_a_day(plan),
-                              failures->run_s / 86400,
-                              failures->low_s / 86400,
-                              failures->high_s / 86400};
+    const double numbers[] = {
+        1e3 * plan->costs.seconds,  plan->tokens_per_s,      plan->mfu,
+        (double)plan->memory_bytes, plan->costs.bubble,      1e3 * plan->costs.exchange,
+        plan->nodes_used,           failures->useful,        cli_tokens_a_day(plan),
+        failures->run_s / 86400,    failures->low_s / 86400, failures->high_s / 86400};
     enum { NUMBERS = sizeof numbers / sizeof *numbers, DAYS = 3 };
     for (int i = 0; i < NUMBERS; i++)
         write_number(file, has_plan && (tokens > 0 || i < NUMBERS - DAYS) ? numbers[i] : NAN);

@@ -104,6 +104,8 @@ sli_used_devices sli_devices_used(const sli_devices *devices, int used);
 
 /* How many nodes the first `used` devices are on. */
 int sli_devices_count_nodes(const sli_devices *devices, int used);
+/* How many devices the first nodes have. */
+int sli_devices_of_nodes(const sli_devices *devices, int nodes);
 
 /* Where `replicas` of so many pipeline ranks are: neighbouring devices are a replica's, or with
  * `near_replicas` a stage's. */

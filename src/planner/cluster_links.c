@@ -97,6 +97,17 @@ int sli_devices_count_nodes(const sli_devices *devices, int used)
     return nodes;
 }
 
+int sli_devices_of_nodes(const sli_devices *devices, int nodes)
+{
+    int used = 0;
+    for (; used < devices->count; used++) {
+        nodes -= devices->units[SLI_LEVEL_NODE][used] == used;
+        if (nodes < 0)
+            break;
+    }
+    return used;
+}
+
 static int device_at(const sli_device_grid *grid, int replica, int rank)
 {
     return grid->near_replicas ? rank * grid->replicas + replica

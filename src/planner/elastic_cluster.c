@@ -1,16 +1,11 @@
 /* How fast a run on a cluster goes on where some of its nodes are missing. */
 #include "planner/failures.h"
 
-/* Devices of the first nodes. */
-static int count_devices(const sli_devices *devices, int nodes)
+/* Pipeline ranks of a replica. A run without a pipeline gets none (train/plan/search_job.c). */
+static int count_most_ranks(const sli_elastic_run *run, int devices)
 {
-    int count = 0;
-    for (; count < devices->count; count++) {
-        nodes -= devices->units[SLI_LEVEL_NODE][count] == count;
-        if (nodes < 0)
-            break;
-    }
-    return count;
+    int modules = sl_module_child_count(run->job->model);
+    return run->found->candidate.pipeline_ranks == 1 ? 1 : devices < modules ? devices : modules;
 }
 
 /* The layout's job where so many replicas train its shards in turn. */
@@ -24,7 +19,7 @@ static sli_cluster_job narrow_job(const sli_elastic_run *run, int replicas, int 
     job.space.ranks = ranks;
     job.space.least_replicas = job.space.most_replicas = replicas;
     job.space.least_pipeline_ranks = own->pipeline_ranks;
-    job.space.most_pipeline_ranks = sl_module_child_count(job.model);
+    job.space.most_pipeline_ranks = count_most_ranks(run, ranks / replicas);
     job.space.schedules = &own->schedule;
     job.space.virtual_stages = &own->virtual_stages;
     job.space.chunks = &own->chunks;
@@ -35,26 +30,51 @@ static sli_cluster_job narrow_job(const sli_elastic_run *run, int replicas, int 
     return job;
 }
 
-sl_status sli_elastic_run_speed(void *context, int nodes, double *out)
+/* What a step takes at least where a replica trains so many shards in turn: their passes, divided
+ * evenly among as many pipeline ranks as there can be. 0: other kinds of nodes may be faster. */
+static double bound_seconds(const sli_elastic_run *run, int in_turn, int most_ranks)
 {
-    const sli_elastic_run *run = context;
     const sli_candidate *own = &run->found->candidate;
-    int devices = count_devices(run->devices, nodes), before = 0;
-    *out = 0;
-    for (int in_turn = 1; in_turn <= own->replicas; in_turn++) {
+    const sl_step_costs *costs = &run->found->costs;
+    int ranks = own->replicas * own->pipeline_ranks;
+    double passes = costs->pipeline * (1 - costs->bubble) * own->pipeline_ranks /
+                    sli_cluster_jitter(run->cluster, ranks);
+    return run->cluster->kind_count == 1 ? in_turn * passes / most_ranks * (1 - 1e-9) : 0;
+}
+
+static sl_status find_layout(const sli_elastic_run *run, int devices, sli_search *results)
+{
+    const sli_candidate *own = &run->found->candidate;
+    sli_cluster_search counts;
+    for (int in_turn = 1, before = 0; in_turn <= own->replicas; in_turn++) {
         int replicas = (own->replicas + in_turn - 1) / in_turn;
-        sli_found_layout best;
-        sli_search results = {.wanted = 1, .holder = "device", .found = &best};
-        sli_cluster_search counts;
         if (replicas == before || (int64_t)replicas * own->pipeline_ranks > devices)
             continue;
         before = replicas;
-        const sli_cluster_job job = narrow_job(run, replicas, devices);
-        SL_TRY(sli_search_cluster(&job, run->cluster, &results, &counts));
-        if (results.count == 0)
+        int most_ranks = count_most_ranks(run, devices / replicas);
+        if (results->count > 0 &&
+            bound_seconds(run, in_turn, most_ranks) > results->found[0].costs.seconds)
             continue;
-        *out = run->found->costs.seconds / best.costs.seconds;
-        return SL_OK;
+        const sli_cluster_job job = narrow_job(run, replicas, devices);
+        SL_TRY(sli_search_cluster(&job, run->cluster, results, &counts));
+    }
+    return SL_OK;
+}
+
+sl_status sli_elastic_run_speed(void *context, int nodes, sli_fewer_speed *out)
+{
+    const sli_elastic_run *run = context;
+    sli_found_layout best;
+    sli_search results = {.wanted = 1,
+                          .holder = "device",
+                          .prefers_fewer_ranks = true,
+                          .found = &best};
+    *out = (sli_fewer_speed){0, 0};
+    SL_TRY(find_layout(run, sli_devices_of_nodes(run->devices, nodes), &results));
+    if (results.count > 0) {
+        int used = best.candidate.replicas * best.candidate.pipeline_ranks;
+        *out = (sli_fewer_speed){run->found->costs.seconds / best.costs.seconds,
+                                 sli_devices_count_nodes(run->devices, used)};
     }
     return SL_OK;
 }

@@ -1,5 +1,5 @@
-/* What failures cost: checkpoint intervals by Young's and Daly's formulas, and runs that are played
- * from one event to the next: a node fails, a node is back, the run ends.
+/* What failures cost: checkpoint intervals by Young's and Daly's formulas, and runs that are
+ * simulated from one event to the next: a node fails, a node is back, the run ends.
  *
  *     |step step step|save|step step|save|step ✗ restart |step step ...
  *                                         ^^^^^^ lost      on the nodes that are left */
@@ -22,10 +22,11 @@ sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double 
         return out;
     double mtbf = out.mtbf_s = cluster->mtbf_s / nodes;
     double save = out.save_s = saved_bytes / (cluster->save_bytes_per_s * nodes);
-    out.young_s = sqrt(2 * save * mtbf);
+    out.young_interval_s = sqrt(2 * save * mtbf);
     double ratio = save / (2 * mtbf);
-    out.interval_s = ratio < 1 ? out.young_s * (1 + sqrt(ratio) / 3 + ratio / 9) - save : mtbf;
-    double interval = out.interval_s;
+    out.daly_interval_s =
+        ratio < 1 ? out.young_interval_s * (1 + sqrt(ratio) / 3 + ratio / 9) - save : mtbf;
+    double interval = out.daly_interval_s;
     out.useful =
         save > 0
             ? interval / (mtbf * exp(cluster->restart_s / mtbf) * expm1((interval + save) / mtbf))
@@ -35,58 +36,88 @@ sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double 
 
 /* ---- One run ------------------------------------------------------------------------------- */
 
-typedef struct play {
+/* A run that takes longer than so many times its work is not followed to its end. */
+static const double most_times = 1000;
+
+typedef struct simulation {
     const sli_failing_run *run;
     const sli_failure_source *source;
-    double *speeds;    /* [nodes + 1] */
-    double *returns;   /* [nodes + spares] a ring: when nodes that have failed are back */
-    int first, down;   /* of `returns`: the next, and how many */
-    double time, work; /* now, and done */
+    sli_fewer_speed *speeds; /* [nodes + 1] */
+    double *returns;         /* [nodes + spares] a ring: when nodes that have failed are back */
+    int first, down;         /* of `returns`: the next, and how many */
+    double time, work;       /* now, and done */
     int64_t *failures_left;
-} play;
+} simulation;
 
-static int count_running(const play *p)
+static bool gives_up(const simulation *s)
 {
-    int left = p->run->nodes + p->run->spares - p->down;
-    return left < p->run->nodes ? left : p->run->nodes;
+    return *s->failures_left <= 0 || s->time > most_times * s->run->work_s;
 }
 
-static double draw_failure(const play *p)
+/* With so many nodes away. */
+static int count_nodes(const simulation *s, int down)
 {
-    int running = count_running(p);
-    return running > 0 ? p->source->draw(p->source->context, p->run->mtbf_s / running) : INFINITY;
+    int left = s->run->nodes + s->run->spares - down;
+    return left < s->run->nodes ? left : s->run->nodes;
 }
 
-static void fail_node(play *p)
+static sl_status find_speed(const sli_failing_run *run, sli_fewer_speed *speeds, int nodes,
+                            sli_fewer_speed *out)
 {
-    int room = p->run->nodes + p->run->spares;
-    p->returns[(p->first + p->down) % room] = p->time + p->run->repair_s;
-    p->down++;
-    --*p->failures_left;
+    sli_fewer_speed *speed = &speeds[nodes];
+    if (isnan(speed->fraction)) {
+        SL_TRY(run->speed(run->context, nodes, speed));
+        speed->fraction = fmin(1, speed->fraction);
+    }
+    *out = *speed;
+    return SL_OK;
 }
 
-static void take_back(play *p)
+static double draw_failure(const simulation *s, const sli_fewer_speed *speed)
 {
-    while (p->down > 0 && p->returns[p->first] <= p->time) {
-        p->first = (p->first + 1) % (p->run->nodes + p->run->spares);
-        p->down--;
+    return s->source->draw(s->source->context, s->run->mtbf_s / speed->nodes_used);
+}
+
+static void fail_node(simulation *s)
+{
+    int room = s->run->nodes + s->run->spares;
+    s->returns[(s->first + s->down) % room] = s->time + s->run->repair_s;
+    s->down++;
+    --*s->failures_left;
+}
+
+static void take_back(simulation *s)
+{
+    while (s->down > 0 && s->returns[s->first] <= s->time) {
+        s->first = (s->first + 1) % (s->run->nodes + s->run->spares);
+        s->down--;
+    }
+}
+
+/* On the nodes that are there, or on the first that suffice. */
+static sl_status wait_for_nodes(simulation *s, sli_fewer_speed *out)
+{
+    for (;;) {
+        take_back(s);
+        SL_TRY(find_speed(s->run, s->speeds, count_nodes(s, s->down), out));
+        if (out->fraction > 0)
+            return SL_OK;
+        s->time = s->returns[s->first];
     }
 }
 
 /* A node that fails meanwhile has it begin again. */
-static void restart(play *p)
+static sl_status restart(simulation *s, sli_fewer_speed *out)
 {
-    double failure = 0;
+    double restart_s = s->run->restart_s, failure = 0;
     do {
-        take_back(p);
-        failure = draw_failure(p);
-        if (failure < p->run->restart_s) {
-            p->time += failure;
-            fail_node(p);
-        }
-    } while (failure<p->run->restart_s && * p->failures_left> 0);
-    p->time += p->run->restart_s;
-    take_back(p);
+        SL_TRY(wait_for_nodes(s, out));
+        failure = draw_failure(s, out);
+        s->time += fmin(failure, restart_s);
+        if (failure < restart_s)
+            fail_node(s);
+    } while (failure < restart_s && !gives_up(s));
+    return wait_for_nodes(s, out);
 }
 
 /* What checkpoints keep of the time since a start. Saves that take no time lose nothing. */
@@ -106,106 +137,111 @@ static double computed_seconds(const sli_failing_run *run, double seconds)
 }
 
 /* Computing and saving from now on, without a save at the end. */
-static double seconds_to_end(const play *p, double speed)
+static double seconds_to_end(const simulation *s, double speed)
 {
-    const sli_failing_run *run = p->run;
-    double rest = (run->work_s - p->work) / speed;
+    const sli_failing_run *run = s->run;
+    double rest = (run->work_s - s->work) / speed;
     return rest + (run->save_s > 0 ? fmax(0, ceil(rest / run->interval_s) - 1) * run->save_s : 0);
 }
 
-/* Until the run ends, a node fails, or one is back that the run can use. */
-static void run_steps(play *p, double speed)
+/* When a node is back, from now on and before `until`, with which the run is faster; else `until`.
+ */
+static sl_status find_return(const simulation *s, double speed, double until, double *out)
 {
-    const sli_failing_run *run = p->run;
-    double end = seconds_to_end(p, speed), failure = draw_failure(p),
-           back = count_running(p) < run->nodes ? p->returns[p->first] - p->time : INFINITY,
-           seconds = fmin(failure, back);
-    if (end <= seconds) {
-        p->time += end;
-        p->work = run->work_s;
-        return;
-    }
-    p->time += seconds;
-    if (failure <= back) {
-        p->work += speed * kept_seconds(run, seconds);
-        fail_node(p);
-    } else {
-        p->work += speed * computed_seconds(run, seconds);
-        p->time += run->save_s;
-    }
-    restart(p);
-}
-
-static sl_status find_speed(const play *p, double *out)
-{
-    double *speed = &p->speeds[count_running(p)];
-    if (isnan(*speed))
-        SL_TRY(p->run->speed(p->run->context, count_running(p), speed));
-    *out = *speed;
-    return SL_OK;
-}
-
-static sl_status play_run(play *p, double *seconds)
-{
-    while (p->work<p->run->work_s && * p->failures_left> 0) {
-        double speed;
-        SL_TRY(find_speed(p, &speed));
-        if (speed > 0) {
-            run_steps(p, speed);
-            continue;
+    int room = s->run->nodes + s->run->spares;
+    *out = until;
+    for (int i = 0; i < s->down && speed < 1; i++) {
+        sli_fewer_speed with;
+        double seconds = s->returns[(s->first + i) % room] - s->time;
+        if (seconds >= until)
+            return SL_OK;
+        SL_TRY(find_speed(s->run, s->speeds, count_nodes(s, s->down - i - 1), &with));
+        if (with.fraction > speed) {
+            *out = seconds;
+            return SL_OK;
         }
-        p->time = p->returns[p->first];
-        restart(p);
     }
-    *seconds = p->work < p->run->work_s ? INFINITY : p->time;
     return SL_OK;
 }
 
-sl_status sli_failing_run_play(const sli_failing_run *run, const sli_failure_source *source,
-                               double *speeds, int64_t *failures_left, double *seconds)
+/* Until the run ends, a node fails, or one is back that makes it faster. */
+static sl_status run_steps(simulation *s, sli_fewer_speed *speed)
 {
-    play p = {.run = run,
-              .source = source,
-              .speeds = speeds,
-              .returns = calloc((size_t)run->nodes + (size_t)run->spares, sizeof *p.returns),
-              .failures_left = failures_left};
-    if (!p.returns)
+    const sli_failing_run *run = s->run;
+    double end = seconds_to_end(s, speed->fraction), failure = draw_failure(s, speed), seconds;
+    SL_TRY(find_return(s, speed->fraction, fmin(end, failure), &seconds));
+    s->time += seconds;
+    if (seconds >= end) {
+        s->work = run->work_s;
+        return SL_OK;
+    }
+    if (seconds >= failure) {
+        s->work += speed->fraction * kept_seconds(run, seconds);
+        fail_node(s);
+    } else {
+        s->work += speed->fraction * computed_seconds(run, seconds);
+        s->time += run->save_s;
+    }
+    return restart(s, speed);
+}
+
+static sl_status simulate_run(simulation *s, sli_simulated_run *out)
+{
+    sli_fewer_speed speed = s->speeds[s->run->nodes];
+    double work_s = s->run->work_s;
+    while (s->work < work_s && !gives_up(s))
+        SL_TRY(run_steps(s, &speed));
+    out->ends = s->work >= work_s;
+    out->seconds = out->ends ? s->time : s->work > 0 ? s->time * (work_s / s->work) : INFINITY;
+    return SL_OK;
+}
+
+sl_status sli_failing_run_simulate(const sli_failing_run *run, const sli_failure_source *source,
+                                   sli_fewer_speed *speeds, int64_t *failures_left,
+                                   sli_simulated_run *out)
+{
+    simulation s = {.run = run,
+                    .source = source,
+                    .speeds = speeds,
+                    .returns = calloc((size_t)run->nodes + (size_t)run->spares, sizeof *s.returns),
+                    .failures_left = failures_left};
+    if (!s.returns)
         return sli_no_memory(NULL, "the failures of %d nodes", run->nodes);
-    sl_status status = play_run(&p, seconds);
-    free(p.returns);
+    sl_status status = simulate_run(&s, out);
+    free(s.returns);
     return status;
 }
 
-sl_status sli_failing_run_speeds(const sli_failing_run *run, double **out)
+sl_status sli_failing_run_speeds(const sli_failing_run *run, sli_fewer_speed **out)
 {
-    double *speeds = *out = malloc(((size_t)run->nodes + 1) * sizeof **out);
+    sli_fewer_speed *speeds = *out = malloc(((size_t)run->nodes + 1) * sizeof **out);
     if (!speeds)
         return sli_no_memory(NULL, "the speeds of %d nodes", run->nodes);
-    speeds[0] = 0;
+    speeds[0] = (sli_fewer_speed){0, 0};
     for (int nodes = 1; nodes < run->nodes; nodes++)
-        speeds[nodes] = NAN;
-    speeds[run->nodes] = 1;
+        speeds[nodes] = (sli_fewer_speed){NAN, 0};
+    speeds[run->nodes] = (sli_fewer_speed){1, run->nodes};
     return SL_OK;
 }
 
 /* ---- Many runs ----------------------------------------------------------------------------- */
 
-/* Of all runs together: some seconds. */
-static const int64_t most_failures = 5000000;
+/* Of all runs together: a fraction of a second. */
+static const int64_t most_failures = 1000000;
 
-typedef struct drawn_failures {
+typedef struct random_failures {
     sli_philox_key key;
     uint32_t run;
     uint64_t failure;
-} drawn_failures;
+} random_failures;
 
 /* By 53 bits, so that rare long times are among them. */
 static double draw_exponential(void *context, double mean)
 {
-    drawn_failures *drawn = context;
-    uint64_t failure = drawn->failure++;
-    uint32_t counter[4] = {(uint32_t)failure, (uint32_t)(failure >> 32), drawn->run, 0};
-    sli_philox(drawn->key, counter);
+    random_failures *random = context;
+    uint64_t failure = random->failure++;
+    uint32_t counter[4] = {(uint32_t)failure, (uint32_t)(failure >> 32), random->run, 0};
+    sli_philox(random->key, counter);
     uint64_t bits = (uint64_t)counter[0] << 32 | counter[1];
     return -mean * log1p(-(double)(bits >> 11) * 0x1p-53);
 }
@@ -216,19 +252,22 @@ static int compare_seconds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The runs whose failures do not go beyond `most_failures`. */
-static sl_status play_runs(const sli_failing_run *run, uint64_t seed, double *speeds,
-                           double seconds[SLI_FAILING_RUNS], int *count)
+/* As many as `most_failures` suffice for, of the first one what they suffice for. */
+static sl_status simulate_runs(const sli_failing_run *run, uint64_t seed, sli_fewer_speed *speeds,
+                               double seconds[SLI_FAILING_RUNS], sli_simulated_runs *out)
 {
-    drawn_failures drawn = {.key = sli_philox_key_make(seed, SLI_RANDOM_FAILURES)};
-    const sli_failure_source source = {draw_exponential, &drawn};
+    random_failures random = {.key = sli_philox_key_make(seed, SLI_RANDOM_FAILURES)};
+    const sli_failure_source source = {draw_exponential, &random};
     int64_t left = most_failures;
-    for (*count = 0; *count < SLI_FAILING_RUNS; ++*count) {
-        drawn.run = (uint32_t)*count;
-        drawn.failure = 0;
-        SL_TRY(sli_failing_run_play(run, &source, speeds, &left, &seconds[*count]));
-        if (isinf(seconds[*count]))
+    for (; out->runs < SLI_FAILING_RUNS && left > 0; out->runs++) {
+        sli_simulated_run one;
+        random.run = (uint32_t)out->runs;
+        random.failure = 0;
+        SL_TRY(sli_failing_run_simulate(run, &source, speeds, &left, &one));
+        if (!one.ends && left <= 0 && out->runs > 0)
             break;
+        seconds[out->runs] = one.seconds;
+        out->unfinished += !one.ends;
     }
     return SL_OK;
 }
@@ -239,15 +278,22 @@ static double find_percentile(const double *sorted, int count, double fraction)
     return sorted[place > 0 ? place : 0];
 }
 
-static sl_status forecast(const sli_failing_run *run, uint64_t seed, double *speeds,
-                          sli_failure_forecast *out)
+/* Without time for repairs no run is on fewer nodes. */
+static sl_status find_fewer_speed(const sli_failing_run *run, sli_fewer_speed *speeds, double *out)
+{
+    sli_fewer_speed speed = {.fraction = 1};
+    if (run->spares == 0 && run->repair_s > 0)
+        SL_TRY(find_speed(run, speeds, run->nodes - 1, &speed));
+    *out = speed.fraction;
+    return SL_OK;
+}
+
+sl_status sli_failing_run_simulate_all(const sli_failing_run *run, uint64_t seed,
+                                       sli_fewer_speed *speeds, sli_simulated_runs *out)
 {
     double seconds[SLI_FAILING_RUNS], sum = 0;
-    SL_TRY(play_runs(run, seed, speeds, seconds, &out->runs));
-    if (out->runs == 0) {
-        *out = (sli_failure_forecast){0, INFINITY, INFINITY, INFINITY, 0, 0};
-        return SL_OK;
-    }
+    *out = (sli_simulated_runs){0};
+    SL_TRY(simulate_runs(run, seed, speeds, seconds, out));
     for (int i = 0; i < out->runs; i++)
         sum += seconds[i];
     qsort(seconds, (size_t)out->runs, sizeof *seconds, compare_seconds);
@@ -255,59 +301,25 @@ static sl_status forecast(const sli_failing_run *run, uint64_t seed, double *spe
     out->low = find_percentile(seconds, out->runs, 0.05);
     out->high = find_percentile(seconds, out->runs, 0.95);
     out->useful = run->work_s / out->seconds;
-    return SL_OK;
+    return find_fewer_speed(run, speeds, &out->fewer_speed);
 }
 
-/* Without time for repairs no run is on fewer nodes. */
-static sl_status find_fewer_speed(const sli_failing_run *run, double *speeds, double *out)
-{
-    *out = 1;
-    if (run->spares > 0 || run->repair_s <= 0)
-        return SL_OK;
-    double *speed = &speeds[run->nodes - 1];
-    if (isnan(*speed))
-        SL_TRY(run->speed(run->context, run->nodes - 1, speed));
-    *out = *speed;
-    return SL_OK;
-}
-
-sl_status sli_failing_run_forecast(const sli_failing_run *run, uint64_t seed,
-                                   sli_failure_forecast *out)
-{
-    double *speeds;
-    *out = (sli_failure_forecast){0};
-    SL_TRY(sli_failing_run_speeds(run, &speeds));
-    sl_status status = forecast(run, seed, speeds, out);
-    if (status == SL_OK)
-        status = find_fewer_speed(run, speeds, &out->fewer_speed);
-    free(speeds);
-    return status;
-}
-
-static sl_status find_interval(const sli_failing_run *run, uint64_t seed, double *speeds,
-                               double *best, double *interval_s)
+sl_status sli_failing_run_find_interval(const sli_failing_run *run, uint64_t seed,
+                                        sli_fewer_speed *speeds, const sli_simulated_runs *known,
+                                        double *interval_s)
 {
     const double factors[] = {0.5, M_SQRT1_2, M_SQRT2, 2};
+    double best = known->seconds;
+    *interval_s = run->interval_s;
     for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
         sli_failing_run other = *run;
-        sli_failure_forecast of_other;
+        sli_simulated_runs of_other;
         other.interval_s *= factors[i];
-        SL_TRY(forecast(&other, seed, speeds, &of_other));
-        if (of_other.seconds < *best) {
-            *best = of_other.seconds;
+        SL_TRY(sli_failing_run_simulate_all(&other, seed, speeds, &of_other));
+        if (of_other.seconds < best) {
+            best = of_other.seconds;
             *interval_s = other.interval_s;
         }
     }
     return SL_OK;
-}
-
-sl_status sli_failing_run_find_interval(const sli_failing_run *run, uint64_t seed,
-                                        const sli_failure_forecast *known, double *interval_s)
-{
-    double *speeds, best = known->seconds;
-    *interval_s = run->interval_s;
-    SL_TRY(sli_failing_run_speeds(run, &speeds));
-    sl_status status = find_interval(run, seed, speeds, &best, interval_s);
-    free(speeds);
-    return status;
 }

@@ -197,9 +197,9 @@ END
 "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster cluster.json --tokens 1e11 --json -o planned.json >out 2>err ||
     fail "--cluster: status $?"
 cmp -s out planned.json || fail "--cluster: -o differs"
-[ "$(query 'plans == sorted(plans, key=lambda p: p["step_ms"]) and 0 < len(plans) <= 5')" = True ] || fail "--cluster: another order"
+[ "$(query 'plans == sorted(plans, key=lambda p: -p["tokens_per_day"]) and 0 < len(plans) <= 5')" = True ] || fail "--cluster: another order"
 [ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 64e3 - 1) < 1e-6 for p in plans)')" = True ] || fail "--cluster: other tokens a step"
-[ "$(query 'all(0 < p["mfu"] < 1 and 0 < p["useful"] < 1 and p["nodes"] == 1 and p["days"] > 0 for p in plans)')" = True ] ||
+[ "$(query 'all(0 < p["mfu"] < 1 and 0 < p["useful"] < 1 and p["nodes_used"] == 1 and p["days"] > 0 for p in plans)')" = True ] ||
     fail "--cluster: impossible numbers"
 [ "$(query 'all(0 < p["days_low"] <= p["days"] <= p["days_high"] and p["runs"] == 1000 for p in plans)')" = True ] ||
     fail "--cluster: impossible days"
@@ -240,12 +240,12 @@ for case in "one 1 1e9" "mixed 2 6e9"; do
 done >flop
 [ "$(uniq flop | wc -l)" = 1 ] || fail "--cluster: MFU of other devices than those in use: $(cat flop)"
 
-# Until a node is back the others go on, and lose more than Daly's model says; the seed decides what is drawn.
+# Until a node is back the others go on, and lose more than Daly's model says; the seed decides which fail.
 cluster=("${model[@]}" --ntokens 50 --batch-tokens 64)
 echo '{"nodes": [{"count": 2, "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}], "failures": {"mtbf_s": 1e6, "repair_s": 1e5}}' >pair.json
 "$program" plan "${cluster[@]}" --cluster pair.json --tokens 1e10 --dp 2 --pp 1 --seed 3 >out 2>err || fail "repair_s: status $?"
 grep -qE "^The first: with one node less it goes on at [0-9]+\.[0-9]% of its speed$" out || fail "repair_s: no word of fewer nodes"
-grep -qE "^The first: [0-9.]+% of the time lost in 1000 played runs, seed 3 \([0-9.]+% by Daly's model\)$" out || fail "repair_s: no word of the loss"
+grep -qE "^The first: [0-9.]+% of the time lost in 1000 simulated runs, seed 3 \([0-9.]+% by Daly's model\)$" out || fail "repair_s: no word of the loss"
 "$program" plan "${cluster[@]}" --cluster pair.json --tokens 1e10 --dp 2 --pp 1 --seed 4 --json >other 2>err || fail "--seed 4: status $?"
 "$program" plan "${cluster[@]}" --cluster pair.json --tokens 1e10 --dp 2 --pp 1 --seed 3 --json >out 2>err || fail "--seed 3: status $?"
 python3 -c 'import json

@@ -37,6 +37,17 @@ for links, failures, nodes, step, tokens, days in expected:
         assert abs(float(mine) / float(other) - 1) < 1e-6, (point, step, tokens, days)
     assert point["error"] == "", point' || fail "--what-if: other points"
 
+# Faster links never train fewer tokens a day, also where the shortest step is of a layout with longer checkpoints and more failures.
+cat >failing.json <<'END'
+{"nodes": [{"count": 8, "devices": 1, "memory_bytes": 2e9, "reserved_bytes": 0, "flops_f32": 1e10}], "links": {"spine": {"latency_s": 1e-6, "bytes_per_s": 1e7}},
+ "failures": {"mtbf_s": 1e4, "restart_s": 20, "repair_s": 1e3, "save_bytes_per_s": 1e5}}
+END
+failing=(--emsize 64 --nhid 64 --nlayers 3 --nhead 2 --bptt 8 --ntokens 500 --batch-tokens 64 --tokens 1e9 --cluster failing.json)
+"$program" plan "${failing[@]}" --what-if links=1,2,4,8 --csv points.csv >out 2>err || fail "failing nodes: status $?"
+python3 -c 'import csv
+days = [float(row["tokens_per_day"]) for row in csv.DictReader(open("points.csv"))]
+assert len(days) == 4 and days == sorted(days), days' || fail "failing nodes: faster links train less"
+
 # A curve for each combination of the second list and the third, with a dot for each number of nodes, in colours for light and dark.
 python3 -c 'import xml.etree.ElementTree as tree
 svg = tree.parse("chart.svg").getroot()

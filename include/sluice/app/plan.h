@@ -72,10 +72,12 @@ typedef struct sl_plan_search_options {
     unsigned kept;                   /* sl_plan_kept */
     int64_t batch_tokens; /* tokens of a step, the same in all plans: a multiple of bptt; 0: those
                              of batch_size rows of each of `shards` (0: 1) */
-    sl_cluster_change change; /* of the cluster */
-    int64_t most_drawn;       /* of a cluster's plans the first one's table is wanted as well, if
-                                 it has at most so many actions; 0: no */
-    double tokens; /* of the whole training, for failures on a cluster; 0: those of 30 days */
+    /* For a cluster: */
+    sl_cluster_change change; /* of what its file says */
+    int64_t most_drawn;       /* the first plan's table is wanted as well, if it has at most so many
+                                 actions; 0: no */
+    double tokens;            /* of the whole training, for its failures; 0: those of 30 days */
+    bool best_only;           /* the first plan is wanted alone, without its simulated_interval_s */
 } sl_plan_search_options;
 
 /* The bytes are enough for the names of as many devices as a list can have. */
@@ -154,12 +156,14 @@ typedef struct sl_cluster_plan {
     double tokens_per_s;
     double mfu;           /* the model's FLOP, without recomputation, of the devices' peak */
     int64_t memory_bytes; /* of the device that needs most */
-    int nodes;
+    int nodes_used;
     sl_failure_plan failures;
 } sl_cluster_plan;
 
 typedef struct sl_cluster_plans {
-    sl_cluster_plan plans[SL_PLANS_FOUND]; /* the best first, each of another shape */
+    sl_cluster_plan plans[SL_PLANS_FOUND]; /* those with the shortest steps, each of another
+                                              shape: first the one that trains most tokens a day
+                                              with failures */
     int count;
     sl_schedule *table;       /* of the first, as far as it is wanted; NULL: it is not */
     sl_simulation simulation; /* of it, in seconds */
@@ -169,7 +173,7 @@ typedef struct sl_cluster_plans {
     int64_t layouts;   /* that were bounded */
     int64_t simulated; /* of these, with their tables: no other can be among the best */
     int64_t too_large; /* of these, left out for the size of their tables */
-    uint64_t seed;     /* of the failures that are drawn: the run's */
+    uint64_t seed;     /* of the simulated failures: the run's */
 } sl_cluster_plans;
 
 /* Searches the best plans of the run `options->run` on the cluster that the file `path` describes

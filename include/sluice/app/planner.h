@@ -69,28 +69,33 @@ typedef struct sl_step_costs {
 
 /* ---- Clusters ---------------------------------------------------------------------------- */
 
-/* What failures of nodes cost a run: by formula where all nodes run again after a restart, and by
- * runs that are played with drawn failures, on fewer nodes until those that failed are back. */
+/* What failures of nodes cost a run: by formula where all nodes run again after a restart, and in
+ * simulated runs with random failures, on fewer nodes until those that failed are back. */
 typedef struct sl_failure_plan {
-    double mtbf_s;     /* of all nodes together; INFINITY: none fails */
-    double save_s;     /* of a checkpoint */
-    double interval_s; /* between two checkpoints, by Daly's formula; INFINITY: none is needed */
-    double young_s;    /* the same by Young's */
-    double played_s;   /* of five intervals from a half to twice interval_s, the one whose
-                          played runs are the shortest */
-    double formula_useful; /* the expected fraction of the time whose steps stay, by Daly's model */
-    double useful;         /* by played runs: what the steps would take without failures, as a
-                              fraction of what they take with them, and checkpoints */
-    double fewer_speed;    /* with a node less; 1 where another one replaces it at once */
+    double mtbf_s;           /* of all nodes together; INFINITY: none fails */
+    double save_s;           /* of a checkpoint */
+    double daly_interval_s;  /* between two checkpoints, by Daly's formula, as they are simulated;
+                                INFINITY: none is needed */
+    double young_interval_s; /* the same by Young's */
+    double simulated_interval_s; /* of five intervals from a half to twice Daly's, the one with the
+                                    shortest simulated runs; INFINITY: not looked for */
+    double daly_useful; /* the expected fraction of the time whose steps stay, by Daly's model */
+    double useful; /* in simulated runs: what the steps take without failures, as a fraction of what
+                      they take with them, and checkpoints; 0 ... 1 */
+    double fewer_speed; /* with a node less, as a fraction; 1 where another one replaces it at once;
+                           0: the run waits until that one is back */
     double run_s, low_s, high_s; /* of the whole run: the mean, the 5th and the 95th percentile;
                                     INFINITY: it does not end */
-    int runs;                    /* that were played; 0: no node fails, or none ends */
+    int runs;                    /* that were simulated; 0: no node fails */
+    int unfinished; /* of these, that were left before their end, after 1000 times their
+                       time without failures or a million failures: the time of their
+                       work so far stands for the rest */
 } sl_failure_plan;
 
-/* A cluster with others than its file has. A field of 0 changes nothing. */
+/* How a cluster differs from its file. A field of 0 changes nothing. */
 typedef struct sl_cluster_change {
     double links;    /* every level's bytes_per_s is so many times as large */
-    int nodes;       /* so many, of a cluster of one kind */
+    int nodes;       /* that it has, all of one kind */
     double failures; /* a node fails so many times as often */
 } sl_cluster_change;
 

@@ -1,37 +1,37 @@
-/* What failures cost a plan for a cluster: the formulas' numbers, and those of runs that are
- * played.
- */
+/* What failures cost a plan for a cluster: the formulas' numbers, and those of simulated runs. */
 #include "train/plan/cluster_failures.h"
 
 #include <math.h>
+#include <stdlib.h>
 
-static sli_failing_run make_run(const sli_elastic_run *run, int nodes, double work_s,
+static sli_failing_run make_run(sli_elastic_run *elastic, int nodes, double work_s,
                                 const sli_failures *failures)
 {
-    const sli_cluster *cluster = run->cluster;
+    const sli_cluster *cluster = elastic->cluster;
+    const sli_devices *devices = elastic->devices;
     return (sli_failing_run){.nodes = nodes,
-                             .spares =
-                                 sli_devices_count_nodes(run->devices, run->devices->count) - nodes,
+                             .spares = sli_devices_count_nodes(devices, devices->count) - nodes,
                              .mtbf_s = cluster->mtbf_s,
                              .save_s = failures->save_s,
-                             .interval_s = failures->interval_s,
+                             .interval_s = failures->daly_interval_s,
                              .restart_s = cluster->restart_s,
                              .repair_s = cluster->repair_s,
                              .work_s = work_s,
                              .speed = sli_elastic_run_speed,
-                             .context = (void *)run};
+                             .context = elastic};
 }
 
-sl_status sli_plan_failures(const sli_elastic_run *run, int nodes, double saved_bytes,
-                            double work_s, uint64_t seed, sl_failure_plan *out)
+sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double saved_bytes,
+                                    double work_s, sl_failure_plan *out)
 {
-    const sli_failures failures = sli_cluster_failures(run->cluster, nodes, saved_bytes);
+    const sli_failures failures = sli_cluster_failures(plan->elastic.cluster, nodes, saved_bytes);
+    sli_simulated_runs *simulated = &plan->simulated;
     *out = (sl_failure_plan){.mtbf_s = failures.mtbf_s,
                              .save_s = failures.save_s,
-                             .interval_s = failures.interval_s,
-                             .young_s = failures.young_s,
-                             .played_s = failures.interval_s,
-                             .formula_useful = failures.useful,
+                             .daly_interval_s = failures.daly_interval_s,
+                             .young_interval_s = failures.young_interval_s,
+                             .simulated_interval_s = INFINITY,
+                             .daly_useful = failures.useful,
                              .useful = 1,
                              .fewer_speed = 1,
                              .run_s = work_s,
@@ -39,14 +39,30 @@ sl_status sli_plan_failures(const sli_elastic_run *run, int nodes, double saved_
                              .high_s = work_s};
     if (isinf(failures.mtbf_s))
         return SL_OK;
-    const sli_failing_run played = make_run(run, nodes, work_s, &failures);
-    sli_failure_forecast forecast;
-    SL_TRY(sli_failing_run_forecast(&played, seed, &forecast));
-    out->useful = forecast.useful;
-    out->fewer_speed = forecast.fewer_speed;
-    out->run_s = forecast.seconds;
-    out->low_s = forecast.low;
-    out->high_s = forecast.high;
-    out->runs = forecast.runs;
-    return sli_failing_run_find_interval(&played, seed, &forecast, &out->played_s);
+    plan->run = make_run(&plan->elastic, nodes, work_s, &failures);
+    SL_TRY(sli_failing_run_speeds(&plan->run, &plan->speeds));
+    SL_TRY(sli_failing_run_simulate_all(&plan->run, plan->seed, plan->speeds, simulated));
+    out->useful = simulated->useful;
+    out->fewer_speed = simulated->fewer_speed;
+    out->run_s = simulated->seconds;
+    out->low_s = simulated->low;
+    out->high_s = simulated->high;
+    out->runs = simulated->runs;
+    out->unfinished = simulated->unfinished;
+    return SL_OK;
+}
+
+sl_status sli_failing_plan_find_interval(sli_failing_plan *plan, sl_failure_plan *out)
+{
+    if (plan->simulated.runs == 0)
+        return SL_OK;
+    plan->run.context = &plan->elastic; /* the plan may have been moved */
+    return sli_failing_run_find_interval(&plan->run, plan->seed, plan->speeds, &plan->simulated,
+                                         &out->simulated_interval_s);
+}
+
+void sli_failing_plan_clear(sli_failing_plan *plan)
+{
+    free(plan->speeds);
+    plan->speeds = NULL;
 }

@@ -4,9 +4,23 @@
 
 #include "planner/failures.h"
 
-/* Of a run on so many nodes, whose steps take `work_s` without failures, with checkpoints of so
- * many bytes. */
-sl_status sli_plan_failures(const sli_elastic_run *run, int nodes, double saved_bytes,
-                            double work_s, uint64_t seed, sl_failure_plan *out);
+/* A plan whose failures are simulated, with what is asked for them. */
+typedef struct sli_failing_plan {
+    sli_elastic_run elastic;
+    sli_failing_run run; /* its context is `elastic`, also where the plan is moved */
+    uint64_t seed;
+    sli_fewer_speed *speeds;
+    sli_simulated_runs simulated;
+} sli_failing_plan;
+
+/* Simulates the failures of `elastic` by `seed`, which are set: of a run on so many nodes, whose
+ * steps take `work_s` without failures, with checkpoints of so many bytes. To be cleared, after an
+ * error too.
+ */
+sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double saved_bytes,
+                                    double work_s, sl_failure_plan *out);
+/* out->simulated_interval_s of a plan that was simulated. */
+sl_status sli_failing_plan_find_interval(sli_failing_plan *plan, sl_failure_plan *out);
+void sli_failing_plan_clear(sli_failing_plan *plan);
 
 #endif

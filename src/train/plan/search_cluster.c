@@ -8,6 +8,7 @@
 #include "train/plan/plan.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,26 +182,95 @@ static sl_status describe_plan(const search *s, const sli_devices *devices, doub
                              .balance = malloc(balance_bytes),
                              .costs = found->costs,
                              .memory_bytes = found->host_bytes,
-                             .nodes = sli_devices_count_nodes(devices, ranks)};
+                             .nodes_used = sli_devices_count_nodes(devices, ranks)};
     if (!out->balance)
         return sli_no_memory(NULL, "a plan of %d stages", found->stages);
     memcpy(out->balance, found->balance, balance_bytes);
     out->tokens_per_s = (double)s->rows * (double)s->run->bptt / found->costs.seconds;
     out->mfu = flop / (found->costs.seconds * sli_devices_used(devices, ranks).flops);
-    const sli_elastic_run run = {&s->job, &s->cluster, devices, found};
-    double work_s = s->options->tokens > 0 ? s->options->tokens / out->tokens_per_s : default_run_s;
-    return sli_plan_failures(&run, out->nodes, count_saved_bytes(s), work_s, s->run->seed,
-                             &out->failures);
+    return SL_OK;
 }
 
-static sl_status describe_plans(search *s, sl_cluster_plans *out)
+/* A plan with what its failures need. */
+typedef struct described_plan {
+    sl_cluster_plan plan;
+    sli_failing_plan failing;
+    int place; /* in s->found */
+} described_plan;
+
+static double kept_tokens_per_s(const sl_cluster_plan *plan)
+{
+    return plan->tokens_per_s * plan->failures.useful;
+}
+
+static sl_status simulate_failures(const search *s, const sli_devices *devices,
+                                   described_plan *described)
+{
+    sl_cluster_plan *plan = &described->plan;
+    double tokens = s->options->tokens,
+           work_s = tokens > 0 ? tokens / plan->tokens_per_s : default_run_s;
+    described->failing =
+        (sli_failing_plan){.elastic = {&s->job, &s->cluster, devices, &s->found[described->place]},
+                           .seed = s->run->seed};
+    return sli_failing_plan_simulate(&described->failing, plan->nodes_used, count_saved_bytes(s),
+                                     work_s, &plan->failures);
+}
+
+static void free_described(described_plan *described)
+{
+    free(described->plan.balance);
+    sli_failing_plan_clear(&described->failing);
+    *described = (described_plan){0};
+}
+
+/* Behind all that train no fewer tokens: of equal ones the one with the shorter step is first. */
+static void insert_plan(described_plan plans[SL_PLANS_FOUND], int count)
+{
+    described_plan last = plans[count];
+    int i = count;
+    for (; i > 0 && kept_tokens_per_s(&last.plan) > kept_tokens_per_s(&plans[i - 1].plan); i--)
+        plans[i] = plans[i - 1];
+    plans[i] = last;
+}
+
+/* All that were found, or with best_only the best: others are looked at as far as their steps allow
+ * them to be it. */
+static sl_status order_plans(const search *s, const sli_devices *devices,
+                             described_plan plans[SL_PLANS_FOUND], int *count)
 {
     double flop;
-    sli_devices devices;
+    bool best_only = s->options->best_only;
     SL_TRY(sli_count_step_flop(s->model, s->run->bptt, s->rows, &flop));
+    for (int i = 0; i < s->results.count; i++) {
+        described_plan *next = &plans[*count];
+        next->place = i;
+        SL_TRY(describe_plan(s, devices, flop, &s->found[i], &next->plan));
+        if (best_only && i > 0 && next->plan.tokens_per_s <= kept_tokens_per_s(&plans[0].plan)) {
+            free_described(next);
+            break;
+        }
+        SL_TRY(simulate_failures(s, devices, next));
+        insert_plan(plans, (*count)++);
+        if (best_only && *count > 1)
+            free_described(&plans[--*count]);
+    }
+    return best_only ? SL_OK
+                     : sli_failing_plan_find_interval(&plans[0].failing, &plans[0].plan.failures);
+}
+
+/* *first: which one of those found is the first. */
+static sl_status describe_plans(search *s, sl_cluster_plans *out, int *first)
+{
+    sli_devices devices;
+    described_plan plans[SL_PLANS_FOUND] = {0};
     sl_status status = sli_devices_list(&s->cluster, s->run->precision, &devices);
-    for (int i = 0; i < s->results.count && status == SL_OK; i++)
-        status = describe_plan(s, &devices, flop, &s->found[i], &out->plans[out->count++]);
+    if (status == SL_OK)
+        status = order_plans(s, &devices, plans, &out->count);
+    *first = plans[0].place;
+    for (int i = 0; i < SL_PLANS_FOUND; i++) {
+        out->plans[i] = plans[i].plan;
+        sli_failing_plan_clear(&plans[i].failing);
+    }
     out->nodes = status == SL_OK ? sli_devices_count_nodes(&devices, devices.count) : 0;
     sli_devices_clear(&devices);
     out->seed = s->run->seed;
@@ -230,6 +300,7 @@ static sl_status check_found(const search *s)
 static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *out)
 {
     sli_cluster_search counts;
+    int first;
     SL_TRY(check_options(s));
     SL_TRY(sli_cluster_read(path, &s->cluster));
     SL_TRY(sli_cluster_change(&s->cluster, &s->options->change));
@@ -254,10 +325,10 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
     out->simulated = counts.simulated;
     out->too_large = counts.too_large;
     SL_TRY(check_found(s));
-    SL_TRY(describe_plans(s, out));
+    SL_TRY(describe_plans(s, out, &first));
     return s->options->most_drawn > 0
-               ? sli_cluster_simulate(&s->job, &s->cluster, &s->found[0], s->options->most_drawn,
-                                      &out->table, &out->simulation)
+               ? sli_cluster_simulate(&s->job, &s->cluster, &s->found[first],
+                                      s->options->most_drawn, &out->table, &out->simulation)
                : SL_OK;
 }
 
