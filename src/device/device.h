@@ -27,7 +27,7 @@
  * kept with probability 1 - p and then scaled by 1 / (1 - p). Whether it is kept is a function of
  * the key, step, site, global sample, position and column (see core/philox.h):
  *   sample   = first_sample + row / rows_per_sample
- *   position = row % rows_per_sample
+ *   position = first_row + row % rows_per_sample
  *   group    = position * ceil(columns / 4) + column / 4,  word = column % 4
  *   kept     = sli_uniform_from_bits(word) >= p
  * Groups are below 2^SLI_GROUP_BITS, sites below 2^SLI_SITE_BITS.
@@ -39,6 +39,7 @@ typedef struct sli_dropout {
     uint32_t site;
     uint32_t first_sample;
     int64_t rows_per_sample;
+    int64_t first_row; /* so many of a sample's rows come before these */
 } sli_dropout;
 
 typedef enum sli_activation {
@@ -232,15 +233,16 @@ typedef struct sli_rotary {
  * 2023).
  * causal: position i sees 0 .. i. `dropout` is applied to p with, for its row numbering, one row
  * for each (sample, head, query): rows_per_sample = heads * positions, columns = positions.
- * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation. It is in q
+ * `log_sum_exp` [samples, heads, queries] is stored for backward; NULL in evaluation. It is in q
  * k^T's unit, log(sum of e^(scale * score)) / scale with scale = 1 / sqrt(head_width), and as exact
  * as the largest score is.
  * With `bf16` or `tf32`, a device may round the elements of the products' matrices (q, k, p and v)
  * to it, as sli_gemm does; sums and the softmax are f32.
- * In evaluation the queries may begin at `first_query`; out has no rows for those before it. Then
- * qkv has `room` positions for each sample, of which the first `positions` count.
- * qkv and out may both be bf16 where all queries and positions count, `bf16` is true, and heads
- * have a multiple of SLI_BF16_HEAD columns. qkv alone may be bf16 in evaluation. */
+ * The queries may begin at `first_query`; out and log_sum_exp have no rows for those before it.
+ * Then qkv has `room` positions for each sample, of which the first `positions` count; the dropout
+ * has rows and columns for all of them. With log_sum_exp or dropout a device must take slices. qkv
+ * and out may both be bf16 where all queries and positions count, `bf16` is true, and heads have a
+ * multiple of SLI_BF16_HEAD columns. qkv alone may be bf16 in evaluation. */
 enum { SLI_BF16_HEAD = 8 };
 
 typedef struct sli_attention {
@@ -259,10 +261,15 @@ typedef struct sli_attention {
 
 /* Gradient of sli_attention; probabilities are computed again from qkv and log_sum_exp.
  * grad_qkv has qkv's layout, is bf16 if qkv and out are, and is overwritten. The gradients of a
- * head of k and v are summed over the heads of q that share it, in their order. */
+ * head of k and v are summed over the heads of q that share it, in their order.
+ * With first_query and room, on a device that takes slices: out and grad_out have no rows before
+ * first_query, and grad_qkv gets the gradients of q from there on, and those of k and v of the
+ * first `positions`, to which it `adds` them if that is set. */
 typedef struct sli_attention_backward {
     int64_t samples, positions, heads, head_width;
     int64_t key_heads; /* as sli_attention's */
+    int64_t first_query, room;
+    bool adds;
     bool causal;
     bool bf16, tf32; /* not both */
     const float *qkv;
@@ -379,6 +386,8 @@ sl_status sli_device_swiglu_backward(sl_device *device, const sli_swiglu_backwar
 sl_status sli_device_rotary(sl_device *device, const sli_rotary *arguments);
 sl_status sli_device_attention(sl_device *device, const sli_attention *arguments);
 sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *arguments);
+/* Whether attention and its gradient may begin at a later query, with all that training needs. */
+bool sli_device_takes_slices(const sl_device *device);
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
 sl_status sli_device_convert(sl_device *device, const sli_convert *arguments);
 sl_status sli_device_sgd(sl_device *device, const sli_sgd *arguments);

@@ -75,6 +75,10 @@ typedef struct sli_device_ops {
      * `attention` has neither. */
     sl_status (*attention_from)(sl_device *device, const sli_attention *arguments);
     sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
+    /* (optional: the device takes no slices) With first_query, room or `adds`. Then attention_from
+     * takes log_sum_exp and dropout. */
+    sl_status (*attention_backward_from)(sl_device *device,
+                                         const sli_attention_backward *arguments);
     /* Without grad_bias; without `rounded` but on a device that stores bf16. */
     sl_status (*cross_entropy)(sl_device *device, const sli_cross_entropy *arguments);
     /* (optional: cross_entropy, epilogue_backward, convert) With grad_bias or `rounded`. */

@@ -52,8 +52,10 @@ static void check_dropout(call *c, const sli_dropout *dropout, int64_t columns)
     if (!(dropout->p > 0))
         return;
     check_at_least(c, "rows_per_sample", 1, dropout->rows_per_sample);
+    check_at_least(c, "first_row", 0, dropout->first_row);
     if (c->status == SL_OK &&
-        (columns + 3) / 4 > ((int64_t)1 << SLI_GROUP_BITS) / dropout->rows_per_sample)
+        (columns + 3) / 4 >
+            ((int64_t)1 << SLI_GROUP_BITS) / (dropout->first_row + dropout->rows_per_sample))
         refuse_arguments(c, "at most 2^42 elements of dropout a sample");
     if (dropout->site >> SLI_SITE_BITS != 0)
         refuse_arguments(c, "a dropout site below 2^24");
@@ -449,6 +451,22 @@ static void check_bf16_heads(call *c, const uint16_t *first, const uint16_t *sec
         refuse_arguments(c, "matrices in f32 for these heads");
 }
 
+/* 0 for the room becomes `positions`. Whether all positions are queries and all of the room. */
+static bool check_range(call *c, int64_t first_query, int64_t positions, int64_t *room)
+{
+    if (*room == 0)
+        *room = positions;
+    check_at_least(c, "first_query", 0, first_query);
+    check_at_least(c, "positions", first_query + 1, positions);
+    check_at_least(c, "room", positions, *room);
+    return first_query == 0 && *room == positions;
+}
+
+bool sli_device_takes_slices(const sl_device *device)
+{
+    return device->ops->attention_backward_from != NULL;
+}
+
 sl_status sli_device_attention(sl_device *device, const sli_attention *a)
 {
     call c = {device, "attention", SL_OK};
@@ -461,14 +479,11 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
         check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
         check_matrix(&c, "out", a->out, a->out_bf16);
     }
-    from.room = a->room ? a->room : a->positions;
-    bool is_whole = a->first_query == 0 && from.room == a->positions && !is_narrow;
+    bool is_whole = check_range(&c, a->first_query, a->positions, &from.room) && !is_narrow;
     if (!is_narrow)
         check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, is_whole && a->bf16, a->head_width);
-    check_at_least(&c, "first_query", 0, a->first_query);
-    check_at_least(&c, "positions", a->first_query + 1, a->positions);
-    check_at_least(&c, "room", a->positions, from.room);
-    if (!is_whole && (a->log_sum_exp || a->dropout.p > 0))
+    bool takes_slices = sli_device_takes_slices(device) && !is_narrow;
+    if (!is_whole && (a->log_sum_exp || a->dropout.p > 0) && !takes_slices)
         refuse_arguments(&c, "all queries, dense samples and one type where log_sum_exp or dropout "
                              "is given");
     SL_TRY(c.status);
@@ -488,11 +503,16 @@ sl_status sli_device_attention_backward(sl_device *device, const sli_attention_b
     check_matrix(&c, "qkv", a->qkv, a->qkv_bf16);
     check_matrix(&c, "out", a->out, a->out_bf16);
     check_matrix(&c, "grad_qkv", a->grad_qkv, a->grad_qkv_bf16);
-    check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, a->bf16, a->head_width);
-    check_bf16_heads(&c, a->qkv_bf16, a->grad_qkv_bf16, a->bf16, a->head_width);
+    bool is_whole = check_range(&c, a->first_query, a->positions, &grouped.room) && !a->adds;
+    check_bf16_heads(&c, a->qkv_bf16, a->out_bf16, is_whole && a->bf16, a->head_width);
+    check_bf16_heads(&c, a->qkv_bf16, a->grad_qkv_bf16, is_whole && a->bf16, a->head_width);
+    if (!is_whole && !sli_device_takes_slices(device))
+        refuse_arguments(&c, "all queries and dense samples");
     check_given(&c, "log_sum_exp", a->log_sum_exp);
     check_given(&c, "grad_out", a->grad_out);
-    return c.status == SL_OK ? device->ops->attention_backward(device, &grouped) : c.status;
+    SL_TRY(c.status);
+    return is_whole ? device->ops->attention_backward(device, &grouped)
+                    : device->ops->attention_backward_from(device, &grouped);
 }
 
 /* ---- Flat arrays ------------------------------------------------------------------------ */

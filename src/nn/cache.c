@@ -69,6 +69,8 @@ sl_status sli_cache_advance(sl_cache *cache, int64_t count)
 
 int64_t sl_pass_position(const sl_pass *pass, int64_t row)
 {
+    if (pass->slices)
+        return pass->first_position;
     return pass->options.caches ? pass->options.caches[row]->position : 0;
 }
 
@@ -77,6 +79,9 @@ static sl_status find_tensor(const sl_pass *pass, const sl_module *module, const
 {
     const sl_shape *shape = sl_tensor_shape(in);
     *out = NULL;
+    if (pass->slices)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "it keeps a cache, but cannot go backward over slices of rows");
     if (!pass->options.caches)
         return SL_OK;
     if (shape->dims < 2)

@@ -2,6 +2,7 @@
  * the layouts that transformers gives its parts. */
 #include "nn/encoder_layer.h"
 #include "nn/module.h"
+#include "nn/self_attention.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -59,10 +60,100 @@ static sl_status add_norm_child(const sl_decoder_layer_options *options, sl_modu
     return SL_OK;
 }
 
+/* ---- Its attention ---------------------------------------------------------------------- */
+
+static void set_rotary(const sl_rotary_options *options, sli_self_attention *self)
+{
+    self->rotates = true;
+    self->rotary = (sli_rotary){.heads = self->heads + self->key_heads,
+                                .head_width = self->head_width,
+                                .ld = sli_qkv_width(self)};
+    sli_rotary_frequencies(options, self->head_width, self->rotary.frequencies);
+}
+
+/* GPT2Attention's c_attn, or LlamaAttention's q_proj, k_proj and v_proj. */
+static sl_status add_projections(const sl_decoder_layer_options *options, sl_module **module,
+                                 sli_self_attention *self)
+{
+    static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
+    bool fused = options->naming == SL_NAMING_GPT2;
+    int64_t keys = self->key_heads * self->head_width;
+    sli_linear linear = {.in = self->width,
+                         .out = fused ? sli_qkv_width(self) : sli_attended_width(self),
+                         .is_conv1d = fused,
+                         .deviation = options->deviation};
+    self->projection_count = fused ? 1 : 3;
+    for (int i = 0; i < self->projection_count; i++) {
+        sl_module *child;
+        SL_TRY(sl_module_append(module, fused ? "c_attn" : names[i],
+                                sli_linear_create_as(&linear, !options->qkv_bias, &child), &child));
+        self->projections[i] = sli_module_as_linear(child);
+        linear.column += linear.out;
+        linear.out = keys;
+    }
+    return SL_OK;
+}
+
+static sl_status add_output(const sl_decoder_layer_options *options, sl_module **module,
+                            sli_self_attention *self)
+{
+    bool is_gpt2 = options->naming == SL_NAMING_GPT2;
+    const sli_linear linear = {.in = sli_attended_width(self),
+                               .out = self->width,
+                               .is_conv1d = is_gpt2,
+                               .deviation = options->output_deviation};
+    sl_module *child;
+    SL_TRY(sl_module_append(module, is_gpt2 ? "c_proj" : "o_proj",
+                            sli_linear_create_as(&linear, !options->output_bias, &child), &child));
+    self->out_proj = sli_module_as_linear(child);
+    return SL_OK;
+}
+
+static sl_status add_norms(const sl_decoder_layer_options *options, sl_module **module,
+                           sli_self_attention *self)
+{
+    static const char *const names[] = {"q_norm", "k_norm"};
+    for (int i = 0; i < 2; i++) {
+        sl_module *child;
+        SL_TRY(sl_module_append(module, names[i],
+                                sl_rms_norm_create(self->head_width, options->norm_eps, &child),
+                                &child));
+        self->norms[i] = sli_layer_norm_of(child);
+    }
+    return SL_OK;
+}
+
+static sl_status create_attention(const sl_decoder_layer_options *options, sl_module **out)
+{
+    *out = NULL;
+    sli_self_attention *self = calloc(1, sizeof *self);
+    if (!self)
+        return sli_no_memory("sl_decoder_layer_create", "self-attention");
+    *self = (sli_self_attention){.width = options->width,
+                                 .heads = options->heads,
+                                 .key_heads =
+                                     options->key_heads > 0 ? options->key_heads : options->heads,
+                                 .head_width = options->head_width > 0
+                                                   ? options->head_width
+                                                   : options->width / options->heads,
+                                 .dropout = options->attention_dropout,
+                                 .mask = SL_MASK_CAUSAL};
+    SL_TRY(sl_module_create(&sli_attention_ops, self, out));
+    (*out)->slice_columns = sli_qkv_width(self);
+    (*out)->exact_columns = self->heads + (options->qk_norm ? self->heads + self->key_heads : 0);
+    if (options->rotary.kind != SL_ROTARY_NONE)
+        set_rotary(&options->rotary, self);
+    SL_TRY(add_projections(options, out, self));
+    SL_TRY(add_output(options, out, self));
+    return options->qk_norm ? add_norms(options, out, self) : SL_OK;
+}
+
+/* ---- The layer -------------------------------------------------------------------------- */
+
 static sl_status add_attention(const sl_decoder_layer_options *options, sl_module **module,
                                const char *name, sli_encoder_layer *layer)
 {
-    return sl_module_append(module, name, sli_decoder_attention_create(options, &layer->self_attn),
+    return sl_module_append(module, name, create_attention(options, &layer->self_attn),
                             &layer->self_attn);
 }
 

@@ -125,6 +125,7 @@ sl_status sli_attend_backward(const sl_pass *pass, const sli_attention_backward 
         sli_attention_backward own = *rows;
         own.samples = 1;
         own.positions = document->length;
+        own.room = 0;
         MOVE(own.qkv, document->first * qkv);
         MOVE(own.qkv_bf16, document->first * qkv);
         MOVE(own.out, document->first * out);

@@ -74,8 +74,10 @@ static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const
     };
     SL_TRY(
         sli_parameter_table_values(self->weight, device, &arguments.table, &arguments.table_bf16));
-    if (self->pe)
+    if (self->pe) {
         SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
+        arguments.positions += pass->first_position * self->options.width;
+    }
     return sli_embed(pass, &arguments);
 }
 
@@ -125,7 +127,7 @@ static sl_status add_to_rows(const sl_module *module, const sl_pass *pass, sl_pa
     return sli_embed_backward(pass, &arguments, self->pe != NULL);
 }
 
-/* The positions of each sample or document, from 0 on, in the place of its ids. */
+/* The positions of each sample or document in the place of its ids. */
 static sl_status create_positions(const sl_pass *pass, const sl_tensor *ids, sl_tensor **out)
 {
     const sl_tensor *numbers;
@@ -138,7 +140,7 @@ static sl_status create_positions(const sl_pass *pass, const sl_tensor *ids, sl_
     if (!host)
         return sli_no_memory(NULL, "%" PRId64 " positions", count);
     for (int64_t i = 0; i < count; i++)
-        host[i] = (int32_t)(i % time);
+        host[i] = (int32_t)(pass->first_position + i % time);
     sl_status status = sl_tensor_create(sl_tensor_device(ids), SL_MEMORY_WORKSPACE, SL_I32,
                                         sl_tensor_shape(ids), out);
     if (status == SL_OK)

@@ -205,9 +205,6 @@ sl_status sli_rotary_check(const char *who, const sl_rotary_options *options, in
 
 /* ---- Self-attention (self_attention.c) -------------------------------------------------- */
 
-/* That of a decoder layer, as sl_decoder_layer_create makes it. */
-sl_status sli_decoder_attention_create(const sl_decoder_layer_options *options, sl_module **out);
-
 /* As the module's forward, with *out counted under `category`. */
 sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                      sl_memory_category category, sl_tensor **out);

@@ -24,6 +24,7 @@ struct sl_module {
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
     bool is_in_evaluation;
     int64_t exact_columns; /* f32 numbers that its forward saves for each row on bf16 passes too */
+    int64_t slice_columns; /* of what it keeps of each position for slices of rows; 0: nothing */
     bool takes_bf16_gradient; /* as it is where sli_pass_stores_bf16; else it gets a copy in f32 */
 };
 
@@ -231,6 +232,9 @@ struct sl_pass {
     } * inputs;
     int input_count;
     size_t input_capacity;
+    struct sli_slices *slices; /* what is kept for a micro-batch's slices; NULL: the pass is
+                                  over whole rows */
+    int64_t first_position, slice_length; /* of the slice; else 0 */
     struct sli_documents *documents; /* of the input SL_DOCUMENTS_INPUT (layers.h); NULL: none */
     const sl_tensor *wide, *narrow;  /* the running module's input, and the bf16 tensor that it is a
                                         copy of; NULL: none */
@@ -269,7 +273,8 @@ sl_status sli_pass_take_pair(sl_pass *pass, sl_tensor **first, sl_tensor **secon
 sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor);
 
 /* Dropout number `local` (0 … 7) of `module` in this pass, over rows of which `rows_per_sample`
- * belong to one sample. p is 0 where the module does not train. */
+ * belong to one sample: equally many to each of its positions. p is 0 where the module does not
+ * train. */
 sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint32_t local, float p,
                              int64_t rows_per_sample);
 
@@ -369,5 +374,41 @@ sl_status sli_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *t
  * model; after one that failed, the cache can be used again. Errors: SL_ERR_INVALID if there is no
  * room for them, or `count` is negative. */
 sl_status sli_cache_advance(sl_cache *cache, int64_t count);
+
+/* ---- Slices (slices.c) -------------------------------------------------------------------- */
+
+/* What the modules of a stage keep of a micro-batch that is cut into slices of rows, which have so
+ * many positions together. */
+typedef struct sli_slices sli_slices;
+
+sl_status sli_slices_create(const sl_module *model, int64_t positions, sli_slices **out);
+void sli_slices_destroy(sli_slices **slices);
+
+/* Makes the pass one over a slice: `length` positions from `first_position` on. With the same
+ * `slices` (borrowed) earlier slices have run forward before, and later ones backward. A pass over
+ * a slice keeps, and drops out, as any other. */
+void sli_pass_begin_slice(sl_pass *pass, sli_slices *slices, int64_t first_position,
+                          int64_t length);
+
+/* Stores `in` [N, T, width], of the slice's positions, in *out [N, positions, width], which is the
+ * module's and has those of earlier slices. */
+sl_status sli_slices_store(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
+                           sl_tensor **out);
+
+/* What has been stored. */
+sl_tensor *sli_slices_value(const sl_pass *pass, const sl_module *module);
+
+/* Its gradient, to which backward of each slice adds. The first call creates it, f32 with undefined
+ * content, and sets *is_new. */
+sl_status sli_slices_gradient(const sl_pass *pass, const sl_module *module, sl_tensor **out,
+                              bool *is_new);
+
+/* The reverse of storing: *out, counted under `category`, is the slice's positions of `all`. */
+sl_status sli_slices_load(const sl_pass *pass, const sl_tensor *all, sl_memory_category category,
+                          sl_tensor **out);
+
+/* Bytes of what the module, and all below it, keep of `rows` rows of so many positions for slices,
+ * and as many of its gradient. */
+int64_t sli_module_slice_bytes(const sl_module *module, int64_t rows, int64_t positions);
 
 #endif

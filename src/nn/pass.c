@@ -294,6 +294,9 @@ sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint3
         .site = module->number * SLI_SITES_PER_MODULE + local,
         .first_sample = (uint32_t)pass->options.first_sample,
         .rows_per_sample = rows_per_sample,
+        .first_row = pass->slice_length > 0
+                         ? pass->first_position * (rows_per_sample / pass->slice_length)
+                         : 0,
     };
 }
 

@@ -7,8 +7,11 @@
  *   q_norm, k_norm            the norms of the heads of q and of k, where there are such
  *   qkv        (H + 2 K) d    the heads of q, then those of k, then those of v
  *   lse        H              log of the softmax's sum, from which backward gets the probabilities
- *   attended   H d            again */
-#include "nn/layers.h"
+ *   attended   H d            again
+ *
+ * On a pass over a slice of rows, qkv is kept with that of the other slices instead, and beside it
+ * its gradient, in f32. */
+#include "nn/self_attention.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -18,61 +21,40 @@
 
 const char *const sl_mask_names[] = {"causal", "none", NULL};
 
-typedef struct self_attention {
-    int64_t width, heads, key_heads, head_width;
-    float dropout;
-    sl_mask mask;
-    bool rotates;                     /* queries and keys have rotary positions, */
-    sli_rotary rotary;                /* these, but for the tensor and its rows */
-    sli_linear in_proj;               /* PyTorch's, whose parameters are the module's own */
-    const sli_linear *projections[3]; /* of the input to qkv's columns, each to its own */
-    int projection_count;             /* 1 or 3 */
-    const sli_layer_norm *norms[2];   /* of q's heads and of k's; NULL: none */
-    const sli_linear *out_proj;
-} self_attention;
-
-static int64_t qkv_width(const self_attention *self)
-{
-    return (self->heads + 2 * self->key_heads) * self->head_width;
-}
-
-static int64_t attended_width(const self_attention *self)
-{
-    return self->heads * self->head_width;
-}
-
 /* ---- Forward ---------------------------------------------------------------------------- */
 
-static sl_shape qkv_shape(const self_attention *self, const sl_shape *in)
+static sl_shape qkv_shape(const sli_self_attention *self, const sl_shape *in)
 {
-    return sl_shape_3d(in->size[0], in->size[1], qkv_width(self));
+    return sl_shape_3d(in->size[0], in->size[1], sli_qkv_width(self));
 }
 
-static sl_shape attended_shape(const self_attention *self, const sl_shape *in)
+static sl_shape attended_shape(const sli_self_attention *self, const sl_shape *in)
 {
-    return sl_shape_3d(in->size[0], in->size[1], attended_width(self));
+    return sl_shape_3d(in->size[0], in->size[1], sli_attended_width(self));
 }
 
-static sl_shape lse_shape(const self_attention *self, const sl_shape *in)
+static sl_shape lse_shape(const sli_self_attention *self, const sl_shape *in)
 {
     return sl_shape_3d(in->size[0], self->heads, in->size[1]);
 }
 
 static sli_dropout probability_dropout(const sl_module *module, const sl_pass *pass, int64_t time)
 {
-    const self_attention *self = sl_module_state(module);
-    return sli_pass_dropout(pass, module, 0, self->dropout, self->heads * time);
+    const sli_self_attention *self = sl_module_state(module);
+    sli_dropout dropout = sli_pass_dropout(pass, module, 0, self->dropout, self->heads * time);
+    dropout.first_row = 0; /* they are of all positions */
+    return dropout;
 }
 
 /* Are qkv, its gradient and what is attended bf16 tensors, which a device writes as one product?
  * Else they are f32, and rounded or converted where the pass is bf16. */
-static bool stores_bf16(const self_attention *self, const sl_pass *pass)
+static bool stores_bf16(const sli_self_attention *self, const sl_pass *pass)
 {
-    return sli_pass_stores_bf16(pass) && !pass->options.caches && self->projection_count == 1 &&
-           self->head_width % SLI_BF16_HEAD == 0;
+    return sli_pass_stores_bf16(pass) && !pass->options.caches && !pass->slices &&
+           self->projection_count == 1 && self->head_width % SLI_BF16_HEAD == 0;
 }
 
-static sli_attention attention_of(const self_attention *self, const sl_tensor *qkv)
+static sli_attention attention_of(const sli_self_attention *self, const sl_tensor *qkv)
 {
     return (sli_attention){
         .heads = self->heads,
@@ -87,24 +69,30 @@ static sli_attention attention_of(const self_attention *self, const sl_tensor *q
 }
 
 /* On a pass in bf16, qkv has the values of bf16 numbers, so a cache of these loses nothing. */
-static sl_dtype cached_type(const self_attention *self, const sl_pass *pass)
+static sl_dtype cached_type(const sli_self_attention *self, const sl_pass *pass)
 {
     return sli_pass_is_bf16(pass) && self->head_width % SLI_BF16_HEAD == 0 ? SL_BF16 : SL_F32;
 }
 
-/* The attention of qkv's positions to themselves and, on a pass with caches, to earlier ones. */
+/* The attention of qkv's positions to themselves and, on a pass with caches or over a slice, to
+ * earlier ones. A row of probabilities has a dropout for all positions of the slices. */
 static sl_status run_attention(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
                                sl_tensor *attended, const sl_tensor *lse)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(attended);
-    sli_attention arguments = attention_of(self, qkv);
+    sl_tensor *all = NULL;
+    if (pass->slices)
+        SL_TRY(sli_slices_store(pass, module, qkv, &all));
+    sli_attention arguments = attention_of(self, all ? all : qkv);
     if (pass->options.caches)
         return sli_attend_in_caches(pass, module, &arguments, cached_type(self, pass), qkv,
                                     attended);
     arguments.samples = shape->size[0];
-    arguments.positions = arguments.room = shape->size[1];
-    arguments.dropout = probability_dropout(module, pass, shape->size[1]);
+    arguments.positions = pass->first_position + shape->size[1];
+    arguments.first_query = pass->first_position;
+    arguments.room = sl_tensor_shape(all ? all : qkv)->size[1];
+    arguments.dropout = probability_dropout(module, pass, arguments.room);
     arguments.out = sli_tensor_if_f32(attended);
     arguments.out_bf16 = sli_tensor_if_bf16(attended);
     arguments.log_sum_exp = lse ? sl_tensor_f32(lse) : NULL;
@@ -134,14 +122,14 @@ static void call_clear(call_tensors *tensors)
 }
 
 /* The heads of q, and those of k, in qkv. */
-static int64_t heads_of(const self_attention *self, int which, int64_t *column)
+static int64_t heads_of(const sli_self_attention *self, int which, int64_t *column)
 {
     *column = which == 0 ? 0 : self->heads * self->head_width;
     return which == 0 ? self->heads : self->key_heads;
 }
 
 /* Of qkv, in place, or backward of its gradient. */
-static sl_status norm_heads(const self_attention *self, const sl_pass *pass, bool backward,
+static sl_status norm_heads(const sli_self_attention *self, const sl_pass *pass, bool backward,
                             call_tensors *tensors)
 {
     for (int i = 0; i < 2 && self->norms[0]; i++) {
@@ -156,7 +144,7 @@ static sl_status norm_heads(const self_attention *self, const sl_pass *pass, boo
 }
 
 /* Turns the queries and keys of qkv, or back, in place. */
-static sl_status rotate(const self_attention *self, const sl_pass *pass, sl_tensor *qkv,
+static sl_status rotate(const sli_self_attention *self, const sl_pass *pass, sl_tensor *qkv,
                         bool inverse)
 {
     sli_rotary arguments = self->rotary;
@@ -164,13 +152,14 @@ static sl_status rotate(const self_attention *self, const sl_pass *pass, sl_tens
         return SL_OK;
     arguments.rows = sl_tensor_rows(qkv);
     arguments.rows_per_sample = sl_tensor_shape(qkv)->size[1];
+    arguments.first_position = pass->first_position;
     arguments.inverse = inverse;
     arguments.x = sl_tensor_f32(qkv);
     return sli_rotate(pass, &arguments);
 }
 
 /* tensors->qkv, whose f32 values are those of bf16 numbers on a bf16 pass. */
-static sl_status project(const self_attention *self, const sl_pass *pass, call_tensors *tensors)
+static sl_status project(const sli_self_attention *self, const sl_pass *pass, call_tensors *tensors)
 {
     sl_shape shape = qkv_shape(self, sl_tensor_shape(tensors->in));
     sl_tensor *exact;
@@ -195,7 +184,7 @@ static sl_status project(const self_attention *self, const sl_pass *pass, call_t
 static sl_status project_and_attend(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                     call_tensors *tensors)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     sl_shape shape = attended_shape(self, sl_tensor_shape(in));
     sl_shape lse_is = lse_shape(self, sl_tensor_shape(in));
     SL_TRY(sli_pass_operand(pass, in, pass->options.keep, &tensors->in));
@@ -208,13 +197,14 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
     SL_TRY(sli_pass_save_exact(pass, &tensors->in));
     for (int i = 0; i < 2 && self->norms[0]; i++)
         SL_TRY(sli_norm_save(pass, &tensors->norms[i]));
-    SL_TRY(sl_pass_save(pass, &tensors->qkv));
+    if (!pass->slices)
+        SL_TRY(sl_pass_save(pass, &tensors->qkv));
     return sli_pass_save_exact(pass, &tensors->lse);
 }
 
 /* *out from tensors->attended, which it saves. */
-static sl_status project_out(const self_attention *self, sl_pass *pass, sl_memory_category category,
-                             call_tensors *tensors, sl_tensor **out)
+static sl_status project_out(const sli_self_attention *self, sl_pass *pass,
+                             sl_memory_category category, call_tensors *tensors, sl_tensor **out)
 {
     sl_shape shape = *sl_tensor_shape(tensors->attended);
     shape.size[2] = self->width;
@@ -245,22 +235,30 @@ static sl_status attention_forward(sl_module *module, sl_pass *pass, const sl_te
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-static sl_status pop_saved(const self_attention *self, sl_pass *pass, call_tensors *tensors)
+static sl_status pop_qkv(const sl_module *module, sl_pass *pass, bool stored, call_tensors *tensors)
 {
+    if (!pass->slices)
+        return stored ? sli_pass_pop_stored(pass, &tensors->qkv) : sl_pass_pop(pass, &tensors->qkv);
+    return sl_tensor_alias(sli_slices_value(pass, module), &tensors->qkv);
+}
+
+static sl_status pop_saved(const sl_module *module, sl_pass *pass, call_tensors *tensors)
+{
+    const sli_self_attention *self = sl_module_state(module);
     bool stored = stores_bf16(self, pass);
     SL_TRY(sli_pass_pop_stored(pass, &tensors->operand));
     SL_TRY(stored ? sl_tensor_alias(tensors->operand, &tensors->attended)
                   : sli_pass_widen(pass, tensors->operand, &tensors->attended));
     SL_TRY(sl_pass_pop(pass, &tensors->lse));
-    SL_TRY(stored ? sli_pass_pop_stored(pass, &tensors->qkv) : sl_pass_pop(pass, &tensors->qkv));
+    SL_TRY(pop_qkv(module, pass, stored, tensors));
     for (int i = 1; i >= 0 && self->norms[0]; i--)
         SL_TRY(sli_norm_pop(pass, &tensors->norms[i]));
     return sli_pass_pop_stored(pass, &tensors->in);
 }
 
 /* Through the output's projection: tensors->grad_attended. */
-static sl_status backward_out_proj(const self_attention *self, sl_pass *pass, sl_tensor *grad_out,
-                                   call_tensors *tensors)
+static sl_status backward_out_proj(const sli_self_attention *self, sl_pass *pass,
+                                   sl_tensor *grad_out, call_tensors *tensors)
 {
     SL_TRY(sli_linear_backward_epilogue(self->out_proj, NULL, NULL, grad_out));
     SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
@@ -271,19 +269,41 @@ static sl_status backward_out_proj(const self_attention *self, sl_pass *pass, sl
     return status;
 }
 
+/* Where attention's gradient goes: tensors->grad_qkv, or for a slice that of all, in *all,
+ * to which all but the last slice's add. */
+static sl_status create_grad_qkv(const sl_module *module, const sl_pass *pass,
+                                 call_tensors *tensors, sl_tensor **all, bool *adds)
+{
+    bool is_new;
+    *all = NULL;
+    *adds = false;
+    if (stores_bf16(sl_module_state(module), pass))
+        return sli_pass_create_stored(pass, sl_tensor_shape(tensors->qkv), pass->is_split,
+                                      &tensors->grad_qkv);
+    if (!pass->slices)
+        return sli_pass_create_gradient(pass, tensors->qkv, &tensors->grad_qkv);
+    SL_TRY(sli_slices_gradient(pass, module, all, &is_new));
+    *adds = !is_new;
+    return SL_OK;
+}
+
 /* Through the attention: tensors->grad_qkv. Frees what only it needs. */
 static sl_status backward_attention(const sl_module *module, const sl_pass *pass,
                                     call_tensors *tensors)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(tensors->in);
-    SL_TRY(stores_bf16(self, pass)
-               ? sli_pass_create_stored(pass, sl_tensor_shape(tensors->qkv), pass->is_split,
-                                        &tensors->grad_qkv)
-               : sli_pass_create_gradient(pass, tensors->qkv, &tensors->grad_qkv));
+    int64_t earlier = pass->first_position, room = sl_tensor_shape(tensors->qkv)->size[1];
+    sl_tensor *all;
+    bool adds;
+    SL_TRY(create_grad_qkv(module, pass, tensors, &all, &adds));
+    sl_tensor *grad_qkv = all ? all : tensors->grad_qkv;
     sli_attention_backward arguments = {
         .samples = shape->size[0],
-        .positions = shape->size[1],
+        .positions = earlier + shape->size[1],
+        .first_query = earlier,
+        .room = room,
+        .adds = adds,
         .heads = self->heads,
         .key_heads = self->key_heads,
         .head_width = self->head_width,
@@ -295,12 +315,17 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
         .out = sli_tensor_if_f32(tensors->attended),
         .out_bf16 = sli_tensor_if_bf16(tensors->attended),
         .log_sum_exp = sl_tensor_f32(tensors->lse),
-        .dropout = probability_dropout(module, pass, shape->size[1]),
+        .dropout = probability_dropout(module, pass, room),
         .grad_out = sl_tensor_f32(tensors->grad_attended),
-        .grad_qkv = sli_tensor_if_f32(tensors->grad_qkv),
-        .grad_qkv_bf16 = sli_tensor_if_bf16(tensors->grad_qkv),
+        .grad_qkv = sli_tensor_if_f32(grad_qkv),
+        .grad_qkv_bf16 = sli_tensor_if_bf16(grad_qkv),
     };
     SL_TRY(sli_attend_backward(pass, &arguments));
+    if (all)
+        SL_TRY(sli_slices_load(pass, all,
+                               pass->is_split && !sli_pass_is_bf16(pass) ? SL_MEMORY_ACTIVATIONS
+                                                                         : SL_MEMORY_WORKSPACE,
+                               &tensors->grad_qkv));
     SL_TRY(rotate(self, pass, tensors->grad_qkv, true));
     SL_TRY(norm_heads(self, pass, true, tensors));
     sl_tensor_destroy(&tensors->grad_attended);
@@ -311,7 +336,7 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
 }
 
 /* Through the products to qkv, whose gradient they take as one operand. */
-static sl_status backward_projections(const self_attention *self, sl_pass *pass, float beta,
+static sl_status backward_projections(const sli_self_attention *self, sl_pass *pass, float beta,
                                       sl_tensor *grad_in, call_tensors *tensors)
 {
     sl_tensor *grad;
@@ -329,8 +354,8 @@ static sl_status backward_projections(const self_attention *self, sl_pass *pass,
 static sl_status run_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                               float beta, sl_tensor *grad_in, call_tensors *tensors)
 {
-    const self_attention *self = sl_module_state(module);
-    SL_TRY(pop_saved(self, pass, tensors));
+    const sli_self_attention *self = sl_module_state(module);
+    SL_TRY(pop_saved(module, pass, tensors));
     if (sl_tensor_dtype(grad_out) == SL_F32)
         SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(tensors->in)));
     SL_TRY(backward_out_proj(self, pass, grad_out, tensors));
@@ -359,7 +384,7 @@ static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor 
 
 sl_status sli_self_attention_backward_weight(sl_module *module, sl_pass *pass)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     SL_TRY(sli_linear_deferred_weight(self->out_proj, pass));
     for (int i = 0; i < self->projection_count; i++)
         SL_TRY(sli_linear_deferred_weight(self->projections[i], pass));
@@ -370,7 +395,7 @@ sl_status sli_self_attention_backward_weight(sl_module *module, sl_pass *pass)
 
 static sl_status attention_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     char text[SL_SHAPE_TEXT_BYTES];
     *out = *in;
     if (in->dims != 3)
@@ -381,13 +406,13 @@ static sl_status attention_output_shape(const sl_module *module, const sl_shape 
 
 static void attention_widths(const sl_module *module, int64_t *in, int64_t *out)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     *in = *out = self->width;
 }
 
 static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     sl_shape qkv = qkv_shape(self, in), lse = lse_shape(self, in);
     sl_shape attended = attended_shape(self, in);
     int64_t floats = sl_shape_count(in) + sl_shape_count(&qkv) + sl_shape_count(&lse) +
@@ -402,7 +427,7 @@ static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in
 /* qkv is freed before the output's product. */
 static int64_t attention_forward_bytes(const sl_module *module, const sl_shape *in)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     sl_shape qkv = qkv_shape(self, in), attended = attended_shape(self, in);
     int64_t before = sl_shape_count(&qkv), after = sl_shape_count(in);
     return (sl_shape_count(&attended) + (before > after ? before : after)) * (int64_t)sizeof(float);
@@ -411,36 +436,36 @@ static int64_t attention_forward_bytes(const sl_module *module, const sl_shape *
 /* The products to qkv share its gradient, and the input. */
 static int64_t attention_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     int64_t rows = sli_shape_rows(in);
     bool defers = false;
     for (int i = 0; i < self->projection_count; i++)
         defers |= sli_linear_deferred_bytes(self->projections[i], rows) > 0;
-    int64_t shared = defers ? rows * (self->width + qkv_width(self)) : 0;
+    int64_t shared = defers ? rows * (self->width + sli_qkv_width(self)) : 0;
     return sli_linear_deferred_bytes(self->out_proj, rows) + shared * (int64_t)sizeof(float);
 }
 
 /* The projections, and two products of every query with every key that it sees. */
 static int64_t attention_flops(const sl_module *module, const sl_shape *in)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     int64_t samples = in->size[0], time = in->size[1], width = self->width;
     int64_t pairs = self->mask == SL_MASK_CAUSAL ? time * (time + 1) / 2 : time * time;
-    int64_t attended = attended_width(self);
+    int64_t attended = sli_attended_width(self);
     int64_t adapters = sli_lora_flops(self->out_proj, samples * time);
     for (int i = 0; i < self->projection_count; i++)
         adapters += sli_lora_flops(self->projections[i], samples * time);
-    return adapters +
-           samples * (2 * time * width * (qkv_width(self) + attended) + 2 * 2 * pairs * attended);
+    return adapters + samples * (2 * time * width * (sli_qkv_width(self) + attended) +
+                                 2 * 2 * pairs * attended);
 }
 
 static bool attention_can_continue(const sl_module *module)
 {
-    const self_attention *self = sl_module_state(module);
+    const sli_self_attention *self = sl_module_state(module);
     return self->mask == SL_MASK_CAUSAL;
 }
 
-static const sl_module_ops attention_ops = {
+const sl_module_ops sli_attention_ops = {
     .type = "SelfAttention",
     .forward = attention_forward,
     .backward = attention_backward,
@@ -466,7 +491,7 @@ static sl_status check_options(int64_t width, int64_t heads, float dropout)
 }
 
 /* xavier_uniform_ for in_proj_weight [3 D, D], Linear's own for out_proj.weight, biases 0. */
-static sl_status declare_parameters(sl_module *module, self_attention *self)
+static sl_status declare_parameters(sl_module *module, sli_self_attention *self)
 {
     double width = (double)self->width;
     sl_module *out_proj;
@@ -483,108 +508,23 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
 {
     *out = NULL;
     SL_TRY(check_options(width, heads, dropout));
-    self_attention *self = calloc(1, sizeof *self);
+    sli_self_attention *self = calloc(1, sizeof *self);
     if (!self)
         return sli_no_memory("sl_self_attention_create", "self-attention");
-    *self = (self_attention){.width = width,
-                             .heads = heads,
-                             .key_heads = heads,
-                             .head_width = width / heads,
-                             .dropout = dropout,
-                             .mask = mask,
-                             .in_proj = {.in = width, .out = 3 * width},
-                             .projections = {&self->in_proj},
-                             .projection_count = 1};
-    SL_TRY(sl_module_create(&attention_ops, self, out));
+    *self = (sli_self_attention){.width = width,
+                                 .heads = heads,
+                                 .key_heads = heads,
+                                 .head_width = width / heads,
+                                 .dropout = dropout,
+                                 .mask = mask,
+                                 .in_proj = {.in = width, .out = 3 * width},
+                                 .projections = {&self->in_proj},
+                                 .projection_count = 1};
+    SL_TRY(sl_module_create(&sli_attention_ops, self, out));
     (*out)->exact_columns = heads;
+    (*out)->slice_columns = mask == SL_MASK_CAUSAL ? sli_qkv_width(self) : 0;
     sl_status status = declare_parameters(*out, self);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;
-}
-
-/* ---- In a decoder layer ----------------------------------------------------------------- */
-
-static void set_rotary(const sl_rotary_options *options, self_attention *self)
-{
-    self->rotates = true;
-    self->rotary = (sli_rotary){.heads = self->heads + self->key_heads,
-                                .head_width = self->head_width,
-                                .ld = qkv_width(self)};
-    sli_rotary_frequencies(options, self->head_width, self->rotary.frequencies);
-}
-
-/* GPT2Attention's c_attn, or LlamaAttention's q_proj, k_proj and v_proj. */
-static sl_status add_projections(const sl_decoder_layer_options *options, sl_module **module,
-                                 self_attention *self)
-{
-    static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
-    bool fused = options->naming == SL_NAMING_GPT2;
-    int64_t keys = self->key_heads * self->head_width;
-    sli_linear linear = {.in = self->width,
-                         .out = fused ? qkv_width(self) : attended_width(self),
-                         .is_conv1d = fused,
-                         .deviation = options->deviation};
-    self->projection_count = fused ? 1 : 3;
-    for (int i = 0; i < self->projection_count; i++) {
-        sl_module *child;
-        SL_TRY(sl_module_append(module, fused ? "c_attn" : names[i],
-                                sli_linear_create_as(&linear, !options->qkv_bias, &child), &child));
-        self->projections[i] = sli_module_as_linear(child);
-        linear.column += linear.out;
-        linear.out = keys;
-    }
-    return SL_OK;
-}
-
-static sl_status add_output(const sl_decoder_layer_options *options, sl_module **module,
-                            self_attention *self)
-{
-    bool is_gpt2 = options->naming == SL_NAMING_GPT2;
-    const sli_linear linear = {.in = attended_width(self),
-                               .out = self->width,
-                               .is_conv1d = is_gpt2,
-                               .deviation = options->output_deviation};
-    sl_module *child;
-    SL_TRY(sl_module_append(module, is_gpt2 ? "c_proj" : "o_proj",
-                            sli_linear_create_as(&linear, !options->output_bias, &child), &child));
-    self->out_proj = sli_module_as_linear(child);
-    return SL_OK;
-}
-
-static sl_status add_norms(const sl_decoder_layer_options *options, sl_module **module,
-                           self_attention *self)
-{
-    static const char *const names[] = {"q_norm", "k_norm"};
-    for (int i = 0; i < 2; i++) {
-        sl_module *child;
-        SL_TRY(sl_module_append(module, names[i],
-                                sl_rms_norm_create(self->head_width, options->norm_eps, &child),
-                                &child));
-        self->norms[i] = sli_layer_norm_of(child);
-    }
-    return SL_OK;
-}
-
-sl_status sli_decoder_attention_create(const sl_decoder_layer_options *options, sl_module **out)
-{
-    *out = NULL;
-    self_attention *self = calloc(1, sizeof *self);
-    if (!self)
-        return sli_no_memory("sl_decoder_layer_create", "self-attention");
-    *self =
-        (self_attention){.width = options->width,
-                         .heads = options->heads,
-                         .key_heads = options->key_heads > 0 ? options->key_heads : options->heads,
-                         .head_width = options->head_width > 0 ? options->head_width
-                                                               : options->width / options->heads,
-                         .dropout = options->attention_dropout,
-                         .mask = SL_MASK_CAUSAL};
-    SL_TRY(sl_module_create(&attention_ops, self, out));
-    (*out)->exact_columns = self->heads + (options->qk_norm ? self->heads + self->key_heads : 0);
-    if (options->rotary.kind != SL_ROTARY_NONE)
-        set_rotary(&options->rotary, self);
-    SL_TRY(add_projections(options, out, self));
-    SL_TRY(add_output(options, out, self));
-    return options->qk_norm ? add_norms(options, out, self) : SL_OK;
 }

@@ -222,6 +222,7 @@ static void prepare_attention(op_case *c)
     }
     c->arguments.attention.key_heads = key_heads;
     c->arguments.attention.dropout.rows_per_sample = size[1] * size[2];
+    c->arguments.attention.dropout.first_row = 0;
 }
 
 static void adjust_attention(op_case *c)

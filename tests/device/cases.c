@@ -148,7 +148,8 @@ static void set_common(op_case *c, forward_case *from)
                            .step = random_bits(&c->random),
                            .site = random_bits(&c->random) >> 8,
                            .first_sample = UINT32_MAX - 1, /* the third one's number wraps to 0 */
-                           .rows_per_sample = 1 + random_below(&c->random, CASE_MOST_POSITIONS)};
+                           .rows_per_sample = 1 + random_below(&c->random, CASE_MOST_POSITIONS),
+                           .first_row = random_below(&c->random, CASE_MOST_POSITIONS)};
     const case_operation *forward = &case_operations[from->built.spec.kind];
     if (operation->forward && operation->forward != c->spec.kind)
         memcpy(&dropout, argument(&from->built, forward->dropout), sizeof dropout);

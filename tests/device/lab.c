@@ -68,6 +68,7 @@ static sl_status create_without_optional_slots(lab *to)
     few_slots.write = few_slots.read = NULL;
     few_slots.add_dropout = NULL;
     few_slots.attention_from = NULL;
+    few_slots.attention_backward_from = NULL;
     few_slots.cross_entropy_bias = NULL;
     family->members[0]->ops = &few_slots;
     return SL_OK;

@@ -20,7 +20,7 @@ static inline double multiplier(const sli_dropout *d, int64_t row, int64_t colum
 {
     if (d->p == 0)
         return 1;
-    int64_t position = row % d->rows_per_sample;
+    int64_t position = d->first_row + row % d->rows_per_sample;
     int64_t group = position * ((columns + 3) / 4) + column / 4;
     uint32_t counter[4] = {(uint32_t)group, d->first_sample + (uint32_t)(row / d->rows_per_sample),
                            d->site + (uint32_t)(group / (INT64_C(1) << 32) * (1 << 24)), d->step};

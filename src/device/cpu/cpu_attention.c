@@ -22,7 +22,7 @@ typedef struct attention_job {
     const sli_cpu_kernels *kernels;
     int64_t positions, heads, key_heads, head_width;
     int64_t first_query, room;
-    bool causal;
+    bool causal, adds;
     const float *qkv, *out, *grad_out;
     const uint16_t *qkv_bf16; /* NULL, or in place of qkv */
     const sli_dropout *dropout;
@@ -40,7 +40,8 @@ typedef struct head {
     int64_t ld, out_ld;       /* row distances of q, k, v and of out */
     int64_t q_at, k_at, v_at; /* offsets of the first elements in qkv */
     int64_t out_at;           /* and in out */
-    int64_t row;              /* of query 0 in the dropout's numbering and in log_sum_exp */
+    int64_t dropout_row;      /* of position 0 */
+    int64_t lse_at;           /* of the first query in log_sum_exp */
 } head;
 
 static head find_head(const attention_job *job, int64_t task)
@@ -53,13 +54,15 @@ static head find_head(const attention_job *job, int64_t task)
     h.q_at = sample * job->room * h.ld + index * d;
     h.k_at = sample * job->room * h.ld + h.out_ld + key_index * d;
     h.v_at = h.k_at + job->key_heads * d;
-    h.out_at = sample * (job->positions - job->first_query) * h.out_ld + index * d;
+    int64_t queries = job->positions - job->first_query;
+    h.out_at = sample * queries * h.out_ld + index * d;
     if (job->qkv) {
         h.q = job->qkv + h.q_at + job->first_query * h.ld;
         h.k = job->qkv + h.k_at;
         h.v = job->qkv + h.v_at;
     }
-    h.row = task * job->positions;
+    h.dropout_row = task * job->room;
+    h.lse_at = task * queries;
     return h;
 }
 
@@ -68,13 +71,14 @@ static sli_score_block score_block(const attention_job *job, const head *h, int6
     sli_score_block block = {.rows = sli_smaller(BLOCK, job->positions - first)};
     block.columns = job->causal ? first + block.rows : job->positions;
     block.ld = job->positions;
-    block.positions = job->positions;
+    block.positions = job->room;
     block.first_query = first;
-    block.dropout_row = h->row + first;
+    block.dropout_row = h->dropout_row + first;
     block.causal = job->causal;
     block.scale = 1.0f / sqrtf((float)job->head_width);
     block.dropout = job->dropout;
-    block.log_sum_exp = job->log_sum_exp ? job->log_sum_exp + h->row + first : NULL;
+    block.log_sum_exp =
+        job->log_sum_exp ? job->log_sum_exp + h->lse_at + first - job->first_query : NULL;
     return block;
 }
 
@@ -224,11 +228,12 @@ static void backward_head(attention_job *job, int64_t index, workspace w, float 
     head h = find_head(job, index);
     float *grad_q = job->to + h.q_at, *grad_k = job->to + h.k_at, *grad_v = job->to + h.v_at;
     float inner[BLOCK];
-    for (int64_t first = (job->positions - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+    int64_t before = job->first_query, last = (job->positions - before - 1) / BLOCK * BLOCK;
+    for (int64_t first = before + last; first >= before; first -= BLOCK) {
         sli_score_block block = score_block(job, &h, first);
-        const float *q = h.q + first * h.ld;
-        const float *out = job->out + h.out_at + first * h.out_ld;
-        const float *grad_out = job->grad_out + h.out_at + first * h.out_ld;
+        const float *q = h.q + (first - before) * h.ld;
+        const float *out = job->out + h.out_at + (first - before) * h.out_ld;
+        const float *grad_out = job->grad_out + h.out_at + (first - before) * h.out_ld;
         job->kernels->row_products(block.rows, job->head_width, h.out_ld, out, grad_out, inner);
         multiply_rows(job, &block, q, h.ld, h.k, h.ld, w.turned, w.scores);
         multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.turned, w.grads);
@@ -248,7 +253,7 @@ static void backward_key_head(void *argument, int64_t task, int thread)
     workspace w = thread_workspace(job, thread);
     int64_t shared = job->heads / job->key_heads;
     for (int64_t i = 0; i < shared; i++)
-        backward_head(job, task * shared + i, w, i > 0 ? 1 : 0);
+        backward_head(job, task * shared + i, w, i > 0 || job->adds ? 1 : 0);
 }
 
 /* Runs the tasks with a workspace of `matrices` score blocks for each thread. */
@@ -281,7 +286,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .key_heads = arguments->key_heads,
                          .head_width = arguments->head_width,
                          .first_query = arguments->first_query,
-                         .room = arguments->room ? arguments->room : arguments->positions,
+                         .room = arguments->room,
                          .causal = arguments->causal,
                          .qkv = arguments->qkv,
                          .qkv_bf16 = arguments->qkv_bf16,
@@ -297,7 +302,9 @@ sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_back
                          .heads = arguments->heads,
                          .key_heads = arguments->key_heads,
                          .head_width = arguments->head_width,
-                         .room = arguments->positions,
+                         .first_query = arguments->first_query,
+                         .room = arguments->room,
+                         .adds = arguments->adds,
                          .causal = arguments->causal,
                          .qkv = arguments->qkv,
                          .out = arguments->out,

@@ -129,6 +129,7 @@ static const sli_device_ops ops = {
     .attention = sli_cpu_attention,
     .attention_from = sli_cpu_attention,
     .attention_backward = sli_cpu_attention_backward,
+    .attention_backward_from = sli_cpu_attention_backward,
     .cross_entropy = sli_cpu_cross_entropy,
     .cross_entropy_bias = sli_cpu_cross_entropy_bias,
     .convert = sli_cpu_convert,

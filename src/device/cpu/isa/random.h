@@ -166,12 +166,12 @@ static inline void masks_fill(masks *m, int64_t sample, int64_t first_group, int
 static inline const float *masks_get(masks *m, int64_t row, int64_t column, int64_t columns)
 {
     int64_t per_sample = m->dropout->rows_per_sample;
-    int64_t sample = row / per_sample, position = row % per_sample;
+    int64_t sample = row / per_sample, position = m->dropout->first_row + row % per_sample;
     int64_t first = position * m->row_groups + column / 4;
     int64_t groups = (columns + 3) / 4;
     if (sample != m->sample || first < m->first_group ||
         first + groups > m->first_group + m->groups) {
-        int64_t rows_left = m->end_row - row, in_sample = per_sample - position;
+        int64_t rows_left = m->end_row - row, in_sample = per_sample - row % per_sample;
         rows_left = rows_left < in_sample ? rows_left : in_sample;
         int64_t ahead = rows_left > 0 ? (position + rows_left) * m->row_groups - first : groups;
         ahead = ahead < MASK_GROUPS ? ahead : MASK_GROUPS;

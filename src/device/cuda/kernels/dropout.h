@@ -56,6 +56,7 @@ static inline __device__ four mask_of(const dropout_masks &m, int64_t row, int64
         return mask;
     int64_t sample = divide(row, m.dropout.rows_per_sample);
     int64_t position = row - sample * m.dropout.rows_per_sample;
+    position += m.dropout.first_row;
     unsigned kept =
         kept_of_group(m, (uint32_t)sample, (uint64_t)(position * m.row_groups + column / 4));
     for (int i = 0; i < 4; i++)
