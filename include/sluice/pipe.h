@@ -70,7 +70,8 @@ typedef struct sl_link_cost {
 typedef struct sl_partition_costs {
     int modules;
     const sl_module_profile *const *profiles; /* [ranks][modules] times of one micro-batch on each
-                                                 rank's device (sluice/profile.h); borrowed */
+                                                 rank's device (sluice/profile.h), of which a
+                                                 slice takes its part; borrowed */
     const sl_schedule *table; /* with recomputations, stages and their ranks; borrowed */
     const sl_module *model;   /* (optional: all is trained) by whose frozen parameters the table is
                                  rewritten for each cut (sl_partition_backward); borrowed */
@@ -128,7 +129,11 @@ typedef struct sl_pipe_options {
                                   accumulate micro-batches at most. The results are those of as many
                                   chunks in one step; only one step's activations are held. 65,536
                                   at most; 0: 1 */
-    sl_recompute recompute;    /* zero value: except_last */
+    int slices; /* sequence slices of a micro-batch [N, T, ...] in training (sluice/schedule.h),
+                   which needs causal modules (sl_module_can_continue) and CPUs; 0: as many as the
+                   table has (1 without a table). Results depend on their number, to rounding. A
+                   batch with fewer positions is not cut; one with further inputs is refused */
+    sl_recompute recompute; /* zero value: except_last */
     /* The order of computation: a table, else what the writer writes, else the schedule of that
      * name (sl_schedule_names; NULL: the first). */
     const char *schedule;       /* borrowed as long as the pipe */

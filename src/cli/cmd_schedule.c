@@ -5,26 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_RANKS = 4096,
-    MAX_VIRTUAL = 1024,
-    MAX_CHUNKS = 65536,
-    MAX_SLICES = 1024,
-    RANKS = 2,
-    CHUNKS = 8
-};
+enum { MAX_RANKS = 4096, MAX_VIRTUAL = 1024, MAX_CHUNKS = 65536, RANKS = 2, CHUNKS = 8 };
 
 typedef struct settings {
     sl_train_options run; /* its schedule is drawn */
     const char *costs, *svg;
     int ranks, virtual_stages, chunks; /* more than one can train with */
-    int slices;
     double link, head;
     bool csv, json;
 } settings;
 
-static const char *const run_names[] = {"schedule", "placement", "recompute", "split-vocabulary",
-                                        NULL};
+static const char *const run_names[] = {"schedule", "placement",        "recompute",
+                                        "slices",   "split-vocabulary", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -37,10 +29,6 @@ static const sl_option options[] = {
     {.name = "chunks", .value = "M", .group = "Pipeline", FIELD(INT, chunks),
      RANGE(1, MAX_CHUNKS), .optional = true, .default_value = CHUNKS,
      .help = "Micro-batches; a file has its own"},
-    {.name = "slices", .value = "K", .group = "Pipeline", FIELD(INT, slices),
-     RANGE(1, MAX_SLICES), .optional = true, .default_value = 1,
-     .help = "Cut each micro-batch into so many slices along time (Seq1F1B; gpipe, 1f1b and zb-h1); "
-             "a file has its own"},
     {.name = "costs", .value = "F,I,W", FIELD(TEXT, costs), .initial = "1,1,1",
      .help = "Time that a rank needs for one micro-batch, in any unit: forward, backward for the "
              "input, and backward for the weights. The stages of a rank need equal times"},
@@ -81,7 +69,7 @@ static sl_status open_table(const settings *parsed, const double costs[3], sl_sc
     sl_schedule_options wanted = {.ranks = parsed->ranks || !named ? parsed->ranks : RANKS,
                                   .virtual_stages = parsed->virtual_stages,
                                   .micros = parsed->chunks || !named ? parsed->chunks : CHUNKS,
-                                  .slices = parsed->slices,
+                                  .slices = parsed->run.slices,
                                   .forward = costs[0],
                                   .backward_input = costs[1],
                                   .backward_weight = costs[2],

@@ -40,7 +40,7 @@ static bool is_default(const json_t *record, const char *name)
     json_int_t number = json_integer_value(json_object_get(record, name));
     if (strcmp(name, "virtual") == 0)
         return schedule && number == sl_schedule_virtual_stages(schedule);
-    return strcmp(name, "accumulate") == 0 && number == 1;
+    return (strcmp(name, "accumulate") == 0 || strcmp(name, "slices") == 0) && number == 1;
 }
 
 /* The command's own options are the line's: a log names no file that is written. */

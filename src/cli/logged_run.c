@@ -137,6 +137,7 @@ static sl_status read_stages(cli_logged_run *run)
             &(sl_schedule_options){.ranks = pipeline->ranks,
                                    .virtual_stages = pipeline->stages / pipeline->ranks,
                                    .placement = pipeline->placement,
+                                   .slices = pipeline->measured[0].action.slices,
                                    .cores = shares ? cores : NULL,
                                    .forward_only = count_forward_only(pipeline)},
             &utilization),

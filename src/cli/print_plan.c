@@ -62,6 +62,8 @@ static void print_layout(const cli_line *line, const sl_plan *plan)
                    sl_recompute_name(options->recompute));
     print_decision(line, "chunks", plan->by.chunks, "%d micro-batch%s of an accumulation step",
                    options->chunks, options->chunks == 1 ? "" : "es");
+    if (options->slices > 1)
+        print_decision(line, "slices", SL_BY_OPTIONS, "%d of each micro-batch", options->slices);
     print_decision(line, "accumulate", SL_BY_OPTIONS, "%d: batches of %d micro-batch%s",
                    options->accumulate, plan->micros, plan->micros == 1 ? "" : "es");
     print_decision(line, "shards", plan->by.shards, "%d of %" PRId64 " rows in a batch",

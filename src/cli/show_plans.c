@@ -69,6 +69,8 @@ static void list_words(const sl_train_options *run, plan_words *words)
         add_option(words, "placement", "%s", run->placement);
     if (run->accumulate > 1)
         add_option(words, "accumulate", "%d", run->accumulate);
+    if (run->slices > 1)
+        add_option(words, "slices", "%d", run->slices);
     if (run->split_vocabulary)
         add_option(words, "split-vocabulary", NULL);
     if (run->zero)

@@ -21,7 +21,7 @@
 
 /* ---- One micro-batch ---------------------------------------------------------------------- */
 
-/* One micro-batch in one stage. A module's workspace is less than what it saves. */
+/* One micro-batch, or slice, in one stage. A module's workspace is less than what it saves. */
 typedef struct micro_plan {
     int64_t input, output; /* bytes; 0 for the first stage's input, ids that the caller owns */
     int64_t saved;         /* from forward to backward, or to its input's half */
@@ -33,6 +33,8 @@ typedef struct micro_plan {
     int64_t head;          /* between S and T, at its rank's first stage */
     int64_t head_sums;     /* of S */
     int64_t all_sums;      /* of the S of all ranks, at the last stage */
+    int64_t cache, cache_gradient; /* of slices: for a whole micro-batch, what attention keeps for
+                                      all of them, and its gradient from the first backward on */
 } micro_plan;
 
 static int64_t larger(int64_t a, int64_t b)
@@ -73,11 +75,11 @@ static int64_t logits_bytes(const sli_layout *layout, const sl_stage_plan *stage
                                              SL_PRECISION_F32, is_on_host(layout, stage));
 }
 
-/* The first `frozen` modules keep nothing. *shape is that of the stage's input, and becomes that of
- * its output. The last stage keeps its output, the decoder's input, for the loss, which takes the
- * decoder over. */
+/* The first `frozen` modules keep nothing but for `slices`, where there are several. *shape is that
+ * of the stage's input, and becomes that of its output. The last stage keeps its output, the
+ * decoder's input, for the loss, which takes the decoder over. */
 static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage, int frozen,
-                            sl_shape *shape, micro_plan *out)
+                            int slices, sl_shape *shape, micro_plan *out)
 {
     const sl_module *model = layout->model;
     int last = sl_module_child_count(model) - 1;
@@ -95,6 +97,13 @@ static sl_status plan_micro(const sli_layout *layout, const sl_stage_plan *stage
                                                                  is_on_host(layout, stage))
                              : work_bytes(layout, saved);
         int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
+        int64_t cached = sli_module_slice_bytes(module, 1, rows);
+        if (slices > 1) {
+            int64_t all = sli_module_slice_bytes(module, layout->micro_rows, layout->row_tokens);
+            saved -= cached;
+            out->cache += all;
+            out->cache_gradient += i >= frozen ? all : 0;
+        }
         if (i >= frozen) {
             out->saved += kept_bytes(layout, saved - exact) + exact;
             out->halfway = larger(out->halfway, out->saved - out->deferred);
@@ -120,7 +129,7 @@ sl_status sli_layout_count_saved(const sli_layout *layout, int64_t *saved, int64
     for (int i = 0; i < sl_module_child_count(layout->model); i++) {
         const sl_stage_plan stage = {.first = i, .count = 1};
         micro_plan micro;
-        SL_TRY(plan_micro(layout, &stage, frozen, &shape, &micro));
+        SL_TRY(plan_micro(layout, &stage, frozen, 1, &shape, &micro));
         saved[i] = micro.saved;
         passed[i] = micro.output;
     }
@@ -141,6 +150,27 @@ typedef struct stage_use {
     int most_of_head;    /* at most in the step, on any rank */
 } stage_use;
 
+/* Slices are numbered as they go backward, the first one last. */
+static bool is_first_slice(sl_action action)
+{
+    return (action.micro + 1) % action.slices == 0;
+}
+
+static bool is_last_slice(sl_action action)
+{
+    return action.micro % action.slices == 0;
+}
+
+/* The last slice goes backward first. */
+static void count_backward(sl_action action, stage_use *use)
+{
+    if (is_last_slice(action))
+        use->held += use->micro->cache_gradient;
+    if (is_first_slice(action))
+        use->held -= use->micro->cache + use->micro->cache_gradient;
+    use->under_way--;
+}
+
 static void count_action(sl_action action, stage_use *use)
 {
     const micro_plan *micro = use->micro;
@@ -148,6 +178,10 @@ static void count_action(sl_action action, stage_use *use)
     case SL_ACTION_FORWARD:
         if (use->goes_backward)
             use->held += action.discards ? micro->input : micro->saved;
+        if (is_first_slice(action))
+            use->held += micro->cache;
+        if (is_last_slice(action) && !use->goes_backward)
+            use->held -= micro->cache;
         use->under_way++;
         use->to_come--;
         break;
@@ -156,11 +190,11 @@ static void count_action(sl_action action, stage_use *use)
         break;
     case SL_ACTION_BACKWARD:
         use->held -= micro->saved;
-        use->under_way--;
+        count_backward(action, use);
         break;
     case SL_ACTION_BACKWARD_INPUT:
         use->held += micro->deferred - micro->saved;
-        use->under_way--;
+        count_backward(action, use);
         break;
     case SL_ACTION_BACKWARD_WEIGHT:
         use->held -= micro->deferred;
@@ -199,6 +233,9 @@ static int64_t most_bytes_during(sl_action action, const stage_use *before, cons
     const micro_plan *micro = before->micro;
     stage_use during = action.kind == SL_ACTION_FORWARD ? *after : *before;
     during.held = larger(before->held, after->held);
+    bool is_backward = action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
+    if (is_backward && is_last_slice(action))
+        during.held = larger(during.held, before->held + micro->cache_gradient);
     if (action.kind == SL_ACTION_BACKWARD_INPUT)
         during.held = larger(during.held, before->held - micro->saved + micro->halfway);
     bool makes_output_again = action.kind == SL_ACTION_RECOMPUTE && !before->is_last;
@@ -318,12 +355,13 @@ static sl_status allocate_work(int stages, plan_work *work)
 static sl_status plan_training_step(const sli_layout *layout, const sl_schedule *schedule,
                                     const plan_work *work, sl_stage_plan *stages)
 {
-    int count = sl_schedule_stages(schedule), micro_count = sl_schedule_micros(schedule);
-    sl_shape shape = sl_shape_2d(layout->micro_rows, layout->row_tokens);
+    int slices = sl_schedule_slices(schedule);
+    int count = sl_schedule_stages(schedule), micro_count = sl_schedule_micros(schedule) * slices;
+    sl_shape shape = sl_shape_2d(layout->micro_rows, (layout->row_tokens + slices - 1) / slices);
     micro_plan *micros = work->micros;
     stage_use *counted = work->counted, *uses = work->uses;
     for (int s = 0; s < count; s++)
-        SL_TRY(plan_micro(layout, &stages[s], work->frozen, &shape, &micros[s]));
+        SL_TRY(plan_micro(layout, &stages[s], work->frozen, slices, &shape, &micros[s]));
     if (layout->head_blocks > 0)
         plan_head(layout, schedule, &shape, micros);
     for (int s = 0; s < count; s++)
@@ -350,7 +388,7 @@ static sl_status plan_evaluation(const sli_layout *layout, int frozen, sl_stage_
     for (int s = 0; s < sl_schedule_stages(layout->table); s++) {
         sl_stage_plan *stage = &stages[s];
         micro_plan micro;
-        SL_TRY(plan_micro(layout, stage, frozen, &shape, &micro));
+        SL_TRY(plan_micro(layout, stage, frozen, 1, &shape, &micro));
         stage->activation_bytes =
             larger(stage->activation_bytes, layout->eval_micros * micro.input + 2 * micro.output);
         stage->workspace_bytes = larger(stage->workspace_bytes, micro.forward_only);

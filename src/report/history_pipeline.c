@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_STAGES = 4096, MOST_MICROS = 1 << 20, MOST_REPLICAS = 4096 };
+enum { MOST_STAGES = 4096, MOST_MICROS = 1 << 20, MOST_SLICES = 1 << 10, MOST_REPLICAS = 4096 };
 static const json_int_t most_microseconds = (json_int_t)1e15;
 
 /* The stages' ranks, of which each from 0 to the highest has a stage. */
@@ -32,7 +32,7 @@ static sl_status read_placement(const json_t *list, sli_history_pipeline *out)
     return SL_OK;
 }
 
-/* "2F0" */
+/* "2F0", or "2F0.1", whose slice *out has as `slices` until all are read. */
 static bool read_action(const char *text, int stages, sl_action *out)
 {
     char *end;
@@ -42,9 +42,12 @@ static bool read_action(const char *text, int stages, sl_action *out)
     long stage = strtol(text, &end, 10);
     if (stage >= stages || !sli_action_kind_of(*end, &out->kind) || end[1] < '0' || end[1] > '9')
         return false;
-    long micro = strtol(end + 1, &end, 10);
-    if (micro > MOST_MICROS || *end)
+    long micro = strtol(end + 1, &end, 10), slice = 0;
+    if (*end == '.' && end[1] >= '0' && end[1] <= '9')
+        slice = strtol(end + 1, &end, 10);
+    if (micro > MOST_MICROS || slice >= MOST_SLICES || *end)
         return false;
+    out->slices = (int)slice;
     out->stage = (int)stage;
     out->micro = (int)micro;
     return true;
@@ -71,8 +74,17 @@ static sl_status read_entries(const json_t *list, const sli_history_pipeline *pi
     *out = calloc((size_t)pipeline->action_count, sizeof **out);
     if (!*out)
         return sli_no_memory(NULL, "%d actions", pipeline->action_count);
-    for (int i = 0; i < pipeline->action_count; i++)
+    int slices = 1;
+    for (int i = 0; i < pipeline->action_count; i++) {
+        sl_action *action = &(*out)[i].action;
         SL_TRY(read_entry(json_array_get(list, (size_t)i), pipeline->stages, &(*out)[i]));
+        slices = action->slices >= slices ? action->slices + 1 : slices;
+    }
+    for (int i = 0; i < pipeline->action_count; i++) {
+        sl_action *action = &(*out)[i].action;
+        action->micro = sli_slice_number(action->micro, action->slices, slices);
+        action->slices = slices;
+    }
     return SL_OK;
 }
 

@@ -81,12 +81,12 @@ static void print_action(const sli_run_file *trace, int process,
     sl_action action = entry->action;
     fprintf(trace->file,
             ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.0f,\"dur\":%.0f,\"pid\":%d,"
-            "\"tid\":%d,\"args\":{\"stage\":%d,\"micro\":%d,\"epoch\":%" PRId64 ",\"step\":%" PRId64
-            "}}",
+            "\"tid\":%d,\"args\":{\"stage\":%d,\"micro\":%d,\"slice\":%d,\"epoch\":%" PRId64
+            ",\"step\":%" PRId64 "}}",
             sli_action_text(action, name), sli_action_name(action.kind),
             trace->end + 1e6 * entry->start, 1e6 * (entry->end - entry->start), process,
-            thread_number(process, pipeline->placement[action.stage]), action.stage, action.micro,
-            pipeline->epoch, pipeline->step);
+            thread_number(process, pipeline->placement[action.stage]), action.stage,
+            sli_action_micro(action), sli_action_slice(action), pipeline->epoch, pipeline->step);
 }
 
 static double last_end(const sli_history_pipeline *pipeline)

@@ -293,31 +293,33 @@ int64_t sl_tensor_count(const sl_tensor *tensor)
     return sl_shape_count(&tensor->shape);
 }
 
-/* Copies each row's first elements. */
-static sl_status copy_heads(const sl_tensor *from, int64_t rows, const sl_tensor *to)
+/* Copies each row's elements from position `first` on. */
+static sl_status copy_positions(const sl_tensor *from, int64_t first, int64_t rows,
+                                const sl_tensor *to)
 {
     size_t stride = sli_tensor_bytes(from) / (size_t)rows,
            bytes = sli_tensor_bytes(to) / (size_t)rows;
     const char *source = sl_tensor_data(from);
     char *target = sl_tensor_data(to);
+    source += stride / (size_t)from->shape.size[1] * (size_t)first;
     for (int64_t row = 0; row < rows; row++, source += stride, target += bytes)
         SL_TRY(sli_device_copy(to->device, target, source, bytes));
     return SL_OK;
 }
 
-sl_status sli_tensor_trim(sl_tensor **tensor, int64_t columns)
+sl_status sli_tensor_trim(sl_tensor **tensor, int64_t first, int64_t columns)
 {
     sl_tensor *from = *tensor, *made;
     sl_shape shape = from->shape;
     char have[SL_SHAPE_TEXT_BYTES];
-    if (shape.dims < 2 || columns < 1 || columns > shape.size[1])
+    if (shape.dims < 2 || first < 0 || columns < 1 || columns > shape.size[1] - first)
         return sl_error(SL_ERR_INVALID, "%" PRId64 " positions of a tensor of %s", columns,
                         sl_shape_text(&shape, have));
     if (columns == shape.size[1])
         return SL_OK;
     shape.size[1] = columns;
     SL_TRY(sl_tensor_create(from->device, SL_MEMORY_WORKSPACE, from->dtype, &shape, &made));
-    sl_status status = copy_heads(from, shape.size[0], made);
+    sl_status status = copy_positions(from, first, shape.size[0], made);
     if (status != SL_OK) {
         sl_tensor_destroy(&made);
         return status;

@@ -51,9 +51,9 @@ sl_status sli_tensor_as(const sl_tensor *tensor, sl_dtype dtype, sl_memory_categ
 sl_status sli_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length,
                             sl_tensor **out);
 
-/* Replaces a tensor [N, T, …] by a copy [N, columns, …], the first of each row's; one with T =
- * columns stays as it is. Errors: SL_ERR_INVALID for other shapes, SL_ERR_MEMORY. */
-sl_status sli_tensor_trim(sl_tensor **tensor, int64_t columns);
+/* Replaces a tensor [N, T, …] by a copy [N, columns, …], of each row's from `first` on; one with T
+ * = columns stays as it is. Errors: SL_ERR_INVALID for other shapes, SL_ERR_MEMORY. */
+sl_status sli_tensor_trim(sl_tensor **tensor, int64_t first, int64_t columns);
 
 size_t sli_tensor_bytes(const sl_tensor *tensor);
 

@@ -174,8 +174,8 @@ static void good_run_is_told_nothing(void **state)
     assert_float_equal(own.costs.pipeline, 30, 1e-9);
 }
 
-/* Its stages' times are without the last layer. */
-static void run_with_a_split_vocabulary_is_not_planned_by_its_times(void **state)
+/* Its stages' times are without the last layer, or those of slices. */
+static void run_with_a_split_vocabulary_or_slices_is_not_planned_by_its_times(void **state)
 {
     sl_train_options run = unbalanced_run();
     const sl_run_measures measures = measures_of(0);
@@ -183,6 +183,10 @@ static void run_with_a_split_vocabulary_is_not_planned_by_its_times(void **state
     run.split_vocabulary = true;
     check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
                 "split_vocabulary cannot be planned by what it measured");
+    run.split_vocabulary = false;
+    run.slices = 2;
+    check_error(sl_plan_find_changes(&run, &measures, 0, &own, changes, &count), SL_ERR_UNSUPPORTED,
+                "a run with slices cannot be planned by what it measured");
 }
 
 /* A placement that was given has its number of stages; one rank has all of them. */
@@ -279,7 +283,7 @@ int changes_tests(void)
         cmocka_unit_test(frozen_modules_have_no_backward),
         cmocka_unit_test(frozen_modules_of_one_stage_have_no_backward),
         cmocka_unit_test(good_run_is_told_nothing),
-        cmocka_unit_test(run_with_a_split_vocabulary_is_not_planned_by_its_times),
+        cmocka_unit_test(run_with_a_split_vocabulary_or_slices_is_not_planned_by_its_times),
         cmocka_unit_test(placement_is_kept_but_for_one_rank),
         cmocka_unit_test(search_by_measures_keeps_what_was_not_measured),
         cmocka_unit_test(memory_is_what_the_run_has_measured),

@@ -158,6 +158,32 @@ static void split_vocabulary_is_planned(void **state)
     assert_true(split[0].costs.seconds < 0.9 * whole[0].costs.seconds);
 }
 
+/* With 4 micro-batches of equal layers: of the slices' bubble only half is left. */
+static void slices_are_planned_as_they_are_given(void **state)
+{
+    const unsigned kept =
+        SL_KEEP_REPLICAS | SL_KEEP_PIPELINE_RANKS | SL_KEEP_SCHEDULE | SL_KEEP_CHUNKS;
+    sl_train_options run = options_of_model();
+    made_machine made = {.seconds_of_row = {0, 1, 1, 1, 1, 0}};
+    sl_found_plan whole[SL_PLANS_FOUND], sliced[SL_PLANS_FOUND];
+    run.replicas = 1;
+    run.pipeline_ranks = 2;
+    run.chunks = 4;
+    run.schedule = "1f1b";
+    search(&made, &run, kept, 0, whole);
+    run.slices = 2;
+    search(&made, &run, kept, 0, sliced);
+    assert_int_equal(sliced[0].options.slices, 2);
+    assert_float_equal(sliced[0].costs.pipeline / whole[0].costs.pipeline, 4.5 / 5, 1e-9);
+    sl_schedule *table;
+    sl_simulation simulation;
+    check_ok(sl_found_plan_simulate(&sliced[0], &table, &simulation));
+    assert_int_equal(sl_schedule_slices(table), 2);
+    assert_float_equal(simulation.makespan, sliced[0].costs.pipeline, 1e-9);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+}
+
 static void given_options_are_kept(void **state)
 {
     sl_train_options run = options_of_model();
@@ -380,6 +406,7 @@ int search_machine_tests(void)
         cmocka_unit_test(best_plan_is_the_one_that_is_known),
         cmocka_unit_test(split_vocabulary_is_planned),
         cmocka_unit_test(split_vocabulary_of_a_frozen_head_is_never_planned),
+        cmocka_unit_test(slices_are_planned_as_they_are_given),
         cmocka_unit_test(given_options_are_kept),
         cmocka_unit_test(another_batch_size_than_the_given_one_is_never_planned),
         cmocka_unit_test(plan_names_all_its_devices),

@@ -185,10 +185,12 @@ typedef struct sl_train_options {
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;         /* micro-batches of an accumulation step; 0: the table's, else the
-                           checkpoint's, else 1 for one pipeline rank or 4 for each, as far as it has
-                           rows (batch_size / accumulate) */
-    int accumulate;     /* accumulation steps of a batch; 0: 1 */
+    int chunks;     /* micro-batches of an accumulation step; 0: the table's, else the
+                       checkpoint's, else 1 for one pipeline rank or 4 for each, as far as it has
+                       rows (batch_size / accumulate) */
+    int accumulate; /* accumulation steps of a batch; 0: 1 */
+    int slices;     /* of a micro-batch, along its rows' tokens (slices of sl_pipe_options); 0: the
+                       table's, else 1 */
     int virtual_stages; /* stages of a pipeline rank; 0: the table's or the schedule's own */
     sl_recompute recompute;
     const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:

@@ -32,6 +32,7 @@
 #include "parallel/pipe/pipe_skip.h"
 #include "parallel/pipe/processes/link.h"
 #include "parallel/pipe/rank.h"
+#include "parallel/schedule/timeline.h"
 
 /* A cell has one action or two joined ones. */
 enum { MOST_ACTIONS = 2 };
@@ -80,8 +81,12 @@ static void send_result(const sli_rank *rank, sl_action action, sl_tensor **tens
 
 static void fail_step(sli_step *step, sl_action action, int number, sl_status status)
 {
-    sl_error_context(status, "[stage %d micro %d] ", action.stage,
-                     step->first_micro + action.micro);
+    int micro = step->first_micro + sli_action_micro(action);
+    if (step->slices > 1)
+        sl_error_context(status, "[stage %d micro %d slice %d] ", action.stage, micro,
+                         sli_action_slice(action));
+    else
+        sl_error_context(status, "[stage %d micro %d] ", action.stage, micro);
     sli_failure_raise(step->failure, number, status);
     for (int i = 0; i < step->channel_count; i++)
         sli_channel_wake(step->channels[i]);
@@ -161,5 +166,6 @@ void sli_rank_run(sli_rank *rank, void *arg)
         i += next.count;
     }
     for (int i = 0; i < rank->own_count; i++)
-        sli_stage_clear_records(&rank->stages[rank->own[i]], sl_schedule_micros(schedule));
+        sli_stage_clear_records(&rank->stages[rank->own[i]],
+                                sl_schedule_micros(schedule) * sl_schedule_slices(schedule));
 }

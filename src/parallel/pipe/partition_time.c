@@ -39,7 +39,8 @@ static double link_seconds(const search *s, int stage)
         return 0;
     const sl_link_cost *link =
         &s->costs->links[source * sl_schedule_ranks(s->costs->table) + target];
-    double bytes = s->costs->profiles[source][s->trial[stage + 1] - 1].output_bytes;
+    double bytes = s->costs->profiles[source][s->trial[stage + 1] - 1].output_bytes /
+                   sl_schedule_slices(s->costs->table);
     return link->seconds + bytes * link->seconds_per_byte;
 }
 
@@ -84,6 +85,7 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
            *backward = weight + s->stages, *links = backward + s->stages,
            *head_forward = links + s->stages, *head_backward = head_forward + s->stages;
     bool splits = s->costs->model && s->costs->head_blocks > 0;
+    int slices = sl_schedule_slices(s->costs->table);
     memset(s->sums, 0, SUMS * (size_t)s->stages * sizeof *s->sums);
     if (splits)
         split_head(s, head_forward, head_backward);
@@ -94,12 +96,12 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
             const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
             if (splits && i + 1 == s->modules)
                 continue;
-            forward[stage] += module->forward;
+            forward[stage] += module->forward / slices;
             if (i < frozen)
                 continue;
-            input[stage] += module->backward_input;
-            weight[stage] += module->backward_weight;
-            backward[stage] += module->backward;
+            input[stage] += module->backward_input / slices;
+            weight[stage] += module->backward_weight / slices;
+            backward[stage] += module->backward / slices;
         }
     sl_schedule *table;
     sl_status status = write_table(s, &table);

@@ -11,6 +11,8 @@ struct sl_pipe {
     sl_loss *loss;    /* NULL: forward only */
     int batch_micros; /* most micro-batches of a batch */
     int chunks;       /* most of an accumulation step, which runs a table once */
+    int slices;       /* of a micro-batch in training; 1: it is whole */
+    int slots;        /* chunks * slices, as many as a table numbers */
     sl_recompute recompute;
     sl_precision precision;
     uint64_t seed;
@@ -47,7 +49,7 @@ struct sl_pipe {
      * first needed. */
     sli_table *tables[SLI_TABLE_KINDS];
 
-    sli_micro *micros; /* [batch_micros], of the step under way */
+    sli_micro *micros; /* [batch_micros * slices], of the step under way */
     int64_t *sizes;    /* [batch_micros] */
     sli_failure failure;
     sli_action_moments *moments; /* of the step under way; NULL: none */

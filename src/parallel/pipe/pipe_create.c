@@ -9,6 +9,7 @@
 #include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_optimizer.h"
 #include "parallel/pipe/pipe_skip.h"
+#include "parallel/pipe/pipe_slices.h"
 #include "parallel/pipe/pipe_table.h"
 #include "parallel/pipe/pipe_tied.h"
 #include "parallel/schedule/table.h"
@@ -63,6 +64,9 @@ static sl_status check_options(const sl_pipe_options *options)
     if (options->chunks < 0)
         return sl_error(SL_ERR_INVALID, "%s: chunks must be 0 or more, got %d", who,
                         options->chunks);
+    if (options->slices < 0)
+        return sl_error(SL_ERR_INVALID, "%s: slices must be 0 or more, got %d", who,
+                        options->slices);
     if (options->head_blocks < 0)
         return sl_error(SL_ERR_INVALID, "%s: head_blocks must be 0 or more, got %d", who,
                         options->head_blocks);
@@ -92,7 +96,8 @@ static sl_status check_options(const sl_pipe_options *options)
 
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
-    size_t stages = (size_t)pipe->stage_count, micros = (size_t)pipe->batch_micros;
+    size_t stages = (size_t)pipe->stage_count;
+    size_t micros = (size_t)pipe->batch_micros * (size_t)pipe->slices;
     size_t ranks = (size_t)pipe->rank_count, chunks = (size_t)pipe->chunks;
     pipe->stages = calloc(stages, sizeof *pipe->stages);
     pipe->backward = calloc(stages, sizeof *pipe->backward);
@@ -109,7 +114,7 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     }
     for (size_t stage = 0; complete && stage < stages; stage++) {
         sli_stage *each = &pipe->stages[stage];
-        each->records = calloc(chunks, sizeof *each->records);
+        each->records = calloc((size_t)pipe->slots, sizeof *each->records);
         complete = each->records;
     }
     if (!complete)
@@ -235,7 +240,7 @@ static sl_status connect(sl_pipe *pipe, const sli_stage *source, const sli_stage
 {
     bool crosses = source->group_rank != target->group_rank && (source->is_here || target->is_here);
     sli_channel_options options = {.device = target->device,
-                                   .micros = pipe->chunks,
+                                   .micros = pipe->slots,
                                    .spins = spins,
                                    .failure = &pipe->failure};
     if (crosses) {
@@ -345,6 +350,7 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     SLI_TRY_OR_FAIL(choose_balance(options, balance));
     SLI_TRY_OR_FAIL(sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: "));
     set_up_stages(pipe, balance);
+    SLI_TRY_OR_FAIL(sli_pipe_check_slices(pipe));
     SLI_TRY_OR_FAIL(sli_pipe_check_ties(pipe));
     SLI_TRY_OR_FAIL(sli_pipe_find_skips(pipe));
     if (pipe->head_blocks > 0) {
@@ -393,10 +399,19 @@ static sl_status count_micros(sl_pipe *pipe, const sl_pipe_options *options)
     pipe->chunks = options->chunks  ? options->chunks
                    : options->table ? sl_schedule_micros(options->table)
                                     : 1;
+    pipe->slices = options->slices  ? options->slices
+                   : options->table ? sl_schedule_slices(options->table)
+                                    : 1;
+    int all;
     if (__builtin_mul_overflow(pipe->chunks, steps, &pipe->batch_micros))
         return sl_error(SL_ERR_INVALID,
                         "sl_pipe_create: %d micro-batches times accumulate %d are too many",
                         pipe->chunks, steps);
+    if (__builtin_mul_overflow(pipe->batch_micros, pipe->slices, &all))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_pipe_create: %d micro-batches times slices %d are too many",
+                        pipe->batch_micros, pipe->slices);
+    pipe->slots = pipe->chunks * pipe->slices;
     return SL_OK;
 }
 

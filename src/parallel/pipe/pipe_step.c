@@ -6,8 +6,10 @@
 #include "core/error.h"
 #include "parallel/pipe/pipe.h"
 #include "parallel/pipe/pipe_head.h"
+#include "parallel/pipe/pipe_slices.h"
 #include "parallel/pipe/pipe_table.h"
 #include "parallel/pipe/pipe_tied.h"
+#include "parallel/schedule/table.h"
 #include "tensor/tensor.h"
 
 #include <inttypes.h>
@@ -19,7 +21,7 @@
 
 static void drop_micros(sl_pipe *pipe)
 {
-    for (int micro = 0; micro < pipe->batch_micros; micro++) {
+    for (int micro = 0; micro < pipe->batch_micros * pipe->slices; micro++) {
         sl_tensor_destroy(&pipe->micros[micro].input);
         sl_tensor_destroy(&pipe->micros[micro].targets);
     }
@@ -31,7 +33,7 @@ static sl_status cut_rows(const sl_tensor *batch, const sli_micro *cut, sl_devic
 {
     SL_TRY(sli_tensor_narrow(batch, cut->first_row, cut->rows, out));
     if (cut->columns > 0)
-        SL_TRY(sli_tensor_trim(out, cut->columns));
+        SL_TRY(sli_tensor_trim(out, cut->first_position, cut->columns));
     return sli_tensor_move(out, device);
 }
 
@@ -55,21 +57,24 @@ static const sli_stage *last_stage(const sl_pipe *pipe)
 }
 
 /* Fills pipe->micros; what the stages of this process do not use may be NULL. */
-static sl_status cut_batch(sl_pipe *pipe, const sl_pipe_batch *batch, const sl_tensor *targets,
-                           int64_t first_sample, int micros)
+static sl_status cut_batch(sl_pipe *pipe, const sl_pipe_batch *batch, const sli_step *step,
+                           const sl_tensor *targets, int64_t first_sample, int micros)
 {
     int64_t row = 0;
-    for (int micro = 0; micro < micros; micro++) {
-        sli_micro *cut = &pipe->micros[micro];
-        cut->rows = pipe->sizes[micro];
-        cut->first_row = row;
-        cut->first_sample = first_sample + row;
+    for (int i = 0; i < micros * step->slices; i++) {
+        int micro = i / step->slices, slice = i % step->slices;
+        sli_micro *cut = &pipe->micros[sli_slice_number(micro, slice, step->slices)];
+        *cut = (sli_micro){.rows = pipe->sizes[micro],
+                           .first_row = row,
+                           .first_sample = first_sample + row};
         cut->columns = longest_row(batch->lengths, cut);
+        sli_micro_slice(step, slice, cut);
         if (first_stage(pipe)->is_here)
             SL_TRY(cut_rows(batch->input, cut, first_stage(pipe)->device, &cut->input));
         if (targets)
             SL_TRY(cut_rows(targets, cut, last_stage(pipe)->device, &cut->targets));
-        row += cut->rows;
+        if (slice + 1 == step->slices)
+            row += cut->rows;
     }
     return SL_OK;
 }
@@ -198,6 +203,7 @@ static void end_trace(sl_pipe *pipe)
 static sl_status allocate_row_losses(sl_pipe *pipe, sli_step *step, int micros)
 {
     int64_t count = 0;
+    micros *= step->slices;
     for (int i = 0; i < micros; i++) {
         sli_micro *micro = &pipe->micros[i];
         micro->row_loss_count = sli_loss_rows(step->loss, micro->targets);
@@ -213,19 +219,21 @@ static sl_status allocate_row_losses(sl_pipe *pipe, sli_step *step, int micros)
     return SL_OK;
 }
 
-static sli_table_kind table_kind(const sli_step *step)
+static sli_table_kind table_kind(const sl_pipe *pipe, const sli_step *step)
 {
     if (!step->backward)
         return SLI_TABLE_FORWARD;
-    return step->training ? SLI_TABLE_TRAINING : SLI_TABLE_GRADIENT;
+    if (!step->training)
+        return SLI_TABLE_GRADIENT;
+    return step->slices < pipe->slices ? SLI_TABLE_WHOLE : SLI_TABLE_TRAINING;
 }
 
 /* Gives every process what the one of the first stage knows of the batch. Its rows are 0 where that
  * process has an error. */
 static sl_status broadcast_batch(const sl_pipe *pipe, sli_step *step, int64_t *first_sample)
 {
-    int64_t words[] = {step->rows, *first_sample, (int64_t)step->step, step->positions,
-                       step->same_weights};
+    int64_t words[] = {step->rows,         *first_sample, (int64_t)step->step, step->positions,
+                       step->same_weights, step->slices,  step->columns};
     enum { WORDS = sizeof words / sizeof *words };
     SL_TRY(
         sli_pipe_group_broadcast(pipe->group, words, WORDS, SL_I64, first_stage(pipe)->group_rank));
@@ -234,6 +242,8 @@ static sl_status broadcast_batch(const sl_pipe *pipe, sli_step *step, int64_t *f
     step->step = (uint64_t)words[2];
     step->positions = words[3];
     step->same_weights = words[4] != 0;
+    step->slices = (int)words[5];
+    step->columns = words[6];
     return SL_OK;
 }
 
@@ -269,6 +279,11 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->seed = pipe->seed;
     step->step = batch->step;
     step->same_weights = batch->same_weights;
+    step->slices = 1;
+    if (pipe->slices > 1 && step->backward && step->training && step->rows > 0)
+        status = sli_pipe_choose_slices(pipe, batch, step);
+    if (status != SL_OK)
+        step->rows = 0;
     step->failure = &pipe->failure;
     step->channels = pipe->channels;
     step->channel_count = pipe->channel_count;
@@ -291,18 +306,18 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     if (step->backward)
         sli_pipe_begin_head(pipe);
     *micros = sl_micro_batches(step->rows, step->batch_micros, pipe->sizes);
-    SL_TRY(cut_batch(pipe, batch, targets, first_sample, *micros));
+    SL_TRY(cut_batch(pipe, batch, step, targets, first_sample, *micros));
     return targets ? allocate_row_losses(pipe, step, *micros) : SL_OK;
 }
 
 static sl_status prepare_accumulation_step(sl_pipe *pipe, sli_step *step, int first, int micros)
 {
-    SL_TRY(sli_pipe_find_table(pipe, table_kind(step), micros, &step->table));
+    SL_TRY(sli_pipe_find_table(pipe, table_kind(pipe, step), micros, &step->table));
     if (step->backward) {
         SL_TRY(begin_trace(pipe, step->table->schedule));
         step->moments = pipe->moments;
     }
-    step->micros = pipe->micros + first;
+    step->micros = pipe->micros + first * step->slices;
     step->first_micro = first;
     step->start = sli_clock_seconds();
     if (step->backward)
@@ -314,7 +329,7 @@ static void begin_link_step(const sl_pipe *pipe, const sli_step *step, int first
 {
     bool evaluates = step->loss && !step->backward;
     sli_link_step all = {.sequence = ++pipe->group->calls,
-                         .kind = evaluates ? SLI_LINK_EVALUATION : (int32_t)table_kind(step),
+                         .kind = evaluates ? SLI_LINK_EVALUATION : (int32_t)table_kind(pipe, step),
                          .first_micro = first};
     sli_link_begin(step->link, &all, step->channels, step->channel_count);
 }
@@ -382,16 +397,17 @@ static sl_status broadcast_loss(const sl_pipe *pipe, double *sum, int64_t *terms
     return SL_OK;
 }
 
-/* Adds the losses of each row of a micro-batch, in their order, to the batch's. */
+/* Adds the losses of each row of a micro-batch or slice, in their order, to the batch's. */
 static void sum_rows_of_micro(const sli_micro *micro, double *row_losses)
 {
     int64_t each = micro->row_loss_count / micro->rows;
     bool is_even = each * micro->rows == micro->row_loss_count;
     for (int64_t row = 0; row < micro->rows; row++) {
         double *sum = &row_losses[micro->first_row + row];
-        *sum = is_even ? 0 : NAN;
         for (int64_t i = 0; i < each && is_even; i++)
             *sum += micro->row_losses[row * each + i];
+        if (!is_even)
+            *sum = NAN;
     }
 }
 
@@ -399,8 +415,12 @@ static void sum_rows_of_micro(const sli_micro *micro, double *row_losses)
 static sl_status sum_row_losses(const sl_pipe *pipe, const sli_step *step, double *row_losses)
 {
     int micros = sl_micro_batches(step->rows, step->batch_micros, NULL);
-    for (int i = 0; i < micros && step->row_losses; i++)
-        sum_rows_of_micro(&pipe->micros[i], row_losses);
+    for (int64_t row = 0; row < step->rows; row++)
+        row_losses[row] = 0;
+    for (int i = 0; i < micros * step->slices && step->row_losses; i++)
+        sum_rows_of_micro(
+            &pipe->micros[sli_slice_number(i / step->slices, i % step->slices, step->slices)],
+            row_losses);
     return pipe->group ? sli_pipe_group_broadcast(pipe->group, row_losses, step->rows, SL_F64,
                                                   last_stage(pipe)->group_rank)
                        : SL_OK;

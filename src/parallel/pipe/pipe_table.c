@@ -20,8 +20,10 @@ sl_status sli_pipe_check_table(const sl_pipe *pipe, const sl_schedule *table, co
                         "%d, %d and %d",
                         ranks, ranks == 1 ? "" : "s", stages, stages == 1 ? "" : "s", has,
                         pipe->rank_count, pipe->stage_count, micros);
-    if (sl_schedule_slices(table) > 1)
-        return sl_error(SL_ERR_INVALID, "the table has slices, which a pipe does not run");
+    if (sl_schedule_slices(table) != pipe->slices)
+        return sl_error(SL_ERR_INVALID,
+                        "the table has %d slices of a micro-batch, the pipe needs %d",
+                        sl_schedule_slices(table), pipe->slices);
     if (pipe->loss && !pipe->inference && !sli_schedule_goes_backward(table))
         return sl_error(SL_ERR_INVALID, "the table never goes backward");
     if (table->splits_head && !pipe->head_blocks)
@@ -35,7 +37,8 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
     sl_schedule_options wanted = {.ranks = pipe->rank_count,
                                   .virtual_stages = pipe->stage_count / pipe->rank_count,
                                   .placement = placement,
-                                  .micros = micros};
+                                  .micros = micros,
+                                  .slices = pipe->slices};
     *out = NULL;
     SL_TRY(pipe->writer ? pipe->writer(pipe->writer_context, &wanted, out)
                         : sl_schedule_write(pipe->schedule, &wanted, out));
@@ -66,9 +69,11 @@ static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micro
             &out->schedule));
     else
         SL_TRY(write_order(pipe, micros, &out->schedule));
+    if (kind == SLI_TABLE_WHOLE || kind == SLI_TABLE_GRADIENT)
+        SL_TRY(sli_schedule_join_slices(out->schedule));
     if (kind != SLI_TABLE_FORWARD)
         SL_TRY(sl_schedule_freeze(out->schedule, pipe->backward));
-    if (kind == SLI_TABLE_TRAINING)
+    if (kind == SLI_TABLE_TRAINING || kind == SLI_TABLE_WHOLE)
         SL_TRY(sl_schedule_recompute(out->schedule, pipe->recompute));
     if (kind != SLI_TABLE_FORWARD && pipe->head_blocks > 0)
         SL_TRY(sl_schedule_split_head(out->schedule, sl_partition_head(pipe->model)));

@@ -290,6 +290,7 @@ sl_status sl_pipe_get_utilization(sl_pipe *pipe, sl_utilization *out)
     const sl_schedule_options options = {.ranks = pipe->rank_count,
                                          .virtual_stages = pipe->stage_count / pipe->rank_count,
                                          .placement = sl_schedule_placement(pipe->order),
+                                         .slices = entries[0].action.slices,
                                          .links = pipe->links ? pipe->links : found.links,
                                          .cores = found.has_shared_cores ? found.cores : NULL,
                                          .forward_only = forward_only};

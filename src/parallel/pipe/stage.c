@@ -7,7 +7,8 @@
  * input instead, and a micro-batch's logits never exist as a whole.
  *
  * Where the head is split over all ranks, every F of the last stage computes its output, which
- * their S need; B or I begins with what these gave.
+ * their S need; B or I begins with what these gave. So does every F of a slice, whose keys and
+ * values the next slices need.
  *
  * Tensors are given back as soon as they have been used: an input when the next module has run
  * (what backward needs, modules have put on the pass), the pass when its last module has gone
@@ -17,6 +18,7 @@
 #include "parallel/pipe/micro_batch.h"
 #include "parallel/pipe/pipe_head.h"
 #include "parallel/pipe/pipe_skip.h"
+#include "parallel/pipe/pipe_slices.h"
 
 #include "core/error.h"
 #include "tensor/tensor.h"
@@ -96,7 +98,7 @@ static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int 
 
 static sl_status trim_rows(sl_tensor **rows, int64_t columns)
 {
-    sl_status status = sli_tensor_trim(rows, columns);
+    sl_status status = sli_tensor_trim(rows, 0, columns);
     if (status != SL_OK)
         sl_tensor_destroy(rows);
     return status;
@@ -138,6 +140,7 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
     sl_pass *pass;
     sl_status status;
     SLI_TRY_OR_FAIL(sl_pass_create(&options, &pass));
+    SLI_TRY_OR_FAIL(sli_stage_begin_slice(stage, step, micro, pass));
     SLI_TRY_OR_FAIL(give_inputs(stage, step, micro, pass));
     SLI_TRY_OR_FAIL(sli_stage_give_skips(stage, micro, pass, step->backward && !keep));
     SLI_TRY_OR_FAIL(run_forward(stage, pass, own_modules(stage, step), tensor));
@@ -252,7 +255,7 @@ static sl_status perform_forward(sli_stage *stage, sli_step *step, sl_action act
     bool keep = !action.discards;
     bool recomputes = step->backward && stage->goes_backward && !keep;
     sli_record *record = &stage->records[micro];
-    if (recomputes && stage->is_last && !stage->parts) {
+    if (recomputes && stage->is_last && !stage->parts && step->slices == 1) {
         record->input = *tensor;
         *tensor = NULL;
         return SL_OK;
@@ -263,12 +266,18 @@ static sl_status perform_forward(sli_stage *stage, sli_step *step, sl_action act
         return status;
     }
     SL_TRY(forward_pass(stage, step, micro, keep, tensor));
+    if (!stage->goes_backward)
+        sli_stage_end_slice(stage, step, micro);
     if (!stage->is_last)
         return SL_OK;
     if (!step->loss)
         return store_output(stage, step, micro, tensor);
     if (!step->backward)
         return apply_loss(stage, step, micro, tensor, NULL, NULL);
+    if (recomputes && !stage->parts) {
+        sl_tensor_destroy(tensor); /* R gives it */
+        return SL_OK;
+    }
     record->output = *tensor;
     *tensor = NULL;
     return stage->parts ? sli_stage_give_output(stage, step, micro) : SL_OK;
@@ -309,6 +318,7 @@ static sl_status perform_backward(sli_stage *stage, sli_step *step, sl_action ac
     SLI_TRY_OR_FAIL(
         run_backward(stage, action.micro, own_modules(stage, step), tensor, sl_module_backward));
     sl_pass_destroy(&record->pass);
+    sli_stage_end_slice(stage, step, action.micro);
     return SL_OK;
 
 fail:
@@ -323,7 +333,9 @@ static sl_status perform_backward_input(sli_stage *stage, sli_step *step, int mi
     sli_record *record = &stage->records[micro];
     if (stage->is_last)
         SL_TRY(begin_backward(stage, step, micro, tensor, record->pass));
-    return run_backward(stage, micro, own_modules(stage, step), tensor, sli_module_backward_input);
+    SL_TRY(run_backward(stage, micro, own_modules(stage, step), tensor, sli_module_backward_input));
+    sli_stage_end_slice(stage, step, micro);
+    return SL_OK;
 }
 
 static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step, sl_action action)
@@ -387,6 +399,7 @@ void sli_stage_clear_records(sli_stage *stage, int micros)
         sl_tensor_destroy(&stage->records[micro].input);
         sl_pass_destroy(&stage->records[micro].pass);
         sl_tensor_destroy(&stage->records[micro].output);
+        sli_slices_destroy(&stage->records[micro].slices);
         sli_stage_drop_skips(stage, micro);
         sli_stage_drop_head(stage, micro);
     }

@@ -47,6 +47,7 @@ typedef struct sli_record {
     sl_tensor *input;
     sl_pass *pass;
     sl_tensor *output;
+    sli_slices *slices; /* at a micro-batch's first slice, what the stage keeps for all of them */
     sl_tensor **skips; /* [skip_count] tensors and gradients that arrived and wait for their action,
                           or come out of it and will be sent */
 } sli_record;
@@ -65,7 +66,7 @@ typedef struct sli_stage {
     int parameter_count;  /* theirs */
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;
-    sli_record *records; /* [chunks] */
+    sli_record *records; /* [slots] */
     sl_shape
         input_shape; /* of the first micro-batch of the last step with a loss; at first empty */
 

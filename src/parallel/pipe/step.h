@@ -20,9 +20,11 @@ typedef struct sli_micro {
     double *row_losses; /* where the last stage writes this micro-batch's; NULL without a loss */
     int64_t row_loss_count;
     int64_t rows;
-    int64_t columns;      /* positions of its rows; 0: all that the batch has */
-    int64_t first_row;    /* within the batch */
-    int64_t first_sample; /* global number of its first row */
+    int64_t columns;                   /* positions of its rows; 0: all that the batch has */
+    int64_t first_position, positions; /* of a slice: its first position, and those of the whole
+                                          rows; else 0 */
+    int64_t first_row;                 /* within the batch */
+    int64_t first_sample;              /* global number of its first row */
 } sli_micro;
 
 /* When an action ran, on the device of its stage. */
@@ -36,6 +38,7 @@ typedef struct sli_action_moments {
 typedef enum sli_table_kind {
     SLI_TABLE_FORWARD,
     SLI_TABLE_TRAINING,
+    SLI_TABLE_WHOLE,    /* in a pipe with slices, training of a batch that is not cut into them */
     SLI_TABLE_GRADIENT, /* backward in evaluation mode: as training, without recomputation */
     SLI_TABLE_KINDS
 } sli_table_kind;
@@ -53,7 +56,8 @@ typedef struct sli_table {
 typedef struct sli_step {
     const char *who; /* the function that runs it, in errors */
     const sli_table *table;
-    sli_micro *micros; /* those of the table: of the batch's, from `first_micro` on */
+    sli_micro *micros; /* those of the table: of the batch's, from `first_micro` on; slices, by
+                          their numbers in the table, where there are any */
     int first_micro;
     int64_t rows;           /* of the whole batch */
     int batch_micros;       /* into which it is cut, as far as its rows allow */
@@ -61,6 +65,8 @@ typedef struct sli_step {
     int input_count;
     sl_cache *const *caches; /* one for each row; NULL: none */
     int64_t positions;       /* with caches: those of the batch; else 0 */
+    int slices;              /* of a micro-batch; 1: they are whole */
+    int64_t columns;         /* with slices: the positions of the batch's rows */
     bool backward;           /* the table goes backward */
     bool training;           /* modules are in training mode: dropout is on */
     bool same_weights;       /* as the batch says */

@@ -172,6 +172,42 @@ sl_status sli_schedule_renumber(sl_schedule *schedule)
     return SL_OK;
 }
 
+/* Of the slices' table, which does not deadlock, these are some of the actions, with all that they
+ * need of each other. */
+static bool stands_for_all(sl_action action)
+{
+    bool forward = action.kind == SL_ACTION_FORWARD || action.kind == SL_ACTION_RECOMPUTE;
+    return sli_action_slice(action) == (forward ? action.slices - 1 : 0);
+}
+
+sl_status sli_schedule_join_slices(sl_schedule *schedule)
+{
+    bool *marks;
+    int slices = schedule->slices;
+    size_t first = 0, written = 0;
+    SL_TRY(sli_schedule_allocate_marks(schedule, &marks));
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        size_t end = schedule->ends[rank];
+        bool has_partner = false; /* the action before was kept */
+        for (size_t i = first; i < end; i++) {
+            sl_action action = schedule->actions[i];
+            bool kept = stands_for_all(action);
+            action.joined = action.joined && has_partner;
+            action.micro /= slices;
+            if (kept)
+                schedule->actions[written++] = action;
+            has_partner = kept;
+        }
+        schedule->ends[rank] = written;
+        first = end;
+    }
+    schedule->count = written;
+    schedule->micros /= slices;
+    schedule->slices = 1;
+    sli_schedule_set_marks(schedule, marks);
+    return SL_OK;
+}
+
 sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out)
 {
     SLI_CHECK_NOT_NULL(out);

@@ -57,12 +57,6 @@ static inline size_t sli_schedule_cell(const sl_schedule *schedule, int stage, i
     return (size_t)stage * (size_t)schedule->micros + (size_t)micro;
 }
 
-/* The number of slice `slice` of micro-batch `micro`. */
-static inline int sli_slice_number(int micro, int slice, int slices)
-{
-    return micro * slices + slices - 1 - slice;
-}
-
 bool sli_schedule_goes_backward(const sl_schedule *schedule);
 
 /* The rank's stage that has its S and T. */
@@ -103,6 +97,11 @@ sl_status sli_schedule_read(const char *path, sl_schedule **out);
 
 /* sli_schedule_read of a text in PyTorch's CSV; errors begin with `name`. (table_csv.c) */
 sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, sl_schedule **out);
+
+/* Makes slices whole micro-batches again: a micro-batch goes forward where its last slice does, and
+ * backward where its first one does. Errors: SL_ERR_MEMORY; the table is then as it was.
+ * (rewrite.c) */
+sl_status sli_schedule_join_slices(sl_schedule *schedule);
 
 /* Numbers micro-batches, whose slices follow, in the order in which the first stage goes backward.
  * (rewrite.c) */

@@ -23,6 +23,12 @@ static inline int sli_action_micro(sl_action action)
     return action.slices > 1 ? action.micro / action.slices : action.micro;
 }
 
+/* The number of slice `slice` of micro-batch `micro`. */
+static inline int sli_slice_number(int micro, int slice, int slices)
+{
+    return micro * slices + slices - 1 - slice;
+}
+
 /* F, R, B, I, W, S or T; 0 for a value that is no kind. */
 char sli_action_letter(sl_action_kind kind);
 

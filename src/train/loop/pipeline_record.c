@@ -61,6 +61,7 @@ static sl_status gather_layouts(const sli_run *run, machine *machines, sl_schedu
     for (int r = 0; r < run->replica.count; r++)
         layouts[r] =
             (sl_schedule_options){.ranks = utilization->ranks,
+                                  .slices = utilization->measured[0].action.slices,
                                   .virtual_stages = utilization->stages / utilization->ranks,
                                   .placement = utilization->placement,
                                   .links = machines[r].links,

@@ -21,9 +21,32 @@ static sl_status write_table(const sl_found_plan *plan, const sl_plan *layout, s
     return status;
 }
 
-sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table, sl_simulation *out)
+/* A slice takes its part of a micro-batch's time. */
+static sl_status simulate_table(const sl_found_plan *plan, const sl_schedule *table,
+                                sl_simulation *out)
 {
     static const int one_set_of_cores[SL_MAX_STAGES];
+    enum { COSTS = 6 };
+    const double *const costs[COSTS] = {plan->forward,  plan->backward_input, plan->backward_weight,
+                                        plan->backward, plan->head_forward,   plan->head_backward};
+    double own[COSTS][SL_MAX_STAGES] = {{0}};
+    for (int i = 0; i < COSTS; i++)
+        for (int s = 0; s < sl_schedule_stages(table); s++)
+            own[i][s] = costs[i][s] / sl_schedule_slices(table);
+    return sl_schedule_simulate(table,
+                                &(sl_cost_model){.forward = own[0],
+                                                 .backward_input = own[1],
+                                                 .backward_weight = own[2],
+                                                 .backward = own[3],
+                                                 .head_forward = own[4],
+                                                 .head_backward = own[5],
+                                                 .cores =
+                                                     plan->shares_cores ? one_set_of_cores : NULL},
+                                out);
+}
+
+sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table, sl_simulation *out)
+{
     sl_plan *layout;
     SLI_CHECK_NOT_NULL(plan);
     SLI_CHECK_NOT_NULL(table);
@@ -34,17 +57,7 @@ sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table,
     sl_status status = write_table(plan, layout, table);
     sl_plan_destroy(&layout);
     if (status == SL_OK)
-        status =
-            sl_schedule_simulate(*table,
-                                 &(sl_cost_model){.forward = plan->forward,
-                                                  .backward_input = plan->backward_input,
-                                                  .backward_weight = plan->backward_weight,
-                                                  .backward = plan->backward,
-                                                  .head_forward = plan->head_forward,
-                                                  .head_backward = plan->head_backward,
-                                                  .cores =
-                                                      plan->shares_cores ? one_set_of_cores : NULL},
-                                 out);
+        status = simulate_table(plan, *table, out);
     if (status != SL_OK)
         sl_schedule_destroy(table);
     return status;

@@ -150,6 +150,8 @@ static void decide_chunks(const sli_plan_inputs *inputs, sl_plan *plan)
     int64_t rows = options->batch_size / options->accumulate,
             micros = options->pipeline_ranks > 1 ? MICROS_PER_RANK * options->pipeline_ranks : 1;
     micros = rows < micros && rows > 0 ? rows : rows > 0 ? micros : 1;
+    if (options->slices == 0)
+        options->slices = options->table ? sl_schedule_slices(options->table) : 1;
     if (options->chunks == 0 && options->table)
         options->chunks = sl_schedule_micros(options->table);
     options->chunks =
@@ -332,7 +334,8 @@ static sl_status make_table(sl_plan *plan)
     int room[SL_MAX_STAGES], chunks = options->chunks;
     sl_schedule_options wanted = {.ranks = options->pipeline_ranks,
                                   .virtual_stages = options->virtual_stages,
-                                  .micros = chunks < plan->micros ? chunks : plan->micros};
+                                  .micros = chunks < plan->micros ? chunks : plan->micros,
+                                  .slices = options->slices};
     if (options->placement) {
         SL_TRY(sl_placement_parse(options->placement, wanted.ranks, wanted.virtual_stages, room));
         wanted.placement = room;

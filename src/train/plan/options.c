@@ -43,6 +43,7 @@ WHEN(with_warmup_ratio, options->lr.warmup_ratio > 0)
 WHEN(with_freeze, options->model.freeze != NULL)
 WHEN(with_train_layers, options->model.train_layers > 0)
 WHEN(with_lora, options->model.lora.adapts)
+WHEN(with_slices, options->slices > 1)
 WHEN(with_split_vocabulary, options->split_vocabulary)
 WHEN(with_lora_targets, options->model.lora.adapts && options->model.lora.targets[0] != '\0')
 #undef WHEN
@@ -250,6 +251,11 @@ const sl_option sl_plan_option_rows[] = {
      .parse = parse_schedule, .print = print_schedule, .choices = sl_schedule_names,
      .help = "Order of forwards and backwards, by name or as a file with a table in PyTorch's CSV, "
              "which also says how many ranks and chunks there are"},
+    {.name = "slices", .value = "K", .group = "Pipeline", FIELD(INT, slices),
+     RANGE(1, SL_MAX_CHUNKS), .optional = true, .affects_numbers = with_slices,
+     .help = "Cut each micro-batch into so many slices along its rows' tokens (Seq1F1B): a smaller bubble, "
+             "where rows are long and micro-batches few. Schedules with a stage a rank can. Another number "
+             "gives the same losses to rounding. CPUs only; without it 1, or as many as a file's table has"},
     {.name = "split-vocabulary", .group = "Pipeline", OF_LANGUAGE, FIELD(FLAG, split_vocabulary),
      .affects_numbers = with_split_vocabulary,
      .help = "Split the last layer and its loss over all pipeline ranks by the vocabulary, in 64 blocks of "
@@ -520,6 +526,22 @@ static sl_status check_batches(const sl_train_options *options)
     return SL_OK;
 }
 
+static sl_status check_slices(const sl_train_options *options)
+{
+    int of_table = options->table ? sl_schedule_slices(options->table) : 1;
+    const char *other = options->pack                         ? "pack"
+                        : options->split_vocabulary           ? "split_vocabulary"
+                        : options->model.mask == SL_MASK_NONE ? "a model without causal mask"
+                                                              : NULL;
+    if (options->table && options->slices > 0 && options->slices != of_table)
+        return sl_error(SL_ERR_INVALID,
+                        "the schedule %s has %d slices of a micro-batch, slices is %d",
+                        options->schedule, of_table, options->slices);
+    if (other && (options->slices > 1 || of_table > 1))
+        return sl_error(SL_ERR_UNSUPPORTED, "slices cannot be combined with %s", other);
+    return SL_OK;
+}
+
 static sl_status check_data(const char *data)
 {
     sl_sources sources;
@@ -553,6 +575,7 @@ sl_status sli_train_options_check_values(const sl_train_options *options)
     if (options->sample_every > 0 && !options->sample_prompt)
         return sl_error(SL_ERR_INVALID, "sample-every needs sample-prompt, what the model is to go "
                                         "on with");
+    SL_TRY(check_slices(options));
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
     return sli_optimizer_check(&options->optimizer);

@@ -56,6 +56,7 @@ static sl_status check_options(const search *s)
                         : run->accumulate > 1   ? "accumulation steps"
                         : has_balance(s)        ? "a balance"
                         : run->split_vocabulary ? "a split vocabulary"
+                        : run->slices > 1       ? "slices"
                         : run->force            ? "force"
                                                 : NULL;
     if (given)

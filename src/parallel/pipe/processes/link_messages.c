@@ -29,6 +29,7 @@ static const char *kind_name(int32_t kind)
     static const char *const names[] = {
         [SLI_TABLE_FORWARD] = "a forward",
         [SLI_TABLE_TRAINING] = "a training step",
+        [SLI_TABLE_WHOLE] = "a training step of whole rows",
         [SLI_TABLE_GRADIENT] = "a gradient in evaluation mode",
         [SLI_LINK_EVALUATION] = "an evaluation",
     };

@@ -253,6 +253,7 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
         {"number of pipeline ranks", pipe->rank_count},
         {"number of micro-batches of a batch", pipe->batch_micros},
         {"number of micro-batches of an accumulation step", pipe->chunks},
+        {"number of slices of a micro-batch", pipe->slices},
         {"recompute mode", pipe->recompute},
         {"precision", pipe->precision},
         {"seed", (int64_t)pipe->seed},
