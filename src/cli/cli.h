@@ -175,6 +175,9 @@ _Noreturn void cli_refuse_near(const cli_near *near, const char *prefix, const c
  * could not be written. */
 int cli_finish(sl_status status);
 
+/* Writes what standard output still holds. Errors: SL_ERR_IO where it could not be written. */
+sl_status cli_flush(void);
+
 /* calloc that ends the program where there is no memory. */
 void *cli_allocate(size_t count, size_t bytes);
 
@@ -193,10 +196,28 @@ typedef struct cli_made_text {
     bool quiet;    /* it is made alone */
 } cli_made_text;
 
-void cli_made_text_add(void *context, int64_t text,
-                       int32_t id);            /* a cli_made_text; prints whole characters */
-void cli_made_text_end(cli_made_text *made);   /* what is left, and the line's end */
+/* Prints whole characters, and at the end what is left with the line's end. Errors: those of
+ * cli_flush. */
+sl_status cli_made_text_add(cli_made_text *made, int32_t id);
+sl_status cli_made_text_end(cli_made_text *made);
 void cli_made_text_clear(cli_made_text *made); /* leaves zeros */
+
+/* Whether a file is called so, and has something before it. */
+bool cli_name_ends_with(const char *path, const char *end);
+
+/* Lines of text, one after the other. (read_lines.c) */
+typedef struct cli_lines {
+    FILE *from;
+    const char *name; /* of the file, in errors */
+    int64_t number;   /* of the line, from 1 on */
+    char *room;
+    size_t bytes;
+} cli_lines;
+
+/* The next line that is not blank, without its end, "\n" or "\r\n", until the next call; NULL:
+ * there is none. Errors: SL_ERR_IO; SL_ERR_FORMAT for a zero byte. */
+sl_status cli_lines_next(cli_lines *lines, const char **line);
+void cli_lines_clear(cli_lines *lines);
 
 /* A number as text, by value: an argument of printf is `cli_count_text(3).text`. */
 typedef struct cli_text {
@@ -502,6 +523,10 @@ sl_status cli_group_create(const sl_launch_info *launch, sl_group **out);
 typedef struct cli_model_needs {
     bool tokenizer;   /* a model without one is refused */
     bool overlapping; /* batches are cut into a micro-batch a stage, so that stages work at once */
+    /* (optional) The option for cli_context, which is checked before weights are loaded. */
+    const cli_line *line;
+    const char *context;
+    int64_t given;
 } cli_model_needs;
 
 /* Loads options->init on options->devices, which the processes of this machine divide. The caller
@@ -511,7 +536,7 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs 
 void cli_saved_model_clear(cli_saved_model *model);
 
 /* The positions of a row for a model: `given` where the command line has option `name`, else the
- * model's own, or 35 where it does not say, with a warning. */
+ * model's own, or SL_DEFAULT_CONTEXT where it does not say, with a warning. */
 int64_t cli_context(const cli_line *line, const char *name, int64_t given,
                     const cli_saved_model *model);
 

@@ -236,10 +236,13 @@ static sl_status run_on_rows(cli_line *line, settings *parsed, const char *path)
     cli_saved_model model = {0};
     if (parsed->logits)
         cli_refuse("--logits writes those of a text, and %s has rows of ids", path);
-    sl_status status = cli_saved_model_load(&parsed->run, (cli_model_needs){0}, &model);
+    bool is_tokens = cli_name_ends_with(path, ".bin"); /* whose rows may be of any length */
+    const cli_model_needs needs = {.line = line,
+                                   .context = is_tokens ? "bptt" : NULL,
+                                   .given = parsed->run.bptt};
+    sl_status status = cli_saved_model_load(&parsed->run, needs, &model);
     if (status == SL_OK) {
-        const char *end = strrchr(path, '.');
-        if (end && strcmp(end, ".bin") == 0) /* of token files a row may be of any length */
+        if (is_tokens)
             parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
         status = evaluate_rows(parsed, &model, path);
     }
@@ -267,8 +270,11 @@ static sl_status run_eval(cli_line *line, void *settings_read)
     }
     if (parsed->logits)
         SL_TRY(sl_error_context(sl_train_check_output(&parsed->run, parsed->logits), "--logits: "));
-    sl_status status =
-        cli_saved_model_load(&parsed->run, (cli_model_needs){.tokenizer = true}, &model);
+    const cli_model_needs needs = {.tokenizer = true,
+                                   .line = line,
+                                   .context = "bptt",
+                                   .given = parsed->run.bptt};
+    sl_status status = cli_saved_model_load(&parsed->run, needs, &model);
     if (status == SL_OK) {
         parsed->run.bptt = cli_context(line, "bptt", parsed->run.bptt, &model);
         status = sl_split_path(parsed->run.data, parsed->split, &path);

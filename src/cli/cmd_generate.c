@@ -28,7 +28,7 @@ static const sl_option options[] = {
      .help = "Begin with these ids of tokens, such as 504,1463, and print ids; the model needs no "
              "tokenizer"},
     {.name = "prompts", .value = "FILE", .group = "Text", FIELD(TEXT, prompts),
-     .help = "Write a text for each line of FILE that is not empty, several at once: the line is its "
+     .help = "Write a text for each line of FILE that is not blank, several at once: the line is its "
              "beginning, or, where FILE is called ….jsonl, the JSON line has it as \"prompt\", or a "
              "conversation as \"messages\""},
     {.name = "batch-size", .value = "N", .group = "Text", FIELD(INT64, batch_size), RANGE(1, 65536),
@@ -61,8 +61,8 @@ static const sl_option options[] = {
      .help = "Seed of the random draws"},
     {.name = "context", .value = "N", .group = "Text", FIELD(INT64, generation.context),
      RANGE(1, SL_MAX_CONTEXT), .optional = true,
-     .help = "Number of preceding tokens that the model sees; by default as many as in a row of its "
-             "training"},
+     .help = "Number of preceding tokens that the model sees, at most the model's positions; by default "
+             "as many as in a row of its training"},
     CLI_DEVICES_ROW,
     {0},
 };
@@ -95,6 +95,12 @@ static sl_status read_prompt_ids(const char *list, int64_t ntokens, sl_tokens *o
 
 /* ---- Texts ------------------------------------------------------------------------------ */
 
+static sl_status print_token(void *context, int64_t text, int32_t id)
+{
+    (void)text;
+    return cli_made_text_add(context, id);
+}
+
 /* Prints the text, with its prompt if it is `shown`, as it is made. */
 static sl_status continue_text(const settings *parsed, const cli_saved_model *model,
                                const sl_tokens *prompt, bool shown, cli_made_text *text)
@@ -104,15 +110,24 @@ static sl_status continue_text(const settings *parsed, const cli_saved_model *mo
     int32_t *ids = cli_allocate((size_t)(length + parsed->tokens), sizeof *ids);
     memcpy(ids, prompt->ids, (size_t)length * sizeof *ids);
     *text = (cli_made_text){.vocab = parsed->prompt_ids ? NULL : model->vocab};
-    for (int64_t i = 0; model->prints && shown && i < length; i++)
-        cli_made_text_add(text, 0, ids[i]);
+    sl_status status = SL_OK;
+    if (model->prints && length > generation.context)
+        cli_complain("warning: the prompt has %" PRId64 " tokens, of which the model sees the last "
+                     "%" PRId64 " (--context)",
+                     length, generation.context);
+    for (int64_t i = 0; model->prints && shown && i < length && status == SL_OK; i++)
+        status = cli_made_text_add(text, ids[i]);
     if (model->prints) {
-        generation.added = cli_made_text_add;
+        generation.added = print_token;
         generation.context_of_added = text;
     }
-    sl_status status = sl_generate(model->pipe, &generation, ids, &length, parsed->tokens);
-    if (model->prints)
-        cli_made_text_end(text);
+    status = sl_pipe_abort(model->pipe, status);
+    if (status == SL_OK)
+        status = sl_generate(model->pipe, &generation, ids, &length, parsed->tokens);
+    if (model->prints && status == SL_OK)
+        status = cli_made_text_end(text);
+    else if (model->prints)
+        (void)putchar('\n');
     free(ids);
     return status;
 }
@@ -192,9 +207,8 @@ static sl_status say(const settings *parsed, const cli_saved_model *model, const
 static sl_status talk_by_lines(const settings *parsed, const cli_saved_model *model,
                                conversation *talk)
 {
-    char *room = NULL;
+    cli_lines lines = {.from = stdin, .name = "standard input"};
     const char *line;
-    size_t bytes = 0;
     sl_status status = SL_OK;
     const sl_group *group = sl_pipe_group(model->pipe);
     if (group && sl_group_size(group) > 1)
@@ -204,13 +218,12 @@ static sl_status talk_by_lines(const settings *parsed, const cli_saved_model *mo
     while (status == SL_OK) {
         if (isatty(STDIN_FILENO))
             fputs("> ", stderr);
-        status = cli_read_line(stdin, "standard input", &room, &bytes, &line);
+        status = cli_lines_next(&lines, &line);
         if (status != SL_OK || !line)
             break;
-        if (*line)
-            status = say(parsed, model, line, talk);
+        status = say(parsed, model, line, talk);
     }
-    free(room);
+    cli_lines_clear(&lines);
     return status;
 }
 
@@ -254,7 +267,10 @@ static sl_status run_generate(cli_line *line, void *settings_read)
     if (parsed->greedy)
         parsed->generation.temperature = 0;
     const cli_model_needs needed = {.tokenizer = !parsed->prompt_ids,
-                                    .overlapping = parsed->prompts != NULL};
+                                    .overlapping = parsed->prompts != NULL,
+                                    .line = line,
+                                    .context = "context",
+                                    .given = parsed->generation.context};
     sl_status status = cli_saved_model_load(&parsed->run, needed, &model);
     if (status == SL_OK) {
         const sl_vocab *vocab = model.vocab ? model.vocab : sl_saved_model_vocab(model.saved);

@@ -35,18 +35,18 @@ static size_t whole_characters(const char *text, size_t bytes)
     return bytes;
 }
 
-static void print_up_to(cli_made_text *made, size_t bytes)
+static sl_status print_up_to(cli_made_text *made, size_t bytes)
 {
     if (made->quiet)
-        return;
+        return SL_OK;
     char *part = cli_allocate(bytes - made->shown + 1, 1);
     memcpy(part, made->text + made->shown, bytes - made->shown);
     char *escaped = sl_escape_text(part, true);
     fputs(escaped ? escaped : "?", stdout);
-    fflush(stdout);
     free(escaped);
     free(part);
     made->shown = bytes;
+    return cli_flush();
 }
 
 /* The first token's text is as sl_tokens_decode has it: without a space before a word. */
@@ -66,29 +66,26 @@ static void append_token(cli_made_text *made, int32_t id)
     free(text);
 }
 
-void cli_made_text_add(void *context, int64_t text, int32_t id)
+sl_status cli_made_text_add(cli_made_text *made, int32_t id)
 {
-    cli_made_text *made = context;
-    (void)text;
     if (!made->vocab) {
         printf("%s%" PRId32, made->count++ > 0 ? " " : "", id);
-        fflush(stdout);
-        return;
+        return cli_flush();
     }
     if (sl_vocab_is_special(made->vocab, id))
-        return;
+        return SL_OK;
     append_token(made, id);
     made->count++;
     size_t whole = whole_characters(made->text, made->bytes);
-    if (whole > made->shown)
-        print_up_to(made, whole);
+    return whole > made->shown ? print_up_to(made, whole) : SL_OK;
 }
 
-void cli_made_text_end(cli_made_text *made)
+sl_status cli_made_text_end(cli_made_text *made)
 {
     if (made->shown < made->bytes)
-        print_up_to(made, made->bytes);
+        SL_TRY(print_up_to(made, made->bytes));
     puts("");
+    return cli_flush();
 }
 
 void cli_made_text_clear(cli_made_text *made)

@@ -46,10 +46,23 @@ void cli_complain(const char *format, ...)
     va_end(values);
 }
 
+sl_status cli_flush(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return SL_OK;
+    return sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
+}
+
+bool cli_name_ends_with(const char *path, const char *end)
+{
+    size_t bytes = strlen(path), end_bytes = strlen(end);
+    return bytes > end_bytes && strcmp(path + bytes - end_bytes, end) == 0;
+}
+
 int cli_finish(sl_status status)
 {
-    if (status == SL_OK && (fflush(stdout) != 0 || ferror(stdout)) && !cli_signals_output_lost())
-        status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
+    if (status == SL_OK && !cli_signals_output_lost())
+        status = cli_flush();
     if (status == SL_OK)
         return 0;
     print_sentence(strdup(sl_error_text()), true, true); /* it may have a drawing */

@@ -51,27 +51,11 @@ sl_status cli_prompt_encode(const cli_saved_model *model, const char *text, sl_t
                : SL_OK;
 }
 
-/* A line without its end, "\n" or "\r\n", until the next call; NULL: there is none. `name` is that
- * of the file in errors. */
-sl_status cli_read_line(FILE *from, const char *name, char **room, size_t *bytes, const char **line)
-{
-    ssize_t length = getline(room, bytes, from);
-    *line = NULL;
-    if (length < 0)
-        return ferror(from) ? sl_error(SL_ERR_IO, "%s: %s", name, strerror(errno)) : SL_OK;
-    if (length > 0 && (*room)[length - 1] == '\n')
-        (*room)[--length] = '\0';
-    if (length > 0 && (*room)[length - 1] == '\r')
-        (*room)[--length] = '\0';
-    *line = *room;
-    return SL_OK;
-}
-
 /* ---- A file's ----------------------------------------------------------------------------- */
 
 typedef struct prompt {
-    json_t *line;       /* of JSON lines; NULL: a text */
-    char *text;         /* that; NULL: of JSON lines */
+    char *line;         /* of the file, as it is, without blanks around it; NULL: it is printed */
+    bool answers;       /* a conversation */
     int64_t prompt_ids; /* how many of its ids it came with */
     bool ended;
 } prompt;
@@ -79,19 +63,24 @@ typedef struct prompt {
 typedef struct prompts {
     const cli_prompts_options *options;
     const cli_saved_model *model;
+    bool is_json;   /* the file's lines are */
     prompt *all;    /* [count] */
     sl_text *texts; /* [count] */
     int64_t count, room, printed;
-    sl_status status; /* of printing */
 } prompts;
+
+static void clear_prompt(prompts *self, int64_t number)
+{
+    free(self->all[number].line);
+    free(self->texts[number].ids);
+    self->all[number].line = NULL;
+    self->texts[number].ids = NULL;
+}
 
 static void clear_prompts(prompts *self)
 {
-    for (int64_t i = 0; i < self->count; i++) {
-        json_decref(self->all[i].line);
-        free(self->all[i].text);
-        free(self->texts[i].ids);
-    }
+    for (int64_t i = 0; i < self->count; i++)
+        clear_prompt(self, i);
     free(self->all);
     free(self->texts);
 }
@@ -110,8 +99,11 @@ static sl_status encode_messages(const cli_saved_model *model, const json_t *lis
         messages[i].role = json_string_value(json_object_get(message, "role"));
         messages[i].content = json_string_value(json_object_get(message, "content"));
         if (!messages[i].role || !*messages[i].role || !messages[i].content)
-            status = sl_error(SL_ERR_FORMAT,
-                              "every message must have a \"role\" and a \"content\", texts");
+            status =
+                status != SL_OK
+                    ? status
+                    : sl_error(SL_ERR_FORMAT,
+                               "message %zu must have a \"role\" and a \"content\", texts", i + 1);
     }
     if (status == SL_OK && strcmp(messages[count - 1].role, "assistant") == 0)
         status = sl_error(SL_ERR_FORMAT, "a conversation must not end with what the assistant "
@@ -122,24 +114,37 @@ static sl_status encode_messages(const cli_saved_model *model, const json_t *lis
     return status;
 }
 
-static sl_status encode_line(const cli_saved_model *model, const json_t *line, sl_tokens *out)
+static sl_status encode_json(const prompts *self, const json_t *line, sl_tokens *out)
 {
     const json_t *text = json_object_get(line, "prompt"),
                  *messages = json_object_get(line, "messages");
-    if (!json_is_object(line) || !text == !messages)
-        return sl_error(SL_ERR_FORMAT,
-                        "it must be a JSON object with \"prompt\" or with \"messages\"");
+    if (!json_is_object(line))
+        return sl_error(SL_ERR_FORMAT, "it must be a JSON object");
+    if (!text && !messages)
+        return sl_error(SL_ERR_FORMAT, "it must have \"prompt\" or \"messages\"");
+    if (text && messages)
+        return sl_error(SL_ERR_FORMAT, "it must have one of \"prompt\" and \"messages\", not both");
+    if (self->options->json && json_object_get(line, "text"))
+        return sl_error(SL_ERR_FORMAT, "it has a \"text\", the name of what --json adds");
     if (messages)
-        return encode_messages(model, messages, out);
+        return encode_messages(self->model, messages, out);
     if (!json_is_string(text))
         return sl_error(SL_ERR_FORMAT, "\"prompt\" must be a text");
-    return cli_prompt_encode(model, json_string_value(text), out);
+    return cli_prompt_encode(self->model, json_string_value(text), out);
 }
 
-static bool is_json_lines(const char *path)
+static sl_status encode_line(const prompts *self, const char *line, prompt *one, sl_tokens *out)
 {
-    const char *end = strrchr(path, '.');
-    return end && strcmp(end, ".jsonl") == 0;
+    json_error_t error;
+    if (!self->is_json)
+        return cli_prompt_encode(self->model, line, out);
+    json_t *json = json_loads(line, JSON_REJECT_DUPLICATES, &error);
+    one->answers = json_object_get(json, "messages");
+    sl_status status =
+        json ? encode_json(self, json, out)
+             : sl_error(SL_ERR_FORMAT, "it is no JSON: column %d: %s", error.column, error.text);
+    json_decref(json);
+    return status;
 }
 
 static void reserve_prompts(prompts *self)
@@ -160,52 +165,119 @@ static void reserve_prompts(prompts *self)
     self->room = room;
 }
 
+/* Without the blanks around it where it is JSON. */
+static char *copy_line(const prompts *self, const char *line)
+{
+    const char *blanks = " \t\r";
+    size_t bytes = strlen(line), first = self->is_json ? strspn(line, blanks) : 0;
+    while (self->is_json && bytes > first && strchr(blanks, line[bytes - 1]))
+        bytes--;
+    char *copy = cli_allocate(bytes - first + 1, 1);
+    memcpy(copy, line + first, bytes - first);
+    return copy;
+}
+
 static sl_status add_prompt(prompts *self, const char *line)
 {
-    json_error_t error;
     sl_tokens tokens = {0};
     reserve_prompts(self);
     int64_t number = self->count++;
     prompt *one = &self->all[number];
     *one = (prompt){NULL};
     self->texts[number] = (sl_text){NULL};
-    if (is_json_lines(self->options->path)) {
-        one->line = json_loads(line, 0, &error);
-        SL_TRY(encode_line(self->model, one->line, &tokens));
-    } else {
-        one->text = cli_allocate(strlen(line) + 1, 1);
-        strcpy(one->text, line);
-        SL_TRY(cli_prompt_encode(self->model, line, &tokens));
-    }
+    SL_TRY(encode_line(self, line, one, &tokens));
+    one->line = copy_line(self, line);
     one->prompt_ids = tokens.count;
-    sl_text *text = &self->texts[number];
-    text->length = tokens.count;
-    text->ids = cli_allocate((size_t)(tokens.count + self->options->tokens), sizeof *text->ids);
-    memcpy(text->ids, tokens.ids, (size_t)tokens.count * sizeof *text->ids);
-    sl_tokens_free(&tokens);
+    self->texts[number] = (sl_text){.ids = tokens.ids, .length = tokens.count};
     return SL_OK;
 }
 
-static sl_status read_prompts(prompts *self, FILE *file)
+static sl_status add_prompts(prompts *self, FILE *file)
 {
     const char *path = self->options->path, *line;
-    char *room = NULL;
-    size_t bytes = 0;
-    int64_t number = 0;
+    cli_lines lines = {.from = file, .name = path};
     sl_status status;
-    while ((status = cli_read_line(file, path, &room, &bytes, &line)) == SL_OK && line) {
-        number++;
-        if (*line)
-            status =
-                sl_error_context(add_prompt(self, line), "%s: line %" PRId64 ": ", path, number);
+    while ((status = cli_lines_next(&lines, &line)) == SL_OK && line) {
+        status =
+            sl_error_context(add_prompt(self, line), "%s: line %" PRId64 ": ", path, lines.number);
         if (status != SL_OK)
             break;
     }
-    free(room);
+    cli_lines_clear(&lines);
     if (status == SL_OK && self->count == 0)
         status =
             sl_error(SL_ERR_FORMAT, "%s: expected a prompt on each line, but there is none", path);
     return status;
+}
+
+/* All of the file: *content [*bytes], malloc'ed. */
+static sl_status read_file(const char *path, char **content, int64_t *bytes)
+{
+    FILE *file = fopen(path, "r");
+    size_t room = 0, count = 1;
+    if (!file)
+        return sl_error(SL_ERR_NOT_FOUND, "%s: cannot be opened: %s", path, strerror(errno));
+    for (*bytes = 0; count > 0; *bytes += (int64_t)count) {
+        if ((size_t)*bytes == room) {
+            room = 2 * room + BUFSIZ;
+            char *grown = cli_allocate(room, 1);
+            if (*bytes > 0)
+                memcpy(grown, *content, (size_t)*bytes);
+            free(*content);
+            *content = grown;
+        }
+        count = fread(*content + *bytes, 1, room - (size_t)*bytes, file);
+    }
+    sl_status status = ferror(file) ? sl_error(SL_ERR_IO, "%s: %s", path, strerror(errno)) : SL_OK;
+    fclose(file);
+    return status;
+}
+
+/* The first process reads, so that all have the same prompts. */
+static sl_status read_together(const prompts *self, char **content, int64_t *bytes)
+{
+    sl_group *group = sl_pipe_group(self->model->pipe);
+    bool reads = self->model->prints;
+    if (reads)
+        SL_TRY(read_file(self->options->path, content, bytes));
+    if (!group)
+        return SL_OK;
+    SL_TRY(sl_group_broadcast(group, bytes, 1, SL_I64, 0, NULL));
+    int64_t words = *bytes / (int64_t)sizeof(int32_t) + 1;
+    char *all = cli_allocate((size_t)words, sizeof(int32_t));
+    if (reads)
+        memcpy(all, *content, (size_t)*bytes);
+    free(*content);
+    *content = all;
+    return sl_group_broadcast(group, all, words, SL_I32, 0, NULL);
+}
+
+static sl_status read_prompts(prompts *self)
+{
+    char *content = NULL;
+    int64_t bytes = 0;
+    sl_status status = read_together(self, &content, &bytes);
+    FILE *file = status == SL_OK && bytes > 0 ? fmemopen(content, (size_t)bytes, "r")
+                                              : fopen("/dev/null", "r");
+    if (status == SL_OK && !file)
+        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its lines", self->options->path);
+    if (status == SL_OK)
+        status = add_prompts(self, file);
+    if (file)
+        fclose(file);
+    free(content);
+    return sl_pipe_abort(self->model->pipe, status);
+}
+
+static void warn_of_long_prompts(const prompts *self)
+{
+    int64_t context = self->options->generation->context, count = 0;
+    for (int64_t i = 0; i < self->count; i++)
+        count += self->texts[i].length > context;
+    if (count > 0)
+        cli_complain("warning: %" PRId64 " of %" PRId64 " prompts have more than %" PRId64
+                     " tokens, of which the model sees the last (--context)",
+                     count, self->count, context);
 }
 
 /* ---- Their texts -------------------------------------------------------------------------- */
@@ -241,81 +313,98 @@ static json_t *text_value(const char *text)
     return value;
 }
 
-/* What was added to a prompt: with it, it is the text. An answer stands alone. */
+/* The prompt's line with what was added; an answer stands alone. */
 static sl_status print_json(const prompts *self, int64_t number)
 {
     const prompt *one = &self->all[number];
     const sl_text *text = &self->texts[number];
-    bool answers = one->line && json_object_get(one->line, "messages");
     cli_made_text made = {.vocab = self->model->vocab, .quiet = true};
     size_t before = 0;
-    for (int64_t i = answers ? one->prompt_ids : 0; i < text->length; i++) {
+    for (int64_t i = one->answers ? one->prompt_ids : 0; i < text->length; i++) {
         if (i == one->prompt_ids)
             before = made.bytes;
-        cli_made_text_add(&made, 0, text->ids[i]);
+        SL_TRY(cli_made_text_add(&made, text->ids[i]));
     }
-    json_t *json =
-        one->line ? json_incref(one->line) : json_pack("{so}", "prompt", text_value(one->text));
-    json_object_set_new(json, "text", text_value(made.text ? made.text + before : ""));
+    json_t *begin = self->is_json ? NULL : json_pack("{so}", "prompt", text_value(one->line)),
+           *added = text_value(made.text ? made.text + before : "");
+    char *line = self->is_json ? strdup(one->line) : json_dumps(begin, 0),
+         *value = json_dumps(added, JSON_ENCODE_ANY);
+    bool is_made = line && value;
+    if (is_made) /* the line as it is, whose numbers stay the same */
+        printf("%.*s, \"text\": %s}\n", (int)strlen(line) - 1, line, value);
     cli_made_text_clear(&made);
-    char *dumped = json ? json_dumps(json, JSON_REAL_PRECISION(17)) : NULL;
-    json_decref(json);
-    if (!dumped)
-        return sl_error(SL_ERR_MEMORY, "no memory for a text");
-    puts(dumped);
-    free(dumped);
-    return SL_OK;
+    json_decref(begin);
+    json_decref(added);
+    free(line);
+    free(value);
+    return is_made ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a text");
 }
 
-static void print_block(const prompts *self, int64_t number)
+static sl_status print_block(const prompts *self, int64_t number)
 {
     const prompt *one = &self->all[number];
     const sl_text *text = &self->texts[number];
-    bool answers = one->line && json_object_get(one->line, "messages");
     cli_made_text made = {.vocab = self->model->vocab};
+    sl_status status = SL_OK;
     if (number > 0)
         puts("");
-    for (int64_t i = answers ? one->prompt_ids : 0; i < text->length; i++)
-        cli_made_text_add(&made, 0, text->ids[i]);
-    cli_made_text_end(&made);
+    for (int64_t i = one->answers ? one->prompt_ids : 0; i < text->length && status == SL_OK; i++)
+        status = cli_made_text_add(&made, text->ids[i]);
+    if (status == SL_OK)
+        status = cli_made_text_end(&made);
     cli_made_text_clear(&made);
+    return status;
+}
+
+static sl_status set_room(prompts *self, int64_t number, int64_t room)
+{
+    sl_text *text = &self->texts[number];
+    int32_t *ids = realloc(text->ids, (size_t)room * sizeof *ids);
+    if (!ids)
+        return sl_error(SL_ERR_MEMORY, "no memory for a text of %" PRId64 " tokens", room);
+    text->ids = ids;
+    return SL_OK;
+}
+
+static sl_status begin_text(void *context, int64_t number)
+{
+    prompts *self = context;
+    return set_room(self, number, self->texts[number].length + self->options->tokens);
 }
 
 /* Prints it, and those behind it that have waited for it. */
-static void end_text(void *context, int64_t number)
+static sl_status end_text(void *context, int64_t number)
 {
     prompts *self = context;
     self->all[number].ended = true;
+    SL_TRY(set_room(self, number, self->texts[number].length));
     for (; self->printed < self->count && self->all[self->printed].ended; self->printed++) {
-        if (!self->options->json)
-            print_block(self, self->printed);
-        else if (self->status == SL_OK)
-            self->status = print_json(self, self->printed);
+        if (self->model->prints)
+            SL_TRY(self->options->json ? print_json(self, self->printed)
+                                       : print_block(self, self->printed));
+        clear_prompt(self, self->printed);
     }
-    fflush(stdout);
+    return self->model->prints ? cli_flush() : SL_OK;
 }
 
 static sl_status write_texts(prompts *self)
 {
     sl_generate_options generation = *self->options->generation;
-    if (self->model->prints) {
-        generation.ended = end_text;
-        generation.context_of_added = self;
-    }
-    SL_TRY(sl_generate_texts(self->model->pipe, &generation, self->texts, self->count,
-                             self->options->tokens));
-    return self->status;
+    generation.begun = begin_text;
+    generation.ended = end_text;
+    generation.context_of_added = self;
+    if (self->model->prints)
+        warn_of_long_prompts(self);
+    return sl_generate_texts(self->model->pipe, &generation, self->texts, self->count,
+                             self->options->tokens);
 }
 
 sl_status cli_prompts_run(const cli_prompts_options *options, const cli_saved_model *model)
 {
-    prompts self = {.options = options, .model = model};
-    FILE *file = fopen(options->path, "r");
-    if (!file)
-        return sl_error(SL_ERR_NOT_FOUND, "%s: cannot be opened: %s", options->path,
-                        strerror(errno));
-    sl_status status = read_prompts(&self, file);
-    fclose(file);
+    prompts self = {.options = options,
+                    .model = model,
+                    .is_json = cli_name_ends_with(options->path, ".jsonl")};
+    sl_status status = read_prompts(&self);
     if (status == SL_OK)
         status = write_texts(&self);
     clear_prompts(&self);

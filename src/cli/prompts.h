@@ -10,20 +10,16 @@
 sl_status cli_prompt_encode(const cli_saved_model *model, const char *text, sl_tokens *out);
 
 typedef struct cli_prompts_options {
-    const char *path; /* JSON lines, if it is called ….jsonl; else a prompt a line */
+    const char *path; /* JSON lines, if it is called ….jsonl; else a prompt a line; the first
+                         process reads it */
     bool json;        /* print JSON lines */
     int64_t tokens;   /* to add at most */
     const sl_generate_options *generation;
 } cli_prompts_options;
 
-/* Goes on with each prompt, and prints the texts in their order as they are complete. Errors, with
- * file and line: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_FORMAT, SL_ERR_INVALID; those of
- * sl_chat_encode and sl_generate_texts. */
+/* Goes on with each prompt in every process, and prints the texts in their order as they are
+ * complete. Errors, with file and line: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_FORMAT, SL_ERR_INVALID;
+ * those of sl_chat_encode and sl_generate_texts. */
 sl_status cli_prompts_run(const cli_prompts_options *options, const cli_saved_model *model);
-
-/* A line without its end, "\n" or "\r\n", until the next call; NULL: there is none. `name` is that
- * of the file in errors. */
-sl_status cli_read_line(FILE *from, const char *name, char **room, size_t *bytes,
-                        const char **line);
 
 #endif

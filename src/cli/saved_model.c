@@ -1,6 +1,7 @@
 /* Saved models as commands use them: built again on devices for inference; and a training run's
  * sizes, which are those of the model that it starts from. */
 #include "cli/cli.h"
+#include "sluice/app/inference.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,6 +101,14 @@ static void refuse_two_adapters(const sl_train_options *options, const sl_model_
         cli_refuse("--init is a checkpoint with adapters, so it cannot be combined with --adapter");
 }
 
+static void check_context(cli_model_needs needs, const sl_model_options *options)
+{
+    int64_t most = sl_model_positions(options);
+    if (needs.context && cli_line_value(needs.line, needs.context) && needs.given > most)
+        cli_refuse("--%s must be at most %" PRId64 ", the model's positions, got %" PRId64,
+                   needs.context, most, needs.given);
+}
+
 sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs needs,
                                cli_saved_model *out)
 {
@@ -113,6 +122,7 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs 
                         "checkpoint",
                         path);
     out->options = *saved;
+    check_context(needs, saved);
     if (needs.tokenizer || options->tokenizer)
         SL_TRY(open_tokenizer(options, out));
     else
@@ -129,11 +139,6 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_model_needs 
 int64_t cli_context(const cli_line *line, const char *name, int64_t given,
                     const cli_saved_model *model)
 {
-    enum { TUTORIALS = 35 };
-    int64_t most = sl_model_positions(&model->options);
-    if (cli_line_value(line, name) && given > most)
-        cli_refuse("--%s must be at most %" PRId64 ", the model's positions, got %" PRId64, name,
-                   most, given);
     if (cli_line_value(line, name))
         return given;
     if (model->options.context > 0)
@@ -142,8 +147,8 @@ int64_t cli_context(const cli_line *line, const char *name, int64_t given,
         cli_complain(
             "warning: the model does not say how many tokens a row had in its training; %d are "
             "taken (--%s)",
-            TUTORIALS, name);
-    return TUTORIALS;
+            SL_DEFAULT_CONTEXT, name);
+    return SL_DEFAULT_CONTEXT;
 }
 
 void cli_saved_model_clear(cli_saved_model *model)

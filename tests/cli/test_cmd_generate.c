@@ -75,7 +75,7 @@ static void line_of_a_file_is_a_prompt(void **state)
     const char *at = in->directory;
     program_run all, first, second, third;
     char blocks[3 * sizeof first.out];
-    write_file(scratch_path(in, "prompts"), "\nthe\r\n\r\nRiders often\nthe the the", 33);
+    write_file(scratch_path(in, "prompts"), "\nthe\r\n\r\nRiders often\nthe the the", 32);
     program_succeed(&first, "generate --init %s/model --prompt the", at);
     program_succeed(&second, "generate --init %s/model --prompt Riders$often", at);
     program_succeed(&third, "generate --init %s/model --prompt the$the$the", at);
@@ -92,10 +92,13 @@ static void prompts_that_cannot_be_read_are_refused(void **state)
     scratch *in = *state;
     const char *at = in->directory;
     program_run run;
-    write_file(scratch_path(in, "prompts"), "the\n \n", 6);
+    write_file(scratch_path(in, "prompts"), " \n\"\"\n", 5);
     program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
-    check_refused(&run, 1, "/prompts: line 2: a prompt must have at least one token, got \" \"\n");
-    write_file(scratch_path(in, "prompts"), "\n", 1);
+    check_refused(&run, 1, "/prompts: line 2: a prompt must have at least one token, got ");
+    write_file(scratch_path(in, "prompts"), "the\nthe\0 end\n", 13);
+    program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
+    check_refused(&run, 1, "/prompts: line 2: it has a zero byte, which is no text\n");
+    write_file(scratch_path(in, "prompts"), "\n \t\r\n", 5);
     program_start(&run, "generate --init %s/model --prompts %s/prompts", at, at);
     check_refused(&run, 1, "/prompts: expected a prompt on each line, but there is none\n");
     program_start(&run, "generate --init %s/model --prompts %s/none", at, at);
@@ -112,15 +115,19 @@ static void json_lines_are_prompts_and_texts(void **state)
     static const struct {
         const char *line, *reason;
     } bad[] = {
-        {"[1]", "line 1: it must be a JSON object with \"prompt\" or with \"messages\""},
-        {"{\"prompt\": \"the\"", "line 1: it must be a JSON object with \"prompt\" or"},
-        {"{\"text\": \"the\"}", "line 1: it must be a JSON object with \"prompt\" or"},
-        {"{\"prompt\": \"the\", \"messages\": []}", "line 1: it must be a JSON object with"},
+        {"[1]", "line 1: it must be a JSON object\n"},
+        {"{\"prompt\": \"the\"", "line 1: it is no JSON: column 16: "},
+        {"{\"prompt\": \"the\", \"prompt\": \"a\"}", "line 1: it is no JSON: column "},
+        {"{\"id\": \"the\"}", "line 1: it must have \"prompt\" or \"messages\"\n"},
+        {"{\"prompt\": \"the\", \"messages\": []}",
+         "line 1: it must have one of \"prompt\" and \"messages\", not both\n"},
+        {"{\"prompt\": \"the\", \"text\": \"a\"}",
+         "line 1: it has a \"text\", the name of what --json adds\n"},
         {"{\"prompt\": 5}", "line 1: \"prompt\" must be a text"},
         {"{\"prompt\": \"\"}", "line 1: a prompt must have at least one token"},
         {"{\"messages\": []}", "line 1: \"messages\" must be a list that is not empty"},
         {"{\"messages\": [{\"role\": \"user\"}]}",
-         "line 1: every message must have a \"role\" and a \"content\", texts"},
+         "line 1: message 1 must have a \"role\" and a \"content\", texts"},
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"the\"}]}",
          "line 1: a conversation must not end with what the assistant says"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"the\"}]}",
@@ -132,19 +139,19 @@ static void json_lines_are_prompts_and_texts(void **state)
     char expected[2 * sizeof alone.out];
     program_succeed(&alone, "generate --init %s/model --prompt the --tokens 9", at);
     alone.out[strlen(alone.out) - 1] = '\0';
-    snprintf(expected, sizeof expected, "{\"id\": 7, \"prompt\": \"the\", \"text\": \"%s\"}\n",
+    snprintf(expected, sizeof expected, "{\"id\": 0.1, \"prompt\": \"the\", \"text\": \"%s\"}\n",
              alone.out + strlen("the"));
-    write_file(scratch_path(in, "p.jsonl"), "{\"id\": 7, \"prompt\": \"the\"}\n", 28);
+    write_file(scratch_path(in, "p.jsonl"), "  {\"id\": 0.1, \"prompt\": \"the\"} \n", 32);
     program_succeed(&run, "generate --init %s/model --prompts %s/p.jsonl --json --tokens 9", at,
                     at);
     assert_string_equal(run.out, expected);
     write_file(scratch_path(in, "prompts"), "the\n", 4);
     program_succeed(&run, "generate --init %s/model --prompts %s/prompts --json --tokens 9", at,
                     at);
-    assert_string_equal(run.out + 1, expected + strlen("{\"id\": 7, "));
+    assert_string_equal(run.out + 1, expected + strlen("{\"id\": 0.1, "));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_file(scratch_path(in, "p.jsonl"), bad[i].line, strlen(bad[i].line));
-        program_start(&run, "generate --init %s/model --prompts %s/p.jsonl", at, at);
+        program_start(&run, "generate --init %s/model --prompts %s/p.jsonl --json", at, at);
         check_refused(&run, 1, bad[i].reason);
     }
 }

@@ -264,10 +264,11 @@ typedef struct endings {
     int64_t order[TEXTS], count;
 } endings;
 
-static void note_end(void *context, int64_t text)
+static sl_status note_end(void *context, int64_t text)
 {
     endings *all = context;
     all->order[all->count++] = text;
+    return SL_OK;
 }
 
 /* Texts that begin with 1 … LONGEST ids, alone and `rows` at once. */
@@ -334,10 +335,11 @@ typedef struct told {
     int count;
 } told;
 
-static void note_token(void *context, int64_t text, int32_t id)
+static sl_status note_token(void *context, int64_t text, int32_t id)
 {
     told *all = context;
     all->ids[all->count++] = id;
+    return SL_OK;
 }
 
 static void each_token_is_told_as_it_is_added(void **state)
@@ -348,6 +350,87 @@ static void each_token_is_told_as_it_is_added(void **state)
     generate(&pipe, &(sl_generate_options){.added = note_token, .context_of_added = &all}, ids);
     assert_int_equal(all.count, ADDED);
     assert_memory_equal(all.ids, ids + PROMPT, sizeof all.ids);
+}
+
+typedef struct growing {
+    sl_text *texts;
+    int begun, ended;
+    int most_tokens; /* of the first text before an error */
+} growing;
+
+static sl_status give_room(void *context, int64_t text)
+{
+    growing *all = context;
+    sl_text *one = &all->texts[text];
+    int32_t *ids = malloc(ROOM * sizeof *ids);
+    memcpy(ids, one->ids, (size_t)one->length * sizeof *ids);
+    one->ids = ids;
+    all->begun++;
+    return SL_OK;
+}
+
+static sl_status take_room(void *context, int64_t text)
+{
+    growing *all = context;
+    free(all->texts[text].ids);
+    all->texts[text].ids = NULL;
+    all->ended++;
+    assert_in_range(all->begun - all->ended, 0, 1);
+    return SL_OK;
+}
+
+static sl_status count_token(void *context, int64_t text, int32_t id)
+{
+    growing *all = context;
+    return --all->most_tokens >= 0 ? SL_OK : sl_error(SL_ERR_IO, "the disk is full");
+}
+
+/* Two at once, whose ids have only the prompt's room before they begin. */
+static void text_gets_room_as_it_begins(void **state)
+{
+    int32_t ids[5][PROMPT];
+    sl_text texts[5];
+    growing all = {.texts = texts};
+    for (int i = 0; i < 5; i++) {
+        memcpy(ids[i], prompt, sizeof prompt);
+        texts[i] = (sl_text){ids[i], PROMPT};
+    }
+    const sl_generate_options options = {.rows = 2,
+                                         .begun = give_room,
+                                         .ended = take_room,
+                                         .context_of_added = &all};
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
+    check_ok(sl_generate_texts(pipe.pipe, &options, texts, 5, ADDED));
+    assert_int_equal(all.begun, 5);
+    assert_int_equal(all.ended, 5);
+}
+
+static void error_of_who_is_told_ends_the_text(void **state)
+{
+    int32_t ids[ROOM];
+    int64_t length = PROMPT;
+    growing all = {.most_tokens = 4};
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
+    memcpy(ids, prompt, sizeof prompt);
+    check_error(sl_generate(pipe.pipe,
+                            &(sl_generate_options){.added = count_token, .context_of_added = &all},
+                            ids, &length, ADDED),
+                SL_ERR_IO, "the disk is full");
+    assert_int_equal(length, PROMPT + 5);
+}
+
+/* Of several the error says which. */
+static void error_names_the_text(void **state)
+{
+    int32_t ids[2][ROOM] = {{4}, {SMALL_TOKENS}};
+    sl_text texts[] = {{ids[0], 1}, {ids[1], 1}, {ids[0], 0}};
+    const sl_generate_options options = {.context = 1, .rows = 1};
+    SCOPED(test_pipe) pipe = open_small_model(1, 3);
+    check_error(sl_generate_texts(pipe.pipe, &options, texts, 3, 2), SL_ERR_INVALID,
+                "text 3 of 3: sl_generate: the prompt must have at least one token");
+    sl_tensor_f32(sl_parameter_value(find_parameter(&pipe, "4.decoder.bias")))[6] = NAN;
+    check_error(sl_generate_texts(pipe.pipe, &options, texts, 2, 2), SL_ERR_NUMERIC,
+                "text 1 of 2: ");
 }
 
 static void impossible_requests_are_refused(void **state)
@@ -418,6 +501,9 @@ int generate_tests(void)
         cmocka_unit_test(texts_at_once_are_those_of_each_alone),
         cmocka_unit_test(texts_at_once_need_no_cache),
         cmocka_unit_test(each_token_is_told_as_it_is_added),
+        cmocka_unit_test(text_gets_room_as_it_begins),
+        cmocka_unit_test(error_of_who_is_told_ends_the_text),
+        cmocka_unit_test(error_names_the_text),
         cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(prompt_of_another_vocabulary_is_refused),
         cmocka_unit_test(output_that_is_no_number_is_an_error),

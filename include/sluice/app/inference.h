@@ -61,8 +61,11 @@ sl_status sl_evaluate_choices(sl_pipe *pipe, const char *path, const sl_choices_
 sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
                             float **logits, int64_t *ntokens);
 
+/* The positions of a row where nothing else is known: those of the tutorials. */
+enum { SL_DEFAULT_CONTEXT = 35 };
+
 typedef struct sl_generate_options {
-    int64_t context;    /* tokens of the past that the model sees; 0: 35 */
+    int64_t context;    /* tokens of the past that the model sees; 0: SL_DEFAULT_CONTEXT */
     double temperature; /* 0: greedy */
     int top_k;          /* 0: all */
     double top_p; /* of those, the most probable, as far as the ones before have less than this
@@ -76,10 +79,13 @@ typedef struct sl_generate_options {
     bool stops;    /* behind the first `end` that is added, such as the end of text */
     int32_t end;
     int64_t rows; /* how many texts are under way at once; 0: 1 */
-    /* (optional) Called with each token that is added to a text, and where a text ends; texts are
-     * counted from 0. */
-    void (*added)(void *context, int64_t text, int32_t id);
-    void (*ended)(void *context, int64_t text);
+    /* (optional) Called before a text begins, which may then get other ids with the same content
+     * and room for more; with each token that is added to a text; and where a text ends, whose ids
+     * are not used after it. Texts are counted from 0. An error that one returns, on any rank, ends
+     * all. */
+    sl_status (*begun)(void *context, int64_t text);
+    sl_status (*added)(void *context, int64_t text, int32_t id);
+    sl_status (*ended)(void *context, int64_t text);
     void *context_of_added;
 } sl_generate_options;
 
@@ -94,15 +100,16 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
                       int64_t *length, int64_t count);
 
 typedef struct sl_text {
-    int32_t *ids;   /* [length], with room for those that are added; borrowed */
+    int32_t *ids;   /* [length], once it begins with room for those that are added; borrowed */
     int64_t length; /* grows */
 } sl_text;
 
 /* Appends at most `tokens` tokens to each of `count` texts, which may have different lengths: those
  * that sl_generate gives each by itself, but that a product of another number of rows may round
- * differently. `rows` texts at once go through the pipe, in as many micro-batches as it has chunks;
- * where one ends, the next begins. After an error the texts have what was added before. Errors: as
- * sl_generate. */
+ * differently, for texts with equal prompts as well. `rows` texts at once go through the pipe, in
+ * as many micro-batches as it has chunks; where one ends, the next begins. A text that is longer
+ * than the context goes through it by itself. After an error the texts have what was added before.
+ * Errors: as sl_generate, and those of the functions of `options`. */
 sl_status sl_generate_texts(sl_pipe *pipe, const sl_generate_options *options, sl_text *texts,
                             int64_t count, int64_t tokens);
 

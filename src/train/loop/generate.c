@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CONTEXT = 35 };
 /* So that the penalty has an f32, and logits of any model stay finite. */
 static const double least_penalty = 1e-30, most_penalty = 1e30;
 
@@ -134,7 +133,7 @@ typedef struct writer {
 
 static int64_t context_of(const sl_generate_options *options)
 {
-    return options->context > 0 ? options->context : DEFAULT_CONTEXT;
+    return options->context > 0 ? options->context : SL_DEFAULT_CONTEXT;
 }
 
 /* For a text of `length` tokens; none for a model that cannot use one. */
@@ -156,6 +155,8 @@ static sl_status begin_texts(writer *self)
             continue;
         int64_t length = self->texts[self->begun].length + self->tokens - 1;
         *place = (written){.number = self->begun++};
+        if (self->options->begun)
+            SL_TRY(self->options->begun(self->options->context_of_added, place->number));
         SL_TRY(create_cache(self, length, &place->cache));
     }
     return SL_OK;
@@ -189,23 +190,38 @@ static sl_status check_prompt(writer *self, const written *place, int64_t ntoken
     return self->drawing ? SL_OK : sli_drawing_create(ntokens, &self->drawing);
 }
 
+/* Names the text that an error is of, where there are several. */
+static sl_status name_text(const writer *self, const written *place, sl_status status)
+{
+    return self->count == 1 ? status
+                            : sl_error_context(status, "text %" PRId64 " of %" PRId64 ": ",
+                                               place->number + 1, self->count);
+}
+
+static sl_status end_text(writer *self, written *place)
+{
+    const sl_generate_options *options = self->options;
+    int64_t number = place->number;
+    sl_cache_destroy(&place->cache);
+    place->number = -1;
+    return options->ended ? options->ended(options->context_of_added, number) : SL_OK;
+}
+
 static sl_status add_token(writer *self, written *place, float *logits, int64_t ntokens)
 {
     const sl_generate_options *options = self->options;
     sl_text *text = &self->texts[place->number];
     int32_t id;
-    SL_TRY(sl_pipe_abort(self->pipe, check_prompt(self, place, ntokens)));
-    SL_TRY(sli_draw_token(self->drawing, options, text->ids, text->length, logits, &id));
+    SL_TRY(sl_pipe_abort(self->pipe, name_text(self, place, check_prompt(self, place, ntokens))));
+    SL_TRY(name_text(self, place,
+                     sli_draw_token(self->drawing, options, text->ids, text->length, logits, &id)));
     text->ids[text->length++] = id;
     if (options->added)
-        options->added(options->context_of_added, place->number, id);
+        SL_TRY(sl_pipe_abort(self->pipe,
+                             options->added(options->context_of_added, place->number, id)));
     if (++place->added < self->tokens && !(options->stops && id == options->end))
         return SL_OK;
-    if (options->ended)
-        options->ended(options->context_of_added, place->number);
-    sl_cache_destroy(&place->cache);
-    place->number = -1;
-    return SL_OK;
+    return sl_pipe_abort(self->pipe, end_text(self, place));
 }
 
 /* Runs ids [rows, length] of so many texts, and adds a token to each: one row, or a length of 1. */
@@ -314,7 +330,9 @@ static sl_status check_texts(const sl_text *texts, int64_t count, int64_t tokens
         return sl_error(SL_ERR_INVALID, "sl_generate: the count must not be negative");
     for (int64_t i = 0; i < count; i++)
         if (texts[i].length < 1)
-            return sl_error(SL_ERR_INVALID, "sl_generate: the prompt must have at least one token");
+            return sl_error_context(
+                sl_error(SL_ERR_INVALID, "sl_generate: the prompt must have at least one token"),
+                count > 1 ? "text %" PRId64 " of %" PRId64 ": " : "", i + 1, count);
     return SL_OK;
 }
 
