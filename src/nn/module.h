@@ -71,6 +71,21 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
  * that products take; of tied ones once. */
 int64_t sli_module_value_bytes(const sl_module *module, sl_precision precision);
 
+/* What a pass over a child of a sequential takes. */
+typedef struct sli_pass_work {
+    int64_t rows, numbers;         /* of its input */
+    double forward, input, weight; /* FLOP of forward, and of backward's halves where all before it
+                                      goes backward: frozen weights get no gradient */
+    double value_bytes; /* that forward reads of the values: of weights the copy that products take,
+                           of tables a row for each id */
+    bool trains;        /* some parameter of it gets a gradient */
+} sli_pass_work;
+
+/* The work of all children [child_count]; a tied weight is its user's too. Errors: those of the
+ * modules' shapes. (work.c) */
+sl_status sli_module_count_work(const sl_module *sequential, const sl_shape *in,
+                                sl_precision precision, sli_pass_work *out);
+
 /* The most that a forward has at once beside its input, on a pass that keeps nothing. */
 int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in);
 

@@ -126,8 +126,9 @@ void sli_devices_exchange(const sli_devices *devices, const sli_device_grid *gri
 
 /* ---- Times -------------------------------------------------------------------------------- */
 
-/* The modules with a micro-batch [micro_rows, row_tokens] on a device of this kind: as long as its
- * FLOP need at the peak rate and the efficiency of so many, or its bytes, whichever is longer. */
+/* The modules with a micro-batch [micro_rows, row_tokens] on a device of this kind: forward takes
+ * as long as its FLOP need at the peak rate and the efficiency of so many, or its bytes, whichever
+ * is longer, and backward's halves as much longer as they have more FLOP. */
 sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *model,
                                    sl_precision precision, int64_t micro_rows, int64_t row_tokens,
                                    sl_module_profile *out);

@@ -1,9 +1,11 @@
 /* How long a cluster's devices compute, and what jitter adds to that. */
 #include "planner/cluster.h"
 
+#include "core/error.h"
 #include "nn/module.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* ---- Modules ------------------------------------------------------------------------------ */
 
@@ -30,37 +32,58 @@ static double seconds_of(const sli_node_kind *kind, sl_precision precision, doub
                 bytes / kind->memory_bytes_per_s);
 }
 
+/* Where a module has no products, its bytes decide, of each half of backward as of forward. */
+static double half_of(double pass, const sli_pass_work *work, double flop, bool is_there)
+{
+    return work->forward > 0 ? pass * flop / work->forward : is_there ? pass : 0;
+}
+
 /* A pass over a module reads its parameters and input, and writes its output and what it saves. The
  * loss takes over the last module: its times are forward and both halves of backward. */
-static void time_module(const sli_node_kind *kind, const sl_module *module, sl_precision precision,
-                        const sl_shape *in, const sl_shape *next, bool is_last,
-                        sl_module_profile *out)
+static void time_module(const sli_node_kind *kind, const sl_module *module,
+                        const sli_pass_work *work, sl_precision precision, const sl_shape *in,
+                        const sl_shape *next, bool is_last, sl_module_profile *out)
 {
     double element = precision == SL_PRECISION_BF16 ? 2 : sizeof(float),
-           flop = (double)sl_module_flops(module, in),
            output_bytes = element * (double)sl_shape_count(next),
            saved = (double)sl_module_saved_bytes(module, in) * element / sizeof(float),
-           bytes = (double)sli_module_value_bytes(module, precision) +
-                   element * (double)sl_shape_count(in) + output_bytes + saved,
-           pass = seconds_of(kind, precision, flop, bytes);
-    *out = is_last ? (sl_module_profile){0, 3 * pass, 2 * pass, pass, 0}
-                   : (sl_module_profile){pass, 2 * pass, pass, pass, output_bytes};
+           bytes = work->value_bytes + element * (double)sl_shape_count(in) + output_bytes + saved,
+           pass = seconds_of(kind, precision, work->forward, bytes),
+           input = half_of(pass, work, work->input, true),
+           weight = half_of(pass, work, work->weight, work->trains);
+    *out = is_last ? (sl_module_profile){0, pass + input + weight, pass + input, weight, 0}
+                   : (sl_module_profile){pass, input + weight, input, weight, output_bytes};
+}
+
+static sl_status time_modules(const sli_node_kind *kind, const sl_module *model,
+                              const sli_pass_work *work, sl_precision precision, sl_shape shape,
+                              sl_module_profile *out)
+{
+    int count = sl_module_child_count(model);
+    for (int i = 0; i < count; i++) {
+        const sl_module *module = sl_module_child(model, i);
+        sl_shape next;
+        SL_TRY(sl_module_output_shape(module, &shape, &next));
+        time_module(kind, module, &work[i], precision, &shape, &next, i + 1 == count, &out[i]);
+        shape = next;
+    }
+    return SL_OK;
 }
 
 sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *model,
                                    sl_precision precision, int64_t micro_rows, int64_t row_tokens,
                                    sl_module_profile *out)
 {
-    sl_shape shape = sl_shape_2d(micro_rows, row_tokens);
     int count = sl_module_child_count(model);
-    for (int i = 0; i < count; i++) {
-        const sl_module *module = sl_module_child(model, i);
-        sl_shape next;
-        SL_TRY(sl_module_output_shape(module, &shape, &next));
-        time_module(kind, module, precision, &shape, &next, i + 1 == count, &out[i]);
-        shape = next;
-    }
-    return SL_OK;
+    const sl_shape ids = sl_shape_2d(micro_rows, row_tokens);
+    sli_pass_work *work = calloc((size_t)count, sizeof *work);
+    if (!work)
+        return sli_no_memory(NULL, "the work of %d modules", count);
+    sl_status status = sli_module_count_work(model, &ids, precision, work);
+    if (status == SL_OK)
+        status = time_modules(kind, model, work, precision, ids, out);
+    free(work);
+    return status;
 }
 
 /* The norm reads the gradients; the optimizer reads them again, and reads and writes the value and

@@ -240,6 +240,16 @@ for case in "one 1 1e9" "mixed 2 6e9"; do
 done >flop
 [ "$(uniq flop | wc -l)" = 1 ] || fail "--cluster: MFU of other devices than those in use: $(cat flop)"
 
+# Frozen weights take less time, and their FLOP are not counted.
+for freeze in "" "--freeze *.linear*"; do
+    # shellcheck disable=SC2086 # none or two words
+    "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster one.json --dp 1 --pp 1 --json $freeze >out 2>err ||
+        fail "--cluster $freeze: status $?"
+    query 'plans[0]["mfu"] * plans[0]["step_ms"], plans[0]["step_ms"]'
+done >flop
+python3 -c 'whole, frozen = map(eval, open("flop"))
+assert 0.5 < frozen[0] / whole[0] < 0.95 and frozen[1] < whole[1], (whole, frozen)' || fail "--cluster --freeze: as much work as without"
+
 # Until a node is back the others go on, and lose more than Daly's model says; the seed decides which fail.
 cluster=("${model[@]}" --ntokens 50 --batch-tokens 64)
 echo '{"nodes": [{"count": 2, "devices": 1, "memory_bytes": 2e9, "flops_f32": 1e9}], "failures": {"mtbf_s": 1e6, "repair_s": 1e5}}' >pair.json

@@ -1,5 +1,6 @@
 /* What a cluster costs, and the search for its best layouts against the simulation of all of them.
  */
+#include "nn/module.h"
 #include "planner/cluster.h"
 
 #include "layouts.h"
@@ -73,6 +74,77 @@ static void jitter_is_that_of_the_slowest(void **state)
     assert_float_equal(sli_cluster_jitter(&some, 1), 1, 1e-6);
     assert_float_equal(sli_cluster_jitter(&some, 2), 1 + 0.1 / sqrt(M_PI), 1e-6);
     assert_true(sli_cluster_jitter(&some, 1000) > 1.32 && sli_cluster_jitter(&some, 1000) < 1.33);
+}
+
+/* ---- What is read and computed -------------------------------------------------------------- */
+
+enum { VOCABULARY = 1000, WIDTH = 64, ROWS = 2, TIME = 16 };
+
+static sl_module *make_wide_model(void)
+{
+    const sl_model_options options = {.ntokens = VOCABULARY,
+                                      .emsize = WIDTH,
+                                      .nhid = WIDTH,
+                                      .nhead = 2,
+                                      .nlayers = 2,
+                                      .context = TIME};
+    sl_module *model;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    return model;
+}
+
+/* Bytes that a pass reads and writes, where a device's memory moves one a second. */
+static void memory_moves_what_a_pass_uses(void **state)
+{
+    static const sli_node_kind kind = {.flops = {1e18, 1e18, 1e18},
+                                       .memory_bytes_per_s = 1,
+                                       .curve = {{1, 1}},
+                                       .points = 1};
+    SCOPED(sl_module) *model = make_wide_model();
+    sl_module_profile f32[4], bf16[4];
+    const sl_module *decoder = sl_module_child(model, 3);
+    const double rows = ROWS * TIME;
+    const sl_shape in = sl_shape_3d(ROWS, TIME, WIDTH);
+    double saved = (double)sl_module_saved_bytes(decoder, &in);
+    check_ok(sli_cluster_time_modules(&kind, model, SL_PRECISION_F32, ROWS, TIME, f32));
+    check_ok(sli_cluster_time_modules(&kind, model, SL_PRECISION_BF16, ROWS, TIME, bf16));
+    assert_true(f32[0].forward < 4 * rows * (4 * WIDTH) + 1);
+    assert_float_equal(f32[3].backward_weight,
+                       4 * (VOCABULARY * (WIDTH + 1) + rows * (WIDTH + VOCABULARY)) + saved, 1);
+    assert_float_equal(bf16[3].backward_weight,
+                       2 * (VOCABULARY * WIDTH + rows * (WIDTH + VOCABULARY)) + 4 * VOCABULARY +
+                           saved / 2,
+                       1);
+}
+
+/* A frozen weight gets no gradient: of a layer's backward the input's half stays, and no more of
+ * the other one than what is trained. */
+static void frozen_weights_have_no_half(void **state)
+{
+    static const sli_node_kind kind = {.flops = {1e9, 1e9, 1e9},
+                                       .memory_bytes_per_s = 1e15,
+                                       .curve = {{1, 1}},
+                                       .points = 1};
+    SCOPED(sl_module) *whole = make_wide_model();
+    SCOPED(sl_module) *frozen = make_wide_model();
+    sl_module_profile all[4], some[4];
+    const double linear1 = 2.0 * ROWS * TIME * WIDTH * WIDTH / 1e9;
+    check_ok(sl_module_freeze(sl_module_child(frozen, 1)));
+    check_ok(sli_module_freeze_named(frozen, "*linear1*"));
+    check_ok(sli_cluster_time_modules(&kind, whole, SL_PRECISION_F32, ROWS, TIME, all));
+    check_ok(sli_cluster_time_modules(&kind, frozen, SL_PRECISION_F32, ROWS, TIME, some));
+    for (int i = 1; i < 4; i++) {
+        assert_float_equal(some[i].forward, all[i].forward, 1e-12);
+        assert_float_equal(some[i].backward_input, all[i].backward_input, 1e-12);
+        assert_float_equal(all[i].forward + all[i].backward,
+                           i < 3 ? 3 * all[i].forward
+                                 : 3 * 2.0 * ROWS * TIME * WIDTH * VOCABULARY / 1e9,
+                           1e-9);
+    }
+    assert_float_equal(some[1].backward_weight, 0, 0);
+    assert_float_equal(some[1].backward, some[1].backward_input, 1e-12);
+    assert_float_equal(some[2].backward_weight, all[2].backward_weight - linear1, 1e-12);
+    assert_float_equal(some[3].backward_weight, all[3].backward_weight, 1e-12);
 }
 
 /* ---- Cuts --------------------------------------------------------------------------------- */
@@ -235,6 +307,15 @@ static int64_t check_search(const sl_module *model, const sli_cluster *cluster, 
     return all_counts.simulated - counts.simulated;
 }
 
+/* A layer, or weights of all layers, behind others that are trained. */
+static void freeze_in_the_middle(unsigned *draw, sl_module *model, int layers)
+{
+    if (test_draw(draw, 0, 1))
+        check_ok(sl_module_freeze(sl_module_child(model, test_draw(draw, 1, layers))));
+    else
+        check_ok(sli_module_freeze_named(model, "*linear1*"));
+}
+
 /* Some models have frozen modules, some have enough for six pipeline ranks, and some steps have
  * shards that fewer replicas train in turn. */
 static void best_layouts_are_those_of_the_simulation_of_all(void **state)
@@ -246,6 +327,8 @@ static void best_layouts_are_those_of_the_simulation_of_all(void **state)
         int layers = test_draw(&draw, 3, MOST_LAYERS);
         SCOPED(sl_module) *model =
             make_frozen_model(layers, round % 3 == 0 ? test_draw(&draw, 1, layers) : 0);
+        if (round % 4 == 1)
+            freeze_in_the_middle(&draw, model, layers);
         sli_cluster cluster;
         draw_cluster(&draw, &cluster);
         pruned += check_search(model, &cluster, layers + 2,
@@ -334,7 +417,7 @@ static void used_devices_are_the_first(void **state)
 /* 110 numbers of micro-batches divide these rows. */
 static void any_number_of_micro_batch_sizes_is_searched(void **state)
 {
-    enum { ROWS = 55440, MOST = 4096 };
+    enum { STEP_ROWS = 55440, MOST = 4096 };
     static const char text[] =
         "{\"nodes\": [{\"devices\": 1, \"memory_bytes\": 1e15, \"flops_f32\": 1e12}]}";
     static int divisors[MOST];
@@ -345,11 +428,11 @@ static void any_number_of_micro_batch_sizes_is_searched(void **state)
     sli_search search = {.wanted = 1, .found = &best};
     check_ok(sli_cluster_parse("one", text, strlen(text), &cluster));
     sli_cluster_job job = make_job(model, 1, 1);
-    job.space.rows = ROWS;
+    job.space.rows = STEP_ROWS;
     job.space.chunks = divisors;
     job.space.chunk_count = 0;
     for (int count = 1; count <= MOST; count++)
-        if (ROWS % count == 0)
+        if (STEP_ROWS % count == 0)
             divisors[job.space.chunk_count++] = count;
     assert_true(job.space.chunk_count > 64);
     check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
@@ -382,6 +465,8 @@ int search_cluster_tests(void)
         cmocka_unit_test(links_are_those_of_the_nearest_common_level),
         cmocka_unit_test(exchange_goes_to_every_replica),
         cmocka_unit_test(jitter_is_that_of_the_slowest),
+        cmocka_unit_test(memory_moves_what_a_pass_uses),
+        cmocka_unit_test(frozen_weights_have_no_half),
         cmocka_unit_test(largest_stage_is_as_small_as_any_cut_allows),
         cmocka_unit_test(best_layouts_are_those_of_the_simulation_of_all),
         cmocka_unit_test(slowest_kind_is_the_one_that_reaches_least),

@@ -3,34 +3,40 @@
 #include "train/plan/plan.h"
 
 #include "core/error.h"
+#include "nn/module.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
+static sl_status count_work(const sl_module *model, sl_shape shape, sli_pass_work **out)
+{
+    int modules = sl_module_child_count(model);
+    *out = calloc((size_t)modules, sizeof **out);
+    return *out ? sli_module_count_work(model, &shape, SL_PRECISION_F32, *out)
+                : sli_no_memory(NULL, "the operations of %d modules", modules);
+}
+
 sl_status sli_count_operations(const sl_module *model, sl_shape shape, sl_module_profile *out)
 {
-    for (int i = 0; i < sl_module_child_count(model); i++) {
-        const sl_module *module = sl_module_child(model, i);
-        double forward = (double)sl_module_flops(module, &shape);
-        sl_shape next;
-        out[i] = (sl_module_profile){forward, 2 * forward, forward, forward, 0};
-        SL_TRY(sl_module_output_shape(module, &shape, &next));
-        shape = next;
-    }
-    return SL_OK;
+    sli_pass_work *work;
+    sl_status status = count_work(model, shape, &work);
+    for (int i = 0; i < sl_module_child_count(model) && status == SL_OK; i++)
+        out[i] = (sl_module_profile){work[i].forward, work[i].input + work[i].weight, work[i].input,
+                                     work[i].weight, 0};
+    free(work);
+    return status;
 }
 
 sl_status sli_count_step_flop(const sl_module *model, int64_t row_tokens, int64_t rows, double *out)
 {
-    int modules = sl_module_child_count(model);
-    sl_module_profile *counted = calloc((size_t)modules, sizeof *counted);
-    if (!counted)
-        return sli_no_memory(NULL, "the operations of %d modules", modules);
-    sl_status status = sli_count_operations(model, sl_shape_2d(1, row_tokens), counted);
+    sli_pass_work *work;
+    sl_status status = count_work(model, sl_shape_2d(1, row_tokens), &work);
+    int frozen = sli_module_frozen_count(model);
     *out = 0;
-    for (int i = 0; i < modules && status == SL_OK; i++)
-        *out += (double)rows * (counted[i].forward + counted[i].backward);
-    free(counted);
+    for (int i = 0; i < sl_module_child_count(model) && status == SL_OK; i++)
+        *out +=
+            (double)rows * (work[i].forward + (i < frozen ? 0 : work[i].input + work[i].weight));
+    free(work);
     return status;
 }
 
