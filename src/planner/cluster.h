@@ -149,6 +149,7 @@ typedef struct sli_cluster_job {
     sl_precision precision;
     sl_optimizer_options optimizer;
     int64_t row_tokens;
+    int64_t eval_rows;      /* of an evaluation's batch; 0: none is evaluated */
     bool keeps_best;        /* a copy of the best parameters */
     int shards;             /* of a step, which fewer replicas train in turn; 0: one of each */
     int64_t shard_rows;     /* of a shard; with `shards`, and space.rows is then 0 */
@@ -162,6 +163,10 @@ typedef struct sli_cluster_search {
     int64_t simulated; /* of these, with their tables */
     int64_t too_large; /* of these, left out: their tables have too many actions */
 } sli_cluster_search;
+
+/* A candidate's schedule as its table is written: one rank has one stage, in the order that all
+ * schedules have there. */
+const char *sli_candidate_schedule(const sli_candidate *candidate);
 
 /* The best layouts, with the shortest step first: those whose bounds allow it are simulated, from
  * the lowest bound on, until no other can be among the best. A model is cut so that its slowest

@@ -36,8 +36,9 @@ static bool is_possible(const sli_cluster_searcher *search, const sli_candidate 
     int64_t stages = (int64_t)candidate->pipeline_ranks * each;
     if (stages > search->modules || stages > SLI_MAX_PLANNED_STAGES)
         return false;
-    return candidate->pipeline_ranks == 1 ||
-           (sli_cluster_search_facts(search, candidate->schedule)
+    if (candidate->pipeline_ranks == 1)
+        return candidate->virtual_stages <= 1;
+    return (sli_cluster_search_facts(search, candidate->schedule)
                 ->takes[number_of_stages(space, candidate->virtual_stages)] &&
             (own == 1 || each > 1 || space->virtual_count == 1));
 }
@@ -86,6 +87,13 @@ static void sink_layout(sli_cluster_searcher *search, size_t i)
 
 /* ---- Tables ------------------------------------------------------------------------------- */
 
+const char *sli_candidate_schedule(const sli_candidate *candidate)
+{
+    bool is_other =
+        candidate->pipeline_ranks == 1 && sl_schedule_virtual_stages(candidate->schedule) > 1;
+    return is_other ? sl_schedule_names[0] : candidate->schedule;
+}
+
 /* The table as a run writes it; *out is NULL where the schedule does not take these numbers. */
 static sl_status write_table(const sli_candidate *candidate, sl_schedule **out)
 {
@@ -94,7 +102,7 @@ static sl_status write_table(const sli_candidate *candidate, sl_schedule **out)
                                                                ? candidate->virtual_stages
                                                                : 0,
                                          .micros = candidate->chunks};
-    sl_status status = sl_schedule_write(candidate->schedule, &options, out);
+    sl_status status = sl_schedule_write(sli_candidate_schedule(candidate), &options, out);
     if (status == SL_OK)
         status = sl_schedule_recompute(*out, candidate->recompute);
     return status == SL_ERR_INVALID || status == SL_ERR_UNSUPPORTED ? SL_OK : status;
@@ -157,6 +165,19 @@ static sl_status make_speed(const sli_cluster_searcher *search, const sli_grid_c
     return SL_OK;
 }
 
+/* The micro-batches of an evaluation. */
+typedef struct evaluated_micros {
+    int64_t rows; /* of the largest */
+    int count;
+} evaluated_micros;
+
+static evaluated_micros find_evaluated(const sli_cluster_job *job, const sli_candidate *candidate)
+{
+    int64_t all = job->eval_rows > 0 ? job->eval_rows : 1;
+    int count = sl_micro_batches(all, candidate->chunks, NULL);
+    return (evaluated_micros){(all + count - 1) / count, count};
+}
+
 /* Cut by time, or where that does not fit by what stages hold. */
 static sl_status add_cuts(sli_cluster_searcher *search, sli_search *results,
                           const sli_candidate *candidate, const sli_layout *layout,
@@ -181,6 +202,7 @@ static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
     const sli_candidate *candidate = &bounded->candidate;
     const sli_grid_costs *grid = &search->grids[bounded->grid];
     const sli_used_devices used = sli_cluster_search_used(search, candidate);
+    const evaluated_micros evaluated = find_evaluated(job, candidate);
     int ranks = candidate->replicas * candidate->pipeline_ranks;
     table_speed times;
     sl_status status = make_speed(search, grid, table, size, used.is_cuda, &times);
@@ -191,8 +213,8 @@ static sl_status add_table(sli_cluster_searcher *search, sli_search *results,
                                .accumulate = 1,
                                .row_tokens = job->row_tokens,
                                .micro_rows = size->rows,
-                               .eval_micro_rows = 1,
-                               .eval_micros = 1,
+                               .eval_micro_rows = evaluated.rows,
+                               .eval_micros = evaluated.count,
                                .precision = job->precision,
                                .optimizer = job->optimizer,
                                .zero = candidate->zero,
@@ -251,6 +273,8 @@ static bool is_misfit(const sli_misfit *misfits, const sli_misfit *layout)
     for (int i = 0; i < MOST_MISFITS; i++)
         if (misfits[i].replicas >= layout->replicas &&
             misfits[i].micro_rows <= layout->micro_rows &&
+            misfits[i].eval_micro_rows <= layout->eval_micro_rows &&
+            misfits[i].eval_micros <= layout->eval_micros &&
             misfits[i].memory_bytes >= layout->memory_bytes &&
             misfits[i].is_cuda == layout->is_cuda)
             return true;
@@ -263,6 +287,8 @@ static void add_misfit(sli_misfit *misfits, const sli_misfit *layout)
     for (int i = 0; i < MOST_MISFITS; i++)
         if (misfits[i].replicas == 0 || (misfits[i].replicas <= layout->replicas &&
                                          misfits[i].micro_rows >= layout->micro_rows &&
+                                         misfits[i].eval_micro_rows >= layout->eval_micro_rows &&
+                                         misfits[i].eval_micros >= layout->eval_micros &&
                                          misfits[i].memory_bytes <= layout->memory_bytes &&
                                          misfits[i].is_cuda == layout->is_cuda)) {
             misfits[i] = *layout;
@@ -295,7 +321,12 @@ static sl_status try_tables(sli_cluster_searcher *search, sli_search *results,
     bool has_table = true, is_simulated = false;
     sli_micro_size *size;
     SL_TRY(sli_cluster_search_size(search, &layout.candidate, &size));
-    const sli_misfit own = {layout.candidate.replicas, size->rows, results->host_bytes,
+    const evaluated_micros evaluated = find_evaluated(search->job, &layout.candidate);
+    const sli_misfit own = {layout.candidate.replicas,
+                            size->rows,
+                            evaluated.rows,
+                            evaluated.count,
+                            results->host_bytes,
                             sli_cluster_search_used(search, &layout.candidate).is_cuda};
     results->fits = false;
     for (int i = 0; i < space->recompute_count && !results->fits && has_table; i++) {

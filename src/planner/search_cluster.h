@@ -42,12 +42,13 @@ typedef struct sli_layout_bound {
 } sli_layout_bound;
 
 /* A layout that does not fit with some recomputation. With no more replicas, no fewer rows in a
- * micro-batch and no more memory of such devices, no other of its kind does: its ranks hold as many
- * rows or more.
+ * micro-batch, of an evaluation too, and no more memory of such devices, no other of its kind does:
+ * its ranks hold as many rows or more.
  */
 typedef struct sli_misfit {
     int replicas; /* 0: none */
-    int64_t micro_rows;
+    int64_t micro_rows, eval_micro_rows;
+    int eval_micros;
     uint64_t memory_bytes; /* of a device */
     bool is_cuda;
 } sli_misfit;

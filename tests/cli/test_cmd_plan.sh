@@ -274,4 +274,7 @@ refused 1 "none.json: " "$program" plan "${cluster[@]}" --cluster none.json
 echo '{"nodes": [{"devices": 2, "memory_bytes": 2e9, "flops_f32": -1}]}' >bad.json
 refused 1 "bad.json:1: nodes[0].flops_f32 must be a number from 1e+06 to 1e+18, got -1" "$program" plan "${cluster[@]}" --cluster bad.json
 echo '{"nodes": [{"devices": 2, "memory_bytes": 1e6, "reserved_bytes": 999999, "flops_f32": 1e9}]}' >small.json
-refused 1 "are missing" "$program" plan "${cluster[@]}" --cluster small.json
+refused 1 "of a device of nodes[0] that has 0.00 MiB: " "$program" plan "${cluster[@]}" --cluster small.json
+refused 1 "3 replicas of 1 pipeline rank need 3 devices, but the cluster has 2" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 3
+refused 1 "rows of a step cannot be divided among these replicas and micro-batches" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 1 --chunks 3
+refused 1 "no layout of at most 2 devices has these options: the model's" "$program" plan "${cluster[@]}" --cluster cluster.json --dp 1 --pp 1 --virtual 2 --schedule interleaved

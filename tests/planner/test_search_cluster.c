@@ -281,13 +281,14 @@ static void check_shapes(const sli_cluster_job *job, const sli_cluster *cluster,
 
 /* Where as many are wanted as there are shapes, no bound leaves out a layout. */
 static int64_t check_search(const sl_module *model, const sli_cluster *cluster, int modules,
-                            int shards, bool looks_at_shapes)
+                            int shards, int64_t eval_rows, bool looks_at_shapes)
 {
     static sli_found_layout best[WANTED], all[MOST_SHAPES];
     sli_cluster_search counts, all_counts;
     sli_search few = {.wanted = WANTED, .prefers_fewer_ranks = true, .found = best};
     sli_search every = {.wanted = MOST_SHAPES, .prefers_fewer_ranks = true, .found = all};
     sli_cluster_job job = make_job(model, cluster->devices, modules);
+    job.eval_rows = eval_rows;
     if (shards > 0) {
         job.shards = job.space.most_replicas = shards;
         job.shard_rows = 8;
@@ -331,8 +332,9 @@ static void best_layouts_are_those_of_the_simulation_of_all(void **state)
             freeze_in_the_middle(&draw, model, layers);
         sli_cluster cluster;
         draw_cluster(&draw, &cluster);
-        pruned += check_search(model, &cluster, layers + 2,
-                               round % 5 == 1 ? test_draw(&draw, 1, 6) : 0, round % 4 == 0);
+        pruned +=
+            check_search(model, &cluster, layers + 2, round % 5 == 1 ? test_draw(&draw, 1, 6) : 0,
+                         test_draw(&draw, 0, 20), round % 4 == 0);
         sli_cluster_clear(&cluster);
     }
     assert_true(pruned > 0);
@@ -440,6 +442,54 @@ static void any_number_of_micro_batch_sizes_is_searched(void **state)
     sli_cluster_clear(&cluster);
 }
 
+/* The order of zb-v has two stages on each of several ranks. */
+static void one_rank_has_one_stage(void **state)
+{
+    static const char text[] =
+        "{\"nodes\": [{\"devices\": 1, \"memory_bytes\": 2e9, \"flops_f32\": 1e9}]}";
+    static const char *const schedules[] = {"interleaved", "zb-v"};
+    static sli_found_layout best;
+    SCOPED(sl_module) *model = make_model(4);
+    sli_cluster cluster;
+    sli_cluster_search counts;
+    check_ok(sli_cluster_parse("one", text, strlen(text), &cluster));
+    for (int i = 0; i < 2; i++) {
+        sli_search search = {.wanted = 1, .found = &best};
+        sli_cluster_job job = make_job(model, 1, 1);
+        job.space.schedules = &schedules[i];
+        job.space.schedule_count = 1;
+        check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
+        assert_int_equal(search.count, 1);
+        assert_int_equal(best.stages, 1);
+        assert_string_equal(sli_candidate_schedule(&best.candidate), "gpipe");
+    }
+    sli_cluster_clear(&cluster);
+}
+
+/* A batch that is evaluated needs more than a step's micro-batch of a row. */
+static void larger_evaluations_need_memory(void **state)
+{
+    static const char text[] =
+        "{\"nodes\": [{\"devices\": 1, \"memory_bytes\": 2e9, \"flops_f32\": 1e9}]}";
+    static sli_found_layout best;
+    SCOPED(sl_module) *model = make_model(4);
+    sli_cluster cluster;
+    sli_cluster_search counts;
+    int64_t bytes[2];
+    check_ok(sli_cluster_parse("one", text, strlen(text), &cluster));
+    for (int i = 0; i < 2; i++) {
+        sli_search search = {.wanted = 1, .found = &best};
+        sli_cluster_job job = make_job(model, 1, 1);
+        job.space.rows = 1;
+        job.eval_rows = i == 0 ? 1 : 1000;
+        check_ok(sli_search_cluster(&job, &cluster, &search, &counts));
+        assert_int_equal(search.count, 1);
+        bytes[i] = best.host_bytes;
+    }
+    assert_true(bytes[1] > bytes[0] + (int64_t)sizeof(float) * 999 * 16 * 16);
+    sli_cluster_clear(&cluster);
+}
+
 static void nothing_that_fits_says_what_is_missing(void **state)
 {
     static const char text[] =
@@ -473,6 +523,8 @@ int search_cluster_tests(void)
         cmocka_unit_test(exchange_is_hidden_where_all_kinds_can),
         cmocka_unit_test(used_devices_are_the_first),
         cmocka_unit_test(any_number_of_micro_batch_sizes_is_searched),
+        cmocka_unit_test(one_rank_has_one_stage),
+        cmocka_unit_test(larger_evaluations_need_memory),
         cmocka_unit_test(nothing_that_fits_says_what_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

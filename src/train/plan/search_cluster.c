@@ -173,7 +173,7 @@ static sl_status describe_plan(const search *s, const sli_devices *devices, doub
     *out = (sl_cluster_plan){.replicas = candidate->replicas,
                              .pipeline_ranks = candidate->pipeline_ranks,
                              .virtual_stages = found->stages / candidate->pipeline_ranks,
-                             .schedule = candidate->schedule,
+                             .schedule = sli_candidate_schedule(candidate),
                              .chunks = candidate->chunks,
                              .recompute = candidate->recompute,
                              .zero = candidate->zero,
@@ -281,7 +281,55 @@ static sl_status describe_plans(search *s, sl_cluster_plans *out, int *first)
     return status;
 }
 
-static sl_status check_found(const search *s)
+/* Why no layout was even looked at. */
+static sl_status refuse_space(const search *s)
+{
+    const sli_search_space *space = &s->job.space;
+    int devices = s->cluster.devices, ranks = space->least_pipeline_ranks;
+    int64_t least = (int64_t)space->least_replicas * ranks;
+    bool may_divide = false;
+    if (least > devices)
+        return sl_error(SL_ERR_INVALID,
+                        "%d replica%s of %d pipeline rank%s need %" PRId64
+                        " devices, but the cluster has %d",
+                        space->least_replicas, space->least_replicas == 1 ? "" : "s", ranks,
+                        ranks == 1 ? "" : "s", least, devices);
+    for (int i = space->least_replicas; i <= space->most_replicas; i++)
+        for (int k = 0; k < space->chunk_count && s->rows % i == 0; k++)
+            may_divide |= s->rows / i % space->chunks[k] == 0;
+    if (!may_divide)
+        return sl_error(SL_ERR_INVALID,
+                        "the %" PRId64 " rows of a step cannot be divided among these replicas and "
+                        "micro-batches",
+                        s->rows);
+    return sl_error(SL_ERR_INVALID,
+                    "no layout of at most %d device%s has these options: the model's %d modules do "
+                    "not give %d pipeline rank%s stages of schedule %s%s",
+                    devices, devices == 1 ? "" : "s", sl_module_child_count(s->model), ranks,
+                    ranks == 1 ? "" : "s", space->schedule_count == 1 ? space->schedules[0] : "any",
+                    space->virtual_count == 1 ? " with so many on each rank" : "");
+}
+
+/* The kind whose memory is too small for the smallest layout. */
+static sl_status refuse_memory(search *s, const char *limit)
+{
+    const sli_candidate *smallest = &s->results.smallest;
+    char holder[96];
+    sli_devices devices;
+    sl_status status = sli_devices_list(&s->cluster, s->run->precision, &devices);
+    if (status == SL_OK) {
+        const sli_used_devices used =
+            sli_devices_used(&devices, smallest->replicas * smallest->pipeline_ranks);
+        snprintf(holder, sizeof holder, "device of %s", used.least->name);
+        s->results.holder = holder;
+        status = sli_search_refuse(&s->results, limit);
+        s->results.holder = NULL;
+    }
+    sli_devices_clear(&devices);
+    return status;
+}
+
+static sl_status check_found(search *s, const sli_cluster_search *counts)
 {
     char limit[48];
     if (s->results.count > 0)
@@ -289,11 +337,18 @@ static sl_status check_found(const search *s)
     snprintf(limit, sizeof limit, "at most %d device%s", s->cluster.devices,
              s->cluster.devices == 1 ? "" : "s");
     if (s->results.smallest_bytes > 0)
-        return sli_search_refuse(&s->results, limit);
+        return refuse_memory(s, limit);
+    if (counts->layouts == 0)
+        return refuse_space(s);
+    if (counts->too_large > 0)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "the tables of %" PRId64 " layouts are too large to be simulated, and "
+                        "no smaller one fits: allow fewer chunks or pipeline ranks",
+                        counts->too_large);
     return sl_error(SL_ERR_INVALID,
-                    "the %" PRId64 " rows of a step cannot be divided among these replicas and "
-                    "micro-batches of %s",
-                    s->rows, limit);
+                    "schedule %s takes none of the numbers of pipeline ranks, stages and "
+                    "micro-batches that are allowed on %s",
+                    s->job.space.schedules[0], limit);
 }
 
 /* ---- The search --------------------------------------------------------------------------- */
@@ -315,6 +370,7 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
                                .precision = s->run->precision,
                                .optimizer = s->run->optimizer,
                                .row_tokens = s->run->bptt,
+                               .eval_rows = s->run->eval_batch_size,
                                .keeps_best = s->run->epochs > 1 || s->run->eval_every > 0};
     SL_TRY(fill_space(s, &s->job.space));
     s->results = (sli_search){.wanted = SL_PLANS_FOUND,
@@ -325,7 +381,7 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
     out->layouts = counts.layouts;
     out->simulated = counts.simulated;
     out->too_large = counts.too_large;
-    SL_TRY(check_found(s));
+    SL_TRY(check_found(s, &counts));
     SL_TRY(describe_plans(s, out, &first));
     return s->options->most_drawn > 0
                ? sli_cluster_simulate(&s->job, &s->cluster, &s->found[first],
