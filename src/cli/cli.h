@@ -227,6 +227,7 @@ typedef struct cli_text {
 cli_text cli_count_text(int64_t number);            /* "2,049,990" */
 cli_text cli_bytes_text(int64_t bytes);             /* "1.25 GiB" */
 cli_text cli_duration_text(double seconds);         /* "1:02:03" or "2:03" */
+cli_text cli_span_text(double seconds);             /* "44 s", "3.5 hours", "12.25 days", "never" */
 cli_text cli_real_text(double value, int decimals); /* "5.20", "inf", "nan"; from a million on
                                                        "1.23e+09" */
 
@@ -429,6 +430,8 @@ sl_status cli_plans_print(const cli_plans *found);
 sl_status cli_plans_draw(const cli_plans *found, char **text); /* SVG; malloc'ed */
 
 /* ---- Plans for a cluster (plan_cluster.c) --------------------------------------------------- */
+
+enum { CLI_DAY_SECONDS = 86400 };
 
 typedef struct cli_cluster_settings {
     const char *cluster, *output, *svg, *csv; /* files; NULL: none */

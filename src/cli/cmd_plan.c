@@ -63,7 +63,6 @@ static const char *const run_names[] = {"preset",
                                         "max-batches",
                                         "eval-max-batches",
                                         "epochs",
-                                        "seed",
                                         "eval-every",
                                         "eval-batch-size",
                                         "init",
@@ -88,13 +87,17 @@ static const sl_option options[] = {
     {.name = "cluster", .value = "FILE", .group = "Cluster", FIELD(TEXT, cluster),
      .help = "Plan for the cluster that FILE describes (JSON), instead of this machine"},
     {.name = "tokens", .value = "N", .group = "Cluster", FIELD(DOUBLE, tokens), .optional = true,
-     .help = "With --cluster: tokens of the whole training, to say how many days it takes"},
-    {.name = "what-if", .value = "NAME=N,…", .group = "Cluster", FIELD(TEXT, what_if), .is_item = cli_is_what_if,
      .needs = "cluster",
-     .help = "Plan anew with others than the cluster has: links= times as fast, failures= times as often, "
-             "nodes= so many. Several lists (give it again) are combined; the first is the chart's axis"},
+     .help = "Tokens of the whole training, to say how long it takes with failures"},
+    {.name = "seed", .value = "S", .group = "Cluster", FIELD(SEED, run.seed),
+     .help = "Seed of a run, and with --cluster of the failures that are simulated"},
+    {.name = "what-if", .value = "NAME=N[,N...]", .group = "Cluster", FIELD(TEXT, what_if),
+     .is_item = cli_is_what_if, .needs = "cluster",
+     .help = "Plan again for changed clusters: links=2 is twice the bytes per second, failures=2 twice as many "
+             "failures, nodes=64 that many nodes; several times for all combinations, the first is the chart's "
+             "x axis"},
     {.name = "csv", .value = "FILE", .group = "Output", FIELD(TEXT, csv), .needs = "what-if",
-     .help = "Write a line for each of its points"},
+     .help = "With --what-if: write one CSV line for each combination to FILE"},
     {.name = "output", .letter = 'o', .value = "FILE", .group = "Output", FIELD(TEXT, output),
      .help = "Write the plans to FILE as well, for sluice train --plan"},
     {.name = "svg", .value = "FILE", .group = "Output", FIELD(TEXT, svg),
@@ -282,8 +285,6 @@ static sl_status run_plan(cli_line *line, void *settings_read)
         found.own = room + SL_PLANS_FOUND;
         found.changes = found.own + 1;
     }
-    if (cli_line_value(line, "tokens") && !parsed->cluster)
-        cli_refuse("--tokens is of a plan for a --cluster");
     if (parsed->cluster && has_log)
         cli_refuse("--cluster cannot be combined with --from");
     if (parsed->what_if && (parsed->json || parsed->output))

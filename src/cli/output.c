@@ -180,6 +180,23 @@ cli_text cli_duration_text(double seconds)
     return out;
 }
 
+/* In the largest unit of which there are two. */
+cli_text cli_span_text(double seconds)
+{
+    static const struct {
+        const char *name;
+        double seconds;
+    } units[] = {
+        {"days", CLI_DAY_SECONDS}, {"hours", 3600}, {"minutes", 60}, {"s", 1}, {"ms", 1e-3}};
+    cli_text out = {"never"};
+    size_t i = 0;
+    while (i + 1 < sizeof units / sizeof *units && seconds < 2 * units[i].seconds)
+        i++;
+    if (isfinite(seconds))
+        snprintf(out.text, sizeof out.text, "%.4g %s", seconds / units[i].seconds, units[i].name);
+    return out;
+}
+
 cli_text cli_count_text(int64_t number)
 {
     cli_text digits, out = {""};

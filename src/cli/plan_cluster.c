@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double day_s = 86400;
-
 /* ---- A plan as options -------------------------------------------------------------------- */
 
 static void add_number(json_t *words, const char *option, int64_t number)
@@ -58,7 +56,7 @@ static json_t *find_limit(const sl_cluster_plan *plan)
 
 double cli_tokens_a_day(const sl_cluster_plan *plan)
 {
-    return plan->tokens_per_s * day_s * plan->failures.useful;
+    return plan->tokens_per_s * CLI_DAY_SECONDS * plan->failures.useful;
 }
 
 /* ---- JSON --------------------------------------------------------------------------------- */
@@ -69,27 +67,40 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+/* Moves the members of another object, or of none for want of memory, to *object; NULL: they are
+ * not all there. */
+static void add_members(json_t **object, json_t *members)
+{
+    if (json_object_update(*object, members) != 0) {
+        json_decref(*object);
+        *object = NULL;
+    }
+    json_decref(members);
+}
+
+/* As a text where it is larger than numbers of the library can be. */
+static json_t *describe_seed(uint64_t seed)
+{
+    return seed <= INT64_MAX ? json_integer((json_int_t)seed) : json_sprintf("%" PRIu64, seed);
+}
+
 /* What of a plan depends on failures. */
 static json_t *describe_failures(const sl_cluster_plan *plan, double tokens)
 {
     const sl_failure_plan *failures = &plan->failures;
     json_t *object =
-        json_pack("{s:f, s:f, s:f, s:f, s:i, s:o, s:o, s:o, s:o}", "useful", failures->useful,
+        json_pack("{s:f, s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o}", "useful", failures->useful,
                   "daly_useful", failures->daly_useful, "tokens_per_day", cli_tokens_a_day(plan),
-                  "fewer_speed", failures->fewer_speed, "runs", failures->runs, "mtbf_s",
-                  number(failures->mtbf_s), "daly_interval_s", number(failures->daly_interval_s),
-                  "young_interval_s", number(failures->young_interval_s), "simulated_interval_s",
+                  "fewer_speed", failures->fewer_speed, "runs", failures->runs, "unfinished",
+                  failures->unfinished, "mtbf_s", number(failures->mtbf_s), "daly_interval_s",
+                  number(failures->daly_interval_s), "young_interval_s",
+                  number(failures->young_interval_s), "simulated_interval_s",
                   number(failures->simulated_interval_s));
-    json_t *days = tokens > 0
-                       ? json_pack("{s:o, s:o, s:o}", "days", number(failures->run_s / day_s),
-                                   "days_low", number(failures->low_s / day_s), "days_high",
-                                   number(failures->high_s / day_s))
-                       : json_object();
-    if (json_object_update(object, days) != 0) {
-        json_decref(object);
-        object = NULL;
-    }
-    json_decref(days);
+    if (tokens > 0)
+        add_members(&object,
+                    json_pack("{s:o, s:o, s:o}", "days", number(failures->run_s / CLI_DAY_SECONDS),
+                              "days_low", number(failures->low_s / CLI_DAY_SECONDS), "days_high",
+                              number(failures->high_s / CLI_DAY_SECONDS)));
     return object;
 }
 
@@ -104,12 +115,7 @@ static json_t *describe_plan(const sl_cluster_plan *plan, double tokens)
                   1e3 * plan->costs.exchange, "update_ms", 1e3 * plan->costs.update, "mfu",
                   plan->mfu, "nodes_used", plan->nodes_used, "neighbours",
                   plan->near_replicas ? "replicas" : "pipeline ranks", "too_large", limit);
-    json_t *failures = describe_failures(plan, tokens);
-    if (json_object_update(object, failures) != 0) {
-        json_decref(object);
-        object = NULL;
-    }
-    json_decref(failures);
+    add_members(&object, describe_failures(plan, tokens));
     return object;
 }
 
@@ -134,17 +140,12 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
                                                 input->value, "from", source));
     }
     json_t *root =
-        json_pack("{s:o, s:o, s:I, s:I, s:I, s:I}", "plans", plans, "inputs", inputs, "layouts",
+        json_pack("{s:o, s:o, s:I, s:I, s:I, s:o}", "plans", plans, "inputs", inputs, "layouts",
                   (json_int_t)found->layouts, "simulated", (json_int_t)found->simulated, "left_out",
-                  (json_int_t)found->too_large, "seed", (json_int_t)found->seed);
+                  (json_int_t)found->too_large, "seed", describe_seed(found->seed));
     cli_plan_bar bars[SL_PLANS_FOUND];
     fill_bars(found, bars);
-    json_t *shown = cli_plan_bars_json(bars, found->count);
-    if (json_object_update(root, shown) != 0) {
-        json_decref(root);
-        root = NULL;
-    }
-    json_decref(shown);
+    add_members(&root, cli_plan_bars_json(bars, found->count));
     char *dumped = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     if (!dumped || asprintf(text, "%s\n", dumped) < 0)
@@ -152,6 +153,9 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
     free(dumped);
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the plans");
 }
+
+/* Tables of more actions are not drawn. */
+static const int64_t most_drawn = 20000;
 
 /* ---- The table ---------------------------------------------------------------------------- */
 
@@ -172,13 +176,30 @@ cli_change_text cli_cluster_plan_shape(const sl_cluster_plan *plan)
 static void print_checkpoints(const sl_cluster_plan *plan)
 {
     const sl_failure_plan *failures = &plan->failures;
-    printf("The first: a failure every %.1f hours on %d node%s, a checkpoint every %.0f s "
-           "(Daly; %.0f s by Young, %.0f s by simulation)\n",
-           failures->mtbf_s / 3600, plan->nodes_used, plan->nodes_used == 1 ? "" : "s",
-           failures->daly_interval_s, failures->young_interval_s, failures->simulated_interval_s);
-    if (failures->fewer_speed < 1)
+    printf(
+        "The first: a failure every %s on %d node%s, a checkpoint every %s (Daly; %s by Young, %s "
+        "by simulation)\n",
+        cli_span_text(failures->mtbf_s).text, plan->nodes_used, plan->nodes_used == 1 ? "" : "s",
+        cli_span_text(failures->daly_interval_s).text,
+        cli_span_text(failures->young_interval_s).text,
+        cli_span_text(failures->simulated_interval_s).text);
+    if (failures->fewer_speed <= 0)
+        printf("The first: with one node less it waits until that is back\n");
+    else if (failures->fewer_speed < 1)
         printf("The first: with one node less it goes on at %.1f%% of its speed\n",
                100 * failures->fewer_speed);
+}
+
+static void print_loss(const sl_cluster_plan *plan, uint64_t seed)
+{
+    const sl_failure_plan *failures = &plan->failures;
+    printf("The first: %.1f%% of the time lost in %d simulated run%s, seed %" PRIu64
+           " (%.1f%% by Daly's model)\n",
+           100 * (1 - failures->useful), failures->runs, failures->runs == 1 ? "" : "s", seed,
+           100 * (1 - failures->daly_useful));
+    if (failures->unfinished > 0)
+        printf("The first: %d of the simulated runs %s left before the end: nodes fail too often\n",
+               failures->unfinished, failures->unfinished == 1 ? "was" : "were");
 }
 
 static void print_failures(const sl_cluster_plan *plan, double tokens, uint64_t seed)
@@ -186,19 +207,16 @@ static void print_failures(const sl_cluster_plan *plan, double tokens, uint64_t 
     const sl_failure_plan *failures = &plan->failures;
     if (isfinite(failures->mtbf_s)) {
         print_checkpoints(plan);
-        printf("The first: %.1f%% of the time lost in %d simulated run%s, seed %" PRIu64
-               " (%.1f%% by Daly's model)\n",
-               100 * (1 - failures->useful), failures->runs, failures->runs == 1 ? "" : "s", seed,
-               100 * (1 - failures->daly_useful));
+        print_loss(plan, seed);
     }
     printf("The first: %.4g tokens a day", cli_tokens_a_day(plan));
     if (tokens > 0 && isinf(failures->run_s))
-        printf(", too few to train %.4g tokens before the next failures", tokens);
+        printf(", %.4g tokens never", tokens);
     else if (tokens > 0)
-        printf(", %.4g days for %.4g tokens", failures->run_s / day_s, tokens);
-    if (tokens > 0 && failures->runs > 1)
-        printf(" (%.4g to %.4g in 90%% of the runs)", failures->low_s / day_s,
-               failures->high_s / day_s);
+        printf(", %s for %.4g tokens", cli_span_text(failures->run_s).text, tokens);
+    if (tokens > 0 && failures->runs > 1 && isfinite(failures->run_s))
+        printf(" (%s to %s in 90%% of the runs)", cli_span_text(failures->low_s).text,
+               cli_span_text(failures->high_s).text);
     printf("\n");
 }
 
@@ -246,6 +264,9 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
     cli_plan_bar bars[SL_PLANS_FOUND];
     fill_bars(found, bars);
     sl_status status = cli_plan_print_times(bars, found->count, found->table);
+    if (!found->table && best->pipeline_ranks > 1)
+        printf("\nIts pipeline is not drawn: a table of more than %" PRId64 " actions\n",
+               most_drawn);
     print_inputs(found, path);
     return status;
 }
@@ -265,9 +286,6 @@ static sl_status write_picture(const char *path, sl_cluster_plans *found)
     return status;
 }
 
-/* Tables of so many actions or more are not drawn. */
-static const int64_t most_drawn = 20000;
-
 sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_cluster_settings *asked)
 {
     sl_cluster_plans found;
@@ -279,12 +297,12 @@ sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_clus
         status = make_json(&found, asked->cluster, asked->tokens, &text);
     if (status == SL_OK && asked->output)
         status = sl_train_write_output(asked->output, text);
+    if (status == SL_OK)
+        status = write_picture(asked->svg, &found);
     if (status == SL_OK && asked->json)
         fputs(text, stdout);
     else if (status == SL_OK)
         status = print_table(&found, asked->cluster, asked->tokens);
-    if (status == SL_OK)
-        status = write_picture(asked->svg, &found);
     free(text);
     sl_cluster_plans_clear(&found);
     return status;

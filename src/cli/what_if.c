@@ -15,6 +15,8 @@
 enum { LINKS, NODES, FAILURES, AXES, MOST_VALUES = 64, MOST_POINTS = 64, MOST_CURVES = 8 };
 
 static const char *const axis_names[AXES] = {"links", "nodes", "failures"};
+static const char *const axis_titles[AXES] = {"links (times as fast)", "nodes",
+                                              "failures (times as many)"};
 
 /* A list of values. */
 typedef struct axis {
@@ -86,12 +88,12 @@ static sl_status find_axis(grid *all, const char *name)
 
 static sl_status add_value(axis *to, const char *text)
 {
+    const sl_option row = {.name = "what-if", .type = SL_OPTION_DOUBLE, .highest = 1000000};
     const char *name = axis_names[to->kind];
     bool is_count = to->kind == NODES;
-    char *end;
-    double value = strtod(text, &end);
-    bool is_number = *text && !*end && value > 0 && value <= 1e6;
-    if (!is_number || (is_count && value != floor(value)))
+    double value;
+    if (sl_option_set(&row, &value, text) != SL_OK || value <= 0 ||
+        (is_count && value != floor(value)))
         return sl_error(SL_ERR_INVALID,
                         "--what-if %s must be %snumbers above 0 and up to 1e6, got "
                         "\"%s\"",
@@ -138,9 +140,30 @@ static sl_status parse_grid(char *text, grid *out)
 
 typedef struct point {
     sl_cluster_change change;
+    int nodes;              /* of the cluster; 0: they are not known */
     sl_cluster_plans found; /* without plans: why, in `error` */
     char error[512];
 } point;
+
+/* "links=2 nodes=64": what is changed. */
+static void name_point(const sl_cluster_change *change, char *text, size_t bytes)
+{
+    const double values[AXES] = {
+        [LINKS] = change->links, [NODES] = change->nodes, [FAILURES] = change->failures};
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < AXES && used < bytes; i++)
+        if (values[i] > 0)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s=%g", used > 0 ? " " : "",
+                                     axis_names[i], values[i]);
+}
+
+static void keep_error(point *at)
+{
+    snprintf(at->error, sizeof at->error, "%s", sl_error_text());
+    at->nodes = at->found.nodes > 0 ? at->found.nodes : at->change.nodes;
+    sl_cluster_plans_clear(&at->found);
+}
 
 /* What does not fit at one point may at others: the command fails where no point has a plan. */
 static sl_status plan_points(const sl_plan_search_options *options, const char *cluster,
@@ -153,16 +176,20 @@ static sl_status plan_points(const sl_plan_search_options *options, const char *
         search.change = points[i].change = change_of(all, i);
         search.best_only = true;
         sl_status status = sl_plan_search_cluster(&search, cluster, &points[i].found);
+        points[i].nodes = points[i].found.nodes;
         planned += status == SL_OK;
         if (status == SL_OK)
             continue;
-        sl_cluster_plans_clear(&points[i].found);
-        snprintf(points[i].error, sizeof points[i].error, "%s", sl_error_text());
+        keep_error(&points[i]);
         first = first == SL_OK ? status : first;
         if (status != SL_ERR_MEMORY && status != SL_ERR_INVALID)
             return status;
     }
-    return planned > 0 ? SL_OK : sl_error(first, "%s", points[0].error);
+    if (planned > 0)
+        return SL_OK;
+    char name[96];
+    name_point(&points[0].change, name, sizeof name);
+    return sl_error(first, "--what-if %s: %s: %s", name, cluster, points[0].error);
 }
 
 /* ---- The table ------------------------------------------------------------------------------ */
@@ -177,15 +204,17 @@ static void print_point(const point *of, double tokens)
 {
     print_change(&of->change);
     if (of->found.count == 0) {
-        printf("%6d  %s\n", of->change.nodes, of->error);
+        printf("%6d  %s\n", of->nodes, of->error);
         return;
     }
     const sl_cluster_plan *plan = &of->found.plans[0];
-    printf("%6d  %-48s %10.1f %5.1f%% %5.1f%% %12.4g", of->found.nodes,
-           cli_cluster_plan_shape(plan).text, 1e3 * plan->costs.seconds, 100 * plan->mfu,
-           100 * (1 - plan->failures.useful), cli_tokens_a_day(plan));
-    if (tokens > 0)
-        printf(" %10.4g", plan->failures.run_s / 86400);
+    printf("%6d  %-48s %10.1f %5.1f%% %5.1f%% %12.4g", of->nodes, cli_cluster_plan_shape(plan).text,
+           1e3 * plan->costs.seconds, 100 * plan->mfu, 100 * (1 - plan->failures.useful),
+           cli_tokens_a_day(plan));
+    if (tokens > 0 && isinf(plan->failures.run_s))
+        printf(" %10s", "never");
+    else if (tokens > 0)
+        printf(" %10.4g", plan->failures.run_s / CLI_DAY_SECONDS);
     printf("\n");
 }
 
@@ -214,15 +243,21 @@ static void write_row(FILE *file, const point *of, double tokens)
     const sl_failure_plan *failures = &plan->failures;
     bool has_plan = of->found.count > 0;
     fprintf(file, "%.9g,%.9g,%d,", change->links > 0 ? change->links : 1,
-            change->failures > 0 ? change->failures : 1,
-            has_plan ? of->found.nodes : change->nodes);
+            change->failures > 0 ? change->failures : 1, of->nodes);
     if (has_plan)
         sli_csv_text(file, cli_cluster_plan_shape(plan).text);
-    const double numbers[] = {
-        1e3 * plan->costs.seconds,  plan->tokens_per_s,      plan->mfu,
-        (double)plan->memory_bytes, plan->costs.bubble,      1e3 * plan->costs.exchange,
-        plan->nodes_used,           failures->useful,        cli_tokens_a_day(plan),
-        failures->run_s / 86400,    failures->low_s / 86400, failures->high_s / 86400};
+    const double numbers[] = {1e3 * plan->costs.seconds,
+                              plan->tokens_per_s,
+                              plan->mfu,
+                              (double)plan->memory_bytes,
+                              plan->costs.bubble,
+                              1e3 * plan->costs.exchange,
+                              plan->nodes_used,
+                              failures->useful,
+                              cli_tokens_a_day(plan),
+                              failures->run_s / CLI_DAY_SECONDS,
+                              failures->low_s / CLI_DAY_SECONDS,
+                              failures->high_s / CLI_DAY_SECONDS};
     enum { NUMBERS = sizeof numbers / sizeof *numbers, DAYS = 3 };
     for (int i = 0; i < NUMBERS; i++)
         write_number(file, has_plan && (tokens > 0 || i < NUMBERS - DAYS) ? numbers[i] : NAN);
@@ -284,7 +319,7 @@ static sl_status make_chart(const grid *all, const point *points, char **text)
         return sl_error(SL_ERR_MEMORY, "no memory for a chart");
     sli_chart_write(file, &(sli_chart){.title = "Tokens a day",
                                        .y_name = "of the best plan, with failures",
-                                       .x_name = axis_names[all->axes[0].kind],
+                                       .x_name = axis_titles[all->axes[0].kind],
                                        .whole_x = all->axes[0].kind == NODES,
                                        .curves = drawn,
                                        .curve_count = curves});

@@ -225,7 +225,7 @@ assert sum(title.startswith("stage 1, forward of micro-batch") for title in titl
 "$program" plan "${model[@]}" --ntokens 50 --batch-tokens 64 --cluster cluster.json --tokens 1e9 --dp 2 --pp 1 >out 2>err ||
     fail "--cluster, the table: status $?"
 grep -q "^2 x 1, [0-9]* chunks* .*%" out || fail "--cluster: an option is not kept"
-grep -q "tokens a day, [0-9.]* days for 1e+09 tokens ([0-9.]* to [0-9.]* in 90% of the runs)$" out || fail "--cluster: no days"
+grep -q "tokens a day, [0-9.]* [a-z]* for 1e+09 tokens ([0-9.]* [a-z]* to [0-9.]* [a-z]* in 90% of the runs)$" out || fail "--cluster: no days"
 grep -q "^  nodes\[0\].efficiency = 0.5$" out || fail "--cluster: a default is not said"
 "$program" train "${run[@]}" --plan planned.json --epochs 1 --max-batches 2 --eval-max-batches 1 >out 2>err || fail "--cluster, a run: status $?"
 
@@ -262,10 +262,17 @@ python3 -c 'import json
 [one], [other] = json.load(open("out"))["plans"], json.load(open("other"))["plans"]
 assert one["useful"] < one["daly_useful"] - 0.005 and one["fewer_speed"] < 1, one
 assert one["days"] != other["days"] and abs(one["days"] / other["days"] - 1) < 0.02, (one, other)' || fail "repair_s: other losses"
+"$program" plan "${cluster[@]}" --cluster pair.json --dp 2 --pp 1 --seed 18446744073709551615 --json >out 2>err || fail "--seed 2^64 - 1: status $?"
+[ "$(query 'json.load(open("out"))["seed"]')" = 18446744073709551615 ] || fail "--seed 2^64 - 1: another seed"
+# A node that always fails before a checkpoint trains nothing.
+sed "s/1e6,/1, \"save_bytes_per_s\": 1e3,/" pair.json >failing.json
+"$program" plan "${cluster[@]}" --cluster failing.json --tokens 1e10 --dp 2 --pp 1 >out 2>err || fail "failing nodes: status $?"
+grep -qE "^The first: a failure every 500 ms on 2 nodes" out || fail "failing nodes: another time between them"
+grep -qE "^The first: 0 tokens a day, 1e\\+10 tokens never$" out || fail "failing nodes: a run that ends"
 sed "s/2e9/2e10/" pair.json >large.json
 "$program" plan --model smollm2-135m --seq-len 64 --batch-tokens 4096 --cluster large.json >out 2>err || fail "--model: status $?"
 
-refused 2 "--tokens is of a plan for a --cluster" "$program" plan "${cluster[@]}" --tokens 5
+refused 2 "--tokens needs --cluster" "$program" plan "${cluster[@]}" --tokens 5
 refused 1 "plans for a cluster cannot be made with devices" "$program" plan "${cluster[@]}" --cluster cluster.json --devices cpu
 refused 1 "plans for a cluster cannot be made with a split vocabulary" "$program" plan "${cluster[@]}" --cluster cluster.json --split-vocabulary
 refused 1 "cannot be divided into batches of the given size" "$program" plan "${cluster[@]}" --cluster cluster.json --batch-size 64

@@ -167,7 +167,7 @@ typedef struct sl_cluster_plans {
     int count;
     sl_schedule *table;       /* of the first, as far as it is wanted; NULL: it is not */
     sl_simulation simulation; /* of it, in seconds */
-    int nodes;                /* of the cluster */
+    int nodes;                /* of the cluster, also where it has no plan */
     sl_cluster_input *inputs; /* [input_count] the numbers that they follow from */
     size_t input_count;
     int64_t layouts;   /* that were bounded */

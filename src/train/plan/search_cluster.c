@@ -272,7 +272,6 @@ static sl_status describe_plans(search *s, sl_cluster_plans *out, int *first)
         out->plans[i] = plans[i].plan;
         sli_failing_plan_clear(&plans[i].failing);
     }
-    out->nodes = status == SL_OK ? sli_devices_count_nodes(&devices, devices.count) : 0;
     sli_devices_clear(&devices);
     out->seed = s->run->seed;
     out->inputs = s->cluster.inputs;
@@ -360,6 +359,8 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
     SL_TRY(check_options(s));
     SL_TRY(sli_cluster_read(path, &s->cluster));
     SL_TRY(sli_cluster_change(&s->cluster, &s->options->change));
+    for (int i = 0; i < s->cluster.kind_count; i++)
+        out->nodes += s->cluster.kinds[i].count;
     SL_TRY(count_rows(s));
     SL_TRY(list_chunks(s));
     SL_TRY(sl_transformer_lm_create(&s->run->model, &s->model));
