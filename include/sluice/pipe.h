@@ -216,7 +216,7 @@ typedef struct sl_pipe_batch {
  * [N, T, …] is the T positions that follow those in caches[n]: *output is that of these alone, and
  * the caches have them afterwards. In a group each rank has caches of its own, used for the same
  * rows. A cache must not outlive the pipe. Errors: SL_ERR_INVALID for positions that a cache has no
- * room for, or caches on some ranks alone. */
+ * room for, a row without a cache or with another row's, or caches on some ranks alone. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table (without recomputation for a

@@ -23,8 +23,9 @@ typedef struct sli_pool_options {
 
 sl_status sli_pool_create(const sli_pool_options *options, sli_pool **out);
 
-/* A pool for work on so many bytes: of the processors that the caller may use at most 8, which is
- * what memory is fast enough for, and none that would have but little. */
+/* A pool for work on so many bytes. It has at most 8 threads, since memory is not fast enough for
+ * more, at most one for each processor that the caller may use, and none that would have little to
+ * do. */
 sl_status sli_pool_create_for_bytes(uint64_t bytes, sli_pool **out);
 
 /* Ends the threads; NULL is allowed. */

@@ -11,6 +11,7 @@
 
 struct sl_cache {
     int64_t positions, position;
+    bool is_seen; /* while the caches of a batch are compared */
     uint32_t module_count;
     sl_tensor *tensors[]; /* [module_count] by the modules' numbers; NULL: not used yet */
 };
@@ -55,6 +56,26 @@ sl_status sli_cache_check_room(const sl_cache *cache, int64_t count)
                         " more do not fit",
                         cache->position, cache->positions, count);
     return SL_OK;
+}
+
+sl_status sli_cache_check_rows(const char *who, sl_cache *const *caches, int64_t rows)
+{
+    sl_status status = SL_OK;
+    int64_t seen = 0;
+    for (; seen < rows && status == SL_OK; seen++) {
+        if (!caches[seen])
+            status =
+                sl_error(SL_ERR_INVALID, "%s: the cache of row %" PRId64 " is NULL", who, seen);
+        else if (caches[seen]->is_seen)
+            status = sl_error(SL_ERR_INVALID,
+                              "%s: row %" PRId64 " has the cache of a row before it", who, seen);
+        else
+            caches[seen]->is_seen = true;
+    }
+    for (int64_t row = 0; row < seen; row++)
+        if (caches[row])
+            caches[row]->is_seen = false;
+    return status;
 }
 
 sl_status sli_cache_advance(sl_cache *cache, int64_t count)

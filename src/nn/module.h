@@ -385,6 +385,10 @@ int sli_pass_deferred(const sl_pass *pass); /* how many are deferred */
  * Errors: SL_ERR_INVALID for a name that the pass has. */
 sl_status sli_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor);
 
+/* Refuses a row without a cache, and one that has another row's. No other thread may use these
+ * caches meanwhile. Errors: SL_ERR_INVALID. */
+sl_status sli_cache_check_rows(const char *who, sl_cache *const *caches, int64_t rows);
+
 /* Counts `count` more positions as seen. To be called after each successful forward of the whole
  * model; after one that failed, the cache can be used again. Errors: SL_ERR_INVALID if there is no
  * room for them, or `count` is negative. */

@@ -351,11 +351,18 @@ static sl_status continue_rows(sl_group *group, void *arg)
     SL_TRY(expect(sl_cache_position(caches[1]) == 3, "expected 3 positions"));
     SL_TRY(expect_error(sl_pipe_forward(at.pipe, &batch, &output),
                         "the cache has 3 of 5 positions, so 3 more do not fit"));
-    if (sl_group_rank(group) == 1)
-        batch.caches = NULL;
+    sl_cache *wrong[2] = {caches[0], sl_group_rank(group) == 1 ? NULL : caches[1]};
     sl_tensor_destroy(&input);
     shape = sl_shape_3d(2, 1, 8);
     batch.input = input = random_tensor(device, &shape, 1);
+    batch.caches = wrong;
+    SL_TRY(expect_error(sl_pipe_forward(at.pipe, &batch, &output),
+                        "sl_pipe_forward: the cache of row 1 is NULL"));
+    if (sl_group_rank(group) == 1)
+        wrong[1] = wrong[0];
+    SL_TRY(expect_error(sl_pipe_forward(at.pipe, &batch, &output),
+                        "sl_pipe_forward: row 1 has the cache of a row before it"));
+    batch.caches = sl_group_rank(group) == 1 ? NULL : caches;
     sl_status status = expect_error(sl_pipe_forward(at.pipe, &batch, &output),
                                     "either all ranks have a cache or none");
     sl_cache_destroy(&caches[0]);

@@ -513,6 +513,14 @@ static float *logits_one_by_one(int stages, sl_precision precision)
         double loss;
         check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
                     "a cache is for sl_pipe_forward");
+        sl_cache *wrong[CACHED_ROWS] = {caches[0], caches[0]};
+        batch.caches = wrong;
+        check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
+                    "sl_pipe_forward: row 1 has the cache of a row before it");
+        wrong[0] = NULL;
+        check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
+                    "sl_pipe_forward: the cache of row 0 is NULL");
+        batch.caches = caches;
         check_ok(sl_pipe_forward(piped.pipe, &batch, &output));
         for (int n = 0; n < CACHED_ROWS; n++)
             assert_int_equal(sl_cache_position(caches[n]), t + 1);

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034 # what is set here is used by those that read it
 # What the tests that are scripts have in common. A test begins with
 #     . "$(dirname "$0")/../support/script.sh"
-# and is then in a folder of its own, $scratch, which is empty and is removed at its end. The program's last
-# words lie there in `out` and `err`.
+# and is then in a folder of its own, $scratch, which is empty and is removed at its end. What a command printed is
+# in `out` and `err`.
 set -euo pipefail
 
 program=${SLUICE_PROGRAM:?} source=${SLUICE_SOURCE_DIR:?}

@@ -97,6 +97,7 @@ static sl_status check_caches(const char *who, const sl_pipe *pipe, const sl_pip
     if (shape->dims < 2 || shape->size[1] < 1)
         return sl_error(SL_ERR_INVALID, "%s: with a cache the input must be [N, T, ...], got %s",
                         who, sl_shape_text(shape, text));
+    SL_TRY(sli_cache_check_rows(who, batch->caches, shape->size[0]));
     for (int64_t row = 0; row < shape->size[0]; row++)
         SL_TRY(sli_cache_check_room(batch->caches[row], shape->size[1]));
     return SL_OK;
@@ -132,6 +133,8 @@ static sl_status check_rows(const sli_step *step, const sl_pipe_batch *batch,
     int micros = sl_micro_batches(step->rows, step->batch_micros, NULL);
     if ((step->positions > 0) != (step->caches != NULL))
         return sl_error(SL_ERR_INVALID, "%s: either all ranks have a cache or none", step->who);
+    if (step->caches)
+        SL_TRY(sli_cache_check_rows(step->who, step->caches, step->rows));
     if (targets && row_count(targets) != step->rows)
         return sl_error(SL_ERR_INVALID,
                         "%s: the input has %" PRId64 " rows, the targets have %" PRId64, step->who,
