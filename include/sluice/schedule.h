@@ -201,7 +201,7 @@ sl_status sl_schedule_validate(const sl_schedule *schedule);
 typedef struct sl_cost_model {
     /* Seconds (any unit) of each action at a stage, a slice's where there are slices, [stages]
      * each; borrowed. R costs a forward; the last stage's discarding F of a table that goes
-     * backward costs nothing. */
+     * backward costs nothing where micro-batches are whole. */
     const double *forward, *backward_input, *backward_weight;
     const double *backward;                     /* of B; NULL: I and W together */
     const double *head_forward, *head_backward; /* of S and T; NULL: they take no time */

@@ -16,6 +16,7 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/split_head.h"
+#include "parallel/schedule/timeline.h"
 
 #include <stdlib.h>
 
@@ -150,23 +151,12 @@ typedef struct stage_use {
     int most_of_head;    /* at most in the step, on any rank */
 } stage_use;
 
-/* Slices are numbered as they go backward, the first one last. */
-static bool is_first_slice(sl_action action)
-{
-    return (action.micro + 1) % action.slices == 0;
-}
-
-static bool is_last_slice(sl_action action)
-{
-    return action.micro % action.slices == 0;
-}
-
 /* The last slice goes backward first. */
 static void count_backward(sl_action action, stage_use *use)
 {
-    if (is_last_slice(action))
+    if (sli_action_slice(action) == action.slices - 1)
         use->held += use->micro->cache_gradient;
-    if (is_first_slice(action))
+    if (sli_action_slice(action) == 0)
         use->held -= use->micro->cache + use->micro->cache_gradient;
     use->under_way--;
 }
@@ -178,9 +168,9 @@ static void count_action(sl_action action, stage_use *use)
     case SL_ACTION_FORWARD:
         if (use->goes_backward)
             use->held += action.discards ? micro->input : micro->saved;
-        if (is_first_slice(action))
+        if (sli_action_slice(action) == 0)
             use->held += micro->cache;
-        if (is_last_slice(action) && !use->goes_backward)
+        if (sli_action_slice(action) == action.slices - 1 && !use->goes_backward)
             use->held -= micro->cache;
         use->under_way++;
         use->to_come--;
@@ -234,7 +224,7 @@ static int64_t most_bytes_during(sl_action action, const stage_use *before, cons
     stage_use during = action.kind == SL_ACTION_FORWARD ? *after : *before;
     during.held = larger(before->held, after->held);
     bool is_backward = action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
-    if (is_backward && is_last_slice(action))
+    if (is_backward && sli_action_slice(action) == action.slices - 1)
         during.held = larger(during.held, before->held + micro->cache_gradient);
     if (action.kind == SL_ACTION_BACKWARD_INPUT)
         during.held = larger(during.held, before->held - micro->saved + micro->halfway);

@@ -133,6 +133,7 @@ refused 1 "with group-by-length true, this run has group-by-length not given" "$
 printf 'a text of words\n%.0s' {1..99} >"$scratch/words.txt"
 refused 1 "group-by-length is for rows of JSON lines, which have lengths of their own, but the data are a text" "$program" \
     train --data "$scratch/words.txt" --emsize 8 --nhid 8 --nlayers 1 --nhead 2 --group-by-length --save "$scratch/none"
+refused 1 "data/train.jsonl: slices need rows of one length, and JSON lines have lengths of their own: set slices to 1" "$program" "${job[@]}" --slices 2
 echo '{"input_ids": [1, 97]}' >"$scratch/bad.jsonl"
 refused 1 "bad.jsonl: line 1: number 2 of \"input_ids\" must be an id from 0 to 96, got 97" "$program" \
     train --init "$models/gpt2" --data "$scratch/bad.jsonl" --save "$scratch/none"

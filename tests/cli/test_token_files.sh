@@ -34,7 +34,9 @@ grep -q '"targets": 54}' out || fail "eval scores other targets"
 cmp nano megatron || fail "other losses of the same tokens"
 
 refused 1 "nanogpt.bin: it has neither llm.c's header nor an .idx beside it" "$program" eval --init "$model" --data "$goldens/nanogpt.bin"
-refused 1 "its 60 tokens are no row of 60 and the target behind it" "$program" eval --init "$model" --data "$goldens/llmc_gpt2.bin" --seq-len 60
+head -c 80 "$goldens/nanogpt.bin" >short.bin
+refused 1 "its 40 tokens are no row of 40 and the target behind it" "$program" eval --init "$model" --data short.bin --token-type uint16 --seq-len 40
+refused 2 "--bptt must be at most 48, the model's positions, got 60" "$program" eval --init "$model" --data "$goldens/llmc_gpt2.bin" --seq-len 60
 refused 1 "token files do not say how large the vocabulary is" "$program" train --data data --quiet
 
 # Tokens that sluice has written need their own tokenizer.

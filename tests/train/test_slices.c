@@ -174,6 +174,11 @@ static void what_slices_do_not_go_with_is_refused(void **state)
     check_refused(&other, SL_ERR_UNSUPPORTED,
                   "slices cannot be combined with a model without causal mask");
     other = options;
+    other.slices = 11;
+    check_refused(
+        &other, SL_ERR_INVALID,
+        "slices must be at most bptt (seq-len), the tokens of a row: got 11 slices of 10");
+    other = options;
     other.schedule = "zb-v";
     other.pipeline_ranks = 1;
     check_refused(&other, SL_ERR_INVALID, "zb-v does not cut micro-batches into slices");

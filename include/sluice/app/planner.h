@@ -10,7 +10,7 @@
 
 SL_API_BEGIN
 
-enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096 };
+enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096, SL_MAX_SLICES = 1024 };
 
 /* ---- Memory ----------------------------------------------------------------------------- */
 

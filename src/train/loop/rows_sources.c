@@ -127,6 +127,11 @@ static sl_status read_split(const sl_train_options *options, const sl_vocab *voc
     bool is_tokens = sli_name_ends_with(path, SLI_TOKEN_FILE_END);
     if (is_tokens)
         SL_TRY(sli_check_row_length(options));
+    else if (options->slices > 1) /* replicas would cut some batches, and others not */
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "%s: slices need rows of one length, and JSON lines have lengths of their "
+                        "own: set slices to 1",
+                        path);
     if (kept && vocab && !is_tokens) {
         SL_TRY(sli_kept_rows_describe(path, &reading, length, &out->described[split]));
         SL_TRY(read_kept(kept, split, out));

@@ -252,9 +252,9 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Order of forwards and backwards, by name or as a file with a table in PyTorch's CSV, "
              "which also says how many ranks and chunks there are"},
     {.name = "slices", .value = "K", .group = "Pipeline", FIELD(INT, slices),
-     RANGE(1, SL_MAX_CHUNKS), .optional = true, .affects_numbers = with_slices,
+     RANGE(1, SL_MAX_SLICES), .optional = true, .affects_numbers = with_slices,
      .help = "Cut each micro-batch into so many slices along its rows' tokens (Seq1F1B): a smaller bubble, "
-             "where rows are long and micro-batches few. Schedules with a stage a rank can. Another number "
+             "where rows are long and micro-batches few. For gpipe, 1f1b and zb-h1, and rows of one length. Another number "
              "gives the same losses to rounding. CPUs only; without it 1, or as many as a file's table has"},
     {.name = "split-vocabulary", .group = "Pipeline", OF_LANGUAGE, FIELD(FLAG, split_vocabulary),
      .affects_numbers = with_split_vocabulary,
@@ -539,6 +539,12 @@ static sl_status check_slices(const sl_train_options *options)
                         options->schedule, of_table, options->slices);
     if (other && (options->slices > 1 || of_table > 1))
         return sl_error(SL_ERR_UNSUPPORTED, "slices cannot be combined with %s", other);
+    int slices = options->slices > 0 ? options->slices : of_table;
+    if (options->bptt > 0 && slices > options->bptt)
+        return sl_error(SL_ERR_INVALID,
+                        "slices must be at most bptt (seq-len), the tokens of a row: got %d slices "
+                        "of %" PRId64,
+                        slices, options->bptt);
     return SL_OK;
 }
 
