@@ -8,7 +8,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_STAGES = 4096, MOST_MICROS = 1 << 20, MOST_SLICES = SL_MAX_SLICES, MOST_REPLICAS = 4096 };
+enum {
+    MOST_STAGES = 4096,
+    MOST_MICROS = 1 << 20,
+    MOST_SLICES = SL_MAX_SLICES,
+    MOST_REPLICAS = 4096
+};
 static const json_int_t most_microseconds = (json_int_t)1e15;
 
 /* The stages' ranks, of which each from 0 to the highest has a stage. */
