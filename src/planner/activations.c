@@ -16,7 +16,6 @@
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/split_head.h"
-#include "parallel/schedule/timeline.h"
 
 #include <stdlib.h>
 
@@ -151,12 +150,23 @@ typedef struct stage_use {
     int most_of_head;    /* at most in the step, on any rank */
 } stage_use;
 
+/* Slices are numbered as they go backward, the first one last. */
+static bool is_first_slice(sl_action action)
+{
+    return (action.micro + 1) % action.slices == 0;
+}
+
+static bool is_last_slice(sl_action action)
+{
+    return action.micro % action.slices == 0;
+}
+
 /* The last slice goes backward first. */
 static void count_backward(sl_action action, stage_use *use)
 {
-    if (sli_action_slice(action) == action.slices - 1)
+    if (is_last_slice(action))
         use->held += use->micro->cache_gradient;
-    if (sli_action_slice(action) == 0)
+    if (is_first_slice(action))
         use->held -= use->micro->cache + use->micro->cache_gradient;
     use->under_way--;
 }
@@ -168,9 +178,9 @@ static void count_action(sl_action action, stage_use *use)
     case SL_ACTION_FORWARD:
         if (use->goes_backward)
             use->held += action.discards ? micro->input : micro->saved;
-        if (sli_action_slice(action) == 0)
+        if (is_first_slice(action))
             use->held += micro->cache;
-        if (sli_action_slice(action) == action.slices - 1 && !use->goes_backward)
+        if (is_last_slice(action) && !use->goes_backward)
             use->held -= micro->cache;
         use->under_way++;
         use->to_come--;
@@ -224,7 +234,7 @@ static int64_t most_bytes_during(sl_action action, const stage_use *before, cons
     stage_use during = action.kind == SL_ACTION_FORWARD ? *after : *before;
     during.held = larger(before->held, after->held);
     bool is_backward = action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
-    if (is_backward && sli_action_slice(action) == action.slices - 1)
+    if (is_backward && is_last_slice(action))
         during.held = larger(during.held, before->held + micro->cache_gradient);
     if (action.kind == SL_ACTION_BACKWARD_INPUT)
         during.held = larger(during.held, before->held - micro->saved + micro->halfway);

@@ -3,17 +3,11 @@
 
 #include "core/error.h"
 #include "parallel/schedule/timeline.h"
-#include "sluice/app/planner.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum {
-    MOST_STAGES = 4096,
-    MOST_MICROS = 1 << 20,
-    MOST_SLICES = SL_MAX_SLICES,
-    MOST_REPLICAS = 4096
-};
+enum { MOST_STAGES = 4096, MOST_MICROS = 1 << 20, MOST_SLICES = 1 << 10, MOST_REPLICAS = 4096 };
 static const json_int_t most_microseconds = (json_int_t)1e15;
 
 /* The stages' ranks, of which each from 0 to the highest has a stage. */
