@@ -101,7 +101,7 @@ static sl_status sum_header(const char *path, const json_t *header, sli_checksum
 static sl_status has_checksum(const char *path, json_t *header, const char *map, uint64_t bytes,
                               bool *out)
 {
-    char found[SLI_CHECKSUM_BYTES];
+    char found[SLI_CHECKSUM_BYTES] = "";
     json_t *expected = json_incref(json_object_get(header, "checksum"));
     sli_checksum *sum = NULL;
     json_object_del(header, "checksum");
