@@ -254,8 +254,8 @@ typedef struct sl_utilization {
     double bubble_measured;   /* idle fraction of ranks * seconds, 0 ... 1 */
     double bubble_predicted;  /* that of the table, simulated with the mean time of each stage's
                                  forwards and backwards (of each slice) in the trace, and the costs
-                                 of links. Where  ranks share cores, an action's time is its cores'
-                                 time divided among  the actions that ran at once */
+                                 of links. Where ranks share cores, an action's time is its cores'
+                                 time divided among the actions that ran at once */
     double predicted_seconds; /* of the simulation */
     double *idle;             /* [ranks] fraction of `seconds` in which the rank ran no action */
     double *waiting;          /* [ranks] fraction in which it waited for a tensor of another rank;

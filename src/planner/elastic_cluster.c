@@ -64,7 +64,7 @@ static sl_status find_layout(const sli_elastic_run *run, int devices, sli_search
 sl_status sli_elastic_run_speed(void *context, int nodes, sli_fewer_speed *out)
 {
     const sli_elastic_run *run = context;
-    sli_found_layout best;
+    sli_found_layout best = {0};
     sli_search results = {.wanted = 1,
                           .holder = "device",
                           .prefers_fewer_ranks = true,

@@ -254,7 +254,7 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "slices", .value = "K", .group = "Pipeline", FIELD(INT, slices),
      RANGE(1, SL_MAX_SLICES), .optional = true, .affects_numbers = with_slices,
      .help = "Cut each micro-batch into so many slices along its rows' tokens (Seq1F1B): a smaller bubble, "
-             "where rows are long and micro-batches few. For gpipe, 1f1b and zb-h1, and rows of one length. Another number "
+             "where rows are long and micro-batches few. For schedules of one stage a rank, and rows of one length. Another number "
              "gives the same losses to rounding. CPUs only; without it 1, or as many as a file's table has"},
     {.name = "split-vocabulary", .group = "Pipeline", OF_LANGUAGE, FIELD(FLAG, split_vocabulary),
      .affects_numbers = with_split_vocabulary,
