@@ -29,7 +29,7 @@ static const sl_option options[] = {
              "tokenizer"},
     {.name = "prompts", .value = "FILE", .group = "Text", FIELD(TEXT, prompts),
      .help = "Write a text for each line of FILE that is not blank, several at once: the line is its "
-             "beginning, or, where FILE is called ....jsonl, the JSON line has it as \"prompt\", or a "
+             "beginning, or, where FILE ends with .jsonl, the JSON line has it as \"prompt\", or a "
              "conversation as \"messages\""},
     {.name = "batch-size", .value = "N", .group = "Text", FIELD(INT64, batch_size), RANGE(1, 65536),
      .initial = "8", .needs = "prompts", .help = "Number of texts that are written at once"},
