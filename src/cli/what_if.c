@@ -86,11 +86,11 @@ static sl_status find_axis(grid *all, const char *name)
     return SL_OK;
 }
 
-static sl_status add_value(axis *to, const char *text)
+static sl_status add_value(axis *list, const char *text)
 {
     const sl_option row = {.name = "what-if", .type = SL_OPTION_DOUBLE, .highest = 1000000};
-    const char *name = axis_names[to->kind];
-    bool is_count = to->kind == NODES;
+    const char *name = axis_names[list->kind];
+    bool is_count = list->kind == NODES;
     double value;
     if (sl_option_set(&row, &value, text) != SL_OK || value <= 0 ||
         (is_count && value != floor(value)))
@@ -98,12 +98,12 @@ static sl_status add_value(axis *to, const char *text)
                         "--what-if %s must be %snumbers above 0 and up to 1e6, got "
                         "\"%s\"",
                         name, is_count ? "whole " : "", text);
-    if (to->count == MOST_VALUES)
+    if (list->count == MOST_VALUES)
         return sl_error(SL_ERR_INVALID, "--what-if %s has more than %d numbers", name, MOST_VALUES);
-    if (to->count > 0 && value <= to->values[to->count - 1])
+    if (list->count > 0 && value <= list->values[list->count - 1])
         return sl_error(SL_ERR_INVALID, "--what-if %s must ascend, got %g after %g", name, value,
-                        to->values[to->count - 1]);
-    to->values[to->count++] = value;
+                        list->values[list->count - 1]);
+    list->values[list->count++] = value;
     return SL_OK;
 }
 
@@ -158,11 +158,11 @@ static void name_point(const sl_cluster_change *change, char *text, size_t bytes
                                      axis_names[i], values[i]);
 }
 
-static void keep_error(point *at)
+static void keep_error(point *failed)
 {
-    snprintf(at->error, sizeof at->error, "%s", sl_error_text());
-    at->nodes = at->found.nodes > 0 ? at->found.nodes : at->change.nodes;
-    sl_cluster_plans_clear(&at->found);
+    snprintf(failed->error, sizeof failed->error, "%s", sl_error_text());
+    failed->nodes = failed->found.nodes > 0 ? failed->found.nodes : failed->change.nodes;
+    sl_cluster_plans_clear(&failed->found);
 }
 
 /* What does not fit at one point may at others: the command fails where no point has a plan. */
@@ -200,17 +200,17 @@ static void print_change(const sl_cluster_change *change)
            change->failures > 0 ? change->failures : 1);
 }
 
-static void print_point(const point *of, double tokens)
+static void print_point(const point *shown, double tokens)
 {
-    print_change(&of->change);
-    if (of->found.count == 0) {
-        printf("%6d  %s\n", of->nodes, of->error);
+    print_change(&shown->change);
+    if (shown->found.count == 0) {
+        printf("%6d  %s\n", shown->nodes, shown->error);
         return;
     }
-    const sl_cluster_plan *plan = &of->found.plans[0];
-    printf("%6d  %-48s %10.1f %5.1f%% %5.1f%% %12.4g", of->nodes, cli_cluster_plan_shape(plan).text,
-           1e3 * plan->costs.seconds, 100 * plan->mfu, 100 * (1 - plan->failures.useful),
-           cli_tokens_a_day(plan));
+    const sl_cluster_plan *plan = &shown->found.plans[0];
+    printf("%6d  %-48s %10.1f %5.1f%% %5.1f%% %12.4g", shown->nodes,
+           cli_cluster_plan_shape(plan).text, 1e3 * plan->costs.seconds, 100 * plan->mfu,
+           100 * (1 - plan->failures.useful), cli_tokens_a_day(plan));
     if (tokens > 0 && isinf(plan->failures.run_s))
         printf(" %10s", "never");
     else if (tokens > 0)
@@ -236,14 +236,14 @@ static void write_number(FILE *file, double value)
         fprintf(file, "%.9g", value);
 }
 
-static void write_row(FILE *file, const point *of, double tokens)
+static void write_row(FILE *file, const point *written, double tokens)
 {
-    const sl_cluster_change *change = &of->change;
-    const sl_cluster_plan *plan = &of->found.plans[0];
+    const sl_cluster_change *change = &written->change;
+    const sl_cluster_plan *plan = &written->found.plans[0];
     const sl_failure_plan *failures = &plan->failures;
-    bool has_plan = of->found.count > 0;
+    bool has_plan = written->found.count > 0;
     fprintf(file, "%.9g,%.9g,%d,", change->links > 0 ? change->links : 1,
-            change->failures > 0 ? change->failures : 1, of->nodes);
+            change->failures > 0 ? change->failures : 1, written->nodes);
     if (has_plan)
         sli_csv_text(file, cli_cluster_plan_shape(plan).text);
     const double numbers[] = {1e3 * plan->costs.seconds,
@@ -262,7 +262,7 @@ static void write_row(FILE *file, const point *of, double tokens)
     for (int i = 0; i < NUMBERS; i++)
         write_number(file, has_plan && (tokens > 0 || i < NUMBERS - DAYS) ? numbers[i] : NAN);
     fputc(',', file);
-    sli_csv_text(file, of->error);
+    sli_csv_text(file, written->error);
     fputc('\n', file);
 }
 

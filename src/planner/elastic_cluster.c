@@ -11,22 +11,22 @@ static int count_most_ranks(const sli_elastic_run *run, int devices)
 /* The layout's job where so many replicas train its shards in turn. */
 static sli_cluster_job narrow_job(const sli_elastic_run *run, int replicas, int ranks)
 {
-    const sli_candidate *own = &run->found->candidate;
+    const sli_candidate *planned = &run->found->candidate;
     sli_cluster_job job = *run->job;
-    job.shards = own->replicas;
-    job.shard_rows = job.space.rows / own->replicas;
+    job.shards = planned->replicas;
+    job.shard_rows = job.space.rows / planned->replicas;
     job.space.rows = 0;
     job.space.ranks = ranks;
     job.space.least_replicas = job.space.most_replicas = replicas;
-    job.space.least_pipeline_ranks = own->pipeline_ranks;
+    job.space.least_pipeline_ranks = planned->pipeline_ranks;
     job.space.most_pipeline_ranks = count_most_ranks(run, ranks / replicas);
-    job.space.schedules = &own->schedule;
-    job.space.virtual_stages = &own->virtual_stages;
-    job.space.chunks = &own->chunks;
-    job.space.recomputes = &own->recompute;
+    job.space.schedules = &planned->schedule;
+    job.space.virtual_stages = &planned->virtual_stages;
+    job.space.chunks = &planned->chunks;
+    job.space.recomputes = &planned->recompute;
     job.space.schedule_count = job.space.virtual_count = job.space.chunk_count = 1;
     job.space.recompute_count = 1;
-    job.space.zeros[0] = job.space.zeros[1] = own->zero;
+    job.space.zeros[0] = job.space.zeros[1] = planned->zero;
     return job;
 }
 
@@ -34,21 +34,21 @@ static sli_cluster_job narrow_job(const sli_elastic_run *run, int replicas, int 
  * evenly among as many pipeline ranks as there can be. 0: other kinds of nodes may be faster. */
 static double bound_seconds(const sli_elastic_run *run, int in_turn, int most_ranks)
 {
-    const sli_candidate *own = &run->found->candidate;
+    const sli_candidate *planned = &run->found->candidate;
     const sl_step_costs *costs = &run->found->costs;
-    int ranks = own->replicas * own->pipeline_ranks;
-    double passes = costs->pipeline * (1 - costs->bubble) * own->pipeline_ranks /
+    int ranks = planned->replicas * planned->pipeline_ranks;
+    double passes = costs->pipeline * (1 - costs->bubble) * planned->pipeline_ranks /
                     sli_cluster_jitter(run->cluster, ranks);
     return run->cluster->kind_count == 1 ? in_turn * passes / most_ranks * (1 - 1e-9) : 0;
 }
 
 static sl_status find_layout(const sli_elastic_run *run, int devices, sli_search *results)
 {
-    const sli_candidate *own = &run->found->candidate;
+    const sli_candidate *planned = &run->found->candidate;
     sli_cluster_search counts;
-    for (int in_turn = 1, before = 0; in_turn <= own->replicas; in_turn++) {
-        int replicas = (own->replicas + in_turn - 1) / in_turn;
-        if (replicas == before || (int64_t)replicas * own->pipeline_ranks > devices)
+    for (int in_turn = 1, before = 0; in_turn <= planned->replicas; in_turn++) {
+        int replicas = (planned->replicas + in_turn - 1) / in_turn;
+        if (replicas == before || (int64_t)replicas * planned->pipeline_ranks > devices)
             continue;
         before = replicas;
         int most_ranks = count_most_ranks(run, devices / replicas);
