@@ -191,6 +191,10 @@ static sl_status run_schedule(cli_line *line, void *settings_read)
     parse_costs(parsed->costs, costs);
     if (parsed->run.split_vocabulary && (parsed->head <= 0 || costs[0] <= 0))
         cli_refuse("--split-vocabulary needs times above 0 for a forward, in --costs and --head");
+    int64_t chunks = parsed->chunks ? parsed->chunks : CHUNKS;
+    if (chunks * parsed->run.slices > MAX_CHUNKS)
+        cli_refuse("--chunks times --slices must be at most %d, got %d times %d", MAX_CHUNKS,
+                   (int)chunks, parsed->run.slices);
     if (parsed->csv && parsed->json)
         cli_refuse("--csv prints the table alone, so it cannot be combined with --json");
     if (parsed->svg)

@@ -101,8 +101,9 @@ static sl_status find_tensor(const sl_pass *pass, const sl_module *module, const
     const sl_shape *shape = sl_tensor_shape(in);
     *out = NULL;
     if (pass->slices)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "it keeps a cache, but cannot go backward over slices of rows");
+        return sl_error(
+            SL_ERR_UNSUPPORTED,
+            "sl_pass_cache_tensor: on a pass over a slice of rows a module has no cache");
     if (!pass->options.caches)
         return SL_OK;
     if (shape->dims < 2)

@@ -139,7 +139,7 @@ static sl_status create_attention(const sl_decoder_layer_options *options, sl_mo
                                  .dropout = options->attention_dropout,
                                  .mask = SL_MASK_CAUSAL};
     SL_TRY(sl_module_create(&sli_attention_ops, self, out));
-    (*out)->slice_columns = sli_qkv_width(self);
+    (*out)->kept_width = sli_qkv_width(self);
     (*out)->exact_columns = self->heads + (options->qk_norm ? self->heads + self->key_heads : 0);
     if (options->rotary.kind != SL_ROTARY_NONE)
         set_rotary(&options->rotary, self);

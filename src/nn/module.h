@@ -24,7 +24,7 @@ struct sl_module {
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
     bool is_in_evaluation;
     int64_t exact_columns; /* f32 numbers that its forward saves for each row on bf16 passes too */
-    int64_t slice_columns; /* of what it keeps of each position for slices of rows; 0: nothing */
+    int64_t kept_width;    /* values that it keeps of each position for slices of rows; 0: none */
     bool takes_bf16_gradient; /* as it is where sli_pass_stores_bf16; else it gets a copy in f32 */
 };
 

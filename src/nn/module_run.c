@@ -101,7 +101,8 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
     sl_status status;
     SLI_TRY_OR_FAIL(check_call(pass, "input", in, module->ops->forward));
     if ((pass->options.caches || pass->slices) && !sl_module_can_continue(module))
-        SLI_TRY_OR_FAIL(sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass with a cache"));
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass %s",
+                                 pass->slices ? "over a slice of rows" : "with a cache"));
     status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
     if (status == SL_OK)
         status = run_forward(module, pass, in, out);

@@ -522,7 +522,7 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
                                  .projection_count = 1};
     SL_TRY(sl_module_create(&sli_attention_ops, self, out));
     (*out)->exact_columns = heads;
-    (*out)->slice_columns = mask == SL_MASK_CAUSAL ? sli_qkv_width(self) : 0;
+    (*out)->kept_width = mask == SL_MASK_CAUSAL ? sli_qkv_width(self) : 0;
     sl_status status = declare_parameters(*out, self);
     if (status != SL_OK)
         sl_module_destroy(out);

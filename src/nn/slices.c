@@ -114,7 +114,7 @@ sl_status sli_slices_load(const sl_pass *pass, const sl_tensor *all, sl_memory_c
 
 int64_t sli_module_slice_bytes(const sl_module *module, int64_t rows, int64_t positions)
 {
-    int64_t bytes = rows * positions * module->slice_columns * (int64_t)sizeof(float);
+    int64_t bytes = rows * positions * module->kept_width * (int64_t)sizeof(float);
     for (int i = 0; i < module->child_count; i++)
         bytes += sli_module_slice_bytes(module->children[i], rows, positions);
     return bytes;

@@ -313,8 +313,9 @@ sl_status sli_tensor_trim(sl_tensor **tensor, int64_t first, int64_t columns)
     sl_shape shape = from->shape;
     char have[SL_SHAPE_TEXT_BYTES];
     if (shape.dims < 2 || first < 0 || columns < 1 || columns > shape.size[1] - first)
-        return sl_error(SL_ERR_INVALID, "%" PRId64 " positions of a tensor of %s", columns,
-                        sl_shape_text(&shape, have));
+        return sl_error(SL_ERR_INVALID,
+                        "%" PRId64 " positions from %" PRId64 " on are not in a tensor of %s",
+                        columns, first, sl_shape_text(&shape, have));
     if (columns == shape.size[1])
         return SL_OK;
     shape.size[1] = columns;

@@ -330,12 +330,15 @@ static void picture_has_a_bar_for_each_action(void **state)
     text[bytes] = '\0';
     check_text(text, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
     check_text(text, ">rank 1</text>");
-    check_text(text, "makespan");
+    check_text(text, ">4 stages, 2 micro-batches: makespan ");
     check_text(text + bytes - 7, "</svg>\n");
     int bars = 0;
     for (const char *at = text; (at = strstr(at, "<rect x=")); at++)
         bars++;
     assert_int_equal(bars, 2 * 12);
+    program_succeed(&run, "schedule --chunks 3 --slices 2 --svg %s", path);
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    check_text(text, ">2 stages, 3 micro-batches of 2 slices: makespan ");
     program_start(&run, "schedule --svg %s/absent/table.svg", in->directory);
     assert_int_equal(run.status, 1);
     check_text(run.err, "absent/table.svg: its directory does not exist");
@@ -356,6 +359,8 @@ static void impossible_value_is_refused(void **state)
     check_refused(&run, 2, "--csv prints the table alone, so it cannot be combined with --json\n");
     program_start(&run, "schedule --json --costs 1,1,1e308");
     check_refused(&run, 1, "the makespan is not finite: --costs or --comm is too large\n");
+    program_start(&run, "schedule --chunks 65536 --slices 2");
+    check_refused(&run, 2, "--chunks times --slices must be at most 65536, got 65536 times 2\n");
     program_start(&run, "schedule --schedule /no/table.csv");
     check_refused(
         &run, 2,

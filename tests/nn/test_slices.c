@@ -213,7 +213,7 @@ static void caches_that_know_no_slices_are_refused(void **state)
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
     sli_pass_begin_slice(pass, kept, 0, 2);
     check_error(sl_module_forward(module, pass, in, &out), SL_ERR_UNSUPPORTED,
-                "it keeps a cache, but cannot go backward over slices of rows");
+                "sl_pass_cache_tensor: on a pass over a slice of rows a module has no cache");
     sli_slices_destroy(&kept);
 }
 

@@ -186,7 +186,7 @@ static void impossible_lengths_are_refused(void **state)
                                                .targets = from.targets,
                                                .lengths = beyond},
                               &mean),
-                SL_ERR_INVALID, "10 positions of a tensor of [3, 9]");
+                SL_ERR_INVALID, "10 positions from 0 on are not in a tensor of [3, 9]");
     check_pipe_is_empty(&pipe);
 }
 

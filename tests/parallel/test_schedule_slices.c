@@ -102,8 +102,9 @@ static void orders_of_slices_that_cannot_run_are_named(void **state)
         {"0F0.1,0F0.0,0B0.1,0B0.0\n",
          "rank 0, action 0: 0F0.1 comes before the forward of the slice before it"},
         {"0F0.0,0F0.1,0B0.0,0B0.1\n",
-         "rank 0, action 3: 0B0.1 comes after a higher micro-batch: at each stage, backwards must "
-         "ascend"},
+         "rank 0, action 3: 0B0.1 comes after an earlier slice: at each stage, a micro-batch's "
+         "slices must go backward from the last to the first"},
+        {"0F0.0,0F0.1,0I0.1,0I0.0,0W0.0,0W0.1\n", "0W0.1 comes after an earlier slice"},
         {"0F0.0,0F0.1,0B0.1,0F1.0,0F1.1,0B1.1,0B0.0,0B1.0\n", "0B0.0 comes after a higher"},
         {"0F0.0,0F0.1,0B0.1\n", "stage 0 never runs micro-batch 0.0 backward"},
         {"0F0.0,0F1.0,0F1.1,0B0.0,0B1.1,0B1.0\n", "stage 0 never runs micro-batch 0.1 forward"},

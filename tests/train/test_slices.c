@@ -26,7 +26,7 @@ static void check_same_run(const sl_train_options *options, const small_record *
         assert_true(found.evals[i].loss == expected->evals[i].loss);
 }
 
-/* Replicas besides; the text's last block is shorter. */
+/* Replicas besides, with ZeRO; the text's last block is shorter. */
 static void run_has_the_same_bits_for_any_layout(void **state)
 {
     static const char *const names[] = {"gpipe", "1f1b", "zb-h1"};
@@ -39,6 +39,7 @@ static void run_has_the_same_bits_for_any_layout(void **state)
         double tolerance = mode ? 2e-2 : 1e-5;
         options.pipeline_ranks = options.replicas = 1;
         options.slices = 0;
+        options.zero = false;
         options.schedule = NULL;
         check_ok(small_run(&options, &whole));
         options.slices = SLICES;
@@ -50,6 +51,7 @@ static void run_has_the_same_bits_for_any_layout(void **state)
             options.schedule = names[i];
             options.pipeline_ranks = 1 + i;
             options.replicas = 1 + i % 2;
+            options.zero = options.replicas > 1;
             options.recompute = (sl_recompute)i;
             options.balance_kind = i % 2 ? SL_BALANCE_AUTO : SL_BALANCE_LAYERS;
             check_same_run(&options, &one);
@@ -115,27 +117,36 @@ static sl_train_options memory_options(scratch *in)
     return options;
 }
 
-/* Of each stage, in modes that keep, free and halve; what waits in channels differs from run to
- * run, and is less than planned. */
+/* What waits in channels differs from run to run, and is less than planned. */
+static void check_planned_activations(const sl_train_options *options)
+{
+    static small_record record;
+    sl_plan plan = plan_of(options);
+    check_ok(small_run(options, &record));
+    for (int s = 0; s < 2; s++) {
+        int64_t planned = plan.stage[s].activation_bytes;
+        int64_t taken = (int64_t)record.peak_activations[s];
+        if (taken > planned || 100 * taken < 75 * planned)
+            fail_msg("%s, %s, %s, stage %d: planned %d bytes, taken %d", options->schedule,
+                     sl_recompute_name(options->recompute), sl_precision_names[options->precision],
+                     s, (int)planned, (int)taken);
+    }
+}
+
+/* Of each stage, in modes that keep, free and halve. */
 static void planned_activations_are_those_that_a_run_takes(void **state)
 {
     static const char *const names[] = {"1f1b", "gpipe", "zb-h1"};
-    static small_record record;
+    static const sl_precision precisions[] = {SL_PRECISION_F32, SL_PRECISION_BF16};
     sl_train_options options = memory_options(*state);
     for (int i = 0; i < 3; i++)
-        for (int mode = SL_RECOMPUTE_NEVER; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
-            options.schedule = names[i];
-            options.recompute = (sl_recompute)mode;
-            sl_plan plan = plan_of(&options);
-            check_ok(small_run(&options, &record));
-            for (int s = 0; s < 2; s++) {
-                int64_t planned = plan.stage[s].activation_bytes;
-                int64_t taken = (int64_t)record.peak_activations[s];
-                if (taken > planned || 100 * taken < 75 * planned)
-                    fail_msg("%s, %s, stage %d: planned %d bytes, taken %d", names[i],
-                             sl_recompute_name(options.recompute), s, (int)planned, (int)taken);
+        for (int mode = SL_RECOMPUTE_NEVER; mode <= SL_RECOMPUTE_ALWAYS; mode++)
+            for (int p = 0; p < 2; p++) {
+                options.schedule = names[i];
+                options.recompute = (sl_recompute)mode;
+                options.precision = precisions[p];
+                check_planned_activations(&options);
             }
-        }
 }
 
 /* A rank of 1F1B holds P + K - 1 slices instead of P micro-batches. */
@@ -188,7 +199,7 @@ static void what_slices_do_not_go_with_is_refused(void **state)
     other.schedule = "sliced.csv";
     other.table = table;
     check_refused(&other, SL_ERR_INVALID,
-                  "the schedule sliced.csv has 2 slices of a micro-batch, slices is 4");
+                  "the schedule sliced.csv has 2 slices of a micro-batch, not 4");
     other.slices = 0;
     other.model.ntokens = 40;
     assert_int_equal(plan_of(&other).options.slices, 2);

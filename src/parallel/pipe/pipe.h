@@ -12,7 +12,7 @@ struct sl_pipe {
     int batch_micros; /* most micro-batches of a batch */
     int chunks;       /* most of an accumulation step, which runs a table once */
     int slices;       /* of a micro-batch in training; 1: it is whole */
-    int slots;        /* chunks * slices, as many as a table numbers */
+    int table_micros; /* chunks * slices: the micro-batches, or slices, that a table numbers */
     sl_recompute recompute;
     sl_precision precision;
     uint64_t seed;

@@ -114,7 +114,7 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     }
     for (size_t stage = 0; complete && stage < stages; stage++) {
         sli_stage *each = &pipe->stages[stage];
-        each->records = calloc((size_t)pipe->slots, sizeof *each->records);
+        each->records = calloc((size_t)pipe->table_micros, sizeof *each->records);
         complete = each->records;
     }
     if (!complete)
@@ -240,7 +240,7 @@ static sl_status connect(sl_pipe *pipe, const sli_stage *source, const sli_stage
 {
     bool crosses = source->group_rank != target->group_rank && (source->is_here || target->is_here);
     sli_channel_options options = {.device = target->device,
-                                   .micros = pipe->slots,
+                                   .micros = pipe->table_micros,
                                    .spins = spins,
                                    .failure = &pipe->failure};
     if (crosses) {
@@ -411,7 +411,7 @@ static sl_status count_micros(sl_pipe *pipe, const sl_pipe_options *options)
         return sl_error(SL_ERR_INVALID,
                         "sl_pipe_create: %d micro-batches times slices %d are too many",
                         pipe->batch_micros, pipe->slices);
-    pipe->slots = pipe->chunks * pipe->slices;
+    pipe->table_micros = pipe->chunks * pipe->slices;
     return SL_OK;
 }
 

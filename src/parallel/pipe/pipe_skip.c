@@ -97,7 +97,7 @@ static void leave_crossing(sl_pipe *pipe)
 
 static sl_status give_records_room(sl_pipe *pipe, sli_stage *stage)
 {
-    size_t count = (size_t)pipe->skip_count, micros = (size_t)pipe->slots;
+    size_t count = (size_t)pipe->skip_count, micros = (size_t)pipe->table_micros;
     stage->skips = pipe->skips;
     stage->skip_count = pipe->skip_count;
     stage->skip_room = calloc(count * micros + 1, sizeof(sl_tensor *));

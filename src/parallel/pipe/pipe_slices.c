@@ -34,8 +34,8 @@ sl_status sli_pipe_check_slices(const sl_pipe *pipe)
         char path[SLI_PATH_BYTES];
         if (!sl_module_can_continue(module))
             return sl_error(SL_ERR_UNSUPPORTED,
-                            "sl_pipe_create: slices need modules that look at no later position, "
-                            "which module %s (%s) does",
+                            "sl_pipe_create: slices need modules that can continue a row, which "
+                            "module %s (%s) cannot",
                             sli_module_path(module, path), sl_module_type(module));
     }
     for (int i = 0; i < pipe->rank_count; i++)

@@ -21,8 +21,7 @@ sl_status sli_pipe_check_table(const sl_pipe *pipe, const sl_schedule *table, co
                         ranks, ranks == 1 ? "" : "s", stages, stages == 1 ? "" : "s", has,
                         pipe->rank_count, pipe->stage_count, micros);
     if (sl_schedule_slices(table) != pipe->slices)
-        return sl_error(SL_ERR_INVALID,
-                        "the table has %d slices of a micro-batch, the pipe needs %d",
+        return sl_error(SL_ERR_INVALID, "the table has %d slices of a micro-batch, not %d",
                         sl_schedule_slices(table), pipe->slices);
     if (pipe->loss && !pipe->inference && !sli_schedule_goes_backward(table))
         return sl_error(SL_ERR_INVALID, "the table never goes backward");

@@ -126,10 +126,11 @@ static void draw_picture(FILE *to, const sl_schedule *schedule, const sl_simulat
                                             .top = TOP,
                                             .row = ROW,
                                             .bar = BAR});
-    fprintf(to,
-            "<text x=\"%d\" y=\"%d\">%d stages, %d micro-batches: makespan %g, %.1f%% idle</text>\n"
-            "</svg>\n",
-            LEFT, height - 8, schedule->stages, sl_schedule_micros(schedule), simulation->makespan,
+    fprintf(to, "<text x=\"%d\" y=\"%d\">%d stages, %d micro-batches", LEFT, height - 8,
+            schedule->stages, sl_schedule_micros(schedule));
+    if (schedule->slices > 1)
+        fprintf(to, " of %d slices", schedule->slices);
+    fprintf(to, ": makespan %g, %.1f%% idle</text>\n</svg>\n", simulation->makespan,
             100 * simulation->bubble);
 }
 

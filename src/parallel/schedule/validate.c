@@ -181,10 +181,16 @@ static const char *check_order(proof *p, sl_action action)
 {
     bool input = sli_action_is_backward(action.kind);
     bool weight = action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_WEIGHT;
-    if ((input && p->last_input[action.stage] > action.micro) ||
-        (weight && p->last_weight[action.stage] > action.micro))
+    int input_before = input ? p->last_input[action.stage] : 0;
+    int weight_before = weight ? p->last_weight[action.stage] : 0;
+    int before = input_before > weight_before ? input_before : weight_before;
+    int slices = p->schedule->slices;
+    if (before / slices > action.micro / slices)
         return "comes after a higher micro-batch: at each stage, backwards must ascend over "
                "micro-batches";
+    if (before > action.micro)
+        return "comes after an earlier slice: at each stage, a micro-batch's slices must go "
+               "backward from the last to the first";
     if (input)
         p->last_input[action.stage] = action.micro;
     if (weight)

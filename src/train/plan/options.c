@@ -534,8 +534,7 @@ static sl_status check_slices(const sl_train_options *options)
                         : options->model.mask == SL_MASK_NONE ? "a model without causal mask"
                                                               : NULL;
     if (options->table && options->slices > 0 && options->slices != of_table)
-        return sl_error(SL_ERR_INVALID,
-                        "the schedule %s has %d slices of a micro-batch, slices is %d",
+        return sl_error(SL_ERR_INVALID, "the schedule %s has %d slices of a micro-batch, not %d",
                         options->schedule, of_table, options->slices);
     if (other && (options->slices > 1 || of_table > 1))
         return sl_error(SL_ERR_UNSUPPORTED, "slices cannot be combined with %s", other);
