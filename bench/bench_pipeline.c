@@ -10,20 +10,26 @@
  * by that of a simulation. The simulation, which also gives the bubble, plays the schedule's table
  * with the mean time of each kind of action at each stage in the same step. What measured/simulated
  * is above 1 is what waking, handing over and uneven actions cost. All are medians over the steps.
- */
+ *
+ * With --slices K the schedules that can cut micro-batches are compared with themselves without
+ * slices, on 2 ranks with a core each and on 4 that share two cores: the time of sl_pipe_train, the
+ * idle time of ranks, measured and simulated, the most micro-batches that rank 0 holds by the
+ * simulation, the bytes of activations that it held, and measured/simulated. */
 #include "support.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { RANKS = 2, MOST_CONTENDERS = 16 };
+#define FOUR_ON_TWO_CORES "cpu:0-0,cpu:1-1,cpu:0-0,cpu:1-1"
 
 typedef struct contender {
     bench_setup setup;
     bench_trainer *trainer;
     double seconds[BENCH_MAX_STEPS];
-    double bubble[BENCH_MAX_STEPS]; /* of the simulation */
-    double excess[BENCH_MAX_STEPS]; /* measured / simulated */
+    double bubble[BENCH_MAX_STEPS];   /* of the simulation */
+    double measured[BENCH_MAX_STEPS]; /* bubble */
+    double excess[BENCH_MAX_STEPS];   /* measured / simulated */
 } contender;
 
 /* Compares the last step with the simulation of its table. */
@@ -32,6 +38,7 @@ static void simulate_step(contender *of, int step)
     sl_utilization utilization;
     bench_check(sl_pipe_get_utilization(bench_trainer_pipe(of->trainer), &utilization));
     of->bubble[step] = utilization.bubble_predicted;
+    of->measured[step] = utilization.bubble_measured;
     of->excess[step] = bench_trainer_train_seconds(of->trainer) / utilization.predicted_seconds;
     sl_utilization_clear(&utilization);
 }
@@ -87,16 +94,98 @@ static void compare(contender *list, int count, int steps)
         report(&list[i], steps, one_f_one_b, one_stage);
 }
 
-int main(int argc, char **argv)
+/* ---- Slices ------------------------------------------------------------------------------- */
+
+static sl_schedule *open_table(const bench_setup *setup)
 {
-    static contender list[MOST_CONTENDERS];
-    int count = 0, steps = 15;
-    bench_setup setup = bench_setup_lm(512, 8, 8);
-    setup.model.ntokens = 1000;
-    setup.chunks = 4;
-    setup.schedule = NULL;
-    bench_setup_parse(argc, argv, &setup, &steps);
-    const char *wanted = setup.schedule;
+    sl_schedule *table;
+    sl_status status = sl_schedule_open(setup->schedule,
+                                        &(sl_schedule_options){.ranks = setup->stages,
+                                                               .micros = setup->chunks,
+                                                               .slices = setup->slices},
+                                        &table);
+    return status == SL_OK ? table : NULL;
+}
+
+/* The most micro-batches that rank 0 holds. */
+static double simulate_held(const bench_setup *setup)
+{
+    double costs[BENCH_MAX_STAGES];
+    sl_simulation simulation;
+    sl_schedule *table = open_table(setup);
+    for (int stage = 0; stage < BENCH_MAX_STAGES; stage++)
+        costs[stage] = 1;
+    bench_check(sl_schedule_recompute(table, setup->recompute));
+    bench_check(sl_schedule_simulate(
+        table,
+        &(sl_cost_model){.forward = costs, .backward_input = costs, .backward_weight = costs},
+        &simulation));
+    double held = (double)simulation.peak_held[0] / setup->slices;
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+    return held;
+}
+
+static void report_slices(contender *of, int steps)
+{
+    const bench_setup *setup = &of->setup;
+    sl_memory_stats memory;
+    double seconds = bench_median(of->seconds, steps), excess = bench_median(of->excess, steps);
+    double measured = bench_median(of->measured, steps), bubble = bench_median(of->bubble, steps);
+    sl_device_memory(sl_pipe_device(bench_trainer_pipe(of->trainer), 0), &memory);
+    printf(
+        "| %s | %d | %d | %.0f ms (%.0f to %.0f) | %.3f | %.3f | %.2f | %.1f MiB | %.3f (%.3f to "
+        "%.3f) |\n",
+        setup->schedule, setup->stages, setup->slices, 1e3 * seconds, 1e3 * of->seconds[0],
+        1e3 * of->seconds[steps - 1], measured, bubble, simulate_held(setup),
+        (double)memory.peak_bytes[SL_MEMORY_ACTIVATIONS] / 0x1p20, excess, of->excess[0],
+        of->excess[steps - 1]);
+}
+
+static int add_slices(contender *list, bench_setup setup, const char *wanted)
+{
+    int count = 0, slices = setup.slices;
+    for (int i = 0; sl_schedule_names[i]; i++) {
+        setup.schedule = sl_schedule_names[i];
+        setup.slices = slices;
+        setup.stages = RANKS;
+        sl_schedule *table = open_table(&setup);
+        if (!table || (wanted && strcmp(wanted, setup.schedule) != 0)) {
+            sl_schedule_destroy(&table);
+            continue;
+        }
+        sl_schedule_destroy(&table);
+        for (; setup.stages <= 2 * RANKS; setup.stages *= 2)
+            for (int cut = 0; cut < 2 && count < MOST_CONTENDERS; cut++) {
+                setup.devices = setup.stages == RANKS ? "cpu:0,cpu:1" : FOUR_ON_TWO_CORES;
+                setup.slices = cut ? slices : 1;
+                add_contender(list, &count, &setup);
+            }
+    }
+    if (count == 0)
+        bench_check(sl_error(SL_ERR_NOT_FOUND, "no such schedule takes slices"));
+    return count;
+}
+
+static void compare_slices(contender *list, int count, int steps)
+{
+    for (int step = 0; step < steps; step++)
+        for (int i = 0; i < count; i++) {
+            run_step(&list[i], step);
+            list[i].seconds[step] = bench_trainer_train_seconds(list[i].trainer);
+        }
+    printf("runs: %d steps of each in turn\n\n", steps);
+    bench_heading("| schedule | ranks | slices | forward and backward | idle | idle, simulated | "
+                  "micro-batches held | activations | measured / simulated |");
+    for (int i = 0; i < count; i++)
+        report_slices(&list[i], steps);
+}
+
+/* ---- Schedules ---------------------------------------------------------------------------- */
+
+static int add_schedules(contender *list, bench_setup setup, const char *wanted)
+{
+    int count = 0;
     setup.stages = setup.virtual_stages = 1;
     setup.devices = "cpu:0";
     setup.schedule = "1f1b";
@@ -112,7 +201,25 @@ int main(int argc, char **argv)
     }
     if (count == 1)
         bench_check(sl_error(SL_ERR_NOT_FOUND, "there is no schedule \"%s\"", wanted));
-    compare(list, count, steps);
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    static contender list[MOST_CONTENDERS];
+    int count, steps = 15;
+    bench_setup setup = bench_setup_lm(512, 8, 8);
+    setup.model.ntokens = 1000;
+    setup.chunks = 4;
+    setup.schedule = NULL;
+    bench_setup_parse(argc, argv, &setup, &steps);
+    if (setup.slices > 0) {
+        count = add_slices(list, setup, setup.schedule);
+        compare_slices(list, count, steps);
+    } else {
+        count = add_schedules(list, setup, setup.schedule);
+        compare(list, count, steps);
+    }
     for (int i = 0; i < count; i++)
         bench_trainer_destroy(list[i].trainer);
     return 0;

@@ -238,6 +238,7 @@ static void parse_option(const struct option *option, bench_setup *setup, int *s
         *(option->val == 's'   ? &setup->stages
           : option->val == 'V' ? &setup->virtual_stages
           : option->val == 'c' ? &setup->chunks
+          : option->val == 'K' ? &setup->slices
                                : steps) = (int)parse_number(option->name, optarg, &end);
 }
 
@@ -250,7 +251,7 @@ void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps)
         {"recompute", 1, NULL, 'k'}, {"schedule", 1, NULL, 'S'},  {"batch", 1, NULL, 'b'},
         {"bptt", 1, NULL, 't'},      {"steps", 1, NULL, 'n'},     {"balance", 1, NULL, 'B'},
         {"precision", 1, NULL, 'p'}, {"optimizer", 1, NULL, 'o'}, {"model", 1, NULL, 'm'},
-        {NULL, 0, NULL, 0},
+        {"slices", 1, NULL, 'K'},    {NULL, 0, NULL, 0},
     };
     int option, index = 0;
     setup->model.nhid = 0;
@@ -348,6 +349,7 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                           .devices = devices,
                                           .balance = setup->balance_count ? setup->balance : NULL,
                                           .chunks = setup->chunks,
+                                          .slices = setup->slices,
                                           .recompute = setup->recompute,
                                           .precision = setup->precision,
                                           .schedule = setup->schedule,

@@ -30,7 +30,7 @@ typedef struct bench_setup {
     const char *devices; /* of each rank */
     int stages, virtual_stages;
     int balance[BENCH_MAX_STAGES], balance_count; /* 0: the default rule's */
-    int chunks;
+    int chunks, slices;                           /* 0 slices: 1 */
     sl_recompute recompute;
     sl_precision precision;
     sl_optimizer_kind optimizer;
