@@ -431,8 +431,6 @@ sl_status cli_plans_draw(const cli_plans *found, char **text); /* SVG; malloc'ed
 
 /* ---- Plans for a cluster (plan_cluster.c) --------------------------------------------------- */
 
-enum { CLI_DAY_SECONDS = 86400 };
-
 typedef struct cli_cluster_settings {
     const char *cluster, *output, *svg, *csv; /* files; NULL: none */
     const char *what_if;                      /* lists of changes; NULL: none */

@@ -187,7 +187,7 @@ cli_text cli_span_text(double seconds)
         const char *name;
         double seconds;
     } units[] = {
-        {"days", CLI_DAY_SECONDS}, {"hours", 3600}, {"minutes", 60}, {"s", 1}, {"ms", 1e-3}};
+        {"days", SL_DAY_SECONDS}, {"hours", 3600}, {"minutes", 60}, {"s", 1}, {"ms", 1e-3}};
     cli_text out = {"never"};
     size_t i = 0;
     while (i + 1 < sizeof units / sizeof *units && seconds < 2 * units[i].seconds)

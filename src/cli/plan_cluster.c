@@ -56,7 +56,7 @@ static json_t *find_limit(const sl_cluster_plan *plan)
 
 double cli_tokens_a_day(const sl_cluster_plan *plan)
 {
-    return plan->tokens_per_s * CLI_DAY_SECONDS * plan->failures.useful;
+    return plan->tokens_per_s * SL_DAY_SECONDS * plan->failures.kept_fraction;
 }
 
 /* ---- JSON --------------------------------------------------------------------------------- */
@@ -89,18 +89,18 @@ static json_t *describe_failures(const sl_cluster_plan *plan, double tokens)
 {
     const sl_failure_plan *failures = &plan->failures;
     json_t *object =
-        json_pack("{s:f, s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o}", "useful", failures->useful,
-                  "daly_useful", failures->daly_useful, "tokens_per_day", cli_tokens_a_day(plan),
-                  "fewer_speed", failures->fewer_speed, "runs", failures->runs, "unfinished",
-                  failures->unfinished, "mtbf_s", number(failures->mtbf_s), "daly_interval_s",
-                  number(failures->daly_interval_s), "young_interval_s",
-                  number(failures->young_interval_s), "simulated_interval_s",
+        json_pack("{s:f, s:f, s:f, s:f, s:i, s:i, s:o, s:o, s:o, s:o}", "kept_fraction",
+                  failures->kept_fraction, "daly_kept_fraction", failures->daly_kept_fraction,
+                  "tokens_per_day", cli_tokens_a_day(plan), "fewer_speed", failures->fewer_speed,
+                  "runs", failures->runs, "unfinished", failures->unfinished, "mtbf_s",
+                  number(failures->mtbf_s), "daly_interval_s", number(failures->daly_interval_s),
+                  "young_interval_s", number(failures->young_interval_s), "simulated_interval_s",
                   number(failures->simulated_interval_s));
     if (tokens > 0)
         add_members(&object,
-                    json_pack("{s:o, s:o, s:o}", "days", number(failures->run_s / CLI_DAY_SECONDS),
-                              "days_low", number(failures->low_s / CLI_DAY_SECONDS), "days_high",
-                              number(failures->high_s / CLI_DAY_SECONDS)));
+                    json_pack("{s:o, s:o, s:o}", "days", number(failures->run_s / SL_DAY_SECONDS),
+                              "days_low", number(failures->low_s / SL_DAY_SECONDS), "days_high",
+                              number(failures->high_s / SL_DAY_SECONDS)));
     return object;
 }
 
@@ -195,8 +195,8 @@ static void print_loss(const sl_cluster_plan *plan, uint64_t seed)
     const sl_failure_plan *failures = &plan->failures;
     printf("The first: %.1f%% of the time lost in %d simulated run%s, seed %" PRIu64
            " (%.1f%% by Daly's model)\n",
-           100 * (1 - failures->useful), failures->runs, failures->runs == 1 ? "" : "s", seed,
-           100 * (1 - failures->daly_useful));
+           100 * (1 - failures->kept_fraction), failures->runs, failures->runs == 1 ? "" : "s",
+           seed, 100 * (1 - failures->daly_kept_fraction));
     if (failures->unfinished > 0)
         printf("The first: %d of the simulated runs %s left before the end: nodes fail too often\n",
                failures->unfinished, failures->unfinished == 1 ? "was" : "were");
@@ -273,7 +273,7 @@ static sl_status print_table(const sl_cluster_plans *found, const char *path, do
 
 /* ---- The command -------------------------------------------------------------------------- */
 
-static sl_status write_picture(const char *path, sl_cluster_plans *found)
+static sl_status write_cluster_picture(const char *path, sl_cluster_plans *found)
 {
     cli_plan_bar bars[SL_PLANS_FOUND];
     char *text;
@@ -298,7 +298,7 @@ sl_status cli_plan_cluster(const sl_plan_search_options *options, const cli_clus
     if (status == SL_OK && asked->output)
         status = sl_train_write_output(asked->output, text);
     if (status == SL_OK)
-        status = write_picture(asked->svg, &found);
+        status = write_cluster_picture(asked->svg, &found);
     if (status == SL_OK && asked->json)
         fputs(text, stdout);
     else if (status == SL_OK)

@@ -167,7 +167,8 @@ sl_status cli_plan_print_times(const cli_plan_bar *bars, int count, const sl_sch
 
 enum { WIDTH = 960, LEFT = 64, RIGHT = 8, ROW = 28, HEIGHT = 24, TOP = 36 };
 
-/* A bar for each plan, to one scale, with what it goes to. */
+/* A bar for each plan, to one scale, with what it goes to. The label lies on a light track, as it
+ * may be longer than the bar. */
 static void draw_bars(FILE *file, const cli_plan_bar *bars, int count)
 {
     double longest = 0;
@@ -183,7 +184,10 @@ static void draw_bars(FILE *file, const cli_plan_bar *bars, int count)
         double parts[CLI_PLAN_PARTS], x = LEFT;
         int y = TOP + p * ROW;
         cli_plan_find_parts(&bars[p], parts);
-        fprintf(file, "<text x=\"8\" y=\"%d\">plan %d</text>\n", y + 16, p + 1);
+        fprintf(file,
+                "<text x=\"8\" y=\"%d\">plan %d</text>\n"
+                "<rect class=\"track\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
+                y + 16, p + 1, LEFT, y, WIDTH - LEFT - RIGHT, HEIGHT);
         for (int i = 0; i < CLI_PLAN_PARTS; i++) {
             fprintf(file,
                     "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"><title>%s: "
@@ -192,7 +196,7 @@ static void draw_bars(FILE *file, const cli_plan_bar *bars, int count)
                     1e3 * parts[i]);
             x += scale * parts[i];
         }
-        fprintf(file, "<text x=\"%d\" y=\"%d\">", LEFT + 6, y + 16);
+        fprintf(file, "<text class=\"bar\" x=\"%d\" y=\"%d\">", LEFT + 6, y + 16);
         sli_markup_text(file, bars[p].shape.text);
         fprintf(file, ": %.1f ms</text>\n", 1e3 * bars[p].costs.seconds);
     }
@@ -221,7 +225,10 @@ static sl_status draw_all(const cli_plan_bar *bars, int count, const char *pipel
     fprintf(file,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
             "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+            "<style>.paper{fill:#fff}.track{fill:#eef1f4}text{fill:#1f2328}"
+            "@media (prefers-color-scheme:dark){.paper{fill:#0d1117}"
+            "text:not(.bar){fill:#e6edf3}}</style>\n"
+            "<rect class=\"paper\" width=\"100%%\" height=\"100%%\"/>\n",
             WIDTH, height, WIDTH, height);
     draw_bars(file, bars, count);
     if (pipeline)

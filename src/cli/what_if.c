@@ -88,16 +88,15 @@ static sl_status find_axis(grid *all, const char *name)
 
 static sl_status add_value(axis *list, const char *text)
 {
-    const sl_option row = {.name = "what-if", .type = SL_OPTION_DOUBLE, .highest = 1000000};
+    const double least = 1e-6, most = 1e6;
+    const sl_option row = {.name = "what-if", .type = SL_OPTION_DOUBLE, .highest = most};
     const char *name = axis_names[list->kind];
     bool is_count = list->kind == NODES;
     double value;
-    if (sl_option_set(&row, &value, text) != SL_OK || value <= 0 ||
+    if (sl_option_set(&row, &value, text) != SL_OK || value < least ||
         (is_count && value != floor(value)))
-        return sl_error(SL_ERR_INVALID,
-                        "--what-if %s must be %snumbers above 0 and up to 1e6, got "
-                        "\"%s\"",
-                        name, is_count ? "whole " : "", text);
+        return sl_error(SL_ERR_INVALID, "--what-if %s must be %snumbers from %g to %g, got \"%s\"",
+                        name, is_count ? "whole " : "", is_count ? 1 : least, most, text);
     if (list->count == MOST_VALUES)
         return sl_error(SL_ERR_INVALID, "--what-if %s has more than %d numbers", name, MOST_VALUES);
     if (list->count > 0 && value <= list->values[list->count - 1])
@@ -210,11 +209,11 @@ static void print_point(const point *shown, double tokens)
     const sl_cluster_plan *plan = &shown->found.plans[0];
     printf("%6d  %-48s %10.1f %5.1f%% %5.1f%% %12.4g", shown->nodes,
            cli_cluster_plan_shape(plan).text, 1e3 * plan->costs.seconds, 100 * plan->mfu,
-           100 * (1 - plan->failures.useful), cli_tokens_a_day(plan));
+           100 * (1 - plan->failures.kept_fraction), cli_tokens_a_day(plan));
     if (tokens > 0 && isinf(plan->failures.run_s))
         printf(" %10s", "never");
     else if (tokens > 0)
-        printf(" %10.4g", plan->failures.run_s / CLI_DAY_SECONDS);
+        printf(" %10.4g", plan->failures.run_s / SL_DAY_SECONDS);
     printf("\n");
 }
 
@@ -253,11 +252,11 @@ static void write_row(FILE *file, const point *written, double tokens)
                               plan->costs.bubble,
                               1e3 * plan->costs.exchange,
                               plan->nodes_used,
-                              failures->useful,
+                              failures->kept_fraction,
                               cli_tokens_a_day(plan),
-                              failures->run_s / CLI_DAY_SECONDS,
-                              failures->low_s / CLI_DAY_SECONDS,
-                              failures->high_s / CLI_DAY_SECONDS};
+                              failures->run_s / SL_DAY_SECONDS,
+                              failures->low_s / SL_DAY_SECONDS,
+                              failures->high_s / SL_DAY_SECONDS};
     enum { NUMBERS = sizeof numbers / sizeof *numbers, DAYS = 3 };
     for (int i = 0; i < NUMBERS; i++)
         write_number(file, has_plan && (tokens > 0 || i < NUMBERS - DAYS) ? numbers[i] : NAN);
@@ -273,7 +272,7 @@ static sl_status make_csv(const grid *all, const point *points, double tokens, c
     if (!file)
         return sl_error(SL_ERR_MEMORY, "no memory for a table");
     fputs("links,failures,nodes,plan,step_ms,tokens_per_s,mfu,memory_bytes,bubble,exchange_ms,"
-          "nodes_used,useful,tokens_per_day,days,days_low,days_high,error\n",
+          "nodes_used,kept_fraction,tokens_per_day,days,days_low,days_high,error\n",
           file);
     for (int i = 0; i < count_points(all); i++)
         write_row(file, &points[i], tokens);

@@ -86,6 +86,10 @@ typedef struct sli_pass_work {
 sl_status sli_module_count_work(const sl_module *sequential, const sl_shape *in,
                                 sl_precision precision, sli_pass_work *out);
 
+/* The FLOP that training on such an input needs: those of forward, and of backward all but what
+ * frozen weights save, without recomputation. Errors: those of sli_module_count_work. */
+sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape *in, double *out);
+
 /* The most that a forward has at once beside its input, on a pass that keeps nothing. */
 int64_t sli_module_forward_bytes(const sl_module *module, const sl_shape *in);
 

@@ -1,8 +1,11 @@
 /* What a pass over a sequential's children computes, and what it reads of their values. A weight is
  * used in a product once for each row of the input; it gets a gradient, by a product of its own,
  * only where it is trained. */
+#include "core/error.h"
 #include "nn/layers.h"
 #include "nn/module.h"
+
+#include <stdlib.h>
 
 typedef struct counted {
     const sl_module *sequential;
@@ -64,4 +67,18 @@ sl_status sli_module_count_work(const sl_module *sequential, const sl_shape *in,
         shape = next;
     }
     return sli_module_for_each_tie(sequential, add_tied, (void *)&count);
+}
+
+sl_status sli_module_count_step_flop(const sl_module *sequential, const sl_shape *in, double *out)
+{
+    int count = sl_module_child_count(sequential), frozen = sli_module_frozen_count(sequential);
+    sli_pass_work *work = calloc((size_t)count, sizeof *work);
+    *out = 0;
+    if (!work)
+        return sli_no_memory(NULL, "the work of %d modules", count);
+    sl_status status = sli_module_count_work(sequential, in, SL_PRECISION_F32, work);
+    for (int i = 0; i < count && status == SL_OK; i++)
+        *out += work[i].forward + (i < frozen ? 0 : work[i].input + work[i].weight);
+    free(work);
+    return status;
 }

@@ -4,6 +4,7 @@
  *     cluster_links.c  how fast its devices talk to each other
  *     cluster_times.c  how fast they compute
  *     failures.h       what failures cost
+ *     save_cluster.c   how long a checkpoint takes
  *     cluster_facts.c  what a search finds out once for many layouts
  *     bound_cluster.c  how long a layout takes at least
  *     search_cluster.c which layouts of a model are the best on it */
@@ -113,6 +114,9 @@ typedef struct sli_device_grid {
     int replicas, pipeline_ranks;
     bool near_replicas;
 } sli_device_grid;
+
+/* The number of a rank's device. */
+int sli_devices_find(const sli_device_grid *grid, int replica, int rank);
 
 /* The slowest link between two pipeline ranks of one replica, of all replicas. */
 sl_link_cost sli_devices_rank_link(const sli_devices *devices, const sli_device_grid *grid,

@@ -108,7 +108,7 @@ int sli_devices_of_nodes(const sli_devices *devices, int nodes)
     return used;
 }
 
-static int device_at(const sli_device_grid *grid, int replica, int rank)
+int sli_devices_find(const sli_device_grid *grid, int replica, int rank)
 {
     return grid->near_replicas ? rank * grid->replicas + replica
                                : replica * grid->pipeline_ranks + rank;
@@ -129,8 +129,8 @@ sl_link_cost sli_devices_rank_link(const sli_devices *devices, const sli_device_
 {
     sl_link_cost slowest = {0, 0};
     for (int replica = 0; replica < grid->replicas; replica++) {
-        int level =
-            level_between(devices, device_at(grid, replica, from), device_at(grid, replica, to));
+        int level = level_between(devices, sli_devices_find(grid, replica, from),
+                                  sli_devices_find(grid, replica, to));
         const sl_link_cost *link = &devices->cluster->links[level];
         slowest.seconds = fmax(slowest.seconds, link->seconds);
         slowest.seconds_per_byte = fmax(slowest.seconds_per_byte, link->seconds_per_byte);
@@ -147,8 +147,8 @@ static int least_in_unit(const int *units, const sli_device_grid *grid, int rank
 {
     int least = grid->replicas, count = 0;
     for (int replica = 0; replica < grid->replicas; replica++) {
-        bool begins = replica > 0 && units[device_at(grid, replica, rank)] !=
-                                         units[device_at(grid, replica - 1, rank)];
+        bool begins = replica > 0 && units[sli_devices_find(grid, replica, rank)] !=
+                                         units[sli_devices_find(grid, replica - 1, rank)];
         if (begins) {
             least = count < least ? count : least;
             count = 0;

@@ -1,7 +1,15 @@
 /* How fast a run on a cluster goes on where some of its nodes are missing. */
 #include "planner/failures.h"
 
-/* Pipeline ranks of a replica. A run without a pipeline gets none (train/plan/search_job.c). */
+/* Pipeline ranks of a replica, as train/plan/search_job.c has them: at least as many as planned, or
+ * all devices where these are fewer. */
+static int count_least_ranks(const sli_elastic_run *run, int devices)
+{
+    int planned = run->found->candidate.pipeline_ranks;
+    return planned < devices ? planned : devices;
+}
+
+/* A run without a pipeline gets none. */
 static int count_most_ranks(const sli_elastic_run *run, int devices)
 {
     int modules = sl_module_child_count(run->job->model);
@@ -18,7 +26,7 @@ static sli_cluster_job narrow_job(const sli_elastic_run *run, int replicas, int 
     job.space.rows = 0;
     job.space.ranks = ranks;
     job.space.least_replicas = job.space.most_replicas = replicas;
-    job.space.least_pipeline_ranks = planned->pipeline_ranks;
+    job.space.least_pipeline_ranks = count_least_ranks(run, ranks);
     job.space.most_pipeline_ranks = count_most_ranks(run, ranks / replicas);
     job.space.schedules = &planned->schedule;
     job.space.virtual_stages = &planned->virtual_stages;
@@ -48,7 +56,7 @@ static sl_status find_layout(const sli_elastic_run *run, int devices, sli_search
     sli_cluster_search counts;
     for (int in_turn = 1, before = 0; in_turn <= planned->replicas; in_turn++) {
         int replicas = (planned->replicas + in_turn - 1) / in_turn;
-        if (replicas == before || (int64_t)replicas * planned->pipeline_ranks > devices)
+        if (replicas == before || (int64_t)replicas * count_least_ranks(run, devices) > devices)
             continue;
         before = replicas;
         int most_ranks = count_most_ranks(run, devices / replicas);

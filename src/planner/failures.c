@@ -15,19 +15,19 @@
 
 /* Daly's interval is that of the shortest expected time, up to a save as long as twice the time
  * between failures; where a save is longer, it is that time. */
-sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double saved_bytes)
+sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double save_s)
 {
     sli_failures out = {INFINITY, 0, INFINITY, INFINITY, 1};
     if (cluster->mtbf_s <= 0)
         return out;
     double mtbf = out.mtbf_s = cluster->mtbf_s / nodes;
-    double save = out.save_s = saved_bytes / (cluster->save_bytes_per_s * nodes);
+    double save = out.save_s = save_s;
     out.young_interval_s = sqrt(2 * save * mtbf);
     double ratio = save / (2 * mtbf);
     out.daly_interval_s =
         ratio < 1 ? out.young_interval_s * (1 + sqrt(ratio) / 3 + ratio / 9) - save : mtbf;
     double interval = out.daly_interval_s;
-    out.useful =
+    out.kept_fraction =
         save > 0
             ? interval / (mtbf * exp(cluster->restart_s / mtbf) * expm1((interval + save) / mtbf))
             : exp(-cluster->restart_s / mtbf);
@@ -300,7 +300,7 @@ sl_status sli_failing_run_simulate_all(const sli_failing_run *run, uint64_t seed
     out->seconds = sum / out->runs;
     out->low = find_percentile(seconds, out->runs, 0.05);
     out->high = find_percentile(seconds, out->runs, 0.95);
-    out->useful = run->work_s / out->seconds;
+    out->kept_fraction = run->work_s / out->seconds;
     return find_fewer_speed(run, speeds, &out->fewer_speed);
 }
 

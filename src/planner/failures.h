@@ -11,13 +11,19 @@ typedef struct sli_failures {
     double daly_interval_s;  /* of computing between two checkpoints, by Daly's formula; INFINITY:
                                 there are none */
     double young_interval_s; /* the same by Young's */
-    double useful; /* the expected fraction of the time in which steps are trained that stay */
+    double
+        kept_fraction; /* the expected fraction of the time in which steps are trained that stay */
 } sli_failures;
 
-/* For checkpoints of so many bytes, which the nodes write together. Sources: J. W. Young, "A first
- * order approximation to the optimum checkpoint interval", CACM 17 (1974); J. T. Daly, "A higher
- * order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006). */
-sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double saved_bytes);
+/* With checkpoints that take `save_s` seconds. Sources: J. W. Young, "A first order approximation
+ * to the optimum checkpoint interval", CACM 17 (1974); J. T. Daly, "A higher order estimate of the
+ * optimum checkpoint interval for restart dumps", FGCS 22 (2006). */
+sli_failures sli_cluster_failures(const sli_cluster *cluster, int nodes, double save_s);
+
+/* Seconds of a checkpoint of a layout that was found, by the node that writes most of it; 0 where
+ * no node fails. (save_cluster.c) */
+sl_status sli_cluster_time_save(const sli_cluster_job *job, const sli_devices *devices,
+                                const sli_found_layout *found, double *seconds);
 
 /* How a run goes on on some of its nodes. */
 typedef struct sli_fewer_speed {
@@ -64,12 +70,12 @@ sl_status sli_failing_run_simulate(const sli_failing_run *run, const sli_failure
                                    sli_simulated_run *out);
 
 typedef struct sli_simulated_runs {
-    int runs;           /* fewer than wanted where they have many failures, but 1 or more */
-    int unfinished;     /* of these, that did not end */
-    double seconds;     /* of a run, their mean; INFINITY: one gets nowhere */
-    double low, high;   /* the 5th and the 95th percentile */
-    double useful;      /* work_s / seconds, 0 ... 1 */
-    double fewer_speed; /* the fraction with one node less; 1 where another one replaces it */
+    int runs;             /* fewer than wanted where they have many failures, but 1 or more */
+    int unfinished;       /* of these, that did not end */
+    double seconds;       /* of a run, their mean; INFINITY: one gets nowhere */
+    double low, high;     /* the 5th and the 95th percentile */
+    double kept_fraction; /* work_s / seconds, 0 ... 1 */
+    double fewer_speed;   /* the fraction with one node less; 1 where another one replaces it */
 } sli_simulated_runs;
 
 enum { SLI_FAILING_RUNS = 1000 };

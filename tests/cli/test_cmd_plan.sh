@@ -199,11 +199,11 @@ END
 cmp -s out planned.json || fail "--cluster: -o differs"
 [ "$(query 'plans == sorted(plans, key=lambda p: -p["tokens_per_day"]) and 0 < len(plans) <= 5')" = True ] || fail "--cluster: another order"
 [ "$(query 'all(abs(p["step_ms"] * p["tokens_per_s"] / 64e3 - 1) < 1e-6 for p in plans)')" = True ] || fail "--cluster: other tokens a step"
-[ "$(query 'all(0 < p["mfu"] < 1 and 0 < p["useful"] < 1 and p["nodes_used"] == 1 and p["days"] > 0 for p in plans)')" = True ] ||
+[ "$(query 'all(0 < p["mfu"] < 1 and 0 < p["kept_fraction"] < 1 and p["nodes_used"] == 1 and p["days"] > 0 for p in plans)')" = True ] ||
     fail "--cluster: impossible numbers"
 [ "$(query 'all(0 < p["days_low"] <= p["days"] <= p["days_high"] and p["runs"] == 1000 for p in plans)')" = True ] ||
     fail "--cluster: impossible days"
-[ "$(query 'all(abs(p["useful"] / p["daly_useful"] - 1) < 0.01 for p in plans)')" = True ] || fail "--cluster: other losses than Daly's"
+[ "$(query 'all(abs(p["kept_fraction"] / p["daly_kept_fraction"] - 1) < 0.01 for p in plans)')" = True ] || fail "--cluster: other losses than Daly's"
 [ "$(query '{i["name"]: i["from"] for i in json.load(open("out"))["inputs"]}["nodes[0].devices"]')" = cluster.json:1 ] ||
     fail "--cluster: a number from elsewhere"
 [ "$(query '{i["name"]: i["from"] for i in json.load(open("out"))["inputs"]}["nodes[0].efficiency"]')" = default ] ||
@@ -249,6 +249,18 @@ for freeze in "" "--freeze *.linear*"; do
 done >flop
 python3 -c 'whole, frozen = map(eval, open("flop"))
 assert 0.5 < frozen[0] / whole[0] < 0.95 and frozen[1] < whole[1], (whole, frozen)' || fail "--cluster --freeze: as much work as without"
+# A run counts the same FLOP.
+"$program" train "${run[@]}" --batch-size 8 --dp 1 --pp 1 --freeze '*.linear*' --max-batches 2 --epochs 1 --log-json frozen.jsonl >out 2>err ||
+    fail "--freeze: status $?"
+vocabulary=$(python3 -c 'import json; print(json.loads(next(open("frozen.jsonl")))["model"]["ntokens"])')
+"$program" plan "${model[@]}" --ntokens "$vocabulary" --batch-tokens 64 --cluster one.json --dp 1 --pp 1 --json --freeze '*.linear*' >out 2>err ||
+    fail "--cluster --freeze: status $?"
+python3 -c 'import json
+plan = json.load(open("out"))["plans"][0]
+planned = plan["mfu"] * plan["step_ms"] * 1e6
+steps = [record for record in map(json.loads, open("frozen.jsonl")) if record["record"] == "step"]
+assert steps and all(abs(step["flops_per_s"] * step["ms"] / 1e3 / planned - 1) < 1e-6 for step in steps), (steps, planned)' ||
+    fail "--freeze: other FLOP than planned"
 
 # Until a node is back the others go on, and lose more than Daly's model says; the seed decides which fail.
 cluster=("${model[@]}" --ntokens 50 --batch-tokens 64)
@@ -260,7 +272,7 @@ grep -qE "^The first: [0-9.]+% of the time lost in 1000 simulated runs, seed 3 \
 "$program" plan "${cluster[@]}" --cluster pair.json --tokens 1e10 --dp 2 --pp 1 --seed 3 --json >out 2>err || fail "--seed 3: status $?"
 python3 -c 'import json
 [one], [other] = json.load(open("out"))["plans"], json.load(open("other"))["plans"]
-assert one["useful"] < one["daly_useful"] - 0.005 and one["fewer_speed"] < 1, one
+assert one["kept_fraction"] < one["daly_kept_fraction"] - 0.005 and one["fewer_speed"] < 1, one
 assert one["days"] != other["days"] and abs(one["days"] / other["days"] - 1) < 0.02, (one, other)' || fail "repair_s: other losses"
 "$program" plan "${cluster[@]}" --cluster pair.json --dp 2 --pp 1 --seed 18446744073709551615 --json >out 2>err || fail "--seed 2^64 - 1: status $?"
 [ "$(query 'json.load(open("out"))["seed"]')" = 18446744073709551615 ] || fail "--seed 2^64 - 1: another seed"

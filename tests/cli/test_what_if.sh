@@ -81,13 +81,14 @@ assert one["nodes"] == "1" and one["error"] and not one["step_ms"] and two["step
 "$program" plan "${plan[@]}" --cluster cluster.json --dp 4 --what-if links=1,2 --what-if nodes=1 >out 2>err && fail "--dp 4 on one node: a plan"
 grep -q -- "--what-if links=1 nodes=1: cluster.json: " err || fail "--dp 4 on one node: $(cat err)"
 plan+=(--cluster cluster.json)
-refused 1 "links must be numbers above 0 and up to 1e6, got \"0x2\"" "$program" plan "${plan[@]}" --what-if links=0x2
+refused 1 "links must be numbers from 1e-06 to 1e+06, got \"0x2\"" "$program" plan "${plan[@]}" --what-if links=0x2
 refused 1 "lists of links, nodes or failures, got \"memory\"" "$program" plan "${plan[@]}" --what-if memory=2
 refused 1 "must be links=, nodes= or failures= and numbers with commas between, got \"2\"" "$program" plan "${plan[@]}" --what-if 2
-refused 1 "links must be numbers above 0 and up to 1e6, got \"0\"" "$program" plan "${plan[@]}" --what-if links=0
-refused 1 "links must be numbers above 0 and up to 1e6, got \"2x\"" "$program" plan "${plan[@]}" --what-if links=1,2x
-refused 1 "links must be numbers above 0 and up to 1e6, got \"\"" "$program" plan "${plan[@]}" --what-if links=
-refused 1 "nodes must be whole numbers above 0 and up to 1e6, got \"1.5\"" "$program" plan "${plan[@]}" --what-if nodes=1.5
+refused 1 "links must be numbers from 1e-06 to 1e+06, got \"0\"" "$program" plan "${plan[@]}" --what-if links=0
+refused 1 "links must be numbers from 1e-06 to 1e+06, got \"1e-300\"" "$program" plan "${plan[@]}" --what-if links=1e-300
+refused 1 "links must be numbers from 1e-06 to 1e+06, got \"2x\"" "$program" plan "${plan[@]}" --what-if links=1,2x
+refused 1 "links must be numbers from 1e-06 to 1e+06, got \"\"" "$program" plan "${plan[@]}" --what-if links=
+refused 1 "nodes must be whole numbers from 1 to 1e+06, got \"1.5\"" "$program" plan "${plan[@]}" --what-if nodes=1.5
 refused 1 "links must ascend, got 1 after 2" "$program" plan "${plan[@]}" --what-if links=2,1
 refused 1 "a list of links twice" "$program" plan "${plan[@]}" --what-if links=2,links=3
 refused 1 "at most 64 points, and 8 for each value of its first list, got 9 and 9" "$program" plan "${plan[@]}" --what-if nodes=1 --what-if links=1,2,3,4,5,6,7,8,9

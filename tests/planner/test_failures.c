@@ -1,4 +1,5 @@
 /* Runs whose nodes fail: by hand, and against Young's and Daly's formulas. */
+#include "nn/module.h"
 #include "planner/failures.h"
 
 #include "layouts.h"
@@ -11,7 +12,8 @@
 /* ---- Formulas ------------------------------------------------------------------------------ */
 
 /* The fraction of the time that stays with checkpoints after `interval`, by Daly's model. */
-static double useful_with(const sli_cluster *cluster, const sli_failures *failures, double interval)
+static double kept_fraction_with(const sli_cluster *cluster, const sli_failures *failures,
+                                 double interval)
 {
     double mtbf = failures->mtbf_s;
     return interval /
@@ -21,17 +23,17 @@ static double useful_with(const sli_cluster *cluster, const sli_failures *failur
 static void checkpoints_are_as_far_apart_as_loses_least(void **state)
 {
     const sli_cluster cluster = {.mtbf_s = 864000, .restart_s = 100, .save_bytes_per_s = 1e9};
-    sli_failures failures = sli_cluster_failures(&cluster, 10, 6e11);
+    sli_failures failures = sli_cluster_failures(&cluster, 10, 60);
     assert_float_equal(failures.mtbf_s, 86400, 1e-9);
     assert_float_equal(failures.save_s, 60, 1e-9);
     assert_float_equal(failures.young_interval_s, 3219.938, 1e-3);
     assert_float_equal(failures.daly_interval_s, 3180.06, 0.01);
-    double best = useful_with(&cluster, &failures, failures.daly_interval_s);
-    assert_float_equal(failures.useful, best, 1e-12);
-    assert_true(best > useful_with(&cluster, &failures, failures.daly_interval_s * 1.05));
-    assert_true(best > useful_with(&cluster, &failures, failures.daly_interval_s * 0.95));
+    double best = kept_fraction_with(&cluster, &failures, failures.daly_interval_s);
+    assert_float_equal(failures.kept_fraction, best, 1e-12);
+    assert_true(best > kept_fraction_with(&cluster, &failures, failures.daly_interval_s * 1.05));
+    assert_true(best > kept_fraction_with(&cluster, &failures, failures.daly_interval_s * 0.95));
     const sli_cluster safe = {0};
-    assert_float_equal(sli_cluster_failures(&safe, 10, 6e11).useful, 1, 0);
+    assert_float_equal(sli_cluster_failures(&safe, 10, 60).kept_fraction, 1, 0);
 }
 
 /* ---- By hand ------------------------------------------------------------------------------- */
@@ -226,7 +228,7 @@ static void fewer_nodes_are_never_faster(void **state)
     check_ok(sli_failing_run_simulate_all(&run, 3, speeds, &simulated));
     free(speeds);
     assert_int_equal(simulated.runs, SLI_FAILING_RUNS);
-    assert_true(simulated.useful > 0.5 && simulated.useful <= 1);
+    assert_true(simulated.kept_fraction > 0.5 && simulated.kept_fraction <= 1);
     assert_float_equal(simulated.fewer_speed, 1, 0);
 }
 
@@ -237,7 +239,7 @@ static sli_simulated_runs simulate_all(const sli_failing_run *run, uint64_t seed
     check_ok(sli_failing_run_speeds(run, &speeds));
     check_ok(sli_failing_run_simulate_all(run, seed, speeds, &out));
     free(speeds);
-    assert_true(0 <= out.useful && out.useful <= 1);
+    assert_true(0 <= out.kept_fraction && out.kept_fraction <= 1);
     return out;
 }
 
@@ -254,7 +256,7 @@ static void runs_that_get_nowhere_end_without_time(void **state)
     assert_int_equal(simulated.runs, 1);
     assert_int_equal(simulated.unfinished, 1);
     assert_true(isinf(simulated.seconds) && isinf(simulated.high));
-    assert_float_equal(simulated.useful, 0, 0);
+    assert_float_equal(simulated.kept_fraction, 0, 0);
 }
 
 /* A run with more failures than are simulated loses what a shorter one of its kind does. */
@@ -272,8 +274,8 @@ static void runs_with_too_many_failures_go_on_as_they_began(void **state)
     const sli_simulated_runs many = simulate_all(&run, 1);
     assert_int_equal(many.runs, 1);
     assert_int_equal(many.unfinished, 1);
-    assert_true(some.useful > 0.5);
-    assert_float_equal(many.useful / some.useful, 1, 0.01);
+    assert_true(some.kept_fraction > 0.5);
+    assert_float_equal(many.kept_fraction / some.kept_fraction, 1, 0.01);
 }
 
 /* Most failures come before the first checkpoint: within 1000 times its work no run ends. */
@@ -285,7 +287,7 @@ static void long_runs_are_left(void **state)
     assert_true(simulate_given(&run, &given, 100).ends);
     const sli_simulated_runs simulated = simulate_all(&run, 1);
     assert_true(simulated.unfinished > 0);
-    assert_true(simulated.useful < 0.001);
+    assert_true(simulated.kept_fraction < 0.001);
 }
 
 /* ---- Against the formulas ------------------------------------------------------------------ */
@@ -313,10 +315,10 @@ static void simulated_runs_lose_what_the_formulas_say(void **state)
     static const double mtbfs[] = {864e3, 864e4, 864e5, 864e6};
     for (int i = 0; i < 4; i++) {
         const sli_cluster cluster = {.mtbf_s = mtbfs[i], .restart_s = 300, .save_bytes_per_s = 1e9};
-        const sli_failures failures = sli_cluster_failures(&cluster, 10, 6e11);
+        const sli_failures failures = sli_cluster_failures(&cluster, 10, 60);
         const sli_simulated_runs simulated =
             simulate_with(&cluster, &failures, 10, 20000 * failures.daly_interval_s);
-        double lost = 1 - simulated.useful, by_daly = 1 - failures.useful,
+        double lost = 1 - simulated.kept_fraction, by_daly = 1 - failures.kept_fraction,
                first = failures.save_s / failures.daly_interval_s +
                        (failures.daly_interval_s / 2 + cluster.restart_s) / failures.mtbf_s;
         assert_float_equal(lost / by_daly, 1, 0.02);
@@ -329,7 +331,7 @@ static void simulated_runs_lose_what_the_formulas_say(void **state)
 static void simulated_interval_is_near_the_formulas(void **state)
 {
     const sli_cluster cluster = {.mtbf_s = 864000, .restart_s = 100, .save_bytes_per_s = 1e9};
-    const sli_failures failures = sli_cluster_failures(&cluster, 10, 6e11);
+    const sli_failures failures = sli_cluster_failures(&cluster, 10, 60);
     const sli_failing_run run = {.nodes = 10,
                                  .mtbf_s = cluster.mtbf_s,
                                  .save_s = failures.save_s,
@@ -429,14 +431,73 @@ static void fewer_replicas_train_the_shards_in_turn(void **state)
         assert_float_equal(speed.fraction, nodes > 1 ? 0.5 : 0.25, 0.001);
         assert_int_equal(speed.nodes_used, nodes > 1 ? 2 : 1);
     }
-    /* A pipeline of two devices does not fit one. */
+    free_quartet(&of);
+}
+
+/* Two pipelines of two ranks become two shards of one device, as when a job has lost processes. */
+static void shorter_pipelines_go_on(void **state)
+{
+    quartet of;
+    sli_fewer_speed one, three;
+    make_quartet(&of, 1e15);
+    sli_elastic_run run = {&of.job, &of.cluster, &of.devices, &of.found};
     of.found.candidate.replicas = 2;
     of.found.candidate.pipeline_ranks = 2;
-    check_ok(sli_elastic_run_speed(&run, 1, &speed));
-    assert_float_equal(speed.fraction, 0, 0);
-    check_ok(sli_elastic_run_speed(&run, 3, &speed));
-    assert_true(speed.fraction > 0);
+    check_ok(sli_elastic_run_speed(&run, 1, &one));
+    assert_int_equal(one.nodes_used, 1);
+    assert_float_equal(one.fraction, 0.25, 0.001);
+    check_ok(sli_elastic_run_speed(&run, 3, &three));
+    assert_true(three.fraction > one.fraction);
+    /* One of three ranks goes on with two. */
+    of.found.candidate.replicas = 1;
+    of.found.candidate.pipeline_ranks = 3;
+    of.job.space.rows = 1;
+    check_ok(sli_elastic_run_speed(&run, 2, &one));
+    assert_int_equal(one.nodes_used, 2);
+    assert_true(one.fraction > 0);
     free_quartet(&of);
+}
+
+/* ---- Checkpoints --------------------------------------------------------------------------- */
+
+/* Two replicas of two pipeline ranks, a device a node of 1000 bytes a second: the first replica's
+ * ranks write 12 bytes a parameter, or with ZeRO its values and every rank its half of the state.
+ */
+static void first_replica_writes_the_model(void **state)
+{
+    static const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW};
+    static const char text[] =
+        "{\"nodes\": [{\"count\": 2, \"devices\": 2, \"memory_bytes\": 2e9, \"flops_f32\": 1e9}], "
+        "\"failures\": {\"mtbf_s\": 1e6, \"save_bytes_per_s\": 1000}}";
+    SCOPED(sl_module) *model = make_model(4);
+    const sli_cluster_job job = {.model = model, .optimizer = adamw};
+    sli_found_layout found = {
+        .candidate = {.replicas = 2, .pipeline_ranks = 2, .schedule = "gpipe", .chunks = 1},
+        .stages = 2,
+        .balance = {5, 1}};
+    double all = 0,
+           last = (double)sli_module_elements(sl_module_child(model, 5), SL_PARAMETER_TRAINED),
+           seconds;
+    sli_cluster cluster;
+    sli_devices devices;
+    check_ok(sli_cluster_parse("two", text, strlen(text), &cluster));
+    check_ok(sli_devices_list(&cluster, SL_PRECISION_F32, &devices));
+    for (int i = 0; i < 6; i++)
+        all += (double)sli_module_elements(sl_module_child(model, i), SL_PARAMETER_TRAINED);
+    check_ok(sli_cluster_time_save(&job, &devices, &found, &seconds));
+    assert_float_equal(seconds, 12 * all / 1000, 1e-9);
+    found.candidate.zero = true;
+    check_ok(sli_cluster_time_save(&job, &devices, &found, &seconds));
+    assert_float_equal(seconds, (4 + 4) * all / 1000, 1e-9);
+    /* The first node has both replicas' first stage. */
+    found.candidate.near_replicas = true;
+    check_ok(sli_cluster_time_save(&job, &devices, &found, &seconds));
+    assert_float_equal(seconds, 12 * (all - last) / 1000, 1e-9);
+    cluster.mtbf_s = 0;
+    check_ok(sli_cluster_time_save(&job, &devices, &found, &seconds));
+    assert_float_equal(seconds, 0, 0);
+    sli_devices_clear(&devices);
+    sli_cluster_clear(&cluster);
 }
 
 /* Their step is nearly all exchange, which one of them alone does not have. */
@@ -473,6 +534,8 @@ int failures_tests(void)
         cmocka_unit_test(seeds_decide_what_is_drawn),
         cmocka_unit_test(fewer_replicas_train_the_shards_in_turn),
         cmocka_unit_test(fewer_replicas_have_the_shortest_step),
+        cmocka_unit_test(shorter_pipelines_go_on),
+        cmocka_unit_test(first_replica_writes_the_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 
 SL_API_BEGIN
 
+enum { SL_DAY_SECONDS = 86400 };
 enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096, SL_MAX_SLICES = 1024 };
 
 /* ---- Memory ----------------------------------------------------------------------------- */
@@ -79,9 +80,10 @@ typedef struct sl_failure_plan {
     double young_interval_s; /* the same by Young's */
     double simulated_interval_s; /* of five intervals from a half to twice Daly's, the one with the
                                     shortest simulated runs; INFINITY: not looked for */
-    double daly_useful; /* the expected fraction of the time whose steps stay, by Daly's model */
-    double useful; /* in simulated runs: what the steps take without failures, as a fraction of what
-                      they take with them, and checkpoints; 0 ... 1 */
+    double daly_kept_fraction;   /* the expected fraction of the time whose steps stay, by Daly's
+                                    model */
+    double kept_fraction; /* in simulated runs: what the steps take without failures, as a fraction
+                      of what they take with them, and checkpoints; 0 ... 1 */
     double fewer_speed; /* with a node less, as a fraction; 1 where another one replaces it at once;
                            0: the run waits until that one is back */
     double run_s, low_s, high_s; /* of the whole run: the mean, the 5th and the 95th percentile;

@@ -131,8 +131,8 @@ typedef struct sl_step_info {
     double waiting_seconds;   /* of `seconds`: in the pipe without an action, mostly for a tensor of
                                  another rank; the mean over the replica's pipeline ranks */
     double flops;             /* floating-point operations that the model needs for the tokens:
-                                 matrix products, forward and twice that backward, without
-                                 recomputation */
+                                 matrix products of forward and backward, without recomputation
+                                 and what frozen weights save */
     double mfu; /* model FLOPs utilization: flops / seconds / sl_run_info.peak_flops_per_s; NaN:
                    not measured */
     /* When each action of this replica's stages in this process ran, in the last accumulation step:

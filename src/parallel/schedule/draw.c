@@ -108,7 +108,9 @@ static void draw_picture(FILE *to, const sl_schedule *schedule, const sl_simulat
     fprintf(to,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
             "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+            "<style>.paper{fill:#fff}text{fill:#1f2328}@media (prefers-color-scheme:dark)"
+            "{.paper{fill:#0d1117}text:not(.bar){fill:#e6edf3}}</style>\n"
+            "<rect class=\"paper\" width=\"100%%\" height=\"100%%\"/>\n",
             WIDTH, height, WIDTH, height);
     sli_timeline_draw(to,
                       &(sli_timeline){.entries = simulation->entries,

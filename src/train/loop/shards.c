@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/sum_tree.h"
+#include "nn/module.h"
 #include "train/loop/run.h"
 
 #include <inttypes.h>
@@ -60,13 +61,10 @@ static sl_status weigh_shards(const sli_run *run, double *weights, int64_t *targ
     return SL_OK;
 }
 
-/* Each product of forward is two of backward. */
-static const double PASSES = 3;
-
-static double flops_of_row(const sl_module *model, int64_t length)
+static sl_status count_flop_of_row(const sl_module *model, int64_t length, double *out)
 {
     const sl_shape row = sl_shape_2d(1, length);
-    return (double)sl_module_flops(model, &row);
+    return sli_module_count_step_flop(model, &row, out);
 }
 
 /* A document's operations are a sum of a multiple of its length and one of its square. */
@@ -74,7 +72,10 @@ static sl_status measure_rows(const sli_run *run, sl_step_info *step)
 {
     const sl_module *model = run->replica.model;
     int micros = run->options->chunks * run->options->accumulate;
-    double one = flops_of_row(model, 1), square = flops_of_row(model, 2) / 2 - one, squares = 0;
+    double one, two, squares = 0;
+    SL_TRY(count_flop_of_row(model, 1, &one));
+    SL_TRY(count_flop_of_row(model, 2, &two));
+    double square = two / 2 - one;
     for (int shard = 0; shard < run->options->shards; shard++) {
         const sl_train_rows rows = sli_run_rows_of_shard(run, shard);
         sli_rows_size size;
@@ -83,7 +84,7 @@ static sl_status measure_rows(const sli_run *run, sl_step_info *step)
         step->padding += size.padded - size.tokens;
         squares += size.squares;
     }
-    step->flops = PASSES * ((one - square) * (double)step->tokens + square * squares);
+    step->flops = (one - square) * (double)step->tokens + square * squares;
     return SL_OK;
 }
 
@@ -94,8 +95,7 @@ sl_status sli_run_measure_step(const sli_run *run, sl_step_info *step)
     sl_shape shape = *sl_tensor_shape(run->input);
     shape.size[0] = run->rows;
     step->tokens = run->options->shards * sl_tensor_count(run->targets);
-    step->flops = PASSES * (double)sl_module_flops(run->replica.model, &shape);
-    return SL_OK;
+    return sli_module_count_step_flop(run->replica.model, &shape, &step->flops);
 }
 
 /* ---- Loading a shard -------------------------------------------------------------------- */

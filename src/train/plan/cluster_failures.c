@@ -21,18 +21,21 @@ static sli_failing_run make_run(sli_elastic_run *elastic, int nodes, double work
                              .context = elastic};
 }
 
-sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double saved_bytes,
-                                    double work_s, sl_failure_plan *out)
+sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double work_s,
+                                    sl_failure_plan *out)
 {
-    const sli_failures failures = sli_cluster_failures(plan->elastic.cluster, nodes, saved_bytes);
+    const sli_elastic_run *elastic = &plan->elastic;
+    double save_s;
+    SL_TRY(sli_cluster_time_save(elastic->job, elastic->devices, elastic->found, &save_s));
+    const sli_failures failures = sli_cluster_failures(elastic->cluster, nodes, save_s);
     sli_simulated_runs *simulated = &plan->simulated;
     *out = (sl_failure_plan){.mtbf_s = failures.mtbf_s,
                              .save_s = failures.save_s,
                              .daly_interval_s = failures.daly_interval_s,
                              .young_interval_s = failures.young_interval_s,
                              .simulated_interval_s = INFINITY,
-                             .daly_useful = failures.useful,
-                             .useful = 1,
+                             .daly_kept_fraction = failures.kept_fraction,
+                             .kept_fraction = 1,
                              .fewer_speed = 1,
                              .run_s = work_s,
                              .low_s = work_s,
@@ -42,7 +45,7 @@ sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double sa
     plan->run = make_run(&plan->elastic, nodes, work_s, &failures);
     SL_TRY(sli_failing_run_speeds(&plan->run, &plan->speeds));
     SL_TRY(sli_failing_run_simulate_all(&plan->run, plan->seed, plan->speeds, simulated));
-    out->useful = simulated->useful;
+    out->kept_fraction = simulated->kept_fraction;
     out->fewer_speed = simulated->fewer_speed;
     out->run_s = simulated->seconds;
     out->low_s = simulated->low;

@@ -14,11 +14,9 @@ typedef struct sli_failing_plan {
 } sli_failing_plan;
 
 /* Simulates the failures of `elastic` by `seed`, which are set: of a run on so many nodes, whose
- * steps take `work_s` without failures, with checkpoints of so many bytes. To be cleared, after an
- * error too.
- */
-sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double saved_bytes,
-                                    double work_s, sl_failure_plan *out);
+ * steps take `work_s` without failures. To be cleared, after an error too. */
+sl_status sli_failing_plan_simulate(sli_failing_plan *plan, int nodes, double work_s,
+                                    sl_failure_plan *out);
 /* out->simulated_interval_s of a plan that was simulated. */
 sl_status sli_failing_plan_find_interval(sli_failing_plan *plan, sl_failure_plan *out);
 void sli_failing_plan_clear(sli_failing_plan *plan);

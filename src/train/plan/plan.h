@@ -77,11 +77,6 @@ sl_status sli_plan_search(sli_plan_inputs *inputs, const sl_module *model, int h
 /* Each module's operations for one micro-batch of this shape, as times. (search_job.c) */
 sl_status sli_count_operations(const sl_module *model, sl_shape shape, sl_module_profile *out);
 
-/* The FLOP of a step of so many rows: forward, and twice as many backward, but for what frozen
- * weights save, and without recomputation. */
-sl_status sli_count_step_flop(const sl_module *model, int64_t row_tokens, int64_t rows,
-                              double *out);
-
 /* Refuses a plan whose host needs more. */
 sl_status sli_plan_check_memory(const sli_plan_inputs *inputs, const sl_plan *plan,
                                 const sl_module *model, uint64_t usable_bytes);

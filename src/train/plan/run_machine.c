@@ -36,26 +36,28 @@ static double pipeline_seconds(const sl_run_measures *measures)
     return measures->step_seconds - measures->exchange_seconds - measures->update_seconds;
 }
 
-static double count_forward(const sl_module_profile *operations, int first, int end)
+/* Operations of modules first ... end - 1: of backward those behind the frozen ones. */
+static sl_module_profile sum_operations(const run_machine *machine,
+                                        const sl_module_profile *operations, int first, int end)
 {
-    double all = 0;
-    for (int i = first; i < end; i++)
-        all += operations[i].forward;
+    int frozen = sli_module_frozen_count(machine->model);
+    sl_module_profile all = {0};
+    for (int i = first; i < end; i++) {
+        all.forward += operations[i].forward;
+        all.backward += i < frozen ? 0 : operations[i].backward;
+    }
     return all;
 }
 
-/* Of a micro-batch in one stage. The backward of its trained modules has twice the operations of
- * their forward, which runs once, also where it runs again: the last stage leaves out a forward
- * that keeps nothing. */
+/* Of a micro-batch in one stage. Forward runs once, also where it runs again: the last stage leaves
+ * out a forward that keeps nothing. */
 static void find_only_stage(const run_machine *machine, const sl_module_profile *operations,
                             double *forward, double *backward)
 {
-    int modules = sl_module_child_count(machine->model),
-        frozen = sli_module_frozen_count(machine->model);
-    double all = count_forward(operations, 0, modules),
-           trained = all > 0 ? count_forward(operations, frozen, modules) / all : 1,
-           seconds = pipeline_seconds(machine->measures) / count_micros(machine->plan);
-    *forward = seconds / (1 + 2 * trained);
+    const sl_module_profile all =
+        sum_operations(machine, operations, 0, sl_module_child_count(machine->model));
+    double seconds = pipeline_seconds(machine->measures) / count_micros(machine->plan);
+    *forward = all.forward > 0 ? seconds * all.forward / (all.forward + all.backward) : seconds;
     *backward = seconds - *forward;
 }
 
@@ -66,13 +68,15 @@ static void divide_stage(const run_machine *machine, const sl_module_profile *op
 {
     int end = first + count, frozen = sli_module_frozen_count(machine->model),
         trained = frozen > first ? frozen : first;
-    double all = count_forward(operations, first, end),
-           of_trained = count_forward(operations, trained, end);
+    const sl_module_profile all = sum_operations(machine, operations, first, end);
     for (int i = first; i < end; i++) {
-        double part = all > 0 ? operations[i].forward / all : 1.0 / count;
-        double back = of_trained > 0 ? operations[i].forward / of_trained : 1.0 / (end - trained);
-        double half = i < trained ? 0 : back * backward / 2;
-        machine->times[i] = (sl_module_profile){part * forward, 2 * half, half, half, 0};
+        const sl_module_profile *own = &operations[i];
+        double part = all.forward > 0 ? own->forward / all.forward : 1.0 / count,
+               back = all.backward > 0 ? own->backward / all.backward : 1.0 / (end - trained),
+               input = own->backward > 0 ? own->backward_input / own->backward : 0.5,
+               whole = i < trained ? 0 : back * backward;
+        machine->times[i] =
+            (sl_module_profile){part * forward, whole, input * whole, whole - input * whole, 0};
     }
 }
 

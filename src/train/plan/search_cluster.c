@@ -15,7 +15,7 @@
 
 enum { MOST_VIRTUAL_STAGES = 8 };
 
-static const double default_run_s = 30 * 86400.0;
+enum { DEFAULT_DAYS = 30 }; /* of a training without a number of tokens */
 
 /* A search, with the lists of its space. */
 typedef struct search {
@@ -155,15 +155,6 @@ static sl_status fill_space(search *s, sli_search_space *space)
 
 /* ---- What is found -------------------------------------------------------------------------- */
 
-/* A checkpoint has the values and the optimizer's state, in f32. */
-static double count_saved_bytes(const search *s)
-{
-    double trained = 0;
-    for (int i = 0; i < sl_module_child_count(s->model); i++)
-        trained += (double)sli_module_elements(sl_module_child(s->model, i), SL_PARAMETER_TRAINED);
-    return trained * (double)(sizeof(float) + (size_t)sl_optimizer_state_bytes(&s->run->optimizer));
-}
-
 static sl_status describe_plan(const search *s, const sli_devices *devices, double flop,
                                const sli_found_layout *found, sl_cluster_plan *out)
 {
@@ -201,7 +192,7 @@ typedef struct described_plan {
 
 static double kept_tokens_per_s(const sl_cluster_plan *plan)
 {
-    return plan->tokens_per_s * plan->failures.useful;
+    return plan->tokens_per_s * plan->failures.kept_fraction;
 }
 
 static sl_status simulate_failures(const search *s, const sli_devices *devices,
@@ -209,12 +200,12 @@ static sl_status simulate_failures(const search *s, const sli_devices *devices,
 {
     sl_cluster_plan *plan = &described->plan;
     double tokens = s->options->tokens,
-           work_s = tokens > 0 ? tokens / plan->tokens_per_s : default_run_s;
+           work_s = tokens > 0 ? tokens / plan->tokens_per_s : DEFAULT_DAYS * SL_DAY_SECONDS;
     described->failing =
         (sli_failing_plan){.elastic = {&s->job, &s->cluster, devices, &s->found[described->place]},
                            .seed = s->run->seed};
-    return sli_failing_plan_simulate(&described->failing, plan->nodes_used, count_saved_bytes(s),
-                                     work_s, &plan->failures);
+    return sli_failing_plan_simulate(&described->failing, plan->nodes_used, work_s,
+                                     &plan->failures);
 }
 
 static void free_described(described_plan *described)
@@ -241,7 +232,9 @@ static sl_status order_plans(const search *s, const sli_devices *devices,
 {
     double flop;
     bool best_only = s->options->best_only;
-    SL_TRY(sli_count_step_flop(s->model, s->run->bptt, s->rows, &flop));
+    const sl_shape row = sl_shape_2d(1, s->run->bptt);
+    SL_TRY(sli_module_count_step_flop(s->model, &row, &flop));
+    flop *= (double)s->rows;
     for (int i = 0; i < s->results.count; i++) {
         described_plan *next = &plans[*count];
         next->place = i;

@@ -8,34 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static sl_status count_work(const sl_module *model, sl_shape shape, sli_pass_work **out)
-{
-    int modules = sl_module_child_count(model);
-    *out = calloc((size_t)modules, sizeof **out);
-    return *out ? sli_module_count_work(model, &shape, SL_PRECISION_F32, *out)
-                : sli_no_memory(NULL, "the operations of %d modules", modules);
-}
-
 sl_status sli_count_operations(const sl_module *model, sl_shape shape, sl_module_profile *out)
 {
-    sli_pass_work *work;
-    sl_status status = count_work(model, shape, &work);
-    for (int i = 0; i < sl_module_child_count(model) && status == SL_OK; i++)
+    int modules = sl_module_child_count(model);
+    sli_pass_work *work = calloc((size_t)modules, sizeof *work);
+    if (!work)
+        return sli_no_memory(NULL, "the operations of %d modules", modules);
+    sl_status status = sli_module_count_work(model, &shape, SL_PRECISION_F32, work);
+    for (int i = 0; i < modules && status == SL_OK; i++)
         out[i] = (sl_module_profile){work[i].forward, work[i].input + work[i].weight, work[i].input,
                                      work[i].weight, 0};
-    free(work);
-    return status;
-}
-
-sl_status sli_count_step_flop(const sl_module *model, int64_t row_tokens, int64_t rows, double *out)
-{
-    sli_pass_work *work;
-    sl_status status = count_work(model, sl_shape_2d(1, row_tokens), &work);
-    int frozen = sli_module_frozen_count(model);
-    *out = 0;
-    for (int i = 0; i < sl_module_child_count(model) && status == SL_OK; i++)
-        *out +=
-            (double)rows * (work[i].forward + (i < frozen ? 0 : work[i].input + work[i].weight));
     free(work);
     return status;
 }

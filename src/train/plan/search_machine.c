@@ -338,8 +338,9 @@ static sl_status describe_mfu(const machine_search *search, const sli_candidate 
     if (!machine->time_peak)
         return SL_OK;
     SL_TRY(machine->time_peak(machine->context, count_devices(candidate), &peak));
-    SL_TRY(sli_count_step_flop(search->model, out->options.bptt, search->rows, &flop));
-    out->mfu = flop / (out->costs.seconds * peak);
+    const sl_shape row = sl_shape_2d(1, out->options.bptt);
+    SL_TRY(sli_module_count_step_flop(search->model, &row, &flop));
+    out->mfu = (double)search->rows * flop / (out->costs.seconds * peak);
     return SL_OK;
 }
 
