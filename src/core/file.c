@@ -236,21 +236,20 @@ sl_status sli_file_read(const char *path, uint64_t max_bytes, char **data, size_
     *data = NULL;
     *bytes = 0;
     SL_TRY(sli_file_open(path, &descriptor, &size));
-    sl_status status = SL_OK;
+    sl_status status;
     if (size > max_bytes)
-        status = sl_error(SL_ERR_FORMAT,
-                          "%s: it has %" PRIu64 " bytes, more than the %" PRIu64 " allowed", path,
-                          size, max_bytes);
-    else if (!(*data = malloc(size + 1)))
-        status = sli_no_memory(path, "its %" PRIu64 " bytes", size);
-    else
-        status = sli_file_read_at(path, descriptor, 0, *data, size);
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT,
+                                 "%s: it has %" PRIu64 " bytes, more than the %" PRIu64 " allowed",
+                                 path, size, max_bytes));
+    *data = malloc(size + 1);
+    SLI_TRY_OR_FAIL(*data ? sli_file_read_at(path, descriptor, 0, *data, size)
+                          : sli_no_memory(path, "its %" PRIu64 " bytes", size));
     close(descriptor);
-    if (status == SL_OK) {
-        (*data)[size] = '\0';
-        *bytes = size;
-        return SL_OK;
-    }
+    (*data)[size] = '\0';
+    *bytes = size;
+    return SL_OK;
+fail:
+    close(descriptor);
     free(*data);
     *data = NULL;
     return status;

@@ -357,9 +357,10 @@ sl_status sli_file_write(const char *path, const void *data, size_t bytes)
 {
     sli_replace_file *file;
     SL_TRY(sli_replace_file_create(path, &file));
-    sl_status status = sli_replace_file_write(file, 0, data, bytes);
-    if (status == SL_OK)
-        status = sli_replace_file_commit(file);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_replace_file_write(file, 0, data, bytes));
+    status = sli_replace_file_commit(file);
+fail:
     sli_replace_file_destroy(&file);
     return status;
 }

@@ -68,20 +68,18 @@ sl_status sli_cores_find(sli_cores *out)
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) < 0)
         return sl_error(SL_ERR_MEMORY, "hwloc could not start");
-    sl_status status = SL_OK;
+    sl_status status;
     hwloc_bitmap_t set = NULL;
     if (hwloc_topology_load(topology) < 0)
-        status = sl_error(SL_ERR_NOT_FOUND, "hwloc cannot read the topology");
-    else if (!(set = allowed_set(topology)))
-        status = sli_no_memory(NULL, "a set of cores");
-    else
-        status = list_cores(topology, set, out);
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_NOT_FOUND, "hwloc cannot read the topology"));
+    set = allowed_set(topology);
+    SLI_TRY_OR_FAIL(set ? list_cores(topology, set, out) : sli_no_memory(NULL, "a set of cores"));
+    sli_cores_limit(out, sli_cgroup_limits_read("").cores);
+fail:
+    if (status != SL_OK)
+        sli_cores_clear(out);
     hwloc_bitmap_free(set);
     hwloc_topology_destroy(topology);
-    if (status == SL_OK)
-        sli_cores_limit(out, sli_cgroup_limits_read("").cores);
-    else
-        sli_cores_clear(out);
     return status;
 }
 

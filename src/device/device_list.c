@@ -190,15 +190,15 @@ sl_status sli_device_list_create_of(const sli_device_kind *const *kinds, const c
     *out = NULL;
     if (oversubscribed)
         *oversubscribed = false;
-    sl_status status = read_names(kinds, names, &list);
-    if (status == SL_OK) {
-        int begin = first < list.count ? first : list.count;
-        int end = most < list.count - begin ? begin + most : list.count;
-        status = create_list(&list, begin, end, bound, out, &shared);
-    }
-    clear_names(&list);
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_names(kinds, names, &list));
+    int begin = first < list.count ? first : list.count;
+    int end = most < list.count - begin ? begin + most : list.count;
+    SLI_TRY_OR_FAIL(create_list(&list, begin, end, bound, out, &shared));
     if (oversubscribed)
-        *oversubscribed = status == SL_OK && shared;
+        *oversubscribed = shared;
+fail:
+    clear_names(&list);
     return status;
 }
 

@@ -171,7 +171,6 @@ static sl_status read_attempt(sl_launch_info *info)
 sl_status sl_launch_info_read(sl_launch_info *out)
 {
     sl_launch_info info = {.launched = true};
-    sl_status status;
     int which = 0;
     SLI_CHECK_NOT_NULL(out);
     *out = single_process;
@@ -179,14 +178,12 @@ sl_status sl_launch_info_read(sl_launch_info *out)
            !get_variable(families[which].world_size))
         which++;
     if (which < FAMILIES)
-        status = read_family(&families[which], &info);
+        SL_TRY(read_family(&families[which], &info));
     else if (is_in_slurm_step())
-        status = read_slurm(&info);
+        SL_TRY(read_slurm(&info));
     else
         return SL_OK;
-    if (status == SL_OK)
-        status = read_attempt(&info);
-    if (status == SL_OK)
-        *out = info;
-    return status;
+    SL_TRY(read_attempt(&info));
+    *out = info;
+    return SL_OK;
 }

@@ -218,20 +218,18 @@ static sl_status run_attempts(launcher *self, int *exit_status)
 {
     bool again = true;
     SL_TRY(count_processes(self));
-    sl_status status = sli_signals_begin(&self->signals);
-    if (status != SL_OK)
-        return status;
+    sl_status status;
+    SL_TRY(sli_signals_begin(&self->signals));
     sli_lost_time_begin(&self->lost, self->options);
-    while (status == SL_OK && again) {
+    while (again) {
         sli_job_end end = {0};
-        status = run_attempt(self, &end);
-        if (status == SL_OK)
-            status = plan_next(self, &end, &again);
+        SLI_TRY_OR_FAIL(run_attempt(self, &end));
         *exit_status = end.exit_status;
+        SLI_TRY_OR_FAIL(plan_next(self, &end, &again));
     }
+    sli_lost_time_end(&self->lost, *exit_status != 0);
+fail:
     sli_signals_end(&self->signals);
-    if (status == SL_OK)
-        sli_lost_time_end(&self->lost, *exit_status != 0);
     return status;
 }
 

@@ -43,17 +43,19 @@ static sl_status read_token_ids(const json_t *json, sl_decoder_options *out)
 {
     json_t *found = json_object();
     int failed = !found;
-    sl_status status = SL_OK;
-    for (size_t i = 0; i < sizeof id_keys / sizeof *id_keys && status == SL_OK; i++) {
+    sl_status status;
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof id_keys / sizeof *id_keys; i++) {
         json_t *value = json_object_get(json, id_keys[i]);
-        status = value ? check_ids(id_keys[i], value) : SL_OK;
+        SLI_TRY_OR_FAIL(value ? check_ids(id_keys[i], value) : SL_OK);
         failed |= value && json_object_set(found, id_keys[i], value) != 0;
     }
-    size_t length = json_dumpb(found, out->token_ids, sizeof out->token_ids, JSON_COMPACT);
-    if (status == SL_OK && failed)
-        status = sli_no_memory(NULL, "the ids of special tokens");
-    if (status == SL_OK && length >= sizeof out->token_ids)
+    if (failed)
+        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the ids of special tokens"));
+    length = json_dumpb(found, out->token_ids, sizeof out->token_ids, JSON_COMPACT);
+    if (length >= sizeof out->token_ids)
         status = sl_error(SL_ERR_UNSUPPORTED, "its lists of special tokens are too long");
+fail:
     out->token_ids[status == SL_OK && json_object_size(found) > 0 ? length : 0] = '\0';
     json_decref(found);
     return status;
@@ -215,19 +217,19 @@ static sl_status compare_members(json_t *model, json_t *wanted)
 {
     const char *key;
     json_t *value;
-    sl_status status = SL_OK;
     json_object_foreach(model, key, value)
     {
         char *is = print_member(value), *should = print_member(json_object_get(wanted, key));
-        if (status == SL_OK && (!is || !should))
-            status = sli_no_memory(NULL, "a model's config");
-        else if (status == SL_OK && strcmp(is, should) != 0)
-            status = sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s", key, is, key,
-                              should);
+        sl_status status = !is || !should ? sli_no_memory(NULL, "a model's config")
+                           : strcmp(is, should) == 0
+                               ? SL_OK
+                               : sl_error(SL_ERR_INVALID, "its model has %s %s, expected %s %s",
+                                          key, is, key, should);
         free(is);
         free(should);
+        SL_TRY(status);
     }
-    return status;
+    return SL_OK;
 }
 
 static sl_status compare_decoders(const sl_model_options *model, const sl_model_options *wanted)

@@ -128,15 +128,18 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
     *out = NULL;
     SL_TRY(options->family == SL_FAMILY_TUTORIALS ? create_tutorials(options, out)
                                                   : create_decoder(options, out));
-    sl_status status = options->lora.adapts        ? sli_model_add_lora(options, *out)
-                       : options->train_layers > 0 ? freeze_layers(options, *out)
-                                                   : SL_OK;
-    if (status == SL_OK && options->freeze)
-        status = sli_module_freeze_named(*out, options->freeze);
-    if (status == SL_OK && options->base_is_bf16 && options->lora.adapts)
+    sl_status status;
+    if (options->lora.adapts)
+        SLI_TRY_OR_FAIL(sli_model_add_lora(options, *out));
+    else if (options->train_layers > 0)
+        SLI_TRY_OR_FAIL(freeze_layers(options, *out));
+    if (options->freeze)
+        SLI_TRY_OR_FAIL(sli_module_freeze_named(*out, options->freeze));
+    if (options->base_is_bf16 && options->lora.adapts)
         sli_module_narrow_frozen(*out);
-    if (status != SL_OK)
-        sl_module_destroy(out);
+    return SL_OK;
+fail:
+    sl_module_destroy(out);
     return status;
 }
 

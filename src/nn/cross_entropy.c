@@ -289,10 +289,12 @@ static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last
     sl_tensor *panel;
     SL_TRY(view_rows(room->rounded ? room->rounded : room->logits, call->pass ? first : 0, rows,
                      &panel));
-    sl_status status = room->rounded ? apply_to_strips(call, last, first, room, panel)
-                                     : apply_to_strip(call, last, first, panel, NULL);
-    if (status == SL_OK && call->grad_in)
+    sl_status status;
+    SLI_TRY_OR_FAIL(room->rounded ? apply_to_strips(call, last, first, room, panel)
+                                  : apply_to_strip(call, last, first, panel, NULL));
+    if (call->grad_in)
         status = panel_backward(call, last, first, panel);
+fail:
     sl_tensor_destroy(&panel);
     return status;
 }
@@ -367,9 +369,11 @@ static sl_status apply_kernels(const sl_loss_call *call, const sli_linear *last)
         SL_TRY(sli_device_allocate(call->device, SL_MEMORY_WORKSPACE, bytes, &losses));
         kernels.row_losses = losses;
     }
-    sl_status status = last ? apply_with_linear(&kernels, last) : apply_to_logits(&kernels);
-    if (status == SL_OK && losses)
+    sl_status status;
+    SLI_TRY_OR_FAIL(last ? apply_with_linear(&kernels, last) : apply_to_logits(&kernels));
+    if (losses)
         status = sli_device_read(call->device, call->row_losses, losses, bytes);
+fail:
     sli_device_release(call->device, SL_MEMORY_WORKSPACE, losses, bytes);
     return status;
 }

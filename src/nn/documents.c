@@ -48,15 +48,15 @@ sl_status sli_documents_read(const sl_tensor *numbers, sli_documents **out)
         return sli_no_memory(NULL, "the documents of %s positions", sl_shape_text(shape, text));
     (*out)->samples = shape->size[0];
     (*out)->positions = shape->size[1];
-    sl_status status = sli_tensor_open_host((sl_tensor *)numbers, true, &array);
-    if (status == SL_OK) {
-        status = find_documents(array.host, *out);
-        sli_host_array_close(&array, false);
-    }
-    if (status != SL_OK) {
-        free(*out);
-        *out = NULL;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_tensor_open_host((sl_tensor *)numbers, true, &array));
+    status = find_documents(array.host, *out);
+    sli_host_array_close(&array, false);
+    SLI_TRY_OR_FAIL(status);
+    return SL_OK;
+fail:
+    free(*out);
+    *out = NULL;
     return status;
 }
 

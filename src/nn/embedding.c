@@ -135,16 +135,15 @@ static sl_status create_positions(const sl_pass *pass, const sl_tensor *ids, sl_
         SL_TRY(sl_pass_input(pass, SL_DOCUMENTS_INPUT, &numbers));
         return sl_tensor_alias(numbers, out);
     }
+    SL_TRY(sl_tensor_create(sl_tensor_device(ids), SL_MEMORY_WORKSPACE, SL_I32,
+                            sl_tensor_shape(ids), out));
     int64_t count = sl_tensor_count(ids), time = sl_tensor_columns(ids);
     int32_t *host = malloc((size_t)count * sizeof *host);
     if (!host)
         return sli_no_memory(NULL, "%" PRId64 " positions", count);
     for (int64_t i = 0; i < count; i++)
         host[i] = (int32_t)(pass->first_position + i % time);
-    sl_status status = sl_tensor_create(sl_tensor_device(ids), SL_MEMORY_WORKSPACE, SL_I32,
-                                        sl_tensor_shape(ids), out);
-    if (status == SL_OK)
-        status = sl_tensor_write(*out, host);
+    sl_status status = sl_tensor_write(*out, host);
     free(host);
     return status;
 }
@@ -154,9 +153,10 @@ static sl_status add_to_positions(const sl_module *module, const sl_pass *pass,
 {
     const embedding *self = sl_module_state(module);
     sl_tensor *positions = NULL;
-    sl_status status = create_positions(pass, ids, &positions);
-    if (status == SL_OK)
-        status = add_to_rows(module, pass, self->pe, positions, grad_out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(create_positions(pass, ids, &positions));
+    status = add_to_rows(module, pass, self->pe, positions, grad_out);
+fail:
     sl_tensor_destroy(&positions);
     return status;
 }
@@ -435,10 +435,11 @@ sl_status sli_token_embedding_create(int64_t ntokens, int64_t width, float devia
         weight.low = 0;
         weight.deviation = deviation;
     }
-    sl_status status = sl_module_add_parameter(*out, &weight, &self->weight);
-    if (status == SL_OK)
-        self->weight->is_table = true;
-    else
-        sl_module_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_module_add_parameter(*out, &weight, &self->weight));
+    self->weight->is_table = true;
+    return SL_OK;
+fail:
+    sl_module_destroy(out);
     return status;
 }

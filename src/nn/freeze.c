@@ -42,8 +42,10 @@ static const char *example_of(const sl_module *module)
 sl_status sli_module_freeze_named(sl_module *root, const char *patterns)
 {
     char *rest = NULL, *copy = strdup(patterns);
-    sl_status status = copy ? SL_OK : sli_no_memory(NULL, "the names to freeze");
-    for (const char *pattern = copy ? strtok_r(copy, ",", &rest) : NULL; pattern && status == SL_OK;
+    if (!copy)
+        return sli_no_memory(NULL, "the names to freeze");
+    sl_status status = SL_OK;
+    for (const char *pattern = strtok_r(copy, ",", &rest); pattern && status == SL_OK;
          pattern = strtok_r(NULL, ",", &rest))
         if (freeze_below(root, pattern) == 0)
             status = sl_error(SL_ERR_INVALID,
@@ -51,9 +53,10 @@ sl_status sli_module_freeze_named(sl_module *root, const char *patterns)
                               "as \"%s\", with * for any characters",
                               pattern, example_of(root));
     free(copy);
-    if (status == SL_OK && sli_module_elements(root, SL_PARAMETER_TRAINED) == 0)
-        status = sl_error(SL_ERR_INVALID, "freeze: \"%s\" leaves no parameter to train", patterns);
-    return status;
+    SL_TRY(status);
+    return sli_module_elements(root, SL_PARAMETER_TRAINED) > 0
+               ? SL_OK
+               : sl_error(SL_ERR_INVALID, "freeze: \"%s\" leaves no parameter to train", patterns);
 }
 
 /* ---- In bf16 alone ---------------------------------------------------------------------- */

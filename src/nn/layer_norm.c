@@ -108,12 +108,24 @@ static sl_status place_gradients(const sli_layer_norm *norm, sl_device *device,
                 : SL_OK;
 }
 
+/* With the rest of the arguments filled in. */
+static sl_status run_backward(const sli_layer_norm *norm, sl_device *device,
+                              sli_add_norm_backward *arguments)
+{
+    sl_tensor *unused = NULL;
+    sl_status status;
+    SL_TRY(sli_parameter_values(norm->weight, device, &arguments->weight));
+    SLI_TRY_OR_FAIL(place_gradients(norm, device, arguments, &unused));
+    status = sli_device_add_norm_backward(device, arguments);
+fail:
+    sl_tensor_destroy(&unused);
+    return status;
+}
+
 sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
                             const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
                             sli_dropout dropout, sl_tensor *grad_sum, sl_tensor *grad_x)
 {
-    sl_device *device = sl_tensor_device(grad_out);
-    sl_tensor *unused = NULL;
     sli_add_norm_backward arguments = {
         .rows = sl_tensor_rows(grad_out),
         .width = norm->width,
@@ -129,12 +141,7 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
         .grad_x = sli_tensor_if_f32(grad_x),
         .grad_x_bf16 = sli_tensor_if_bf16(grad_x),
     };
-    SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
-    sl_status status = place_gradients(norm, device, &arguments, &unused);
-    if (status == SL_OK)
-        status = sli_device_add_norm_backward(device, &arguments);
-    sl_tensor_destroy(&unused);
-    return status;
+    return run_backward(norm, sl_tensor_device(grad_out), &arguments);
 }
 
 /* ---- Of heads --------------------------------------------------------------------------- */
@@ -170,8 +177,6 @@ sl_status sli_norm_heads_forward(const sli_layer_norm *norm, const sl_pass *pass
 sl_status sli_norm_heads_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
                                   sl_tensor *grad, int64_t column, int64_t heads)
 {
-    sl_device *device = sl_tensor_device(grad);
-    sl_tensor *unused = NULL;
     sli_add_norm_backward arguments = {
         .rows = rows_of(grad, heads),
         .width = norm->width,
@@ -183,12 +188,7 @@ sl_status sli_norm_heads_backward(const sli_layer_norm *norm, const sli_norm_sav
         .grad_sum = sl_tensor_f32(grad) + column,
         .groups = {heads, sl_tensor_columns(grad)},
     };
-    SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
-    sl_status status = place_gradients(norm, device, &arguments, &unused);
-    if (status == SL_OK)
-        status = sli_device_add_norm_backward(device, &arguments);
-    sl_tensor_destroy(&unused);
-    return status;
+    return run_backward(norm, sl_tensor_device(grad), &arguments);
 }
 
 /* ---- The module ------------------------------------------------------------------------- */

@@ -68,10 +68,11 @@ static sl_status drop(const sli_linear *linear, const sl_pass *pass, const sl_te
         return sl_tensor_alias(x, out);
     if (sl_tensor_dtype(x) != SL_F32)
         SL_TRY(sli_tensor_as(x, SL_F32, SL_MEMORY_WORKSPACE, &wide));
-    sl_status status =
-        sl_tensor_create(sl_tensor_device(x), SL_MEMORY_WORKSPACE, SL_F32, sl_tensor_shape(x), out);
-    if (status == SL_OK)
-        status = add_dropped(wide ? wide : x, NULL, dropout, *out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_tensor_create(sl_tensor_device(x), SL_MEMORY_WORKSPACE, SL_F32,
+                                     sl_tensor_shape(x), out));
+    status = add_dropped(wide ? wide : x, NULL, dropout, *out);
+fail:
     sl_tensor_destroy(&wide);
     return status;
 }

@@ -204,9 +204,11 @@ sl_status sli_module_name_child(sl_module *module, int index, const char *name)
 sl_status sl_module_append(sl_module **module, const char *name, sl_status created,
                            sl_module **child)
 {
-    sl_status status = created == SL_OK ? sli_module_add_child(*module, name, *child) : created;
-    if (status == SL_OK)
-        return SL_OK;
+    sl_status status;
+    SLI_TRY_OR_FAIL(created);
+    SLI_TRY_OR_FAIL(sli_module_add_child(*module, name, *child));
+    return SL_OK;
+fail:
     *child = NULL; /* first: it may lie in the module's state */
     sl_module_destroy(module);
     return status;

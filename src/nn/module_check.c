@@ -52,30 +52,28 @@ enum {
 static sl_status create_random(const module_check *check, const sl_shape *shape, uint32_t number,
                                sl_tensor **out)
 {
+    SL_TRY(sl_tensor_create(check->device, SL_MEMORY_ACTIVATIONS, SL_F32, shape, out));
     int64_t count = sl_shape_count(shape);
     float *values = malloc((size_t)count * sizeof *values + 1);
     if (!values)
         return fail_memory();
     for (int64_t i = 0; i < count; i++)
         values[i] = random_value(check, number, i);
-    sl_status status = sl_tensor_create(check->device, SL_MEMORY_ACTIVATIONS, SL_F32, shape, out);
-    if (status == SL_OK)
-        status = sl_tensor_write(*out, values);
+    sl_status status = sl_tensor_write(*out, values);
     free(values);
     return status;
 }
 
 static sl_status create_ids(const module_check *check, const sl_shape *shape, sl_tensor **out)
 {
+    SL_TRY(sl_tensor_create(check->device, SL_MEMORY_ACTIVATIONS, SL_I32, shape, out));
     int64_t count = sl_shape_count(shape);
     int32_t *ids = malloc((size_t)count * sizeof *ids + 1);
     if (!ids)
         return fail_memory();
     for (int64_t i = 0; i < count; i++)
         ids[i] = (int32_t)((random_value(check, INPUT, i) + 1) / 2 * (float)check->options->ids);
-    sl_status status = sl_tensor_create(check->device, SL_MEMORY_ACTIVATIONS, SL_I32, shape, out);
-    if (status == SL_OK)
-        status = sl_tensor_write(*out, ids);
+    sl_status status = sl_tensor_write(*out, ids);
     free(ids);
     return status;
 }
@@ -90,11 +88,12 @@ static sl_status move_parameter(const module_check *check, int index)
     float *values = malloc(sli_tensor_bytes(value) + 1);
     if (!values)
         return fail_memory();
-    sl_status status = sl_tensor_read(value, values);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_tensor_read(value, values));
     for (int64_t i = 0; i < sl_tensor_count(value); i++)
         values[i] += 0.3f * random_value(check, PARAMETERS + ((uint32_t)index << 8), i);
-    if (status == SL_OK)
-        status = sl_tensor_write(value, values);
+    status = sl_tensor_write(value, values);
+fail:
     free(values);
     return status;
 }

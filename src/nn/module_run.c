@@ -104,10 +104,10 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
         SLI_TRY_OR_FAIL(sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass %s",
                                  pass->slices ? "over a slice of rows" : "with a cache"));
     status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
-    if (status == SL_OK)
-        status = run_forward(module, pass, in, out);
-    else
+    if (status != SL_OK)
         sli_pass_error_is_named(pass);
+    SLI_TRY_OR_FAIL(status);
+    status = run_forward(module, pass, in, out);
     if (status != SL_OK)
         sl_tensor_destroy(out);
 
@@ -147,10 +147,11 @@ static sl_status run_halves(sl_module *module, sl_pass *pass, sl_tensor *grad_ou
 {
     int count = pass->deferred_count, next = pass->deferred_next;
     pass->deferred_next = count;
-    sl_status status = run_backward(module, pass, true, grad_out, grad_in);
-    if (status == SL_OK)
-        status = module->ops->backward_weight(module, pass);
-    while (pass->deferred_next < pass->deferred_count) /* after an error */
+    sl_status status;
+    SLI_TRY_OR_FAIL(run_backward(module, pass, true, grad_out, grad_in));
+    status = module->ops->backward_weight(module, pass);
+fail:
+    while (pass->deferred_next < pass->deferred_count)
         sl_tensor_destroy(&pass->deferred[pass->deferred_next++]);
     pass->deferred_count = count;
     pass->deferred_next = next;
@@ -172,10 +173,11 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
         *grad_in = NULL;
     sli_pass_enter(pass);
     bool halves = !module->ops->backward && module->ops->backward_input;
-    sl_status status = halves ? run_halves(module, pass, grad_out, grad_in)
-                              : run_backward(module, pass, false, grad_out, grad_in);
-    if (status == SL_OK)
-        status = finish_backward(module, pass);
+    sl_status status;
+    SLI_TRY_OR_FAIL(halves ? run_halves(module, pass, grad_out, grad_in)
+                           : run_backward(module, pass, false, grad_out, grad_in));
+    status = finish_backward(module, pass);
+fail:
     if (status != SL_OK && grad_in)
         sl_tensor_destroy(grad_in);
     return end_call(module, pass, status);
@@ -196,11 +198,11 @@ sl_status sli_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor 
 sl_status sli_module_backward_weight(sl_module *module, sl_pass *pass)
 {
     sli_pass_enter(pass);
-    sl_status status = SL_OK;
+    sl_status status;
     if (module->ops->backward_weight)
-        status = module->ops->backward_weight(module, pass);
-    if (status == SL_OK)
-        status = finish_backward(module, pass);
+        SLI_TRY_OR_FAIL(module->ops->backward_weight(module, pass));
+    status = finish_backward(module, pass);
+fail:
     return end_call(module, pass, status);
 }
 

@@ -248,9 +248,10 @@ static sl_status initialize_narrow(const sl_parameter_set *set, const sl_paramet
     sl_tensor *wide;
     SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_WORKSPACE, SL_F32, &parameter->shape,
                             &wide));
-    sl_status status = initialize_tensor(set, parameter, wide);
-    if (status == SL_OK)
-        status = sli_tensor_convert(wide, parameter->value);
+    sl_status status;
+    SLI_TRY_OR_FAIL(initialize_tensor(set, parameter, wide));
+    status = sli_tensor_convert(wide, parameter->value);
+fail:
     sl_tensor_destroy(&wide);
     return status;
 }

@@ -221,21 +221,21 @@ static const sl_tensor *find_input(const sl_pass *pass, const char *name)
 
 sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor)
 {
-    sl_status status =
-        find_input(pass, name)
-            ? sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name)
-            : sli_array_reserve(&pass->inputs, &pass->input_capacity, (size_t)pass->input_count + 1,
-                                sizeof *pass->inputs, INT_MAX, "inputs");
-    if (status == SL_OK && strcmp(name, SL_DOCUMENTS_INPUT) == 0)
-        status = sli_documents_read(*tensor, &pass->documents);
-    if (status != SL_OK) {
-        sl_tensor_destroy(tensor);
-        return status;
-    }
+    sl_status status;
+    if (find_input(pass, name))
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name));
+    SLI_TRY_OR_FAIL(sli_array_reserve(&pass->inputs, &pass->input_capacity,
+                                      (size_t)pass->input_count + 1, sizeof *pass->inputs, INT_MAX,
+                                      "inputs"));
+    if (strcmp(name, SL_DOCUMENTS_INPUT) == 0)
+        SLI_TRY_OR_FAIL(sli_documents_read(*tensor, &pass->documents));
     pass->inputs[pass->input_count].name = name;
     pass->inputs[pass->input_count++].tensor = *tensor;
     *tensor = NULL;
     return SL_OK;
+fail:
+    sl_tensor_destroy(tensor);
+    return status;
 }
 
 sl_status sli_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor)

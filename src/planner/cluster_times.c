@@ -79,9 +79,10 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
     sli_pass_work *work = calloc((size_t)count, sizeof *work);
     if (!work)
         return sli_no_memory(NULL, "the work of %d modules", count);
-    sl_status status = sli_module_count_work(model, &ids, precision, work);
-    if (status == SL_OK)
-        status = time_modules(kind, model, work, precision, ids, out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_module_count_work(model, &ids, precision, work));
+    status = time_modules(kind, model, work, precision, ids, out);
+fail:
     free(work);
     return status;
 }

@@ -306,9 +306,10 @@ static sl_status try_recomputation(sli_cluster_searcher *search, sli_search *res
     *has_table = table != NULL;
     if (!table)
         return SL_OK;
-    sl_status status = sli_cluster_search_size(search, &layout->candidate, &size);
-    if (status == SL_OK)
-        status = add_table(search, results, layout, table, size);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_cluster_search_size(search, &layout->candidate, &size));
+    status = add_table(search, results, layout, table, size);
+fail:
     sl_schedule_destroy(&table);
     return status;
 }
@@ -534,15 +535,16 @@ sl_status sli_cluster_simulate(const sli_cluster_job *job, const sli_cluster *cl
     sli_cluster_searcher search = {.job = job};
     *simulation = (sl_simulation){0};
     SL_TRY(write_table(&found->candidate, table));
-    sl_status status = SL_OK;
-    if (*table && count_actions(*table) <= most) {
-        status = prepare(&search, cluster);
-        if (status == SL_OK)
-            status = simulate_table(&search, found, *table, simulation);
-        free_search(&search);
-        if (status == SL_OK)
-            return SL_OK;
+    if (!*table || count_actions(*table) > most) {
+        sl_schedule_destroy(table);
+        return SL_OK;
     }
-    sl_schedule_destroy(table);
+    sl_status status;
+    SLI_TRY_OR_FAIL(prepare(&search, cluster));
+    status = simulate_table(&search, found, *table, simulation);
+fail:
+    free_search(&search);
+    if (status != SL_OK)
+        sl_schedule_destroy(table);
     return status;
 }

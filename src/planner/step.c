@@ -114,16 +114,16 @@ static sl_status time_update(const sli_layout *layout, const sli_layout_speed *s
                              sl_step_costs *out)
 {
     step_work work;
-    sl_status status = allocate_work(layout->table, &work);
-    if (status == SL_OK) {
-        add_stages(layout, speed, balance, &work);
-        if (speed->hides_exchange && layout->replicas > 1)
-            hide_exchange(layout, speed, simulation, &work);
-        for (int rank = 0; rank < sl_schedule_ranks(layout->table); rank++) {
-            out->exchange = fmax(out->exchange, work.exchange[rank] + work.gather[rank]);
-            out->update = fmax(out->update, work.update[rank]);
-        }
+    sl_status status;
+    SLI_TRY_OR_FAIL(allocate_work(layout->table, &work));
+    add_stages(layout, speed, balance, &work);
+    if (speed->hides_exchange && layout->replicas > 1)
+        hide_exchange(layout, speed, simulation, &work);
+    for (int rank = 0; rank < sl_schedule_ranks(layout->table); rank++) {
+        out->exchange = fmax(out->exchange, work.exchange[rank] + work.gather[rank]);
+        out->update = fmax(out->update, work.update[rank]);
     }
+fail:
     free_work(&work);
     return status;
 }
@@ -184,10 +184,11 @@ sl_status sli_layout_time_step(const sli_layout *layout, const sli_layout_speed 
     SL_TRY(sl_partition_simulate(&costs, balance, &simulation));
     *out = (sl_step_costs){.pipeline = shards * layout->accumulate * simulation.makespan,
                            .bubble = simulation.bubble};
-    sl_status status = divide_pipeline(layout, speed, balance, &simulation, out);
-    if (status == SL_OK)
-        status = time_update(layout, speed, balance, &simulation, out);
-    sl_simulation_clear(&simulation);
+    sl_status status;
+    SLI_TRY_OR_FAIL(divide_pipeline(layout, speed, balance, &simulation, out));
+    status = time_update(layout, speed, balance, &simulation, out);
     out->seconds = out->pipeline + out->exchange + out->update;
+fail:
+    sl_simulation_clear(&simulation);
     return status;
 }

@@ -424,11 +424,12 @@ sl_status sli_server_create(const char *address, sli_server **out)
              "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-%s'; "
              "connect-src 'self'; frame-ancestors 'none'",
              server->nonce);
-    sl_status status = start_daemon(server, fd);
-    if (status == SL_OK)
-        *out = server;
-    else
-        free(server);
+    sl_status status;
+    SLI_TRY_OR_FAIL(start_daemon(server, fd));
+    *out = server;
+    return SL_OK;
+fail:
+    free(server);
     return status;
 }
 

@@ -40,13 +40,13 @@ sl_status sli_bpe_create(const sli_splitter *split, sli_bpe **out)
     (*out)->unknown = NONE;
     for (int byte = 0; byte < 256; byte++)
         (*out)->bytes[byte] = (char)byte;
-    sl_status status = sli_token_table_init(&(*out)->tokens);
-    if (status == SL_OK)
-        status = make_merges(FIRST_MERGES, &(*out)->merges);
-    if (status != SL_OK)
-        sli_bpe_destroy(out);
-    else
-        (*out)->tokens.any_bytes = true;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_token_table_init(&(*out)->tokens));
+    SLI_TRY_OR_FAIL(make_merges(FIRST_MERGES, &(*out)->merges));
+    (*out)->tokens.any_bytes = true;
+    return SL_OK;
+fail:
+    sli_bpe_destroy(out);
     return status;
 }
 
@@ -457,16 +457,16 @@ static sl_status encode_chunk(merging *work, const uint8_t *begin, const uint8_t
 {
     uint8_t *copy = NULL;
     size_t bytes = (size_t)(end - begin);
-    sl_status status = SL_OK;
+    sl_status status;
     if (bytes == 0)
         return SL_OK;
     if (work->bpe->prefix == SLI_PREFIX_NORMALIZED)
-        status = sli_copy_spaces(begin, end, takes_prefix(work, begin, end), &copy, &bytes);
+        SLI_TRY_OR_FAIL(sli_copy_spaces(begin, end, takes_prefix(work, begin, end), &copy, &bytes));
     else if (work->bpe->split->composes)
-        status = sli_text_compose(begin, end, &copy, &bytes);
+        SLI_TRY_OR_FAIL(sli_text_compose(begin, end, &copy, &bytes));
     begin = copy ? copy : begin;
-    if (status == SL_OK)
-        status = encode_between(work, true, begin, begin + bytes);
+    status = encode_between(work, true, begin, begin + bytes);
+fail:
     free(copy);
     return status;
 }
@@ -489,17 +489,17 @@ sl_status sli_bpe_encode(const sli_bpe *bpe, const char *text, size_t bytes, boo
     merging work = {.bpe = bpe, .special = special, .continues = continues};
     const uint8_t *begin = (const uint8_t *)text;
     uint8_t *copy = NULL;
-    sl_status status = SL_OK;
+    sl_status status;
     *out = (sl_tokens){.line_count = count_lines(text, bytes)};
     if (bytes > 0 && u8_check(begin, bytes)) {
-        status = sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes);
+        SLI_TRY_OR_FAIL(sli_text_repair(begin, begin + bytes, &copy, &bytes, &out->invalid_bytes));
         begin = copy;
     }
-    if (status == SL_OK && bytes >= LEAST_TO_CACHE)
+    if (bytes >= LEAST_TO_CACHE)
         work.cache = calloc((size_t)1 << SLI_CACHE_BITS, sizeof *work.cache); /* or does without */
     work.text = begin;
-    if (status == SL_OK)
-        status = encode_text(&work, begin, begin + bytes);
+    status = encode_text(&work, begin, begin + bytes);
+fail:
     free_work(&work);
     free(copy);
     out->ids = work.ids;

@@ -159,9 +159,10 @@ sl_status sli_bpe_read_tokens(const sli_json *json, sli_json_value object, sli_b
     if (!sli_json_is(object, '{'))
         return sl_error(SL_ERR_FORMAT, "the vocabulary must be a JSON object of tokens and ids");
     SL_TRY(list_create((size_t)(object.end - object.begin), &list));
-    sl_status status = list_entries(json, object, bpe, &list);
-    if (status == SL_OK)
-        status = list_use(&list, bpe);
+    sl_status status;
+    SLI_TRY_OR_FAIL(list_entries(json, object, bpe, &list));
+    status = list_use(&list, bpe);
+fail:
     list_free(&list);
     return status;
 }
@@ -238,13 +239,13 @@ sl_status sli_bpe_parse_vocab(const sli_named_text *vocab, const sli_named_text 
                               const sli_splitter *split, sli_bpe **out)
 {
     SL_TRY(sli_bpe_create(split, out));
-    sl_status status = sl_error_context(parse_vocab(vocab, *out), "%s: ", vocab->name);
-    if (status == SL_OK)
-        status = parse_merges(merges, *out);
-    if (status == SL_OK)
-        status = sli_bpe_finish(*out, false);
-    if (status != SL_OK)
-        sli_bpe_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_error_context(parse_vocab(vocab, *out), "%s: ", vocab->name));
+    SLI_TRY_OR_FAIL(parse_merges(merges, *out));
+    SLI_TRY_OR_FAIL(sli_bpe_finish(*out, false));
+    return SL_OK;
+fail:
+    sli_bpe_destroy(out);
     return status;
 }
 
@@ -282,26 +283,27 @@ static sl_status parse_ranks(const sli_named_text *ranks, sli_bpe *bpe)
 {
     token_list list;
     text_line line = {0};
-    sl_status status = list_create(ranks->bytes, &list);
-    while (status == SL_OK && next_line(ranks, &line))
-        status = read_rank(&line, &list);
-    if (status == SL_OK)
-        status = list_use(&list, bpe);
+    sl_status status;
+    SL_TRY(list_create(ranks->bytes, &list));
+    while (next_line(ranks, &line))
+        SLI_TRY_OR_FAIL(read_rank(&line, &list));
+    SLI_TRY_OR_FAIL(list_use(&list, bpe));
+    SLI_TRY_OR_FAIL(sli_bpe_find_bytes(bpe, false));
+    for (int32_t id = 0; id < bpe->tokens.count; id++)
+        SLI_TRY_OR_FAIL(add_splits(bpe, id));
+fail:
     list_free(&list);
-    if (status == SL_OK)
-        status = sli_bpe_find_bytes(bpe, false);
-    for (int32_t id = 0; status == SL_OK && id < bpe->tokens.count; id++)
-        status = add_splits(bpe, id);
     return status;
 }
 
 sl_status sli_bpe_parse_ranks(const sli_named_text *ranks, const sli_splitter *split, sli_bpe **out)
 {
     SL_TRY(sli_bpe_create(split, out));
-    sl_status status = sl_error_context(parse_ranks(ranks, *out), "%s: ", ranks->name);
-    if (status == SL_OK)
-        status = sli_bpe_finish(*out, true);
-    if (status != SL_OK)
-        sli_bpe_destroy(out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_error_context(parse_ranks(ranks, *out), "%s: ", ranks->name));
+    SLI_TRY_OR_FAIL(sli_bpe_finish(*out, true));
+    return SL_OK;
+fail:
+    sli_bpe_destroy(out);
     return status;
 }

@@ -186,12 +186,12 @@ static sl_status parse_splitter(const sli_json *json, const sli_json_value *memb
     bool of_characters;
     SL_TRY(has_byte_fallback(json, members[SLI_TOKENIZER_MODEL], &of_characters));
     json_t *normalizer = NULL, *pre = NULL;
-    sl_status status = parse_member(json, members[SLI_TOKENIZER_NORMALIZER], &normalizer);
-    if (status == SL_OK)
-        status = parse_member(json, members[SLI_TOKENIZER_PRE_TOKENIZER], &pre);
-    if (status == SL_OK)
-        status = of_characters ? read_spaces(normalizer, pre, bpe)
-                               : read_splitter(normalizer, pre, &bpe->split);
+    sl_status status;
+    SLI_TRY_OR_FAIL(parse_member(json, members[SLI_TOKENIZER_NORMALIZER], &normalizer));
+    SLI_TRY_OR_FAIL(parse_member(json, members[SLI_TOKENIZER_PRE_TOKENIZER], &pre));
+    status = of_characters ? read_spaces(normalizer, pre, bpe)
+                           : read_splitter(normalizer, pre, &bpe->split);
+fail:
     json_decref(normalizer);
     json_decref(pre);
     return status;
@@ -260,11 +260,13 @@ static sl_status list_added(const sli_json *json, sli_json_value list, json_t *t
 static sl_status parse_added(const sli_json *json, sli_json_value list, sli_bpe *bpe)
 {
     json_t *trees = json_array();
-    sl_status status = trees ? SL_OK : sli_no_memory(NULL, "its added tokens");
-    if (status == SL_OK && list.begin && !sli_json_is(list, 'n'))
-        status = list_added(json, list, trees, bpe);
-    if (status == SL_OK)
-        status = sli_added_tokens_finish(&bpe->added, bpe->prefix == SLI_PREFIX_NORMALIZED);
+    sl_status status;
+    if (!trees)
+        return sli_no_memory(NULL, "its added tokens");
+    if (list.begin && !sli_json_is(list, 'n'))
+        SLI_TRY_OR_FAIL(list_added(json, list, trees, bpe));
+    status = sli_added_tokens_finish(&bpe->added, bpe->prefix == SLI_PREFIX_NORMALIZED);
+fail:
     json_decref(trees);
     return status;
 }

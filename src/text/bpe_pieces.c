@@ -52,17 +52,17 @@ static sl_status add_line(sli_pieces *pieces, const sli_splitter *split, const u
                           size_t bytes, int64_t *invalid)
 {
     uint8_t *repaired = NULL, *composed = NULL;
-    sl_status status = SL_OK;
+    sl_status status;
     if (u8_check(line, bytes)) {
-        status = sli_text_repair(line, line + bytes, &repaired, &bytes, invalid);
+        SLI_TRY_OR_FAIL(sli_text_repair(line, line + bytes, &repaired, &bytes, invalid));
         line = repaired;
     }
-    if (status == SL_OK && split->composes) {
-        status = sli_text_compose(line, line + bytes, &composed, &bytes);
+    if (split->composes) {
+        SLI_TRY_OR_FAIL(sli_text_compose(line, line + bytes, &composed, &bytes));
         line = composed;
     }
-    if (status == SL_OK)
-        status = add_pieces(pieces, split, line, line + bytes);
+    status = add_pieces(pieces, split, line, line + bytes);
+fail:
     free(repaired);
     free(composed);
     return status;
@@ -100,8 +100,8 @@ sl_status sli_pieces_count(sli_pieces *pieces, const sli_splitter *split, const 
     sl_status status = add_lines(pieces, split, reader, &counts);
     sli_line_reader_close(&reader);
     *invalid = counts.invalid;
-    if (status == SL_OK && counts.bytes == 0)
-        status = sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
-    return status == SL_OK ? sli_check_is_text(path, counts.bytes, counts.invalid, counts.controls)
-                           : status;
+    SL_TRY(status);
+    if (counts.bytes == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
+    return sli_check_is_text(path, counts.bytes, counts.invalid, counts.controls);
 }

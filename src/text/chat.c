@@ -57,11 +57,13 @@ sl_status sli_scored_ids_add_text(sli_scored_ids *row, const sl_vocab *vocab, co
         return sli_no_memory(NULL, "a text of %zu bytes", bytes);
     memcpy(joined, prefix, before + 1);
     memcpy(joined + before, text, bytes);
-    sl_status status = sl_tokens_encode(vocab, joined, before + bytes, false, &tokens);
-    if (status == SL_OK && scored && before > 0)
-        status = count_prefix(vocab, prefix, &tokens, &unscored);
-    for (int64_t i = 0; i < tokens.count && status == SL_OK; i++)
-        status = sli_scored_ids_add(row, tokens.ids[i], scored && i >= unscored);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_tokens_encode(vocab, joined, before + bytes, false, &tokens));
+    if (scored && before > 0)
+        SLI_TRY_OR_FAIL(count_prefix(vocab, prefix, &tokens, &unscored));
+    for (int64_t i = 0; i < tokens.count; i++)
+        SLI_TRY_OR_FAIL(sli_scored_ids_add(row, tokens.ids[i], scored && i >= unscored));
+fail:
     sl_tokens_free(&tokens);
     free(joined);
     return status;
@@ -177,15 +179,14 @@ static sl_status add_chatml(const sli_chat *chat, const char *role, const char *
                             size_t bytes, bool scored, sli_scored_ids *row)
 {
     char *head;
+    SL_TRY(sli_scored_ids_add(row, chat->marks[0], false));
     if (asprintf(&head, "%s\n", role) < 0)
         return sli_no_memory(NULL, "a role");
-    sl_status status = sli_scored_ids_add(row, chat->marks[0], false);
-    if (status == SL_OK)
-        status = sli_scored_ids_add_text(row, chat->vocab, head, content, bytes, scored);
+    sl_status status = sli_scored_ids_add_text(row, chat->vocab, head, content, bytes, scored);
     free(head);
-    if (status == SL_OK)
-        status = sli_scored_ids_add(row, chat->marks[1], scored);
-    return status == SL_OK ? sli_scored_ids_add_text(row, chat->vocab, "", "\n", 1, false) : status;
+    SL_TRY(status);
+    SL_TRY(sli_scored_ids_add(row, chat->marks[1], scored));
+    return sli_scored_ids_add_text(row, chat->vocab, "", "\n", 1, false);
 }
 
 /* As Jinja's trim does. */

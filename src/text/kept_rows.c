@@ -46,14 +46,14 @@ sl_status sli_kept_rows_describe(const char *path, const sl_rows_options *option
     *out = NULL;
     SL_TRY(sli_kept_identify(path, &file));
     json_object_del(file, "path"); /* it may lie anywhere */
-    sl_status status = sli_manifest_tokenizer(options->vocab, &tokenizer);
-    if (status == SL_OK) {
-        *out = json_pack("{sO sO so sI sI sb sI}", "lines", file, "tokenizer", tokenizer,
-                         "settings", describe_template(options->vocab), "ntokens",
-                         (json_int_t)options->ntokens, "positions", (json_int_t)options->positions,
-                         "mask_prompt", !options->no_mask_prompt, "pack", (json_int_t)pack);
-        status = *out ? SL_OK : sli_no_memory(path, "its description");
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_manifest_tokenizer(options->vocab, &tokenizer));
+    *out = json_pack("{sO sO so sI sI sb sI}", "lines", file, "tokenizer", tokenizer, "settings",
+                     describe_template(options->vocab), "ntokens", (json_int_t)options->ntokens,
+                     "positions", (json_int_t)options->positions, "mask_prompt",
+                     !options->no_mask_prompt, "pack", (json_int_t)pack);
+    status = *out ? SL_OK : sli_no_memory(path, "its description");
+fail:
     json_decref(file);
     json_decref(tokenizer);
     return status;
@@ -105,12 +105,13 @@ static sl_status has_checksum(const char *path, json_t *header, const char *map,
     json_t *expected = json_incref(json_object_get(header, "checksum"));
     sli_checksum *sum = NULL;
     json_object_del(header, "checksum");
-    sl_status status = sli_checksum_create(&sum);
-    if (status == SL_OK) {
-        sli_checksum_add(sum, map + HEADER_BYTES, bytes - HEADER_BYTES);
-        status = sum_header(path, header, sum, found);
-    }
-    *out = status == SL_OK && strcmp(json_string_value(expected), found) == 0;
+    *out = false;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_checksum_create(&sum));
+    sli_checksum_add(sum, map + HEADER_BYTES, bytes - HEADER_BYTES);
+    SLI_TRY_OR_FAIL(sum_header(path, header, sum, found));
+    *out = strcmp(json_string_value(expected), found) == 0;
+fail:
     sli_checksum_destroy(&sum);
     json_decref(expected);
     return status;

@@ -22,15 +22,14 @@ sl_status sli_kept_identify(const char *path, json_t **out)
     sli_checksum *sum = NULL;
     *out = NULL;
     SL_TRY(sli_file_open(path, &descriptor, &bytes));
-    sl_status status = sli_checksum_create(&sum);
-    if (status == SL_OK)
-        status = sli_file_checksum(path, descriptor, 0, bytes, sum);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_checksum_create(&sum));
+    SLI_TRY_OR_FAIL(sli_file_checksum(path, descriptor, 0, bytes, sum));
+    *out = json_pack("{so sI ss}", "path", sli_json_text(path), "bytes", (json_int_t)bytes,
+                     "checksum", sli_checksum_text(sum, checksum));
+    status = *out ? SL_OK : sli_no_memory(path, "its description");
+fail:
     close(descriptor);
-    if (status == SL_OK) {
-        *out = json_pack("{so sI ss}", "path", sli_json_text(path), "bytes", (json_int_t)bytes,
-                         "checksum", sli_checksum_text(sum, checksum));
-        status = *out ? SL_OK : sli_no_memory(path, "its description");
-    }
     sli_checksum_destroy(&sum);
     return status;
 }
@@ -121,13 +120,15 @@ sl_status sli_kept_read(const char *directory, sl_split split, const sl_vocab *v
     bool is_there = false;
     *out = (sl_tokens){0};
     SL_TRY(name_file(directory, split, &path));
-    sl_status status = read_manifest(path, &manifest);
-    if (status == SL_OK && manifest.json)
-        status = is_current(manifest.json, vocab, source, &is_there);
-    if (status == SL_OK && is_there)
-        status = sli_manifest_has_files(manifest.json, path, &is_there);
-    if (status == SL_OK && is_there)
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_manifest(path, &manifest));
+    if (manifest.json)
+        SLI_TRY_OR_FAIL(is_current(manifest.json, vocab, source, &is_there));
+    if (is_there)
+        SLI_TRY_OR_FAIL(sli_manifest_has_files(manifest.json, path, &is_there));
+    if (is_there)
         status = read_kept(path, vocab, manifest.json, out);
+fail:
     sli_manifest_clear(&manifest);
     free(path);
     if (status == SL_OK)
@@ -197,8 +198,9 @@ static sl_status write_kept(const char *path, const sl_vocab *vocab, json_t *sou
     sl_status status = output.kept && json_array_append(output.sources, source) == 0
                            ? sli_token_output_add(&output, tokens->ids, tokens->count)
                            : sli_no_memory(path, "its manifest");
-    if (status == SL_OK)
-        status = sli_token_output_commit(&output);
+    SLI_TRY_OR_FAIL(status);
+    status = sli_token_output_commit(&output);
+fail:
     sli_token_output_close(&output, false);
     return status;
 }

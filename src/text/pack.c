@@ -171,14 +171,13 @@ sl_status sli_rows_pack(const sl_rows *rows, int64_t length, sl_rows **out)
 {
     packing job;
     *out = NULL;
-    sl_status status = create_packing(rows, length, &job);
-    if (status == SL_OK) {
-        fill_bins(&job);
-        status = create_rows(rows, job.bin_count, out);
-    }
-    if (status == SL_OK)
-        copy_rows(rows, &job, *out);
-    else
+    sl_status status;
+    SLI_TRY_OR_FAIL(create_packing(rows, length, &job));
+    fill_bins(&job);
+    SLI_TRY_OR_FAIL(create_rows(rows, job.bin_count, out));
+    copy_rows(rows, &job, *out);
+fail:
+    if (status != SL_OK)
         sl_rows_destroy(out);
     clear_packing(&job);
     return status;

@@ -167,9 +167,10 @@ static sl_status add_ids(const row_parser *parser, const json_t *ids, const json
     int32_t *numbers = calloc(2 * count, sizeof *numbers);
     if (!numbers)
         return sli_no_memory(parser->path, "a line of %zu ids", count);
-    sl_status status = read_lists(parser, ids, labels, numbers, numbers + count);
-    if (status == SL_OK)
-        status = add_row(parser->rows, numbers, numbers + count, (int64_t)count);
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_lists(parser, ids, labels, numbers, numbers + count));
+    status = add_row(parser->rows, numbers, numbers + count, (int64_t)count);
+fail:
     free(numbers);
     return status;
 }
@@ -379,11 +380,13 @@ static sl_status read_side_by_side(const row_parser *parser, sli_line_reader *re
     sli_pool *pool;
     SL_TRY(sli_pool_create(&(sli_pool_options){.threads = threads}, &pool));
     line_batch batch = {.parsers = malloc((size_t)threads * sizeof *batch.parsers)};
-    sl_status status = batch.parsers ? SL_OK : sli_no_memory(parser->path, "its rows");
-    for (int i = 0; i < threads && status == SL_OK; i++)
+    sl_status status;
+    if (!batch.parsers)
+        SLI_TRY_OR_FAIL(sli_no_memory(parser->path, "its rows"));
+    for (int i = 0; i < threads; i++)
         batch.parsers[i] = *parser;
-    if (status == SL_OK)
-        status = read_batches(reader, pool, &batch, rows);
+    status = read_batches(reader, pool, &batch, rows);
+fail:
     clear_batch(&batch, threads);
     sli_pool_destroy(&pool);
     return status;

@@ -152,9 +152,10 @@ static sl_status encode_side_by_side(int threads, part_job *job, sl_tokens *out)
         threads = (int)job->count;
     SL_TRY(sli_pool_create(&(sli_pool_options){.threads = threads}, &pool));
     sli_pool_run(pool, job->count, encode_part, job);
-    sl_status status = count_parts(job, out);
-    if (status == SL_OK)
-        sli_pool_run(pool, job->count, copy_part, job);
+    sl_status status;
+    SLI_TRY_OR_FAIL(count_parts(job, out));
+    sli_pool_run(pool, job->count, copy_part, job);
+fail:
     sli_pool_destroy(&pool);
     return status;
 }

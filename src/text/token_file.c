@@ -163,9 +163,8 @@ static sl_status read_tokens(sl_token_type type, sli_token_file *file)
                            ? read_llmc(file, magic)
                            : read_raw(type, file);
     free(idx);
-    if (status == SL_OK && file->count == 0)
-        return sl_error(SL_ERR_FORMAT, "%s: it has no tokens", file->path);
-    return status;
+    SL_TRY(status);
+    return file->count > 0 ? SL_OK : sl_error(SL_ERR_FORMAT, "%s: it has no tokens", file->path);
 }
 
 /* Whether the digits at the end of `name` [length] can count up, which they then do. */
@@ -246,13 +245,13 @@ static void drop_pages(const sli_token_file *file, int64_t first, int64_t count)
 sl_status sli_token_file_open(const char *path, sl_token_type type, sli_token_file *out)
 {
     *out = (sli_token_file){NULL};
-    sl_status status = map_file(path, out);
-    if (status == SL_OK)
-        status = read_tokens(type, out);
-    if (status != SL_OK)
-        sli_token_file_clear(out);
-    else
-        drop_pages(out, 0, 1); /* with the header */
+    sl_status status;
+    SLI_TRY_OR_FAIL(map_file(path, out));
+    SLI_TRY_OR_FAIL(read_tokens(type, out));
+    drop_pages(out, 0, 1); /* with the header */
+    return SL_OK;
+fail:
+    sli_token_file_clear(out);
     return status;
 }
 

@@ -158,17 +158,21 @@ static sl_status no_next(const char *path, int64_t file_tokens)
 sl_status sli_token_output_check_names(const sli_token_output *output, uint64_t tokens)
 {
     char *next = NULL, *path = strdup(last_file(output)->path);
-    sl_status status = path ? SL_OK : sli_no_memory(output->path, "its path");
+    if (!path)
+        return sli_no_memory(output->path, "its path");
+    sl_status status = SL_OK;
     uint64_t room = (uint64_t)(output->file_tokens - last_file(output)->tokens);
-    while (status == SL_OK && tokens > room) {
+    while (tokens > room) {
         tokens -= room;
         room = (uint64_t)output->file_tokens;
         status = sli_token_file_next(path, &next);
         free(path);
         path = next;
-        if (status == SL_OK)
-            status = path ? check_next(output, path) : no_next(output->path, output->file_tokens);
+        SLI_TRY_OR_FAIL(status);
+        SLI_TRY_OR_FAIL(path ? check_next(output, path)
+                             : no_next(output->path, output->file_tokens));
     }
+fail:
     free(path);
     return status;
 }
@@ -280,12 +284,12 @@ static sl_status reopen_file(sli_token_output *output, const json_t *entry, char
         return sl_error(SL_ERR_FORMAT, "%s: its record says %" PRId64 " tokens", path,
                         file->tokens);
     SL_TRY(open_written(output, entry, file, &found));
-    sl_status status = sli_file_open(found, &descriptor, &size);
-    if (status == SL_OK) {
-        status = sli_file_checksum(found, descriptor, SLI_TOKENS_HEADER_BYTES,
-                                   (uint64_t)(file->tokens * output->width), file->sum);
-        close(descriptor);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_file_open(found, &descriptor, &size));
+    status = sli_file_checksum(found, descriptor, SLI_TOKENS_HEADER_BYTES,
+                               (uint64_t)(file->tokens * output->width), file->sum);
+    close(descriptor);
+fail:
     free(found);
     SL_TRY(status);
     output->tokens += file->tokens;
@@ -348,9 +352,13 @@ static sl_status check_first_next(const sli_token_output *output)
 {
     char *next, *manifest = NULL;
     SL_TRY(sli_token_file_next(output->path, &next));
-    sl_status status = next ? sli_manifest_path(next, &manifest) : SL_OK;
-    if (status == SL_OK && next && access(manifest, F_OK) != 0)
+    if (!next)
+        return SL_OK;
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_manifest_path(next, &manifest));
+    if (access(manifest, F_OK) != 0)
         status = check_next(output, next);
+fail:
     free(manifest);
     free(next);
     return status;

@@ -32,18 +32,16 @@ static sl_status add_files(const char *path, const sl_rows_options *options, sl_
 {
     sli_manifest manifest = {0};
     char *name = strdup(path), *next;
-    sl_status status = name ? SL_OK : sli_no_memory(path, "the names of its files");
-    while (status == SL_OK && name) {
-        status = add_file(name, options, &manifest, rows);
-        if (status == SL_OK)
-            status = sli_token_file_next(name, &next);
-        if (status != SL_OK)
-            break;
+    if (!name)
+        return sli_no_memory(path, "the names of its files");
+    sl_status status;
+    do {
+        SLI_TRY_OR_FAIL(add_file(name, options, &manifest, rows));
+        SLI_TRY_OR_FAIL(sli_token_file_next(name, &next));
         free(name);
         name = next;
-        if (name && access(name, F_OK) != 0)
-            break;
-    }
+    } while (name && access(name, F_OK) == 0);
+fail:
     free(name);
     sli_manifest_clear(&manifest);
     return status;

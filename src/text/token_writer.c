@@ -55,13 +55,14 @@ static void close_source(source *text)
 static sl_status open_source(const char *path, source *out)
 {
     *out = (source){.path = path, .descriptor = -1};
-    sl_status status = sli_file_open(path, &out->descriptor, &out->size);
-    if (status == SL_OK && out->size == 0)
-        status = sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
-    if (status == SL_OK)
-        status = sli_checksum_create(&out->sum);
-    if (status != SL_OK)
-        close_source(out);
+    sl_status status;
+    SL_TRY(sli_file_open(path, &out->descriptor, &out->size));
+    if (out->size == 0)
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path));
+    SLI_TRY_OR_FAIL(sli_checksum_create(&out->sum));
+    return SL_OK;
+fail:
+    close_source(out);
     return status;
 }
 
@@ -221,11 +222,13 @@ static sl_status write_text(writer *job, const char *path, int index)
     source text;
     bool is_done = false;
     SL_TRY(open_source(path, &text));
-    sl_status status = pass_over_recorded(job, &text, index, &is_done);
-    if (status == SL_OK && !is_done)
-        status = write_blocks(job, &text);
-    if (status == SL_OK && !is_done)
-        status = end_text(job, &text);
+    sl_status status;
+    SLI_TRY_OR_FAIL(pass_over_recorded(job, &text, index, &is_done));
+    if (is_done)
+        goto fail;
+    SLI_TRY_OR_FAIL(write_blocks(job, &text));
+    status = end_text(job, &text);
+fail:
     close_source(&text);
     return status;
 }

@@ -103,9 +103,10 @@ sl_status sli_tokens_encode_text(const sl_vocab *vocab, const char *text, size_t
         return sli_text_encode_parts(vocab, text, bytes, continues, SLI_TEXT_PART_BYTES,
                                      sli_usable_processors(), out);
     token_sink sink = {.vocab = vocab};
-    sl_status status = open_sink(&sink, bytes);
-    if (status == SL_OK)
-        status = add_line(&sink, text, bytes);
+    sl_status status;
+    SLI_TRY_OR_FAIL(open_sink(&sink, bytes));
+    status = add_line(&sink, text, bytes);
+fail:
     return close_sink(&sink, status, out);
 }
 
@@ -170,9 +171,10 @@ static sl_status read_words(token_sink *sink, const char *path, const char *name
                             sli_text_range range, sl_tokens *out)
 {
     sli_line_reader *reader = NULL;
-    sl_status status = sli_line_reader_open(path, &reader);
-    if (status == SL_OK)
-        status = add_file(sink, reader, name, range);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_line_reader_open(path, &reader));
+    status = add_file(sink, reader, name, range);
+fail:
     sli_line_reader_close(&reader);
     return close_sink(sink, status, out);
 }
@@ -198,12 +200,12 @@ static sl_status read_text(const sl_vocab *vocab, const char *path, const char *
            end = line_begin(text, bytes, bytes_of(bytes, range.to));
     sl_status status = sl_tokens_encode(vocab, text + first, end - first, false, out);
     free(text);
-    if (status == SL_OK)
-        status = check_has_tokens(name, out, first > 0);
-    if (status == SL_OK)
-        status = sli_check_is_text(name, end - first, out->invalid_bytes, 0);
-    if (status != SL_OK)
-        sl_tokens_free(out);
+    SLI_TRY_OR_FAIL(status);
+    SLI_TRY_OR_FAIL(check_has_tokens(name, out, first > 0));
+    SLI_TRY_OR_FAIL(sli_check_is_text(name, end - first, out->invalid_bytes, 0));
+    return SL_OK;
+fail:
+    sl_tokens_free(out);
     return status;
 }
 

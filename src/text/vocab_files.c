@@ -74,11 +74,12 @@ sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
 
 sl_status sli_vocab_of_bpe(sli_bpe *bpe, sl_vocab **out)
 {
-    sl_status status = sli_vocab_create(out);
-    if (status == SL_OK)
-        (*out)->bpe = bpe;
-    else
-        sli_bpe_destroy(&bpe);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_vocab_create(out));
+    (*out)->bpe = bpe;
+    return SL_OK;
+fail:
+    sli_bpe_destroy(&bpe);
     return status;
 }
 
@@ -126,14 +127,13 @@ static sl_status open_pair(const char *vocab_path, const char *merges_path, cons
 {
     sli_named_text vocab = {0}, merges = {0};
     sli_bpe *bpe = NULL;
-    sl_status status = read_whole(vocab_path, &vocab);
-    if (status == SL_OK)
-        status = read_whole(merges_path, &merges);
-    if (status == SL_OK)
-        status = sli_bpe_parse_vocab(&vocab, &merges,
-                                     sli_splitter_find(splitter ? splitter : "gpt2"), &bpe);
-    if (status == SL_OK)
-        status = sli_vocab_of_bpe(bpe, out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_whole(vocab_path, &vocab));
+    SLI_TRY_OR_FAIL(read_whole(merges_path, &merges));
+    SLI_TRY_OR_FAIL(sli_bpe_parse_vocab(&vocab, &merges,
+                                        sli_splitter_find(splitter ? splitter : "gpt2"), &bpe));
+    status = sli_vocab_of_bpe(bpe, out);
+fail:
     free((char *)vocab.text);
     free((char *)merges.text);
     return status;
@@ -152,26 +152,25 @@ static sl_status open_directory(const char *path, const char *splitter, sl_vocab
     static const char *const names[FILES] = {"tokenizer.json", "vocab.json", SLI_SENTENCEPIECE_FILE,
                                              "merges.txt", "tokenizer_config.json"};
     char *paths[FILES] = {NULL};
-    sl_status status = SL_OK;
-    for (int i = 0; i < FILES && status == SL_OK; i++)
-        status = sli_path_join(path, names[i], &paths[i]);
-    bool exists[FILES] = {false};
-    for (int i = 0; i < FILES && status == SL_OK; i++)
+    bool exists[FILES];
+    sl_status status;
+    for (int i = 0; i < FILES; i++) {
+        SLI_TRY_OR_FAIL(sli_path_join(path, names[i], &paths[i]));
         exists[i] = access(paths[i], F_OK) == 0;
+    }
     exists[VOCAB] = exists[VOCAB] && exists[MERGES];
     int found = exists[JSON] ? JSON : exists[VOCAB] ? VOCAB : MODEL;
-    if (status == SL_OK && !exists[found])
-        status = sl_error(SL_ERR_NOT_FOUND,
-                          "%s: it has no tokenizer: neither tokenizer.json, nor vocab.json with "
-                          "merges.txt, nor tokenizer.model",
-                          path);
-    if (status == SL_OK)
-        status = found == VOCAB ? open_pair(paths[VOCAB], paths[MERGES], splitter, out)
-                                : open_file(paths[found], splitter, out);
-    if (status == SL_OK)
-        status = read_settings(paths[SETTINGS], *out);
-    if (status == SL_OK && found == MODEL)
+    if (!exists[found])
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_NOT_FOUND,
+                                 "%s: it has no tokenizer: neither tokenizer.json, nor vocab.json "
+                                 "with merges.txt, nor tokenizer.model",
+                                 path));
+    SLI_TRY_OR_FAIL(found == VOCAB ? open_pair(paths[VOCAB], paths[MERGES], splitter, out)
+                                   : open_file(paths[found], splitter, out));
+    SLI_TRY_OR_FAIL(read_settings(paths[SETTINGS], *out));
+    if (found == MODEL)
         status = sli_vocab_use_settings(*out);
+fail:
     for (int i = 0; i < FILES; i++)
         free(paths[i]);
     if (status != SL_OK)

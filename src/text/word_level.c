@@ -84,12 +84,12 @@ static sl_status check_member(const sli_json *json, sli_json_value value, const 
     bool same = json_is_null(expected) ? is_empty : json_equal(has, expected);
     json_decref(has);
     json_decref(expected);
-    if (status == SL_OK && !same)
-        status = sl_error(SL_ERR_UNSUPPORTED,
-                          "its \"%s\" is not that of sluice's word tokenizer, the only one of kind "
-                          "WordLevel that sluice has",
-                          name);
-    return status;
+    SL_TRY(status);
+    return same ? SL_OK
+                : sl_error(SL_ERR_UNSUPPORTED,
+                           "its \"%s\" is not that of sluice's word tokenizer, the only one of "
+                           "kind WordLevel that sluice has",
+                           name);
 }
 
 /* A token's id, which names one of `count` that has none yet. */
@@ -141,15 +141,17 @@ static sl_status parse_vocab(const sli_json *json, sli_json_value list, sl_vocab
         return sl_error(SL_ERR_FORMAT, "it has %lld tokens", (long long)count);
     tokens = calloc((size_t)count, sizeof *tokens);
     char *room = strings = malloc((size_t)(list.end - list.begin));
-    sl_status status = tokens && strings ? sli_json_walk_begin(json, list, &walk)
-                                         : sli_no_memory(NULL, "its %lld tokens", (long long)count);
-    while (status == SL_OK && sli_json_walk_next(&walk))
-        status = parse_entry(&walk, tokens, count, &room);
-    if (status == SL_OK && strcmp(tokens[0], SLI_UNKNOWN_TOKEN) != 0)
-        status = sl_error(SL_ERR_FORMAT, "its token 0 must be " SLI_UNKNOWN_TOKEN ", got \"%.40s\"",
-                          tokens[0]);
-    if (status == SL_OK)
-        status = add_tokens(tokens, count, vocab);
+    sl_status status;
+    SLI_TRY_OR_FAIL(tokens && strings ? sli_json_walk_begin(json, list, &walk)
+                                      : sli_no_memory(NULL, "its %lld tokens", (long long)count));
+    while (sli_json_walk_next(&walk))
+        SLI_TRY_OR_FAIL(parse_entry(&walk, tokens, count, &room));
+    if (strcmp(tokens[0], SLI_UNKNOWN_TOKEN) != 0)
+        SLI_TRY_OR_FAIL(sl_error(SL_ERR_FORMAT,
+                                 "its token 0 must be " SLI_UNKNOWN_TOKEN ", got \"%.40s\"",
+                                 tokens[0]));
+    status = add_tokens(tokens, count, vocab);
+fail:
     free(strings);
     free(tokens);
     return status;

@@ -170,13 +170,13 @@ static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
     sli_mpi_group *state = group->state;
     sli_call call = sli_call_begin(group, operation);
     atomic_store(&state->member.sequence, operation->sequence);
-    sl_status status = SL_OK;
+    sl_status status;
     if (atomic_load(&state->member.alarm))
-        status = sli_watch_check(state->process->watch, &state->member, operation);
-    if (status == SL_OK)
-        status = sli_mpi_run(&call);
-    if (status != SL_OK)
-        sli_call_cancel(&call);
+        SLI_TRY_OR_FAIL(sli_watch_check(state->process->watch, &state->member, operation));
+    SLI_TRY_OR_FAIL(sli_mpi_run(&call));
+    return SL_OK;
+fail:
+    sli_call_cancel(&call);
     return sli_group_check(group, status); /* for want of memory, say */
 }
 

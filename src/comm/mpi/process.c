@@ -177,11 +177,12 @@ static sl_status connect_ranks(sli_mpi_process *self)
 /* A failure is every rank's, and leaves nothing but MPI. */
 static sl_status make_process(sli_mpi_process *self)
 {
+    sl_status status;
     SL_TRY(load_plugin(&self->mpi));
     SL_TRY(start_mpi(self));
-    sl_status status = connect_ranks(self);
-    if (status == SL_OK)
-        return SL_OK;
+    SLI_TRY_OR_FAIL(connect_ranks(self));
+    return SL_OK;
+fail:
     sli_watch_destroy(&self->watch);
     sli_hub_stop(self->hub);
     sli_hub_destroy(&self->hub);

@@ -264,10 +264,12 @@ static sl_status nccl_collective(sl_group *group, const sli_operation *operation
     SL_TRY(wait_for_ranks(state, operation));
     if (operation->count == 0)
         return SL_OK;
-    sl_status status = run_operation(&c);
-    if (status == SL_OK)
-        status = wait_until(&c, state->ops->is_finished);
-    return status == SL_OK ? SL_OK : break_group(&c, status);
+    sl_status status;
+    SLI_TRY_OR_FAIL(run_operation(&c));
+    SLI_TRY_OR_FAIL(wait_until(&c, state->ops->is_finished));
+    return SL_OK;
+fail:
+    return break_group(&c, status);
 }
 
 /* ---- Messages ----------------------------------------------------------------------------- */
@@ -407,12 +409,11 @@ sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
 {
     sl_group *group = *out = calloc(1, sizeof *group);
     nccl_group *state = group ? calloc(1, sizeof *state) : NULL;
-    sl_status status = SL_OK;
+    sl_status status;
     if (!state) {
-        status = sli_no_memory("nccl", "a group");
         free(group);
         *out = NULL;
-        return sli_group_check(below, status);
+        return sli_group_check(below, sli_no_memory("nccl", "a group"));
     }
     state->below = below;
     *group = (sl_group){.ops = &nccl_ops,
@@ -423,15 +424,15 @@ sl_status sli_nccl_create(sl_group *below, sl_device *device, sl_group **out)
                         .device = device,
                         .state = state};
     call c = {.group = group, .state = state};
-    status = sli_group_check(below, join_communicator(&c, device));
-    if (status == SL_OK)
-        return SL_OK;
-    sli_error_copy own;
-    sli_error_save(&own, status);
+    SLI_TRY_OR_FAIL(sli_group_check(below, join_communicator(&c, device)));
+    return SL_OK;
+fail:;
+    sli_error_copy error;
+    sli_error_save(&error, status);
     if (state->comm)
         state->ops->destroy(&state->comm, true);
     sl_group_destroy(out);
-    return sli_error_restore(&own);
+    return sli_error_restore(&error);
 }
 
 static sl_status nccl_split(sl_group *group, int color, uint64_t sequence, sl_group **out)
@@ -443,10 +444,11 @@ static sl_status nccl_split(sl_group *group, int color, uint64_t sequence, sl_gr
     SL_TRY(sl_group_split(state->below, color, &below));
     if (!below)
         return SL_OK;
-    sl_status status = sli_nccl_create(below, group->device, out);
-    if (status == SL_OK)
-        ((nccl_group *)(*out)->state)->owns_below = true;
-    else
-        sl_group_destroy(&below);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_nccl_create(below, group->device, out));
+    ((nccl_group *)(*out)->state)->owns_below = true;
+    return SL_OK;
+fail:
+    sl_group_destroy(&below);
     return status;
 }

@@ -138,22 +138,20 @@ static sl_status create_device(const sli_device_name *names, int count, int inde
 {
     const sli_device_name *name = &names[index];
     sli_cpu_options options = {.name = name->text, .bound = memory};
-    sl_status status;
     int core_set;
     if (name->form == CORES) {
         options.shared = cores_overlap(names, count, index) || exceeds_quota(names, count, found);
         core_set = find_core_set(names, count, index);
-        status = create_named(name, found, &options, out);
+        SL_TRY(create_named(name, found, &options, out));
     } else {
         bool all = name->form == ALL;
         core_set = choose_group(found, all ? 0 : group, all ? 1 : count, &options);
         options.shared |= all && count > 1;
-        status = sli_cpu_device_create(&options, out);
+        SL_TRY(sli_cpu_device_create(&options, out));
     }
-    if (status == SL_OK)
-        (*out)->core_set = core_set;
+    (*out)->core_set = core_set;
     *shared |= options.shared;
-    return status;
+    return SL_OK;
 }
 
 /* Reduces the quota to this process's, which has `own` of the list's `all` devices. */

@@ -39,14 +39,15 @@ static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, c
                      : sli_no_memory(reader->path, "%s", file->name);
     }
     SL_TRY(sli_checkpoint_file_path(reader, index, &path));
-    sl_status status = sli_file_read(path, file->bytes, data, bytes);
-    if (status == SL_OK)
-        status = check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum));
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_file_read(path, file->bytes, data, bytes));
+    SLI_TRY_OR_FAIL(check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum)));
     free(path);
-    if (status != SL_OK) {
-        free(*data);
-        *data = NULL;
-    }
+    return SL_OK;
+fail:
+    free(path);
+    free(*data);
+    *data = NULL;
     return status;
 }
 
@@ -136,16 +137,16 @@ static sl_status read_wanted(const sli_checkpoint_file *file, int descriptor,
 {
     block_list list = {.path = file->reader->path, .descriptor = descriptor};
     uint64_t begin = file->reader->data_begin;
-    sl_status status = SL_OK;
-    for (size_t i = 0; i < sli_safetensors_count(file->reader) && status == SL_OK; i++) {
+    sl_status status;
+    for (size_t i = 0; i < sli_safetensors_count(file->reader); i++) {
         uint64_t bytes = file->segments[i].info->bytes;
-        char *to = find_target(file, i, wanted);
-        if (to)
-            status = add_blocks(&list, begin, bytes, to);
+        char *target = find_target(file, i, wanted);
+        if (target)
+            SLI_TRY_OR_FAIL(add_blocks(&list, begin, bytes, target));
         begin += bytes;
     }
-    if (status == SL_OK)
-        status = read_blocks(&list);
+    status = read_blocks(&list);
+fail:
     free(list.blocks);
     return status;
 }
@@ -469,13 +470,14 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
     sl_safetensors_item *items = calloc(listed->count + 1, sizeof *items);
     sli_host_array *copies = calloc(listed->count + 1, sizeof *copies);
     *out = calloc(listed->count + 1, sizeof **out);
-    sl_status status = items && copies && *out
-                           ? sli_checkpoint_part_error(reader, part,
-                                                       create_tensors(listed, device_of, context,
-                                                                      items, copies, *out, count))
-                           : no_memory(reader, listed->count);
-    if (status == SL_OK)
-        status = sli_checkpoint_read_items(reader, part, items, *count);
+    sl_status status;
+    if (!items || !copies || !*out)
+        SLI_TRY_OR_FAIL(no_memory(reader, listed->count));
+    SLI_TRY_OR_FAIL(sli_checkpoint_part_error(reader, part,
+                                              create_tensors(listed, device_of, context, items,
+                                                             copies, *out, count)));
+    status = sli_checkpoint_read_items(reader, part, items, *count);
+fail:
     for (size_t i = 0; i < *count; i++) {
         sl_status written = sli_host_array_close(&copies[i], status == SL_OK);
         status = status == SL_OK ? written : status;

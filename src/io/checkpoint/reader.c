@@ -30,9 +30,10 @@ sl_status sli_checkpoint_state_read(const char *directory, sli_checkpoint_state 
     size_t bytes;
     *out = (sli_checkpoint_state){0};
     SL_TRY(sli_path_join(directory, SLI_CHECKPOINT_STATE, &path));
-    sl_status status = sli_file_read(path, MOST_TEXT, &text, &bytes);
-    if (status == SL_OK)
-        status = sl_error_context(sli_checkpoint_state_parse(text, bytes, out), "%s: ", path);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_file_read(path, MOST_TEXT, &text, &bytes));
+    status = sl_error_context(sli_checkpoint_state_parse(text, bytes, out), "%s: ", path);
+fail:
     free(text);
     free(path);
     return status;

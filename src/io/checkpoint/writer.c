@@ -74,17 +74,17 @@ static sl_status write_tensors(writer *job, const sl_checkpoint_part *part, cons
     size_t count = part->metadata_count;
     SL_TRY(path_of(job, name, &path));
     sl_metadata *metadata = calloc(count + 2, sizeof *metadata);
-    sl_status status = metadata ? SL_OK : sli_no_memory(NULL, "the metadata");
-    if (status == SL_OK) {
-        for (size_t i = 0; i < count; i++)
-            metadata[i] = part->metadata[i];
-        metadata[count] = job->settings->is_model
-                              ? (sl_metadata){SLI_MODEL_VERSION_KEY, sl_version()}
-                              : (sl_metadata){SLI_CHECKPOINT_ID_KEY, job->id};
-        metadata[count + 1] = (sl_metadata){"format", "pt"};
-        status = sli_safetensors_write(path, part->items, part->count, metadata, count + 2,
-                                       job->settings->source, written);
-    }
+    sl_status status;
+    if (!metadata)
+        SLI_TRY_OR_FAIL(sli_no_memory(NULL, "the metadata"));
+    for (size_t i = 0; i < count; i++)
+        metadata[i] = part->metadata[i];
+    metadata[count] = job->settings->is_model ? (sl_metadata){SLI_MODEL_VERSION_KEY, sl_version()}
+                                              : (sl_metadata){SLI_CHECKPOINT_ID_KEY, job->id};
+    metadata[count + 1] = (sl_metadata){"format", "pt"};
+    status = sli_safetensors_write(path, part->items, part->count, metadata, count + 2,
+                                   job->settings->source, written);
+fail:
     free(metadata);
     free(path);
     return status;

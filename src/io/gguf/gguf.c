@@ -38,13 +38,14 @@ sl_status sli_gguf_create(const char *path, sli_gguf **out)
     *out = calloc(1, sizeof **out);
     if (!*out)
         return sli_no_memory(path, "a file's record");
-    sl_status status = sli_replace_file_create(path, &(*out)->file);
-    if (status == SL_OK)
-        status = sli_array_reserve(&(*out)->head, &(*out)->room, HEAD_BYTES, 1, SIZE_MAX / 2,
-                                   "bytes of a head");
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_replace_file_create(path, &(*out)->file));
+    SLI_TRY_OR_FAIL(sli_array_reserve(&(*out)->head, &(*out)->room, HEAD_BYTES, 1, SIZE_MAX / 2,
+                                      "bytes of a head"));
     (*out)->bytes = HEAD_BYTES;
-    if (status != SL_OK)
-        sli_gguf_destroy(out);
+    return SL_OK;
+fail:
+    sli_gguf_destroy(out);
     return status;
 }
 

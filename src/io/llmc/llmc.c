@@ -254,17 +254,17 @@ sl_status sli_llmc_open(const char *path, sli_safetensors_reader **out, char **c
     sli_llmc_sizes sizes;
     *config = NULL;
     SL_TRY(sli_safetensors_open_file(path, out));
-    sl_status status = read_header(*out, &sizes);
-    if (status == SL_OK &&
-        asprintf(config,
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_header(*out, &sizes));
+    if (asprintf(config,
                  "{\"model_type\": \"gpt2\", \"vocab_size\": %" PRId64 ", \"n_positions\": %" PRId64
                  ", \"n_layer\": %" PRId64 ", \"n_head\": %" PRId64 ", \"n_embd\": %" PRId64
                  ", \"resid_pdrop\": 0, \"embd_pdrop\": 0, \"attn_pdrop\": 0}",
-                 sizes.vocab, sizes.positions, sizes.layers, sizes.heads, sizes.channels) < 0) {
-        *config = NULL;
-        status = sli_no_memory(path, "its sizes");
-    }
-    if (status != SL_OK)
-        sli_safetensors_close(out);
+                 sizes.vocab, sizes.positions, sizes.layers, sizes.heads, sizes.channels) >= 0)
+        return SL_OK;
+    *config = NULL;
+    status = sli_no_memory(path, "its sizes");
+fail:
+    sli_safetensors_close(out);
     return status;
 }

@@ -217,13 +217,12 @@ sl_status sli_safetensors_write(const char *path, const sl_safetensors_item *ite
                                 const sli_item_source *source, sli_written_file *written)
 {
     writer output = {.count = count};
-    sl_status status = start_file(&output, path, items, metadata, metadata_count);
-    if (status == SL_OK)
-        status = write_file(&output, items, source);
-    if (status == SL_OK) {
-        written->bytes = output.file_bytes;
-        sli_checksum_text(output.sum, written->checksum);
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(start_file(&output, path, items, metadata, metadata_count));
+    SLI_TRY_OR_FAIL(write_file(&output, items, source));
+    written->bytes = output.file_bytes;
+    sli_checksum_text(output.sum, written->checksum);
+fail:
     clear_writer(&output);
     return status;
 }

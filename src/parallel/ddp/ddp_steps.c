@@ -80,9 +80,10 @@ static sl_status prepare_step(sl_ddp *ddp)
 {
     int root;
     bool exchanges = ddp->joins || ddp->broadcasts_buffers;
-    sl_status status = prepare_forward(ddp);
-    if (status == SL_OK)
-        status = announce_phase(ddp, BEFORE_BACKWARD, &root);
+    sl_status status;
+    SLI_TRY_OR_FAIL(prepare_forward(ddp));
+    status = announce_phase(ddp, BEFORE_BACKWARD, &root);
+fail:
     return exchanges ? sli_pipe_agree(ddp->pipe, status) : status;
 }
 
@@ -100,10 +101,12 @@ static sl_status finish_backward(sl_ddp *ddp, sl_status status)
 /* Trains on a shard that is not this rank's last one. An error ends the other ranks' steps. */
 static sl_status train_shard(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
 {
-    sl_status status = sl_pipe_train(ddp->pipe, batch, mean_loss);
-    if (status == SL_OK)
-        status = sli_ddp_add_shard(ddp);
-    for (int s = 0; s < ddp->stage_count && status != SL_OK; s++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sl_pipe_train(ddp->pipe, batch, mean_loss));
+    SLI_TRY_OR_FAIL(sli_ddp_add_shard(ddp));
+    return SL_OK;
+fail:
+    for (int s = 0; s < ddp->stage_count; s++)
         (void)sli_group_check(ddp->stages[s].group, status);
     return status;
 }

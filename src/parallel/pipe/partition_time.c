@@ -104,18 +104,17 @@ static sl_status simulate_trial(search *s, const int *cores, sl_simulation *out)
             backward[stage] += module->backward / slices;
         }
     sl_schedule *table;
-    sl_status status = write_table(s, &table);
-    if (status == SL_OK)
-        status = sl_schedule_simulate(table,
-                                      &(sl_cost_model){.forward = forward,
-                                                       .backward_input = input,
-                                                       .backward_weight = weight,
-                                                       .backward = backward,
-                                                       .head_forward = head_forward,
-                                                       .head_backward = head_backward,
-                                                       .links = links,
-                                                       .cores = cores},
-                                      out);
+    SL_TRY(write_table(s, &table));
+    sl_status status = sl_schedule_simulate(table,
+                                            &(sl_cost_model){.forward = forward,
+                                                             .backward_input = input,
+                                                             .backward_weight = weight,
+                                                             .backward = backward,
+                                                             .head_forward = head_forward,
+                                                             .head_backward = head_backward,
+                                                             .links = links,
+                                                             .cores = cores},
+                                            out);
     sl_schedule_destroy(&table);
     return status;
 }

@@ -86,20 +86,20 @@ sl_status sli_base_checksum(const sl_pipe *pipe, char text[SLI_BASE_CHECKSUM_BYT
     sl_group *group = sl_pipe_group(pipe);
     sli_tensors tensors = {0};
     uint64_t sum = 0;
-    sl_status status = sli_tensors_of_model(pipe, &tensors);
-    if (status == SL_OK)
-        status = sli_adapter_select(&tensors, false);
-    if (status == SL_OK)
-        status = sli_tensors_open(&tensors, true);
-    for (size_t i = 0; i < tensors.count && status == SL_OK; i++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    SLI_TRY_OR_FAIL(sli_adapter_select(&tensors, false));
+    SLI_TRY_OR_FAIL(sli_tensors_open(&tensors, true));
+    for (size_t i = 0; i < tensors.count; i++)
         if (tensors.entries[i].count > 0)
-            status = add_checksum(&tensors.items[i], &tensors.entries[i], &sum);
+            SLI_TRY_OR_FAIL(add_checksum(&tensors.items[i], &tensors.entries[i], &sum));
+fail:
     sli_tensors_clear(&tensors);
-    status = sli_group_agree(group, status);
-    if (status == SL_OK && group)
-        status = sl_group_all_reduce(group, &sum, 1, SL_I64, SL_REDUCE_SUM, NULL);
+    SL_TRY(sli_group_agree(group, status));
+    if (group)
+        SL_TRY(sl_group_all_reduce(group, &sum, 1, SL_I64, SL_REDUCE_SUM, NULL));
     snprintf(text, SLI_BASE_CHECKSUM_BYTES, "%016" PRIx64, sum);
-    return status;
+    return SL_OK;
 }
 
 sl_status sli_base_compare(const char *path, const char *expected, const char *found)
@@ -122,9 +122,10 @@ sl_status sl_adapter_options(const char *path, sl_lora_options *out)
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(out);
     SL_TRY(sli_path_join(path, SLI_ADAPTER_CONFIG_FILE, &file));
-    sl_status status = sli_file_read(file, MOST_BYTES, &text, &bytes);
-    if (status == SL_OK)
-        status = sl_error_context(sli_adapter_config_parse(text, bytes, out), "%s: ", file);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_file_read(file, MOST_BYTES, &text, &bytes));
+    status = sl_error_context(sli_adapter_config_parse(text, bytes, out), "%s: ", file);
+fail:
     free(text);
     free(file);
     return status;
@@ -135,9 +136,8 @@ sl_status sl_adapter_load(const char *path, sl_pipe *pipe)
     sl_saved_model *adapter;
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(pipe);
-    sl_status status = sli_adapter_open(path, &adapter);
-    if (status == SL_OK)
-        status = sli_saved_model_load_adapter(adapter, true, pipe);
+    SL_TRY(sli_adapter_open(path, &adapter));
+    sl_status status = sli_saved_model_load_adapter(adapter, true, pipe);
     sl_saved_model_close(&adapter);
     return status;
 }

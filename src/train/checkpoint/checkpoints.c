@@ -282,17 +282,18 @@ static sl_status report_others(const sli_checkpoints *checkpoints)
     size_t count;
     SL_TRY(sli_save_directory_list(directory, true, &steps, &count));
     sl_status status = SL_OK;
-    for (size_t i = 0; i < count && status == SL_OK; i++) {
+    for (size_t i = 0; i < count; i++) {
         sl_checkpoint_event event = {
             .kind = SL_CHECKPOINT_SKIPPED,
             .reason = "it is no directory, and stays: no checkpoint of this step can be saved"};
         char *path;
-        status = sli_save_directory_step(directory, steps[i], &path);
+        SLI_TRY_OR_FAIL(sli_save_directory_step(directory, steps[i], &path));
         event.path = path;
-        if (status == SL_OK)
-            status = sli_report_checkpoint(checkpoints->run, &event);
+        status = sli_report_checkpoint(checkpoints->run, &event);
         free(path);
+        SLI_TRY_OR_FAIL(status);
     }
+fail:
     free(steps);
     return status;
 }

@@ -271,11 +271,13 @@ sl_status sli_resume_model(const sli_run *run)
     sli_tensors tensors = {0};
     SL_TRY(check_base(run));
     SL_TRY(sli_tensors_of_model(run->replica.pipe, &tensors));
-    sl_status status = adapts ? sli_adapter_select(&tensors, true) : SL_OK;
-    if (status == SL_OK && run->replica.pipe_group)
+    sl_status status;
+    SLI_TRY_OR_FAIL(adapts ? sli_adapter_select(&tensors, true) : SL_OK);
+    if (run->replica.pipe_group)
         status = broadcast_tensors(reader, part, &run->replica, &tensors);
-    else if (status == SL_OK && reader) /* the others get it when they join */
+    else if (reader) /* the others get it when they join */
         status = sli_tensors_read(reader, part, &tensors);
+fail:
     sli_tensors_clear(&tensors);
     return status;
 }
@@ -287,9 +289,10 @@ static sl_status resume_optimizers(sli_run *run, bool has_steps)
     for (int s = 0; s < sl_pipe_stages(run->replica.pipe); s++)
         if (sl_pipe_parameters(run->replica.pipe, s))
             sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->position.steps);
-    sl_status status = sli_tensors_of_optimizer(run->optimizer, has_steps, &tensors);
-    if (status == SL_OK)
-        status = broadcast_tensors(run->resume.reader, "optimizer", &run->replica, &tensors);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_tensors_of_optimizer(run->optimizer, has_steps, &tensors));
+    status = broadcast_tensors(run->resume.reader, "optimizer", &run->replica, &tensors);
+fail:
     sli_tensors_clear(&tensors);
     return status;
 }
@@ -309,13 +312,15 @@ static sl_status resume_best(sli_run *run)
     if (run->position.best_step == run->position.steps)
         return SL_OK;
     if (reader || !shared)
-        status = sli_tensors_of_buckets(replica->pipe, run->best->copies, &tensors);
-    if (status == SL_OK && !shared)
+        SLI_TRY_OR_FAIL(sli_tensors_of_buckets(replica->pipe, run->best->copies, &tensors));
+    if (!shared)
         status = broadcast_tensors(reader, "best", replica, &tensors);
-    else if (status == SL_OK && reader)
+    else if (reader)
         status = sli_tensors_read(reader, "best", &tensors);
+fail:
     sli_tensors_clear(&tensors);
-    return status == SL_OK && shared ? sl_group_barrier(replica->group, NULL) : status;
+    SL_TRY(status);
+    return shared ? sl_group_barrier(replica->group, NULL) : SL_OK;
 }
 
 /* Every rank gets the position that the first one has read. */

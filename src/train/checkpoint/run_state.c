@@ -175,9 +175,10 @@ sl_status sli_run_state_read(const char *text, sli_recorded *out)
     json_t *json;
     *out = (sli_recorded){0};
     SL_TRY(parse_state(text, &json));
-    sl_status status = read_position(json, &out->position);
-    if (status == SL_OK)
-        status = read_recorded(json, out);
+    sl_status status;
+    SLI_TRY_OR_FAIL(read_position(json, &out->position));
+    status = read_recorded(json, out);
+fail:
     json_decref(json);
     return status;
 }
@@ -211,13 +212,16 @@ sl_status sli_run_state_base(const char *text, char **path, char checksum[SLI_BA
     json_t *json = NULL;
     const char *found = NULL;
     *path = NULL;
-    sl_status status = text ? parse_state(text, &json) : SL_OK;
-    if (status == SL_OK)
-        status = read_base(json, &found, checksum);
-    if (status == SL_OK && !found)
-        status = sl_error(SL_ERR_FORMAT, "it has adapters, but does not say of which model");
-    if (status == SL_OK && !(*path = strdup(found)))
+    sl_status status;
+    if (text)
+        SL_TRY(parse_state(text, &json));
+    SLI_TRY_OR_FAIL(read_base(json, &found, checksum));
+    if (!found)
+        SLI_TRY_OR_FAIL(
+            sl_error(SL_ERR_FORMAT, "it has adapters, but does not say of which model"));
+    if (!(*path = strdup(found)))
         status = sli_no_memory(NULL, "the path of a model");
+fail:
     json_decref(json);
     return status;
 }

@@ -130,12 +130,13 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
     SLI_CHECK_NOT_NULL(newest);
     *best = *newest = NULL;
     SL_TRY(sli_save_directory_list(directory, false, &steps, &count));
-    sl_status status = sli_save_directory_best(directory, best);
-    if (status == SL_OK && count > 0)
-        status = sli_save_directory_step(directory, steps[0], newest);
+    sl_status status;
     char *found = NULL;
-    if (status == SL_OK)
-        status = sli_replace_directory_find(*best, &found);
+    SLI_TRY_OR_FAIL(sli_save_directory_best(directory, best));
+    if (count > 0)
+        SLI_TRY_OR_FAIL(sli_save_directory_step(directory, steps[0], newest));
+    status = sli_replace_directory_find(*best, &found);
+fail:
     if (status != SL_OK || access(found, F_OK) != 0) {
         free(*best);
         *best = NULL;

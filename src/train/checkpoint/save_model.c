@@ -154,10 +154,10 @@ sl_status sl_model_save(const sl_pipe *pipe, const sl_model_options *model, cons
     sl_group *group = sl_pipe_group(pipe);
     if (has_adapters(model))
         SL_TRY(sli_base_checksum(pipe, job.base));
-    sl_status status = sli_group_agree(group, prepare_saving(pipe, model, vocab, path, &job));
-    if (status == SL_OK)
-        status =
-            group ? sli_group_agree(group, write_together(group, &job)) : write_model(&job, NULL);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_group_agree(group, prepare_saving(pipe, model, vocab, path, &job)));
+    status = group ? sli_group_agree(group, write_together(group, &job)) : write_model(&job, NULL);
+fail:
     sli_tensors_clear(&job.tensors);
     sli_model_texts_clear(&job.texts);
     free(job.path);
@@ -170,13 +170,13 @@ static sl_status try_tensors(const sl_pipe *pipe, bool is_adapter, sl_saved_type
     char *file;
     sli_tensors tensors = {0};
     SL_TRY(sli_path_join(sli_replace_directory_temporary(trial), "model.safetensors", &file));
-    sl_status status = sli_tensors_of_model(pipe, &tensors);
-    if (status == SL_OK)
-        status = sli_adapter_select(&tensors, is_adapter);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_tensors_of_model(pipe, &tensors));
+    SLI_TRY_OR_FAIL(sli_adapter_select(&tensors, is_adapter));
     for (size_t i = 0; i < tensors.count; i++)
         tensors.items[i].dtype = type_in_file(tensors.items[i].dtype, type);
-    if (status == SL_OK)
-        status = sli_safetensors_try_write(file, tensors.items, tensors.count);
+    status = sli_safetensors_try_write(file, tensors.items, tensors.count);
+fail:
     sli_tensors_clear(&tensors);
     free(file);
     return status;

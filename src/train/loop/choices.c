@@ -208,11 +208,12 @@ static sl_status ask_line(const choosing *job, const char *line, size_t bytes)
 {
     question one = {{NULL}, .count = 0};
     json_t *json = json_loadb(line, bytes, 0, NULL);
-    sl_status status = json_is_object(json) ? read_question(job->options->vocab, json, &one)
-                                            : sl_error(SL_ERR_FORMAT, "it must be a JSON object");
+    sl_status status;
+    SLI_TRY_OR_FAIL(json_is_object(json) ? read_question(job->options->vocab, json, &one)
+                                         : sl_error(SL_ERR_FORMAT, "it must be a JSON object"));
+    status = ask(job, &one);
+fail:
     json_decref(json);
-    if (status == SL_OK)
-        status = ask(job, &one);
     clear_question(&one);
     return status;
 }

@@ -353,9 +353,10 @@ sl_status sl_generate_texts(sl_pipe *pipe, const sl_generate_options *options, s
                    .rows = rows < count ? rows : count};
     if (self.rows == 0 || tokens == 0)
         return SL_OK;
-    sl_status status = sli_group_agree(sl_pipe_group(pipe), create_rows(&self));
-    if (status == SL_OK)
-        status = write_texts(&self);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_group_agree(sl_pipe_group(pipe), create_rows(&self)));
+    status = write_texts(&self);
+fail:
     clear_rows(&self);
     return status;
 }

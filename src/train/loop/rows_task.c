@@ -247,9 +247,10 @@ sl_status sli_rows_task_gather(const sli_rows_task *task, const sl_train_rows *r
                                sli_row_block *block)
 {
     batch_row *found;
-    sl_status status = find_rows(task, rows, &found);
-    if (status == SL_OK)
-        status = fill_block(found, rows->count, block);
+    sl_status status;
+    SLI_TRY_OR_FAIL(find_rows(task, rows, &found));
+    status = fill_block(found, rows->count, block);
+fail:
     free(found);
     return status;
 }
@@ -282,9 +283,10 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
 {
     sli_row_block block = {0};
-    sl_status status = sli_rows_task_gather(context, rows, &block);
-    if (status == SL_OK)
-        status = sli_row_block_load(&block, input_device, target_device, input, targets);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_rows_task_gather(context, rows, &block));
+    status = sli_row_block_load(&block, input_device, target_device, input, targets);
+fail:
     sli_row_block_clear(&block);
     return status;
 }

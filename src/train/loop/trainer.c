@@ -549,9 +549,10 @@ sl_status sli_run_rank(const sli_run *process, sl_group *group, int first, sl_ru
         run.resume = (sli_resume){0};
     for (int r = 0; r < part.count; r++)
         devices[part.first + r] = sl_device_list_get(run.devices.list, first + r);
-    sl_status status = set_up(&run, group, devices);
-    if (status == SL_OK)
-        status = train_all(&run, result);
+    sl_status status;
+    SLI_TRY_OR_FAIL(set_up(&run, group, devices));
+    status = train_all(&run, result);
+fail:
     if (status != SL_OK)
         status = sli_replica_abort(&run.replica, status);
     sli_error_save(&error, status); /* leaving broken groups leaves their errors */

@@ -113,9 +113,10 @@ sl_status sl_plan_find_changes(const sl_train_options *run, const sl_run_measure
     sl_found_plan *room = calloc(SL_PLANS_FOUND, sizeof *room);
     if (!room)
         return sli_no_memory(NULL, "plans");
-    sl_status status = sli_measured_run_open(run, measures, &measured);
-    if (status == SL_OK)
-        status = find_changes(&measured.run, kept, &measured.machine, room, own, changes, count);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_measured_run_open(run, measures, &measured));
+    status = find_changes(&measured.run, kept, &measured.machine, room, own, changes, count);
+fail:
     sli_measured_run_close(&measured);
     free(room);
     return status;

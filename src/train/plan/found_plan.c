@@ -11,12 +11,13 @@ static sl_status write_table(const sl_found_plan *plan, const sl_plan *layout, s
     sl_module *model;
     SL_TRY(sl_transformer_lm_create(&plan->options.model, &model));
     sl_partition_backward(model, layout->stages, plan->options.balance, backward);
-    sl_status status =
-        sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), out);
-    if (status == SL_OK)
-        status = sl_schedule_freeze(*out, backward);
-    if (status == SL_OK && plan->options.split_vocabulary)
+    sl_status status;
+    SLI_TRY_OR_FAIL(
+        sl_schedule_first_micros(layout->table, sl_schedule_micros(layout->table), out));
+    SLI_TRY_OR_FAIL(sl_schedule_freeze(*out, backward));
+    if (plan->options.split_vocabulary)
         status = sl_schedule_split_head(*out, sl_partition_head(model));
+fail:
     sl_module_destroy(&model);
     return status;
 }
@@ -56,9 +57,10 @@ sl_status sl_found_plan_simulate(const sl_found_plan *plan, sl_schedule **table,
     SL_TRY(sl_plan_create(&plan->options, NULL, NULL, NULL, &layout));
     sl_status status = write_table(plan, layout, table);
     sl_plan_destroy(&layout);
-    if (status == SL_OK)
-        status = simulate_table(plan, *table, out);
-    if (status != SL_OK)
-        sl_schedule_destroy(table);
+    SLI_TRY_OR_FAIL(status);
+    SLI_TRY_OR_FAIL(simulate_table(plan, *table, out));
+    return SL_OK;
+fail:
+    sl_schedule_destroy(table);
     return status;
 }

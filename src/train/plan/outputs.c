@@ -88,9 +88,11 @@ fail:
 static sl_status check_model(const char *output, const char *init)
 {
     char *base, *none = NULL;
-    sl_status status = check_files(output, init, &base);
-    if (status == SL_OK && base)
+    sl_status status;
+    SLI_TRY_OR_FAIL(check_files(output, init, &base));
+    if (base)
         status = check_files(output, base, &none);
+fail:
     free(none);
     free(base);
     return status;
@@ -163,10 +165,12 @@ sl_status sli_train_check_save(const sl_train_options *options)
     const char *save = options->save, *directory = options->checkpoints.directory;
     if (!save)
         return SL_OK;
-    sl_status status =
-        check_place(save, &(sl_train_options){.checkpoints = {.directory = directory}});
-    if (status == SL_OK && directory)
+    sl_status status;
+    SLI_TRY_OR_FAIL(
+        check_place(save, &(sl_train_options){.checkpoints = {.directory = directory}}));
+    if (directory)
         status = check_place(directory, &(sl_train_options){.save = save});
+fail:
     return sl_error_context(status, "save: ");
 }
 

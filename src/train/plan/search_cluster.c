@@ -257,9 +257,10 @@ static sl_status describe_plans(search *s, sl_cluster_plans *out, int *first)
 {
     sli_devices devices;
     described_plan plans[SL_PLANS_FOUND] = {0};
-    sl_status status = sli_devices_list(&s->cluster, s->run->precision, &devices);
-    if (status == SL_OK)
-        status = order_plans(s, &devices, plans, &out->count);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_devices_list(&s->cluster, s->run->precision, &devices));
+    status = order_plans(s, &devices, plans, &out->count);
+fail:
     *first = plans[0].place;
     for (int i = 0; i < SL_PLANS_FOUND; i++) {
         out->plans[i] = plans[i].plan;
@@ -308,15 +309,15 @@ static sl_status refuse_memory(search *s, const char *limit)
     const sli_candidate *smallest = &s->results.smallest;
     char holder[96];
     sli_devices devices;
-    sl_status status = sli_devices_list(&s->cluster, s->run->precision, &devices);
-    if (status == SL_OK) {
-        const sli_used_devices used =
-            sli_devices_used(&devices, smallest->replicas * smallest->pipeline_ranks);
-        snprintf(holder, sizeof holder, "device of %s", used.least->name);
-        s->results.holder = holder;
-        status = sli_search_refuse(&s->results, limit);
-        s->results.holder = NULL;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_devices_list(&s->cluster, s->run->precision, &devices));
+    const sli_used_devices used =
+        sli_devices_used(&devices, smallest->replicas * smallest->pipeline_ranks);
+    snprintf(holder, sizeof holder, "device of %s", used.least->name);
+    s->results.holder = holder;
+    status = sli_search_refuse(&s->results, limit);
+    s->results.holder = NULL;
+fail:
     sli_devices_clear(&devices);
     return status;
 }

@@ -65,15 +65,15 @@ static sl_status consider_layout(void *context, sli_search *search, const sli_ca
     inputs.launch = &launch;
     inputs.found.replicas = candidate->replicas;
     inputs.found.pipeline_ranks = candidate->pipeline_ranks;
-    sl_status status = sli_plan_layout(&inputs, &plan);
-    if (status == SL_OK)
-        status = sli_plan_check_head(plan, job->model);
-    /* There are fewer layers, or a table, a list … of another size. */
-    bool is_impossible = status != SL_OK && sli_plan_is_impossible(status);
-    if (status == SL_OK)
-        status = add_plan(job, search, candidate, plan);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
+    SLI_TRY_OR_FAIL(sli_plan_check_head(plan, job->model));
+    status = add_plan(job, search, candidate, plan);
     sl_plan_destroy(&plan);
-    return is_impossible ? SL_OK : status;
+    return status;
+fail: /* perhaps there are fewer layers, or a table, a list … of another size */
+    sl_plan_destroy(&plan);
+    return sli_plan_is_impossible(status) ? SL_OK : status;
 }
 
 /* At most as many replicas as were asked for, and, with a pipeline, any longer one. */

@@ -141,9 +141,10 @@ static sl_status add_layout(machine_search *search, sli_search *results,
         of_ranks[rank] = times;
     layout.process_bytes = search->machine->process_bytes;
     layout.activation_factor = search->machine->activation_factor;
-    sl_status status = time_layout(search, candidate, plan, times, &speed);
-    if (status == SL_OK)
-        status = sli_search_add(results, candidate, &layout, &speed, balance);
+    sl_status status;
+    SLI_TRY_OR_FAIL(time_layout(search, candidate, plan, times, &speed));
+    status = sli_search_add(results, candidate, &layout, &speed, balance);
+fail:
     free(times);
     return status;
 }
@@ -155,9 +156,11 @@ static sl_status check_fits(machine_search *search, const sli_candidate *candida
 {
     bool was_counted = search->is_counted;
     search->is_counted = true;
-    sl_status status = add_layout(search, results, candidate, plan, balance);
-    if (status == SL_OK && results->count == 0 && plan->options.balance_kind == SL_BALANCE_AUTO)
+    sl_status status;
+    SLI_TRY_OR_FAIL(add_layout(search, results, candidate, plan, balance));
+    if (results->count == 0 && plan->options.balance_kind == SL_BALANCE_AUTO)
         status = add_layout(search, results, candidate, plan, NULL);
+fail:
     search->is_counted = was_counted;
     return status;
 }
@@ -190,19 +193,17 @@ static sl_status consider_candidate(void *context, sli_search *results,
     bool is_answered = search->is_counted && results->count > 0; /* something fits */
     if (is_answered || !make_options(search, candidate, &options))
         return SL_OK;
-    sl_status status = name_devices(candidate, devices, &options);
-    if (status == SL_OK)
-        status = sli_plan_layout(&inputs, &plan);
-    if (status == SL_OK)
-        status = sli_plan_check_head(plan, search->model);
-    if (status != SL_OK) {
-        sli_error_save(&search->reason, status);
-        sl_plan_destroy(&plan);
-        return sli_plan_is_impossible(status) ? SL_OK : status;
-    }
+    sl_status status;
+    SLI_TRY_OR_FAIL(name_devices(candidate, devices, &options));
+    SLI_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
+    SLI_TRY_OR_FAIL(sli_plan_check_head(plan, search->model));
     status = consider_plan(search, results, candidate, plan);
     sl_plan_destroy(&plan);
     return status;
+fail:
+    sli_error_save(&search->reason, status);
+    sl_plan_destroy(&plan);
+    return sli_plan_is_impossible(status) ? SL_OK : status;
 }
 
 /* ---- The space ---------------------------------------------------------------------------- */
@@ -311,10 +312,10 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
     sl_module_profile *times = calloc((size_t)modules, sizeof *times);
     if (!times)
         return sli_no_memory(NULL, "the times of %d modules", modules);
-    sl_status status = sli_plan_layout(&inputs, &plan);
-    if (status == SL_OK)
-        status = time_layout(search, &found->candidate, plan, times, &unused);
-    for (int s = 0, i = 0; s < found->stages && status == SL_OK; s++)
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_plan_layout(&inputs, &plan));
+    SLI_TRY_OR_FAIL(time_layout(search, &found->candidate, plan, times, &unused));
+    for (int s = 0, i = 0; s < found->stages; s++)
         for (int end = i + found->balance[s]; i < end; i++) {
             if (out->options.split_vocabulary && i + 1 == modules)
                 continue;
@@ -323,8 +324,9 @@ static sl_status describe_stages(const machine_search *search, const sli_found_l
             out->backward_weight[s] += i < frozen ? 0 : times[i].backward_weight;
             out->backward[s] += i < frozen ? 0 : times[i].backward;
         }
-    if (status == SL_OK && out->options.split_vocabulary)
+    if (out->options.split_vocabulary)
         describe_parts(plan, &times[modules - 1], out);
+fail:
     sl_plan_destroy(&plan);
     free(times);
     return status;
@@ -475,10 +477,11 @@ static sl_status search_by_measures(const sl_plan_search_options *options, sl_fo
 {
     sl_plan_search_options search = *options;
     sli_measured_run measured;
-    sl_status status = sli_measured_run_open(options->run, options->measures, &measured);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_measured_run_open(options->run, options->measures, &measured));
     search.kept |= SL_KEEP_ZERO | SL_KEEP_SHARDS | SL_KEEP_BATCH_SIZE;
-    if (status == SL_OK)
-        status = sli_plan_search_machine(&search, &measured.run, &measured.machine, plans, count);
+    status = sli_plan_search_machine(&search, &measured.run, &measured.machine, plans, count);
+fail:
     sli_measured_run_close(&measured);
     return status;
 }

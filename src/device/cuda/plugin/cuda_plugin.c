@@ -167,11 +167,12 @@ static sl_status create_device(const char *name, int gpu, bool fill, sl_device *
     host->init_device(&device->base, &ops, name);
     device->gpu = gpu;
     device->fill = fill;
-    sl_status status = open_gpu(device);
-    if (status == SL_OK)
-        *out = &device->base;
-    else
-        destroy_device(&device->base);
+    sl_status status;
+    SLI_TRY_OR_FAIL(open_gpu(device));
+    *out = &device->base;
+    return SL_OK;
+fail:
+    destroy_device(&device->base);
     return status;
 }
 

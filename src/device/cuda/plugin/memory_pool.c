@@ -66,9 +66,10 @@ static sl_status check_copies(sl_device *sender, sl_device *receiver)
     enum { BYTES = 4096 * sizeof(uint32_t) };
     void *source, *target = NULL;
     SL_TRY(sli_cuda_scratch(sender, BYTES, &source));
-    sl_status status = sli_cuda_scratch(receiver, BYTES, &target);
-    if (status == SL_OK)
-        status = copy_pattern(sender, source, receiver, target);
+    sl_status status;
+    SLI_TRY_OR_FAIL(sli_cuda_scratch(receiver, BYTES, &target));
+    status = copy_pattern(sender, source, receiver, target);
+fail:
     sli_cuda_scratch_free(receiver, target);
     sli_cuda_scratch_free(sender, source);
     return status;
@@ -90,18 +91,15 @@ sl_status sli_cuda_pool_open(sl_device *device)
 {
     sli_cuda_device *self = sli_cuda(device);
     sl_status status = SL_OK;
-    bool is_opened = false;
     pthread_mutex_lock(&opened.lock);
     for (sli_cuda_device *other = opened.first; other; other = other->next)
-        is_opened = is_opened || other == self;
-    if (!is_opened) {
-        for (sli_cuda_device *other = opened.first; other && status == SL_OK; other = other->next)
-            status = connect_pools(self, other);
-        if (status == SL_OK) {
-            self->next = opened.first;
-            opened.first = self;
-        }
-    }
+        if (other == self)
+            goto fail;
+    for (sli_cuda_device *other = opened.first; other; other = other->next)
+        SLI_TRY_OR_FAIL(connect_pools(self, other));
+    self->next = opened.first;
+    opened.first = self;
+fail:
     pthread_mutex_unlock(&opened.lock);
     return status;
 }

@@ -224,20 +224,19 @@ static sl_status find_plan(sl_device *device, const product_key *key, const void
     }
     product_plan *made = *out = &products->plans[products->next];
     clear_plan(made);
+    sl_status status;
     SL_TRY(check_product(device, "describe a product", describe(key, made)));
     made->key = *key;
-    sl_status status = check_product(device, "set the bias", set_bias(made, bias));
-    if (status == SL_OK)
-        status =
-            check_product(device, "choose an algorithm", choose_algorithm(products->handle, made));
-    if (status != SL_OK) {
-        clear_plan(made);
-        return status;
-    }
+    SLI_TRY_OR_FAIL(check_product(device, "set the bias", set_bias(made, bias)));
+    SLI_TRY_OR_FAIL(
+        check_product(device, "choose an algorithm", choose_algorithm(products->handle, made)));
     products->next = (products->next + 1) % MOST_PLANS;
     if (products->filled < MOST_PLANS)
         products->filled++;
     return SL_OK;
+fail:
+    clear_plan(made);
+    return status;
 }
 
 /* ---- A product -------------------------------------------------------------------------- */
