@@ -88,6 +88,20 @@ static sli_dropout dropout_of(const sli_dropout *rows, const sli_document *docum
 /* Moves a pointer that is not NULL. */
 #define MOVE(pointer, elements) ((pointer) = (pointer) ? (pointer) + (elements) : NULL)
 
+/* Makes the arguments `own`, a copy of `rows`, those of one document. */
+#define NARROW(own, document)                                                                      \
+    do {                                                                                           \
+        (own).samples = 1;                                                                         \
+        (own).positions = (document)->length;                                                      \
+        (own).room = 0;                                                                            \
+        MOVE((own).qkv, (document)->first *qkv);                                                   \
+        MOVE((own).qkv_bf16, (document)->first *qkv);                                              \
+        MOVE((own).out, (document)->first *out);                                                   \
+        MOVE((own).out_bf16, (document)->first *out);                                              \
+        MOVE((own).log_sum_exp, (document)->first * rows->heads);                                  \
+        (own).dropout = dropout_of(&rows->dropout, document, documents->positions, rows->heads);   \
+    } while (0)
+
 sl_status sli_attend(const sl_pass *pass, const sli_attention *rows)
 {
     const sli_documents *documents = pass->documents;
@@ -99,15 +113,7 @@ sl_status sli_attend(const sl_pass *pass, const sli_attention *rows)
     for (int64_t i = 0; i < documents->count; i++) {
         const sli_document *document = &documents->all[i];
         sli_attention own = *rows;
-        own.samples = 1;
-        own.positions = document->length;
-        own.room = 0;
-        MOVE(own.qkv, document->first * qkv);
-        MOVE(own.qkv_bf16, document->first * qkv);
-        MOVE(own.out, document->first * out);
-        MOVE(own.out_bf16, document->first * out);
-        MOVE(own.log_sum_exp, document->first * rows->heads);
-        own.dropout = dropout_of(&rows->dropout, document, documents->positions, rows->heads);
+        NARROW(own, document);
         SL_TRY(sli_device_attention(pass->options.device, &own));
     }
     return SL_OK;
@@ -123,18 +129,10 @@ sl_status sli_attend_backward(const sl_pass *pass, const sli_attention_backward 
     for (int64_t i = 0; i < documents->count; i++) {
         const sli_document *document = &documents->all[i];
         sli_attention_backward own = *rows;
-        own.samples = 1;
-        own.positions = document->length;
-        own.room = 0;
-        MOVE(own.qkv, document->first * qkv);
-        MOVE(own.qkv_bf16, document->first * qkv);
-        MOVE(own.out, document->first * out);
-        MOVE(own.out_bf16, document->first * out);
-        MOVE(own.log_sum_exp, document->first * rows->heads);
+        NARROW(own, document);
         MOVE(own.grad_out, document->first * out);
         MOVE(own.grad_qkv, document->first * qkv);
         MOVE(own.grad_qkv_bf16, document->first * qkv);
-        own.dropout = dropout_of(&rows->dropout, document, documents->positions, rows->heads);
         SL_TRY(sli_device_attention_backward(pass->options.device, &own));
     }
     return SL_OK;

@@ -256,31 +256,16 @@ static int64_t embedding_saved_bytes(const sl_module *module, const sl_shape *in
     return sl_shape_count(in) * (int64_t)sizeof(int32_t);
 }
 
-static const sl_module_ops encoder_ops = {
-    .type = "Encoder",
-    .forward = embedding_forward,
-    .backward = embedding_backward,
-    .backward_input = embedding_backward_input,
-    .backward_weight = embedding_backward_weight,
-    .output_shape = embedding_output_shape,
-    .widths = embedding_widths,
-    .saved_bytes = embedding_saved_bytes,
-    .deferred_bytes = embedding_deferred_bytes,
-    .can_continue = sli_always_continues,
-};
+#define EMBEDDING_FUNCTIONS                                                                        \
+    .forward = embedding_forward, .backward = embedding_backward,                                  \
+    .backward_input = embedding_backward_input, .backward_weight = embedding_backward_weight,      \
+    .output_shape = embedding_output_shape, .widths = embedding_widths,                            \
+    .saved_bytes = embedding_saved_bytes, .deferred_bytes = embedding_deferred_bytes,              \
+    .can_continue = sli_always_continues
 
-static const sl_module_ops table_alone_ops = {
-    .type = "Embedding",
-    .forward = embedding_forward,
-    .backward = embedding_backward,
-    .backward_input = embedding_backward_input,
-    .backward_weight = embedding_backward_weight,
-    .output_shape = embedding_output_shape,
-    .widths = embedding_widths,
-    .saved_bytes = embedding_saved_bytes,
-    .deferred_bytes = embedding_deferred_bytes,
-    .can_continue = sli_always_continues,
-};
+static const sl_module_ops encoder_ops = {.type = "Encoder", EMBEDDING_FUNCTIONS};
+
+static const sl_module_ops table_alone_ops = {.type = "Embedding", EMBEDDING_FUNCTIONS};
 
 /* They give the parameters their PyTorch names; the Encoder runs them. */
 static const sl_module_ops table_ops = {.type = "Embedding"};

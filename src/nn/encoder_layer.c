@@ -424,35 +424,16 @@ static bool layer_can_continue(const sl_module *module)
     return sl_module_can_continue(layer->self_attn);
 }
 
-static const sl_module_ops layer_ops = {
-    .type = "TransformerEncoderLayer",
-    .forward = layer_forward,
-    .backward = layer_backward,
-    .backward_input = layer_backward,
-    .backward_weight = layer_backward_weight,
-    .output_shape = layer_output_shape,
-    .widths = layer_widths,
-    .saved_bytes = layer_saved_bytes,
-    .forward_bytes = layer_forward_bytes,
-    .deferred_bytes = layer_deferred_bytes,
-    .flops = layer_flops,
-    .can_continue = layer_can_continue,
-};
+#define LAYER_FUNCTIONS                                                                            \
+    .forward = layer_forward, .backward = layer_backward, .backward_input = layer_backward,        \
+    .backward_weight = layer_backward_weight, .output_shape = layer_output_shape,                  \
+    .widths = layer_widths, .saved_bytes = layer_saved_bytes,                                      \
+    .forward_bytes = layer_forward_bytes, .deferred_bytes = layer_deferred_bytes,                  \
+    .flops = layer_flops, .can_continue = layer_can_continue
 
-const sl_module_ops sli_decoder_layer_ops = {
-    .type = "DecoderLayer",
-    .forward = layer_forward,
-    .backward = layer_backward,
-    .backward_input = layer_backward,
-    .backward_weight = layer_backward_weight,
-    .output_shape = layer_output_shape,
-    .widths = layer_widths,
-    .saved_bytes = layer_saved_bytes,
-    .forward_bytes = layer_forward_bytes,
-    .deferred_bytes = layer_deferred_bytes,
-    .flops = layer_flops,
-    .can_continue = layer_can_continue,
-};
+static const sl_module_ops layer_ops = {.type = "TransformerEncoderLayer", LAYER_FUNCTIONS};
+
+const sl_module_ops sli_decoder_layer_ops = {.type = "DecoderLayer", LAYER_FUNCTIONS};
 
 static sl_status check_options(const sl_encoder_layer_options *options)
 {

@@ -346,19 +346,14 @@ static int64_t linear_flops(const sl_module *module, const sl_shape *in)
     return 2 * rows * linear->in * linear->out + sli_lora_flops(linear, rows);
 }
 
-static const sl_module_ops linear_ops = {
-    .type = "Linear",
-    .forward = linear_forward,
-    .backward = linear_backward,
-    .backward_input = linear_backward,
-    .backward_weight = linear_backward_weight,
-    .output_shape = linear_output_shape,
-    .widths = linear_widths,
-    .saved_bytes = linear_saved_bytes,
-    .deferred_bytes = linear_deferred_bytes,
-    .flops = linear_flops,
-    .can_continue = sli_always_continues,
-};
+#define LINEAR_FUNCTIONS                                                                           \
+    .forward = linear_forward, .backward = linear_backward, .backward_input = linear_backward,     \
+    .backward_weight = linear_backward_weight, .output_shape = linear_output_shape,                \
+    .widths = linear_widths, .saved_bytes = linear_saved_bytes,                                    \
+    .deferred_bytes = linear_deferred_bytes, .flops = linear_flops,                                \
+    .can_continue = sli_always_continues
+
+static const sl_module_ops linear_ops = {.type = "Linear", LINEAR_FUNCTIONS};
 
 /* A Decoder's state is that of its child "decoder", a Linear, which frees it. */
 static void keep_state(void *state)
@@ -366,20 +361,9 @@ static void keep_state(void *state)
     (void)state;
 }
 
-static const sl_module_ops decoder_ops = {
-    .type = "Decoder",
-    .destroy_state = keep_state,
-    .forward = linear_forward,
-    .backward = linear_backward,
-    .backward_input = linear_backward,
-    .backward_weight = linear_backward_weight,
-    .output_shape = linear_output_shape,
-    .widths = linear_widths,
-    .saved_bytes = linear_saved_bytes,
-    .deferred_bytes = linear_deferred_bytes,
-    .flops = linear_flops,
-    .can_continue = sli_always_continues,
-};
+static const sl_module_ops decoder_ops = {.type = "Decoder",
+                                          .destroy_state = keep_state,
+                                          LINEAR_FUNCTIONS};
 
 const sli_linear *sli_module_as_linear(const sl_module *module)
 {

@@ -104,22 +104,23 @@ static void commit_gives_the_mode_that_the_umask_asks_for(void **state)
     assert_int_equal(found.st_mode & 0777, 0640);
 }
 
+static void check_replaces_target(scratch *in, const char *link)
+{
+    struct stat found;
+    check_ok(sli_file_write(link, "new", 3));
+    assert_int_equal(lstat(link, &found), 0);
+    assert_true(S_ISLNK(found.st_mode));
+    assert_content(scratch_path(in, "target"), "new");
+    assert_int_equal(scratch_entries(in, 0), 2);
+}
+
 static void commit_through_a_symbolic_link_replaces_its_target(void **state)
 {
     scratch *in = *state;
     write_file(scratch_path(in, "target"), "old", 3);
     char *path = scratch_path(in, "link");
     assert_int_equal(symlink("target", path), 0);
-    sli_replace_file *file;
-    check_ok(sli_replace_file_create(path, &file));
-    check_ok(sli_replace_file_write(file, 0, "new", 3));
-    check_ok(sli_replace_file_commit(file));
-    sli_replace_file_destroy(&file);
-    struct stat found;
-    assert_int_equal(lstat(path, &found), 0);
-    assert_true(S_ISLNK(found.st_mode));
-    assert_content(scratch_path(in, "target"), "new");
-    assert_int_equal(scratch_entries(in, 0), 2);
+    check_replaces_target(in, path);
 }
 
 static void commit_through_a_link_to_nothing_makes_its_target(void **state)
@@ -131,15 +132,7 @@ static void commit_through_a_link_to_nothing_makes_its_target(void **state)
     check_ok(sli_replace_file_create(path, &file));
     sli_replace_file_destroy(&file);
     assert_int_equal(scratch_entries(in, 0), 1); /* the link */
-    check_ok(sli_replace_file_create(path, &file));
-    check_ok(sli_replace_file_write(file, 0, "new", 3));
-    check_ok(sli_replace_file_commit(file));
-    sli_replace_file_destroy(&file);
-    struct stat found;
-    assert_int_equal(lstat(path, &found), 0);
-    assert_true(S_ISLNK(found.st_mode));
-    assert_content(scratch_path(in, "target"), "new");
-    assert_int_equal(scratch_entries(in, 0), 2);
+    check_replaces_target(in, path);
 }
 
 static void commit_in_the_working_directory_needs_no_slash(void **state)

@@ -441,9 +441,5 @@ int cmd_launch_tests(void)
         IN_SCRATCH(strangers_that_call_the_launcher_do_not_keep_ranks_out),
         IN_SCRATCH(programs_end_when_their_launcher_is_killed),
     };
-    if (system("mpirun --version >/dev/null 2>&1") != 0) {
-        print_message("skipped: there is no mpirun\n");
-        return 77;
-    }
-    return cmocka_run_group_tests(with_mpirun, NULL, NULL);
+    return mpirun_exists() ? cmocka_run_group_tests(with_mpirun, NULL, NULL) : 77;
 }

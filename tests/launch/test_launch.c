@@ -209,10 +209,8 @@ static void saves_and_errors_are_packets(void **state)
 
 static void skip_without_mpirun(void)
 {
-    if (system("mpirun --version >/dev/null 2>&1") != 0) {
-        print_message("skipped: there is no mpirun\n");
+    if (!mpirun_exists())
         skip();
-    }
 }
 
 static void control_characters_in_an_error_are_escaped(void **state)

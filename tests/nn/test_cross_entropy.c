@@ -269,8 +269,7 @@ static void logits_are_held_in_panels(void **state)
 {
     const bench *one = *state;
     const int64_t rows = 600, classes = 100000;
-    SCOPED(sl_module) *linear = NULL;
-    check_ok(sl_linear_create(2, classes, false, &linear));
+    SCOPED(sl_module) *linear = new_linear(2, classes);
     SCOPED(sl_parameter_set) *set = random_parameters(linear, one->device);
     sl_shape in_shape = sl_shape_2d(rows, 2), shape = sl_shape_1d(rows);
     SCOPED(sl_tensor) *in = random_tensor(one->device, &in_shape, 1);

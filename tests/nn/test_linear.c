@@ -19,9 +19,8 @@ static void gradients_match_differences(void **state)
 static void initial_values_are_pytorchs(void **state)
 {
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_module) *module = NULL;
     SCOPED(sl_parameter_set) *set = NULL;
-    check_ok(sl_linear_create(100, 300, false, &module));
+    SCOPED(sl_module) *module = new_linear(100, 300);
     sl_parameter_set_options options = {.device = device, .seed = 3};
     check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
     for (int i = 0; i < 2; i++) {
@@ -48,8 +47,7 @@ static void sizes_below_1_are_refused(void **state)
 
 static void shapes_and_operations_are_known_without_memory(void **state)
 {
-    SCOPED(sl_module) *module = NULL;
-    check_ok(sl_linear_create(5, 4, false, &module));
+    SCOPED(sl_module) *module = new_linear(5, 4);
     sl_shape in = sl_shape_3d(2, 3, 5), out;
     check_ok(sl_module_output_shape(module, &in, &out));
     assert_int_equal(out.size[2], 4);
@@ -63,8 +61,7 @@ static void shapes_and_operations_are_known_without_memory(void **state)
 static void wrong_types_and_gradients_are_refused(void **state)
 {
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_module) *module = NULL;
-    check_ok(sl_linear_create(2, 3, false, &module));
+    SCOPED(sl_module) *module = new_linear(2, 3);
     SCOPED(sl_parameter_set) *set = random_parameters(module, device);
     SCOPED(sl_pass) *pass = NULL;
     sl_pass_options options = {.device = device, .keep = true};

@@ -58,9 +58,8 @@ static void an_adapter_adds_its_product(void **state)
 {
     enum { ROWS = 3, IN = 5, OUT = 4, RANK = 2 };
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_module) *linear = NULL;
     SCOPED(sl_pass) *pass = NULL;
-    check_ok(sl_linear_create(IN, OUT, false, &linear));
+    SCOPED(sl_module) *linear = new_linear(IN, OUT);
     check_ok(sli_linear_add_lora(linear, RANK, scale, 0));
     SCOPED(sl_parameter_set) *set = random_parameters(linear, device);
     sl_shape shape = sl_shape_2d(ROWS, IN);

@@ -39,11 +39,10 @@ static const sl_loss_ops sum_ops = {.type = "SumLoss",
 static void own_loss_is_a_table(void **state)
 {
     sl_device *device = new_device(1);
-    sl_module *linear;
     sl_loss *loss;
     float *factor = malloc(sizeof *factor);
     *factor = 2.0f;
-    check_ok(sl_linear_create(2, 2, false, &linear));
+    sl_module *linear = new_linear(2, 2);
     check_ok(sl_loss_create(&sum_ops, factor, &loss));
     sl_shape shape = sl_shape_2d(2, 2), target_shape = sl_shape_1d(2);
     const float values[] = {1, 2, 3, 4};

@@ -66,20 +66,6 @@ static sl_module *new_square(void)
     return module;
 }
 
-static sl_module *new_linear(int64_t in, int64_t out)
-{
-    sl_module *module;
-    check_ok(sl_linear_create(in, out, false, &module));
-    return module;
-}
-
-static sl_module *new_sequential(sl_module *const *modules, int count)
-{
-    sl_module *sequential;
-    check_ok(create_sequential(modules, count, &sequential));
-    return sequential;
-}
-
 static void own_layer_runs_between_the_librarys(void **state)
 {
     sl_module *modules[] = {new_linear(3, 4), new_square(), new_linear(4, 2)};

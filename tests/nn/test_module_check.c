@@ -3,7 +3,7 @@
 #include "nn/module.h"
 #include "sluice/layers.h"
 #include "sluice/module_check.h"
-#include "support/check.h"
+#include "support/modules.h"
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -218,8 +218,7 @@ static void each_fault_is_named(void **state)
 
 static void errors_of_the_module_are_its_own(void **state)
 {
-    SCOPED(sl_module) *module = NULL;
-    check_ok(sl_linear_create(WIDTH, 2, false, &module));
+    SCOPED(sl_module) *module = new_linear(WIDTH, 2);
     check_error(sl_module_check(module,
                                 &(sl_module_check_options){.input = sl_shape_2d(ROWS, WIDTH + 1)}),
                 SL_ERR_INVALID, "Linear");

@@ -29,20 +29,6 @@ static sl_module *new_holder(const int64_t *sizes, int count, sl_parameter_kind 
     return module;
 }
 
-static sl_module *new_linear(int64_t in, int64_t out)
-{
-    sl_module *module;
-    check_ok(sl_linear_create(in, out, false, &module));
-    return module;
-}
-
-static sl_module *new_sequential(sl_module *const *modules, int count)
-{
-    sl_module *sequential;
-    check_ok(create_sequential(modules, count, &sequential));
-    return sequential;
-}
-
 static int make_device(void **state)
 {
     sl_device *device = new_device(1);
@@ -310,8 +296,7 @@ static void check_frozen(sl_module *module, int32_t id_count)
 
 static void frozen_layers_compute_the_inputs_gradient_alone(void **state)
 {
-    sl_module *module;
-    check_ok(sl_linear_create(WIDTH, 5, false, &module));
+    sl_module *module = new_linear(WIDTH, 5);
     check_frozen(module, 0);
     check_ok(sl_layer_norm_create(WIDTH, 0, &module));
     check_frozen(module, 0);

@@ -173,8 +173,7 @@ static void check_layer(const char *what, module_case one, double gradient_bound
 static void layers_in_bf16_agree_with_f32(void **state)
 {
     const sl_shape in = sl_shape_3d(ROWS, TIME, WIDTH), ids = sl_shape_2d(ROWS, TIME);
-    sl_module *module;
-    check_ok(sl_linear_create(WIDTH, HIDDEN, false, &module));
+    sl_module *module = new_linear(WIDTH, HIDDEN);
     check_layer("linear", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
     check_ok(sl_layer_norm_create(WIDTH, 0, &module));
     check_layer("layer norm", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
@@ -455,9 +454,8 @@ static void devices_are_told_that_attention_is_in_bf16(void **state)
 static void a_cpu_refuses_tf32(void **state)
 {
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_module) *module = NULL;
     sl_parameter_set *set;
-    check_ok(sl_linear_create(4, 3, false, &module));
+    SCOPED(sl_module) *module = new_linear(4, 3);
     const sl_parameter_set_options options = {.device = device, .precision = SL_PRECISION_TF32};
     check_error(sl_parameter_set_create(module, 0, 0, &options, &set), SL_ERR_UNSUPPORTED,
                 "cpu has no products in tf32: use f32 or bf16, or GPUs for all stages");

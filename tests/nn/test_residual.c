@@ -35,12 +35,11 @@ static void gradients_match_differences(void **state)
 /* Of an empty sequential, which gives its input itself: y = 2 x, and its gradient is 2. */
 static void branch_may_give_its_input(void **state)
 {
-    sl_module *branch;
     SCOPED(sl_device) *device = new_device(1);
     SCOPED(sl_module) *module = NULL;
     SCOPED(sl_pass) *pass = NULL;
     const sl_shape shape = sl_shape_2d(1, 2);
-    check_ok(create_sequential(NULL, 0, &branch));
+    sl_module *branch = new_sequential(NULL, 0);
     check_ok(sl_residual_create(SL_OK, &branch, &module));
     check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
     SCOPED(sl_tensor) *in = float_tensor(device, &shape, (const float[]){1, -3});

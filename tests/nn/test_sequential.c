@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static sl_module *new_sequential(sl_module *const *modules, int count)
-{
-    sl_module *sequential;
-    check_ok(create_sequential(modules, count, &sequential));
-    return sequential;
-}
-
 /* A small language model without its ends, with every kind of layer in it. */
 static sl_module *new_model(void)
 {

@@ -24,7 +24,6 @@ static void gradients_of_a_u_net_agree_with_differences(void **state)
 static void wrong_declarations_are_refused(void **state)
 {
     SCOPED(sl_device) *device = new_device(1);
-    SCOPED(sl_module) *linear = NULL;
     sl_module *stash;
     check_ok(skip_end_create("a", 0, &stash));
     check_error(sl_module_add_stash(stash, "a"), SL_ERR_INVALID,
@@ -34,7 +33,7 @@ static void wrong_declarations_are_refused(void **state)
     check_error(sl_module_add_pop(stash, ""), SL_ERR_INVALID, "needs a name");
     check_error(sl_module_add_stash(stash, NULL), SL_ERR_INVALID, "needs a name");
     sl_module_destroy(&stash);
-    check_ok(sl_linear_create(2, 2, false, &linear));
+    SCOPED(sl_module) *linear = new_linear(2, 2);
     SCOPED(sl_parameter_set) *set = random_parameters(linear, device);
     check_error(sl_module_add_pop(linear, "a"), SL_ERR_INVALID,
                 "pop \"a\" cannot be added to a model in use");

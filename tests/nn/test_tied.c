@@ -92,8 +92,7 @@ enum { NAME_BYTES = 200, LONG_PATH_BYTES = 2 * NAME_BYTES + 16 };
 /* Two modules in modules, with names of so many bytes: their paths differ in the first byte. */
 static sl_module *new_deep_model(void)
 {
-    sl_module *model;
-    check_ok(create_sequential(NULL, 0, &model));
+    sl_module *model = new_sequential(NULL, 0);
     for (int i = 0; i < 2; i++) {
         char outer_name[NAME_BYTES + 1], inner_name[NAME_BYTES + 1];
         sl_module *outer, *inner;

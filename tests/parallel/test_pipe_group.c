@@ -177,8 +177,7 @@ static sl_status open_probed(sl_group *group, sl_group *replicas, probe probes[2
 {
     sl_module *modules[RANKS] = {probe_module(&probes[0]), rig_linears(1),
                                  probe_module(&probes[1])};
-    sl_module *model;
-    check_ok(create_sequential(modules, RANKS, &model));
+    sl_module *model = new_sequential(modules, RANKS);
     const sl_training_options options = {
         .pipe = {.stages = RANKS, .chunks = 4, .recompute = SL_RECOMPUTE_NEVER, .group = group},
         .ddp = {.group = replicas, .shards = replicas ? 2 : 0}};

@@ -45,6 +45,20 @@ sl_status create_sequential(sl_module *const *modules, int count, sl_module **ou
     return status;
 }
 
+sl_module *new_sequential(sl_module *const *modules, int count)
+{
+    sl_module *sequential;
+    check_ok(create_sequential(modules, count, &sequential));
+    return sequential;
+}
+
+sl_module *new_linear(int64_t in, int64_t out)
+{
+    sl_module *module;
+    check_ok(sl_linear_create(in, out, false, &module));
+    return module;
+}
+
 /* ---- Tensors ---------------------------------------------------------------------------- */
 
 static float random_value(uint64_t seed, int64_t index)

@@ -13,9 +13,11 @@
 sl_device *new_device(int threads);
 sl_loss *new_mse_loss(void);
 sl_loss *new_cross_entropy(void);
+sl_module *new_linear(int64_t in, int64_t out);
 
 /* A sequential of these modules, none or more, which it takes, also when it fails. */
 sl_status create_sequential(sl_module *const *modules, int count, sl_module **out);
+sl_module *new_sequential(sl_module *const *modules, int count);
 
 /* f32, uniform in [-1, 1) as a function of the seed. */
 sl_tensor *random_tensor(sl_device *device, const sl_shape *shape, uint64_t seed);

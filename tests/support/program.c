@@ -31,6 +31,14 @@ bool program_exists(void)
     return false;
 }
 
+bool mpirun_exists(void)
+{
+    if (system("mpirun --version >/dev/null 2>&1") == 0)
+        return true;
+    print_message("skipped: there is no mpirun\n");
+    return false;
+}
+
 static void unquote(char *word)
 {
     if (strcmp(word, "''") == 0)

@@ -16,6 +16,9 @@ typedef struct program_run {
 /* False, having said so, where there is no program: then a test program returns 77. */
 bool program_exists(void);
 
+/* Whether there is an mpirun; says so where there is none. */
+bool mpirun_exists(void);
+
 /* Runs it with the words of `format`, printed and cut at blanks; `$` in a word stands for a blank,
  * a word `''` for an empty one. Standard input is empty, the outputs are no terminals. */
 void program_start(program_run *to, const char *format, ...) __attribute__((format(printf, 2, 3)));

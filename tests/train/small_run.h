@@ -185,6 +185,19 @@ static inline void check_same_step(const sl_step_info *got, const sl_step_info *
     assert_memory_equal(&got->lr, &expected->lr, sizeof got->lr);
 }
 
+/* Runs, and expects the same bits of another run. */
+static inline void check_same_run(const sl_train_options *options, const small_record *expected)
+{
+    static small_record found;
+    check_ok(small_run(options, &found));
+    assert_int_equal(found.step_count, expected->step_count);
+    assert_int_equal(found.eval_count, expected->eval_count);
+    for (int i = 0; i < found.step_count; i++)
+        check_same_step(&found.steps[i], &expected->steps[i]);
+    for (int i = 0; i < found.eval_count; i++)
+        assert_true(found.evals[i].loss == expected->evals[i].loss);
+}
+
 /* `second` goes on where `first` was stopped, and together they are `whole`. */
 static inline void check_continued(const small_record *first, const small_record *second,
                                    const small_record *whole)

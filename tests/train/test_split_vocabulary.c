@@ -25,18 +25,6 @@ static sl_train_options split_options(scratch *in)
     return options;
 }
 
-static void check_same_run(const sl_train_options *options, const small_record *expected)
-{
-    static small_record found;
-    check_ok(small_run(options, &found));
-    assert_int_equal(found.step_count, expected->step_count);
-    assert_int_equal(found.eval_count, expected->eval_count);
-    for (int i = 0; i < found.step_count; i++)
-        check_same_step(&found.steps[i], &expected->steps[i]);
-    for (int i = 0; i < found.eval_count; i++)
-        assert_true(found.evals[i].loss == expected->evals[i].loss);
-}
-
 static void run_has_the_same_bits_for_any_number_of_ranks(void **state)
 {
     static small_record one, whole;

@@ -98,7 +98,7 @@ static void task_has_no_default_rate_for_sgd(void **state)
 
 /* ---- Results ------------------------------------------------------------------------------ */
 
-static void check_same_run(const small_record *got, const small_record *expected)
+static void check_same_records(const small_record *got, const small_record *expected)
 {
     static const small_record nothing;
     check_continued(&nothing, got, expected);
@@ -117,18 +117,18 @@ static void own_model_has_the_same_bits_in_any_cut(void **state)
     assert_true(whole.evals[1].loss < whole.evals[0].loss);
     for (options.pipeline_ranks = 2; options.pipeline_ranks <= 4; options.pipeline_ranks++) {
         check_ok(small_run(&options, &cut));
-        check_same_run(&cut, &whole);
+        check_same_records(&cut, &whole);
     }
     options.pipeline_ranks = 2;
     options.balance_kind = SL_BALANCE_AUTO;
     check_ok(small_run(&options, &cut));
-    check_same_run(&cut, &whole);
+    check_same_records(&cut, &whole);
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 2;
     options.balance[0] = 1;
     options.balance[1] = 3;
     check_ok(small_run(&options, &cut));
-    check_same_run(&cut, &whole);
+    check_same_records(&cut, &whole);
 }
 
 /* Two replicas divide the rows of the same batches. */
@@ -142,7 +142,7 @@ static void replicas_have_the_bits_of_one(void **state)
     options.replicas = 2;
     options.zero = true;
     check_ok(small_run(&options, &divided));
-    check_same_run(&divided, &whole);
+    check_same_records(&divided, &whole);
 }
 
 static void run_without_validation_and_test_saves_its_last_weights(void **state)

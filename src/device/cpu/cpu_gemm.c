@@ -254,15 +254,22 @@ static void sgemm_panel(void *argument, int64_t panel, int thread)
                                     columns.count);
 }
 
+/* The ranges of a panel, and the product that has its size. */
+static const sli_matmul_primitive *find_panel(const gemm_job *job, int64_t panel, sli_range *rows,
+                                              sli_range *columns)
+{
+    int64_t row = panel % job->rows.count, column = panel / job->rows.count;
+    *rows = sli_range_at(&job->rows, row);
+    *columns = sli_range_at(&job->columns, column);
+    return job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
+}
+
 static void matmul_panel(void *argument, int64_t panel, int thread)
 {
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
-    int64_t row = panel % job->rows.count, column = panel / job->rows.count;
-    sli_range rows = sli_range_at(&job->rows, row);
-    sli_range columns = sli_range_at(&job->columns, column);
-    const sli_matmul_primitive *size =
-        job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
+    sli_range rows, columns;
+    const sli_matmul_primitive *size = find_panel(job, panel, &rows, &columns);
     float *room = workspace_of(job, thread), *product = room + job->wide_floats;
     sli_range inner = {0, g->k};
     int64_t ld;
@@ -278,11 +285,8 @@ static void bf16_panel(void *argument, int64_t panel, int thread)
 {
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
-    int64_t row = panel % job->rows.count, column = panel / job->rows.count;
-    sli_range rows = sli_range_at(&job->rows, row);
-    sli_range columns = sli_range_at(&job->columns, column);
-    const sli_matmul_primitive *size =
-        job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
+    sli_range rows, columns;
+    const sli_matmul_primitive *size = find_panel(job, panel, &rows, &columns);
     const uint16_t *a = (const uint16_t *)g->a + rows.first * (g->transpose_a ? 1 : g->lda);
     const uint16_t *b = (const uint16_t *)g->b + columns.first * (g->transpose_b ? g->ldb : 1);
     float *c = g->c + rows.first * g->ldc + columns.first;
