@@ -42,7 +42,7 @@ typedef struct cli_command {
 
 extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
     cmd_tokenize, cmd_tokenizer, cmd_export, cmd_checkpoint, cmd_report, cmd_watch, cmd_launch,
-    cmd_plan;
+    cmd_plan, cmd_profile;
 extern const cli_command *const cli_commands[]; /* all, then NULL */
 
 /* sluice launch-rank, which mpirun starts for cmd_launch with a program's command line: no command

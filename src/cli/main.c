@@ -9,11 +9,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-const cli_command *const cli_commands[] = {&cmd_train,    &cmd_plan,       &cmd_eval,
-                                           &cmd_generate, &cmd_model,      &cmd_schedule,
-                                           &cmd_data,     &cmd_tokenize,   &cmd_tokenizer,
-                                           &cmd_export,   &cmd_checkpoint, &cmd_report,
-                                           &cmd_watch,    &cmd_launch,     NULL};
+const cli_command *const cli_commands[] = {
+    &cmd_train,    &cmd_plan,      &cmd_profile,  &cmd_eval,
+    &cmd_generate, &cmd_model,     &cmd_schedule, &cmd_data,
+    &cmd_tokenize, &cmd_tokenizer, &cmd_export,   &cmd_checkpoint,
+    &cmd_report,   &cmd_watch,     &cmd_launch,   NULL};
 
 /* Ends the program where there is none of that name. */
 static const cli_command *find_command(const char *name)

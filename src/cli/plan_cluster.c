@@ -134,8 +134,10 @@ static sl_status make_json(const sl_cluster_plans *found, const char *path, doub
         json_array_append_new(plans, describe_plan(&found->plans[i], tokens));
     for (size_t i = 0; i < found->input_count; i++) {
         const sl_cluster_input *input = &found->inputs[i];
-        json_t *source =
-            input->line > 0 ? json_sprintf("%s:%d", path, input->line) : json_string("default");
+        json_t *source = input->line == 0   ? json_string("default")
+                         : *input->measured ? json_sprintf("%s:%d, measured: %s", path, input->line,
+                                                           input->measured)
+                                            : json_sprintf("%s:%d", path, input->line);
         json_array_append_new(inputs, json_pack("{s:s, s:f, s:o}", "name", input->name, "value",
                                                 input->value, "from", source));
     }

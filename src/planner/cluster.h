@@ -1,6 +1,7 @@
 /* A cluster that is not here, as a file describes it: kinds of nodes, links by level, failures.
  *
- *     cluster.c        reads the file
+ *     cluster.c        reads the file, whose objects cluster_reader.h opens
+ *     cluster_profile.c the measured times of a kind of nodes
  *     cluster_links.c  how fast its devices talk to each other
  *     cluster_times.c  how fast they compute
  *     failures.h       what failures cost
@@ -36,6 +37,18 @@ typedef struct sli_efficiency {
     double flop, fraction;
 } sli_efficiency;
 
+/* How long the modules of a model take on a device of a kind, as sluice profile has measured it. */
+typedef struct sli_kind_profile {
+    int modules, rungs;           /* rungs: 0: there is none */
+    sl_module_profile **times;    /* [rungs][modules] of micro-batches of 1, 2, 4 ... rows */
+    double *parameters, *trained; /* [modules] elements */
+    double row_tokens;            /* of a row */
+    sl_precision precision;
+    int line; /* of the file */
+} sli_kind_profile;
+
+void sli_kind_profile_clear(sli_kind_profile *profile);
+
 typedef struct sli_node_kind {
     char name[64];
     bool is_cuda;
@@ -46,6 +59,7 @@ typedef struct sli_node_kind {
     double memory_bytes_per_s;           /* of a device's memory */
     sli_efficiency curve[SLI_MOST_CURVE_POINTS]; /* [points] by ascending FLOP */
     int points;
+    sli_kind_profile profile;
 } sli_node_kind;
 
 typedef struct sli_cluster {
@@ -74,6 +88,12 @@ void sli_cluster_clear(sli_cluster *cluster);
  * other nodes of several kinds or too many, and other failures where no node fails.
  * (change_cluster.c) */
 sl_status sli_cluster_change(sli_cluster *cluster, const sl_cluster_change *change);
+
+/* Whether the profiles of its kinds are those of this model, precision and rows: SL_ERR_INVALID for
+ * one of another, with its line of the file `name`. (cluster_profile.c) */
+sl_status sli_cluster_check_profiles(const sli_cluster *cluster, const char *name,
+                                     const sl_module *model, sl_precision precision,
+                                     int64_t row_tokens);
 
 /* ---- Links -------------------------------------------------------------------------------- */
 
@@ -132,7 +152,8 @@ void sli_devices_exchange(const sli_devices *devices, const sli_device_grid *gri
 
 /* The modules with a micro-batch [micro_rows, row_tokens] on a device of this kind: forward takes
  * as long as its FLOP need at the peak rate and the efficiency of so many, or its bytes, whichever
- * is longer, and backward's halves as much longer as they have more FLOP. */
+ * is longer, and backward's halves as much longer as they have more FLOP; or as the kind's profile
+ * says, which is of this model. */
 sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *model,
                                    sl_precision precision, int64_t micro_rows, int64_t row_tokens,
                                    sl_module_profile *out);

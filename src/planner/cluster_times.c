@@ -70,6 +70,25 @@ static sl_status time_modules(const sli_node_kind *kind, const sl_module *model,
     return SL_OK;
 }
 
+/* Measured times instead of computed ones, where there are some. */
+static sl_status take_profile(const sli_node_kind *kind, int modules, int64_t rows,
+                              sl_module_profile *out)
+{
+    const sli_kind_profile *profile = &kind->profile;
+    if (profile->rungs == 0)
+        return SL_OK;
+    sl_module_profile *measured = calloc((size_t)modules, sizeof *measured);
+    if (!measured)
+        return sli_no_memory(NULL, "the times of %d modules", modules);
+    sli_ladder_times(profile->times, profile->rungs, modules, rows, measured);
+    for (int i = 0; i < modules; i++) {
+        measured[i].output_bytes = out[i].output_bytes;
+        out[i] = measured[i];
+    }
+    free(measured);
+    return SL_OK;
+}
+
 sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *model,
                                    sl_precision precision, int64_t micro_rows, int64_t row_tokens,
                                    sl_module_profile *out)
@@ -84,7 +103,7 @@ sl_status sli_cluster_time_modules(const sli_node_kind *kind, const sl_module *m
     status = time_modules(kind, model, work, precision, ids, out);
 fail:
     free(work);
-    return status;
+    return status == SL_OK ? take_profile(kind, count, micro_rows, out) : status;
 }
 
 /* The norm reads the gradients; the optimizer reads them again, and reads and writes the value and

@@ -5,6 +5,7 @@
  *     activations.c  the part of it that follows from the schedule's table
  *     step.c         how long a step takes
  *     link.c         how long a message takes
+ *     ladder.c       how long micro-batches take that were not measured
  *     search.c       which of many layouts are the best */
 #ifndef SLI_PLANNER_LAYOUT_H
 #define SLI_PLANNER_LAYOUT_H
@@ -91,6 +92,12 @@ typedef struct sli_layout_speed {
     double update_per_byte; /* norm and optimizer, for each byte of gradients */
     bool hides_exchange;    /* gradients are exchanged while the devices compute */
 } sli_layout_speed;
+
+/* The times of micro-batches of so many rows, from those of 1, 2, 4 ... rows,
+ * ladder[rungs][modules]: what lies between is interpolated, what lies beyond in proportion.
+ * (ladder.c) */
+void sli_ladder_times(sl_module_profile *const *ladder, int rungs, int modules, int64_t rows,
+                      sl_module_profile *out);
 
 /* The link whose messages of so many bytes [count, 1 or more] take so many seconds, more than 0,
  * with the least squares of relative errors; neither of its costs is negative. (link.c) */

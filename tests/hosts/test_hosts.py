@@ -85,6 +85,16 @@ class Hosts(unittest.TestCase):
         self.assertEqual(net.wait_until_idle(NOTICE_SECONDS), [])
         return out
 
+    def test_links_are_those_of_the_cables(self):
+        """sluice profile --links finds a cable's delay beyond a host, and not within one."""
+        with network.Network(2, self.folder) as net:
+            self.delay(net)
+            links = json.loads(self.succeed(net, 4, [PROGRAM, "profile", "--links"]))["links"]
+        self.assertEqual(set(links), {"list", "node", "spine"})
+        self.assertGreater(links["spine"]["latency_s"], 0.009)
+        self.assertLess(links["spine"]["latency_s"], 0.1)
+        self.assertLess(links["node"]["latency_s"], links["spine"]["latency_s"])
+
     # ---- The same numbers ---------------------------------------------------------------------
 
     def check_bits(self, count, slow):

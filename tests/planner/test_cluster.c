@@ -112,6 +112,77 @@ static void bad_files_are_refused_by_member_line_and_range(void **state)
     }
 }
 
+/* ---- Profiles ------------------------------------------------------------------------------- */
+
+#define PROFILE(modules)                                                                           \
+    "{\"nodes\": [{" NODE ", \"measured\": \"here\",\n\"profile\": {\"precision\": \"bf16\", "     \
+    "\"row_tokens\": 16,\n\"modules\": [" modules "]}}]}"
+#define TWO_RUNGS "\"parameters\": 4, \"trained\": 3, \"seconds\": [[1, 2, 3, 4], [5, 6, 7, 8]]"
+
+static void profiles_have_each_module(void **state)
+{
+    sli_cluster cluster;
+    check_ok(parse(PROFILE("{\"count\": 2, " TWO_RUNGS "}, {" TWO_RUNGS "}"), &cluster));
+    const sli_kind_profile *profile = &cluster.kinds[0].profile;
+    assert_int_equal(profile->modules, 3);
+    assert_int_equal(profile->rungs, 2);
+    assert_int_equal(profile->precision, SL_PRECISION_BF16);
+    assert_float_equal(profile->parameters[2], 4, 0);
+    assert_float_equal(profile->trained[1], 3, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_float_equal(profile->times[0][i].forward, 1, 0);
+        assert_float_equal(profile->times[1][i].backward_weight, 8, 0);
+    }
+    assert_int_equal(find_input(&cluster, "nodes[0].profile")->line, 2);
+    assert_string_equal(find_input(&cluster, "nodes[0].devices")->measured, "here");
+    assert_string_equal(find_input(&cluster, "nodes[0].sockets")->measured, "");
+    sli_cluster_clear(&cluster);
+}
+
+static void bad_profiles_are_refused(void **state)
+{
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {PROFILE(""), "cluster.json:3: nodes[0].profile.modules must be a list of modules, got []"},
+        {PROFILE("{\"count\": 0, " TWO_RUNGS "}"),
+         "cluster.json:3: nodes[0].profile.modules[0].count must be a whole number from 1 to 4096"},
+        {PROFILE("{\"count\": 4096, " TWO_RUNGS "}, {" TWO_RUNGS "}"), "at most 4096 modules"},
+        {PROFILE("{" TWO_RUNGS
+                 "}, {\"parameters\": 1, \"trained\": 1, \"seconds\": [[1, 2, 3, 4]]}"),
+         "modules[1].seconds must be 1 to 24 lists of 4 numbers"},
+        {PROFILE("{\"parameters\": 1, \"trained\": 1, \"seconds\": [[1, -2, 3, 4]]}"), "got -2"},
+        {PROFILE("{\"parameters\": 1, \"trained\": 1, \"seconds\": [[0, 0, 3, 4]]}"), "not all 0"},
+        {PROFILE("{\"parameters\": 1, \"trained\": 1, \"seconds\": []}"), "1 to 24 lists"},
+        {PROFILE("{\"parameters\": 1, \"trained\": 1}"), "has no member \"seconds\""},
+        {"{\"nodes\": [{" NODE ", \"profile\": {\"precision\": \"f8\"}}]}",
+         "nodes[0].profile.precision must be \"f32\", \"bf16\" or \"tf32\", got \"f8\""},
+        {"{\"nodes\": [{" NODE ", \"profile\": {\"row_tokens\": 1}}]}",
+         "nodes[0].profile has no member \"precision\""},
+        {"{\"nodes\": [{" NODE ", \"measured\": 1}]}",
+         "nodes[0].measured must be a text of at most 63 bytes, got 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sli_cluster cluster;
+        check_error(parse(cases[i].text, &cluster), SL_ERR_FORMAT, cases[i].error);
+        sli_cluster_clear(&cluster);
+    }
+}
+
+/* Between two rungs in a line, beyond them in proportion. */
+static void rows_that_were_not_timed_follow_from_those_that_were(void **state)
+{
+    sl_module_profile one = {.forward = 2}, two = {.forward = 3}, four = {.forward = 7}, out;
+    sl_module_profile *const ladder[] = {&one, &two, &four};
+    const double expected[] = {2, 3, 5, 7, 8.75};
+    for (int rows = 1; rows <= 5; rows++) {
+        sli_ladder_times(ladder, 3, 1, rows, &out);
+        assert_float_equal(out.forward, expected[rows - 1], 1e-12);
+    }
+    sli_ladder_times(ladder, 3, 1, 40, &out);
+    assert_float_equal(out.forward, 70, 1e-12);
+}
+
 static void examples_are_clusters_of_their_size(void **state)
 {
     static const struct {
@@ -139,6 +210,9 @@ int cluster_tests(void)
         cmocka_unit_test(numbers_say_where_they_come_from),
         cmocka_unit_test(levels_inherit_the_next_wider_link),
         cmocka_unit_test(bad_files_are_refused_by_member_line_and_range),
+        cmocka_unit_test(profiles_have_each_module),
+        cmocka_unit_test(bad_profiles_are_refused),
+        cmocka_unit_test(rows_that_were_not_timed_follow_from_those_that_were),
         cmocka_unit_test(examples_are_clusters_of_their_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -189,6 +189,22 @@ sl_status sl_plan_search_cluster(const sl_plan_search_options *options, const ch
                                  sl_cluster_plans *out);
 void sl_cluster_plans_clear(sl_cluster_plans *plans);
 
+/* Measures this machine for a model and a precision: *text gets a cluster file whose only kind of
+ * nodes it is, with the times of the model's modules for micro-batches of 1, 2, 4 ... rows while
+ * all devices work (`run->devices`, or each core one), their peak rates and their memory. The model
+ * is complete, with ntokens, and so is bptt; `run` has no data. `device_memory`: bytes of a device,
+ * 0: an equal part of the usable memory; it is needed for CUDA devices. The caller frees *text.
+ * Errors: SL_ERR_INVALID, SL_ERR_UNSUPPORTED for options that cannot be profiled; those of
+ * sl_profile_modules. */
+sl_status sl_profile_machine(const sl_train_options *run, int64_t device_memory, char **text);
+
+/* Measures what messages take between the ranks of a group of processes, and between threads of
+ * one: *text gets the member "links" of a cluster file, with a link for each level that has a pair
+ * of ranks: `list`, `node`, and beyond that `rack`, for each so many hosts in the order of ranks
+ * (0: racks are not known), and `spine`. Every rank calls it and gets the same text; the caller
+ * frees it. Errors: those of sl_group_send; SL_ERR_INVALID for a negative number of hosts. */
+sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text);
+
 SL_API_END
 
 #endif

@@ -105,7 +105,8 @@ typedef struct sl_cluster_change {
 typedef struct sl_cluster_input {
     char name[96]; /* "nodes[0].memory_bytes" */
     double value;
-    int line; /* of the file; 0: it is a default */
+    int line;          /* of the file; 0: it is a default */
+    char measured[64]; /* what has measured it, by the file; empty: it is given */
 } sl_cluster_input;
 
 SL_API_END

@@ -358,6 +358,8 @@ static sl_status search_cluster(search *s, const char *path, sl_cluster_plans *o
     SL_TRY(count_rows(s));
     SL_TRY(list_chunks(s));
     SL_TRY(sl_transformer_lm_create(&s->run->model, &s->model));
+    SL_TRY(
+        sli_cluster_check_profiles(&s->cluster, path, s->model, s->run->precision, s->run->bptt));
     s->found = calloc(SL_PLANS_FOUND, sizeof *s->found);
     if (!s->found)
         return sli_no_memory(NULL, "plans");

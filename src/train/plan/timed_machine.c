@@ -220,17 +220,6 @@ static sl_status add_rung(const timed_machine *machine, timed_devices *devices)
     return status;
 }
 
-/* *profile = a * low + b * high */
-static void mix(double a, const sl_module_profile *low, double b, const sl_module_profile *high,
-                sl_module_profile *profile)
-{
-    profile->forward = a * low->forward + b * high->forward;
-    profile->backward = a * low->backward + b * high->backward;
-    profile->backward_input = a * low->backward_input + b * high->backward_input;
-    profile->backward_weight = a * low->backward_weight + b * high->backward_weight;
-    profile->output_bytes = a * low->output_bytes + b * high->output_bytes;
-}
-
 static timed_devices *find_devices(timed_machine *machine, int count)
 {
     for (int i = 0; i < machine->count; i++)
@@ -251,13 +240,7 @@ static sl_status time_modules(void *context, int count, int64_t rows, sl_module_
     bool is_between = rows > (int64_t)1 << low;
     while (devices->rungs < low + 1 + (int)is_between && !devices->is_ended)
         SL_TRY(add_rung(machine, devices));
-    int last = devices->rungs - 1;
-    low = low < last ? low : last;
-    int high = low < last && is_between ? low + 1 : low;
-    double ratio = (double)rows / (double)((int64_t)1 << low), b = high > low ? ratio - 1 : 0,
-           a = high > low ? 1 - b : ratio;
-    for (int i = 0; i < machine->modules; i++)
-        mix(a, &devices->ladder[low][i], b, &devices->ladder[high][i], &out[i]);
+    sli_ladder_times(devices->ladder, devices->rungs, machine->modules, rows, out);
     return SL_OK;
 }
 

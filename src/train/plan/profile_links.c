@@ -1,0 +1,264 @@
+/* The links of a cluster as a file of one has them: what messages take between a job's processes,
+ * level by level. All ranks of a level are in pairs, whose two ranks send to each other at the same
+ * time as all other pairs: so the rate is that of each device in one direction while all send.
+ *
+ *     rank 0 ⇄ rank 1    rank 2 ⇄ rank 3    on one node
+ *     rank 0 ⇄ rank 2    rank 1 ⇄ rank 3    beyond it */
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/host.h"
+#include "core/json.h"
+#include "device/cores.h"
+#include "planner/cluster.h"
+#include "sluice/app/plan.h"
+#include "sluice/group.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZES = 4, LARGEST_BYTES = 4 << 20, ROUNDS = 8, BURST = 32, MOST_THREADS = 64, NOBODY = -1 };
+
+/* What a level's slowest pair takes. */
+typedef struct level_times {
+    double seconds[SIZES]; /* of a message in each direction */
+    double burst;          /* of BURST small messages in each direction */
+    double pairs;
+} level_times;
+
+static const int64_t message_bytes[SIZES] = {4, 64 << 10, 1 << 20, LARGEST_BYTES};
+
+/* Two handles of the same ranks: messages to higher ranks, and to lower ones. */
+typedef struct two_ways {
+    sl_group *up, *down;
+    char *sent, *received; /* [LARGEST_BYTES] */
+} two_ways;
+
+/* `count` messages to the partner, and as many from it. */
+static sl_status exchange(const two_ways *ways, int partner, int count, int64_t bytes)
+{
+    bool is_lower = sl_group_rank(ways->up) < partner;
+    int64_t words = bytes / (int64_t)sizeof(int32_t);
+    sl_group *to = is_lower ? ways->up : ways->down, *from = is_lower ? ways->down : ways->up;
+    sl_work *sends[BURST] = {NULL};
+    sl_status status = SL_OK;
+    for (int i = 0; i < count && status == SL_OK; i++)
+        status = sl_group_send(to, ways->sent, words, SL_I32, partner, 0, &sends[i]);
+    for (int i = 0; i < count && status == SL_OK; i++)
+        status = sl_group_recv(from, ways->received, words, SL_I32, partner, 0, NULL, NULL);
+    for (int i = 0; i < count && sends[i]; i++) {
+        sl_status sent = sl_work_wait(&sends[i]);
+        status = status == SL_OK ? sent : status;
+    }
+    return status;
+}
+
+/* The mean of a few exchanges, which keep the two ranks in step, behind one that is not timed. */
+static sl_status time_exchange(const two_ways *ways, int partner, int count, int64_t bytes,
+                               double *seconds)
+{
+    *seconds = 0;
+    SL_TRY(sl_group_barrier(ways->up, NULL));
+    if (partner == NOBODY)
+        return SL_OK;
+    SL_TRY(exchange(ways, partner, count, bytes));
+    double start = sli_clock_seconds();
+    for (int i = 0; i < ROUNDS; i++)
+        SL_TRY(exchange(ways, partner, count, bytes));
+    *seconds = (sli_clock_seconds() - start) / ROUNDS;
+    return SL_OK;
+}
+
+/* Every rank calls it, with its partner; all get the slowest pair's times. */
+static sl_status time_level(const two_ways *ways, int partner, level_times *out)
+{
+    *out = (level_times){.pairs = partner == NOBODY ? 0 : 1};
+    for (int i = 0; i < SIZES; i++)
+        SL_TRY(time_exchange(ways, partner, 1, message_bytes[i], &out->seconds[i]));
+    SL_TRY(time_exchange(ways, partner, BURST, message_bytes[0], &out->burst));
+    return sl_group_all_reduce(ways->up, out, sizeof *out / sizeof(double), SL_F64, SL_REDUCE_MAX,
+                               NULL);
+}
+
+static sl_status open_ways(sl_group *group, two_ways *out)
+{
+    *out = (two_ways){.up = group,
+                      .sent = calloc(LARGEST_BYTES, 1),
+                      .received = calloc(LARGEST_BYTES, 1)};
+    SL_TRY(sl_group_split(group, 0, &out->down));
+    return out->sent && out->received ? SL_OK : sli_no_memory(NULL, "the measurement of links");
+}
+
+static void close_ways(two_ways *ways)
+{
+    sl_group_destroy(&ways->down);
+    free(ways->sent);
+    free(ways->received);
+}
+
+/* ---- Levels --------------------------------------------------------------------------------- */
+
+typedef struct measured_links {
+    int64_t *hosts; /* [ranks] the first rank of each one's host */
+    int ranks, host_count, rack_nodes;
+    level_times levels[SLI_LEVELS];
+} measured_links;
+
+static sl_status find_hosts(sl_group *group, measured_links *links)
+{
+    int64_t own = sli_host_number();
+    links->ranks = sl_group_size(group);
+    links->hosts = calloc(2 * (size_t)links->ranks, sizeof *links->hosts);
+    if (!links->hosts)
+        return sli_no_memory(NULL, "the hosts of %d ranks", links->ranks);
+    int64_t *numbers = links->hosts + links->ranks, *known = numbers;
+    SL_TRY(sl_group_all_gather(group, &own, numbers, 1, SL_I64, NULL));
+    /* hosts[rank]: how many hosts came before its own */
+    for (int rank = 0; rank < links->ranks; rank++) {
+        int first = 0;
+        while (known[first] != known[rank])
+            first++;
+        links->hosts[rank] = first < rank ? links->hosts[first] : links->host_count++;
+    }
+    return SL_OK;
+}
+
+static int level_of(const measured_links *links, int a, int b)
+{
+    int64_t x = links->hosts[a], y = links->hosts[b];
+    if (x == y)
+        return SLI_LEVEL_NODE;
+    bool is_rack = links->rack_nodes > 0 && x / links->rack_nodes == y / links->rack_nodes;
+    return is_rack ? SLI_LEVEL_RACK : SLI_LEVEL_SPINE;
+}
+
+/* The same on all ranks: each with the first that is left. */
+static sl_status find_partner(const measured_links *links, int level, int own, int *out)
+{
+    int *partners = malloc((size_t)links->ranks * sizeof *partners);
+    if (!partners)
+        return sli_no_memory(NULL, "the pairs of %d ranks", links->ranks);
+    for (int rank = 0; rank < links->ranks; rank++)
+        partners[rank] = NOBODY;
+    for (int a = 0; a < links->ranks; a++)
+        for (int b = a + 1; b < links->ranks && partners[a] == NOBODY; b++)
+            if (partners[b] == NOBODY && level_of(links, a, b) == level) {
+                partners[a] = b;
+                partners[b] = a;
+            }
+    *out = partners[own];
+    free(partners);
+    return SL_OK;
+}
+
+static sl_status time_processes(sl_group *group, measured_links *links)
+{
+    two_ways ways;
+    sl_status status;
+    SLI_TRY_OR_FAIL(open_ways(group, &ways));
+    for (int level = SLI_LEVEL_NODE; level < SLI_LEVELS; level++) {
+        int partner = NOBODY;
+        SLI_TRY_OR_FAIL(find_partner(links, level, sl_group_rank(group), &partner));
+        SLI_TRY_OR_FAIL(time_level(&ways, partner, &links->levels[level]));
+    }
+fail:
+    close_ways(&ways);
+    return status;
+}
+
+/* A thread is a device of a process. */
+static sl_status time_thread(sl_group *group, void *arg)
+{
+    level_times own = {0}, *out = sl_group_rank(group) == 0 ? arg : &own;
+    int partner = sl_group_rank(group) ^ 1;
+    two_ways ways;
+    sl_status status = open_ways(group, &ways);
+    if (status == SL_OK)
+        status = time_level(&ways, partner < sl_group_size(group) ? partner : NOBODY, out);
+    close_ways(&ways);
+    return status;
+}
+
+/* All processes at the same time, as many threads as one has cores. */
+static sl_status time_threads(sl_group *group, measured_links *links)
+{
+    level_times *times = &links->levels[SLI_LEVEL_LIST];
+    int others = 0, own = (int)links->hosts[sl_group_rank(group)];
+    sli_cores cores;
+    SL_TRY(sli_cores_find(&cores));
+    for (int rank = 0; rank < links->ranks; rank++)
+        others += rank != sl_group_rank(group) && links->hosts[rank] == own;
+    int threads = cores.core_count / (1 + others);
+    sli_cores_clear(&cores);
+    threads = threads < 2 ? 2 : threads > MOST_THREADS ? MOST_THREADS : threads;
+    SL_TRY(sl_group_barrier(group, NULL));
+    SL_TRY(sl_spawn(time_thread, times, threads, NULL));
+    return sl_group_all_reduce(group, times, sizeof *times / sizeof(double), SL_F64, SL_REDUCE_MAX,
+                               NULL);
+}
+
+/* ---- Writing -------------------------------------------------------------------------------- */
+
+static void write_level(const measured_links *links, int level, FILE *file)
+{
+    const level_times *times = &links->levels[level];
+    const double fastest = 1e15; /* of a cluster file */
+    double bytes[SIZES];
+    for (int i = 0; i < SIZES; i++)
+        bytes[i] = (double)message_bytes[i];
+    const sl_link_cost cost = sli_link_fit(bytes, times->seconds, SIZES);
+    fprintf(file, "    \"%s\": {\"measured\": \"sluice %s, %d process%s on %d host%s\", ",
+            sli_level_names[level], sl_version(), links->ranks, links->ranks == 1 ? "" : "es",
+            links->host_count, links->host_count == 1 ? "" : "s");
+    if (level == SLI_LEVEL_RACK)
+        fprintf(file, "\"nodes\": %d, ", links->rack_nodes);
+    fprintf(file, "\"latency_s\": %.4g, \"bytes_per_s\": %.4g, \"message_s\": %.4g}", cost.seconds,
+            cost.seconds_per_byte > 1 / fastest ? 1 / cost.seconds_per_byte : fastest,
+            fmax(0, (times->burst - times->seconds[0]) / (BURST - 1)));
+}
+
+static sl_status write_links(const measured_links *links, char **text)
+{
+    size_t bytes;
+    bool is_first = true;
+    FILE *file = open_memstream(text, &bytes);
+    if (!file)
+        return sli_no_memory(NULL, "the links");
+    sli_c_numbers scope = sli_c_numbers_begin();
+    fprintf(file, "{\n  \"links\": {\n");
+    for (int level = 0; level < SLI_LEVELS; level++) {
+        if (links->levels[level].pairs <= 0)
+            continue;
+        fprintf(file, "%s", is_first ? "" : ",\n");
+        write_level(links, level, file);
+        is_first = false;
+    }
+    fprintf(file, "\n  }\n}\n");
+    sli_c_numbers_end(scope);
+    if (fclose(file) == 0)
+        return SL_OK;
+    free(*text);
+    *text = NULL;
+    return sli_no_memory(NULL, "the links");
+}
+
+sl_status sl_profile_links(sl_group *group, int rack_nodes, char **text)
+{
+    SLI_CHECK_NOT_NULL(group);
+    SLI_CHECK_NOT_NULL(text);
+    *text = NULL;
+    measured_links links = {.rack_nodes = rack_nodes};
+    if (rack_nodes < 0)
+        return sl_error(SL_ERR_INVALID, "the nodes of a rack must be 0 or more, got %d",
+                        rack_nodes);
+    sl_status status = find_hosts(group, &links);
+    if (status == SL_OK)
+        status = time_threads(group, &links);
+    if (status == SL_OK)
+        status = time_processes(group, &links);
+    if (status == SL_OK)
+        status = write_links(&links, text);
+    free(links.hosts);
+    return status;
+}
